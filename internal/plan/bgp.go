@@ -12,22 +12,19 @@ import (
 
 // bgp advertises a Service's addresses from every node that may announce them, to the peers of each node.
 func (p *planner) bgp(s *lb.Service) Outcome {
-	if len(s.Addresses) == 0 {
-		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"), nil)
-	}
 	var out Outcome
 	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	waits, closed := false, false
+	at := attraction{refused: p.state.Here.Refused[s.Key]}
 	for _, a := range s.Addresses {
-		ads := selecting(p.cluster.bgp, s, p.poolOf(s, a))
+		ads := p.ads.selecting(s, p.pools.pool(s, a))
 		if len(ads) == 0 {
 			continue
 		}
 		out.Selected = true
-		closed = closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.prefix(ad, a)) })
+		at.closed = at.closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.prefix(ad, a)) })
 		announcers, leavers, why := p.announcers(s, a, ads)
 		if len(announcers) == 0 {
-			out.Reason, out.Message = why, p.message(s, why, ads, "bgp", p.cluster.bgp)
+			out.Reason, out.Message = why, p.message(s, why, p.ads, ads)
 			if why == lb.NoPeer {
 				out.Message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", lb.FamilyOf(a), a)
 			}
@@ -41,21 +38,42 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		}
 		switch {
 		case slices.Contains(announcers, p.node) && p.unserved(s, a):
-			waits = true
+			at.waits = true
 		case slices.Contains(announcers, p.node):
-			p.route(a, ads, peers, time.Time{})
-		case p.leaves(s, a, ads):
+			at.withheld = !p.route(a, ads, peers, time.Time{}) || at.withheld
+		case p.leaves(s, ads):
 			p.leaveRoute(a, ads, peers)
 		}
 	}
-	out.Nodes = slices.Sorted(maps.Keys(nodes))
-	maps.DeleteFunc(left, func(n string, _ bool) bool { return nodes[n] })
 	out.Peers = slices.Sorted(maps.Keys(peers))
-	out = p.bgpOutcome(s, out, left, closed)
-	if waits {
-		out.Here = lb.KubeProxyNotReady
+	maps.DeleteFunc(left, func(n string, _ bool) bool { return nodes[n] })
+	announcers := slices.Sorted(maps.Keys(nodes))
+	out = p.outcome(s, out, at, announcers, "BGPAdvertisement", p.withSession(s, announcers))
+	return p.describe(s, out, left)
+}
+
+// describe completes the outcome of a Service that nodes advertise; left are the nodes that leave it to them.
+func (p *planner) describe(s *lb.Service, out Outcome, left map[string]bool) Outcome {
+	if len(out.Nodes) > 0 {
+		by := "advertised by " + lb.SomeOf(p.withSession(s, out.Nodes))
+		if len(left) > 0 {
+			by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
+		}
+		if out.Reason != lb.Announced {
+			by += "; the rest waits: " + out.Message
+		}
+		out.Message = by
 	}
-	return p.withWriter(s, out, p.withSession(s, out.Nodes))
+	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
+		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
+	}
+	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
+		out.Here = lb.NoPeer // every other node that may announce does, so that only a peer can be missing
+		if left[p.node] {
+			out.Here = lb.NodeDraining
+		}
+	}
+	return out
 }
 
 // withSession returns those of the nodes that have a BGP session for an address of the Service, all if none has one: the message
@@ -71,23 +89,8 @@ func (p *planner) withSession(s *lb.Service, nodes []string) []string {
 }
 
 // sessionless reports whether no established BGP session of a node carries a route to an address.
-func (c *cluster) sessionless(name string, a netip.Addr) bool {
-	return c.state.Unfit[name].Has(lb.SessionlessOf(lb.FamilyOf(a)))
-}
-
-// peersAt returns the names of a node's peers to which it advertises a Service, sorted.
-func (p *planner) peersAt(s *lb.Service, name string) []string {
-	i := p.cluster.index(name)
-	var out []string
-	for _, a := range s.Addresses {
-		for _, ad := range selecting(p.cluster.bgp, s, p.poolOf(s, a)) {
-			if prefix := p.prefix(ad, a); p.cluster.bgp[ad].nodes[i] && p.filters(name, prefix) && !(name == p.node && p.closes(prefix)) {
-				out = append(out, p.peersFor(name, a, ad)...)
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+func (p *planner) sessionless(name string, a netip.Addr) bool {
+	return p.state.Unfit[name].Has(lb.SessionlessOf(lb.FamilyOf(a)))
 }
 
 // unserved reports whether a route to an address must wait, because this node's kube-proxy would drop what arrives. It never
@@ -95,35 +98,6 @@ func (p *planner) peersAt(s *lb.Service, name string) []string {
 func (p *planner) unserved(s *lb.Service, a netip.Addr) bool {
 	_, advertised := p.state.Here.Advertised[a]
 	return p.state.Here.Unserved[s.Key] && !advertised
-}
-
-// bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others. Closed: this node would
-// withhold a route.
-func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool, closed bool) Outcome {
-	by := "advertised by " + lb.SomeOf(p.withSession(s, out.Nodes))
-	if len(left) > 0 {
-		by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
-	}
-	switch {
-	case !out.Selected:
-		out = refuse(lb.NoAdvertisement, noAdvertisement("BGPAdvertisement", p.poolsOf(s)))
-	case len(out.Nodes) > 0 && out.Reason == "":
-		out.Reason = lb.Announced
-		out.Message = by
-	case len(out.Nodes) > 0:
-		out.Message = by + "; the rest waits: " + out.Message
-	}
-	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
-		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
-	}
-	out.Here = p.reasonHere(s, out, closed)
-	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
-		out.Here = lb.NoPeer // every other node that may announce does, so that only a peer can be missing
-		if left[p.node] {
-			out.Here = lb.NodeDraining
-		}
-	}
-	return out
 }
 
 // announcers returns the nodes that advertise an address, and those that leave it to them; or why there are none.
@@ -146,40 +120,43 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay, leav
 }
 
 // mayAdvertise returns the nodes that can serve an address and have a peer for it, or why there are none.
-func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) ([]string, lb.Reason) {
+func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []string, why lb.Reason) {
 	if !s.Serving {
 		return nil, lb.NoServingEndpoint
 	}
-	why := lb.NoEligibleNode
 	cutOff := p.endpointsOf([]*lb.Service{s}) == outOfReach
 	// The nodes that this side yields to refuse the Service: this side announces it alone.
 	alone := !cutOff && p.refusedByPreceding([]*lb.Service{s})
-	var out []string
-	unfiltered := false
-	for i, c := range p.candidates("bgp", p.cluster.bgp, ads) {
-		if c.reasonFor(s) != "" || alone && p.yieldsTo(c.node.Name) {
+	refused, peerless, unfiltered := false, false, false
+	for i := range p.nodes {
+		name := p.nodes[i].Name
+		if p.reason(i, s, p.ads, ads) != "" || alone && p.yieldsTo(name) {
 			continue
 		}
-		if cutOff && !p.cutOffFrom(c.node.Name) {
-			why = lb.CutOff
+		if cutOff && !p.cutOffFrom(name) {
+			refused = true
 			continue
 		}
-		why = lb.NoPeer
-		reachable := slices.DeleteFunc(slices.Clone(ads), func(ad int) bool {
-			return !p.cluster.bgp[ad].nodes[i] || len(p.peersFor(c.node.Name, a, ad)) == 0
-		})
-		switch {
-		case len(reachable) == 0:
-		case slices.ContainsFunc(reachable, func(ad int) bool { return p.filters(c.node.Name, p.prefix(ad, a)) }):
-			out = append(out, c.node.Name)
-		default:
-			unfiltered = true
+		reaches, filters := false, false
+		for _, ad := range ads {
+			if p.ads[ad].nodes[i] && len(p.peersFor(name, a, ad)) > 0 {
+				reaches, filters = true, filters || p.filters(name, p.prefix(ad, a))
+			}
 		}
+		if filters {
+			out = append(out, name)
+		}
+		peerless, unfiltered = peerless || !reaches, unfiltered || reaches && !filters
 	}
-	if unfiltered {
-		why = lb.FilterNotInForce
+	switch {
+	case unfiltered:
+		return out, lb.FilterNotInForce
+	case peerless:
+		return out, lb.NoPeer
+	case refused:
+		return out, lb.CutOff
 	}
-	return out, why
+	return out, lb.NoEligibleNode
 }
 
 // peersFor returns the names of a node's peers to which an advertisement sends an address: an IPv4 session carries
@@ -201,13 +178,13 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 const leaveTime = 3 * time.Second
 
 // leaves reports whether this node could serve an address, if it were not to go: it is drained or excluded.
-func (p *planner) leaves(s *lb.Service, a netip.Addr, ads []int) bool {
+func (p *planner) leaves(s *lb.Service, ads []int) bool {
 	if p.me < 0 {
 		return false
 	}
-	c := p.candidates("bgp", p.cluster.bgp, ads)[p.me]
-	goes := c.reason == lb.NodeExcluded || c.reason == "" && c.node.Draining
-	return goes && c.node.refuses(s) == ""
+	n := &p.nodes[p.me]
+	goes := n.barred == lb.NodeExcluded || n.barred == "" && n.Draining && p.ads.onNode(ads, p.me)
+	return goes && n.refuses(s) == ""
 }
 
 // leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
@@ -223,26 +200,28 @@ func (p *planner) leaveRoute(a netip.Addr, ads []int, peers map[string]bool) {
 	p.route(a, ads, peers, until)
 }
 
-// route adds the routes to an address to what this node advertises; until then, if it leaves the address.
-func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until time.Time) {
+// route adds the routes to an address to what this node advertises; until then, if it leaves the address. It reports false if the
+// node must withhold all of them.
+func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until time.Time) (routed bool) {
 	for _, i := range ads {
-		if !p.cluster.bgp[i].nodes[p.me] {
+		prefix := p.prefix(i, a)
+		if !p.ads[i].nodes[p.me] || p.closes(prefix) {
 			continue
 		}
-		prefix := p.prefix(i, a)
 		for _, peer := range p.peersFor(p.node, a, i) {
 			if have, again := p.plan.Advertised[a]; !again || !have.IsZero() {
 				p.plan.Advertised[a] = until // the address stays if one of its Services does
 			}
-			peers[peer] = true
+			routed, peers[peer] = true, true
 			p.routes.add(prefix, peer, i, !until.IsZero())
 		}
 	}
+	return routed
 }
 
 // prefix returns the route by which an advertisement carries an address.
-func (c *cluster) prefix(ad int, a netip.Addr) netip.Prefix {
-	by := &c.state.BGPAdvertisements[ad]
+func (p *planner) prefix(ad int, a netip.Addr) netip.Prefix {
+	by := &p.state.BGPAdvertisements[ad]
 	bits := by.AggregationLength
 	if a.Is6() {
 		bits = by.AggregationLengthV6

@@ -19,25 +19,35 @@ type election struct {
 	adsOf [][]int
 	// addresses that should have the same owner; the first is the one that the election is about.
 	addresses []netip.Addr
+
+	// held: what follows is the outcome.
+	held bool
+	result
+	why lb.Reason
+}
+
+// result is the owner of an address, if there is one.
+type result struct {
+	owner *node
+	rank  rank
+	// standIn answers with the owner's MAC while the owner's speaker is away; nil for none.
+	standIn *node
 }
 
 // key returns the hash for which nodes get scores: the lowest address of the oldest Service, so that all its families have one owner.
-func (e election) key() uint64 {
+func (e *election) key() uint64 {
 	return hashAddress(slices.MinFunc(e.first.Addresses, netip.Addr.Compare))
 }
 
-func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
-	shared := p.servicesOf[a]
-	if len(shared) < 2 {
-		return election{services: []*lb.Service{s}, first: s, ads: ads, adsOf: [][]int{ads}, addresses: p.together(s, a)}
-	}
-	if e, known := p.elections[a]; known {
+func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
+	e, known := p.elections[a]
+	if known {
 		return e
 	}
-	e := election{first: s, addresses: []netip.Addr{a}}
-	same := true
-	for _, other := range oldestFirst(shared) {
-		selected := selecting(p.cluster.l2, other, p.poolOf(other, a))
+	e = &election{first: s}
+	p.elections[a] = e
+	for _, other := range oldestFirst(p.servicesOf[a]) {
+		selected := p.l2.selecting(other, p.pools.pool(other, a))
 		if !other.Serving || len(selected) == 0 {
 			continue // a Service that is not announced does not count
 		}
@@ -49,87 +59,67 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 		}
 		e.services, e.adsOf = append(e.services, other), append(e.adsOf, selected)
 		e.ads = append(e.ads, selected...)
-		same = same && sameAddresses(other, e.services[0])
 	}
 	slices.Sort(e.ads)
 	e.ads = slices.Compact(e.ads)
-	if same && len(e.services) > 0 {
-		e.addresses = p.together(e.services[0], a)
+	e.addresses = append(e.addresses, a)
+	if !slices.ContainsFunc(e.services, func(o *lb.Service) bool { return !sameAddresses(o, e.first) }) {
+		for _, b := range e.first.Addresses {
+			if b != a && len(p.l2.selecting(e.first, p.pools.pool(e.first, b))) > 0 {
+				e.addresses = append(e.addresses, b)
+			}
+		}
 	}
-	p.elections[a] = e
 	return e
 }
 
 // oldestFirst returns Services by age, then by key.
 func oldestFirst(services []*lb.Service) []*lb.Service {
+	if len(services) < 2 {
+		return services
+	}
 	return slices.SortedStableFunc(slices.Values(services), func(a, b *lb.Service) int { return a.Created.Compare(b.Created) })
 }
 
-// together returns a, then the Service's other addresses that are announced by layer 2.
-func (p *planner) together(s *lb.Service, a netip.Addr) []netip.Addr {
-	out := []netip.Addr{a}
-	for _, b := range s.Addresses {
-		if b != a && len(selecting(p.cluster.l2, s, p.poolOf(s, b))) > 0 {
-			out = append(out, b)
-		}
-	}
-	return out
-}
-
 func sameAddresses(a, b *lb.Service) bool {
-	return len(a.Addresses) == len(b.Addresses) && !slices.ContainsFunc(a.Addresses, func(x netip.Addr) bool {
+	return a == b || len(a.Addresses) == len(b.Addresses) && !slices.ContainsFunc(a.Addresses, func(x netip.Addr) bool {
 		return !slices.Contains(b.Addresses, x)
 	})
 }
 
-// may reports whether the node of this index may announce the address for all the Services.
-func (p *planner) may(e election, i int) bool {
+// suits reports whether advertisements and the Services themselves let the node of this index announce, if it serves.
+func (p *planner) suits(e *election, i int) bool {
 	for j, s := range e.services {
-		if p.candidates("l2", p.cluster.l2, e.adsOf[j])[i].reasonFor(s) != "" {
+		if !p.l2.onNode(e.adsOf[j], i) || p.nodes[i].refuses(s) != "" {
 			return false
 		}
 	}
 	return true
 }
 
+// may reports whether the node of this index may announce the address for all the Services.
+func (p *planner) may(e *election, i int) bool { return p.nodes[i].barred == "" && p.suits(e, i) }
+
 // mayReturn reports whether the node said goodbye a short while ago, stays, and may announce the address as soon as it has a
 // speaker again: meanwhile its kernel forwards.
-func (p *planner) mayReturn(e election, i int) bool {
+func (p *planner) mayReturn(e *election, i int) bool {
 	n := &p.nodes[i]
-	return p.state.Left[n.Name] && !n.ShuttingDown && n.obstacle == "" && p.selected(e, i) &&
-		!slices.ContainsFunc(e.services, func(s *lb.Service) bool { return n.refuses(s) != "" })
+	return p.state.Left[n.Name] && !n.ShuttingDown && n.obstacle == "" && p.suits(e, i)
 }
 
 // mayStandIn reports whether the node may answer for the owner. It answers with the owner's MAC, so that no packet passes
 // it: it needs neither endpoint nor kube-proxy, nor a filter.
-func (p *planner) mayStandIn(e election, i int) bool {
+func (p *planner) mayStandIn(e *election, i int) bool {
 	n := &p.nodes[i]
-	answers := n.alive && !p.state.SpeakerDown[n.Name]
-	return answers && (n.obstacle == "" || n.obstacle == lb.KubeProxyNotReady) && p.selected(e, i)
-}
-
-// selected reports whether advertisements and the Services themselves let the node announce, if it serves.
-func (p *planner) selected(e election, i int) bool {
+	if !n.alive || p.state.SpeakerDown[n.Name] || n.obstacle != "" && n.obstacle != lb.KubeProxyNotReady {
+		return false
+	}
 	for j, s := range e.services {
-		if !selects(s.NodeSelectors, p.nodes[i].Labels) || !slices.ContainsFunc(e.adsOf[j], func(ad int) bool { return p.l2[ad].nodes[i] }) {
+		if !selects(s.NodeSelectors, n.Labels) || !p.l2.onNode(e.adsOf[j], i) {
 			return false
 		}
 	}
 	return true
-}
-
-// result is the outcome of an election.
-type result struct {
-	owner *node
-	rank  rank
-	// standIn answers with the owner's MAC while the owner's speaker is away; nil for none.
-	standIn *node
-}
-
-// outcome is a result, or why there is none.
-type outcome struct {
-	result
-	why lb.Reason
 }
 
 // elect returns the owner of an address, or why there is none.
@@ -137,26 +127,22 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reas
 	if !s.Serving {
 		return result{}, lb.NoServingEndpoint
 	}
-	if len(p.servicesOf[a]) < 2 {
-		return p.hold(s, a, ads)
+	e := p.election(s, a, ads)
+	if !e.held {
+		e.held = true
+		e.result, e.why = p.hold(e, a)
 	}
-	o, known := p.outcomes[a]
-	if !known {
-		o.result, o.why = p.hold(s, a, ads)
-		p.outcomes[a] = o
-	}
-	if o.why == "" {
-		own, i := election{services: []*lb.Service{s}, adsOf: [][]int{ads}}, p.index(o.owner.Name)
+	if e.why == "" && len(p.servicesOf[a]) > 1 {
+		own, i := &election{services: []*lb.Service{s}, adsOf: [][]int{ads}}, p.index(e.owner.Name)
 		if !p.may(own, i) && !p.mayReturn(own, i) {
 			return result{}, lb.NoEligibleNode
 		}
 	}
-	return o.result, o.why
+	return e.result, e.why
 }
 
 // hold holds the election.
-func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
-	e := p.election(s, a, ads)
+func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 	r, key := p.ranking(e), e.key()
 	winner := p.highestScore(p.topRanked(e, r, a), key)
 	if winner < 0 {
@@ -186,7 +172,7 @@ func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reaso
 
 // topRanked returns the indexes of the nodes among which the hash decides. A node of a side that this one yields to
 // is none of them if that side cannot serve the address, and a node of this side can.
-func (p *planner) topRanked(e election, r *ranking, a netip.Addr) []int {
+func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
 	if p.refusedByPreceding(e.services) && !p.cutOff(e.services, a) {
 		ours := r.first(anyRank, func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(e, i) })
 		if len(ours) > 0 {

@@ -277,18 +277,14 @@ func newPoolIndex(pools []lb.Pool) poolIndex {
 	return x
 }
 
-// nameOf returns the name of the pool of an address: the one that contains it, else the one that it was assigned
-// from; "" for none.
-func (x poolIndex) nameOf(s *lb.Service, a netip.Addr) string {
+// pool returns the pool of an address: the one that contains it, else the one that it was assigned from; nil for none.
+func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
 	i, found := slices.BinarySearchFunc(x.ranges, a, func(r poolRange, a netip.Addr) int { return r.From.Compare(a) })
 	if !found {
 		i--
 	}
 	if i >= 0 && x.ranges[i].Contains(a) {
-		return x.ranges[i].pool.Name
+		return x.ranges[i].pool
 	}
-	return s.Record.Of(a).Pool
+	return x.byName[s.Record.Of(a).Pool]
 }
-
-// pool returns the pool of an address; nil for none.
-func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool { return x.byName[x.nameOf(s, a)] }

@@ -11,61 +11,46 @@ import (
 
 // layer2 elects one owner for each address of a Service.
 func (p *planner) layer2(s *lb.Service) Outcome {
-	if len(s.Addresses) == 0 {
-		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"), nil)
-	}
 	var out Outcome
-	waits := false
+	var announcers []string
+	at := attraction{refused: p.state.Here.Refused[s.Key]}
 	for _, a := range s.Addresses {
-		ads := selecting(p.cluster.l2, s, p.poolOf(s, a))
+		ads := p.l2.selecting(s, p.pools.pool(s, a))
 		if len(ads) == 0 {
 			continue
 		}
 		out.Selected = true
+		at.closed = at.closed || p.withholds(single(a))
 		won, why := p.elect(s, a, ads)
 		if why != "" {
-			out.Reason, out.Message = why, p.message(s, why, ads, "l2", p.cluster.l2)
+			out.Reason, out.Message = why, p.message(s, why, p.l2, ads)
 			p.keepRelay(s, a, ads)
 			continue
 		}
-		owner := won.owner.Name
-		if !slices.Contains(out.Nodes, owner) {
-			out.Nodes = append(out.Nodes, owner)
+		mine := won.owner.Name == p.node
+		if !slices.Contains(announcers, won.owner.Name) {
+			announcers = append(announcers, won.owner.Name)
 		}
-		out.Announcers = append(out.Announcers, Announcer{a, owner, won.rank.remark()})
+		if !mine || !p.closes(single(a)) {
+			out.Announcers = append(out.Announcers, Announcer{a, won.owner.Name, won.rank.remark()})
+		}
 		if former := p.waitsFor(s, a, ads, won); former != nil {
-			waits, won = true, result{owner: former}
+			at.waits, won = true, result{owner: former}
 		}
 		if newer := p.newer(a, won); newer != nil {
 			won = result{owner: newer}
 		}
-		p.owners[a] = won.owner.Name
+		p.plan.Owners[a] = won.owner.Name
 		if won.owner.Name == p.node {
 			p.relay(s, a, ads)
 			p.announce(s, a, ads)
+			at.withheld = at.withheld || p.closes(single(a))
 		} else {
 			p.leave(s, a, ads, won)
 		}
 	}
-	out = p.layer2Outcome(s, out)
-	if waits {
-		out.Here = lb.KubeProxyNotReady
-	}
-	return p.withWriter(s, out, out.Nodes)
-}
-
-// layer2Outcome completes the outcome of all addresses. If one family is announced and the other is not, the reason
-// is why not, since the user must learn of the fault.
-func (p *planner) layer2Outcome(s *lb.Service, out Outcome) Outcome {
-	switch {
-	case !out.Selected:
-		out = refuse(lb.NoAdvertisement, noAdvertisement("L2Advertisement", p.poolsOf(s)))
-	case len(out.Nodes) > 0 && out.Reason == "":
-		out.Reason = lb.Announced
-	}
-	slices.Sort(out.Nodes)
-	out.Here = p.reasonHere(s, out, slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.withholds(single(a)) }))
-	return out
+	slices.Sort(announcers)
+	return p.outcome(s, out, at, announcers, "L2Advertisement", announcers)
 }
 
 // waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy serves
@@ -101,50 +86,50 @@ func (p *planner) newer(a netip.Addr, won result) *node {
 // leave plans what this node does with an address that another node owns.
 func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 	p.addSources(a, won.owner, ads)
+	if won.standIn != nil && won.standIn.Name == p.node {
+		if l, known := p.linkFor(p.index(won.owner.Name), ads, a); known {
+			// It answers with the owner's MAC: the owner's kernel still forwards, but its speaker is away. No packet comes here.
+			p.announced[a] = lb.Announcement{Address: a, Links: p.linksFor(a, ads), MAC: l.MAC}
+			return
+		}
+	}
 	switch {
-	case won.standIn != nil && won.standIn.Name == p.node:
-		p.standIn(s, a, ads, won.owner)
 	case p.state.Here.HearsBadly, p.yieldsTo(won.owner.Name):
 		// This node would not hear the owner announce it, and would answer too long.
+	case p.closes(single(a)):
+		// It would answer on until the owner is heard, and let every client in.
 	default:
 		p.yield[a] = true
 	}
 }
 
-// announce adds an address to what this node announces, on the links of the advertisements that select the Service
-// and this node.
+// announce adds an address to what this node announces.
 func (p *planner) announce(s *lb.Service, a netip.Addr, ads []int) {
-	one, again := p.announced[a]
-	if !again {
-		one = lb.Announcement{Address: a, Links: []string{}, Probe: !p.wasAnnounced(s, a)}
-	}
-	for _, i := range ads {
-		if !p.cluster.l2[i].nodes[p.me] || one.Links == nil {
-			continue
-		}
-		if named := p.state.L2Advertisements[i].Links; len(named) > 0 {
-			one.Links = append(one.Links, named...)
-		} else {
-			one.Links = nil // all links, whichever other advertisements name
-		}
-	}
-	slices.Sort(one.Links)
-	one.Links = slices.Compact(one.Links)
-	p.announced[a] = one
-}
-
-// standIn adds an address that this node answers with the owner's MAC: the owner's kernel still forwards, but its
-// speaker is away and cannot answer.
-func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
-	l, known := p.linkFor(p.index(owner.Name), ads, a)
-	if !known {
-		p.yield[a] = true
+	if p.closes(single(a)) {
 		return
 	}
-	p.announce(s, a, ads)
-	one := p.announced[a]
-	one.MAC, one.Probe = l.MAC, false
-	p.announced[a] = one
+	p.announced[a] = lb.Announcement{Address: a, Links: p.linksFor(a, ads), Probe: !p.wasAnnounced(s, a)}
+}
+
+// linksFor returns the links on which this node announces an address: those of the advertisements that select it and a Service with
+// the address, which may be announced already.
+func (p *planner) linksFor(a netip.Addr, ads []int) []string {
+	links := []string{}
+	if one, again := p.announced[a]; again {
+		links = one.Links
+	}
+	for _, i := range ads {
+		named := p.state.L2Advertisements[i].Links
+		switch {
+		case !p.l2[i].nodes[p.me]:
+		case len(named) == 0, links == nil:
+			links = nil // all links, whichever other advertisements name
+		default:
+			links = append(links, named...)
+		}
+	}
+	slices.Sort(links)
+	return slices.Compact(links)
 }
 
 // wasAnnounced reports whether an address was announced for the Service, or for one that shares it: by another node
@@ -156,10 +141,43 @@ func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
 	return p.announcedBy(s, a) != ""
 }
 
-// reasonHere returns lb.Announced, or why this node does not announce the Service. Closed: it would withhold an
-// address of it.
-func (p *planner) reasonHere(s *lb.Service, out Outcome, closed bool) lb.Reason {
+// attraction is what this node does about traffic to a Service, by one protocol.
+type attraction struct {
+	// waits: kube-proxy does not serve it yet; leaves: the node leaves a route to others.
+	waits, leaves bool
+	// withheld: this node announces an address by the election, but must not; refused: it must announce none, since its kernel
+	// refuses the source ranges; closed: it would withhold an address if it were to announce it.
+	withheld, refused, closed bool
+}
+
+// outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one family is announced and the other is not, the
+// reason is why not, since the user must learn of the fault.
+func (p *planner) outcome(s *lb.Service, out Outcome, at attraction, nodes []string, kind string, writers []string) Outcome {
+	if here := slices.Contains(nodes, p.node); here && (at.withheld || at.refused) {
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == p.node })
+		at.closed = true
+		if len(nodes) == 0 {
+			out.Reason, out.Message = lb.FilterNotInForce, p.whyWithheld(s)
+		}
+	}
 	switch {
+	case len(s.Addresses) == 0:
+		out.Reason, out.Message = lb.NoAddress, "the Service has no address yet"
+	case !out.Selected:
+		out.Reason, out.Message = lb.NoAdvertisement, fmt.Sprintf("no %s selects the Service and its pool (%s)", kind, p.poolsOf(s))
+	case len(nodes) > 0 && out.Reason == "":
+		out.Reason = lb.Announced
+	}
+	out.Nodes = nodes
+	out.Here = p.reasonHere(s, out, at)
+	return p.withWriter(s, out, writers)
+}
+
+// reasonHere returns lb.Announced, or why this node does not announce the Service.
+func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reason {
+	switch {
+	case at.waits:
+		return lb.KubeProxyNotReady
 	case slices.Contains(out.Nodes, p.node):
 		return lb.Announced
 	case len(out.Nodes) == 0:
@@ -168,7 +186,7 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, closed bool) lb.Reason 
 		return p.nodes[p.me].barred
 	case s.Local && !s.ServingNodes[p.node]:
 		return lb.NoLocalEndpoint
-	case closed:
+	case at.closed:
 		return lb.FilterNotInForce
 	case p.state.Nodes[p.node].Draining || p.state.Stopping[p.node]:
 		return lb.NodeDraining
@@ -196,34 +214,17 @@ func (p *planner) withWriter(s *lb.Service, out Outcome, announcers []string) Ou
 	return out
 }
 
-// message returns the sentence for a reason that depends on nodes or endpoints.
-func (p *planner) message(s *lb.Service, why lb.Reason, ads []int, kind string, scopes []scope) string {
-	switch why {
-	case lb.NoServingEndpoint:
-		return "no endpoint of the Service can serve: check that its selector matches pods and that they are ready"
-	case lb.CutOff:
-		return p.whyCutOff(s)
-	case lb.FilterNotInForce:
-		return p.whyUnfiltered(s, p.candidates(kind, scopes, ads))
-	}
-	return whyNone(s, p.candidates(kind, scopes, ads))
-}
-
 // poolsOf lists the pools of a Service's addresses, for a message.
 func (p *planner) poolsOf(s *lb.Service) string {
 	var pools []string
 	for _, a := range s.Addresses {
-		name := p.poolOf(s, a)
-		if name == "" {
-			name = "no pool"
+		name := "no pool"
+		if pool := p.pools.pool(s, a); pool != nil {
+			name = pool.Name
 		}
 		if !slices.Contains(pools, name) {
 			pools = append(pools, name)
 		}
 	}
 	return strings.Join(pools, ", ")
-}
-
-func noAdvertisement(kind, pools string) string {
-	return fmt.Sprintf("no %s selects the Service and its pool (%s)", kind, pools)
 }

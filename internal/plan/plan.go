@@ -81,59 +81,66 @@ type Announcer struct {
 
 // ForNode computes the plan of the named node.
 func ForNode(node string, s lb.State) Plan {
-	c := newCluster(s)
 	p := planner{
-		cluster:   c,
-		node:      node,
-		me:        c.index(node),
-		announced: map[netip.Addr]lb.Announcement{},
-		yield:     map[netip.Addr]bool{},
-		owners:    map[netip.Addr]string{},
-		relays:    map[netip.Addr]lb.Relay{},
-		elections: map[netip.Addr]election{},
-		outcomes:  map[netip.Addr]outcome{},
-		sources:   map[source][][6]byte{},
-		closed:    c.closedHere(),
-		routes:    newRouteTable(s.BGPAdvertisements),
+		state: s, node: node, peers: map[string][]lb.Peer{}, servicesOf: make(map[netip.Addr][]*lb.Service, len(s.Services)),
+		pools: newPoolIndex(s.Pools), subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, elections: map[netip.Addr]*election{},
+		announced: map[netip.Addr]lb.Announcement{}, yield: map[netip.Addr]bool{}, relays: map[netip.Addr]lb.Relay{}, routes: newRouteTable(s.BGPAdvertisements),
+		plan: Plan{Owners: map[netip.Addr]string{}, Sources: map[netip.Addr][][6]byte{}, Advertised: map[netip.Addr]time.Time{}},
 	}
-	p.plan.Sources = map[netip.Addr][][6]byte{}
-	p.plan.Advertised = map[netip.Addr]time.Time{}
-	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)
+	p.readNodes()
+	p.me = p.index(node)
+	for i := range s.Services {
+		for _, a := range s.Services[i].Addresses {
+			p.servicesOf[a] = append(p.servicesOf[a], &s.Services[i])
+		}
+	}
+	for _, a := range s.L2Advertisements {
+		p.l2 = append(p.l2, p.scope(a.Scope))
+	}
+	for _, a := range s.BGPAdvertisements {
+		p.ads = append(p.ads, p.scope(a.Scope))
+	}
+	p.ranged = p.rangedAddresses()
+	p.closed = p.closedHere()
 	for i := range s.Services {
 		p.service(&s.Services[i])
 	}
-	p.plan.Announcements = sorted(p.announced)
 	p.relayPrevious()
-	p.plan.Owners, p.plan.Relays = p.owners, sorted(p.relays)
+	p.plan.Peers, p.plan.RouterID = p.peers[node], p.routerID(node)
+	p.plan.Announcements, p.plan.Relays, p.plan.Routes = sorted(p.announced), sorted(p.relays), p.routes.sorted()
 	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
-	p.plan.Routes = p.routes.sorted()
-	p.withhold()
 	p.plan.Withdraws = earliest(p.plan.Advertised)
 	p.plan.Filter = p.filter()
 	return p.plan
 }
 
-// planner makes the plan of one node, Service by Service.
+// planner makes the plan of one node, Service by Service, from what it finds once in a State.
 type planner struct {
-	*cluster
-	node string
-	// me is the index of node, or -1.
-	me   int
+	state lb.State
+	node  string
+	// nodes that the API server or the membership knows, ordered by name; me is the index of the planned one, or -1.
+	nodes []node
+	me    int
+	// peers with which each known node holds sessions.
+	peers      map[string][]lb.Peer
+	pools      poolIndex
+	servicesOf map[netip.Addr][]*lb.Service
+	// l2 and ads are the advertisements of layer 2 and of BGP.
+	l2, ads scopes
+	// subnets of all links of all nodes.
+	subnets []netip.Prefix
+	// ranged is the result of rangedAddresses, closed that of closedHere.
+	ranged, closed addresses
+	// rankings and elections are made once for all that they apply to.
+	rankings  map[string]*ranking
+	elections map[netip.Addr]*election
+
 	plan Plan
 	// announced has what this node announces; yield the addresses of Plan.Yield.
 	announced map[netip.Addr]lb.Announcement
 	yield     map[netip.Addr]bool
-	// owners and relays of the plan.
-	owners map[netip.Addr]string
-	relays map[netip.Addr]lb.Relay
-	// elections and their outcomes are those of shared addresses, which each of the Services asks for.
-	elections map[netip.Addr]election
-	outcomes  map[netip.Addr]outcome
-	// sources caches the result of macsOf.
-	sources map[source][][6]byte
-	// closed is the result of closedHere.
-	closed addresses
-	routes routeTable
+	relays    map[netip.Addr]lb.Relay
+	routes    routeTable
 }
 
 func (p *planner) service(s *lb.Service) {
@@ -161,17 +168,12 @@ func earliest(times map[netip.Addr]time.Time) (out time.Time) {
 	return out
 }
 
-// refuse returns the outcome of a Service that no node announces.
-func refuse(reason lb.Reason, message string) Outcome {
-	return Outcome{Reason: reason, Here: reason, Message: message}
-}
-
 // peersOf returns the peers with which a node holds sessions, ordered by name.
-func (c *cluster) peersOf(n lb.Node) []lb.Peer {
+func (p *planner) peersOf(n lb.Node) []lb.Peer {
 	var peers []lb.Peer
-	for _, p := range c.state.Peers {
-		if selects(p.NodeSelectors, n.Labels) && p.Unusable[n.Name] == "" {
-			peers = append(peers, p)
+	for _, peer := range p.state.Peers {
+		if selects(peer.NodeSelectors, n.Labels) && peer.Unusable[n.Name] == "" {
+			peers = append(peers, peer)
 		}
 	}
 	slices.SortFunc(peers, func(a, b lb.Peer) int { return cmp.Compare(a.Name, b.Name) })
@@ -180,13 +182,13 @@ func (c *cluster) peersOf(n lb.Node) []lb.Peer {
 
 // routerID returns the router ID of a node: the one that its peers ask for, else its first IPv4 address, as routers
 // choose it, else a hash of its name. RFC 6286 section 2.1 wants four octets, not zero, unique within the AS.
-func (c *cluster) routerID(name string) netip.Addr {
-	for _, p := range c.peers[name] {
-		if p.RouterID.IsValid() {
-			return p.RouterID
+func (p *planner) routerID(name string) netip.Addr {
+	for _, peer := range p.peers[name] {
+		if peer.RouterID.IsValid() {
+			return peer.RouterID
 		}
 	}
-	for _, a := range c.state.Nodes[name].Addresses {
+	for _, a := range p.state.Nodes[name].Addresses {
 		if a.Is4() {
 			return a
 		}

@@ -46,8 +46,7 @@ const (
 // ranking is the ranks of all nodes, for the Services that one set of advertisements selects and for addresses of
 // one set of subnets.
 type ranking struct {
-	candidates []candidate
-	ranks      []rank
+	ranks []rank
 	// topRanked are the indexes of the highest in rank among the nodes that the advertisements let announce. A
 	// Service may exclude more.
 	topRanked []int
@@ -87,59 +86,59 @@ func (r *ranking) first(parts rank, may func(i int) bool) []int {
 }
 
 // ranking returns the ranks of all nodes for an election.
-func (c *cluster) ranking(e election) *ranking {
+func (p *planner) ranking(e *election) *ranking {
 	subnets := make([][]int, len(e.addresses))
 	for i, a := range e.addresses {
-		subnets[i] = c.subnetsWith(a)
+		subnets[i] = p.subnetsWith(a)
 	}
 	first := single(e.addresses[0])
-	key := fmt.Sprint(e.ads, subnets, c.ranged.in(first))
-	if r, ok := c.rankings[key]; ok {
+	key := fmt.Sprint(e.ads, subnets, p.ranged.in(first))
+	if r, ok := p.rankings[key]; ok {
 		return r
 	}
-	r := &ranking{candidates: c.candidates("l2", c.l2, e.ads), ranks: make([]rank, len(c.nodes))}
-	for i := range c.nodes {
-		r.ranks[i] = c.rank(i, e.ads, subnets)
-		if c.filters(c.nodes[i].Name, first) {
+	r := &ranking{ranks: make([]rank, len(p.nodes))}
+	for i := range p.nodes {
+		r.ranks[i] = p.rank(i, e.ads, subnets)
+		if p.filters(p.nodes[i].Name, first) {
 			r.ranks[i] |= 1 << rankFilters
 		}
 	}
-	r.topRanked = r.first(anyRank, func(i int) bool { return r.candidates[i].reason == "" })
-	c.rankings[key] = r
+	r.topRanked = r.first(anyRank, func(i int) bool { return p.nodes[i].barred == "" && p.l2.onNode(e.ads, i) })
+	p.rankings[key] = r
 	return r
 }
 
 // rank returns the rank of a node, but for rankFilters; subnets are those of each address of an election.
-func (c *cluster) rank(i int, ads []int, subnets [][]int) rank {
-	n := &c.nodes[i]
-	out := rank(c.reach(i, ads, subnets[0])) << rankReach
+func (p *planner) rank(i int, ads []int, subnets [][]int) rank {
+	n := &p.nodes[i]
+	out := rank(p.reach(i, ads, subnets[0])) << rankReach
 	switch {
-	case c.state.Stopping[n.Name]:
+	case p.state.Stopping[n.Name]:
 		out |= stopping << rankStay
 	case n.Draining:
 		out |= draining << rankStay
 	default:
 		out |= staying << rankStay
 	}
-	if !c.state.HeldDown[n.Name] {
+	if !p.state.HeldDown[n.Name] {
 		out |= 1 << rankNotHeldDown
 	}
-	if !slices.ContainsFunc(subnets, func(of []int) bool { return c.reach(i, ads, of) < carried }) {
+	if !slices.ContainsFunc(subnets, func(of []int) bool { return p.reach(i, ads, of) < carried }) {
 		out |= 1 << rankAllAddresses
 	}
-	return out | rank(c.weight(i, ads))<<rankWeight
+	return out | rank(p.weight(i, ads))<<rankWeight
 }
 
 // weight sums the preferences of the advertisements that select the node.
-func (c *cluster) weight(i int, ads []int) uint32 {
+func (p *planner) weight(i int, ads []int) uint32 {
 	var sum uint32
 	for _, ad := range ads {
-		if !c.l2[ad].nodes[i] {
+		if !p.l2[ad].nodes[i] {
 			continue
 		}
-		for _, p := range c.state.L2Advertisements[ad].Preferred {
-			if p.Selector.Matches(c.nodes[i].Labels) {
-				sum += uint32(p.Weight)
+		for _, preferred := range p.state.L2Advertisements[ad].Preferred {
+			if preferred.Selector.Matches(p.nodes[i].Labels) {
+				sum += uint32(preferred.Weight)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func (p *planner) relayPrevious() {
 		return
 	}
 	for _, r := range previous.Relays {
-		owner := p.owners[r.Address]
+		owner := p.plan.Owners[r.Address]
 		if owner == "" || owner == p.node || !p.forwards(r.Former) {
 			continue
 		}
@@ -58,9 +58,9 @@ func (p *planner) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
 }
 
 // forwards reports whether the kernel of a node forwards packets to endpoints, as far as this node knows.
-func (c *cluster) forwards(name string) bool {
-	_, known := c.state.Nodes[name]
-	return known && (c.state.Members[name] || c.state.Left[name]) && !c.state.Unfit[name].Has(lb.Booting)
+func (p *planner) forwards(name string) bool {
+	_, known := p.state.Nodes[name]
+	return known && (p.state.Members[name] || p.state.Left[name]) && !p.state.Unfit[name].Has(lb.Booting)
 }
 
 // former returns the former owner of an address of this node, "" for none, and the Start of the relay. Without a previous plan it is, in this
@@ -121,10 +121,10 @@ func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
 }
 
 // nodeAt returns the node that has an address; "" for none. What a speaker says of its links counts more than what Nodes list.
-func (c *cluster) nodeAt(a netip.Addr) (listed string) {
-	for i := range c.nodes {
-		n := &c.nodes[i]
-		if slices.ContainsFunc(c.state.Links[n.Name], func(l lb.Link) bool { return slices.Contains(l.Addresses, a) }) {
+func (p *planner) nodeAt(a netip.Addr) (listed string) {
+	for i := range p.nodes {
+		n := &p.nodes[i]
+		if slices.ContainsFunc(p.state.Links[n.Name], func(l lb.Link) bool { return slices.Contains(l.Addresses, a) }) {
 			return n.Name
 		}
 		if listed == "" && slices.Contains(n.Addresses, a) {
@@ -154,17 +154,17 @@ func (p *planner) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr,
 }
 
 // neighbour returns an address of another node, of the family of a, on a link of this node; the zero Addr for none.
-func (c *cluster) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
+func (p *planner) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
 	onLink := func(b netip.Addr) bool {
-		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && p.Contains(b) })
+		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return isSubnet(s) && s.Contains(b) })
 	}
-	for _, b := range c.state.Nodes[name].Addresses {
+	for _, b := range p.state.Nodes[name].Addresses {
 		if onLink(b) {
 			return b
 		}
 	}
-	for _, theirs := range c.state.Links[name] {
-		if !slices.ContainsFunc(theirs.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && slices.Contains(l.Prefixes, p) }) {
+	for _, theirs := range p.state.Links[name] {
+		if !slices.ContainsFunc(theirs.Prefixes, func(s netip.Prefix) bool { return isSubnet(s) && slices.Contains(l.Prefixes, s) }) {
 			continue
 		}
 		for _, b := range theirs.Addresses {

@@ -1,11 +1,8 @@
 package plan
 
 import (
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -16,7 +13,7 @@ import (
 // without source ranges do not depend on the filter, unless one route covers both. A link whose packet sockets are refused
 // does not count: see reach.
 //
-// What the others do not know is removed from the finished plan: withhold.
+// What the others do not know leaves the verdicts as they expect them, and this node announces nothing of it: closes.
 
 // single returns the prefix that has this address and no other.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
@@ -36,15 +33,15 @@ func (all addresses) in(p netip.Prefix) bool {
 }
 
 // hasRanges reports whether a Service or its pool has source ranges for an address.
-func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
-	return frontendOf(s, a, c.pools.pool(s, a)).HasRanges()
+func (p *planner) hasRanges(s *lb.Service, a netip.Addr) bool {
+	return frontendOf(s, a, p.pools.pool(s, a)).HasRanges()
 }
 
 // rangedAddresses returns the addresses that have source ranges, for one of their Services at least, which may be leaving; none
 // if all nodes can filter, since then no decision depends on them.
-func (c *cluster) rangedAddresses() addresses {
-	unfiltered := c.state.Here.Unfiltered
-	for _, u := range c.state.Unfit {
+func (p *planner) rangedAddresses() addresses {
+	unfiltered := p.state.Here.Unfiltered
+	for _, u := range p.state.Unfit {
 		unfiltered = unfiltered || u.Has(lb.Unfiltered)
 	}
 	if !unfiltered {
@@ -53,55 +50,44 @@ func (c *cluster) rangedAddresses() addresses {
 	var out []netip.Addr
 	add := func(s *lb.Service) {
 		for _, a := range s.Addresses {
-			if c.hasRanges(s, a) {
+			if p.hasRanges(s, a) {
 				out = append(out, a)
 			}
 		}
 	}
-	for i := range c.state.Services {
-		add(&c.state.Services[i])
+	for i := range p.state.Services {
+		add(&p.state.Services[i])
 	}
-	for i := range c.state.Leaving {
-		add(&c.state.Leaving[i].Served)
+	for i := range p.state.Leaving {
+		add(&p.state.Leaving[i].Served)
 	}
 	return newAddresses(out)
 }
 
 // filters reports whether a node can enforce the source ranges of all addresses in a prefix, as far as others know.
-func (c *cluster) filters(node string, p netip.Prefix) bool {
-	return !c.state.Unfit[node].Has(lb.Unfiltered) || !c.ranged.in(p)
-}
-
-// whyUnfiltered names the nodes that would have to filter.
-func (c *cluster) whyUnfiltered(s *lb.Service, candidates []candidate) string {
-	var nodes []string
-	for _, n := range candidates {
-		if n.reasonFor(s) == "" && c.state.Unfit[n.node.Name].Has(lb.Unfiltered) {
-			nodes = append(nodes, n.node.Name)
-		}
-	}
-	return "no node that may announce can keep the filter of the source ranges in force (" + lb.SomeOf(nodes) + ")"
+func (p *planner) filters(node string, prefix netip.Prefix) bool {
+	return !p.state.Unfit[node].Has(lb.Unfiltered) || !p.ranged.in(prefix)
 }
 
 // closedHere returns the addresses for which this node must not attract traffic, whatever the others expect: it cannot
 // enforce their source ranges, or its kernel closes them.
-func (c *cluster) closedHere() addresses {
+func (p *planner) closedHere() addresses {
 	var out []netip.Addr
-	here := &c.state.Here
+	here := &p.state.Here
 	if here.Unfiltered {
-		out = slices.Clone(c.ranged)
+		out = slices.Clone(p.ranged)
 	}
 	for _, a := range here.Addresses {
 		// The filter leaves out what is on the node's own links.
-		if slices.ContainsFunc(c.servicesOf[a], func(s *lb.Service) bool { return c.hasRanges(s, a) }) {
+		if slices.ContainsFunc(p.servicesOf[a], func(s *lb.Service) bool { return p.hasRanges(s, a) }) {
 			out = append(out, a)
 		}
 	}
-	for i := range c.state.Services {
-		if s := &c.state.Services[i]; here.Refused[s.Key] {
+	for i := range p.state.Services {
+		if s := &p.state.Services[i]; here.Refused[s.Key] {
 			for _, a := range s.Addresses {
 				// The ports of the others that share the address are in force.
-				if !slices.ContainsFunc(c.servicesOf[a], func(o *lb.Service) bool { return !here.Refused[o.Key] }) {
+				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool { return !here.Refused[o.Key] }) {
 					out = append(out, a)
 				}
 			}
@@ -121,56 +107,13 @@ func (p *planner) withholds(prefix netip.Prefix) bool {
 	return p.closes(prefix) || !p.filters(p.node, prefix)
 }
 
-// withhold removes from the finished plan what must not leave this node, whatever protocol carries it. What a stand-in
-// answers leads to another node, and relays lead there too.
-func (p *planner) withhold() {
-	if len(p.closed)+len(p.state.Here.Refused) == 0 {
-		return // as mostly: costs nothing
-	}
-	before := p.plan
-	p.plan = before.only(
-		func(a lb.Announcement) bool { return a.MAC != [6]byte{} || !p.closes(single(a.Address)) },
-		func(r lb.Route) bool { return !p.closes(r.Prefix) })
-	// It must not answer on until the owner is heard: it would let every client in.
-	p.plan.Yield = slices.DeleteFunc(p.plan.Yield, func(a netip.Addr) bool { return p.closes(single(a)) })
-	lost := map[netip.Addr]bool{}
-	for a := range p.plan.Advertised {
-		lost[a] = true
-		for ad := range p.state.BGPAdvertisements {
-			lost[a] = lost[a] && !p.plan.advertises(p.prefix(ad, a))
-		}
-	}
-	maps.DeleteFunc(p.plan.Advertised, func(a netip.Addr, _ time.Time) bool { return lost[a] })
-	for i := range p.plan.Verdicts {
-		s, v := &p.state.Services[i], &p.plan.Verdicts[i]
-		refused := p.state.Here.Refused[s.Key]
-		if refused || slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return before.announces(a) && !p.plan.announces(a) }) {
-			v.L2.Announcers = slices.DeleteFunc(v.L2.Announcers, func(a Announcer) bool { return a.Node == p.node && p.closes(single(a.Address)) })
-			p.withholdService(s, &v.L2)
-		}
-		if refused || slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return lost[a] }) {
-			p.withholdService(s, &v.BGP)
-			v.BGP.Peers = p.peersAt(s, p.node)
-		}
-	}
-}
-
-// withholdService records that this node does not announce a Service. It stays the writer if it was: the other nodes do not
-// know yet that it announces nothing.
-func (p *planner) withholdService(s *lb.Service, o *Outcome) {
-	if o.Here != lb.Announced {
-		return
-	}
-	o.Here = lb.FilterNotInForce
-	o.Nodes = slices.DeleteFunc(o.Nodes, func(n string) bool { return n == p.node })
-	if len(o.Nodes) > 0 {
-		return
-	}
-	o.Reason = lb.FilterNotInForce
-	o.Message = "node " + p.node + " withholds the addresses, for it cannot keep the filter of their source ranges in force"
+// whyWithheld says why this node, which would be the only one to announce a Service, does not. It stays the writer: the other nodes
+// do not know yet that it announces nothing.
+func (p *planner) whyWithheld(s *lb.Service) string {
 	if p.state.Here.Refused[s.Key] {
-		o.Message = "node " + p.node + " withholds the addresses, for its kernel refuses their source ranges"
+		return "node " + p.node + " withholds the addresses, for its kernel refuses their source ranges"
 	}
+	return "node " + p.node + " withholds the addresses, for it cannot keep the filter of their source ranges in force"
 }
 
 // A node that is cut off must not attract traffic that it cannot serve: clients may well reach it, and also the
@@ -180,23 +123,23 @@ func (p *planner) withholdService(s *lb.Service, o *Outcome) {
 // hears, or on a node without a speaker. A node that hears most of the others is not cut off.
 
 // cutOffFrom reports whether this node is cut off from another member, or yields to it.
-func (c *cluster) cutOffFrom(node string) bool {
-	_, unheard := c.state.Here.CutOffFrom[node]
-	return unheard || c.yieldsTo(node)
+func (p *planner) cutOffFrom(node string) bool {
+	_, unheard := p.state.Here.CutOffFrom[node]
+	return unheard || p.yieldsTo(node)
 }
 
 // yieldsTo reports whether this side of a partition yields to a node of another side.
-func (c *cluster) yieldsTo(node string) bool {
-	_, found := slices.BinarySearch(c.state.Here.Partition.YieldsTo, node)
+func (p *planner) yieldsTo(node string) bool {
+	_, found := slices.BinarySearch(p.state.Here.Partition.YieldsTo, node)
 	return found
 }
 
 // refusedByPreceding reports whether this side of a partition yields to others, but none of these announces an address
 // of the Services, so that this side may: they are cut off too, and all endpoints are on speakers' nodes beyond them.
-func (c *cluster) refusedByPreceding(services []*lb.Service) bool {
-	return c.state.Here.Partition.Apart && servedOnlyOn(services, func(node string) bool {
-		_, unheard := c.state.Here.CutOffFrom[node]
-		return (unheard || c.state.Members[node]) && !c.yieldsTo(node)
+func (p *planner) refusedByPreceding(services []*lb.Service) bool {
+	return p.state.Here.Partition.Apart && servedOnlyOn(services, func(node string) bool {
+		_, unheard := p.state.Here.CutOffFrom[node]
+		return (unheard || p.state.Members[node]) && !p.yieldsTo(node)
 	})
 }
 
@@ -226,8 +169,8 @@ const (
 
 // endpointsOf returns what is known of the endpoints of Services that share an address. One endpoint in reach is
 // enough to announce it.
-func (c *cluster) endpointsOf(services []*lb.Service) endpoints {
-	unheard := c.state.Here.CutOffFrom
+func (p *planner) endpointsOf(services []*lb.Service) endpoints {
+	unheard := p.state.Here.CutOffFrom
 	switch {
 	case len(unheard) == 0, !servedOnlyOn(services, func(node string) bool { _, found := unheard[node]; return found }):
 		return inReach
@@ -238,18 +181,12 @@ func (c *cluster) endpointsOf(services []*lb.Service) endpoints {
 }
 
 // cutOff reports whether this node must not announce an address of these Services by layer 2.
-func (c *cluster) cutOff(services []*lb.Service, a netip.Addr) bool {
-	switch c.endpointsOf(services) {
+func (p *planner) cutOff(services []*lb.Service, a netip.Addr) bool {
+	switch p.endpointsOf(services) {
 	case outOfReach:
 		return true
 	case inDoubt:
-		return !c.state.Here.Announced[a]
+		return !p.state.Here.Announced[a]
 	}
 	return false
-}
-
-// whyCutOff names the nodes that this one would have to reach.
-func (p *planner) whyCutOff(s *lb.Service) string {
-	return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
-		p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))
 }
