@@ -159,7 +159,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.run, w.filter.run, w.headstart.Run,
+		w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.run, w.filter.run,
 	} {
 		group.Go(func() error { return run(sinks) })
 	}

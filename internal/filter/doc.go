@@ -29,11 +29,10 @@
 //
 // During a commit a packet may see the new sets with an old verdict, and the
 // reverse. Neither admits a packet that both filters refuse: lists do not change, the
-// frontends of a replaced list find the new one in sets of the other parity (odd), what they leave is
-// deleted in a later transaction, and a jump to a chain without rules continues with the rules for closed ports.
+// frontends of a replaced list find the new one in sets of the other parity (odd), a packet whose list is gone is refused,
+// and a jump to a chain without rules continues with the rules for closed ports.
 //
-// A list that the kernel refuses, or that is beyond the bound of all lists, closes the frontends that have it, and no
-// others.
+// A frontend that is beyond the bound of all lists is closed, and no others.
 //
 // Limits: the count of a connection limit starts again when the limit changes;
 // rate limits cover 65,535 sources at a time, and do not apply to further ones;

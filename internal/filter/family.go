@@ -89,7 +89,7 @@ func (f *family) sets() []nft.Set {
 		{Name: pingersSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT, Size: sourceMemory, Timeout: memoryTimeout},
 		{Name: frontendsSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
 		// Without the length, 10.0.0.0/9 would be found for a source in the other half of 10.0.0.0/8.
-		{Name: sourcesSet, Key: nft.Key{f.Address, nft.Mark, nft.Mark}, Apart: numberSize},
+		{Name: sourcesSet, Key: nft.Key{f.Address, nft.Mark, nft.Mark}},
 		{Name: dropsSet, Key: append(f.PortType(), nft.Mark), Counter: true},
 		{Name: loggedSet, Key: frontend},
 		{Name: internalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},

@@ -47,22 +47,14 @@ func newFrontend(d lb.Frontend) (frontend, error) {
 }
 
 // resolve finds the lists and the profile of a frontend. Its lists are likely those of a neighbour, or of the same
-// frontend in another image. A frontend with a refused list or a steep profile is closed.
-func (d *frontend) resolve(y *library, refused map[*list]error, steep map[profile]error, neighbour, before *frontend) {
+// frontend in another image.
+func (d *frontend) resolve(y *library, neighbour, before *frontend) {
 	ipv6 := d.Address.Is6()
 	if d.Restricted {
 		d.allow = y.list(ipv6, d.Allow, neighbour.allow, before.allow)
 	}
 	d.deny = y.list(ipv6, d.Deny, neighbour.deny, before.deny)
-	for _, l := range d.lists() {
-		if l != nil {
-			d.refused = cmp.Or(d.refused, refused[l])
-		}
-	}
-	if d.profile = profileOf(d); steep[d.profile] != nil {
-		d.refused = steep[d.profile]
-		d.profile = profileOf(d)
-	}
+	d.profile = profileOf(d)
 }
 
 // lists returns the lists that the frontend uses, or nil.

@@ -20,17 +20,14 @@ type image struct {
 	frontends []frontend
 	// refused are the Services whose frontends are closed, and why.
 	refused map[lb.Key]error
-	// steep are the profiles whose frontends are closed, and why.
-	steep map[profile]error
 	// chainProfiles is the result of chains.
 	chainProfiles map[string]profile
 	// others are the elements that belong to no frontend, ordered.
 	others []nft.SetElement
 }
 
-// newImage makes the image of a desired filter, in which frontends with refused lists are closed. It takes lists and
-// parities from an older image, nil for none.
-func newImage(y *library, d *Desired, refused map[*list]error, old *image) *image {
+// newImage makes the image of a desired filter. It takes lists and parities from an older image, nil for none.
+func newImage(y *library, d *Desired, old *image) *image {
 	img := &image{layout: layout{log: !d.NoLog}, frontends: make([]frontend, 0, len(d.Frontends)), refused: make(map[lb.Key]error)}
 	for i, f := range families() {
 		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
@@ -46,13 +43,10 @@ func newImage(y *library, d *Desired, refused map[*list]error, old *image) *imag
 		img.frontends = append(img.frontends, to)
 	}
 	img.order()
-	if n := img.resolve(y, refused, old); n > maxPrefixes {
-		refused = img.beyond(refused)
-		img.resolve(y, refused, old)
-	}
-	if img.rules() > maxRules {
-		img.steep = img.beyondRules()
-		img.resolve(y, refused, old)
+	img.resolve(y, old)
+	if img.beyond() {
+		img.admit()
+		img.resolve(y, old)
 	}
 	img.markInternal()
 	img.others = others(d, img.frontends)
@@ -85,8 +79,8 @@ func (img *image) order() {
 	img.frontends = distinct
 }
 
-// resolve finds the lists, profiles and parities of the frontends. It returns a bound of the number of their prefixes.
-func (img *image) resolve(y *library, refused map[*list]error, old *image) (prefixes int) {
+// resolve finds the lists, profiles and parities of the frontends.
+func (img *image) resolve(y *library, old *image) {
 	if old == nil {
 		old = &image{}
 	}
@@ -97,22 +91,15 @@ func (img *image) resolve(y *library, refused map[*list]error, old *image) (pref
 		case b == nil:
 			return
 		case a == nil:
-			b.resolve(y, refused, img.steep, neighbour, none)
+			b.resolve(y, neighbour, none)
 		default:
-			b.resolve(y, refused, img.steep, neighbour, a)
+			b.resolve(y, neighbour, a)
 			b.profile.odd = a.profile.odd == a.sameLists(b)
-		}
-		if b.allow != nil && b.allow != neighbour.allow {
-			prefixes += b.allow.size
-		}
-		if b.deny != nil && b.deny != neighbour.deny {
-			prefixes += b.deny.size
 		}
 		if neighbour = b; b.refused != nil {
 			img.refused[b.Service] = b.refused
 		}
 	})
-	return prefixes
 }
 
 // markInternal marks the frontends whose internal traffic is redirected to the ClusterIP. Replies of a port of a ClusterIP

@@ -57,7 +57,7 @@ func (t *Table) logPacket(l logged) {
 // serviceOf returns the Service of a packet's frontend, and the name of its protocol.
 func (t *Table) serviceOf(h header) (lb.Key, string) {
 	t.owned.Lock()
-	img, _ := t.owned.Actual()
+	img := t.owned.Actual()
 	t.owned.Unlock()
 	var name string
 	for _, p := range []string{"TCP", "UDP", "SCTP"} {

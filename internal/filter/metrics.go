@@ -39,7 +39,7 @@ type packetTotals struct {
 func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet), f.named(dropsSet) }
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
-func (y *packetTotals) read(img *image, l *nft.Layout) error {
+func (y *packetTotals) read(img *image) error {
 	owners := make(map[string]lb.Key, len(img.frontends))
 	for i := range img.frontends {
 		owners[img.frontends[i].key()] = img.frontends[i].Service
@@ -49,7 +49,7 @@ func (y *packetTotals) read(img *image, l *nft.Layout) error {
 	for _, f := range families() {
 		seen, dropped := f.counting()
 		for _, name := range []string{dropped, seen} {
-			list, err := l.List(l.Set(name))
+			list, err := img.table.List(img.table.Set(name))
 			if err != nil {
 				return err
 			}
@@ -179,12 +179,12 @@ func compareSeries(a, b series) int {
 // readCounters reads the counters and returns the totals; on an error, the last known ones.
 func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
 	t.owned.Lock()
-	img, layout := t.owned.Actual()
+	img := t.owned.Actual()
 	t.owned.Unlock()
 	t.totals.mu.Lock()
 	defer t.totals.mu.Unlock()
 	if img != nil {
-		err = t.totals.read(img, layout)
+		err = t.totals.read(img)
 	}
 	dropped, accepted = t.totals.snapshot()
 	return dropped, accepted, err

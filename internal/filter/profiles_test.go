@@ -33,7 +33,7 @@ func TestRulesAreBounded(t *testing.T) {
 			same := d.Frontends[len(d.Frontends)-400]
 			same.Address, same.Service = netip.MustParseAddr("2001:db8::1:0"), lb.Key{Namespace: "honest", Name: "web"}
 			d.Frontends = append(d.Frontends, same)
-			img := newImage(&library{}, &d, nil, nil)
+			img := newImage(&library{}, &d, nil)
 			rules, evil := map[profile]int{}, 0
 			for i := range img.frontends {
 				rules[img.frontends[i].profile.even()] = img.frontends[i].profile.rules()
@@ -48,8 +48,8 @@ func TestRulesAreBounded(t *testing.T) {
 				}
 				evil++
 			}
-			if all > maxRules || evil == 0 || evil == 400 {
-				t.Errorf("the table has %d rules for lists, want %d at most; %d of 400 Services of the tenant are closed", all, maxRules, evil)
+			if all > maxCost.rules || evil == 0 || evil == 400 {
+				t.Errorf("the table has %d rules for lists, want %d at most; %d of 400 Services of the tenant are closed", all, maxCost.rules, evil)
 			}
 		})
 	}

@@ -66,8 +66,7 @@ type Table struct {
 	owned *nft.Owned[*image]
 	// desired is the argument of the last Set, nil before the first.
 	desired *Desired
-	// refused are the lists that the kernel refused, and closed is the result of Refused.
-	refused map[*list]error
+	// closed is the result of Refused.
 	closed  map[lb.Key]error
 	library library
 }
@@ -79,9 +78,8 @@ func New(c Config) *Table {
 		t.changed = func() {}
 	}
 	t.owned = nft.NewOwned(nft.Config[*image]{
-		Log: c.Log, Table: ours(), Timers: c.Timers, Image: t.image, Refused: t.leaveOut, Done: t.done,
-		Again:   func() { t.refused = nil },
-		Changed: t.failsOrWorks,
+		Log: c.Log, Table: ours(), Timers: c.Timers, Done: t.done, Changed: t.failsOrWorks,
+		Image: func(old *image) *image { return newImage(&t.library, t.desired, old) },
 	})
 	return t
 }
@@ -98,9 +96,6 @@ func (t *Table) Set(desired Desired) error {
 	return t.owned.Apply()
 }
 
-// image returns what the kernel's table is to hold, without the lists that the kernel refuses.
-func (t *Table) image(old *image) *image { return newImage(&t.library, t.desired, t.refused, old) }
-
 // failsOrWorks calls changed once the result of Failed is another.
 func (t *Table) failsOrWorks() {
 	if works, _ := t.owned.Enforced(); !works {
@@ -113,17 +108,6 @@ func (t *Table) failsOrWorks() {
 	} else if t.told.Swap(false) {
 		go t.changed()
 	}
-}
-
-// leaveOut notes the lists for which the kernel refused an image.
-func (t *Table) leaveOut(want *image, by *nft.Refusal) bool {
-	refused := want.refusedBy(by)
-	if len(refused) == 0 {
-		return false
-	}
-	maps.Copy(refused, t.refused)
-	t.refused = refused
-	return true
 }
 
 // done notes what is in force.
@@ -176,7 +160,7 @@ func (t *Table) Remove() error {
 	err := t.owned.Remove()
 	t.owned.Lock()
 	defer t.owned.Unlock()
-	t.desired, t.refused, t.closed = nil, nil, nil
+	t.desired, t.closed = nil, nil
 	if err != nil {
 		return fmt.Errorf("remove filter: %w", err)
 	}

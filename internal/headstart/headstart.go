@@ -10,20 +10,19 @@
 // treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where nobody did.
 //
 // The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Without new addresses there
-// is no table.
+// is no table. What another program deletes or changes is not repaired before Set names something else: who flushes the ruleset takes the
+// filter too, and packets must not be led past it. Until then clients wait for kube-proxy, as without a head start.
 //
 // The package takes no decisions and touches no other table.
 package headstart
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"reflect"
 	"slices"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -39,11 +38,7 @@ type Table struct {
 // New returns a Table. It does not change the kernel.
 func New(log *slog.Logger) *Table {
 	t := &Table{}
-	t.owned = nft.NewOwned(nft.Config[*nft.Static]{
-		Log: log, Table: layout().Table, Image: t.image,
-		// Who flushes the ruleset takes the filter too, and packets must not be led past it: it is back within a fraction of a second.
-		Timers: nft.Timers{RepairDelay: time.Second},
-	})
+	t.owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: layout().Table, Image: t.image})
 	return t
 }
 
@@ -57,7 +52,7 @@ func (t *Table) Set(starts []lb.Start) {
 	defer t.owned.Unlock()
 	if !t.owned.Settled() || len(starts)+len(t.starts) > 0 && !reflect.DeepEqual(starts, t.starts) {
 		t.starts = starts
-		_ = t.owned.Apply() // it logs, and Run retries
+		_ = t.owned.Apply() // it logs; without it clients wait for kube-proxy
 	}
 }
 
@@ -68,9 +63,6 @@ func (t *Table) image(*nft.Static) *nft.Static {
 	}
 	return &nft.Static{Layout: layout(), Elements: elements(t.starts)}
 }
-
-// Run repairs the table until the context ends.
-func (t *Table) Run(ctx context.Context) error { return t.owned.Run(ctx) }
 
 // Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
 func (t *Table) Leads(service lb.Key, addresses []netip.Addr) bool {

@@ -70,7 +70,7 @@ const (
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
 	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges. See the speaker's log.
 	FilterNotInForce Reason = "FilterNotInForce"
-	// RangesRefused: the node's kernel refuses the source ranges of some Services, which are closed there. Shorten the lists.
+	// RangesRefused: the source ranges on the node are beyond its bound; the Services with most are closed there. Shorten the lists.
 	RangesRefused Reason = "RangesRefused"
 	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges. See docs/filter.md, Nodes without a
 	// speaker.

@@ -16,16 +16,10 @@ type Batch struct {
 	// data holds the messages; the last one begins at offset last.
 	data attributes
 	last int
-	// messages about the table; the kernel answers with their numbers, from 1 on.
-	messages []message
+	// messages are the offsets of those about the table; the kernel answers with their numbers, from 1 on.
+	messages []int
 	// sets counts the added sets: NFTA_SET_ID must be unique within a batch.
 	sets uint32
-}
-
-// message begins at an offset of the data, and may be about elements.
-type message struct {
-	at int
-	SetElements
 }
 
 // Batch begins a transaction.
@@ -43,7 +37,7 @@ func (b *Batch) boundary(typ int) {
 // add appends a message about the table.
 func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
 	b.last = b.data.tableMessage(b.table, typ, flags, fill)
-	b.messages = append(b.messages, message{at: b.last})
+	b.messages = append(b.messages, b.last)
 	binary.NativeEndian.PutUint32(b.data[b.last+8:], uint32(len(b.messages)))
 }
 
@@ -149,12 +143,6 @@ func (b *Batch) AddSet(s Set) {
 // elementsPerMessage keeps the element list of a message below the 64 KiB limit of an attribute.
 const elementsPerMessage = 300
 
-// SetElements are elements of one set.
-type SetElements struct {
-	Set      string
-	Elements []Element
-}
-
 // FlushSet deletes all elements of a set.
 func (b *Batch) FlushSet(name string) {
 	b.add(unix.NFT_MSG_DELSETELEM, 0, func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, name) })
@@ -162,38 +150,28 @@ func (b *Batch) FlushSet(name string) {
 
 // AddElements adds elements to sets of a layout.
 func (b *Batch) AddElements(l *Layout, elements []SetElement) {
-	bySet(elements, func(set string, list []Element) {
-		b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, l.Set(set), list)
-	})
+	b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, l, elements)
 }
 
 // DeleteElements deletes elements from sets of a layout. The kernel refuses the batch if one does not exist.
 func (b *Batch) DeleteElements(l *Layout, elements []SetElement) {
-	bySet(elements, func(set string, list []Element) { b.elements(unix.NFT_MSG_DELSETELEM, 0, l.Set(set), list) })
+	b.elements(unix.NFT_MSG_DELSETELEM, 0, l, elements)
 }
 
-// bySet calls fn for each set with its elements.
-func bySet(list []SetElement, fn func(set string, elements []Element)) {
+func (b *Batch) elements(typ int, flags uint16, l *Layout, list []SetElement) {
 	slices.SortStableFunc(list, func(a, b SetElement) int { return strings.Compare(a.Set, b.Set) })
-	for i := 0; i < len(list); {
-		name := list[i].Set
-		var elements []Element
-		for ; i < len(list) && list[i].Set == name; i++ {
-			elements = append(elements, list[i].Element)
+	for len(list) > 0 {
+		n, s := 1, l.Set(list[0].Set)
+		for n < min(len(list), elementsPerMessage) && list[n].Set == s.Name {
+			n++
 		}
-		fn(name, elements)
-	}
-}
-
-func (b *Batch) elements(typ int, flags uint16, s Set, elements []Element) {
-	for len(elements) > 0 {
-		some := elements[:s.together(elements)]
-		elements = elements[len(some):]
+		some := list[:n]
+		list = list[n:]
 		b.add(typ, flags, func(a *attributes) {
 			a.putText(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
 				for _, e := range some {
-					a.nest(unix.NFTA_LIST_ELEM, func() { s.encode(a, e) })
+					a.nest(unix.NFTA_LIST_ELEM, func() { s.encode(a, e.Element) })
 					if s.Intervals() && e.Value != "" {
 						a.nest(unix.NFTA_LIST_ELEM, func() {
 							a.putNumber(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
@@ -203,21 +181,7 @@ func (b *Batch) elements(typ int, flags uint16, s Set, elements []Element) {
 				}
 			})
 		})
-		b.messages[len(b.messages)-1].SetElements = SetElements{s.Name, some}
 	}
-}
-
-// together returns how many of the elements go into one message.
-func (s Set) together(elements []Element) int {
-	n := min(len(elements), elementsPerMessage)
-	if s.Apart == 0 {
-		return n
-	}
-	tail := func(e Element) string { return e.Key[len(e.Key)-s.Apart:] }
-	if other := slices.IndexFunc(elements[:n], func(e Element) bool { return tail(e) != tail(elements[0]) }); other > 0 {
-		return other
-	}
-	return n
 }
 
 // encode appends the attributes of an element.

@@ -1,47 +1,40 @@
 package nft
 
+import (
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
 // Change is the difference between two contents of a table.
 type Change struct {
 	Remove, Add []SetElement
-	// Later are elements to delete in a later transaction: a packet in flight may still look them up, and what is new does not
-	// wait for what goes. That would take ten times as long.
-	Later []SetElement
 	// Sets and Chains come, with the rules of the chains; GoneSets and GoneChains have no users any more.
 	Sets                 []Set
 	Chains               []Chain
 	GoneSets, GoneChains []string
 }
 
-// Between returns the change from elements to others. What goes, goes later if it may and is not in the way of what is wanted.
-func Between(old, want []SetElement, later func(SetElement) bool) (c Change) {
+// Between returns the change from elements to others.
+func Between(old, want []SetElement) (c Change) {
 	if len(old) == 0 {
 		return Change{Add: want}
 	}
-	gone := make(map[SetElement]bool, len(old))
+	had := make(map[SetElement]bool, len(old))
 	for _, m := range old {
-		gone[m] = true
+		had[m] = true
 	}
-	inTheWay := make(map[SetElement]bool)
 	for _, m := range want {
-		if gone[m] {
-			delete(gone, m)
+		if had[m] {
+			delete(had, m)
 		} else {
 			c.Add = append(c.Add, m)
-			inTheWay[m.key()] = true
 		}
 	}
-	for m := range gone {
-		if !inTheWay[m.key()] && later(m) {
-			c.Later = append(c.Later, m)
-		} else {
-			c.Remove = append(c.Remove, m)
-		}
-	}
+	c.Remove = slices.Collect(maps.Keys(had))
 	return c
 }
-
-// key is the element without its value.
-func (m SetElement) key() SetElement { return SetElement{m.Set, Element{Key: m.Key}} }
 
 // empty reports whether the change needs no transaction of its own.
 func (c *Change) empty() bool {
@@ -57,6 +50,8 @@ func (c *Change) write(b *Batch, l *Layout) {
 		b.AddChain(added)
 		b.AddRules(added)
 	}
+	// The kernel may have deleted an element at the end of its time, and refuses to delete what is not there.
+	b.AddElements(l, slices.DeleteFunc(slices.Clone(c.Remove), func(m SetElement) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 }))
 	b.DeleteElements(l, c.Remove)
 	b.AddElements(l, c.Add)
 	for _, name := range c.GoneChains {
@@ -71,8 +66,6 @@ func (c *Change) write(b *Batch, l *Layout) {
 type Static struct {
 	*Layout
 	Elements []SetElement
-	// Later: what goes, goes later.
-	Later bool
 }
 
 // Permanent implements Image.
@@ -83,10 +76,5 @@ func (s *Static) From(old *Static) Change {
 	if old == nil {
 		old = &Static{}
 	}
-	return Between(old.Elements, s.Elements, func(SetElement) bool { return s.Later })
-}
-
-// Adopt implements Image.
-func (s *Static) Adopt(is *Content) (Change, error) {
-	return s.From(&Static{Elements: is.Elements}), nil
+	return Between(old.Elements, s.Elements)
 }

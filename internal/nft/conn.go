@@ -30,7 +30,7 @@ type Conn struct {
 }
 
 // Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing; it is
-// a Refusal if the kernel did not take some of the messages.
+// a Refusal if the kernel did not take a message.
 func (c *Conn) Commit(b *Batch) error {
 	if b.last == 0 {
 		return nil
@@ -43,11 +43,6 @@ func (c *Conn) Commit(b *Batch) error {
 	b.data[b.last+6] |= unix.NLM_F_ACK
 	b.boundary(unix.NFNL_MSG_BATCH_END)
 	err := c.exchange(b.data, false, func(attributes) {})
-	var r *Refusal
-	if errors.As(err, &r) {
-		c.readRefused(r)
-		r.Elements = b.refusedElements(r)
-	}
 	if err != nil {
 		// The socket may still receive an acknowledgement.
 		err = errors.Join(fmt.Errorf("commit to nf_tables: %w", err), c.Close())
@@ -59,43 +54,14 @@ func (c *Conn) Commit(b *Batch) error {
 type Refusal struct {
 	// Err is about the first message that it refused.
 	Err error
-	// Elements are those of all refused messages; nil if the kernel refused anything else.
-	Elements []SetElements
-	// messages are the numbers of the refused messages. Of the first, the kernel may say where in it the reason lies: at this
-	// offset, 0 for nowhere.
-	messages []int
-	at       int
+	// message is the number of that message. The kernel may report where in it the reason lies: at this offset, 0 for nowhere.
+	message, at int
 }
 
 func (r *Refusal) Error() string { return os.NewSyscallError("nf_tables", r.Err).Error() }
 
 // Unwrap returns the kernel's error.
 func (r *Refusal) Unwrap() error { return r.Err }
-
-func (b *Batch) refusedElements(r *Refusal) (out []SetElements) {
-	for _, n := range r.messages {
-		if n < 1 || n > len(b.messages) || b.messages[n-1].Elements == nil {
-			return nil
-		}
-		out = append(out, b.messages[n-1].SetElements)
-	}
-	return out
-}
-
-// readRefused adds the other messages that the kernel refused: it tries all, and has answered before the transaction is sent.
-func (c *Conn) readRefused(r *Refusal) {
-	buffer := make([]byte, dumpBuffer)
-	for {
-		n, _, err := unix.Recvfrom(c.fd, buffer, unix.MSG_DONTWAIT)
-		if err != nil {
-			return
-		}
-		var also *Refusal
-		if _, err := parseReplies(buffer[:n], false, func(attributes) {}); errors.As(err, &also) {
-			r.messages = append(r.messages, also.messages...)
-		}
-	}
-}
 
 // Commit sends a single transaction over a connection of its own.
 func (b *Batch) Commit() error {
@@ -195,7 +161,7 @@ func refusalOf(m syscall.NetlinkMessage) error {
 	r := &Refusal{Err: unix.Errno(-errno)}
 	const errorSize, seqAt = 4, 8
 	if size := errorSize + unix.NLMSG_HDRLEN; len(m.Data) >= size {
-		r.messages = []int{int(binary.NativeEndian.Uint32(m.Data[errorSize+seqAt:]))}
+		r.message = int(binary.NativeEndian.Uint32(m.Data[errorSize+seqAt:]))
 		if m.Header.Flags&unix.NLM_F_CAPPED != 0 {
 			if at := attributes(m.Data[size:]).find(unix.NLMSGERR_ATTR_OFFS); len(at) == 4 {
 				r.at = int(binary.NativeEndian.Uint32(at))

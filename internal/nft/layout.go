@@ -56,8 +56,8 @@ func (l *Layout) Build(b *Batch) {
 	}
 }
 
-// ErrOther means that another program or another version made or changed the table, so that it cannot be adopted.
-var ErrOther = errors.New("the table has other rules")
+// ErrOther means that another program or another version made or changed the table.
+var ErrOther = errors.New("the table has other content")
 
 // Read lists the table, and the elements of the sets that packets do not fill. It returns os.ErrNotExist if there is no table,
 // and ErrOther if the table has another layout or is not in force.
@@ -66,7 +66,7 @@ func (l *Layout) Read() (*Content, error) {
 	if err != nil {
 		return nil, err
 	}
-	other := slices.ContainsFunc(l.Chains, func(want Chain) bool { return !c.Has(want) }) ||
+	other := slices.ContainsFunc(l.Chains, func(want Chain) bool { return !c.has(want) }) ||
 		slices.ContainsFunc(l.Sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) })
 	if other {
 		return nil, ErrOther

@@ -19,9 +19,6 @@ type Image[I any] interface {
 	Permanent() *Layout
 	// From returns the change from an older image of this layout; from an empty table if there is none.
 	From(old I) Change
-	// Adopt returns the change from the content of a table of this layout, which may be another process's: the image may
-	// take over what does not matter to it. It returns ErrOther if the table must be replaced.
-	Adopt(is *Content) (Change, error)
 }
 
 // Config is what an Owned needs. Its functions are called under the lock.
@@ -30,10 +27,8 @@ type Config[I Image[I]] struct {
 	Table
 	// Image makes what the table is to hold, given what it holds, if that is known. The zero image means no table.
 	Image func(old I) I
-	// Refused notes what the kernel refused of an image, and reports whether there is an image without that; it may be nil.
-	Refused func(want I, by *Refusal) bool
-	// Again forgets what was refused. It is called some time after, ever less often.
-	Again func()
+	// Seen is called with what the kernel's table holds, before Image is asked what it should hold; it may be nil.
+	Seen func(*Content)
 	// Done is called when the table holds an image; it may be nil.
 	Done func(I)
 	// Changed is called when the table fails or works again; it may be nil.
@@ -43,48 +38,37 @@ type Config[I Image[I]] struct {
 
 // Timers of an Owned; a zero field means its default.
 type Timers struct {
-	// AuditInterval is the time between two comparisons of the table's whole content with the image, if nobody changes it.
+	// AuditInterval is the time between two comparisons of the table's whole content with the image, if no other program changes it.
 	AuditInterval time.Duration
-	// RepairDelay is the time from damage by others to its repair.
-	RepairDelay time.Duration
-	// RetryInterval is the first wait after the kernel has refused a transaction, the shortest between two repairs, and what
-	// packets in flight have to pass by elements that go later.
+	// RetryInterval is the first wait after the kernel has refused a transaction, and the shortest between two comparisons.
 	RetryInterval time.Duration
 }
 
-// Owned is a table that one process keeps: Apply makes it hold an image, and Run repairs what others change. A process takes
-// over the table of its predecessor. It guards what the functions of its Config use.
+// Owned is a table that one process keeps: Apply makes it hold an image, and Run repairs what others change. There is one kind of
+// damage: the table does not hold the image. There is one repair, which is also what happens to the table of a predecessor that holds
+// anything else: one transaction replaces the whole table. An Owned guards what the functions of its Config use.
 type Owned[I Image[I]] struct {
 	sync.Mutex
 	Config[I]
 	repairs atomic.Uint64
-	// worst is the most severe damage that Run has not handled; wake wakes Run.
-	worst atomic.Int32
-	wake  chan struct{}
+	// wake wakes Run.
+	wake chan struct{}
 
 	conn Conn
 	// Transact sends a transaction to the kernel.
 	Transact func(*Batch) error
-	// on: Apply was called, and Remove was not.
-	on bool
-	// actual is the known content of the table of a handle; the zero image while it is unknown, or there is none.
+	// on: Apply was called, and Remove was not. read: what a predecessor left was compared.
+	on, read bool
+	// actual is the known content of the table; the zero image while it is unknown, or absent: there is no table.
 	actual I
-	handle uint64
-	// distrusted: the table must not be adopted. absent: there is none.
-	distrusted, absent bool
-	// layout of the table.
-	layout *Layout
-	// later are the elements to be deleted by the next transaction.
-	later []SetElement
-	// generation increases with every Apply and every transaction.
+	absent bool
+	// generation increases with every attempt to change the table.
 	generation uint64
 	// enforced: the table holds the image, and since when that is so, or is not. failure is why not, of the last attempt.
 	enforced bool
 	since    time.Time
 	failure  error
-	// partly: the kernel refused a part. retryAt is when it is asked again for what it refused, zero if it refused nothing, and wait
-	// the time between the last two attempts.
-	partly  bool
+	// retryAt is when the kernel is asked again for what it refused, and wait the time between the last two attempts.
 	retryAt time.Time
 	wait    time.Duration
 }
@@ -99,24 +83,22 @@ func NewOwned[I Image[I]](c Config[I]) *Owned[I] {
 
 // Apply makes the table hold the image. On an error it holds what it held, and Run retries.
 func (o *Owned[I]) Apply() error {
-	o.on = true
-	o.generation++
-	if o.failure != nil {
-		o.wait = 0 // the kernel may take this one
-	}
-	due := o.retryAt
-	err := o.apply()
-	if o.retryAt != due {
-		o.kick()
-	}
-	return err
+	o.on, o.wait = true, 0 // the kernel may take this one
+	return o.apply()
 }
+
+// maxWait is the longest time until the kernel is asked again for what it refused. Each attempt may take as long as the
+// whole table.
+const maxWait = 5 * time.Minute
 
 func (o *Owned[I]) apply() error {
 	failed := o.failure != nil
+	o.generation++
 	if o.failure = o.put(); o.failure != nil {
 		o.failure = fmt.Errorf("set table %s: %w", o.Name, o.failure)
-		o.postpone()
+		o.wait = min(max(2*o.wait, o.RetryInterval), maxWait)
+		o.retryAt = time.Now().Add(o.wait)
+		o.kick()
 	}
 	works := o.failure == nil
 	if works != o.enforced {
@@ -135,117 +117,68 @@ func (o *Owned[I]) apply() error {
 	return o.failure
 }
 
-// maxRefusals bounds how often one image is asked for, each time without the parts that were refused.
-const maxRefusals = 3
-
-// errPartly: the kernel refused a transaction for a part that the table can do without.
-var errPartly = errors.New("the kernel refuses a part of the table")
-
-// put is apply without its bookkeeping, and without the parts that the kernel refuses.
+// put makes the kernel's table hold the image.
 func (o *Owned[I]) put() error {
 	var none I
 	want := o.Image(o.actual)
-	for range maxRefusals + 1 {
-		if want == none {
-			return o.clear()
-		}
-		err := o.reconcile(want)
-		if err == nil && o.Done != nil {
-			o.Done(want)
-		}
-		if !errors.Is(err, errPartly) {
-			return err
-		}
-		o.partly = true
-		o.postpone()
-		want = o.Image(o.actual)
+	if want == none {
+		return o.clear()
 	}
-	return errPartly
-}
-
-// reconcile makes the kernel's table hold an image.
-func (o *Owned[I]) reconcile(want I) error {
-	var none I
-	if o.actual != none {
-		if o.layout.signature != want.Permanent().signature {
-			return o.replace(want)
-		}
-		err := o.change(want, want.From(o.actual))
-		if err == nil || errors.Is(err, errPartly) {
-			return err
+	if o.actual != none && o.actual.Permanent().signature == want.Permanent().signature {
+		if o.change(want) == nil {
+			return nil
 		}
 		o.actual = none // the table differs from it
 	}
-	if !o.distrusted {
-		if err := o.adopt(want); err == nil || errors.Is(err, errPartly) {
-			return err
+	if !o.read {
+		o.read = true
+		is, err := want.Permanent().Read()
+		if want, err = o.compare(want, is, err); err == nil {
+			return nil
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			o.Log.Info("table is replaced", "table", o.Name, "reason", err)
 		}
 	}
 	return o.replace(want)
 }
 
-// adopt takes over the existing table if it has the layout that this process would make, and corrects its elements in one
-// transaction.
-func (o *Owned[I]) adopt(want I) error {
-	c, err := read(want)
-	if err == nil {
-		err = o.takeOver(want, c)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errPartly) {
-		o.Log.Info("table is replaced", "table", o.Name, "reason", err)
-	}
-	return err
-}
-
-// read returns the change from the existing table to an image.
-func read[I Image[I]](want I) (c Change, err error) {
-	is, err := want.Permanent().Read()
+// compare takes over the table, given what it holds, and returns the image. The error is why it is not as the image has it.
+func (o *Owned[I]) compare(want I, is *Content, err error) (I, error) {
+	var none I
 	if err != nil {
-		return c, err
+		return want, err
 	}
-	return want.Adopt(is)
+	if o.Seen != nil {
+		o.Seen(is)
+		want = o.Image(o.actual)
+	}
+	if !is.holds(want.Permanent(), want.From(none)) {
+		return want, ErrOther
+	}
+	o.record(want)
+	return want, nil
 }
 
-// takeOver makes the existing table hold an image by a change.
-func (o *Owned[I]) takeOver(want I, c Change) error {
-	o.layout, o.later = want.Permanent(), nil
-	if err := o.change(want, c); err != nil {
-		return err
+// record notes what the table holds.
+func (o *Owned[I]) record(img I) {
+	if o.actual, o.absent = img, false; o.Done != nil {
+		o.Done(img)
+	}
+}
+
+// change changes the table from what it holds to an image.
+func (o *Owned[I]) change(want I) error {
+	if c := want.From(o.actual); !c.empty() {
+		b := want.Permanent().Batch()
+		c.write(b, want.Permanent())
+		if err := o.Transact(b); err != nil {
+			return err
+		}
+		o.Log.Debug("table changed", "table", o.Name, "added", len(c.Add), "removed", len(c.Remove))
 	}
 	o.record(want)
 	return nil
-}
-
-// change applies a change that makes the table hold an image, and deletes what was to go later.
-func (o *Owned[I]) change(want I, c Change) error {
-	if c.empty() {
-		o.later = append(o.later, c.Later...)
-	} else {
-		c.Remove = append(c.Remove, o.later...)
-		b := o.layout.Batch()
-		c.write(b, o.layout)
-		if err := o.send(want, b); err != nil {
-			return err
-		}
-		o.later = c.Later
-		o.Log.Debug("table changed", "table", o.Name, "added", len(c.Add), "removed", len(c.Remove)+len(c.Later))
-	}
-	if o.actual = want; len(o.later) > 0 {
-		o.kick()
-	}
-	return nil
-}
-
-// send sends a transaction for an image.
-func (o *Owned[I]) send(want I, b *Batch) error {
-	o.generation++
-	err := o.Transact(b)
-	var by *Refusal
-	var none I
-	if o.Refused != nil && want != none && errors.As(err, &by) && o.Refused(want, by) {
-		return fmt.Errorf("%w: %w", errPartly, err)
-	}
-	return err
 }
 
 // replace replaces the table in one transaction, so that packets see the old or the new table. It keeps base chains and
@@ -254,24 +187,22 @@ func (o *Owned[I]) send(want I, b *Batch) error {
 // visible a little later than the rules that use it.
 func (o *Owned[I]) replace(want I) (err error) {
 	var none I
-	o.layout, o.later, o.actual = want.Permanent(), nil, none
-	whole := want.From(none)
+	o.actual = none
+	layout, whole := want.Permanent(), want.From(none)
 	for _, inPlace := range []bool{true, false} {
-		b := o.layout.Batch()
+		b := layout.Batch()
 		if !inPlace {
 			b.Remove()
 		}
 		b.Create()
-		if inPlace && !o.layout.clear(b) {
+		if inPlace && !layout.clear(b) {
 			continue
 		}
-		o.layout.Build(b)
-		whole.write(b, o.layout)
-		if err = o.send(want, b); err == nil {
+		layout.Build(b)
+		whole.write(b, layout)
+		if err = o.Transact(b); err == nil {
 			o.record(want)
-		}
-		if err == nil || errors.Is(err, errPartly) {
-			return err
+			return nil
 		}
 	}
 	return err
@@ -300,12 +231,6 @@ func (l *Layout) clear(b *Batch) bool {
 	return true
 }
 
-// record notes the content of the kernel's table, which may be a new one.
-func (o *Owned[I]) record(img I) {
-	o.actual, o.distrusted, o.absent = img, false, false
-	o.handle, _ = o.layout.Handle()
-}
-
 // clear deletes the table.
 func (o *Owned[I]) clear() error {
 	var none I
@@ -314,8 +239,8 @@ func (o *Owned[I]) clear() error {
 	}
 	b := o.Batch()
 	b.Remove()
-	err := o.send(none, b)
-	o.actual, o.later, o.absent = none, nil, err == nil
+	err := o.Transact(b)
+	o.actual, o.absent = none, err == nil
 	return err
 }
 
@@ -325,8 +250,7 @@ func (o *Owned[I]) Remove() error {
 	defer o.Unlock()
 	o.absent = false
 	err := o.clear()
-	o.on, o.absent, o.failure, o.partly, o.retryAt = false, false, nil, false, time.Time{}
-	o.enforced, o.since = false, time.Now()
+	o.on, o.absent, o.failure, o.enforced, o.since = false, false, nil, false, time.Now()
 	return errors.Join(err, o.conn.Close())
 }
 
@@ -342,8 +266,8 @@ func (o *Owned[I]) Settled() bool {
 	return o.on && (o.failure != nil || o.absent || o.actual != none)
 }
 
-// Actual returns what the table is known to hold, and its layout.
-func (o *Owned[I]) Actual() (img I, l *Layout) { return o.actual, o.layout }
+// Actual returns what the table is known to hold.
+func (o *Owned[I]) Actual() I { return o.actual }
 
 // Repairs counts the repairs of what others changed.
 func (o *Owned[I]) Repairs() uint64 { return o.repairs.Load() }

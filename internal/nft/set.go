@@ -55,8 +55,6 @@ type Set struct {
 	// Size limits the elements of a set that packets fill; Timeout is the lifetime of elements.
 	Size    uint32
 	Timeout time.Duration
-	// Apart: elements whose keys end in other octets, so many, are refused apart from each other.
-	Apart int
 }
 
 // verdicts reports whether the set is a verdict map.

@@ -3,12 +3,12 @@
 //	Table    the name of a table; lists its chains, sets and elements
 //	Layout   sets, chains and rules: a table without its elements
 //	Image    what a table is to hold: a layout and elements, and the difference of two
-//	Owned    keeps a table: holds it to an image, adopts the predecessor's, repairs what others change, asks again what was refused
+//	Owned    keeps a table: holds it to an image, replaces it if it differs, asks again what was refused
 //	Batch    a transaction, which the kernel applies as a whole or not at all
 //	Conn     sends batches; notifications name it as the author
 //
 // Every rule has the signature of its layout as its comment. Two processes compute the same signature if they would
-// make the same table. So a process adopts the table of its predecessor, and replaces any other.
+// make the same table. So a process keeps the table of its predecessor if it holds the same, and replaces any other.
 //
 // The expressions of rules are those of github.com/google/nftables. Its transactions and listings are not used: 10,000
 // Services are some 70,000 elements, whose messages this package writes and reads in place.
@@ -18,6 +18,7 @@ package nft
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,10 +68,21 @@ type Content struct {
 // ChainContent counts the rules of a chain, and those of them that have the table's signature.
 type ChainContent struct{ rules, signed int }
 
-// Has reports whether the table has a chain with the wanted number of rules, all with the table's signature.
-func (c *Content) Has(want Chain) bool {
+// has reports whether the table has a chain with the wanted number of rules, all with the table's signature.
+func (c *Content) has(want Chain) bool {
 	got := c.Chains[want.Name]
 	return got != nil && got.rules == len(want.Rules) && got.signed == got.rules
+}
+
+// holds reports whether the table has a layout, with what is added to it, and nothing else.
+func (c *Content) holds(l *Layout, added Change) bool {
+	chains, sets := slices.Concat(l.Chains, added.Chains), slices.Concat(l.Sets, added.Sets)
+	if len(c.Chains) != len(chains) || len(c.Sets) != len(sets) || len(c.Elements) != len(added.Add) ||
+		slices.ContainsFunc(chains, func(want Chain) bool { return !c.has(want) }) ||
+		slices.ContainsFunc(sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) }) {
+		return false
+	}
+	return len(Between(c.Elements, added.Add).Add) == 0
 }
 
 // chain returns the content of a chain, empty at first.

@@ -22,8 +22,8 @@ func (l *Layout) Try() (part string, err error) {
 	l.Build(b)
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 	var r *Refusal
-	if err = b.Commit(); errors.As(err, &r) && len(r.messages) > 0 && r.messages[0] > 0 {
-		part = l.part(b.data[b.messages[r.messages[0]-1].at:], r.at)
+	if err = b.Commit(); errors.As(err, &r) && r.message > 0 {
+		part = l.part(b.data[b.messages[r.message-1]:], r.at)
 	}
 	return part, err
 }

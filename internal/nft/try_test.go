@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -63,43 +62,6 @@ func TestTry(t *testing.T) {
 		}
 		if after := self.Output("nft", "--stateless", "list", "ruleset"); after != before || strings.Contains(after, "-try") {
 			t.Errorf("before:\n%s\nafter:\n%s", before, after)
-		}
-	})
-}
-
-// TestRefused: the kernel names the elements of each list that it refuses, and of no other.
-func TestRefused(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := with(func(l *Layout) { l.Sets[0].Apart = 1 })
-		l.make(t)
-		b := l.Batch()
-		const each = elementsPerMessage + 100
-		var list []SetElement
-		for tail := range byte(4) {
-			for i := range uint16(each) {
-				key := string(binary.BigEndian.AppendUint16([]byte{2, 0, 0}, i)) + string(tail)
-				if tail == 1 || tail == 3 {
-					key = "longer" + key
-				}
-				list = append(list, SetElement{l.Sets[0].Name, Element{Key: key}})
-			}
-		}
-		b.AddElements(l, list)
-		var r *Refusal
-		if err := b.Commit(); !errors.As(err, &r) {
-			t.Fatalf("%v is no refusal", err)
-		}
-		got := map[byte]int{}
-		for _, s := range r.Elements {
-			for _, e := range s.Elements {
-				got[e.Key[len(e.Key)-1]]++
-			}
-		}
-		if len(got) != 2 || got[1] != each || got[3] != each {
-			t.Errorf("refused are %v, want the elements that end in 1 and 3", got)
-		}
-		if is, err := l.List(l.Sets[0]); err != nil || len(is) != 1 {
-			t.Errorf("%d elements are in force after a refused transaction (%v), want the one before", len(is), err)
 		}
 	})
 }

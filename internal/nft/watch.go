@@ -11,34 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// damage classifies a change to a table by others, the most severe last. The zero value is no change.
-type damage int
-
-const (
-	nothing damage = iota
-	// missed: notifications were lost, and any change is possible.
-	missed
-	// elements of its sets changed.
-	elements
-	// rules changed, or anything else but elements.
-	rules
-)
-
 // rewatch is the time after which a watch that failed begins again.
 const rewatch = time.Second
 
-// watch calls fn for each notification of nf_tables about a change to the table, until the context ends. It ignores the
-// changes that own has sent.
-func (t Table) watch(ctx context.Context, log *slog.Logger, own *Conn, fn func(damage)) {
+// watch calls changed when others may have changed the table, until the context ends: own sends the changes of this process.
+func (t Table) watch(ctx context.Context, log *slog.Logger, own *Conn, changed func()) {
 	for ctx.Err() == nil {
-		if err := t.watchOnce(ctx, own, fn); err != nil {
+		if err := t.watchOnce(ctx, own, changed); err != nil {
 			log.Warn("cannot watch changes of nf_tables", "error", err)
 			sleep(ctx, rewatch)
 		}
 	}
 }
 
-func (t Table) watchOnce(ctx context.Context, own *Conn, fn func(damage)) error {
+func (t Table) watchOnce(ctx context.Context, own *Conn, changed func()) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", err)
@@ -47,11 +33,11 @@ func (t Table) watchOnce(ctx context.Context, own *Conn, fn func(damage)) error 
 		return errors.Join(fmt.Errorf("join notifications of nf_tables: %w", err), conn.Close())
 	}
 	// Changes before the socket joined the group are unknown.
-	fn(missed)
-	return Receive(ctx, conn, func() { fn(missed) }, func(m netlink.Message) {
+	changed()
+	return Receive(ctx, conn, changed, func(m netlink.Message) {
 		// The header names the netlink address of the sender of the batch.
-		if change, ok := t.changeOf(m); ok && m.Header.PID != own.port.Load() {
-			fn(change)
+		if m.Header.PID != own.port.Load() && t.concerns(m) {
+			changed()
 		}
 	})
 }
@@ -81,20 +67,8 @@ func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(net
 // HeaderSize is the size of struct nfgenmsg, which precedes the attributes of a netfilter message.
 const HeaderSize = 4
 
-// changeOf classifies a notification; false if it is not about a change to this table.
-func (t Table) changeOf(m netlink.Message) (damage, bool) {
-	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) <= HeaderSize || m.Data[0] != t.Family {
-		return 0, false
-	}
-	typ := m.Header.Type & 0xff
-	if typ == unix.NFT_MSG_NEWGEN {
-		return 0, false
-	}
-	if attributes(m.Data[HeaderSize:]).find(unix.NFTA_TABLE_NAME).text() != t.Name {
-		return 0, false
-	}
-	if typ == unix.NFT_MSG_NEWSETELEM || typ == unix.NFT_MSG_DELSETELEM {
-		return elements, true
-	}
-	return rules, true
+// concerns reports whether a notification is about a change to this table.
+func (t Table) concerns(m netlink.Message) bool {
+	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && m.Header.Type&0xff != unix.NFT_MSG_NEWGEN && len(m.Data) > HeaderSize && m.Data[0] == t.Family &&
+		attributes(m.Data[HeaderSize:]).find(unix.NFTA_TABLE_NAME).text() == t.Name
 }

@@ -97,7 +97,7 @@ func TestAdopt(t *testing.T) {
 		if got := next.Inherited(); !maps.Equal(got, want) {
 			t.Errorf("inherited %v, want %v", got, want)
 		}
-		w.run(next)
+		stop = w.run(next)
 		next.Set(w.desired())
 		check("another one is there")
 		w.relayer = next
@@ -113,6 +113,7 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("%d repairs", n)
 		}
 		// What nobody wants any more is taken out, though this run did not put it in.
+		stop()
 		last := New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
 		w.run(last)
 		last.Set(Desired{Speakers: w.speakers()})

@@ -86,8 +86,7 @@ func Try(of lb.Family) (part string, err error) {
 	panic(fmt.Sprintf("no family %v", of))
 }
 
-// Set relays exactly this. New relays are in force when it returns, unless the kernel refuses; what only goes is taken away
-// behind it. It never fails: without relays an address moves all the same.
+// Set relays exactly this. New relays are in force when it returns, unless the kernel refuses. It never fails: without relays an address moves all the same.
 func (r *Relayer) Set(d Desired) {
 	d.Relays, d.Speakers = slices.Clone(d.Relays), maps.Clone(d.Speakers)
 	indexes := make(map[string]int)
@@ -134,9 +133,6 @@ func (r *Relayer) Run(ctx context.Context) error {
 		stays := *d
 		stays.Relays = slices.DeleteFunc(slices.Clone(d.Relays), func(one lb.Relay) bool { return !one.Until.IsZero() })
 		r.apply(&stays, indexes)
-	}
-	for _, t := range r.tables {
-		t.Sweep()
 	}
 	return err
 }

@@ -47,7 +47,7 @@ func (r *Relayer) State() (s State) {
 		if err := t.Failure(); err != nil {
 			f.Failure = err.Error()
 		}
-		if img, _ := t.Actual(); img != nil {
+		if img := t.Actual(); img != nil {
 			for _, m := range img.Elements {
 				if a, ok := netip.AddrFromSlice([]byte(m.Key)); ok && m.Set == usedSet {
 					inForce[a] = true

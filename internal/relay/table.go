@@ -41,14 +41,13 @@ const tick = 10 * time.Millisecond
 //	speakers  MAC: no value
 type image struct {
 	nft.Static
-	// course of each relay, and as of the image before.
-	course, before map[netip.Addr]course
+	course map[netip.Addr]course
 }
 
 func newTable(r *Relayer, f *family) *table {
 	t := &table{relayer: r, family: f, layout: f.layout(strict(), r.timers.IdleTime)}
 	t.Owned = nft.NewOwned(nft.Config[*image]{
-		Log: r.log.With("family", f.Family.Family), Table: t.layout.Table, Image: t.image, Timers: r.timers.Timers,
+		Log: r.log.With("family", f.Family.Family), Table: t.layout.Table, Image: t.image, Seen: t.seen, Timers: r.timers.Timers,
 		Done: func(i *image) {
 			r.mu.Lock()
 			t.course = i.course
@@ -67,7 +66,7 @@ func (t *table) image(*image) *image {
 	if d == nil || !d.Expect && !slices.ContainsFunc(d.Relays, t.has) {
 		return nil
 	}
-	out := &image{nft.Static{Layout: t.layout, Later: true}, make(map[netip.Addr]course), t.course}
+	out := &image{nft.Static{Layout: t.layout}, make(map[netip.Addr]course)}
 	put := func(set, key, value string) {
 		out.Elements = append(out.Elements, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
 	}
@@ -117,36 +116,33 @@ func (i *image) From(old *image) nft.Change {
 	return i.Static.From(&old.Static)
 }
 
-// Adopt implements nft.Image. A relay that is not in used has ended if its time is over, and one of an earlier run, too.
-func (i *image) Adopt(is *nft.Content) (nft.Change, error) {
-	there := make(map[string]bool)
-	for n := range is.Elements {
-		m := &is.Elements[n]
-		there[m.Key] = there[m.Key] || m.Set == relaysMap
-		if m.Set == usedSet {
-			a, _ := netip.AddrFromSlice([]byte(m.Key))
-			m.Value = i.before[a].mark()
+// seen learns the courses from what the table holds. A relay that is not in used has ended if its time is over, and one of an earlier
+// run, too. It adds the marks, which the kernel does not keep.
+func (t *table) seen(is *nft.Content) {
+	t.relayer.mu.Lock()
+	defer t.relayer.mu.Unlock()
+	courses := make(map[netip.Addr]course, len(t.course))
+	now := time.Now()
+	for a, c := range t.course {
+		c.ended = !now.Add(tick).Before(c.ends)
+		courses[a] = c
+	}
+	for _, m := range is.Elements {
+		if a, _ := netip.AddrFromSlice([]byte(m.Key)); m.Set == relaysMap && courses[a] == (course{}) {
+			courses[a] = course{ended: true}
 		}
 	}
-	i.Elements = slices.DeleteFunc(i.Elements, func(m nft.SetElement) bool {
+	for i := range is.Elements {
+		m := &is.Elements[i]
 		if m.Set != usedSet {
-			return false
+			continue
 		}
 		a, _ := netip.AddrFromSlice([]byte(m.Key))
-		c := i.course[a]
-		before, known := i.before[a]
-		if !c.start.Equal(before.start) {
-			return false // it begins
-		}
-		if ends, lasts := is.Ends[nft.SetElement{Set: usedSet, Element: nft.Element{Key: m.Key}}]; lasts {
-			c.ends = ends
-		} else {
-			c.ended = known && !time.Now().Add(tick).Before(c.ends) || !known && there[m.Key]
-		}
-		i.course[a] = c
-		return c.ended
-	})
-	return i.Static.Adopt(is)
+		c := courses[a]
+		c.ends, c.ended = is.Ends[nft.SetElement{Set: usedSet, Element: nft.Element{Key: m.Key}}], false
+		courses[a], m.Value = c, c.mark()
+	}
+	t.course = courses
 }
 
 func addressKey(a netip.Addr) string { return string(a.AsSlice()) }

@@ -1,0 +1,98 @@
+package filter
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// cost is what lists and profiles take in the kernel.
+type cost struct {
+	// prefixes of different lists.
+	prefixes int
+	// rules that look up sources: a profile has one for each length of a prefix in its lists.
+	rules int
+}
+
+// maxCost is the bound of a node: 250,000 prefixes take the kernel some 25 MiB, and half a second of one core for the whole table.
+// For rules the kernel's work is quadratic, and these take it less than a second.
+var maxCost = cost{prefixes: 250_000, rules: 10_000}
+
+func (c cost) plus(o cost) cost { return cost{c.prefixes + o.prefixes, c.rules + o.rules} }
+
+func (c cost) beyond() bool { return c.prefixes > maxCost.prefixes || c.rules > maxCost.rules }
+
+// weight makes costs comparable: in parts of the bound.
+func (c cost) weight() int { return c.prefixes + c.rules*(maxCost.prefixes/maxCost.rules) }
+
+// charge is what a frontend costs beside others that have paid for some lists and profiles. With pay it pays, too.
+func (d *frontend) charge(paid map[any]bool, pay bool) (c cost) {
+	for _, l := range [...]*list{d.allow, d.deny} {
+		if l != nil && !paid[l] {
+			c.prefixes += l.size
+			if pay {
+				paid[l] = true
+			}
+		}
+	}
+	if p := d.profile.even(); !paid[p] {
+		c.rules = p.rules()
+		if pay {
+			paid[p] = true
+		}
+	}
+	return c
+}
+
+// beyond reports whether the frontends may cost more than the bound. Neighbours mostly have the same lists, or nothing in common with
+// others.
+func (img *image) beyond() bool {
+	var all cost
+	counted, before := map[profile]bool{}, &frontend{}
+	for i := range img.frontends {
+		d := &img.frontends[i]
+		if d.allow != nil && d.allow != before.allow {
+			all.prefixes += d.allow.size
+		}
+		if d.deny != nil && d.deny != before.deny {
+			all.prefixes += d.deny.size
+		}
+		if p := d.profile.even(); p != before.profile.even() && !counted[p] {
+			counted[p] = true
+			all.rules += p.rules()
+		}
+		before = d
+	}
+	return all.beyond()
+}
+
+// admit closes the frontends that are beyond the bound. The frontends of a namespace that costs little in all come first, so that no
+// tenant has the Services of another closed.
+func (img *image) admit() {
+	total, own := map[string]int{}, map[string]map[any]bool{}
+	order := make([]*frontend, 0, len(img.frontends))
+	for i := range img.frontends {
+		d := &img.frontends[i]
+		space := d.Service.Namespace
+		if own[space] == nil {
+			own[space] = map[any]bool{}
+		}
+		total[space] += d.charge(own[space], true).weight()
+		order = append(order, d)
+	}
+	slices.SortStableFunc(order, func(a, b *frontend) int {
+		return cmp.Or(cmp.Compare(total[a.Service.Namespace], total[b.Service.Namespace]),
+			cmp.Compare(a.charge(nil, false).weight(), b.charge(nil, false).weight()))
+	})
+	var used cost
+	paid := map[any]bool{}
+	for _, d := range order {
+		c := d.charge(paid, false)
+		if used.plus(c).beyond() {
+			d.refused = cmp.Or(d.refused, fmt.Errorf("its lists of %d prefixes of %d lengths are beyond the bound of %d prefixes and of %d combinations of lengths "+
+				"and limits for all lists of a node", c.prefixes, c.rules, maxCost.prefixes, maxCost.rules))
+			continue
+		}
+		used = used.plus(d.charge(paid, true))
+	}
+}
