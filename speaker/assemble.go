@@ -6,9 +6,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -62,7 +60,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			plan: func() plan.Plan { return w.last.Load().plan() },
 		},
 		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.KickState() }),
-		conntrack: conntrack.New(log), headstart: headstart.New(log),
+		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
 			Foreign: func() []lb.Neighbour { return others.find(w) }}),
 	}

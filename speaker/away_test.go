@@ -19,7 +19,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -126,7 +125,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		filter:   &guard{node: name, kept: kept{removed: true}}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
-		headstart: headstart.New(log),
+		headstart: kubeproxy.NewHeadStart(log),
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
 			Foreign: func() []lb.Neighbour { return nil }}),
 	}

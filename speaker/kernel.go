@@ -8,9 +8,9 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/filter"
-	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/relay"
@@ -44,7 +44,7 @@ func tries(s settings) []kernel.Try {
 	if s.relay && hasIPv6() {
 		out = append(out, relays(kernel.RelaysIPv6, lb.IPv6))
 	}
-	out = append(out, kernel.Try{Feature: kernel.HeadStart, Try: headstart.Try}, whole(kernel.PacketSockets, layer2.Try))
+	out = append(out, kernel.Try{Feature: kernel.HeadStart, Try: kubeproxy.TryHeadStart}, whole(kernel.PacketSockets, layer2.Try))
 	if s.realtime {
 		out = append(out, whole(kernel.Realtime, heartbeat.TryRealtime))
 	}

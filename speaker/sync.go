@@ -12,9 +12,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -50,10 +48,10 @@ type syncer struct {
 	owners    *owners
 	bgp       *bgp.Speaker
 	paths     *paths
-	conntrack *conntrack.Sweeper
+	conntrack *kubeproxy.Sweeper
 	report    *report.Reporter
 	// headstart serves the addresses of newcomers until kube-proxy does.
-	headstart *headstart.Table
+	headstart *kubeproxy.HeadStart
 	newcomers newcomers
 
 	// compiler reads the objects of the API server; compiled is what they say, as of version.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/holdfast-lb/holdfast/internal/headstart"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -25,7 +25,7 @@ func TestHeadStartIsServed(t *testing.T) {
 		start := func(s lb.Service, address netip.Addr, port uint16) lb.Start {
 			return lb.Start{Service: s.Key, Address: address, Protocol: "TCP", Port: port, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)}}
 		}
-		w := &syncer{node: "w1", filter: newTestGuard(false), headstart: headstart.New(slog.New(slog.DiscardHandler))}
+		w := &syncer{node: "w1", filter: newTestGuard(false), headstart: kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))}
 		if err := w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}); err != nil || !w.filter.inForce() {
 			t.Fatalf("no filter: %v", err)
 		}

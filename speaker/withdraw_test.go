@@ -10,9 +10,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
-	"github.com/holdfast-lb/holdfast/internal/conntrack"
-	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -53,8 +52,8 @@ func TestMarkRemoved(t *testing.T) {
 			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
 			relays:    newRelays(log, settings{relay: true}, noLinks, func() {}),
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
-			conntrack: conntrack.New(log),
-			headstart: headstart.New(log),
+			conntrack: kubeproxy.NewSweeper(log),
+			headstart: kubeproxy.NewHeadStart(log),
 			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Foreign: func() []lb.Neighbour { return nil }}),
 		}
 		ctx, stop := context.WithCancel(t.Context())

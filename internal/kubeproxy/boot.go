@@ -1,6 +1,11 @@
-// Package kubeproxy finds out whether kube-proxy has served since this node started.
-// Until then the node must not announce any address, because it cannot forward the traffic.
-// Afterwards the package checks no more: kube-proxy's rules stay in the kernel while it restarts.
+// Package kubeproxy makes up for what kube-proxy does later than Holdfast.
+//
+//	Boot       whether kube-proxy has served since this node started
+//	Endpoints  for which Services kube-proxy does not serve the endpoints on this node yet
+//	HeadStart  leads connections to the endpoints of new addresses until kube-proxy does
+//	Sweeper    forgets connection attempts that kube-proxy sent to endpoints on dead nodes
+//
+// The package takes no decisions, and changes no tables but its own.
 package kubeproxy
 
 import (
@@ -22,7 +27,8 @@ type Config struct {
 	Kick func()
 }
 
-// Boot is the time between the start of a node and its kube-proxy's first service.
+// Boot is the time between the start of a node and its kube-proxy's first service. Until then the node must not announce any address,
+// because it cannot forward the traffic. Afterwards a Boot checks no more: kube-proxy's rules stay in the kernel while it restarts.
 type Boot struct {
 	log   *slog.Logger
 	livez string

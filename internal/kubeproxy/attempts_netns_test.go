@@ -1,4 +1,4 @@
-package conntrack
+package kubeproxy
 
 import (
 	"fmt"
@@ -14,11 +14,11 @@ import (
 // long is what may pass on a busy machine; the client's kernel asks again after 1, 3 and 7 s.
 const long = 30 * time.Second
 
-// TestForget: a client that asks for an endpoint which is gone gets its answer from
+// TestForgetAttempts: a client that asks for an endpoint which is gone gets its answer from
 // another as soon as its kernel asks again; what waits for other endpoints, or is connected, stays.
-func TestForget(t *testing.T) {
+func TestForgetAttempts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		for _, w := range []world{
+		for _, w := range []attemptWorld{
 			{"ip", 32, "192.0.2.1", "192.0.2.2", "198.51.100.1", "192.0.2.3", "192.0.2.4", "192.0.2.5"},
 			{"ip6", 128, "2001:db8::1", "2001:db8::2", "2001:db8:1::1", "2001:db8::3", "2001:db8::4", "2001:db8::5"},
 		} {
@@ -27,15 +27,15 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// world is one family's addresses: a client, the node between, and endpoints of a
+// attemptWorld is one family's addresses: a client, the node between, and endpoints of a
 // Service, of which one lives.
-type world struct {
+type attemptWorld struct {
 	family                                      string
 	bits                                        int
 	client, node, service, live, dead, alsoDead string
 }
 
-func (w world) test(t *testing.T) {
+func (w attemptWorld) test(t *testing.T) {
 	node, client, pods := nstest.Self(t), nstest.New(t), nstest.New(t)
 	w.connect(t, node, client, pods)
 	w.listen(t, pods)
@@ -60,7 +60,7 @@ func (w world) test(t *testing.T) {
 	}
 }
 
-func (w world) connect(t *testing.T, node, client, pods *nstest.NS) {
+func (w attemptWorld) connect(t *testing.T, node, client, pods *nstest.NS) {
 	single := func(a string) string { return fmt.Sprintf("%s/%d", a, w.bits) }
 	nstest.Veth(t, node, "client"+w.family, client, "eth0")
 	nstest.Veth(t, node, "pods"+w.family, pods, "eth0")
@@ -86,13 +86,13 @@ func (w world) connect(t *testing.T, node, client, pods *nstest.NS) {
 }
 
 // lead has new connections to the Service go to an endpoint, as kube-proxy does.
-func (w world) lead(node *nstest.NS, endpoint string) {
+func (w attemptWorld) lead(node *nstest.NS, endpoint string) {
 	node.Output("nft", fmt.Sprintf("table %[1]s t; delete table %[1]s t; table %[1]s t { chain c { type nat hook prerouting priority -100; %[1]s daddr %[2]s "+
 		"dnat to %[3]s; }; }",
 		w.family, w.service, endpoint))
 }
 
-func (w world) listen(t *testing.T, pods *nstest.NS) {
+func (w attemptWorld) listen(t *testing.T, pods *nstest.NS) {
 	pods.Do(func() {
 		l, err := net.Listen("tcp", net.JoinHostPort(w.live, "80"))
 		if err != nil {
@@ -102,9 +102,9 @@ func (w world) listen(t *testing.T, pods *nstest.NS) {
 	})
 }
 
-func (w world) forget(t *testing.T, endpoint string) int {
+func (w attemptWorld) forget(t *testing.T, endpoint string) int {
 	t.Helper()
-	n, err := Forget(map[netip.Addr]bool{netip.MustParseAddr(endpoint): true})
+	n, err := forgetAttempts(map[netip.Addr]bool{netip.MustParseAddr(endpoint): true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func (w world) forget(t *testing.T, endpoint string) int {
 type attempt int
 
 // ask begins to connect to the Service.
-func (w world) ask(t *testing.T, client *nstest.NS) attempt {
+func (w attemptWorld) ask(t *testing.T, client *nstest.NS) attempt {
 	var fd int
 	client.Do(func() {
 		to := netip.MustParseAddr(w.service)

@@ -1,10 +1,4 @@
-// Package conntrack deletes the conntrack entries of connection attempts to dead
-// endpoints. An entry binds a connection to the endpoint that kube-proxy chose for the
-// first packet, even if that endpoint never answers. Every SYN that the client repeats,
-// and every new connection from the same port, goes to the dead endpoint for two minutes
-// (nf_conntrack_tcp_timeout_syn_sent). After the deletion, kube-proxy chooses an endpoint
-// for the next SYN.
-package conntrack
+package kubeproxy
 
 import (
 	"errors"
@@ -26,10 +20,10 @@ const (
 	synSent = 1
 )
 
-// Forget deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait for
+// forgetAttempts deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait for
 // its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel walks
 // the whole table, and shows only what waits.
-func Forget(endpoints map[netip.Addr]bool) (int, error) {
+func forgetAttempts(endpoints map[netip.Addr]bool) (int, error) {
 	if len(endpoints) == 0 {
 		return 0, nil
 	}

@@ -1,4 +1,4 @@
-package headstart
+package kubeproxy
 
 import (
 	"fmt"
@@ -22,15 +22,15 @@ const (
 // pods have these addresses; each sees the node as the next lower one.
 var pods = [][2]string{{"10.244.0.2", "fd00::2"}, {"10.244.1.2", "fd00:1::2"}, {"10.244.2.2", "fd00:2::2"}}
 
-// world is a node with three pods behind it and a client before it.
-type world struct {
+// startWorld is a node with three pods behind it and a client before it.
+type startWorld struct {
 	t            *testing.T
 	node, client *nstest.NS
-	table        *Table
+	table        *HeadStart
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, node: nstest.Self(t), client: nstest.New(t), table: New(slog.New(slog.NewTextHandler(t.Output(), nil)))}
+func newStartWorld(t *testing.T) *startWorld {
+	w := &startWorld{t: t, node: nstest.Self(t), client: nstest.New(t), table: NewHeadStart(slog.New(slog.NewTextHandler(t.Output(), nil)))}
 	w.node.Sysctl("ipv4/ip_forward", "1")
 	w.node.Sysctl("ipv6/conf/all/forwarding", "1")
 	nstest.Veth(t, w.node, "eth0", w.client, "eth0")
@@ -56,7 +56,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // serve answers each line with the name of the pod and the address of its client, by TCP and UDP on port 8080.
-func (w *world) serve(pod *nstest.NS, name string) {
+func (w *startWorld) serve(pod *nstest.NS, name string) {
 	var l net.Listener
 	var p net.PacketConn
 	var err, udpErr error
@@ -103,7 +103,7 @@ func (w *world) serve(pod *nstest.NS, name string) {
 	}()
 }
 
-func (w *world) dial(from *nstest.NS, network, vip string, wait time.Duration) (c net.Conn, err error) {
+func (w *startWorld) dial(from *nstest.NS, network, vip string, wait time.Duration) (c net.Conn, err error) {
 	from.Do(func() { c, err = net.DialTimeout(network, net.JoinHostPort(vip, "80"), wait) })
 	return c, err
 }
@@ -120,7 +120,7 @@ func ask(c net.Conn, wait time.Duration) (string, error) {
 }
 
 // fetch returns the answer of a new connection, or "nothing".
-func (w *world) fetch(from *nstest.NS, network, vip string, wait time.Duration) string {
+func (w *startWorld) fetch(from *nstest.NS, network, vip string, wait time.Duration) string {
 	c, err := w.dial(from, network, vip, wait)
 	if err != nil {
 		return "nothing"
@@ -153,10 +153,10 @@ const (
 	patient = 5 * time.Second
 )
 
-// TestLead: new addresses are served by their endpoints, from outside and from the node, as the client or as the node.
-func TestLead(t *testing.T) {
+// TestHeadStart: new addresses are served by their endpoints, from outside and from the node, as the client or as the node.
+func TestHeadStart(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newStartWorld(t)
 		if got := w.fetch(w.client, "tcp", vip4, brief); got != "nothing" {
 			t.Fatalf("before anything was set: %s", got)
 		}
@@ -188,17 +188,17 @@ func TestLead(t *testing.T) {
 		if got := w.fetch(w.client, "tcp", vip4, brief); got != "nothing" {
 			t.Errorf("after all was taken back: %s", got)
 		}
-		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, tableName) {
+		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, headStartTable) {
 			t.Errorf("a table is left: %s", got)
 		}
 	})
 }
 
-// TestTakeover: what kube-proxy serves is kube-proxy's from the first connection on, and no open connection breaks, neither
+// TestHeadStartEnds: what kube-proxy serves is kube-proxy's from the first connection on, and no open connection breaks, neither
 // then nor when the table goes.
-func TestTakeover(t *testing.T) {
+func TestHeadStartEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newStartWorld(t)
 		w.table.Set(starts(true))
 		open := map[string]net.Conn{}
 		for _, vip := range []string{vip4, vip6} {
@@ -235,14 +235,14 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
-// TestDamage: what another program deletes comes back with the next new address and not before, and what a dead process left goes.
-func TestDamage(t *testing.T) {
+// TestHeadStartDamage: what another program deletes comes back with the next new address and not before, and what a dead process left goes.
+func TestHeadStartDamage(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newStartWorld(t)
 		w.table.Set(starts(true)[:1])
 		w.node.Output("nft", "flush", "ruleset")
 		w.table.Set(starts(true)[:1])
-		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, tableName) {
+		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, headStartTable) {
 			t.Errorf("the table is back, which may lead packets past a filter that is not: %s", got)
 		}
 		claimed := starts(true) // each frontend by two Services
@@ -254,8 +254,8 @@ func TestDamage(t *testing.T) {
 		if got := w.fetch(w.client, "tcp", vip6, patient); got == "nothing" {
 			t.Error("nothing answers after the table was deleted")
 		}
-		New(slog.New(slog.DiscardHandler)).Set(nil)
-		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, tableName) {
+		NewHeadStart(slog.New(slog.DiscardHandler)).Set(nil)
+		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, headStartTable) {
 			t.Errorf("a table is left: %s", got)
 		}
 		if err := w.table.Remove(); err != nil {

@@ -1,4 +1,4 @@
-package conntrack
+package kubeproxy
 
 import (
 	"net"
@@ -33,7 +33,7 @@ func fill(tb testing.TB, entries int) int {
 var lostOne = map[netip.Addr]bool{netip.MustParseAddr("192.0.2.4"): true, netip.MustParseAddr("2001:db8::4"): true}
 
 func forgetNothing(tb testing.TB) {
-	if n, err := Forget(lostOne); n != 0 || err != nil {
+	if n, err := forgetAttempts(lostOne); n != 0 || err != nil {
 		tb.Errorf("%d entries deleted, error %v", n, err)
 	}
 }

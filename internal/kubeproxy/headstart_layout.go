@@ -1,4 +1,4 @@
-package headstart
+package kubeproxy
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-const tableName = "holdfast-headstart"
+const headStartTable = "holdfast-headstart"
 
 // The sets; with a family's suffix.
 const (
@@ -32,8 +32,8 @@ const (
 	behindMasquerade = 101
 )
 
-// timeout is how long the kernel keeps what nobody renews: longer than any speaker wants it.
-const timeout = 2 * time.Minute
+// startTimeout is how long the kernel keeps what nobody renews: longer than any speaker wants it.
+const startTimeout = 2 * time.Minute
 
 // kubeProxyMark is the mark by which kube-proxy knows connections to masquerade; its KUBE-FORWARD chain accepts them too.
 const kubeProxyMark = 1 << 14
@@ -45,8 +45,8 @@ const (
 	toPort = first + 12
 )
 
-// keyOf returns the key of a frontend; false if it is none.
-func keyOf(s lb.Start) (f nft.Family, key string, ok bool) {
+// startKey returns the key of a frontend; false if it is none.
+func startKey(s lb.Start) (f nft.Family, key string, ok bool) {
 	number, ok := nft.ProtocolNumber(s.Protocol)
 	for _, f := range nft.Families() {
 		if a := s.Address.Unmap(); f.Has(a) && ok && len(s.Endpoints) > 0 {
@@ -56,25 +56,25 @@ func keyOf(s lb.Start) (f nft.Family, key string, ok bool) {
 	return nft.Family{}, "", false
 }
 
-func layout() *nft.Layout {
+func headStartLayout() *nft.Layout {
 	var sets []nft.Set
 	lead := nft.Chain{Name: "lead", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: behindDNAT}
 	back := nft.Chain{Name: "masquerade", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: behindMasquerade}
 	for _, f := range nft.Families() {
 		slot := append(f.PortType(), nft.Mark)
 		sets = append(sets,
-			nft.Set{Name: endpointsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: timeout},
-			nft.Set{Name: portsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.Port, Timeout: timeout},
-			nft.Set{Name: masqueradeSet + f.Suffix, Key: f.PortType(), Flags: unix.NFT_SET_TIMEOUT, Timeout: timeout})
-		lead.Rules = append(lead.Rules, mark(f), translate(f))
+			nft.Set{Name: endpointsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: startTimeout},
+			nft.Set{Name: portsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.Port, Timeout: startTimeout},
+			nft.Set{Name: masqueradeSet + f.Suffix, Key: f.PortType(), Flags: unix.NFT_SET_TIMEOUT, Timeout: startTimeout})
+		lead.Rules = append(lead.Rules, markStart(f), translate(f))
 		back.Rules = append(back.Rules, masquerade(f))
 	}
 	chains := []nft.Chain{lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), back}
-	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: tableName}, sets, chains)
+	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: headStartTable}, sets, chains)
 }
 
-// mark has kube-proxy masquerade a connection to a frontend that asks for it.
-func mark(f nft.Family) nft.Rule {
+// markStart has kube-proxy masquerade a connection to a frontend that asks for it.
+func markStart(f nft.Family) nft.Rule {
 	key, _ := f.LoadFrontend()
 	return slices.Concat(f.Is(), key, nft.Expr(
 		&expr.Lookup{SourceRegister: first, SetName: masqueradeSet + f.Suffix},

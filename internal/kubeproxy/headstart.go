@@ -1,0 +1,111 @@
+package kubeproxy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
+)
+
+// HeadStart leads connections to the endpoints of new addresses until kube-proxy does, which programs a new
+// address when it next synchronizes, a second later by default. Clients whose first SYN is lost wait for another
+// second.
+//
+// The table `inet holdfast-headstart` translates the destination of connections that no other program has translated:
+// its chains are behind kube-proxy's (-100), and conntrack translates a connection once. So kube-proxy takes over as soon as it can,
+// and a connection that was begun here stays what it is. Rules choose one of eight slots of a frontend at random.
+//
+// The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's firewall
+// treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where nobody did.
+//
+// The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Without new addresses there
+// is no table. What another program deletes or changes is not repaired before Set names something else: who flushes the ruleset takes the
+// filter too, and packets must not be led past it. Until then clients wait for kube-proxy, as without a head start.
+type HeadStart struct {
+	owned *nft.Owned[*nft.Static]
+	// starts are those of the last Set.
+	starts []lb.Start
+}
+
+// NewHeadStart returns a HeadStart. It does not change the kernel.
+func NewHeadStart(log *slog.Logger) *HeadStart {
+	t := &HeadStart{}
+	t.owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: headStartLayout().Table, Image: t.image})
+	return t
+}
+
+// TryHeadStart has the kernel check the table without an effect. It returns the error of a refusal, and names the part that the
+// kernel refuses, as nft.Layout.Try does.
+func TryHeadStart() (part string, err error) { return headStartLayout().Try() }
+
+// Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for kube-proxy.
+func (t *HeadStart) Set(starts []lb.Start) {
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	if !t.owned.Settled() || len(starts)+len(t.starts) > 0 && !reflect.DeepEqual(starts, t.starts) {
+		t.starts = starts
+		_ = t.owned.Apply() // it logs; without it clients wait for kube-proxy
+	}
+}
+
+// image is the table that leads to starts; none without them.
+func (t *HeadStart) image(*nft.Static) *nft.Static {
+	if len(t.starts) == 0 {
+		return nil
+	}
+	return &nft.Static{Layout: headStartLayout(), Elements: startElements(t.starts)}
+}
+
+// Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
+func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	led, _ := t.owned.Enforced()
+	for _, a := range addresses {
+		led = led && slices.ContainsFunc(t.starts, func(s lb.Start) bool { return s.Service == service && s.Address == a })
+	}
+	return led && len(addresses) > 0
+}
+
+// Remove deletes the table.
+func (t *HeadStart) Remove() error {
+	t.owned.Lock()
+	t.starts = nil
+	t.owned.Unlock()
+	if err := t.owned.Remove(); err != nil {
+		return fmt.Errorf("remove head start: %w", err)
+	}
+	return nil
+}
+
+// startElements are those of the sets.
+func startElements(starts []lb.Start) []nft.SetElement {
+	var list []nft.SetElement
+	taken := map[string]bool{}
+	for _, s := range starts {
+		f, key, ok := startKey(s)
+		// Two Services claim one frontend only if another program wrote a status. The kernel would refuse all.
+		if !ok || taken[key] {
+			continue
+		}
+		taken[key] = true
+		put := func(set, key, value string) {
+			list = append(list, nft.SetElement{Set: set + f.Suffix, Element: nft.Element{Key: key, Value: value}})
+		}
+		if s.Masquerade {
+			put(masqueradeSet, key, "")
+		}
+		for slot := range uint32(slots) {
+			to := s.Endpoints[int(slot)%len(s.Endpoints)]
+			at := key + string(nft.Native(slot))
+			put(endpointsMap, at, string(to.Addr().Unmap().AsSlice()))
+			put(portsMap, at, string(binary.BigEndian.AppendUint16(nil, to.Port())))
+		}
+	}
+	return list
+}
