@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -77,16 +75,12 @@ func (e *env) addressOf(t *testing.T, s *corev1.Service) netip.Addr {
 // has waits until a Service of the application has one address and no other.
 func (e *env) has(t *testing.T, name string, want netip.Addr) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("%s to have %s", name, want), func(ctx context.Context) error {
-		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	e.waitService(t, name, "to have "+want.String(), func(s *corev1.Service) error {
 		if got := testbed.Addresses(s); len(got) != 1 || got[0] != want {
 			return fmt.Errorf("it has %v", got)
 		}
 		return nil
-	}))
+	})
 }
 
 func (e *env) patchService(t *testing.T, name, patch string) {
@@ -104,51 +98,19 @@ func (e *env) patchPool(t *testing.T, name, patch string) {
 // waitPool waits until a pool passes a check.
 func (e *env) waitPool(t *testing.T, name, what string, check func(*v1beta1.IPAddressPool) error) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, what, func(ctx context.Context) error {
-		o, err := e.Resource(testbed.Pools).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		var p v1beta1.IPAddressPool
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &p); err != nil {
-			return err
-		}
-		return check(&p)
-	}))
+	until(t, e.Resource(testbed.Pools), name, what, check)
 }
 
 // waitMemory waits until what a pool remembers passes a check.
 func (e *env) waitMemory(t *testing.T, name string, check func([]v1beta1.ReleasedAddress) error) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, "what the pool remembers", func(ctx context.Context) error {
-		o, err := e.Resource(testbed.PoolMemories).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		var m v1beta1.PoolMemory
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &m); err != nil {
-			return err
-		}
-		return check(m.Status.Released)
-	}))
+	until(t, e.Resource(testbed.PoolMemories), name, "what the pool remembers", func(m *v1beta1.PoolMemory) error { return check(m.Status.Released) })
 }
 
 // waitFloating waits until a FloatingIP passes a check, and returns it.
-func (e *env) waitFloating(t *testing.T, name, what string, check func(*v1beta1.FloatingIP) error) v1beta1.FloatingIP {
+func (e *env) waitFloating(t *testing.T, name, what string, check func(*v1beta1.FloatingIP) error) *v1beta1.FloatingIP {
 	t.Helper()
-	var f v1beta1.FloatingIP
-	must(t, testbed.Until(t.Context(), soon, what, func(ctx context.Context) error {
-		o, err := e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		f = v1beta1.FloatingIP{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &f); err != nil {
-			return err
-		}
-		return check(&f)
-	}))
-	return f
+	return until(t, e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace), name, what, check)
 }
 
 // bound checks which Service uses a FloatingIP; "" means none.

@@ -72,11 +72,7 @@ func testBGPDrain(t *testing.T, e *env) {
 		_, err := e.Kubectl(ctx, verb, node)
 		return err
 	}
-	t.Cleanup(func() {
-		if err := cordon(context.Background(), "uncordon"); err != nil {
-			t.Error(err)
-		}
-	})
+	undo(t, func(ctx context.Context) error { return cordon(ctx, "uncordon") })
 	start := time.Now()
 	must(t, cordon(t.Context(), "cordon"))
 	must(t, testbed.Until(t.Context(), soon, "the reason in the condition", func(ctx context.Context) error {
@@ -135,13 +131,9 @@ func (e *env) watchRoutes(t *testing.T) []*testbed.RouteWatch {
 func testBGPFaults(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "bgp-faults", routed)
 	node := e.workers()[2]
-	undo, err := e.BFD(t.Context(), bfdInterval, e.workers())
+	noBFD, err := e.BFD(t.Context(), bfdInterval, e.workers())
 	must(t, err)
-	t.Cleanup(func() {
-		if err := undo(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	undo(t, noBFD)
 	e.hops(t, addresses, len(e.workers()))
 	// First: a node's session that fell more often waits before it is dialled.
 	t.Run("router restart", func(t *testing.T) { e.routerRestart(t, addresses) })
@@ -159,11 +151,7 @@ func testBGPFaults(t *testing.T, e *env) {
 		t.Run(fault.name, func(t *testing.T) {
 			must(t, e.WaitBFD(t.Context(), e.workers()))
 			routes := e.watchRoutes(t)
-			t.Cleanup(func() {
-				if err := fault.mends(context.Background()); err != nil {
-					t.Error(err)
-				}
-			})
+			undo(t, fault.mends)
 			start := time.Now()
 			must(t, fault.begin(t.Context()))
 			for _, router := range bothRouters {

@@ -73,11 +73,7 @@ func testFilterPMTU(t *testing.T, e *env) {
 		link = strings.TrimSpace(link)
 		_, err = e.On(t.Context(), router, "ip", "link", "set", link, "mtu", "1300")
 		must(t, err)
-		t.Cleanup(func() {
-			if _, err := e.On(context.Background(), router, "ip", "link", "set", link, "mtu", "1500"); err != nil {
-				t.Error(err)
-			}
-		})
+		undo(t, func(ctx context.Context) error { return e.do(ctx, router, "ip", "link", "set", link, "mtu", "1500") })
 	}
 	before := e.tooBig(t)
 	for _, a := range addresses {
@@ -148,10 +144,8 @@ func (e *env) sendTo(t *testing.T, addresses []netip.Addr, node string) {
 	for _, a := range addresses {
 		_, err := e.On(t.Context(), testbed.Client, "ip", "neigh", "replace", a.String(), "lladdr", strings.TrimSpace(mac), "nud", "permanent", "dev", "eth0")
 		must(t, err)
-		t.Cleanup(func() {
-			if _, err := e.On(context.Background(), testbed.Client, "ip", "neigh", "del", a.String(), "dev", "eth0"); err != nil {
-				t.Error(err)
-			}
+		undo(t, func(ctx context.Context) error {
+			return e.do(ctx, testbed.Client, "ip", "neigh", "del", a.String(), "dev", "eth0")
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -22,21 +23,17 @@ const standardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 // finalizers waits until a Service has both finalizers of a load balancer, or neither.
 func (e *env) finalizers(t *testing.T, name string, want bool) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("finalizers of %s: %t", name, want), func(ctx context.Context) error {
-		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	e.waitService(t, name, fmt.Sprintf("to have finalizers: %t", want), func(s *corev1.Service) error {
 		for _, f := range []string{v1beta1.FinalizerAddress, standardFinalizer} {
 			if slices.Contains(s.Finalizers, f) != want {
 				return fmt.Errorf("they are %v", s.Finalizers)
 			}
 		}
 		return nil
-	}))
+	})
 }
 
-// testFinalizers changes the type of a Service, to each other type twice.
+// testFinalizers changes the type of a Service to each other type: nothing of Holdfast's stays on it, and its address can be assigned again.
 func testFinalizers(t *testing.T, e *env) {
 	e.pool(t, "e2e-final", `addresses: [10.150.3.0/29]`)
 	ask := pool("e2e-final")
@@ -46,20 +43,14 @@ func testFinalizers(t *testing.T, e *env) {
 	e.finalizers(t, "final", true)
 	e.remove(t, e.app.Namespace, "final-lower")
 	for name, away := range map[string]string{
-		"ClusterIP":    `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`,
+		"ClusterIP":    toClusterIP,
 		"NodePort":     `{"spec":{"type":"NodePort","allocateLoadBalancerNodePorts":null}}`,
 		"ExternalName": `{"spec":{"type":"ExternalName","externalName":"example.com","externalTrafficPolicy":null,"internalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null,"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"selector":null}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e.patchService(t, "final", away)
 			e.finalizers(t, "final", false)
-			must(t, testbed.Until(t.Context(), soon, "its release", func(ctx context.Context) error {
-				s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, "final", metav1.GetOptions{})
-				if err == nil && len(testbed.Addresses(s)) > 0 {
-					err = fmt.Errorf("the Service still has %v", testbed.Addresses(s))
-				}
-				return err
-			}))
+			e.waitService(t, "final", "to be released", leftovers)
 			e.waitPool(t, "e2e-final", "its release in the pool", func(p *v1beta1.IPAddressPool) error {
 				if p.Status.AssignedIPv4 != 0 {
 					return fmt.Errorf("%d are assigned", p.Status.AssignedIPv4)
@@ -71,6 +62,22 @@ func testFinalizers(t *testing.T, e *env) {
 			e.finalizers(t, "final", true)
 		})
 	}
+}
+
+// leftovers reports conditions and annotations of Holdfast that remain on a Service.
+func leftovers(s *corev1.Service) error {
+	if got := testbed.Addresses(s); len(got) > 0 {
+		return fmt.Errorf("it still has %v", got)
+	}
+	for _, kind := range []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
+		if c := meta.FindStatusCondition(s.Status.Conditions, kind); c != nil {
+			return fmt.Errorf("condition %s is still there", kind)
+		}
+	}
+	if v, there := s.Annotations[v1beta1.AnnotationAssigned]; there {
+		return fmt.Errorf("annotation %s is still there: %s", v1beta1.AnnotationAssigned, v)
+	}
+	return nil
 }
 
 // testNoController deletes a Service, and changes the type of another, while no controller runs.
@@ -87,7 +94,7 @@ func testNoController(t *testing.T, e *env) {
 	t.Cleanup(func() { e.scaleController(t, *controllers.Spec.Replicas) })
 
 	must(t, e.Kube.CoreV1().Services(e.app.Namespace).Delete(t.Context(), "alone-deleted", metav1.DeleteOptions{}))
-	e.patchService(t, "alone-changed", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`)
+	e.patchService(t, "alone-changed", toClusterIP)
 	for _, name := range []string{"alone-deleted", "alone-changed"} {
 		e.finalizers(t, name, true)
 	}

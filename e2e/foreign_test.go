@@ -40,7 +40,7 @@ func testForeign(t *testing.T, e *env) {
 	t.Run("default", func(t *testing.T) {
 		held := e.address(t, "foreign-default", ask)
 		e.address(t, "foreign-deleted", ask)
-		t.Cleanup(func() { must(t, e.Install(context.Background())) })
+		undo(t, func(ctx context.Context) error { return e.Install(ctx) })
 		must(t, e.Install(t.Context(), "--set", "defaultLoadBalancer=false"))
 		e.handedOver(t, "foreign-default")
 		e.handedOver(t, "foreign-deleted")
@@ -83,11 +83,7 @@ func (e *env) foreignUnseen(t *testing.T, ask change) {
 // and shows these addresses only.
 func (e *env) handedOver(t *testing.T, name string, shows ...string) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, name+" to be handed over", func(ctx context.Context) error {
-		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	e.waitService(t, name, "to be handed over", func(s *corev1.Service) error {
 		var shown []string
 		for _, in := range s.Status.LoadBalancer.Ingress {
 			shown = append(shown, in.IP)
@@ -97,9 +93,9 @@ func (e *env) handedOver(t *testing.T, name string, shows ...string) {
 		}
 		// Kubernetes' own stays, unless the controller saw the moment in which the Service was of no load balancer.
 		finalizers := slices.DeleteFunc(slices.Clone(s.Finalizers), func(f string) bool { return f == standardFinalizer })
-		if v, stands := s.Annotations[v1beta1.AnnotationAssigned]; stands || len(finalizers) > 0 {
+		if v, found := s.Annotations[v1beta1.AnnotationAssigned]; found || len(finalizers) > 0 {
 			return fmt.Errorf("finalizers are %v, %s is %q", s.Finalizers, v1beta1.AnnotationAssigned, v)
 		}
 		return nil
-	}))
+	})
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -18,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 )
 
 // Annotation and value that select the routed pool of config/samples.
@@ -34,13 +37,75 @@ func (e *env) namespace(t *testing.T) string {
 	t.Helper()
 	name := "e2e-" + slug(t)
 	must(t, e.EnsureNamespace(t.Context(), name))
+	undo(t, func(ctx context.Context) error {
+		return unlessGone(e.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))
+	})
+	return name
+}
+
+// undo runs a function at the end of the test, when t.Context() is cancelled already.
+func undo(t *testing.T, f func(context.Context) error) {
+	t.Helper()
 	t.Cleanup(func() {
-		err := e.Kube.CoreV1().Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
+		t.Helper()
+		if err := f(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	return name
+}
+
+// unlessGone is the error of a deletion, unless the object had gone before.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// do runs a command whose output is of no interest on a host.
+func (e *env) do(ctx context.Context, host string, argv ...string) error {
+	_, err := e.On(ctx, host, argv...)
+	return err
+}
+
+// until waits until an object of Holdfast's passes a check, and returns it.
+func until[T any](t *testing.T, objects dynamic.ResourceInterface, name, what string, check func(*T) error) *T {
+	t.Helper()
+	var got *T
+	must(t, testbed.Until(t.Context(), soon, what, func(ctx context.Context) error {
+		o, err := objects.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		got = new(T)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, got); err != nil {
+			return err
+		}
+		return check(got)
+	}))
+	return got
+}
+
+// gone waits until an object does not exist any more.
+func gone[T any](ctx context.Context, what string, get func(context.Context) (T, error)) error {
+	return testbed.Until(ctx, soon, "the end of "+what, func(ctx context.Context) error {
+		if _, err := get(ctx); !apierrors.IsNotFound(err) {
+			return cmp.Or(err, fmt.Errorf("it still exists"))
+		}
+		return nil
+	})
+}
+
+// waitService waits until a Service of the application passes a check.
+func (e *env) waitService(t *testing.T, name, what string, check func(*corev1.Service) error) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, name+" "+what, func(ctx context.Context) error {
+		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return check(s)
+	}))
 }
 
 // A change adjusts a Service for a test.
@@ -95,17 +160,10 @@ func (e *env) remove(t *testing.T, namespace, name string) {
 		t.Error(err)
 		return
 	}
-	err = testbed.Until(ctx, soon, "the end of Service "+name, func(ctx context.Context) error {
-		_, err := services.Get(ctx, name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err == nil:
-			return fmt.Errorf("the Service still exists")
-		}
-		return err
-	})
-	if err != nil {
+	get := func(ctx context.Context) (*corev1.Service, error) {
+		return services.Get(ctx, name, metav1.GetOptions{})
+	}
+	if err := gone(ctx, "Service "+name, get); err != nil {
 		t.Error(err)
 	}
 }
@@ -114,11 +172,7 @@ func (e *env) remove(t *testing.T, namespace, name string) {
 func (e *env) apply(t *testing.T, text string) {
 	t.Helper()
 	must(t, e.Apply(t.Context(), "", []byte(text)))
-	t.Cleanup(func() {
-		if err := e.Delete(context.Background(), "", []byte(text)); err != nil {
-			t.Error(err)
-		}
-	})
+	undo(t, func(ctx context.Context) error { return e.Delete(ctx, "", []byte(text)) })
 }
 
 // waitCondition waits until a condition of a Service has a status and a reason.

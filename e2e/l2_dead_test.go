@@ -16,8 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -77,19 +75,6 @@ func (e *env) marked(ctx context.Context, app testbed.App) ([]string, error) {
 		}
 	}
 	return out, err
-}
-
-// withdrawn returns the condition about a node's endpoints, nil if there is none.
-func (e *env) withdrawn(ctx context.Context, node string) (*metav1.Condition, error) {
-	o, err := e.Resource(testbed.SpeakerStates).Get(ctx, node, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	var s v1beta1.SpeakerState
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s); err != nil {
-		return nil, err
-	}
-	return meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn), nil
 }
 
 // renewed waits until a node's kubelet renews its Lease.
@@ -159,13 +144,12 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	on := time.Now()
 	must(t, e.Cluster.PowerOn(t.Context(), victim))
 	must(t, e.WaitNode(t.Context(), victim, on))
-	must(t, testbed.Until(t.Context(), soon, "the end of the mark", func(ctx context.Context) error {
-		c, err := e.withdrawn(ctx, victim)
-		if err == nil && (c == nil || c.Status != metav1.ConditionFalse) {
-			err = fmt.Errorf("the condition is %+v", c)
+	until(t, e.Resource(testbed.SpeakerStates), victim, "the end of the mark", func(s *v1beta1.SpeakerState) error {
+		if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn); c == nil || c.Status != metav1.ConditionFalse {
+			return fmt.Errorf("the condition is %+v", c)
 		}
-		return err
-	}))
+		return nil
+	})
 	must(t, e.WaitReady(t.Context()))
 	must(t, e.Deploy(t.Context(), app)) // waits until all its pods are ready
 	got, err := e.marked(t.Context(), app)
@@ -223,26 +207,14 @@ func testDeadLeader(t *testing.T, e *env) {
 func testLivingEndpoint(t *testing.T, e *env) {
 	app, owner := e.spread(t, "living-endpoint")
 	victim := but(e.workers(), owner)[0]
-	t.Cleanup(func() {
-		if err := e.Cluster.Heal(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	undo(t, e.Cluster.Heal)
 	must(t, e.Cluster.Block(t.Context(), victim, membersPort, heartbeatPort, kubeletPort))
-	must(t, testbed.Until(t.Context(), soon, "votes against "+victim, func(ctx context.Context) error {
-		o, err := e.Resource(testbed.SpeakerStates).Get(ctx, owner, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		var s v1beta1.SpeakerState
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s); err != nil {
-			return err
-		}
+	until(t, e.Resource(testbed.SpeakerStates), owner, "votes against "+victim, func(s *v1beta1.SpeakerState) error {
 		if !slices.ContainsFunc(s.Status.Unreachable, func(n v1beta1.SilentNode) bool { return n.Node == victim }) {
 			return fmt.Errorf("%s calls unreachable %v", owner, s.Status.Unreachable)
 		}
 		return nil
-	}))
+	})
 	// Long enough for several renewals of kubelets' Leases.
 	must(t, testbed.Holds(t.Context(), 12*time.Second, func(ctx context.Context) error {
 		got, err := e.marked(ctx, app)
@@ -253,52 +225,4 @@ func testLivingEndpoint(t *testing.T, e *env) {
 	}))
 	must(t, e.Cluster.Heal(t.Context()))
 	must(t, e.WaitReady(t.Context()))
-}
-
-// testStatePolicy makes the writes that a compromised speaker or controller might try.
-func testStatePolicy(t *testing.T, e *env) {
-	mine, theirs := e.workers()[0], e.workers()[1]
-	speaker, err := e.AsSpeaker(mine)
-	must(t, err)
-	controller, err := e.As("system:serviceaccount:" + testbed.Namespace + ":" + testbed.Controller)
-	must(t, err)
-	pods, err := e.AppPods(t.Context(), e.app)
-	must(t, err)
-	state := func(node, status string) func(context.Context) error {
-		return func(ctx context.Context) error {
-			return speaker.CoreV1().RESTClient().Patch(types.MergePatchType).
-				AbsPath("/apis/holdfast.dev/v1beta1", testbed.SpeakerStates, node, "status").Body([]byte(`{"status":` + status + `}`)).Do(ctx).Error()
-		}
-	}
-	pod := func(patch string) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := controller.CoreV1().Pods(e.app.Namespace).Patch(ctx, pods[0].Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-			return err
-		}
-	}
-	condition := `{"conditions":[{"type":"EndpointsWithdrawn","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`
-	for name, tc := range map[string]struct {
-		write func(context.Context) error
-		want  string
-	}{
-		"a speaker of its node":             {state(mine, `{"conflictCount":0}`), ""},
-		"a speaker of another node":         {state(theirs, `{"conflictCount":0}`), "its own node only"},
-		"a speaker, the condition":          {state(mine, condition), "may not change the conditions"},
-		"the controller, nothing":           {pod(`{}`), ""},
-		"the controller, a label":           {pod(`{"metadata":{"labels":{"app":"other"}}}`), "may not change the metadata"},
-		"the controller, an address":        {pod(`{"status":{"podIPs":[{"ip":"192.0.2.1"}]}}`), "the condition Ready of a pod only"},
-		"the controller, another condition": {pod(`{"status":{"conditions":[{"type":"ContainersReady","status":"False"}]}}`), "the condition Ready of a pod only"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			err := tc.write(t.Context())
-			switch {
-			case tc.want == "":
-				must(t, err)
-			case err == nil:
-				t.Error("the API server took it")
-			case !strings.Contains(err.Error(), tc.want):
-				t.Errorf("got %v, want %q in it", err, tc.want)
-			}
-		})
-	}
 }

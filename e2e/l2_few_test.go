@@ -43,16 +43,13 @@ func testL2FewNodes(t *testing.T, e *env) {
 func (e *env) speakersOn(t *testing.T, nodes []string) {
 	t.Helper()
 	const label = "e2e-speaker"
-	t.Cleanup(func() {
-		ctx := context.Background()
+	undo(t, func(ctx context.Context) error {
 		err := e.Install(ctx)
 		for _, n := range nodes {
 			_, unlabeled := e.Kubectl(ctx, "label", "node", n, label+"-")
 			err = errors.Join(err, unlabeled)
 		}
-		if err := errors.Join(err, e.WaitReady(ctx)); err != nil {
-			t.Error(err)
-		}
+		return errors.Join(err, e.WaitReady(ctx))
 	})
 	for _, n := range nodes {
 		_, err := e.Kubectl(t.Context(), "label", "--overwrite", "node", n, label+"=yes")

@@ -60,10 +60,8 @@ func newSpread(t *testing.T, e *env, n network) *spread {
 	must(t, err)
 	s.speakers = len(pods)
 	app := testbed.App{Namespace: e.app.Namespace, Name: n.name, Replicas: int32(max(1, n.pods)), Nodes: e.workers()[:max(1, n.pods)], Patience: 30}
-	t.Cleanup(func() {
-		if err := e.Kube.AppsV1().Deployments(app.Namespace).Delete(context.Background(), app.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
+	undo(t, func(ctx context.Context) error {
+		return e.Kube.AppsV1().Deployments(app.Namespace).Delete(ctx, app.Name, metav1.DeleteOptions{})
 	})
 	must(t, e.Deploy(t.Context(), app))
 	e.pool(t, n.name, `addresses: [`+n.addresses+`]`)

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -30,11 +29,7 @@ func newStage(t *testing.T, e *env) *stage {
 	t.Helper()
 	s, err := e.Stage(t.Context(), e.app.Namespace)
 	must(t, err)
-	t.Cleanup(func() {
-		if err := s.Clear(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	undo(t, s.Clear)
 	e.served(t, testbed.Client, s.Addresses)
 	return &stage{e, s}
 }

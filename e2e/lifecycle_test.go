@@ -3,18 +3,13 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // testSamples applies every file of config/samples to a real API server.
@@ -65,45 +60,4 @@ func testDelete(t *testing.T, e *env) {
 	e.remove(t, e.app.Namespace, "delete-bgp")
 	e.silent(t, l2)
 	e.hops(t, bgp, 0)
-}
-
-// testTypeChange checks that a Service whose type changes from LoadBalancer releases its addresses.
-func testTypeChange(t *testing.T, e *env) {
-	l2 := e.service(t, e.app, "change-l2")
-	bgp := e.service(t, e.app, "change-bgp", routed)
-	e.served(t, testbed.Client, l2)
-	e.hops(t, bgp, len(e.workers()))
-	for _, name := range []string{"change-l2", "change-bgp"} {
-		patch := `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`
-		_, err := e.Kube.CoreV1().Services(e.app.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		must(t, err)
-		must(t, testbed.Until(t.Context(), soon, "release of "+name, func(ctx context.Context) error {
-			s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			return leftovers(s)
-		}))
-	}
-	e.silent(t, l2)
-	e.hops(t, bgp, 0)
-	// The next Service can get the released addresses.
-	again := e.service(t, e.app, "change-again", annotation("holdfast.dev/addresses", l2[0].String()+","+l2[1].String()))
-	e.served(t, testbed.Client, again)
-}
-
-// leftovers reports conditions and annotations of Holdfast that remain on a Service.
-func leftovers(s *corev1.Service) error {
-	if got := testbed.Addresses(s); len(got) > 0 {
-		return fmt.Errorf("it still has %v", got)
-	}
-	for _, kind := range []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
-		if c := meta.FindStatusCondition(s.Status.Conditions, kind); c != nil {
-			return fmt.Errorf("condition %s is still there", kind)
-		}
-	}
-	if v, there := s.Annotations[v1beta1.AnnotationAssigned]; there {
-		return fmt.Errorf("annotation %s is still there: %s", v1beta1.AnnotationAssigned, v)
-	}
-	return nil
 }

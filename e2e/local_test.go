@@ -33,11 +33,7 @@ func testLocalArrives(t *testing.T, e *env) {
 		return err
 	}
 	must(t, signal(t.Context(), "-STOP"))
-	t.Cleanup(func() {
-		if err := signal(context.Background(), "-CONT"); err != nil {
-			t.Error(err)
-		}
-	})
+	undo(t, func(ctx context.Context) error { return signal(ctx, "-CONT") })
 	streams, routes := e.watch(t, testbed.Far, addresses), e.watchRoutes(t)
 	app.Replicas, app.Nodes = 2, e.workers()[:2]
 	must(t, e.Deploy(t.Context(), app))

@@ -55,11 +55,7 @@ func testExcludedNode(t *testing.T, e *env) {
 		t.Run(name, func(t *testing.T) {
 			owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
 			must(t, err)
-			t.Cleanup(func() {
-				if err := set(context.Background(), owner, false); err != nil {
-					t.Error(err)
-				}
-			})
+			undo(t, func(ctx context.Context) error { return set(ctx, owner, false) })
 			must(t, set(t.Context(), owner, true))
 			e.owned(t, l2, func(node string) bool { return node != owner })
 			e.hops(t, bgp, len(e.workers())-1)

@@ -64,16 +64,12 @@ func testOthersStatus(t *testing.T, e *env) {
 	_, err = e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(t, err)
 	want := []corev1.LoadBalancerIngress{{IP: addresses[0].String(), IPMode: &proxy, Ports: ports}, {Hostname: "lb.example.com"}}
-	must(t, testbed.Until(t.Context(), soon, "the second address to go, and nothing else", func(ctx context.Context) error {
-		s, err := e.Kube.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	e.waitService(t, s.Name, "to lose the second address, and nothing else", func(s *corev1.Service) error {
 		if diff := cmp.Diff(want, s.Status.LoadBalancer.Ingress); diff != "" {
 			return fmt.Errorf("-want +got\n%s", diff)
 		}
 		return nil
-	}))
+	})
 }
 
 // testNoEndpoint checks that a Service without endpoints attracts no traffic.
@@ -92,10 +88,8 @@ func testNoEndpoint(t *testing.T, e *env) {
 	idle.Replicas = 1
 	start := time.Now()
 	must(t, e.Deploy(t.Context(), idle))
-	t.Cleanup(func() {
-		if err := e.Kube.AppsV1().Deployments(idle.Namespace).Delete(context.Background(), idle.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
+	undo(t, func(ctx context.Context) error {
+		return e.Kube.AppsV1().Deployments(idle.Namespace).Delete(ctx, idle.Name, metav1.DeleteOptions{})
 	})
 	_, err := e.WaitFetch(t.Context(), testbed.Client, probe.TCP, l2[0])
 	must(t, err)

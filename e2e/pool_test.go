@@ -12,8 +12,8 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // retained checks which addresses a pool's status reports as held though cut from the pool.
@@ -76,12 +76,8 @@ func testPoolEdits(t *testing.T, e *env) {
 			t.Errorf("%s: %s does not name the pool", c.Reason, c.Message)
 		}
 		e.remove(t, e.app.Namespace, "edit")
-		must(t, testbed.Until(t.Context(), soon, "the end of the pool", func(ctx context.Context) error {
-			_, err := e.Resource(testbed.Pools).Get(ctx, "e2e-edit", metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return fmt.Errorf("the pool still exists (%v)", err)
+		must(t, gone(t.Context(), "the pool", func(ctx context.Context) (*unstructured.Unstructured, error) {
+			return e.Resource(testbed.Pools).Get(ctx, "e2e-edit", metav1.GetOptions{})
 		}))
 	})
 }

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -47,12 +46,7 @@ func openLab(t *testing.T, mode string) testbed.Cluster {
 	}
 	must(t, err)
 	if !*keep {
-		t.Cleanup(func() {
-			// t.Context() is cancelled during cleanup.
-			if err := lab.Down(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		undo(t, lab.Down)
 	}
 	return l
 }

@@ -3,11 +3,12 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -24,76 +25,57 @@ func (e *env) refusedIn(t *testing.T, ns, name, reason string, texts ...string) 
 	e.describes(t, append(texts, reason, c.Message), "service", "-n", ns, name)
 }
 
-// testRefused creates Services whose requests cannot be met.
+// testRefused creates Services whose requests cannot be met: kubectl describe says why, and other Services are not affected.
 func testRefused(t *testing.T, e *env) {
-	e.apply(t, `
-apiVersion: holdfast.dev/v1beta1
-kind: IPAddressPool
-metadata: {name: e2e-only4}
-spec: {addresses: [192.0.2.16/28], autoAssign: false}
----
-apiVersion: holdfast.dev/v1beta1
-kind: IPAddressPool
-metadata: {name: e2e-elsewhere}
-spec: {addresses: [192.0.2.32/28], autoAssign: false, serviceAllocation: {namespaces: [elsewhere]}}
-`)
+	e.pool(t, "e2e-only4", `addresses: [192.0.2.16/28]`)
+	e.pool(t, "e2e-elsewhere", `addresses: [192.0.2.32/28], serviceAllocation: {namespaces: [elsewhere]}`)
+	e.pool(t, "e2e-one", `addresses: [10.150.5.0]`)
+	e.pool(t, "e2e-class", `addresses: [10.150.5.8/29], classes: [e2e-silver-plate]`)
+	e.pool(t, "e2e-more", `addresses: [10.150.5.16/29]`)
 	held := e.service(t, e.app, "refused-holder")
-	const addresses = "holdfast.dev/addresses"
+	full := e.address(t, "refused-full", pool("e2e-one"))
+	share := all(pool("e2e-more"), annotation(sharingAnnotation, "k"), one(80))
+	shared := annotation(addressesAnnotation, e.address(t, "refused-sharer", share).String())
+	ns := e.app.Namespace
 	for name, tc := range map[string]struct {
 		change       change
 		reason, text string
 	}{
-		"unknown-pool":     {pool("nowhere"), "UnknownPool", "nowhere"},
+		"unknown-pool":     {pool("nowhere"), "UnknownPool", `asks for pool "nowhere", which does not exist`},
 		"no-family":        {pool("e2e-only4"), "NoFamily", "e2e-only4"},
 		"not-allowed":      {pool("e2e-elsewhere"), "PoolNotAllowed", "e2e-elsewhere"},
-		"in-use":           {annotation(addresses, held[0].String()), "AddressInUse", "refused-holder"},
-		"not-in-pool":      {annotation(addresses, "203.0.113.5"), "AddressNotInPool", "203.0.113.5"},
-		"unreadable":       {annotation(addresses, "banana"), "InvalidRequest", "banana"},
-		"two-of-one-kind":  {annotation(addresses, "172.30.0.129,172.30.0.130"), "InvalidRequest", "172.30.0.130"},
-		"other-pool-asked": {func(s *corev1.Service) { routed(s); annotation(addresses, "172.30.0.189")(s) }, "AddressNotInPool", "172.30.0.189"},
+		"in-use":           {annotation(addressesAnnotation, held[0].String()), "AddressInUse", held[0].String() + ", which Service " + ns + "/refused-holder holds"},
+		"not-in-pool":      {annotation(addressesAnnotation, "203.0.113.5"), "AddressNotInPool", "203.0.113.5"},
+		"unreadable":       {annotation(addressesAnnotation, "banana"), "InvalidRequest", "banana"},
+		"two-of-one-kind":  {annotation(addressesAnnotation, "172.30.0.129,172.30.0.130"), "InvalidRequest", "172.30.0.130"},
+		"other-pool-asked": {all(routed, annotation(addressesAnnotation, "172.30.0.189")), "AddressNotInPool", "172.30.0.189"},
+		"class":            {openStack("class", "silver"), "UnknownClass", `asks for class "silver", which no pool has in spec.classes; known are: e2e-silver-plate`},
+		"clash":            {all(share, shared), "PortClash", "Service " + ns + "/refused-sharer holds port TCP/80"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := e.create(t, e.app, "refused-"+name, tc.change)
-			e.refused(t, s.Name, tc.reason, tc.text)
+			e.refused(t, e.create(t, e.app, "refused-"+name, tc.change).Name, tc.reason, tc.text)
 		})
 	}
-	// Other Services are not affected.
-	e.served(t, testbed.Client, held)
-}
-
-// testNoPool switches autoAssign off in the only pool that has it on.
-func testNoPool(t *testing.T, e *env) {
-	auto := func(on string) {
-		_, err := e.Resource(testbed.Pools).Patch(t.Context(), "lan", types.MergePatchType, []byte(`{"spec":{"autoAssign":`+on+`}}`), metav1.PatchOptions{})
+	t.Run("exhausted", func(t *testing.T) {
+		s := e.create(t, e.app, "refused-exhausted", one(80), pool("e2e-one"))
+		e.refused(t, s.Name, "PoolExhausted", `pool "e2e-one" is full`)
+		e.remove(t, ns, "refused-full")
+		e.has(t, s.Name, full)
+	})
+	t.Run("no pool", func(t *testing.T) {
+		undo(t, func(ctx context.Context) error { return e.autoAssign(ctx, true) })
+		must(t, e.autoAssign(t.Context(), false))
+		s := e.create(t, e.app, "refused-no-pool")
+		e.refused(t, s.Name, "NoPool", `pool "lan" `)
+		e.served(t, testbed.Client, held)
+		must(t, e.autoAssign(t.Context(), true))
+		_, err := e.WaitAddresses(t.Context(), s.Namespace, s.Name, 2)
 		must(t, err)
-	}
-	kept := e.service(t, e.app, "nopool-kept")
-	auto("false")
-	s := e.create(t, e.app, "nopool-refused")
-	e.refused(t, s.Name, "NoPool", "pool")
-	e.served(t, testbed.Client, kept)
-	auto("true")
-	_, err := e.WaitAddresses(t.Context(), s.Namespace, s.Name, 2)
-	must(t, err)
+	})
 }
 
-// testPoolExhausted requests more addresses than a pool has.
-func testPoolExhausted(t *testing.T, e *env) {
-	e.apply(t, `
-apiVersion: holdfast.dev/v1beta1
-kind: IPAddressPool
-metadata: {name: e2e-tiny}
-spec: {addresses: [192.0.2.48, "2001:db8::48"], autoAssign: false}
-`)
-	e.valid(t, testbed.Pools, "e2e-tiny", metav1.ConditionTrue, "Valid")
-	first := e.service(t, e.app, "exhausted-first", pool("e2e-tiny"))
-	second := e.create(t, e.app, "exhausted-second", pool("e2e-tiny"))
-	e.refused(t, second.Name, "PoolExhausted", "e2e-tiny")
-	e.remove(t, e.app.Namespace, "exhausted-first")
-	got, err := e.WaitAddresses(t.Context(), second.Namespace, second.Name, 2)
-	must(t, err)
-	if got[0] != first[0] || got[1] != first[1] {
-		t.Errorf("the second Service got %v, want %v, which the first released", got, first)
-	}
-	e.remove(t, e.app.Namespace, second.Name)
+// autoAssign changes the only pool whose addresses are given unasked.
+func (e *env) autoAssign(ctx context.Context, on bool) error {
+	_, err := e.Resource(testbed.Pools).Patch(ctx, "lan", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"autoAssign":%t}}`, on), metav1.PatchOptions{})
+	return err
 }

@@ -18,28 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testControllerRestart kills the leading controller.
-func testControllerRestart(t *testing.T, e *env) {
-	held := e.service(t, e.app, "leader-held")
-	leader, err := e.leader(t.Context())
-	must(t, err)
-	start := time.Now()
-	must(t, e.Kube.CoreV1().Pods(testbed.Namespace).Delete(t.Context(), leader, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
-	must(t, testbed.Until(t.Context(), time.Minute, "another leader", func(ctx context.Context) error {
-		next, err := e.leader(ctx)
-		if err == nil && next == leader {
-			err = fmt.Errorf("the leader is still %s", leader)
-		}
-		return err
-	}))
-	t.Logf("the next leader leads %s after the death of the one before", since(start))
-	made := e.service(t, e.app, "leader-new")
-	e.served(t, testbed.Client, made)
-	e.served(t, testbed.Client, held)
-	must(t, e.WaitReady(t.Context()))
-	e.sameAddresses(t, e.app.Namespace, "leader-held", held)
-}
-
 // testSpeakerReady replaces a speaker whose node can open no BGP session any more: it is not ready, says why, and serves all the same. An
 // annotation makes it ready.
 //
@@ -58,12 +36,10 @@ func testSpeakerReady(t *testing.T, e *env) {
 		_, err := e.Kubectl(ctx, "annotate", "node", node, "holdfast.dev/ready-without-sessions"+value)
 		return err
 	}
-	t.Cleanup(func() {
-		_, err := e.On(context.Background(), node, "nft", "add table inet e2e-no-sessions; delete table inet e2e-no-sessions")
-		if err := errors.Join(err, annotate(context.Background(), "-")); err != nil {
-			t.Error(err)
-		}
-	})
+	sessions := func(ctx context.Context) error {
+		return e.do(ctx, node, "nft", "add table inet e2e-no-sessions; delete table inet e2e-no-sessions")
+	}
+	undo(t, func(ctx context.Context) error { return errors.Join(sessions(ctx), annotate(ctx, "-")) })
 	replaced := make(chan error, 1)
 	go func() { replaced <- e.ReplaceSpeaker(t.Context(), node) }()
 	must(t, testbed.Until(t.Context(), time.Minute, "awaited sessions", func(ctx context.Context) error {
@@ -86,8 +62,7 @@ func testSpeakerReady(t *testing.T, e *env) {
 	}
 	must(t, annotate(t.Context(), "=true"))
 	must(t, <-replaced)
-	_, err = e.On(t.Context(), node, "nft", "add table inet e2e-no-sessions; delete table inet e2e-no-sessions")
-	must(t, err)
+	must(t, sessions(t.Context()))
 	e.hops(t, bgp, len(e.workers()))
 }
 

@@ -60,10 +60,8 @@ func testBoot(t *testing.T, e *env) {
 	node := e.workers()[2]
 	// The ClusterIP of the API server works only after kube-proxy has served.
 	must(t, e.speakersEnv(t.Context(), "KUBERNETES_SERVICE_HOST="+e.nodeAddresses(t, e.Cluster.Nodes()[0])[0].String(), "KUBERNETES_SERVICE_PORT=6443"))
-	t.Cleanup(func() {
-		if err := e.speakersEnv(context.Background(), "KUBERNETES_SERVICE_HOST-", "KUBERNETES_SERVICE_PORT-"); err != nil {
-			t.Error(err)
-		}
+	undo(t, func(ctx context.Context) error {
+		return e.speakersEnv(ctx, "KUBERNETES_SERVICE_HOST-", "KUBERNETES_SERVICE_PORT-")
 	})
 	only := e.service(t, e.app, "boot-only", annotation(nodeSelector, "kubernetes.io/hostname="+node))
 	bgp := e.service(t, e.app, "boot-bgp", routed)
