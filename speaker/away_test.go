@@ -16,18 +16,14 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/report"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -101,35 +97,11 @@ func (c *fleet) view() members.View {
 
 // start runs the speaker of a node, as serve does, until ctx ends.
 func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
-	log := slog.New(slog.DiscardHandler)
-	clients, err := k8s.ClientsFor(c.api.config(), name)
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(ctx)
-	var w *syncer
-	kick, noLinks := func() { w.loop.Kick() }, func() []lb.Interface { return nil }
-	cluster, err := k8s.New(clients, k8s.Config{Log: log, Component: name, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: kick})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	l2 := layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: func() { w.report.Kick() }})
-	peers := bgp.New(bgp.Config{Log: log, Command: testEngine})
-	live := liveness.New(liveness.Config{
-		Log: log, Node: lb.Object{Kind: config.KindNode, Name: name}, MembersPort: 7947, Cluster: report.States{Cluster: cluster},
-		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
-	})
-	w = &syncer{
-		node: name, log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster,
-		liveness: live,
-		filter:   &guard{node: name, kept: kept{removed: true}}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
-		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
-		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
-		headstart: kubeproxy.NewHeadStart(log),
-		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
-			Foreign: func() []lb.Neighbour { return nil }}),
-	}
-	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
+	w := newTestSyncer(noLinks)
+	w.node, w.options, w.filter = name, config.Options{Default: true}, newTestGuard(true)
+	w.atCluster(c.t, c.api.config())
+	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	w.hang = newHang(w, w.loop)
 	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
 	n := &node{stop: stop, syncer: w}

@@ -356,35 +356,3 @@ func TestAwayFromAPI(t *testing.T) {
 		})
 	}
 }
-
-// TestHoldDownAfterAway: who was away alone ranks behind for a time that doubles, and calm forgives.
-func TestHoldDownAfterAway(t *testing.T) {
-	var c contact
-	now := time.Time{}.Add(time.Hour)
-	says := lb.APIHeard
-	pass := func(away bool, d time.Duration) {
-		for range int(d / time.Second) {
-			now = now.Add(time.Second)
-			says = c.next(now, away, says, true)
-		}
-	}
-	for _, want := range []time.Duration{minHold, 2 * minHold, 4 * minHold, 8 * minHold, maxHold, maxHold} {
-		pass(true, behindTime+time.Second)
-		pass(false, want)
-		if says != lb.APIBehind {
-			t.Errorf("back for %v it says %d", want, says)
-		}
-		if pass(false, 2*time.Second); says != lb.APIHeard {
-			t.Errorf("back for more than %v it says %d", want, says)
-		}
-	}
-	pass(false, calmTime)
-	pass(true, behindTime+time.Second)
-	if pass(false, minHold+2*time.Second); says != lb.APIHeard {
-		t.Errorf("after calm it says %d", says)
-	}
-	pass(true, behindTime+time.Second)
-	if says = c.next(now.Add(time.Second), true, says, false); says != lb.APIAway {
-		t.Errorf("most are away, and it says %d", says)
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -14,10 +13,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -60,18 +56,11 @@ func TestHandOverBGP(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newTestRouter(t)
-			log := slog.New(slog.DiscardHandler)
-			w := &syncer{
-				owners: &owners{},
-				node:   "w1", log: log, bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), filter: newTestGuard(false),
-				layer2:   layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }}),
-				liveness: liveness.New(liveness.Config{Log: log}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
-				endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
-			}
+			w := newTestSyncer(noLinks)
 			ctx, breakDown := context.WithCancel(t.Context())
 			defer breakDown()
 			var withdrawn atomic.Bool
-			w.loop = daemon.NewLoop(daemon.LoopConfig{Log: log, Sync: func(context.Context) (time.Duration, error) {
+			w.loop = daemon.NewLoop(daemon.LoopConfig{Log: w.log, Sync: func(context.Context) (time.Duration, error) {
 				if !w.stopping.Load() {
 					return 0, nil
 				}

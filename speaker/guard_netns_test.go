@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -116,43 +115,4 @@ func reaches(from *nstest.NS, vip netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// TestPingsWhileStarting: a speaker that starts after another one, and does not know the other speakers yet, goes on to answer
-// pings to what kube-proxy serves: clients know the node's MAC, or routers its routes.
-func TestPingsWhileStarting(t *testing.T) {
-	if _, err := exec.LookPath("ping"); err != nil {
-		t.Skip("no ping here")
-	}
-	nstest.Run(t, func(t *testing.T) {
-		node, client := nstest.Self(t), nstest.New(t)
-		node.SetUp("lo")
-		nstest.Veth(t, node, "eth0", client, "eth0")
-		node.AddAddress("eth0", "198.51.100.1/24", "2001:db8:c::1/64")
-		client.AddAddress("eth0", "198.51.100.2/24", "2001:db8:c::2/64")
-		client.Output("ip", "route", "add", "default", "via", "198.51.100.1")
-		client.Output("ip", "-6", "route", "add", "default", "via", "2001:db8:c::1")
-		vips := []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8:f::10")}
-		s := lb.State{
-			Nodes: map[string]lb.Node{"w1": {Name: "w1"}}, Members: map[string]bool{"w1": true},
-			Pools:            []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: vips[0], To: vips[0]}, {From: vips[1], To: vips[1]}}}},
-			L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
-			Services:         []lb.Service{{Key: lb.Key{Name: "web"}, Addresses: vips, Ports: []lb.Port{{Protocol: "TCP", Port: 80}}, Serving: true}},
-		}
-		set := func() {
-			t.Helper()
-			g := newTestGuard(false)
-			if err := g.set(plan.ForNode("w1", s), nil, s.Nodes["w1"], readLinks(t)); err != nil {
-				t.Fatal(err)
-			}
-			for _, vip := range vips {
-				if out, err := client.Command("ping", "-c", "1", "-w", "5", vip.String()).CombinedOutput(); err != nil {
-					t.Errorf("with members %v, ping %s: %v\n%s", s.Members, vip, err, out)
-				}
-			}
-		}
-		set()
-		s.Members = nil
-		set()
-	})
 }

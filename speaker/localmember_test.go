@@ -1,6 +1,12 @@
 package main
 
 import (
+	"fmt"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -43,5 +49,40 @@ func TestLocalMember(t *testing.T) {
 	macs := macsOf(metadata)
 	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil || s.Unfit["a"] != lb.Unfiltered {
 		t.Errorf("macs %v, state %+v", macs, s)
+	}
+}
+
+// TestNodeAddress: a node's address is an InternalIP that is on its links, in whatever order its cloud controller lists its
+// addresses; others dial it as the address of its speaker's pod.
+func TestNodeAddress(t *testing.T) {
+	links := func(prefixes ...string) []lb.Interface {
+		l := lb.Interface{Name: "eth0"}
+		for _, p := range prefixes {
+			l.Prefixes = append(l.Prefixes, netip.MustParsePrefix(p))
+		}
+		return []lb.Interface{l}
+	}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
+	n.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "w1"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.9"}, {Type: corev1.NodeExternalIP, Address: "2001:db8:9::9"},
+		{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
+	}
+	s, _ := config.Compile(config.Objects{Nodes: []*corev1.Node{n}}, config.Options{})
+	for _, tt := range []struct {
+		name  string
+		links []lb.Interface
+		want  string
+	}{
+		{"behind address translation", links("10.0.0.1/24", "fd00::1/64"), "[10.0.0.1 fd00::1]"},
+		{"with all addresses", links("203.0.113.9/24", "2001:db8:9::9/64", "10.0.0.1/24", "fd00::1/64"), "[10.0.0.1 fd00::1 203.0.113.9 2001:db8:9::9]"},
+		{"with the external ones only", links("203.0.113.9/24"), "[203.0.113.9]"},
+		{"with another's addresses", links("10.0.0.2/24"), "[]"},
+	} {
+		if got := fmt.Sprint(s.Nodes["w1"].Own(link.Addresses(tt.links))); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if got := plan.ForNode("w1", s).RouterID.String(); got != "10.0.0.1" {
+		t.Errorf("the router ID is %s", got)
 	}
 }

@@ -1,6 +1,16 @@
 package main
 
 import (
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/report"
+	"k8s.io/client-go/rest"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -24,19 +34,63 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestPortsApart: a port that two listeners would take is refused with a sentence, not by a process that ends at each start.
-func TestPortsApart(t *testing.T) {
+// newTestSyncer returns a speaker of node w1 that filters and relays, without API server, plan loop and membership.
+func newTestSyncer(links func() []lb.Interface) *syncer {
+	log := slog.New(slog.DiscardHandler)
+	w := &syncer{
+		node: "w1", log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, ended: make(chan error, 1),
+		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
+		bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
+		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
+	}
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: links, Changed: func() { w.report.Kick() }})
+	w.paths = newPaths(log, w.bgp, links, nil, func() {})
+	return w
+}
+
+// atCluster gives a speaker an API server, and what needs one.
+func (w *syncer) atCluster(t *testing.T, api *rest.Config) {
+	t.Helper()
+	clients, err := k8s.ClientsFor(api, w.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cluster, err = k8s.New(clients, k8s.Config{
+		Log: w.log, Component: w.node, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() { w.loop.Kick() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.liveness = liveness.New(liveness.Config{
+		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: report.States{Cluster: w.cluster},
+		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
+	})
+	w.report = report.New(report.Config{Log: w.log, NodeName: w.node, Cluster: w.cluster, Layer2: w.layer2, Sessions: w.bgp.Sessions, Liveness: w.liveness,
+		Foreign: func() []lb.Neighbour { return nil }})
+}
+
+func noLinks() []lb.Interface { return nil }
+
+// TestFlags: a value that cannot work is refused with a sentence, not by a process that ends at each start.
+func TestFlags(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "holdfast-system")
 	for args, want := range map[string]string{
-		"--node-name=w1":                        "",
-		"--node-name=w1 --metrics-listen=:7948": "", // the heartbeats' is of UDP
-		"--node-name=w1 --metrics-listen=:7947": "--metrics-listen and --members-port both have the port 7947",
-		"--node-name=w1 --metrics-listen=:9218": "--metrics-listen and --health-listen both have the port 9218",
-		"--node-name=w1 --members-port=9219":    "--debug-listen and --members-port both have the port 9219",
+		"":                               "",
+		"--metrics-listen=:7948":         "", // the heartbeats' is of UDP
+		"--metrics-listen=:7947":         "--metrics-listen and --members-port both have the port 7947",
+		"--metrics-listen=:9218":         "--metrics-listen and --health-listen both have the port 9218",
+		"--members-port=9219":            "--debug-listen and --members-port both have the port 9219",
+		"--kube-proxy-livez=":            "",
+		"--kube-proxy-livez=[::1]:10256": "",
+		"--kube-proxy-livez=10256":       "--kube-proxy-livez:",
+		"--announce-rate=100000":         "",
+		"--announce-rate=99":             "--announce-rate 99 is not between 100 and 100000",
+		"--announce-rate=100001":         "--announce-rate 100001 is not between",
 	} {
 		var s settings
-		err := s.parse(strings.Fields(args))
-		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+		err := s.parse(append(strings.Fields(args), "--node-name=w1"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: got %v, want %q", args, err, want)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -194,4 +195,45 @@ func (o *owners) compare(a members.Answer) (changed bool) {
 			"heardBefore", own.Round(time.Second), "thereBefore", a.Age.Round(time.Second))
 	}
 	return changed || len(left) > 0
+}
+
+const (
+	// behindTime is how long a node is away from the API server, while at least half of the speakers hear it, until it ranks
+	// behind, and backTime how long it goes on to do so when it is back: one that comes and goes moves its addresses once.
+	behindTime = 30 * time.Second
+	backTime   = 5 * time.Minute
+)
+
+// contact is what this node says of its API server.
+type contact struct {
+	says atomic.Uint32
+	// since is when the node was away alone, or back.
+	since time.Time
+	away  bool
+}
+
+// API returns what this node says of its API server.
+func (c *contact) API() lb.API { return lb.API(c.says.Load()) }
+
+// follow finds what to say, and reports whether that is new.
+func (c *contact) follow(now time.Time, age time.Duration, node string, all map[string]lb.Member) (changed bool) {
+	heard := 0
+	for name, m := range all {
+		if name != node && m.API == lb.APIHeard {
+			heard++
+		}
+	}
+	before, away, most := c.API(), age > awayTime, 2*heard >= len(all)
+	if c.away != away || !most {
+		c.away, c.since = away, now
+	}
+	next, passed := lb.APIHeard, now.Sub(c.since)
+	switch {
+	case most && away && (before == lb.APIBehind || passed >= behindTime), most && !away && before == lb.APIBehind && passed < backTime:
+		next = lb.APIBehind
+	case away:
+		next = lb.APIAway
+	}
+	c.says.Store(uint32(next))
+	return next != before
 }

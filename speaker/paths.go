@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -155,4 +157,103 @@ func pathsOf(wanted []bfd.Peer, statuses map[string]bfd.Status, established map[
 		out[p.Name] = path
 	}
 	return out
+}
+
+// bfdPeers returns the sessions of BFD that peers of BGP want. Links of pods are no way to a router: what comes by the others may
+// come by any that is outside, from across routers, and by those toward the router, from one that is near. Direct is the kernel's
+// way to an address.
+func bfdPeers(peers []lb.Peer, links []lb.Interface, outside []int, direct func(to, from netip.Addr) int) []bfd.Peer {
+	var out []bfd.Peer
+	for _, p := range peers {
+		if !wantsBFD(p) {
+			continue
+		}
+		b := bfd.Peer{
+			Name: p.Name, Address: p.Address.WithZone(""), Source: p.SourceAddress.WithZone(""), Interface: p.Interface, MinimumTTL: minimumTTL(p),
+			Transmit: p.BFD.Transmit, Receive: p.BFD.Receive, Multiplier: p.BFD.Multiplier, Passive: p.BFD.Passive,
+		}
+		if p.Interface != "" {
+			if i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.Name == p.Interface }); i >= 0 {
+				b.Links = []int{links[i].Index}
+			}
+		} else if b.Links = link.Toward(links, b.Address, direct(b.Address, b.Source)); acrossRouters(p, b.Links) {
+			b.MultiHop, b.Links = true, outside
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// acrossRouters reports whether the session of BFD with a numbered peer is one across routers (RFC 5883), which the router must
+// take it for, too. It is where that of BGP may be: as FRR does, by what is configured for a router of another AS, and by whether
+// a link leads to one of the own AS. That of an unnumbered peer never is: RFC 5881 section 6 has it between link-local addresses,
+// on one link.
+func acrossRouters(p lb.Peer, toward []int) bool {
+	if p.LocalASN == p.PeerASN {
+		return len(toward) == 0
+	}
+	return p.MultiHop || p.MinTTL != 0 && p.MinTTL < math.MaxUint8
+}
+
+// minimumTTL is that of a session across routers: the profile's, unless the peer's TTL security allows more hops. A router may
+// send BFD with a lower TTL than BGP, as BIRD does, so that the profile may allow more than TTL security.
+func minimumTTL(p lb.Peer) uint8 {
+	if p.MinTTL == 0 {
+		return p.BFD.MinimumTTL
+	}
+	return min(p.BFD.MinimumTTL, p.MinTTL)
+}
+
+// wantsBFD reports whether a peer has a session of BFD: an unnumbered one must have been found.
+func wantsBFD(p lb.Peer) bool { return p.BFD != nil && (p.Interface == "" || p.Address.IsValid()) }
+
+// establishedWith reports whether BGP has a session with an address.
+func establishedWith(b *bgp.Speaker) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		return slices.ContainsFunc(b.Sessions(), func(s bgp.Session) bool { return s.Address == a && s.State == bgp.Established })
+	}
+}
+
+// linksOf returns the links of unnumbered peers.
+func linksOf(peers []lb.Peer) []string {
+	var out []string
+	for _, p := range peers {
+		if p.Interface != "" {
+			out = append(out, p.Interface)
+		}
+	}
+	return out
+}
+
+// resolve returns the peers with the addresses of routers that were found, and what was found by the peers' names. The
+// session is between the addresses by which both ends know each other.
+func resolve(peers []lb.Peer, found func(link string) unnumbered.Router) ([]lb.Peer, map[string]unnumbered.Router) {
+	routers := map[string]unnumbered.Router{}
+	peers = slices.Clone(peers)
+	for i, p := range peers {
+		if p.Interface != "" {
+			r := found(p.Interface)
+			peers[i].Address, peers[i].SourceAddress = r.Address, r.Source
+			routers[p.Name] = r
+		}
+	}
+	return peers, routers
+}
+
+// addRouters adds to what is known of paths which routers are missing, and what is wrong about others.
+func addRouters(paths map[string]bgp.Path, routers map[string]unnumbered.Router) {
+	for name, r := range routers {
+		path := paths[name]
+		switch {
+		case !r.Address.IsValid() && r.Looking:
+			path.Hold, path.Why = bgp.RouterSought, "looking for a router on the link"
+		case !r.Address.IsValid():
+			path.Hold, path.Why = bgp.RouterMissing, r.Problem
+		case r.Problem == "":
+			continue
+		default:
+			path.Note = r.Problem
+		}
+		paths[name] = path
+	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -9,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -57,20 +57,10 @@ func earlierRun(t *testing.T, links func() []lb.Interface) {
 func TestFilterOnlyRelayed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self := nstest.Self(t)
-		log, links := slog.New(slog.DiscardHandler), oneLink(t, self)
+		links := oneLink(t, self)
 		earlierRun(t, links)
-		clients, err := k8s.ClientsFor(&rest.Config{Host: "http://192.0.2.3"}, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := &syncer{
-			node: "w1", log: log, bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), filter: newTestGuard(false),
-			relays: newRelays(log, settings{relay: true}, links, func() {}),
-		}
-		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true,
-			Kick: func() {}}); err != nil {
-			t.Fatal(err)
-		}
+		w := newTestSyncer(links)
+		w.atCluster(t, &rest.Config{Host: "http://192.0.2.3"})
 		if err := w.filterOnly(w.read(links())); err != nil {
 			t.Fatal(err)
 		}
@@ -80,56 +70,29 @@ func TestFilterOnlyRelayed(t *testing.T) {
 	})
 }
 
-// TestRelayOff: with --relay=false nothing is planned to be relayed, and what an earlier run relayed is removed.
-func TestRelayOff(t *testing.T) {
+// TestOff: where filtering or relaying is turned off, what an earlier run left is removed.
+func TestOff(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self := nstest.Self(t)
 		links := oneLink(t, self)
 		earlierRun(t, links)
-		tables := func() string { return self.Output("nft", "list", "tables") }
-		if got := tables(); !strings.Contains(got, "ip holdfast-relay") || !strings.Contains(got, "ip6 holdfast-relay") {
+		if err := newTestGuard(false).set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		tables := func() string { return strings.TrimSpace(self.Output("nft", "list", "tables")) }
+		if got := tables(); strings.Count(got, "holdfast") != 3 {
 			t.Fatalf("the earlier run left\n%s", got)
 		}
-		s := moved()
-		off := newRelays(slog.New(slog.DiscardHandler), settings{}, links, func() {})
-		on := newRelays(slog.New(slog.DiscardHandler), settings{relay: true}, links, func() {})
-		if n := len(on.plan("w1", s).Relays); n != 1 {
-			t.Errorf("%d relays are planned where it is on", n)
-		}
-		if p := off.plan("w1", s); len(p.Relays) != 0 || p.Owners[netip.MustParseAddr(relayedAddress)] != "w1" {
-			t.Errorf("planned are the relays %v and the owners %v", p.Relays, p.Owners)
-		}
-		if got := off.inherited(); len(got) != 0 {
-			t.Errorf("inherited are %v", got)
-		}
+		off, relays := newTestGuard(true), newRelays(slog.New(slog.DiscardHandler), settings{}, links, func() {})
 		for range 2 {
-			if err := off.set(desiredRelay(time.Time{})); err != nil {
+			if err := errors.Join(off.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil), relays.set(desiredRelay(time.Time{}))); err != nil {
 				t.Fatal(err)
 			}
-			if got := tables(); strings.Contains(got, "holdfast-relay") {
-				t.Errorf("relaying is off, and there is\n%s", got)
+			if got := tables(); got != "" || off.failed() || len(relays.lasting()) != 0 {
+				t.Errorf("filter and relays are off, and there is\n%s", got)
 			}
 		}
-		if got := off.state(); got != "off" {
-			t.Errorf("/debug/state shows %v", got)
-		}
 	})
-}
-
-// moved is a State in which an address moves from w2 to w1.
-func moved() lb.State {
-	a, all := netip.MustParseAddr(relayedAddress), []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-	s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{}, Now: time.Now()}
-	for n, address := range map[string]string{"w1": "192.0.2.1", "w2": "192.0.2.2"} {
-		s.Nodes[n], s.Members[n] = lb.Node{Name: n}, true
-		s.Links[n] = []lb.Link{{Name: "eth0", Prefixes: all, Addresses: []netip.Addr{netip.MustParseAddr(address)}, Default: true}}
-	}
-	s.Nodes["w2"] = lb.Node{Name: "w2", Draining: true}
-	s.Pools = []lb.Pool{{Name: "pool", Ranges: []lb.Range{{From: a, To: a}}}}
-	s.L2Advertisements = []lb.L2Advertisement{{Name: "all"}}
-	s.Services = []lb.Service{{Key: lb.Key{Namespace: "ns", Name: "web"}, Addresses: []netip.Addr{a}, Serving: true}}
-	s.Here.Previous = &lb.Previous{Owners: map[netip.Addr]string{a: "w2"}}
-	return s
 }
 
 // TestRelayedEnds: the filter hears of a relay that ends, and of one that begins again.
@@ -140,10 +103,10 @@ func TestRelayedEnds(t *testing.T) {
 			Log: slog.New(slog.DiscardHandler), Links: oneLink(t, nstest.Self(t)), Changed: func() { kicked <- struct{}{} },
 			Timers: relay.Timers{IdleTime: time.Second, Timers: nft.Timers{AuditInterval: 20 * time.Millisecond}},
 		})
-		r := &relays{kept{table: relayer, on: true}, relayer}
+		r := &relays{relayer, true}
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
-		go func() { ran <- r.run(ctx) }()
+		go func() { ran <- r.Run(ctx) }()
 		want := []netip.Addr{netip.MustParseAddr(relayedAddress)}
 		d := desiredRelay(time.Now())
 		if err := r.set(d); err != nil {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -180,7 +179,7 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	state := w.complete(in, view.Epoch, live, metadata)
 	p, err := w.apply(in, state, macsOf(metadata))
 	w.liveness.SetOwners(p.Owners)
-	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), w.kernelProblems(), live.Problems)
+	problems := append(w.problems(in.links), live.Problems...)
 	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p)})
 	if in.stopping && w.hung.Swap(false) {
 		w.loop.Kick()
@@ -205,7 +204,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 	if s.Here.CutOffFrom != nil {
 		s.Here.Announced = last.plan().Announced()
 	}
-	if s.Here.Previous = last.previous(epoch); s.Here.Previous == nil {
+	if s.Here.Previous = last.previous(epoch); s.Here.Previous == nil && w.relays.on {
 		s.Here.Inherited = w.relays.inherited()
 	}
 	s.Here.Unfiltered, s.Here.Refused = w.filter.failed(), w.filter.refused()
@@ -217,7 +216,10 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 // precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node.
 func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
-	p := w.relays.plan(w.node, state)
+	p := plan.ForNode(w.node, state)
+	if !w.relays.on {
+		p.Relays = nil
+	}
 	if rest, less := last.Staying(p); less {
 		w.announce(in, rest, macs)
 	}

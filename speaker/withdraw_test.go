@@ -5,19 +5,13 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/report"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,27 +29,10 @@ func TestMarkRemoved(t *testing.T) {
 			}})
 		}
 		mark("true")
-		log := slog.New(slog.DiscardHandler)
-		clients, err := k8s.ClientsFor(api.config(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		noLinks := func() []lb.Interface { return nil }
-		cluster, err := k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l2 := layer2.New(layer2.Config{Log: log, Links: noLinks})
-		peers := bgp.New(bgp.Config{Log: log, Command: testEngine})
-		w := &syncer{
-			node: "w1", log: log, filter: newTestGuard(false), ended: make(chan error, 1),
-			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
-			relays:    newRelays(log, settings{relay: true}, noLinks, func() {}),
-			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
-			conntrack: kubeproxy.NewSweeper(log),
-			headstart: kubeproxy.NewHeadStart(log),
-			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Foreign: func() []lb.Neighbour { return nil }}),
-		}
+		w := newTestSyncer(noLinks)
+		w.links = link.New(w.log, func() {})
+		w.loop = daemon.NewLoop(daemon.LoopConfig{Log: w.log})
+		w.atCluster(t, api.config())
 		ctx, stop := context.WithCancel(t.Context())
 		var group errgroup.Group
 		group.Go(func() error { return w.cluster.Run(ctx) })

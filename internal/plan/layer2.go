@@ -150,8 +150,8 @@ type attraction struct {
 	withheld, refused, closed bool
 }
 
-// outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one family is announced and the other is not, the
-// reason is why not, since the user must learn of the fault.
+// outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one family is announced
+// and the other is not, the reason is why not, since the user must learn of the fault.
 func (p *planner) outcome(s *lb.Service, out Outcome, at attraction, nodes []string, kind string, writers []string) Outcome {
 	if here := slices.Contains(nodes, p.node); here && (at.withheld || at.refused) {
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == p.node })

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// localMember returns the metadata of this node: the links on which it can announce. A link without carrier does not
+// count.
+func localMember(links []lb.Interface, refused []lb.Refusal, silent map[string]bool) lb.Member {
+	var m lb.Member
+	for _, l := range links {
+		if !l.CanAnnounce() {
+			continue
+		}
+		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Silent: silent[l.Name], Addresses: ownAddresses(l)}
+		out.Refused = slices.ContainsFunc(refused, func(r lb.Refusal) bool { return r.Link == l.Name })
+		for _, p := range l.Prefixes {
+			if !p.Addr().IsLinkLocalUnicast() {
+				out.Prefixes = append(out.Prefixes, p.Masked())
+			}
+		}
+		// Links to pods are many and carry no subnet: other nodes need not know them.
+		if out.Default || len(out.Prefixes) > 0 {
+			m.Links = append(m.Links, out)
+		}
+	}
+	return m
+}
+
+// surroundings returns what the State says about the networks of a node's links.
+func surroundings(s lb.State, node string) link.Surroundings {
+	out := link.Surroundings{Outside: s.Nodes[node].Own(s.Here.Addresses), Pods: s.Nodes[node].Pods}
+	for _, p := range s.Pools {
+		for _, r := range p.Ranges {
+			out.Outside = append(out.Outside, r.From, r.To)
+		}
+	}
+	return out
+}
+
+// ownAddresses returns the addresses by which others on a link reach this node, one of each family. For IPv6 it is the
+// link-local address, which does not depend on subnets.
+func ownAddresses(l lb.Interface) []netip.Addr {
+	var out []netip.Addr
+	for _, p := range l.Prefixes {
+		if p.Addr().Is4() && p.Bits() < p.Addr().BitLen() && !p.Addr().IsLinkLocalUnicast() {
+			out = append(out, p.Addr())
+			break
+		}
+	}
+	if a := l.LinkLocal(); a.IsValid() {
+		out = append(out, a)
+	}
+	return out
+}
+
+// applyMembers adds the metadata of all speakers to a State.
+func applyMembers(s *lb.State, metadata map[string]lb.Member) {
+	s.Links, s.Unfit = map[string][]lb.Link{}, map[string]lb.Unfit{}
+	s.HeldDown = maps.Clone(s.HeldDown)
+	for _, of := range []*map[string]bool{&s.Stopping, &s.HeldDown} {
+		if *of == nil {
+			*of = map[string]bool{}
+		}
+	}
+	for name, m := range metadata {
+		if !m.Partial {
+			s.Links[name] = m.Links
+		}
+		if m.Stopping {
+			s.Stopping[name] = true
+		}
+		s.Unfit[name] = m.Unfit
+		if m.API == lb.APIBehind {
+			s.HeldDown[name] = true
+		}
+	}
+}
+
+// macsOf returns the MACs of the links of all speakers.
+func macsOf(metadata map[string]lb.Member) map[lb.MAC]bool {
+	macs := map[lb.MAC]bool{}
+	for _, m := range metadata {
+		for _, l := range m.Links {
+			macs[l.MAC] = true
+		}
+	}
+	return macs
+}
+
+// self returns this node's metadata: its links, and what it cannot do. This speaker plans by what it has sent, like all
+// others, and not by newer knowledge.
+func (w *syncer) self(in inputs) lb.Member {
+	m := localMember(in.links, w.layer2.Refused(), w.liveness.SilentLinks())
+	m.Stopping, m.API = in.stopping || w.hung.Load(), w.owners.contact.API()
+	if !w.boot.Served() {
+		m.Unfit |= lb.Booting
+	}
+	if w.filter.failed() {
+		m.Unfit |= lb.Unfiltered
+	}
+	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+		if !slices.ContainsFunc(in.sessions, func(s bgp.Session) bool { return s.State == bgp.Established && slices.Contains(s.Families, f) }) {
+			m.Unfit |= lb.SessionlessOf(f)
+		}
+	}
+	return m
+}
+
+// problems returns what does not work as it should on this node.
+func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
+	node := lb.Object{Kind: config.KindNode, Name: w.node}
+	add := func(reason lb.Reason, format string, args ...any) {
+		out = append(out, lb.Problem{Object: node, Reason: reason, Message: "node " + w.node + " " + fmt.Sprintf(format, args...)})
+	}
+	g := w.filter
+	if g.failed() {
+		add(lb.FilterNotInForce, "cannot keep its packet filter in force and withholds addresses with source ranges: %s", g.why(node))
+	}
+	if closed := g.table.Refused(); len(closed) > 0 {
+		services := slices.SortedFunc(maps.Keys(closed), lb.Key.Compare)
+		var names []string
+		for _, k := range services {
+			names = append(names, k.String())
+		}
+		add(lb.RangesRefused, "cannot enforce the source ranges of %s, and closes these Services: %s", lb.SomeOf(names), closed[services[0]])
+	}
+	if past := link.Bypass(links); past != "" && g.on {
+		add(lb.FilterNotEnforceable, "may carry packets past its packet filter, which then enforces nothing: %s", past)
+	}
+	if link.LooseARP(links) {
+		add(lb.StrictARPMissing, "answers ARP for every address of a Service: kube-proxy in mode IPVS needs strictARP: true")
+	}
+	if !w.boot.Served() {
+		add(lb.KubeProxyNotReady, "announces nothing until its kube-proxy has served: %s", w.boot.Waiting())
+	}
+	for _, r := range w.layer2.Refused() {
+		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)
+	}
+	for _, l := range w.kernel.Missing() {
+		out = append(out, l.Problem(node))
+	}
+	return out
+}
+
+// unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
+func (w *syncer) unserved(in inputs) map[lb.Key]bool { return w.endpoints.Set(w.healthPorts(in)) }
+
+// healthPorts returns where kube-proxy says what it serves here. Connections to addresses with a head start are served before, unless
+// kube-proxy knows the Service already, and drops them.
+func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
+	own := in.state.Nodes[w.node].Own(in.state.Here.Addresses)
+	here := map[lb.Key]kubeproxy.HealthPort{}
+	for i := range in.state.Services {
+		s := &in.state.Services[i]
+		if s.Local && s.ServingNodes[w.node] && s.HealthPort != 0 {
+			here[s.Key] = kubeproxy.HealthPort{
+				Addresses: own, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(s.Key, s.Addresses) },
+			}
+		}
+	}
+	return here
+}
+
+const (
+	// newcomerTime is how long an address is new: kube-proxy serves it by then, also on a busy node.
+	newcomerTime = 30 * time.Second
+	// mostNewcomers bounds the new addresses that get a head start, so that a burst costs no more than they do.
+	mostNewcomers = 256
+)
+
+// newcomers are the addresses that Services got a short while ago, and that kube-proxy may not serve yet.
+type newcomers struct {
+	// held is what all Services held at the last look; nil before the first.
+	held map[holding]bool
+	// until is when each newcomer stops being one.
+	until map[holding]time.Time
+	// version of the objects at the last look.
+	version uint64
+}
+
+// holding is an address of a Service, by its UID. Services may share an address.
+type holding struct {
+	address netip.Addr
+	service string
+}
+
+// see returns the new addresses of the Services in a version of the objects, and when the next of them stops being new; 0
+// for never. Nothing is new at the first look: kube-proxy was there before.
+func (n *newcomers) see(services []lb.Service, version uint64, now time.Time) (fresh map[lb.Key][]netip.Addr, again time.Duration) {
+	before := n.held
+	if before != nil && n.version == version && len(n.until) == 0 {
+		return nil, 0 // the death of a node changes no object, and its addresses must not wait
+	}
+	n.version = version
+	n.held = make(map[holding]bool, len(before))
+	until := map[holding]time.Time{}
+	for i := range services {
+		s := &services[i]
+		for _, a := range s.Addresses {
+			h := holding{a, s.UID}
+			n.held[h] = true
+			end := n.until[h]
+			if before != nil && !before[h] {
+				end = now.Add(newcomerTime)
+			}
+			if !end.After(now) || len(until) == mostNewcomers {
+				continue
+			}
+			if fresh == nil {
+				fresh = map[lb.Key][]netip.Addr{}
+			}
+			until[h] = end
+			fresh[s.Key] = append(fresh[s.Key], a)
+			again = sooner(again, end.Sub(now))
+		}
+	}
+	n.until = until
+	return fresh, again
+}
+
+// foreignInterval is the least time between two reads of the kernel's neighbour table.
+const foreignInterval = 10 * time.Second
+
+// foreign finds the machines, gateways among them, whose addresses a pool covers by mistake. One goroutine uses it.
+type foreign struct {
+	at    time.Time
+	found []lb.Neighbour
+}
+
+// find returns these machines as of the last ten seconds.
+func (f *foreign) find(w *syncer) []lb.Neighbour {
+	last, m := w.last.Load(), w.membership.members.Load()
+	if last == nil || m == nil || time.Since(f.at) < foreignInterval {
+		return f.found
+	}
+	f.at = time.Now()
+	nodes := macsOf(m.Metadata())
+	found, err := link.Neighbours(w.links.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
+	if err != nil {
+		w.log.Debug("cannot look for foreign machines in pools", "error", err)
+		return f.found
+	}
+	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool { return nodes[n.MAC] })
+	return f.found
+}
+
+// unassigned reports whether a pool covers an address that no Service and no node has.
+func unassigned(p plan.Plan, a netip.Addr) bool {
+	_, has := slices.BinarySearchFunc(p.Filter.Frontends, a, func(f lb.Frontend, a netip.Addr) int { return f.Address.Compare(a) })
+	return !has && slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool { return r.Contains(a) })
+}

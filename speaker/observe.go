@@ -1,0 +1,200 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// maxLogged is how many Services are named when a run changed more: a thousand lines cost the time that a failover
+// needs for announcements.
+const maxLogged = 20
+
+// logChanges logs the Services whose announcement by this node changed, and each new problem of this node.
+func (w *syncer) logChanges(last, now *planned) {
+	verdicts := map[lb.Key]plan.Verdict{}
+	for _, v := range last.plan().Verdicts {
+		verdicts[v.Service] = v
+	}
+	changes := 0
+	for _, v := range now.Plan.Verdicts {
+		old := verdicts[v.Service]
+		layer2, bgp := old.L2.Here != v.L2.Here && v.L2.Selected, old.BGP.Here != v.BGP.Here && v.BGP.Selected
+		if layer2 || bgp {
+			changes++
+		}
+		if changes > maxLogged {
+			continue
+		}
+		if layer2 {
+			w.log.Info("layer 2", "service", v.Service, "reason", v.L2.Here, "nodes", v.L2.Nodes, "message", v.L2.Message)
+		}
+		if bgp {
+			w.log.Info("BGP", "service", v.Service, "reason", v.BGP.Here, "message", v.BGP.Message)
+		}
+	}
+	if changes > maxLogged {
+		w.log.Info("more Services changed", "services", changes-maxLogged)
+	}
+	for _, p := range now.Problems {
+		if last == nil || !slices.Contains(last.Problems, p) {
+			w.log.Warn("node", "reason", p.Reason, "message", p.Message)
+		}
+	}
+}
+
+// debug returns what /debug/state shows.
+func (w *syncer) debug() any {
+	return struct {
+		Node     string
+		Planned  *planned
+		Members  members.View
+		Links    []lb.Interface
+		Layer2   any
+		Sessions []bgp.Session
+		Filter   any
+		Relay    any
+		Unserved []lb.Key
+	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(),
+		switchable(w.filter.on, w.filter.table.State()), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting()}
+}
+
+var (
+	membersDesc = prometheus.NewDesc("holdfast_members",
+		"Speakers by state as this one knows it, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
+		[]string{"state"}, nil)
+	apiAgeDesc = prometheus.NewDesc("holdfast_api_age_seconds",
+		"Time since this speaker last heard the API server, of which it asks nothing: 0 to 3 as a rule.", nil, nil)
+	problemsDesc = prometheus.NewDesc("holdfast_problems",
+		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
+	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
+		nil, nil)
+)
+
+// nodeReasons are the reasons of all problems that a node can have.
+var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.RangesRefused, lb.StrictARPMissing, lb.SocketRefused, lb.KernelFeatureMissing,
+	lb.KubeProxyNotReady, lb.LinkSilent, lb.HeartbeatsBlocked, lb.EchoBlocked, lb.CutOff}
+
+// Describe implements prometheus.Collector.
+func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
+	ch <- membersDesc
+	ch <- apiAgeDesc
+	ch <- problemsDesc
+	ch <- hangsDesc
+	heartbeat.Describe(ch)
+}
+
+// Collect implements prometheus.Collector: it reads the membership at scrape time, and the result of the last run.
+func (w *syncer) Collect(ch chan<- prometheus.Metric) {
+	w.collectProblems(ch)
+	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
+	m := w.membership.members.Load()
+	if m == nil {
+		return
+	}
+	count := map[heartbeat.Status]int{}
+	for _, member := range m.View().Members {
+		count[member.Status]++
+	}
+	for s := heartbeat.Unknown; s <= heartbeat.Left; s++ {
+		ch <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(count[s]), s.String())
+	}
+	ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.owners.age().Seconds())
+	m.Collect(ch)
+}
+
+// collectProblems counts the problems that the last run found on this node.
+func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
+	count := map[lb.Reason]int{}
+	if last := w.last.Load(); last != nil {
+		for _, p := range last.Problems {
+			count[p.Reason]++
+		}
+	}
+	for _, reason := range nodeReasons {
+		ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(count[reason]), config.KindNode, string(reason))
+	}
+}
+
+// heartbeatProcess collects CPU and memory of the heartbeat process.
+func (w *syncer) heartbeatProcess() prometheus.Collector {
+	return collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
+		Namespace: "holdfast_heartbeat",
+		PidFn: func() (int, error) {
+			if m := w.membership.members.Load(); m != nil {
+				return m.HeartbeatProcess()
+			}
+			return 0, errors.New("the membership has not started")
+		},
+	})
+}
+
+// registry returns a registry with the metrics of all parts.
+func (w *syncer) registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(),
+		w.layer2, w.bgp, w.paths.bfd, w.paths.finder, w.filter.table, w.relays, w.conntrack, w, w.heartbeatProcess())
+	return r
+}
+
+// sessionWait is for how long sessions make a speaker wait that the speaker before it did not have either.
+const sessionWait = 30 * time.Second
+
+// sessionGate holds a starting speaker unready until its BGP sessions are up, so that a rolling update takes no node's routes
+// while the node before has none yet, and a build that breaks BGP stops at its first node. Once open it stays open: a
+// router that goes away later is no fault of the speaker.
+type sessionGate struct {
+	mu  sync.Mutex
+	log *slog.Logger
+	// began is when everything else was ready.
+	began time.Time
+	open  bool
+	// logged is what check returned last.
+	logged string
+}
+
+// check returns what the speaker still waits for, and logs what is new. The former speaker's sessions are awaited without limit,
+// unless the operator overrides it; where they are not known, the API server is away, and they count like new ones.
+func (g *sessionGate) check(now time.Time, sessions []bgp.Session, awaited []string, known, overridden bool) (err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.began.IsZero() {
+		g.began = now
+	}
+	var missing []string
+	for _, s := range sessions {
+		if s.State != bgp.Established {
+			missing = append(missing, s.Peer)
+		}
+	}
+	young := now.Sub(g.began) < sessionWait
+	switch {
+	case g.open || overridden:
+	case len(awaited) > 0:
+		err = fmt.Errorf("no BGP session with %s, which the speaker before this one had; annotate the Node with %s=true to go on without",
+			lb.SomeOf(awaited), v1beta1.AnnotationReadyWithoutSessions)
+	case young && !known:
+		err = errors.New("the BGP sessions of the speaker before this one are not read")
+	case young && len(missing) > 0:
+		err = fmt.Errorf("no BGP session with %s yet; ready after %v all the same", lb.SomeOf(missing), sessionWait)
+	}
+	if g.open = err == nil; !g.open && err.Error() != g.logged {
+		g.logged = err.Error()
+		g.log.Warn("not ready", "error", err)
+	}
+	return err
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/filter"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/relay"
+)
+
+// guard is the packet filter of this node, or keeps it removed if filtering is off.
+type guard struct {
+	table *filter.Table
+	// on: if not, what an earlier run left is removed.
+	on bool
+	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
+	podLinks []string
+	// kernel knows what the node's kernel lacks for the filter.
+	kernel *kernel.Monitor
+}
+
+// newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
+func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) *guard {
+	g := &guard{podLinks: s.podLinks, kernel: lacks, on: !s.Options.NoFilter}
+	g.table = filter.New(filter.Config{Log: log, Changed: func() {
+		if g.failed() {
+			g.kernel.Recheck()
+		}
+		kick()
+	}})
+	return g
+}
+
+// set makes the kernel enforce the plan's filter; relayed is that of filter.Desired.
+func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lb.Interface) error {
+	if !g.on {
+		return g.table.Remove()
+	}
+	own := node.Own(link.Addresses(links))
+	pods := link.PodLinks(links, own, announcing(p.Announcements), g.podLinks)
+	d := filter.Desired{Filter: p.Filter, PodLinks: pods, Addresses: own, Relayed: relayed}
+	if err := g.table.Set(possible(d, g.kernel)); err != nil {
+		return fmt.Errorf("set filter: %w", err)
+	}
+	return nil
+}
+
+// announcing returns the names of the links to which announcements are restricted.
+func announcing(announcements []lb.Announcement) []string {
+	var out []string
+	for _, a := range announcements {
+		for _, name := range a.Links {
+			if !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// inForce reports whether the kernel enforces the filter that was set last.
+func (g *guard) inForce() bool {
+	ok, _ := g.table.Enforced()
+	return ok && g.on
+}
+
+// failed reports whether the filter has not been in force for longer than a rebuild takes.
+func (g *guard) failed() bool { return g.on && g.table.Failed() }
+
+// refused returns the Services that the filter closes because of their source ranges; nil for none.
+func (g *guard) refused() map[lb.Key]bool {
+	var out map[lb.Key]bool
+	for k := range g.table.Refused() {
+		if out == nil {
+			out = make(map[lb.Key]bool)
+		}
+		out[k] = true
+	}
+	return out
+}
+
+// why says what keeps the filter from being in force.
+func (g *guard) why(node lb.Object) string {
+	for _, l := range g.kernel.Missing() {
+		if l.Feature == kernel.PacketFilter {
+			return l.Problem(node).Message
+		}
+	}
+	return "see the log of its speaker"
+}
+
+// relays are the relays of this node, or keep them removed if relaying is off.
+type relays struct {
+	*relay.Relayer
+	on bool
+}
+
+// newRelays returns relays that kick when some of them end.
+func newRelays(log *slog.Logger, s settings, links func() []lb.Interface, kick func()) *relays {
+	return &relays{relay.New(relay.Config{Log: log, Links: links, Changed: kick}), s.relay}
+}
+
+// set makes the kernel relay what is desired.
+func (r *relays) set(d relay.Desired) error {
+	if !r.on {
+		return r.Remove()
+	}
+	r.Set(d)
+	return nil
+}
+
+// inherited returns the relays of an earlier run: relayed address to an address of the former owner.
+func (r *relays) inherited() map[netip.Addr]netip.Addr {
+	out := map[netip.Addr]netip.Addr{}
+	for a, is := range r.Inherited() {
+		out[a] = is.Via
+	}
+	return out
+}
+
+// lasting returns the addresses that the kernel relays since an earlier run.
+func (r *relays) lasting() (out []netip.Addr) {
+	for a, is := range r.Inherited() {
+		if r.on && !is.Ended {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// relayed returns the addresses whose older connections this node relays to another one.
+func (r *relays) relayed(list []lb.Relay) []netip.Addr {
+	ended := r.Ended()
+	var out []netip.Addr
+	for _, one := range list {
+		start, over := ended[one.Address]
+		over = over && (one.Start.IsZero() || one.Start.Equal(start))
+		if one.Via.IsValid() && !over {
+			out = append(out, one.Address)
+		}
+	}
+	return out
+}
+
+// switchable is the state of what may be switched off, for /debug/state.
+func switchable(on bool, state any) any {
+	if on {
+		return state
+	}
+	return "off"
+}
+
+// relaysEnd returns the time until the next relay ends because its address moved on; 0 if none does.
+func relaysEnd(list []lb.Relay, now time.Time) (next time.Duration) {
+	for _, r := range list {
+		if !r.Until.IsZero() {
+			next = sooner(next, max(r.Until.Sub(now), time.Millisecond))
+		}
+	}
+	return next
+}
+
+// sooner returns the shorter of two times; 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// tries returns an attempt of every feature in use.
+func tries(s settings) (out []kernel.Try) {
+	add := func(f kernel.Feature, used bool, try func() (string, error)) {
+		if used {
+			out = append(out, kernel.Try{Feature: f, Try: try})
+		}
+	}
+	filters := func(e filter.Extras) func() (string, error) { return func() (string, error) { return filter.Try(e) } }
+	relays := func(of lb.Family) func() (string, error) { return func() (string, error) { return relay.Try(of) } }
+	whole := func(try func() error) func() (string, error) { return func() (string, error) { return "", try() } }
+	add(kernel.PacketFilter, !s.Options.NoFilter, filters(filter.Extras{}))
+	add(kernel.ConnectionLimits, !s.Options.NoFilter, filters(filter.Extras{Limits: true}))
+	add(kernel.DropLogs, !s.Options.NoFilter, filters(filter.Extras{Log: true}))
+	add(kernel.InternalTraffic, !s.Options.NoFilter, filters(filter.Extras{Internal: true}))
+	add(kernel.RelaysIPv4, s.relay, relays(lb.IPv4))
+	add(kernel.RelaysIPv6, s.relay && hasIPv6(), relays(lb.IPv6))
+	add(kernel.HeadStart, true, kubeproxy.TryHeadStart)
+	add(kernel.PacketSockets, true, whole(layer2.Try))
+	add(kernel.Realtime, s.realtime, whole(heartbeat.TryRealtime))
+	return out
+}
+
+// hasIPv6 reports whether the kernel knows IPv6 at all: a node without it needs no relays for it.
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/net/if_inet6")
+	return err == nil
+}
+
+// possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
+func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
+	noLimits, noInternal := k.Lacks(kernel.ConnectionLimits), k.Lacks(kernel.InternalTraffic)
+	d.NoLog = k.Lacks(kernel.DropLogs)
+	if !noLimits && !noInternal {
+		return d
+	}
+	d.Frontends = slices.Clone(d.Frontends)
+	for i := range d.Frontends {
+		f := &d.Frontends[i]
+		if noLimits {
+			f.ConnectionLimit = 0
+		}
+		if noInternal {
+			f.ClusterIP = netip.Addr{}
+		}
+	}
+	return d
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/filter"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	"golang.org/x/sys/unix"
+)
+
+func newTestGuard(off bool) *guard {
+	s := settings{}
+	s.Options.NoFilter = off
+	return newGuard(slog.New(slog.DiscardHandler), s, nil, func() {})
+}
+
+// TestGuardRefused: a Service that the filter closes is named, and costs no other one the filter.
+func TestGuardRefused(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		bad, good := lb.Key{Namespace: "ns", Name: "bad"}, lb.Key{Namespace: "ns", Name: "good"}
+		var p plan.Plan
+		for _, s := range []struct {
+			address string
+			service lb.Key
+		}{{"192.0.2.10", bad}, {"192.0.2.10", bad}, {"192.0.2.11", good}} {
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(s.address), Protocol: "TCP", Port: 80, Service: s.service,
+				Access: lb.Access{Restricted: true}})
+		}
+		w := newTestSyncer(noLinks)
+		g := w.filter
+		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || !g.inForce() || g.failed() {
+			t.Fatalf("not in force: %v", err)
+		}
+		if diff := cmp.Diff(map[lb.Key]bool{bad: true}, g.refused()); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+		problems := w.problems(nil)
+		if len(problems) != 1 || problems[0].Reason != lb.RangesRefused || !strings.Contains(problems[0].Message, "ns/bad") ||
+			strings.Contains(problems[0].Message, "ns/good") {
+			t.Errorf("problems %v", problems)
+		}
+		p.Filter.Frontends = p.Filter.Frontends[1:]
+		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || g.refused() != nil || w.problems(nil) != nil {
+			t.Errorf("afterwards: %v, refused %v", err, g.refused())
+		}
+	})
+}
+
+// without returns a Monitor of a kernel that lacks features.
+func without(t *testing.T, features ...kernel.Feature) *kernel.Monitor {
+	t.Helper()
+	var tries []kernel.Try
+	for _, f := range features {
+		tries = append(tries, kernel.Try{Feature: f, Try: func() (string, error) { return "part", unix.EOPNOTSUPP }})
+	}
+	checked := make(chan struct{}, 1)
+	m := kernel.New(kernel.Config{Log: slog.New(slog.DiscardHandler), Tries: tries, Changed: func() { checked <- struct{}{} }})
+	go func() { _ = m.Run(t.Context()) }()
+	<-checked
+	return m
+}
+
+// missing returns the features that the attempts find missing.
+func missing(tries []kernel.Try) map[kernel.Feature]error {
+	out := map[kernel.Feature]error{}
+	for _, one := range tries {
+		if part, err := one.Try(); err != nil {
+			out[one.Feature] = errors.Join(err, errors.New(part))
+		}
+	}
+	return out
+}
+
+// TestTries: this kernel has every feature, and a process without capabilities is refused each of them.
+func TestTries(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		all := tries(settings{realtime: true, relay: true})
+		if len(all) != 9 {
+			t.Errorf("%d features are tried, want all of them", len(all))
+		}
+		for f, err := range missing(all) {
+			t.Errorf("feature %d is missing: %v", f, err)
+		}
+		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
+			for _, f := range []kernel.Feature{kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.RelaysIPv4,
+				kernel.RelaysIPv6, kernel.HeadStart} {
+				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
+					t.Errorf("feature %d without NET_ADMIN: %v", f, err)
+				}
+			}
+		})
+		few := settings{relay: true}
+		few.Options.NoFilter = true
+		if got := len(tries(few)); got != 4 {
+			t.Errorf("without a filter and real-time priority %d features are tried", got)
+		}
+	})
+}
+
+// TestPossible: the filter does without what the kernel lacks, and keeps all else.
+func TestPossible(t *testing.T) {
+	d := filter.Desired{Filter: lb.Filter{Frontends: []lb.Frontend{{
+		Port: 80, Access: lb.Access{Restricted: true, ConnectionLimit: 5, RateLimit: 7, LogDrops: true}, ClusterIP: netip.MustParseAddr("10.96.0.7"),
+	}}}}
+	for _, tt := range []struct {
+		lack        kernel.Feature
+		internal    bool
+		connections int
+	}{
+		{kernel.RelaysIPv4, true, 5}, {kernel.InternalTraffic, false, 5}, {kernel.ConnectionLimits, true, 0}, {kernel.DropLogs, true, 5},
+	} {
+		got := possible(d, without(t, tt.lack))
+		f := got.Frontends[0]
+		if f.ClusterIP.IsValid() != tt.internal || f.ConnectionLimit != tt.connections || f.RateLimit != 7 || !f.Restricted ||
+			got.NoLog != (tt.lack == kernel.DropLogs) ||
+			d.Frontends[0].ConnectionLimit != 5 {
+			t.Errorf("without feature %d: %+v", tt.lack, got)
+		}
+	}
+}
+
+// TestSelf: metadata and problems of a node while its kube-proxy has not served yet and its filter is never set.
+func TestSelf(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		defer proxy.Close()
+		kicked := make(chan struct{}, 1)
+		w := newTestSyncer(noLinks) // nothing is ever set
+		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }})
+		w.kernel = without(t, kernel.PacketFilter, kernel.RelaysIPv6)
+		reasons := func(links ...lb.Interface) (out []lb.Reason) {
+			for _, p := range w.problems(links) {
+				out = append(out, p.Reason)
+			}
+			return out
+		}
+		expect := func(when string, got []lb.Reason, want ...lb.Reason) {
+			t.Helper()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: -want +got\n%s", when, diff)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.boot.Run(ctx) }()
+		<-w.boot.Looked()
+		if got := w.self(inputs{stopping: true}); got.Unfit != lb.Booting|lb.Sessionless || !got.Stopping {
+			t.Errorf("at first the metadata is %+v", got)
+		}
+		expect("at first", reasons(), lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		nstest.Until(t, 10*time.Second, "the filter's grace to end", func() bool { return w.self(inputs{}).Unfit.Has(lb.Booting | lb.Unfiltered) })
+		if got := w.problems(nil)[0].Message; !strings.HasSuffix(got, "see the log of its speaker") {
+			t.Error(got)
+		}
+		w.filter.kernel = w.kernel
+		if got := w.problems(nil)[0].Message; !strings.Contains(got, "it needs") {
+			t.Error(got)
+		}
+		expect("out of force", reasons(lb.Interface{Name: "eth0", Programs: []string{"XDP"}}), lb.FilterNotInForce, lb.FilterNotEnforceable, lb.KubeProxyNotReady,
+			lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		w.filter = newTestGuard(true)
+		expect("turned off", reasons(lb.Interface{Name: "cilium_host"}), lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
+		<-kicked
+		if got := w.self(inputs{}); got.Unfit != lb.Sessionless {
+			t.Errorf("when kube-proxy has served the metadata is %+v", got)
+		}
+		expect("when kube-proxy has served", reasons(), lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFilterOwnedByOther: another program owns the filter's table (NFT_TABLE_F_OWNER), so that it cannot be written.
+// The metadata says so after the grace, and says when the filter is in force again.
+func TestFilterOwnedByOther(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		kicked := make(chan struct{}, 9)
+		w := newTestSyncer(noLinks)
+		w.filter = newGuard(w.log, settings{}, nil, func() { kicked <- struct{}{} })
+		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
+		if err := set(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.filter.table.Run(ctx) }()
+		holder := node.Command("nft", "-i")
+		stdin, err := holder.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holder.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(stdin, "delete table inet holdfast; add table inet holdfast { flags owner; }\n"); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
+		held := time.Now()
+		<-kicked
+		if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|lb.Sessionless || time.Since(held) < filter.Grace/2 {
+			t.Errorf("owned by another program for %v the metadata is %v", time.Since(held), got)
+		}
+		if err := set(); err == nil {
+			t.Error("it can be set")
+		}
+		if err := stdin.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_ = holder.Wait()
+		<-kicked
+		if got := w.self(inputs{}).Unfit; got != lb.Sessionless {
+			t.Errorf("released, the metadata is %v", got)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
