@@ -4,67 +4,11 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
-
-// A change does not wait for an audit of many frontends, and an audit does not take it for damage.
-func TestSetDuringAudit(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		const rounds, slower = 9, 10
-		table := quietTable()
-		states := [2]Desired{crowd(), crowd()}
-		states[1].Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
-		set := func(i int) time.Duration {
-			begin := time.Now()
-			if err := table.Set(states[i%2]); err != nil {
-				t.Fatal(err)
-			}
-			return time.Since(begin)
-		}
-		set(0)
-		var quiet, during []time.Duration
-		for i := range rounds {
-			quiet = append(quiet, set(i+1))
-		}
-		begin := time.Now()
-		if table.owned.Audit() {
-			t.Error("an audit of what is as it should be finds a difference")
-		}
-		audit := time.Since(begin)
-		for i := range rounds {
-			var begun atomic.Bool
-			done := make(chan bool)
-			go func() {
-				begun.Store(true)
-				done <- table.owned.Audit()
-			}()
-			nstest.Until(t, patient, "an audit", begun.Load)
-			during = append(during, set(i))
-			if <-done {
-				t.Error("an audit takes what was set for damage")
-			}
-		}
-		a, b := median(quiet), median(during)
-		t.Logf("set: %v; during an audit: %v, at most %v; an audit: %v", a, b, slices.Max(during), audit)
-		if b > slower*a {
-			t.Errorf("set takes %v during an audit, %v otherwise", b, a)
-		}
-		if table.owned.Audit() {
-			t.Error("an audit of what was set finds a difference")
-		}
-	})
-}
-
-func median(list []time.Duration) time.Duration {
-	return slices.Sorted(slices.Values(list))[len(list)/2]
-}
 
 // What is set again as it is in force costs nothing: nothing is computed, and nothing is sent.
 func TestUnchanged(t *testing.T) {
@@ -103,42 +47,6 @@ func TestOneChangeAllocates(t *testing.T) {
 	})
 	if n > most {
 		t.Errorf("%v allocations for one of %d frontends, want at most %d", n, crowdServices, most)
-	}
-}
-
-// The element of an address stays for as long as the address has a frontend, whichever of its frontends goes.
-func TestAddressElement(t *testing.T) {
-	port := func(a string, n uint16) lb.Frontend {
-		f := tcp(a)
-		f.Port = n
-		return f
-	}
-	for _, tt := range []struct {
-		name          string
-		before, after []lb.Frontend
-		remove, add   int
-	}{
-		{"the first of three goes", []lb.Frontend{port(vip4, 80), port(vip4, 81), port(vip4, 82)}, []lb.Frontend{port(vip4, 81), port(vip4, 82)}, 0, 0},
-		{"one is ahead of the first", []lb.Frontend{port(vip4, 81)}, []lb.Frontend{port(vip4, 80), port(vip4, 81)}, 0, 0},
-		{"the last one goes", []lb.Frontend{port(vip4, 80), port(vip6, 80)}, []lb.Frontend{port(vip6, 80)}, 1, 0},
-		{"another address", []lb.Frontend{port(vip4, 80)}, []lb.Frontend{port(vip4, 80), port(vip6, 80), port(vip6, 81)}, 0, 1},
-	} {
-		before, after := desired(tt.before...), desired(tt.after...)
-		var y library
-		old := newImage(&y, &before, nil)
-		want := newImage(&y, &after, old)
-		c := want.From(old)
-		count := func(list []nft.SetElement) (n int) {
-			for _, m := range list {
-				if strings.HasPrefix(m.Set, addressesSet) {
-					n++
-				}
-			}
-			return n
-		}
-		if remove, add := count(c.Remove), count(c.Add); remove != tt.remove || add != tt.add {
-			t.Errorf("%s: removes %d and adds %d addresses, want %d and %d", tt.name, remove, add, tt.remove, tt.add)
-		}
 	}
 }
 

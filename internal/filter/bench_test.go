@@ -121,46 +121,6 @@ func BenchmarkOneChange(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "one_ms")
 }
 
-// Nothing changes.
-func BenchmarkNoChange(b *testing.B) {
-	alone(b)
-	d := crowd()
-	table := quietTable()
-	for b.Loop() {
-		if err := table.Set(d); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// Another process takes the table over.
-func BenchmarkTakeOver(b *testing.B) {
-	alone(b)
-	d := crowd()
-	if err := quietTable().Set(d); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := quietTable().Set(d); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// The counters of all Services are read.
-func BenchmarkScrape(b *testing.B) {
-	alone(b)
-	table := quietTable()
-	if err := table.Set(crowd()); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if _, _, err := table.readCounters(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // pairs is how often with and without the table are compared: one run of each, in turns. Each takes runTime,
 // short enough to have a processor for itself now and then, whatever else goes on.
 const (

@@ -42,23 +42,3 @@ func TestInvalid(t *testing.T) {
 		}
 	})
 }
-
-// The lists of one family say nothing of the other: a frontend that is restricted without ranges is closed.
-func TestOtherFamily(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
-		four, six := tcp(vip4), tcp(vip6)
-		four.Restricted, six.Restricted = true, true
-		four.Allow = prefixes("0.0.0.0/0")
-		// What is of the other family is nobody here.
-		six.Allow = prefixes("0.0.0.0/0", "::ffff:198.51.100.0/120")
-		w.set(desired(four, six))
-		w.finds(answer, w.client, "tcp", client4, vip4, 80)
-		w.finds(silence, w.client, "tcp", client6, vip6, 80)
-		six.Allow = prefixes("::/0")
-		w.set(desired(four, six))
-		w.finds(answer, w.client, "tcp", client6, vip6, 80)
-	})
-}

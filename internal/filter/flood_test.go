@@ -85,26 +85,6 @@ func some(roll *rand.Rand, v6 bool) (list []netip.Prefix) {
 	return list
 }
 
-// Fifty ranges given at once are in force when Set returns.
-func TestFiftyRanges(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
-		d := tcp(vip4)
-		d.Restricted = true
-		w.set(desired(d))
-		w.finds(silence, w.client, "tcp", client4, vip4, 80)
-		for i := range 49 {
-			d.Allow = append(d.Allow, netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), 0}), 24))
-		}
-		d.Allow = append(d.Allow, prefixes(client4+"/32")...)
-		w.set(desired(d))
-		w.finds(answer, w.client, "tcp", client4, vip4, 80)
-		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
-	})
-}
-
 // What a frontend refuses is logged where it asks for that, with the Service that it is of.
 func TestLog(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -105,6 +105,9 @@ func (d dice) ranges(v6 bool) (list []netip.Prefix) {
 		}
 		list = append(list, p)
 	}
+	if d.IntN(8) == 0 { // of the other family
+		list = append(list, netip.PrefixFrom(d.source(!v6), d.IntN(33)).Masked())
+	}
 	return list
 }
 
@@ -215,6 +218,9 @@ func TestModel(t *testing.T) {
 			number := func(i int) uint32 { return uint32(round*2*packets + i) }
 			d := roll.desired()
 			w.set(d)
+			if round%10 == 0 {
+				w.intact(w.table)
+			}
 			want := make(map[uint32]bool)
 			told := make(map[uint32]string)
 			for n := range packets {

@@ -90,49 +90,6 @@ func TestRepair(t *testing.T) {
 	})
 }
 
-// asleep are changes to the table that leave its rules as they are.
-var asleep = []string{
-	"add table inet " + tableName + " { flags dormant; }",
-	"add table inet " + tableName + " { flags dormant; }; delete chain inet " + tableName + " guard",
-	"add chain inet " + tableName + " guard { policy drop; }",
-}
-
-// A table that somebody made dormant, or gave a chain that drops what has no verdict, is in force again, whether a process
-// was there to see it or not.
-func TestAsleep(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
-		w.serve(w.node, 22)
-		check := func() {
-			t.Helper()
-			for _, f := range []struct{ vip, client, stranger, node string }{{vip4, client4, stranger4, node4}, {vip6, client6, stranger6, node6}} {
-				w.finds(answer, w.client, "tcp", f.client, f.vip, 80)
-				w.finds(silence, w.client, "tcp", f.stranger, f.vip, 80)
-				w.finds(answer, w.client, "tcp", f.client, f.node, 22)
-			}
-		}
-		w.set(full())
-		for _, damage := range asleep {
-			w.node.Output("nft", damage)
-			w.table = New(Config{Log: testLog(t)})
-			w.set(full())
-			t.Log("adopted after", damage)
-			check()
-			w.intact(w.table)
-		}
-		w.run(w.table)
-		for _, damage := range asleep {
-			before := w.table.owned.Repairs()
-			w.node.Output("nft", damage)
-			nstest.Until(t, patient, "a repair after "+damage, func() bool { return w.table.owned.Repairs() > before })
-			check()
-			w.intact(w.table)
-		}
-	})
-}
-
 // intact fails the test unless the kernel holds what a table takes it to hold, and nothing is left over.
 func (w *world) intact(table *Table) {
 	w.t.Helper()

@@ -61,56 +61,6 @@ func newPlay(is sign) *play {
 	return p
 }
 
-// TestRun: what comes of each sign, when, and that nothing is checked again.
-func TestRun(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		is     sign
-		after  time.Duration
-		marked int32
-	}{
-		{"an earlier speaker", servedBefore, 0, 0},
-		{"rules", allFamilies, 0, 1},
-		{"one family", oneFamily, 2 * time.Second, 1},
-		{"it lives", live, 10 * time.Second, 1},
-		{"silent", silent, 30 * time.Second, 1},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(tt.is)
-				if p.Served() {
-					t.Fatal("it has served before the first check")
-				}
-				go func() {
-					if err := p.Run(t.Context()); err != nil {
-						t.Error(err)
-					}
-				}()
-				<-p.Looked()
-				if p.Served() != (tt.after == 0) {
-					t.Errorf("after the first look: served %t", p.Served())
-				}
-				time.Sleep(tt.after - 1)
-				synctest.Wait()
-				if tt.after > 0 && (p.Served() || p.kicks.Load() != 0) {
-					t.Error("it waits for less")
-				}
-				time.Sleep(time.Nanosecond)
-				synctest.Wait()
-				if !p.Served() || p.kicks.Load() != 1 || p.marked.Load() != tt.marked {
-					t.Errorf("served %t, %d kicks, marked %d times", p.Served(), p.kicks.Load(), p.marked.Load())
-				}
-				looks := p.looks.Load()
-				p.is.Store(int32(unready))
-				time.Sleep(time.Hour)
-				if !p.Served() || p.looks.Load() != looks {
-					t.Errorf("an hour later: served %t, %d looks and then %d", p.Served(), looks, p.looks.Load())
-				}
-			})
-		})
-	}
-}
-
 // TestRunStops: also while it waits, without having served.
 func TestRunStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

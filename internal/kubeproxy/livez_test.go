@@ -1,12 +1,9 @@
 package kubeproxy
 
 import (
-	"context"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 )
 
 // TestLivez asks real servers.
@@ -46,31 +43,5 @@ func TestLivez(t *testing.T) {
 		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != silent {
 			t.Errorf("%s, and is gone: %s", tt.name, got.describe("it"))
 		}
-	}
-}
-
-// TestLivezSpeaksNoHTTP: who takes a connection and says nothing of use is there.
-func TestLivezSpeaksNoHTTP(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	}()
-	if got := newLivez(l.Addr().String()).ask(t.Context()); got != unready {
-		t.Errorf("%s", got.describe("it"))
-	}
-	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer stop()
-	if got := newLivez("192.0.2.1:10256").ask(ctx); got != silent {
-		t.Errorf("who cannot be reached: %s", got.describe("it"))
 	}
 }

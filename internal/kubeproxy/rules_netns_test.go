@@ -62,22 +62,6 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// TestRulesOfIptables: the program itself makes what is looked for.
-func TestRulesOfIptables(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		node := nstest.Self(t)
-		for i, program := range []string{"iptables-nft", "ip6tables-nft"} {
-			if _, err := node.Command(program, "--version").CombinedOutput(); err != nil {
-				t.Skipf("%s: %v", program, err)
-			}
-			node.Output(program, "-t", "nat", "-N", "KUBE-MARK-MASQ")
-			if want := []sign{oneFamily, allFamilies}[i]; rules() != want {
-				t.Errorf("after %s: %s", program, rules().describe("it"))
-			}
-		}
-	})
-}
-
 // TestBoot starts a node: kube-proxy listens before it has made its rules, and a second
 // speaker does not wait, though kube-proxy is gone.
 func TestBoot(t *testing.T) {

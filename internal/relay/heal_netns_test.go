@@ -7,10 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
-
-	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -194,64 +190,5 @@ func TestRemove(t *testing.T) {
 		if err := w.relayer.Remove(); err != nil {
 			t.Errorf("once more: %v", err)
 		}
-	})
-}
-
-// ownTable makes our table another's, which nobody else may change, and which goes with its socket.
-func ownTable(t *testing.T, family string) *netlink.Conn {
-	t.Helper()
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	message := func(typ uint16, family byte, resource byte, flags netlink.HeaderFlags, attributes []byte) netlink.Message {
-		return netlink.Message{
-			Header: netlink.Header{Type: netlink.HeaderType(typ), Flags: netlink.Request | flags},
-			Data:   append([]byte{family, unix.NFNETLINK_V0, 0, resource}, attributes...),
-		}
-	}
-	const owner = 0x2 // NFT_TABLE_F_OWNER
-	table, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_TABLE_NAME, Data: []byte(tableName + "\x00")},
-		{Type: unix.NFTA_TABLE_FLAGS, Data: []byte{0, 0, 0, owner}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	number := map[string]byte{"ip": unix.NFPROTO_IPV4, "ip6": unix.NFPROTO_IPV6}[family]
-	_, err = c.SendMessages([]netlink.Message{
-		message(unix.NFNL_MSG_BATCH_BEGIN, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, 0, nil),
-		message(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE, number, 0, netlink.Create|netlink.Acknowledge, table),
-		message(unix.NFNL_MSG_BATCH_END, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, 0, nil),
-	})
-	if err == nil {
-		_, err = c.Receive()
-	}
-	if err != nil {
-		t.Skipf("no tables with owners here: %v", err)
-	}
-	return c
-}
-
-// A kernel that refuses is said once, holds nobody up for long, and is tried again.
-func TestRefused(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		other := ownTable(t, "ip")
-		w.relayer = New(Config{Log: testLog(t), Links: w.links, Timers: Timers{Timers: nft.Timers{RetryInterval: 50 * time.Millisecond}}})
-		w.run(w.relayer)
-		w.relayer.Set(w.desired())
-		s := w.relayer.State()
-		if s.Families[0].Failure == "" || s.Relays[0].InForce || s.Families[1].Failure != "" || !s.Relays[1].InForce {
-			t.Errorf("%+v", s)
-		}
-		if err := other.Close(); err != nil {
-			t.Fatal(err)
-		}
-		nstest.Until(t, patient, "the kernel takes the relays", func() bool {
-			s := w.relayer.State()
-			return s.Families[0].Failure == "" && s.Relays[0].InForce
-		})
 	})
 }
