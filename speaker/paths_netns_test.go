@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -20,65 +22,267 @@ log stderr all;
 router id 192.0.2.2;
 protocol device {}
 protocol bfd { interface "eth0" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }
-protocol bgp node4 { local 192.0.2.2 as 65001; neighbor 192.0.2.1 as 65000; bfd on; connect retry time 1; error wait time 1,1; ipv4 { import all; export none; }; }
-protocol bgp node6 { local 2001:db8::2 as 65000; neighbor 2001:db8::1 as 65000; direct; bfd on; error wait time 1,1; ipv6 { import all; export none; }; }
+protocol bgp node4 { local 192.0.2.2 as 65001; neighbor 192.0.2.1 as 65000; 
+  bfd on; connect retry time 1; error wait time 1,1; ipv4 { import all; export none; }; }
+protocol bgp node6 { local 2001:db8::2 as 65000; neighbor 2001:db8::1 as 65000; 
+  direct; bfd on; error wait time 1,1; ipv6 { import all; export none; }; }
 `
 
-// A router that freezes loses its sessions after the detection time of BFD, and not after a hold time of 90 s. They come
-// back after BFD did. Without a profile they do not wait for BFD.
+// frrFar is behind a router.
+const frrFar = `
+frr defaults traditional
+bfd
+ profile slow
+  receive-interval 500
+  transmit-interval 500
+  detect-multiplier 4
+router bgp 65001
+ bgp router-id 192.0.2.10
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ neighbor 192.0.2.1 remote-as 65000
+ neighbor 192.0.2.1 ttl-security hops 2
+ neighbor 192.0.2.1 bfd profile slow
+ neighbor 2001:db8:1::1 remote-as 65000
+ neighbor 2001:db8:1::1 ttl-security hops 2
+ neighbor 2001:db8:1::1 bfd profile slow
+ address-family ipv4 unicast
+  neighbor 192.0.2.1 activate
+ address-family ipv6 unicast
+  neighbor 2001:db8:1::1 activate
+`
+
+const birdFar = `
+log stderr all;
+router id 192.0.2.10;
+protocol device {}
+protocol static { ipv4; route 192.0.2.0/30 via 192.0.2.9; }
+protocol static { ipv6; route 2001:db8:1::/64 via 2001:db8:3::1; }
+protocol bfd { multihop { interval 500 ms; multiplier 4; }; }
+protocol bgp far4 { local 192.0.2.10 as 65001; neighbor 192.0.2.1 as 65000; 
+  multihop 2; ttl security on; bfd on; error wait time 1,1; ipv4 { import all; export none; }; }
+protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 65000; 
+  multihop 2; ttl security on; bfd on; error wait time 1,1; ipv6 { import all; export none; }; }
+`
+
+const frrRange = `
+frr defaults traditional
+bfd
+ profile fast
+  receive-interval 100
+  transmit-interval 100
+  detect-multiplier 3
+router bgp 65001
+ bgp router-id 192.0.2.2
+ no bgp ebgp-requires-policy
+ neighbor NODES peer-group
+ neighbor NODES remote-as external
+ neighbor NODES bfd profile fast
+ bgp listen range 192.0.2.0/24 peer-group NODES
+ neighbor NODES6 peer-group
+ neighbor NODES6 remote-as external
+ neighbor NODES6 bfd profile fast
+ bgp listen range 2001:db8::/64 peer-group NODES6
+ address-family ipv6 unicast
+  neighbor NODES6 activate
+`
+
+const frrPaths = `
+frr defaults traditional
+bfd
+ profile fast
+  receive-interval 500
+  transmit-interval 500
+  detect-multiplier 4
+router bgp 65001
+ bgp router-id 192.0.2.2
+ no bgp ebgp-requires-policy
+ neighbor 192.0.2.1 remote-as 65000
+ neighbor 192.0.2.1 bfd profile fast
+`
+
+// besideRouter returns the namespace of the addresses 192.0.2.2 and 2001:db8::2, on a link with this one.
+func besideRouter(t *testing.T) *nstest.NS {
+	t.Helper()
+	self, ns := nstest.Self(t), nstest.New(t)
+	nstest.Veth(t, self, "eth0", ns, "eth0")
+	self.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64")
+	ns.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64")
+	return ns
+}
+
+// behindRouter returns a namespace two hops away, that of the addresses 192.0.2.10 and 2001:db8:3::2.
+func behindRouter(t *testing.T) *nstest.NS {
+	t.Helper()
+	node, between, far := nstest.Self(t), nstest.New(t), nstest.New(t)
+	nstest.Veth(t, node, "eth0", between, "eth0")
+	nstest.Veth(t, between, "eth1", far, "eth0")
+	node.AddAddress("eth0", "192.0.2.1/30", "2001:db8:1::1/64")
+	between.AddAddress("eth0", "192.0.2.2/30", "2001:db8:1::2/64")
+	between.AddAddress("eth1", "192.0.2.9/30", "2001:db8:3::1/64")
+	far.AddAddress("eth0", "192.0.2.10/30", "2001:db8:3::2/64")
+	between.Sysctl("ipv4/ip_forward", "1")
+	between.Sysctl("ipv6/conf/all/forwarding", "1")
+	for n, by := range map[*nstest.NS][]string{node: {"192.0.2.2", "2001:db8:1::2"}, far: {"192.0.2.9", "2001:db8:3::1"}} {
+		n.Output("ip", "route", "add", "default", "via", by[0])
+		n.Output("ip", "-6", "route", "add", "default", "via", by[1])
+	}
+	return far
+}
+
+// bfdPeer is a router whose session falls by BFD within two seconds, and without it after 90.
+func bfdPeer(name, address string, as uint32) lb.Peer {
+	return lb.Peer{
+		Name: name, Address: netip.MustParseAddr(address), LocalASN: 65000, PeerASN: as, HoldTime: 90 * time.Second, ConnectTime: time.Second,
+		BFD: &lb.BFD{Transmit: 500 * time.Millisecond, Receive: 500 * time.Millisecond, Multiplier: 4, MinimumTTL: 254},
+	}
+}
+
+func (p *paths) want(peers ...lb.Peer) {
+	p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
+}
+
+// each waits until all sessions are such.
+func (p *paths) each(t *testing.T, what string, such func(bgp.Session) bool) {
+	t.Helper()
+	nstest.Until(t, 2*patience, what, func() bool {
+		all := p.bgp.Sessions()
+		return len(all) > 0 && !slices.ContainsFunc(all, func(s bgp.Session) bool { return !such(s) })
+	})
+}
+
+func bothUp(s bgp.Session) bool { return s.State == bgp.Established && s.BFD == "up" }
+
+// testFreezes has the sessions of peers come up, fall by BFD when their router freezes, and come back.
+func testFreezes(t *testing.T, start func() *nstest.Router, peers ...lb.Peer) *paths {
+	t.Helper()
+	p := startPaths(t)
+	p.want(peers...)
+	p.each(t, "all wait for BFD", func(s bgp.Session) bool {
+		return strings.HasPrefix(s.LastError, "BFD has not come up: the router does not answer")
+	})
+	router := start()
+	p.each(t, "all sessions are up", bothUp)
+	router.Signal(syscall.SIGSTOP)
+	p.each(t, "all fall by BFD", func(s bgp.Session) bool { return strings.HasPrefix(s.LastError, "BFD: ") })
+	router.Signal(syscall.SIGCONT)
+	p.each(t, "all are up again", bothUp)
+	return p
+}
+
+// A router on the link; without a profile its sessions do not wait for BFD.
 func TestPathsWithBIRD(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		nstest.Veth(t, self, "eth0", ns, "eth0")
-		self.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64")
-		ns.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64")
-		p := startPaths(t)
-		peers := []lb.Peer{
-			{Name: "v4", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 65000, PeerASN: 65001},
-			{Name: "v6", Address: netip.MustParseAddr("2001:db8::2"), LocalASN: 65000, PeerASN: 65000},
-		}
-		for i := range peers {
-			peers[i].HoldTime, peers[i].ConnectTime = 90*time.Second, time.Second
-			peers[i].BFD = &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254}
-		}
-		p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
-		nstest.Until(t, 30*time.Second, "both wait for BFD", func() bool {
-			const waits = "BFD has not come up: the router does not answer"
-			return p.session("v4").LastError == waits && p.session("v6").LastError == waits
-		})
-		router := nstest.StartBIRD(t, ns, birdConfig)
-		up := func() bool {
-			return p.session("v4").State == bgp.Established && p.session("v6").State == bgp.Established &&
-				p.session("v4").BFD == "up" && p.session("v6").BFD == "up"
-		}
-		nstest.Until(t, 30*time.Second, "both sessions are up", up)
-
-		began := time.Now()
-		router.Signal(syscall.SIGSTOP)
-		nstest.Until(t, 30*time.Second, "both sessions ended", func() bool {
-			return p.session("v4").State != bgp.Established && p.session("v6").State != bgp.Established
-		})
-		took := time.Since(began)
-		t.Logf("both sessions ended %v after the router froze", took)
-		if took > 5*time.Second {
-			t.Errorf("the sessions ended after %v", took)
-		}
-		if why := p.session("v4").LastError; why != "BFD: detection time expired" {
-			t.Errorf("the session is down because of %q", why)
-		}
-		router.Signal(syscall.SIGCONT)
-		nstest.Until(t, 60*time.Second, "both sessions are up again", up)
-
-		peers = slices.Clone(peers)
-		for i := range peers {
-			peers[i].BFD = nil
-		}
-		p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
+		ns := besideRouter(t)
+		peers := []lb.Peer{bfdPeer("v4", "192.0.2.2", 65001), bfdPeer("v6", "2001:db8::2", 65000)}
+		p := testFreezes(t, func() *nstest.Router { return nstest.StartBIRD(t, ns, birdConfig).Router }, peers...)
+		peers[0].BFD, peers[1].BFD = nil, nil
+		p.want(peers...)
 		// BIRD 2.0 takes AdminDown for a failure, and ends the session itself.
-		nstest.Until(t, 60*time.Second, "BFD has ended, and BGP does without", func() bool {
-			s := p.session("v4")
-			return s.BFD == "" && s.State == bgp.Established
+		p.each(t, "BFD has ended, and BGP does without", func(s bgp.Session) bool { return s.BFD == "" && s.State == bgp.Established })
+	})
+}
+
+// farPeers are a router two hops away, with TTL security.
+func farPeers(minimumTTL uint8) []lb.Peer {
+	peers := []lb.Peer{bfdPeer("far4", "192.0.2.10", 65001), bfdPeer("far6", "2001:db8:3::2", 65001)}
+	for i := range peers {
+		peers[i].MinTTL, peers[i].BFD.MinimumTTL = 254, minimumTTL
+	}
+	return peers
+}
+
+// With TTL security of two hops BFD runs across a router, too. FRR sends its packets with TTL 255.
+func TestTTLSecurityWithFRR(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		far := behindRouter(t)
+		testFreezes(t, func() *nstest.Router { return startFRR(t, far, frrFar).Router }, farPeers(254)...)
+	})
+}
+
+// BIRD sends them with TTL 64, which the profile must allow.
+func TestTTLSecurityWithBIRD(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		far := behindRouter(t)
+		testFreezes(t, func() *nstest.Router { return nstest.StartBIRD(t, far, birdFar).Router }, farPeers(63)...)
+	})
+}
+
+// FRR that takes its neighbors from a range begins BFD only when BGP is up, and does not wait for this node, which waits for
+// BFD, for ever: not when it starts, and not when it is back after it died.
+func TestPathsFromRange(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		ns, p := besideRouter(t), startPaths(t)
+		p.want(bfdPeer("v4", "192.0.2.2", 65001), bfdPeer("v6", "2001:db8::2", 65001))
+		router := startFRR(t, ns, frrRange)
+		p.each(t, "both sessions are up", bothUp)
+		router.Kill()
+		p.each(t, "both end", func(s bgp.Session) bool { return s.State != bgp.Established })
+		router.Start()
+		p.each(t, "both are up again", bothUp)
+	})
+}
+
+// FRR that switches BFD off says so in one packet, and falls silent. Neither that, nor BFD that comes back, ends the session of
+// BGP (RFC 5882 section 4.2), whatever else is reported meanwhile. A failure after that does.
+func TestPathsSwitchedOff(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		ns, p := besideRouter(t), startPaths(t)
+		router := bfdPeer("r", "192.0.2.2", 65001)
+		p.want(router)
+		frr := startFRR(t, ns, frrPaths)
+		status := func() bfd.Status {
+			for _, s := range p.bfd.Statuses() {
+				if s.Name == "r" {
+					return s
+				}
+			}
+			return bfd.Status{}
+		}
+		bfdIs := func(what, state string) {
+			t.Helper()
+			nstest.Until(t, patience, what, func() bool { s := p.session("r"); return s.State == bgp.Established && s.BFD == state })
+		}
+		// FRR makes another session of BFD when BGP is up.
+		nstest.Until(t, patience, "BFD has been up for a while", func() bool { s := status(); return s.State == bfd.Up && s.Since > 2*time.Second })
+		bfdIs("BGP and BFD are up", "up")
+		since, failures := p.session("r").Since, status().Failures
+		const peer = "peer 192.0.2.1 local-address 192.0.2.2 interface eth0"
+
+		frr.Configure("bfd", peer, "shutdown")
+		bfdIs("the router switched BFD off", "admin-down")
+		frr.Configure("bfd", peer, "no shutdown")
+		bfdIs("BFD is up again", "up")
+
+		frr.Configure("bfd", peer, "shutdown")
+		bfdIs("the router switched BFD off again", "admin-down")
+		other := router
+		other.Name, other.Address = "other", netip.MustParseAddr("192.0.2.3")
+		nstest.Until(t, patience, "a change of another session has it reported that the router is silent", func() bool {
+			both := bfdPeers([]lb.Peer{router, other}, readLinks(t), nil, link.Direct)
+			p.bfd.Set(both)
+			p.bfd.Set(both[:1])
+			return status().Remote == bfd.Down
 		})
+		if s := status(); s.Since >= pathWait {
+			t.Fatalf("it took too long for this test: %+v", s)
+		}
+		frr.Configure("bfd", peer, "no shutdown")
+		bfdIs("BFD is up once more", "up")
+		if now := p.session("r").Since; !now.Equal(since) {
+			t.Errorf("the session of BGP ended: up since %v, before since %v", now, since)
+		}
+		if s := status(); s.Failures != failures {
+			t.Errorf("%+v, failures before: %d", s, failures)
+		}
+
+		ns.SetDown("eth0")
+		nstest.Until(t, patience, "a failure ends the session", func() bool { return p.session("r").LastError == "BFD: detection time expired" })
 	})
 }
 

@@ -115,7 +115,10 @@ func (k *Cluster) PeersOf(node string) map[string]bool {
 	return out
 }
 
-// ReadyWithoutSessions reports whether a node has the annotation of that name.
+// AnnotationReadyWithoutSessions makes the speaker of a Node ready.
+const AnnotationReadyWithoutSessions = v1beta1.AnnotationReadyWithoutSessions
+
+// ReadyWithoutSessions reports whether a node has that annotation.
 func (k *Cluster) ReadyWithoutSessions(node string) bool {
 	return k.nodeOf(node).Annotations[v1beta1.AnnotationReadyWithoutSessions] == "true"
 }

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"github.com/holdfast-lb/holdfast/internal/plan"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 	"k8s.io/client-go/rest"
 )
@@ -134,4 +136,107 @@ func TestRelayedEnds(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// readLinks returns the links of this namespace as the speaker sees them.
+func readLinks(t *testing.T) []lb.Interface {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	m := link.New(slog.New(slog.DiscardHandler), func() {})
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	nstest.Until(t, 10*time.Second, "the links", m.Synced)
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return m.Links()
+}
+
+// TestUnknownLinks: a Service that admits nobody but the cluster's own traffic stays closed to what comes by a link that
+// appeared while no speaker ran, unless the link has a name that only pods' links have.
+func TestUnknownLinks(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		node.SetUp("lo")
+		node.Sysctl("ipv4/ip_forward", "1")
+		node.Sysctl("ipv6/conf/all/forwarding", "1")
+		vip4, vip6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8:f::10")
+		node.AddAddress("lo", "10.96.0.7/32", "fd01::7/128")
+		listener, err := net.Listen("tcp", ":80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		// join puts a host behind a new link of the node.
+		join := func(name, v4, v6 string) *nstest.NS {
+			far := nstest.New(t)
+			nstest.Veth(t, node, name, far, "eth0")
+			node.Sysctl("ipv4/conf/"+name+"/rp_filter", "0")
+			near4, near6 := netip.MustParseAddr(v4), netip.MustParseAddr(v6)
+			if name == "eth0" || name == "wg1" {
+				node.AddAddress(name, v4+"/24", v6+"/64")
+			} else {
+				node.AddAddress(name, v4+"/32", v6+"/128")
+				node.Output("ip", "route", "add", near4.Next().String(), "dev", name)
+				node.Output("ip", "-6", "route", "add", near6.Next().String(), "dev", name)
+			}
+			far.AddAddress("eth0", near4.Next().String()+"/24", near6.Next().String()+"/64")
+			far.Output("ip", "route", "add", "default", "via", v4)
+			far.Output("ip", "-6", "route", "add", "default", "via", v6)
+			return far
+		}
+		uplink := join("eth0", "198.51.100.1", "2001:db8:c::1")
+		node.Output("ip", "route", "add", "default", "via", "198.51.100.2")
+		node.Output("ip", "-6", "route", "add", "default", "via", "2001:db8:c::2")
+		pod := join("veth12", "10.244.1.1", "fd00:1::1")
+
+		var p plan.Plan
+		for vip, cluster := range map[netip.Addr]string{vip4: "10.96.0.7", vip6: "fd01::7"} {
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: vip, Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true},
+				ClusterIP: netip.MustParseAddr(cluster)})
+		}
+		us := lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:c::1")}}
+		g := newTestGuard(false)
+		if err := g.set(p, nil, us, readLinks(t)); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = g.table.Remove() }()
+		stranger := join("wg1", "10.99.0.1", "fd99::1")
+		calico := join("cali34", "10.244.2.1", "fd00:2::1")
+		later := join("veth56", "10.244.3.1", "fd00:3::1")
+		expect := func(what string, from *nstest.NS, want bool) {
+			t.Helper()
+			for _, vip := range []netip.Addr{vip4, vip6} {
+				if got := reaches(from, vip); got != want {
+					t.Errorf("%s reaches %s: %v, want %v", what, vip, got, want)
+				}
+			}
+		}
+		expect("a pod", pod, true)
+		expect("a host beyond the uplink", uplink, false)
+		expect("a host beyond a new tunnel", stranger, false)
+		expect("a pod behind a link that has the name of a pod's", calico, true)
+		expect("a pod behind a new link", later, false)
+		if err := g.set(p, nil, us, readLinks(t)); err != nil {
+			t.Fatal(err)
+		}
+		expect("a pod, once its link is known", later, true)
+		expect("a host beyond a known tunnel", stranger, false)
+	})
+}
+
+// reaches reports whether a host connects. One that is let in does so at once; the silence of the others has to last.
+func reaches(from *nstest.NS, vip netip.Addr) bool {
+	for _, wait := range []time.Duration{200 * time.Millisecond, 800 * time.Millisecond} {
+		var c net.Conn
+		var err error
+		from.Do(func() { c, err = net.DialTimeout("tcp", netip.AddrPortFrom(vip, 80).String(), wait) })
+		if err == nil {
+			c.Close()
+			return true
+		}
+	}
+	return false
 }
