@@ -46,15 +46,9 @@ func fromInside() nft.Rule {
 
 // isTracked matches what conntrack is to see. What the node only hands on to another
 // owner of the address is none of its own.
-func isTracked() nft.Rule { return untracked(expr.CmpOpEq) }
+func isTracked() nft.Rule { return nft.StateIn(spare, expr.CmpOpEq, expr.CtStateBitUNTRACKED) }
 
-func isUntracked() nft.Rule { return untracked(expr.CmpOpNeq) }
-
-func untracked(op expr.CmpOp) nft.Rule {
-	return nft.Expr(&expr.Ct{Key: expr.CtKeySTATE, Register: spare},
-		nft.Mask(spare, nft.Native(expr.CtStateBitUNTRACKED)),
-		&expr.Cmp{Op: op, Register: spare, Data: nft.Native(0)})
-}
+func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNTRACKED) }
 
 // toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
 // Who is not on the way to such a frontend is let go by the first look.

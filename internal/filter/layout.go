@@ -74,10 +74,7 @@ type layout struct {
 // table returns the table of this layout. The rules that profiles get are in its signature too.
 func (l layout) table() *nft.Layout {
 	var later []nft.Chain
-	for _, ipv6 := range []bool{false, true} {
-		p := profile{ipv6: ipv6, restricted: true, limit: 1, rate: 1}
-		p.allow.add(1)
-		p.deny.add(1)
+	for _, p := range sampleProfiles() {
 		for _, name := range p.chainNames() {
 			later = append(later, p.chain(name))
 		}

@@ -5,12 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -43,37 +46,25 @@ func (t *Table) readLog(ctx context.Context) error {
 // logRetry is the time after which a socket that failed, or was refused, is opened again.
 const logRetry = 30 * time.Second
 
-// logPacket logs one drop.
+// logPacket logs one drop, with the Service of its frontend.
 func (t *Table) logPacket(l logged) {
 	h, ok := parseHeader(l.payload)
 	if !ok {
 		return
 	}
-	service, protocol := t.serviceOf(h)
-	t.log.Info("packet refused", "service", service, "reason", strings.TrimSpace(l.prefix),
-		"source", h.from, "address", h.to, "protocol", protocol, "port", h.port)
-}
-
-// serviceOf returns the Service of a packet's frontend, and the name of its protocol.
-func (t *Table) serviceOf(h header) (lb.Key, string) {
 	t.owned.Lock()
 	img := t.owned.Actual()
 	t.owned.Unlock()
-	var name string
-	for _, p := range []string{"TCP", "UDP", "SCTP"} {
-		if n, _ := nft.ProtocolNumber(p); n == h.protocol {
-			name = p
+	var service lb.Key
+	protocol := nft.ProtocolName(h.protocol)
+	if img != nil {
+		at := frontend{Frontend: lb.Frontend{Address: h.to, Protocol: protocol, Port: h.port}}
+		if i, ok := slices.BinarySearchFunc(img.frontends, at, func(a, b frontend) int { return a.compare(&b) }); ok {
+			service = img.frontends[i].Service
 		}
 	}
-	if img == nil {
-		return lb.Key{}, name
-	}
-	at := frontend{Frontend: lb.Frontend{Address: h.to, Protocol: name, Port: h.port}}
-	i, ok := slices.BinarySearchFunc(img.frontends, at, func(a, b frontend) int { return a.compare(&b) })
-	if !ok {
-		return lb.Key{}, name
-	}
-	return img.frontends[i].Service, name
+	t.log.Info("packet refused", "service", service, "reason", strings.TrimSpace(l.prefix),
+		"source", h.from, "address", h.to, "protocol", protocol, "port", h.port)
 }
 
 // Of linux/netfilter/nfnetlink_log.h.
@@ -145,25 +136,18 @@ type header struct {
 
 // parseHeader reads IPv4 (RFC 791) or IPv6 (RFC 8200), without extension headers, and the destination port.
 func parseHeader(packet []byte) (h header, ok bool) {
-	const v4Size, v6Size, portEnd = 20, 40, 4
-	var transport []byte
-	switch {
-	case len(packet) >= v4Size && packet[0]>>4 == 4:
-		size := int(packet[0]&0xf) * 4
-		if size < v4Size || len(packet) < size {
-			return h, false
-		}
-		h.protocol, transport = packet[9], packet[size:]
-		h.from, h.to = netip.AddrFrom4([4]byte(packet[12:])), netip.AddrFrom4([4]byte(packet[16:]))
-	case len(packet) >= v6Size && packet[0]>>4 == 6:
-		h.protocol, transport = packet[6], packet[v6Size:]
-		h.from, h.to = netip.AddrFrom16([16]byte(packet[8:])), netip.AddrFrom16([16]byte(packet[24:]))
-	default:
+	var from, to net.IP
+	if six, err := ipv6.ParseHeader(packet); err == nil && six.Version == ipv6.Version {
+		from, to, h.protocol, packet = six.Src, six.Dst, byte(six.NextHeader), packet[ipv6.HeaderLen:]
+	} else if four, err := ipv4.ParseHeader(packet); err == nil && four.Version == ipv4.Version && four.Len <= len(packet) {
+		from, to, h.protocol, packet = four.Src.To4(), four.Dst.To4(), byte(four.Protocol), packet[four.Len:]
+	}
+	const portEnd = 4
+	if len(from) == 0 || len(packet) < portEnd {
 		return h, false
 	}
-	if len(transport) < portEnd {
-		return h, false
-	}
-	h.port = binary.BigEndian.Uint16(transport[2:])
+	h.from, _ = netip.AddrFromSlice(from)
+	h.to, _ = netip.AddrFromSlice(to)
+	h.port = binary.BigEndian.Uint16(packet[2:])
 	return h, true
 }

@@ -40,11 +40,7 @@ func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
 func (y *packetTotals) read(img *image) error {
-	owners := make(map[string]lb.Key, len(img.frontends))
-	for i := range img.frontends {
-		owners[img.frontends[i].key()] = img.frontends[i].Service
-	}
-	y.forget(owners)
+	owners := y.name(img.frontends)
 	last := make(map[nft.SetElement]uint64, len(y.last))
 	for _, f := range families() {
 		seen, dropped := f.counting()
@@ -65,7 +61,7 @@ func (y *packetTotals) read(img *image) error {
 					before = 0
 				}
 				if n := e.Packets - before; n > 0 {
-					y.totals[series{y.name(owners[key]), why}] += n
+					y.totals[series{owners[key], why}] += n
 				}
 			}
 		}
@@ -74,32 +70,33 @@ func (y *packetTotals) read(img *image) error {
 	return nil
 }
 
-// forget frees the names of Services that have no frontend any more, with their totals.
-func (y *packetTotals) forget(owners map[string]lb.Key) {
+// name returns the Services of frontends by key, no Service for those beyond maxServices: who has a series keeps it. It frees the
+// series of Services that have no frontend any more.
+func (y *packetTotals) name(frontends []frontend) map[string]lb.Key {
 	if y.totals == nil {
 		y.totals, y.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
 	}
 	named := make(map[lb.Key]bool)
-	for _, k := range owners {
-		if y.named[k] {
+	for i := range frontends {
+		if k := frontends[i].Service; y.named[k] {
 			named[k] = true
+		}
+	}
+	owners := make(map[string]lb.Key, len(frontends))
+	for i := range frontends {
+		k := frontends[i].Service
+		if len(named) < maxServices {
+			named[k] = true
+		}
+		if named[k] {
+			owners[frontends[i].key()] = k
 		}
 	}
 	y.named = named
 	gone := func(k lb.Key) bool { return k != lb.Key{} && !named[k] }
 	maps.DeleteFunc(y.totals, func(s series, _ uint64) bool { return gone(s.service) })
 	maps.DeleteFunc(y.accepted, func(k lb.Key, _ uint64) bool { return gone(k) })
-}
-
-// name returns the Service, or none where too many have a name already.
-func (y *packetTotals) name(k lb.Key) lb.Key {
-	if !y.named[k] {
-		if len(y.named) >= maxServices {
-			return lb.Key{}
-		}
-		y.named[k] = true
-	}
-	return k
+	return owners
 }
 
 // splitReason splits the key of a drop into that of the frontend and the reason.

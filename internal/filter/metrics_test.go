@@ -9,41 +9,31 @@ import (
 
 // TestNames: the number of Services that exist is bounded for names in the metrics, and not how many ever existed.
 func TestNames(t *testing.T) {
-	const churn, atOnce = 5000, 10
+	const churn, atOnce = 2000, 10
 	var y packetTotals
-	key := func(i int) lb.Key { return lb.Key{Namespace: "ns", Name: fmt.Sprint("s", i)} }
+	frontends := func(from, n int) (out []frontend) {
+		for i := range n {
+			fe := tcp("2001:db8::")
+			fe.Port, fe.Service = uint16(i+1), lb.Key{Namespace: "ns", Name: fmt.Sprint("s", from+i)}
+			out = append(out, frontend{Frontend: fe})
+		}
+		return out
+	}
 	for i := range churn {
-		owners := map[string]lb.Key{}
-		for j := range atOnce {
-			owners[fmt.Sprint(j)] = key(i + j)
-		}
-		y.forget(owners)
+		owners := y.name(frontends(i, atOnce))
 		for _, k := range owners {
-			y.totals[series{y.name(k), 0}]++
+			y.totals[series{k, 0}]++
 		}
-		if got := y.name(key(i)); got != key(i) {
-			t.Fatalf("Service %d of %d has no name", i, churn)
+		if len(owners) != atOnce {
+			t.Fatalf("at Service %d %d have a name, want %d", i, len(owners), atOnce)
 		}
 	}
-	dropped, accepted := y.snapshot()
-	if len(dropped) != 0 || len(accepted) != atOnce || len(y.totals) != atOnce {
+	if dropped, accepted := y.snapshot(); len(dropped) != 0 || len(accepted) != atOnce || len(y.totals) != atOnce {
 		t.Errorf("%d Services have series, want %d", len(accepted), atOnce)
 	}
-	if accepted[key(churn+atOnce-2)] != 1 || accepted[key(churn-1)] != atOnce {
-		t.Errorf("accepted: %v", accepted)
-	}
-	many := map[string]lb.Key{}
-	for i := range maxServices + 10 {
-		many[fmt.Sprint(i)] = key(i)
-	}
-	y.forget(many)
-	named := 0
-	for _, k := range many {
-		if y.name(k) == k {
-			named++
-		}
-	}
-	if named != maxServices {
-		t.Errorf("%d of %d Services have a name, want %d", named, len(many), maxServices)
+	y.name(frontends(0, maxServices))
+	owners := y.name(frontends(-5, maxServices+10))
+	if kept := frontends(0, 1)[0].Service; len(owners) != maxServices || !y.named[kept] {
+		t.Errorf("%d Services have a name, want %d; %s kept it: %v", len(owners), maxServices, kept, y.named[kept])
 	}
 }

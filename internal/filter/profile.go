@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -54,6 +53,16 @@ func (p profile) rules() (n int) {
 	return n
 }
 
+// sampleProfiles returns a profile of each family that has every kind of rule.
+func sampleProfiles() []profile {
+	var one lengths
+	one.add(1)
+	p := profile{restricted: true, allow: one, deny: one, limit: 1, rate: 1}
+	six := p
+	six.ipv6 = true
+	return []profile{p, six}
+}
+
 // even returns the profile that stands for both parities.
 func (p profile) even() profile {
 	p.odd = false
@@ -93,46 +102,21 @@ func (p profile) afterRanges() string {
 	case p.refuse:
 		return f.named(refuseChain)
 	case p.limited():
-		return f.named("limits" + numbered("-connections", p.limit) + numbered("-rate", p.rate) + "-v")
+		return f.named(fmt.Sprintf("limits-connections-%d-rate-%d-v", p.limit, p.rate))
 	}
 	return nft.Accepted
 }
 
-func numbered(what string, n int) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprint(what, "-", n)
-}
-
-// longestName leaves room below NFT_NAME_MAXLEN (256), and lists readable.
-const longestName = 80
-
 // rangesChain names the chain that checks the source; nft.Accepted without ranges. The same profile has the
 // same name in every process.
 func (p profile) rangesChain() string {
-	none := lengths{}
-	if !p.restricted && p.deny == none {
+	if !p.restricted && p.deny == (lengths{}) {
 		return nft.Accepted
 	}
-	name := "ranges"
-	if p.deny != none {
-		name += dashed("-deny", p.deny)
-	}
-	if p.restricted {
-		name += dashed("-allow", p.allow)
-	}
-	if next := p.afterRanges(); next != nft.Accepted {
-		name += "-then-" + next
-	}
+	hash := sha256.Sum256(fmt.Appendf(nil, "%+v", p.even()))
+	name := fmt.Sprintf("ranges-%x", hash[:12])
 	if p.odd {
 		name += oddSuffix
-	}
-	if len(name) > longestName {
-		name = fmt.Sprintf("ranges-%x", sha256.Sum256([]byte(name)))[:longestName/2]
-		if p.odd {
-			name += oddSuffix
-		}
 	}
 	return p.family().named(name + "-v")
 }
@@ -146,15 +130,6 @@ func (p profile) listsIn(base string) string {
 		base += oddSuffix
 	}
 	return p.family().named(base)
-}
-
-func dashed(what string, l lengths) string {
-	var s strings.Builder
-	s.WriteString(what)
-	for _, bits := range l.list() {
-		fmt.Fprintf(&s, "-%d", bits)
-	}
-	return s.String()
 }
 
 // chainNames returns the chains of the profile, each after its jump targets: limits before ranges.

@@ -24,13 +24,10 @@ func Try(e Extras) (part string, err error) { return e.sample().Try() }
 func (e Extras) sample() *nft.Layout {
 	l := *layout{internal: e.Internal, log: e.Log}.table()
 	l.Sets, l.Chains = slices.Clone(l.Sets), slices.Clone(l.Chains)
-	for _, ipv6 := range []bool{false, true} {
-		p := profile{ipv6: ipv6, restricted: true, rate: 1}
-		if e.Limits {
-			p.limit = 1
+	for _, p := range sampleProfiles() {
+		if !e.Limits {
+			p.limit = 0
 		}
-		p.allow.add(1)
-		p.deny.add(1)
 		for _, name := range p.chainNames() {
 			l.Sets = append(l.Sets, p.setsOf(name)...)
 			l.Chains = append(l.Chains, p.chain(name))

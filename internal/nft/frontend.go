@@ -45,8 +45,21 @@ func PortValue(port uint16) string {
 	return string(append(binary.BigEndian.AppendUint16(nil, port), 0, 0))
 }
 
+// protocols are the protocols of frontends, with their numbers in the IP header.
+var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
+
 // ProtocolNumber is the protocol number in the IP header.
 func ProtocolNumber(name string) (n byte, ok bool) {
-	n, ok = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}[name]
+	n, ok = protocols[name]
 	return n, ok
+}
+
+// ProtocolName is the name of a protocol number, empty if a frontend cannot have it.
+func ProtocolName(number byte) string {
+	for name, n := range protocols {
+		if n == number {
+			return name
+		}
+	}
+	return ""
 }
