@@ -69,102 +69,72 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// BGP that goes first is not held while BFD comes up, and depends on it from then on.
+// BGP that goes first is not held while BFD comes up, and depends on it from then on. A process of BFD that never reports holds BGP no
+// longer than a router that never answers.
 func TestReleased(t *testing.T) {
-	wanted := []bfd.Peer{{Name: "a"}}
-	var waits map[string]waiting
-	for i, step := range []struct {
-		status      bfd.Status
-		established bool
-		held        bool
-	}{
-		{bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: time.Second}, false, true},
-		{bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: pathWait}, false, false},
-		{bfd.Status{State: bfd.Init, Remote: bfd.Down}, false, false},
-		{bfd.Status{State: bfd.Init, Remote: bfd.Down}, true, false},
-		{bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, true, false},
-		{bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Failures: 1, Diagnostic: bfd.Expired}, true, true},
-	} {
-		statuses := map[string]bfd.Status{"a": step.status}
-		waits = waitsOf(waits, wanted, statuses, time.Now())
-		got := pathsOf(wanted, statuses, map[string]bool{"a": step.established}, waits)
-		if held := got["a"].Hold != bgp.Free; held != step.held {
-			t.Errorf("step %d: held %v, want %v", i, held, step.held)
-		}
-	}
-}
-
-// A process of BFD that never reports holds BGP no longer than a router that never answers.
-func TestBFDNeverStarts(t *testing.T) {
 	wanted, now := []bfd.Peer{{Name: "a"}}, time.Now()
-	waits := waitsOf(nil, wanted, nil, now)
-	if path := pathsOf(wanted, nil, nil, waits)["a"]; path.Hold != bgp.PathUnknown {
-		t.Errorf("at first %+v", path)
+	silent := bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: time.Second}
+	longSilent, comes := bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: pathWait}, bfd.Status{State: bfd.Init, Remote: bfd.Down}
+	up, failed := bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}
+	type step struct {
+		after       time.Duration
+		status      *bfd.Status
+		established bool
+		want        bgp.Hold
 	}
-	waits = waitsOf(waits, wanted, nil, now.Add(pathWait))
-	if path := pathsOf(wanted, nil, nil, waits)["a"]; path.Hold != bgp.Free {
-		t.Errorf("after %v %+v", pathWait, path)
+	for name, steps := range map[string][]step{
+		"silent": {{0, &silent, false, bgp.PathDown}, {0, &longSilent, false, bgp.Free}, {0, &comes, false, bgp.Free}, {0, &comes, true, bgp.Free},
+			{0, &up, true, bgp.Free}, {0, &failed, true, bgp.PathDown}},
+		"never reports": {{0, nil, false, bgp.PathUnknown}, {pathWait, nil, false, bgp.Free}},
+	} {
+		var waits map[string]waiting
+		for i, step := range steps {
+			statuses := map[string]bfd.Status{}
+			if step.status != nil {
+				statuses["a"] = *step.status
+			}
+			waits = waitsOf(waits, wanted, statuses, now.Add(step.after))
+			if got := pathsOf(wanted, statuses, map[string]bool{"a": step.established}, waits)["a"].Hold; got != step.want {
+				t.Errorf("%s, step %d: hold %v, want %v", name, i, got, step.want)
+			}
+		}
 	}
 }
 
 // The kernel knows no way.
 func nowhere(netip.Addr, netip.Addr) int { return 0 }
 
-// A session is one across routers with ebgpMultiHop, and within an AS if the router is on no link of the node.
+// A session is one across routers with ebgpMultiHop, and within an AS if the router is on no link of the node. TTL security of more than
+// one hop makes the session of a router of another AS one, too, and so many hops may be between; the profile may allow more.
 func TestBFDPeers(t *testing.T) {
 	links := []lb.Interface{{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}
 	outside := []int{1, 2}
-	for address, want := range map[string][3]bool{
-		// eBGP, eBGP with ebgpMultiHop, iBGP
-		"192.0.2.9":     {false, true, false},
-		"198.51.100.9":  {false, true, true},
-		"2001:db8::9":   {false, true, false},
-		"2001:db8:1::9": {false, true, true},
-	} {
-		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(address), LocalASN: 1, PeerASN: 2, BFD: &lb.BFD{}}
-		multi, inside := peer, peer
-		multi.MultiHop, inside.PeerASN = true, 1
-		got := bfdPeers([]lb.Peer{peer, multi, inside, {Name: "without"}}, links, outside, nowhere)
-		if len(got) != 3 || [3]bool{got[0].MultiHop, got[1].MultiHop, got[2].MultiHop} != want {
-			t.Errorf("%s: %+v, want %v", address, got, want)
-		}
-		for _, p := range got {
-			if near := link.Toward(links, p.Address, 0); p.MultiHop && !slices.Equal(p.Links, outside) || !p.MultiHop && !slices.Equal(p.Links, near) {
-				t.Errorf("%s: %+v", address, p)
-			}
-		}
-	}
-}
-
-// TTL security of more than one hop makes the session of a router of another AS one across routers, and so many hops may be
-// between. The profile may allow more.
-func TestBFDPeersTTLSecurity(t *testing.T) {
-	links := []lb.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}
-	type session struct {
-		multiHop   bool
-		minimumTTL uint8
-	}
+	const near4, far4, near6, far6 = "192.0.2.9", "198.51.100.9", "2001:db8::9", "2001:db8:1::9"
 	for _, tt := range []struct {
 		address           string
 		peerASN           uint32
+		ebgpMultiHop      bool
 		minTTL, ofProfile uint8
-		want              session
+		multiHop          bool
+		minimumTTL        uint8
 	}{
-		{"192.0.2.9", 2, 0, 254, session{false, 254}},
-		{"192.0.2.9", 2, 255, 254, session{false, 254}},
-		{"192.0.2.9", 2, 254, 254, session{true, 254}},
-		{"198.51.100.9", 2, 254, 254, session{true, 254}},
-		{"198.51.100.9", 2, 250, 254, session{true, 250}},
-		{"198.51.100.9", 2, 254, 63, session{true, 63}},
-		{"198.51.100.9", 0, 254, 254, session{true, 254}},
-		{"192.0.2.9", 1, 254, 254, session{false, 254}},
-		{"198.51.100.9", 1, 250, 254, session{true, 250}},
+		{near4, 2, false, 0, 254, false, 254}, {near4, 2, true, 0, 254, true, 254}, {near4, 1, false, 0, 254, false, 254},
+		{far4, 2, false, 0, 254, false, 254}, {far4, 2, true, 0, 254, true, 254}, {far4, 1, false, 0, 254, true, 254},
+		{near6, 2, false, 0, 254, false, 254}, {near6, 2, true, 0, 254, true, 254}, {near6, 1, false, 0, 254, false, 254},
+		{far6, 2, false, 0, 254, false, 254}, {far6, 2, true, 0, 254, true, 254}, {far6, 1, false, 0, 254, true, 254},
+		{near4, 2, false, 255, 254, false, 254}, {near4, 2, false, 254, 254, true, 254}, {far4, 2, false, 254, 254, true, 254},
+		{far4, 2, false, 250, 254, true, 250}, {far4, 2, false, 254, 63, true, 63}, {far4, 0, false, 254, 254, true, 254},
+		{near4, 1, false, 254, 254, false, 254}, {far4, 1, false, 250, 254, true, 250},
 	} {
-		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(tt.address), LocalASN: 1, PeerASN: tt.peerASN, MinTTL: tt.minTTL,
+		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(tt.address), LocalASN: 1, PeerASN: tt.peerASN, MultiHop: tt.ebgpMultiHop, MinTTL: tt.minTTL,
 			BFD: &lb.BFD{MinimumTTL: tt.ofProfile}}
-		got := bfdPeers([]lb.Peer{peer}, links, nil, nowhere)[0]
-		if (session{got.MultiHop, got.MinimumTTL}) != tt.want {
-			t.Errorf("%+v: multihop %v, minimum TTL %d", tt, got.MultiHop, got.MinimumTTL)
+		all := bfdPeers([]lb.Peer{peer, {Name: "without"}}, links, outside, nowhere)
+		by := outside
+		if !tt.multiHop {
+			by = link.Toward(links, peer.Address, 0)
+		}
+		if got := all[0]; len(all) != 1 || got.MultiHop != tt.multiHop || got.MinimumTTL != tt.minimumTTL || !slices.Equal(got.Links, by) {
+			t.Errorf("%+v: %+v", tt, got)
 		}
 		peer.Address, peer.Interface = netip.MustParseAddr("fe80::9%eth0"), "eth0"
 		if bfdPeers([]lb.Peer{peer}, links, nil, nowhere)[0].MultiHop {

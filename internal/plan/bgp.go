@@ -76,7 +76,7 @@ func (p *planner) describe(s *lb.Service, out Outcome, left map[string]bool) Out
 	return out
 }
 
-// withSession returns those of the nodes that have a BGP session for an address of the Service, all if none has one: the message
+// withSession returns the nodes among these that have a BGP session for an address of the Service, all if none has one: the message
 // names them, and one of them writes it. The others still plan the routes, which routers get as soon as there is a session.
 func (p *planner) withSession(s *lb.Service, nodes []string) []string {
 	out := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool {
@@ -110,7 +110,7 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay, leav
 			continue
 		}
 		stay = append(stay, name)
-		// Nobody leaves anything to a node whose own sessions end soon, or are down.
+		// No node leaves anything to a node whose own sessions end soon, or are down.
 		taken = taken || !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.sessionless(name, a)
 	}
 	if !taken {
@@ -188,13 +188,13 @@ func (p *planner) leaves(s *lb.Service, ads []int) bool {
 }
 
 // leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
-// one that has booted and is still cordoned, advertises nothing.
+// a node that has booted and is still cordoned, advertises nothing.
 func (p *planner) leaveRoute(a netip.Addr, ads []int, peers map[string]bool) {
-	until, was := p.state.Here.Advertised[a]
+	until, advertised := p.state.Here.Advertised[a]
 	if until.IsZero() {
 		until = p.state.Now.Add(leaveTime)
 	}
-	if !was || !p.state.Now.Before(until) {
+	if !advertised || !p.state.Now.Before(until) {
 		return
 	}
 	p.route(a, ads, peers, until)

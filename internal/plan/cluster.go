@@ -27,7 +27,7 @@ type scope struct {
 	services []lb.Selector
 }
 
-// scopes are those of all advertisements of one protocol.
+// scopes are the scopes of all advertisements of one protocol.
 type scopes []scope
 
 // readNodes lists the nodes that the API server or the membership knows, ordered by name.

@@ -8,16 +8,16 @@ import (
 )
 
 // election chooses the owner of one address, for all Services that share it; mostly that is one. The outcome is
-// the same for each of these Services. If they are of several namespaces, only those of the oldest one's count, and the others are
+// the same for each of these Services. If they are of several namespaces, only the Services of the oldest one's namespace count, and the others are
 // announced where the owner may announce them too.
 type election struct {
 	services []*lb.Service
 	// first is the oldest of the Services.
 	first *lb.Service
-	// ads are the advertisements that select any of the Services; adsOf has those of each Service.
+	// ads are the advertisements that select any of the Services; adsOf has the advertisements of each.
 	ads   []int
 	adsOf [][]int
-	// addresses that should have the same owner; the first is the one that the election is about.
+	// addresses that should have the same owner; the first is what the election is about.
 	addresses []netip.Addr
 
 	// held: what follows is the outcome.

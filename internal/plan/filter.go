@@ -277,7 +277,7 @@ func newPoolIndex(pools []lb.Pool) poolIndex {
 	return x
 }
 
-// pool returns the pool of an address: the one that contains it, else the one that it was assigned from; nil for none.
+// pool returns the pool of an address: the pool that contains it, else the pool that it was assigned from; nil for none.
 func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
 	i, found := slices.BinarySearchFunc(x.ranges, a, func(r poolRange, a netip.Addr) int { return r.From.Compare(a) })
 	if !found {

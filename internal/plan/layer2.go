@@ -60,14 +60,14 @@ func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *
 	if won.owner.Name != p.node || len(p.state.Here.Unserved) == 0 || previous == nil {
 		return nil
 	}
-	was, e := previous.Owners[a], p.election(s, a, ads)
+	former, e := previous.Owners[a], p.election(s, a, ads)
 	unserved := slices.ContainsFunc(e.services, func(s *lb.Service) bool { return p.state.Here.Unserved[s.Key] })
-	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Local && !s.ServingNodes[was] })
-	answers := p.state.Members[was] && !p.state.SpeakerDown[was] && !p.state.HeldDown[was]
-	if was == p.node || !unserved || !serves || !answers || !p.forwards(was) {
+	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Local && !s.ServingNodes[former] })
+	answers := p.state.Members[former] && !p.state.SpeakerDown[former] && !p.state.HeldDown[former]
+	if former == p.node || !unserved || !serves || !answers || !p.forwards(former) {
 		return nil
 	}
-	i := p.index(was)
+	i := p.index(former)
 	if p.ranking(e).ranks[i]>>rankReach < won.rank>>rankReach {
 		return nil // its links or its filter are at fault
 	}
@@ -111,7 +111,7 @@ func (p *planner) announce(s *lb.Service, a netip.Addr, ads []int) {
 	p.announced[a] = lb.Announcement{Address: a, Links: p.linksFor(a, ads), Probe: !p.wasAnnounced(s, a)}
 }
 
-// linksFor returns the links on which this node announces an address: those of the advertisements that select it and a Service with
+// linksFor returns the links on which this node announces an address: the links of the advertisements that select it and a Service with
 // the address, which may be announced already.
 func (p *planner) linksFor(a netip.Addr, ads []int) []string {
 	links := []string{}
@@ -132,7 +132,7 @@ func (p *planner) linksFor(a netip.Addr, ads []int) []string {
 	return slices.Compact(links)
 }
 
-// wasAnnounced reports whether an address was announced for the Service, or for one that shares it: by another node
+// wasAnnounced reports whether an address was announced for the Service, or for a Service that shares it: by another node
 // in the previous plan, or by the record of any node, which may be late if many Services change at once.
 func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
 	if previous := p.state.Here.Previous; previous != nil && previous.Owners[a] != "" && previous.Owners[a] != p.node {

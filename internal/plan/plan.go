@@ -129,7 +129,7 @@ type planner struct {
 	l2, ads scopes
 	// subnets of all links of all nodes.
 	subnets []netip.Prefix
-	// ranged is the result of rangedAddresses, closed that of closedHere.
+	// ranged is the result of rangedAddresses, closed is the result of closedHere.
 	ranged, closed addresses
 	// rankings and elections are made once for all that they apply to.
 	rankings  map[string]*ranking
@@ -180,7 +180,7 @@ func (p *planner) peersOf(n lb.Node) []lb.Peer {
 	return peers
 }
 
-// routerID returns the router ID of a node: the one that its peers ask for, else its first IPv4 address, as routers
+// routerID returns the router ID of a node: the ID that its peers ask for, else its first IPv4 address, as routers
 // choose it, else a hash of its name. RFC 6286 section 2.1 wants four octets, not zero, unique within the AS.
 func (p *planner) routerID(name string) netip.Addr {
 	for _, peer := range p.peers[name] {

@@ -72,7 +72,7 @@ var tables = []struct {
 		}},
 		{"the same, whichever Service comes first", "aggregate", "routes 192.0.2.0/28 [r1v4] localpref 10 prepend 0 med none, " +
 			"2001:db8::10/124 [r1v6] localpref 10 prepend 0 med none", func(s *lb.State) { aggregates(s) }},
-		{"one that selects no Service that serves does not count", "aggregate", "routes 192.0.2.0/28 [r1v4] localpref 20 prepend 0 med none, " +
+		{"an advertisement for no Service that serves does not count", "aggregate", "routes 192.0.2.0/28 [r1v4] localpref 20 prepend 0 med none, " +
 			"2001:db8::10/124 [r1v6] localpref 20 prepend 0 med none", func(s *lb.State) { aggregates(s); s.Services[1].Serving = false }},
 		{"an aggregation length that no address has", "", "routes 192.0.2.10/32 [r1v4], 2001:db8::10/128 [r1v6]",
 			func(s *lb.State) {
@@ -108,7 +108,7 @@ var tables = []struct {
 		{"a prefix of full length is no subnet", "links w1 eth0=192.0.2.10/32,2001:db8::10/128", "own w2, w2", nil},
 		{"silence", "links w1 ~eth0=lan; drain w2", "own w3, w3", nil},
 		{"all are silent", "links w1 ~eth0=lan; links w2 ~eth0=lan; links w3 ~eth0=lan",
-			"own w1, w1; says every node that may announce hears nobody on its link", nil},
+			"own w1, w1; says every node that may announce hears no other machine on its link", nil},
 		{"both families on the node that has both", "links w1 eth0=lan4", "own w2, w2", nil},
 		{"on two nodes if none has both", "links w1 eth0=lan4; links w2 eth0=lan6; links w3", "own w1, w2", nil},
 		{"preferred", "", "own w3, w3", func(s *lb.State) { zones(s, "b", 1) }},
@@ -133,7 +133,7 @@ var tables = []struct {
 		{"one boots", "boot w1", "own w2, w2; route w2 w3; here KubeProxyNotReady KubeProxyNotReady; w1 announces 0, yields 2, routes 0", nil},
 		{"one boots that alone has an endpoint for policy Local", "boot w2; local w2", "own -, -; l2 NoEligibleNode -; says KubeProxyNotReady: w2", nil},
 		{"all boot", "boot w1 w2 w3", "own -, -; route -; l2 NoEligibleNode -; says KubeProxyNotReady: w1, w2, w3", nil},
-		{"one that boots ranks behind all others", "boot w1; drain w2 w3", "own w2, w2; route w2 w3", nil},
+		{"a node that boots ranks behind all others", "boot w1; drain w2 w3", "own w2, w2; route w2 w3", nil},
 		{"one cannot filter", "ranged; unfiltered w1", "own w2, w2; route w2 w3; here FilterNotInForce FilterNotInForce", nil},
 		{"one cannot filter, but there are no ranges", "unfiltered w1", "own w1, w1; route w1 w2 w3", nil},
 		{"filtering counts more than draining", "ranged; unfiltered w1 w3; drain w2", "own w2, w2; route w2", nil},
@@ -256,11 +256,11 @@ var tables = []struct {
 	}},
 	{"former owner, to which w1 relays older connections", "", []row{
 		{"an address that this node owned", "previous w1", "relays ", nil},
-		{"one that no node owned", "previous", "relays ", nil},
-		{"one that moved here", "previous w2", "relays " + toW2, nil},
+		{"an address that no node owned", "previous", "relays ", nil},
+		{"an address that moved here", "previous w2", "relays " + toW2, nil},
 		{"moved from a node that drains", "previous w2; drain w2", "relays " + toW2, nil},
 		{"from a node whose speaker is down", "previous w2; down w2", "relays " + toW2, nil},
-		{"from one that died", "previous w2; dead w2", "relays ", nil},
+		{"from a node that died", "previous w2; dead w2", "relays ", nil},
 		{"from one whose speaker has left", "previous w2; left w2", "relays " + toW2, nil},
 		{"from one whose Node is gone", "previous w2; gone w2", "relays ", nil},
 		{"what was relayed goes on", "relayed w2", "relays " + toW2, nil},
@@ -269,13 +269,13 @@ var tables = []struct {
 		{"though no node may announce it now", "relayed w2; idle", "relays " + toW2, nil},
 		{"unless the former owner dies then", "relayed w2; idle; dead w2", "relays ", nil},
 		{"or no advertisement selects it", "relayed w2; nol2", "relays ", nil},
-		{"one that moved from another node to none", "previous w2; idle", "relays ", nil},
-		{"one that moved on, and then to none", "relayed w2; idle", "relays ", func(s *lb.State) {
+		{"an address that moved from another node to none", "previous w2; idle", "relays ", nil},
+		{"an address that moved on, and then to none", "relayed w2; idle", "relays ", func(s *lb.State) {
 			for i := range s.Here.Previous.Relays {
 				s.Here.Previous.Relays[i].Until = start
 			}
 		}},
-		{"one that waits for its filter", "relayed w2; closed; ranged", "relays " + toW2, nil},
+		{"an address that waits for its filter", "relayed w2; closed; ranged", "relays " + toW2, nil},
 		{"a new speaker, and another announced it", "record w3", "relays " + toW3, nil},
 		{"another that is dead: the runner-up", "record w3; dead w3", "relays " + toW2, nil},
 		{"the record is late: the runner-up", "", "relays " + toW2, nil},
@@ -396,7 +396,7 @@ var tables = []struct {
 			none + "FilterNotInForce FilterNotInForce; bgp Announced w2 w3; peers -; l2 FilterNotInForce -; writers w1, w1", nil},
 		{"its kernel refuses the ranges", "refused", none + "FilterNotInForce FilterNotInForce; bgp Announced w2 w3; peers -", nil},
 		{"so does an aggregate", "closed; aggregate", "routes ; here FilterNotInForce FilterNotInForce", nil},
-		{"but not for one that the kernel closes", "refused; aggregate",
+		{"but not for a Service that the kernel closes", "refused; aggregate",
 			"routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]; here FilterNotInForce FilterNotInForce", nil},
 		{"a Service that shares is not refused", "refused; twin", "w1 announces 2, yields 0, routes 2; here FilterNotInForce FilterNotInForce", nil},
 		{"an address on its own link", "onlink",

@@ -61,7 +61,7 @@ func (r rank) remark() string {
 	case noLink:
 		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
 	case silent:
-		return "every node that may announce hears nobody on its link"
+		return "every node that may announce hears no other machine on its link"
 	case noSubnet:
 		return "no node that may announce has a link with its subnet"
 	}
@@ -108,7 +108,7 @@ func (p *planner) ranking(e *election) *ranking {
 	return r
 }
 
-// rank returns the rank of a node, but for rankFilters; subnets are those of each address of an election.
+// rank returns the rank of a node, but for rankFilters; subnets are the subnets of each address of an election.
 func (p *planner) rank(i int, ads []int, subnets [][]int) rank {
 	n := &p.nodes[i]
 	out := rank(p.reach(i, ads, subnets[0])) << rankReach

@@ -52,7 +52,7 @@ func (p *planner) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
 	if previous == nil {
 		return
 	}
-	if was := relayOf(previous.Relays, a); was.Former != "" && was.Until.IsZero() {
+	if one := relayOf(previous.Relays, a); one.Former != "" && one.Until.IsZero() {
 		p.relay(s, a, ads)
 	}
 }
@@ -74,8 +74,8 @@ func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, s
 		if owner := previous.Owners[a]; owner != "" && owner != p.node {
 			return owner, p.state.Now
 		}
-		was := relayOf(previous.Relays, a)
-		return was.Former, was.Start
+		one := relayOf(previous.Relays, a)
+		return one.Former, one.Start
 	}
 	by := p.announcedBy(s, a)
 	if by == "" || by != p.node && p.forwards(by) {
@@ -98,7 +98,7 @@ func relayOf(relays []lb.Relay, a netip.Addr) lb.Relay {
 	return relays[i]
 }
 
-// announcedBy returns the node that announced an address for the Service, or for one that shares it, by the record in
+// announcedBy returns the node that announced an address for the Service, or for a Service that shares it, by the record in
 // lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
 func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 	by := s.AnnouncedBy[a]

@@ -15,12 +15,12 @@ type routeTable struct {
 	ads []lb.BGPAdvertisement
 	// routes has the attributes of each prefix for each peer.
 	routes map[netip.Prefix]map[string]*attributes
-	// conflicts has a sentence for each prefix to which advertisements give two values of an attribute. Those of the
+	// conflicts has a sentence for each prefix to which advertisements give two values of an attribute. The values of the
 	// oldest one are used: without the route the Service would fail.
 	conflicts map[netip.Prefix]string
 }
 
-// attributes of a route to a peer: those of the oldest advertisement, and the communities of all.
+// attributes of a route to a peer: what the oldest advertisement gives, and the communities of all.
 type attributes struct {
 	// oldest is the index of the oldest advertisement so far.
 	oldest      int
@@ -49,7 +49,7 @@ func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving boo
 	before := &t.ads[r.oldest]
 	r.oldest = min(r.oldest, index)
 	if before.LocalPref != ad.LocalPref || before.MED != ad.MED || before.Prepend != ad.Prepend {
-		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref, med or asPathPrepend: those of the oldest, %s, are used", prefix,
+		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref, med or asPathPrepend: the values of the oldest, %s, are used", prefix,
 			t.ads[r.oldest].Name)
 	}
 	for _, c := range ad.Communities {

@@ -62,7 +62,7 @@ func (p *planner) reach(i int, ads, subnets []int) int {
 	return best
 }
 
-// linkFor returns the link on which a node announces an address: one that carries its subnet, else any on which it
+// linkFor returns the link on which a node announces an address: a link that carries its subnet, else any on which it
 // may announce. It reports false if none is known.
 func (p *planner) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known bool) {
 	for _, l := range p.state.Links[p.nodes[i].Name] {

@@ -118,7 +118,7 @@ func (p *planner) whyWithheld(s *lb.Service) string {
 
 // A node that is cut off must not attract traffic that it cannot serve: clients may well reach it, and also the
 // node that can serve them. So it announces nothing whose serving endpoints are all on nodes that it does not
-// reach. While it does not know that of each of them, it takes nothing, but keeps what it announces: a living node
+// reach. While it does not know it of each of them, it takes nothing, but keeps what it announces: a living node
 // answers the question at once. It announces a Service as usual if an endpoint is on this node, on a node that it
 // hears, or on a node without a speaker. A node that hears most of the others is not cut off.
 

@@ -214,7 +214,7 @@ func inherited(name string) map[netip.Addr]netip.Addr {
 	return map[netip.Addr]netip.Addr{v4: hostAddress(i, v4), v6: hostAddress(i, v6)}
 }
 
-// neighbour adds a Service with source ranges on the addresses after those of the first one.
+// neighbour adds a Service with source ranges on the addresses after the addresses of the first one.
 func neighbour(s *lb.State) {
 	n := twin(s, "neighbour")
 	n.Addresses, n.Access = []netip.Addr{v4.Next(), v6.Next()}, lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8")}
@@ -283,7 +283,7 @@ func owners(s lb.State, a netip.Addr) string {
 	})
 }
 
-// facts are what a table may want to know of the plans of all nodes, or of that of w1.
+// facts are what a table may want to know of the plans of all nodes, or of the plan of w1.
 var facts = map[string]func(s lb.State, p Plan) string{
 	"own": func(s lb.State, _ Plan) string { return owners(s, v4) + ", " + owners(s, v6) },
 	"route": func(s lb.State, _ Plan) string {
