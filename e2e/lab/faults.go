@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
@@ -108,9 +110,48 @@ func (l *Lab) Loss(ctx context.Context, hostName string, loss wire.Loss) error {
 	return l.drop(ctx)(l.Plan.Lose(hostName, loss))
 }
 
-// Block drops packets to UDP and TCP ports of a host, and from it to these ports of others.
+// Block drops packets between a host and others to and from UDP and TCP ports.
 func (l *Lab) Block(ctx context.Context, hostName string, ports ...uint16) error {
 	return l.drop(ctx)(l.Plan.Block(hostName, ports...))
+}
+
+// Police passes ARP to a host up to a rate.
+func (l *Lab) Police(ctx context.Context, hostName string, perSecond, burst int) error {
+	return l.drop(ctx)(l.Plan.Police(hostName, perSecond, burst))
+}
+
+// proxyPort is a port of the switch, with the other end of its cable in the switch.
+const proxyPort, proxyEnd = "lan-proxy", "proxy-end"
+
+// AnswerFor makes the switch answer ARP for IPv4 addresses with a host's MAC, and drop what it gets for that MAC, as a fabric does that
+// answers for its hosts and has not noticed the end of one (RFC 9161, section 3). It lasts until Forget.
+func (l *Lab) AnswerFor(ctx context.Context, hostName string, addresses ...netip.Addr) error {
+	return l.locked(ctx, hostName, func(h wire.Host) error {
+		var b strings.Builder
+		fmt.Fprintf(&b, "link add %s type veth peer name %s address %s\n", proxyPort, proxyEnd, h.Legs[0].MAC)
+		for _, a := range addresses {
+			// The switch has no route to who asks: it sends nothing but ARP.
+			fmt.Fprintf(&b, "addr add %s/32 dev %s\n", a, proxyEnd)
+		}
+		fmt.Fprintf(&b, "link set %s up\nlink set %s master %s up\n", proxyEnd, proxyPort, wire.LAN)
+		if err := ipBatch(ctx, switchNetns, b.String()); err != nil {
+			return fmt.Errorf("make the switch answer for %s: %w", h.Name, err)
+		}
+		return nil
+	})
+}
+
+// Forget makes the switch answer for no address any more, and returns how many packets it has sent as that host. It does nothing if it
+// answers for none.
+func (l *Lab) Forget(ctx context.Context) (sent int, err error) {
+	if _, err := output(ctx, "", "ip", "-netns", switchNetns, "link", "show", proxyPort); err != nil {
+		return 0, nil
+	}
+	text, err := output(ctx, "", "ip", "netns", "exec", switchNetns, "cat", "/sys/class/net/"+proxyEnd+"/statistics/tx_packets")
+	if err == nil {
+		sent, err = strconv.Atoi(strings.TrimSpace(string(text)))
+	}
+	return sent, errors.Join(err, ipBatch(ctx, switchNetns, "link delete "+proxyPort+"\n"))
 }
 
 // drop returns a function that applies rules under the lab's lock.

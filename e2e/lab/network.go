@@ -32,6 +32,8 @@ func plan(c Config) wire.Plan {
 // sysctls of the switch: its ports are bridge ports and need no address.
 var switchSysctls = []wire.Sysctl{
 	{Path: "net/ipv6/conf/all/disable_ipv6", Value: "1"}, {Path: "net/ipv6/conf/default/disable_ipv6", Value: "1"},
+	// What the switch answers for (AnswerFor), it answers with the MAC of that link only.
+	{Path: "net/ipv4/conf/all/arp_ignore", Value: "1"},
 }
 
 // switchBatch renders the bridges and the management port, as input of ip -batch.

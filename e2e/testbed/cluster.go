@@ -58,7 +58,7 @@ type Cluster interface {
 	SetLink(ctx context.Context, host, link string, up bool) error
 	// Partition drops all frames between hosts of different groups.
 	Partition(ctx context.Context, groups ...[]string) error
-	// Block drops packets to UDP and TCP ports of a host, and from it to these ports of others.
+	// Block drops packets between a host and others to and from UDP and TCP ports.
 	Block(ctx context.Context, host string, ports ...uint16) error
 	// Cut drops all frames from some hosts to others, but none in the reverse direction. With a link
 	// it drops only the frames that leave by that link.

@@ -86,7 +86,9 @@ func TestBlockRules(t *testing.T) {
 	chain forward {
 		type filter hook forward priority 0; policy accept;
 		iifname { "lan-w1", "fab-w1" } meta l4proto { tcp, udp } th dport { 7947, 7948 } counter drop
+		iifname { "lan-w1", "fab-w1" } meta l4proto { tcp, udp } th sport { 7947, 7948 } counter drop
 		oifname { "lan-w1", "fab-w1" } meta l4proto { tcp, udp } th dport { 7947, 7948 } counter drop
+		oifname { "lan-w1", "fab-w1" } meta l4proto { tcp, udp } th sport { 7947, 7948 } counter drop
 	}
 }
 `

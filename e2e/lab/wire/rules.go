@@ -11,6 +11,7 @@ const (
 	cutTable       = "lab_cut"
 	lossTable      = "lab_loss"
 	blockTable     = "lab_block"
+	policeTable    = "lab_police"
 )
 
 // Faults says what each table of the switch does when it is there.
@@ -19,11 +20,12 @@ var Faults = map[string]string{
 	cutTable:       "The network is cut one way.",
 	lossTable:      "A host loses frames.",
 	blockTable:     "Ports of a host are blocked.",
+	policeTable:    "The switch polices ARP.",
 }
 
 // Healed returns the rules that end all faults.
 func Healed() string {
-	return none(partitionTable) + none(cutTable) + none(lossTable) + none(blockTable)
+	return none(partitionTable) + none(cutTable) + none(lossTable) + none(blockTable) + none(policeTable)
 }
 
 // none makes a table and deletes it: nft of Debian 12 has no command that deletes a
