@@ -230,7 +230,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1), sessions: sessionGate{log: log},
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
-		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log, Kick: kick}),
+		endpoints: kubeproxy.NewEndpoints(log, kick),
 		kernel:    lacks, filter: newGuard(log, s, lacks, kick), relays: newRelays(log, s, links.Links, kick),
 		layer2: l2, owners: &owners{
 			node: s.nodeName, log: log, layer2: l2, ask: m.ask, members: m.alive, age: cluster.APIAge, kick: kick, newer: map[netip.Addr]newer{},

@@ -41,7 +41,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		node: "w1", log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, ended: make(chan error, 1),
 		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
 		bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
-		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
+		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 	}
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: links, Changed: func() { w.report.Kick() }})

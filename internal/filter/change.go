@@ -16,27 +16,26 @@ func (img *image) From(old *image) nft.Change {
 		old = &image{}
 	}
 	var had, want []nft.SetElement
-	gone, come := lists{}, lists{}
 	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
 		if a != nil && b != nil && a.equal(b) {
 			return
 		}
 		if a != nil {
 			had = a.elements(had)
-			gone.add(a)
 		}
 		if b != nil {
 			want = b.elements(want)
-			come.add(b)
 		}
 	})
-	gone.without(img)
-	come.without(old)
-	for l := range gone {
-		had = l.elements(had)
+	for l := range old.lists() {
+		if !img.lists()[l] {
+			had = l.elements(had)
+		}
 	}
-	for l := range come {
-		want = l.elements(want)
+	for l := range img.lists() {
+		if !old.lists()[l] {
+			want = l.elements(want)
+		}
 	}
 	if !slices.Equal(old.others, img.others) {
 		had, want = append(had, old.others...), append(want, img.others...)

@@ -20,8 +20,9 @@ type image struct {
 	frontends []frontend
 	// refused are the Services whose frontends are closed, and why.
 	refused map[lb.Key]error
-	// chainProfiles is the result of chains.
+	// chainProfiles is the result of chains, used of lists.
 	chainProfiles map[string]profile
+	used          map[*list]bool
 	// others are the elements that belong to no frontend, ordered.
 	others []nft.SetElement
 }

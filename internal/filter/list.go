@@ -79,11 +79,7 @@ func (y *library) clean(img *image) {
 	if len(y.lists) <= 2*y.kept+some {
 		return
 	}
-	used := make(map[*list]bool)
-	for i := range img.frontends {
-		used[img.frontends[i].allow], used[img.frontends[i].deny] = true, true
-	}
-	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !used[l] })
+	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !img.lists()[l] })
 	clear(y.numbers)
 	for _, l := range y.lists {
 		y.numbers[l.number] = true
@@ -122,26 +118,17 @@ func (l *list) elements(to []nft.SetElement) []nft.SetElement {
 	return to
 }
 
-// lists is a set of lists.
-type lists map[*list]bool
-
-// add adds the lists that a frontend uses.
-func (s lists) add(d *frontend) {
-	for _, l := range d.lists() {
-		if l != nil {
-			s[l] = true
+// lists returns the lists that the frontends use.
+func (img *image) lists() map[*list]bool {
+	if img.used == nil {
+		img.used = make(map[*list]bool, len(img.frontends))
+		for i := range img.frontends {
+			for _, l := range img.frontends[i].lists() {
+				if l != nil {
+					img.used[l] = true
+				}
+			}
 		}
 	}
-}
-
-// without removes the lists that an image uses.
-func (s lists) without(img *image) {
-	for i := range img.frontends {
-		if len(s) == 0 {
-			return
-		}
-		for _, l := range img.frontends[i].lists() {
-			delete(s, l)
-		}
-	}
+	return img.used
 }

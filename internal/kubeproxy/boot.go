@@ -46,8 +46,7 @@ type Boot struct {
 // New returns a Boot that has not checked yet.
 func New(c Config) *Boot {
 	b := &Boot{log: c.Log, livez: c.Livez, kick: c.Kick, mark: mark, looked: make(chan struct{})}
-	l := newLivez(c.Livez)
-	b.find = func(ctx context.Context) sign { return look(ctx, l) }
+	b.find = func(ctx context.Context) sign { return look(ctx, c.Livez) }
 	if c.Livez == "" {
 		b.served.Store(true)
 		close(b.looked)

@@ -39,13 +39,6 @@ type HealthPort struct {
 	HeadStart func() bool
 }
 
-// EndpointsConfig is what an Endpoints needs.
-type EndpointsConfig struct {
-	Log *slog.Logger
-	// Kick is called when kube-proxy serves an endpoint.
-	Kick func()
-}
-
 // Endpoints finds out for which Services kube-proxy does not serve the endpoints on this node yet. A node without a
 // local endpoint drops what arrives for a Service with externalTrafficPolicy Local, and kube-proxy learns of the first
 // one later than Holdfast: by its sync period, or its next start.
@@ -69,10 +62,10 @@ type asked struct {
 	since time.Time
 }
 
-// NewEndpoints returns an Endpoints that asks nothing before Run.
-func NewEndpoints(c EndpointsConfig) *Endpoints {
+// NewEndpoints returns an Endpoints that asks nothing before Run, and calls kick when kube-proxy serves an endpoint.
+func NewEndpoints(log *slog.Logger, kick func()) *Endpoints {
 	client := newClient(askTimeout)
-	return &Endpoints{log: c.Log, kick: c.Kick, more: make(chan struct{}, 1), ask: func(ctx context.Context, at netip.AddrPort) (int, error) {
+	return &Endpoints{log: log, kick: kick, more: make(chan struct{}, 1), ask: func(ctx context.Context, at netip.AddrPort) (int, error) {
 		return served(ctx, client, at)
 	}}
 }

@@ -26,7 +26,7 @@ type asking struct {
 
 func newAsking(t *testing.T) *asking {
 	a := &asking{}
-	a.Endpoints = NewEndpoints(EndpointsConfig{Log: slog.New(slog.DiscardHandler), Kick: func() { a.kicks.Add(1) }})
+	a.Endpoints = NewEndpoints(slog.New(slog.DiscardHandler), func() { a.kicks.Add(1) })
 	a.ask = func(context.Context, netip.AddrPort) (int, error) {
 		a.asked.Add(1)
 		return (*a.answer.Load())()

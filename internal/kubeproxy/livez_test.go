@@ -35,12 +35,12 @@ func TestLivez(t *testing.T) {
 		{"it hangs", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, unready},
 	} {
 		s := httptest.NewServer(tt.server)
-		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != tt.want {
+		if got := askLivez(t.Context(), s.Listener.Addr().String()); got != tt.want {
 			t.Errorf("%s: %s", tt.name, got.describe("it"))
 		}
 		s.CloseClientConnections()
 		s.Close()
-		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != silent {
+		if got := askLivez(t.Context(), s.Listener.Addr().String()); got != silent {
 			t.Errorf("%s, and is gone: %s", tt.name, got.describe("it"))
 		}
 	}

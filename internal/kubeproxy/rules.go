@@ -26,13 +26,12 @@ const markerTable = "holdfast-booted"
 
 func marker() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: markerTable} }
 
-// look returns the strongest sign of kube-proxy.
-func look(ctx context.Context, l livez) sign {
-	rules := rules()
-	if rules < oneFamily {
-		return l.ask(ctx)
+// look returns the strongest sign of kube-proxy, whose health endpoint is at livez.
+func look(ctx context.Context, livez string) sign {
+	if is := rules(); is >= oneFamily {
+		return is
 	}
-	return rules
+	return askLivez(ctx, livez)
 }
 
 // rules returns the strongest sign in the kernel, silent without any. It takes an unreadable table for a missing one.

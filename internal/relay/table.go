@@ -11,12 +11,12 @@ import (
 
 // table is one family's table in the kernel.
 type table struct {
-	*nft.Owned[*image]
+	*nft.Owned[*nft.Static]
 	relayer *Relayer
 	family  *family
 	layout  *nft.Layout
-	// course of each desired relay as of the last Apply that worked. Relayer.mu guards it.
-	course map[netip.Addr]course
+	// course of each desired relay as the kernel's table has it, and next as of the last image. Relayer.mu guards both.
+	course, next map[netip.Addr]course
 }
 
 // course is what is known of one relay in the kernel.
@@ -33,24 +33,13 @@ type course struct {
 // tick is the kernel's coarsest one, in which it counts the time to the end of an element (CONFIG_HZ of 100).
 const tick = 10 * time.Millisecond
 
-// image is what a table is to hold:
-//
-//	relays    relayed address: address of the former owner
-//	links     relayed address: index of the link to the former owner
-//	used      relayed address, unless the relay has ended: no value
-//	speakers  MAC: no value
-type image struct {
-	nft.Static
-	course map[netip.Addr]course
-}
-
 func newTable(r *Relayer, f *family) *table {
 	t := &table{relayer: r, family: f, layout: f.layout(strict(), r.timers.IdleTime)}
-	t.Owned = nft.NewOwned(nft.Config[*image]{
+	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{
 		Log: r.log.With("family", f.Family.Family), Table: t.layout.Table, Image: t.image, Seen: t.seen, Timers: r.timers.Timers,
-		Done: func(i *image) {
+		Done: func(*nft.Static) {
 			r.mu.Lock()
-			t.course = i.course
+			t.course = t.next
 			r.mu.Unlock()
 			r.publishEnded()
 		},
@@ -59,14 +48,20 @@ func newTable(r *Relayer, f *family) *table {
 }
 
 // image returns what the table is to hold; nil if no table is needed.
-func (t *table) image(*image) *image {
+//
+//	relays    relayed address: address of the former owner
+//	links     relayed address: index of the link to the former owner
+//	used      relayed address, unless the relay has ended: no value
+//	speakers  MAC: no value
+func (t *table) image(*nft.Static) *nft.Static {
 	t.relayer.mu.Lock()
 	defer t.relayer.mu.Unlock()
 	d := t.relayer.desired
 	if d == nil || !d.Expect && !slices.ContainsFunc(d.Relays, t.has) {
 		return nil
 	}
-	out := &image{nft.Static{Layout: t.layout}, make(map[netip.Addr]course)}
+	out := &nft.Static{Layout: t.layout}
+	t.next = make(map[netip.Addr]course)
 	put := func(set, key, value string) {
 		out.Elements = append(out.Elements, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
 	}
@@ -78,12 +73,12 @@ func (t *table) image(*image) *image {
 		if !known || !one.Start.IsZero() && !one.Start.Equal(c.start) {
 			c = course{start: one.Start, ends: time.Now().Add(t.relayer.timers.IdleTime)}
 		}
-		out.course[one.Address] = c
+		t.next[one.Address] = c
 		index, up := t.relayer.indexes[one.Link]
 		if !up {
 			continue
 		}
-		key := addressKey(one.Address)
+		key := string(one.Address.AsSlice())
 		put(relaysMap, key, string(one.Via.WithZone("").AsSlice()))
 		put(linksMap, key, string(nft.Native(uint32(index))))
 		if !c.ended {
@@ -106,14 +101,6 @@ func (c course) mark() string {
 		return ""
 	}
 	return c.start.UTC().String()
-}
-
-// From implements nft.Image.
-func (i *image) From(old *image) nft.Change {
-	if old == nil {
-		return i.Static.From(nil)
-	}
-	return i.Static.From(&old.Static)
 }
 
 // seen learns the courses from what the table holds. A relay that is not in used has ended if its time is over, and one of an earlier
@@ -144,5 +131,3 @@ func (t *table) seen(is *nft.Content) {
 	}
 	t.course = courses
 }
-
-func addressKey(a netip.Addr) string { return string(a.AsSlice()) }
