@@ -95,3 +95,19 @@ func TestFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestMetrics: all parts of the speaker count their repairs under one name, which a registry accepts only if they agree on everything
+// but the kind.
+func TestMetrics(t *testing.T) {
+	w := newTestSyncer(noLinks)
+	w.hang = &hang{}
+	families, err := w.registry().Gather()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "holdfast_repairs_total" && len(f.GetMetric()) < 4 {
+			t.Errorf("repairs of %d kinds, want those of every part", len(f.GetMetric()))
+		}
+	}
+}
