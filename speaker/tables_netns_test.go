@@ -13,7 +13,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
@@ -103,7 +102,7 @@ func TestRelayedEnds(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		relayer := relay.New(relay.Config{
 			Log: slog.New(slog.DiscardHandler), Links: oneLink(t, nstest.Self(t)), Changed: func() { kicked <- struct{}{} },
-			Timers: relay.Timers{IdleTime: time.Second, Timers: nft.Timers{AuditInterval: 20 * time.Millisecond}},
+			IdleTime: time.Second,
 		})
 		r := &relays{relayer, true}
 		ctx, stop := context.WithCancel(t.Context())

@@ -49,8 +49,7 @@ func equalFrontends(a, b lb.Frontend) bool {
 
 // Config is what a Table needs.
 type Config struct {
-	Log    *slog.Logger
-	Timers nft.Timers
+	Log *slog.Logger
 	// Changed is called when the result of Failed or of Refused changes; it may be nil.
 	Changed func()
 }
@@ -78,7 +77,7 @@ func New(c Config) *Table {
 		t.changed = func() {}
 	}
 	t.owned = nft.NewOwned(nft.Config[*image]{
-		Log: c.Log, Table: ours(), Timers: c.Timers, Done: t.done, Changed: t.failsOrWorks,
+		Log: c.Log, Table: ours(), Done: t.done, Changed: t.failsOrWorks,
 		Image: func(old *image) *image { return newImage(&t.library, t.desired, old) },
 	})
 	return t

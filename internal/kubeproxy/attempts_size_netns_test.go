@@ -52,15 +52,3 @@ func TestForgetInALargeTable(t *testing.T) {
 		}
 	})
 }
-
-// BenchmarkForget sweeps a table with a million entries, or as many as net.netfilter.nf_conntrack_max lets in.
-func BenchmarkForget(b *testing.B) {
-	nstest.New(b).Do(func() {
-		entries := fill(b, 1_000_000)
-		b.ReportAllocs()
-		for b.Loop() {
-			forgetNothing(b)
-		}
-		b.ReportMetric(float64(entries), "entries")
-	})
-}

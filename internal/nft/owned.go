@@ -33,16 +33,13 @@ type Config[I Image[I]] struct {
 	Done func(I)
 	// Changed is called when the table fails or works again; it may be nil.
 	Changed func()
-	Timers
+	// AuditInterval is the time between two comparisons of the table's whole content with the image, if no other program changes it;
+	// by default ten minutes.
+	AuditInterval time.Duration
 }
 
-// Timers of an Owned; a zero field means its default.
-type Timers struct {
-	// AuditInterval is the time between two comparisons of the table's whole content with the image, if no other program changes it.
-	AuditInterval time.Duration
-	// RetryInterval is the first wait after the kernel has refused a transaction, and the shortest between two comparisons.
-	RetryInterval time.Duration
-}
+// retryInterval is the first wait after the kernel has refused a transaction, and the shortest between two comparisons.
+const retryInterval = 100 * time.Millisecond
 
 // Owned is a table that one process keeps: Apply makes it hold an image, and Run repairs what others change. There is one kind of
 // damage: the table does not hold the image. There is one repair, which is also what happens to the table of a predecessor that holds
@@ -75,7 +72,7 @@ type Owned[I Image[I]] struct {
 
 // NewOwned returns an Owned. It does not access the kernel.
 func NewOwned[I Image[I]](c Config[I]) *Owned[I] {
-	c.AuditInterval, c.RetryInterval = cmp.Or(c.AuditInterval, 10*time.Minute), cmp.Or(c.RetryInterval, 100*time.Millisecond)
+	c.AuditInterval = cmp.Or(c.AuditInterval, 10*time.Minute)
 	o := &Owned[I]{Config: c, wake: make(chan struct{}, 1), since: time.Now()}
 	o.Transact = o.conn.Commit
 	return o
@@ -96,7 +93,7 @@ func (o *Owned[I]) apply() error {
 	o.generation++
 	if o.failure = o.put(); o.failure != nil {
 		o.failure = fmt.Errorf("set table %s: %w", o.Name, o.failure)
-		o.wait = min(max(2*o.wait, o.RetryInterval), maxWait)
+		o.wait = min(max(2*o.wait, retryInterval), maxWait)
 		o.retryAt = time.Now().Add(o.wait)
 		o.kick()
 	}

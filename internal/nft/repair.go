@@ -29,7 +29,7 @@ func (o *Owned[I]) keep(ctx context.Context) {
 		case <-o.wake:
 			o.Audit()
 			// Another program may undo each repair at once: limit the rate.
-			sleep(ctx, o.RetryInterval)
+			sleep(ctx, retryInterval)
 		case <-audit.C:
 			o.Audit()
 		case <-o.due():

@@ -37,7 +37,7 @@ func BenchmarkTakeOver(b *testing.B) {
 func BenchmarkRest(b *testing.B) {
 	r := alone(b)
 	r.Set(desiredOf(slices.Concat(many(10000, "10.0.0.0", "192.0.2.1"), many(10000, "2001:db8::", "fe80::1"))))
-	audits := int(time.Hour / r.timers.AuditInterval)
+	audits := int(3 * time.Hour / r.idle)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	from := cpuTime(b)

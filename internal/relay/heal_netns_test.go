@@ -88,7 +88,7 @@ func TestAdopt(t *testing.T) {
 		}
 		before, packets := handles(), w.packets()
 
-		next := New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
+		next := New(Config{Log: testLog(t), Links: w.links})
 		want := map[netip.Addr]Inherited{addr(vip4): {Via: addr(former4)}, addr(vip6): {Via: w.linkLocal(w.former)}}
 		if got := next.Inherited(); !maps.Equal(got, want) {
 			t.Errorf("inherited %v, want %v", got, want)
@@ -110,7 +110,7 @@ func TestAdopt(t *testing.T) {
 		}
 		// What nobody wants any more is taken out, though this run did not put it in.
 		stop()
-		last := New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
+		last := New(Config{Log: testLog(t), Links: w.links})
 		w.run(last)
 		last.Set(Desired{Speakers: w.speakers()})
 		nstest.Until(t, patient, "what was left is gone", func() bool { return len(last.Inherited()) == 0 })

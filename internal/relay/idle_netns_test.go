@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -25,7 +24,7 @@ func idleWorld(t *testing.T) *world {
 
 // another returns a Relayer as of another process.
 func (w *world) another(idle time.Duration) *Relayer {
-	return New(Config{Log: testLog(w.t), Links: w.links, Timers: Timers{IdleTime: idle, Timers: nft.Timers{AuditInterval: 100 * time.Millisecond}}})
+	return New(Config{Log: testLog(w.t), Links: w.links, IdleTime: idle})
 }
 
 // since is when the addresses move here.

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Desired is the whole desired state of a Relayer.
@@ -27,25 +26,13 @@ type Desired struct {
 	Speakers map[lb.MAC]bool
 }
 
-// Timers of a Relayer; a zero field means its default.
-type Timers struct {
-	// IdleTime is how long a relay lasts without a segment. A table is audited three times meanwhile.
-	IdleTime time.Duration
-	nft.Timers
-}
-
-func (t Timers) withDefaults() Timers {
-	t.IdleTime = cmp.Or(t.IdleTime, idleTime)
-	t.AuditInterval = cmp.Or(t.AuditInterval, t.IdleTime/3)
-	return t
-}
-
 // Config is what a Relayer needs.
 type Config struct {
 	Log *slog.Logger
 	// Links returns the node's links as they are; it must not block.
-	Links  func() []lb.Interface
-	Timers Timers
+	Links func() []lb.Interface
+	// IdleTime is how long a relay lasts without a segment; by default 15 minutes. A table is audited three times meanwhile.
+	IdleTime time.Duration
 	// Changed is called when the result of Ended changes; it may be nil.
 	Changed func()
 }
@@ -54,7 +41,7 @@ type Config struct {
 type Relayer struct {
 	log     *slog.Logger
 	links   func() []lb.Interface
-	timers  Timers
+	idle    time.Duration
 	changed func()
 	tables  []*table
 
@@ -68,7 +55,7 @@ type Relayer struct {
 
 // New returns a Relayer. It does not change the kernel.
 func New(c Config) *Relayer {
-	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), changed: c.Changed}
+	r := &Relayer{log: c.Log, links: c.Links, idle: cmp.Or(c.IdleTime, idleTime), changed: c.Changed}
 	for _, f := range families() {
 		r.tables = append(r.tables, newTable(r, f))
 	}
@@ -191,7 +178,7 @@ func (r *Relayer) publishEnded() {
 	r.ended = ended
 	r.mu.Unlock()
 	if more > 0 {
-		r.log.Info("relays ended", "addresses", more, "unusedFor", r.timers.IdleTime)
+		r.log.Info("relays ended", "addresses", more, "unusedFor", r.idle)
 	}
 	if !same && r.changed != nil {
 		r.changed()

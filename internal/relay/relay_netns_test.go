@@ -183,7 +183,7 @@ func TestUnknown(t *testing.T) {
 			nstest.Run(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.node.Sysctl("netfilter/nf_conntrack_tcp_loose", loose)
-				w.relayer = New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
+				w.relayer = New(Config{Log: testLog(t), Links: w.links})
 				w.owner(w.node)
 				w.run(w.relayer)
 				w.relayer.Set(w.desired())

@@ -69,7 +69,7 @@ func (r *Relayer) State() (s State) {
 		switch {
 		case out.InForce:
 		case over:
-			out.Why = fmt.Sprintf("it has ended: no packet used it for %v", r.timers.IdleTime)
+			out.Why = fmt.Sprintf("it has ended: no packet used it for %v", r.idle)
 		case !one.Via.IsValid():
 			out.Why = fmt.Sprintf("node %s has no %s address that is reachable without a router", one.Former, lb.FamilyOf(one.Address))
 		default:

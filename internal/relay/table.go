@@ -34,9 +34,9 @@ type course struct {
 const tick = 10 * time.Millisecond
 
 func newTable(r *Relayer, f *family) *table {
-	t := &table{relayer: r, family: f, layout: f.layout(strict(), r.timers.IdleTime)}
+	t := &table{relayer: r, family: f, layout: f.layout(strict(), r.idle)}
 	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{
-		Log: r.log.With("family", f.Family.Family), Table: t.layout.Table, Image: t.image, Seen: t.seen, Timers: r.timers.Timers,
+		Log: r.log.With("family", f.Family.Family), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.idle / 3,
 		Done: func(*nft.Static) {
 			r.mu.Lock()
 			t.course = t.next
@@ -71,7 +71,7 @@ func (t *table) image(*nft.Static) *nft.Static {
 		}
 		c, known := t.course[one.Address]
 		if !known || !one.Start.IsZero() && !one.Start.Equal(c.start) {
-			c = course{start: one.Start, ends: time.Now().Add(t.relayer.timers.IdleTime)}
+			c = course{start: one.Start, ends: time.Now().Add(t.relayer.idle)}
 		}
 		t.next[one.Address] = c
 		index, up := t.relayer.indexes[one.Link]
