@@ -110,7 +110,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	group.Go(func() error { return w.layer2.Run(ctx) })
 	group.Go(func() error { return w.liveness.Run(ctx) })
 	group.Go(func() error { return w.hang.Run(ctx) })
-	group.Go(func() error { return w.report.Run(ctx) })
+	group.Go(func() error { return w.report.run(ctx) })
 }
 
 // plan is one run of a speaker with the fleet's view.

@@ -24,7 +24,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/plan"
-	"github.com/holdfast-lb/holdfast/internal/report"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -173,7 +172,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		group.Go(func() error { return run(sinks) })
 	}
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.hang.Run,
-		w.report.Run, w.conntrack.Run} {
+		w.report.run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return daemon.Serve(ctx, s.MetricsListen, daemon.Metrics(w.registry())) })
@@ -195,7 +194,6 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 
 // assemble constructs all parts and starts none. They kick each other, but not before they run.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error) {
-	var others foreign
 	w := &syncer{}
 	runs := daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: w.sync})
 	kick := runs.Kick
@@ -210,20 +208,19 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); kick() })
 	l2 := layer2.New(layer2.Config{
 		Log: log, Links: links.Links, Gateways: link.Gateways, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m,
-		Changed: func() { w.report.Kick() },
-		Refused: kick,
+		Changed: func() { w.report.kick() }, Refused: kick,
 	})
 	// The other speakers learn whether there is a session.
 	engine, err := beside("bgp")
 	if err != nil {
 		return nil, err
 	}
-	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.paths.loop.Kick(); w.report.KickState(); kick() }})
+	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.paths.loop.Kick(); w.report.states.Kick(); kick() }})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
-		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
+		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: votes{cluster},
 		Changed: runs.Hurry, // a death is rare, and must not wait for the pause after a run
-		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.KickState() },
+		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.states.Kick() },
 	})
 	lacks := kernel.New(kernel.Config{Log: log, Tries: tries(s), Changed: kick})
 	*w = syncer{
@@ -236,10 +233,9 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			node: s.nodeName, log: log, layer2: l2, ask: m.ask, members: m.alive, age: cluster.APIAge, kick: kick, newer: map[netip.Addr]newer{},
 			plan: func() plan.Plan { return w.last.Load().plan() },
 		},
-		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.KickState() }),
+		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.states.Kick() }),
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
-		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
-			Foreign: func() []lb.Neighbour { return others.find(w) }}),
 	}
+	w.report = newReporter(w)
 	return w, nil
 }

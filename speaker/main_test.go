@@ -1,6 +1,12 @@
 package main
 
 import (
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -8,13 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
-	"github.com/holdfast-lb/holdfast/internal/report"
 	"k8s.io/client-go/rest"
-	"log/slog"
-	"os"
-	"slices"
-	"strings"
-	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
 )
@@ -44,7 +44,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 	}
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: links, Changed: func() { w.report.Kick() }})
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: links, Changed: func() { w.report.kick() }})
 	w.paths = newPaths(log, w.bgp, links, nil, func() {})
 	return w
 }
@@ -63,11 +63,10 @@ func (w *syncer) atCluster(t *testing.T, api *rest.Config) {
 		t.Fatal(err)
 	}
 	w.liveness = liveness.New(liveness.Config{
-		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: report.States{Cluster: w.cluster},
-		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
+		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: votes{w.cluster},
+		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.states.Kick() },
 	})
-	w.report = report.New(report.Config{Log: w.log, NodeName: w.node, Cluster: w.cluster, Layer2: w.layer2, Sessions: w.bgp.Sessions, Liveness: w.liveness,
-		Foreign: func() []lb.Neighbour { return nil }})
+	w.report = newReporter(w)
 }
 
 func noLinks() []lb.Interface { return nil }

@@ -89,7 +89,6 @@ func (w *syncer) withdraw() error {
 		return err
 	}
 	w.last.Store(nil)
-	w.report.Set(nil)
 	w.withdrawn.Store(true)
 	w.log.Info("uninstalling: everything is withdrawn")
 	return nil

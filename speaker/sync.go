@@ -22,7 +22,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
-	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
 // syncer is the loop "plan": one sync reads the State from all sources, plans, and gives the plan to all sinks. It
@@ -48,7 +47,7 @@ type syncer struct {
 	bgp       *bgp.Speaker
 	paths     *paths
 	conntrack *kubeproxy.Sweeper
-	report    *report.Reporter
+	report    *reporter
 	// headstart serves the addresses of newcomers until kube-proxy does.
 	headstart *kubeproxy.HeadStart
 	newcomers newcomers
@@ -85,6 +84,8 @@ type planned struct {
 	Problems []lb.Problem
 	// Goodbye is what routers hear if the speaker is ordered to stop now; "" if the speaker alone is to stop.
 	Goodbye string
+	// sessions with routers, as the plan knew them.
+	sessions []lb.Session
 }
 
 // inputs are what one run reads from everything but the membership.
@@ -180,11 +181,11 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	p, err := w.apply(in, state, macsOf(metadata))
 	w.liveness.SetOwners(p.Owners)
 	problems := append(w.problems(in.links), live.Problems...)
-	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p)})
+	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), in.sessions})
 	if in.stopping && w.hung.Swap(false) {
 		w.loop.Kick()
 	}
-	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Sessions: in.sessions, Speakers: len(state.Members), Problems: problems})
+	w.report.kick()
 	return sooner(sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), withdrawn(p, state.Now)), err
 }
 
@@ -313,6 +314,6 @@ func (w *syncer) ready() error {
 // awaitSessions returns for which BGP sessions a starting speaker still waits; nil if for none.
 func (w *syncer) awaitSessions() error {
 	sessions := w.bgp.Sessions()
-	awaited, known := w.report.Awaited(sessions)
+	awaited, known := w.report.awaited.left(sessions)
 	return w.sessions.check(time.Now(), sessions, awaited, known, w.cluster.ReadyWithoutSessions(w.node))
 }

@@ -5,9 +5,10 @@ package main
 import (
 	"context"
 	"errors"
-	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/link"

@@ -55,8 +55,6 @@ var fence = map[string][]string{
 	"internal/k8s": {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/nodelifecycle": {"api", "internal/config", "internal/k8s", "internal/lb", "internal/daemon", "k8s.io/api", "k8s.io/apimachinery",
 		"github.com/prometheus/client_golang"},
-	"internal/report": {"api", "internal/config", "internal/k8s", "internal/lb", "internal/liveness",
-		"internal/daemon", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x/sync/errgroup"},
 	"internal/daemon":      {"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	"internal/apitest":     {"api", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/clocktest":   {},

@@ -36,7 +36,7 @@ var unread = []string{
 	"internal/daemon", "internal/filter", "internal/heartbeat", "internal/ipam",
 	"internal/k8s", "internal/kernel", "internal/keyed", "internal/kubeproxy", "internal/layer2",
 	"internal/liveness", "internal/members", "internal/nft", "internal/nodelifecycle",
-	"internal/relay", "internal/report", "speaker",
+	"internal/relay", "speaker",
 }
 
 // faults are the places with such words in a text, by lines.

@@ -1,4 +1,4 @@
-package report
+package main
 
 import (
 	"fmt"
@@ -42,7 +42,7 @@ func TestSessionStates(t *testing.T) {
 // TestSessionStatesAreAdmitted: whatever a session says, the API server takes it.
 func TestSessionStatesAreAdmitted(t *testing.T) {
 	var sessions []lb.Session
-	for i := range 2 * mostListed {
+	for i := range 2 * maxListed {
 		s := lb.Session{Peer: fmt.Sprintf("r%d", i), State: lb.Established, Since: time.Now(), HoldTime: 1 << 40, Keepalive: 1 << 40, Advertised: 1 << 40,
 			Withheld: strings.Repeat("ü\n", 1000), Capabilities: strings.Split(strings.Repeat(strings.Repeat("x", 100)+" ", 100), " ")}
 		if i%2 == 0 {
@@ -51,7 +51,7 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 		sessions = append(sessions, s)
 	}
 	out := sessionStates(sessions)
-	if len(out) != mostListed {
+	if len(out) != maxListed {
 		t.Errorf("%d sessions", len(out))
 	}
 	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
@@ -109,8 +109,8 @@ func TestAwaited(t *testing.T) {
 
 // TestMarkBound: no SpeakerState becomes longer than its schema allows.
 func TestMarkBound(t *testing.T) {
-	sessions := make([]lb.Session, mostListed)
-	if got := mark(sessionStates(sessions), []string{"r"}); len(got) != mostListed {
-		t.Errorf("%d states, want %d", len(got), mostListed)
+	sessions := make([]lb.Session, maxListed)
+	if got := mark(sessionStates(sessions), []string{"r"}); len(got) != maxListed {
+		t.Errorf("%d states, want %d", len(got), maxListed)
 	}
 }

@@ -1,10 +1,9 @@
-package report
+package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -29,24 +28,16 @@ const (
 	stateLook = 10 * time.Second
 	// writeTime bounds one write, so that a write to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// mostConflicts, mostProblems and mostListed bound the lists in the state.
-	mostConflicts = 32
-	mostProblems  = 32
-	mostListed    = 128
+	// maxConflicts, maxProblems and maxListed bound the lists in the state.
+	maxConflicts = 32
+	maxProblems  = 32
+	maxListed    = 128
 )
 
 // stateWriter keeps the SpeakerState of this node current.
 type stateWriter struct {
-	node     string
-	log      *slog.Logger
-	cluster  *k8s.Cluster
-	liveness *liveness.Monitor
-	layer2   Layer2
-	sessions func() []lb.Session
-	foreign  func() []lb.Neighbour
-	// problems returns those of this node.
-	problems func() []lb.Problem
-	awaited  awaited
+	*reporter
+	foreign foreign
 
 	// silence is the part of the state that liveness wants written.
 	silence liveness.Silence
@@ -56,8 +47,8 @@ type stateWriter struct {
 	at             time.Time
 }
 
-// sync writes what changed: silence and its end at once, the rest after its interval.
-func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error) {
+// writeState writes what changed: silence and its end at once, the rest after its interval.
+func (w *stateWriter) writeState(ctx context.Context) (again time.Duration, err error) {
 	if !w.cluster.Synced() || w.cluster.Uninstalling() {
 		return 0, nil
 	}
@@ -83,14 +74,14 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 		return min(stateLook, wait), nil
 	}
 	want.Observed = new(v1beta1.NewMicroTime(now))
-	if err := w.write(ctx, want); err != nil {
+	if err := w.send(ctx, want); err != nil {
 		return 0, err
 	}
 	w.at = now
 	return min(stateLook, w.interval(want, len(alive), repeats)), nil
 }
 
-func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) error {
+func (w *stateWriter) send(ctx context.Context, s v1beta1.SpeakerStateStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	if err := w.cluster.WriteSpeakerState(ctx, w.node, s); err != nil {
@@ -134,7 +125,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		LinkFails:   w.silence.LinkFails,
 	}
 	state := w.layer2.State()
-	out.Links = state.Links[:min(len(state.Links), mostListed)]
+	out.Links = state.Links[:min(len(state.Links), maxListed)]
 	for _, a := range state.Addresses {
 		switch {
 		case !a.Answered:
@@ -147,11 +138,13 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 			addConflict(&out, a.Address, c.MAC)
 		}
 	}
-	for _, n := range w.foreign() {
+	for _, n := range w.foreign.find(w.syncer) {
 		addConflict(&out, n.Address, n.MAC)
 	}
-	out.Problems = nodeProblems(w.problems())
-	sessions := w.sessions()
+	if last := w.last.Load(); last != nil {
+		out.Problems = nodeProblems(last.Problems)
+	}
+	sessions := w.bgp.Sessions()
 	awaited, _ := w.awaited.left(sessions)
 	out.Sessions = mark(sessionStates(sessions), awaited)
 	return out
@@ -164,14 +157,14 @@ func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 	if slices.ContainsFunc(s.Conflicts, func(o v1beta1.AddressConflict) bool { return o.Address == c.Address }) {
 		return
 	}
-	if s.ConflictCount++; len(s.Conflicts) < mostConflicts {
+	if s.ConflictCount++; len(s.Conflicts) < maxConflicts {
 		s.Conflicts = append(s.Conflicts, c)
 	}
 }
 
 // nodeProblems returns the problems as the state has them.
 func nodeProblems(problems []lb.Problem) (out []v1beta1.NodeProblem) {
-	for _, p := range problems[:min(len(problems), mostProblems)] {
+	for _, p := range problems[:min(len(problems), maxProblems)] {
 		out = append(out, v1beta1.NodeProblem{Reason: string(p.Reason), Message: k8s.Bounded(p.Message)})
 	}
 	return out
@@ -184,11 +177,11 @@ func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
 	return out
 }
 
-// States reads the SpeakerStates of other speakers, for liveness.Config.
-type States struct{ *k8s.Cluster }
+// votes reads the SpeakerStates of other speakers, for liveness.Config.
+type votes struct{ *k8s.Cluster }
 
 // Vote implements liveness.Cluster.
-func (s States) Vote(ctx context.Context, node string) (liveness.Vote, error) {
+func (s votes) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	state, err := s.SpeakerState(ctx, node)
 	switch {
 	case !apiReached(err):

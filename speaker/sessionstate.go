@@ -1,4 +1,4 @@
-package report
+package main
 
 import (
 	"context"
@@ -13,30 +13,30 @@ import (
 )
 
 const (
-	// mostSaid bounds a sentence about a session: the router words a part of it.
-	mostSaid = 512
-	// mostCapabilities of at most mostNamed bytes each, and mostTime, are bounds of the schema.
-	mostCapabilities = 16
-	mostNamed        = 64
-	mostTime         = math.MaxUint16
+	// maxReason bounds a sentence about a session: the router words a part of it.
+	maxReason = 512
+	// maxCapabilities of at most maxName bytes each, and maxSeconds, are bounds of the schema.
+	maxCapabilities = 16
+	maxName         = 64
+	maxSeconds      = math.MaxUint16
 )
 
 func up(s lb.Session) bool { return s.State == lb.Established }
 
 // sessionStates returns the sessions as the SpeakerState has them.
 func sessionStates(sessions []lb.Session) (out []v1beta1.SessionState) {
-	for _, s := range sessions[:min(len(sessions), mostListed)] {
-		is := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, mostSaid), BFD: s.BFD}
+	for _, s := range sessions[:min(len(sessions), maxListed)] {
+		is := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, maxReason), BFD: s.BFD}
 		if !s.Since.IsZero() {
 			is.Since = new(v1beta1.NewTime(s.Since))
 		}
 		if up(s) {
-			is.State, is.LastError, is.Withheld = v1beta1.SessionStateEstablished, "", lb.Line(s.Withheld, mostSaid)
+			is.State, is.LastError, is.Withheld = v1beta1.SessionStateEstablished, "", lb.Line(s.Withheld, maxReason)
 			is.AdvertisedRoutes = int32(min(s.Advertised, math.MaxInt32))
-			for _, name := range s.Capabilities[:min(len(s.Capabilities), mostCapabilities)] {
-				is.Capabilities = append(is.Capabilities, lb.Line(name, mostNamed))
+			for _, name := range s.Capabilities[:min(len(s.Capabilities), maxCapabilities)] {
+				is.Capabilities = append(is.Capabilities, lb.Line(name, maxName))
 			}
-			is.HoldSeconds, is.KeepaliveSeconds = int32(min(s.HoldTime, mostTime)), int32(min(s.Keepalive, mostTime))
+			is.HoldSeconds, is.KeepaliveSeconds = int32(min(s.HoldTime, maxSeconds)), int32(min(s.Keepalive, maxSeconds))
 		}
 		out = append(out, is)
 	}
@@ -53,12 +53,8 @@ type awaited struct {
 	peers map[string]bool
 }
 
-// Awaited returns the peers, sorted, with which the speaker before this one had a session and this one, with these sessions, has had
+// left returns the peers, sorted, with which the speaker before this one had a session and this one, with these sessions, has had
 // none yet; false until they were read. A peer that does not select this node any more is not awaited.
-func (r *Reporter) Awaited(sessions []lb.Session) (peers []string, known bool) {
-	return r.state.awaited.left(sessions)
-}
-
 func (a *awaited) left(sessions []lb.Session) (peers []string, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,5 +109,5 @@ func mark(states []v1beta1.SessionState, awaited []string) []v1beta1.SessionStat
 		}
 		states[i].Awaited = true
 	}
-	return states[:min(len(states), mostListed)]
+	return states[:min(len(states), maxListed)]
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// slowPace is the time between two reports of one speaker in the slow pace, for each living speaker: all
+	// together write at most two a second.
+	slowPace = 500 * time.Millisecond
+	// fewReports is how many reports are written at once although addresses are still being announced.
+	fewReports = 10
+	// slowWait is the time between two runs in the slow pace.
+	slowWait = time.Second
+)
+
+// pace slows reports down during a burst, and many reports also while addresses are still being announced: addresses
+// come first, since one write costs the API server and its watchers a hundred times what a frame costs.
+type pace struct {
+	// burst reports whether many Services are getting addresses, announcing whether announcements are still being sent.
+	burst, announcing func() bool
+	slow              *rate.Limiter
+}
+
+func newPace(burst, announcing func() bool) pace {
+	return pace{burst, announcing, rate.NewLimiter(0, 1)}
+}
+
+// corrects reports whether the Service has a condition that is wrong.
+func corrects(u k8s.ServiceUpdate) bool {
+	have := u.Service.Status.Conditions
+	return slices.ContainsFunc(u.RemoveConditions, func(kind string) bool { return meta.FindStatusCondition(have, kind) != nil }) ||
+		slices.ContainsFunc(k8s.Changed(have, u.Conditions, 0, metav1.Time{}), func(c metav1.Condition) bool { return meta.FindStatusCondition(have, c.Type) != nil })
+}
+
+// each writes reports, corrections first; in the slow pace only as many as there is room for with so many speakers. A report that
+// waits, because the API server refused it, takes no room. It returns when to call it again: 0 means not before something changes.
+func (p *pace) each(reports []k8s.ServiceUpdate, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
+	var first, rest []k8s.ServiceUpdate
+	for _, one := range reports {
+		if corrects(one) {
+			first = append(first, one)
+		} else {
+			rest = append(rest, one)
+		}
+	}
+	p.slow.SetLimit(rate.Every(slowPace * time.Duration(max(1, speakers))))
+	var errs []error
+	for i, one := range slices.Concat(first, rest) {
+		slow := p.burst() || len(reports)-i > fewReports && p.announcing()
+		if slow && p.slow.Tokens() < 1 {
+			again = slowWait
+			break
+		}
+		err := write(one)
+		if wait := k8s.Wait(err); wait > 0 {
+			if again == 0 || wait < again {
+				again = wait
+			}
+			continue
+		}
+		p.slow.Allow()
+		errs = append(errs, err)
+	}
+	return again, errors.Join(errs...)
+}

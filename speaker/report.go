@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// reporter writes the results of the last run to the API server: conditions and Events of Services, and the SpeakerState. It runs in loops of
+// its own, so that an API server that hangs never delays a failover.
+type reporter struct {
+	*syncer
+	// services has a loop for conditions. states has one for the SpeakerState: that a node is silent must be written at once, whatever else
+	// is being written.
+	services, states *daemon.Loop
+	pace             pace
+	awaited          awaited
+	// conflicts are the sentences on foreign claims that Events reported.
+	conflicts map[string]bool
+}
+
+func newReporter(w *syncer) *reporter {
+	r := &reporter{
+		syncer: w, pace: newPace(w.cluster.InBurst, w.layer2.Announcing),
+		awaited: awaited{selecting: func() map[string]bool { return w.cluster.PeersOf(w.node) }},
+	}
+	state := &stateWriter{reporter: r}
+	r.services = daemon.NewLoop(daemon.LoopConfig{Name: "report", Log: w.log, Sync: r.writeServices})
+	r.states = daemon.NewLoop(daemon.LoopConfig{Name: "state", Log: w.log, Sync: state.writeState})
+	return r
+}
+
+// kick makes both loops run: a plan was made, or an announcement has changed.
+func (r *reporter) kick() {
+	r.services.Kick()
+	r.states.Kick()
+}
+
+// run writes until ctx ends.
+func (r *reporter) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.services.Run(ctx) })
+	group.Go(func() error { return r.states.Run(ctx) })
+	return group.Wait()
+}
+
+func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err error) {
+	last := r.last.Load()
+	if last == nil || r.cluster.Uninstalling() {
+		return 0, nil
+	}
+	return r.pace.each(r.reports(last), len(last.Members), func(u k8s.ServiceUpdate) error { return r.writeService(ctx, u) })
+}
+
+// reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
+func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
+	services := map[lb.Key]*corev1.Service{}
+	for _, s := range r.cluster.Services() {
+		services[lb.Key{Namespace: s.Namespace, Name: s.Name}] = s
+	}
+	states, conflicts := map[netip.Addr]lb.AddressState{}, map[string]bool{}
+	for _, a := range r.layer2.State().Addresses {
+		states[a.Address] = a
+	}
+	var out []k8s.ServiceUpdate
+	for _, v := range last.Plan.Verdicts {
+		s := services[v.Service]
+		if s == nil || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue // it has changed since the plan: no speaker would remove a condition that is written here
+		}
+		for _, sentence := range v.L2.Conflicts(r.node, states) {
+			if conflicts[sentence] = true; !r.conflicts[sentence] {
+				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
+			}
+		}
+		l2, record, known := v.L2.OnLinks(r.node, states)
+		v.L2 = l2
+		v.L2.Writer = v.L2.Writer && known
+		u := k8s.ServiceUpdate{Service: s}
+		u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
+		switch {
+		case v.L2.Writer && record != "":
+			u.Conditions = append(u.Conditions, metav1.Condition{
+				Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: record,
+			})
+		case v.L2.Writer:
+			u.RemoveConditions = append(u.RemoveConditions, v1beta1.ConditionAnnouncers)
+		}
+		if !u.Stands() {
+			out = append(out, u)
+		}
+	}
+	r.conflicts = conflicts
+	return out
+}
+
+func (r *reporter) writeService(ctx context.Context, u k8s.ServiceUpdate) error {
+	s := u.Service
+	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
+	if after, err := r.cluster.UpdateService(ctx, u); err != nil || after == nil {
+		return err
+	}
+	for _, c := range changed {
+		if c.Type == v1beta1.ConditionAnnouncers {
+			continue // AnnouncedL2 says it in words
+		}
+		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue, lb.Reason(c.Reason), c.Message)
+	}
+	return nil
+}
+
+func objectOf(s *corev1.Service) lb.Object {
+	return lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
+}
+
+// conditions returns the conditions of a Service's announcement of which this node is the writer: those that it is to have, and
+// the types of those that it is not to have.
+func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Session, problems []lb.Problem) (out []metav1.Condition, remove []string) {
+	exists := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
+	// That no advertisement selects a Service stands in one condition only, that of layer 2. A Service without an
+	// address gets no condition: the controller says why, and a write here would conflict with its own.
+	unselected := !v.BGP.Selected && v.L2.Reason != lb.NoAddress
+	if v.L2.Writer && (v.L2.Selected || unselected || exists(v1beta1.ConditionAnnouncedL2)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
+	}
+	if o, known := v.BGP.WithSessions(node, sessions); known && o.Writer && (o.Selected || exists(v1beta1.ConditionAnnouncedBGP)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
+	}
+	if writer := v.L2.Selected && v.L2.Writer || !v.L2.Selected && v.BGP.Writer; !writer {
+		return out, nil
+	}
+	i := slices.IndexFunc(problems, func(p lb.Problem) bool { return p.Reason == lb.FilterNotEnforceable || p.Reason == lb.FilterNotInForce })
+	if i < 0 || !v.Ranges {
+		return out, []string{v1beta1.ConditionFilterEnforced}
+	}
+	return append(out, metav1.Condition{
+		Type: v1beta1.ConditionFilterEnforced, Status: metav1.ConditionFalse, Reason: string(problems[i].Reason),
+		// What is wrong with the node is not here: its SpeakerState has it once, and each Service would be written when it changes.
+		Message: fmt.Sprintf("node %s does not enforce the source ranges: status.problems of its SpeakerState says why", problems[i].Object.Name),
+	}), nil
+}
+
+func condition(kind string, o plan.Outcome) metav1.Condition {
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: k8s.Bounded(o.Message)}
+	if o.Reason == lb.Announced {
+		c.Status = metav1.ConditionTrue
+	}
+	return c
+}
