@@ -6,37 +6,21 @@
 // of hashed names. So a node's load is the same at any size of the cluster, and in a small one everybody watches
 // everybody. A watcher that misses heartbeats for as long as the sender allowed suspects the sender. It asks the
 // suspect and its other watchers, and has the wire asked whether the suspect still answers for what it announces.
-// The rules:
+// Then rules 1 to 8 of docs/design.md hold. What they leave out:
 //
-//   - A suspicion is private until another node that hears well shares it. Then the suspect is dead, and all nodes
-//     are told at once. A node that heard the suspect clears it, and so does the wire if the suspect answers there.
-//   - Heartbeats are counted, so that each node knows what share of them it receives. A node that hears at least one
-//     other well hears well: what it does not hear is not there. One that does not accuses nobody.
-//   - A node that hears nobody well, and less than a quarter of all heartbeats, is itself at fault, unless the wire
-//     shows that its link works. It steps back by its own claim (HoldDown, flag hearsBadly).
 //   - A node that hears none of several nodes says so in its heartbeats. Those that hear others well take it for silent:
-//     whoever's fault it is, it cannot serve, and if the others are dead nobody hears that.
-//   - A node that hears no other speaker that hears well decides by the wire. It takes the others for dead if they do
-//     not answer and a foreign machine does. If foreign machines fell silent too, it takes nothing. If there never
-//     were any, it waits for two seconds. It keeps such a verdict to itself.
+//     if the others are dead, no node hears that.
 //   - A heartbeat complains when its sender hears the receiver badly, and others well. Two such complaints, or a claim
-//     of Dead from a node that has not heard the refutation yet, extend a hold-down. So one-way loss is known at both
-//     ends.
+//     of Dead from a node that has not heard the refutation yet, extend a hold-down.
 //
 // Claims (alive, held down, speaker down, dead, left) are ordered by an incarnation number that only their subject
-// raises. A node that hears of its own death refutes it under the next number, as in SWIM
-// (https://www.cs.cornell.edu/projects/Quicksilver/public_pdfs/SWIM.pdf). That a node doubts itself first is
-// Lifeguard's idea (https://arxiv.org/abs/1707.00788). A broadcast carries a verdict to all nodes at once. Every
-// packet also carries fresh claims for a while, which repairs a lost broadcast. Anti-entropy repeats old claims by
-// turns.
+// raises. A broadcast carries a verdict to all nodes at once. Every packet also carries fresh claims for a while, which
+// repairs a lost broadcast. Anti-entropy repeats old claims by turns.
 //
 // What else could be mistaken for a death:
 //
 //   - A watcher that did not run itself: it waits for a full time-out more.
-//   - A speaker that was killed: its node's kernel refuses the packet, and the wire does not answer, which it does where
-//     a firewall refuses. The claim is SpeakerDown, for SpeakerDownTime at most, and nothing moves. Each refusal is then
-//     the sign of life of the node, as a heartbeat is otherwise: what ends them is suspected, asked about and shared
-//     before it is a death.
+//   - A speaker that was killed: rule 7. The claim is SpeakerDown, for SpeakerDownTime at most.
 //
 // A node that was dead, or stepped back, and is well again is held down for Timers.HoldDown: it ranks behind the
 // others. That time doubles each time, until ForgiveTime has passed since the last one. A side of a partition falls out

@@ -1,23 +1,17 @@
 // Package liveness finds out what heartbeats alone cannot show: which nodes can be reached, which speakers run
 // unheard, and which links work. It decides nothing about addresses. The detector's own rules are in
-// internal/heartbeat. These are the others:
+// internal/heartbeat. This package has the rest of the rules of docs/design.md:
 //
-//   - The wire: the speaker of a node that falls silent is asked at its own MAC whether it answers for what it announces,
-//     together with foreign machines on the link of the heartbeats. That separates a blocked port from a death: a dead or
-//     frozen node is silent there, too, and one that answers keeps what it has. It answers by key (the echo): what a switch
-//     answers for it by ARP counts only if its echo did not get through while it was heard.
-//   - A link without heartbeats: a node that hears nobody there, neither speakers nor foreign machines, reports that to
-//     the others, and ranks behind those that do. If nobody on a link hears anybody, nothing moves.
-//   - What cannot be served: a node that hears half of the speakers or fewer is cut off. It asks the kernels of the
-//     others, and announces nothing whose serving endpoints are all on nodes that answer neither way (internal/plan).
-//     If those are dead, nobody could serve it. If they run, clients are not drawn away from them.
-//   - A partition: speakers write to the API server at once which nodes they miss. Each writes those whose kernels are
-//     silent too. The first three by name also write those of which only the speaker fell silent, and repeat it, often
-//     while it is recent. A side with half of the speakers or fewer reads these votes. If others go on writing, miss
-//     this side, and are more, it yields to them and to all that they do not miss. Of two halves, the one without the
-//     lowest name yields. A vote counts for 5 s, so that a side that dies afterwards is replaced. Until there was time
-//     to read, nobody counts on a node whose kernel answers while its speaker fell silent without a goodbye: otherwise
-//     this side would take over from a side that runs.
+//   - The wire (rules 2 and 5): the speaker of a node that falls silent is asked at its own MAC whether it answers for what
+//     it announces, together with foreign machines on the link of the heartbeats.
+//   - Links without heartbeats (rule 9).
+//   - What cannot be served, and partitions (rule 10): speakers write to the API server at once which nodes they miss. Each
+//     writes those whose kernels are silent too. The first three by name also write those of which only the speaker fell
+//     silent, and repeat it, often while it is recent. A side with half of the speakers or fewer reads these votes. If
+//     others go on writing, miss this side, and are more, it yields to them and to all that they do not miss. A vote counts
+//     for 5 s, so that a side that dies afterwards is replaced. Until there was time to read, no node counts on one whose
+//     kernel answers while its speaker fell silent without a goodbye: otherwise this side would take over from a side that
+//     runs.
 //   - A goodbye: a node whose speaker left still forwards for some minutes.
 //
 // No side of a partition stops altogether because of what it does not hear: a node that hears nobody cannot tell
