@@ -17,10 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// mostCounted is the maximum of counts in the schema. JSON numbers of some readers are float64, which
-// represents 2^62 exactly and 2^63-1 not.
-const mostCounted = 1 << 62
-
 // poolWrite is one pool with its desired status.
 type poolWrite struct {
 	pool   *v1beta1.IPAddressPool
@@ -120,7 +116,7 @@ func poolStatus(u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPo
 		AssignedIPv4:    u.IPv4.Assigned,
 		AssignedIPv6:    u.IPv6.Assigned,
 		AvailableIPv4:   u.IPv4.Available,
-		AvailableIPv6:   min(u.IPv6.Available, mostCounted),
+		AvailableIPv6:   u.IPv6.Available,
 		QuarantinedIPv4: u.IPv4.Quarantined,
 		QuarantinedIPv6: u.IPv6.Quarantined,
 		RetainedCount:   u.RetainedCount,

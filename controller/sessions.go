@@ -137,25 +137,21 @@ func (v sessionsView) nodesOf(p *lb.Peer, nodes map[string]lb.Node) []string {
 	return out
 }
 
-// connecting is the cause of a session that is not up and has not failed yet.
-const connecting = "it is connecting"
-
-// cause returns why a node has no session with a peer; "" if it has one.
-func (v sessionsView) cause(p *lb.Peer, node string) string {
+// cause returns why a node has no session with a peer, and whether that is a failure: a session that only begins is none. It returns ""
+// if there is a session.
+func (v sessionsView) cause(p *lb.Peer, node string) (why string, failed bool) {
 	session, reported := v.byNode[node][p.Name]
 	switch {
 	case v.silent[node] != "":
-		return v.silent[node]
+		return v.silent[node], true
 	case p.Unusable[node] != "":
-		return fmt.Sprintf("%s: see the condition %s", p.Unusable[node], v1beta1.ConditionValid)
-	case !reported:
-		return connecting
-	case session.State == v1beta1.SessionStateEstablished:
-		return ""
-	case session.LastError == "":
-		return connecting
+		return fmt.Sprintf("%s: see the condition %s", p.Unusable[node], v1beta1.ConditionValid), true
+	case reported && session.State == v1beta1.SessionStateEstablished:
+		return "", false
+	case !reported || session.LastError == "":
+		return "it is connecting", false
 	}
-	return lb.Line(session.LastError, mostSaid)
+	return lb.Line(session.LastError, mostSaid), true
 }
 
 // peer returns what a peer says of its sessions, which these nodes should have.
@@ -166,10 +162,13 @@ func (v sessionsView) peer(p *lb.Peer, nodes []string) peerSays {
 		return peerSays{"0/0", c}
 	}
 	lacking, partial := map[string][]string{}, map[string][]string{}
-	up := 0
+	up, failures := 0, 0
 	for _, node := range nodes {
-		if cause := v.cause(p, node); cause != "" {
+		if cause, failed := v.cause(p, node); cause != "" {
 			lacking[cause] = append(lacking[cause], node)
+			if failed {
+				failures++
+			}
 			continue
 		}
 		up++
@@ -180,7 +179,7 @@ func (v sessionsView) peer(p *lb.Peer, nodes []string) peerSays {
 	}
 	switch {
 	case up == len(nodes):
-	case len(lacking[connecting])+up == len(nodes):
+	case failures == 0:
 		c.Status, c.Reason = metav1.ConditionUnknown, string(lb.SessionConnecting)
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, string(lb.SessionDown)

@@ -102,6 +102,8 @@ func TestSessions(t *testing.T) {
 			"1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it is connecting"},
 		{"one connects, one has failed", 3, func(p *peering) { p.down(1, ""); p.down(2, refused) },
 			"1/3 Established=False SessionDown: established on 1 of 3 nodes; not on w1: it is connecting; not on w2: " + refused},
+		{"a router words its refusal as if it connected", 1, func(p *peering) { p.down(1, "it is connecting") },
+			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1: it is connecting"},
 		{"only some nodes", 4, func(p *peering) {
 			p.wanted.peers[0].NodeSelectors = []lb.Selector{{{Key: "rack", Operator: lb.In, Values: []string{"a"}}}}
 			p.down(2, "not wanted")
