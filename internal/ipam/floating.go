@@ -55,9 +55,9 @@ func (s *subject) claims(fip *subject) bool {
 
 // isForAnother reports whether the FloatingIP is for another Service, which exists. A Service that came to use it before
 // keeps it: neither a Service that is created again nor an edit takes an address away.
-func (fip *subject) isForAnother(s *subject) bool {
-	f := fip.fip
-	return f.ServiceName != "" && f.ServiceName != s.Key.Name && !f.ServiceGone && !slices.ContainsFunc(s.Addresses, fip.holds)
+func (s *subject) isForAnother(service *subject) bool {
+	f := s.fip
+	return f.ServiceName != "" && f.ServiceName != service.Key.Name && !f.ServiceGone && !slices.ContainsFunc(service.Addresses, s.holds)
 }
 
 // owned reports which FloatingIP owns an address that the Service cannot use, and why it cannot.

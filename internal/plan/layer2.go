@@ -143,8 +143,8 @@ func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
 
 // attraction is what this node does about traffic to a Service, by one protocol.
 type attraction struct {
-	// waits: kube-proxy does not serve it yet; leaves: the node leaves a route to others.
-	waits, leaves bool
+	// waits: kube-proxy does not serve it yet.
+	waits bool
 	// withheld: this node announces an address by the election, but must not; refused: it must announce none, since its kernel
 	// refuses the source ranges; closed: it would withhold an address if it were to announce it.
 	withheld, refused, closed bool
