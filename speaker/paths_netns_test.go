@@ -139,7 +139,7 @@ func bfdPeer(name, address string, as uint32) lb.Peer {
 }
 
 func (p *paths) want(peers ...lb.Peer) {
-	p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
+	p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers)}, nil) // the caller may change its own
 }
 
 // each waits until all sessions are such.
