@@ -26,19 +26,19 @@ func up(s lb.Session) bool { return s.State == lb.Established }
 // sessionStates returns the sessions as the SpeakerState has them.
 func sessionStates(sessions []lb.Session) (out []v1beta1.SessionState) {
 	for _, s := range sessions[:min(len(sessions), maxListed)] {
-		is := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, maxReason), BFD: s.BFD}
+		state := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, maxReason), BFD: s.BFD}
 		if !s.Since.IsZero() {
-			is.Since = new(v1beta1.NewTime(s.Since))
+			state.Since = new(v1beta1.NewTime(s.Since))
 		}
 		if up(s) {
-			is.State, is.LastError, is.Withheld = v1beta1.SessionStateEstablished, "", lb.Line(s.Withheld, maxReason)
-			is.AdvertisedRoutes = int32(min(s.Advertised, math.MaxInt32))
+			state.State, state.LastError, state.Withheld = v1beta1.SessionStateEstablished, "", lb.Line(s.Withheld, maxReason)
+			state.AdvertisedRoutes = int32(min(s.Advertised, math.MaxInt32))
 			for _, name := range s.Capabilities[:min(len(s.Capabilities), maxCapabilities)] {
-				is.Capabilities = append(is.Capabilities, lb.Line(name, maxName))
+				state.Capabilities = append(state.Capabilities, lb.Line(name, maxName))
 			}
-			is.HoldSeconds, is.KeepaliveSeconds = int32(min(s.HoldTime, maxSeconds)), int32(min(s.Keepalive, maxSeconds))
+			state.HoldSeconds, state.KeepaliveSeconds = int32(min(s.HoldTime, maxSeconds)), int32(min(s.Keepalive, maxSeconds))
 		}
-		out = append(out, is)
+		out = append(out, state)
 	}
 	return out
 }

@@ -185,7 +185,7 @@ func (p profile) rangeRules() []nft.Rule {
 	for _, bits := range p.allow.list() {
 		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), acceptOrGoTo(p.afterRanges())))
 	}
-	// During a commit a list may be gone already, and matches no source then. Nobody may come in without it.
+	// During a commit a list may be gone already, and matches no source then. No packet may come in without it.
 	if !p.restricted {
 		rules = append(rules, slices.Concat(numberIn(denySet), acceptOrGoTo(p.afterRanges())))
 	}

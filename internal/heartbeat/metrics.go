@@ -65,7 +65,7 @@ var (
 	latestDesc = prometheus.NewDesc("holdfast_heartbeat_lateness_seconds",
 		"How late this node's latest heartbeat was, in the last one to two minutes.", nil, nil)
 	filteredDesc = prometheus.NewDesc("holdfast_heartbeat_filtered",
-		"1 if the kernel drops what cannot be a peer's packet.", nil, nil)
+		"1 if a socket filter drops packets before the heartbeat process reads them.", nil, nil)
 	realtimeDesc = prometheus.NewDesc("holdfast_heartbeat_realtime",
 		"1 if the heartbeat process has real-time priority.", nil, nil)
 	overrunsDesc = prometheus.NewDesc("holdfast_heartbeat_overruns_total",

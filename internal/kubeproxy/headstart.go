@@ -21,7 +21,7 @@ import (
 // and a connection that was begun here stays what it is. Rules choose one of eight slots of a frontend at random.
 //
 // The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's firewall
-// treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where nobody did.
+// treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where no other rule did.
 //
 // The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Without new addresses there
 // is no table. What another program deletes or changes is not repaired before Set names something else: who flushes the ruleset takes the

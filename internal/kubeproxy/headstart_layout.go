@@ -32,7 +32,7 @@ const (
 	behindMasquerade = 101
 )
 
-// startTimeout is how long the kernel keeps what nobody renews: longer than any speaker wants it.
+// startTimeout is how long the kernel keeps what is not renewed: longer than any speaker wants it.
 const startTimeout = 2 * time.Minute
 
 // kubeProxyMark is the mark by which kube-proxy knows connections to masquerade; its KUBE-FORWARD chain accepts them too.
@@ -97,7 +97,7 @@ func translate(f nft.Family) nft.Rule {
 	))
 }
 
-// masquerade translates the source of a connection by its original destination. Nobody comes here whose source was translated
+// masquerade translates the source of a connection by its original destination. No packet comes here whose source was translated
 // before.
 func masquerade(f nft.Family) nft.Rule {
 	return slices.Concat(f.Is(), nft.Expr(

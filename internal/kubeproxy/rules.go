@@ -28,8 +28,8 @@ func marker() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: mark
 
 // look returns the strongest sign of kube-proxy, whose health endpoint is at livez.
 func look(ctx context.Context, livez string) sign {
-	if is := rules(); is >= oneFamily {
-		return is
+	if seen := rules(); seen >= oneFamily {
+		return seen
 	}
 	return askLivez(ctx, livez)
 }

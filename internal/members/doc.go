@@ -7,6 +7,6 @@
 // hears a node whose heartbeats do not come, their port is blocked; gossip decides only if they never came.
 // Beside it members ask each other which addresses they own, where the wire may not tell.
 //
-// All keys are accepted, and the first one encrypts what is sent. internal/rotation decides which
-// key is the first at what time.
+// All keys are accepted, and the first one encrypts what is sent. internal/keyed decides which key
+// is the first at what time.
 package members

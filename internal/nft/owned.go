@@ -129,8 +129,8 @@ func (o *Owned[I]) put() error {
 	}
 	if !o.read {
 		o.read = true
-		is, err := want.Permanent().Read()
-		if want, err = o.compare(want, is, err); err == nil {
+		found, err := want.Permanent().Read()
+		if want, err = o.compare(want, found, err); err == nil {
 			return nil
 		}
 		if !errors.Is(err, os.ErrNotExist) {
@@ -141,16 +141,16 @@ func (o *Owned[I]) put() error {
 }
 
 // compare takes over the table, given what it holds, and returns the image. The error is why it is not as the image has it.
-func (o *Owned[I]) compare(want I, is *Content, err error) (I, error) {
+func (o *Owned[I]) compare(want I, found *Content, err error) (I, error) {
 	var none I
 	if err != nil {
 		return want, err
 	}
 	if o.Seen != nil {
-		o.Seen(is)
+		o.Seen(found)
 		want = o.Image(o.actual)
 	}
-	if !is.holds(want.Permanent(), want.From(none)) {
+	if !found.holds(want.Permanent(), want.From(none)) {
 		return want, ErrOther
 	}
 	o.record(want)
@@ -208,19 +208,19 @@ func (o *Owned[I]) replace(want I) (err error) {
 // clear deletes the content of the existing table. It keeps the wanted base chains and the interval sets, but not
 // their rules and elements. It returns false if the table cannot be listed.
 func (l *Layout) clear(b *Batch) bool {
-	is, err := l.Outline()
+	found, err := l.Outline()
 	if err != nil {
 		return false
 	}
 	b.Flush()
-	for _, name := range is.Sets {
+	for _, name := range found.Sets {
 		if l.Set(name).Intervals() {
 			b.FlushSet(name)
 		} else {
 			b.DeleteSet(name)
 		}
 	}
-	for name := range is.Chains {
+	for name := range found.Chains {
 		if !slices.ContainsFunc(l.Chains, func(c Chain) bool { return c.Name == name && c.Kind != "" }) {
 			b.DeleteChain(name)
 		}

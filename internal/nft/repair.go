@@ -73,16 +73,16 @@ func (o *Owned[I]) Audit() (differed bool) {
 			return false
 		}
 		o.Unlock()
-		is, err := want.Permanent().Read()
+		found, err := want.Permanent().Read()
 		o.Lock()
 		if o.generation != before || errors.Is(err, ErrChanged) {
 			o.kick()
 			return false
 		}
-		if _, err = o.compare(want, is, err); err == nil {
+		if _, err = o.compare(want, found, err); err == nil {
 			return false
 		}
-		if o.actual = none; is == nil {
+		if o.actual = none; found == nil {
 			break
 		}
 	}
