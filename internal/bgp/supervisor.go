@@ -142,9 +142,9 @@ func (s *supervisor) report(settings lb.Peer, n lb.Notice) {
 		for range min(n.Counters.Falls-before.Falls, uint64(len(rests))) {
 			s.speaker.failed(settings.Name, n.Session.LastError, true)
 		}
-	}
-	if n.Session.State == Established {
-		r.trouble.why = ""
+		if n.Session.State == Established {
+			r.trouble.why = ""
+		}
 	}
 	s.speaker.mu.Unlock()
 	s.speaker.look()

@@ -63,7 +63,7 @@ func other(s lb.Peer) lb.Family {
 // router did not say yet.
 func (e *engine) followHop() error {
 	hop, err := e.findHop(e.router&extendedNextHop != 0)
-	if err == nil && !e.heard {
+	if err == nil && !e.up {
 		var otherwise netip.Addr
 		if otherwise, err = e.findHop(true); otherwise != hop {
 			hop = netip.Addr{}

@@ -104,13 +104,16 @@ func TestHopOfRouter(t *testing.T) {
 			if known := e.hop.IsValid(); known != (want == "192.0.2.1") {
 				t.Errorf("%s: at first the next hop is %s", router, e.hop)
 			}
-			e.router, e.heard = extendedNextHop, true
-			e.holds(t, lb.Order{}, router+" takes IPv6 next hops", []netip.Prefix{first, six})
-			if e.hop.String() != want {
-				t.Errorf("%s: the next hop is %s", router, e.hop)
+			e.up = true
+			for _, e.router = range []abilities{extendedNextHop, 0} {
+				if err := e.followHop(); err != nil {
+					t.Error(err)
+				}
+				if e.router != 0 && e.hop.String() != want {
+					t.Errorf("%s: the next hop is %s", router, e.hop)
+				}
+				e.has(t, router, []netip.Prefix{first, six}) // without the ability by IPv4
 			}
-			e.router = 0
-			e.holds(t, lb.Order{}, router+" does not", []netip.Prefix{first, six}) // by IPv4
 		}
 	})
 }

@@ -2,11 +2,13 @@ package engine
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
@@ -27,7 +29,38 @@ func (e *engine) changeRoutes(o lb.Order) error {
 	for _, p := range o.Remove {
 		delete(e.routes, p)
 	}
+	if !e.up {
+		for _, r := range o.Put {
+			e.unsure[r.Prefix] = true
+		}
+		for _, p := range o.Remove {
+			e.unsure[p] = true
+		}
+	}
 	return errors.Join(e.put(o.Put), e.remove(o.Remove))
+}
+
+// confirm repeats what changed while the session came up, once it is up. GoBGP sends its table a moment before it takes the session
+// for up, and sends no change in between, nor later: a route would be missing, or stay, for as long as the session. What changed
+// before the router's OPEN was in time. To send a withdrawal again, GoBGP must have the route for an instant.
+func (e *engine) confirm(state api.PeerState_SessionState) error {
+	if state == api.PeerState_SESSION_STATE_OPENCONFIRM || len(e.unsure) == 0 {
+		return nil
+	}
+	var gone []lb.Route
+	var prefixes []netip.Prefix
+	for prefix := range e.unsure {
+		if _, wanted := e.routes[prefix]; !wanted {
+			gone, prefixes = append(gone, lb.Route{Prefix: prefix}), append(prefixes, prefix)
+		}
+	}
+	clear(e.unsure)
+	if !e.up {
+		return nil
+	}
+	return errors.Join(e.put(gone), e.remove(prefixes), e.gobgp.ResetPeer(context.Background(), &api.ResetPeerRequest{
+		Address: e.settings.Address.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
+	}))
 }
 
 // put places routes that are wanted, or places them again.

@@ -31,9 +31,11 @@ type engine struct {
 	// hop is the next hop of routes whose family is not the session's, if there is one; addresses lists this node's.
 	hop       netip.Addr
 	addresses func() ([]netlink.Addr, error)
-	// router is what the router announced in its OPEN, and heard whether it sent one.
+	// up: GoBGP has said that the session is up. Then router is what the router announced in its OPEN.
+	up     bool
 	router abilities
-	heard  bool
+	// unsure are prefixes that changed while the session came up: see confirm.
+	unsure map[netip.Prefix]bool
 	// warning is for the speaker's log; warned is the last one.
 	warning, warned string
 }
@@ -42,7 +44,7 @@ type engine struct {
 func start(settings lb.Peer) (*engine, error) {
 	n := &notes{wake: make(chan struct{}, 1)}
 	e := &engine{
-		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{},
+		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{}, unsure: map[netip.Prefix]bool{},
 		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, signed: settings.Password != ""}), nil)),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
@@ -107,10 +109,10 @@ func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
 	if err != nil {
 		return notice, false, err
 	}
-	if len(p.State.RemoteCap) > 0 {
-		e.router, e.heard = abilitiesOf(p.State.RemoteCap), true
+	if e.up = p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED; e.up {
+		e.router = abilitiesOf(p.State.RemoteCap)
 	}
-	if err := e.followHop(); err != nil {
+	if err := errors.Join(e.followHop(), e.confirm(p.State.SessionState)); err != nil {
 		return notice, false, err
 	}
 	seen := e.notes.read()

@@ -2,7 +2,10 @@ package engine
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // first and second are routes of IPv4, six is one of IPv6.
@@ -42,9 +46,15 @@ func (e *engine) holds(t *testing.T, o lb.Order, what string, prefixes []netip.P
 	if err != nil || lost {
 		t.Errorf("%s: lost %t, %v", what, lost, err)
 	}
-	if len(prefixes) == 0 {
-		return notice
+	if len(prefixes) > 0 {
+		e.has(t, what, prefixes)
 	}
+	return notice
+}
+
+// has checks what GoBGP has.
+func (e *engine) has(t *testing.T, what string, prefixes []netip.Prefix) {
+	t.Helper()
 	have := map[netip.Prefix]bool{}
 	for _, family := range []gobgp.Family{gobgp.RF_IPv4_UC, gobgp.RF_IPv6_UC} {
 		if err := e.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family}, func(nlri gobgp.NLRI, paths []*apiutil.Path) {
@@ -61,7 +71,6 @@ func (e *engine) holds(t *testing.T, o lb.Order, what string, prefixes []netip.P
 	if len(have) != len(prefixes) {
 		t.Errorf("%s: GoBGP has %v", what, have)
 	}
-	return notice
 }
 
 // GoBGP that lost what it was given is an error, which ends the engine; a route that was never placed may be removed.
@@ -78,6 +87,94 @@ func TestLost(t *testing.T) {
 	if err := e.leave(lb.Leave{}); err != nil {
 		t.Error(err)
 	}
+}
+
+// What changes while a session comes up is sent again when it is up: GoBGP may have sent its table already, and no change yet.
+func TestConfirm(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.9:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	p := lb.Peer{
+		Name: "r", Address: netip.MustParseAddr("127.0.0.9"), Port: uint16(listener.Addr().(*net.TCPAddr).Port),
+		RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second, ConnectTime: time.Second,
+	}
+	e, err := start(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obey := func(o lb.Order) lb.Notice {
+		notice, lost, err := e.obey(o)
+		if err != nil || lost {
+			t.Fatalf("lost %t, %v", lost, err)
+		}
+		return notice
+	}
+	obey(lb.Order{Peer: &p, Put: []lb.Route{{Prefix: first}}})
+	conn, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	send := func(m *gobgp.BGPMessage, err error) {
+		b, failed := m.Serialize()
+		if _, unsent := conn.Write(b); err != nil || failed != nil || unsent != nil {
+			t.Fatal(err, failed, unsent)
+		}
+	}
+	asn := gobgp.NewOptionParameterCapability([]gobgp.ParameterCapabilityInterface{gobgp.NewCapFourOctetASNumber(65001)})
+	send(gobgp.NewBGPOpenMessage(65001, 90, netip.MustParseAddr("192.0.2.250"), []gobgp.OptionParameterInterface{asn}))
+	nstest.Until(t, 10*time.Second, "the router's OPEN has come", func() bool { return obey(lb.Order{}).Session.State == "openconfirm" })
+	obey(lb.Order{Put: []lb.Route{{Prefix: second}}, Remove: []netip.Prefix{first}})
+	send(gobgp.NewBGPKeepAliveMessage(), nil)
+	nstest.Until(t, 10*time.Second, "the session is up", func() bool { return obey(lb.Order{}).Session.State == lb.Established })
+
+	third := netip.MustParsePrefix("198.51.100.3/32")
+	sent := map[netip.Prefix]string{}
+	hear := func(prefix netip.Prefix) {
+		t.Helper()
+		for sent[prefix] == "" {
+			m, err := read(conn)
+			if err != nil {
+				t.Fatalf("after %v: %v", sent, err)
+			}
+			if u, ok := m.Body.(*gobgp.BGPUpdate); ok {
+				for _, n := range u.NLRI {
+					sent[n.NLRI.(*gobgp.IPAddrPrefix).Prefix] += "+"
+				}
+				for _, n := range u.WithdrawnRoutes {
+					sent[n.NLRI.(*gobgp.IPAddrPrefix).Prefix] += "-"
+				}
+			}
+		}
+	}
+	obey(lb.Order{Put: []lb.Route{{Prefix: third}}})
+	hear(second)
+	hear(third)
+	if last := sent[first]; !strings.HasSuffix(last, "-") {
+		t.Errorf("of a route that was removed, the router got %q", last)
+	}
+	sent[second] = "" // GoBGP merges what is in its queue, so this says nothing of a route that was placed
+	e.unsure[second] = true
+	obey(lb.Order{})
+	hear(second)
+}
+
+func read(conn net.Conn) (*gobgp.BGPMessage, error) {
+	header := make([]byte, gobgp.BGP_HEADER_LENGTH)
+	if _, err := io.ReadFull(conn, header); err != nil {
+		return nil, err
+	}
+	var h gobgp.BGPHeader
+	if err := h.DecodeFromBytes(header); err != nil {
+		return nil, err
+	}
+	body := make([]byte, h.Len-gobgp.BGP_HEADER_LENGTH)
+	if _, err := io.ReadFull(conn, body); err != nil {
+		return nil, err
+	}
+	return gobgp.ParseBGPBody(&h, body)
 }
 
 // TestSpent: an engine ends with its session, but for a router that sent too many routes, for a while.
