@@ -59,7 +59,9 @@ func (m *memberKeys) sync(ctx context.Context) error {
 	secret, err := m.cluster.Secret(ctx, m.secret)
 	for err == nil {
 		now := keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}
-		want, why := m.keeper.Decide(now, m.cluster.ReadySpeakers() > 0, time.Now())
+		// A speaker writes its SpeakerState only once it has a key, and it has that whether it is ready or not. A state that
+		// outlives its speaker delays a first key by minutes, no more; uninstalling deletes it.
+		want, why := m.keeper.Decide(now, len(m.cluster.SpeakerStates()) > 0, time.Now())
 		if want == nil {
 			m.warnUnusable(secret)
 			return nil

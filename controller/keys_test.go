@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/keyed"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -23,12 +23,15 @@ type keysTest struct {
 	keys   *memberKeys
 }
 
-func newKeysTest(t *testing.T, speakers int32) *keysTest {
+func newKeysTest(t *testing.T, speakers ...string) *keysTest {
 	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 8)}
-	server.put(t, "/apis/apps/v1/namespaces/"+own+"/daemonsets", &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "holdfast-speaker"}, Status: appsv1.DaemonSetStatus{NumberReady: speakers},
-	})
+	for _, node := range speakers {
+		server.put(t, "/apis/holdfast.dev/v1beta1/speakerstates", &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	}
 	s := newTestSyncer(t, server)
+	if err := s.cluster.WaitForSpeakerStates(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	return &keysTest{t, server, newMemberKeys(s.cluster, members, s.log)}
 }
 
@@ -59,7 +62,7 @@ func (k *keysTest) write(data map[string][]byte) {
 
 // The first key is in use at once. If the Secret is then deleted or replaced, the key in use stays.
 func TestMembersSecretKept(t *testing.T) {
-	k := newKeysTest(t, 0)
+	k := newKeysTest(t)
 	first := k.look()
 	if inUse := first[keyed.InUse]; len(first) != 2 || len(inUse) != keyed.Length || !bytes.Equal(inUse, first[keyed.Key]) {
 		t.Fatalf("the first key: %v", first)
@@ -81,9 +84,9 @@ func TestMembersSecretKept(t *testing.T) {
 	}
 }
 
-// A new leader knows no key, and running speakers do not know a key that it creates.
+// A new leader knows no key, and running speakers do not know a key that it creates, whether they are ready or not.
 func TestMembersSecretLost(t *testing.T) {
-	k := newKeysTest(t, 3)
+	k := newKeysTest(t, "w1")
 	first := k.look()
 	if len(first) != 1 || len(first[keyed.Key]) != keyed.Length {
 		t.Errorf("with speakers that run, the Secret holds %v, want no more than a key", first)
@@ -95,7 +98,7 @@ func TestMembersSecretLost(t *testing.T) {
 
 // An invalid key is left alone, and reported once.
 func TestMembersSecretInvalid(t *testing.T) {
-	k := newKeysTest(t, 3)
+	k := newKeysTest(t, "w1")
 	inUse := newKey()
 	want := map[string][]byte{keyed.Key: []byte("secret"), keyed.InUse: inUse}
 	k.write(maps.Clone(want))
@@ -123,7 +126,7 @@ func TestMembersSecretInvalid(t *testing.T) {
 
 // The controller does not overwrite another client's concurrent write.
 func TestMembersSecretOvertaken(t *testing.T) {
-	k := newKeysTest(t, 3)
+	k := newKeysTest(t, "w1")
 	read, err := k.keys.cluster.Secret(t.Context(), members)
 	if err != nil {
 		t.Fatal(err)

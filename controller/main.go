@@ -133,7 +133,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 			defer assign.sessions.forget()
 			return claims.Run(ctx)
 		}),
-		func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) },
+		afterStates(cluster, func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) }),
 	}
 	if s.withdraw {
 		work = append(work, afterStates(cluster, dead.Run))
@@ -142,7 +142,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 }
 
 // afterStates makes work wait until the SpeakerStates were listed: without them there is no doubt about any
-// node, and no conflict.
+// node, no conflict, and no speaker that has a key.
 func afterStates(cluster *k8s.Cluster, work func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if cluster.WaitForSpeakerStates(ctx) != nil {

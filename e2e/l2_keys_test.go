@@ -40,8 +40,8 @@ func testL2Keys(t *testing.T, e *env) {
 	}
 	for _, how := range []string{"deleted", "replaced"} {
 		t.Run(how, func(t *testing.T) {
-			// Longer than the rotation to the new key takes.
-			s.run(t, trouble{name: "the key is " + how, lasts: 3 * time.Minute, stays: true, hit: func(t *testing.T, s *spread) {
+			// Longer than it takes until all send with the new key.
+			s.run(t, trouble{name: "the key is " + how, lasts: 7 * time.Minute, stays: true, hit: func(t *testing.T, s *spread) {
 				before, err := secrets.Get(t.Context(), membersSecret, metav1.GetOptions{})
 				must(t, err)
 				must(t, change[how](t.Context()))

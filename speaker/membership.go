@@ -118,7 +118,7 @@ func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys []
 		var why error
 		if own := state.Nodes[w.node].Own(link.Addresses(w.links.Links())); len(own) > 0 {
 			address = own[0]
-			keys, _, why = from.look(ctx)
+			keys, why = from.look(ctx)
 		} else {
 			why = fmt.Errorf("no link of node %s has an address that is in its status: %v", w.node, state.Nodes[w.node].Addresses)
 		}
@@ -145,32 +145,30 @@ type memberKeys struct {
 	logged []string
 }
 
-// look reads the Secret. It returns the keys, of which the first encrypts, and when to look again. Without keys it
-// returns an error that says what is missing.
-func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Duration, err error) {
+// look reads the Secret. It returns the keys, of which the first encrypts, or an error that says what is missing.
+func (m *memberKeys) look(ctx context.Context) (keys [][]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
 	secret, err := m.cluster.Secret(ctx, m.secret)
 	if err != nil {
-		return nil, keyed.Retry, err
+		return nil, err
 	}
 	now := keyed.Read(secret.Data)
 	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.logged) {
 		m.log.Warn("entries of the members' Secret are not keys and not used", "secret", m.secret, "entries", now.Unusable)
 	}
 	m.logged = now.Unusable
-	keys, again = m.ring.Look(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
+	keys = m.ring.Look(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
 	switch {
 	case keys != nil:
-		return keys, again, nil
+		return keys, nil
 	case secret.ResourceVersion == "":
-		return nil, again, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret)
+		return nil, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret)
 	case now.Wanted == "":
-		return nil, again, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, keyed.Length,
+		return nil, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, keyed.Length,
 			keyed.Key)
 	}
-	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret,
-		keyed.InUse)
+	return nil, fmt.Errorf("secret %s has no entry %s: the controller makes it when all other speakers know the key", m.secret, keyed.InUse)
 }
 
 // follow sets the keys of the Secret whenever these change, until ctx ends.
@@ -183,10 +181,14 @@ func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byt
 			return nil
 		case <-next.C:
 		}
-		now, again, err := m.look(ctx)
-		next.Reset(again)
-		if err != nil || slices.EqualFunc(now, keys, bytes.Equal) {
+		now, err := m.look(ctx)
+		if err != nil {
+			next.Reset(keyed.Retry)
 			continue // the present keys still work, and the API server may be away
+		}
+		next.Reset(keyed.Look)
+		if slices.EqualFunc(now, keys, bytes.Equal) {
+			continue
 		}
 		if err := set(now); err != nil {
 			m.log.Error("set the members' keys", "secret", m.secret, "error", err)

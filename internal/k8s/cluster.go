@@ -235,15 +235,6 @@ func (k *Cluster) Uninstalling() bool {
 	return k.uninstalling.Load()
 }
 
-// ReadySpeakers returns how many speakers are ready.
-func (k *Cluster) ReadySpeakers() int {
-	ready := 0
-	for _, d := range k.daemonSets.List() {
-		ready += int(d.Status.NumberReady)
-	}
-	return ready
-}
-
 // WaitUntilUninstalling blocks until the mark is set; it returns the error of ctx.
 func (k *Cluster) WaitUntilUninstalling(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return k.Uninstalling(), nil })

@@ -12,11 +12,10 @@ type Keeper struct {
 	// Make returns a new key.
 	Make func() []byte
 	stability
-	// inUse and former are the entries at the last look, at seen.
+	// inUse and former are the entries at the last look, at seen, or those of the step that was decided then: a write that
+	// failed may have landed, and speakers may send with its key.
 	inUse, former string
 	seen          time.Time
-	// tried is the key that the last write put in use: a write that failed may have landed.
-	tried string
 }
 
 // Decide returns what the Secret should hold, and why it should change; nil
@@ -31,20 +30,21 @@ func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string
 	if k.lost(have, now) {
 		why = "the key in use was removed, and is put back"
 		want[InUse] = []byte(k.inUse)
-		if former := cmp.Or(k.former, k.tried); former != "" {
-			want[Former] = []byte(former)
+		if k.former != "" {
+			want[Former] = []byte(k.former)
 		}
 	} else {
-		k.inUse, k.former, k.seen, k.tried = have.InUse, have.Former, now, ""
+		k.inUse, k.former, k.seen = have.InUse, have.Former, now
 	}
 	if _, found := want[Key]; !found {
 		want[Key] = k.Make()
-		if why = "there was no key, so the controller made one"; want[InUse] == nil && !speakers {
-			want[InUse] = want[Key]
-		}
+		why = "there was no key, so the controller made one"
 	}
-	if why == "" {
-		why = k.advance(want, have, speakers, unchanged)
+	switch {
+	case Read(want).InUse == "" && !speakers: // so no speaker has another key
+		why = cmp.Or(k.advance(want, settled), why)
+	case why == "":
+		why = k.advance(want, unchanged)
 	}
 	if why == "" {
 		return nil, ""
@@ -52,32 +52,29 @@ func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string
 	return want, why
 }
 
-// lost reports whether somebody has just removed or changed the key in use. If
+// lost reports whether the key in use has just been removed or changed. If
 // that may have been a while ago, speakers may already use another key.
 func (k *Keeper) lost(have Keys, now time.Time) bool {
-	stands := have.InUse == k.inUse || have.InUse != "" && have.InUse == k.tried
-	return k.inUse != "" && !stands && now.Sub(k.seen) < Look
+	return k.inUse != "" && have.InUse != k.inUse && now.Sub(k.seen) < Look
 }
 
 // advance takes the next step towards the wanted key, if the Secret has been unchanged for long enough.
-func (k *Keeper) advance(want map[string][]byte, have Keys, speakers bool, unchanged time.Duration) (why string) {
+func (k *Keeper) advance(want map[string][]byte, unchanged time.Duration) (why string) {
+	have := Read(want)
 	_, former := want[Former]
 	switch {
-	case have.InUse == "" && have.Wanted == "":
-	case have.InUse == "":
-		// Running speakers begin to use it by themselves.
-		if !speakers || unchanged >= allSend {
-			want[InUse], k.tried = want[Key], have.Wanted
-			return "the key is in use"
+	case unchanged < settled:
+		return ""
+	case former && have.InUse != "":
+		delete(want, Former)
+		why = "every speaker sends with the key in use, so the former one is dropped"
+	case have.Wanted != "" && have.Wanted != have.InUse:
+		want[InUse] = want[Key]
+		if have.InUse != "" {
+			want[Former] = []byte(have.InUse)
 		}
-	case former:
-		if unchanged >= allSend {
-			delete(want, Former)
-			return "every speaker sends with the key in use, so the former one is dropped"
-		}
-	case have.Wanted != "" && have.Wanted != have.InUse && unchanged >= allAccept:
-		want[Former], want[InUse], k.tried = want[InUse], want[Key], have.Wanted
-		return "every speaker accepts the new key, so it is in use now"
+		why = "every speaker accepts the new key, so it is in use now"
 	}
-	return ""
+	k.inUse, k.former = string(want[InUse]), string(want[Former])
+	return why
 }

@@ -23,10 +23,10 @@ const (
 	Look  = time.Minute
 	Retry = 10 * time.Second
 	// allAccept is the time until every speaker has read the Secret, even if one or two of its looks failed.
-	allAccept = 2 * Look
-	// allSend is the time until every speaker sends with its key: the last of them reads it
-	// after Look and waits for accepted.
-	allSend = 4 * Look
+	allAccept = 3 * Look / 2
+	// settled is the time until every speaker, if it finds no key in use, sends with the wanted one: the last of them reads the
+	// Secret after allAccept, and at the second look from there it has been unchanged for as long.
+	settled = 5 * Look
 )
 
 // Secret is the content of the Secret. Its Version is "" if there is no Secret, and

@@ -16,10 +16,9 @@ type Ring struct {
 	stability
 }
 
-// Look takes over what the Secret holds. It returns the accepted keys, the one to
-// send with first, and when to look again. It returns no keys as long as
-// the speaker must not start.
-func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte, again time.Duration) {
+// Look takes over what the Secret holds, once in the time Look. It returns the accepted keys, the one to
+// send with first; none as long as the speaker must not start.
+func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte) {
 	unchanged := r.observe(s.Version, now)
 	k := Read(s.Data)
 	if r.accepted == nil {
@@ -28,29 +27,15 @@ func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte, again time.Duration
 	for _, key := range k.All {
 		r.accepted[key] = true
 	}
-	again = Look
 	wanted := cmp.Or(k.InUse, k.Wanted)
-	if wait := r.wait(wanted, k.InUse != "") - unchanged; wait > 0 {
-		again = min(again, wait)
-	} else if wanted != "" {
+	if k.InUse != "" || r.sent != "" && wanted != "" && unchanged >= allAccept {
 		r.sent = wanted
 	}
 	// Where nothing is wanted, each speaker may still send with another key.
-	if r.sent == wanted && unchanged >= allSend {
+	if r.sent == wanted && unchanged >= settled {
 		maps.DeleteFunc(r.accepted, func(key string, _ bool) bool { return !slices.Contains(k.All, key) })
 	}
-	return r.keys(), again
-}
-
-// wait returns how long the Secret must stand unchanged before the wanted key is sent with.
-func (r *Ring) wait(wanted string, inUse bool) time.Duration {
-	switch {
-	case wanted == r.sent || r.sent == "" && inUse:
-		return 0
-	case r.sent == "":
-		return allSend
-	}
-	return allAccept
+	return r.keys()
 }
 
 func (r *Ring) keys() [][]byte {

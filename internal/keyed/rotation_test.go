@@ -126,7 +126,7 @@ func (w *world) look(i int) bool {
 		return false
 	}
 	s.failed = 0
-	keys, again := s.ring.Look(w.read(), w.now)
+	keys, again := s.ring.Look(w.read(), w.now), Look
 	if keys == nil {
 		again = time.Second
 	}
@@ -312,18 +312,26 @@ func (w *world) accepts(when string, want ...byte) {
 	}
 }
 
+// The controller is restarted between the steps, and only takes longer.
 func TestKeyReplaced(t *testing.T) {
 	w := quiet(t)
 	w.put(data(map[string]byte{Key: 2, InUse: 1}))
 	w.run(Look + time.Second)
 	w.accepts("when all have looked", 1, 2)
-	w.run(Look + keeperLook)
+	w.run(settled - 2*Look)
+	w.lead()
+	w.run(settled - keeperLook)
+	w.holds("after the first restart", map[string]byte{Key: 2, InUse: 1})
+	w.run(2 * keeperLook)
 	w.holds("when all accept it", map[string]byte{Key: 2, InUse: 2, Former: 1})
-	w.run(3 * Look)
+	w.run(Look)
 	w.accepts("when all send with it", 2, 1)
-	w.run(Look + keeperLook)
+	w.lead()
+	w.run(settled - keeperLook)
+	w.holds("after the second restart", map[string]byte{Key: 2, InUse: 2, Former: 1})
+	w.run(2 * keeperLook)
 	w.holds("in the end", map[string]byte{Key: 2, InUse: 2})
-	w.run(5 * Look)
+	w.run(settled + Look)
 	w.accepts("in the end", 2)
 }
 
@@ -337,7 +345,7 @@ func TestSecretDeleted(t *testing.T) {
 	if keys := w.speakers[1].keys; len(keys) != 2 {
 		t.Errorf("the speaker that starts has %d keys, want 2", len(keys))
 	}
-	w.run(10 * time.Minute)
+	w.run(2*settled + Look)
 	w.holds("in the end", map[string]byte{Key: w.made, InUse: w.made})
 }
 
@@ -349,7 +357,7 @@ func TestSecretDeletedWithoutController(t *testing.T) {
 	w.run(10 * time.Minute)
 	w.lead()
 	w.start(1)
-	w.run(allSend - time.Second)
+	w.run(settled - time.Second)
 	w.holds("when somebody leads", map[string]byte{Key: w.made})
 	if w.speakers[1].keys != nil {
 		t.Error("a speaker starts with a key that others may not know")
@@ -359,36 +367,6 @@ func TestSecretDeletedWithoutController(t *testing.T) {
 	if w.speakers[1].keys == nil {
 		t.Error("a speaker waits still")
 	}
-}
-
-// The controller is restarted between the steps, and only takes longer.
-func TestControllerRestarted(t *testing.T) {
-	w := quiet(t)
-	w.put(data(map[string]byte{Key: 2, InUse: 1}))
-	w.run(allAccept - time.Second)
-	w.lead()
-	w.run(allAccept - keeperLook)
-	w.holds("after the first restart", map[string]byte{Key: 2, InUse: 1})
-	w.run(2 * keeperLook)
-	w.holds("two minutes after it", map[string]byte{Key: 2, InUse: 2, Former: 1})
-	w.lead()
-	w.run(allSend - keeperLook)
-	w.holds("after the second restart", map[string]byte{Key: 2, InUse: 2, Former: 1})
-	w.run(2 * keeperLook)
-	w.holds("four minutes after it", map[string]byte{Key: 2, InUse: 2})
-}
-
-// The way that was in the README once.
-func TestRotationByHand(t *testing.T) {
-	w := quiet(t)
-	w.put(data(map[string]byte{Key: 1, InUse: 1, "other": 2}))
-	w.run(2 * time.Minute)
-	w.put(data(map[string]byte{Key: 2, InUse: 1, "other": 1}))
-	w.run(2 * time.Minute)
-	w.put(data(map[string]byte{Key: 2, InUse: 1}))
-	w.run(20 * time.Minute)
-	w.holds("in the end", map[string]byte{Key: 2, InUse: 2})
-	w.accepts("in the end", 2)
 }
 
 // What is no key changes nothing, and is left for its owner to see.
