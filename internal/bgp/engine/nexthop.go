@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -59,8 +58,8 @@ func other(s lb.Peer) lb.Family {
 }
 
 // followHop finds the next hop of routes of the other family: this node's address of that family on the session's link. If
-// it changed, they are placed again. While it cannot be found out, it stays. There is none as long as it depends on what the
-// router did not say yet.
+// it changed, they are placed again. While it cannot be found out, it stays, and the next order looks again. There is none as
+// long as it depends on what the router did not say yet.
 func (e *engine) followHop() error {
 	hop, err := e.findHop(e.router&extendedNextHop != 0)
 	if err == nil && !e.up {
@@ -100,30 +99,15 @@ func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	if takes && ours.IsLinkLocalUnicast() {
 		return ours, nil // the router may have no IPv4 address on the link
 	}
-	all, err := e.readAddresses()
-	if err != nil {
-		return netip.Addr{}, err
+	all, err := e.addresses()
+	if err != nil { // also a dump during which they changed, which may lack some
+		return netip.Addr{}, fmt.Errorf("read this node's addresses: %w", err)
 	}
 	hop := onLinkOf(all, local, other(e.settings))
 	if !hop.IsValid() && takes {
 		return ours, nil
 	}
 	return hop, nil
-}
-
-// readAttempts is how often addresses are read that change meanwhile: such a dump (NLM_F_DUMP_INTR) may lack some.
-const readAttempts = 3
-
-func (e *engine) readAddresses() (all []netlink.Addr, err error) {
-	for range readAttempts {
-		if all, err = e.addresses(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read this node's addresses: %w", err)
-	}
-	return all, nil
 }
 
 // routeTime bounds the look at the routing table, which sends nothing.
