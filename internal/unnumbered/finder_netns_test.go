@@ -243,7 +243,7 @@ func TestFinderHostile(t *testing.T) {
 	})
 }
 
-// A flood of invented routers is told now and then, and not at each advertisement.
+// Of a flood of invented routers a few are remembered, and not each advertisement changes what was found.
 func TestFinderFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
@@ -261,15 +261,15 @@ func TestFinderFlood(t *testing.T) {
 			invented = append(invented, startNeighbour(t, ns, "eth0", address))
 		}
 		received := func() int { return f.count(receivedMessages) }
-		heard, before, began := received(), changes.Load(), time.Now()
+		heard, before := received(), changes.Load()
 		nstest.Until(t, patience, "many are heard", func() bool {
 			for _, n := range invented {
 				n.advertise()
 			}
 			return received() > heard+4*maxReads
 		})
-		if told, limit := changes.Load()-before, int64(time.Since(began)/tellInterval)+1; told == 0 || told > limit {
-			t.Errorf("%d changes in %v", told, time.Since(began))
+		if told := changes.Load() - before; told == 0 || told > maxRouters {
+			t.Errorf("%d changes", told)
 		}
 		if got := f.Found("eth0").Address; got != routerA.WithZone("eth0") {
 			t.Errorf("the session moved to %s", got)

@@ -156,7 +156,7 @@ func (p *port) established() bool {
 // router returns what was found.
 func (p *port) router(up bool) Router {
 	r := Router{Looking: up && p.routers.asking()}
-	others := p.routers.told
+	others := p.routers.others()
 	switch {
 	case !up:
 		r.Problem = "link " + p.link.Name + " is down"

@@ -9,15 +9,13 @@ import (
 )
 
 const (
-	// maxRouters is how many routers of a link are remembered: more than one are a mistake, or an attack.
+	// maxRouters is how many routers of a link are remembered: more than one are a mistake, or an attack. Further ones wait until
+	// one is forgotten, so that a flood of invented ones does not become one of log lines and plans.
 	maxRouters = 8
 	// silence is longer than the time between two advertisements of a router that FRR or this package sends: 10 s.
 	silence = 12 * time.Second
 	// remembered is how long a router that is not the link's is remembered: three of its advertisements.
 	remembered = 36 * time.Second
-	// tellInterval is the least time between two changes of the list of other routers that is told: a flood of invented ones must
-	// not become one of log lines and plans. An advertisement of this node is due as often, so that the last change is told.
-	tellInterval = 10 * time.Second
 	// MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL of RFC 4861 section 10.
 	maxSolicitations = 3
 	solicitInterval  = 4 * time.Second
@@ -36,9 +34,6 @@ type routers struct {
 	// one's time; the zero Time if no answer is awaited.
 	asked int
 	next  time.Time
-	// told are the routers beside the present one as they were told last, at toldAt.
-	told   []netip.Addr
-	toldAt time.Time
 }
 
 // newRouters knows no router, and asks for one at once.
@@ -48,10 +43,9 @@ func newRouters(moment time.Time) *routers {
 
 // hear takes an advertisement of a router.
 func (r *routers) hear(moment time.Time, from netip.Addr) {
-	if _, known := r.heard[from]; !known && len(r.heard) == maxRouters {
-		delete(r.heard, r.stalest())
+	if _, known := r.heard[from]; known || len(r.heard) < maxRouters {
+		r.heard[from] = moment
 	}
-	r.heard[from] = moment
 	switch {
 	case !r.present.IsValid(), from == r.present:
 		r.present, r.next = from, time.Time{}
@@ -70,12 +64,6 @@ func (r *routers) asking() bool { return !r.next.IsZero() }
 // with it.
 func (r *routers) tick(moment time.Time, established bool) (solicit bool) {
 	maps.DeleteFunc(r.heard, func(a netip.Addr, at time.Time) bool { return a != r.present && moment.Sub(at) > remembered })
-	solicit = r.step(moment, established)
-	r.tell(moment)
-	return solicit
-}
-
-func (r *routers) step(moment time.Time, established bool) (solicit bool) {
 	if !r.asking() || moment.Before(r.next) {
 		return false
 	}
@@ -92,32 +80,16 @@ func (r *routers) step(moment time.Time, established bool) (solicit bool) {
 	return false
 }
 
-// tell brings the list that is told up to date, but not too often, unless the present router is in it.
-func (r *routers) tell(moment time.Time) {
-	others := r.others()
-	if slices.Equal(others, r.told) || moment.Sub(r.toldAt) < tellInterval && !slices.Contains(r.told, r.present) {
-		return
-	}
-	r.told, r.toldAt = others, moment
-}
-
 // others are the routers beside the present one, sorted.
 func (r *routers) others() []netip.Addr {
 	all := slices.SortedFunc(maps.Keys(r.heard), netip.Addr.Compare)
 	return slices.DeleteFunc(all, func(a netip.Addr) bool { return a == r.present })
 }
 
-// stalest is the router that was silent for the longest time, apart from the present one.
-func (r *routers) stalest() netip.Addr { return slices.MinFunc(r.others(), r.byTime) }
-
 // latest is the router that was heard last; the zero Addr if there is none.
 func (r *routers) latest() netip.Addr {
 	if len(r.heard) == 0 {
 		return netip.Addr{}
 	}
-	return slices.MaxFunc(slices.SortedFunc(maps.Keys(r.heard), netip.Addr.Compare), r.byTime)
-}
-
-func (r *routers) byTime(a, b netip.Addr) int {
-	return cmp.Or(r.heard[a].Compare(r.heard[b]), a.Compare(b))
+	return slices.MaxFunc(slices.Collect(maps.Keys(r.heard)), func(a, b netip.Addr) int { return cmp.Or(r.heard[a].Compare(r.heard[b]), a.Compare(b)) })
 }
