@@ -69,11 +69,7 @@ func (e *echoes) protocol() protocol {
 
 // echoesOf passes echoes of one kind to this machine only.
 func echoesOf(kind uint32) []bpf.Instruction {
-	return toUs(slices.Concat([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: offVersion, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: echoVersion<<8 | kind, SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-	}, alone())...)
+	return toUs(append(only(offVersion, 2, echoVersion<<8|kind), alone()...)...)
 }
 
 func (e *echoes) setKeys(keys [][]byte) error {

@@ -1,7 +1,6 @@
 package layer2
 
 import (
-	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -31,61 +30,43 @@ var pass = bpf.RetConstant{Val: maxFrame}
 // span is an inclusive range of the last 32 bits of addresses.
 type span struct{ from, to uint32 }
 
-// cover returns at most n spans that contain all the values, which are sorted, and as few others as possible.
+// cover returns at most n spans that contain all the values, which are sorted. Values share a span if they are no farther
+// apart than some distance: the shortest one by which n spans suffice, but for a factor of two.
 func cover(values []uint32, n int) []span {
-	if len(values) == 0 {
-		return nil
-	}
-	// Keep the widest gaps.
-	var gaps []int
-	for i := 1; i < len(values); i++ {
-		if values[i]-values[i-1] > 1 {
-			gaps = append(gaps, i)
+	for distance := uint64(1); ; distance *= 2 {
+		var out []span
+		for _, v := range values {
+			if last := len(out) - 1; last >= 0 && uint64(v-out[last].to) <= distance {
+				out[last].to = v
+			} else {
+				out = append(out, span{v, v})
+			}
+		}
+		if len(out) <= n {
+			return out
 		}
 	}
-	if len(gaps) > n-1 {
-		slices.SortFunc(gaps, func(i, j int) int { return cmp.Compare(values[j]-values[j-1], values[i]-values[i-1]) })
-		gaps = gaps[:n-1]
-		slices.Sort(gaps)
-	}
-	var out []span
-	start := 0
-	for _, i := range append(gaps, len(values)) {
-		out = append(out, span{values[start], values[i-1]})
-		start = i
-	}
-	return out
 }
 
 // passIn returns a program that passes the frame if the loaded word is in one of
 // the spans, and otherwise continues after its end.
-func passIn(spans []span) []bpf.Instruction {
-	// The distances of jumps to the end are known only now.
-	const toEnd = ^uint32(0)
-	var search func(spans []span) []bpf.Instruction
-	search = func(spans []span) []bpf.Instruction {
-		if len(spans) == 1 {
-			return []bpf.Instruction{
-				bpf.JumpIf{Cond: bpf.JumpLessThan, Val: spans[0].from, SkipTrue: 2},
-				bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: spans[0].to, SkipTrue: 1},
-				pass,
-				bpf.Jump{Skip: toEnd},
-			}
-		}
-		lower, upper := search(spans[:len(spans)/2]), search(spans[len(spans)/2:])
-		middle := bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[len(spans)/2].from, SkipTrue: uint8(len(lower))}
-		return slices.Concat([]bpf.Instruction{middle}, lower, upper)
-	}
-	if len(spans) == 0 {
-		return nil
-	}
-	program := search(spans)
-	for i, in := range program {
-		if in == (bpf.Jump{Skip: toEnd}) {
-			program[i] = bpf.Jump{Skip: uint32(len(program) - i - 1)}
-		}
+func passIn(spans []span) (program []bpf.Instruction) {
+	for _, s := range spans {
+		program = append(program,
+			bpf.JumpIf{Cond: bpf.JumpLessThan, Val: s.from, SkipTrue: 2},
+			bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: s.to, SkipTrue: 1},
+			pass)
 	}
 	return program
+}
+
+// only drops frames whose field at an offset has another value.
+func only(off uint32, size int, value uint32) []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: off, Size: size},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}
 }
 
 // arpFilter passes packets that ask for one of the addresses or claim one.
@@ -112,75 +93,50 @@ func passAny(addrs []netip.Addr) []bpf.Instruction {
 // must be dropped anyway (RFC 6980 section 5).
 func ndpFilter(addrs []netip.Addr) []bpf.Instruction {
 	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
-		bpf.LoadAbsolute{Off: offICMP, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborSolicitation), SkipTrue: 2},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
-	}, targets(addrs, offICMP+offTarget))...)
+	}, targets(addrs))...)
 }
 
 // offICMP is where an ICMPv6 message begins in a frame, without extension headers.
 const offICMP = ethernetLen + ipv6Len
 
-// icmpv6 drops everything but ICMPv6, which continues.
+// icmpv6 drops everything but ICMPv6, and loads the type of its message.
 func icmpv6() []bpf.Instruction {
-	return []bpf.Instruction{
-		bpf.LoadAbsolute{Off: ethernetLen + 6, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-	}
+	return append(only(ethernetLen+6, 1, protocolICMPv6), bpf.LoadAbsolute{Off: offICMP, Size: 1})
 }
 
-// arpAnswers passes replies to this machine only, ndpAnswers solicited advertisements.
-// They are few: only questions of this node's kernel and of ours cause them.
-func arpAnswers() []bpf.Instruction {
-	return toUs(slices.Concat([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationReply), SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-	}, alone())...)
-}
+// arpAnswers passes what is sent to this machine only, ndpAnswers advertisements among that. They are few: mostly answers to
+// questions of this node's kernel and of ours.
+func arpAnswers() []bpf.Instruction { return toUs(alone()...) }
 
 func ndpAnswers() []bpf.Instruction {
-	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
-		bpf.LoadAbsolute{Off: offICMP, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-		bpf.LoadAbsolute{Off: offICMP + offFlags, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSolicited, SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-	}, alone())...)
+	return toUs(slices.Concat(icmpv6(), only(offICMP, 1, uint32(ipv6.ICMPTypeNeighborAdvertisement)), alone())...)
 }
 
 // arpHeard passes gratuitous requests, not the replies between them, and ndpHeard unsolicited advertisements:
 // announcements to all neighbours. Both pass questions for the addresses, too.
 func arpHeard(addrs []netip.Addr) []bpf.Instruction {
-	return toUs(slices.Concat([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationRequest), SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-		bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4},
-	}, passAny(addrs), []bpf.Instruction{
-		bpf.TAX{},
-		bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4},
-		bpf.JumpIfX{Cond: bpf.JumpEqual, SkipFalse: 1},
-		pass,
-	})...)
+	return toUs(slices.Concat(
+		only(ethernetLen+offOperation, 2, uint32(arp.OperationRequest)),
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, passAny(addrs),
+		[]bpf.Instruction{
+			bpf.TAX{},
+			bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4},
+			bpf.JumpIfX{Cond: bpf.JumpEqual, SkipFalse: 1},
+			pass,
+		})...)
 }
 
 func ndpHeard(addrs []netip.Addr) []bpf.Instruction {
-	questions := append(targets(addrs, offICMP+offTarget), bpf.RetConstant{Val: 0})
 	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
-		bpf.LoadAbsolute{Off: offICMP, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborSolicitation), SkipTrue: 1},
-		bpf.Jump{Skip: uint32(len(questions))},
-	}, questions, []bpf.Instruction{
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipFalse: 4},
 		bpf.LoadAbsolute{Off: offICMP + offFlags, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSolicited, SkipTrue: 1},
 		pass,
-	})...)
+		bpf.RetConstant{Val: 0},
+	}, only(offICMP, 1, uint32(ipv6.ICMPTypeNeighborSolicitation)), targets(addrs))...)
 }
 
 // alone passes unicast frames (IEEE 802: the lowest bit of the first octet marks a group).
@@ -192,8 +148,9 @@ func alone() []bpf.Instruction {
 	}
 }
 
-// targets passes frames with one of the addresses at an offset.
-func targets(addrs []netip.Addr, off uint32) []bpf.Instruction {
+// targets passes messages of Neighbor Discovery about one of the addresses.
+func targets(addrs []netip.Addr) []bpf.Instruction {
+	const off = offICMP + offTarget
 	groups := map[[12]byte][]uint32{}
 	for _, a := range addrs {
 		b := a.As16()
