@@ -205,7 +205,7 @@ func wireOn(t testing.TB, ns *nstest.NS, l lb.Interface, proto protocol) (w wire
 	t.Helper()
 	ns.Do(func() {
 		var err error
-		if w, err = listen(l, proto, nil); err != nil {
+		if w, err = listen(l, proto); err != nil {
 			t.Fatal(err)
 		}
 	})

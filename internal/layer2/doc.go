@@ -1,8 +1,8 @@
 // Package layer2 makes this node answer for addresses that none of its links has,
 // by ARP (RFC 826, RFC 5227) for IPv4 and Neighbor Discovery (RFC 4861) for IPv6.
 //
-// Set gives a Responder the addresses to answer for and their links. For each
-// link in use the Responder has a port: one packet socket for each family and one for the echo. Neighbor
+// Set gives a Responder the addresses to answer for and their links. For each link that can announce, before an address
+// needs it, the Responder has a port: one packet socket for each family and one for the echo. Neighbor
 // Discovery needs a packet socket too, because a solicitation to the announced
 // address itself (the unicast probe by which a neighbour checks that we are still
 // there, RFC 4861 section 7.3) belongs to no interface and reaches no other kind

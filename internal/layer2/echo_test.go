@@ -167,7 +167,7 @@ func TestWhatCountsAsEcho(t *testing.T) {
 		a := &asked{frame: asks}
 		in := &inquiry{r: r, speakers: speakers, asked: map[lb.Question]*asked{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a}}
 		for _, p := range []protocol{proto, arpProtocol()} {
-			in.heard(&tap{link: eth0, proto: p}, tt.frame)
+			in.heard(&tap{socket: socket{link: eth0, proto: p}}, tt.frame)
 		}
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)

@@ -58,8 +58,10 @@ func announcing(b *testing.B, node *nstest.NS, d Desired, program []bpf.Instruct
 		return
 	}
 	for _, p := range *r.ports.Load() {
-		if err := p.setFilters([kinds][]bpf.Instruction{program, program}); err != nil {
-			b.Fatal(err)
+		for _, w := range p.wires[:families] {
+			if err := w.SetFilter(program); err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestForgedAskers(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements})
 		p.put(arpRequest(v4, nil))
-		p.answered(&tap{link: eth0, proto: p.protocols[0]}, message{mac: askerMAC, claimed: asker4})
+		p.answered(&tap{socket: socket{link: eth0, proto: p.protocols[0]}}, message{mac: askerMAC, claimed: asker4})
 		for range 3 {
 			for n := range byte(200) {
 				p.put(askedBy(n + 1))

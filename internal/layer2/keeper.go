@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/mdlayher/ndp"
-	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -19,17 +18,12 @@ type keeper struct {
 	ports map[int]*port
 	// broken are links whose port failed, with the earliest time to reopen it.
 	broken map[int]time.Time
-	// complaints are the errors of opening sockets, by link index, until that works; tried are the links
-	// on which it was tried at all.
+	// complaints are the errors of opening sockets, by link index, until that works.
 	complaints map[int]string
-	tried      map[int]bool
 	// known are the links that have answered, by name, to tell a returning link from a new one.
 	known map[string]*pace
 	// synced is the table that schedules and groups reflect; nil after a change of ports.
 	synced *table
-	// addrs are the addresses of the table addrsOf by protocol, in order; none for the echo, whose filter needs none.
-	addrs   [kinds][]netip.Addr
-	addrsOf *table
 	// conflicts are the statuses of addresses that foreign machines claimed.
 	conflicts map[netip.Addr]*status
 }
@@ -37,7 +31,7 @@ type keeper struct {
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
 		r: r, ports: make(map[int]*port),
-		broken: make(map[int]time.Time), complaints: make(map[int]string), tried: make(map[int]bool), known: make(map[string]*pace),
+		broken: make(map[int]time.Time), complaints: make(map[int]string), known: make(map[string]*pace),
 		conflicts: make(map[netip.Addr]*status),
 	}
 }
@@ -47,28 +41,24 @@ func (k *keeper) sync() {
 	t := k.r.table.Load()
 	wanted := make(map[int]lb.Interface)
 	links := k.r.links()
-	var idle []lb.Interface
 	for _, l := range links {
-		switch {
-		case t.uses(l):
+		switch refused := k.complaints[l.Index] != ""; {
+		// The others know that a node cannot announce on a link before it has to. What refuses stays wanted: who loses its
+		// addresses for that must not forget why, and take them back.
+		case l.Usable(), l.CanAnnounce() && (t.named[l.Name] || refused):
 			wanted[l.Index] = l
 		case l.CanAnnounce():
 			delete(k.known, l.Name) // it works, but is not needed
-			idle = append(idle, l)
 		}
 	}
 	k.dropPorts(wanted)
 	k.forgetConflicts(k.r.now())
-	addrs := k.sorted(t)
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
 			k.refresh(p, l)
 		} else {
-			k.open(l, addrs)
+			k.open(l)
 		}
-	}
-	for _, l := range idle {
-		k.try(l)
 	}
 	k.refuse(links)
 	if k.synced == t {
@@ -76,21 +66,13 @@ func (k *keeper) sync() {
 	}
 	moved := k.synced == nil
 	k.synced = t
-	k.filter(addrs)
+	k.filter(t.sorted())
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.r.followed.Store(t) // after the ports: State relies on this order
 	if everywhere := k.follow(t); moved || !everywhere {
 		k.r.changed()
 	}
-}
-
-// sorted returns the addresses of a table by protocol, in order.
-func (k *keeper) sorted(t *table) [kinds][]netip.Addr {
-	if k.addrsOf != t {
-		k.addrs, k.addrsOf = t.sorted(), t
-	}
-	return k.addrs
 }
 
 // dropPorts closes failed ports and ports of links that are no longer needed.
@@ -145,7 +127,7 @@ func (k *keeper) refresh(p *port, l lb.Interface) {
 	k.synced = nil
 }
 
-func (k *keeper) open(l lb.Interface, addrs [kinds][]netip.Addr) {
+func (k *keeper) open(l lb.Interface) {
 	retryAt, broken := k.broken[l.Index]
 	if broken && k.r.now().Before(retryAt) {
 		return
@@ -154,7 +136,7 @@ func (k *keeper) open(l lb.Interface, addrs [kinds][]netip.Addr) {
 	if known == nil {
 		known = &pace{}
 	}
-	p, err := k.r.openPort(l, known, addrs)
+	p, err := k.r.openPort(l, known)
 	if k.opened(l, err); err != nil {
 		return
 	}
@@ -173,16 +155,14 @@ func (k *keeper) open(l lb.Interface, addrs [kinds][]netip.Addr) {
 
 // filter sets the kernel's filters for these addresses, before any of them is announced.
 func (k *keeper) filter(addrs [kinds][]netip.Addr) {
-	var programs [kinds][]bpf.Instruction
 	for i, proto := range k.r.protocols {
-		programs[i] = proto.filter(addrs[i])
-	}
-	for _, p := range k.ports {
-		if err := p.setFilters(programs); err != nil && !p.failed.Load() {
-			// The old filter stays in force; a new socket gets the right one.
-			k.r.log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
-			p.failed.Store(true)
-			k.r.Kick()
+		program := proto.filter(addrs[i])
+		for _, p := range k.ports {
+			if err := p.wires[i].SetFilter(program); err != nil && !p.failed.Swap(true) {
+				// The old filter stays in force; a new socket gets the right one.
+				k.r.log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
+				k.r.Kick()
+			}
 		}
 	}
 }

@@ -52,8 +52,8 @@ func (l *lan) here() Desired { return Desired{Announcements: ourAnnouncements, S
 func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 	t.Helper()
 	r := New(Config{Log: slog.New(slog.DiscardHandler), Timers: timers, Links: func() []lb.Interface { return []lb.Interface{eth0In(ns)} }})
-	r.listen = func(l lb.Interface, p protocol, addrs []netip.Addr) (w wire, err error) {
-		ns.Do(func() { w, err = listen(l, p, addrs) })
+	r.listen = func(l lb.Interface, p protocol) (w wire, err error) {
+		ns.Do(func() { w, err = listen(l, p) })
 		return w, err
 	}
 	r.groups.kernel = kernelIn{&groupSockets{}, ns}
@@ -97,7 +97,7 @@ func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) 
 	var w wire
 	ns.Do(func() {
 		var err error
-		if w, err = listen(eth0In(ns), proto, nil); err != nil {
+		if w, err = listen(eth0In(ns), proto); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -114,11 +114,5 @@ func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) 
 		}
 	}()
 	t.Cleanup(func() { w.Close(); <-done })
-	return func() uint64 {
-		stats, err := w.(socket).Stats()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return uint64(stats.Drops)
-	}
+	return func() uint64 { return uint64(w.(reading).lost()) }
 }

@@ -88,7 +88,7 @@ func (a *audit) listen(now moment) (lost bool) {
 	for _, taps := range a.taps {
 		for _, e := range taps {
 			e.receive(func(frame []byte) { a.heard(e, frame, now) })
-			lost = e.lost() || lost
+			lost = e.lost() > 0 || lost
 		}
 	}
 	return lost
@@ -121,7 +121,7 @@ func (a *audit) listenFor() {
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		for _, taps := range a.taps {
 			if e := taps[n]; !e.failed {
-				e.failed = attach(e.fd, e.proto, receivedBy(e.link.Index, e.proto.heard(addrs))) != nil
+				e.failed = e.SetFilter(e.proto.heard(addrs)) != nil
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/mdlayher/ethernet"
-	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -20,7 +19,7 @@ type attached struct {
 	foreignMachines *foreignMachines
 }
 
-// port is a link in use: a wire for each protocol, each with a reader.
+// port is a link with its wires, one for each protocol and each with a reader.
 type port struct {
 	r      *Responder
 	link   atomic.Pointer[attached]
@@ -34,13 +33,12 @@ type port struct {
 	done   sync.WaitGroup
 }
 
-// openPort opens the wires of a link, filtered for these addresses, and reads them
-// until close.
-func (r *Responder) openPort(l lb.Interface, pace *pace, addrs [kinds][]netip.Addr) (*port, error) {
+// openPort opens the wires of a link, and reads them until close.
+func (r *Responder) openPort(l lb.Interface, pace *pace) (*port, error) {
 	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.timers, pace, r.between)}
 	p.setLink(l)
 	for i, proto := range r.protocols {
-		w, err := r.listen(l, proto, addrs[i])
+		w, err := r.listen(l, proto)
 		if err != nil {
 			return nil, errors.Join(err, p.close())
 		}
@@ -48,15 +46,6 @@ func (r *Responder) openPort(l lb.Interface, pace *pace, addrs [kinds][]netip.Ad
 		p.done.Go(func() { p.read(proto, w) })
 	}
 	return p, nil
-}
-
-// setFilters sets the kernel's filters.
-func (p *port) setFilters(programs [kinds][]bpf.Instruction) error {
-	var errs []error
-	for i, w := range p.wires {
-		errs = append(errs, w.SetFilter(programs[i]))
-	}
-	return errors.Join(errs...)
 }
 
 func (p *port) setLink(l lb.Interface) {

@@ -105,11 +105,11 @@ func (r *Responder) inquire(questions []lb.Question) *inquiry {
 	return in
 }
 
-// tapOn returns the tap of a link and protocol, which it opens at the first call; nil if that fails.
+// tapOn returns the tap of a link and protocol, which it opens at the first call.
 func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 	for _, e := range in.taps {
 		if e.link.Index == l.Index && e.proto.number == proto.number {
-			return e.unlessFailed()
+			return e
 		}
 	}
 	e, err := openTap(l, proto, proto.answers)
@@ -117,7 +117,7 @@ func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 		in.r.log.Warn("cannot ask on link", "link", l.Name, "error", err)
 	}
 	in.taps = append(in.taps, e)
-	return e.unlessFailed()
+	return e
 }
 
 // run asks and listens until the time has passed, ctx ends, or nothing is left to wait for.

@@ -87,7 +87,7 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 		{"without option", askerMAC, solicitedNA(t, ourMAC, askerMAC, lb.MAC{}, true), true, true},
 		{"of another machine", askerMAC, solicitedNA(t, ourMAC, otherMAC, lb.MAC{}, true), true, false},
 		{"of a stand-in", askerMAC, solicitedNA(t, ourMAC, otherMAC, askerMAC, true), true, false},
-		{"that was not solicited", askerMAC, solicitedNA(t, ourMAC, askerMAC, askerMAC, false), false, false},
+		{"that was not solicited", askerMAC, solicitedNA(t, ourMAC, askerMAC, askerMAC, false), true, false},
 		{"to all", askerMAC, claim6(askerMAC), false, false},
 		{"a solicitation", askerMAC, ns(v6, nil), false, false},
 	} {
@@ -97,7 +97,7 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 		}
 		a := &asked{}
 		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, asked: map[lb.Question]*asked{{Link: "eth0", MAC: tt.asked, Address: addr}: a}}
-		in.heard(&tap{link: eth0, proto: proto}, tt.frame)
+		in.heard(&tap{socket: socket{link: eth0, proto: proto}}, tt.frame)
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)
 		}

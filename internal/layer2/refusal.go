@@ -1,9 +1,7 @@
 package layer2
 
 import (
-	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -24,39 +22,8 @@ func (r *Responder) Refused() []lb.Refusal {
 	return out
 }
 
-// try opens the sockets of a link without a port, once, and again for as long as that
-// fails. So the others know that this node cannot announce on the link before it has to,
-// and know when it can again while others announce. Without the first attempt a node
-// without NET_RAW takes every address that the election gives it, and only then leaves it.
-func (k *keeper) try(l lb.Interface) {
-	if refused := k.complaints[l.Index] != ""; !refused && (k.tried[l.Index] || !l.Usable()) {
-		return
-	}
-	var wires []wire
-	var err error
-	for _, proto := range k.r.protocols {
-		var w wire
-		if w, err = k.r.listen(l, proto, []netip.Addr{}); err != nil {
-			break
-		}
-		wires = append(wires, w)
-	}
-	k.opened(l, err)
-	// Closing takes a grace period of the kernel, which must not delay announcements.
-	go func() {
-		var errs []error
-		for _, w := range wires {
-			errs = append(errs, w.Close())
-		}
-		if err := errors.Join(errs...); err != nil {
-			k.r.log.Debug("close sockets", "link", l.Name, "error", err)
-		}
-	}()
-}
-
 // opened records the result of opening a link's sockets.
 func (k *keeper) opened(l lb.Interface, err error) {
-	k.tried[l.Index] = true
 	if err == nil {
 		delete(k.complaints, l.Index)
 		return
@@ -78,7 +45,6 @@ func (k *keeper) refuse(links []lb.Interface) {
 		}
 	}
 	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !there[index] })
-	maps.DeleteFunc(k.tried, func(index int, _ bool) bool { return !there[index] })
 	before := k.r.refusals.Swap(&now)
 	if !slices.EqualFunc(*before, now, func(a, b refusal) bool { return a.Name == b.Name && a.err == b.err }) {
 		k.r.refused()

@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -64,29 +62,32 @@ func TestRefused(t *testing.T) {
 		step("others announce", []string{is}, 1, func() { r.Set(Desired{}) })
 		step("the link goes down", []string{is}, 1, func() { lan.set(down) })
 		step("and up", []string{is}, 1, func() { lan.set(eth0, pod) })
-		step("it works, while others announce", nil, 2, func() { refuse() })
+		both := []string{is, "veth4: " + err}
+		step("a pods' link is named", both, 2, func() { r.Set(Desired{Announcements: named("veth4")}) })
+		step("others announce there", both, 2, func() { r.Set(Desired{}) })
+		step("it works, while others announce", nil, 3, func() { refuse() })
 		opened := lan.opened
-		step("it is not tried again", nil, 2, func() {})
+		step("it is not tried again", nil, 3, func() {})
 		if lan.opened != opened {
 			t.Errorf("%d sockets more", lan.opened-opened)
 		}
-		step("it fails in vain", nil, 2, func() { refuse("eth0") })
-		step("announced again", []string{is}, 3, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
-		step("the link is gone", nil, 4, func() { lan.set() })
-		step("another link is there", []string{is}, 5, func() {
+		step("it fails in vain", nil, 3, func() { refuse("eth0") })
+		step("announced by the sockets that it has", nil, 3, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
+		step("the link is gone", nil, 3, func() { lan.set() })
+		step("another link is there", []string{is}, 4, func() {
 			other := eth0
 			other.Index = 9
 			lan.set(other)
 		})
-		step("it works while announced", nil, 6, func() { refuse() })
+		step("it works while announced", nil, 5, func() { refuse() })
 		if a := r.State().Addresses[0]; !a.Answered || a.Refused != nil {
 			t.Errorf("of an address: %+v", a)
 		}
 	})
 }
 
-// TestTried: sockets opened only for a try are closed, and those in use are left alone.
-func TestTried(t *testing.T) {
+// TestInUse: a link is in use if an address is announced there, not because it has sockets.
+func TestInUse(t *testing.T) {
 	second := eth0
 	second.Index, second.Name, second.MAC = 3, "eth1", otherMAC
 	synctest.Test(t, func(t *testing.T) {
@@ -95,19 +96,8 @@ func TestTried(t *testing.T) {
 		defer run(t, r)()
 		r.Set(Desired{Announcements: named("eth0")})
 		synctest.Wait()
-		open := func(l lb.Interface) (n int) {
-			for _, p := range r.protocols {
-				if lan.wire(l.Name, p) != nil {
-					n++
-				}
-			}
-			return n
-		}
-		if lan.opened != 2*kinds || open(eth0) != kinds || open(second) != 0 {
-			t.Errorf("%d opened, open are %d of eth0, %d of eth1", lan.opened, open(eth0), open(second))
-		}
-		if diff := cmp.Diff([]string{"eth0"}, r.State().Links); diff != "" {
-			t.Errorf("links in use -want +got\n%s", diff)
+		if got := r.State().Links; lan.opened != 2*kinds || !slices.Equal(got, []string{"eth0"}) {
+			t.Errorf("%d sockets, links in use are %v", lan.opened, got)
 		}
 	})
 }

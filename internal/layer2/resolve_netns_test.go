@@ -226,7 +226,7 @@ func TestVLANIsNotOurs(t *testing.T) {
 			var w wire
 			n.far.Do(func() {
 				var err error
-				w, err = listen(lb.Interface{Index: n.far.Link("eth0").Attrs().Index, Name: "eth0"}, proto, nil)
+				w, err = listen(lb.Interface{Index: n.far.Link("eth0").Attrs().Index, Name: "eth0"}, proto)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -262,18 +262,14 @@ func TestReceivedBy(t *testing.T) {
 		for i, proto := range protocols() {
 			ours := []netip.Addr{v4, v6}[i]
 			index := func(ns *nstest.NS, name string) int { return ns.Link(name).Attrs().Index }
-			e := &tap{proto: proto, fd: -1}
-			var err error
-			if e.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			e, err := openTap(lb.Interface{}, proto, toUs())
+			if err != nil {
 				t.Fatal(err)
 			}
 			defer e.close()
 			// The program is for eth0, and the socket is bound to no link.
-			program := receivedBy(index(n.node, "eth0"), proto.filter([]netip.Addr{ours}))
-			if err := attach(e.fd, proto, program); err != nil {
-				t.Fatal(err)
-			}
-			if err := bind(e.fd, proto, 0); err != nil {
+			e.link.Index = index(n.node, "eth0")
+			if err := e.SetFilter(proto.filter([]netip.Addr{ours})); err != nil {
 				t.Fatal(err)
 			}
 			for sequence, from := range []string{"eth1", "eth0"} {

@@ -43,7 +43,7 @@ type Responder struct {
 	protocols [kinds]protocol
 	echo      *echoes
 	// listen opens a wire, and now is the clock; fields so that tests can replace them.
-	listen func(lb.Interface, protocol, []netip.Addr) (wire, error)
+	listen func(lb.Interface, protocol) (wire, error)
 	groups *groups
 	now    func() time.Time
 	// between chooses a time; a field for tests too.

@@ -65,12 +65,12 @@ func TestNoLinkYet(t *testing.T) {
 		addr   lb.Announcement
 		opened bool
 	}{
-		{"the first port", Desired{}, lb.Announcement{Address: v4}, true},
-		{"a further port", first, lb.Announcement{Address: v4, Links: []string{"eth1"}}, true},
+		{"the first port", Desired{}, lb.Announcement{Address: v4, Links: []string{"veth1"}}, true},
+		{"a further port", first, lb.Announcement{Address: v4, Links: []string{"veth1"}}, true},
 		{"no such link", Desired{}, lb.Announcement{Address: v4, Links: []string{"eth9"}}, false},
 		{"no such link beside a port", first, lb.Announcement{Address: v4, Links: []string{"eth9"}}, false},
 	} {
-		lan := newFakeLAN(eth0, lb.Interface{Index: 9, Name: "eth1", MAC: otherMAC, Up: true})
+		lan := newFakeLAN(eth0, lb.Interface{Index: 9, Name: "veth1", MAC: otherMAC, Up: true, NoClients: true})
 		r := lan.responder()
 		calls := 0
 		r.changed = func() { calls++ }

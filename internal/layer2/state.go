@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -11,13 +12,12 @@ func (r *Responder) State() lb.Layer2 {
 	// In this order, so that the ports are those of the followed table or of a later one.
 	followed, t := r.followed.Load(), r.table.Load()
 	var links []*attached
+	used := make(map[string]bool)
 	var s lb.Layer2
 	for _, p := range *r.ports.Load() {
 		l := p.link.Load()
 		links = append(links, l)
-		s.Links = append(s.Links, l.Name)
 	}
-	slices.Sort(s.Links)
 	s.Refused = r.Refused()
 	refusals := *r.refusals.Load()
 	s.Addresses = make([]lb.AddressState, 0, len(t.entries))
@@ -34,6 +34,7 @@ func (r *Responder) State() lb.Layer2 {
 		for _, l := range links {
 			if t.on(addr, &l.Interface) != nil {
 				suitable = true
+				used[l.Name] = true
 				if c, found := e.conflict(l.Name); !found || c.phase == ours {
 					a.Links = append(a.Links, l.Name)
 				}
@@ -50,6 +51,7 @@ func (r *Responder) State() lb.Layer2 {
 		a.Pending = !suitable && followed != t || phase == probing && len(a.Links) > 0
 		s.Addresses = append(s.Addresses, a)
 	}
+	s.Links = slices.Sorted(maps.Keys(used))
 	slices.SortFunc(s.Addresses, func(a, b lb.AddressState) int { return a.Address.Compare(b.Address) })
 	return s
 }

@@ -27,8 +27,6 @@ type Desired struct {
 type table struct {
 	entries  map[netip.Addr]*entry
 	speakers map[lb.MAC]bool
-	// anyLink: some address may be announced on any link.
-	anyLink bool
 	// named are the links that some address names.
 	named map[string]bool
 }
@@ -71,7 +69,6 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 		t.handOver(old, d.Yield)
 	}
 	for _, e := range t.entries {
-		t.anyLink = t.anyLink || len(e.links) == 0
 		for _, name := range e.links {
 			t.named[name] = true
 		}
@@ -146,11 +143,6 @@ func (t *table) in(p phase) (out []netip.Addr) {
 		}
 	}
 	return out
-}
-
-// uses reports whether any address may be answered on the link.
-func (t *table) uses(l lb.Interface) bool {
-	return t.anyLink && l.Usable() || t.named[l.Name] && l.CanAnnounce()
 }
 
 // equal reports whether both are equivalent for readers and schedule.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -104,7 +103,7 @@ func (l *fakeLAN) snapshot() []lb.Interface {
 	return slices.Clone(l.links)
 }
 
-func (l *fakeLAN) listen(on lb.Interface, p protocol, _ []netip.Addr) (wire, error) {
+func (l *fakeLAN) listen(on lb.Interface, p protocol) (wire, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.fail[on.Name]; err != nil {
@@ -152,7 +151,7 @@ func (l *fakeLAN) attach(r *Responder) {
 	r.gateways = func(int) []lb.Neighbour { return nil }
 	r.between = func(low, _ time.Duration) time.Duration { return low }
 	r.openTap = func(on lb.Interface, p protocol, _ []bpf.Instruction) (*tap, error) {
-		return &tap{link: on, proto: p, fd: -1, failed: true}, nil
+		return &tap{socket: socket{on, p, -1}, failed: true}, nil
 	}
 }
 

@@ -1,0 +1,188 @@
+package layer2
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// receiveBuffer has room for simultaneous questions of some thousand neighbours.
+const receiveBuffer = 4 << 20
+
+// socket is a packet socket of one protocol on one link, whose calls do not wait.
+type socket struct {
+	link  lb.Interface
+	proto protocol
+	fd    int
+}
+
+// open opens a socket for frames that pass the program.
+func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error) {
+	refused := func(err error) (socket, error) {
+		return socket{l, p, -1}, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
+	}
+	// Protocol 0 receives nothing (packet(7)) until the filter is set.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return refused(err)
+	}
+	s := socket{l, p, fd}
+	if err := s.SetFilter(program); err != nil {
+		return refused(errors.Join(err, unix.Close(fd)))
+	}
+	// More than net.core.rmem_max needs CAP_NET_ADMIN.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	bigEndian := uint16(p.etherType)<<8 | uint16(p.etherType)>>8
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: l.Index}); err != nil {
+		return refused(errors.Join(err, unix.Close(fd)))
+	}
+	return s, nil
+}
+
+// SetFilter replaces the program that selects the frames to receive.
+func (s socket) SetFilter(program []bpf.Instruction) error {
+	raw, err := bpf.Assemble(receivedBy(s.link.Index, program))
+	if err != nil {
+		return fmt.Errorf("assemble filter: %w", err)
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, in := range raw {
+		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	if err := unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
+		return fmt.Errorf("set filter: %w", err)
+	}
+	return nil
+}
+
+// Offer sends a frame if the link takes it at once, and reports whether it did.
+func (s socket) Offer(frame []byte) (taken bool, err error) {
+	for {
+		switch _, err := unix.Write(s.fd, frame); err {
+		case nil:
+			return true, nil
+		case unix.EINTR:
+		case unix.EAGAIN, unix.ENOBUFS:
+			return false, nil
+		default:
+			return false, err
+		}
+	}
+}
+
+// lost returns how many frames were dropped since the last call.
+func (s socket) lost() uint32 {
+	stats, err := unix.GetsockoptTpacketStats(s.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
+		return 0 // the socket could not be opened
+	}
+	return stats.Drops
+}
+
+// wire reads and writes whole Ethernet frames of one protocol on a link, one per call. Only Read and Write wait, and only they
+// may be called beside the other methods.
+type wire interface {
+	Read(frame []byte) (int, error)
+	Write(frame []byte) (int, error)
+	Offer(frame []byte) (taken bool, err error)
+	SetFilter(program []bpf.Instruction) error
+	Close() error
+}
+
+// reading is the wire of a real link: its socket, with Go's poller to wait for it.
+type reading struct {
+	socket
+	*os.File
+}
+
+// listen opens a wire that receives nothing about any address until its filter is set.
+func listen(l lb.Interface, p protocol) (wire, error) {
+	s, err := open(l, p, p.filter(nil))
+	if err != nil {
+		return nil, err
+	}
+	return reading{s, os.NewFile(uintptr(s.fd), l.Name)}, nil
+}
+
+// writeTimeout bounds how long an answer waits for a blocked link. It delays only other answers there.
+const writeTimeout = 50 * time.Millisecond
+
+// Write sends one frame to the destination in its header.
+func (w reading) Write(frame []byte) (int, error) {
+	if err := w.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return w.File.Write(frame)
+}
+
+// tap is a socket without a reader goroutine: frames wake nothing and wait until the owner receives them.
+type tap struct {
+	socket
+	frame [maxFrame]byte
+	// failed: the link went down or vanished, or the socket could not be opened.
+	failed bool
+}
+
+// tapBatch is how many frames are read at once, so that a flood does not block the caller.
+const tapBatch = 4096
+
+// openTap opens a tap for frames that pass the program. If that fails the result has failed set.
+func openTap(l lb.Interface, p protocol, program []bpf.Instruction) (*tap, error) {
+	s, err := open(l, p, program)
+	return &tap{socket: s, failed: err != nil}, err
+}
+
+// send sends one frame without waiting for a blocked link. It reports whether the frame was sent.
+func (e *tap) send(frame []byte) bool {
+	taken, err := e.Offer(frame)
+	e.failed = e.failed || err != nil
+	return taken
+}
+
+// receive calls handle with each frame that has arrived. The frame is valid only during the call.
+func (e *tap) receive(handle func(frame []byte)) {
+	for range tapBatch {
+		if e.failed {
+			return
+		}
+		switch n, err := unix.Read(e.fd, e.frame[:]); err {
+		case nil:
+			handle(e.frame[:n])
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return
+		default:
+			// A link that goes down or vanishes fails its sockets (packet(7)).
+			e.failed = true
+		}
+	}
+}
+
+func (e *tap) close() {
+	if e.fd >= 0 {
+		unix.Close(e.fd)
+	}
+}
+
+// await waits until a frame or an error arrives at one of the taps, at most this long.
+func await(taps []*tap, longest time.Duration) {
+	var fds [2 * kinds]unix.PollFd // no allocation for one or two links
+	waiting := fds[:0]
+	for _, e := range taps {
+		if !e.failed {
+			waiting = append(waiting, unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN})
+		}
+	}
+	timeout := unix.NsecToTimespec(int64(longest))
+	// A signal may end it early, which does no harm.
+	_, _ = unix.Ppoll(waiting, &timeout, nil)
+}
