@@ -32,7 +32,6 @@ type syncer struct {
 	compiler config.Compiler
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
-	ages     ages
 	paced    pace
 }
 
@@ -67,7 +66,6 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	s.sessions.wanted.Store(&wantedSessions{d.state.Peers, d.state.Nodes})
-	s.ages.read(&d.state)
 	d.result = ipam.Assign(d.state)
 	d.frontends = plan.Frontends(d.state)
 	d.problems = append(d.problems, s.unfiltered.problems(d.frontends, s.options)...)

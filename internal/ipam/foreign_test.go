@@ -123,6 +123,23 @@ func churn(s lb.State, namespace string, n int) lb.State {
 	return s
 }
 
+// TestReleasedInTheFuture: a date in the future is of a wrong clock. It counts as the present, and is recorded so: the address waits
+// for reuseDelay once, and no longer.
+func TestReleasedInTheFuture(t *testing.T) {
+	p := with(pool("p", "192.0.2.1"), func(p *lb.Pool) { p.ReuseDelay = time.Minute })
+	s := churn(lb.State{Now: time.Unix(0, 0).Add(time.Hour), Pools: []lb.Pool{p}}, "n", 1)
+	s.Now = time.Unix(0, 0)
+	s.Services = []lb.Service{service("s")}
+	for _, want := range []lb.Reason{lb.Quarantined, lb.Quarantined, lb.Assigned} {
+		r := Assign(s)
+		if got := r.Assignments[0].Reason; got != want {
+			t.Errorf("at %v it is %s, want %s", s.Now.UTC(), got, want)
+		}
+		s = applied(s, r)
+		s.Now = s.Now.Add(30 * time.Second)
+	}
+}
+
 // TestChurnWithinQuota: a namespace that gives addresses back again and again has no more in quarantine than its quota lets it hold,
 // so that it cannot use up the pool. The last that it gave back waits; so does what others gave back.
 func TestChurnWithinQuota(t *testing.T) {
