@@ -23,16 +23,12 @@ var (
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
-	assignmentsDesc = prometheus.NewDesc("holdfast_assignments_total",
-		"Addresses assigned to Services since the controller started.", nil, nil)
 )
 
 // metrics of a syncer.
 type metrics struct {
 	// last is the outcome of the last run, which /debug/state shows too.
 	last atomic.Pointer[outcome]
-	// assignments counts addresses assigned since the start of the process.
-	assignments atomic.Int64
 }
 
 // outcome is the result of one run.
@@ -43,8 +39,7 @@ type outcome struct {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc,
-		assignmentsDesc} {
+	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc} {
 		ch <- d
 	}
 }
@@ -52,7 +47,6 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector: gauges are computed from the last run,
 // so they cannot go stale. A replica that does not lead has none.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(assignmentsDesc, prometheus.CounterValue, float64(m.assignments.Load()))
 	last := m.last.Load()
 	if last == nil {
 		return

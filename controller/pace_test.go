@@ -35,7 +35,7 @@ func TestManyAssignmentsFewPoolWrites(t *testing.T) {
 	for i := range services {
 		name := fmt.Sprintf("s%d", i)
 		if i == services-1 {
-			s.paced[lan().UID] = time.Now() // however long all this took: the last counts are to wait
+			s.poolsWritten = time.Now() // however long all this took: the last counts are to wait
 		}
 		server.put(t, servicesPath, loadBalancer(name))
 		refreshed(t, s)
@@ -57,7 +57,7 @@ func TestManyAssignmentsFewPoolWrites(t *testing.T) {
 	if again > poolPace {
 		t.Errorf("the next run is due in %v: the last counts must follow", again)
 	}
-	s.paced[lan().UID] = time.Now().Add(-poolPace)
+	s.poolsWritten = time.Time{}
 	syncOnce(t, s)
 	var pool v1beta1.IPAddressPool
 	if server.get(t, poolsPath+"/lan", &pool); pool.Status.AssignedIPv4 != services/2 {
@@ -83,59 +83,34 @@ func refreshed(t *testing.T, s *syncer) time.Duration {
 	return syncOnce(t, s)
 }
 
-// TestPace: counts and sentences are paced; what must not wait does not.
-func TestPace(t *testing.T) {
-	now := time.Now()
+// TestUrgent: counts and sentences may wait for the pace of pools; what must not wait does not.
+func TestUrgent(t *testing.T) {
 	condition := func(status metav1.ConditionStatus, reason lb.Reason, message string) []metav1.Condition {
 		return []metav1.Condition{{Type: v1beta1.ConditionValid, Status: status, Reason: string(reason), Message: message}}
 	}
 	for _, tt := range []struct {
-		name   string
-		since  time.Duration // of the last write; 0 is never
-		change func(*poolWrite)
-		due    bool
-		waits  time.Duration
+		name            string
+		change          func(*poolWrite)
+		differs, urgent bool
 	}{
-		{"nothing", time.Second, func(*poolWrite) {}, false, 0},
-		{"first", 0, func(w *poolWrite) { w.status.AssignedIPv4++ }, true, 0},
-		{"soon again", poolPace / 4, func(w *poolWrite) { w.status.AssignedIPv4++ }, false, poolPace * 3 / 4},
-		{"later", poolPace, func(w *poolWrite) { w.status.AssignedIPv4++ }, true, 0},
-		{"another sentence", time.Second, func(w *poolWrite) { w.status.Conditions = condition("True", lb.Valid, "other") }, false, poolPace - time.Second},
-		{"a problem", time.Second, func(w *poolWrite) { w.status.Conditions = condition("False", lb.InvalidAddresses, "what") }, true, 0},
-		{"another problem", time.Second, func(w *poolWrite) { w.status.Conditions = condition("True", lb.HostBitsIgnored, "what") }, true, 0},
-		{"no condition", time.Second, func(w *poolWrite) { w.status.Conditions = nil }, true, 0},
-		{"in use", time.Second, func(w *poolWrite) { w.pool.Finalizers = nil }, true, 0},
-		{"not in use", time.Second, func(w *poolWrite) { w.inUse = false }, false, poolPace - time.Second},
-		{"let go", time.Second, func(w *poolWrite) { w.inUse, w.pool.DeletionTimestamp = false, new(metav1.Now()) }, true, 0},
+		{"nothing", func(*poolWrite) {}, false, false},
+		{"a count", func(w *poolWrite) { w.status.AssignedIPv4++ }, true, false},
+		{"another sentence", func(w *poolWrite) { w.status.Conditions = condition("True", lb.Valid, "other") }, true, false},
+		{"a problem", func(w *poolWrite) { w.status.Conditions = condition("False", lb.InvalidAddresses, "what") }, true, true},
+		{"another problem", func(w *poolWrite) { w.status.Conditions = condition("True", lb.HostBitsIgnored, "what") }, true, true},
+		{"no condition", func(w *poolWrite) { w.status.Conditions = nil }, true, true},
+		{"in use", func(w *poolWrite) { w.pool.Finalizers = nil }, true, true},
+		{"not in use", func(w *poolWrite) { w.inUse = false }, true, false},
+		{"let go", func(w *poolWrite) { w.inUse, w.pool.DeletionTimestamp = false, new(metav1.Now()) }, true, true},
 	} {
 		pool := lan()
 		pool.Finalizers = []string{v1beta1.FinalizerAddress}
 		pool.Status.Conditions = condition("True", lb.Valid, "all")
 		w := &poolWrite{pool: pool, inUse: true, status: *pool.Status.DeepCopy()}
 		tt.change(w)
-		p := pace{}
-		if tt.since > 0 {
-			p[pool.UID] = now.Add(-tt.since)
+		if differs, urgent := w.differs(), w.urgent(); differs != tt.differs || urgent != tt.urgent {
+			t.Errorf("%s: differs %v, urgent %v", tt.name, differs, urgent)
 		}
-		due, next := p.due(now, []*poolWrite{w})
-		var waits time.Duration
-		if !next.IsZero() {
-			waits = next.Sub(now)
-		}
-		if len(due) == 1 != tt.due || waits != tt.waits {
-			t.Errorf("%s: due %v, waits %v", tt.name, len(due) == 1, waits)
-		}
-	}
-}
-
-// TestPaceForgets: failed writes do not count, and pools that are gone are forgotten.
-func TestPaceForgets(t *testing.T) {
-	now := time.Now()
-	p := pace{"gone": now, "failed": now.Add(-time.Minute)}
-	failed, wrote := &poolWrite{pool: lan()}, &poolWrite{pool: lan(), wrote: true}
-	failed.pool.UID, wrote.pool.UID = "failed", "wrote"
-	if got := p.after(now, []*poolWrite{failed, wrote}); len(got) != 2 || !got["wrote"].Equal(now) || got["failed"].Equal(now) {
-		t.Errorf("after the writes it is %v", got)
 	}
 }
 
@@ -169,12 +144,12 @@ func TestGeneration(t *testing.T) {
 	server.put(t, poolsPath, pool)
 	server.put(t, advertisementsPath, ad)
 	s = newTestSyncer(t, server)
-	s.paced = pace{pool.UID: time.Now()}
+	s.poolsWritten = time.Now()
 	if again := syncOnce(t, s); again <= 0 || again > poolPace {
 		t.Errorf("the next run is due in %v: the pool must follow", again)
 	}
 	observed(1, 2)
-	s.paced[pool.UID] = time.Now().Add(-poolPace)
+	s.poolsWritten = time.Time{}
 	refreshed(t, s)
 	observed(2, 2)
 	server.landed()

@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // poolWrite is one pool with its desired status.
@@ -29,11 +28,22 @@ type poolWrite struct {
 // writePools writes the pools that are due. It comes after all else that users wait for, since every node receives
 // each pool that changes.
 func (s *syncer) writePools(ctx context.Context, d *decision) error {
-	writes := s.poolWrites(d)
-	due, next := s.paced.due(d.state.Now, writes)
-	d.next = k8s.Sooner(d.next, next)
+	free := s.poolsWritten.Add(poolPace)
+	waits := d.state.Now.Before(free)
+	var due []*poolWrite
+	for _, w := range s.poolWrites(d) {
+		switch {
+		case !w.differs():
+		case waits && !w.urgent():
+			d.next = k8s.Sooner(d.next, free)
+		default:
+			due = append(due, w)
+		}
+	}
 	err := each(ctx, d, s.log, due, s.writePool)
-	s.paced = s.paced.after(d.state.Now, writes)
+	if slices.ContainsFunc(due, func(w *poolWrite) bool { return w.wrote }) {
+		s.poolsWritten = d.state.Now
+	}
 	return err
 }
 
@@ -129,37 +139,6 @@ func poolStatus(u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPo
 	return out
 }
 
-// poolPace is the least time between two writes of a pool that nothing urgent causes: at 1,000 nodes each is sent
+// poolPace is the least time between two writes of pools that nothing urgent causes: at 1,000 nodes each is sent
 // 1,000 times.
 const poolPace = 2 * time.Second
-
-// pace is when pools were last written.
-type pace map[types.UID]time.Time
-
-// due returns the pools to write now, and when the first of the others may be written; zero if there is none.
-func (p pace) due(now time.Time, writes []*poolWrite) (due []*poolWrite, next time.Time) {
-	for _, w := range writes {
-		at := p[w.pool.UID].Add(poolPace)
-		switch {
-		case !w.differs():
-		case w.urgent() || !now.Before(at):
-			due = append(due, w)
-		case next.IsZero() || at.Before(next):
-			next = at
-		}
-	}
-	return due, next
-}
-
-// after returns the pace after these writes. It forgets pools that are gone.
-func (p pace) after(now time.Time, writes []*poolWrite) pace {
-	out := pace{}
-	for _, w := range writes {
-		if last, known := p[w.pool.UID]; w.wrote {
-			out[w.pool.UID] = now
-		} else if known {
-			out[w.pool.UID] = last
-		}
-	}
-	return out
-}

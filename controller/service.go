@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -121,7 +120,6 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 		meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered) != nil {
 		s.sayService(w.service, true, lb.Filtered, "everybody may come in, without a limit")
 	}
-	s.assignments.Add(int64(given(w.service, w.assignment.Addresses) - given(after, w.assignment.Addresses)))
 	return nil
 }
 
@@ -239,15 +237,6 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	}
 	c.Message = k8s.Bounded(strings.Join(messages, "; "))
 	return c, len(messages) > 0
-}
-
-// given counts the newly assigned addresses.
-func given(sv *corev1.Service, addresses []netip.Addr) int {
-	held := map[string]bool{}
-	for _, in := range sv.Status.LoadBalancer.Ingress {
-		held[in.IP] = true
-	}
-	return len(slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return held[a.String()] }))
 }
 
 // ourConditions are removed from a Service that we do not serve; the first may stay (releasedCondition).

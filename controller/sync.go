@@ -32,7 +32,8 @@ type syncer struct {
 	compiler config.Compiler
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
-	paced    pace
+	// poolsWritten is when pools were last written.
+	poolsWritten time.Time
 }
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, conflicts *conflicts, log *slog.Logger) *syncer {
