@@ -16,7 +16,7 @@ import (
 // input as arguments.
 var pureFiles = map[string][]string{
 	"internal/bfd":           {"packet.go", "session.go", "status.go", "table.go", "timers.go"},
-	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "pace.go", "tracker.go", "verdict.go"},
+	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
 }
 
 // pureImports are what such a file may import.

@@ -12,7 +12,7 @@
 //     seen of that node for 15 s: more than a kubelet takes to renew its Lease. It may lie.
 //   - The majority must stand for 200 ms, and only suspicions of the last minute
 //     declare a node dead: after that time Kubernetes has decided for itself.
-//   - If the nodes of the last minute and the new ones together exceed the limit (10 %
+//   - If the withdrawn nodes and the new ones together exceed the limit (10 %
 //     of the expected speakers by default), the new ones are spared: then the network
 //     is the likelier culprit. Leases are read at a pace, and suspected nodes whose
 //     Lease was not read yet count among the new ones.
@@ -26,7 +26,7 @@
 //
 // An error here takes healthy endpoints from a Service, so doubt always favours the node.
 //
-// The decisions are pure: decide.go, endpoints.go, limit.go, pace.go, tracker.go
+// The decisions are pure: decide.go, endpoints.go, limit.go, tracker.go
 // and verdict.go take the time and all that was read as arguments. Controller reads
 // and writes.
 package nodelifecycle
@@ -35,8 +35,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -108,7 +106,6 @@ type Controller struct {
 // memory is what a leader knows from its earlier runs.
 type memory struct {
 	tracker tracker
-	pace    pace
 	// pending are the nodes to withdraw endpoints from, with the time that was decided.
 	pending map[string]time.Time
 	// handled are the pods on withdrawn nodes that were written, or needed no write.
@@ -136,7 +133,7 @@ func (c *Controller) Kick() { c.loop.Kick() }
 // Run works as the leader until ctx is cancelled. It begins without a memory: what
 // changed since an earlier time as the leader did not change just now.
 func (c *Controller) Run(ctx context.Context) error {
-	c.memory = memory{pace: pace{}, handled: map[types.UID]pod{}}
+	c.memory = memory{handled: map[types.UID]pod{}}
 	defer c.last.Store(nil)
 	return c.loop.Run(ctx)
 }
@@ -169,7 +166,7 @@ func (c *Controller) sync(ctx context.Context) (again time.Duration, err error) 
 // read takes a snapshot, in which nothing was seen of any node yet.
 func (c *Controller) read(now time.Time) snapshot {
 	s := snapshot{objects: c.cluster.Objects(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{}}
-	decided, restored := map[string]time.Time{}, map[string]time.Time{}
+	withdrawn, restored := map[string]bool{}, map[string]time.Time{}
 	var reports []report
 	for _, o := range c.cluster.SpeakerStates() {
 		s.speakerStates[o.Name] = o
@@ -178,7 +175,7 @@ func (c *Controller) read(now time.Time) snapshot {
 		switch {
 		case m == nil:
 		case m.Status == metav1.ConditionTrue:
-			decided[o.Name] = m.LastTransitionTime.Time
+			withdrawn[o.Name] = true
 		case m.Reason == string(lb.NodeReachable):
 			restored[o.Name] = m.LastTransitionTime.Time
 		}
@@ -187,7 +184,7 @@ func (c *Controller) read(now time.Time) snapshot {
 	t.observeReports(now, reports)
 	s.state = state{
 		now: now, speakers: c.cluster.ExpectedSpeakers(), limit: c.limit, suspicions: t.suspicions(),
-		withdrawn: t.observeWithdrawn(now, decided), restored: restored, notReady: NotReady(s.objects.Nodes),
+		withdrawn: withdrawn, restored: restored, notReady: NotReady(s.objects.Nodes),
 	}
 	return s
 }
@@ -204,13 +201,11 @@ func reportOf(o *v1beta1.SpeakerState) report {
 	return r
 }
 
-// readLeases reads the Leases of these nodes at their pace, and forgets those of others. One that cannot
+// readLeases reads the Leases of these nodes that are due, and forgets those of others. One that cannot
 // be read leaves things as they are.
 func (c *Controller) readLeases(ctx context.Context, now time.Time, nodes []string) error {
-	next := c.memory.pace.next(now, nodes)
-	c.memory.tracker.keepLeases(slices.Collect(maps.Keys(c.memory.pace)))
 	var mu sync.Mutex
-	_, err := k8s.Each(ctx, c.log, next, func(ctx context.Context, node string) error {
+	_, err := k8s.Each(ctx, c.log, c.memory.tracker.leasesDue(now, nodes), func(ctx context.Context, node string) error {
 		renewed, err := c.cluster.NodeRenewed(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()

@@ -19,7 +19,7 @@ const (
 	wrongTime, patience = 10 * time.Minute, 15 * time.Second
 )
 
-// suspicion is what one speaker says: that it cannot reach a node.
+// suspicion is what one speaker reports: that it cannot reach a node. It has one for each node.
 type suspicion struct {
 	// speaker by the name of its node.
 	speaker string
@@ -39,8 +39,8 @@ type state struct {
 	// lastSeen is when each node last gave a sign of life. A node without an entry was
 	// not checked, and is not declared dead.
 	lastSeen map[string]time.Time
-	// withdrawn are the nodes whose endpoints are withdrawn, with the time of the decision.
-	withdrawn map[string]time.Time
+	// withdrawn are the nodes whose endpoints are withdrawn.
+	withdrawn map[string]bool
 	// restored are the nodes whose endpoints were restored because they live, with the time of that.
 	restored map[string]time.Time
 	// notReady are the nodes that Kubernetes itself has given up: it looks after their pods.
@@ -67,26 +67,19 @@ type decision struct {
 // decide applies the rules.
 func decide(s state) decision {
 	d := decision{votes: s.votes(s.suspicions)}
-	recent := 0
 	for _, node := range slices.Sorted(maps.Keys(s.withdrawn)) {
 		switch {
 		case s.notReady[node]:
 			d.handOver = append(d.handOver, node)
 		case s.majority(d.votes[node]):
 			d.withdraw = append(d.withdraw, node)
-			if s.now.Sub(s.withdrawn[node]) < fresh {
-				recent++
-			}
 		default:
 			d.restore = append(d.restore, node)
 		}
 	}
 	// Those that are not checked yet count too: Leases are read at a pace, and the limit must hold meanwhile.
-	suspects := slices.DeleteFunc(s.suspects(), func(node string) bool {
-		_, withdrawn := s.withdrawn[node]
-		return withdrawn
-	})
-	if recent+len(suspects) > s.limit.Of(s.speakers) {
+	suspects := slices.DeleteFunc(s.suspects(), func(node string) bool { return s.withdrawn[node] })
+	if len(d.withdraw)+len(suspects) > s.limit.Of(s.speakers) {
 		d.spared = suspects
 		return d
 	}
@@ -120,18 +113,14 @@ func (s state) suspects() []string {
 	return out
 }
 
-// votes counts, for each node, the speakers whose suspicion counts: each speaker once,
+// votes counts, for each node, the speakers whose suspicion counts:
 // not the node's own, and none that a sign of life refutes.
 func (s state) votes(suspicions []suspicion) map[string]int {
-	counted := map[[2]string]bool{}
 	out := map[string]int{}
 	for _, x := range suspicions {
-		pair := [2]string{x.speaker, x.node}
-		if x.speaker == x.node || s.lastSeen[x.node].After(x.since) || counted[pair] {
-			continue
+		if x.speaker != x.node && !s.lastSeen[x.node].After(x.since) {
+			out[x.node]++
 		}
-		counted[pair] = true
-		out[x.node]++
 	}
 	return out
 }
@@ -156,7 +145,7 @@ func (s state) confirm(withdraw []string, before map[string]time.Time) (confirme
 			since = s.now
 		}
 		pending[node] = since
-		if _, withdrawn := s.withdrawn[node]; withdrawn || s.now.Sub(since) >= confirmTime {
+		if s.withdrawn[node] || s.now.Sub(since) >= confirmTime {
 			confirmed = append(confirmed, node)
 		}
 	}

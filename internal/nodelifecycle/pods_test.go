@@ -23,7 +23,7 @@ func podsTest(t *testing.T, test func(f *fakeCluster, c *Controller, expect func
 		f := newFakeCluster(4)
 		f.errs = map[string]error{}
 		c := New(f, config.Options{Default: true}, Limit{Nodes: 1}, slog.New(slog.DiscardHandler))
-		c.memory = memory{pace: pace{}, handled: map[types.UID]pod{}}
+		c.memory = memory{handled: map[types.UID]pod{}}
 		test(f, c, func(err error, want ...string) {
 			t.Helper()
 			var got []string

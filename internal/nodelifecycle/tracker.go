@@ -9,6 +9,10 @@ import (
 )
 
 const (
+	// checkInterval is between runs while nodes are suspected, and leasesAtOnce how many Leases are read in that time: when a
+	// thousand nodes fall silent, the API server has enough to do.
+	checkInterval = 200 * time.Millisecond
+	leasesAtOnce  = 10
 	// lastWords is how much later than others last heard it a dead node may seem to have written: they put the beginning of
 	// its silence 0.3 s before they notice it, and no two watches are equally fast.
 	lastWords = 500 * time.Millisecond
@@ -32,22 +36,27 @@ type report struct {
 
 // tracker translates what speakers and kubelets wrote, each by its own clock, to the
 // clock of its caller: it compares both whenever a speaker writes. Until a speaker has
-// written while we looked, what it and the kubelet of its node wrote keeps the time
-// written in it, and counts for nothing where that lies in the future. All times that it returns have
+// written while we looked, its clock is taken for right. All times that it returns have
 // the monotonic reading of the caller's, so that setting the clock later changes nothing.
 type tracker struct {
-	speakers  map[string]speaker
-	leases    map[string]timestamp
-	withdrawn map[string]timestamp
+	speakers map[string]speaker
+	leases   map[string]lease
+	// round is when Leases were read last.
+	round time.Time
 }
 
-// speaker is what is known of one speaker.
+// speaker is what is known of one speaker. By our clock, it wrote its report at the time wrote, and heard nodes at the times
+// since.
 type speaker struct {
-	observed timestamp
-	cutOff   bool
-	clock    clock
-	// written are the times of its report, since the same by our clock.
-	written, since map[string]time.Time
+	report
+	clock clock
+	wrote time.Time
+	since map[string]time.Time
+}
+
+// lease is what is known of a node's Lease, which was read last at the time read, and renewed at the time at by our clock.
+type lease struct {
+	read, renewed, at time.Time
 }
 
 // clock is that of a node, as far as it is known: it read written at the time at of ours. What a node writes is seen
@@ -70,43 +79,19 @@ func (c *clock) compare(now, written time.Time) {
 	*c = clock{written, at}
 }
 
-// ours returns a time by this clock as it is by our clock; it is not in the future.
+// ours returns a time by this clock as it is by our clock; it is not in the future. A time that an unknown clock puts there
+// counts for nothing: it is the zero time.
 func (c clock) ours(now, written time.Time) time.Time {
+	if written.IsZero() || !c.known() && written.After(now) {
+		return time.Time{}
+	}
+	if !c.known() {
+		c = clock{now, now}
+	}
 	if at := c.at.Add(written.Sub(c.written)); at.Before(now) {
 		return at
 	}
 	return now
-}
-
-// timestamp is a time that somebody writes again and again: as written, and by our clock.
-type timestamp struct {
-	written, at time.Time
-}
-
-// observe takes the timestamp as it reads now, and reports whether it changed. The clock is that of its writer.
-func (s *timestamp) observe(now, written time.Time, first bool, by clock) bool {
-	switch {
-	case !first && written.Equal(s.written):
-		return false
-	case by.known():
-		*s = timestamp{written: written, at: by.ours(now, written)}
-	case first && written.After(now):
-		*s = timestamp{written: written}
-	case first:
-		*s = timestamp{written: written, at: monotonic(now, written)}
-	default:
-		*s = timestamp{written: written, at: now}
-	}
-	return true
-}
-
-// monotonic gives a time out of an object the monotonic reading of our clock, which
-// setting the clock later does not affect.
-func monotonic(now, written time.Time) time.Time {
-	if written.IsZero() {
-		return written
-	}
-	return now.Add(written.Sub(now))
 }
 
 // observeReports takes what all speakers have written, as it reads now.
@@ -115,67 +100,69 @@ func (t *tracker) observeReports(now time.Time, reports []report) {
 	t.speakers = make(map[string]speaker, len(reports))
 	for _, r := range reports {
 		s, known := before[r.node]
-		compared := s.clock.known()
-		if known && !r.observed.Equal(s.observed.written) {
-			s.clock.compare(now, r.observed)
-		}
-		if s.observed.observe(now, r.observed, !known, s.clock) {
-			s.written, s.since, s.cutOff = r.unreachable, translate(now, r, s, compared), r.cutOff
+		if !known || !r.observed.Equal(s.observed) {
+			s = s.next(now, r, known)
 		}
 		t.speakers[r.node] = s
 	}
 }
 
-// translate brings the times of a report to our clock, those too that stood in the one before if that clock was
-// not known then. A node that stays in the report was not heard in between, so that its time does not move: a speaker that lies
-// would date it after every sign of life.
-func translate(now time.Time, r report, s speaker, before bool) map[string]time.Time {
-	out := make(map[string]time.Time, len(r.unreachable))
+// next is the speaker after it has written another report. A node that stays in the report was not heard in between, so that
+// its time does not move: a speaker that lies would date it after every sign of life.
+func (s speaker) next(now time.Time, r report, known bool) speaker {
+	out := speaker{report: r, clock: s.clock, since: make(map[string]time.Time, len(r.unreachable))}
+	if known {
+		out.clock.compare(now, r.observed)
+	}
+	out.wrote = out.clock.ours(now, r.observed)
 	for node, since := range r.unreachable {
-		was, stood := s.written[node]
+		before, stood := s.unreachable[node]
+		out.since[node] = out.clock.ours(now, since)
 		switch {
-		case stood && !since.Before(was) && before:
-			out[node] = s.since[node]
-		case s.clock.known():
-			out[node] = s.clock.ours(now, since)
-		case since.After(now):
-			out[node] = now.Add(-fresh)
-		default:
-			out[node] = monotonic(now, since)
+		case stood && !since.Before(before) && s.clock.known():
+			out.since[node] = s.since[node]
+		case out.since[node].IsZero():
+			out.since[node] = now.Add(-fresh)
 		}
 	}
 	return out
 }
 
-// observeLease takes the time a node's kubelet last renewed its Lease, as it reads now. The node's speaker has the same
-// clock.
-func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
-	s, known := t.leases[node]
-	s.observe(now, renewed, !known, t.speakers[node].clock)
+// leasesDue returns which of the nodes to read the Leases of now, those first that waited longest, and takes them as
+// read. It forgets the others.
+func (t *tracker) leasesDue(now time.Time, nodes []string) []string {
+	maps.DeleteFunc(t.leases, func(node string, _ lease) bool { return !slices.Contains(nodes, node) })
+	if now.Sub(t.round) < checkInterval || len(nodes) == 0 {
+		return nil
+	}
+	t.round = now
 	if t.leases == nil {
-		t.leases = map[string]timestamp{}
+		t.leases = map[string]lease{}
 	}
-	t.leases[node] = s
+	due := slices.SortedStableFunc(slices.Values(nodes), func(a, b string) int { return t.leases[a].read.Compare(t.leases[b].read) })
+	due = due[:min(len(due), leasesAtOnce)]
+	for _, node := range due {
+		l := t.leases[node]
+		l.read = now
+		t.leases[node] = l
+	}
+	return due
 }
 
-// observeWithdrawn takes the nodes whose endpoints are withdrawn, as it reads now, and
-// returns when that was decided by our clock. A decision in the future was made just
-// now: the limit on how many there may be must hold.
-func (t *tracker) observeWithdrawn(now time.Time, decided map[string]time.Time) map[string]time.Time {
-	before := t.withdrawn
-	t.withdrawn = make(map[string]timestamp, len(decided))
-	out := make(map[string]time.Time, len(decided))
-	for node, written := range decided {
-		s, known := before[node]
-		s.observe(now, written, !known && !written.After(now), clock{})
-		t.withdrawn[node], out[node] = s, s.at
+// observeLease takes the time a node's kubelet last renewed its Lease, as it reads now. The node's speaker has the same
+// clock. While that is unknown, what changed between two looks happened just now.
+func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
+	l, by := t.leases[node], t.speakers[node].clock
+	switch {
+	case l.renewed.Equal(renewed):
+		return
+	case l.renewed.IsZero() || by.known():
+		l.at = by.ours(now, renewed)
+	default:
+		l.at = now
 	}
-	return out
-}
-
-// keepLeases forgets the Leases of all but these nodes.
-func (t *tracker) keepLeases(nodes []string) {
-	maps.DeleteFunc(t.leases, func(node string, _ timestamp) bool { return !slices.Contains(nodes, node) })
+	l.renewed = renewed
+	t.leases[node] = l
 }
 
 // suspicions returns what the speakers say, by our clock.
@@ -193,9 +180,12 @@ func (t *tracker) suspicions() []suspicion {
 // It is the zero time where there was none.
 func (t *tracker) lastSeen() map[string]time.Time {
 	out := make(map[string]time.Time, len(t.leases))
-	for node, lease := range t.leases {
+	for node, l := range t.leases {
+		if l.renewed.IsZero() {
+			continue // it could not be read
+		}
 		out[node] = t.wrote(node)
-		if at := lease.at.Add(-lastWords); at.After(out[node]) {
+		if at := l.at.Add(-lastWords); at.After(out[node]) {
 			out[node] = at
 		}
 	}
@@ -206,10 +196,10 @@ func (t *tracker) lastSeen() map[string]time.Time {
 // was not dead when it wrote that.
 func (t *tracker) wrote(node string) time.Time {
 	s := t.speakers[node]
-	if s.cutOff || s.observed.at.IsZero() {
-		return s.observed.at
+	if s.cutOff || s.wrote.IsZero() {
+		return s.wrote
 	}
-	return s.observed.at.Add(-lastWords)
+	return s.wrote.Add(-lastWords)
 }
 
 // Doubts tell a controller that does not lead whether the leader's node is worth waiting for. They declare nobody

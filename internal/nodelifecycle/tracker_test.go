@@ -2,6 +2,7 @@ package nodelifecycle
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,14 @@ var skews = []time.Duration{0, time.Hour, -time.Hour}
 
 // near allows for what clocks may drift within a minute.
 func near(a, b time.Time) bool { return a.Sub(b).Abs() <= 20*time.Millisecond }
+
+// read reads the Lease of a node.
+func read(t *tracker, now time.Time, node string, renewed time.Time) {
+	if t.leases == nil {
+		t.leases = map[string]lease{}
+	}
+	t.observeLease(now, node, renewed)
+}
 
 // TestTrackerClocks: what happens while we look has its time by our clock,
 // however wrong the clocks of those who write are.
@@ -38,11 +47,11 @@ func TestTrackerClocks(t *testing.T) {
 		if diff := cmp.Diff(want, tr.suspicions(), cmp.AllowUnexported(suspicion{})); diff != "" {
 			t.Errorf("clock off by %s, written again: -want +got\n%s", off, diff)
 		}
-		tr.observeLease(at(20), "a", at(15).Add(off))
+		read(&tr, at(20), "a", at(15).Add(off))
 		if got := tr.lastSeen()["a"]; !near(got, at(19.95).Add(-lastWords)) {
 			t.Errorf("clock off by %s: it wrote at second 19.9, its last sign of life is %s", off, got)
 		}
-		tr.observeLease(at(22), "a", at(20.9).Add(off))
+		read(&tr, at(22), "a", at(20.9).Add(off))
 		if got := tr.lastSeen()["a"]; !near(got, at(20.95).Add(-lastWords)) {
 			t.Errorf("clock off by %s: its Lease was renewed at second 20.9, its last sign of life is %s", off, got)
 		}
@@ -68,13 +77,13 @@ func TestTrackerFirstLook(t *testing.T) {
 	if want := map[string]time.Time{"a": at(8), "b": at(10).Add(-fresh)}; !cmp.Equal(want, got) {
 		t.Errorf("suspicions: -want +got\n%s", cmp.Diff(want, got))
 	}
-	tr.observeLease(at(10), "a", at(5))
-	tr.observeLease(at(10), "b", at(3605))
-	tr.observeLease(at(10), "d", at(5))
+	read(&tr, at(10), "a", at(5))
+	read(&tr, at(10), "b", at(3605))
+	read(&tr, at(10), "d", at(5))
 	if diff := cmp.Diff(map[string]time.Time{"a": at(9).Add(-lastWords), "b": {}, "d": at(5).Add(-lastWords)}, tr.lastSeen()); diff != "" {
 		t.Errorf("life: -want +got\n%s", diff)
 	}
-	tr.keepLeases([]string{"d"})
+	tr.leasesDue(at(10), []string{"d", "e"}) // that of e cannot be read
 	if diff := cmp.Diff(map[string]time.Time{"d": at(5).Add(-lastWords)}, tr.lastSeen()); diff != "" {
 		t.Errorf("kept: -want +got\n%s", diff)
 	}
@@ -87,7 +96,7 @@ func TestTrackerLease(t *testing.T) {
 		for _, second := range []float64{1, 2} {
 			tr.observeReports(at(second), []report{{node: "a", observed: at(second).Add(off)}})
 		}
-		tr.observeLease(at(9), "a", at(7).Add(off))
+		read(&tr, at(9), "a", at(7).Add(off))
 		if got := tr.lastSeen()["a"]; !got.Equal(at(7).Add(-lastWords)) {
 			t.Errorf("clock off by %s: its Lease was renewed at second 7, its last sign of life is %s", off, got)
 		}
@@ -100,7 +109,7 @@ func TestTrackerLastWords(t *testing.T) {
 		var tr tracker
 		tr.observeReports(at(1), []report{{node: "c", observed: at(1)}})
 		tr.observeReports(at(10), []report{{node: "c", observed: at(10), cutOff: cutOff}})
-		tr.observeLease(at(10.4), "c", at(10.1))
+		read(&tr, at(10.4), "c", at(10.1))
 		s := state{now: at(10.4), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
 		if got := len(decide(s).withdraw) > 0; got == cutOff {
 			t.Errorf("cut off %t: withdrawn %t", cutOff, got)
@@ -125,9 +134,9 @@ func TestTrackerSlowServer(t *testing.T) {
 		wrote(1, 1)
 		wrote(2, 2)
 		wrote(5, 3.5)
-		tr.observeLease(at(10.4), "c", at(3).Add(off))
+		read(&tr, at(10.4), "c", at(3).Add(off))
 		dead("as it stood")
-		tr.observeLease(at(11.5), "c", at(9.95).Add(off))
+		read(&tr, at(11.5), "c", at(9.95).Add(off))
 		dead("a late renewal of its Lease")
 		wrote(12, 9.9)
 		dead("a late write of its speaker")
@@ -154,7 +163,7 @@ func TestTrackerClockSet(t *testing.T) {
 	wrote(1, 1)
 	wrote(2, 2)
 	wrote(20, 10)
-	tr.observeLease(at(21), "c", at(11))
+	read(&tr, at(21), "c", at(11))
 	if got := tr.lastSeen()["c"]; !near(got, at(21).Add(-lastWords)) {
 		t.Errorf("its Lease was renewed at second 21, its last sign of life is %s", got)
 	}
@@ -177,8 +186,7 @@ func TestTrackerGone(t *testing.T) {
 }
 
 // TestTrackerWallClock: somebody sets the clock of the deciding controller after its
-// first look. A node that wrote before that is declared dead all the same, and one
-// that was declared dead a moment ago still counts for the limit.
+// first look. A node that wrote before that is declared dead all the same.
 func TestTrackerWallClock(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
@@ -190,8 +198,7 @@ func TestTrackerWallClock(t *testing.T) {
 			}
 			return r
 		}
-		decided := map[string]time.Time{}
-		decide := func(second, set time.Duration, missed ...string) decision {
+		look := func(second, set time.Duration, missed ...string) decision {
 			now := clocktest.Set(start.Add(second*time.Second), set)
 			reports := []report{reported("c", -60), reported("d", -60)}
 			for _, node := range []string{"a", "b", "e"} {
@@ -199,26 +206,38 @@ func TestTrackerWallClock(t *testing.T) {
 			}
 			tr.observeReports(now, reports)
 			for _, m := range missed {
-				tr.observeLease(now, m, start.Add(5*time.Second).Round(0))
+				read(&tr, now, m, start.Add(5*time.Second).Round(0))
 			}
-			s := state{now: now, speakers: 5, suspicions: tr.suspicions(), lastSeen: tr.lastSeen(), withdrawn: tr.observeWithdrawn(now, decided), limit: Limit{Nodes: 1}}
-			out := decide(s)
-			for _, node := range out.withdraw {
-				if decided[node].IsZero() {
-					decided[node] = now.Round(0).Truncate(time.Second)
-				}
-			}
-			return out
+			return decide(state{now: now, speakers: 5, suspicions: tr.suspicions(), lastSeen: tr.lastSeen(), limit: Limit{Nodes: 1}})
 		}
-		decide(0, 0)
-		if got := decide(10, by, "c"); !slices.Equal(got.withdraw, []string{"c"}) {
+		look(0, 0)
+		if got := look(10, by, "c"); !slices.Equal(got.withdraw, []string{"c"}) {
 			t.Errorf("set by %v: dead are %v, spared %v, want c", by, got.withdraw, got.spared)
 		}
-		if got := decide(20, by, "c", "d"); !slices.Equal(got.withdraw, []string{"c"}) || !slices.Equal(got.spared, []string{"d"}) {
-			t.Errorf("set by %v: dead are %v, spared %v, want c and d", by, got.withdraw, got.spared)
+	}
+}
+
+// TestLeasesDue: who waited longest is read first.
+func TestLeasesDue(t *testing.T) {
+	var tr tracker
+	many := strings.Fields("a b c d e f g h i j k l")
+	for _, step := range []struct {
+		second float64
+		nodes  []string
+		want   string
+	}{
+		{0, many, "a b c d e f g h i j"},
+		{0.1, many, ""},
+		{0.2, many, "k l a b c d e f g h"},
+		{0.4, many, "i j a b c d e f g h"},
+		{0.5, []string{"a"}, ""},
+		{0.6, []string{"m"}, "m"},
+	} {
+		if got := strings.Join(tr.leasesDue(at(step.second), step.nodes), " "); got != step.want {
+			t.Errorf("at second %v: %q, want %q", step.second, got, step.want)
 		}
-		if got := decide(30, 2*by, "c", "d"); !slices.Equal(got.withdraw, []string{"c"}) || !slices.Equal(got.spared, []string{"d"}) {
-			t.Errorf("set by %v twice: dead are %v, spared %v, want c and d", by, got.withdraw, got.spared)
-		}
+	}
+	if tr.leasesDue(at(9), nil); len(tr.leases) > 0 {
+		t.Errorf("%v is kept", tr.leases)
 	}
 }
