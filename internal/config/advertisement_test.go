@@ -104,7 +104,9 @@ func TestBGPAdvertisement(t *testing.T) {
 			func(a *lb.BGPAdvertisement) { a.LocalPref = 1<<32 - 1 }, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var want []lb.BGPAdvertisement
+			older := full
+			older.Name = "z"
+			want := []lb.BGPAdvertisement{older}
 			if tt.want != nil {
 				a := full
 				tt.want(&a)
@@ -113,7 +115,7 @@ func TestBGPAdvertisement(t *testing.T) {
 			s, problems := Compile(Objects{
 				Pools:             pools,
 				Communities:       []*v1beta1.Community{communityObject("names", 1, "backup", "64512:80")},
-				BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 1), Spec: tt.spec}},
+				BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 1), Spec: tt.spec}, {ObjectMeta: meta("z", 0)}},
 			}, Options{})
 			if diff := cmp.Diff(want, s.BGPAdvertisements); diff != "" {
 				t.Errorf("-want +got\n%s", diff)

@@ -189,7 +189,6 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	s.join(services, c.slices.update(o.EndpointSlices, compileEndpoints))
 	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
-	reportConflicts(&r, state, pools)
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}

@@ -38,52 +38,6 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// The later of two advertisements with different attributes for one route says so; what keeps them apart is no conflict.
-func TestAdvertisementConflict(t *testing.T) {
-	type spec = v1beta1.BGPAdvertisementSpec
-	selector := func(key, value string) []metav1.LabelSelector {
-		return []metav1.LabelSelector{labelled(map[string]string{key: value})}
-	}
-	const clash = `BGPAdvertisement a ConflictingAdvertisements: BGPAdvertisement "z" is older and gives the same routes other values, which are used there: `
-	const mend = `; write the same, or let the two select other pools, Services, nodes or peers`
-	for _, tt := range []struct {
-		name       string
-		old, young spec
-		want       []string
-	}{
-		{"preference", spec{LocalPref: 100}, spec{}, []string{clash + "localPref 100, not 0" + mend}},
-		{"MED and path", spec{MED: ptr(int64(0)), ASPathPrepend: 2}, spec{ASPathPrepend: 1}, []string{clash + "med 0, not none, asPathPrepend 2, not 1" + mend}},
-		{"the same", spec{LocalPref: 100}, spec{LocalPref: 100}, nil},
-		{"other peers", spec{LocalPref: 100, Peers: []string{"p"}}, spec{Peers: []string{"q"}}, nil},
-		{"a common peer", spec{LocalPref: 100, Peers: []string{"p", "q"}}, spec{Peers: []string{"q"}}, []string{clash + "localPref 100, not 0" + mend}},
-		{"other lengths", spec{LocalPref: 100, AggregationLength: ptr(int32(24)), AggregationLengthV6: ptr(int32(64))}, spec{}, nil},
-		{"another length of one family", spec{LocalPref: 100, AggregationLength: ptr(int32(24))}, spec{}, []string{clash + "localPref 100, not 0" + mend}},
-		{"other nodes", spec{LocalPref: 100, AdvertisementScope: v1beta1.AdvertisementScope{NodeSelectors: selector("zone", "a")}},
-			spec{AdvertisementScope: v1beta1.AdvertisementScope{NodeSelectors: selector("zone", "b")}}, nil},
-		{"other Services", spec{LocalPref: 100, AdvertisementScope: v1beta1.AdvertisementScope{ServiceSelectors: selector("team", "none")}}, spec{}, nil},
-		{"a common Service", spec{LocalPref: 100, AdvertisementScope: v1beta1.AdvertisementScope{ServiceSelectors: selector("team", "red")}}, spec{},
-			[]string{clash + "localPref 100, not 0" + mend}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			service := serviceObject("web", having("192.0.2.1"))
-			service.Labels = map[string]string{"team": "red"}
-			s, problems := Compile(Objects{
-				Nodes:             []*corev1.Node{nodeObject("n1", "a"), nodeObject("n2", "b")},
-				Pools:             []*v1beta1.IPAddressPool{poolObject("wide", 1, "192.0.2.0/24", "2001:db8::/64")},
-				Peers:             []*v1beta1.BGPPeer{peerObject("p", 1), peerObject("q", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.31.0.2" })},
-				Services:          []*corev1.Service{service},
-				BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 2), Spec: tt.young}, {ObjectMeta: meta("z", 1), Spec: tt.old}},
-			}, served())
-			if diff := cmp.Diff(tt.want, problemTexts(problems)); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-			if len(s.BGPAdvertisements) != 2 || s.BGPAdvertisements[0].Name != "z" {
-				t.Errorf("in force, oldest first: %+v", s.BGPAdvertisements)
-			}
-		})
-	}
-}
-
 func profile(name string, s v1beta1.BFDProfileSpec) *v1beta1.BFDProfile {
 	return &v1beta1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: s}
 }

@@ -46,11 +46,11 @@ func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving boo
 		byPeer[peer] = r
 	}
 	r.staying = r.staying || !leaving
-	before := &t.ads[r.oldest]
+	older, younger := &t.ads[min(r.oldest, index)], &t.ads[max(r.oldest, index)]
 	r.oldest = min(r.oldest, index)
-	if before.LocalPref != ad.LocalPref || before.MED != ad.MED || before.Prepend != ad.Prepend {
-		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref, med or asPathPrepend: the values of the oldest, %s, are used", prefix,
-			t.ads[r.oldest].Name)
+	if older.LocalPref != younger.LocalPref || older.MED != younger.MED || older.Prepend != younger.Prepend {
+		t.conflicts[prefix] = fmt.Sprintf("BGPAdvertisement %q is older than %q and gives %s another localPref, med or asPathPrepend, which is used: "+
+			"write the same, or let the two select other pools, Services, nodes or peers", older.Name, younger.Name, prefix)
 	}
 	for _, c := range ad.Communities {
 		if !slices.Contains(r.communities, c) {
