@@ -145,7 +145,7 @@ func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]st
 	if opt.OpenStack.Ignore || slices.Contains(others, shown) {
 		return nil
 	}
-	return openstack.Cleared(s.Annotations, string(s.UID), false, "")
+	return opt.OpenStack.Records(s.Annotations, string(s.UID), false, "", nil)
 }
 
 // announcedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user

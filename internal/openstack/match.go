@@ -34,8 +34,12 @@ func nameMatcher(pattern string) (func(lb.Pool) bool, error) {
 		expression = globExpression(pattern)
 	}
 	expression = "^(?:" + expression + ")$"
-	if err := patternFault(expression); err != nil {
+	parsed, err := syntax.Parse(expression, syntax.Perl)
+	if err != nil {
 		return nil, err
+	}
+	if n := states(parsed); n > maxPattern {
+		return nil, fmt.Errorf("it has %d states, with all repetitions: write a pattern with at most %d", n, maxPattern)
 	}
 	re, err := regexp.Compile(expression)
 	if err != nil {
@@ -96,21 +100,6 @@ func tagMatcher(text string) (func(lb.Pool) bool, error) {
 
 // maxPattern bounds the states of a pattern, with all its repetitions: it is tried on each name of each pool.
 const maxPattern = 256
-
-// patternFault says that a regular expression cannot be read or is too large.
-func patternFault(expression string) error {
-	if len(expression) > maxPattern {
-		return fmt.Errorf("it has %d letters: write at most %d", len(expression), maxPattern)
-	}
-	re, err := syntax.Parse(expression, syntax.Perl)
-	if err != nil {
-		return err
-	}
-	if n := states(re); n > maxPattern {
-		return fmt.Errorf("it has %d states, with all repetitions: write a pattern with at most %d", n, maxPattern)
-	}
-	return nil
-}
 
 // states estimates the states of a compiled expression. Classes of letters count by their size.
 func states(re *syntax.Regexp) int {

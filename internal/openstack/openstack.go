@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -63,9 +62,13 @@ func asks(annotations map[string]string) bool {
 }
 
 // Records returns the annotations in which OCCM records what a Service has, "" to remove one. They stand on Services that use
-// its annotations themselves, or on all: in a copied manifest the id would ask to share. copied and joins are as for Cleared.
+// its annotations themselves, or on all: in a copied manifest the id would ask to share. The id is ours if it is the Service's own,
+// or if it came with a copied manifest and is not in force; joins is the id in force.
 func (o Options) Records(have map[string]string, uid string, copied bool, joins string, holds []netip.Addr) map[string]string {
-	out, own := Cleared(have, uid, copied, joins), joins == "" || joins == uid
+	out, own := map[string]string{Address: ""}, joins == "" || joins == uid
+	if id, has := have[ID]; has && (id == uid || copied && joins == "") {
+		out[ID] = ""
+	}
 	if len(holds) == 0 || own && !o.AnnotateAll && !asks(have) {
 		return out
 	}
@@ -76,27 +79,15 @@ func (o Options) Records(have map[string]string, uid string, copied bool, joins 
 	return out
 }
 
-// Cleared removes what Records returned for a Service. The id is ours if it is the Service's own, or if it came with a copied
-// manifest and is not in force; joins is the id in force.
-func Cleared(have map[string]string, uid string, copied bool, joins string) map[string]string {
-	out := map[string]string{Address: ""}
-	if id, has := have[ID]; has && (id == uid || copied && joins == "") {
-		out[ID] = ""
-	}
-	return out
-}
-
 // Translator translates annotations of Services, which choose among pools.
 type Translator struct {
 	opt   Options
 	pools []lb.Pool
-	// matches holds the pools for each pattern seen.
-	matches map[string][]string
 }
 
 // New returns a Translator.
 func New(opt Options, pools []lb.Pool) *Translator {
-	return &Translator{opt: opt, pools: pools, matches: map[string][]string{}}
+	return &Translator{opt, pools}
 }
 
 // Translate adds to the wishes of a Service what its annotations ask for, but for those that mean the same as ours. It returns
@@ -170,7 +161,7 @@ func (t *Translator) readNamed(s *service) {
 			s.note("the annotations of OpenStack are too many (%d) to name more", len(s.annotations))
 			break
 		}
-		s.noteIgnored(name, s.annotations[name])
+		s.noteIgnored(name)
 	}
 }
 
@@ -202,29 +193,18 @@ func (t *Translator) readPools(s *service) {
 }
 
 func (t *Translator) choose(s *service, name, value string) {
-	text := fmt.Sprintf("%s %q", name, value)
-	names, seen := t.matches[text]
-	if !seen {
-		match, err := matcherFor(name, value)
-		if err != nil {
-			s.note("%s (%q) cannot be read: %v", name, value, err)
-		} else {
-			for _, p := range t.pools {
-				if match(p) {
-					names = append(names, p.Name)
-				}
+	var found []string
+	match, err := matcherFor(name, value)
+	if err != nil {
+		s.note("%s (%q) cannot be read: %v", name, value, err)
+	} else {
+		for _, p := range t.pools {
+			if match(p) {
+				found = append(found, p.Name)
 			}
 		}
-		t.matches[text] = names
 	}
-	s.wish.PoolWishes = append(s.wish.PoolWishes, lb.PoolWish{Text: text, Pools: names, Reason: lb.UnknownNetwork})
-}
-
-// known is an annotation of OCCM, with why it has no effect here; "" if it has one.
-type known struct {
-	why string
-	// number: OCCM reads an integer, and uses its default for any other value.
-	number bool
+	s.wish.PoolWishes = append(s.wish.PoolWishes, lb.PoolWish{Text: fmt.Sprintf("%s %q", name, value), Pools: found, Reason: lb.UnknownNetwork})
 }
 
 const (
@@ -233,41 +213,38 @@ const (
 	onlyAppliance = "there is no appliance here to choose"
 )
 
-// osKnown lists the annotations of OCCM by their names without the prefix.
-var osKnown = map[string]known{
-	"floating-network-id": {}, "floating-subnet": {}, "floating-subnet-id": {}, "floating-subnet-tags": {},
-	"class": {}, "network-id": {}, "subnet-id": {}, "load-balancer-id": {}, "load-balancer-address": {},
-	"hostname": {}, "keep-floatingip": {}, "connection-limit": {}, "node-selector": {},
+// known lists the annotations of OCCM by their names without the prefix, each with why it has no effect here; "" if it has one.
+var known = map[string]string{
+	"floating-network-id": "", "floating-subnet": "", "floating-subnet-id": "", "floating-subnet-tags": "",
+	"class": "", "network-id": "", "subnet-id": "", "load-balancer-id": "", "load-balancer-address": "",
+	"hostname": "", "keep-floatingip": "", "connection-limit": "", "node-selector": "",
 
-	"member-subnet-id":                {why: "nodes are reached by their own addresses"},
-	"port-id":                         {why: "there are no ports to name: a FloatingIP holds an address in advance"},
-	"proxy-protocol":                  {why: needsProxy},
-	"x-forwarded-for":                 {why: needsProxy + "; the client's address is kept under externalTrafficPolicy Local"},
-	"lb-method":                       {why: "kube-proxy chooses the pod"},
-	"timeout-client-data":             {why: needsProxy, number: true},
-	"timeout-member-connect":          {why: needsProxy, number: true},
-	"timeout-member-data":             {why: needsProxy, number: true},
-	"timeout-tcp-inspect":             {why: needsProxy, number: true},
-	"enable-health-monitor":           {why: byReadiness},
-	"health-monitor-delay":            {why: byReadiness, number: true},
-	"health-monitor-timeout":          {why: byReadiness, number: true},
-	"health-monitor-max-retries":      {why: byReadiness, number: true},
-	"health-monitor-max-retries-down": {why: byReadiness, number: true},
-	"flavor-id":                       {why: onlyAppliance},
-	"availability-zone":               {why: onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced"},
-	"default-tls-container-ref":       {why: needsProxy},
+	"member-subnet-id":                "nodes are reached by their own addresses",
+	"port-id":                         "there are no ports to name: a FloatingIP holds an address in advance",
+	"proxy-protocol":                  needsProxy,
+	"x-forwarded-for":                 needsProxy + "; the client's address is kept under externalTrafficPolicy Local",
+	"lb-method":                       "kube-proxy chooses the pod",
+	"timeout-client-data":             needsProxy,
+	"timeout-member-connect":          needsProxy,
+	"timeout-member-data":             needsProxy,
+	"timeout-tcp-inspect":             needsProxy,
+	"enable-health-monitor":           byReadiness,
+	"health-monitor-delay":            byReadiness,
+	"health-monitor-timeout":          byReadiness,
+	"health-monitor-max-retries":      byReadiness,
+	"health-monitor-max-retries-down": byReadiness,
+	"flavor-id":                       onlyAppliance,
+	"availability-zone":               onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced",
+	"default-tls-container-ref":       needsProxy,
 }
 
 // noteIgnored remarks what an annotation does not do.
-func (s *service) noteIgnored(name, value string) {
-	k, exists := osKnown[name]
-	_, err := strconv.Atoi(value)
+func (s *service) noteIgnored(name string) {
+	why, exists := known[name]
 	switch {
 	case !exists:
 		s.note("%s%s is unknown", Prefix, name)
-	case k.number && err != nil:
-		s.note("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
-	case k.why != "":
-		s.note("%s does nothing: %s", name, k.why)
+	case why != "":
+		s.note("%s does nothing: %s", name, why)
 	}
 }
