@@ -70,20 +70,14 @@ func lastOf(p netip.Prefix) netip.Addr {
 
 // leastSpecific returns the length of the largest prefix within the range.
 func leastSpecific(r lb.Range) int {
-	best := r.From.BitLen()
-	// The prefixes that tile a range grow towards its middle and shrink again, so the walk takes
-	// fewer than two steps for each bit.
-	for from := r.From; from.IsValid() && !r.To.Less(from); {
-		bits := from.BitLen()
-		for bits > 0 {
-			wider := netip.PrefixFrom(from, bits-1)
-			if wider.Masked().Addr() != from || r.To.Less(lastOf(wider)) {
-				break
-			}
-			bits--
+	for bits := range r.From.BitLen() {
+		p := netip.PrefixFrom(r.From, bits).Masked()
+		if p.Addr() != r.From {
+			p = netip.PrefixFrom(lastOf(p).Next(), bits)
 		}
-		best = min(best, bits)
-		from = lastOf(netip.PrefixFrom(from, bits)).Next()
+		if p.IsValid() && !r.To.Less(lastOf(p)) {
+			return bits
+		}
 	}
-	return best
+	return r.From.BitLen()
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
@@ -40,18 +41,15 @@ func countSources(o *corev1.Service) int {
 	return n
 }
 
-// isRequest reports whether an annotation is read here, and is no list of sources, of which the entries are bounded, and no
-// record, which has its own bound.
+// isRequest reports whether an annotation is one of those read here, and is no list of sources, of which the entries are bounded,
+// and no record, which has its own bound.
 func isRequest(key string) bool {
 	switch key {
-	case AnnotationSourceRanges, AnnotationSourceRangesDeny:
+	case AnnotationSourceRanges, AnnotationSourceRangesDeny, v1beta1.AnnotationAssigned:
 		return false
-	case AnnotationAddresses, AnnotationPool, AnnotationSharingKey, AnnotationFloatingIP, AnnotationRenew, AnnotationInternal,
-		AnnotationHostname, AnnotationNodeSelector, AnnotationInternalTraffic, AnnotationConnectionLimit, AnnotationRateLimit, AnnotationLogDrops,
-		MetalLBAddresses, MetalLBAddressesOld, MetalLBPool, MetalLBPoolOld, MetalLBSharingKey, MetalLBSharingKeyOld:
-		return true
 	}
-	return openstack.Is(key)
+	prefix, _, _ := strings.Cut(key, "/")
+	return prefix == "holdfast.dev" || prefix == "metallb.io" || prefix == "metallb.universe.tf" || openstack.Is(key)
 }
 
 // bounded returns the Service without the annotations that are ignored, or that are too long to be read, and a Problem if there
