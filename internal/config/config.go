@@ -162,15 +162,13 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if opt.NoFilter {
 		openPools(&r, pools)
 	}
-	peers := compilePeers(&r, o.Peers, newSecrets(o), nodes)
-	attachBFD(&r, o.BFDProfiles, o.Peers, peers)
 	state := lb.State{
 		Namespaces:       map[string]map[string]string{},
 		Nodes:            nodes,
 		L2Advertisements: compileL2Advertisements(&r, o.L2Advertisements, pools),
 		BGPAdvertisements: compileBGPAdvertisements(&r, o.BGPAdvertisements, pools, o.Peers,
 			compileAliases(&r, o.Communities)),
-		Peers: peers,
+		Peers: compilePeers(&r, o, nodes),
 	}
 	if !slices.EqualFunc(c.named, pools, sameNames) {
 		maps.DeleteFunc(c.services, func(_ *corev1.Service, p *part[servicePart]) bool { return len(p.made.PoolWishes) > 0 })

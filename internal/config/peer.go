@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -17,21 +16,22 @@ import (
 
 // compilePeers returns the peers by name. Conflicts are found node by node: a
 // peer is unusable on the nodes where it conflicts, and in force on all others.
-func compilePeers(r *report, objects []*v1beta1.BGPPeer, secrets secrets, nodes map[string]lb.Node) []lb.Peer {
+func compilePeers(r *report, objects Objects, nodes map[string]lb.Node) []lb.Peer {
 	var peers []lb.Peer
 	names := slices.Sorted(maps.Keys(nodes))
 	older := map[string][]lb.Peer{}
-	for _, o := range oldestFirst(objects) {
-		object := lb.Object{Kind: KindPeer, Name: o.Name}
-		p, err := compilePeer(r, object, o.Spec, secrets)
+	for _, o := range oldestFirst(objects.Peers) {
+		object, reason := lb.Object{Kind: KindPeer, Name: o.Name}, lb.InvalidPeer
+		p, err := compilePeer(r, object, o.Spec)
+		if err == nil {
+			reason = lb.PasswordMissing
+			p.Password, err = objects.readPassword(o.Spec)
+		}
 		if err != nil {
-			reason := lb.InvalidPeer
-			if errors.As(err, &errPassword{}) {
-				reason = lb.PasswordMissing
-			}
 			r.fault(object, reason, "not used: %v", err)
 			continue
 		}
+		p.BFD = readBFD(r, object, o.Spec.BFDProfile, objects.BFDProfiles)
 		where := map[conflict][]string{}
 		p.Unusable = map[string]lb.Reason{}
 		for _, name := range names {
@@ -108,7 +108,7 @@ const (
 )
 
 // compilePeer reads one peer by itself. It reports what the schema, by which the API server refuses most mistakes, cannot say.
-func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec, secrets secrets) (lb.Peer, error) {
+func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, error) {
 	p := lb.Peer{
 		Name:            object.Name,
 		LocalASN:        uint32(cmp.Or(s.LocalASN, s.MyASN)),
@@ -128,12 +128,7 @@ func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec, secrets sec
 		// its packets lose nothing.
 		p.MinTTL = uint8(math.MaxUint8 + 1 - s.TTLSecurity)
 	}
-	for _, step := range []func(*lb.Peer, v1beta1.BGPPeerSpec) error{readEnds, readTimers, secrets.readPassword} {
-		if err := step(&p, s); err != nil {
-			return lb.Peer{}, err
-		}
-	}
-	return p, nil
+	return p, cmp.Or(readEnds(&p, s), readTimers(&p, s))
 }
 
 func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) (err error) {

@@ -96,87 +96,47 @@ const (
 	defaultMinimumTTL    = 254
 )
 
-// attachBFD gives every peer that names a BFDProfile its BFD. A peer whose profile cannot be used runs without BFD: what
-// is advertised must not depend on an object that somebody deleted by mistake.
-func attachBFD(r *report, profiles []*v1beta1.BFDProfile, objects []*v1beta1.BGPPeer, peers []lb.Peer) {
-	compiled := compileBFDProfiles(profiles)
-	names := map[string]string{}
-	for _, o := range objects {
-		names[o.Name] = o.Spec.BFDProfile
+// readBFD reads the profile that a peer names; the bounds of its fields are those of the schema. A peer whose profile does not exist
+// runs without BFD: what is advertised must not depend on an object that somebody deleted by mistake.
+func readBFD(r *report, object lb.Object, name string, profiles []*v1beta1.BFDProfile) *lb.BFD {
+	if name == "" {
+		return nil
 	}
-	for i := range peers {
-		name := names[peers[i].Name]
-		if name == "" {
-			continue
-		}
-		b, exists := compiled[name]
-		if !exists {
-			r.fault(lb.Object{Kind: KindPeer, Name: peers[i].Name}, lb.UnknownReference,
-				"spec.bfdProfile names BFDProfile %q, which does not exist or is not in force: the session runs without BFD", name)
-			continue
-		}
-		peers[i].BFD = &b
+	i := slices.IndexFunc(profiles, func(o *v1beta1.BFDProfile) bool { return o.Name == name })
+	if i < 0 {
+		r.fault(object, lb.UnknownReference, "spec.bfdProfile names BFDProfile %q, which does not exist: the session runs without BFD", name)
+		return nil
 	}
-}
-
-// compileBFDProfiles returns the profiles in force, by name. Their bounds are those of the schema.
-func compileBFDProfiles(objects []*v1beta1.BFDProfile) map[string]lb.BFD {
-	out := map[string]lb.BFD{}
-	for _, o := range objects {
-		s, milliseconds := o.Spec, func(field *int32) time.Duration {
-			return time.Duration(valueOr(field, defaultBFDInterval)) * time.Millisecond
-		}
-		out[o.Name] = lb.BFD{
-			Receive: milliseconds(s.ReceiveInterval), Transmit: milliseconds(s.TransmitInterval), Passive: s.PassiveMode,
-			Multiplier: uint8(valueOr(s.DetectMultiplier, defaultBFDMultiplier)), MinimumTTL: uint8(valueOr(s.MinimumTTL, defaultMinimumTTL)),
-		}
+	s, milliseconds := profiles[i].Spec, func(field *int32) time.Duration {
+		return time.Duration(valueOr(field, defaultBFDInterval)) * time.Millisecond
 	}
-	return out
+	return &lb.BFD{
+		Receive: milliseconds(s.ReceiveInterval), Transmit: milliseconds(s.TransmitInterval), Passive: s.PassiveMode,
+		Multiplier: uint8(valueOr(s.DetectMultiplier, defaultBFDMultiplier)), MinimumTTL: uint8(valueOr(s.MinimumTTL, defaultMinimumTTL)),
+	}
 }
 
 // maxPassword is what the kernel takes as a key: TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
 const maxPassword = 80
 
-// secrets are the Secrets of type kubernetes.io/basic-auth in Holdfast's own namespace.
-type secrets struct {
-	namespace string
-	byName    map[string]*corev1.Secret
-}
-
-func newSecrets(o Objects) secrets {
-	s := secrets{namespace: o.SecretNamespace, byName: map[string]*corev1.Secret{}}
-	for _, secret := range o.Secrets {
-		if secret.Namespace == o.SecretNamespace && secret.Type == corev1.SecretTypeBasicAuth {
-			s.byName[secret.Name] = secret
-		}
-	}
-	return s
-}
-
-// errPassword is a password that a peer asks for and that cannot be had.
-type errPassword struct{ error }
-
-// readPassword reads a peer's password. Without it the peer is not used: a session that its owner wants to be signed
-// must not be opened unsigned.
-func (s secrets) readPassword(p *lb.Peer, spec v1beta1.BGPPeerSpec) error {
+// readPassword reads a peer's password, from a Secret of Holdfast's own namespace if it names one. Without it the peer is not used: a
+// session that its owner wants to be signed must not be opened unsigned.
+func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 	ref := spec.PasswordSecret
 	if ref == nil {
-		p.Password = lb.Secret(spec.Password)
-		return nil
+		return lb.Secret(spec.Password), nil
 	}
-	if ref.Namespace != "" && ref.Namespace != s.namespace {
-		return errPassword{fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read: create the Secret there", ref.Namespace, s.namespace)}
+	if ref.Namespace != "" && ref.Namespace != o.SecretNamespace {
+		return "", fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read: create the Secret there", ref.Namespace, o.SecretNamespace)
 	}
-	secret := s.byName[ref.Name]
-	if secret == nil {
-		return errPassword{fmt.Errorf("namespace %q has no Secret %q of type %s: create it", s.namespace, ref.Name, corev1.SecretTypeBasicAuth)}
+	i := slices.IndexFunc(o.Secrets, func(s *corev1.Secret) bool {
+		return s.Namespace == o.SecretNamespace && s.Name == ref.Name && s.Type == corev1.SecretTypeBasicAuth
+	})
+	if i < 0 {
+		return "", fmt.Errorf("namespace %q has no Secret %q of type %s: create it", o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
 	}
-	text := string(secret.Data[corev1.BasicAuthPasswordKey])
-	if err := checkPassword(fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name), text); err != nil {
-		return errPassword{err}
-	}
-	p.Password = lb.Secret(text)
-	return nil
+	text := string(o.Secrets[i].Data[corev1.BasicAuthPasswordKey])
+	return lb.Secret(text), checkPassword(fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name), text)
 }
 
 // checkPassword returns what is wrong with a password, without showing it. Routers read theirs from a line of text.

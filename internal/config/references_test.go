@@ -85,7 +85,7 @@ func TestBFDProfileMissing(t *testing.T) {
 		BFDProfiles: []*v1beta1.BFDProfile{profile("good", v1beta1.BFDProfileSpec{})},
 		Peers:       []*v1beta1.BGPPeer{bfdPeer("a", "192.0.2.1", "good"), bfdPeer("c", "192.0.2.3", "missing")},
 	}, Options{})
-	want := []string{`BGPPeer c UnknownReference: spec.bfdProfile names BFDProfile "missing", which does not exist or is not in force: the session runs without BFD`}
+	want := []string{`BGPPeer c UnknownReference: spec.bfdProfile names BFDProfile "missing", which does not exist: the session runs without BFD`}
 	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" || len(state.Peers) != 2 || state.Peers[0].BFD == nil || state.Peers[1].BFD != nil {
 		t.Errorf("%v: -want +got\n%s", state.Peers, diff)
 	}
