@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/clocktest"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -68,7 +68,7 @@ func TestConflictsOfGoneSpeaker(t *testing.T) {
 		}{
 			{0, 1, 1}, {20 * time.Minute, 1, 1}, {24 * time.Minute, 2, 1}, {48 * time.Minute, 2, 1}, {49 * time.Minute, 2, 0}, {50 * time.Minute, 3, 1},
 		} {
-			now := clocktest.Set(start.Add(step.after), time.Duration(i)*by)
+			now := nstest.SetClock(start.Add(step.after), time.Duration(i)*by)
 			if got := c.read(now, []*v1beta1.SpeakerState{says("w1", step.wrote, "192.0.2.1", theirMAC)}, nil); len(got) != step.want {
 				t.Errorf("clock set by %v: after %v %v", by, step.after, got)
 			}

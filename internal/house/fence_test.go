@@ -57,7 +57,6 @@ var fence = map[string][]string{
 		"github.com/prometheus/client_golang"},
 	"internal/daemon":      {"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	"internal/apitest":     {"api", "k8s.io", "sigs.k8s.io/yaml"},
-	"internal/clocktest":   {},
 	"internal/nstest":      {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
 	"internal/house":       {},
 	"controller":           {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
@@ -81,7 +80,7 @@ var fence = map[string][]string{
 }
 
 // testOnly are packages that only tests, and each other, may import.
-var testOnly = []string{"internal/nstest", "internal/clocktest", "internal/apitest"}
+var testOnly = []string{"internal/nstest", "internal/apitest"}
 
 // onlyBy are packages that only these may import: what a router sends is parsed in processes of its own.
 var onlyBy = map[string][]string{"internal/bgp/engine": {"speaker/bgp"}}
@@ -197,7 +196,7 @@ func TestFenceCanFail(t *testing.T) {
 		{ImportPath: ours("internal/layer2"), Imports: []string{"k8s.io/api/core/v1", ours("internal/link"), ours("internal/bgp")}},
 		{ImportPath: ours("internal/layer2/inner"), Imports: []string{"github.com/vishvananda/netlink"}},
 		{ImportPath: ours("internal/k8s"), Imports: []string{"k8s.io/client-go/rest", ours("internal/plan")}},
-		{ImportPath: ours("speaker"), Imports: []string{ours("internal/bgp"), ours("internal/nstest"), ours("internal/clocktest"), "k8s.io/client-go/rest",
+		{ImportPath: ours("speaker"), Imports: []string{ours("internal/bgp"), ours("internal/nstest"), "k8s.io/client-go/rest",
 			"github.com/osrg/gobgp/v4/api", "github.com/hashicorp/memberlist"}},
 		{ImportPath: ours("e2e/lab"), Imports: []string{ours("release/oci"), ours("internal/lb")}},
 		{ImportPath: ours("internal/novel"), Imports: []string{"fmt"}},
@@ -218,7 +217,6 @@ func TestFenceCanFail(t *testing.T) {
 		"internal/plan must not import internal/link",
 		"speaker must not import github.com/hashicorp/memberlist",
 		"speaker must not import github.com/osrg/gobgp/v4/api",
-		"speaker must not import internal/clocktest",
 		"speaker must not import internal/nstest",
 		"speaker must not import k8s.io/client-go/rest",
 		"speaker/bgp must not import internal/bgp",

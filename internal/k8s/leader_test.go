@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/clocktest"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
@@ -154,7 +154,7 @@ func TestMayTake(t *testing.T) {
 		start := time.Now()
 		o := observed{tt.record, start}
 		for _, set := range []time.Duration{0, time.Hour, -time.Hour} {
-			now := clocktest.Set(start.Add(tt.after), set)
+			now := nstest.SetClock(start.Add(tt.after), set)
 			if !o.mayTake(now, "self", tt.missed) || tt.after > 0 && o.mayTake(now.Add(-time.Millisecond), "self", tt.missed) {
 				t.Errorf("%+v, missed %t, clock set by %v: not after exactly %v", tt.record, tt.missed, set, tt.after)
 			}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-lb/holdfast/internal/clocktest"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // transcript is all that a Responder sends, with the phases of its addresses, while
@@ -26,7 +26,7 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 			Log: slog.New(slog.DiscardHandler), Links: p.lan.snapshot, Timers: Timers{RefreshMin: refresh, RefreshMax: refresh},
 		})
 		began := time.Now()
-		p.now = func() time.Time { return clocktest.Set(reading.Add(time.Since(began)), time.Duration(set.Load())) }
+		p.now = func() time.Time { return nstest.SetClock(reading.Add(time.Since(began)), time.Duration(set.Load())) }
 		p.lan.attach(p.Responder)
 		defer run(t, p.Responder)()
 		goesOn := func(what string, spans ...time.Duration) {

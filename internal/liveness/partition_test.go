@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/clocktest"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // results returns the partition as a node sees it after votes "VOTER ALIVE MISSED..." that came one second apart.
@@ -69,9 +69,9 @@ func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		w := votes{}
 		w.add(start, "a", Vote{Written: "1", Alive: 3})
-		w.add(clocktest.Set(start.Add(time.Second), by), "a", Vote{Written: "2", Alive: 2, Misses: []string{"c"}})
+		w.add(nstest.SetClock(start.Add(time.Second), by), "a", Vote{Written: "2", Alive: 2, Misses: []string{"c"}})
 		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteTime - 1: "[a]", time.Second + voteTime: "[]"} {
-			if got := fmt.Sprint(w.partition(clocktest.Set(start.Add(after), 2*by), "c", nodes("c"), false, []string{"a"}, nil).YieldsTo); got != want {
+			if got := fmt.Sprint(w.partition(nstest.SetClock(start.Add(after), 2*by), "c", nodes("c"), false, []string{"a"}, nil).YieldsTo); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
 		}

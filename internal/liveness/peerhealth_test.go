@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/clocktest"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // named formats a list as "NODE@SECONDS", by the clock of the test.
@@ -110,7 +110,7 @@ func TestSilenceWallClock(t *testing.T) {
 			{49.9, true, true, "w1@9.7", ""},
 			{56, true, true, "", "w1@9.7"},
 		} {
-			now := clocktest.Set(start.Add(time.Duration(st.at*float64(time.Second))), set)
+			now := nstest.SetClock(start.Add(time.Duration(st.at*float64(time.Second))), set)
 			s.update(now, map[string]cause{"w1": unexplained})
 			if got := !s["w1"].due().After(now); got != st.due {
 				t.Errorf("set by %v: at %v it is to be asked: %v, want %v", by, st.at, got, st.due)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-lb/holdfast/internal/clocktest"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // skew is how far the clocks of others are off, one way and the other.
@@ -199,7 +199,7 @@ func TestTrackerWallClock(t *testing.T) {
 			return r
 		}
 		look := func(second, set time.Duration, missed ...string) decision {
-			now := clocktest.Set(start.Add(second*time.Second), set)
+			now := nstest.SetClock(start.Add(second*time.Second), set)
 			reports := []report{reported("c", -60), reported("d", -60)}
 			for _, node := range []string{"a", "b", "e"} {
 				reports = append(reports, reported(node, second, missed...))

@@ -26,6 +26,7 @@
 // /proc/thread-self, never /proc/PID.
 //
 // FRR and BIRD are real routers in such a namespace. Where a router is not installed, the test is skipped.
+// A wall clock cannot be set in a namespace, so SetClock sets it in a time.Time.
 //
 // The package is for tests only; nothing that is shipped may import it.
 package nstest

@@ -1,5 +1,4 @@
-// Package clocktest sets the wall clock, for tests. Nothing that is shipped imports it.
-package clocktest
+package nstest
 
 import (
 	"time"
@@ -19,10 +18,10 @@ const (
 	nanosecondLen = 30
 )
 
-// Set returns what time.Now would have returned in the moment of t if the wall clock had been
+// SetClock returns what time.Now would have returned in the moment of t if the wall clock had been
 // set on, or back, by whole seconds before: another date with the same
 // monotonic reading. It panics if t has none.
-func Set(t time.Time, by time.Duration) time.Time {
+func SetClock(t time.Time, by time.Duration) time.Time {
 	c := (*clock)(unsafe.Pointer(&t))
 	if c.wall&hasMonotonic == 0 {
 		panic("a time without a monotonic reading cannot tell that the clock was set")

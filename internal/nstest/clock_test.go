@@ -1,4 +1,4 @@
-package clocktest
+package nstest
 
 import (
 	"testing"
@@ -6,13 +6,13 @@ import (
 	"unsafe"
 )
 
-func TestSet(t *testing.T) {
+func TestSetClock(t *testing.T) {
 	if unsafe.Sizeof(clock{}) != unsafe.Sizeof(time.Time{}) {
 		t.Fatal("a time.Time is made of something else")
 	}
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour, -90 * time.Second} {
 		before := time.Now()
-		set := Set(before, by)
+		set := SetClock(before, by)
 		if got := set.Sub(before); got != 0 {
 			t.Errorf("set by %v: %v pass", by, got)
 		}
