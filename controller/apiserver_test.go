@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -347,9 +348,9 @@ func newSyncerFor(t *testing.T, api *rest.Config) *syncer {
 	if err := cluster.WaitForSync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c := &conflicts{cluster: cluster}
-	c.refresh()
-	return newSyncer(cluster, config.Options{Default: true}, c, log)
+	s := newSyncer(cluster, config.Options{Default: true}, log)
+	s.speakers.conflicts = map[netip.Addr]conflict{}
+	return s
 }
 
 // syncOnce does one run, which must succeed; it returns when the next one is due.

@@ -7,63 +7,28 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const (
-	// mostConflicts bounds the addresses that a pool's condition names.
-	mostConflicts = 8
-	// conflictsInterval is the minimum time between two reads: a machine that constantly
-	// changes its MAC must not cause constant writes.
-	conflictsInterval = 5 * time.Second
-)
+// mostConflicts bounds the addresses that a pool's condition names.
+const mostConflicts = 8
 
 // conflict is a foreign machine that claims an address of ours, with the node that reports it.
 type conflict struct {
 	mac, node string
 }
 
-// conflicts are our addresses that foreign machines claim, as reported by the speakers. They
-// have their own loop: SpeakerStates change often for reasons that do not concern pools.
-type conflicts struct {
-	cluster *k8s.Cluster
-	reports reports
-	last    atomic.Pointer[map[netip.Addr]conflict]
-}
-
-// refresh reads the SpeakerStates, and reports whether the conflicts changed.
-func (c *conflicts) refresh() bool {
-	now := c.read(time.Now(), c.cluster.SpeakerStates(), nodelifecycle.NotReady(c.cluster.Objects().Nodes))
-	before := c.last.Swap(&now)
-	return before == nil || !maps.Equal(*before, now)
-}
-
-// forget is called when this replica stops leading.
-func (c *conflicts) forget() { c.last.Store(nil) }
-
-// all returns the conflicts as last read; false before the first read.
-func (c *conflicts) all() (map[netip.Addr]conflict, bool) {
-	if last := c.last.Load(); last != nil {
-		return *last, true
-	}
-	return nil, false
-}
-
-// read returns the conflicts reported by speakers that still write and whose nodes are not
-// NotReady. If two report the same address it takes the first by name.
-func (c *conflicts) read(now time.Time, states []*v1beta1.SpeakerState, notReady map[string]bool) map[netip.Addr]conflict {
-	c.reports = c.reports.read(now, states)
+// conflicts returns those reported by speakers that still write and whose nodes are not NotReady. If two report the same
+// address it takes the first by name.
+func (r reports) conflicts(now time.Time, states []*v1beta1.SpeakerState, notReady map[string]bool) map[netip.Addr]conflict {
 	out := map[netip.Addr]conflict{}
 	for _, s := range states {
-		if notReady[s.Name] || c.reports.stale(now, s.Name) {
+		if notReady[s.Name] || r.stale(now, s.Name) {
 			continue
 		}
 		for _, a := range s.Status.Conflicts {

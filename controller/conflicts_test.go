@@ -48,8 +48,8 @@ func TestConflictsRead(t *testing.T) {
 			Conflicts: []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: theirMAC}},
 		}}}, "", "map[]"},
 	} {
-		var c conflicts
-		if got := fmt.Sprint(c.read(time.Now(), tt.states, map[string]bool{tt.gone: true})); got != tt.want {
+		r := reports{}.read(time.Now(), tt.states)
+		if got := fmt.Sprint(r.conflicts(time.Now(), tt.states, map[string]bool{tt.gone: true})); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -60,7 +60,7 @@ func TestConflictsRead(t *testing.T) {
 func TestConflictsOfGoneSpeaker(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
-		var c conflicts
+		var r reports
 		for i, step := range []struct {
 			after time.Duration
 			wrote int
@@ -69,7 +69,9 @@ func TestConflictsOfGoneSpeaker(t *testing.T) {
 			{0, 1, 1}, {20 * time.Minute, 1, 1}, {24 * time.Minute, 2, 1}, {48 * time.Minute, 2, 1}, {49 * time.Minute, 2, 0}, {50 * time.Minute, 3, 1},
 		} {
 			now := nstest.SetClock(start.Add(step.after), time.Duration(i)*by)
-			if got := c.read(now, []*v1beta1.SpeakerState{says("w1", step.wrote, "192.0.2.1", theirMAC)}, nil); len(got) != step.want {
+			states := []*v1beta1.SpeakerState{says("w1", step.wrote, "192.0.2.1", theirMAC)}
+			r = r.read(now, states)
+			if got := r.conflicts(now, states, nil); len(got) != step.want {
 				t.Errorf("clock set by %v: after %v %v", by, step.after, got)
 			}
 		}
@@ -133,7 +135,7 @@ func TestConflictsNotReadYet(t *testing.T) {
 		LastTransitionTime: metav1.Now()}}
 	server.put(t, poolsPath, pool)
 	s := newTestSyncer(t, server)
-	s.conflicts.forget()
+	s.speakers = speakers{}
 	expect := func(stands bool, when string) {
 		t.Helper()
 		syncOnce(t, s)
@@ -147,15 +149,6 @@ func TestConflictsNotReadYet(t *testing.T) {
 		}
 	}
 	expect(true, "before the speakers' reports were read")
-	if !s.conflicts.refresh() {
-		t.Error("what was unknown is known, and that is no change")
-	}
-	if s.conflicts.refresh() {
-		t.Error("nothing happened, and that is a change")
-	}
+	s.look()
 	expect(false, "nobody claims anything")
-	s.conflicts.forget()
-	if _, known := s.conflicts.all(); known {
-		t.Error("a leader knows what it read when it led before")
-	}
 }

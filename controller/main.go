@@ -106,33 +106,25 @@ type parts struct {
 // not before it runs.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) {
 	var assign *syncer
-	var claims *daemon.Loop
+	var looks *daemon.Loop
 	var dead *nodelifecycle.Controller
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw,
 		Kick:       func() { assign.loop.Kick() },
-		KickStates: func() { dead.Kick(); claims.Kick() },
+		KickStates: func() { dead.Kick(); looks.Kick() },
 	})
 	if err != nil {
 		return parts{}, err
 	}
-	contested := &conflicts{cluster: cluster}
-	assign = newSyncer(cluster, s.Options, contested, log)
-	claims = daemon.NewLoop(daemon.LoopConfig{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(ctx context.Context) (time.Duration, error) {
-		if assign.readStates(time.Now()) {
-			assign.loop.Kick()
-		}
-		return unfilteredLook, nil
+	assign = newSyncer(cluster, s.Options, log)
+	looks = daemon.NewLoop(daemon.LoopConfig{Name: "speakers", Log: log, MinInterval: lookInterval, Sync: func(context.Context) (time.Duration, error) {
+		assign.look()
+		return 2 * lookInterval, nil // reports expire without a change
 	}})
 	dead = nodelifecycle.New(cluster, s.Options, s.limit, log)
 	work := []func(context.Context) error{
-		assign.loop.Run,
-		afterStates(cluster, func(ctx context.Context) error {
-			defer contested.forget()
-			defer assign.unfiltered.forget()
-			defer assign.sessions.forget()
-			return claims.Run(ctx)
-		}),
+		assign.lead,
+		afterStates(cluster, looks.Run),
 		afterStates(cluster, func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) }),
 	}
 	if s.withdraw {

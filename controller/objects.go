@@ -30,13 +30,13 @@ func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 		writeValid(ctx, s, d, config.KindBGPAdvertisement, o.BGPAdvertisements, func(a *v1beta1.BGPAdvertisement) v1beta1.Status { return a.Status }),
 		writeValid(ctx, s, d, config.KindCommunity, o.Communities, func(c *v1beta1.Community) v1beta1.Status { return c.Status }),
 		writeValid(ctx, s, d, config.KindBFDProfile, o.BFDProfiles, func(p *v1beta1.BFDProfile) v1beta1.Status { return p.Status }),
-		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error { return s.writePeer(ctx, p, d.problems) }),
+		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error { return s.writePeer(ctx, p, d) }),
 	)
 }
 
-func (s *syncer) writePeer(ctx context.Context, p *v1beta1.BGPPeer, problems []lb.Problem) error {
+func (s *syncer) writePeer(ctx context.Context, p *v1beta1.BGPPeer, d *decision) error {
 	object := lb.Object{Kind: config.KindPeer, Name: p.Name}
-	count, conditions := s.sessions.status(p, valid(object, problems))
+	count, conditions := s.peerStatus(p, d, valid(object, d.problems))
 	wrote, err := s.cluster.UpdatePeer(ctx, p, v1beta1.BGPPeerStatus{Status: v1beta1.Status{Conditions: conditions}, Sessions: count})
 	for _, c := range conditions {
 		s.report(object, p.UID, p.Status.Conditions, c, wrote)

@@ -49,7 +49,6 @@ func (s *syncer) writePools(ctx context.Context, d *decision) error {
 
 func (s *syncer) poolWrites(d *decision) []*poolWrite {
 	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
-	conflicts, known := s.conflicts.all()
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
 	}
@@ -61,9 +60,9 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 		u := usages[p.Name]
 		held := u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount
 		conditions, over := []metav1.Condition{poolValid(p, u, held, d.problems)}, []string(nil)
-		if contested, stands := free(ranges[p.Name], u, conflicts); stands {
+		if contested, stands := free(ranges[p.Name], u, s.speakers.conflicts); stands {
 			conditions = append(conditions, contested)
-		} else if known {
+		} else if s.speakers.conflicts != nil {
 			over = append(over, contested.Type)
 		}
 		writes = append(writes, &poolWrite{pool: p, inUse: held > 0, status: poolStatus(u, k8s.PoolConditions(p, conditions, over...))})

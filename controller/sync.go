@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -22,12 +23,10 @@ type syncer struct {
 	cluster *k8s.Cluster
 	options config.Options
 	log     *slog.Logger
-	// conflicts are the addresses of ours that foreign machines claim.
-	conflicts *conflicts
-	// unfiltered are the nodes that do not enforce source ranges.
-	unfiltered unfiltered
-	sessions   sessions
-	loop       *daemon.Loop
+	// speakers is what the speakers report. A run looks again if a look is due.
+	speakers speakers
+	lookDue  atomic.Bool
+	loop     *daemon.Loop
 	// compiler reads. What it keeps between runs only makes it faster.
 	compiler config.Compiler
 	// reminded is when the last Event of each pending Service was sent.
@@ -36,8 +35,8 @@ type syncer struct {
 	poolsWritten time.Time
 }
 
-func newSyncer(cluster *k8s.Cluster, options config.Options, conflicts *conflicts, log *slog.Logger) *syncer {
-	s := &syncer{cluster: cluster, options: options, conflicts: conflicts, log: log}
+func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
+	s := &syncer{cluster: cluster, options: options, log: log}
 	// There is one leader, and users wait for it.
 	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, CostFactor: 2, Sync: s.sync})
 	return s
@@ -58,7 +57,7 @@ type decision struct {
 }
 
 // sync assigns addresses, writes changes, and returns when it wants to run again. Its decisions and
-// writes do not depend on earlier runs.
+// writes depend on earlier runs only by what the speakers were last seen to report.
 func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.cluster.Uninstalling() {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
@@ -66,10 +65,12 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d := &decision{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
-	s.sessions.wanted.Store(&wantedSessions{d.state.Peers, d.state.Nodes})
+	if s.lookDue.Swap(false) {
+		s.speakers.look(d.state.Now, d.objects.Nodes, s.cluster.SpeakerStates())
+	}
 	d.result = ipam.Assign(d.state)
 	d.frontends = plan.Frontends(d.state)
-	d.problems = append(d.problems, s.unfiltered.problems(d.frontends, s.options)...)
+	d.problems = append(d.problems, s.speakers.unfiltered.problems(d.frontends, s.options)...)
 	s.last.Store(&outcome{d.result, d.problems})
 
 	// Holders lose an address only after its pool has recorded the release.
@@ -98,6 +99,18 @@ func (s *syncer) ready() error {
 		return errors.New("informers are not synced")
 	}
 	return nil
+}
+
+// look makes the next run look at what the speakers report.
+func (s *syncer) look() {
+	s.lookDue.Store(true)
+	s.loop.Kick()
+}
+
+// lead runs the loop while this replica leads. What the speakers report later is not known to the next term.
+func (s *syncer) lead(ctx context.Context) error {
+	defer func() { s.speakers = speakers{} }()
+	return s.loop.Run(ctx)
 }
 
 // each writes all items, and notes in d when to write again.

@@ -3,21 +3,17 @@ package main
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
-	// unfilteredLook is the time between two reads of which nodes filter.
-	unfilteredLook = 10 * time.Second
 	// unfilteredGrace is how long a node is without a filter before it counts: a new node gets its speaker within that,
 	// and a new leader does not know for how long it has been so.
 	unfilteredGrace = time.Minute
@@ -26,67 +22,61 @@ const (
 	unfilteredPace = 60 * time.Millisecond
 )
 
-// unfiltered are the nodes on which nothing enforces source ranges though kube-proxy serves the addresses there.
+// unfiltered is what Services with source ranges say of nodes on which nothing enforces these though kube-proxy serves the
+// addresses there.
 type unfiltered struct {
-	reports reports
 	// since is from when on each node is without a filter.
 	since map[string]time.Time
-	// began is the time of the first read of this term, changed that of the last change.
+	// began is the time of the first look, changed that of the last change.
 	began, changed time.Time
 	// ranged is how many Services have source ranges.
-	ranged atomic.Int64
-	// said is what Services with ranges say, empty if all nodes filter; nil before that is known.
-	said atomic.Pointer[string]
+	ranged int
+	// known: text is valid. Before that it is not known which nodes filter.
+	known bool
+	// text is empty if all nodes filter.
+	text string
 }
 
-// forget is called when this replica stops leading.
-func (u *unfiltered) forget() {
-	u.reports, u.since, u.began = nil, nil, time.Time{}
-	u.said.Store(nil)
-}
-
-// refresh reads nodes and SpeakerStates, and reports whether Services with ranges say something else than before.
-func (u *unfiltered) refresh(now time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) bool {
-	u.read(now, nodes, states)
+// look takes the nodes without a filter.
+func (u *unfiltered) look(now time.Time, open []string) {
 	if u.began.IsZero() {
 		u.began = now
 	}
-	if now.Sub(u.began) < unfilteredGrace {
-		return false
-	}
+	before := u.since
+	u.since = map[string]time.Time{}
 	var names []string
-	for name, since := range u.since {
+	for _, name := range open {
+		since, known := before[name]
+		if !known {
+			since = now
+		}
+		u.since[name] = since
 		if now.Sub(since) >= unfilteredGrace {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	before, text := u.said.Load(), unfilteredText(names)
-	if before != nil && (*before == text || now.Sub(u.changed) < time.Duration(u.ranged.Load())*unfilteredPace) {
-		return false
+	text := unfilteredText(names)
+	switch {
+	case now.Sub(u.began) < unfilteredGrace:
+	case u.known && (u.text == text || now.Sub(u.changed) < time.Duration(u.ranged)*unfilteredPace):
+	default:
+		u.text, u.known, u.changed = text, true, now
 	}
-	u.changed = now
-	u.said.Store(&text)
-	return true
 }
 
-// read updates since.
-func (u *unfiltered) read(now time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
+// open returns the nodes without a filter.
+func (r reports) open(now time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState, notReady map[string]bool) (names []string) {
 	filters := map[string]bool{}
-	u.reports = u.reports.read(now, states)
 	for _, s := range states {
-		filters[s.Name] = !u.reports.stale(now, s.Name) && !slices.ContainsFunc(s.Status.Problems, opens)
+		filters[s.Name] = !r.stale(now, s.Name) && !slices.ContainsFunc(s.Status.Problems, opens)
 	}
-	since, notReady := map[string]time.Time{}, nodelifecycle.NotReady(nodes)
 	for _, n := range nodes {
-		if filters[n.Name] || notReady[n.Name] || virtual(n) {
-			continue
-		}
-		if since[n.Name] = now; !u.since[n.Name].IsZero() {
-			since[n.Name] = u.since[n.Name]
+		if !filters[n.Name] && !notReady[n.Name] && !virtual(n) {
+			names = append(names, n.Name)
 		}
 	}
-	u.since = since
+	return names
 }
 
 // opens reports whether a node with this problem does not enforce source ranges.
@@ -110,19 +100,18 @@ func unfilteredText(nodes []string) string {
 func (u *unfiltered) problems(frontends []lb.Frontend, options config.Options) []lb.Problem {
 	seen := map[lb.Key]bool{}
 	var out []lb.Problem
-	said := u.said.Load()
 	for i := range frontends {
 		f := &frontends[i]
 		if !f.HasRanges() || seen[f.Service] {
 			continue
 		}
 		seen[f.Service] = true
-		if said != nil && *said != "" && !options.NoFilter {
+		if u.text != "" && !options.NoFilter {
 			object := lb.Object{Kind: config.KindService, Namespace: f.Service.Namespace, Name: f.Service.Name}
-			out = append(out, lb.Problem{Object: object, Reason: lb.NodesUnfiltered, Message: *said})
+			out = append(out, lb.Problem{Object: object, Reason: lb.NodesUnfiltered, Message: u.text})
 		}
 	}
-	u.ranged.Store(int64(len(seen)))
+	u.ranged = len(seen)
 	return out
 }
 

@@ -21,7 +21,7 @@ type fleet struct {
 	now    time.Time
 	nodes  map[string]*corev1.Node
 	states map[string]*v1beta1.SpeakerState
-	u      unfiltered
+	s      speakers
 	// writes counts the changes of what Services say.
 	writes int
 }
@@ -57,7 +57,7 @@ func (f *fleet) problem(name string, reason lb.Reason) {
 // pass lets time pass, in which all speakers write but the silent ones, and the controller looks.
 func (f *fleet) pass(d time.Duration, silent ...string) {
 	for end := f.now.Add(d); f.now.Before(end); {
-		f.now = f.now.Add(unfilteredLook)
+		f.now = f.now.Add(2 * lookInterval)
 		var nodes []*corev1.Node
 		for _, n := range f.nodes {
 			nodes = append(nodes, n)
@@ -69,7 +69,8 @@ func (f *fleet) pass(d time.Duration, silent ...string) {
 			}
 			states = append(states, s)
 		}
-		if f.u.refresh(f.now, nodes, states) {
+		before := f.says()
+		if f.s.look(f.now, nodes, states); f.says() != before {
 			f.writes++
 		}
 	}
@@ -77,11 +78,11 @@ func (f *fleet) pass(d time.Duration, silent ...string) {
 
 // says returns the nodes that Services with ranges name.
 func (f *fleet) says() string {
-	said := f.u.said.Load()
-	if said == nil {
+	u := &f.s.unfiltered
+	if !u.known {
 		return "unknown"
 	}
-	text, _, _ := strings.Cut(strings.TrimPrefix(*said, "not on node "), ":")
+	text, _, _ := strings.Cut(strings.TrimPrefix(u.text, "not on node "), ":")
 	return text
 }
 
@@ -123,7 +124,7 @@ func TestUnfiltered(t *testing.T) {
 			}
 			f.pass(long)
 		}, "c0, c1, c2, c3, c4 and 5 more"},
-		{"the next term begins without knowledge", func(f *fleet) { f.pass(long); f.u.forget(); f.pass(unfilteredGrace / 2) }, "unknown"},
+		{"the next term begins without knowledge", func(f *fleet) { f.pass(long); f.s = speakers{}; f.pass(unfilteredGrace / 2) }, "unknown"},
 	} {
 		f := newFleet("a", "b")
 		tt.do(f)
@@ -136,7 +137,7 @@ func TestUnfiltered(t *testing.T) {
 // TestUnfilteredPace: nodes that come and go without a speaker, and filters that flap, rewrite 10,000 Services rarely.
 func TestUnfilteredPace(t *testing.T) {
 	f := newFleet("a", "b")
-	f.u.ranged.Store(10_000)
+	f.s.unfiltered.ranged = 10_000
 	f.pass(2 * unfilteredGrace)
 	f.writes = 0
 	for i := range 60 { // two hours
@@ -168,16 +169,16 @@ func TestUnfilteredProblems(t *testing.T) {
 			Access: lb.Access{ConnectionLimit: 2}},
 	}
 	var got []string
-	for _, p := range f.u.problems(frontends, config.Options{}) {
+	for _, p := range f.s.unfiltered.problems(frontends, config.Options{}) {
 		got = append(got, p.Object.Name+" "+string(p.Reason))
 	}
-	if want := "ranged NodesUnfiltered, denied NodesUnfiltered"; strings.Join(got, ", ") != want || f.u.ranged.Load() != 2 {
-		t.Errorf("problems %q of %d Services", got, f.u.ranged.Load())
+	if want := "ranged NodesUnfiltered, denied NodesUnfiltered"; strings.Join(got, ", ") != want || f.s.unfiltered.ranged != 2 {
+		t.Errorf("problems %q of %d Services", got, f.s.unfiltered.ranged)
 	}
-	if got := f.u.problems(frontends, config.Options{NoFilter: true}); got != nil {
+	if got := f.s.unfiltered.problems(frontends, config.Options{NoFilter: true}); got != nil {
 		t.Errorf("filtering is off, and the problems are %v", got)
 	}
-	w := serviceWrite{frontends: frontends[:1], problems: f.u.problems(frontends, config.Options{})[:1], service: &corev1.Service{}}
+	w := serviceWrite{frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends, config.Options{})[:1], service: &corev1.Service{}}
 	if c, said := w.access(); !said || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") ||
 		!strings.Contains(c.Message, ": from nobody;") {
 		t.Errorf("condition %+v", c)
@@ -223,19 +224,18 @@ func TestUnfilteredSync(t *testing.T) {
 		}
 		return ""
 	}
-	step := func(name string, said func() *string, want lb.Reason) {
+	step := func(name string, u unfiltered, want lb.Reason) {
 		t.Helper()
-		s.unfiltered.said.Store(said())
+		s.speakers.unfiltered = u
 		if got := reason(); got != string(want) {
 			t.Errorf("%s: %q, want %s", name, got, want)
 		}
 	}
 	f.pass(2 * unfilteredGrace)
-	named, unknown := f.u.said.Load, func() *string { return nil }
-	step("a new leader", unknown, lb.Filtered)
-	step("a node is open", named, lb.NodesUnfiltered)
-	step("the next leader", unknown, lb.NodesUnfiltered)
+	step("a new leader", unfiltered{}, lb.Filtered)
+	step("a node is open", f.s.unfiltered, lb.NodesUnfiltered)
+	step("the next leader", unfiltered{}, lb.NodesUnfiltered)
 	delete(f.nodes, "c")
-	f.pass(unfilteredLook)
-	step("the node left", named, lb.Filtered)
+	f.pass(2 * lookInterval)
+	step("the node left", f.s.unfiltered, lb.Filtered)
 }

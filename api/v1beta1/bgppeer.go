@@ -27,7 +27,7 @@ type BGPPeer struct {
 	Status BGPPeerStatus `json:"status,omitempty"`
 }
 
-// BGPPeerStatus is what the controller reads from the SpeakerStates. It changes at most every 10 seconds.
+// BGPPeerStatus is what the controller reads from the SpeakerStates. It changes at most every 5 seconds.
 type BGPPeerStatus struct {
 	Status `json:",inline"`
 
