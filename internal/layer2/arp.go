@@ -32,7 +32,6 @@ func arpProtocol() protocol {
 		probe:     arpProbe,
 		question:  arpQuestion,
 		answers:   arpAnswers(),
-		heard:     arpHeard,
 	}
 }
 

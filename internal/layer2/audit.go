@@ -27,8 +27,7 @@ type auditTotals struct{ doubled, unclaimed [families]atomic.Int64 }
 
 // audit compares the announcements of speakers with the plan. It only listens, to what
 // they send to all neighbours anyway: gratuitous ARP requests and unsolicited NAs. It
-// does not see answers to single machines, so stand-ins do not concern it. Of others it
-// hears who asks for the addresses of other nodes.
+// does not see answers to single machines, so stand-ins do not concern it.
 //
 // Double owner: without a change of plan here, both the owner and another speaker
 // announce the address. The owner may be this node. The time counts from the first
@@ -51,22 +50,11 @@ type audit struct {
 	totals *auditTotals
 
 	table   *table
-	owners  *map[netip.Addr][][6]byte
 	records map[netip.Addr]*record
-	// shared are the MACs of announcing speakers, with where and since when we hear them.
-	shared [families]map[lb.MAC]hearing
-	// own are the MACs of this node.
-	own  map[lb.MAC]bool
-	taps map[int][families]*tap
-	// turned, linked and walked are when each was last done.
-	turned, linked, walked moment
-	// asked are the addresses of other nodes, for which questions are heard. stale: they are others by now. joined are
-	// the groups of some of them.
-	asked  [families][]netip.Addr
-	stale  bool
-	joined map[membership]bool
-	// refused are the links on which listening failed.
-	refused map[string]bool
+	// shared are the MACs of announcing speakers, with since when we hear them.
+	shared [families]map[lb.MAC]moment
+	// turned and walked are when each was last done.
+	turned, walked moment
 	// overdue: at the last walk an address was unclaimed.
 	overdue bool
 }
@@ -92,23 +80,34 @@ type record struct {
 // period is the time from the first to the last of consecutive announcements.
 type period struct{ first, last moment }
 
-// hearing is since when we hear a machine on a link.
-type hearing struct {
-	index int
-	since moment
+// claim is a speaker's announcement of an address.
+type claim struct {
+	addr netip.Addr
+	mac  lb.MAC
+}
+
+// maxClaims bounds the queue from readers to the audit: far more than all speakers send between two of its turns.
+const maxClaims = 4096
+
+// announced never blocks a reader.
+func (r *Responder) announced(c claim) {
+	select {
+	case r.claims <- c:
+	default:
+		r.missed.Store(true)
+	}
 }
 
 func newAudit(r *Responder) *audit {
 	return &audit{
 		r: r, start: r.now().Add(-time.Second), totals: &r.counts.audit, records: make(map[netip.Addr]*record),
-		shared: [families]map[lb.MAC]hearing{{}, {}}, taps: make(map[int][families]*tap), refused: make(map[string]bool),
+		shared: [families]map[lb.MAC]moment{{}, {}},
 	}
 }
 
 // audit listens until the context ends.
 func (r *Responder) audit(ctx context.Context) {
 	a := newAudit(r)
-	defer a.close()
 	turn := time.NewTicker(auditInterval)
 	defer turn.Stop()
 	for {
@@ -126,13 +125,12 @@ func (a *audit) turn() {
 	now := a.r.now().Sub(a.start)
 	stalled := a.turned > 0 && now-a.turned >= settleTime
 	a.turned = now
-	a.follow(a.r.table.Load(), a.r.owners.Load(), now)
-	if now-a.linked >= a.r.timers.CheckInterval {
-		a.attach(now)
-		a.linked = now
+	a.follow(a.r.table.Load(), now)
+	for range len(a.r.claims) {
+		c := <-a.r.claims
+		a.claim(c.addr, c.mac, now)
 	}
-	lost := a.listen(now)
-	if stalled || lost {
+	if missed := a.r.missed.Swap(false); missed || stalled {
 		a.restart(now)
 	}
 	if now-a.walked >= walkInterval {
@@ -141,33 +139,24 @@ func (a *audit) turn() {
 }
 
 // follow adopts a plan. Records that change start over.
-func (a *audit) follow(t *table, owners *map[netip.Addr][][6]byte, now moment) {
-	if t == a.table && owners == a.owners {
+func (a *audit) follow(t *table, now moment) {
+	if t == a.table {
 		return
 	}
-	a.table, a.owners = t, owners
-	planned := len(*owners)
-	for addr, macs := range *owners {
+	a.table = t
+	for addr, macs := range t.owners {
 		a.plan(addr, macs, nil, now)
 	}
 	for addr, e := range t.entries {
-		if _, elsewhere := (*owners)[addr]; !elsewhere {
+		if _, handing := t.owners[addr]; !handing {
 			a.plan(addr, nil, e.status, now)
-			planned++
 		}
 	}
-	if len(a.records) > planned {
-		for addr, rec := range a.records {
-			if _, elsewhere := (*owners)[addr]; !elsewhere && t.entries[addr] == nil {
-				a.account(addr, rec, now)
-				delete(a.records, addr)
-				a.stale = true
-			}
+	for addr, rec := range a.records {
+		if _, elsewhere := t.owners[addr]; !elsewhere && t.entries[addr] == nil {
+			a.account(addr, rec, now)
+			delete(a.records, addr)
 		}
-	}
-	if a.stale {
-		a.listenFor()
-		a.stale = false
 	}
 }
 
@@ -179,18 +168,17 @@ func (a *audit) plan(addr netip.Addr, macs [][6]byte, s *status, now moment) {
 	if rec != nil {
 		a.account(addr, rec, now)
 	}
-	a.stale = a.stale || rec == nil || (rec.status == nil) != (s == nil)
 	a.records[addr] = &record{macs: macs, status: s, since: now}
 }
 
 // claim handles a speaker's announcement of an address.
-func (a *audit) claim(index int, addr netip.Addr, mac lb.MAC, now moment) {
-	if !a.table.speakers[mac] || a.own[mac] {
+func (a *audit) claim(addr netip.Addr, mac lb.MAC, now moment) {
+	if !a.table.speakers[mac] || a.r.own(mac) {
 		return
 	}
 	family := number(lb.FamilyOf(addr))
 	if _, known := a.shared[family][mac]; !known {
-		a.shared[family][mac] = hearing{index, now}
+		a.shared[family][mac] = now
 	}
 	rec := a.records[addr]
 	switch {
@@ -255,8 +243,8 @@ func (a *audit) account(addr netip.Addr, rec *record, now moment) (overdue bool)
 	family := number(lb.FamilyOf(addr))
 	var heard moment
 	for _, mac := range rec.macs {
-		if h, known := a.shared[family][mac]; known && (heard == 0 || h.since < heard) {
-			heard = h.since
+		if h, known := a.shared[family][mac]; known && (heard == 0 || h < heard) {
+			heard = h
 		}
 	}
 	if heard == 0 {

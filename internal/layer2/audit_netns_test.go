@@ -1,6 +1,8 @@
 package layer2
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
@@ -9,8 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// TestAuditHears announcements of both families by another node, on a link where this
-// node announces nothing and has no port.
+// TestAuditHears announcements of both families by another node, on a link where this node announces nothing.
 func TestAuditHears(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
@@ -18,10 +19,13 @@ func TestAuditHears(t *testing.T) {
 		d := l.elsewhere()
 		d.Owners = map[netip.Addr][][6]byte{v4: {owner}, v6: {owner}}
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
-		l.first.Set(d)
-		a := newAudit(l.first)
-		t.Cleanup(a.close)
-		a.turn()
+		r := New(Config{Log: slog.New(slog.DiscardHandler), Links: l.first.links})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); r.loop(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+		r.Set(d)
+		a := newAudit(r)
 		l.second.Set(l.here())
 		for _, addr := range []netip.Addr{v4, v6} {
 			nstest.Until(t, within, addr.String()+" is heard", func() bool { a.turn(); return a.records[addr].owner.last > 0 })
@@ -33,7 +37,7 @@ func TestAuditHears(t *testing.T) {
 				t.Errorf("%s is heard of another than its owner", addr)
 			}
 		}
-		if links := l.first.State().Links; links != nil {
+		if links := r.State().Links; links != nil {
 			t.Errorf("it answers on %v for that", links)
 		}
 	})

@@ -10,7 +10,7 @@
 //
 //	Set ──► table (atomic) ◄── reader per socket ──► answer
 //	  └kick► Run: ports, schedule of announcements, multicast groups
-//	  └plan► audit ◄── taps: announcements of other speakers
+//	  └plan► audit ◄── claims: announcements of other speakers
 //
 // Readers of ARP and Neighbor Discovery take no lock: the table and each port's link are snapshots behind
 // atomic pointers. The audit has a goroutine of its own; everything else belongs to that of Run.

@@ -5,13 +5,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/mdlayher/arp"
 	"golang.org/x/net/bpf"
 	"golang.org/x/net/ipv6"
 )
 
 // The kernel filters each ARP packet and each IPv6 packet of a link, and wakes us
-// only for packets about our addresses: a flood of questions for other addresses must not
+// only for packets about addresses of this and other nodes: a flood of questions for others must not
 // cost the node a core. Classic BPF has no maps, so the addresses become ranges, and
 // a program can have only a few. Therefore gaps between nearby addresses pass too; the
 // reader drops those frames.
@@ -113,30 +112,6 @@ func arpAnswers() []bpf.Instruction { return toUs(alone()...) }
 
 func ndpAnswers() []bpf.Instruction {
 	return toUs(slices.Concat(icmpv6(), only(offICMP, 1, uint32(ipv6.ICMPTypeNeighborAdvertisement)), alone())...)
-}
-
-// arpHeard passes gratuitous requests, not the replies between them, and ndpHeard unsolicited advertisements:
-// announcements to all neighbours. Both pass questions for the addresses, too.
-func arpHeard(addrs []netip.Addr) []bpf.Instruction {
-	return toUs(slices.Concat(
-		only(ethernetLen+offOperation, 2, uint32(arp.OperationRequest)),
-		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, passAny(addrs),
-		[]bpf.Instruction{
-			bpf.TAX{},
-			bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4},
-			bpf.JumpIfX{Cond: bpf.JumpEqual, SkipFalse: 1},
-			pass,
-		})...)
-}
-
-func ndpHeard(addrs []netip.Addr) []bpf.Instruction {
-	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipFalse: 4},
-		bpf.LoadAbsolute{Off: offICMP + offFlags, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSolicited, SkipTrue: 1},
-		pass,
-		bpf.RetConstant{Val: 0},
-	}, only(offICMP, 1, uint32(ipv6.ICMPTypeNeighborSolicitation)), targets(addrs))...)
 }
 
 // alone passes unicast frames (IEEE 802: the lowest bit of the first octet marks a group).

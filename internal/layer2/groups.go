@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -23,33 +21,26 @@ func (m membership) String() string { return fmt.Sprintf("%v%%%d", m.group, m.in
 // groups holds the memberships that bring us solicitations, and checks whether the
 // kernel still has them.
 //
-// Each membership is held twice. The one of a packet socket makes the link receive
-// the group's frames, whatever the link's IPv6 settings. The one of an ordinary socket
-// makes the kernel report it by MLD, without which a snooping switch forwards nothing.
+// They are those of ordinary sockets, which the kernel reports by MLD: without that a snooping switch forwards nothing.
 type groups struct {
 	log           *slog.Logger
 	checkInterval time.Duration
 	repairs       *atomic.Uint64
-	// kernel does the system calls; actual reads the memberships of all ordinary sockets of the host.
+	// kernel does the system calls; actual reads the memberships of all sockets of the host.
 	kernel kernel
 	actual func() (map[membership]bool, error)
 
-	// desired are those for our addresses and for others' together; parts has them apart.
 	desired atomic.Pointer[map[membership]bool]
-	mu      sync.Mutex
-	parts   [2]map[membership]bool
 	wake    chan struct{}
-	// received and reported are the memberships of packet and of ordinary sockets.
-	received, reported map[membership]bool
+	joined  map[membership]bool
 	// complaints are the logged failures by link.
 	complaints map[int]string
 }
 
 // kernel joins and leaves groups with sockets that it owns.
 type kernel interface {
-	// receive joins or leaves for receiving frames, report for reporting by MLD.
-	receive(m membership, join bool) error
-	report(m membership, join bool) error
+	join(m membership) error
+	leave(m membership) error
 	close()
 }
 
@@ -57,30 +48,15 @@ func newGroups(log *slog.Logger, checkInterval time.Duration, repairs *atomic.Ui
 	g := &groups{
 		log: log, checkInterval: checkInterval, repairs: repairs,
 		kernel: &groupSockets{}, actual: readIGMP6,
-		wake:     make(chan struct{}, 1),
-		received: make(map[membership]bool), reported: make(map[membership]bool),
-		complaints: make(map[int]string),
+		wake: make(chan struct{}, 1), joined: make(map[membership]bool), complaints: make(map[int]string),
 	}
 	g.desired.Store(&map[membership]bool{})
 	return g
 }
 
-// Groups of our addresses, and of some of others.
-const (
-	ofOurs = iota
-	ofOthers
-)
-
-// set sets a part of the groups to be joined. The caller must not change the map afterwards.
-func (g *groups) set(part int, desired map[membership]bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.parts[part] = desired
-	all := make(map[membership]bool)
-	for _, some := range g.parts {
-		maps.Copy(all, some)
-	}
-	g.desired.Store(&all)
+// set takes all groups to be joined. The caller must not change the map afterwards.
+func (g *groups) set(desired map[membership]bool) {
+	g.desired.Store(&desired)
 	select {
 	case g.wake <- struct{}{}:
 	default:
@@ -106,76 +82,48 @@ func (g *groups) run(ctx context.Context) error {
 
 func (g *groups) sync() {
 	desired := *g.desired.Load()
-	if len(desired) == 0 && len(g.received) == 0 && len(g.reported) == 0 {
+	if len(desired) == 0 && len(g.joined) == 0 {
 		return
 	}
-	g.findLost()
-	complaints := make(map[int]string)
-	for _, step := range g.steps() {
-		step.join(desired, complaints)
-	}
-	for _, step := range g.steps() {
-		step.leave(desired)
-	}
-	g.complain(complaints)
-}
-
-// step is one of the two kinds of membership.
-type step struct {
-	held map[membership]bool
-	call func(m membership, join bool) error
-}
-
-// join tries a refusing link, such as one without IPv6, only once for all groups.
-func (s step) join(desired map[membership]bool, complaints map[int]string) {
-	refuses := make(map[int]bool)
+	g.findLost(desired)
+	// A refusing link, such as one without IPv6, is tried only once for all groups.
+	refuses := make(map[int]string)
 	for m := range desired {
-		if s.held[m] || refuses[m.index] {
+		if g.joined[m] || refuses[m.index] != "" {
 			continue
 		}
-		if err := s.call(m, true); err != nil {
-			refuses[m.index] = true
-			complaints[m.index] = err.Error()
+		if err := g.kernel.join(m); err != nil {
+			refuses[m.index] = err.Error()
 			continue
 		}
-		s.held[m] = true
+		g.joined[m] = true
 	}
-}
-
-func (s step) leave(desired map[membership]bool) {
-	for m := range s.held {
+	for m := range g.joined {
 		if !desired[m] {
 			// Ignore errors: if the link is gone, so are its groups.
-			_ = s.call(m, false)
-			delete(s.held, m)
+			_ = g.kernel.leave(m)
+			delete(g.joined, m)
 		}
 	}
-}
-
-func (g *groups) steps() []step {
-	return []step{{g.received, g.kernel.receive}, {g.reported, g.kernel.report}}
+	g.complain(refuses)
 }
 
 // findLost forgets memberships that the kernel has dropped, for example when IPv6
 // was turned off and on, so that the next sync joins them again.
-func (g *groups) findLost() {
-	if len(g.reported) == 0 {
-		return
-	}
+func (g *groups) findLost(desired map[membership]bool) {
 	actual, err := g.actual()
 	if err != nil {
 		g.log.Warn("cannot check multicast groups", "error", err)
 		return
 	}
-	desired := *g.desired.Load()
 	lost := 0
-	for m := range g.reported {
+	for m := range g.joined {
 		if actual[m] || !desired[m] {
 			continue
 		}
 		lost++
-		_ = g.kernel.report(m, false)
-		delete(g.reported, m)
+		_ = g.kernel.leave(m)
+		delete(g.joined, m)
 	}
 	if lost > 0 {
 		g.repairs.Add(uint64(lost))

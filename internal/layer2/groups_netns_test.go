@@ -33,9 +33,6 @@ func TestGroupsHeal(t *testing.T) {
 		if member(t, n) {
 			t.Fatal("still a member, so nothing is tested")
 		}
-		if out := n.node.Output("ip", "maddr", "show", "dev", "eth0"); !strings.Contains(out, "33:33:ff:00:01:00") {
-			t.Errorf("the link does not receive the group's frames without IPv6:\n%s", out)
-		}
 		nstest.Until(t, within, "answer without IPv6 on the link", func() bool { return n.ask(t, v6) == n.mac() })
 		n.node.Output("ip", "link", "set", "eth0", "mtu", "1500")
 		nstest.Until(t, within, "group rejoined", func() bool { return member(t, n) })

@@ -15,36 +15,30 @@ import (
 
 // fakeKernel holds memberships like the kernel, and counts calls.
 type fakeKernel struct {
-	received, reported map[membership]bool
-	// refuses are links that reject reports, like those without IPv6.
+	joined map[membership]bool
+	// refuses are links that reject groups, like those without IPv6.
 	refuses map[int]bool
 	calls   int
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{received: make(map[membership]bool), reported: make(map[membership]bool), refuses: make(map[int]bool)}
+	return &fakeKernel{joined: make(map[membership]bool), refuses: make(map[int]bool)}
 }
 
-func (k *fakeKernel) actual() (map[membership]bool, error) { return maps.Clone(k.reported), nil }
+func (k *fakeKernel) actual() (map[membership]bool, error) { return maps.Clone(k.joined), nil }
 
-func (k *fakeKernel) receive(m membership, join bool) error { return k.change(k.received, m, join) }
-
-func (k *fakeKernel) report(m membership, join bool) error {
-	if k.refuses[m.index] {
-		k.calls++
+func (k *fakeKernel) join(m membership) error {
+	k.calls++
+	if k.refuses[m.index] || k.joined[m] {
 		return errors.New("join group: invalid argument")
 	}
-	return k.change(k.reported, m, join)
+	k.joined[m] = true
+	return nil
 }
 
-func (k *fakeKernel) change(held map[membership]bool, m membership, join bool) error {
+func (k *fakeKernel) leave(m membership) error {
 	k.calls++
-	if join == held[m] {
-		return fmt.Errorf("%v: joined or left twice", m)
-	}
-	if delete(held, m); join {
-		held[m] = true
-	}
+	delete(k.joined, m)
 	return nil
 }
 
@@ -68,34 +62,27 @@ func TestGroups(t *testing.T) {
 		return s
 	}
 	for _, tt := range []struct {
-		name               string
-		before             func()
-		desired            map[membership]bool
-		received, reported map[membership]bool
-		calls              int
-		repairs            uint64
+		name            string
+		before          func()
+		desired, joined map[membership]bool
+		calls           int
+		repairs         uint64
 	}{
-		{"none", func() {}, set(), set(), set(), 0, 0},
-		{"join", func() {}, set(a, b), set(a, b), set(a, b), 4, 0},
-		{"again", func() {}, set(a, b), set(a, b), set(a, b), 0, 0},
-		{"move", func() {}, set(b, c), set(b, c), set(b, c), 4, 0},
-		{"lost", func() { delete(k.reported, c) }, set(b, c), set(b, c), set(b, c), 2, 1},
-		{"refused", func() { k.refuses[2] = true }, set(a, b, c, group(2, 3)),
-			set(a, b, c, group(2, 3)), set(b, c), 3, 1},
-		{"no longer refused", func() { k.refuses[2] = false }, set(a, b, c), set(a, b, c), set(a, b, c), 2, 1},
-		{"leave all", func() {}, set(), set(), set(), 6, 1},
+		{"none", func() {}, set(), set(), 0, 0},
+		{"join", func() {}, set(a, b), set(a, b), 2, 0},
+		{"again", func() {}, set(a, b), set(a, b), 0, 0},
+		{"move", func() {}, set(b, c), set(b, c), 2, 0},
+		{"lost", func() { delete(k.joined, c) }, set(b, c), set(b, c), 2, 1},
+		{"refused", func() { k.refuses[2] = true }, set(a, b, c, group(2, 3)), set(b, c), 1, 1},
+		{"no longer refused", func() { k.refuses[2] = false }, set(a, b, c), set(a, b, c), 1, 1},
+		{"leave all", func() {}, set(), set(), 3, 1},
 	} {
 		k.calls = 0
 		tt.before()
-		g.set(ofOurs, tt.desired)
+		g.set(tt.desired)
 		g.sync()
-		for _, held := range []struct {
-			name      string
-			want, got map[membership]bool
-		}{{"received", tt.received, k.received}, {"reported", tt.reported, k.reported}} {
-			if !maps.Equal(held.want, held.got) {
-				t.Errorf("%s: %s %v, want %v", tt.name, held.name, held.got, held.want)
-			}
+		if !maps.Equal(tt.joined, k.joined) {
+			t.Errorf("%s: %v, want %v", tt.name, k.joined, tt.joined)
 		}
 		if k.calls != tt.calls || repairs.Load() != tt.repairs {
 			t.Errorf("%s: %d calls and %d repairs, want %d and %d", tt.name, k.calls, repairs.Load(), tt.calls, tt.repairs)

@@ -17,50 +17,24 @@ import (
 // kernel (at least 20 KiB, some 80 octets for each membership).
 const groupsPerSocket = 200
 
-// groupSockets are sockets that only hold memberships: no frame and no datagram
-// ever reaches them.
+// groupSockets are sockets that only hold memberships: no datagram ever reaches them.
 type groupSockets struct {
-	// packet is the packet socket, 0 before it is opened.
-	packet int
-	// udp are the ordinary sockets, with the number of groups of each.
+	// udp are the sockets, with the number of groups of each.
 	udp    map[int]int
 	member map[membership]int
 }
 
-// receive implements kernel.
-func (s *groupSockets) receive(m membership, join bool) error {
-	if s.packet == 0 {
-		// Protocol 0 receives nothing (packet(7)).
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("open packet socket: %w", err)
-		}
-		s.packet = fd
-	}
-	mac := groupMAC(m.group)
-	mreq := unix.PacketMreq{Ifindex: int32(m.index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(mac))}
-	copy(mreq.Address[:], mac[:])
-	option, verb := unix.PACKET_ADD_MEMBERSHIP, "receive"
-	if !join {
-		option, verb = unix.PACKET_DROP_MEMBERSHIP, "stop receiving"
-	}
-	if err := unix.SetsockoptPacketMreq(s.packet, unix.SOL_PACKET, option, &mreq); err != nil {
-		return fmt.Errorf("%s group: %w", verb, err)
-	}
-	return nil
+func (m membership) request() *unix.IPv6Mreq {
+	return &unix.IPv6Mreq{Multiaddr: m.group.As16(), Interface: uint32(m.index)}
 }
 
-// report implements kernel.
-func (s *groupSockets) report(m membership, join bool) error {
-	mreq := unix.IPv6Mreq{Multiaddr: m.group.As16(), Interface: uint32(m.index)}
-	if !join {
-		return s.leave(m, &mreq)
-	}
+// join implements kernel.
+func (s *groupSockets) join(m membership) error {
 	fd, err := s.free()
 	if err != nil {
 		return err
 	}
-	if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &mreq); err != nil {
+	if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, m.request()); err != nil {
 		return fmt.Errorf("join group: %w", err)
 	}
 	s.udp[fd]++
@@ -86,14 +60,15 @@ func (s *groupSockets) free() (int, error) {
 	return fd, nil
 }
 
-func (s *groupSockets) leave(m membership, mreq *unix.IPv6Mreq) error {
+// leave implements kernel.
+func (s *groupSockets) leave(m membership) error {
 	fd, ok := s.member[m]
 	if !ok {
 		return nil
 	}
 	delete(s.member, m)
 	s.udp[fd]--
-	err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, mreq)
+	err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, m.request())
 	if s.udp[fd] == 0 {
 		delete(s.udp, fd)
 		err = errors.Join(err, unix.Close(fd))
@@ -106,9 +81,6 @@ func (s *groupSockets) leave(m membership, mreq *unix.IPv6Mreq) error {
 
 // close implements kernel. Closing the sockets ends the memberships.
 func (s *groupSockets) close() {
-	if s.packet != 0 {
-		unix.Close(s.packet)
-	}
 	for fd := range s.udp {
 		unix.Close(fd)
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/ndp"
@@ -52,6 +53,13 @@ func (k *keeper) sync() {
 		}
 	}
 	k.dropPorts(wanted)
+	for _, p := range k.ports {
+		for _, w := range p.wires[:families] {
+			if w.Lost() > 0 {
+				k.r.missed.Store(true)
+			}
+		}
+	}
 	k.forgetConflicts(k.r.now())
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
@@ -66,11 +74,12 @@ func (k *keeper) sync() {
 	}
 	moved := k.synced == nil
 	k.synced = t
-	k.filter(t.sorted())
+	addrs := t.sorted()
+	k.filter(addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.r.followed.Store(t) // after the ports: State relies on this order
-	if everywhere := k.follow(t); moved || !everywhere {
+	if everywhere := k.follow(t, addrs[number(lb.IPv6)]); moved || !everywhere {
 		k.r.changed()
 	}
 }
@@ -91,6 +100,7 @@ func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 		}
 		delete(k.ports, index)
 		k.synced = nil
+		k.r.missed.Store(true)
 		k.r.log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
 	}
 	// A link that was gone is opened as soon as it is back.
@@ -167,14 +177,14 @@ func (k *keeper) filter(addrs [kinds][]netip.Addr) {
 	}
 }
 
-// follow updates schedules and groups from the table, and reports whether every
-// address has a link.
-func (k *keeper) follow(t *table) bool {
+// follow updates schedules and groups from the table, whose IPv6 addresses these are, and reports whether every address
+// has a link.
+func (k *keeper) follow(t *table, addrs6 []netip.Addr) bool {
 	jobs := make(map[*port]map[netip.Addr]job, len(k.ports))
 	for _, p := range k.ports {
 		jobs[p] = make(map[netip.Addr]job, len(t.entries))
 	}
-	groups := make(map[membership]bool)
+	groups := k.others(t, addrs6)
 	everywhere := true
 	for addr := range t.entries {
 		linked := false
@@ -195,8 +205,25 @@ func (k *keeper) follow(t *table) bool {
 	for p, want := range jobs {
 		p.schedule.set(want, k.r.now())
 	}
-	k.r.groups.set(ofOurs, groups)
+	k.r.groups.set(groups)
 	return everywhere
+}
+
+// maxOthers bounds the groups that a link joins to hear who asks for others' addresses.
+const maxOthers = 64
+
+// others returns the groups of addresses of other nodes on all links, without which a card or a switch passes no question for them.
+func (k *keeper) others(t *table, addrs []netip.Addr) map[membership]bool {
+	groups := make(map[membership]bool)
+	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return !t.elsewhere(a) })
+	for _, addr := range addrs[:min(len(addrs), maxOthers)] {
+		if group, ok := solicitedNode(addr); ok {
+			for index := range k.ports {
+				groups[membership{index, group}] = true
+			}
+		}
+	}
+	return groups
 }
 
 // reschedule updates the schedules for one address.

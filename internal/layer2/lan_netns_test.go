@@ -79,13 +79,8 @@ type kernelIn struct {
 	ns *nstest.NS
 }
 
-func (k kernelIn) receive(m membership, join bool) (err error) {
-	k.ns.Do(func() { err = k.kernel.receive(m, join) })
-	return err
-}
-
-func (k kernelIn) report(m membership, join bool) (err error) {
-	k.ns.Do(func() { err = k.kernel.report(m, join) })
+func (k kernelIn) join(m membership) (err error) {
+	k.ns.Do(func() { err = k.kernel.join(m) })
 	return err
 }
 
@@ -114,5 +109,5 @@ func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) 
 		}
 	}()
 	t.Cleanup(func() { w.Close(); <-done })
-	return func() uint64 { return uint64(w.(reading).lost()) }
+	return func() uint64 { return uint64(w.(reading).Lost()) }
 }

@@ -41,7 +41,6 @@ func ndpProtocol() protocol {
 		probe:     detectDuplicate,
 		question:  unicastSolicitation,
 		answers:   ndpAnswers(),
-		heard:     ndpHeard,
 	}
 }
 

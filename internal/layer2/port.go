@@ -100,6 +100,10 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 		return nil, out
 	}
 	t := p.r.table.Load()
+	// A stand-in answers for the owner, but must not announce.
+	if m.isAnnouncement() && t.speakers[m.mac] && m.mac == lb.MAC(frame[offSource:offEtherType]) {
+		p.r.announced(claim{m.claimed, m.mac})
+	}
 	if e := t.on(m.claimed, &l.Interface); e != nil {
 		out = p.r.claimed(t, e, l, m)
 		// Announcements and answers have the address as sender address: not a question.
@@ -112,6 +116,9 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	}
 	e := t.on(m.target, &l.Interface)
 	if e == nil {
+		if m.isQuestion() && t.elsewhere(m.target) {
+			p.r.asker(t, l.foreignMachines, m, frame)
+		}
 		return nil, notOurs
 	}
 	if out := p.r.asked(t, e, l, m); out != answered {

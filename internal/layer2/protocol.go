@@ -38,6 +38,9 @@ func (m message) isProbe() bool {
 // isQuestion reports whether the message asks which machine has the target, and is no announcement of it.
 func (m message) isQuestion() bool { return m.target.IsValid() && m.target != m.claimed }
 
+// isAnnouncement reports whether the message tells all neighbours of an address. Gratuitous replies come between such requests.
+func (m message) isAnnouncement() bool { return m.claimed.IsValid() && !m.isQuestion() && !m.reply }
+
 // protocol has the differences between ARP, Neighbor Discovery and the echo.
 type protocol struct {
 	// number indexes arrays by protocol, and name is its metric label.
@@ -64,8 +67,6 @@ type protocol struct {
 	// answers passes the replies to such frames.
 	question func(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error)
 	answers  []bpf.Instruction
-	// heard passes announcements, and questions for these addresses, which are of its family and sorted.
-	heard func(addrs []netip.Addr) []bpf.Instruction
 }
 
 // families have one protocol each; the echo of speakers has the number after them.

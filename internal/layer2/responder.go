@@ -4,11 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -49,12 +48,8 @@ type Responder struct {
 	// between chooses a time; a field for tests too.
 	between  func(low, high time.Duration) time.Duration
 	gateways func(index int) []lb.Neighbour
-	// openTap opens the taps of the audit; a field for tests too.
-	openTap func(lb.Interface, protocol, []bpf.Instruction) (*tap, error)
 
 	table atomic.Pointer[table]
-	// owners are those of the last Set.
-	owners atomic.Pointer[map[netip.Addr][][6]byte]
 	// announcing mirrors the keeper's.
 	announcing atomic.Bool
 	ports      atomic.Pointer[map[int]*port]
@@ -65,6 +60,9 @@ type Responder struct {
 	wake     chan struct{}
 	// notices pass from readers to the goroutine of Run.
 	notices chan notice
+	// claims pass from readers to the audit. missed: frames were lost, or a link, so that it does not know what it missed.
+	claims chan claim
+	missed atomic.Bool
 	// foreignByLink are the foreign machines on our links.
 	foreignByLink foreignByLink
 	counts        counts
@@ -85,9 +83,9 @@ func New(c Config) *Responder {
 		now:      time.Now,
 		between:  between,
 		gateways: c.Gateways,
-		openTap:  openTap,
 		wake:     make(chan struct{}, 1),
 		notices:  make(chan notice, maxNotices),
+		claims:   make(chan claim, maxClaims),
 	}
 	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
 	if r.gateways == nil {
@@ -100,7 +98,6 @@ func New(c Config) *Responder {
 	}
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
 	r.table.Store(newTable(Desired{}, &table{}, false))
-	r.owners.Store(&map[netip.Addr][][6]byte{})
 	r.ports.Store(&map[int]*port{})
 	r.refusals.Store(&[]refusal{})
 	return r
@@ -117,10 +114,9 @@ func (r *Responder) Set(d Desired) {
 		added, removed := want.changes(old)
 		r.countTakeovers(want, old)
 		r.log.Info("announcements changed", "addresses", len(want.entries), "added", added, "removed", removed)
-	} else if !maps.Equal(want.speakers, old.speakers) {
+	} else if !maps.Equal(want.speakers, old.speakers) || !maps.EqualFunc(want.owners, old.owners, slices.Equal[[][6]byte]) {
 		r.table.Store(want)
 	}
-	r.owners.Store(&d.Owners)
 	r.Kick()
 }
 

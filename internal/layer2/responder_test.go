@@ -96,10 +96,8 @@ func TestNoLinkYet(t *testing.T) {
 
 // joined has the groups of our addresses.
 func joined(r *Responder) map[string]bool {
-	r.groups.mu.Lock()
-	defer r.groups.mu.Unlock()
 	got := make(map[string]bool)
-	for m := range r.groups.parts[ofOurs] {
+	for m := range *r.groups.desired.Load() {
 		got[m.String()] = true
 	}
 	return got

@@ -79,8 +79,8 @@ func (s socket) Offer(frame []byte) (taken bool, err error) {
 	}
 }
 
-// lost returns how many frames were dropped since the last call.
-func (s socket) lost() uint32 {
+// Lost returns how many frames were dropped since the last call.
+func (s socket) Lost() uint32 {
 	stats, err := unix.GetsockoptTpacketStats(s.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return 0 // the socket could not be opened
@@ -95,6 +95,7 @@ type wire interface {
 	Write(frame []byte) (int, error)
 	Offer(frame []byte) (taken bool, err error)
 	SetFilter(program []bpf.Instruction) error
+	Lost() uint32
 	Close() error
 }
 

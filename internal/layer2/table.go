@@ -17,8 +17,8 @@ type Desired struct {
 	// Speakers are the MACs of the links of all speakers, including this one: their claims
 	// are no conflicts.
 	Speakers map[lb.MAC]bool
-	// Owners are the known MACs of the links from which another node announces an address.
-	// They are only compared with announcements heard. The caller must not change them afterwards.
+	// Owners are the known MACs of the links from which another node announces an address. Announcements and questions that are
+	// heard are compared with them. The caller must not change them afterwards.
 	Owners map[netip.Addr][][6]byte
 }
 
@@ -27,6 +27,7 @@ type Desired struct {
 type table struct {
 	entries  map[netip.Addr]*entry
 	speakers map[lb.MAC]bool
+	owners   map[netip.Addr][][6]byte
 	// named are the links that some address names.
 	named map[string]bool
 }
@@ -45,7 +46,7 @@ type entry struct {
 // our addresses start from the beginning.
 func newTable(d Desired, old *table, lapsed bool) *table {
 	t := &table{
-		entries: make(map[netip.Addr]*entry, len(d.Announcements)), speakers: d.Speakers, named: make(map[string]bool),
+		entries: make(map[netip.Addr]*entry, len(d.Announcements)), speakers: d.Speakers, owners: d.Owners, named: make(map[string]bool),
 	}
 	for _, a := range d.Announcements {
 		addr := a.Address.Unmap().WithZone("")
@@ -169,11 +170,25 @@ func (t *table) changes(old *table) (added, removed int) {
 	return added, len(old.entries) - (len(t.entries) - added)
 }
 
-// sorted returns the addresses by protocol, in order.
+// elsewhere reports whether another node announces an address.
+func (t *table) elsewhere(addr netip.Addr) bool {
+	_, planned := t.owners[addr]
+	return planned && t.entries[addr] == nil
+}
+
+// sorted returns the addresses of all nodes by protocol, in order.
 func (t *table) sorted() (out [kinds][]netip.Addr) {
-	for addr := range t.entries {
+	add := func(addr netip.Addr) {
 		n := number(lb.FamilyOf(addr))
 		out[n] = append(out[n], addr)
+	}
+	for addr := range t.entries {
+		add(addr)
+	}
+	for addr := range t.owners {
+		if t.elsewhere(addr) {
+			add(addr)
+		}
 	}
 	for _, addrs := range out {
 		slices.SortFunc(addrs, netip.Addr.Compare)

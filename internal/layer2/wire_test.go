@@ -64,6 +64,9 @@ func (w *fakeWire) SetFilter(program []bpf.Instruction) error {
 	return err
 }
 
+// Lost implements wire.
+func (*fakeWire) Lost() uint32 { return 0 }
+
 // Close implements wire.
 func (w *fakeWire) Close() error {
 	w.once.Do(func() { close(w.closed) })
@@ -150,9 +153,6 @@ func (l *fakeLAN) attach(r *Responder) {
 	r.listen, r.groups.kernel, r.groups.actual = l.listen, k, k.actual
 	r.gateways = func(int) []lb.Neighbour { return nil }
 	r.between = func(low, _ time.Duration) time.Duration { return low }
-	r.openTap = func(on lb.Interface, p protocol, _ []bpf.Instruction) (*tap, error) {
-		return &tap{socket: socket{on, p, -1}, failed: true}, nil
-	}
 }
 
 // run runs a Responder until stop is called.
