@@ -168,10 +168,8 @@ type sources struct {
 // splitSources splits an annotation. YAML folds long lists over lines, so the end
 // of a line ends an entry as a comma does.
 func splitSources(text string) []string {
-	return strings.FieldsFunc(text, endsSource)
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == '\n' })
 }
-
-func endsSource(r rune) bool { return r == ',' || r == '\n' }
 
 // readSources reads every readable entry. It skips blank entries.
 func readSources(entries []string) sources {

@@ -120,8 +120,8 @@ func FuzzClaim(f *testing.F) {
 		for i := 0; i+1 < len(ends) && i < 40; i += 2 {
 			name := string(rune('a' + i))
 			from, to := min(ends[i], ends[i+1]), max(ends[i], ends[i+1])
-			var lost overlaps
-			got := owners.claim(owner{pool: name}, lb.Range{From: at(from), To: at(to)}, &lost)
+			lost := overlaps{}
+			got := owners.claim(owner{pool: name}, lb.Range{From: at(from), To: at(to)}, lost)
 			for b := int(from); b <= int(to); b++ {
 				holder := want[b]
 				if holder == "" {

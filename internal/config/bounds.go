@@ -34,9 +34,7 @@ const (
 func countSources(o *corev1.Service) int {
 	n := len(o.Spec.LoadBalancerSourceRanges)
 	for _, key := range []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, KubernetesSourceRanges} {
-		for range strings.FieldsFuncSeq(o.Annotations[key], endsSource) {
-			n++
-		}
+		n += len(splitSources(o.Annotations[key]))
 	}
 	return n
 }

@@ -17,6 +17,8 @@ type pool struct {
 	lb.Pool
 	// entries as written, before addresses of other pools are removed.
 	entries []lb.Range
+	// lost is what of them others have.
+	lost overlaps
 }
 
 // compilePools returns the pools, oldest first. A pool that is being deleted
@@ -24,10 +26,10 @@ type pool struct {
 // that Services and advertisements may name.
 func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node) []pool {
 	var pools []pool
-	owners, lost := unusableRanges(), make([]overlaps, len(objects))
-	for n, o := range oldestFirst(objects) {
+	owners := unusableRanges()
+	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindPool, Name: o.Name}
-		p := pool{Pool: lb.Pool{
+		p := pool{lost: overlaps{}, Pool: lb.Pool{
 			Name:          o.Name,
 			Labels:        o.Labels,
 			AutoAssign:    valueOr(o.Spec.AutoAssign, true),
@@ -46,7 +48,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 				r.note(object, lb.HostBitsIgnored, "spec.addresses[%d]: %s", i, note)
 			}
 			p.entries = append(p.entries, e)
-			p.Ranges = append(p.Ranges, owners.claim(owner{pool: o.Name}, e, &lost[n])...)
+			p.Ranges = append(p.Ranges, owners.claim(owner{pool: o.Name}, e, p.lost)...)
 		}
 		pools = append(pools, p)
 	}
@@ -55,9 +57,10 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 		p := &pools[i]
 		p.NodeAddresses = ofNodes[p.Name]
 		for a, node := range p.NodeAddresses {
-			lost[i].add(owner{unusable: fmt.Sprintf("node %q", node)}, lb.Range{From: a, To: a})
+			by := owner{unusable: fmt.Sprintf("node %q", node)}
+			p.lost[by] = append(p.lost[by], lb.Range{From: a, To: a})
 		}
-		lost[i].report(r, lb.Object{Kind: KindPool, Name: p.Name})
+		p.lost.report(r, lb.Object{Kind: KindPool, Name: p.Name})
 	}
 	return pools
 }
@@ -101,47 +104,32 @@ func (c claims) at(a netip.Addr) int {
 }
 
 // claim gives the owner the unclaimed parts of the range, and records the rest in lost.
-func (c *claims) claim(by owner, want lb.Range, lost *overlaps) []lb.Range {
-	i := c.at(want.From)
-	var got []lb.Range
-	first, from := i, want.From
-	for ; i < len(*c) && from.IsValid() && (*c)[i].Overlaps(want); i++ {
-		have := (*c)[i]
+func (c *claims) claim(by owner, want lb.Range, lost overlaps) (got []lb.Range) {
+	from := want.From
+	for _, have := range (*c)[c.at(want.From):] {
+		if !have.Overlaps(want) {
+			break
+		}
 		if from.Less(have.From) {
 			got = append(got, lb.Range{From: from, To: have.From.Prev()})
 		}
-		part := lb.Range{From: later(have.From, want.From), To: have.To}
+		from = have.To.Next()
+		part := have.Range
+		if part.From.Less(want.From) {
+			part.From = want.From
+		}
 		if want.To.Less(part.To) {
 			part.To = want.To
 		}
-		lost.add(have.owner, part)
-		from = have.To.Next()
+		lost[have.owner] = append(lost[have.owner], part)
 	}
 	if from.IsValid() && !want.To.Less(from) {
 		got = append(got, lb.Range{From: from, To: want.To})
 	}
-	mine := make([]claimed, len(got))
-	for j, g := range got {
-		mine[j] = claimed{g, by}
+	for _, g := range got {
+		*c = slices.Insert(*c, c.at(g.From), claimed{g, by})
 	}
-	merged := slices.Concat((*c)[first:i], mine)
-	slices.SortFunc(merged, func(a, b claimed) int { return a.From.Compare(b.From) })
-	*c = slices.Replace(*c, first, i, merged...)
 	return got
-}
-
-func later(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return b
-	}
-	return a
-}
-
-func (o *overlaps) add(by owner, part lb.Range) {
-	if *o == nil {
-		*o = overlaps{}
-	}
-	(*o)[by] = append((*o)[by], part)
 }
 
 // report reports what the pool lost. A loss to the pool itself is harmless.
