@@ -118,27 +118,10 @@ func FuzzMatchers(f *testing.F) {
 	})
 }
 
-// TestOptions: what OCCM reads from its configuration.
-func TestOptions(t *testing.T) {
-	opt := Options{Internal: true, MaxShared: 5}
-	for name, tt := range map[string]struct {
-		annotations map[string]string
-		hasInternal bool
-		internal    bool
-		want        string
-	}{
-		"nothing":              {nil, false, true, ""},
-		"OpenStack's external": {map[string]string{Internal: "false"}, false, true, Internal + ` ("false") is not in force: Services of this cluster are internal`},
-		"our external":         {nil, true, false, ""},
-	} {
-		var w lb.Wish
-		notes := New(opt, nil).Translate(tt.annotations, tt.hasInternal, &w)
-		if got := strings.Join(notes, "; "); w.Internal != tt.internal || got != tt.want {
-			t.Errorf("%s: internal %v, %s", name, w.Internal, got)
-		}
-	}
+// TestMaxShared: what OCCM reads from its configuration. (Options.Internal is tested in package config.)
+func TestMaxShared(t *testing.T) {
 	var w lb.Wish
-	if New(opt, nil).Translate(map[string]string{ID: "u"}, false, &w); w.MaxShared != 5 {
+	if New(Options{MaxShared: 5}, nil).Translate(map[string]string{ID: "u"}, false, &w); w.MaxShared != 5 {
 		t.Errorf("%d may share, want 5", w.MaxShared)
 	}
 }
