@@ -27,44 +27,6 @@ func TestPlanOfLargestLab(t *testing.T) {
 	}
 }
 
-func TestHostBatch(t *testing.T) {
-	hosts := plan(Config{Workers: 1})
-	for name, want := range map[string]string{
-		"w1": `link set lo up
-link set eth0 up
-address add 172.30.0.11/24 dev eth0
-address add fd00:30::11/64 dev eth0 nodad
-link set eth1 up
-address add 172.31.0.11/24 dev eth1
-address add fd00:31::11/64 dev eth1 nodad
-route add 10.244.10.0/24 via 172.30.0.10
-route add fd00:244:0:10::/64 via fd00:30::10
-route add 0.0.0.0/0 nexthop via 172.31.0.1 dev eth1 nexthop via 172.31.0.2 dev eth1
-route add ::/0 nexthop via fd00:31::1 dev eth1 nexthop via fd00:31::2 dev eth1
-`,
-		"far": `link set lo up
-link set eth0 up
-address add 10.200.0.100/24 dev eth0
-address add fd00:200::100/64 dev eth0 nodad
-route add 0.0.0.0/0 via 10.200.0.1 dev eth0
-route add ::/0 via fd00:200::1 dev eth0
-`,
-		"client": `link set lo up
-link set eth0 up
-address add 172.30.0.100/24 dev eth0
-address add fd00:30::100/64 dev eth0 nodad
-`,
-	} {
-		h, err := hosts.Find(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := hostBatch(h, hosts); got != want {
-			t.Errorf("host %s:\n got %s\nwant %s", name, got, want)
-		}
-	}
-}
-
 func TestCableBatchFixesMAC(t *testing.T) {
 	h, err := plan(Config{Workers: 1}).Find("client")
 	if err != nil {

@@ -48,24 +48,6 @@ func TestWaitForReportsLastFailure(t *testing.T) {
 	}
 }
 
-func TestCommandOnUnknownHost(t *testing.T) {
-	l := &Lab{Plan: plan(Config{Workers: 1})}
-	err := l.Command(t.Context(), "w7", "true").Run()
-	if err == nil || !strings.Contains(err.Error(), `unknown host "w7"`) {
-		t.Errorf("got %v, want unknown host", err)
-	}
-}
-
-func TestTool(t *testing.T) {
-	l := &Lab{ToolDirs: map[string]string{"kubernetes": "/k"}}
-	if got := l.Tool("kubectl"); got != "/k/kubectl" {
-		t.Errorf("kubectl: got %s", got)
-	}
-	if got := l.Tool("tcpdump"); got != "tcpdump" {
-		t.Errorf("tcpdump: got %s", got)
-	}
-}
-
 func TestNotReady(t *testing.T) {
 	var list nodeList
 	list.Items = make([]struct {

@@ -18,7 +18,8 @@ func TestL2Advertisement(t *testing.T) {
 			NodeSelectors:          []metav1.LabelSelector{labelled(map[string]string{"zone": "a"})},
 			ServiceSelectors:       []metav1.LabelSelector{{}},
 		},
-		Interfaces: []string{"eth1", "eth0"},
+		Interfaces:             []string{"eth1", "eth0"},
+		PreferredNodeSelectors: []v1beta1.PreferredNodeSelector{{Weight: 10, Preference: labelled(map[string]string{"zone": "a"})}, {Weight: 100, Preference: badSelector()}},
 	}}
 	s, problems := Compile(Objects{
 		Pools:            []*v1beta1.IPAddressPool{poolObject("lan", 1, "192.0.2.1")},
@@ -33,12 +34,15 @@ func TestL2Advertisement(t *testing.T) {
 			ServiceSelectors: []lb.Selector{{}},
 		},
 		Links: []string{"eth1", "eth0"},
+		Preferred: []lb.Preference{{Weight: 10, Selector: lb.Selector{{Key: "zone", Operator: lb.In, Values: []string{"a"}}}},
+			{Weight: 100, Selector: lb.Selector{{Operator: lb.In}}}},
 	}, {Name: "b"}}
 	if diff := cmp.Diff(want, s.L2Advertisements); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	wantProblems := []string{
 		`L2Advertisement a InvalidSelector: spec.ipAddressPoolSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
+		`L2Advertisement a InvalidSelector: spec.preferredNodeSelectors[1].preference matches nothing: "Near" is not a valid label selector operator`,
 		`L2Advertisement a UnknownReference: spec.ipAddressPools names IPAddressPool "typo", which does not exist: create it or take the name out`,
 	}
 	if diff := cmp.Diff(wantProblems, problemTexts(problems)); diff != "" {

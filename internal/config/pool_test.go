@@ -227,17 +227,3 @@ func TestManyNodeAddresses(t *testing.T) {
 		t.Errorf("%d addresses are kept from all Services", got)
 	}
 }
-
-// A Service keeps an unusable address that it already holds, and the pool stays recorded as its origin.
-func TestUnusableAddressIsKept(t *testing.T) {
-	svc := serviceObject("s", having("172.30.0.11"), recorded("172.30.0.11=p#digest"))
-	o := Objects{
-		Pools:    []*v1beta1.IPAddressPool{poolObject("p", 1, "172.30.0.8/29")},
-		Nodes:    []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")},
-		Services: []*corev1.Service{svc},
-	}
-	s, _ := Compile(o, served())
-	if got := s.Services[0]; len(got.Addresses) != 1 || got.Record.Of(got.Addresses[0]).Pool != "p" {
-		t.Errorf("holds %v from %v", got.Addresses, got.Record)
-	}
-}

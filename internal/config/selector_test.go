@@ -1,7 +1,6 @@
 package config
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 
@@ -97,23 +96,6 @@ func TestDraining(t *testing.T) {
 		if got := s.Nodes["n"].ShuttingDown; got != (tt.name == "goes down") {
 			t.Errorf("%s: shutting down is %v", tt.name, got)
 		}
-	}
-}
-
-func TestPreferredNodeSelectors(t *testing.T) {
-	o := &v1beta1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-	o.Spec.PreferredNodeSelectors = []v1beta1.PreferredNodeSelector{
-		{Weight: 10, Preference: metav1.LabelSelector{MatchLabels: map[string]string{"zone": "a"}}},
-		{Weight: 100, Preference: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}},
-	}
-	s, problems := Compile(Objects{L2Advertisements: []*v1beta1.L2Advertisement{o}}, served())
-	got := s.L2Advertisements[0].Preferred
-	want := lb.Selector{{Key: "zone", Operator: lb.In, Values: []string{"a"}}}
-	if len(got) != 2 || got[0].Weight != 10 || !reflect.DeepEqual(got[0].Selector, want) || got[1].Selector.Matches(map[string]string{"zone": "a"}) {
-		t.Errorf("preferences are %+v", got)
-	}
-	if len(problems) != 1 || !strings.Contains(problems[0].Message, "preferredNodeSelectors[1].preference") {
-		t.Errorf("problems are %+v", problems)
 	}
 }
 

@@ -248,7 +248,7 @@ func TestLeavingForAnotherClass(t *testing.T) {
 	}
 }
 
-// The address behind a host name counts as an address in the status.
+// TestTerms: on which terms a pool assigns addresses, and what its status and its own memory record.
 func TestTerms(t *testing.T) {
 	o := poolObject("p", 1, "192.0.2.0/28")
 	o.Spec.Scope, o.Spec.Sharing = v1beta1.ScopeInternal, &v1beta1.Sharing{Scope: v1beta1.ShareCluster, MaxServices: 3}
@@ -259,48 +259,21 @@ func TestTerms(t *testing.T) {
 	memory := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: "1", Controller: ptr(true)}}}}
 	memory.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}, {Address: "192.0.2.2"}}
 	o.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.99", Service: "a/c", Since: at}}
+	memory.Status.Forgotten = 3
 	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: []*v1beta1.PoolMemory{memory}}, served())
 	want := lb.PoolTerms{
 		Internal: true, ShareAcross: true, MaxServices: 3, ReuseDelay: time.Hour, Quota: map[lb.Family]int{lb.IPv4: 0},
-		Released: []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
-		Retained: []lb.Retention{{Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time.Time}},
+		ReleasedForgotten: 3,
+		Released:          []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
+		Retained:          []lb.Retention{{Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time.Time}},
 	}
 	if diff := cmp.Diff(want, s.Pools[0].PoolTerms, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-}
-
-// A pool remembers what its own memory says.
-func TestMemory(t *testing.T) {
-	release := func(address string) v1beta1.ReleasedAddress {
-		return v1beta1.ReleasedAddress{Address: address, Time: v1beta1.NewTime(time.Unix(7, 0))}
-	}
-	memory := func(uid types.UID) *v1beta1.PoolMemory {
-		return &v1beta1.PoolMemory{
-			ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: uid, Controller: ptr(true)}}},
-			Status:     v1beta1.PoolMemoryStatus{Released: []v1beta1.ReleasedAddress{release("192.0.2.1")}, Forgotten: 3},
-		}
-	}
-	for _, tt := range []struct {
-		name      string
-		memories  []*v1beta1.PoolMemory
-		want      []string
-		forgotten int64
-	}{
-		{"no memory", nil, nil, 0},
-		{"its memory", []*v1beta1.PoolMemory{memory("1")}, []string{"192.0.2.1"}, 3},
-		{"an earlier pool's", []*v1beta1.PoolMemory{memory("2")}, nil, 0},
-	} {
-		o := poolObject("p", 1, "192.0.2.0/28")
-		o.UID = "1"
-		s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: tt.memories}, served())
-		var got []string
-		for _, r := range s.Pools[0].Released {
-			got = append(got, r.Address.String())
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" || s.Pools[0].ReleasedForgotten != tt.forgotten {
-			t.Errorf("%s: %d forgotten, -want +got\n%s", tt.name, s.Pools[0].ReleasedForgotten, diff)
-		}
+	o.UID = "2" // the memory is an earlier pool's
+	s, _ = Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: []*v1beta1.PoolMemory{memory}}, served())
+	if p := s.Pools[0]; len(p.Released) > 0 || p.ReleasedForgotten > 0 {
+		t.Errorf("it remembers %v", p.Released)
 	}
 }
 
