@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -14,9 +13,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// mostConflicts bounds the addresses that a pool's condition names.
-const mostConflicts = 8
 
 // conflict is a foreign machine that claims an address of ours, with the node that reports it.
 type conflict struct {
@@ -47,26 +43,13 @@ func (r reports) conflicts(now time.Time, states []*v1beta1.SpeakerState, notRea
 // are any. Retained addresses of the pool count too.
 func free(ranges []lb.Range, u ipam.Usage, all map[netip.Addr]conflict) (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}
-	var messages []string
-	more := 0
+	var claims []string
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		in := slices.ContainsFunc(ranges, func(r lb.Range) bool { return r.Contains(a) })
-		if !in && !slices.ContainsFunc(u.Retained, func(r lb.Retention) bool { return r.Address == a }) {
-			continue
+		if in || slices.ContainsFunc(u.Retained, func(r lb.Retention) bool { return r.Address == a }) {
+			claims = append(claims, fmt.Sprintf("%s is claimed by %s (seen by node %s)", a, all[a].mac, all[a].node))
 		}
-		if len(messages) == mostConflicts {
-			more++
-			continue
-		}
-		messages = append(messages, fmt.Sprintf("%s is claimed by %s, seen by node %s", a, all[a].mac, all[a].node))
 	}
-	if len(messages) == 0 {
-		return c, false
-	}
-	c.Message = strings.Join(messages, "; ")
-	if more > 0 {
-		c.Message += fmt.Sprintf("; and %d more", more)
-	}
-	c.Message += ": free them there, or take them out of spec.addresses"
-	return c, true
+	c.Message = lb.SomeOf(claims) + ": free them there, or take them out of spec.addresses"
+	return c, len(claims) > 0
 }

@@ -78,16 +78,14 @@ func (t routeTable) sorted() []lb.Route {
 			r := t.routes[prefix][peer]
 			slices.SortFunc(r.communities, lb.Community.Compare)
 			ad := &t.ads[r.oldest]
-			same := slices.IndexFunc(out[first:], func(o lb.Route) bool {
-				return o.LocalPref == ad.LocalPref && o.MED == ad.MED && o.Prepend == ad.Prepend && o.Leaving == !r.staying && slices.Equal(o.Communities, r.communities)
-			})
-			if same >= 0 {
-				out[first+same].Peers = append(out[first+same].Peers, peer)
-				continue
-			}
-			out = append(out, lb.Route{
+			route := lb.Route{
 				Prefix: prefix, Peers: []string{peer}, LocalPref: ad.LocalPref, MED: ad.MED, Prepend: ad.Prepend, Leaving: !r.staying, Communities: r.communities,
-			})
+			}
+			if same := slices.IndexFunc(out[first:], route.SameAttributes); same >= 0 {
+				out[first+same].Peers = append(out[first+same].Peers, peer)
+			} else {
+				out = append(out, route)
+			}
 		}
 	}
 	return out
