@@ -80,12 +80,11 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err := w.layer2.SetKeys(keys); err != nil {
 		return err
 	}
-	m, err := members.New(members.Config{
-		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
-		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: w.loop.Hurry,
-		HeartbeatCommand: []string{program}, Ask: w.liveness.Ask, Owner: w.owners,
-		Guest: w.paths.bfd.Serve,
-	})
+	m, err := members.New(members.Config{GossipPort: uint16(s.membersPort), Owner: w.owners, Config: heartbeat.Config{
+		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.heartbeatPort), Keys: keys,
+		Timers: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Command: []string{program},
+		Changed: w.loop.Hurry, Ask: w.liveness.Ask, Guest: w.paths.bfd.Serve,
+	}})
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
 	}

@@ -1,7 +1,6 @@
 package members
 
 import (
-	"maps"
 	"net/netip"
 	"time"
 
@@ -24,6 +23,12 @@ func (m *Members) SetSelf(self lb.Member) {
 	}
 }
 
+// metadata of a member, and when it last lived or the cluster had its speaker.
+type metadata struct {
+	lb.Member
+	known time.Time
+}
+
 // keepTime is how long the metadata of a member is kept after its speaker is gone from the cluster: longer than
 // a new speaker takes to come, and than its goodbye is useful.
 const keepTime = 5 * time.Minute
@@ -34,7 +39,11 @@ const keepTime = 5 * time.Minute
 func (m *Members) Metadata() map[string]lb.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.metadata)
+	out := make(map[string]lb.Member, len(m.metadata))
+	for name, d := range m.metadata {
+		out[name] = d.Member
+	}
+	return out
 }
 
 // forget drops the address of a member that does not live any more.
@@ -49,18 +58,15 @@ func (m *Members) forget(n *memberlist.Node) {
 func (m *Members) forgetGone(now time.Time) (forgot bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name := range m.metadata {
+	for name, d := range m.metadata {
 		_, living := m.addresses[name]
 		_, expected := m.join[name]
-		since, gone := m.goneSince[name]
 		switch {
 		case living || expected:
-			delete(m.goneSince, name)
-		case !gone:
-			m.goneSince[name] = now
-		case now.Sub(since) >= keepTime:
+			d.known = now
+			m.metadata[name] = d
+		case now.Sub(d.known) >= keepTime:
 			delete(m.metadata, name)
-			delete(m.goneSince, name)
 			forgot = true
 		}
 	}
@@ -87,7 +93,7 @@ func (m *Members) update(n *memberlist.Node) {
 		m.config.Log.Debug("metadata of a member is unreadable", "member", n.Name, "error", err)
 		return
 	}
-	m.metadata[n.Name] = member
+	m.metadata[n.Name] = metadata{member, time.Now()}
 }
 
 // delegate gives memberlist our metadata, and takes messages of other members.

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 )
 
 // Of many keys none is left that is not among the new ones: it would still open doors.
@@ -15,9 +17,9 @@ func TestKeysReplaced(t *testing.T) {
 		}
 		return all
 	}
-	m, err := New(Config{
+	m, err := New(Config{Config: heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: "a", Address: netip.MustParseAddr("127.0.0.1"), Keys: keys(1, 2, 3, 4),
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -16,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // maxJoins bounds the connections that a first join opens side by side.
@@ -24,28 +22,13 @@ const maxJoins = 16
 
 // Config of the membership of one node.
 type Config struct {
-	Log *slog.Logger
-	// NodeName is this member's name; it must be the Kubernetes node's.
-	NodeName string
-	// Address is where the other members reach this one.
-	Address netip.Addr
-	// Port of gossip, for TCP and UDP, and that of heartbeats, for UDP.
-	Port, HeartbeatPort uint16
-	// Keys are accepted, and the first encrypts and signs what is sent: 16, 24 or 32 bytes each (AES-GCM).
-	Keys [][]byte
-	// Heartbeat are its timers; Ordinary leaves it without real-time priority, HeartbeatCommand starts
-	// its process: see heartbeat.Config.
-	Heartbeat        heartbeat.Timers
-	Ordinary         bool
-	HeartbeatCommand []string
-	// Ask asks the wire about a node that fell silent: see heartbeat.Config.
-	Ask func(node string) heartbeat.Answer
-	// Guest gets a connection to the guest of the heartbeat process: see heartbeat.Config.
-	Guest func(net.Conn)
+	// Config of the heartbeats. Its NodeName must be the Kubernetes node's, its Keys have 16, 24 or 32 bytes each (AES-GCM), and
+	// Changed is called after each change of the membership.
+	heartbeat.Config
+	// GossipPort is for TCP and UDP.
+	GossipPort uint16
 	// Owner answers questions about addresses; nil leaves them unanswered.
 	Owner Owner
-	// Kick is called after each change of the membership.
-	Kick func()
 	// JoinInterval between looks at the join list; default 1 s.
 	JoinInterval time.Duration
 }
@@ -61,9 +44,7 @@ type Members struct {
 	joined     bool
 	// meta is this member's encoded metadata, metadata what each member sent last.
 	meta     []byte
-	metadata map[string]lb.Member
-	// goneSince has those in metadata that neither live nor are to be joined, and since when.
-	goneSince map[string]time.Time
+	metadata map[string]metadata
 	// addresses of the living members, copied from events: memberlist changes its nodes while others read them.
 	addresses map[string]netip.Addr
 	questions questions
@@ -75,17 +56,13 @@ func New(c Config) (*Members, error) {
 		c.JoinInterval = time.Second
 	}
 	m := &Members{
-		config: c, metadata: map[string]lb.Member{}, goneSince: map[string]time.Time{}, addresses: map[string]netip.Addr{},
-		questions: questions{asked: map[uint64]asked{}},
+		config: c, metadata: map[string]metadata{}, addresses: map[string]netip.Addr{}, questions: questions{asked: map[uint64]asked{}},
 	}
 	var err error
 	if m.keys, err = newKeyring(c.Keys); err != nil {
 		return nil, err
 	}
-	m.heartbeats, err = heartbeat.New(heartbeat.Config{
-		Log: c.Log, NodeName: c.NodeName, Address: c.Address, Port: c.HeartbeatPort, Keys: c.Keys,
-		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Ask: c.Ask, Guest: c.Guest,
-	})
+	m.heartbeats, err = heartbeat.New(c.Config)
 	return m, err
 }
 
@@ -119,24 +96,24 @@ func (m *Members) gossip(ctx context.Context) error {
 	c := m.memberlistConfig()
 	streams, err := newTransport(c.BindAddr, c.BindPort, c.Logger)
 	if err != nil {
-		return fmt.Errorf("listen for members on port %d: %w", m.config.Port, err)
+		return fmt.Errorf("listen for members on port %d: %w", m.config.GossipPort, err)
 	}
 	c.Transport = streams
 	list, err := memberlist.Create(c)
 	if err != nil {
-		return fmt.Errorf("start membership on port %d: %w", m.config.Port, err)
+		return fmt.Errorf("start membership on port %d: %w", m.config.GossipPort, err)
 	}
 	m.mu.Lock()
 	m.list = list
 	m.mu.Unlock()
-	m.config.Kick()
+	m.config.Changed()
 
 	tick := time.NewTicker(m.config.JoinInterval)
 	defer tick.Stop()
 	for {
 		m.joinMissing(list)
 		if m.forgetGone(time.Now()) {
-			m.config.Kick()
+			m.config.Changed()
 		}
 		select {
 		case <-ctx.Done():
@@ -173,7 +150,7 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 		}
 		group.Go(func() error {
 			// A failed join is the ordinary case of a dead node, and memberlist logs it.
-			_, _ = list.Join([]string{net.JoinHostPort(a.String(), strconv.Itoa(int(m.config.Port)))})
+			_, _ = list.Join([]string{net.JoinHostPort(a.String(), strconv.Itoa(int(m.config.GossipPort)))})
 			return nil
 		})
 	}
@@ -182,7 +159,7 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 		m.mu.Lock()
 		m.joined = true
 		m.mu.Unlock()
-		m.config.Kick()
+		m.config.Changed()
 	}
 }
 
@@ -194,9 +171,9 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	c.Name = m.config.NodeName
 	c.BindAddr = m.config.Address.String()
-	c.BindPort = int(m.config.Port)
+	c.BindPort = int(m.config.GossipPort)
 	c.AdvertiseAddr = m.config.Address.String()
-	c.AdvertisePort = int(m.config.Port)
+	c.AdvertisePort = int(m.config.GossipPort)
 	c.Keyring = m.keys
 	// The label keeps another membership on the same port, MetalLB's for example, from merging with this one.
 	c.Label = "holdfast"
@@ -220,17 +197,17 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 	e.m.config.Log.Debug("gossip: member joined", "member", n.Name, "address", n.Addr)
 	e.m.update(n)
 	e.m.setPeers()
-	e.m.config.Kick()
+	e.m.config.Changed()
 }
 
 func (e events) NotifyLeave(n *memberlist.Node) {
 	e.m.forget(n)
 	e.m.config.Log.Debug("gossip: member left", "member", n.Name, "address", n.Addr)
 	e.m.setPeers()
-	e.m.config.Kick()
+	e.m.config.Changed()
 }
 
 func (e events) NotifyUpdate(n *memberlist.Node) {
 	e.m.update(n)
-	e.m.config.Kick()
+	e.m.config.Changed()
 }

@@ -33,13 +33,12 @@ func start(t *testing.T, port uint16, address, name string, key []byte, join ...
 
 func startOwner(t *testing.T, owner Owner, port uint16, address, name string, key []byte, join ...string) member {
 	t.Helper()
-	m, err := New(Config{
-		Owner: owner,
-		Log:   slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
-		Port: port, HeartbeatPort: port + 1, Keys: [][]byte{key}, Kick: func() {}, JoinInterval: 20 * time.Millisecond,
+	m, err := New(Config{Owner: owner, GossipPort: port, JoinInterval: 20 * time.Millisecond, Config: heartbeat.Config{
+		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
+		Port: port + 1, Keys: [][]byte{key}, Changed: func() {},
 		// On a busy machine a process may not run for a while, and is not dead.
-		Heartbeat: heartbeat.Timers{Multiplier: 200},
-	})
+		Timers: heartbeat.Timers{Multiplier: 200},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +139,8 @@ func TestMembers(t *testing.T) {
 
 func TestWrongKey(t *testing.T) {
 	for _, keys := range [][][]byte{nil, {[]byte("short")}, {bytes.Repeat([]byte{1}, 32), []byte("short")}} {
-		if _, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: keys, Kick: func() {}}); err == nil ||
+		c := heartbeat.Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: keys, Changed: func() {}}
+		if _, err := New(Config{Config: c}); err == nil ||
 			!strings.Contains(err.Error(), "key") {
 			t.Errorf("New with the keys %q: %v", keys, err)
 		}

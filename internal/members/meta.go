@@ -11,16 +11,14 @@ import (
 // sign of life, and has little room: octets, no field names. A link is flags,
 // MAC, name and prefixes; of a prefix only the octets that its length covers. Behind all
 // links follow their addresses, in the same order, as far as there is room, and behind these what the speaker says of the API
-// server, if anything. Older readers stop before either. A reader ignores flags that it does not know.
+// server. An older writer may end before either. A reader ignores flags that it does not know.
 const (
 	metaVersion = 1
 
-	flagStopping   = 1 << 0
-	flagPartial    = 1 << 1
-	flagBooting    = 1 << 2
-	flagUnfiltered = 1 << 3
-	// flagSessionless is of both families: older speakers know no other.
-	flagSessionless     = 1 << 4
+	flagStopping        = 1 << 0
+	flagPartial         = 1 << 1
+	flagBooting         = 1 << 2
+	flagUnfiltered      = 1 << 3
 	flagSessionlessIPv4 = 1 << 5
 	flagSessionlessIPv6 = 1 << 6
 
@@ -33,7 +31,7 @@ const (
 var unfitFlags = []struct {
 	unfit lb.Unfit
 	flag  byte
-}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered}, {lb.Sessionless, flagSessionless},
+}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered},
 	{lb.SessionlessIPv4, flagSessionlessIPv4}, {lb.SessionlessIPv6, flagSessionlessIPv6}}
 
 // errMeta: the metadata is of another version. It is not forged, since members have the key.
@@ -50,15 +48,11 @@ func encodeMember(m lb.Member, limit int) []byte {
 			head[1] |= f.flag
 		}
 	}
-	tail := 0 // of each link at least the number of its addresses, and an octet behind them
-	if m.API != lb.APIUnknown {
-		tail = 1
-		limit--
-	}
+	limit-- // for the API server
 	body := head
 	for i, l := range m.Links {
 		longer := appendLink(body, l)
-		if len(longer)+tail*(i+1) > limit || i == 255 {
+		if len(longer)+i+1 > limit || i == 255 { // behind each link at least the number of its addresses
 			m.Partial = true
 			break
 		}
@@ -68,32 +62,23 @@ func encodeMember(m lb.Member, limit int) []byte {
 	if m.Partial {
 		body[1] |= flagPartial
 	}
-	whole, short := appendAddresses(body, m.Links[:body[2]], limit)
-	if m.API == lb.APIUnknown {
-		return short
-	}
-	return append(whole, byte(m.API))
+	return append(appendAddresses(body, m.Links[:body[2]], limit), byte(m.API))
 }
 
-// appendAddresses appends the addresses of all links, without those that do not fit; short ends with the last one.
-func appendAddresses(b []byte, links []lb.Link, limit int) (whole, short []byte) {
-	whole, short = b, b
+// appendAddresses appends the addresses of all links, without those that do not fit.
+func appendAddresses(b []byte, links []lb.Link, limit int) []byte {
 	for i, l := range links {
-		longer := append(whole, byte(len(l.Addresses)))
+		longer := append(b, byte(len(l.Addresses)))
 		for _, a := range l.Addresses {
 			longer = append(longer, byte(a.BitLen()/8))
 			longer = append(longer, a.AsSlice()...)
 		}
-		switch {
-		case len(longer)+len(links)-i-1 > limit:
-			whole = append(whole, 0)
-		case len(l.Addresses) > 0:
-			whole, short = longer, longer
-		default:
-			whole = longer
+		if len(longer)+len(links)-i-1 > limit {
+			longer = append(b, 0)
 		}
+		b = longer
 	}
-	return whole, short
+	return b
 }
 
 func appendLink(b []byte, l lb.Link) []byte {

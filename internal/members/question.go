@@ -47,17 +47,12 @@ const (
 	maxQuestion = 1100
 	// answerTime is how long an answer is waited for.
 	answerTime = 2 * time.Second
-	// maxAnswers is how many questions a second one member gets answers to.
-	maxAnswers = 256
 )
 
-// questions are those of this node that wait for an answer, and how many others asked lately.
+// questions are those of this node that wait for an answer.
 type questions struct {
 	mu    sync.Mutex
 	asked map[uint64]asked
-	// second is the one in which each member got so many answers.
-	second   time.Time
-	answered map[string]int
 }
 
 type asked struct {
@@ -117,17 +112,6 @@ func (q *questions) take(nonce uint64, now time.Time) (Answer, bool) {
 	return a.answer, known && now.Sub(a.at) <= answerTime
 }
 
-// admit reports whether a member gets one more answer in this second.
-func (q *questions) admit(member string, now time.Time) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if now.Sub(q.second) >= time.Second {
-		q.second, q.answered = now, map[string]int{}
-	}
-	q.answered[member]++
-	return q.answered[member] <= maxAnswers
-}
-
 // tell sends a message to a living member, if it can.
 func (m *Members) tell(member string, message []byte) {
 	m.mu.Lock()
@@ -137,7 +121,7 @@ func (m *Members) tell(member string, message []byte) {
 		return
 	}
 	// One that is lost is asked again.
-	_ = list.SendToAddress(memberlist.Address{Addr: net.JoinHostPort(to.String(), strconv.Itoa(int(m.config.Port))), Name: member}, message)
+	_ = list.SendToAddress(memberlist.Address{Addr: net.JoinHostPort(to.String(), strconv.Itoa(int(m.config.GossipPort))), Name: member}, message)
 }
 
 // hear handles a message of another member.
@@ -151,7 +135,7 @@ func (m *Members) hear(message []byte) {
 	case kindQuestion, kindLeaving:
 		name := string(r.take(int(r.octet())))
 		addrs := r.addresses()
-		if !r.bad && m.living(name) && m.questions.admit(name, time.Now()) {
+		if !r.bad && m.living(name) {
 			owns, age := m.config.Owner.Owns(addrs, kind == kindLeaving)
 			m.tell(name, encodeAnswer(nonce, owns, age))
 		}

@@ -35,10 +35,10 @@ func startLogged(t *testing.T) (at string, l lines) {
 	t.Helper()
 	l = lines{slog.DiscardHandler, new(atomic.Int64), new(atomic.Int64)}
 	port := freePort(t)
-	m, err := New(Config{
-		Log: slog.New(l), NodeName: "n1", Address: netip.MustParseAddr("127.0.0.1"), Port: port, HeartbeatPort: port + 1,
-		Keys: [][]byte{make([]byte, 32)}, Kick: func() {}, Heartbeat: heartbeat.Timers{Multiplier: 200},
-	})
+	m, err := New(Config{GossipPort: port, Config: heartbeat.Config{
+		Log: slog.New(l), NodeName: "n1", Address: netip.MustParseAddr("127.0.0.1"), Port: port + 1,
+		Keys: [][]byte{make([]byte, 32)}, Changed: func() {}, Timers: heartbeat.Timers{Multiplier: 200},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
