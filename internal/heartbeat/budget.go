@@ -133,14 +133,14 @@ func (b *budget) account(now time.Duration) {
 
 // account keeps the process within its budget, and adapts the detector to its priority.
 func (t *thread) account() {
-	b := t.h.budget
+	b := t.cpu
 	if b == nil {
 		return
 	}
 	b.account(boottime())
 	if is := b.shared.realtime.Load(); is != t.realtime {
 		t.realtime = is
-		t.detector.minHold = t.h.config.hold(is)
+		t.detector.minHold = t.hold(is)
 		t.detector.version++
 	}
 }

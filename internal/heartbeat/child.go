@@ -16,7 +16,7 @@ import (
 
 const (
 	// keepaliveInterval is how often the speaker's process shows that it runs. Heartbeats stop when it has
-	// not for SpeakerDownTime, which a node may be without a speaker for other reasons, too.
+	// not for speakerDownTime, which a node may be without a speaker for other reasons, too.
 	keepaliveInterval = 250 * time.Millisecond
 	// leaveTime is how long the heartbeat process has to say goodbye, or to print its stacks.
 	leaveTime = time.Second
@@ -28,21 +28,21 @@ const (
 	guestFile
 )
 
-// order is one message to the heartbeat process; the first has the settings, peers and keys.
+// order is one message to the heartbeat process: what changed. The first has the settings, peers and keys.
 type order struct {
-	Settings *childSettings `json:",omitempty"`
-	Peers    *[]Peer        `json:",omitempty"`
-	Keys     [][]byte       `json:",omitempty"`
-	Answer   *wireAnswer    `json:",omitempty"`
-	Leave    bool           `json:",omitempty"`
+	Settings *processSettings `json:",omitempty"`
+	Peers    []Peer           `json:",omitzero"`
+	Keys     [][]byte         `json:",omitempty"`
+	Answer   *wireAnswer      `json:",omitempty"`
+	Leave    bool             `json:",omitempty"`
 }
 
-// childSettings are the part of Config that the heartbeat process needs.
-type childSettings struct {
+// processSettings are the part of Config that the heartbeat process needs.
+type processSettings struct {
 	NodeName string
 	Address  netip.Addr
 	Port     uint16
-	Timers   Timers
+	Timers
 	Ordinary bool
 	// Cooldown is how long it goes without real-time priority first.
 	Cooldown time.Duration
@@ -75,9 +75,10 @@ func (h *Heartbeat) Process() (int, error) {
 // errEnded: the heartbeat process ended by itself.
 var errEnded = errors.New("the heartbeat process ended")
 
-// runChild has a process of its own drive the detector until ctx is cancelled, and another one when that one
-// ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves for SpeakerDownTime.
-func (h *Heartbeat) runChild(ctx context.Context) error {
+// Run has a process of its own take part until ctx is cancelled, then has it say goodbye and returns nil. It starts another
+// one when that one ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves for
+// speakerDownTime. It returns an error when the process cannot listen.
+func (h *Heartbeat) Run(ctx context.Context) error {
 	var r restarts
 	for {
 		began := boottime()
@@ -113,26 +114,25 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 	defer started.Conn.Close()
 	c := &process{started, json.NewEncoder(started.Conn)}
 	h.attach(c, cooldown)
+	defer h.attach(nil, 0)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	failed, ended := make(chan error, 1), make(chan error, 1)
-	go func() { failed <- h.readNotices(c.Conn) }()
-	go func() {
-		ended <- <-c.Ended()
-		stop()
-	}()
 	go h.keepAlive(running, c)
+	failed := make(chan error, 1)
+	go func() { failed <- h.readNotices(c.Conn) }()
 	var guest sync.WaitGroup
 	if h.config.Guest != nil {
 		guest.Go(func() { h.config.Guest(guestConn) })
 	}
-	h.dispatch(running)
-	h.attach(nil, 0)
-	if ctx.Err() != nil {
-		c.send(order{Leave: true})
+	select {
+	case err = <-c.Ended():
+	case <-ctx.Done():
+		h.mu.Lock()
+		h.pass(order{Leave: true})
+		h.mu.Unlock()
 		defer time.AfterFunc(leaveTime, c.Kill).Stop()
+		err = <-c.Ended()
 	}
-	err = <-ended
 	why := <-failed
 	guest.Wait()
 	switch {
@@ -153,8 +153,8 @@ func (h *Heartbeat) attach(c *process, cooldown time.Duration) {
 	if h.child = c; c != nil {
 		s := &h.config
 		c.send(order{
-			Settings: &childSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
-			Peers:    h.peers.Load(), Keys: s.Keys,
+			Settings: &processSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
+			Peers:    h.peers, Keys: h.keys,
 		})
 	}
 }
@@ -174,7 +174,7 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 		case n.Error != "":
 			return errors.New(n.Error)
 		case n.View != nil:
-			h.publish(n.View)
+			h.took(n.View)
 		case n.Overrun != nil:
 			h.config.Log.Warn("heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
 				"why", n.Overrun.Why, "for", n.Overrun.Cooldown, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)

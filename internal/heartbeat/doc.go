@@ -20,7 +20,7 @@
 // What else could be mistaken for a death:
 //
 //   - A watcher that did not run itself: it waits for a full time-out more.
-//   - A speaker that was killed: rule 7. The claim is SpeakerDown, for SpeakerDownTime at most.
+//   - A speaker that was killed: rule 7. The claim is SpeakerDown, for speakerDownTime at most.
 //
 // A node that was dead, or stepped back, and is well again is held down for Timers.HoldDown: it ranks behind the
 // others. That time doubles each time, until ForgiveTime has passed since the last one. A side of a partition falls out
@@ -42,7 +42,7 @@
 // collection stops it until each of them has run to a safe point, and after a system call it needs one of GOMAXPROCS,
 // which they keep while they wait for a core. The two processes share the Lease and the counters as memory, and
 // exchange the rest over a socket. The heartbeat process ends with the speaker's. If the speaker's process does not
-// run for SpeakerDownTime, it does not serve, and heartbeats stop too. If the heartbeat process ends, or sends no
+// run for speakerDownTime, it does not serve, and heartbeats stop too. If the heartbeat process ends, or sends no
 // heartbeats, the speaker starts it again.
 //
 // Real-time priority has a budget, so that no fault or flood starves the node. The kernel asks a thread that does not

@@ -25,6 +25,7 @@ import (
 // peers from being heard.
 func TestHostilePackets(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		t.Setenv(speakerEnv, "for TestServe")
 		a, b := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 		peers := []Peer{{"a", a, false}, {"b", b, false}}
 		var speakers []*Heartbeat
@@ -33,7 +34,7 @@ func TestHostilePackets(t *testing.T) {
 			var h *Heartbeat
 			h, err := New(Config{
 				Log: slog.New(slog.DiscardHandler), NodeName: p.Name, Address: p.Address, Port: testPort, Keys: [][]byte{testKey},
-				Timers: Timers{Multiplier: 200},
+				Timers: Timers{Multiplier: 200}, Command: testCommand,
 				Changed: func() {
 					for _, m := range h.View().Members {
 						if m.Status > Alive {

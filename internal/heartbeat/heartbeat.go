@@ -1,9 +1,7 @@
 package heartbeat
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -26,8 +24,7 @@ type Config struct {
 	Timers
 	// Ordinary leaves the process of Command without real-time priority.
 	Ordinary bool
-	// Command starts a process that does nothing but call Serve, and runs the detector. Without one the
-	// detector runs on a thread of this process, and shares its pauses and its priority.
+	// Command starts a process that does nothing but call Serve, and runs the detector.
 	Command []string
 	// Changed is called when the View changes. It must not block.
 	Changed func()
@@ -68,116 +65,65 @@ func (v *View) equal(o *View) bool {
 		v.Alone == o.Alone && v.HearsBadly == o.HearsBadly && v.LinkFails == o.LinkFails && slices.Equal(v.Members, o.Members)
 }
 
-// Heartbeat sends heartbeats, listens to those of others, and judges.
+// Heartbeat is the speaker's side: it starts the heartbeat process, again when that ends, and knows what the process tells.
 type Heartbeat struct {
 	Lease
-	config  Config
-	peers   atomic.Pointer[[]Peer]
-	seals   atomic.Pointer[[]*seal]
-	answers chan wireAnswer
-	changed chan struct{}
-	asks    chan question
-	// forward hands a question to the speaker's process, whose answer comes as an order.
-	forward func(question)
-	stopped atomic.Bool
-	view    atomic.Pointer[View]
-	shared  *shared
-	// memory is the file that shared is mapped from; nil without a Command.
+	config Config
+	view   atomic.Pointer[View]
+	shared *shared
+	// memory is the file that shared is mapped from.
 	memory *os.File
-	// budget is nil without real-time priority.
-	budget *budget
+	// asking bounds the questions on the wire that are under way at once.
+	asking chan struct{}
 
-	// mu guards socket and child, of which one is set while Run runs; the thread does not take it.
-	mu     sync.Mutex
-	socket *socket
-	child  *process
+	// mu guards what the process gets by orders, and the process; nil while none runs.
+	mu    sync.Mutex
+	peers []Peer
+	keys  [][]byte
+	child *process
 }
+
+// maxWireQuestions bounds the questions on the wire that are under way at once.
+const maxWireQuestions = 64
 
 // New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.
 func New(c Config) (*Heartbeat, error) {
-	if len(c.Command) == 0 {
-		return newHeartbeat(c, &shared{})
-	}
+	c.Timers = c.withDefaults()
 	s, memory, err := newShared()
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHeartbeat(c, s)
-	if err != nil {
-		return nil, errors.Join(err, memory.Close())
-	}
-	h.memory = memory
-	return h, nil
-}
-
-func newHeartbeat(c Config, s *shared) (*Heartbeat, error) {
-	c.Timers = c.withDefaults()
 	h := &Heartbeat{
-		Lease:  Lease{&s.lease, fastMonotonic()},
-		config: c, answers: make(chan wireAnswer, 64), changed: make(chan struct{}, 1), asks: make(chan question, 64), shared: s,
+		Lease: Lease{&s.lease, fastMonotonic()}, config: c, shared: s, memory: memory, asking: make(chan struct{}, maxWireQuestions), peers: []Peer{},
 	}
 	h.view.Store(&View{})
-	h.peers.Store(&[]Peer{})
-	return h, h.SetKeys(c.Keys)
+	if err := h.SetKeys(c.Keys); err != nil {
+		return nil, errors.Join(err, memory.Close())
+	}
+	return h, nil
 }
 
 // Set makes these the peers; this node may be among them.
 func (h *Heartbeat) Set(peers []Peer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if slices.Equal(peers, *h.peers.Load()) {
+	if slices.Equal(peers, h.peers) {
 		return
 	}
-	peers = append([]Peer{}, peers...) // not nil: an order without peers says nothing about them
-	h.peers.Store(&peers)
-	h.pass(order{Peers: &peers})
+	h.peers = append([]Peer{}, peers...) // not nil: an order without peers says nothing about them
+	h.pass(order{Peers: h.peers})
 }
 
 // SetKeys replaces the keys. All are accepted, and packets are sent with the first.
 func (h *Heartbeat) SetKeys(keys [][]byte) error {
-	if len(keys) == 0 {
-		return errors.New("no key")
-	}
-	var seals []*seal
-	for _, k := range keys {
-		if len(k) < 16 {
-			return fmt.Errorf("a key of %d octets is too short, want 16 at least", len(k))
-		}
-		s, err := newSeal(k)
-		if err != nil {
-			return err
-		}
-		seals = append(seals, s)
+	if _, err := newSeals(keys); err != nil {
+		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.config.Keys = keys
-	h.seals.Store(&seals)
+	h.keys = keys
 	h.pass(order{Keys: keys})
 	return nil
-}
-
-// maxWireQuestions bounds the questions on the wire that are under way at once.
-const maxWireQuestions = 64
-
-// wireAnswer is the answer to a question.
-type wireAnswer struct {
-	Question question
-	Answer   Answer
-}
-
-// answered hands the wire's answer to the detector.
-func (h *Heartbeat) answered(a wireAnswer) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.child == nil && len(h.config.Command) == 0 {
-		select {
-		case h.answers <- a:
-		default: // full of others; it will be asked again
-			return
-		}
-	}
-	h.pass(order{Answer: &a})
 }
 
 // View returns what is known now. It is shared: do not modify it.
@@ -191,93 +137,36 @@ func (h *Heartbeat) Confirm(v View) {
 	}
 }
 
-// pass hands what was just stored to the thread or to the heartbeat process. mu is held.
+// pass hands an order to the heartbeat process, if it runs. mu is held.
 func (h *Heartbeat) pass(o order) {
-	switch {
-	case h.socket != nil:
-		h.socket.event.Wake()
-	case h.child != nil:
+	if h.child != nil {
 		h.child.send(o)
 	}
 }
 
-// Run takes part until ctx is cancelled, then says goodbye and returns nil. It
-// returns an error when it cannot listen.
-func (h *Heartbeat) Run(ctx context.Context) error {
-	if len(h.config.Command) > 0 {
-		return h.runChild(ctx)
-	}
-	s, err := openSocket(netip.AddrPortFrom(h.config.Address, h.config.Port))
-	if err != nil {
-		return fmt.Errorf("start heartbeats: %w", err)
-	}
-	h.use(s)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		newThread(h, s).run()
-	}()
-	h.dispatch(ctx)
-	h.stopped.Store(true)
-	s.event.Wake()
-	<-ended
-	h.use(nil)
-	s.close()
-	return nil
-}
-
-func (h *Heartbeat) use(s *socket) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.socket = s
-}
-
-// dispatch does what the thread must not: it calls, logs and waits.
-func (h *Heartbeat) dispatch(ctx context.Context) {
-	var logged View
-	asking := make(chan struct{}, maxWireQuestions)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case q := <-h.asks:
-			if h.forward != nil {
-				h.forward(q)
-			}
-			if h.config.Ask == nil {
-				continue
-			}
-			select {
-			case asking <- struct{}{}:
-				go func() {
-					h.answered(wireAnswer{q, h.config.Ask(q.Name)})
-					<-asking
-				}()
-			default: // others ask about so many, too
-			}
-		case <-h.changed:
-			view := h.View()
-			h.logChanges(logged, view)
-			logged = view
-			h.config.Changed()
-		}
-	}
-}
-
-// ask hands a question to dispatch.
+// ask asks the wire, and passes its answer on.
 func (h *Heartbeat) ask(q question) {
+	if h.config.Ask == nil {
+		return
+	}
 	select {
-	case h.asks <- q:
-	default: // many fell silent at once: it is not necessary to ask about each
+	case h.asking <- struct{}{}:
+		go func() {
+			a := wireAnswer{q, h.config.Ask(q.Name)}
+			<-h.asking
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.pass(order{Answer: &a})
+		}()
+	default: // others ask about so many, too
 	}
 }
 
-func (h *Heartbeat) publish(v *View) {
-	h.view.Store(v)
-	select {
-	case h.changed <- struct{}{}:
-	default:
-	}
+// took takes a View from the heartbeat process.
+func (h *Heartbeat) took(v *View) {
+	before := h.view.Swap(v)
+	h.logChanges(*before, *v)
+	h.config.Changed()
 }
 
 // logChanges logs each change once.

@@ -53,7 +53,7 @@ func (l *Lease) Valid() bool {
 }
 
 // renew lets the lease hold until a time of its clock. Only the heartbeat's thread calls it.
-func (l *Lease) renew(epoch uint64, until time.Duration) {
+func (l *leaseState) renew(epoch uint64, until time.Duration) {
 	l.epoch.Store(epoch)
 	l.deadline.Store(int64(until))
 }

@@ -27,7 +27,7 @@ func TestNoPeerIsAnOrder(t *testing.T) {
 		if err := in.Decode(&o); err != nil {
 			t.Fatal(err)
 		}
-		if o.Peers == nil || len(*o.Peers) != want {
+		if o.Peers == nil || len(o.Peers) != want {
 			t.Errorf("the order is %+v, want %d peers", o, want)
 		}
 	}

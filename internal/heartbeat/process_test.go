@@ -28,7 +28,11 @@ const (
 	within = 30 * time.Second
 )
 
-var testKey = []byte("0123456789abcdef0123456789abcdef")
+var (
+	testKey = []byte("0123456789abcdef0123456789abcdef")
+	// testCommand starts a heartbeat process if speakerEnv is set.
+	testCommand = []string{os.Args[0], "-test.run=^TestServe$"}
+)
 
 // line is what a speaker of the test prints when something changes.
 type line struct {
@@ -106,7 +110,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
 		Timers:  Timers{Multiplier: multiplier},
-		Command: []string{os.Args[0], "-test.run=^TestServe$"},
+		Command: testCommand,
 		Changed: func() { changed(); h.Confirm(h.View()) },
 		Ask:     func(string) Answer { return Answer{Node: Silent, Foreign: Answered} },
 	})

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -30,18 +29,7 @@ type refusing struct {
 func newRefusing(t *testing.T, local, peer string) *refusing {
 	t.Helper()
 	r := &refusing{local: netip.MustParseAddr(local), peer: netip.MustParseAddr(peer)}
-	h, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Address: r.local, Port: testPort, Keys: [][]byte{testKey}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Set([]Peer{{"a", r.local, false}, {"b", r.peer, false}})
-	s, err := openSocket(netip.AddrPortFrom(r.local, testPort))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.close)
-	r.thread = newThread(h, s)
-	r.detector = newDetector(h.config.settings(false, rt.Random), "a", boottime())
+	r.thread = newTestThread(t, processSettings{NodeName: "a", Address: r.local, Port: testPort}, []Peer{{"a", r.local, false}, {"b", r.peer, false}})
 	r.load()
 	return r
 }
@@ -182,7 +170,7 @@ func TestForgedRefusals(t *testing.T) {
 				nstest.Until(t, within, "a datagram arrives behind many errors", func() bool {
 					r.read, r.refusals = 0, 0
 					r.receive()
-					return r.h.shared.rejected.Load() > 0
+					return r.shared.rejected.Load() > 0
 				})
 			})
 		})

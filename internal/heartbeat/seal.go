@@ -2,6 +2,8 @@ package heartbeat
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 
 	"github.com/holdfast-lb/holdfast/internal/keyed"
 )
@@ -15,6 +17,23 @@ type seal struct{ *keyed.Seal }
 func newSeal(key []byte) (*seal, error) {
 	s, err := keyed.New(key, "heartbeat")
 	return &seal{s}, err
+}
+
+func newSeals(keys [][]byte) (seals []*seal, err error) {
+	if len(keys) == 0 {
+		return nil, errors.New("no key")
+	}
+	for _, k := range keys {
+		if len(k) < 16 {
+			return nil, fmt.Errorf("a key of %d octets is too short, want 16 at least", len(k))
+		}
+		s, err := newSeal(k)
+		if err != nil {
+			return nil, err
+		}
+		seals = append(seals, s)
+	}
+	return seals, nil
 }
 
 // close writes p as a datagram to b.

@@ -1,11 +1,8 @@
 package heartbeat
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime"
 	"sync"
@@ -34,12 +31,9 @@ func Serve(run Guest) error {
 	if err := in.Decode(&first); err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
-	c := first.Settings
-	if c == nil || first.Peers == nil {
-		return errors.New("the first order has no settings")
-	}
 	runtime.GOMAXPROCS(maxThreads)
 	collectRarely()
+	c := *first.Settings
 	var b *budget
 	if !c.Ordinary {
 		b = newBudget(s, c.Cooldown)
@@ -48,59 +42,75 @@ func Serve(run Guest) error {
 			b.begin() // the thread publishes whether that worked
 		}
 	}
-	var h *Heartbeat
-	h, err = newHeartbeat(Config{
-		Log: slog.New(slog.DiscardHandler), NodeName: c.NodeName, Address: c.Address, Port: c.Port, Keys: first.Keys,
-		Timers: c.Timers, Ordinary: c.Ordinary,
-		Changed: func() { v := h.View(); out.write(notice{View: &v}) },
-	}, s)
+	t, err := newThread(c, s, b)
+	if err != nil {
+		out.write(notice{Error: err.Error()})
+		return err
+	}
+	if err := t.obey(first); err != nil {
+		return err
+	}
+	leaveGuest, err := startGuest(run, s.speakerHangs)
 	if err != nil {
 		return err
 	}
-	h.forward = func(q question) { out.write(notice{Ask: &q}) }
-	h.budget = b
-	h.Set(*first.Peers)
-	leaveGuest, err := startGuest(run, h.speakerHangs)
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
-	gone, ran := make(chan error, 1), make(chan error, 1)
-	go func() { gone <- h.readOrders(in, stop) }()
-	go func() { ran <- h.Run(ctx) }()
-	select {
-	case err := <-gone:
-		return fmt.Errorf("the speaker is gone: %w", err)
-	case err := <-ran:
-		if err != nil {
-			out.write(notice{Error: err.Error()})
-			return err
+	gone, ended := make(chan error, 1), make(chan struct{})
+	go func() { gone <- t.readOrders(in) }()
+	go func() {
+		defer close(ended)
+		t.run()
+	}()
+	for {
+		select {
+		case v := <-t.views:
+			out.write(notice{View: v})
+		case q := <-t.asks:
+			out.write(notice{Ask: &q})
+		case err := <-gone:
+			return fmt.Errorf("the speaker is gone: %w", err)
+		case <-ended:
+			leaveGuest()
+			return nil
 		}
-		leaveGuest()
-		return nil
 	}
 }
 
 // readOrders obeys orders until the speaker is gone.
-func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
+func (t *thread) readOrders(in *json.Decoder) error {
 	for {
 		var o order
 		if err := in.Decode(&o); err != nil {
 			return err
 		}
-		switch {
-		case o.Leave:
-			leave()
-		case o.Answer != nil:
-			h.answered(*o.Answer)
-		case o.Keys != nil:
-			if err := h.SetKeys(o.Keys); err != nil {
-				return err // they were checked before they were sent
-			}
-		case o.Peers != nil:
-			h.Set(*o.Peers)
+		if err := t.obey(o); err != nil {
+			return err
 		}
 	}
+}
+
+// obey hands an order to the thread.
+func (t *thread) obey(o order) error {
+	if o.Keys != nil {
+		seals, err := newSeals(o.Keys)
+		if err != nil {
+			return err // they were checked before they were sent
+		}
+		t.wantedSeals.Store(&seals)
+	}
+	if o.Peers != nil {
+		t.wantedPeers.Store(&o.Peers)
+	}
+	if o.Answer != nil {
+		select {
+		case t.answers <- *o.Answer:
+		default: // full of others; it will be asked again
+		}
+	}
+	if o.Leave {
+		t.stopped.Store(true)
+	}
+	t.socket.event.Wake()
+	return nil
 }
 
 // noticeWriter writes one notice at a time.

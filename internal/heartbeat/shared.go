@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -14,11 +15,15 @@ import (
 type shared struct {
 	lease leaseState
 	counters
-	// keepalive is the boottime at which the speaker's process last showed that it runs; 0 if
-	// there is no such process.
+	// keepalive is the boottime at which the speaker's process last showed that it runs.
 	keepalive atomic.Int64
 	// realtime: the heartbeat process has real-time priority.
 	realtime atomic.Bool
+}
+
+// speakerHangs: the speaker's process did not run for so long that it does not serve, and other nodes should.
+func (s *shared) speakerHangs() bool {
+	return boottime()-time.Duration(s.keepalive.Load()) > speakerDownTime
 }
 
 // newShared returns memory that another process can map, and its file.

@@ -2,14 +2,27 @@ package heartbeat
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/rt"
 )
+
+// newTestThread returns a thread that the test drives.
+func newTestThread(t testing.TB, c processSettings, peers []Peer) *thread {
+	t.Helper()
+	c.Timers = c.withDefaults()
+	th, err := newThread(c, &shared{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(th.socket.close)
+	if err := th.obey(order{Peers: peers, Keys: [][]byte{testKey}}); err != nil {
+		t.Fatal(err)
+	}
+	return th
+}
 
 // steady is a thread that the test drives, with n peers in its own process that do not answer it but
 // have their packets read by it.
@@ -21,22 +34,9 @@ func steady(t testing.TB, n int) (step func()) {
 	}
 	var threads []*thread
 	for _, p := range peers {
-		h, err := New(Config{
-			Log: slog.New(slog.DiscardHandler), NodeName: p.Name, Address: p.Address, Port: testPort, Keys: [][]byte{testKey},
-			Timers: Timers{Interval: time.Microsecond, Multiplier: 1000},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.Set(peers)
-		s, err := openSocket(netip.AddrPortFrom(p.Address, testPort))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.close)
-		th := newThread(h, s)
-		th.detector = newDetector(h.config.settings(false, rt.Random), p.Name, boottime())
-		threads = append(threads, th)
+		threads = append(threads, newTestThread(t, processSettings{
+			NodeName: p.Name, Address: p.Address, Port: testPort, Timers: Timers{Interval: time.Microsecond, Multiplier: 1000},
+		}, peers))
 	}
 	step = func() {
 		for _, th := range threads {

@@ -117,7 +117,7 @@ func (d *detector) check(now time.Duration, p *peer) {
 		return
 	}
 	switch {
-	case p.status == SpeakerDown && now-p.claimedAt > d.SpeakerDownTime && !p.wire.pending(now):
+	case p.status == SpeakerDown && now-p.claimedAt > speakerDownTime && !p.wire.pending(now):
 		d.declare(now, p, Dead, false)
 		return
 	case p.status == SpeakerDown && now >= p.pingedAt+pingInterval:

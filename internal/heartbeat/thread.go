@@ -1,10 +1,12 @@
 package heartbeat
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,12 +25,24 @@ const (
 // thread drives the detector with a real clock and a real socket. It calls
 // nothing that waits for another thread, and does not log.
 type thread struct {
-	h        *Heartbeat
+	// What the thread shares with other goroutines: neither waits.
+	wantedPeers atomic.Pointer[[]Peer]
+	wantedSeals atomic.Pointer[[]*seal]
+	answers     chan wireAnswer
+	stopped     atomic.Bool
+	views       chan *View
+	asks        chan question
+
+	processSettings
+	shared *shared
+	// cpu is nil without real-time priority.
+	cpu      *budget
 	socket   *socket
 	detector *detector
 	realtime bool
-	// published is the version of the detector's knowledge in the View.
+	// published is the version of the detector's knowledge in view.
 	published uint64
+	view      *View
 
 	peers  *[]Peer
 	seals  *[]*seal
@@ -43,19 +57,28 @@ type thread struct {
 	claims  []claim
 }
 
-func newThread(h *Heartbeat, s *socket) *thread { return &thread{h: h, socket: s} }
+// newThread opens the socket, and has the thread wait for its first order.
+func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
+	socket, err := openSocket(netip.AddrPortFrom(c.Address, c.Port))
+	if err != nil {
+		return nil, fmt.Errorf("start heartbeats: %w", err)
+	}
+	t := &thread{
+		answers: make(chan wireAnswer, maxWireQuestions), views: make(chan *View, 1), asks: make(chan question, maxWireQuestions),
+		processSettings: c, shared: s, cpu: cpu, socket: socket, view: &View{}, realtime: s.realtime.Load(),
+	}
+	t.detector = newDetector(c.settings(t.realtime, rt.Random), c.NodeName, boottime())
+	// After the epochs of the process before this one: what was confirmed then needs a new plan.
+	t.detector.epoch = s.lease.epoch.Load() + 1
+	t.detector.counts = &s.counters
+	return t, nil
+}
 
 func (t *thread) run() {
 	runtime.LockOSThread() // never unlocked: it ends with the thread
-	now := boottime()
-	t.realtime = t.h.shared.realtime.Load()
-	t.detector = newDetector(t.h.config.settings(t.realtime, rt.Random), t.h.config.NodeName, now)
-	// After the epochs of the process before this one: what was confirmed then needs a new plan.
-	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
-	t.detector.counts = &t.h.shared.counters
-	for !t.h.stopped.Load() {
-		if t.h.speakerHangs() {
-			t.socket.wait(t.h.config.Interval, false, false) // the detector will find that it did not run
+	for !t.stopped.Load() {
+		if t.shared.speakerHangs() {
+			t.socket.wait(t.Interval, false, false) // the detector will find that it did not run
 			continue
 		}
 		t.step()
@@ -69,12 +92,6 @@ func (t *thread) run() {
 	}
 }
 
-// speakerHangs: the speaker's process did not run for so long that it does not serve, and other nodes should.
-func (h *Heartbeat) speakerHangs() bool {
-	at := time.Duration(h.shared.keepalive.Load())
-	return at != 0 && boottime()-at > h.config.SpeakerDownTime
-}
-
 // step reads what came, does what is due, and publishes what is known.
 func (t *thread) step() {
 	t.load()
@@ -82,7 +99,7 @@ func (t *thread) step() {
 	// The lease's clock first: time that passes in between shortens the lease.
 	leased := monotonic()
 	now := boottime()
-	if now >= t.since+t.h.config.Interval {
+	if now >= t.since+t.Interval {
 		t.since, t.read, t.refusals = now, 0, 0
 	}
 	before := t.detector.lastTick
@@ -91,8 +108,8 @@ func (t *thread) step() {
 	ticked := t.detector.lastTick != before
 	if ticked {
 		// By the time before the heartbeats went: nobody's patience began earlier.
-		t.h.renew(t.detector.epoch, leased+t.detector.hold)
-		t.h.shared.latest.Store(int64(t.detector.lateness.worst()))
+		t.shared.lease.renew(t.detector.epoch, leased+t.detector.hold)
+		t.shared.latest.Store(int64(t.detector.lateness.worst()))
 	}
 	if ticked || t.detector.version != t.published {
 		t.published = t.detector.version
@@ -102,7 +119,7 @@ func (t *thread) step() {
 
 // load takes over new peers and keys, and answers from the wire.
 func (t *thread) load() {
-	seals, peers := t.h.seals.Load(), t.h.peers.Load()
+	seals, peers := t.wantedSeals.Load(), t.wantedPeers.Load()
 	changed := seals != t.seals || peers != t.peers
 	t.seals = seals
 	if peers != t.peers {
@@ -114,7 +131,7 @@ func (t *thread) load() {
 	}
 	for {
 		select {
-		case a := <-t.h.answers:
+		case a := <-t.answers:
 			t.detector.answeredOnWire(boottime(), a.Question, a.Answer)
 		default:
 			return
@@ -129,7 +146,7 @@ func (t *thread) filter() {
 	for _, s := range *t.seals {
 		prefixes = append(prefixes, s.Prefix)
 	}
-	t.h.shared.filtered.Store(accept(t.socket.fd, prefixes, slices.Collect(maps.Keys(t.byAddr))) == nil)
+	t.shared.filtered.Store(accept(t.socket.fd, prefixes, slices.Collect(maps.Keys(t.byAddr))) == nil)
 }
 
 func (t *thread) set(peers []Peer) {
@@ -142,7 +159,7 @@ func (t *thread) set(peers []Peer) {
 			continue // this node itself, or one of the other family, which only gossip reaches
 		}
 		t.byAddr[p.Address] = known
-		t.addrs[known.id] = rt.Sockaddr(netip.AddrPortFrom(p.Address, t.h.config.Port), 0)
+		t.addrs[known.id] = rt.Sockaddr(netip.AddrPortFrom(p.Address, t.Port), 0)
 	}
 	t.budget = 1000 + 10*len(peers)
 }
@@ -161,19 +178,19 @@ func (t *thread) receive() {
 		}
 		p := t.byAddr[from]
 		if p == nil {
-			t.h.shared.rejected.Add(1)
+			t.shared.rejected.Add(1)
 			continue
 		}
 		pkt, ok := t.open(t.in[:n])
 		if !ok || pkt.from != p.id {
-			t.h.shared.rejected.Add(1)
+			t.shared.rejected.Add(1)
 			continue
 		}
 		now := boottime()
 		last := p.lastHeard
 		t.detector.receive(now, pkt)
 		if last != 0 && pkt.watch && p.lastHeard == now {
-			t.h.shared.gaps.observe(now - last)
+			t.shared.gaps.observe(now - last)
 		}
 	}
 	for t.refusals < maxRefusals {
@@ -214,7 +231,10 @@ func (t *thread) send() {
 		}
 	}
 	for _, q := range t.detector.asks {
-		t.h.ask(q)
+		select {
+		case t.asks <- q:
+		default: // many fell silent at once: it is not necessary to ask about each
+		}
 	}
 	t.detector.asks = t.detector.asks[:0]
 }
@@ -222,11 +242,17 @@ func (t *thread) send() {
 // publish publishes a new View if something changed.
 func (t *thread) publish(now time.Duration) {
 	v := &View{
-		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
+		Members: t.detector.members(now, t.NodeName), Epoch: t.detector.epoch,
 		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.hearsNobody(now), HearsBadly: t.detector.hearsBadly,
 		LinkFails: t.detector.link.fails(),
 	}
-	if !v.equal(t.h.view.Load()) {
-		t.h.publish(v)
+	if v.equal(t.view) {
+		return
 	}
+	t.view = v
+	select {
+	case <-t.views: // nobody took the one before
+	default:
+	}
+	t.views <- v // nobody else sends
 }

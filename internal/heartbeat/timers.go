@@ -15,12 +15,12 @@ type Timers struct {
 	MaxHoldDown time.Duration
 	// ForgiveTime is how long a node lives until its deaths are forgotten. Default 10 min.
 	ForgiveTime time.Duration
-	// SpeakerDownTime is how long a node may be without a speaker, or with one that hangs, before its addresses
-	// move: a container that is started again is back in a second or two. Default 10 s.
-	SpeakerDownTime time.Duration
 }
 
 const (
+	// speakerDownTime is how long a node may be without a speaker, or with one that hangs, before its addresses
+	// move: a container that is started again is back in a second or two.
+	speakerDownTime = 10 * time.Second
 	// Watchers is how many others get the heartbeats of each node.
 	Watchers = 6
 	// maxAdaptedHold is the most time that a node asks for because its own heartbeats are late.
@@ -32,11 +32,10 @@ const (
 
 func (t Timers) withDefaults() Timers {
 	for field, value := range map[*time.Duration]time.Duration{
-		&t.Interval:        50 * time.Millisecond,
-		&t.HoldDown:        10 * time.Second,
-		&t.MaxHoldDown:     5 * time.Minute,
-		&t.ForgiveTime:     10 * time.Minute,
-		&t.SpeakerDownTime: 10 * time.Second,
+		&t.Interval:    50 * time.Millisecond,
+		&t.HoldDown:    10 * time.Second,
+		&t.MaxHoldDown: 5 * time.Minute,
+		&t.ForgiveTime: 10 * time.Minute,
 	} {
 		if *field == 0 {
 			*field = value

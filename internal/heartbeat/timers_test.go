@@ -33,13 +33,6 @@ func forgiven(t *testing.T, w *world) time.Duration {
 	return w.must(t, 11*time.Minute, func() bool { return w.nodes[0].d.own.deaths == 0 }, "forgiven")
 }
 
-// speakerDownFor measures how long a node may be without its speaker.
-func speakerDownFor(t *testing.T, w *world) time.Duration {
-	w.nodes[0].kill()
-	w.must(t, time.Second, w.all(w.nodes[0], SpeakerDown), "SpeakerDown to all")
-	return w.must(t, time.Minute, w.all(w.nodes[0], Dead), "given up")
-}
-
 // TestNoDeadTimers: every timer that can be set changes what it says, and what is
 // not set has a default.
 //
@@ -50,12 +43,11 @@ func TestNoDeadTimers(t *testing.T) {
 		measure   func(*testing.T, *world) time.Duration
 		low, high time.Duration
 	}{
-		"Interval":        {Timers{Interval: 200 * ms}, died, 350 * ms, 900 * ms},
-		"Multiplier":      {Timers{Multiplier: 10}, died, 350 * ms, 700 * ms},
-		"HoldDown":        {Timers{HoldDown: 3 * time.Second}, heldAfter(1), 2 * time.Second, 4 * time.Second},
-		"MaxHoldDown":     {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(3), 12 * time.Second, 14 * time.Second},
-		"ForgiveTime":     {Timers{ForgiveTime: time.Minute}, forgiven, 40 * time.Second, 61 * time.Second},
-		"SpeakerDownTime": {Timers{SpeakerDownTime: 3 * time.Second}, speakerDownFor, 2 * time.Second, 5 * time.Second},
+		"Interval":    {Timers{Interval: 200 * ms}, died, 350 * ms, 900 * ms},
+		"Multiplier":  {Timers{Multiplier: 10}, died, 350 * ms, 700 * ms},
+		"HoldDown":    {Timers{HoldDown: 3 * time.Second}, heldAfter(1), 2 * time.Second, 4 * time.Second},
+		"MaxHoldDown": {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(3), 12 * time.Second, 14 * time.Second},
+		"ForgiveTime": {Timers{ForgiveTime: time.Minute}, forgiven, 40 * time.Second, 61 * time.Second},
 	}
 	defaults := reflect.ValueOf(Timers{}.withDefaults())
 	for i := range defaults.NumField() {

@@ -41,7 +41,7 @@ type Member struct {
 // status weighs all evidence about a peer.
 func (d *detector) status(now time.Duration, p *peer) Status {
 	switch {
-	case p.claim.status == SpeakerDown && !p.gossip && now-p.claimedAt > d.SpeakerDownTime+orphanTime:
+	case p.claim.status == SpeakerDown && !p.gossip && now-p.claimedAt > speakerDownTime+orphanTime:
 		return Dead // the watchers that would have declared it are gone
 	case p.claim.status > HoldDown:
 		return p.claim.status

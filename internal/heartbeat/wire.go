@@ -106,6 +106,12 @@ type question struct {
 	At   time.Duration
 }
 
+// wireAnswer is the answer to a question.
+type wireAnswer struct {
+	Question question
+	Answer   Answer
+}
+
 // answeredOnWire takes the wire's answer about a peer. A late one shows nothing about the present.
 func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	p := d.peers[idOf(q.Name)]

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
+
+// heartbeats has the test program be a heartbeat process.
+var heartbeats = []string{os.Args[0], "heartbeats"}
+
+func TestMain(m *testing.M) {
+	if slices.Equal(os.Args, heartbeats) {
+		if heartbeat.Serve(nil) != nil {
+			os.Exit(1) // at once, as the real one
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
 
 // member is one Members on an address of the loopback.
 type member struct {
@@ -37,7 +51,7 @@ func startOwner(t *testing.T, owner Owner, port uint16, address, name string, ke
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
 		Port: port + 1, Keys: [][]byte{key}, Changed: func() {},
 		// On a busy machine a process may not run for a while, and is not dead.
-		Timers: heartbeat.Timers{Multiplier: 200},
+		Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func startLogged(t *testing.T) (at string, l lines) {
 	port := freePort(t)
 	m, err := New(Config{GossipPort: port, Config: heartbeat.Config{
 		Log: slog.New(l), NodeName: "n1", Address: netip.MustParseAddr("127.0.0.1"), Port: port + 1,
-		Keys: [][]byte{make([]byte, 32)}, Changed: func() {}, Timers: heartbeat.Timers{Multiplier: 200},
+		Keys: [][]byte{make([]byte, 32)}, Changed: func() {}, Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
 	}})
 	if err != nil {
 		t.Fatal(err)
