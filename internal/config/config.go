@@ -208,7 +208,7 @@ type part[P any] struct {
 	made P
 }
 
-// update makes parts of the objects that are new and forgets those that are gone. It returns all, ordered by key.
+// update makes parts of the objects that are new and forgets those that are gone. It returns all.
 func (m *memo[T, P]) update(objects []*T, create func(*T) (lb.Key, P)) []*part[P] {
 	known, all := make(memo[T, P], len(objects)), make([]*part[P], len(objects))
 	for i, o := range objects {
@@ -220,6 +220,5 @@ func (m *memo[T, P]) update(objects []*T, create func(*T) (lb.Key, P)) []*part[P
 		known[o], all[i] = p, p
 	}
 	*m = known
-	slices.SortFunc(all, func(a, b *part[P]) int { return a.key.Compare(b.key) })
 	return all
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -28,26 +29,21 @@ func compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
 	return lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, e
 }
 
-// endpointsOf returns the endpoints of a Service, and the slices of Services behind it.
-func endpointsOf(key lb.Key, slices []*part[endpoints]) (endpoints, []*part[endpoints]) {
-	for len(slices) > 0 && slices[0].key.Compare(key) < 0 {
-		slices = slices[1:]
-	}
-	n := 0
-	for n < len(slices) && slices[n].key == key {
-		n++
-	}
-	if n == 1 {
-		return slices[0].made, slices[1:]
-	}
-	var all endpoints
-	for _, p := range slices[:n] {
-		all.serving, all.anywhere = all.serving || p.made.serving, all.anywhere || p.made.anywhere
-		for node := range p.made.nodes {
-			all.add(node)
+// byService joins the slices of each Service.
+func byService(slices []*part[endpoints]) map[lb.Key]endpoints {
+	out := make(map[lb.Key]endpoints, len(slices))
+	for _, p := range slices {
+		e := out[p.key]
+		e.serving, e.anywhere = e.serving || p.made.serving, e.anywhere || p.made.anywhere
+		if e.nodes == nil {
+			e.nodes = p.made.nodes
+		} else {
+			e.nodes = maps.Clone(e.nodes) // one slice's are kept for the next run
+			maps.Copy(e.nodes, p.made.nodes)
 		}
+		out[p.key] = e
 	}
-	return all, slices[n:]
+	return out
 }
 
 func (e *endpoints) add(node string) {

@@ -81,13 +81,13 @@ type joined struct {
 	notServed map[lb.Key]string
 }
 
-// join takes Services and their endpoints, both ordered by key.
-func (j *joined) join(services []*part[servicePart], slices []*part[endpoints]) {
-	named := namedByID(services)
+// join takes Services, and the endpoints of each slice.
+func (j *joined) join(services []*part[servicePart], parts []*part[endpoints]) {
+	slices.SortFunc(services, func(a, b *part[servicePart]) int { return a.key.Compare(b.key) })
+	named, served := namedByID(services), byService(parts)
 	j.ours = make([]lb.Service, 0, len(services))
 	for _, p := range services {
-		var e endpoints
-		e, slices = endpointsOf(p.key, slices)
+		e := served[p.key]
 		switch {
 		case p.made.serves:
 			s := p.made.Service
