@@ -8,14 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-const (
-	// maxReads is how many packets are read in a window, so that a flood costs little; the kernel drops the rest.
-	maxReads   = 50
-	readWindow = time.Second
-)
+// maxReads is how many packets are read at once, and then in each second, so that a flood costs little; the kernel drops the rest.
+const maxReads = 50
 
 // port looks for the router on one link, and advertises this node there.
 type port struct {
@@ -178,17 +177,11 @@ func (p *port) router(up bool) Router {
 	return r
 }
 
-// read passes what is heard, a limited number in a time, until the socket fails.
+// read passes what is heard, a limited number in a time, until the socket fails or ctx ends.
 func (p *port) read(ctx context.Context, events chan<- event) {
 	messages := p.finder.messages
-	since, reads := time.Now(), 0
-	for {
-		if reads++; reads > maxReads {
-			if !pause(ctx, time.Until(since.Add(readWindow))) {
-				return
-			}
-			since, reads = time.Now(), 1
-		}
+	limit := rate.NewLimiter(maxReads, maxReads)
+	for limit.Wait(ctx) == nil {
 		b, from, hops, err := p.socket.read()
 		if err != nil {
 			if ctx.Err() == nil {
@@ -210,14 +203,5 @@ func (p *port) read(ctx context.Context, events chan<- event) {
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
