@@ -2,19 +2,18 @@ package layer2
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
+	"slices"
 
-	"github.com/mdlayher/ethernet"
-	"github.com/mdlayher/ndp"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // neighborAdvertisement answers a solicitation. An asker without an address gets an
 // unsolicited answer to all nodes (RFC 4861 section 7.2.4).
-func neighborAdvertisement(l *lb.Interface, mac lb.MAC, m message) ([]byte, error) {
+func neighborAdvertisement(l *lb.Interface, mac lb.MAC, m message) []byte {
 	if m.sender.IsUnspecified() {
 		return advertisement(l, m.target, mac, allNodes, false)
 	}
@@ -22,7 +21,7 @@ func neighborAdvertisement(l *lb.Interface, mac lb.MAC, m message) ([]byte, erro
 }
 
 // unsolicitedNA makes an announcement to all nodes on the link (RFC 4861 section 7.2.6) or to one.
-func unsolicitedNA(l *lb.Interface, addr netip.Addr, _ int, to *machine) ([]byte, error) {
+func unsolicitedNA(l *lb.Interface, addr netip.Addr, _ int, to *machine) []byte {
 	if to == nil {
 		to = &allNodes
 	}
@@ -34,37 +33,30 @@ var allNodes = machine{addr: netip.IPv6LinkLocalAllNodes(), mac: groupMAC(netip.
 
 // advertisement maps the target to the MAC. Only an answer to one node has the
 // Solicited flag (RFC 4861 section 4.4).
-func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, solicited bool) ([]byte, error) {
+func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, solicited bool) []byte {
 	source := l.LinkLocal()
 	if !source.IsValid() {
 		source = target
 	}
-	return icmpFrame(l, to.mac, source, to.addr, &ndp.NeighborAdvertisement{
-		Solicited: solicited,
-		// The address moves between nodes: neighbours must replace their cache entries.
-		Override:      true,
-		TargetAddress: target,
-		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac.HardwareAddr()}},
-	})
+	// The address moves between nodes: neighbours must replace their cache entries.
+	flags := byte(flagOverride)
+	if solicited {
+		flags |= flagSolicited
+	}
+	return discovery(l, source, to, ipv6.ICMPTypeNeighborAdvertisement, flags, target, append([]byte{optionTarget, 1}, mac[:]...))
 }
 
 // detectDuplicate asks without a source address, so that no cache learns one
 // (RFC 4862 section 5.4.2).
-func detectDuplicate(l *lb.Interface, addr netip.Addr) ([]byte, error) {
-	group, err := ndp.SolicitedNodeMulticast(addr)
-	if err != nil {
-		return nil, fmt.Errorf("make neighbor solicitation: %w", err)
-	}
-	return icmpFrame(l, groupMAC(group), netip.IPv6Unspecified(), group, &ndp.NeighborSolicitation{TargetAddress: addr})
+func detectDuplicate(l *lb.Interface, addr netip.Addr) []byte {
+	group, _ := solicitedNode(addr)
+	to := machine{addr: group, mac: groupMAC(group)}
+	return discovery(l, netip.IPv6Unspecified(), to, ipv6.ICMPTypeNeighborSolicitation, 0, addr, nil)
 }
 
-// errNoSource: a unicast solicitation needs an address of the link as its source
-// (RFC 4861 section 7.2.2).
-var errNoSource = errors.New("the link has no IPv6 address")
-
 // unicastSolicitation asks one machine only (RFC 4861 section 7.3.3). Its source is an address
-// of this link, preferably the link-local one, which works in any subnet.
-func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error) {
+// of this link (section 7.2.2), preferably the link-local one, which works in any subnet. Without one there is no frame.
+func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	var source netip.Addr
 	for _, p := range l.Prefixes {
 		a := p.Addr()
@@ -73,35 +65,25 @@ func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, e
 		}
 	}
 	if !source.IsValid() {
-		return nil, errNoSource
+		return nil
 	}
 	return solicitationFrom(l, source, machine{addr: addr, mac: to})
 }
 
 // solicitationFrom asks a machine for its own address; it learns the source from that (RFC 4861 section 7.2.3).
-func solicitationFrom(l *lb.Interface, source netip.Addr, to machine) ([]byte, error) {
-	return icmpFrame(l, to.mac, source, to.addr, &ndp.NeighborSolicitation{TargetAddress: to.addr, Options: []ndp.Option{
-		&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: l.MAC.HardwareAddr()},
-	}})
+func solicitationFrom(l *lb.Interface, source netip.Addr, to machine) []byte {
+	option := append([]byte{optionSource, 1}, l.MAC[:]...)
+	return discovery(l, source, to, ipv6.ICMPTypeNeighborSolicitation, 0, to.addr, option)
 }
 
-func icmpFrame(l *lb.Interface, dst lb.MAC, from, to netip.Addr, m ndp.Message) ([]byte, error) {
-	icmp, err := ndp.MarshalMessageChecksum(m, from, to)
-	if err != nil {
-		return nil, fmt.Errorf("make %v: %w", m.Type(), err)
-	}
-	packet := make([]byte, ipv6Len, ipv6Len+len(icmp))
-	packet[0] = 6 << 4
-	binary.BigEndian.PutUint16(packet[4:], uint16(len(icmp)))
-	packet[6] = protocolICMPv6
-	packet[7] = hopLimit
-	copy(packet[8:], from.AsSlice())
-	copy(packet[24:], to.AsSlice())
-	f := ethernet.Frame{
-		Destination: dst.HardwareAddr(), Source: l.MAC.HardwareAddr(),
-		EtherType: ethernet.EtherTypeIPv6, Payload: append(packet, icmp...),
-	}
-	return f.MarshalBinary()
+// discovery makes a frame with a message of Neighbor Discovery and an option, which may be none.
+func discovery(l *lb.Interface, source netip.Addr, to machine, kind ipv6.ICMPType, flags byte, target netip.Addr, option []byte) []byte {
+	addrs := append(source.AsSlice(), to.addr.AsSlice()...)
+	icmp := append([]byte{byte(kind), 0, 0, 0, flags, 0, 0, 0}, target.AsSlice()...)
+	icmp = append(icmp, option...)
+	binary.BigEndian.PutUint16(icmp[2:], checksum(addrs, icmp))
+	packet := []byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), protocolICMPv6, hopLimit}
+	return slices.Concat(ethernetHeader(to.mac, l.MAC, unix.ETH_P_IPV6), packet, addrs, icmp)
 }
 
 // groupMAC is the Ethernet address of an IPv6 group (RFC 2464 section 7).

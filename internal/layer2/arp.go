@@ -2,12 +2,10 @@ package layer2
 
 import (
 	"encoding/binary"
-	"fmt"
-	"net"
 	"net/netip"
+	"slices"
 
-	"github.com/mdlayher/arp"
-	"github.com/mdlayher/ethernet"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -23,7 +21,7 @@ func arpProtocol() protocol {
 	return protocol{
 		number:    number(lb.IPv4),
 		name:      string(lb.IPv4),
-		etherType: ethernet.EtherTypeARP,
+		etherType: unix.ETH_P_ARP,
 		filter:    arpFilter,
 		parse:     parseARP,
 		answer:    arpReply,
@@ -42,10 +40,16 @@ const (
 	offTargetIP  = 24
 )
 
+// Operations of ARP.
+const (
+	operationRequest = 1
+	operationReply   = 2
+)
+
 // parseARP reads an ARP packet (RFC 826). Every packet claims the sender address
 // for its sender (RFC 5227 section 2.4), unless the sender has none yet.
 func parseARP(frame []byte, own lb.MAC) (message, outcome) {
-	p, out := header(frame, ethernet.EtherTypeARP, own)
+	p, out := header(frame, unix.ETH_P_ARP, own)
 	if out != answered {
 		return message{}, out
 	}
@@ -55,7 +59,7 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	const (
 		ethernetHardware = 1
 		// Hardware type, protocol type and both address lengths at once.
-		ethernetIPv4 = ethernetHardware<<32 | uint64(ethernet.EtherTypeIPv4)<<16 | 6<<8 | 4
+		ethernetIPv4 = ethernetHardware<<32 | unix.ETH_P_IP<<16 | 6<<8 | 4
 	)
 	if uint64(binary.BigEndian.Uint32(p))<<16|uint64(binary.BigEndian.Uint16(p[4:])) != ethernetIPv4 {
 		return message{}, badFormat
@@ -70,10 +74,10 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	if !m.sender.IsUnspecified() {
 		m.claimed = m.sender
 	}
-	switch arp.Operation(binary.BigEndian.Uint16(p[offOperation:])) {
-	case arp.OperationRequest:
+	switch binary.BigEndian.Uint16(p[offOperation:]) {
+	case operationRequest:
 		m.target = netip.AddrFrom4([4]byte(p[offTargetIP:arpLen]))
-	case arp.OperationReply:
+	case operationReply:
 		m.reply = true
 	default:
 		return message{}, notRequest
@@ -89,21 +93,21 @@ type station struct {
 
 // arpReply answers the asker only. In the answer to a probe the target address is
 // the probe's sender address 0.0.0.0 (RFC 5227 section 2.1.1).
-func arpReply(l *lb.Interface, mac lb.MAC, m message) ([]byte, error) {
-	return arpFrame(l, arp.OperationReply, station{mac, m.target}, station{m.mac, m.sender}, m.mac.HardwareAddr())
+func arpReply(l *lb.Interface, mac lb.MAC, m message) []byte {
+	return arpFrame(l, operationReply, station{mac, m.target}, station{m.mac, m.sender}, m.mac)
 }
 
 // arpProbe asks without changing any ARP cache (RFC 5227 section 2.1.1).
-func arpProbe(l *lb.Interface, addr netip.Addr) ([]byte, error) {
+func arpProbe(l *lb.Interface, addr netip.Addr) []byte {
 	unspecified := station{l.MAC, netip.IPv4Unspecified()}
-	return arpFrame(l, arp.OperationRequest, unspecified, station{ip: addr}, ethernet.Broadcast)
+	return arpFrame(l, operationRequest, unspecified, station{ip: addr}, broadcast)
 }
 
 // arpQuestion asks one machine only (RFC 1122 section 2.3.2.1, Unicast Poll). The sender
 // is an address of this link in the same subnet, which the machine may learn or confirm,
 // as with any request. Without such an address it asks like a probe, which changes no
 // cache and is answered too (RFC 5227 section 2.1.1).
-func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error) {
+func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	us := station{l.MAC, netip.IPv4Unspecified()}
 	for _, p := range l.Prefixes {
 		if p.Contains(addr) && p.Addr() != addr {
@@ -111,39 +115,30 @@ func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error) {
 			break
 		}
 	}
-	return arpFrame(l, arp.OperationRequest, us, station{ip: addr}, to.HardwareAddr())
+	return arpFrame(l, operationRequest, us, station{ip: addr}, to)
 }
 
 // gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them. One
 // machine gets a reply.
-func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) ([]byte, error) {
+func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) []byte {
 	us := station{l.MAC, addr}
 	switch {
 	case to != nil:
-		return arpFrame(l, arp.OperationReply, us, us, to.mac.HardwareAddr())
+		return arpFrame(l, operationReply, us, us, to.mac)
 	case turn%2 == 0:
-		return arpFrame(l, arp.OperationRequest, us, station{ip: addr}, ethernet.Broadcast)
+		return arpFrame(l, operationRequest, us, station{ip: addr}, broadcast)
 	}
 	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
-	return arpFrame(l, arp.OperationReply, us, us, ethernet.Broadcast)
+	return arpFrame(l, operationReply, us, us, broadcast)
 }
 
 // arpRequestFrom asks a machine for its own address, which every stack learns the sender from (RFC 826).
-func arpRequestFrom(l *lb.Interface, addr netip.Addr, to machine) ([]byte, error) {
-	return arpFrame(l, arp.OperationRequest, station{l.MAC, addr}, station{ip: to.addr}, to.mac.HardwareAddr())
+func arpRequestFrom(l *lb.Interface, addr netip.Addr, to machine) []byte {
+	return arpFrame(l, operationRequest, station{l.MAC, addr}, station{ip: to.addr}, to.mac)
 }
 
-func arpFrame(l *lb.Interface, op arp.Operation, sender, target station, dst net.HardwareAddr) ([]byte, error) {
-	p, err := arp.NewPacket(op, sender.mac.HardwareAddr(), sender.ip, target.mac.HardwareAddr(), target.ip)
-	if err != nil {
-		return nil, fmt.Errorf("make ARP packet: %w", err)
-	}
-	payload, err := p.MarshalBinary()
-	if err != nil {
-		return nil, fmt.Errorf("make ARP packet: %w", err)
-	}
-	f := ethernet.Frame{
-		Destination: dst, Source: l.MAC.HardwareAddr(), EtherType: ethernet.EtherTypeARP, Payload: payload,
-	}
-	return f.MarshalBinary()
+func arpFrame(l *lb.Interface, op byte, sender, target station, dst lb.MAC) []byte {
+	from, to := sender.ip.As4(), target.ip.As4()
+	return slices.Concat(ethernetHeader(dst, l.MAC, unix.ETH_P_ARP),
+		[]byte{0, 1, 8, 0, 6, 4, 0, op}, sender.mac[:], from[:], target.mac[:], to[:])
 }

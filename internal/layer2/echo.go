@@ -3,13 +3,10 @@ package layer2
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 
-	"github.com/mdlayher/ethernet"
 	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/keyed"
@@ -21,7 +18,7 @@ import (
 // shows that the speaker runs, may act, and would answer others for the address on this link at this moment.
 const (
 	// etherTypeEcho is the first Local Experimental EtherType (IEEE 802).
-	etherTypeEcho ethernet.EtherType = 0x88b5
+	etherTypeEcho = 0x88b5
 
 	echoVersion  = 1
 	echoQuestion = 1
@@ -46,8 +43,6 @@ type echoes struct {
 	seals []*keyed.Seal
 }
 
-var errNoKey = errors.New("no key is known yet")
-
 func (e *echoes) protocol() protocol {
 	return protocol{
 		number:    echo,
@@ -55,10 +50,10 @@ func (e *echoes) protocol() protocol {
 		etherType: etherTypeEcho,
 		filter:    func([]netip.Addr) []bpf.Instruction { return echoesOf(echoQuestion) },
 		parse:     e.parse,
-		answer: func(l *lb.Interface, _ lb.MAC, m message) ([]byte, error) {
+		answer: func(l *lb.Interface, _ lb.MAC, m message) []byte {
 			return e.frame(l, m.mac, echoAnswer, m.nonce, m.target)
 		},
-		question: func(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error) {
+		question: func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 			var nonce [8]byte
 			rand.Read(nonce[:]) // never fails
 			return e.frame(l, to, echoQuestion, max(1, binary.BigEndian.Uint64(nonce[:])), addr)
@@ -87,17 +82,16 @@ func (e *echoes) setKeys(keys [][]byte) error {
 	return nil
 }
 
-func (e *echoes) frame(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr netip.Addr) ([]byte, error) {
+func (e *echoes) frame(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr netip.Addr) []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.seals) == 0 {
-		return nil, errNoKey
+		return nil
 	}
 	address := addr.As16()
-	b := slices.Concat(to[:], l.MAC[:], []byte{byte(etherTypeEcho >> 8), byte(etherTypeEcho & 0xff)})
-	b = binary.BigEndian.AppendUint64(b, e.seals[0].Prefix)
+	b := binary.BigEndian.AppendUint64(ethernetHeader(to, l.MAC, etherTypeEcho), e.seals[0].Prefix)
 	b = binary.BigEndian.AppendUint64(append(b, echoVersion, kind), nonce)
-	return e.seals[0].Close(append(b, address[:]...)), nil
+	return e.seals[0].Close(append(b, address[:]...))
 }
 
 // nonceOf returns the nonce of an echo.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/mdlayher/arp"
@@ -92,7 +93,20 @@ func na(target netip.Addr, mac lb.MAC, change func(*ndp.NeighborAdvertisement)) 
 	}
 	all := netip.IPv6LinkLocalAllNodes()
 	asker := lb.Interface{MAC: askerMAC}
-	frame, err := icmpFrame(&asker, groupMAC(all), asker6, all, m)
+	return icmpFrame(&asker, groupMAC(all), asker6, all, m)
+}
+
+// icmpFrame is a message in an IPv6 packet with the hop limit of Neighbor Discovery, by another library than ours.
+func icmpFrame(l *lb.Interface, dst lb.MAC, from, to netip.Addr, m ndp.Message) []byte {
+	icmp, err := ndp.MarshalMessageChecksum(m, from, to)
+	if err != nil {
+		panic(err)
+	}
+	packet := slices.Concat([]byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), protocolICMPv6, hopLimit}, from.AsSlice(), to.AsSlice(), icmp)
+	f := ethernet.Frame{
+		Destination: dst.HardwareAddr(), Source: l.MAC.HardwareAddr(), EtherType: ethernet.EtherTypeIPv6, Payload: packet,
+	}
+	frame, err := f.MarshalBinary()
 	if err != nil {
 		panic(err)
 	}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mdlayher/ndp"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -241,11 +239,8 @@ func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
 
 // solicitedNode returns the group to which solicitations for an IPv6 address go (RFC 4291 section 2.7.1).
 func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
-	if addr.Is4() {
-		return netip.Addr{}, false
-	}
-	group, err := ndp.SolicitedNodeMulticast(addr)
-	return group, err == nil
+	a := addr.As16()
+	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff, 13: a[13], 14: a[14], 15: a[15]}), addr.Is6()
 }
 
 func (k *keeper) close() {

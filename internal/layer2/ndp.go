@@ -4,9 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/mdlayher/ethernet"
-	"github.com/mdlayher/ndp"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -26,13 +25,17 @@ const (
 	// an answer to a solicitation (RFC 4861 section 4.4).
 	offFlags      = 4
 	flagSolicited = 1 << 6
+	flagOverride  = 1 << 5
+	// optionSource and optionTarget are the types of the options with a link-layer address (RFC 4861 section 4.6.1).
+	optionSource = 1
+	optionTarget = 2
 )
 
 func ndpProtocol() protocol {
 	return protocol{
 		number:    number(lb.IPv6),
 		name:      string(lb.IPv6),
-		etherType: ethernet.EtherTypeIPv6,
+		etherType: unix.ETH_P_IPV6,
 		filter:    ndpFilter,
 		parse:     parseND,
 		answer:    neighborAdvertisement,
@@ -47,7 +50,7 @@ func ndpProtocol() protocol {
 // parseND reads a Neighbor Solicitation or Advertisement and validates it by RFC 4861
 // sections 7.1.1 and 7.1.2.
 func parseND(frame []byte, own lb.MAC) (message, outcome) {
-	p, out := header(frame, ethernet.EtherTypeIPv6, own)
+	p, out := header(frame, unix.ETH_P_IPV6, own)
 	if out != answered {
 		return message{}, out
 	}
@@ -107,7 +110,7 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 // solicited takes the asker's MAC from its Source Link-Layer Address option.
 // Without one, as in a unicast probe, the answer goes to the frame's source.
 func (m *message) solicited(destination netip.Addr, options []byte) outcome {
-	mac, out := linkLayerAddress(options, ndp.Source)
+	mac, out := linkLayerAddress(options, optionSource)
 	switch {
 	case out != answered:
 		return out
@@ -117,7 +120,7 @@ func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 		m.mac = mac
 	}
 	if m.sender.IsUnspecified() {
-		if group, err := ndp.SolicitedNodeMulticast(m.target); err != nil || destination != group {
+		if group, ok := solicitedNode(m.target); !ok || destination != group {
 			return badSender
 		}
 	}
@@ -129,7 +132,7 @@ func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
 	if destination.IsMulticast() && m.reply {
 		return badFormat
 	}
-	mac, out := linkLayerAddress(icmp[discoveryLen:], ndp.Target)
+	mac, out := linkLayerAddress(icmp[discoveryLen:], optionTarget)
 	if out == answered && mac != (lb.MAC{}) {
 		m.mac = mac
 	}
@@ -137,13 +140,13 @@ func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
 }
 
 // linkLayerAddress returns the MAC in the option of this kind, zero without one.
-func linkLayerAddress(options []byte, kind ndp.Direction) (mac lb.MAC, out outcome) {
+func linkLayerAddress(options []byte, kind byte) (mac lb.MAC, out outcome) {
 	for len(options) > 0 {
 		// The length is in units of 8 octets; 0 would loop for ever (RFC 4861 section 4.6).
 		if len(options) < 8 || options[1] == 0 || int(options[1])*8 > len(options) {
 			return mac, badOption
 		}
-		if options[0] == byte(kind) {
+		if options[0] == kind {
 			mac = lb.MAC(options[2:8])
 			if options[1] != 1 || !mac.IsUnicast() {
 				return mac, badOption

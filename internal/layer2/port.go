@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mdlayher/ethernet"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -129,11 +127,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	if e.mac != (lb.MAC{}) {
 		mac = e.mac
 	}
-	answer, err := proto.answer(&l.Interface, mac, m)
-	if err != nil {
-		return nil, sendFailed
-	}
-	return answer, answered
+	return proto.answer(&l.Interface, mac, m), answered
 }
 
 // next returns the time until the next task may be done; false if there is none.
@@ -151,11 +145,11 @@ func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 		return true
 	}
 	n := number(lb.FamilyOf(addr))
-	frame, err := p.r.protocols[n].announce(&l.Interface, addr, turn, to)
+	frame := p.r.protocols[n].announce(&l.Interface, addr, turn, to)
 	if to != nil && to.isGateway() && p.r.requests {
-		frame, err = p.r.protocols[n].request(&l.Interface, addr, *to)
+		frame = p.r.protocols[n].request(&l.Interface, addr, *to)
 	}
-	return p.send(n, &p.r.counts.announcements[n], frame, err)
+	return p.send(n, &p.r.counts.announcements[n], frame)
 }
 
 // near returns the machines that hear of an address by themselves: gateways, and those that asked lately.
@@ -167,31 +161,30 @@ func (p *port) near(addr netip.Addr) []machine {
 // probe asks whether any machine has an address, and reports the same.
 func (p *port) probe(addr netip.Addr) (done bool) {
 	n := number(lb.FamilyOf(addr))
-	frame, err := p.r.protocols[n].probe(&p.link.Load().Interface, addr)
-	return p.send(n, &p.r.counts.probes[n], frame, err)
+	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].probe(&p.link.Load().Interface, addr))
 }
 
 // doubt asks whether another machine answers for an address, and reports the same. Unlike a probe's, the answer goes to this
 // link only: a claim to all may belong to a move.
 func (p *port) doubt(addr netip.Addr) (done bool) {
-	n, all := number(lb.FamilyOf(addr)), lb.MACFrom(ethernet.Broadcast)
+	n, all := number(lb.FamilyOf(addr)), broadcast
 	if group, ok := solicitedNode(addr); ok {
 		all = groupMAC(group)
 	}
-	frame, err := p.r.protocols[n].question(&p.link.Load().Interface, all, addr)
-	return p.send(n, &p.r.counts.probes[n], frame, err)
+	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].question(&p.link.Load().Interface, all, addr))
 }
 
-func (p *port) send(family int, count *[results]atomic.Uint64, frame []byte, err error) (done bool) {
-	if err == nil {
-		var taken bool
-		if taken, err = p.wires[family].Offer(frame); !taken && err == nil {
+// send sends a frame. None is one that cannot be sent.
+func (p *port) send(family int, count *[results]atomic.Uint64, frame []byte) (done bool) {
+	result := failed
+	if frame != nil {
+		taken, err := p.wires[family].Offer(frame)
+		switch {
+		case taken:
+			result = sent
+		case err == nil:
 			return false
 		}
-	}
-	result := sent
-	if err != nil {
-		result = failed
 	}
 	count[result].Add(1)
 	return true

@@ -1,11 +1,12 @@
 package layer2
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 
-	"github.com/mdlayher/ethernet"
 	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -46,7 +47,7 @@ type protocol struct {
 	// number indexes arrays by protocol, and name is its metric label.
 	number    int
 	name      string
-	etherType ethernet.EtherType
+	etherType uint16
 	// filter drops frames of other protocols, and frames about none of the addresses,
 	// which are of its family and sorted. An echo may be about any.
 	filter func(addrs []netip.Addr) []bpf.Instruction
@@ -55,17 +56,17 @@ type protocol struct {
 	parse func(frame []byte, own lb.MAC) (message, outcome)
 	// answer makes the frame that answers a question on the link: mac, mostly the link's
 	// own, has the target.
-	answer func(l *lb.Interface, mac lb.MAC, m message) ([]byte, error)
+	answer func(l *lb.Interface, mac lb.MAC, m message) []byte
 	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of the
 	// protocol's forms in turn. The echo has neither this, probe nor claims.
-	announce func(l *lb.Interface, addr netip.Addr, turn int, to *machine) ([]byte, error)
+	announce func(l *lb.Interface, addr netip.Addr, turn int, to *machine) []byte
 	// request makes the frame that asks a gateway for its own address, from this address.
-	request func(l *lb.Interface, addr netip.Addr, to machine) ([]byte, error)
+	request func(l *lb.Interface, addr netip.Addr, to machine) []byte
 	// probe makes the frame that asks whether any machine has an address.
-	probe func(l *lb.Interface, addr netip.Addr) ([]byte, error)
-	// question makes the frame that asks one machine only whether it has an address, and
-	// answers passes the replies to such frames.
-	question func(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error)
+	probe func(l *lb.Interface, addr netip.Addr) []byte
+	// question makes the frame that asks one machine only whether it has an address, nil if the link has no address to ask from
+	// or no key is known. answers passes the replies to such frames.
+	question func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte
 	answers  []bpf.Instruction
 }
 
@@ -92,14 +93,20 @@ const (
 	ethernetLen    = 14
 )
 
+var broadcast = lb.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+func ethernetHeader(dst, src lb.MAC, etherType uint16) []byte {
+	return binary.BigEndian.AppendUint16(slices.Concat(dst[:], src[:]), etherType)
+}
+
 // header checks the Ethernet header, and returns the payload.
-func header(frame []byte, want ethernet.EtherType, own lb.MAC) ([]byte, outcome) {
+func header(frame []byte, want uint16, own lb.MAC) ([]byte, outcome) {
 	if len(frame) < ethernetLen {
 		return nil, badLength
 	}
-	switch et := ethernet.EtherType(uint16(frame[offEtherType])<<8 | uint16(frame[offEtherType+1])); et {
+	switch binary.BigEndian.Uint16(frame[offEtherType:]) {
 	case want:
-	case ethernet.EtherTypeVLAN, ethernet.EtherTypeServiceVLAN:
+	case unix.ETH_P_8021Q, unix.ETH_P_8021AD:
 		return nil, tagged
 	default:
 		return nil, notRequest

@@ -95,12 +95,9 @@ func (r *Responder) inquire(questions []lb.Question) *inquiry {
 		if q.Echo {
 			proto = r.protocols[echo]
 		}
-		frame, err := proto.question(&l, q.MAC, q.Address)
-		if err != nil {
-			r.log.Debug("cannot ask", "question", q, "error", err)
-			continue
+		if a.frame = proto.question(&l, q.MAC, q.Address); a.frame != nil {
+			a.tap = in.tapOn(l, proto)
 		}
-		a.tap, a.frame = in.tapOn(l, proto), frame
 	}
 	return in
 }
