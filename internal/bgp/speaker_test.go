@@ -167,6 +167,7 @@ func TestChange(t *testing.T) {
 	const plain = " igp path [65000] via 127.0.0.9"
 	heard := []string{"+ 198.51.100.1/32" + plain, "+ 198.51.100.2/32" + plain}
 	await(t, "first", lines(heard...), r.log)
+	established(t, s, "r") // what changes before is sent again: see confirm of package engine
 
 	for range 3 {
 		set(t, s, desire(peers, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
