@@ -42,8 +42,6 @@ type Speaker struct {
 	// mu guards what follows, and the supervisors.
 	mu      sync.Mutex
 	desired Desired
-	// known: Set has been called.
-	known bool
 	// listed are the peers, sorted by name.
 	listed []listed
 	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that the
@@ -51,8 +49,8 @@ type Speaker struct {
 	byAddress map[netip.Addr]*supervisor
 	// records are what is remembered of peers, by name.
 	records map[string]*record
-	running bool
-	left    bool
+	// ended: no session opens any more.
+	ended bool
 	// seen is the last logged state, by peer.
 	seen map[string]view
 }
@@ -63,7 +61,7 @@ type listed struct {
 	supervisor *supervisor
 }
 
-// New returns a Speaker that does nothing until Run is called.
+// New returns a Speaker that does nothing until Set is called.
 func New(c Config) *Speaker {
 	if c.Kick == nil {
 		c.Kick = func() {}
@@ -71,15 +69,15 @@ func New(c Config) *Speaker {
 	return &Speaker{config: c, byAddress: map[netip.Addr]*supervisor{}}
 }
 
-// Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It waits for nothing. No session
-// opens before its first routes are placed, so that the End-of-RIB (RFC 4724 section 3) is true.
+// Set makes d the desired state. It waits for nothing. No session opens before its first routes are placed, so that the End-of-RIB
+// (RFC 4724 section 3) is true.
 func (s *Speaker) Set(d Desired) {
 	defer s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.Peers = slices.SortedFunc(slices.Values(d.Peers), func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) })
 	before := s.desired.Paths
-	s.desired, s.known = d, true
+	s.desired = d
 	for _, l := range s.listed {
 		name := l.settings.Name
 		if p := d.Paths[name]; p.Hold != Free && before[name].Hold == Free && l.supervisor.established() {
@@ -89,32 +87,27 @@ func (s *Speaker) Set(d Desired) {
 	s.sync()
 }
 
-// Run keeps the sessions up until ctx is cancelled. Then it closes the connections of
+// Run waits until ctx is cancelled. Then it closes the connections of
 // peers with graceful restart without a NOTIFICATION, so that their routers keep the
 // routes for the next speaker (RFC 4724 section 4.2), and returns nil.
 func (s *Speaker) Run(ctx context.Context) error {
-	s.mu.Lock()
-	s.running = true
-	s.sync()
-	s.mu.Unlock()
 	<-ctx.Done()
-	s.end(lb.Leave{Graceful: true}, func() { s.running = false })
+	s.end(lb.Leave{Graceful: true})
 	return nil
 }
 
 // Leave withdraws all routes by closing all sessions with a NOTIFICATION, so that
-// routers drop the node's routes at once. It is for a node that leaves BGP for good:
-// no later Set has an effect.
-func (s *Speaker) Leave() { s.end(lb.Leave{}, func() { s.left = true }) }
+// routers drop the node's routes at once. It is for a node that leaves BGP for good.
+func (s *Speaker) Leave() { s.end(lb.Leave{}) }
 
 // Shutdown ends all sessions as Leave does, for a node that goes down: with the subcode Administrative Shutdown
 // (RFC 4486 section 4) and a text for the operators of the routers (RFC 9003).
-func (s *Speaker) Shutdown(text string) { s.end(lb.Leave{Text: text}, func() { s.left = true }) }
+func (s *Speaker) Shutdown(text string) { s.end(lb.Leave{Text: text}) }
 
-// end ends all sessions, and waits for it.
-func (s *Speaker) end(how lb.Leave, mark func()) {
+// end ends all sessions, and waits for it. No later Set has an effect.
+func (s *Speaker) end(how lb.Leave) {
 	s.mu.Lock()
-	mark()
+	s.ended = true
 	for _, one := range s.byAddress {
 		one.want(nil, nil, how)
 	}
@@ -125,7 +118,7 @@ func (s *Speaker) end(how lb.Leave, mark func()) {
 
 // sync gives every session what is desired of it. mu is held.
 func (s *Speaker) sync() {
-	if !s.known || !s.running || s.left {
+	if s.ended {
 		return
 	}
 	routes := routesOf(s.desired.Routes)

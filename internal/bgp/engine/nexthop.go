@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -110,17 +108,13 @@ func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	return hop, nil
 }
 
-// routeTime bounds the look at the routing table, which sends nothing.
-const routeTime = time.Second
-
-// localAddress is the address from which this node dials a peer, unless there is no route to it at present.
+// localAddress is the address from which this node dials a peer, unless there is no route to it at present. It looks at the
+// routing table, and sends nothing.
 func localAddress(s lb.Peer) (local netip.Addr, ok bool) {
 	if s.SourceAddress.IsValid() {
 		return s.SourceAddress, true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), routeTime)
-	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(s.Address.String(), strconv.Itoa(int(s.Port))))
+	conn, err := net.Dial("udp", net.JoinHostPort(s.Address.String(), strconv.Itoa(int(s.Port))))
 	if err != nil {
 		return netip.Addr{}, false
 	}
