@@ -2,7 +2,6 @@ package bfd
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
 	"time"
 )
@@ -39,24 +38,14 @@ type packet struct {
 	transmit, receive time.Duration
 }
 
-// What a packet is discarded for before its session is known (RFC 5880 section 6.8.6).
-var (
-	errShort         = errors.New("it is too short")
-	errVersion       = errors.New("its version is not 1")
-	errLength        = errors.New("its length field is wrong")
-	errMultiplier    = errors.New("its Detect Mult is 0")
-	errMultipoint    = errors.New("it is of a multipoint session")
-	errDiscriminator = errors.New("its discriminators do not fit its state")
-)
-
 // parse reads a packet, and makes the checks of RFC 5880 section 6.8.6 that need no session. Octets behind it are
 // ignored, as those of an authentication section.
-func parse(b []byte) (packet, error) {
+func parse(b []byte) (p packet, ok bool) {
 	if len(b) < packetLen {
-		return packet{}, errShort
+		return packet{}, false
 	}
 	flags, length := b[offFlags], int(b[offLength])
-	p := packet{
+	p = packet{
 		diagnostic: Diagnostic(b[0] & diagnosticMask), state: State(flags >> stateShift),
 		poll: flags&pollBit != 0, final: flags&finalBit != 0,
 		authenticated: flags&authenticationBit != 0, demand: flags&demandBit != 0,
@@ -64,18 +53,14 @@ func parse(b []byte) (packet, error) {
 		transmit: interval(b[offTransmit:]), receive: interval(b[offReceive:]),
 	}
 	switch {
-	case b[0]>>versionShift != version:
-		return packet{}, errVersion
+	case b[0]>>versionShift != version, p.multiplier == 0, flags&multipointBit != 0:
+		return packet{}, false
 	case length < packetLen, p.authenticated && length < leastAuthenticated, length > len(b):
-		return packet{}, errLength
-	case p.multiplier == 0:
-		return packet{}, errMultiplier
-	case flags&multipointBit != 0:
-		return packet{}, errMultipoint
-	case p.mine == 0, p.yours == 0 && p.state > Down:
-		return packet{}, errDiscriminator
+		return packet{}, false
+	case p.mine == 0, p.yours == 0 && p.state > Down: // its discriminators do not fit its state
+		return packet{}, false
 	}
-	return p, nil
+	return p, true
 }
 
 // marshal writes the packet into b.

@@ -115,8 +115,8 @@ func (t *table) discriminator() uint32 {
 // One that names no discriminator of ours is the session's by that, and one that names another session's is nobody's (RFC
 // 5880 section 6.3, RFC 5881 section 3).
 func (t *table) receive(now time.Duration, s *session, b []byte) {
-	p, err := parse(b)
-	if err != nil || s.leaving || p.yours != 0 && p.yours != s.mine {
+	p, ok := parse(b)
+	if !ok || s.leaving || p.yours != 0 && p.yours != s.mine {
 		s.rejected++
 		return
 	}

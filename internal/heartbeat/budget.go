@@ -27,7 +27,8 @@ const (
 	// time in which the machine's host did not run it as CPU time, half a second once.
 	window = 500 * time.Millisecond
 	part   = 4
-	// minCooldown is how long it goes without; that doubles each time, until it did not happen for forgetTime.
+	// minCooldown is how long it goes without; that doubles each time, until it did not happen for forgetTime. A process that
+	// ended begins likewise.
 	minCooldown, maxCooldown = 10 * time.Second, 5 * time.Minute
 	forgetTime               = 10 * time.Minute
 	// memoryLimit is where the runtime begins to collect garbage; it uses some 8 MiB at the start.
@@ -41,7 +42,7 @@ type budget struct {
 	shared *shared
 	// until is when it may have the priority again.
 	until atomic.Int64
-	// cooldown is how long it goes without the next time; given is when it got the priority last.
+	// cooldown is how long it went without the last time; given is when it got the priority last.
 	cooldown, given atomic.Int64
 	// over is for the goroutine that may wait: part was exceeded.
 	over chan overrun
@@ -53,10 +54,14 @@ type budget struct {
 	user, system atomic.Int64
 }
 
+// further is the cooldown after one.
+func further(cooldown time.Duration) time.Duration {
+	return min(max(2*cooldown, minCooldown), maxCooldown)
+}
+
 // newBudget returns the budget of a process that goes without real-time priority for cooldown first.
 func newBudget(s *shared, cooldown time.Duration) *budget {
 	b := &budget{shared: s, over: make(chan overrun, 1)}
-	b.cooldown.Store(int64(minCooldown))
 	b.until.Store(int64(boottime() + cooldown))
 	return b
 }
@@ -85,14 +90,14 @@ func (b *budget) begin() {
 // end takes real-time priority away. It may be called by several threads at once.
 func (b *budget) end() {
 	now := boottime()
-	cooldown := time.Duration(b.cooldown.Load())
+	cooldown := further(time.Duration(b.cooldown.Load()))
 	if now-time.Duration(b.given.Load()) > forgetTime {
 		cooldown = minCooldown
 	}
 	b.until.Store(int64(now + cooldown)) // first, so that begin does not take it again
 	if b.shared.realtime.CompareAndSwap(true, false) {
 		b.shared.overruns.Add(1)
-		b.cooldown.Store(int64(min(2*cooldown, maxCooldown)))
+		b.cooldown.Store(int64(cooldown))
 	}
 	_ = everyThread(unix.SCHED_NORMAL, never) // which needs no capability
 }

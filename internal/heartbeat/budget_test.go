@@ -294,35 +294,28 @@ func TestRealtimeAgain(t *testing.T) {
 	}
 }
 
-// The second time that the process is killed it goes without real-time priority for a while.
-func TestKilledTwice(t *testing.T) {
+// A process that is killed early in its life goes without real-time priority for a while.
+func TestKilledEarly(t *testing.T) {
 	needRealtime(t)
 	s := cluster(t, 2, "192.0.2.%d")
 	ready(t, s)
-	l := s[0].await(t, "it runs", func(l line) bool { return l.Child != 0 && l.View.Settled && l.View.Realtime })
-	for _, want := range []bool{true, false} {
-		killed := l.Child
-		if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		l = s[0].await(t, "it runs again", func(l line) bool { return l.Child != 0 && l.Child != killed && l.View.Settled })
-		if l.View.Realtime != want {
-			t.Errorf("after restart %d real-time is %v, want %v", l.Restarts, l.View.Realtime, want)
-		}
+	killed := s[0].await(t, "it runs", func(l line) bool { return l.Child != 0 && l.View.Settled && l.View.Realtime }).Child
+	if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l := s[0].await(t, "it runs again", func(l line) bool { return l.Child != 0 && l.Child != killed && l.View.Settled })
+	if l.View.Realtime {
+		t.Error("it has real-time priority at once")
 	}
 }
 
-func TestRestarts(t *testing.T) {
-	var r restarts
-	for i, want := range []restarts{
-		{1, 0, 0}, {2, time.Second, time.Minute}, {3, 2 * time.Second, 2 * time.Minute}, {4, 4 * time.Second, 4 * time.Minute}, {5, 5 * time.Second, 8 * time.Minute},
-	} {
-		if r.ended(time.Second); r != want {
-			t.Errorf("end %d: %+v, want %+v", i+1, r, want)
+// Each time a process goes without real-time priority for longer, up to a bound.
+func TestFurther(t *testing.T) {
+	var got time.Duration
+	for i, want := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
+		if got = further(got); got != want*time.Second {
+			t.Errorf("cooldown %d is %v, want %v", i+1, got, want*time.Second)
 		}
-	}
-	if r.ended(2 * time.Hour); r != (restarts{times: 1}) {
-		t.Errorf("after a long life: %+v", r)
 	}
 }
 

@@ -56,12 +56,6 @@ type notice struct {
 	Overrun *overrun  `json:",omitempty"`
 }
 
-// process is the heartbeat process, as seen from the speaker's.
-type process struct {
-	*child.Process
-	out *json.Encoder
-}
-
 // Process returns the id of the heartbeat process. It returns an error while there is none.
 func (h *Heartbeat) Process() (int, error) {
 	h.mu.Lock()
@@ -79,21 +73,26 @@ var errEnded = errors.New("the heartbeat process ended")
 // one when that one ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves for
 // speakerDownTime. It returns an error when the process cannot listen.
 func (h *Heartbeat) Run(ctx context.Context) error {
-	var r restarts
+	var cooldown time.Duration
 	for {
 		began := boottime()
-		err := h.runProcess(ctx, r.cooldown)
+		err := h.runProcess(ctx, cooldown)
 		if ctx.Err() != nil || !errors.Is(err, errEnded) {
 			return err
 		}
-		r.ended(boottime() - began)
+		// After a long life at once; else after a pause and without real-time priority for a while, since the kernel may have
+		// killed it for that.
+		if cooldown = further(cooldown); boottime()-began > forgetTime {
+			cooldown = 0
+		}
+		pause := min(cooldown/10, maxPause)
 		h.shared.realtime.Store(false)
 		h.shared.restarts.Add(1)
-		h.config.Log.Error("heartbeat process ended and is started again", "error", err, "in", r.pause, "cooldown", r.cooldown)
+		h.config.Log.Error("heartbeat process ended and is started again", "error", err, "in", pause, "cooldown", cooldown)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(r.pause):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -106,13 +105,12 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 		return fmt.Errorf("start the heartbeat process: %w", err)
 	}
 	defer guestConn.Close()
-	started, err := child.Start(h.config.Command, os.Stderr, h.memory, theirs) // as Serve expects the files
+	c, err := child.Start(h.config.Command, os.Stderr, h.memory, theirs) // as Serve expects the files
 	_ = theirs.Close()
 	if err != nil {
 		return fmt.Errorf("start the heartbeat process: %w", err)
 	}
-	defer started.Conn.Close()
-	c := &process{started, json.NewEncoder(started.Conn)}
+	defer c.Conn.Close()
 	h.attach(c, cooldown)
 	defer h.attach(nil, 0)
 	running, stop := context.WithCancel(ctx)
@@ -147,21 +145,24 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 }
 
 // attach sends the process what is known so far, and from now on what changes; nil sends nothing any more.
-func (h *Heartbeat) attach(c *process, cooldown time.Duration) {
+func (h *Heartbeat) attach(c *child.Process, cooldown time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.child = c; c != nil {
-		s := &h.config
-		c.send(order{
-			Settings: &processSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
-			Peers:    h.peers, Keys: h.keys,
-		})
-	}
+	h.child = c
+	s := &h.config
+	h.pass(order{
+		Settings: &processSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
+		Peers:    h.peers, Keys: h.keys,
+	})
 }
 
-// send has no deadline: the process reads at once, and a lost order would not be
-// repeated. It fails only when the process has ended, which runProcess notices.
-func (c *process) send(o order) { _ = c.out.Encode(o) }
+// pass hands an order to the process, if it runs. mu is held. It has no deadline: the process reads at once, and a lost
+// order would not be repeated. It fails only when the process has ended, which runProcess notices.
+func (h *Heartbeat) pass(o order) {
+	if h.child != nil {
+		_ = json.NewEncoder(h.child.Conn).Encode(o)
+	}
+}
 
 // readNotices takes what the process sends until it ends, and returns the error that kept it from running, if it sent one.
 func (h *Heartbeat) readNotices(conn net.Conn) error {
@@ -185,7 +186,7 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 }
 
 // keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats.
-func (h *Heartbeat) keepAlive(ctx context.Context, c *process) {
+func (h *Heartbeat) keepAlive(ctx context.Context, c *child.Process) {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
 	p := pulse{deadline: h.shared.lease.deadline.Load()}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 // Config of a Heartbeat.
@@ -67,7 +69,7 @@ func (v *View) equal(o *View) bool {
 
 // Heartbeat is the speaker's side: it starts the heartbeat process, again when that ends, and knows what the process tells.
 type Heartbeat struct {
-	Lease
+	*Lease
 	config Config
 	view   atomic.Pointer[View]
 	shared *shared
@@ -80,7 +82,7 @@ type Heartbeat struct {
 	mu    sync.Mutex
 	peers []Peer
 	keys  [][]byte
-	child *process
+	child *child.Process
 }
 
 // maxWireQuestions bounds the questions on the wire that are under way at once.
@@ -94,7 +96,7 @@ func New(c Config) (*Heartbeat, error) {
 		return nil, err
 	}
 	h := &Heartbeat{
-		Lease: Lease{&s.lease, fastMonotonic()}, config: c, shared: s, memory: memory, asking: make(chan struct{}, maxWireQuestions), peers: []Peer{},
+		Lease: &s.lease, config: c, shared: s, memory: memory, asking: make(chan struct{}, maxWireQuestions), peers: []Peer{},
 	}
 	h.view.Store(&View{})
 	if err := h.SetKeys(c.Keys); err != nil {
@@ -133,14 +135,7 @@ func (h *Heartbeat) View() View { return *h.view.Load() }
 // Only then does the Lease hold again after a lapse.
 func (h *Heartbeat) Confirm(v View) {
 	if v.Settled {
-		h.confirm(v.Epoch)
-	}
-}
-
-// pass hands an order to the heartbeat process, if it runs. mu is held.
-func (h *Heartbeat) pass(o order) {
-	if h.child != nil {
-		h.child.send(o)
+		h.confirmed.Store(v.Epoch)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 // A node that has no peer any more sends the heartbeat process an empty list.
@@ -16,7 +18,7 @@ func TestNoPeerIsAnOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.child = &process{out: json.NewEncoder(ours)}
+	h.child = &child.Process{Conn: ours}
 	go func() {
 		h.Set([]Peer{{Name: "b", Address: netip.MustParseAddr("2001:db8::2")}})
 		h.Set(nil)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
 )
@@ -26,7 +25,9 @@ func Serve(run Guest) error {
 	if err != nil {
 		return err
 	}
-	in, out := json.NewDecoder(conn), &noticeWriter{out: json.NewEncoder(conn)}
+	in := json.NewDecoder(conn)
+	// Each is one write, which no other one interrupts. It fails only when the speaker is gone, which readOrders notices.
+	send := func(n notice) { _ = json.NewEncoder(conn).Encode(n) }
 	var first order
 	if err := in.Decode(&first); err != nil {
 		return fmt.Errorf("read settings: %w", err)
@@ -37,14 +38,14 @@ func Serve(run Guest) error {
 	var b *budget
 	if !c.Ordinary {
 		b = newBudget(s, c.Cooldown)
-		b.watch(func(o overrun) { out.write(notice{Overrun: &o}) })
+		b.watch(func(o overrun) { send(notice{Overrun: &o}) })
 		if c.Cooldown == 0 {
 			b.begin() // the thread publishes whether that worked
 		}
 	}
 	t, err := newThread(c, s, b)
 	if err != nil {
-		out.write(notice{Error: err.Error()})
+		send(notice{Error: err.Error()})
 		return err
 	}
 	if err := t.obey(first); err != nil {
@@ -63,9 +64,9 @@ func Serve(run Guest) error {
 	for {
 		select {
 		case v := <-t.views:
-			out.write(notice{View: v})
+			send(notice{View: v})
 		case q := <-t.asks:
-			out.write(notice{Ask: &q})
+			send(notice{Ask: &q})
 		case err := <-gone:
 			return fmt.Errorf("the speaker is gone: %w", err)
 		case <-ended:
@@ -111,16 +112,4 @@ func (t *thread) obey(o order) error {
 	}
 	t.socket.event.Wake()
 	return nil
-}
-
-// noticeWriter writes one notice at a time.
-type noticeWriter struct {
-	mu  sync.Mutex
-	out *json.Encoder
-}
-
-func (w *noticeWriter) write(n notice) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_ = w.out.Encode(n) // fails only when the speaker is gone, which readOrders notices
 }

@@ -13,7 +13,7 @@ import (
 // shared is memory that the speaker's process and the heartbeat process both map: one of them writes a value,
 // the other one reads it, and neither waits.
 type shared struct {
-	lease leaseState
+	lease Lease
 	counters
 	// keepalive is the boottime at which the speaker's process last showed that it runs.
 	keepalive atomic.Int64
