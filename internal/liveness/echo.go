@@ -2,13 +2,11 @@ package liveness
 
 import (
 	"context"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
 const (
@@ -43,15 +41,6 @@ func (t trial) after(now time.Time, answers int, heard bool) trial {
 		t.echoes, t.silent = false, minSilentTrials
 	}
 	return t
-}
-
-// audible returns the other nodes whose speakers are heard at this moment.
-func audible(v members.View, self string) map[string]bool {
-	out := maps.Clone(v.Alive)
-	maps.DeleteFunc(out, func(node string, _ bool) bool {
-		return node == self || v.Alone || v.Silent[node] || v.SpeakerDown[node]
-	})
-	return out
 }
 
 // tryEchoes asks speakers that are due for an echo.

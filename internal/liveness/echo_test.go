@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -131,13 +132,14 @@ func TestEchoBlocked(t *testing.T) {
 
 // Speakers are tried that are heard, and not too many at once.
 func TestEchoesDue(t *testing.T) {
-	v := members.View{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
-	if got := audible(v, "self"); len(got) != 1 || !got["heard"] {
-		t.Errorf("%v are heard", got)
-	}
-	v.Alone = true
-	if got := audible(v, "self"); len(got) != 0 {
-		t.Errorf("%v are heard by a node that hears nobody", got)
+	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}})
+	for alone, want := range map[bool]map[string]bool{false: nodes("heard"), true: {}} {
+		v := members.View{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
+		v.Alone = alone
+		m.Set(Known{View: v})
+		if m.SetOwners(nil); !maps.Equal(m.wire.heard, want) {
+			t.Errorf("alone %t: %v are heard", alone, m.wire.heard)
+		}
 	}
 	e := newEchoTest(t, 0)
 	for i := range 3 * maxTrials {

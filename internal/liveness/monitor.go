@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
@@ -68,30 +67,23 @@ type State struct {
 
 // Monitor finds out what heartbeats alone cannot show.
 type Monitor struct {
-	config Config
-	wire   *wire
-	links  *links
-	prober *prober
-
-	mu       sync.Mutex
-	known    Known
+	*prober
+	wire     *wire
+	links    *links
 	goodbyes goodbyes
 }
 
 // New returns a Monitor that Run starts.
 func New(c Config) *Monitor {
-	m := &Monitor{config: c, wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
+	m := &Monitor{
+		prober: newProber(c), wire: newWire(c.Asker, c.Links), links: newLinks(c.Log, c.Asker, c.Links, c.Changed), goodbyes: goodbyes{},
+	}
 	m.wire.changed = c.Changed
-	m.links = newLinks(c.Log, c.Asker, c.Links, c.Changed)
-	m.prober = newProber(c)
 	return m
 }
 
 // Set takes over what is known now.
 func (m *Monitor) Set(k Known) {
-	m.mu.Lock()
-	m.known = k
-	m.mu.Unlock()
 	m.links.set(k.Members, k.View.Alive, k.Address)
 	m.prober.set(time.Now(), k)
 	m.config.SilenceChanged()
@@ -100,9 +92,10 @@ func (m *Monitor) Set(k Known) {
 // SetOwners sets which node announces each address by layer 2: a node that falls silent is asked for these.
 func (m *Monitor) SetOwners(owners map[netip.Addr]string) {
 	m.mu.Lock()
-	k := m.known
+	k, heard := m.known, m.reach.audible()
 	m.mu.Unlock()
-	m.wire.set(k.Members, audible(k.View, m.config.Node.Name), owners, k.Address)
+	maps.DeleteFunc(heard, func(node string, _ bool) bool { return node == m.reach.node || k.View.SpeakerDown[node] })
+	m.wire.set(k.Members, heard, owners, k.Address)
 }
 
 // State returns which nodes live now, by what was set last.
@@ -113,7 +106,7 @@ func (m *Monitor) State() State {
 	s := State{Alive: view.Alive, HeldDown: view.HeldDown, SpeakerDown: view.SpeakerDown, HearsBadly: view.HearsBadly}
 	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive, view.Left)
 	var cutOff []lb.Problem
-	s.CutOffFrom, s.Partition, cutOff = m.prober.cutOff()
+	s.CutOffFrom, s.Partition, cutOff = m.cutOff()
 	s.yield()
 	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.wire.withoutEcho(), m.links.Silent()), cutOff...)
 	return s
@@ -131,30 +124,16 @@ func (s *State) yield() {
 	}
 }
 
-// Heard returns the nodes whose speakers are heard, this one included; nil before anything was set.
-func (m *Monitor) Heard() map[string]bool { return m.prober.heard() }
-
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
 func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
 
 // SilentLinks returns the names of links on which this node heard somebody before, and hears nobody now.
 func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
 
-// Silence returns what to write about the speakers that are not heard, with atOnce also about nodes of which only the
-// speaker fell silent.
-func (m *Monitor) Silence(atOnce bool) Silence {
-	m.mu.Lock()
-	fails := m.known.View.LinkFails
-	m.mu.Unlock()
-	s := m.prober.silence(time.Now(), atOnce)
-	s.LinkFails = fails && s.missed > 0
-	return s
-}
-
 // Run runs all parts until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run} {
+	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.loop.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()

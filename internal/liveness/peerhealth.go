@@ -24,8 +24,6 @@ const (
 	recentTime = 3 * time.Second
 	// MostNamed bounds the lists of nodes in a Silence.
 	MostNamed = 128
-	// clockStep is from when on the wall clock counts as set, and not as drifting.
-	clockStep = time.Second
 )
 
 // peerHealth is what is known of the nodes whose speakers are not heard. It is pure: answers and times are arguments.
@@ -61,10 +59,6 @@ const (
 // missed now.
 func (h peerHealth) update(now time.Time, missed map[string]cause) {
 	maps.DeleteFunc(h, func(node string, _ peer) bool { _, is := missed[node]; return !is })
-	for node, n := range h {
-		n.since, n.unreachable = onWall(now, n.since), onWall(now, n.unreachable)
-		h[node] = n
-	}
 	for node, cause := range missed {
 		n, known := h[node]
 		if !known {
@@ -73,16 +67,6 @@ func (h peerHealth) update(now time.Time, missed map[string]cause) {
 		n.cause = max(n.cause, cause)
 		h[node] = n
 	}
-}
-
-// onWall returns a time with the date that it has by the wall clock of now: somebody
-// may have set that clock since, and a reader compares the date with that of the writing.
-func onWall(now, t time.Time) time.Time {
-	dated := now.Add(-now.Sub(t))
-	if t.IsZero() || dated.Round(0).Sub(t.Round(0)).Abs() < clockStep {
-		return t
-	}
-	return dated
 }
 
 // due returns when a node is to be asked: a new one at once, others less and less

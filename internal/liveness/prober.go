@@ -3,7 +3,6 @@ package liveness
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -26,8 +25,6 @@ const (
 // that it knows which nodes are silent, which are lost to this one, and to which it yields. Its loop never waits for an answer.
 type prober struct {
 	config Config
-	node   string
-	log    *slog.Logger
 	slots  chan struct{}
 	loop   *daemon.Loop
 
@@ -50,7 +47,7 @@ type prober struct {
 
 func newProber(c Config) *prober {
 	p := &prober{
-		config: c, node: c.Node.Name, log: c.Log, slots: make(chan struct{}, maxAsking),
+		config: c, slots: make(chan struct{}, maxAsking),
 		reach: reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}}, asking: map[string]bool{}, votes: votes{},
 	}
 	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: c.Log, Sync: p.sync})
@@ -92,7 +89,7 @@ func (p *prober) publish(now time.Time) {
 	lost, before, next := p.reach.lost(now, p.serving), p.partition, lb.Partition{}
 	if p.reach.cutOff() {
 		missed, _ := p.reach.unheard()
-		next = p.votes.partition(now, p.node, p.reach.audible(), p.reach.view.LinkFails, missed, lost)
+		next = p.votes.partition(now, p.reach.node, p.reach.audible(), p.reach.view.LinkFails, missed, lost)
 	}
 	if maps.Equal(lost, p.published) && reflect.DeepEqual(before, next) {
 		return
@@ -101,9 +98,9 @@ func (p *prober) publish(now time.Time) {
 	switch {
 	case slices.Equal(before.YieldsTo, next.YieldsTo):
 	case len(next.YieldsTo) > 0:
-		p.log.Warn("partitioned: this side yields to nodes that are running and do not hear it", "nodes", next.YieldsTo)
+		p.config.Log.Warn("partitioned: this side yields to nodes that are running and do not hear it", "nodes", next.YieldsTo)
 	default:
-		p.log.Info("this side does not yield any more")
+		p.config.Log.Info("this side does not yield any more")
 	}
 	p.config.Changed()
 }
@@ -112,12 +109,12 @@ func (p *prober) publish(now time.Time) {
 func (p *prober) update(now time.Time) {
 	was := p.reach.cutOff()
 	view := p.known.View
-	p.reach.view, p.reach.api, p.reach.expected = view, p.api, map[string]bool{p.node: true}
+	p.reach.view, p.reach.api, p.reach.expected = view, p.api, map[string]bool{p.reach.node: true}
 	missed := map[string]cause{}
 	for node := range p.known.Speakers {
 		p.reach.expected[node] = true
 		switch {
-		case node == p.node || view.Alive[node]:
+		case node == p.reach.node || view.Alive[node]:
 		case view.Left[node] || p.speakerDown[node]:
 			missed[node] = explained
 		case view.Dead[node]:
@@ -138,9 +135,9 @@ func (p *prober) update(now time.Time) {
 	}
 	heard, expected := p.reach.count()
 	if is {
-		p.log.Warn("cut off: addresses that only unreachable nodes can serve are not announced here", "heard", heard, "expected", expected)
+		p.config.Log.Warn("cut off: addresses that only unreachable nodes can serve are not announced here", "heard", heard, "expected", expected)
 	} else {
-		p.log.Info("not cut off any more", "heard", heard, "expected", expected)
+		p.config.Log.Info("not cut off any more", "heard", heard, "expected", expected)
 	}
 }
 
@@ -199,8 +196,8 @@ func (p *prober) wait(now time.Time) time.Duration {
 	return max(time.Millisecond, next)
 }
 
-// heard returns the nodes whose speakers are heard; nil before anything is known.
-func (p *prober) heard() map[string]bool {
+// Heard returns the nodes whose speakers are heard, this one included; nil before anything was set.
+func (p *prober) Heard() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.reach.view.Alive == nil {
@@ -210,25 +207,25 @@ func (p *prober) heard() map[string]bool {
 }
 
 // cutOff returns which nodes are lost to this one and to which it yields, as lb.Here has them, and the Problem of being cut off.
+// The caller holds mu.
 func (p *prober) cutOff() (lost map[string]bool, partition lb.Partition, cutOff []lb.Problem) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if !p.reach.cutOff() {
 		return nil, p.partition, nil
 	}
 	heard, expected := p.reach.count()
 	return maps.Clone(p.published), p.partition, []lb.Problem{{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
 		"node %s hears %d of %d speakers and announces nothing that only these can serve: %s",
-		p.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
+		p.reach.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
 }
 
-// silence returns what to write, with atOnce also about nodes of which only the speaker fell silent.
-func (p *prober) silence(now time.Time, atOnce bool) Silence {
+// Silence returns what to write about the speakers that are not heard, with atOnce also about nodes of which only the
+// speaker fell silent.
+func (p *prober) Silence(atOnce bool) Silence {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	missed := p.reach.missed
+	now, missed := time.Now(), p.reach.missed
 	return Silence{
 		Unreachable: missed.unreachable(), Quiet: missed.quiet(now, atOnce), Complete: missed.complete(), CutOff: p.reach.cutOff(),
-		missed: len(missed), recent: missed.recent(now),
+		LinkFails: p.known.View.LinkFails && len(missed) > 0, missed: len(missed), recent: missed.recent(now),
 	}
 }

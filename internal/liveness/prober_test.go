@@ -11,11 +11,11 @@ import (
 func TestSilent(t *testing.T) {
 	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}})
 	p.set(time.Now(), Known{View: members.View{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
-	if s := p.silence(time.Now(), false); s.Complete || s.missed != 1 {
+	if s := p.Silence(false); s.Complete || s.missed != 1 {
 		t.Errorf("b was never asked: %+v", s)
 	}
 	p.reach.missed.record(time.Now(), "b", false)
-	if s := p.silence(time.Now(), false); !s.Complete {
+	if s := p.Silence(false); !s.Complete {
 		t.Errorf("b was asked: %+v", s)
 	}
 }
