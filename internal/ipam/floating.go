@@ -72,20 +72,12 @@ func (s *subject) owned(fip *subject) *refusal {
 	return refuse(lb.AddressInUse, "which FloatingIP %s owns: claim it by annotation holdfast.dev/floating-ip", fip.Key)
 }
 
-// cedes reports whether the Service leaves an address that it holds to a FloatingIP that requests it:
-// it must still claim the FloatingIP when that owns only what it requests.
+// cedes reports whether the Service leaves an address that it holds to a FloatingIP that requests it: it must still claim the
+// FloatingIP when that has left the address by which the Service claims it now.
 func (s *subject) cedes(fip *subject) bool {
-	if !s.claims(fip) {
-		return false
-	}
 	f := fip.fip
-	if s.joins || f.ServiceName == s.Key.Name || s.FloatingIP == f.Key.Name {
-		return true
-	}
-	return slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
-		moves := slices.ContainsFunc(f.Wanted, func(w netip.Addr) bool { return lb.FamilyOf(w) == lb.FamilyOf(addr) })
-		return slices.Contains(f.Wanted, addr) || !moves
-	})
+	return s.claims(fip) && (s.joins || f.ServiceName == s.Key.Name || s.FloatingIP == f.Key.Name ||
+		slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool { return slices.Contains(f.Wanted, addr) }))
 }
 
 // boundTo returns the oldest Service that uses the FloatingIP, or nil.

@@ -3,6 +3,7 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,6 +54,11 @@ func TestFloatingIP(t *testing.T) {
 		{"moves, and leaves no address behind to a Service", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")},
 			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) { f.Pool, f.Record = "p", lb.Origins{{Address: f.Addresses[0], Pool: "old"}} }),
 			[]lb.Service{service("s", asking("192.0.2.9"))}, addrs("10.0.0.0"), lb.Available, nil},
+		{"takes over what a Service holds that asks for it", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", wanting("10.0.0.2")),
+			[]lb.Service{service("s", asking("10.0.0.2"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Bound, addrs("10.0.0.2")},
+		{"takes over nothing of a Service that would claim it no more", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")},
+			floating("f", owning("10.0.0.2"), wanting("10.0.0.1")),
+			[]lb.Service{service("s", asking("10.0.0.2"), holding("10.0.0.1"))}, addrs("10.0.0.2"), lb.AddressInUse, addrs("10.0.0.2")},
 		// Missing families come from the same pool.
 		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"),
 			func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
@@ -74,13 +80,42 @@ func TestFloatingIP(t *testing.T) {
 	}
 }
 
-// A Service that joins a load balancer and requests a pool gets no address of another pool.
+// A Service that joins a load balancer and requests a pool gets no address of another pool. One that had an address of its own
+// gets the load balancer's.
 func TestJoinKeepsToThePoolAskedFor(t *testing.T) {
 	owner := service("owner", holding("10.0.0.0"), func(s *lb.Service) { s.UID = "u1" })
 	joiner := service("joiner", askingPool("q"), func(s *lb.Service) { s.LoadBalancerID = "u1" })
 	s := lb.State{Pools: []lb.Pool{pool("p", "10.0.0.0"), pool("q", "10.0.1.0")}, Services: []lb.Service{joiner, owner}}
 	if got := Assign(s).Assignments[0]; len(got.Addresses) != 0 || got.Reason != lb.UnknownLoadBalancer {
 		t.Errorf("%v, %s: %s", got.Addresses, got.Reason, got.Message)
+	}
+	s.Pools[1].Released = []lb.Release{{Address: netip.MustParseAddr("10.0.1.0"), Holder: joiner.Key}}
+	s.Services[0].RequestedPool = ""
+	if got := Assign(s).Assignments[0]; !slices.Equal(got.Addresses, owner.Addresses) {
+		t.Errorf("%v, %s: %s", got.Addresses, got.Reason, got.Message)
+	}
+}
+
+// TestMoveWithinQuota: at the quota a Service may still change its address, but for one that it leaves to another.
+func TestMoveWithinQuota(t *testing.T) {
+	share := func(s *lb.Service) { s.SharingKey = "k" }
+	p := with(pool("p", "10.0.0.0-10.0.0.3"), func(p *lb.Pool) { p.Quota = map[lb.Family]int{lb.IPv4: 1} })
+	mover := service("a", holding("10.0.0.0"), asking("10.0.0.1"), share)
+	s := lb.State{Pools: []lb.Pool{p}, Services: []lb.Service{mover}}
+	for _, want := range []string{"10.0.0.1", "10.0.0.0"} {
+		if got := Assign(s).Assignments[0]; !slices.Equal(got.Addresses, addrs(want)) {
+			t.Errorf("with %d Services: %v, %s: %s, want %s", len(s.Services), got.Addresses, got.Reason, got.Message, want)
+		}
+		s.Services = append(s.Services, service("b", holding("10.0.0.0"), share))
+	}
+	s.Services, s.FloatingIPs = s.Services[:1], []lb.FloatingIP{floating("f", owning("10.0.0.0"), dedicatedTo("a", false))}
+	if got := Assign(s).Assignments[0]; !slices.Equal(got.Addresses, addrs("10.0.0.0")) {
+		t.Errorf("with a FloatingIP: %v, %s: %s", got.Addresses, got.Reason, got.Message)
+	}
+	// The address counts once for the FloatingIP and the Service that comes to use it.
+	s.Services = []lb.Service{service("a")}
+	if got := Assign(s).Assignments[0]; !slices.Equal(got.Addresses, addrs("10.0.0.0")) {
+		t.Errorf("of a FloatingIP: %v, %s: %s", got.Addresses, got.Reason, got.Message)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -236,6 +237,7 @@ func TestAssignClaims(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
+	kept := []lb.Retention{{Address: netip.MustParseAddr("198.51.100.7"), Holder: lb.Key{Namespace: "default", Name: "a"}, Since: time.Unix(7, 0)}}
 	for _, tt := range []struct {
 		name     string
 		pool     lb.Pool
@@ -254,13 +256,16 @@ func TestUsage(t *testing.T) {
 			Usage{IPv6: Counts{Assigned: 1, Available: maxCounted - 2}}},
 		{"across 64 bits", pool("p", "2001:db8::ffff:ffff:ffff:ffff-2001:db8:0:1::3"), nil, Usage{IPv6: Counts{Available: 5}}},
 		{"all of IPv6 twice", pool("p", "::1-7fff::", "8000::-ffff::"), nil, Usage{IPv6: Counts{Available: maxCounted}}},
+		{"retained since it was cut", with(pool("p", v4), func(p *lb.Pool) { p.Retained = kept }),
+			[]lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
+			Usage{IPv4: Counts{Available: 2}, Retained: kept, RetainedCount: 1}},
 		{"deleting", with(pool("p", v4), deleting),
 			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.want.Pool = "p"
 			got := Assign(lb.State{Pools: []lb.Pool{tt.pool}, Services: tt.services}).Pools
-			if diff := cmp.Diff([]Usage{tt.want}, got); diff != "" {
+			if diff := cmp.Diff([]Usage{tt.want}, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
