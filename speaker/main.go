@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -171,7 +170,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
-	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.hang.Run,
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.run, w.liveness.Run, w.owners.run, w.hang.Run,
 		w.report.run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
@@ -222,7 +221,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		Changed: runs.Hurry, // a death is rare, and must not wait for the pause after a run
 		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.states.Kick() },
 	})
-	lacks := kernel.New(kernel.Config{Log: log, Tries: tries(s), Changed: kick})
+	lacks := newKernel(log, tries(s), kick)
 	*w = syncer{
 		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1), sessions: sessionGate{log: log},
 		cluster: cluster, links: links, membership: m, liveness: live,

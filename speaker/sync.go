@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -38,7 +37,7 @@ type syncer struct {
 	liveness   *liveness.Monitor
 	boot       *kubeproxy.Boot
 	endpoints  *kubeproxy.Endpoints
-	kernel     *kernel.Monitor
+	kernel     *kernel
 	// Sinks.
 	filter    *guard
 	relays    *relays
@@ -107,7 +106,7 @@ type inputs struct {
 
 // sync is one run: read, participate, run. Until the other speakers are known it filters only.
 func (w *syncer) sync(context.Context) (again time.Duration, err error) {
-	if !w.cluster.Synced() || !w.links.Synced() || !w.kernel.Checked() {
+	if !w.cluster.Synced() || !w.links.Synced() || !w.kernel.checked() {
 		return 0, nil // all kick when they have synced
 	}
 	if w.cluster.Uninstalling() {

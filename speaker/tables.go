@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
-	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -27,15 +26,15 @@ type guard struct {
 	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
 	podLinks []string
 	// kernel knows what the node's kernel lacks for the filter.
-	kernel *kernel.Monitor
+	kernel *kernel
 }
 
 // newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
-func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) *guard {
+func newGuard(log *slog.Logger, s settings, lacks *kernel, kick func()) *guard {
 	g := &guard{podLinks: s.podLinks, kernel: lacks, on: !s.Options.NoFilter}
 	g.table = filter.New(filter.Config{Log: log, Changed: func() {
 		if g.failed() {
-			g.kernel.Recheck()
+			g.kernel.recheck()
 		}
 		kick()
 	}})
@@ -92,9 +91,9 @@ func (g *guard) refused() map[lb.Key]bool {
 
 // why says what keeps the filter from being in force.
 func (g *guard) why(node lb.Object) string {
-	for _, l := range g.kernel.Missing() {
-		if l.Feature == kernel.PacketFilter {
-			return l.Problem(node).Message
+	for _, l := range g.kernel.missing() {
+		if l.feature == packetFilter {
+			return l.problem(node).Message
 		}
 	}
 	return "see the log of its speaker"
@@ -181,24 +180,24 @@ func sooner(a, b time.Duration) time.Duration {
 }
 
 // tries returns an attempt of every feature in use.
-func tries(s settings) (out []kernel.Try) {
-	add := func(f kernel.Feature, used bool, try func() (string, error)) {
+func tries(s settings) (out []attempt) {
+	add := func(f feature, used bool, try func() (string, error)) {
 		if used {
-			out = append(out, kernel.Try{Feature: f, Try: try})
+			out = append(out, attempt{f, try})
 		}
 	}
 	filters := func(e filter.Extras) func() (string, error) { return func() (string, error) { return filter.Try(e) } }
 	relays := func(of lb.Family) func() (string, error) { return func() (string, error) { return relay.Try(of) } }
 	whole := func(try func() error) func() (string, error) { return func() (string, error) { return "", try() } }
-	add(kernel.PacketFilter, !s.Options.NoFilter, filters(filter.Extras{}))
-	add(kernel.ConnectionLimits, !s.Options.NoFilter, filters(filter.Extras{Limits: true}))
-	add(kernel.DropLogs, !s.Options.NoFilter, filters(filter.Extras{Log: true}))
-	add(kernel.InternalTraffic, !s.Options.NoFilter, filters(filter.Extras{Internal: true}))
-	add(kernel.RelaysIPv4, s.relay, relays(lb.IPv4))
-	add(kernel.RelaysIPv6, s.relay && hasIPv6(), relays(lb.IPv6))
-	add(kernel.HeadStart, true, kubeproxy.TryHeadStart)
-	add(kernel.PacketSockets, true, whole(layer2.Try))
-	add(kernel.Realtime, s.realtime, whole(heartbeat.TryRealtime))
+	add(packetFilter, !s.Options.NoFilter, filters(filter.Extras{}))
+	add(connectionLimits, !s.Options.NoFilter, filters(filter.Extras{Limits: true}))
+	add(dropLogs, !s.Options.NoFilter, filters(filter.Extras{Log: true}))
+	add(internalTraffic, !s.Options.NoFilter, filters(filter.Extras{Internal: true}))
+	add(relaysIPv4, s.relay, relays(lb.IPv4))
+	add(relaysIPv6, s.relay && hasIPv6(), relays(lb.IPv6))
+	add(headStart, true, kubeproxy.TryHeadStart)
+	add(packetSockets, true, whole(layer2.Try))
+	add(realTime, s.realtime, whole(heartbeat.TryRealtime))
 	return out
 }
 
@@ -209,9 +208,9 @@ func hasIPv6() bool {
 }
 
 // possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
-func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
-	noLimits, noInternal := k.Lacks(kernel.ConnectionLimits), k.Lacks(kernel.InternalTraffic)
-	d.NoLog = k.Lacks(kernel.DropLogs)
+func possible(d filter.Desired, k *kernel) filter.Desired {
+	noLimits, noInternal := k.lacks(connectionLimits), k.lacks(internalTraffic)
+	d.NoLog = k.lacks(dropLogs)
 	if !noLimits && !noInternal {
 		return d
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/filter"
-	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -60,26 +59,26 @@ func TestGuardRefused(t *testing.T) {
 	})
 }
 
-// without returns a Monitor of a kernel that lacks features.
-func without(t *testing.T, features ...kernel.Feature) *kernel.Monitor {
+// without returns a kernel that lacks features.
+func without(t *testing.T, features ...feature) *kernel {
 	t.Helper()
-	var tries []kernel.Try
+	var tries []attempt
 	for _, f := range features {
-		tries = append(tries, kernel.Try{Feature: f, Try: func() (string, error) { return "part", unix.EOPNOTSUPP }})
+		tries = append(tries, attempt{f, func() (string, error) { return "part", unix.EOPNOTSUPP }})
 	}
 	checked := make(chan struct{}, 1)
-	m := kernel.New(kernel.Config{Log: slog.New(slog.DiscardHandler), Tries: tries, Changed: func() { checked <- struct{}{} }})
-	go func() { _ = m.Run(t.Context()) }()
+	m := newKernel(slog.New(slog.DiscardHandler), tries, func() { checked <- struct{}{} })
+	go func() { _ = m.run(t.Context()) }()
 	<-checked
 	return m
 }
 
 // missing returns the features that the attempts find missing.
-func missing(tries []kernel.Try) map[kernel.Feature]error {
-	out := map[kernel.Feature]error{}
+func missing(tries []attempt) map[feature]error {
+	out := map[feature]error{}
 	for _, one := range tries {
-		if part, err := one.Try(); err != nil {
-			out[one.Feature] = errors.Join(err, errors.New(part))
+		if part, err := one.try(); err != nil {
+			out[one.feature] = errors.Join(err, errors.New(part))
 		}
 	}
 	return out
@@ -96,8 +95,8 @@ func TestTries(t *testing.T) {
 			t.Errorf("feature %d is missing: %v", f, err)
 		}
 		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
-			for _, f := range []kernel.Feature{kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.RelaysIPv4,
-				kernel.RelaysIPv6, kernel.HeadStart} {
+			for _, f := range []feature{packetFilter, internalTraffic, connectionLimits, dropLogs, relaysIPv4,
+				relaysIPv6, headStart} {
 				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
 					t.Errorf("feature %d without NET_ADMIN: %v", f, err)
 				}
@@ -117,16 +116,16 @@ func TestPossible(t *testing.T) {
 		Port: 80, Access: lb.Access{Restricted: true, ConnectionLimit: 5, RateLimit: 7, LogDrops: true}, ClusterIP: netip.MustParseAddr("10.96.0.7"),
 	}}}}
 	for _, tt := range []struct {
-		lack        kernel.Feature
+		lack        feature
 		internal    bool
 		connections int
 	}{
-		{kernel.RelaysIPv4, true, 5}, {kernel.InternalTraffic, false, 5}, {kernel.ConnectionLimits, true, 0}, {kernel.DropLogs, true, 5},
+		{relaysIPv4, true, 5}, {internalTraffic, false, 5}, {connectionLimits, true, 0}, {dropLogs, true, 5},
 	} {
 		got := possible(d, without(t, tt.lack))
 		f := got.Frontends[0]
 		if f.ClusterIP.IsValid() != tt.internal || f.ConnectionLimit != tt.connections || f.RateLimit != 7 || !f.Restricted ||
-			got.NoLog != (tt.lack == kernel.DropLogs) ||
+			got.NoLog != (tt.lack == dropLogs) ||
 			d.Frontends[0].ConnectionLimit != 5 {
 			t.Errorf("without feature %d: %+v", tt.lack, got)
 		}
@@ -142,7 +141,7 @@ func TestSelf(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		w := newTestSyncer(noLinks) // nothing is ever set
 		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }})
-		w.kernel = without(t, kernel.PacketFilter, kernel.RelaysIPv6)
+		w.kernel = without(t, packetFilter, relaysIPv6)
 		reasons := func(links ...lb.Interface) (out []lb.Reason) {
 			for _, p := range w.problems(links) {
 				out = append(out, p.Reason)

@@ -41,7 +41,6 @@ var fence = map[string][]string{
 	"internal/bgp/engine": {"internal/child", "internal/lb", "github.com/osrg/gobgp/v4", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/child":      {"golang.org/x/sys"},
 	"internal/unnumbered": {"internal/lb", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/kernel":     {"internal/lb"},
 	"internal/kubeproxy": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
 		"github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/link":      {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// recheckInterval is the time between attempts while the kernel lacks a feature.
+const recheckInterval = time.Minute
+
+// attempt tries a feature. It returns nil if the kernel has it; otherwise why not, and the part that the kernel refuses, if
+// that has a name.
+type attempt struct {
+	feature feature
+	try     func() (part string, err error)
+}
+
+// kernel knows what the node's kernel lacks for parts of Holdfast. It does not compare versions: distributions
+// add features to old kernels, and leave modules out of new ones. Each part tries its own need. It takes no decisions:
+// whoever depends on a feature asks lacks. A nil kernel lacks nothing.
+type kernel struct {
+	log *slog.Logger
+	// attempts in order: a feature comes after the one that it needs.
+	attempts []attempt
+	// changed is called after the first attempts, and when another feature is missing than before.
+	changed func()
+	// found is nil before the first attempts.
+	found atomic.Pointer[[]lack]
+	again chan struct{}
+}
+
+func newKernel(log *slog.Logger, attempts []attempt, changed func()) *kernel {
+	return &kernel{log: log, attempts: attempts, changed: changed, again: make(chan struct{}, 1)}
+}
+
+// run tries all features, and again for as long as one is missing, since an operator may load its module. It returns nil
+// when ctx ends.
+func (m *kernel) run(ctx context.Context) error {
+	for {
+		var next <-chan time.Time
+		if m.try() {
+			next = time.After(recheckInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next:
+		case <-m.again:
+		}
+	}
+}
+
+// recheck tries all features again, for a sink that was refused one.
+func (m *kernel) recheck() {
+	if m == nil {
+		return
+	}
+	select {
+	case m.again <- struct{}{}:
+	default:
+	}
+}
+
+// try tries all features, and reports whether one is missing.
+func (m *kernel) try() bool {
+	var lacking []lack
+	missing := map[feature]bool{}
+	for _, t := range m.attempts {
+		if missing[features[t.feature].needs] {
+			continue // it would be refused for the same reason
+		}
+		if part, err := t.try(); err != nil {
+			missing[t.feature] = true
+			lacking = append(lacking, lack{t.feature, part, err})
+		}
+	}
+	before := m.found.Swap(&lacking)
+	same := func(a, b lack) bool {
+		return a.feature == b.feature && a.part == b.part && a.err.Error() == b.err.Error()
+	}
+	if before == nil || !slices.EqualFunc(*before, lacking, same) {
+		for _, l := range lacking {
+			m.log.Warn("the kernel lacks a feature", "feature", features[l.feature].name, "part", l.part, "error", l.err)
+		}
+		m.changed()
+	}
+	return len(lacking) > 0
+}
+
+// checked reports whether the features were tried.
+func (m *kernel) checked() bool { return m == nil || m.found.Load() != nil }
+
+// missing returns what the kernel lacks; nothing before the first attempt.
+func (m *kernel) missing() []lack {
+	if m == nil || m.found.Load() == nil {
+		return nil
+	}
+	return *m.found.Load()
+}
+
+// lacks reports whether the kernel lacks a feature.
+func (m *kernel) lacks(f feature) bool {
+	return slices.ContainsFunc(m.missing(), func(l lack) bool { return l.feature == f })
+}
