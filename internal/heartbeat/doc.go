@@ -2,29 +2,17 @@
 // the membership sets the peers. Gossip's opinion counts only for peers whose heartbeats never came, and for those
 // that nobody is left to watch.
 //
-// Every node sends a heartbeat each Interval to a few others, its watchers: the next Watchers living nodes on a ring
-// of hashed names. So a node's load is the same at any size of the cluster, and in a small one everybody watches
-// everybody. A watcher that misses heartbeats for as long as the sender allowed suspects the sender. It asks the
-// suspect and its other watchers, and has the wire asked whether the suspect still answers for what it announces.
-// Then rules 1 to 8 of docs/design.md hold. What they leave out:
+// Who watches whom, and rules 1 to 8, are in docs/design.md. What they leave out:
 //
 //   - A node that hears none of several nodes says so in its heartbeats. Those that hear others well take it for silent:
 //     if the others are dead, no node hears that.
 //   - A heartbeat complains when its sender hears the receiver badly, and others well. Two such complaints, or a claim
 //     of Dead from a node that has not heard the refutation yet, extend a hold-down.
+//   - A watcher that did not run itself waits for a full time-out more.
+//   - A side of a partition falls out together: for its nodes the hold-down does not double.
 //
-// Claims (alive, held down, speaker down, dead, left) are ordered by an incarnation number that only their subject
-// raises. A broadcast carries a verdict to all nodes at once. Every packet also carries fresh claims for a while, which
+// A broadcast carries a verdict to all nodes at once. Every packet also carries fresh claims for a while, which
 // repairs a lost broadcast. Anti-entropy repeats old claims by turns.
-//
-// What else could be mistaken for a death:
-//
-//   - A watcher that did not run itself: it waits for a full time-out more.
-//   - A speaker that was killed: rule 7. The claim is SpeakerDown, for speakerDownTime at most.
-//
-// A node that was dead, or stepped back, and is well again is held down for Timers.HoldDown: it ranks behind the
-// others. That time doubles each time, until ForgiveTime has passed since the last one. A side of a partition falls out
-// together: for its nodes it stays as it is.
 //
 // The Lease is the other direction: whether this node may still act on the last verdicts. It lapses when this node has
 // not sent heartbeats for so long that others may have declared it dead. A plan made after that confirms it again.

@@ -31,7 +31,7 @@ func (a *announcers) lose(bad *node, f lossy) {
 // One node hears badly, is heard badly, or both: the addresses of others stay with them, its own are served by others
 // soon where it cannot serve, nothing moves to and fro, and all is as before soon after.
 func TestLossAtOneNode(t *testing.T) {
-	sizes := []int{3, 4, 7, 30}
+	sizes := []int{3, 4, 7, 9} // of nine, not all watch each other
 	if raceDetector {
 		sizes = sizes[:1] // make test-unit runs the rest without it
 	}

@@ -20,9 +20,8 @@ import (
 )
 
 const (
-	// speakerEnv makes TestProcess a speaker of this name, busyEnv one that only burns time.
+	// speakerEnv makes TestProcess a speaker of this name.
 	speakerEnv = "HOLDFAST_HEARTBEAT_SPEAKER"
-	busyEnv    = "HOLDFAST_HEARTBEAT_BUSY"
 	testPort   = 7948
 	// within is for how long tests wait on a machine that has much else to do.
 	within = 30 * time.Second
@@ -52,16 +51,6 @@ type line struct {
 
 // TestProcess is the other processes of tests, not a test.
 func TestProcess(t *testing.T) {
-	if os.Getenv(busyEnv) != "" {
-		for range 4 {
-			go func() {
-				for n := uint64(0); t.Context().Err() == nil; n++ {
-					_ = n * n
-				}
-			}()
-		}
-		<-t.Context().Done()
-	}
 	arguments := strings.Fields(os.Getenv(speakerEnv))
 	if len(arguments) == 0 {
 		t.Skip("started by other tests only")
@@ -230,21 +219,6 @@ func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 		}
 	}(s.lines)
 	t.Cleanup(func() { _ = s.cmd.Process.Kill(); _ = s.cmd.Wait() })
-}
-
-// busy starts a process with four busy threads.
-func busy(t testing.TB) {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestProcess$")
-	cmd.Env = append(os.Environ(), busyEnv+"=1", "GOMAXPROCS=4")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
 // await reads what the speaker prints until a line satisfies ok, and returns it.

@@ -180,22 +180,3 @@ func TestLease(t *testing.T) {
 	l.confirmed.Store(2)
 	check(true, "a new plan confirmed")
 }
-
-func BenchmarkReceive(b *testing.B) {
-	w := newWorld(1, 8)
-	w.after(time.Second)
-	from, to := w.nodes[1], w.nodes[0]
-	s := mustSeal(b, 1)
-	var datagram []byte
-	var claims []claim
-	seq := from.d.seq
-	b.ReportAllocs()
-	for b.Loop() {
-		seq++
-		p := packet{from: from.id, to: to.id, boot: from.d.boot, seq: seq, hold: 150 * ms, watch: true}
-		datagram = s.close(datagram[:0], &p)
-		body, _ := s.open(datagram)
-		p, _ = parsePacket(body, claims)
-		to.d.receive(to.now(), p)
-	}
-}

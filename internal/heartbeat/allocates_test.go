@@ -10,7 +10,7 @@ import (
 )
 
 // newTestThread returns a thread that the test drives.
-func newTestThread(t testing.TB, c processSettings, peers []Peer) *thread {
+func newTestThread(t *testing.T, c processSettings, peers []Peer) *thread {
 	t.Helper()
 	c.Timers = c.withDefaults()
 	th, err := newThread(c, &shared{}, nil)
@@ -26,7 +26,7 @@ func newTestThread(t testing.TB, c processSettings, peers []Peer) *thread {
 
 // steady is a thread that the test drives, with n peers in its own process that do not answer it but
 // have their packets read by it.
-func steady(t testing.TB, n int) (step func()) {
+func steady(t *testing.T, n int) (step func()) {
 	t.Helper()
 	var peers []Peer
 	for i := range n {
@@ -60,13 +60,4 @@ func TestStepAllocates(t *testing.T) {
 			t.Errorf("a heartbeat of 4 nodes allocates %v times, want 8 at most", n)
 		}
 	})
-}
-
-// BenchmarkStep is one heartbeat of each of four nodes, and the reception of all of them.
-func BenchmarkStep(b *testing.B) {
-	step := steady(b, 4)
-	b.ReportAllocs()
-	for b.Loop() {
-		step()
-	}
 }
