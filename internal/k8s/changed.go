@@ -75,8 +75,9 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 
 // sameService ignores finalizers, and conditions but the record of the addresses.
 func sameService(a, b *corev1.Service) bool {
-	return sameRequest(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) &&
-		addressRecord(a) == addressRecord(b)
+	return a != nil && b != nil && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
+		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && reflect.DeepEqual(a.Spec, b.Spec) &&
+		reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) && addressRecord(a) == addressRecord(b)
 }
 
 // addressRecord returns the record of a Service's addresses.
@@ -85,18 +86,6 @@ func addressRecord(s *corev1.Service) string {
 		return c.Message
 	}
 	return ""
-}
-
-// sameRequest ignores the status and annotations: the controller writes some of both.
-func sameRequest(a, b *corev1.Service) bool {
-	return a != nil && b != nil && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) &&
-		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && reflect.DeepEqual(a.Spec, b.Spec)
-}
-
-// onlyAddresses reports whether only the addresses of a Service changed, with what
-// the controller writes along with them.
-func onlyAddresses(a, b *corev1.Service) bool {
-	return sameRequest(a, b) && !reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
 }
 
 // sameToSpeaker ignores Services without an address, and conditions: speakers write

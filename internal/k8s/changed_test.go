@@ -1,10 +1,7 @@
 package k8s
 
 import (
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -35,6 +32,8 @@ func TestSameToSpeaker(t *testing.T) {
 		return s
 	}
 	addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
+	another := addressed()
+	another.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2"
 	for _, tt := range []struct {
 		name string
 		a, b *corev1.Service
@@ -47,6 +46,7 @@ func TestSameToSpeaker(t *testing.T) {
 		{"comes with an address", nil, addressed(), false},
 		{"gets an address", service(), addressed(), false},
 		{"loses its address", addressed(), service(), false},
+		{"gets another", addressed(), another, false},
 		{"goes with its address", addressed(), nil, false},
 		{"is another of the name", addressed(), addressed(func(s *corev1.Service) { s.UID = "2" }), false},
 		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true},
@@ -64,130 +64,43 @@ func TestSameToSpeaker(t *testing.T) {
 	}
 }
 
-// Everything except the speakers' conditions kicks the controller. A Service that may
-// be waiting kicks it at once, also in a burst.
-func TestChangedForController(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var kicks atomic.Int64
-		k := &Cluster{config: Config{Kick: func() { kicks.Add(1) }}}
-		service := func(change ...func(*corev1.Service)) *corev1.Service {
-			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
-			s.Spec.Type = corev1.ServiceTypeLoadBalancer
-			for _, c := range change {
-				c(s)
-			}
-			return s
+// Everything except the speakers' conditions kicks the controller.
+func TestSameToController(t *testing.T) {
+	service := func(change ...func(*corev1.Service)) *corev1.Service {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		for _, c := range change {
+			c(s)
 		}
-		left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
-		givenBack := func(s *corev1.Service) {
-			s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+		return s
+	}
+	left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
+	givenBack := func(s *corev1.Service) {
+		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+	}
+	addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
+	for _, tt := range []struct {
+		name string
+		a, b *corev1.Service
+		same bool
+	}{
+		{"comes", nil, service(), false},
+		{"goes", addressed(), nil, false},
+		{"gets an address", service(), addressed(), false},
+		{"loses its address", addressed(), service(), false},
+		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true},
+		{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), true},
+		{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true},
+		{"what a speaker wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), false},
+		{"what a speaker wrote on what was released", service(givenBack), service(givenBack, withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), false},
+		{"a condition of ours", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), false},
+		{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), false},
+		{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false},
+	} {
+		if got := sameToController(tt.a, tt.b); got != tt.same {
+			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
-		addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
-		for _, inBurst := range []bool{false, true} {
-			for _, tt := range []struct {
-				name            string
-				a, b            *corev1.Service
-				kicked, inCrowd int
-			}{
-				{"comes", nil, service(), 1, 1},
-				{"goes", addressed(), nil, 1, 0},
-				{"gets an address", service(), addressed(), 1, 0},
-				{"loses its address", addressed(), service(), 1, 1},
-				{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), 0, 0},
-				{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
-				{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), 0, 0},
-				{"what a speaker wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), 1, 1},
-				{"what a speaker wrote on what was released", service(givenBack), service(givenBack, withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 1,
-					1},
-				{"a condition of ours", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), 1, 0},
-				{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), 1, 0},
-				{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), 1, 0},
-			} {
-				k.burst = burst{}
-				kicks.Store(0)
-				for range 2 * burstSize {
-					if inBurst {
-						k.burst.add()
-					}
-				}
-				k.changedForController(tt.a, tt.b)
-				want := int64(tt.kicked)
-				if inBurst {
-					want = int64(tt.inCrowd)
-				}
-				if got := kicks.Load(); got != want {
-					t.Errorf("%s, in a burst %t: %d kicks, want %d", tt.name, inBurst, got, want)
-				}
-				time.Sleep(gatherTime)
-				synctest.Wait()
-				if got := kicks.Load(); got != int64(tt.kicked) {
-					t.Errorf("%s, in a burst %t: %d kicks in the end, want %d", tt.name, inBurst, got, tt.kicked)
-				}
-			}
-		}
-	})
-}
-
-// In a burst of assignments a speaker makes one plan a second. Users' changes of a Service
-// kick it at once, also in a burst.
-func TestChangedForSpeaker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var kicks atomic.Int64
-		k := &Cluster{config: Config{Kick: func() { kicks.Add(1) }}}
-		service := func() *corev1.Service {
-			return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
-		}
-		addressed := func(change func(*corev1.Service)) *corev1.Service {
-			s := withAddress(service())
-			s.Annotations = map[string]string{v1beta1.AnnotationAssigned: "lan"}
-			s.Finalizers = []string{v1beta1.FinalizerAddress}
-			withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionTrue)(s)
-			change(s)
-			return s
-		}
-		old := addressed(func(*corev1.Service) {})
-		for _, tt := range []struct {
-			name            string
-			a, b            *corev1.Service
-			kicked, inCrowd int64
-		}{
-			{"gets an address", service(), old, 1, 0},
-			{"loses its address", old, service(), 1, 0},
-			{"gets another", old, addressed(func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2" }), 1, 0},
-			{"what a speaker wrote", old, addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
-			{"what it recorded with it", old, addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), 0, 0},
-			{"source ranges", old, addressed(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} }), 1, 1},
-			{"source ranges, and gets another", old, addressed(func(s *corev1.Service) {
-				s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
-				s.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2"
-			}), 1, 1},
-			{"annotations", old, addressed(func(s *corev1.Service) { s.Annotations["holdfast.dev/source-ranges-deny"] = "192.0.2.9/32" }), 1, 1},
-			{"labels", old, addressed(func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} }), 1, 1},
-			{"is being deleted", old, addressed(func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }), 1, 1},
-			{"goes with its address", old, nil, 1, 1},
-		} {
-			for _, inBurst := range []bool{false, true} {
-				k.burst = burst{}
-				kicks.Store(0)
-				atOnce := tt.kicked
-				if inBurst {
-					atOnce = tt.inCrowd
-					for range 2 * burstSize {
-						k.burst.add()
-					}
-				}
-				k.changedForSpeaker(tt.a, tt.b)
-				if got := kicks.Load(); got != atOnce {
-					t.Errorf("%s, in a burst %t: %d kicks, want %d", tt.name, inBurst, got, atOnce)
-				}
-				time.Sleep(gatherTime)
-				synctest.Wait()
-				if got := kicks.Load(); got != tt.kicked {
-					t.Errorf("%s, in a burst %t: %d kicks in the end, want %d", tt.name, inBurst, got, tt.kicked)
-				}
-			}
-		}
-	})
+	}
 }
 
 func TestSameConfig(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -29,6 +30,8 @@ const Oldest = "1.31.0"
 // Clients talk to one API server.
 type Clients struct {
 	kube kubernetes.Interface
+	// paced writes Events, which cost the API server as much as addresses and must not delay them.
+	paced typed.CoreV1Interface
 	// holdfast serves the kinds of group holdfast.dev.
 	holdfast rest.Interface
 	hearing  *hearing
@@ -50,7 +53,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = userAgent
 	// The API server's priority and fairness paces us; another limit here would only
-	// make thousands of Services wait for each other.
+	// make thousands of Services wait for each other. Only Events have one.
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
 	if config.Dial == nil { // a caller that dials on its own goes on to
@@ -71,6 +74,12 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	if err != nil {
 		return Clients{}, fmt.Errorf("make client: %w", err)
 	}
+	events := rest.CopyConfig(core)
+	events.QPS, events.Burst = eventRate, eventBurst
+	paced, err := typed.NewForConfigAndClient(events, &http.Client{Transport: transport.Transport, Timeout: eventTime})
+	if err != nil {
+		return Clients{}, fmt.Errorf("make client of events: %w", err)
+	}
 
 	scheme := runtime.NewScheme()
 	if err := v1beta1.AddToScheme(scheme); err != nil {
@@ -84,7 +93,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	if err != nil {
 		return Clients{}, fmt.Errorf("make client of %s: %w", v1beta1.GroupVersion, err)
 	}
-	return Clients{kube: kube, holdfast: holdfast, hearing: hearing}, nil
+	return Clients{kube: kube, paced: paced, holdfast: holdfast, hearing: hearing}, nil
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

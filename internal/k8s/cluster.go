@@ -15,12 +15,14 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -63,7 +65,7 @@ type Cluster struct {
 		version() uint64
 	}
 	events   *recorder
-	burst    burst
+	burst    *rate.Limiter
 	attempts attempts
 
 	services          *View[*corev1.Service]
@@ -86,8 +88,7 @@ type Cluster struct {
 
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) (*Cluster, error) {
-	k := &Cluster{clients: clients, config: c}
-	k.events = newRecorder(clients.kube.CoreV1().Events(""), c.Component, k.InBurst)
+	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst()}
 	core := clients.kube.CoreV1().RESTClient()
 	apps := clients.kube.AppsV1().RESTClient()
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
@@ -112,7 +113,7 @@ func New(clients Clients, c Config) (*Cluster, error) {
 func (k *Cluster) watchAsController(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
 	errs := []error{
-		watchChanges(k, &k.services, core, "services", "", nil, k.changedForController),
+		watch(k, &k.services, core, "services", "", nil, sameToController, kick),
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
@@ -135,7 +136,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
 	speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
 	return []error{
-		watchChanges(k, &k.services, core, "services", "", nil, k.changedForSpeaker),
+		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, sameConfig, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
@@ -150,7 +151,10 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 // Run watches until ctx is cancelled and returns nil. Broken watches resume by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
-	group.Go(func() error { k.events.run(ctx); return nil })
+	group.Go(func() error {
+		k.events.run(ctx, &typed.EventSinkImpl{Interface: k.clients.paced.Events("")})
+		return nil
+	})
 	for _, v := range k.views {
 		group.Go(func() error { v.run(ctx); return nil })
 	}

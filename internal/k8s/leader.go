@@ -290,3 +290,15 @@ func (e *election) release(t *term) {
 		e.log.Warn("cannot release the Lease, another leader follows late", "error", err)
 	}
 }
+
+// sleep reports whether the time has passed; false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

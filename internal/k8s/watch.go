@@ -19,16 +19,6 @@ import (
 // watch creates the view of one kind. A change kicks unless same reports both versions as equal.
 func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
 	same func(old, new T) bool, kick func()) error {
-	return watchChanges(k, view, client, resource, namespace, options, func(old, new T) {
-		if same == nil || !same(old, new) {
-			kick()
-		}
-	})
-}
-
-// watchChanges creates the view of one kind, which calls changed for each change.
-func watchChanges[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
-	changed func(old, new T)) error {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}
@@ -38,7 +28,11 @@ func watchChanges[T object](k *Cluster, view **View[T], client rest.Interface, r
 	if err := informer.SetTransform(trim); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
-	v, err := newView(informer, changed)
+	v, err := newView(informer, func(old, new T) {
+		if same == nil || !same(old, new) {
+			kick()
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
