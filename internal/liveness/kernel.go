@@ -27,7 +27,7 @@ func kernelAnswers(ctx context.Context, within time.Duration, addresses ...netip
 	answers := make(chan bool, tries)
 	for i := range kernelAttempts {
 		for _, a := range addresses {
-			go func() { answers <- wait(ctx, time.Duration(i)*kernelPause) && answered(ctx, a) }()
+			time.AfterFunc(time.Duration(i)*kernelPause, func() { answers <- answered(ctx, a) })
 		}
 	}
 	for range tries {
@@ -36,18 +36,6 @@ func kernelAnswers(ctx context.Context, within time.Duration, addresses ...netip
 		}
 	}
 	return false
-}
-
-// wait reports whether the time passed before ctx ended.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func answered(ctx context.Context, a netip.AddrPort) bool {

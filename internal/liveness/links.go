@@ -31,14 +31,14 @@ type links struct {
 	log   *slog.Logger
 	asker Asker
 	all   func() []lb.Interface
+	// known returns what is known of the speakers: which share a link, which are alive, and the address of this node that
+	// heartbeats use, whose link is not watched.
+	known func() Known
 	// changed is called when Silent returns something else.
 	changed func()
 
-	mu      sync.Mutex
-	own     netip.Addr
-	members map[string]lb.Member
-	alive   map[string]bool
-	silent  map[string]bool
+	mu     sync.Mutex
+	silent map[string]bool
 
 	// watched is what is known of each link by name; Run alone uses it.
 	watched map[string]*watchedLink
@@ -55,16 +55,8 @@ type watchedLink struct {
 }
 
 // newLinks returns a watch that Run starts. changed is called when Silent changes.
-func newLinks(log *slog.Logger, asker Asker, all func() []lb.Interface, changed func()) *links {
-	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watchedLink{}}
-}
-
-// set takes over the speakers' metadata, which shows which of them share a link, which nodes are alive, and the address of
-// this node that heartbeats use: its link is not watched.
-func (l *links) set(members map[string]lb.Member, alive map[string]bool, own netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.members, l.alive, l.own = members, alive, own
+func newLinks(log *slog.Logger, asker Asker, all func() []lb.Interface, known func() Known, changed func()) *links {
+	return &links{log: log, asker: asker, all: all, known: known, changed: changed, watched: map[string]*watchedLink{}}
 }
 
 // Silent returns the names of links on which this node heard somebody before, and hears nobody now.
@@ -90,12 +82,10 @@ func (l *links) Run(ctx context.Context) error {
 
 // round asks once on each link that is there.
 func (l *links) round(ctx context.Context) {
-	l.mu.Lock()
-	members, alive, address := l.members, l.alive, l.own
-	l.mu.Unlock()
+	known := l.known()
 	here := map[string]*watchedLink{}
 	for _, own := range l.all() {
-		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address }) {
+		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == known.Address }) {
 			continue
 		}
 		w := l.watched[own.Name]
@@ -103,7 +93,7 @@ func (l *links) round(ctx context.Context) {
 			w = &watchedLink{}
 		}
 		here[own.Name] = w
-		if neighbours := l.neighbours(own, members, alive); len(neighbours) > 0 {
+		if neighbours := l.neighbours(own, known.Members, known.View.Alive); len(neighbours) > 0 {
 			l.ask(ctx, w, neighbours)
 		} else {
 			*w = watchedLink{} // nobody could take anything over

@@ -9,15 +9,20 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/members"
 )
+
+// known is what Monitor knows of speakers and of this node's address.
+func known(metadata map[string]lb.Member, alive map[string]bool, own netip.Addr) func() Known {
+	return func() Known { return Known{View: members.View{Alive: alive}, Members: metadata, Address: own} }
+}
 
 // A link that goes dead with its carrier up is silent after two rounds, and not any more after ten seconds. The
 // link of the heartbeats is theirs.
 func TestLinks(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
 	kicks := 0
-	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() { kicks++ })
-	w.set(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1"))
+	w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() { kicks++ })
 	rounds := func(n int, want ...string) {
 		t.Helper()
 		for range n {
@@ -49,8 +54,7 @@ func TestLinks(t *testing.T) {
 func TestLinkOthersAnswer(t *testing.T) {
 	gateway := lb.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{gateway}}
-	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() {})
-	w.set(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1"))
+	w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() {})
 	w.round(t.Context())
 	for _, gone := range []lb.MAC{mac(12), mac(99)} {
 		l.answers = map[lb.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
@@ -92,8 +96,7 @@ func TestLinkManyDie(t *testing.T) {
 				l.answers[mac(100+i)] = 3
 			}
 			alive := living(members)
-			w := newLinks(slog.New(slog.DiscardHandler), l, own, func() {})
-			w.set(members, alive, netip.MustParseAddr("192.0.2.1"))
+			w := newLinks(slog.New(slog.DiscardHandler), l, own, known(members, alive, netip.MustParseAddr("192.0.2.1")), func() {})
 			for range 1 + rounds {
 				w.round(t.Context())
 			}
@@ -115,8 +118,7 @@ func TestLinkManyDie(t *testing.T) {
 // Where nobody ever answered, or nobody else is, a link is not silent.
 func TestLinkOfNobody(t *testing.T) {
 	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
-		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[lb.MAC]int{mac(12): 0}}, own, func() {})
-		w.set(members, living(members), netip.MustParseAddr("192.0.2.1"))
+		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[lb.MAC]int{mac(12): 0}}, own, known(members, living(members), netip.MustParseAddr("192.0.2.1")), func() {})
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("%s: silent", name)

@@ -75,16 +75,14 @@ type Monitor struct {
 
 // New returns a Monitor that Run starts.
 func New(c Config) *Monitor {
-	m := &Monitor{
-		prober: newProber(c), wire: newWire(c.Asker, c.Links), links: newLinks(c.Log, c.Asker, c.Links, c.Changed), goodbyes: goodbyes{},
-	}
+	m := &Monitor{prober: newProber(c), wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
+	m.links = newLinks(c.Log, c.Asker, c.Links, m.last, c.Changed)
 	m.wire.changed = c.Changed
 	return m
 }
 
 // Set takes over what is known now.
 func (m *Monitor) Set(k Known) {
-	m.links.set(k.Members, k.View.Alive, k.Address)
 	m.prober.set(time.Now(), k)
 	m.config.SilenceChanged()
 }

@@ -69,6 +69,13 @@ func (p *prober) set(now time.Time, k Known) {
 	p.loop.Kick()
 }
 
+// last returns what was set last.
+func (p *prober) last() Known {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known
+}
+
 // sync asks the kernels and reads the votes that are due. It returns when the next one is due, or a doubt ends.
 func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()

@@ -22,35 +22,22 @@ const (
 	window    = 10 * time.Second
 )
 
-var levels = []struct {
-	mark  []byte
-	level slog.Level
-}{
-	{[]byte("[ERR]"), slog.LevelInfo},
-	{[]byte("[WARN]"), slog.LevelDebug},
-	{[]byte("[INFO]"), slog.LevelDebug},
-}
-
 // Write never fails.
 func (w *logWriter) Write(line []byte) (int, error) {
-	for _, l := range levels {
-		if _, text, found := bytes.Cut(line, l.mark); found {
-			w.log.Log(context.Background(), w.lower(l.level), string(bytes.TrimSpace(text)))
-			break
-		}
+	mark, text, _ := bytes.Cut(line, []byte("]"))
+	level := slog.LevelDebug
+	if string(mark) == "[ERR" && w.admit() {
+		level = slog.LevelInfo
 	}
+	w.log.Log(context.Background(), level, string(bytes.TrimSpace(text)))
 	return len(line), nil
 }
 
-func (w *logWriter) lower(level slog.Level) slog.Level {
-	if level < slog.LevelInfo {
-		return level
-	}
+// admit reports whether one more line fits into the window.
+func (w *logWriter) admit() bool {
 	if time.Since(w.since) > window {
 		w.since, w.lines = time.Now(), 0
 	}
-	if w.lines++; w.lines > mostLines {
-		return slog.LevelDebug
-	}
-	return level
+	w.lines++
+	return w.lines <= mostLines
 }

@@ -135,7 +135,7 @@ func (m *Members) hear(message []byte) {
 	case kindQuestion, kindLeaving:
 		name := string(r.take(int(r.octet())))
 		addrs := r.addresses()
-		if !r.bad && m.living(name) {
+		if !r.bad {
 			owns, age := m.config.Owner.Owns(addrs, kind == kindLeaving)
 			m.tell(name, encodeAnswer(nonce, owns, age))
 		}
@@ -164,11 +164,4 @@ func encodeAnswer(nonce []byte, owns []bool, age time.Duration) []byte {
 		}
 	}
 	return append(b, bits...)
-}
-
-// living reports whether a member of that name lives, by gossip.
-func (m *Members) living(name string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.addresses[name].IsValid()
 }
