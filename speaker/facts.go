@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -111,7 +110,7 @@ func (w *syncer) self(in inputs) lb.Member {
 		m.Unfit |= lb.Unfiltered
 	}
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
-		if !slices.ContainsFunc(in.sessions, func(s bgp.Session) bool { return s.State == bgp.Established && slices.Contains(s.Families, f) }) {
+		if !slices.ContainsFunc(in.sessions, func(s lb.Session) bool { return up(s) && slices.Contains(s.Families, f) }) {
 			m.Unfit |= lb.SessionlessOf(f)
 		}
 	}

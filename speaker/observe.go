@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
@@ -65,7 +64,7 @@ func (w *syncer) debug() any {
 		Members  members.View
 		Links    []lb.Interface
 		Layer2   any
-		Sessions []bgp.Session
+		Sessions []lb.Session
 		Filter   any
 		Relay    any
 		Unserved []lb.Key
@@ -169,7 +168,7 @@ type sessionGate struct {
 
 // check returns what the speaker still waits for, and logs what is new. The former speaker's sessions are awaited without limit,
 // unless the operator overrides it; where they are not known, the API server is away, and they count like new ones.
-func (g *sessionGate) check(now time.Time, sessions []bgp.Session, awaited []string, known, overridden bool) (err error) {
+func (g *sessionGate) check(now time.Time, sessions []lb.Session, awaited []string, known, overridden bool) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.began.IsZero() {
@@ -177,7 +176,7 @@ func (g *sessionGate) check(now time.Time, sessions []bgp.Session, awaited []str
 	}
 	var missing []string
 	for _, s := range sessions {
-		if s.State != bgp.Established {
+		if !up(s) {
 			missing = append(missing, s.Peer)
 		}
 	}

@@ -87,7 +87,7 @@ func (p *paths) sync(context.Context) (again time.Duration, err error) {
 		statuses[s.Name] = s
 	}
 	for _, s := range p.bgp.Sessions() {
-		established[s.Peer] = s.State == bgp.Established
+		established[s.Peer] = up(s)
 	}
 	p.waits = waitsOf(p.waits, wanted, statuses, time.Now())
 	d.Peers, d.Paths = peers, pathsOf(wanted, statuses, established, p.waits)
@@ -210,7 +210,7 @@ func wantsBFD(p lb.Peer) bool { return p.BFD != nil && (p.Interface == "" || p.A
 // establishedWith reports whether BGP has a session with an address.
 func establishedWith(b *bgp.Speaker) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
-		return slices.ContainsFunc(b.Sessions(), func(s bgp.Session) bool { return s.Address == a && s.State == bgp.Established })
+		return slices.ContainsFunc(b.Sessions(), func(s lb.Session) bool { return s.Address == a && up(s) })
 	}
 }
 

@@ -143,28 +143,28 @@ func (p *paths) want(peers ...lb.Peer) {
 }
 
 // each waits until all sessions are such.
-func (p *paths) each(t *testing.T, what string, such func(bgp.Session) bool) {
+func (p *paths) each(t *testing.T, what string, such func(lb.Session) bool) {
 	t.Helper()
 	nstest.Until(t, 2*patience, what, func() bool {
 		all := p.bgp.Sessions()
-		return len(all) > 0 && !slices.ContainsFunc(all, func(s bgp.Session) bool { return !such(s) })
+		return len(all) > 0 && !slices.ContainsFunc(all, func(s lb.Session) bool { return !such(s) })
 	})
 }
 
-func bothUp(s bgp.Session) bool { return s.State == bgp.Established && s.BFD == "up" }
+func bothUp(s lb.Session) bool { return s.State == lb.Established && s.BFD == "up" }
 
 // testFreezes has the sessions of peers come up, fall by BFD when their router freezes, and come back.
 func testFreezes(t *testing.T, start func() *nstest.Router, peers ...lb.Peer) *paths {
 	t.Helper()
 	p := startPaths(t)
 	p.want(peers...)
-	p.each(t, "all wait for BFD", func(s bgp.Session) bool {
+	p.each(t, "all wait for BFD", func(s lb.Session) bool {
 		return strings.HasPrefix(s.LastError, "BFD has not come up: the router does not answer")
 	})
 	router := start()
 	p.each(t, "all sessions are up", bothUp)
 	router.Signal(syscall.SIGSTOP)
-	p.each(t, "all fall by BFD", func(s bgp.Session) bool { return strings.HasPrefix(s.LastError, "BFD: ") })
+	p.each(t, "all fall by BFD", func(s lb.Session) bool { return strings.HasPrefix(s.LastError, "BFD: ") })
 	router.Signal(syscall.SIGCONT)
 	p.each(t, "all are up again", bothUp)
 	return p
@@ -180,7 +180,7 @@ func TestPathsWithBIRD(t *testing.T) {
 		peers[0].BFD, peers[1].BFD = nil, nil
 		p.want(peers...)
 		// BIRD 2.0 takes AdminDown for a failure, and ends the session itself.
-		p.each(t, "BFD has ended, and BGP does without", func(s bgp.Session) bool { return s.BFD == "" && s.State == bgp.Established })
+		p.each(t, "BFD has ended, and BGP does without", func(s lb.Session) bool { return s.BFD == "" && s.State == lb.Established })
 	})
 }
 
@@ -221,7 +221,7 @@ func TestPathsFromRange(t *testing.T) {
 		router := startFRR(t, ns, frrRange)
 		p.each(t, "both sessions are up", bothUp)
 		router.Kill()
-		p.each(t, "both end", func(s bgp.Session) bool { return s.State != bgp.Established })
+		p.each(t, "both end", func(s lb.Session) bool { return s.State != lb.Established })
 		router.Start()
 		p.each(t, "both are up again", bothUp)
 	})
@@ -246,7 +246,7 @@ func TestPathsSwitchedOff(t *testing.T) {
 		}
 		bfdIs := func(what, state string) {
 			t.Helper()
-			nstest.Until(t, patience, what, func() bool { s := p.session("r"); return s.State == bgp.Established && s.BFD == state })
+			nstest.Until(t, patience, what, func() bool { s := p.session("r"); return s.State == lb.Established && s.BFD == state })
 		}
 		// FRR makes another session of BFD when BGP is up.
 		nstest.Until(t, patience, "BFD has been up for a while", func() bool { s := status(); return s.State == bfd.Up && s.Since > 2*time.Second })
@@ -307,13 +307,13 @@ func startPathsOn(t *testing.T, links func() []lb.Interface) *paths {
 	return p
 }
 
-func (p *paths) session(name string) bgp.Session {
+func (p *paths) session(name string) lb.Session {
 	for _, s := range p.bgp.Sessions() {
 		if s.Peer == name {
 			return s
 		}
 	}
-	return bgp.Session{}
+	return lb.Session{}
 }
 
 // startFRR starts zebra, bfdd, and bgpd with arguments.

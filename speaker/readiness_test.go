@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // TestSessionGate: sessions that are awaited hold readiness until they are up or the operator says so, others for 30 s.
@@ -14,11 +14,11 @@ import (
 //
 // Trap: a build that breaks BGP is ready, and rolls over the cluster.
 func TestSessionGate(t *testing.T) {
-	up := func(peer string) bgp.Session { return bgp.Session{Peer: peer, State: bgp.Established} }
-	down := func(peer string) bgp.Session { return bgp.Session{Peer: peer, State: "idle"} }
+	up := func(peer string) lb.Session { return lb.Session{Peer: peer, State: lb.Established} }
+	down := func(peer string) lb.Session { return lb.Session{Peer: peer, State: "idle"} }
 	type look struct {
 		after            time.Duration
-		sessions         []bgp.Session
+		sessions         []lb.Session
 		awaited          []string
 		known, overrides bool
 		want             string
@@ -29,31 +29,31 @@ func TestSessionGate(t *testing.T) {
 		looks []look
 	}{
 		{"no peer", []look{{known: true}}},
-		{"all are up", []look{{sessions: []bgp.Session{up("a"), up("b")}, known: true}}},
+		{"all are up", []look{{sessions: []lb.Session{up("a"), up("b")}, known: true}}},
 		{"the former speaker had it", []look{
-			{sessions: []bgp.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
-			{after: time.Hour, sessions: []bgp.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
-			{after: time.Hour, sessions: []bgp.Session{up("a")}, known: true},
-			{after: 2 * time.Hour, sessions: []bgp.Session{down("a")}, known: true},
+			{sessions: []lb.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
+			{after: time.Hour, sessions: []lb.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
+			{after: time.Hour, sessions: []lb.Session{up("a")}, known: true},
+			{after: 2 * time.Hour, sessions: []lb.Session{down("a")}, known: true},
 		}},
 		{"it was up once", []look{
-			{sessions: []bgp.Session{down("a")}, known: true, want: "with a yet"},
-			{after: sessionWait, sessions: []bgp.Session{down("a")}, known: true},
+			{sessions: []lb.Session{down("a")}, known: true, want: "with a yet"},
+			{after: sessionWait, sessions: []lb.Session{down("a")}, known: true},
 		}},
 		{"it cannot be used", []look{{after: time.Hour, awaited: a, known: true, want: "with a, which"}}},
 		{"the operator goes on", []look{
-			{sessions: []bgp.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
-			{sessions: []bgp.Session{down("a")}, awaited: a, known: true, overrides: true},
-			{sessions: []bgp.Session{down("a")}, awaited: a, known: true},
+			{sessions: []lb.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
+			{sessions: []lb.Session{down("a")}, awaited: a, known: true, overrides: true},
+			{sessions: []lb.Session{down("a")}, awaited: a, known: true},
 		}},
 		{"a new peer", []look{
-			{sessions: []bgp.Session{up("a"), down("b")}, known: true, want: "with b yet"},
-			{after: sessionWait - time.Second, sessions: []bgp.Session{up("a"), down("b")}, known: true, want: "with b yet"},
-			{after: sessionWait, sessions: []bgp.Session{up("a"), down("b")}, known: true},
+			{sessions: []lb.Session{up("a"), down("b")}, known: true, want: "with b yet"},
+			{after: sessionWait - time.Second, sessions: []lb.Session{up("a"), down("b")}, known: true, want: "with b yet"},
+			{after: sessionWait, sessions: []lb.Session{up("a"), down("b")}, known: true},
 		}},
 		{"the API server is away", []look{
-			{sessions: []bgp.Session{up("a")}, want: "not read"},
-			{after: sessionWait, sessions: []bgp.Session{down("a")}},
+			{sessions: []lb.Session{up("a")}, want: "not read"},
+			{after: sessionWait, sessions: []lb.Session{down("a")}},
 		}},
 	} {
 		g, start := sessionGate{log: slog.New(slog.DiscardHandler)}, time.Now()

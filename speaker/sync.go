@@ -96,7 +96,7 @@ type inputs struct {
 	// speakers maps the nodes that have a speaker to an address of each.
 	speakers map[string]netip.Addr
 	// sessions with routers: what this node tells the others of them and what it reports are of one moment.
-	sessions []bgp.Session
+	sessions []lb.Session
 	// stopping: this speaker hands its addresses over.
 	stopping bool
 	// fresh are the addresses that are new, the first of them for freshFor.

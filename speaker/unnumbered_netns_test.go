@@ -62,12 +62,12 @@ func (n *unnumberedNode) set(peers ...lb.Peer) {
 	n.paths.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes}, nil)
 }
 
-func (n *unnumberedNode) until(name, what string, ok func(bgp.Session) bool) {
+func (n *unnumberedNode) until(name, what string, ok func(lb.Session) bool) {
 	n.t.Helper()
 	nstest.Until(n.t, patience, what, func() bool { return ok(n.session(name)) })
 }
 
-func established(s bgp.Session) bool { return s.State == bgp.Established }
+func established(s lb.Session) bool { return s.State == lb.Established }
 
 // bothInKernel waits until the router's kernel routes both prefixes to the node.
 func bothInKernel(t *testing.T, ns *nstest.NS, via netip.Addr) {
@@ -119,11 +119,11 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		elsewhere := peer
 		elsewhere.Name, elsewhere.Interface = "elsewhere", "eth7"
 		n := startUnnumbered(t, peer, elsewhere)
-		n.until("elsewhere", "the link that this node lacks is said", func(s bgp.Session) bool {
+		n.until("elsewhere", "the link that this node lacks is said", func(s lb.Session) bool {
 			return s.LastError == "this node has no link eth7" && s.State == "idle"
 		})
 		router := startFRR(t, ns, frrUnnumbered)
-		up := func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" }
+		up := func(s lb.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" }
 		n.until("r", "the session is up", up)
 		node := linkLocal(t, self)
 		bothInKernel(t, ns, node)
@@ -153,17 +153,17 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		peer.PeerASN = 0 // dynamicASN: external
 		before := n.session("r").Since
 		n.set(peer)
-		n.until("r", "the session is up with any AS", func(s bgp.Session) bool { return up(s) && s.Since.After(before) })
+		n.until("r", "the session is up with any AS", func(s lb.Session) bool { return up(s) && s.Since.After(before) })
 		bothInKernel(t, ns, node)
 
 		router.Kill()
-		n.until("r", "the session ends with the router", func(s bgp.Session) bool { return s.LastError == "BFD: detection time expired" })
+		n.until("r", "the session ends with the router", func(s lb.Session) bool { return s.LastError == "BFD: detection time expired" })
 		router.Start()
 		n.until("r", "the session is up after the router's restart", up)
 		bothInKernel(t, ns, node)
 
 		ns.SetDown("eth0")
-		n.until("r", "the session ends with the link", func(s bgp.Session) bool { return s.State != bgp.Established })
+		n.until("r", "the session ends with the link", func(s lb.Session) bool { return s.State != lb.Established })
 		ns.SetUp("eth0")
 		n.until("r", "the session is up after the link was down", up)
 		bothInKernel(t, ns, node)
@@ -207,7 +207,7 @@ func TestUnnumberedSettings(t *testing.T) {
 		}
 		n.set(peer)
 		router := startFRR(t, ns, strings.Replace(plain, " address-family ipv4", " neighbor eth0 password Secret-1\n address-family ipv4", 1))
-		n.until("r", "a wrong password is suspected", func(s bgp.Session) bool { return strings.HasSuffix(s.LastError, "timeout") })
+		n.until("r", "a wrong password is suspected", func(s lb.Session) bool { return strings.HasSuffix(s.LastError, "timeout") })
 		router.Kill()
 	})
 }
@@ -236,7 +236,7 @@ func TestUnnumberedWithBIRD(t *testing.T) {
 			BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 		})
 		nstest.StartBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
-		n.until("r", "the session is up", func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
+		n.until("r", "the session is up", func(s lb.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
 		bothInKernel(t, ns, node)
 		if got := n.session("r").Address; got != router.WithZone("eth0") {
 			t.Errorf("the session is with %s", got)
@@ -256,7 +256,7 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 		})
 		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
 		nstest.StartBIRD(t, ns, config)
-		n.until("r", "IPv4 routes are withheld", func(s bgp.Session) bool {
+		n.until("r", "IPv4 routes are withheld", func(s lb.Session) bool {
 			return established(s) && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
 		})
 		inKernel(t, ns, service6, node)
@@ -267,7 +267,7 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 		ns.AddAddress("eth0", "192.0.2.2/24")
 		self.AddAddress("eth0", "192.0.2.1/24")
 		inKernel(t, ns, service4, netip.MustParseAddr("192.0.2.1"))
-		n.until("r", "nothing is withheld", func(s bgp.Session) bool { return s.Withheld == "" && s.Advertised == 2 })
+		n.until("r", "nothing is withheld", func(s lb.Session) bool { return s.Withheld == "" && s.Advertised == 2 })
 		if s := n.session("r"); !s.Since.Equal(since) {
 			t.Errorf("%+v, before up since %v", s, since)
 		}
@@ -312,7 +312,7 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		})
 
 		router.Kill()
-		n.until("r", "the session ends with the router", func(s bgp.Session) bool { return !established(s) })
+		n.until("r", "the session ends with the router", func(s lb.Session) bool { return !established(s) })
 		nstest.Until(t, 2*patience, "the other router is the link's", func() bool {
 			return n.finder.Found("eth0").Address == linkLocal(t, other).WithZone("eth0")
 		})

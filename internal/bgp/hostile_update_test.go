@@ -80,7 +80,7 @@ func TestHostileUpdates(t *testing.T) {
 		name := fmt.Sprintf("hostile%d", i)
 		nstest.Until(t, patience, name+" was heard", func() bool {
 			one := session(s, name)
-			return one.State == Established || !one.Since.IsZero() || one.LastError != ""
+			return one.State == lb.Established || !one.Since.IsZero() || one.LastError != ""
 		})
 		t.Logf("%s: %s %s", name, session(s, name).State, session(s, name).LastError)
 	}

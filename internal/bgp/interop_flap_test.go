@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -26,7 +27,7 @@ func TestInteropFlaps(t *testing.T) {
 		before := others()
 		reset := func() {
 			l.frr.Configure("do clear bgp 192.0.2.1")
-			nstest.Until(t, patience, "the session falls", func() bool { return session(s, "frr4").State != Established })
+			nstest.Until(t, patience, "the session falls", func() bool { return session(s, "frr4").State != lb.Established })
 		}
 		for n := range free {
 			reset()
@@ -35,7 +36,7 @@ func TestInteropFlaps(t *testing.T) {
 				if is := session(s, "frr4"); strings.Contains(is.LastError, "the session failed") {
 					t.Fatalf("after fall %d: %s", n+1, is.LastError)
 				}
-				return session(s, "frr4").State == Established
+				return session(s, "frr4").State == lb.Established
 			})
 			t.Logf("after fall %d the session was back in %v", n+1, time.Since(fell).Round(10*time.Millisecond))
 		}
@@ -46,7 +47,7 @@ func TestInteropFlaps(t *testing.T) {
 		if got := session(s, "frr4"); got.Since.IsZero() || got.State != "idle" {
 			t.Errorf("it is %+v", got)
 		}
-		nstest.Until(t, 2*patience, "the session is back in the end", func() bool { return session(s, "frr4").State == Established })
+		nstest.Until(t, 2*patience, "the session is back in the end", func() bool { return session(s, "frr4").State == lb.Established })
 		if took := time.Since(fell); took < rests[free]-time.Second {
 			t.Errorf("it was back after %v", took)
 		} else {

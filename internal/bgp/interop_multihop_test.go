@@ -111,12 +111,12 @@ func testMultiHop(t *testing.T, router daemon, secure, open func(), told string)
 	if open != nil {
 		open()
 		for _, name := range names {
-			nstest.Until(t, patience, name+" ends", func() bool { return session(s, name).State != Established })
+			nstest.Until(t, patience, name+" ends", func() bool { return session(s, name).State != lb.Established })
 		}
 		changed := time.Now()
 		nstest.Until(t, patience, "twice the time has passed that a session needs to come up", func() bool {
 			for _, name := range names {
-				if session(s, name).State == Established {
+				if session(s, name).State == lb.Established {
 					t.Fatalf("%s is up with a router that sends with TTL 64", name)
 				}
 			}

@@ -90,7 +90,7 @@ func (l *lab) restartNextHop(t *testing.T) {
 	for _, name := range names {
 		nstest.Until(t, patience, name+" is opened again", func() bool {
 			is := session(s, name)
-			return is.State == Established && is.Since.After(before[name])
+			return is.State == lb.Established && is.Since.After(before[name])
 		})
 	}
 	l.kept(t, s, d, "edited peers")
@@ -121,7 +121,7 @@ func TestInteropFallsTwice(t *testing.T) {
 			set(t, s, desire(peers, routes...))
 			nstest.Until(t, patience, "the session is opened again", func() bool {
 				is := session(s, "bird6")
-				return is.State == Established && is.Since.After(before)
+				return is.State == lb.Established && is.Since.After(before)
 			})
 		}
 		arrive()

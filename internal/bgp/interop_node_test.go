@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"maps"
 	"net"
 	"net/netip"
 	"strings"
@@ -50,7 +49,7 @@ func TestInteropPort(t *testing.T) {
 		}
 		set(t, s, desire(l.peers(), l.routes()...))
 		l.up(t)
-		if got := session(s, "frr4"); got.State != Established {
+		if got := session(s, "frr4"); got.State != lb.Established {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -124,38 +123,4 @@ func TestInteropLocalDaemon(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The same with this node's session first. Only a router that knows graceful restart gives it up for another: it takes the
-// other one for this node, restarted (RFC 4724 section 4.2).
-func TestInteropLocalDaemonSecond(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		node, ns := nstest.Self(t), nstest.New(t)
-		nstest.Veth(t, node, "frr", ns, "eth0")
-		node.AddAddress("frr", "192.0.2.1/24")
-		ns.AddAddress("eth0", "192.0.2.2/24")
-		router := startFRR(t, ns, frrConfig)
-		local := startBIRD(t, node, strings.Replace(nodeBIRD, "protocol bgp frr { ", "protocol bgp frr { disabled; ", 1))
-		s, _ := run(t)
-		for _, graceful := range []bool{false, true} {
-			set(t, s, desire([]lb.Peer{{
-				Name: "frr", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
-				ConnectTime: time.Second, GracefulRestart: graceful,
-			}}, route(both4, "frr")))
-			await(t, "our route", viaNodeBIRD, func() string { return router.route(both4) })
-			established(t, s, "frr")
-			before := since(s)
-			local.Show("enable frr")
-			nstest.Until(t, patience, "BIRD is refused", func() bool {
-				return strings.Contains(local.Show("show protocols all frr"), "Connection collision resolution")
-			})
-			if graceful {
-				nstest.Until(t, patience, "our session ends", func() bool { return !maps.Equal(before, since(s)) })
-			} else if after := since(s); !maps.Equal(before, after) {
-				t.Errorf("up since %v, before %v", after, before)
-			}
-			local.Show("disable frr")
-		}
-	})
 }

@@ -21,7 +21,7 @@ func signed(password string) (frr, bird string) {
 func since(s *Speaker) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, session := range s.Sessions() {
-		if session.State == Established {
+		if session.State == lb.Established {
 			out[session.Peer] = session.Since
 		}
 	}
@@ -60,7 +60,7 @@ func TestInteropPassword(t *testing.T) {
 			await(t, name, "cannot connect: i/o timeout; kernels drop what bears a wrong signature: the router may have another password, or none",
 				func() string { return session(s, name).LastError })
 			tt.change()
-			nstest.Until(t, patience, name+" is up again", func() bool { return session(s, name).State == Established })
+			nstest.Until(t, patience, name+" is up again", func() bool { return session(s, name).State == lb.Established })
 			after := since(s)
 			for other, at := range before {
 				if other != name && !after[other].Equal(at) {

@@ -37,7 +37,7 @@ func TestInteropRouteFlaps(t *testing.T) {
 		set(t, s, desire(l.peers(), all...))
 		nstest.Until(t, patience, "the routes are back", there)
 		for i, now := range s.Sessions() {
-			if now.State != Established || !now.Since.Equal(before[i].Since) {
+			if now.State != lb.Established || !now.Since.Equal(before[i].Since) {
 				t.Errorf("%s is %s since %v, was up since %v", now.Peer, now.State, now.Since, before[i].Since)
 			}
 		}

@@ -38,7 +38,7 @@ func TestInteropTTLSecurity(t *testing.T) {
 		changed := time.Now()
 		nstest.Until(t, patience, "twice the time has passed that a session needs to come up", func() bool {
 			for _, name := range []string{"frr4", "frr6"} {
-				if got := session(s, name); got.State == Established && got.Since.After(changed) {
+				if got := session(s, name); got.State == lb.Established && got.Since.After(changed) {
 					t.Fatalf("%s is up with a router that sends with TTL 1", name)
 				}
 			}
@@ -64,7 +64,7 @@ func TestInteropASN(t *testing.T) {
 		await(t, "FRR", viaFRR6+" path 65010 communities  large ", func() string { return l.frr.route(both6) })
 		await(t, "BIRD by IPv6", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
 		await(t, "BIRD by IPv4", "the router is of this node's own AS 65000: write dynamicASN: internal", func() string { return session(s, "bird4").LastError })
-		if got := session(s, "bird4"); got.State == Established || got.Advertised != 0 || l.bird.route(both4) != "" {
+		if got := session(s, "bird4"); got.State == lb.Established || got.Advertised != 0 || l.bird.route(both4) != "" {
 			t.Errorf("BIRD of our own AS: session %+v, route %q", got, l.bird.route(both4))
 		}
 		l.bird4.PeerASN = 65000 // as dynamicASN: internal
@@ -125,33 +125,6 @@ func TestInteropDualStack(t *testing.T) {
 				t.Errorf("%s was opened again", name)
 			}
 		}
-	})
-}
-
-// A router that takes no IPv6 next hops for IPv4 routes gets none of them from a node without an IPv4 address there.
-func TestInteropNoNextHop(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		_, bird := dual()
-		l := newLabOf(t, frrConfig, strings.Replace(bird, "extended next hop on;", "", 1))
-		node := nstest.Self(t)
-		for _, a := range addressesOf(t, node, "bird") {
-			if err := node.Netlink().AddrDel(node.Link("bird"), &a); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s, _ := run(t)
-		l.bird6.DualStack = true
-		set(t, s, desire([]lb.Peer{l.bird6}, route(both4, "bird6"), route(both6, "bird6")))
-		await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
-		await(t, "what the session lacks", "IPv4 routes are not sent: this node has no IPv4 address on the link, and the router does not take IPv6 next hops "+
-			"for them (RFC 8950)",
-			func() string { return session(s, "bird6").Withheld })
-		if got := session(s, "bird6"); l.bird.route(both4) != "" || got.Advertised != 1 || time.Since(got.Since) > patience {
-			t.Errorf("route %q, session %+v", l.bird.route(both4), got)
-		}
-		set(t, s, desire([]lb.Peer{l.bird6}, route(both6, "bird6")))
-		await(t, "what the session lacks without such a route", "", func() string { return session(s, "bird6").Withheld })
 	})
 }
 

@@ -65,7 +65,7 @@ func TestInteropIsolation(t *testing.T) {
 			strike(t, s, name, syscall.SIGKILL, 0)
 		}
 		for _, name := range names {
-			nstest.Until(t, patience, name+" is down", func() bool { return session(s, name).State != Established })
+			nstest.Until(t, patience, name+" is down", func() bool { return session(s, name).State != lb.Established })
 			if why := session(s, name).LastError; !strings.Contains(why, "engine ended: signal: killed") {
 				t.Errorf("%s: %q", name, why)
 			}

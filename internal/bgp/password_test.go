@@ -42,7 +42,7 @@ func TestPasswordIsNotShown(t *testing.T) {
 	nstest.Until(t, patience, "the session does not come up", func() bool { return strings.Contains(session(s, "signed").LastError, "signature") })
 	states, err := json.Marshal(struct {
 		Desired  Desired
-		Sessions []Session
+		Sessions []lb.Session
 	}{d, s.Sessions()})
 	if err != nil {
 		t.Fatal(err)

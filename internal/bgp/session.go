@@ -7,29 +7,23 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Session is the state of the connection to one peer.
-type Session = lb.Session
-
-// Established is the state of a session that carries routes.
-const Established = lb.Established
-
 // Sessions returns the sessions by the peers' names, as of the last change of one of them.
-func (s *Speaker) Sessions() []Session {
+func (s *Speaker) Sessions() []lb.Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.states()
 }
 
 // states is Sessions. mu is held.
-func (s *Speaker) states() []Session {
-	var out []Session
+func (s *Speaker) states() []lb.Session {
+	var out []lb.Session
 	for _, l := range s.listed {
-		r, one, path := s.record(l.settings.Name), Session{State: "idle"}, s.desired.Paths[l.settings.Name]
+		r, one, path := s.record(l.settings.Name), lb.Session{State: "idle"}, s.desired.Paths[l.settings.Name]
 		if l.supervisor != nil && l.supervisor.reported.Session.State != "" {
 			one = l.supervisor.reported.Session
 		}
 		one.Peer, one.Address, one.BFD = l.settings.Name, l.settings.Address, path.State
-		if one.State != Established {
+		if one.State != lb.Established {
 			one.Since, one.LastError = r.lost, path.explain(cmp.Or(one.LastError, r.trouble.explain(time.Now())))
 		}
 		out = append(out, one)
@@ -46,9 +40,9 @@ type view struct {
 // look logs sessions that changed, and kicks.
 func (s *Speaker) look() {
 	s.mu.Lock()
-	before, seen, changed := s.seen, map[string]view{}, []Session{}
+	before, seen, changed := s.seen, map[string]view{}, []lb.Session{}
 	for _, one := range s.states() {
-		v := view{one.State == Established, one.LastError, one.Withheld}
+		v := view{one.State == lb.Established, one.LastError, one.Withheld}
 		seen[one.Peer] = v
 		if old, known := before[one.Peer]; !known || old != v {
 			changed = append(changed, one)

@@ -73,20 +73,20 @@ func set(t *testing.T, s *Speaker, d Desired) {
 }
 
 // session returns the state of one session.
-func session(s *Speaker, peer string) Session {
+func session(s *Speaker, peer string) lb.Session {
 	for _, session := range s.Sessions() {
 		if session.Peer == peer {
 			return session
 		}
 	}
-	return Session{}
+	return lb.Session{}
 }
 
 // established waits until the engines have told that these sessions are up: the routers know it first.
 func established(t *testing.T, s *Speaker, peers ...string) {
 	t.Helper()
 	for _, name := range peers {
-		nstest.Until(t, patience, name+" is up", func() bool { return session(s, name).State == Established })
+		nstest.Until(t, patience, name+" is up", func() bool { return session(s, name).State == lb.Established })
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func states(s *Speaker) string {
 	var out string
 	for _, session := range s.Sessions() {
-		out += fmt.Sprintf("%s up %t lost %t %q", session.Peer, session.State == Established, session.State != Established && !session.Since.IsZero(),
+		out += fmt.Sprintf("%s up %t lost %t %q", session.Peer, session.State == lb.Established, session.State != lb.Established && !session.Since.IsZero(),
 			session.LastError)
 	}
 	return out

@@ -59,7 +59,9 @@ type supervisor struct {
 }
 
 // established reports whether the peer has a session; nil has none.
-func (s *supervisor) established() bool { return s != nil && s.reported.Session.State == Established }
+func (s *supervisor) established() bool {
+	return s != nil && s.reported.Session.State == lb.Established
+}
 
 // want sets what is wanted. Without settings, the session ends. mu is held.
 func (s *supervisor) want(settings *lb.Peer, routes []lb.Route, how lb.Leave) {
@@ -142,7 +144,7 @@ func (s *supervisor) report(settings lb.Peer, n lb.Notice) {
 		for range min(n.Counters.Falls-before.Falls, uint64(len(rests))) {
 			s.speaker.failed(settings.Name, n.Session.LastError, true)
 		}
-		if n.Session.State == Established {
+		if n.Session.State == lb.Established {
 			r.trouble.why = ""
 		}
 	}
