@@ -86,8 +86,8 @@ type claim struct {
 	mac  lb.MAC
 }
 
-// maxClaims bounds the queue from readers to the audit: far more than all speakers send between two of its turns.
-const maxClaims = 4096
+// maxClaims bounds the queue from readers to the audit between two of its turns: the bursts of sixteen links at once.
+const maxClaims = 1 << 14
 
 // announced never blocks a reader.
 func (r *Responder) announced(c claim) {
