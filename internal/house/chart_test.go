@@ -240,6 +240,21 @@ func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
 	}
 }
 
+// TestChartRenderIsStable: an upgrade with the same values changes nothing.
+func TestChartRenderIsStable(t *testing.T) {
+	first, err := template(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := template(t, "--is-upgrade")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("-first +second\n%s", diff)
+	}
+}
+
 func TestChartValues(t *testing.T) {
 	tests := []struct {
 		set  string
