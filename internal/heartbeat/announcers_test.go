@@ -32,11 +32,12 @@ const overlap = 100 * ms
 
 // newAnnouncers starts n nodes and settles them, with as many addresses of each.
 func newAnnouncers(seed uint64, n, each int) *announcers {
-	return newAnnouncersOf(seed, n, each, Timers{MaxHoldDown: 10 * time.Second})
+	return newAnnouncersOf(seed, n, each, holdDownTime)
 }
 
-func newAnnouncersOf(seed uint64, n, each int, timers Timers) *announcers {
-	a := &announcers{world: newWorldOf(seed, n, timers), plans: map[string][]bool{}}
+// newAnnouncersOf has hold-downs grow up to a bound.
+func newAnnouncersOf(seed uint64, n, each int, longest time.Duration) *announcers {
+	a := &announcers{world: newWorldWith(seed, n, func(w *world) { w.maxHoldDown = longest }), plans: map[string][]bool{}}
 	a.after(4 * time.Second)
 	count := map[string]int{}
 	for i := 1; len(a.addresses) < n*each && i < 1<<16; i++ {

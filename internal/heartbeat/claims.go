@@ -43,7 +43,7 @@ func (d *detector) handle(now time.Duration, from *peer, c claim) {
 		}
 		if c.status == Dead && d.own.status == HoldDown {
 			// The sender does not know better yet: it does not hear this node.
-			d.own.holdDown(now, d.HoldDown)
+			d.own.holdDown(now, holdDownTime)
 		}
 		return
 	}
@@ -112,9 +112,9 @@ func (d *detector) parted(now time.Duration, from *peer) bool {
 // holdTime is how long this node is held down: it doubles with each further death.
 func (d *detector) holdTime() time.Duration {
 	if d.own.deaths > 16 {
-		return d.MaxHoldDown
+		return d.maxHoldDown
 	}
-	return min(d.HoldDown<<(max(d.own.deaths, 2)-2), d.MaxHoldDown)
+	return min(holdDownTime<<(max(d.own.deaths, 2)-2), d.maxHoldDown)
 }
 
 // stepBack has this node take nothing for a while, by its own claim. That counts as a death: others gave it up, too.
@@ -144,10 +144,10 @@ func (d *detector) ageSelf(now time.Duration) {
 		d.stepBack(now)
 	}
 	if d.own.status == HoldDown && d.complained(now, complainedAt) {
-		d.own.holdDown(now, d.HoldDown)
+		d.own.holdDown(now, holdDownTime)
 	}
 	over := d.own.status == HoldDown && now >= d.own.holdDownUntil
-	forgiven := d.own.deaths > 0 && now >= d.own.diedAt+d.ForgiveTime
+	forgiven := d.own.deaths > 0 && now >= d.own.diedAt+forgiveTime
 	if forgiven {
 		d.own.deaths = 0
 	}

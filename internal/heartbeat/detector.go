@@ -9,7 +9,8 @@ import (
 type settings struct {
 	Timers
 	// minHold is the least time that others may hear nothing of this node before they suspect it.
-	minHold time.Duration
+	minHold     time.Duration
+	maxHoldDown time.Duration
 	// random returns a number that nobody can guess and that is never 0.
 	random func() uint64
 }

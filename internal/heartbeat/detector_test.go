@@ -112,7 +112,7 @@ func TestDeathBeforeFirstBeat(t *testing.T) {
 
 // Deaths that a new run of the speaker hears of are forgiven as its own are.
 func TestForgivenAfterRestart(t *testing.T) {
-	w := newWorldOf(2, 3, Timers{ForgiveTime: time.Minute})
+	w := newWorld(2, 3)
 	settle(t, w)
 	first := w.nodes[0]
 	first.stop()
@@ -127,7 +127,7 @@ func TestForgivenAfterRestart(t *testing.T) {
 	if first.d.own.deaths == 0 {
 		t.Fatal("its new run has not heard of its death")
 	}
-	w.must(t, 61*time.Second, func() bool { return first.d.own.deaths == 0 }, "forgiven")
+	w.must(t, forgiveTime+time.Second, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
 
 // A speaker that says goodbye is gone at once, and not held down afterwards.

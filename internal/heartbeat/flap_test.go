@@ -17,7 +17,7 @@ func TestFlappingLink(t *testing.T) {
 	for _, n := range sizes {
 		for _, down := range []time.Duration{time.Second, 4 * time.Second, 10 * time.Second} {
 			t.Run(fmt.Sprintf("%d nodes, down for %v", n, down), func(t *testing.T) {
-				a := newAnnouncersOf(uint64(n), n, 1, Timers{})
+				a := newAnnouncersOf(uint64(n), n, 1, maxHoldDown)
 				bad, began, lasts := a.nodes[0], a.now, time.Hour
 				if n > 3 {
 					lasts = 10 * time.Minute
@@ -31,7 +31,7 @@ func TestFlappingLink(t *testing.T) {
 					t.Errorf("%d moves", moves)
 				}
 				a.cut = nil
-				for a.now < began+lasts+a.nodes[0].d.ForgiveTime {
+				for a.now < began+lasts+forgiveTime {
 					a.after(overlap)
 					a.look()
 				}
@@ -46,7 +46,7 @@ func TestFlappingLink(t *testing.T) {
 func TestFlappingPartition(t *testing.T) {
 	const period = 15 * time.Second
 	for _, n := range []int{2, 4} {
-		a := newAnnouncersOf(uint64(n), n, 1, Timers{})
+		a := newAnnouncersOf(uint64(n), n, 1, maxHoldDown)
 		began := a.now
 		index := map[*node]int{}
 		for i, o := range a.nodes {

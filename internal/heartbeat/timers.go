@@ -1,6 +1,9 @@
 package heartbeat
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Timers of a Heartbeat; a zero field means its default.
 type Timers struct {
@@ -8,16 +11,15 @@ type Timers struct {
 	Interval time.Duration
 	// Multiplier is how many intervals of silence make a suspect, as RFC 5880's Detect Mult. Default 3.
 	Multiplier int
-	// HoldDown is how long a node that was declared dead takes nothing back after its first
-	// return; it doubles with each further one. Default 10 s.
-	HoldDown time.Duration
-	// MaxHoldDown bounds that. Default 5 min.
-	MaxHoldDown time.Duration
-	// ForgiveTime is how long a node lives until its deaths are forgotten. Default 10 min.
-	ForgiveTime time.Duration
 }
 
 const (
+	// holdDownTime is how long a node that was declared dead takes nothing back after its first
+	// return; it doubles with each further one, up to maxHoldDown.
+	holdDownTime = 10 * time.Second
+	maxHoldDown  = 5 * time.Minute
+	// forgiveTime is how long a node lives until its deaths are forgotten.
+	forgiveTime = 10 * time.Minute
 	// speakerDownTime is how long a node may be without a speaker, or with one that hangs, before its addresses
 	// move: a container that is started again is back in a second or two.
 	speakerDownTime = 10 * time.Second
@@ -31,20 +33,7 @@ const (
 )
 
 func (t Timers) withDefaults() Timers {
-	for field, value := range map[*time.Duration]time.Duration{
-		&t.Interval:    50 * time.Millisecond,
-		&t.HoldDown:    10 * time.Second,
-		&t.MaxHoldDown: 5 * time.Minute,
-		&t.ForgiveTime: 10 * time.Minute,
-	} {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	if t.Multiplier == 0 {
-		t.Multiplier = 3
-	}
-	return t
+	return Timers{cmp.Or(t.Interval, 50*time.Millisecond), cmp.Or(t.Multiplier, 3)}
 }
 
 // hold is how long others may hear nothing of this node.
@@ -57,5 +46,5 @@ func (t Timers) hold(realtime bool) time.Duration {
 }
 
 func (t Timers) settings(realtime bool, random func() uint64) settings {
-	return settings{t, t.hold(realtime), random}
+	return settings{t, t.hold(realtime), maxHoldDown, random}
 }

@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
@@ -40,6 +41,8 @@ type world struct {
 	// gossips: gossip reaches every node that is up.
 	gossips bool
 	timers  Timers
+	// maxHoldDown replaces the usual one, unless it is 0.
+	maxHoldDown time.Duration
 }
 
 // node is one host of the world.
@@ -138,6 +141,7 @@ func (n *node) boot() {
 	w := n.world
 	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
 	realtime := w.timers.withDefaults().settings(true, func() uint64 { return w.random.Uint64() | 1 })
+	realtime.maxHoldDown = cmp.Or(w.maxHoldDown, realtime.maxHoldDown)
 	n.d = newDetector(realtime, n.name, n.now())
 	if w.inStep {
 		n.plan(w.now)
