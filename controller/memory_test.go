@@ -72,24 +72,6 @@ func released(by ...string) *v1beta1.PoolMemory {
 	return m
 }
 
-// TestReleaseWaitsForTheMemory: another leader's write overtakes the record of a release. The
-// Service keeps its address until the release is recorded.
-func TestReleaseWaitsForTheMemory(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	pool := lan()
-	pool.Finalizers = []string{v1beta1.FinalizerAddress}
-	server.put(t, poolsPath, pool)
-	server.put(t, memoriesPath, released())
-	server.put(t, servicesPath, leaving("web", "192.0.2.1"))
-	s := newTestSyncer(t, server)
-	server.put(t, memoriesPath, released())
-	again := syncOnce(t, s)
-	if landed := server.landed(); hasPatched(landed, servicesPath+"/web") {
-		t.Fatalf("the pool remembers nothing, and these were written: %v", landed)
-	}
-	wantsAgain(t, again)
-}
-
 // TestMemoryIsNotOverwritten: a new leader with a stale cache does not overwrite releases
 // that its predecessor recorded, in a memory that it knows or does not know.
 func TestMemoryIsNotOverwritten(t *testing.T) {
