@@ -91,7 +91,7 @@ func encodeAddresses(addrs []netip.Addr, limit int) (b []byte, n int) {
 	return b, n
 }
 
-// expect remembers a question, and forgets those that nobody answered.
+// expect remembers a question, and forgets those that were not answered.
 func (q *questions) expect(nonce uint64, a asked) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -202,7 +202,7 @@ func (t *tracker) wrote(node string) time.Time {
 	return s.wrote.Add(-lastWords)
 }
 
-// Doubts tell a controller that does not lead whether the leader's node is worth waiting for. They declare nobody
+// Doubts tell a controller that does not lead whether the leader's node is worth waiting for. They declare no node
 // dead, so they read no Lease of a node. The zero Doubts have seen nothing.
 type Doubts struct{ tracker tracker }
 
