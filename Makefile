@@ -39,7 +39,7 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 		./speaker ./internal/bfd ./internal/bgp ./internal/heartbeat
 
 # Packages that start no goroutine, as internal/house checks: the race detector has nothing to find in them.
-PURE := config|house|ipam|lb|plan
+PURE := config|explain|house|ipam|lb|plan
 
 .PHONY: test-e2e
 test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
@@ -122,8 +122,9 @@ generate: bin/helm ## Write the CRDs, the deep copies, config/ and docs/referenc
 RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
 
 .PHONY: build
-build: ## Compile the daemons into bin/
+build: ## Compile the daemons, and the plugin of kubectl, into bin/
 	$(RELEASE) binaries
+	go build -trimpath -ldflags '-s -w' -o bin/ ./kubectl-holdfast
 
 .PHONY: image
 image: ## Compile the daemons and pack them into dist/holdfast.tar, for this machine's architecture

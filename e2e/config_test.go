@@ -145,4 +145,5 @@ func (e *env) sessionDown(t *testing.T, peer, text string) {
 		return err
 	}))
 	e.describes(t, []string{"SessionDown", text}, "bgppeer", peer)
+	e.why(t, text, "peer", peer)
 }

@@ -87,6 +87,7 @@ var once = []testCase{
 	{"ExcludedNode", testExcludedNode},
 	{"Conditions", testConditions},
 	{"PeerDown", testPeerDown},
+	{"Why", testWhy},
 	{"FilterClosed", testFilterClosed},
 	{"FilterShared", testFilterShared},
 	{"FilterPorts", testFilterPorts},

@@ -209,6 +209,18 @@ func (e *env) describes(t *testing.T, texts []string, object ...string) {
 	}))
 }
 
+// why waits until the plugin's first thing to do is this. args are those of its command why.
+func (e *env) why(t *testing.T, first string, args ...string) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, "the explanation", func(ctx context.Context) error {
+		out, err := e.Plugin(ctx, append([]string{"why"}, args...)...)
+		if _, last, found := strings.Cut(out, "First: "); err == nil && !(found && strings.Contains(last, first)) {
+			err = fmt.Errorf("it lacks %q:\n%s", first, out)
+		}
+		return err
+	}))
+}
+
 // announced waits until a Service's condition AnnouncedL2 is true.
 func (e *env) announced(t *testing.T, namespace, name string) {
 	t.Helper()

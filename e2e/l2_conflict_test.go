@@ -59,6 +59,8 @@ func testConflict(t *testing.T, e *env) {
 	e.waitPool(t, name, "the conflicts in the pool's status", contested(mac, addresses))
 	e.describes(t, []string{"AddressConflict", mac}, "ipaddresspool", name)
 	e.describes(t, []string{"Conflicts", mac}, "speakerstates")
+	e.why(t, mac, e.app.Namespace+"/conflict")
+	e.why(t, mac, "pool", name)
 
 	must(t, del())
 	e.announced(t, e.app.Namespace, "conflict")

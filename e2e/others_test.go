@@ -43,6 +43,7 @@ func testOtherClass(t *testing.T, e *env) {
 		return err
 	}))
 	e.silent(t, testbed.Addresses(before))
+	e.why(t, "create the Service again with spec.loadBalancerClass: holdfast.dev/lb", s.Namespace+"/"+s.Name)
 	// Holdfast does not assign its address to others, although it lies in a pool.
 	thief := e.create(t, e.app, "other-class-thief", annotation("holdfast.dev/addresses", "172.30.0.189"))
 	e.refused(t, thief.Name, "AddressInUse", "other-class")
@@ -81,6 +82,7 @@ func testNoEndpoint(t *testing.T, e *env) {
 	for name, kind := range map[string]string{"noendpoint-l2": v1beta1.ConditionAnnouncedL2, "noendpoint-bgp": v1beta1.ConditionAnnouncedBGP} {
 		c := e.waitCondition(t, idle.Namespace, name, kind, metav1.ConditionFalse, "NoServingEndpoint")
 		e.describes(t, []string{"NoServingEndpoint", c.Message}, "service", "-n", idle.Namespace, name)
+		e.why(t, "start pods with the labels app=idle", idle.Namespace+"/"+name)
 	}
 	e.silent(t, l2)
 	e.hops(t, bgp, 0)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refused checks that a Service has no address, and that its conditions and Events give the reason.
+// refused checks that a Service has no address, and that its conditions, its Events and the plugin give the reason.
 func (e *env) refused(t *testing.T, name, reason, text string) {
 	t.Helper()
 	e.refusedIn(t, e.app.Namespace, name, reason, text)
@@ -23,6 +23,7 @@ func (e *env) refusedIn(t *testing.T, ns, name, reason string, texts ...string) 
 	t.Helper()
 	c := e.waitCondition(t, ns, name, v1beta1.ConditionAddressAssigned, metav1.ConditionFalse, reason)
 	e.describes(t, append(texts, reason, c.Message), "service", "-n", ns, name)
+	e.why(t, c.Message, ns+"/"+name)
 }
 
 // testRefused creates Services whose requests cannot be met: kubectl describe says why, and other Services are not affected.

@@ -14,16 +14,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// compile builds the programs for an architecture: static, without paths of this machine, and stamped.
+// compile builds the programs for an architecture.
 func (r release) compile(ctx context.Context, architecture, dir string) error {
+	return r.build(ctx, "linux", architecture, dir, slices.Sorted(maps.Values(programs))...)
+}
+
+// build builds packages: static, without paths of this machine, and stamped.
+func (r release) build(ctx context.Context, system, architecture, dir string, packages ...string) error {
 	// In one order: the arguments of the linker are part of a program's identity.
 	const stamp = " -X " + module + "/internal/daemon."
-	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit + stamp + "date=" + r.date.Format(time.RFC3339)
+	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit + stamp + "date=" + r.date.Format(time.RFC3339) +
+		" -X main.version=" + r.version
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
-	cmd := exec.CommandContext(ctx, "go", append(args, slices.Sorted(maps.Values(programs))...)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	// What the builder has set for himself changes no program.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "GOFIPS140=off",
-		"GOOS=linux", "GOARCH="+architecture, "GOAMD64=v1", "GOARM64=v8.0")
+		"GOOS="+system, "GOARCH="+architecture, "GOAMD64=v1", "GOARM64=v8.0")
 	_, err := outputOf(cmd)
 	return err
 }

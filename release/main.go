@@ -86,7 +86,7 @@ func (r release) all(ctx context.Context) error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{r.image, r.chart, r.manifests, r.bom, r.airGap} {
+	for _, step := range []func(context.Context) error{r.image, r.chart, r.manifests, r.bom, r.airGap, r.plugin} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -25,14 +25,14 @@ const (
 // helmWait is how long helm waits for what it installs, or removes.
 const helmWait = "3m"
 
-// Build compiles the programs of the outside hosts.
+// Build compiles the programs of the outside hosts, and the plugin of kubectl.
 func (b *Bed) Build(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.Path("bin")+"/", "./e2e/cmd/probe", "./e2e/cmd/whohas")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.Path("bin")+"/", "./e2e/cmd/probe", "./e2e/cmd/whohas", "./kubectl-holdfast")
 	cmd.Dir = b.root
 	// Static: they run on hosts that may have other libraries.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if _, err := output(cmd); err != nil {
-		return fmt.Errorf("compile the programs of the outside hosts: %w", err)
+		return fmt.Errorf("compile the programs of the outside hosts and the plugin: %w", err)
 	}
 	return nil
 }

@@ -53,6 +53,17 @@ func (b *Bed) tool(ctx context.Context, name string, args []string) (string, err
 	return out, nil
 }
 
+// Plugin runs kubectl-holdfast and returns what it printed. That it found a problem is no error.
+func (b *Bed) Plugin(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, b.Path("bin", "kubectl-holdfast"), args...)
+	cmd.Env = append(withoutProxy(os.Environ()), "KUBECONFIG="+b.Cluster.Kubeconfig())
+	out, err := output(cmd)
+	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 1 {
+		return out, nil
+	}
+	return out, err
+}
+
 // withoutProxy removes the machine's HTTP proxy, which cannot reach the cluster, from the environment.
 func withoutProxy(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {

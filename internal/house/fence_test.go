@@ -54,6 +54,8 @@ var fence = map[string][]string{
 	"internal/k8s": {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/nodelifecycle": {"api", "internal/config", "internal/k8s", "internal/lb", "internal/daemon", "k8s.io/api", "k8s.io/apimachinery",
 		"github.com/prometheus/client_golang"},
+	"internal/explain":     {"api", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery"},
+	"kubectl-holdfast":     {"api", "internal/config", "internal/explain", "internal/lb", "k8s.io", "github.com/spf13/cobra", "sigs.k8s.io/yaml"},
 	"internal/daemon":      {"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	"internal/apitest":     {"api", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/nstest":      {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
@@ -81,8 +83,8 @@ var fence = map[string][]string{
 // testOnly are packages that only tests, and each other, may import.
 var testOnly = []string{"internal/nstest", "internal/apitest"}
 
-// onlyBy are packages that only these may import: what a router sends is parsed in processes of its own.
-var onlyBy = map[string][]string{"internal/bgp/engine": {"speaker/bgp"}}
+// onlyBy are packages that only these may import: what a router sends is parsed in processes of its own, and no daemon explains.
+var onlyBy = map[string][]string{"internal/bgp/engine": {"speaker/bgp"}, "internal/explain": {"kubectl-holdfast"}}
 
 // goPackage is a part of the output of go list.
 type goPackage struct {

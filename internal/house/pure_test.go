@@ -26,7 +26,7 @@ var pureImports = []string{
 }
 
 // single are the packages that start no goroutine. make test-unit runs them without the race detector.
-var single = []string{"internal/config", "internal/ipam", "internal/lb", "internal/plan"}
+var single = []string{"internal/config", "internal/explain", "internal/ipam", "internal/lb", "internal/plan"}
 
 func TestSingle(t *testing.T) {
 	for _, dir := range single {

@@ -1,0 +1,263 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var (
+	moment = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	web    = lb.Key{Namespace: "default", Name: "web"}
+)
+
+// condition is one as a daemon writes it; bad is False.
+func condition(name string, reason lb.Reason, message string, bad ...bool) metav1.Condition {
+	c := metav1.Condition{Type: name, Status: metav1.ConditionTrue, Reason: string(reason), Message: message}
+	if len(bad) > 0 {
+		c.Status = metav1.ConditionFalse
+	}
+	return c
+}
+
+// healthy is a cluster of three nodes that serves default/web by layer 2.
+func healthy() Snapshot {
+	created := metav1.NewTime(moment.Add(-time.Hour))
+	meta := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), CreationTimestamp: created}
+	}
+	s := Snapshot{
+		Now: moment, Namespace: "holdfast-system", Unread: map[string]string{}, Options: config.Options{LoadBalancerClass: "holdfast.dev/lb", Default: true},
+		Leases:   []*coordinationv1.Lease{{Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(moment))}}},
+		Speakers: &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberReady: 3, DesiredNumberScheduled: 3}},
+	}
+	s.Speakers.Spec.Template.Spec.Containers = []corev1.Container{{Image: "holdfast:1"}}
+	for i := range 3 {
+		node := fmt.Sprintf("n%d", i+1)
+		pod := &corev1.Pod{ObjectMeta: meta("holdfast-system", "speaker-"+node), Spec: corev1.PodSpec{NodeName: node}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		s.Pods = append(s.Pods, pod)
+		s.Objects.Nodes = append(s.Objects.Nodes, &corev1.Node{ObjectMeta: meta("", node)})
+		s.States = append(s.States, &v1beta1.SpeakerState{ObjectMeta: meta("", node)})
+	}
+	s.Objects.Pools = []*v1beta1.IPAddressPool{{ObjectMeta: meta("", "lan"), Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.1-192.0.2.2"}},
+		Status: v1beta1.IPAddressPoolStatus{AssignedIPv4: 1, AvailableIPv4: 1}}}
+	s.Objects.L2Advertisements = []*v1beta1.L2Advertisement{{ObjectMeta: meta("", "lan")}}
+	s.Objects.Services = []*corev1.Service{{
+		ObjectMeta: meta("default", "web"),
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}, Selector: map[string]string{"app": "web"},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+		Status: corev1.ServiceStatus{
+			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}},
+			Conditions: []metav1.Condition{
+				condition(v1beta1.ConditionAddressAssigned, lb.Assigned, `has 192.0.2.1 from pool "lan"`),
+				condition(v1beta1.ConditionAnnouncedL2, lb.Announced, "192.0.2.1 by node n1 on eth0"),
+			},
+		},
+	}}
+	s.Objects.EndpointSlices = []*discoveryv1.EndpointSlice{{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{"kubernetes.io/service-name": "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, NodeName: new("n2")}, {Addresses: []string{"10.1.0.2"}, NodeName: new("n3")}},
+	}}
+	record, _ := config.Record("web", lb.Origins{{Address: netip.MustParseAddr("192.0.2.1"), Pool: "lan"}})
+	s.set(record)
+	return s
+}
+
+// set replaces a condition of default/web, or adds it.
+func (s Snapshot) set(c metav1.Condition) {
+	all := &s.Objects.Services[0].Status.Conditions
+	*all = slices.DeleteFunc(*all, func(o metav1.Condition) bool { return o.Type == c.Type })
+	*all = append(*all, c)
+}
+
+// pending takes the address of default/web away.
+func (s Snapshot) pending(reason lb.Reason, message string) {
+	s.Objects.Services[0].Status = corev1.ServiceStatus{}
+	s.set(condition(v1beta1.ConditionAddressAssigned, reason, message, true))
+}
+
+// TestService: each fault is named, by the step of the first problem and by what to do first.
+func TestService(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		do          func(s *Snapshot)
+		step, first string
+		verdict     Verdict
+	}{
+		{"healthy", func(*Snapshot) {}, "", "no problem was found", OK},
+		{"no such Service", func(s *Snapshot) { s.Objects.Services = nil }, "Service", "kubectl get services", Problem},
+		{"another type", func(s *Snapshot) { s.Objects.Services[0].Spec.Type = corev1.ServiceTypeClusterIP }, "class", "spec.type: LoadBalancer", Problem},
+		{"wrong class", func(s *Snapshot) { s.Objects.Services[0].Spec.LoadBalancerClass = new("example.com/x") }, "class", "holdfast.dev/lb", Problem},
+		{"no class, and Holdfast is not the default", func(s *Snapshot) { s.Options.Default = false }, "class", "holdfast.dev/lb", Problem},
+		{"being deleted", func(s *Snapshot) { s.Objects.Services[0].DeletionTimestamp = new(metav1.NewTime(moment)) }, "class", "being deleted", Problem},
+		{"no pool", func(s *Snapshot) { s.pending(lb.NoPool, "there is no IPAddressPool: create one") }, "address", "create one", Problem},
+		{"exhausted", func(s *Snapshot) { s.pending(lb.PoolExhausted, `pool "lan" is full`) }, "address", "add addresses to the pool", Problem},
+		{"address in use", func(s *Snapshot) { s.pending(lb.AddressInUse, "default/other holds it") }, "address", "another address", Problem},
+		{"port clash", func(s *Snapshot) { s.pending(lb.PortClash, "change the port or the sharing key") }, "address", "change the port", Problem},
+		{"no controller, and an address", func(s *Snapshot) { s.Leases = nil }, "controller", "describe deployment", Note},
+		{"no controller, and none", func(s *Snapshot) { s.pending(lb.NoPool, ""); s.Now = moment.Add(time.Minute) }, "controller", "no controller runs", Problem},
+		{"the controller has not written", func(s *Snapshot) { s.Objects.Services[0].Status = corev1.ServiceStatus{} }, "address", "192.0.2.1", Problem},
+		{"a refused status", func(s *Snapshot) { s.set(condition(v1beta1.ConditionWritten, lb.WriteRefused, "too long", true)) }, "status", "too long", Problem},
+		{"one speaker down", func(s *Snapshot) {
+			s.Speakers.Status.NumberReady = 2
+			s.Pods[2].Status = corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
+				{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}}
+		}, "speakers", "why a speaker is not ready", Note},
+		{"all speakers down", func(s *Snapshot) { s.Speakers.Status.NumberReady = 0 }, "speakers", "describe pod", Problem},
+		{"no speakers", func(s *Snapshot) { s.Speakers = nil }, "speakers", "install Holdfast", Problem},
+		{"link down", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoLink, "check that one is up", true))
+		}, "layer 2", "check", Problem},
+		{"foreign owner", func(s *Snapshot) {
+			s.States[0].Status.Conflicts = []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: "02:00:00:00:00:01"}}
+		}, "conflict", "02:00:00:00:00:01", Problem},
+		{"BGP password", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionAnnouncedBGP, lb.NoSession, "no session is established with r", true))
+			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+			p.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionEstablished, lb.SessionConnecting, "it is connecting", true)}
+			s.Objects.Peers = []*v1beta1.BGPPeer{p}
+			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "the router may have another password"}}
+		}, "session", "another password", Problem},
+		{"no advertisement", func(s *Snapshot) {
+			s.Objects.L2Advertisements = nil
+			s.Objects.Services[0].Status.Conditions = s.Objects.Services[0].Status.Conditions[:1]
+		}, "announcement", "create an L2Advertisement", Problem},
+		{"no speaker has written", func(s *Snapshot) {
+			s.Objects.Services[0].Status.Conditions = s.Objects.Services[0].Status.Conditions[:1]
+		},
+			"layer 2", "no speaker has written", Problem},
+		{"filter not in force", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionFilterEnforced, lb.FilterNotInForce, "see the log", true))
+		},
+			"filter on the node", "see the log", Problem},
+		{"a node's problem", func(s *Snapshot) {
+			s.States[1].Status.Problems = []v1beta1.NodeProblem{{Reason: "LinkSilent", Message: "check the port"}}
+		},
+			"node n2", "check the port", Note},
+		{"no pod", func(s *Snapshot) { s.Objects.EndpointSlices = nil }, "endpoints", "labels app=web", Problem},
+		{"no pod is ready", func(s *Snapshot) {
+			for i := range s.Objects.EndpointSlices[0].Endpoints {
+				s.Objects.EndpointSlices[0].Endpoints[i].Conditions.Serving = new(false)
+			}
+			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoServingEndpoint, "no endpoint can serve", true))
+		}, "layer 2", "describe pods -l app=web", Problem},
+		{"a tenant", func(s *Snapshot) {
+			*s = Snapshot{Now: moment, Options: s.Options, Objects: config.Objects{Services: s.Objects.Services, EndpointSlices: s.Objects.EndpointSlices},
+				Unread: map[string]string{Pools: "no right", Nodes: "no right", Pods: "no right", Leases: "no right", Controller: "no right", Speakers: "no right"}}
+		}, "controller", "ask an operator", Unseen},
+	} {
+		s := healthy()
+		tt.do(&s)
+		r := s.Service(web)
+		got := Step{Verdict: OK}
+		for _, step := range r.Steps {
+			if got.Verdict == OK && step.Verdict != OK {
+				got = step
+			}
+		}
+		if got.Name != tt.step || got.Verdict != tt.verdict || !strings.Contains(r.First, tt.first) || r.Healthy() != (tt.verdict != Problem) {
+			t.Errorf("%s: %s is a %s, first: %s", tt.name, got.Name, got.Verdict, r.First)
+		}
+	}
+}
+
+// TestOthers: each kind of object answers, says what it lacks, and that it is absent.
+func TestOthers(t *testing.T) {
+	for _, tt := range []struct {
+		name, want string
+		do         func(s *Snapshot)
+		ask        func(s Snapshot) Report
+	}{
+		{"an address with a holder", "no problem", nil, func(s Snapshot) Report { return s.Address(netip.MustParseAddr("192.0.2.1"))[0] }},
+		{"a free one", "ask for it", nil, func(s Snapshot) Report { return s.Address(netip.MustParseAddr("192.0.2.2"))[0] }},
+		{"one of no pool", "ask for it", nil, func(s Snapshot) Report { return s.Address(netip.MustParseAddr("192.0.2.9"))[0] }},
+		{"a pool", "no problem", nil, func(s Snapshot) Report { return s.Pool("lan") }},
+		{"a full pool", "add addresses", func(s *Snapshot) { s.Objects.Pools[0].Status.AvailableIPv4 = 0 }, func(s Snapshot) Report { return s.Pool("lan") }},
+		{"an absent pool", "does not exist", nil, func(s Snapshot) Report { return s.Pool("x") }},
+		{"an unread pool", "ask an operator", func(s *Snapshot) { s.Unread[Pools] = "no right" }, func(s Snapshot) Report { return s.Pool("x") }},
+		{"a node", "no problem", nil, func(s Snapshot) Report { return s.Node("n1") }},
+		{"a node without a speaker", "taints", func(s *Snapshot) { s.Pods = nil }, func(s Snapshot) Report { return s.Node("n1") }},
+		{"a node that another misses", "does not reach it", func(s *Snapshot) {
+			s.States[1].Status.Unreachable = []v1beta1.SilentNode{{Node: "n1"}}
+		}, func(s Snapshot) Report { return s.Node("n1") }},
+		{"an absent peer", "does not exist", nil, func(s Snapshot) Report { return s.Peer("x") }},
+		{"a peer", "wrong AS", func(s *Snapshot) {
+			s.Objects.Peers = []*v1beta1.BGPPeer{{ObjectMeta: metav1.ObjectMeta{Name: "r"}}}
+			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "wrong AS"}}
+		}, func(s Snapshot) Report { return s.Peer("r") }},
+		{"the status", "no problem", nil, Snapshot.Status},
+		{"the status without an announcement", "why default/web", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoLink, "", true))
+		}, Snapshot.Status},
+		{"the status without a password", "no Secret", func(s *Snapshot) {
+			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1beta1.BGPPeerSpec{MyASN: 1, PeerASN: 2, PeerAddress: "192.0.2.9",
+				PasswordSecret: &v1beta1.SecretReference{Name: "x"}}}
+			p.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionValid, "SecretMissing", "no Secret x", true)}
+			s.Objects.Peers = []*v1beta1.BGPPeer{p}
+		}, Snapshot.Status},
+		{"the status with a bad pool", "IPAddressPool lan", func(s *Snapshot) { s.Objects.Pools[0].Spec.Addresses = []string{"x"} }, func(s Snapshot) Report {
+			return Report{First: s.Status().Steps[0].Name}
+		}},
+	} {
+		s := healthy()
+		if tt.do != nil {
+			tt.do(&s)
+		}
+		if r := tt.ask(s); !strings.Contains(r.First, tt.want) {
+			t.Errorf("%s: %+v", tt.name, r)
+		}
+	}
+}
+
+// TestChange: what would change is said in the daemons' own decisions, and nothing else.
+func TestChange(t *testing.T) {
+	before, same, stranded, faulty, closed := healthy(), healthy(), healthy(), healthy(), healthy()
+	stranded.Objects.Pools[0].Spec.Addresses = []string{"192.0.2.2"}
+	faulty.Objects.Pools[0].Spec.Addresses = []string{"192.0.2.1-192.0.2.2", "nonsense"}
+	closed.Objects.Services[0].Spec.LoadBalancerSourceRanges = []string{"198.51.100.0/24"}
+	other := healthy()
+	other.Objects.Services = append(other.Objects.Services, other.Objects.Services[0].DeepCopy())
+	other.Objects.Services[1].Name, other.Objects.Services[1].UID, other.Objects.Services[1].Status = "new", "new", corev1.ServiceStatus{}
+	owner := decide(before, "").verdicts[web].L2.Announcers[0].Node
+	for _, tt := range []struct {
+		name string
+		got  Change
+		want []string
+	}{
+		{"nothing", Compare(before, same), nil},
+		{"a pool is cut", Compare(before, stranded), []string{
+			"default/web: 192.0.2.1 (of pool lan) -> 192.0.2.1 (of no pool any more: it stays until the Service gives it up)"}},
+		{"a bad range", Compare(before, faulty), []string{"IPAddressPool lan"}},
+		{"source ranges", Compare(before, closed), []string{"default/web: TCP/80 from all -> TCP/80 from [198.51.100.0/24]"}},
+		{"a new Service", Compare(before, other), []string{"default/new: not served -> 192.0.2.2 (of pool lan)",
+			"default/new: not announced -> layer 2: none (NoServingEndpoint)", "default/new: closed -> TCP/80 from all"}},
+		{"its owner is drained", Drain(before, owner), []string{"default/web: 192.0.2.1 by node " + owner + " -> 192.0.2.1 by node"}},
+	} {
+		got := slices.Concat(tt.got.Faults, tt.got.Addresses, tt.got.Announcers, tt.got.Filters)
+		if tt.got.Empty() != (len(tt.want) == 0) || !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
+			t.Errorf("%s (-want +got):\n%s", tt.name, cmp.Diff(tt.want, got))
+		}
+	}
+	before.Objects.EndpointSlices[0].Endpoints = before.Objects.EndpointSlices[0].Endpoints[:1]
+	if c := Drain(before, "n2"); len(c.Announcers) != 1 || !strings.Contains(c.Announcers[0], string(lb.NoServingEndpoint)) {
+		t.Errorf("the node of the only endpoint is drained: %+v", c)
+	}
+}

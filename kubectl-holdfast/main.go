@@ -1,0 +1,228 @@
+// Command kubectl-holdfast is the plugin "kubectl holdfast": why an address answers or does not, how Holdfast is, and what a
+// change would change. It only reads, with the rights of the user, and works without Holdfast's daemons.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/holdfast-lb/holdfast/internal/explain"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+)
+
+// The exit statuses.
+const (
+	statusHealthy = iota
+	statusProblem
+	statusError
+)
+
+// errProblem ends a command that found a problem.
+var errProblem = errors.New("a problem was found")
+
+// version is stamped by the linker: see the command release.
+var version = "unreleased"
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root := newRoot()
+	root.SetArgs(args)
+	switch err := root.ExecuteContext(ctx); {
+	case err == nil:
+		return statusHealthy
+	case errors.Is(err, errProblem):
+		return statusProblem
+	default:
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return statusError
+	}
+}
+
+// seat is what all commands share.
+type seat struct {
+	cluster   *genericclioptions.ConfigFlags
+	namespace string
+	output    string
+	// from is a bundle to read in place of the cluster.
+	from string
+}
+
+func newRoot() *cobra.Command {
+	s := &seat{cluster: genericclioptions.NewConfigFlags(true)}
+	root := &cobra.Command{
+		Use: "kubectl-holdfast", Short: "See why an address answers or does not, and what a change would change",
+		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl holdfast"},
+		SilenceUsage: true, SilenceErrors: true, Version: version,
+		Long: "The exit status is 0 if all is well, 1 if a problem was found and 2 for an error.",
+	}
+	s.cluster.AddFlags(root.PersistentFlags())
+	root.PersistentFlags().StringVar(&s.namespace, "holdfast-namespace", "holdfast-system", "namespace that Holdfast runs in")
+	root.PersistentFlags().StringVarP(&s.output, "output", "o", "", "output format: json or yaml; text without it")
+	root.PersistentFlags().StringVar(&s.from, "from", "", "read this `file`, which the command bundle wrote, and not the cluster")
+	root.AddCommand(s.why(), s.status(), s.plan(), s.bundle())
+	return root
+}
+
+// read reads the cluster; only one namespace of Services unless it is "".
+func (s *seat) read(ctx context.Context, only string) (explain.Snapshot, error) {
+	if s.from != "" {
+		return readBundle(s.from)
+	}
+	config, err := s.cluster.ToRESTConfig()
+	if err != nil {
+		return explain.Snapshot{}, fmt.Errorf("find the API server: %w", err)
+	}
+	r, err := newReader(config, s.namespace, only)
+	if err != nil {
+		return explain.Snapshot{}, err
+	}
+	return r.read(ctx)
+}
+
+// say prints reports, and returns errProblem if one has a problem.
+func (s *seat) say(cmd *cobra.Command, reports ...explain.Report) error {
+	structured, err := printed(cmd.OutOrStdout(), s.output, reports)
+	if !structured {
+		err = printReports(cmd.OutOrStdout(), reports)
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range reports {
+		if !r.Healthy() {
+			return errProblem
+		}
+	}
+	return nil
+}
+
+func (s *seat) why() *cobra.Command {
+	return &cobra.Command{
+		Use:   "why NAMESPACE/SERVICE | address ADDRESS | pool NAME | peer NAME | node NAME",
+		Short: "Explain every decision about a Service, in the order in which a packet meets it",
+		Args:  cobra.RangeArgs(1, 2),
+		Example: `  kubectl holdfast why default/web
+  kubectl holdfast why address 192.0.2.10
+  kubectl holdfast why peer router-a`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return s.whyService(cmd, args[0])
+			}
+			return s.whyOther(cmd, args[0], args[1])
+		},
+	}
+}
+
+func (s *seat) whyService(cmd *cobra.Command, name string) error {
+	key := lb.Key{Name: name}
+	if namespace, name, qualified := strings.Cut(name, "/"); qualified {
+		key = lb.Key{Namespace: namespace, Name: name}
+	} else {
+		current, _, err := s.cluster.ToRawKubeConfigLoader().Namespace() // "default" without a kubeconfig
+		if err != nil {
+			return fmt.Errorf("find the namespace: %w", err)
+		}
+		key.Namespace = current
+	}
+	snapshot, err := s.read(cmd.Context(), "")
+	if err != nil {
+		return err
+	}
+	if _, refused := snapshot.Unread[explain.Services]; refused { // a tenant may read one namespace only
+		if snapshot, err = s.read(cmd.Context(), key.Namespace); err != nil {
+			return err
+		}
+		snapshot.Unread["other namespaces"] = "forbidden"
+	}
+	return s.say(cmd, snapshot.Service(key))
+}
+
+func (s *seat) whyOther(cmd *cobra.Command, kind, name string) error {
+	snapshot, err := s.read(cmd.Context(), "")
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "address":
+		address, err := netip.ParseAddr(name)
+		if err != nil {
+			return err
+		}
+		return s.say(cmd, snapshot.Address(address.Unmap())...)
+	case "pool":
+		return s.say(cmd, snapshot.Pool(name))
+	case "peer":
+		return s.say(cmd, snapshot.Peer(name))
+	case "node":
+		return s.say(cmd, snapshot.Node(name))
+	default:
+		return fmt.Errorf("unknown kind %q: address, pool, peer and node are known", kind)
+	}
+}
+
+func (s *seat) status() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show the whole of Holdfast on one screen, problems first", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			snapshot, err := s.read(cmd.Context(), "")
+			if err != nil {
+				return err
+			}
+			return s.say(cmd, snapshot.Status())
+		},
+	}
+}
+
+func (s *seat) plan() *cobra.Command {
+	var files []string
+	var drained string
+	cmd := &cobra.Command{
+		Use: "plan -f FILE | --drain NODE", Short: "Show what would change, by the functions that the daemons run", Args: cobra.NoArgs,
+		Example: `  kubectl holdfast plan -f pool.yaml
+  kubectl holdfast plan --drain node-3`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (len(files) == 0) == (drained == "") {
+				return errors.New("give one of -f and --drain")
+			}
+			before, err := s.read(cmd.Context(), "")
+			if err != nil {
+				return err
+			}
+			for resource, why := range before.Unread {
+				return fmt.Errorf("a plan needs all objects, and %s cannot be read: %s", resource, why)
+			}
+			change := explain.Change{}
+			if drained != "" {
+				change = explain.Drain(before, drained)
+			} else {
+				after, err := with(before, files)
+				if err != nil {
+					return err
+				}
+				change = explain.Compare(before, after)
+			}
+			structured, err := printed(cmd.OutOrStdout(), s.output, change)
+			if !structured {
+				printChange(cmd.OutOrStdout(), change)
+			}
+			if err == nil && len(change.Faults) > 0 {
+				err = errProblem
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with the objects as they would be; - is standard input")
+	cmd.Flags().StringVar(&drained, "drain", "", "`node` that would have no pods and no speaker")
+	return cmd
+}
