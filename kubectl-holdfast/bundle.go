@@ -112,7 +112,7 @@ func readBundle(name string) (out explain.Snapshot, err error) {
 	return out, nil
 }
 
-// daemons adds the page of each daemon; one that cannot be read is left out.
+// daemons adds the page of each daemon. What cannot be read is left out.
 func (s *seat) daemons(ctx context.Context, b *bundle) error {
 	config, err := s.cluster.ToRESTConfig()
 	if err != nil {
