@@ -63,11 +63,10 @@ func decide(s Snapshot, drained string) outcome {
 		}
 	}
 	// Every node sees the same owners.
-	for _, node := range slices.Sorted(maps.Keys(o.state.Members)) {
-		for _, v := range plan.ForNode(node, o.state).Verdicts {
+	if members := slices.Sorted(maps.Keys(o.state.Members)); len(members) > 0 {
+		for _, v := range plan.ForNode(members[0], o.state).Verdicts {
 			o.verdicts[v.Service] = v
 		}
-		break
 	}
 	for _, f := range plan.Frontends(o.state) {
 		o.frontends[f.Service] = append(o.frontends[f.Service], f)
