@@ -10,8 +10,8 @@
 //
 // Input is hostile. Nothing is read of an advertisement but that it is one: it must come from a link-local address over no
 // hop (RFC 4861 section 6.1.2). How many packets are read in a time, how many routers are remembered and how often a
-// solicitation is answered is limited. A flood does not replace a router with which BGP has a session. Whoever can send on the link can pose as its router, as with any other client of
-// router discovery; a password of the session does not let him in.
+// solicitation is answered is limited. A flood does not replace a router with which BGP has a session. Whoever can send on the
+// link can pose as its router, as with any other client of router discovery; a password of the session does not let him in.
 //
 // The package sends on no link that it is not given, and dials no machine.
 package unnumbered
