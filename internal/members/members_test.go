@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // with the race detector, a process would outlast its time to leave
 	os.Exit(m.Run())
 }
 
