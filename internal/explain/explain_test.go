@@ -136,6 +136,12 @@ func TestService(t *testing.T) {
 			s.Objects.Peers = []*v1beta1.BGPPeer{p}
 			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "the router may have another password"}}
 		}, "session", "another password", Problem},
+		{"a peer of no node", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionAnnouncedBGP, lb.Announced, "advertised by n1"))
+			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+			p.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionEstablished, lb.NoNodeSelected, "nodeSelectors select no node", true)}
+			s.Objects.Peers = []*v1beta1.BGPPeer{p}
+		}, "", "no problem was found", OK},
 		{"no advertisement", func(s *Snapshot) {
 			s.Objects.L2Advertisements = nil
 			s.Objects.Services[0].Status.Conditions = s.Objects.Services[0].Status.Conditions[:1]

@@ -262,7 +262,7 @@ func (w *why) bgp() {
 		return
 	}
 	for _, p := range w.Objects.Peers {
-		if s, broken := w.session(p); broken {
+		if s, broken := w.session(p); broken && s.Reason != lb.NoNodeSelected { // which concerns no node that could announce
 			if step.Reason != lb.NoSession {
 				s.Verdict = Note // the routes go out all the same, or lack something else
 			}
