@@ -92,12 +92,12 @@ func (w *wire) echoesOf(node string) bool {
 	return w.trials[node].echoes
 }
 
-// withoutEcho returns the nodes whose heartbeats arrive and whose echo does not.
+// withoutEcho returns the nodes that announce something, whose heartbeats arrive and whose echo does not. The others are not tried.
 func (w *wire) withoutEcho() (nodes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for node, t := range w.trials {
-		if t.silent >= minSilentTrials && w.heard[node] {
+		if t.silent >= minSilentTrials && w.heard[node] && w.announces[node] {
 			nodes = append(nodes, node)
 		}
 	}

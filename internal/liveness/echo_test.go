@@ -128,6 +128,17 @@ func TestEchoBlocked(t *testing.T) {
 	if p := m.State().Problems; len(p) != 0 || changes != 2 {
 		t.Errorf("problems: %v after %d changes", p, changes)
 	}
+
+	// A node that gave its last address up is tried no more.
+	l.echoes[mac(2)] = 0
+	for range minSilentTrials {
+		now = now.Add(2 * trialInterval)
+		m.wire.tryEchoes(t.Context())
+	}
+	blocked := len(m.State().Problems)
+	if m.SetOwners(nil); blocked != 1 || len(m.State().Problems) != 0 || changes != 4 {
+		t.Errorf("%d problems, then %v after %d changes", blocked, m.State().Problems, changes)
+	}
 }
 
 // Speakers are tried that are heard, and not too many at once.

@@ -75,6 +75,12 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners m
 		announced[node] = append(announced[node], a)
 		announces[node] = true
 	}
+	before := w.withoutEcho()
+	defer func() {
+		if !slices.Equal(w.withoutEcho(), before) {
+			w.changed()
+		}
+	}()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for node := range heard {
