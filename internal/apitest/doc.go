@@ -3,7 +3,7 @@
 //
 // Every test that calls Start has a server of its own, on ports of the loopback, which ends with the test process.
 //
-// Read and ObjectsFor validate objects of our group as the API server does, by the schemas and rules in config/crd, without
+// Read and New validate objects of our group as the API server does, by the schemas and rules in config/crd, without
 // a running server.
 //
 // The package is for tests only; nothing that is shipped may import it.
