@@ -6,7 +6,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,categories=holdfast
+// +kubebuilder:resource:scope=Cluster,shortName=bfdp,categories=holdfast
 // +kubebuilder:printcolumn:name="Receive ms",type=integer,JSONPath=`.spec.receiveInterval`
 // +kubebuilder:printcolumn:name="Transmit ms",type=integer,JSONPath=`.spec.transmitInterval`
 // +kubebuilder:printcolumn:name="Multiplier",type=integer,JSONPath=`.spec.detectMultiplier`

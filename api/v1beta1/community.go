@@ -6,7 +6,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,path=communities,categories=holdfast
+// +kubebuilder:resource:scope=Cluster,path=communities,shortName=bgpcomm,categories=holdfast
 // +kubebuilder:printcolumn:name="Names",type=string,JSONPath=`.spec.communities[*].name`
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

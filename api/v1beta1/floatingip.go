@@ -107,8 +107,10 @@ type FloatingIPStatus struct {
 
 // Holder is a Service of the FloatingIP's namespace.
 type Holder struct {
+	// Name of the Service.
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
+	// UID of the Service: another Service of the same name is another holder.
 	// +kubebuilder:validation:MaxLength=128
 	UID string `json:"uid,omitempty"`
 	// Until when it held the FloatingIP.

@@ -230,6 +230,7 @@ type IPAddressPoolStatus struct {
 
 // RetainedAddress is an address that is still held although it was removed from its pool.
 type RetainedAddress struct {
+	// Address that is still held.
 	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
 	// Service or FloatingIP that holds it, as NAMESPACE/NAME.

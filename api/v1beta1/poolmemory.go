@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // Users may read it. A pool whose PoolMemory is deleted forgets.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,categories=holdfast
+// +kubebuilder:resource:scope=Cluster,shortName=poolmem,categories=holdfast
 // +kubebuilder:printcolumn:name="Latest",type=string,JSONPath=`.status.released[0].address`
 // +kubebuilder:printcolumn:name="Released",type=date,JSONPath=`.status.released[0].time`
 // +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.status.released[0].service`
@@ -34,6 +34,7 @@ type PoolMemoryStatus struct {
 
 // ReleasedAddress is an address that was released.
 type ReleasedAddress struct {
+	// Address that was released.
 	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
 	// Time of the release.

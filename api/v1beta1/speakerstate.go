@@ -115,10 +115,12 @@ type MemberCounts struct {
 
 // AddressCounts counts addresses by family.
 type AddressCounts struct {
+	// IPv4 addresses.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	IPv4 int32 `json:"ipv4"`
+	// IPv6 addresses.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
@@ -136,6 +138,7 @@ type SilentNode struct {
 
 // AddressConflict is an address of ours that a foreign machine claims.
 type AddressConflict struct {
+	// Address that both have.
 	// +kubebuilder:validation:MaxLength=64
 	Address string `json:"address"`
 	// MAC of the machine that claims it.

@@ -38,7 +38,9 @@ func cell(text string) string {
 
 // apiReference has the fields of the custom resources.
 func apiReference(t *testing.T) string {
-	out := "# Custom resources\n\nThe fields of group `holdfast.dev`, version `v1beta1`. `kubectl explain KIND.spec` shows the same.\n"
+	out := "# Custom resources\n\nThe fields of group `holdfast.dev`, version `v1beta1`. `kubectl explain KIND.spec` shows the same, and `kubectl get holdfast` lists " +
+		"the objects of all kinds.\n"
+	short := map[string]string{}
 	files, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
 	if err != nil || len(files) < 8 {
 		t.Fatalf("%d definitions: %v", len(files), err)
@@ -49,14 +51,38 @@ func apiReference(t *testing.T) string {
 			t.Fatal(err)
 		}
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
-		out += fmt.Sprintf("\n## %s\n\n%s\n\n| field | type | default | meaning |\n|---|---|---|---|\n", crd.Spec.Names.Kind, cell(schema.Description))
-		out += fields("spec", schema.Properties["spec"]) + fields("status", schema.Properties["status"])
+		names, scope := crd.Spec.Names, "belongs to the cluster"
+		if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
+			scope = "belongs to a namespace"
+		}
+		if len(names.ShortNames) != 1 || !slices.Equal(names.Categories, []string{"holdfast"}) || short[names.ShortNames[0]] != "" {
+			t.Fatalf("%s has the short names %q and the categories %q: one name of its own, and the category holdfast", names.Kind, names.ShortNames, names.Categories)
+		}
+		short[names.ShortNames[0]] = names.Kind
+		out += fmt.Sprintf("\n## %s\n\n%s `kubectl get %s`, or `%s`; it %s.\n", names.Kind, cell(schema.Description), names.Plural, names.ShortNames[0], scope)
+		if all := refusals(schema); len(all) > 0 {
+			out += "\nThe API server refuses an object that breaks a rule:\n\n- " + strings.Join(all, "\n- ") + "\n"
+		}
+		out += "\n| field | type | default | meaning |\n|---|---|---|---|\n" + fields(t, "spec", schema.Properties["spec"]) + fields(t, "status", schema.Properties["status"])
+	}
+	return out
+}
+
+// refusals are the sentences of the rules of a schema and of all below it.
+func refusals(schema *apiextensionsv1.JSONSchemaProps) (out []string) {
+	for _, r := range schema.XValidations {
+		out = append(out, cell(r.Message))
+	}
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		if below := schema.Properties[name]; name != "status" {
+			out = append(out, refusals(&below)...)
+		}
 	}
 	return out
 }
 
 // fields are the rows of all fields below a path.
-func fields(path string, schema apiextensionsv1.JSONSchemaProps) string {
+func fields(t *testing.T, path string, schema apiextensionsv1.JSONSchemaProps) string {
 	out := ""
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field, below := schema.Properties[name], path+"."+name
@@ -76,11 +102,20 @@ func fields(path string, schema apiextensionsv1.JSONSchemaProps) string {
 		if field.Minimum != nil && field.Maximum != nil {
 			kind += fmt.Sprintf(", %.0f to %.0f", *field.Minimum, *field.Maximum)
 		}
+		if field.MaxItems != nil {
+			kind += fmt.Sprintf(", at most %d", *field.MaxItems)
+		}
+		if slices.Contains(schema.Required, name) {
+			kind += ", required"
+		}
 		initial := ""
+		if field.Description == "" {
+			t.Errorf("%s.%s has no comment", path, name)
+		}
 		if field.Default != nil {
 			initial = "`" + string(field.Default.Raw) + "`"
 		}
-		out += fmt.Sprintf("| `%s.%s` | %s | %s | %s |\n", path, name, cell(kind), initial, cell(field.Description)) + fields(below, inner)
+		out += fmt.Sprintf("| `%s.%s` | %s | %s | %s |\n", path, name, cell(kind), initial, cell(field.Description)) + fields(t, below, inner)
 	}
 	return out
 }
