@@ -83,17 +83,18 @@ func compare(before, after outcome) (c Change) {
 	keys := maps.Clone(before.assignments)
 	maps.Copy(keys, after.assignments)
 	for _, key := range slices.SortedFunc(maps.Keys(keys), lb.Key.Compare) {
-		if old, next := held(before.assignments[key]), held(after.assignments[key]); old != next {
-			c.Addresses = append(c.Addresses, fmt.Sprintf("%s: %s -> %s", key, old, next))
-		}
-		if old, next := announced(before.verdicts[key]), announced(after.verdicts[key]); old != next {
-			c.Announcers = append(c.Announcers, fmt.Sprintf("%s: %s -> %s", key, old, next))
-		}
-		if old, next := admitted(before.frontends[key]), admitted(after.frontends[key]); old != next {
-			c.Filters = append(c.Filters, fmt.Sprintf("%s: %s -> %s", key, old, next))
+		old, next := before.words(key), after.words(key)
+		for i, lines := range []*[]string{&c.Addresses, &c.Announcers, &c.Filters} {
+			if old[i] != next[i] {
+				*lines = append(*lines, fmt.Sprintf("%s: %s -> %s", key, old[i], next[i]))
+			}
 		}
 	}
 	return c
+}
+
+func (o outcome) words(key lb.Key) [3]string {
+	return [3]string{held(o.assignments[key]), announced(o.verdicts[key]), admitted(o.frontends[key])}
 }
 
 // held words what a Service holds; an address that is in no pool any more stays with it, and is named.

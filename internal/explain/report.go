@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"slices"
+
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -37,16 +39,18 @@ type Report struct {
 	First string `json:"first"`
 }
 
-func (r *Report) add(s Step) { r.Steps = append(r.Steps, s) }
+// add adds steps; one without a verdict has nothing to say.
+func (r *Report) add(steps ...Step) {
+	for _, s := range steps {
+		if s.Verdict != "" {
+			r.Steps = append(r.Steps, s)
+		}
+	}
+}
 
 // Healthy reports whether no step found a problem.
 func (r Report) Healthy() bool {
-	for _, s := range r.Steps {
-		if s.Verdict == Problem {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Verdict == Problem })
 }
 
 // conclude finds the first thing to do: of the first problem, else of the first note.

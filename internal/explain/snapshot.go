@@ -4,7 +4,6 @@
 package explain
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -53,14 +52,14 @@ const (
 	Leases     = "leases"
 )
 
-// unread returns which of some resources could not be read.
-func (s Snapshot) unread(of ...string) (out []string) {
+// seen returns a step, or that what it needs could not be read.
+func (s Snapshot) seen(step Step, what string, of ...string) Step {
 	for _, resource := range of {
-		if _, failed := s.Unread[resource]; failed {
-			out = append(out, resource)
+		if text, failed := s.Unread[resource]; failed {
+			return Step{Name: step.Name, Verdict: Unseen, Text: what + " could not be read: " + text}
 		}
 	}
-	return out
+	return step
 }
 
 // compile returns the objects as the daemons read them. Nodes whose speaker's pod is ready are members.
@@ -94,16 +93,6 @@ func ready(p *corev1.Pod) bool {
 	})
 }
 
-// service returns the Service of a key; nil if there is none.
-func (s Snapshot) service(key lb.Key) *corev1.Service {
-	for _, o := range s.Objects.Services {
-		if o.Namespace == key.Namespace && o.Name == key.Name {
-			return o
-		}
-	}
-	return nil
-}
-
 // addresses returns those in the status of a Service.
 func addresses(o *corev1.Service) (out []netip.Addr) {
 	for _, in := range o.Status.LoadBalancer.Ingress {
@@ -114,31 +103,23 @@ func addresses(o *corev1.Service) (out []netip.Addr) {
 	return out
 }
 
-// waitingSpeaker is a node without a ready speaker, and why.
-type waitingSpeaker struct{ node, why string }
-
-// waitingSpeakers are the pods of speakers that are not ready, ordered by node.
-func (s Snapshot) waitingSpeakers() (out []waitingSpeaker) {
-	lives := map[string]bool{}
-	waits := map[string]string{}
+// waiting maps nodes with a speaker's pod, but none that is ready, to what it waits for.
+func (s Snapshot) waiting() map[string]string {
+	out := map[string]string{}
 	for _, p := range s.Pods {
-		if ready(p) {
-			lives[p.Spec.NodeName] = true
-			continue
-		}
-		waits[p.Spec.NodeName] = "pod " + p.Name + " is not ready"
+		out[p.Spec.NodeName] = "pod " + p.Name + " is not ready"
 		for _, c := range p.Status.ContainerStatuses {
-			switch {
-			case c.State.Waiting != nil:
-				waits[p.Spec.NodeName] = "pod " + p.Name + ": " + c.State.Waiting.Reason
-			case c.State.Terminated != nil:
-				waits[p.Spec.NodeName] = "pod " + p.Name + ": " + c.State.Terminated.Reason
+			if c.State.Waiting != nil {
+				out[p.Spec.NodeName] = "pod " + p.Name + ": " + c.State.Waiting.Reason
+			}
+			if c.State.Terminated != nil {
+				out[p.Spec.NodeName] = "pod " + p.Name + ": " + c.State.Terminated.Reason
 			}
 		}
 	}
-	for _, node := range slices.Sorted(maps.Keys(waits)) {
-		if !lives[node] {
-			out = append(out, waitingSpeaker{node, waits[node]})
+	for _, p := range s.Pods {
+		if ready(p) {
+			delete(out, p.Spec.NodeName)
 		}
 	}
 	return out

@@ -24,11 +24,11 @@ func (s Snapshot) Status() Report {
 			steps = append(steps, Step{Name: "node " + state.Name, Verdict: Problem, Reason: lb.Reason(p.Reason), Text: p.Message})
 		}
 	}
-	steps = append(steps, s.claims(func(string) bool { return true })...)
+	steps = append(steps, s.claims()...)
 	steps = append(steps, s.invalid()...)
 	for _, v := range []Verdict{Problem, Note, OK, Unseen} {
 		for _, step := range steps {
-			if step.Verdict == v && step.Text != "" {
+			if step.Verdict == v {
 				r.add(step)
 			}
 		}
@@ -66,7 +66,7 @@ func (s Snapshot) sessions() Step {
 		}
 	}
 	if step.Text = fmt.Sprintf("%d of %d BGP sessions are up", up, all); all == 0 {
-		step.Text = ""
+		return Step{}
 	}
 	step.bound()
 	return step
@@ -82,9 +82,6 @@ func (s *Step) bound() {
 // pools counts their addresses.
 func (s Snapshot) pools() Step {
 	step := Step{Name: "pools", Verdict: OK, Text: "no IPAddressPool exists"}
-	if len(s.unread(Pools)) > 0 {
-		return Step{Name: "pools", Verdict: Unseen, Text: "they could not be read: " + s.Unread[Pools]}
-	}
 	if len(s.Objects.Pools) > 0 {
 		step.Text = fmt.Sprintf("%d", len(s.Objects.Pools))
 	}
@@ -97,15 +94,12 @@ func (s Snapshot) pools() Step {
 			st.AssignedIPv6, st.AvailableIPv6))
 	}
 	step.bound()
-	return step
+	return s.seen(step, "they", Pools)
 }
 
 // services counts those that are served, and names those that are not.
 func (s Snapshot) services() Step {
 	step, all := Step{Name: "Services", Verdict: OK}, 0
-	if len(s.unread(Services)) > 0 {
-		return Step{Name: "Services", Verdict: Unseen, Text: "they could not be read: " + s.Unread[Services]}
-	}
 	for _, o := range s.Objects.Services {
 		if !s.Options.Serves(o) {
 			continue
@@ -118,25 +112,23 @@ func (s Snapshot) services() Step {
 	}
 	step.Text = fmt.Sprintf("%d of %d are served", all-len(step.Details), all)
 	step.bound()
-	return step
+	return s.seen(step, "they", Services)
 }
 
 // unserved returns the reason why a Service is not served; "" if it is.
 func unserved(conditions []metav1.Condition) string {
-	assigned := meta.FindStatusCondition(conditions, v1beta1.ConditionAddressAssigned)
-	switch {
-	case assigned == nil:
-		return "the controller has not decided about it"
-	case assigned.Status != metav1.ConditionTrue:
-		return assigned.Reason
-	}
-	l2, bgp := meta.FindStatusCondition(conditions, v1beta1.ConditionAnnouncedL2), meta.FindStatusCondition(conditions, v1beta1.ConditionAnnouncedBGP)
-	for _, c := range []*metav1.Condition{l2, bgp} {
-		if c != nil && c.Status != metav1.ConditionTrue {
+	announced := false
+	for _, condition := range []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
+		switch c := meta.FindStatusCondition(conditions, condition); {
+		case c != nil && c.Status != metav1.ConditionTrue:
 			return c.Reason
+		case c != nil:
+			announced = condition != v1beta1.ConditionAddressAssigned
+		case condition == v1beta1.ConditionAddressAssigned:
+			return "the controller has not decided about it"
 		}
 	}
-	if l2 == nil && bgp == nil {
+	if !announced {
 		return "no speaker announces it"
 	}
 	return ""
@@ -155,7 +147,7 @@ func (s Snapshot) invalid() (out []Step) {
 		}
 	}
 	for _, p := range s.Objects.Peers {
-		if step, known := conditionStep("BGPPeer "+p.Name, p.Status.Conditions, v1beta1.ConditionValid); known && step.Verdict != OK && p.Spec.PasswordSecret != nil {
+		if step := conditionStep("BGPPeer "+p.Name, p.Status.Conditions, v1beta1.ConditionValid); step.Verdict == Problem && p.Spec.PasswordSecret != nil {
 			out = append(out, step)
 		}
 	}
