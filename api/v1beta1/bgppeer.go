@@ -46,7 +46,7 @@ type BGPPeerStatus struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.myASN != self.peerASN)",message="ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",message="localASN is for peers of another AS, and must not be the peer's own: write myASN alone, or correct peerASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurity) || !has(self.ebgpMultiHop) || !self.ebgpMultiHop",message="ttlSecurity and ebgpMultiHop exclude each other: ttlSecurity is itself the number of hops"
-// +kubebuilder:validation:XValidation:rule="!has(self.password) || !has(self.passwordSecret)",message="write either password or passwordSecret"
+// +kubebuilder:validation:XValidation:rule="!has(self.password) || !has(self.passwordSecret) || !has(self.passwordSecret.name)",message="write either password or passwordSecret"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress and peerAddress must be of one IP family"
 // +kubebuilder:validation:XValidation:rule="!has(self.holdTime) || !has(self.keepaliveTime) || duration(self.keepaliveTime) <= duration(self.holdTime)",message="keepaliveTime must not be longer than holdTime"
 type BGPPeerSpec struct {
@@ -99,10 +99,10 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="holdTime must be between 3s and 65535s"
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
-	// KeepaliveTime between KEEPALIVE messages. Default a third of the hold time.
+	// KeepaliveTime between KEEPALIVE messages. Default, and for 0s, a third of the hold time.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="keepaliveTime must be at least 1s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) == duration('0s') || duration(self) >= duration('1s')",message="keepaliveTime must be at least 1s"
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
 	// ConnectTime between attempts to connect (RFC 4271 ConnectRetryTimer). Default 2s; 1s is taken as 2s.
@@ -130,19 +130,22 @@ type BGPPeerSpec struct {
 	TTLSecurity int32 `json:"ttlSecurity,omitempty"`
 
 	// Password signs every segment of the connection (TCP MD5, RFC 2385). Everybody who may read BGPPeers can read it:
-	// prefer passwordSecret.
+	// prefer passwordSecret. Printable ASCII; spaces not at the ends, where routers drop them.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
-	// +kubebuilder:validation:Pattern=`^[!-~]+$`
+	// +kubebuilder:validation:Pattern=`^[!-~]([ -~]*[!-~])?$`
 	Password string `json:"password,omitempty"`
 
 	// PasswordSecret names a Secret of type kubernetes.io/basic-auth in Holdfast's own namespace, whose entry
-	// "password" is the password. If it changes, this session alone is opened again.
+	// "password" is the password. If it changes, this session alone is opened again. The empty object names none.
 	PasswordSecret *SecretReference `json:"passwordSecret,omitempty"`
 
 	// DualStackAddressFamily makes the session carry both IPv4 and IPv6 routes. Otherwise it carries those of its own
 	// family.
 	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
+
+	// DisableMP is read by MetalLB, and has no effect there or here.
+	DisableMP bool `json:"disableMP,omitempty"`
 
 	// VRF is refused: sessions within a VRF are not served.
 	// +kubebuilder:validation:MaxLength=253
@@ -160,11 +163,13 @@ type BGPPeerSpec struct {
 }
 
 // SecretReference names a Secret in Holdfast's own namespace.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.name) || !has(self.__namespace__)",message="passwordSecret needs the name of the Secret, too"
 type SecretReference struct {
 	// Name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// Namespace of the Secret; only Holdfast's own is read.
 	// +kubebuilder:validation:MaxLength=63

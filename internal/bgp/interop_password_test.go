@@ -45,17 +45,18 @@ func TestInteropPassword(t *testing.T) {
 
 		for _, tt := range []struct {
 			peer   *lb.Peer
+			next   lb.Secret
 			change func()
 		}{
-			{&l.frr4, func() { l.frr.Configure("router bgp 65001", "neighbor 192.0.2.1 password Second-2") }},
-			{&l.frr6, func() { l.frr.Configure("router bgp 65001", "neighbor 2001:db8:1::1 password Second-2") }},
-			{&l.bird4, func() {
-				l.bird.Configure(strings.Replace(second(signed("First-1")), "First-1", "Second-2", 1))
+			{&l.frr4, "Second-2", func() { l.frr.Configure("router bgp 65001", "neighbor 192.0.2.1 password Second-2") }},
+			{&l.frr6, "Second-2", func() { l.frr.Configure("router bgp 65001", "neighbor 2001:db8:1::1 password Second-2") }},
+			{&l.bird4, "Second 2", func() {
+				l.bird.Configure(strings.Replace(second(signed("First-1")), "First-1", "Second 2", 1))
 			}},
-			{&l.bird6, func() { l.bird.Configure(second(signed("Second-2"))) }},
+			{&l.bird6, "Second 2", func() { l.bird.Configure(second(signed("Second 2"))) }},
 		} {
 			name := tt.peer.Name
-			tt.peer.Password = "Second-2"
+			tt.peer.Password = tt.next
 			set(t, s, desire(l.peers(), l.routes()...))
 			await(t, name, "cannot connect: i/o timeout; kernels drop what bears a wrong signature: the router may have another password, or none",
 				func() string { return session(s, name).LastError })

@@ -169,7 +169,7 @@ func hostAddr(field, s string) (netip.Addr, error) {
 
 func readTimers(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	p.HoldTime = valueOr(s.HoldTime, metav1.Duration{Duration: defaultHoldTime}).Duration
-	p.KeepaliveTime = valueOr(s.KeepaliveTime, metav1.Duration{Duration: (p.HoldTime / 3).Truncate(time.Second)}).Duration
+	p.KeepaliveTime = cmp.Or(valueOr(s.KeepaliveTime, metav1.Duration{}).Duration, (p.HoldTime / 3).Truncate(time.Second))
 	p.ConnectTime = valueOr(s.ConnectTime, metav1.Duration{Duration: defaultConnectTime}).Duration
 	if p.HoldTime%time.Second != 0 {
 		return fmt.Errorf("holdTime must be whole seconds: write %s", p.HoldTime.Round(time.Second))

@@ -61,7 +61,7 @@ func TestPeer(t *testing.T) {
 			s.DualStackAddressFamily, s.TTLSecurity, s.Password = true, 1, "Geheim-7"
 		}),
 		peerObject("within", 4, func(s *v1beta1.BGPPeerSpec) {
-			s.PeerASN, s.DynamicASN, s.PeerAddress, s.TTLSecurity = 0, "internal", "172.31.0.4", 2
+			s.PeerASN, s.DynamicASN, s.PeerAddress, s.TTLSecurity, s.KeepaliveTime = 0, "internal", "172.31.0.4", 2, seconds(0)
 		}),
 		unnumbered("unnumbered", 5, "eth0.7"),
 	}}, Options{})
@@ -231,7 +231,12 @@ func TestPeerSchema(t *testing.T) {
 		{plain + ", ttlSecurity: 255", "less than or equal to 254"},
 		{plain + ", ttlSecurity: 1, ebgpMultiHop: true", "ttlSecurity and ebgpMultiHop exclude each other"},
 		{plain + ", password: x, passwordSecret: {name: z}", "write either password or passwordSecret"},
-		{plain + ", password: 'a b'", "should match"},
+		{plain + ", password: 'a b'", ""},
+		{plain + ", password: 'a '", "should match"},
+		{plain + ", password: ' a'", "should match"},
+		{plain + ", password: 'ä'", "should match"},
+		{plain + ", passwordSecret: {}, disableMP: false, keepaliveTime: 0s", ""},
+		{plain + ", passwordSecret: {}, password: x, disableMP: true", ""},
 		{plain + ", password: ''", "at least 1"},
 		{plain + ", password: " + strings.Repeat("x", 81), "may not be more than 80"},
 		{plain + ", localASN: 4294967296", "less than or equal to 4294967295"},
@@ -239,11 +244,12 @@ func TestPeerSchema(t *testing.T) {
 		{plain + ", sourceAddress: '2001:db8::1'", "must be of one IP family"},
 		{plain + ", holdTime: 2s", "holdTime must be between 3s and 65535s"},
 		{plain + ", holdTime: 65536s", "holdTime must be between 3s and 65535s"},
-		{plain + ", keepaliveTime: 0s", "keepaliveTime must be at least 1s"},
+		{plain + ", keepaliveTime: 500ms", "keepaliveTime must be at least 1s"},
 		{plain + ", connectTime: 500ms", "connectTime must be between 1s and 65535s"},
 		{"myASN: 0, peerASN: 64512, peerAddress: 172.31.0.9", "greater than or equal to 1"},
 		{"myASN: 64600, peerASN: 64512, peerAddress: '::ffff:192.0.2.1'", "peerAddress must be an IPv4 or IPv6 address"},
-		{plain + ", passwordSecret: {namespace: y}", "name: Required"},
+		{plain + ", passwordSecret: {namespace: z}", "passwordSecret needs the name of the Secret"},
+		{plain + ", passwordSecret: {name: ''}", "at least 1"},
 	} {
 		checkSchema(t, KindPeer, tt.spec, tt.want)
 	}

@@ -123,7 +123,7 @@ const maxPassword = 80
 // session that its owner wants to be signed must not be opened unsigned.
 func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 	ref := spec.PasswordSecret
-	if ref == nil {
+	if ref == nil || ref.Name == "" {
 		return lb.Secret(spec.Password), nil
 	}
 	if ref.Namespace != "" && ref.Namespace != o.SecretNamespace {
@@ -144,10 +144,8 @@ func checkPassword(what, text string) error {
 	if len(text) < 1 || len(text) > maxPassword {
 		return fmt.Errorf("%s must have 1 to %d characters, and has %d", what, maxPassword, len(text))
 	}
-	for _, c := range []byte(text) {
-		if c <= ' ' || c > '~' {
-			return fmt.Errorf("%s must have printable ASCII characters without spaces only; a line break at its end is a frequent mistake", what)
-		}
+	if strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return fmt.Errorf("%s must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake", what)
 	}
 	return nil
 }

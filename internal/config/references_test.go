@@ -111,6 +111,9 @@ func TestPasswordSecret(t *testing.T) {
 	}{
 		{"ours", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password), ""},
 		{"ours by name", v1beta1.SecretReference{Name: "s", Namespace: own}, secretObject(own, "s", corev1.SecretTypeBasicAuth, password), ""},
+		{"with spaces", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, "Geheim 7"), ""},
+		{"with a space at its end", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password+" "),
+			`entry "password" of Secret "s" must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake`},
 		{"no such", v1beta1.SecretReference{Name: "s", Namespace: own}, secretObject(own, "t", corev1.SecretTypeBasicAuth, password), missing},
 		{"another type", ref, secretObject(own, "s", corev1.SecretTypeOpaque, password), missing},
 		{"of a tenant", ref, secretObject("tenant", "s", corev1.SecretTypeBasicAuth, password), missing},
@@ -118,7 +121,7 @@ func TestPasswordSecret(t *testing.T) {
 			`passwordSecret is in namespace "tenant", and only Holdfast's own, "holdfast-system", is read: create the Secret there`},
 		{"empty", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, ""), `entry "password" of Secret "s" must have 1 to 80 characters, and has 0`},
 		{"with a line break", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password+"\n"),
-			`entry "password" of Secret "s" must have printable ASCII characters without spaces only; a line break at its end is a frequent mistake`},
+			`entry "password" of Secret "s" must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, problems := Compile(Objects{SecretNamespace: own, Secrets: []*corev1.Secret{tt.secret}, Peers: []*v1beta1.BGPPeer{
@@ -126,7 +129,7 @@ func TestPasswordSecret(t *testing.T) {
 				peerObject("other", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.31.0.2" }),
 			}}, Options{})
 			var want []string
-			used := map[string]lb.Secret{"other": "", "p": password}
+			used := map[string]lb.Secret{"other": "", "p": lb.Secret(tt.secret.Data[corev1.BasicAuthPasswordKey])}
 			if tt.want != "" {
 				want = []string{"BGPPeer p PasswordMissing: not used: " + tt.want}
 				delete(used, "p")

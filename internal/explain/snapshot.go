@@ -67,7 +67,7 @@ func (s Snapshot) compile() (lb.State, []lb.Problem) {
 	o := s.Objects
 	o.SecretNamespace, o.Secrets = s.Namespace, nil
 	for _, p := range o.Peers {
-		if ref := p.Spec.PasswordSecret; ref != nil {
+		if ref := p.Spec.PasswordSecret; ref != nil && ref.Name != "" {
 			o.Secrets = append(o.Secrets, stand(s.Namespace, ref.Name))
 		}
 	}
