@@ -22,11 +22,11 @@ const (
 
 	// MetalLBAddresses is MetalLB's AnnotationAddresses.
 	MetalLBAddresses = "metallb.io/loadBalancerIPs"
-	// MetalLBAddressesOld is what MetalLB called it before version 0.14.
+	// MetalLBAddressesOld is MetalLB's AnnotationAddresses before its version 0.14.
 	MetalLBAddressesOld = "metallb.universe.tf/loadBalancerIPs"
 	// MetalLBPool is MetalLB's AnnotationPool.
 	MetalLBPool = "metallb.io/address-pool"
-	// MetalLBPoolOld is what MetalLB called it before version 0.14.
+	// MetalLBPoolOld is MetalLB's AnnotationPool before its version 0.14.
 	MetalLBPoolOld = "metallb.universe.tf/address-pool"
 )
 
@@ -48,7 +48,7 @@ const (
 
 	// MetalLBSharingKey is MetalLB's AnnotationSharingKey.
 	MetalLBSharingKey = "metallb.io/allow-shared-ip"
-	// MetalLBSharingKeyOld is what MetalLB called it before version 0.14.
+	// MetalLBSharingKeyOld is MetalLB's AnnotationSharingKey before its version 0.14.
 	MetalLBSharingKeyOld = "metallb.universe.tf/allow-shared-ip"
 )
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -177,40 +178,149 @@ func leaves(prefix string, values, out map[string]any) {
 	}
 }
 
-// reasonsReference has every Reason with its comment.
+// reasonsReference has every Reason: its comment, and where it stands and what to do by testdata/reasons.yaml.
 func reasonsReference(t *testing.T) string {
+	var advice map[string]struct {
+		In []string `json:"in"`
+		Do string   `json:"do"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(read(t, "testdata/reasons.yaml")), &advice); err != nil {
+		t.Fatal(err)
+	}
 	file, err := parser.ParseFile(token.NewFileSet(), "../../internal/lb/reason.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := "# Reasons\n\nOne word, the same in condition, Event, log line and metric label. The message beside it names the object and what to do.\n"
-	found := 0
+	out := "# Reasons\n\nOne word, the same in condition, Event, log line and metric label. The message beside it names the object and what to do. " +
+		"A condition that changes is an Event with its reason too, on the same object. `kubectl holdfast why` shows where a Service is concerned.\n"
+	conditions, users := constants(t)["Condition"], users(t)
 	for _, d := range file.Decls {
 		group, ok := d.(*ast.GenDecl)
 		if !ok || group.Tok != token.CONST {
 			continue
 		}
-		out += "\n## " + strings.TrimSuffix(cell(group.Doc.Text()), ".") + "\n\n| reason | meaning |\n|---|---|\n"
+		heading, _, _ := strings.Cut(strings.TrimSuffix(cell(group.Doc.Text()), "."), " (")
+		out += "\n## " + heading + "\n\n| reason | meaning | where | what to do |\n|---|---|---|---|\n"
 		for _, s := range group.Specs {
 			reason := s.(*ast.ValueSpec)
 			name := reason.Names[0].Name
 			meaning := strings.TrimPrefix(cell(reason.Doc.Text()), name+": ") + cell(reason.Comment.Text()) // a short one is beside it
-			if meaning == "" {
-				t.Errorf("Reason %s has no comment", name)
+			of := advice[name]
+			delete(advice, name)
+			if meaning == "" || of.Do == "" || len(of.In) == 0 {
+				t.Errorf("Reason %s needs a comment that says what it means, and in testdata/reasons.yaml where it stands and what to do", name)
+				continue
 			}
-			out += fmt.Sprintf("| `%s` | %s |\n", name, meaning)
-			found++
+			out += fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, meaning, strings.Join(places(t, name, of.In, users[name], conditions), ", "), cell(of.Do))
 		}
 	}
-	if found < 80 {
-		t.Errorf("found %d Reasons", found)
+	for name := range advice {
+		t.Errorf("testdata/reasons.yaml has %s, which is no Reason", name)
+	}
+	if len(users) < 80 {
+		t.Errorf("the code uses %d Reasons", len(users))
 	}
 	return out
 }
 
-// namesReference has the annotations, which users write, and the conditions, which they read, with their comments.
-func namesReference(t *testing.T) string {
-	rows := map[string][]string{}
+// producers are the files, by the begin of their paths, that put a Reason into a place.
+var producers = map[string][]string{
+	"AddressAssigned":     {"internal/ipam/", "internal/config/", "internal/openstack/", "controller/service.go"},
+	"AnnotationsHonoured": {"internal/config/", "controller/service.go"},
+	"Written":             {"internal/k8s/refused.go"},
+	"Filtered":            {"internal/config/access.go", "internal/config/bounds.go", "controller/filtered.go", "controller/unfiltered.go"},
+	"FilterEnforced":      {"speaker/report.go"},
+	"AnnouncedL2":         {"internal/plan/"},
+	"AnnouncedBGP":        {"internal/plan/"},
+	"Nodes":               {"internal/plan/"},
+	"Valid":               {"internal/config/", "internal/ipam/", "controller/objects.go", "controller/pool.go"},
+	"Established":         {"controller/sessions.go"},
+	"AddressesFree":       {"controller/conflicts.go"},
+	"EndpointsWithdrawn":  {"internal/nodelifecycle/"},
+	"Problems":            {"speaker/", "internal/liveness/"},
+	"Event":               {"controller/", "speaker/", "internal/nodelifecycle/"},
+}
+
+// places are the names of places for the page. Each must have a producer among the files that use the Reason, and each file that serves a
+// single purpose a place.
+func places(t *testing.T, reason string, in, files []string, conditions map[string]string) (out []string) {
+	t.Helper()
+	from := func(place string) bool {
+		return slices.ContainsFunc(files, func(f string) bool {
+			return slices.ContainsFunc(producers[place], func(p string) bool { return strings.HasPrefix(f, p) })
+		})
+	}
+	for _, place := range in {
+		kind, object, _ := strings.Cut(place, " ")
+		if !from(kind) {
+			t.Errorf("testdata/reasons.yaml puts %s into %s, but no file uses it there; it is used in %v", reason, place, files)
+		}
+		switch _, own := conditions["holdfast.dev/"+kind]; {
+		case kind == "Event":
+			out = append(out, "Event of a "+object)
+		case kind == "Problems":
+			out = append(out, "`status.problems` of a SpeakerState, `holdfast_problems`")
+		case kind == "Nodes":
+			out = append(out, "what messages and `why` say of a node")
+		case own:
+			out = append(out, "`holdfast.dev/"+kind+"`")
+		case conditions[kind] != "":
+			out = append(out, "`"+kind+"`")
+		default:
+			t.Errorf("testdata/reasons.yaml puts %s into %s, which is no condition", reason, place)
+		}
+	}
+	has := func(all ...string) bool {
+		return slices.ContainsFunc(all, func(p string) bool {
+			return slices.ContainsFunc(in, func(i string) bool { return strings.HasPrefix(i, p) })
+		})
+	}
+	if from("AnnouncedL2") && !has("Announced", "Nodes") || from("Established") && !has("Established") ||
+		from("EndpointsWithdrawn") && !has("EndpointsWithdrawn", "Event") || from("AddressesFree") && !has("AddressesFree") ||
+		slices.Contains(files, "problems") != has("Problems") {
+		t.Errorf("testdata/reasons.yaml puts %s into %v, but it is used in %v", reason, in, files)
+	}
+	return out
+}
+
+// users are the files that use each Reason, and "problems" for those that a node can have.
+func users(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	all := sources(t)
+	for _, p := range slices.Sorted(maps.Keys(all)) {
+		name := strings.TrimPrefix(p, "../../")
+		if strings.HasPrefix(name, "internal/lb/") || strings.HasPrefix(name, "internal/explain/") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), p, all[p], 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add := func(n ast.Node, where string) {
+			ast.Inspect(n, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok && fmt.Sprint(s.X) == "lb" && !slices.Contains(out[s.Sel.Name], where) {
+					out[s.Sel.Name] = append(out[s.Sel.Name], where)
+				}
+				return true
+			})
+		}
+		for spec := range nodes[*ast.ValueSpec](file) {
+			if spec.Names[0].Name == "nodeReasons" && len(spec.Values) == 1 {
+				add(spec.Values[0].(*ast.CompositeLit), "problems")
+				spec.Values = nil
+			}
+		}
+		add(file, name)
+	}
+	delete(out, "Reason")
+	return out
+}
+
+// constants are the names of annotations and conditions, and what is read of MetalLB, with their comments.
+func constants(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	out := map[string]map[string]string{"Annotation": {}, "Condition": {}, "MetalLB": {}}
 	for p, text := range sources(t) {
 		file, err := parser.ParseFile(token.NewFileSet(), p, text, parser.ParseComments)
 		if err != nil {
@@ -222,7 +332,7 @@ func namesReference(t *testing.T) string {
 				if !ok || group.Tok != token.CONST || spec.Type != nil || len(spec.Values) != 1 {
 					continue
 				}
-				kind := regexp.MustCompile("^(Annotation|Condition)[A-Z]").FindString(spec.Names[0].Name)
+				kind := regexp.MustCompile("^(Annotation|Condition|MetalLB)[A-Z]").FindString(spec.Names[0].Name)
 				value, ok := literal(spec.Values[0])
 				if kind == "" || !ok {
 					continue
@@ -231,20 +341,106 @@ func namesReference(t *testing.T) string {
 				if doc == nil {
 					doc = group.Doc
 				}
-				meaning := strings.TrimPrefix(cell(doc.Text()), spec.Names[0].Name+" ")
-				rows[kind[:len(kind)-1]] = append(rows[kind[:len(kind)-1]], fmt.Sprintf("| `%s` | %s |\n", value, meaning))
+				out[kind[:len(kind)-1]][value] = strings.TrimPrefix(cell(doc.Text()), spec.Names[0].Name+" ")
 			}
 		}
 	}
-	out := "# Annotations and conditions\n"
-	for _, kind := range []string{"Annotation", "Condition"} {
-		if len(rows[kind]) < 10 {
-			t.Errorf("found %d of kind %s", len(rows[kind]), kind)
+	return out
+}
+
+// namesReference has the annotations, which users write, and the conditions, which they read, with their comments.
+func namesReference(t *testing.T) string {
+	all := constants(t)
+	table := func(rows map[string]string, atLeast int) (out string) {
+		if len(rows) < atLeast {
+			t.Errorf("found %d names: %v", len(rows), rows)
 		}
-		slices.Sort(rows[kind])
-		out += "\n## " + kind + "s\n\n| name | meaning |\n|---|---|\n" + strings.Join(rows[kind], "")
+		for _, name := range slices.Sorted(maps.Keys(rows)) {
+			out += fmt.Sprintf("| `%s` | %s |\n", name, rows[name])
+		}
+		return "\n| name | meaning |\n|---|---|\n" + out
+	}
+	// The comments name the constants of our own annotations.
+	for name, meaning := range all["MetalLB"] {
+		all["MetalLB"][name] = regexp.MustCompile(`Annotation[A-Za-z]+`).ReplaceAllStringFunc(meaning, func(constant string) string {
+			for _, own := range slices.Sorted(maps.Keys(all["Annotation"])) {
+				if strings.EqualFold("Annotation"+strings.ReplaceAll(strings.TrimPrefix(own, "holdfast.dev/"), "-", ""), constant) {
+					return "`" + own + "`"
+				}
+			}
+			return constant
+		})
+	}
+	return "# Annotations and conditions\n\n## Annotations\n" + table(all["Annotation"], 16) +
+		"\n## Annotations of MetalLB\n\nThey are read where ours is absent.\n" + table(all["MetalLB"], 6) +
+		"\n## Annotations of OpenStack\n\nThe annotations of OpenStack's cloud controller manager. `AnnotationsHonoured` reports what has no effect on a Service. " +
+		"`ignoreOpenStackAnnotations` of the chart leaves all unread.\n" + openStackReference(t) +
+		"\n## Annotation of Kubernetes\n\n`" + corev1.AnnotationLoadBalancerSourceRangesKey + "` is read where `spec.loadBalancerSourceRanges` is empty.\n" +
+		"\n## Conditions\n" + table(all["Condition"], 12)
+}
+
+// openStackReference has the annotations of OpenStack one by one, by the comments and the values of the table that the code reads.
+func openStackReference(t *testing.T) string {
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, "../../internal/openstack/openstack.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := map[int]string{}
+	for _, c := range file.Comments {
+		beside[set.Position(c.Pos()).Line] = cell(c.Text())
+	}
+	texts := map[string]string{}
+	for spec := range nodes[*ast.ValueSpec](file) {
+		if len(spec.Names) == 1 && len(spec.Values) == 1 {
+			if name := spec.Names[0].Name; name == "needsProxy" || name == "byReadiness" || name == "onlyAppliance" {
+				texts[name], _ = literal(spec.Values[0])
+			}
+		}
+	}
+	rows := map[string]string{"service.beta.kubernetes.io/openstack-internal-load-balancer": "does | chooses pools of scope Internal, as `holdfast.dev/internal` does."}
+	for spec := range nodes[*ast.ValueSpec](file) {
+		if spec.Names[0].Name != "known" {
+			continue
+		}
+		for _, e := range spec.Values[0].(*ast.CompositeLit).Elts {
+			entry := e.(*ast.KeyValueExpr)
+			name, _ := literal(entry.Key)
+			name = "loadbalancer.openstack.org/" + name
+			why := reasonText(entry.Value, texts)
+			meaning := beside[set.Position(entry.Pos()).Line]
+			switch partly, isPartly := strings.CutPrefix(meaning, "partly: "); {
+			case (why == "") == (meaning == ""):
+				t.Errorf("%s needs either a reason why it has no effect or a comment beside it that says its effect", name)
+			case why != "":
+				rows[name] = "nothing | " + why + "."
+			case isPartly:
+				rows[name] = "partly | " + partly
+			default:
+				rows[name] = "does | " + meaning
+			}
+		}
+	}
+	if len(rows) < 31 {
+		t.Errorf("found %d annotations of OpenStack", len(rows))
+	}
+	out := "\n| name | here | what, or why not |\n|---|---|---|\n"
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		out += fmt.Sprintf("| `%s` | %s |\n", name, rows[name])
 	}
 	return out
+}
+
+// reasonText is a literal, a constant of these texts, or a sum of both.
+func reasonText(e ast.Expr, texts map[string]string) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return texts[e.Name]
+	case *ast.BinaryExpr:
+		return reasonText(e.X, texts) + reasonText(e.Y, texts)
+	}
+	text, _ := literal(e)
+	return text
 }
 
 // metric is a metric as the code describes it.

@@ -1,7 +1,7 @@
 package lb
 
 // Reason is one CamelCase word that says why something is as it is: the same word in the condition, the Event,
-// the log line, the metric label and the test.
+// the log line, the metric label and the test. internal/house/testdata/reasons.yaml has what to do about each.
 type Reason string
 
 // Reasons of an assignment (condition holdfast.dev/AddressAssigned).
@@ -10,21 +10,19 @@ const (
 	PartlyAssigned   Reason = "PartlyAssigned"   // a PreferDualStack Service holds one of two families.
 	NoPool           Reason = "NoPool"           // no pool exists, or none may serve this Service.
 	NoFamily         Reason = "NoFamily"         // pools exist for the Service, none of the wanted family.
-	PoolExhausted    Reason = "PoolExhausted"    // every pool that may serve the Service is full. Add addresses to a pool.
-	UnknownPool      Reason = "UnknownPool"      // the Service asks for a pool that does not exist. Correct the annotation.
-	PoolNotAllowed   Reason = "PoolNotAllowed"   // the Service asks for a pool that may not serve it. Correct the request or the pool.
+	PoolExhausted    Reason = "PoolExhausted"    // every pool that may serve the Service is full.
+	UnknownPool      Reason = "UnknownPool"      // the Service asks for a pool that does not exist.
+	PoolNotAllowed   Reason = "PoolNotAllowed"   // the Service asks for a pool that may not serve it.
 	AddressInUse     Reason = "AddressInUse"     // the Service asks for an address that another one holds.
-	AddressNotInPool Reason = "AddressNotInPool" // the Service asks for an address outside every pool. Correct the request or the pool.
+	AddressNotInPool Reason = "AddressNotInPool" // the Service asks for an address outside every pool.
 	InvalidRequest   Reason = "InvalidRequest"   // what the Service asks for cannot be read or contradicts itself.
-	// TooManyPorts: the Services of the namespace have more ports together than are served. Remove ports, or raise maxPortsPerNamespace.
-	TooManyPorts   Reason = "TooManyPorts"
-	NoClusterIP    Reason = "NoClusterIP"    // a headless Service of type LoadBalancer cannot be served.
-	DualStackUnmet Reason = "DualStackUnmet" // RequireDualStack, but the Service has one family only.
+	TooManyPorts     Reason = "TooManyPorts"     // the Services of the namespace have more ports together than are served.
+	NoClusterIP      Reason = "NoClusterIP"      // a headless Service of type LoadBalancer cannot be served.
+	DualStackUnmet   Reason = "DualStackUnmet"   // RequireDualStack, but the Service has one family only.
 	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until holdfast.dev/pool can be met, or until
-	// it asks for an address by value or for holdfast.dev/renew. Set holdfast.dev/renew for another address.
+	// it asks for an address by value or for holdfast.dev/renew.
 	AddressKept Reason = "AddressKept"
-	// ForeignAddress: the status has an address that another load balancer wrote and that no pool ever had. Turn the other one off for this
-	// Service, then set holdfast.dev/renew.
+	// ForeignAddress: the status has an address that another load balancer wrote and that no pool ever had.
 	ForeignAddress      Reason = "ForeignAddress"
 	UnknownClass        Reason = "UnknownClass"        // the Service names a class that no pool has.
 	UnknownNetwork      Reason = "UnknownNetwork"      // the Service names a network or subnet that no pool stands for.
@@ -32,10 +30,9 @@ const (
 	PortClash           Reason = "PortClash"           // another Service on the shared address has the port.
 	NotShareable        Reason = "NotShareable"        // the Service may not share the address with its holders.
 	SharingLimit        Reason = "SharingLimit"        // the address has as many Services as may share it.
-	// QuotaExceeded: the namespace holds as many addresses of the pool as it may. Raise the pool's quota or delete Services.
+	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
 	QuotaExceeded Reason = "QuotaExceeded"
-	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for reuseDelay. Add addresses, or
-	// wait.
+	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for reuseDelay.
 	Quarantined        Reason = "Quarantined"
 	FloatingIPUnknown  Reason = "FloatingIPUnknown"  // the Service claims a FloatingIP that its namespace does not have.
 	FloatingIPPending  Reason = "FloatingIPPending"  // the FloatingIP claimed has no address yet.
@@ -54,7 +51,7 @@ const (
 
 // Reasons of the condition holdfast.dev/Written.
 const (
-	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid. The message says which and why.
+	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid.
 	WriteRefused Reason = "WriteRefused"
 )
 
@@ -66,16 +63,15 @@ const (
 	ConflictingSourceRanges Reason = "ConflictingSourceRanges" // two lists of source ranges differ, and one of them is in force.
 	InvalidLimit            Reason = "InvalidLimit"            // a limit, or a request for a log, cannot be read and is not in force.
 	FilterDisabled          Reason = "FilterDisabled"          // filtering is turned off, so that source ranges and limits have no effect.
-	// FilterNotEnforceable: something on the node may carry packets past its packet filter. Use kube-proxy, or filter elsewhere.
+	// FilterNotEnforceable: something on the node may carry packets past its packet filter.
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
-	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges. See the speaker's log.
+	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
 	FilterNotInForce Reason = "FilterNotInForce"
-	// RangesRefused: the source ranges on the node are beyond its bound; the Services with most are closed there. Shorten the lists.
+	// RangesRefused: the source ranges on the node are beyond its bound; the Services with most are closed there.
 	RangesRefused Reason = "RangesRefused"
-	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges. See docs/filter.md, Nodes without a
-	// speaker.
+	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges.
 	NodesUnfiltered Reason = "NodesUnfiltered"
-	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service. Set strictARP: true.
+	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service.
 	StrictARPMissing Reason = "StrictARPMissing"
 )
 
@@ -93,43 +89,36 @@ func (r Reason) OfFilter() bool {
 const (
 	Announced         Reason = "Announced"         // at least one node makes the network deliver the addresses.
 	NoAddress         Reason = "NoAddress"         // nothing is assigned yet.
-	NoServingEndpoint Reason = "NoServingEndpoint" // no endpoint can serve, so that no node attracts traffic. Look for ready pods.
+	NoServingEndpoint Reason = "NoServingEndpoint" // no endpoint can serve, so that no node attracts traffic.
 	NoLocalEndpoint   Reason = "NoLocalEndpoint"   // externalTrafficPolicy Local, and this node has no serving endpoint.
 	NoAdvertisement   Reason = "NoAdvertisement"   // no advertisement selects the pool and the Service.
-	// NoEligibleNode: advertisements exist, but no live node may announce. The message names what excludes each node.
+	// NoEligibleNode: advertisements exist, but no live node may announce.
 	NoEligibleNode     Reason = "NoEligibleNode"
 	NodeNotSelected    Reason = "NodeNotSelected"    // this node is in no advertisement's nodeSelectors.
 	NodeExcluded       Reason = "NodeExcluded"       // label node.kubernetes.io/exclude-from-external-load-balancers.
 	NetworkUnavailable Reason = "NetworkUnavailable" // the node's condition of this name is true.
 	NodeDraining       Reason = "NodeDraining"       // the node is being drained, or its speaker is about to stop, and another node announces.
-	// AddressConflict: a foreign machine has the address. Remove it from the machine with the MAC in the message, or cut it from the pool.
-	AddressConflict Reason = "AddressConflict"
-	AddressFree     Reason = "AddressFree" // no foreign machine claims an address of the pool any more.
-	NoLink          Reason = "NoLink"      // the owner has no link on which it can announce the address.
-	// LinkSilent: the node hears no other machine on a link, though it did before and the carrier is up. Check port, VLAN and switch.
+	AddressConflict    Reason = "AddressConflict"    // a foreign machine has the address.
+	AddressFree        Reason = "AddressFree"        // no foreign machine claims an address of the pool any more.
+	NoLink             Reason = "NoLink"             // the owner has no link on which it can announce the address.
+	// LinkSilent: the node hears no other machine on a link, though it did before and the carrier is up.
 	LinkSilent Reason = "LinkSilent"
-	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive. Open the heartbeat port (7948/UDP) between nodes.
+	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
-	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType. Open EtherType 0x88B5 where
-	// switches answer ARP for others.
+	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType.
 	EchoBlocked Reason = "EchoBlocked"
-	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there. Check the capability NET_RAW and the
-	// module af_packet.
+	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there.
 	SocketRefused Reason = "SocketRefused"
-	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker. Load the module that the
-	// message names.
+	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker.
 	KernelFeatureMissing Reason = "KernelFeatureMissing"
-	// KubeProxyNotReady: kube-proxy has not served since the node started, or does not serve the Service's endpoints there yet. Repair
-	// kube-proxy.
+	// KubeProxyNotReady: kube-proxy has not served since the node started, or does not serve the Service's endpoints there yet.
 	KubeProxyNotReady Reason = "KubeProxyNotReady"
 	NotMember         Reason = "NotMember" // the other speakers do not count the node's speaker as alive.
-	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint. Repair the network; see
-	// docs/layer2.md, Partitions.
+	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.
 	CutOff   Reason = "CutOff"
 	NotOwner Reason = "NotOwner" // another node announces the address.
 	NoPeer   Reason = "NoPeer"   // no BGPPeer is usable on this node for the advertisement.
-	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises. See the BGPPeer's condition
-	// Established.
+	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises.
 	NoSession                 Reason = "NoSession"
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements" // two advertisements give one route two values of localPref, med or asPathPrepend.
 )
@@ -148,7 +137,7 @@ const (
 	NodeUnreachable    Reason = "NodeUnreachable"    // most speakers cannot reach the node, so that endpoints on it are withdrawn.
 	NodeReachable      Reason = "NodeReachable"      // the node lives after all, so that its endpoints are restored.
 	NodeGivenUp        Reason = "NodeGivenUp"        // Kubernetes itself has given the node up, and takes care of its pods.
-	TooManyUnreachable Reason = "TooManyUnreachable" // more nodes than the limit fell silent at once, so that their endpoints stay. Check the network.
+	TooManyUnreachable Reason = "TooManyUnreachable" // more nodes than the limit fell silent at once, so that their endpoints stay.
 	EndpointsWithdrawn Reason = "EndpointsWithdrawn" // endpoints of the Service are on a node that is unreachable.
 	EndpointsRestored  Reason = "EndpointsRestored"  // withdrawn endpoints of the Service may serve again.
 )

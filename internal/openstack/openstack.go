@@ -213,11 +213,22 @@ const (
 	onlyAppliance = "there is no appliance here to choose"
 )
 
-// known lists the annotations of OCCM by their names without the prefix, each with why it has no effect here; "" if it has one.
+// known lists the annotations of OCCM by their names without the prefix, each with why it has no effect here; "" if it has one, with a
+// comment for docs/reference/names.md.
 var known = map[string]string{
-	"floating-network-id": "", "floating-subnet": "", "floating-subnet-id": "", "floating-subnet-tags": "",
-	"class": "", "network-id": "", "subnet-id": "", "load-balancer-id": "", "load-balancer-address": "",
-	"hostname": "", "keep-floatingip": "", "connection-limit": "", "node-selector": "",
+	"floating-network-id":   "", // chooses the pools with this name or alias.
+	"floating-subnet":       "", // chooses pools by a pattern of their names and aliases, in OCCM's grammar.
+	"floating-subnet-id":    "", // chooses the pools with this name or alias, and overrides the other two.
+	"floating-subnet-tags":  "", // chooses pools by their tags, in OCCM's grammar.
+	"class":                 "", // chooses the pools that have it in spec.classes, and overrides all other choices.
+	"network-id":            "", // partly: chooses the pools of an internal Service by name or alias; nothing for an external one.
+	"subnet-id":             "", // partly: as network-id.
+	"load-balancer-id":      "", // partly: shares the address of the Service with this id; ids of load balancers of OpenStack are unknown.
+	"load-balancer-address": "", // partly: is written, and never read.
+	"hostname":              "", // is shown in the status, beside each address.
+	"keep-floatingip":       "", // makes a FloatingIP, which keeps the addresses when the Service goes.
+	"connection-limit":      "", // partly: limits concurrent connections to each port on each node, not of all nodes together.
+	"node-selector":         "", // partly: restricts the nodes that announce; kube-proxy still serves pods on all nodes.
 
 	"member-subnet-id":                "nodes are reached by their own addresses",
 	"port-id":                         "there are no ports to name: a FloatingIP holds an address in advance",
