@@ -41,8 +41,8 @@ const (
 	maxRate = 100_000
 )
 
-// podLink is a value of --pod-link. A whole name has at most 15 octets.
-var podLink = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,14}$`)
+// linkPrefix is a value of --pod-link and --exclude-link. A whole name has at most 15 octets.
+var linkPrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,14}$`)
 
 // settings are the flags of the process.
 type settings struct {
@@ -53,7 +53,7 @@ type settings struct {
 	heartbeatInterval          time.Duration
 	realtime                   bool
 	kubeProxyLivez             string
-	podLinks                   []string
+	podLinks, excludedLinks    []string
 	relay                      bool
 	announceRate               int
 	announceByRequest          bool
@@ -66,13 +66,9 @@ func (s *settings) parse(args []string) error {
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this speaker runs on; by default the environment variable NODE_NAME")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
 	f.Func("pod-link", "`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated",
-		func(text string) error {
-			if !podLink.MatchString(text) {
-				return errors.New("not the beginning of a link's name: 1 to 14 letters, digits, '_', '-' and '.'")
-			}
-			s.podLinks = append(s.podLinks, text)
-			return nil
-		})
+		func(text string) error { return addPrefix(&s.podLinks, text) })
+	f.Func("exclude-link", "`prefix` of the names of links that announce nothing unless an L2Advertisement names them, beside docker, veth, cni and others; may "+
+		"be repeated", func(text string) error { return addPrefix(&s.excludedLinks, text) })
 	f.BoolVar(&s.relay, "relay", true, "send packets of older TCP connections to the former owner of an address that moves here")
 	f.IntVar(&s.announceRate, "announce-rate", 500, "`frames` a second that announce addresses on one link, 100 to 100000, beyond a burst of 1000")
 	f.BoolVar(&s.announceByRequest, "announce-by-request", false, "ask the default gateways for their own addresses from each announced one: some learn from "+
@@ -110,6 +106,14 @@ func (s *settings) parse(args []string) error {
 	if s.announceRate < minRate || s.announceRate > maxRate {
 		return fmt.Errorf("--announce-rate %d is not between %d and %d", s.announceRate, minRate, maxRate)
 	}
+	return nil
+}
+
+func addPrefix(to *[]string, text string) error {
+	if !linkPrefix.MatchString(text) {
+		return errors.New("not the beginning of a link's name: 1 to 14 letters, digits, '_', '-' and '.'")
+	}
+	*to = append(*to, text)
 	return nil
 }
 
@@ -204,7 +208,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	}
 	m := &membership{node: s.nodeName, log: log}
 	// layer2 opens its sockets before the links become metadata.
-	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); kick() })
+	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); kick() }, s.excludedLinks...)
 	l2 := layer2.New(layer2.Config{
 		Log: log, Links: links.Links, Gateways: link.Gateways, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m,
 		Changed: func() { w.report.kick() }, Refused: kick,

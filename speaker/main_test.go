@@ -85,7 +85,9 @@ func TestFlags(t *testing.T) {
 		"--kube-proxy-livez=10256":       "--kube-proxy-livez:",
 		"--announce-rate=100000":         "",
 		"--announce-rate=99":             "--announce-rate 99 is not between 100 and 100000",
-		"--announce-rate=100001":         "--announce-rate 100001 is not between",
+		"--pod-link=wep --exclude-link=mgmt --exclude-link=wg": "",
+		"--exclude-link=enp0s31f6-vlan17":                      "invalid value \"enp0s31f6-vlan17\" for flag -exclude-link: not the beginning of a link's name",
+		"--announce-rate=100001":                               "--announce-rate 100001 is not between",
 	} {
 		var s settings
 		err := s.parse(append(strings.Fields(args), "--node-name=w1"))

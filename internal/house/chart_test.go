@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +62,7 @@ var kinds = map[string]func() any{
 	"DaemonSet":                        func() any { return &appsv1.DaemonSet{} },
 	"Deployment":                       func() any { return &appsv1.Deployment{} },
 	"Job":                              func() any { return &batchv1.Job{} },
+	"NetworkPolicy":                    func() any { return &networkingv1.NetworkPolicy{} },
 	"PodDisruptionBudget":              func() any { return &policyv1.PodDisruptionBudget{} },
 	"PodMonitor":                       func() any { return &map[string]any{} },
 	"Role":                             func() any { return &rbacv1.Role{} },
@@ -77,6 +79,12 @@ func render(t *testing.T, args ...string) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decode(t, text)
+}
+
+// decode returns the objects of a rendered chart by "Kind name".
+func decode(t *testing.T, text string) map[string]any {
+	t.Helper()
 	objects := map[string]any{}
 	for part := range strings.SplitSeq("\n"+text, "\n---\n") {
 		var m metav1.PartialObjectMetadata
@@ -271,6 +279,31 @@ func TestChartValues(t *testing.T) {
 		{"deadEndpoints.maxNodes=3", []string{"--dead-endpoints-max-nodes=3"}, []string{"=10%"}},
 		{"logLevel=debug", []string{"--log-level=debug"}, []string{"--log-level=info"}},
 		{"image.repository=registry.example.org/holdfast,image.tag=v9", []string{"image: registry.example.org/holdfast:v9"}, []string{"image: docker.io"}},
+		{"image.digest=sha256:" + strings.Repeat("0a", 32), []string{"image: docker.io/holdfastlb/holdfast@sha256:0a0a"}, []string{"holdfast:0.0.0"}},
+		{"nameOverride=edge", []string{"name: holdfast-edge-speaker", "--daemonset=holdfast-edge-speaker", "name: holdfast\n"}, []string{"name: holdfast-speaker"}},
+		{"fullnameOverride=edge", []string{"name: edge-speaker", "--daemonset=edge-speaker", "--members-secret=edge-members", "[edge-members]"},
+			[]string{"name: holdfast-"}},
+		{"commonLabels.team=net,speaker.podLabels.team=edge,speaker.podLabels.tier=node", []string{"team: net", "team: edge\n        tier: node"}, nil},
+		{"controller.podAnnotations.a=b", []string{"default-container: controller\n        a: b"}, nil},
+		{"speaker.serviceAccount.name=edge,speaker.serviceAccount.annotations.a=b", []string{"name: edge\n", "serviceAccountName: edge\n", "annotations:\n    a: b"},
+			[]string{"serviceAccountName: holdfast-speaker"}},
+		{"speaker.priorityClassName=high,controller.priorityClassName=,controller.runtimeClassName=kata",
+			[]string{"priorityClassName: high", "runtimeClassName: kata"}, []string{"system-node-critical", "system-cluster-critical"}},
+		{"speaker.updateStrategy.type=OnDelete,controller.updateStrategy.type=Recreate",
+			[]string{"updateStrategy:\n    type: OnDelete", "strategy:\n    type: Recreate"},
+			[]string{"maxUnavailable: 1\n  template"}},
+		{"controller.topologySpreadConstraints[0].topologyKey=zone", []string{"topologySpreadConstraints:\n        - topologyKey: zone"}, nil},
+		{"speaker.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=rack," +
+			"speaker.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7",
+			[]string{"- virtual-kubelet\n              - key: rack\n        podAntiAffinity:", "weight: 7"}, nil},
+		{"speaker.extraArgs={--announce-rate=900},controller.extraEnv[0].name=A,controller.extraEnv[0].value=b",
+			[]string{"--heartbeat-realtime=true\n            - --announce-rate=900", "- name: A\n              value: b"}, nil},
+		{"controller.podSecurityContext.runAsUser=null,speaker.securityContext.seLinuxOptions.type=spc_t", []string{"seLinuxOptions:\n              type: spc_t"},
+			[]string{"runAsUser: 65534"}},
+		{"speaker.logLevel=debug", []string{"--log-level=debug", "--log-level=info"}, nil},
+		{"speaker.excludedLinks={mgmt,wg}", []string{"--exclude-link=mgmt\n            - --exclude-link=wg\n"}, nil},
+		{"networkPolicy.enabled=true,networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",
+			[]string{"kind: NetworkPolicy", "- port: metrics\n      from:\n        - podSelector:", "- port: 6443"}, nil},
 		{"imagePullSecrets[0].name=registry", []string{"imagePullSecrets:\n        - name: registry"}, nil},
 		{"metrics.port=19217", []string{"--metrics-listen=:19217", "containerPort: 19217"}, []string{": 9217"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus", []string{"kind: PodMonitor", "release: prometheus"}, nil},
@@ -281,7 +314,8 @@ func TestChartValues(t *testing.T) {
 		{"speaker.kubeProxyLivez=", []string{"--kube-proxy-livez=\n"}, []string{":10256"}},
 		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
 			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
-		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add: [NET_ADMIN, NET_RAW, SYS_NICE]"}, []string{"--disable-filter=false"}},
+		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add:\n              - NET_ADMIN\n              - NET_RAW\n              - SYS_NICE\n"},
+			[]string{"--disable-filter=false"}},
 		{"speaker.filter.internalTraffic=true", []string{"--allow-internal-traffic=true", "--disable-filter=false"}, []string{"--allow-internal-traffic=false"}},
 		{"speaker.filter.podLinks={wep,knet}", []string{"--pod-link=wep\n            - --pod-link=knet\n"}, nil},
 		{"speaker.relay=false", []string{"--relay=false\n"}, []string{"--relay=true"}},
@@ -294,11 +328,14 @@ func TestChartValues(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.set, func(t *testing.T) {
-			render(t, "--set", tt.set) // decodes
+			if out, err := exec.Command(helm(t), "lint", "--strict", "--quiet", "--set", tt.set, chart).CombinedOutput(); err != nil {
+				t.Errorf("helm lint: %v\n%s", err, out)
+			}
 			text, err := template(t, "--set", tt.set)
 			if err != nil {
 				t.Fatal(err)
 			}
+			decode(t, text)
 			for _, w := range tt.want {
 				if !strings.Contains(text, w) {
 					t.Errorf("lacks %q", w)
@@ -315,7 +352,12 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
+		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "image.digest=sha256:0", "nameOverride=Edge", "fullnameOverride=a.b",
+		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x", "speaker.extraArgs[0]=debug",
+		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x", "controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
+		"controller.updateStrategy.type=OnDelete", "controller.logLevel=trace", "speaker.excludedLinks={a b}", "networkPolicy.apiServerPorts={}",
+		"controller.serviceAccount.token=x",
+		"image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
 		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0",
 		"metrics.podMonitor.every=1s",
 		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe",
@@ -330,6 +372,23 @@ func TestChartRefusesValues(t *testing.T) {
 				t.Errorf("refused, but not by the schema: %v", err)
 			}
 		})
+	}
+}
+
+// TestChartAccounts: an account that the chart does not make is bound all the same, and one for both daemons is refused.
+func TestChartAccounts(t *testing.T) {
+	objects := render(t, "--set", "speaker.serviceAccount.create=false,speaker.serviceAccount.name=edge")
+	if objects["ServiceAccount edge"] != nil || objects["ServiceAccount holdfast-speaker"] != nil {
+		t.Error("the chart makes the speaker's account")
+	}
+	if s := objects["ClusterRoleBinding holdfast-speaker"].(*rbacv1.ClusterRoleBinding).Subjects[0]; s.Name != "edge" {
+		t.Errorf("the speaker's rights are bound to %s", s.Name)
+	}
+	if s := objects["RoleBinding holdfast-speaker"].(*rbacv1.RoleBinding).Subjects[0]; s.Name != "edge" {
+		t.Errorf("the speaker's rights in the namespace are bound to %s", s.Name)
+	}
+	if _, err := template(t, "--set", "speaker.serviceAccount.name=holdfast-controller"); err == nil || !strings.Contains(err.Error(), "an account of its own") {
+		t.Errorf("one account for both daemons: %v", err)
 	}
 }
 

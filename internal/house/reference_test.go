@@ -30,7 +30,19 @@ func TestReference(t *testing.T) {
 	} {
 		golden(t, "../../docs/reference/"+page, "<!-- Written by make generate. -->\n\n"+text)
 	}
+	golden(t, chart+"/README.md", "<!-- Written by make generate. -->\n\n"+chartReadme+strings.ReplaceAll(valuesReference(t), "# Values", "## Values"))
+	golden(t, chart+"/values.schema.json", describedSchema(t))
 }
+
+const chartReadme = `# holdfast
+
+Holdfast is a load balancer for bare-metal Kubernetes; external addresses for Services by ARP, NDP and BGP.
+
+    helm install holdfast holdfast-VERSION.tgz --namespace holdfast-system --create-namespace --wait
+
+https://github.com/holdfast-lb/holdfast has its pages.
+
+`
 
 // cell is a text as a cell of a table has it: on one line.
 func cell(text string) string {
@@ -121,8 +133,65 @@ func fields(t *testing.T, path string, schema apiextensionsv1.JSONSchemaProps) s
 	return out
 }
 
+// value is a value of the chart with its comment.
+type value struct {
+	path, comment string
+	// initial is nil for a map of values.
+	initial any
+}
+
 // valuesReference has the values of the chart with their comments.
 func valuesReference(t *testing.T) string {
+	out := "# Values of the chart\n\nUnknown values are refused by `values.schema.json`. Custom resources set everything else.\n\n| value | default | " +
+		"meaning |\n|---|---|---|\n"
+	for _, v := range chartValues(t) {
+		initial := ""
+		if v.initial != nil {
+			raw, err := json.Marshal(v.initial)
+			if err != nil {
+				t.Fatal(err)
+			}
+			initial = "`" + string(raw) + "`"
+		}
+		if v.comment != "" {
+			out += fmt.Sprintf("| `%s` | %s | %s |\n", v.path, cell(initial), cell(v.comment))
+		} else if v.initial != nil {
+			t.Errorf("the value %s has no comment", v.path)
+		}
+	}
+	return out
+}
+
+// describedSchema returns the schema of the values with their comments as descriptions.
+func describedSchema(t *testing.T) string {
+	var schema map[string]any
+	if err := json.Unmarshal([]byte(read(t, chart+"/values.schema.json")), &schema); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range chartValues(t) {
+		at := schema
+		for name := range strings.SplitSeq(v.path, ".") {
+			properties, _ := at["properties"].(map[string]any)
+			if at, _ = properties[name].(map[string]any); at == nil {
+				t.Fatalf("values.schema.json lacks %s", v.path)
+			}
+		}
+		if v.comment != "" {
+			at["description"] = strings.Join(strings.Fields(v.comment), " ")
+		}
+	}
+	var out strings.Builder
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(schema); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// chartValues returns all values in their order, maps of values ahead of what is in them.
+func chartValues(t *testing.T) (out []value) {
 	text := read(t, chart+"/values.yaml")
 	var values map[string]any
 	if err := yaml.Unmarshal([]byte(text), &values); err != nil {
@@ -130,8 +199,6 @@ func valuesReference(t *testing.T) string {
 	}
 	initial := map[string]any{}
 	leaves("", values, initial)
-	out := "# Values of the chart\n\nUnknown values are refused by `values.schema.json`. Custom resources set everything else.\n\n| value | default | " +
-		"meaning |\n|---|---|---|\n"
 	var path []string
 	comment, shown := "", 0
 	for line := range strings.Lines(text) {
@@ -144,20 +211,13 @@ func valuesReference(t *testing.T) string {
 		default:
 			path = append(path[:min(depth, len(path))], name)
 			key := strings.Join(path, ".")
-			value, isLeaf := initial[key]
-			if !isLeaf && comment == "" {
-				continue
-			}
-			shownValue := ""
+			first, isLeaf := initial[key]
 			if isLeaf {
-				raw, err := json.Marshal(value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				shownValue = "`" + string(raw) + "`"
 				shown++
 			}
-			out += fmt.Sprintf("| `%s` | %s | %s |\n", key, cell(shownValue), cell(comment))
+			if isLeaf || comment != "" {
+				out = append(out, value{key, comment, first})
+			}
 			comment = ""
 		}
 	}
@@ -167,10 +227,13 @@ func valuesReference(t *testing.T) string {
 	return out
 }
 
+// wholeValues are maps that a page shows as one value.
+var wholeValues = []string{"resources", "podSecurityContext", "securityContext"}
+
 // leaves adds all values that are not maps of values to out, by their paths.
 func leaves(prefix string, values, out map[string]any) {
 	for key, v := range values {
-		if m, ok := v.(map[string]any); ok && len(m) > 0 && key != "resources" {
+		if m, ok := v.(map[string]any); ok && len(m) > 0 && !slices.Contains(wholeValues, key) {
 			leaves(prefix+key+".", m, out)
 		} else {
 			out[prefix+key] = v

@@ -20,6 +20,8 @@ import (
 type Monitor struct {
 	log  *slog.Logger
 	kick func()
+	// excluded are name prefixes of links without clients, beside the usual ones.
+	excluded []string
 	// read returns the present links; a field so that tests can make it fail.
 	read func() ([]device, error)
 	// subscribe is a field so that tests can break the subscription.
@@ -37,10 +39,11 @@ type Monitor struct {
 	wake chan struct{}
 }
 
-// New returns a Monitor that calls kick, which must not block, after each change.
-func New(log *slog.Logger, kick func()) *Monitor {
+// New returns a Monitor that calls kick, which must not block, after each change. Links whose names begin as excluded have no
+// clients.
+func New(log *slog.Logger, kick func(), excluded ...string) *Monitor {
 	return &Monitor{
-		log: log, kick: kick, read: read, subscribe: subscribe, wake: make(chan struct{}, 1),
+		log: log, kick: kick, excluded: excluded, read: read, subscribe: subscribe, wake: make(chan struct{}, 1),
 		rereadInterval: 1500 * time.Millisecond,
 		settleInterval: 20 * time.Millisecond,
 		retryInterval:  time.Second,
@@ -119,7 +122,7 @@ func (m *Monitor) update() error {
 	links := make([]lb.Interface, len(devices))
 	for i, d := range devices {
 		links[i] = d.Interface
-		links[i].NoClients = hasPrefix(d.Name, excluded) || s.inside(d)
+		links[i].NoClients = hasPrefix(d.Name, excluded) || hasPrefix(d.Name, m.excluded) || s.inside(d)
 	}
 	if old := m.links.Load(); old != nil && reflect.DeepEqual(*old, links) {
 		return nil

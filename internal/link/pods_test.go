@@ -32,6 +32,8 @@ func TestNoClients(t *testing.T) {
 		{"br0", device{Interface: lb.Interface{Prefixes: subnet[1:]}}, ranges, true},
 		{"vxlan7", device{Interface: lb.Interface{Prefixes: overlay}}, ranges, true},
 		{"br0", device{vethBridge: true}, Surroundings{}, true},
+		{"edge0 edge", device{}, Surroundings{}, true}, // excluded by a flag
+		{"ed0 uplink-edge", device{}, Surroundings{}, false},
 		{"kube-bridge", device{vethBridge: true, Interface: lb.Interface{Default: true, Prefixes: subnet}}, ranges, false},
 		{"weave", device{vethBridge: true, Interface: lb.Interface{Prefixes: subnet}}, outside("10.244.1.1"), false},
 		{"weave", device{vethBridge: true, Interface: lb.Interface{Prefixes: subnet}}, outside("2001:db8:244::100"), false},
@@ -39,7 +41,7 @@ func TestNoClients(t *testing.T) {
 		for name := range strings.FieldsSeq(tt.names) {
 			l := tt.link
 			l.Name, l.MAC, l.Up = name, lb.MAC{2}, true
-			m := New(slog.New(slog.DiscardHandler), func() {})
+			m := New(slog.New(slog.DiscardHandler), func() {}, "mgmt", "edge")
 			m.read = func() ([]device, error) { return []device{l}, nil }
 			m.SetSurroundings(tt.s)
 			if err := m.update(); err != nil {

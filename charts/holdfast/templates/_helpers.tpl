@@ -1,23 +1,100 @@
 {{/* The name every object begins with: a release called holdfast makes holdfast-controller. */}}
 {{- define "holdfast.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- $chart := .Values.nameOverride | default .Chart.Name -}}
+{{- $own := ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
+{{ .Values.fullnameOverride | default $own | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
-{{/* What selects the pods of a component: (list . "speaker"). The speakers find each other by the name and the component. */}}
+{{/* What selects the pods of a component: (list . "speaker"). The speakers find each other by the name and the component,
+and policies find the bindings of the one release by the name: so no value changes it. */}}
 {{- define "holdfast.selector" -}}
 app.kubernetes.io/name: holdfast
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{/* Labels of a component's objects: (list . "speaker"). */}}
+{{/* Labels of a component's objects: (list . "speaker"), with further ones for its pods: (list . "speaker" (dict "key" "value")). */}}
 {{- define "holdfast.labels" -}}
 {{ include "holdfast.selector" . }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+{{- with merge dict (index (append . dict) 2 | default dict) ((index . 0).Values.commonLabels | default dict) }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "holdfast.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}
+{{- with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* The account of a component: (list . "speaker"). */}}
+{{- define "holdfast.account" -}}
+{{ (index (index . 0).Values (index . 1)).serviceAccount.name | default (printf "%s-%s" (include "holdfast.name" (index . 0)) (index . 1)) }}
+{{- end }}
+
+{{/*
+The account of a component as an object: (list . "speaker"). The admission policies know a daemon by its account: with one for both, each
+would be held to what the other may write.
+*/}}
+{{- define "holdfast.serviceAccount" -}}
+{{- $root := index . 0 -}}
+{{- $account := (index $root.Values (index . 1)).serviceAccount -}}
+{{- if eq (include "holdfast.account" (list $root "controller")) (include "holdfast.account" (list $root "speaker")) -}}
+{{ fail "controller.serviceAccount.name and speaker.serviceAccount.name are the same: each needs an account of its own" }}
+{{- end -}}
+{{- if $account.create -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "holdfast.account" . }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "holdfast.labels" . | nindent 4 }}
+  {{- with $account.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Metadata of the pods of a component: (list . "speaker"). */}}
+{{- define "holdfast.podMetadata" -}}
+{{- $values := index (index . 0).Values (index . 1) -}}
+labels:
+  {{- include "holdfast.labels" (append . $values.podLabels) | nindent 2 }}
+annotations:
+  kubectl.kubernetes.io/default-container: {{ index . 1 }}
+  {{- with $values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* What both daemons' pods begin with: (list . "speaker"). */}}
+{{- define "holdfast.podSpec" -}}
+{{- $values := index (index . 0).Values (index . 1) -}}
+serviceAccountName: {{ include "holdfast.account" . }}
+{{- include "holdfast.pullSecrets" (index . 0) }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+securityContext:
+  {{- toYaml $values.podSecurityContext | nindent 2 }}
+{{- end }}
+
+{{/* A user's node affinity is required beside this, in each of its terms: tolerations keep no speaker away from nodes that cannot run one. */}}
+{{- define "holdfast.speakerAffinity" -}}
+{{- $able := list (dict "key" "kubernetes.io/os" "operator" "NotIn" "values" (list "windows")) }}
+{{- $able = append $able (dict "key" "type" "operator" "NotIn" "values" (list "virtual-kubelet")) }}
+{{- $affinity := deepCopy (.Values.speaker.affinity | default dict) }}
+{{- $terms := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list dict) $affinity }}
+{{- range $terms }}
+{{- $_ := set . "matchExpressions" (concat $able (.matchExpressions | default list)) }}
+{{- end }}
+{{- $required := dict "nodeSelectorTerms" $terms }}
+{{- toYaml (merge (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $required)) $affinity) }}
 {{- end }}
 
 {{- define "holdfast.pullSecrets" -}}
@@ -50,7 +127,6 @@ imagePullSecrets:
 {{- include "holdfast.portsApart" . -}}
 - --namespace=$(POD_NAMESPACE)
 - --metrics-listen=:{{ .Values.metrics.port }}
-- --log-level={{ .Values.logLevel }}
 - --load-balancer-class={{ .Values.loadBalancerClass }}
 - --default-load-balancer={{ .Values.defaultLoadBalancer }}
 - --ignore-exclude-label={{ .Values.ignoreExcludeLabel }}
@@ -68,22 +144,6 @@ imagePullSecrets:
   valueFrom:
     fieldRef:
       fieldPath: metadata.namespace
-{{- end }}
-
-{{/* Security of pods that need nothing of the node. */}}
-{{- define "holdfast.unprivilegedPod" -}}
-runAsNonRoot: true
-runAsUser: 65534
-runAsGroup: 65534
-seccompProfile:
-  type: RuntimeDefault
-{{- end }}
-
-{{- define "holdfast.unprivilegedContainer" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
 {{- end }}
 
 {{/* Probes: (dict "port" 9218), with a host where the port is open on that address only. */}}
