@@ -15,7 +15,8 @@ import (
 
 // An echo is a question to the speaker behind a MAC, and its answer. It exists because a switch may answer ARP and
 // Neighbor Discovery for a machine that is dead: EVPN's ARP suppression (RFC 7432 section 10), access points. The answer
-// shows that the speaker runs, may act, and would answer others for the address on this link at this moment.
+// shows that the speaker runs, may act, and would answer others for the address on this link at this moment. About the
+// unspecified address it shows only that echoes get through.
 const (
 	// etherTypeEcho is the first Local Experimental EtherType (IEEE 802).
 	etherTypeEcho = 0x88b5

@@ -84,18 +84,18 @@ func TestEchoFilter(t *testing.T) {
 }
 
 // An echo is answered when a neighbour's question would be, by the owner or who was it until now, and by nobody in its
-// stead.
+// stead. About no address it is answered whenever the key is right.
 func TestEchoPhases(t *testing.T) {
-	lease := &testLease{}
+	lease, none, keyed := &testLease{}, netip.IPv6Unspecified(), true
 	runPlay(t, lease, func(p *play) {
 		if err := p.SetKeys([][]byte{keyOf(1)}); err != nil {
 			t.Fatal(err)
 		}
 		expect := func(when string, answered bool) {
 			t.Helper()
-			for _, addr := range []netip.Addr{v4, v6} {
+			for _, addr := range []netip.Addr{v4, v6, none} {
 				want := ""
-				if answered {
+				if answered || addr == none && keyed {
 					want = "us>asker echo 2 7 " + addr.String()
 				}
 				if got := p.put(echoed(1, echoQuestion, 7, addr)); got != want {
@@ -121,7 +121,9 @@ func TestEchoPhases(t *testing.T) {
 		if err := p.SetKeys([][]byte{keyOf(2)}); err != nil {
 			t.Fatal(err)
 		}
+		keyed = false
 		expect("by one that is not", false)
+		keyed = true
 		if err := p.SetKeys([][]byte{keyOf(1)}); err != nil {
 			t.Fatal(err)
 		}

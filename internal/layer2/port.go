@@ -97,6 +97,9 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	if out != answered {
 		return nil, out
 	}
+	if m.nonce != 0 && m.target.IsUnspecified() {
+		return proto.answer(&l.Interface, l.MAC, m), answered
+	}
 	t := p.r.table.Load()
 	// A stand-in answers for the owner, but must not announce.
 	if m.isAnnouncement() && t.speakers[m.mac] && m.mac == lb.MAC(frame[offSource:offEtherType]) {

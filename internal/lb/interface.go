@@ -90,7 +90,7 @@ type Question struct {
 	// Address in question: the machine announces it, or has it.
 	Address netip.Addr
 	// Echo asks the speaker there whether it would answer others for the address. No machine without the key can answer,
-	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead.
+	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead. Each answers about the unspecified address.
 	Echo bool
 }
 

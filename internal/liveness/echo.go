@@ -3,6 +3,7 @@ package liveness
 import (
 	"context"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -43,14 +44,15 @@ func (t trial) after(now time.Time, answers int, heard bool) trial {
 	return t
 }
 
-// tryEchoes asks speakers that are due for an echo.
+// tryEchoes asks speakers that are due for an echo, about no address: one that announces nothing yet may die in the moment after
+// it begins, before it could be tried.
 func (w *wire) tryEchoes(ctx context.Context) {
 	var of []string
 	var questions []lb.Question
 	answers := map[string]int{}
 	for _, node := range w.due() {
 		answers[node] = lb.Unasked
-		own, _ := w.questions(node)
+		own, _ := w.questions(node, []netip.Addr{netip.IPv6Unspecified()})
 		for _, q := range echoes(own) {
 			of, questions = append(of, node), append(questions, q)
 		}
@@ -72,13 +74,13 @@ func (w *wire) tryEchoes(ctx context.Context) {
 	}
 }
 
-// due returns the speakers to try: those that are heard and announce something.
+// due returns the speakers to try, which are heard.
 func (w *wire) due() (nodes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
 	for node := range w.heard {
-		if w.announces[node] && !w.trials[node].next.After(now) && len(nodes) < maxTrials {
+		if !w.trials[node].next.After(now) && len(nodes) < maxTrials {
 			nodes = append(nodes, node)
 		}
 	}
@@ -92,7 +94,7 @@ func (w *wire) echoesOf(node string) bool {
 	return w.trials[node].echoes
 }
 
-// withoutEcho returns the nodes that announce something, whose heartbeats arrive and whose echo does not. The others are not tried.
+// withoutEcho returns the nodes that announce something, whose heartbeats arrive and whose echo does not: only there it matters.
 func (w *wire) withoutEcho() (nodes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -128,7 +128,7 @@ func (w *wire) foreignDue() bool {
 
 // ask asks about one node.
 func (w *wire) ask(node string) heartbeat.Answer {
-	own, foreign := w.questions(node)
+	own, foreign := w.questions(node, w.announcedBy(node))
 	asked := echoes(own)
 	if !w.echoesOf(node) {
 		asked = append(asked, own...)
@@ -157,12 +157,19 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 	return out
 }
 
-// questions returns the questions to the node, and to foreign machines: on the link of the heartbeats if
+// announcedBy returns the addresses that a node announces, or did when it announced anything.
+func (w *wire) announcedBy(node string) []netip.Addr {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.announced[node]
+}
+
+// questions returns the questions about addresses to the node, and to foreign machines: on the link of the heartbeats if
 // the node shares it, since another link shows nothing about that one. Otherwise only the node is asked, on all links
 // that it shares.
-func (w *wire) questions(node string) (own, foreign []lb.Question) {
+func (w *wire) questions(node string, addresses []netip.Addr) (own, foreign []lb.Question) {
 	w.mu.Lock()
-	theirs, announced := w.members[node].Links, w.announced[node]
+	theirs := w.members[node].Links
 	w.mu.Unlock()
 	for _, l := range w.links() {
 		if !l.CanAnnounce() {
@@ -173,7 +180,7 @@ func (w *wire) questions(node string) (own, foreign []lb.Question) {
 				continue
 			}
 			var here []lb.Question
-			for _, a := range of(announced, t) {
+			for _, a := range of(addresses, t) {
 				here = append(here, lb.Question{Link: l.Name, MAC: t.MAC, Address: a})
 			}
 			if w.carriesHeartbeats(l) {
