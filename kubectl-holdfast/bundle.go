@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -17,8 +19,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/explain"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
@@ -26,7 +27,7 @@ import (
 
 const (
 	// debugPort is where a daemon serves /debug/state, on its loopback address only.
-	debugPort = 9219
+	debugPort = "9219"
 	// debugTime bounds the wait for one page, and maxDebug its size in bytes.
 	debugTime = 10 * time.Second
 	maxDebug  = 64 << 20
@@ -66,10 +67,9 @@ func (s *seat) bundle() *cobra.Command {
 			}
 			b := bundle{Snapshot: snapshot, Daemons: map[string]json.RawMessage{}}
 			if s.from == "" {
-				err = s.daemons(cmd.Context(), &b)
-			}
-			if err != nil {
-				return err
+				if err := s.daemons(cmd.Context(), &b); err != nil {
+					return err
+				}
 			}
 			b.hide()
 			if err := b.write(args[0]); err != nil {
@@ -94,22 +94,21 @@ func (b *bundle) write(name string) (err error) {
 }
 
 // readBundle reads the snapshot of a bundle.
-func readBundle(name string) (out explain.Snapshot, err error) {
+func readBundle(name string) (explain.Snapshot, error) {
+	var b bundle
 	f, err := os.Open(name)
 	if err != nil {
-		return out, err
+		return b.Snapshot, err
 	}
 	defer f.Close()
 	r, err := gzip.NewReader(f)
 	if err == nil {
-		var b bundle
 		err = json.NewDecoder(r).Decode(&b)
-		out = b.Snapshot
 	}
 	if err != nil {
-		return out, fmt.Errorf("read the bundle %s: %w", name, err)
+		return b.Snapshot, fmt.Errorf("read the bundle %s: %w", name, err)
 	}
-	return out, nil
+	return b.Snapshot, nil
 }
 
 // daemons adds the page of each daemon. What cannot be read is left out.
@@ -118,17 +117,16 @@ func (s *seat) daemons(ctx context.Context, b *bundle) error {
 	if err != nil {
 		return err
 	}
-	kube, err := kubernetes.NewForConfig(config)
+	r, err := newReader(config, s.namespace)
 	if err != nil {
 		return err
 	}
-	pods, err := kube.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: parts})
-	if err != nil {
-		b.LeftOut = append(b.LeftOut, "the daemons' pages: "+err.Error())
-		return nil
+	var pods []*corev1.Pod
+	if err := list(r, "/api/v1", explain.Pods, s.namespace, parts, &pods)(ctx); err != nil {
+		return err
 	}
-	for _, p := range pods.Items {
-		page, err := debugPage(ctx, config, kube, p)
+	for _, p := range pods {
+		page, err := debugPage(ctx, config, r.client, p)
 		if err != nil {
 			b.LeftOut = append(b.LeftOut, "the page of pod "+p.Name+": "+err.Error())
 			continue
@@ -139,41 +137,46 @@ func (s *seat) daemons(ctx context.Context, b *bundle) error {
 }
 
 // debugPage reads /debug/state of a pod by a port-forward: so no daemon has a port open for it.
-func debugPage(ctx context.Context, config *rest.Config, kube kubernetes.Interface, pod corev1.Pod) (json.RawMessage, error) {
+func debugPage(ctx context.Context, config *rest.Config, client rest.Interface, pod *corev1.Pod) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, debugTime)
+	defer cancel()
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
 		return nil, err
 	}
-	address := kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
-	ctx, cancel := context.WithTimeout(ctx, debugTime)
-	defer cancel()
-	ready, failed := make(chan struct{}), make(chan error, 1)
-	forward, err := portforward.New(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address),
-		[]string{fmt.Sprintf("0:%d", debugPort)}, ctx.Done(), ready, io.Discard, io.Discard)
+	address := client.Post().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name, "portforward").URL()
+	dial, err := http.NewRequestWithContext(ctx, http.MethodPost, address.String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	go func() { failed <- forward.ForwardPorts() }()
-	select {
-	case err := <-failed:
-		return nil, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-ready:
-	}
-	ports, err := forward.GetPorts()
+	forward, _, err := spdy.Negotiate(upgrader, &http.Client{Transport: transport}, dial, portforward.PortForwardProtocolV1Name)
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/debug/state", ports[0].Local), nil)
+	defer forward.Close()
+	defer context.AfterFunc(ctx, func() { forward.Close() })()
+	var streams [2]httpstream.Stream
+	for i, kind := range []string{corev1.StreamTypeError, corev1.StreamTypeData} {
+		headers := http.Header{}
+		headers.Set(corev1.StreamType, kind)
+		headers.Set(corev1.PortHeader, debugPort)
+		headers.Set(corev1.PortForwardRequestIDHeader, "0")
+		if streams[i], err = forward.CreateStream(headers); err != nil {
+			return nil, err
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/debug/state", nil)
+	if err == nil {
+		err = request.Write(streams[1])
+	}
 	if err != nil {
 		return nil, err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := http.ReadResponse(bufio.NewReader(streams[1]), request)
 	if err != nil {
-		return nil, err
+		why, _ := io.ReadAll(streams[0]) // the node says there why it cannot connect
+		return nil, fmt.Errorf("%w %s", cmp.Or(ctx.Err(), err), why)
 	}
-	defer answer.Body.Close()
 	page, err := io.ReadAll(io.LimitReader(answer.Body, maxDebug))
 	if err == nil && (answer.StatusCode != http.StatusOK || !json.Valid(page)) {
 		err = fmt.Errorf("it answers %s", answer.Status)

@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/explain"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,51 +20,41 @@ func with(s explain.Snapshot, files []string) (explain.Snapshot, error) {
 	if err != nil {
 		return s, fmt.Errorf("read the objects: %w", err)
 	}
-	o := s.Objects
+	o := &s.Objects
 	for _, info := range infos {
-		switch one := info.Object.(type) {
-		case *v1beta1.IPAddressPool:
-			o.Pools = put(s, o.Pools, one)
-		case *v1beta1.L2Advertisement:
-			o.L2Advertisements = put(s, o.L2Advertisements, one)
-		case *v1beta1.BGPAdvertisement:
-			o.BGPAdvertisements = put(s, o.BGPAdvertisements, one)
-		case *v1beta1.BGPPeer:
-			o.Peers = put(s, o.Peers, one)
-		case *v1beta1.BFDProfile:
-			o.BFDProfiles = put(s, o.BFDProfiles, one)
-		case *v1beta1.Community:
-			o.Communities = put(s, o.Communities, one)
-		case *v1beta1.FloatingIP:
-			o.FloatingIPs = put(s, o.FloatingIPs, one)
-		case *corev1.Service:
-			before := slices.IndexFunc(o.Services, func(b *corev1.Service) bool { return b.Namespace == one.Namespace && b.Name == one.Name })
-			if before >= 0 {
-				one.Status = o.Services[before].Status
-				one.Spec.ClusterIPs, one.Spec.ClusterIP = o.Services[before].Spec.ClusterIPs, o.Services[before].Spec.ClusterIP
-				one.Spec.IPFamilies, one.Spec.IPFamilyPolicy = o.Services[before].Spec.IPFamilies, o.Services[before].Spec.IPFamilyPolicy
+		if one, ok := info.Object.(*corev1.Service); ok {
+			if old := explain.Find(o.Services, one.Namespace, one.Name); old != nil {
+				one.Status, one.Spec.ClusterIPs, one.Spec.ClusterIP = old.Status, old.Spec.ClusterIPs, old.Spec.ClusterIP
+				one.Spec.IPFamilies, one.Spec.IPFamilyPolicy = old.Spec.IPFamilies, old.Spec.IPFamilyPolicy
 			}
-			o.Services = put(s, o.Services, one)
-		default:
+		}
+		if !put(s.Now, &o.Pools, info.Object) && !put(s.Now, &o.L2Advertisements, info.Object) && !put(s.Now, &o.BGPAdvertisements, info.Object) &&
+			!put(s.Now, &o.Peers, info.Object) && !put(s.Now, &o.BFDProfiles, info.Object) && !put(s.Now, &o.Communities, info.Object) &&
+			!put(s.Now, &o.FloatingIPs, info.Object) && !put(s.Now, &o.Services, info.Object) {
 			return s, fmt.Errorf("%s of %s: a plan knows Holdfast's kinds and Services only", info.ObjectName(), info.Source)
 		}
 	}
-	s.Objects = o
 	return s, nil
 }
 
-// put returns the objects with one more. It replaces the object of the same name, and takes its identity and age.
-func put[T metav1.Object](s explain.Snapshot, all []T, one T) []T {
-	out := slices.Clone(all)
-	for i, old := range out {
+// put adds an object to the others of its kind, or reports that it is of another. It replaces the object of the same name, and
+// takes its identity and age. The slice before stays as it is.
+func put[T metav1.Object](at time.Time, all *[]T, object any) bool {
+	one, ok := object.(T)
+	if !ok {
+		return false
+	}
+	*all = slices.Clone(*all)
+	for i, old := range *all {
 		if old.GetNamespace() == one.GetNamespace() && old.GetName() == one.GetName() {
 			one.SetUID(old.GetUID())
 			one.SetCreationTimestamp(old.GetCreationTimestamp())
 			one.SetGeneration(old.GetGeneration() + 1)
-			out[i] = one
-			return out
+			(*all)[i] = one
+			return true
 		}
 	}
-	one.SetCreationTimestamp(metav1.NewTime(s.Now))
-	return append(out, one)
+	one.SetCreationTimestamp(metav1.NewTime(at))
+	*all = append(*all, one)
+	return true
 }

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -83,28 +85,20 @@ func (s *seat) read(ctx context.Context, only string) (explain.Snapshot, error) 
 	if err != nil {
 		return explain.Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
-	r, err := newReader(config, s.namespace, only)
+	r, err := newReader(config, s.namespace)
 	if err != nil {
 		return explain.Snapshot{}, err
 	}
-	return r.read(ctx)
+	return r.read(ctx, only)
 }
 
 // say prints reports, and returns errProblem if one has a problem.
 func (s *seat) say(cmd *cobra.Command, reports ...explain.Report) error {
-	structured, err := printed(cmd.OutOrStdout(), s.output, reports)
-	if !structured {
-		err = printReports(cmd.OutOrStdout(), reports)
+	err := s.show(cmd.OutOrStdout(), reports, func(w io.Writer) error { return printReports(w, reports) })
+	if err == nil && slices.ContainsFunc(reports, func(r explain.Report) bool { return !r.Healthy() }) {
+		err = errProblem
 	}
-	if err != nil {
-		return err
-	}
-	for _, r := range reports {
-		if !r.Healthy() {
-			return errProblem
-		}
-	}
-	return nil
+	return err
 }
 
 func (s *seat) why() *cobra.Command {
@@ -116,58 +110,50 @@ func (s *seat) why() *cobra.Command {
   kubectl holdfast why address 192.0.2.10
   kubectl holdfast why peer router-a`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				return s.whyService(cmd, args[0])
+			reports, err := s.explain(cmd.Context(), args)
+			if err != nil {
+				return err
 			}
-			return s.whyOther(cmd, args[0], args[1])
+			return s.say(cmd, reports...)
 		},
 	}
 }
 
-func (s *seat) whyService(cmd *cobra.Command, name string) error {
-	key := lb.Key{Name: name}
-	if namespace, name, qualified := strings.Cut(name, "/"); qualified {
-		key = lb.Key{Namespace: namespace, Name: name}
-	} else {
-		current, _, err := s.cluster.ToRawKubeConfigLoader().Namespace() // "default" without a kubeconfig
-		if err != nil {
-			return fmt.Errorf("find the namespace: %w", err)
-		}
-		key.Namespace = current
-	}
-	snapshot, err := s.read(cmd.Context(), "")
+// explain answers the arguments of why.
+func (s *seat) explain(ctx context.Context, args []string) ([]explain.Report, error) {
+	snapshot, err := s.read(ctx, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, refused := snapshot.Unread[explain.Services]; refused { // a tenant may read one namespace only
-		if snapshot, err = s.read(cmd.Context(), key.Namespace); err != nil {
-			return err
+	name := args[len(args)-1]
+	if len(args) == 1 {
+		namespace, service, qualified := strings.Cut(name, "/")
+		if !qualified {
+			service = name
+			if namespace, _, err = s.cluster.ToRawKubeConfigLoader().Namespace(); err != nil { // "default" without a kubeconfig
+				return nil, fmt.Errorf("find the namespace: %w", err)
+			}
 		}
-		snapshot.Unread["other namespaces"] = "forbidden"
+		if _, refused := snapshot.Unread[explain.Services]; refused { // a tenant may read one namespace only
+			if snapshot, err = s.read(ctx, namespace); err != nil {
+				return nil, err
+			}
+			snapshot.Unread["other namespaces"] = "forbidden"
+		}
+		return []explain.Report{snapshot.Service(lb.Key{Namespace: namespace, Name: service})}, nil
 	}
-	return s.say(cmd, snapshot.Service(key))
-}
-
-func (s *seat) whyOther(cmd *cobra.Command, kind, name string) error {
-	snapshot, err := s.read(cmd.Context(), "")
-	if err != nil {
-		return err
-	}
-	switch kind {
+	switch kind := args[0]; kind {
 	case "address":
 		address, err := netip.ParseAddr(name)
-		if err != nil {
-			return err
-		}
-		return s.say(cmd, snapshot.Address(address.Unmap())...)
+		return snapshot.Address(address.Unmap()), err
 	case "pool":
-		return s.say(cmd, snapshot.Pool(name))
+		return []explain.Report{snapshot.Pool(name)}, nil
 	case "peer":
-		return s.say(cmd, snapshot.Peer(name))
+		return []explain.Report{snapshot.Peer(name)}, nil
 	case "node":
-		return s.say(cmd, snapshot.Node(name))
+		return []explain.Report{snapshot.Node(name)}, nil
 	default:
-		return fmt.Errorf("unknown kind %q: address, pool, peer and node are known", kind)
+		return nil, fmt.Errorf("unknown kind %q: address, pool, peer and node are known", kind)
 	}
 }
 
@@ -202,20 +188,14 @@ func (s *seat) plan() *cobra.Command {
 			for resource, why := range before.Unread {
 				return fmt.Errorf("a plan needs all objects, and %s cannot be read: %s", resource, why)
 			}
-			change := explain.Change{}
-			if drained != "" {
-				change = explain.Drain(before, drained)
-			} else {
-				after, err := with(before, files)
-				if err != nil {
+			after := before
+			if drained == "" {
+				if after, err = with(before, files); err != nil {
 					return err
 				}
-				change = explain.Compare(before, after)
 			}
-			structured, err := printed(cmd.OutOrStdout(), s.output, change)
-			if !structured {
-				printChange(cmd.OutOrStdout(), change)
-			}
+			change := explain.Compare(before, after, drained)
+			err = s.show(cmd.OutOrStdout(), change, func(w io.Writer) error { return printChange(w, change) })
 			if err == nil && len(change.Faults) > 0 {
 				err = errProblem
 			}

@@ -4,32 +4,31 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/holdfast-lb/holdfast/internal/explain"
 	"sigs.k8s.io/yaml"
 )
 
-// printed writes a value in the format that the user asked for; false if that is text.
-func printed(w io.Writer, format string, v any) (bool, error) {
+// show prints a value in the format that the user asked for.
+func (s *seat) show(w io.Writer, v any, text func(io.Writer) error) (err error) {
 	var out []byte
-	var err error
-	switch format {
+	switch s.output {
 	case "":
-		return false, nil
+		return text(w)
 	case "json":
-		if out, err = json.MarshalIndent(v, "", "  "); err == nil {
-			out = append(out, '\n')
-		}
+		out, err = json.MarshalIndent(v, "", "  ")
+		out = append(out, '\n')
 	case "yaml":
 		out, err = yaml.Marshal(v)
 	default:
-		err = fmt.Errorf("unknown output format %q: json and yaml are known", format)
+		err = fmt.Errorf("unknown output format %q: json and yaml are known", s.output)
 	}
 	if err == nil {
 		_, err = w.Write(out)
 	}
-	return true, err
+	return err
 }
 
 // printReports writes reports for people: a line for each step, and the first thing to do at the end.
@@ -56,19 +55,14 @@ func printReports(w io.Writer, reports []explain.Report) error {
 }
 
 // printChange writes what would change, for people.
-func printChange(w io.Writer, c explain.Change) {
+func printChange(w io.Writer, c explain.Change) error {
 	if c.Empty() {
 		fmt.Fprintln(w, "Nothing would change.")
 	}
-	for _, part := range []struct {
-		name  string
-		lines []string
-	}{{"Problems", c.Faults}, {"Addresses", c.Addresses}, {"Announcers", c.Announcers}, {"Who may connect", c.Filters}} {
-		if len(part.lines) > 0 {
-			fmt.Fprintln(w, part.name)
-		}
-		for _, line := range part.lines {
-			fmt.Fprintln(w, "  "+line)
+	for i, lines := range [][]string{c.Faults, c.Addresses, c.Announcers, c.Filters} {
+		if len(lines) > 0 {
+			fmt.Fprintf(w, "%s\n  %s\n", []string{"Problems", "Addresses", "Announcers", "Who may connect"}[i], strings.Join(lines, "\n  "))
 		}
 	}
+	return nil
 }

@@ -34,13 +34,11 @@ type outcome struct {
 	frontends   map[lb.Key][]lb.Frontend
 }
 
-// Compare says what would change if the cluster were as after and not as before, by the functions that the daemons run.
-func Compare(before, after Snapshot) Change {
-	return compare(decide(before, ""), decide(after, ""))
+// Compare says what would change if the cluster were as after and not as before, and if a node had no pods and no speaker, by
+// the functions that the daemons run.
+func Compare(before, after Snapshot, drained string) Change {
+	return compare(decide(before, ""), decide(after, drained))
 }
-
-// Drain says what would change if a node had no pods and its speaker stopped.
-func Drain(s Snapshot, node string) Change { return compare(decide(s, ""), decide(s, node)) }
 
 // decide runs the daemons' decisions, without a node if one is drained.
 func decide(s Snapshot, drained string) outcome {

@@ -248,14 +248,14 @@ func TestChange(t *testing.T) {
 		got  Change
 		want []string
 	}{
-		{"nothing", Compare(before, same), nil},
-		{"a pool is cut", Compare(before, stranded), []string{
+		{"nothing", Compare(before, same, ""), nil},
+		{"a pool is cut", Compare(before, stranded, ""), []string{
 			"default/web: 192.0.2.1 (of pool lan) -> 192.0.2.1 (of no pool any more: it stays until the Service gives it up)"}},
-		{"a bad range", Compare(before, faulty), []string{"IPAddressPool lan"}},
-		{"source ranges", Compare(before, closed), []string{"default/web: TCP/80 from all -> TCP/80 from [198.51.100.0/24]"}},
-		{"a new Service", Compare(before, other), []string{"default/new: not served -> 192.0.2.2 (of pool lan)",
+		{"a bad range", Compare(before, faulty, ""), []string{"IPAddressPool lan"}},
+		{"source ranges", Compare(before, closed, ""), []string{"default/web: TCP/80 from all -> TCP/80 from [198.51.100.0/24]"}},
+		{"a new Service", Compare(before, other, ""), []string{"default/new: not served -> 192.0.2.2 (of pool lan)",
 			"default/new: not announced -> layer 2: none (NoServingEndpoint)", "default/new: closed -> TCP/80 from all"}},
-		{"its owner is drained", Drain(before, owner), []string{"default/web: 192.0.2.1 by node " + owner + " -> 192.0.2.1 by node"}},
+		{"its owner is drained", Compare(before, before, owner), []string{"default/web: 192.0.2.1 by node " + owner + " -> 192.0.2.1 by node"}},
 	} {
 		got := slices.Concat(tt.got.Faults, tt.got.Addresses, tt.got.Announcers, tt.got.Filters)
 		if tt.got.Empty() != (len(tt.want) == 0) || !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
@@ -263,7 +263,7 @@ func TestChange(t *testing.T) {
 		}
 	}
 	before.Objects.EndpointSlices[0].Endpoints = before.Objects.EndpointSlices[0].Endpoints[:1]
-	if c := Drain(before, "n2"); len(c.Announcers) != 1 || !strings.Contains(c.Announcers[0], string(lb.NoServingEndpoint)) {
+	if c := Compare(before, before, "n2"); len(c.Announcers) != 1 || !strings.Contains(c.Announcers[0], string(lb.NoServingEndpoint)) {
 		t.Errorf("the node of the only endpoint is drained: %+v", c)
 	}
 }
