@@ -2,10 +2,17 @@ package main
 
 import (
 	"sync/atomic"
+	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 var (
@@ -21,12 +28,18 @@ var (
 		"FloatingIPs, by the reason of their state.", []string{"reason"}, nil)
 	servicesDesc = prometheus.NewDesc("holdfast_services",
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
+	pendingDesc = prometheus.NewDesc("holdfast_service_pending_seconds",
+		"How long the Service that has waited longest for an address has waited, by reason.", []string{"reason"}, nil)
+	unannouncedDesc = prometheus.NewDesc("holdfast_service_unannounced",
+		"1 for each Service with an address that no node announces, by the reason that speakers report, empty while they report none; beyond 2,000 series how "+
+			"many, without a name.", []string{"namespace", "service", "family", "reason"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 )
 
 // metrics of a syncer.
 type metrics struct {
+	services func() []*corev1.Service
 	// last is the outcome of the last run, which /debug/state shows too.
 	last atomic.Pointer[outcome]
 }
@@ -39,7 +52,8 @@ type outcome struct {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc} {
+	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, pendingDesc, unannouncedDesc,
+		problemsDesc} {
 		ch <- d
 	}
 }
@@ -76,6 +90,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))
 	}
+	waits, unannounced := states(last.Result.Assignments, byKey(m.services()))
+	for reason, d := range waits {
+		gauge(pendingDesc, int64(d.Seconds()), string(reason))
+	}
+	daemon.Named(ch, unannouncedDesc, unannounced)
 	problems := map[[2]string]int64{}
 	for _, p := range last.Problems {
 		if !p.Note {
@@ -85,4 +104,41 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for k, n := range problems {
 		gauge(problemsDesc, n, k[0], k[1])
 	}
+}
+
+// states returns how long the oldest Service without an address has waited, by reason, and the rows of unannouncedDesc. Speakers
+// write after the last run, so it reads the Services as they are.
+func states(assignments []*ipam.Assignment, services map[lb.Key]*corev1.Service) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
+	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
+	for _, a := range assignments {
+		sv := services[a.Key]
+		if sv == nil {
+			continue
+		}
+		if !given(a.Reason) {
+			if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {
+				waits[a.Reason] = max(waits[a.Reason], time.Since(c.LastTransitionTime.Time))
+			}
+			continue
+		}
+		by, reason := config.AnnouncedBy(sv), withheld(sv)
+		for _, address := range a.Addresses {
+			if by[address] == "" && reason != lb.Announced {
+				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(lb.FamilyOf(address)), string(reason)}] = true
+			}
+		}
+	}
+	return waits, unannounced
+}
+
+// withheld is why nodes do not announce all addresses of a Service, as speakers report; empty if they do not, and Announced if a
+// protocol announces all.
+func withheld(sv *corev1.Service) (reason lb.Reason) {
+	for _, kind := range []string{v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
+		c := meta.FindStatusCondition(sv.Status.Conditions, kind)
+		if c != nil && (c.Status == metav1.ConditionTrue || reason == "" || reason == lb.NoAdvertisement) {
+			reason = lb.Reason(c.Reason)
+		}
+	}
+	return reason
 }

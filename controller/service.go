@@ -217,11 +217,15 @@ func (w serviceWrite) assigned() metav1.Condition {
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
 		Reason: string(w.assignment.Reason), Message: k8s.Bounded(w.assignment.Message),
 	}
-	switch w.assignment.Reason {
-	case lb.Assigned, lb.PartlyAssigned, lb.AddressKept:
+	if given(w.assignment.Reason) {
 		c.Status = metav1.ConditionTrue
 	}
 	return c
+}
+
+// given reports whether a Service with this reason has an address.
+func given(r lb.Reason) bool {
+	return r == lb.Assigned || r == lb.PartlyAssigned || r == lb.AddressKept
 }
 
 // honoured returns the condition on annotations without effect, if there are any. Problems

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -80,6 +81,11 @@ var (
 		"Time since this speaker last heard the API server, of which it asks nothing: 0 to 3 as a rule.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
+	inForceDesc = prometheus.NewDesc("holdfast_table_in_force",
+		"1 while the kernel does what the last plan asks of the table of this kind, filter or headstart; 0 also if it is switched off.", []string{"kind"}, nil)
+	announcedDesc = prometheus.NewDesc("holdfast_service_announced",
+		"1 for each Service that this node announces by layer2, or to a router by bgp; beyond 2,000 series how many, without a name.",
+		[]string{"namespace", "service", "family", "protocol"}, nil)
 	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
 		nil, nil)
 )
@@ -90,10 +96,9 @@ var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.R
 
 // Describe implements prometheus.Collector.
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
-	ch <- membersDesc
-	ch <- apiAgeDesc
-	ch <- problemsDesc
-	ch <- hangsDesc
+	for _, d := range []*prometheus.Desc{membersDesc, apiAgeDesc, problemsDesc, inForceDesc, announcedDesc, hangsDesc} {
+		ch <- d
+	}
 	heartbeat.Describe(ch)
 }
 
@@ -101,6 +106,14 @@ func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
+	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce()} {
+		n := 0.0
+		if ok {
+			n = 1
+		}
+		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, n, kind)
+	}
+	daemon.Named(ch, announcedDesc, announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()))
 	m := w.membership.members.Load()
 	if m == nil {
 		return
@@ -127,6 +140,30 @@ func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 	for _, reason := range nodeReasons {
 		ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(count[reason]), config.KindNode, string(reason))
 	}
+}
+
+// announcedHere returns the rows of announcedDesc.
+func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session) map[[4]string]bool {
+	verdicts, answered, out := map[lb.Key]*plan.Verdict{}, map[netip.Addr]bool{}, map[[4]string]bool{}
+	for i := range p.Verdicts {
+		verdicts[p.Verdicts[i].Service] = &p.Verdicts[i]
+	}
+	for _, s := range states {
+		answered[s.Address] = s.Answered
+	}
+	for i := range p.Filter.Frontends {
+		f := &p.Filter.Frontends[i]
+		v, family := verdicts[f.Service], lb.FamilyOf(f.Address)
+		if v.L2.Here == lb.Announced && answered[f.Address] {
+			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "layer2"}] = true
+		}
+		if _, route := p.Advertised[f.Address]; route && v.BGP.Here == lb.Announced && slices.ContainsFunc(sessions, func(s lb.Session) bool {
+			return up(s) && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
+		}) {
+			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "bgp"}] = true
+		}
+	}
+	return out
 }
 
 // heartbeatProcess collects CPU and memory of the heartbeat process.

@@ -148,9 +148,9 @@ func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]st
 	return opt.OpenStack.Records(s.Annotations, string(s.UID), false, "", nil)
 }
 
-// announcedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user
+// AnnouncedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user
 // writes.
-func announcedBy(o *corev1.Service) map[netip.Addr]string {
+func AnnouncedBy(o *corev1.Service) map[netip.Addr]string {
 	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncers)
 	if c == nil {
 		return nil

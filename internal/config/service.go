@@ -232,7 +232,7 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		Addresses:          statusAddresses(o),
 		Record:             readRecord(o.UID, o.Status.Conditions),
 		Recall:             recall(o),
-		AnnouncedBy:        announcedBy(o),
+		AnnouncedBy:        AnnouncedBy(o),
 	}
 }
 

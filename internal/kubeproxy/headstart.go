@@ -72,6 +72,14 @@ func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
 	return led && len(addresses) > 0
 }
 
+// InForce reports whether the kernel does what was set last.
+func (t *HeadStart) InForce() bool {
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	ok, _ := t.owned.Enforced()
+	return ok
+}
+
 // Remove deletes the table.
 func (t *HeadStart) Remove() error {
 	t.owned.Lock()

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// announcingPlan is of a node that announces the Service web by both protocols, and has a session and links that do so.
+func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
+	here := plan.Outcome{Here: lb.Announced, Peers: []string{"r1"}}
+	elsewhere := plan.Outcome{Here: lb.NotOwner}
+	p := plan.Plan{Advertised: map[netip.Addr]time.Time{}, Verdicts: []plan.Verdict{
+		{Service: lb.Key{Namespace: "ns", Name: "web"}, L2: here, BGP: here},
+		{Service: lb.Key{Namespace: "ns", Name: "other"}, L2: elsewhere, BGP: elsewhere},
+	}}
+	for _, f := range []struct{ service, address string }{{"web", "192.0.2.1"}, {"other", "192.0.2.2"}, {"web", "2001:db8::1"}} {
+		p.Advertised[netip.MustParseAddr(f.address)] = time.Time{}
+		for _, port := range []uint16{80, 443} {
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{
+				Address: netip.MustParseAddr(f.address), Port: port, Service: lb.Key{Namespace: "ns", Name: f.service},
+			})
+		}
+	}
+	states := []lb.AddressState{
+		{Address: netip.MustParseAddr("192.0.2.1"), Answered: true}, {Address: netip.MustParseAddr("192.0.2.2"), Answered: true},
+		{Address: netip.MustParseAddr("2001:db8::1"), Answered: true},
+	}
+	return p, states, []lb.Session{{Peer: "r1", State: lb.Established, Families: []lb.Family{lb.IPv4, lb.IPv6}}}
+}
+
+// TestAnnouncedHere: what the metric says is what the links and the sessions do, and not what the plan wants.
+func TestAnnouncedHere(t *testing.T) {
+	const l4, l6, b4, b6 = "IPv4 layer2", "IPv6 layer2", "IPv4 bgp", "IPv6 bgp"
+	for name, tt := range map[string]struct {
+		change func(*plan.Plan, []lb.AddressState, []lb.Session)
+		want   []string
+	}{
+		"all is well":                 {func(*plan.Plan, []lb.AddressState, []lb.Session) {}, []string{l4, l6, b4, b6}},
+		"another machine has one":     {func(_ *plan.Plan, a []lb.AddressState, _ []lb.Session) { a[2].Answered = false }, []string{l4, b4, b6}},
+		"another node's address":      {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[0].L2.Here = lb.NotOwner }, []string{b4, b6}},
+		"no session":                  {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].State = "active" }, []string{l4, l6}},
+		"a session of one family":     {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Families = []lb.Family{lb.IPv6} }, []string{l4, l6, b6}},
+		"a session with another peer": {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Peer = "r2" }, []string{l4, l6}},
+		"a route is withheld": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) {
+			delete(p.Advertised, netip.MustParseAddr("192.0.2.1"))
+		}, []string{l4, l6, b6}},
+		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[0].BGP.Here = lb.NoPeer }, []string{l4, l6}},
+	} {
+		p, states, sessions := announcingPlan()
+		tt.change(&p, states, sessions)
+		want := map[[4]string]bool{}
+		for _, w := range tt.want {
+			family, protocol, _ := strings.Cut(w, " ")
+			want[[4]string{"ns", "web", family, protocol}] = true
+		}
+		if diff := cmp.Diff(want, announcedHere(p, states, sessions)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestTablesInForce: the metric is what the kernel does.
+func TestTablesInForce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newTestSyncer(func() []lb.Interface { return nil })
+		w.hang = &hang{}
+		expect := func(when, filter, headstart string) {
+			t.Helper()
+			want := "# HELP holdfast_table_in_force 1 while the kernel does what the last plan asks of the table of this kind, filter or headstart; " +
+				"0 also if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
+				"holdfast_table_in_force{kind=\"filter\"} " + filter + "\nholdfast_table_in_force{kind=\"headstart\"} " + headstart + "\n"
+			if err := testutil.CollectAndCompare(w, strings.NewReader(want), "holdfast_table_in_force"); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		set := func() {
+			t.Helper()
+			if err := w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("before the first plan", "0", "0")
+		w.headstart.Set(nil)
+		expect("the head start only", "0", "1")
+		set()
+		expect("both", "1", "1")
+		w.filter.on = false
+		set()
+		expect("the filter is off", "0", "1")
+	})
+}
