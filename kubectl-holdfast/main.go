@@ -72,7 +72,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&s.namespace, "holdfast-namespace", "holdfast-system", "namespace that Holdfast runs in")
 	root.PersistentFlags().StringVarP(&s.output, "output", "o", "", "output format: json or yaml; text without it")
 	root.PersistentFlags().StringVar(&s.from, "from", "", "read this `file`, which the command bundle wrote, and not the cluster")
-	root.AddCommand(s.why(), s.status(), s.plan(), s.bundle())
+	root.AddCommand(s.why(), s.status(), s.plan(), s.bundle(), s.migrate())
 	return root
 }
 

@@ -118,7 +118,7 @@ func list[T any](r *reader, group, resource, namespace, selector string, out *[]
 				r.snapshot.Unread[resource] = "you have no right to list " + resource
 				return nil
 			case apierrors.IsNotFound(err):
-				r.snapshot.Unread[resource] = "this API server has no " + resource + ": Holdfast is not installed, or is of another version"
+				r.snapshot.Unread[resource] = "this API server has no " + resource + " of this version: are the custom resource definitions installed?"
 				return nil
 			case err == nil:
 				err = json.Unmarshal(raw, &page)
