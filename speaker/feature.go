@@ -105,7 +105,7 @@ var modules = map[string]string{
 	"reject":             "the module nft_reject_inet",
 }
 
-// leastKernel is the version of which docs/install.md says that it has everything.
+// leastKernel is the version of which docs/reference/kernel.md says that it has everything.
 const leastKernel = "5.7"
 
 // lack is a feature that the kernel does not have.

@@ -3,6 +3,9 @@ package house
 import (
 	"bytes"
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"maps"
 	"os"
 	"os/exec"
@@ -492,6 +495,37 @@ func checkKubectl(wrong func(string, ...any), words []string, resources map[stri
 	for name := range strings.SplitSeq(kind, ",") {
 		if name, _, _ = strings.Cut(name, "."); !resources[name] && positional[0] != "logs" && name != strings.ToUpper(name) {
 			wrong("no resource is called %s", name)
+		}
+	}
+}
+
+// TestPagesQuotes: what docs/troubleshooting.md quotes is what the code says, and the Reasons that it names exist.
+func TestPagesQuotes(t *testing.T) {
+	page, literals := documents(t)["docs/troubleshooting.md"], ""
+	for p, text := range sources(t) {
+		file, err := parser.ParseFile(token.NewFileSet(), p, text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for e := range nodes[*ast.BasicLit](file) {
+			s, _ := literal(e)
+			literals += s + "\n"
+		}
+	}
+	quotes := regexp.MustCompile(`“([^”]+)”`).FindAllStringSubmatch(page, -1)
+	for _, q := range quotes {
+		if !strings.Contains(literals, q[1]) {
+			t.Errorf("no code says %q", q[1])
+		}
+	}
+	if len(quotes) < 10 {
+		t.Errorf("found %d quotes", len(quotes))
+	}
+	conditions, known := constants(t)["Condition"], users(t)
+	for _, m := range regexp.MustCompile("`([A-Z][a-z]+[A-Z][A-Za-z0-9]*)`").FindAllStringSubmatch(page, -1) {
+		_, own := conditions["holdfast.dev/"+m[1]]
+		if _, other := conditions[m[1]]; known[m[1]] == nil && !own && !other {
+			t.Errorf("%s is neither a Reason nor a condition", m[1])
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 // writes it.
 func TestReference(t *testing.T) {
 	for page, text := range map[string]string{
-		"api.md": apiReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t), "reasons.md": reasonsReference(t),
+		"api.md": apiReference(t), "kernel.md": kernelReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t), "reasons.md": reasonsReference(t),
 		"values.md": valuesReference(t),
 	} {
 		golden(t, "../../docs/reference/"+page, "<!-- Written by make generate. -->\n\n"+text)
@@ -504,6 +504,60 @@ func reasonText(e ast.Expr, texts map[string]string) string {
 	}
 	text, _ := literal(e)
 	return text
+}
+
+// kernelReference has what Holdfast needs of the kernel, and what each lack costs.
+func kernelReference(t *testing.T) string {
+	file, err := parser.ParseFile(token.NewFileSet(), "../../speaker/feature.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := func(list ast.Expr) map[string]ast.Expr {
+		out := map[string]ast.Expr{}
+		for _, e := range list.(*ast.CompositeLit).Elts {
+			entry := e.(*ast.KeyValueExpr)
+			key, isText := literal(entry.Key)
+			if !isText {
+				key = fmt.Sprint(entry.Key)
+			}
+			out[key] = entry.Value
+		}
+		return out
+	}
+	text := func(e ast.Expr) string {
+		s, _ := literal(e)
+		return s
+	}
+	features, parts, kernel := []string{}, []string{}, ""
+	for spec := range nodes[*ast.ValueSpec](file) {
+		switch spec.Names[0].Name {
+		case "features":
+			for _, about := range entries(spec.Values[0]) {
+				f := entries(about)
+				var own []string
+				if f["modules"] != nil {
+					for _, module := range entries(f["modules"]) {
+						own = append(own, text(module))
+					}
+				}
+				features = append(features, fmt.Sprintf("| %s | %s | %s | %s |\n", text(f["name"]), text(f["capability"]), strings.Join(own, ", "), text(f["without"])))
+			}
+		case "modules":
+			for part, module := range entries(spec.Values[0]) {
+				parts = append(parts, fmt.Sprintf("| %s | %s |\n", cmp.Or(part, "tables, sets, counters"), text(module)))
+			}
+		case "leastKernel":
+			kernel = text(spec.Values[0])
+		}
+	}
+	if len(features) < 9 || len(parts) < 11 || kernel == "" {
+		t.Errorf("found %d features, %d parts and kernel %q", len(features), len(parts), kernel)
+	}
+	slices.Sort(features)
+	slices.Sort(parts)
+	return "# What Holdfast needs of the kernel\n\nLinux " + kernel + " and newer has all of it; distributions may leave modules out. A speaker tries each feature, and names in " +
+		"`KernelFeatureMissing` what its kernel lacks.\n\n| feature | capability | needs, beside nf_tables | without it |\n|---|---|---|---|\n" + strings.Join(features, "") +
+		"\n| part of a table | is in |\n|---|---|\n" + strings.Join(parts, "")
 }
 
 // metric is a metric as the code describes it.
