@@ -106,7 +106,7 @@ lines: ## Count the code, the tests, packages, imports among them, the longest l
 	awk 'NF == 1 { n++ } $$2 ~ "^github.com/holdfast-lb/" { edges++ } END { print n " packages"; print edges " imports among them" }'; \
 	files '*.go' | grep -v '^[[:space:]]*// +kubebuilder' | awk 'length($$0) > 160 { n++ } length($$0) > max { max = length($$0) } \
 	END { print max " characters in the longest line of Go, " n+0 " lines over 160 (of markers kubebuilder wants one line)" }'; \
-	echo "$$(files '*.md' ':!docs/evidence' ':!docs/reference' ':!charts' | wc -w) words of documents"
+	echo "$$(files '*.md' ':!docs/evidence' ':!docs/reference' ':!docs/runbooks.md' ':!charts' | wc -w) words of documents"
 
 .PHONY: generate
 generate: bin/helm ## Write the CRDs, the deep copies, config/ and docs/reference from the API types, the chart and the code

@@ -24,6 +24,7 @@ var programs = map[string]string{
 	"socat":             "socat",
 	"curl":              "curl",
 	"cc":                "gcc",
+	"promtool":          "prometheus",
 	"pkg-config":        "pkg-config",
 	// gcc only recommends the C library's headers; runc and the race detector need them.
 	"/usr/include/stdio.h": "libc6-dev",

@@ -34,13 +34,13 @@ func documents(t *testing.T) map[string]string {
 	return out
 }
 
-// maxTotal are the words of all documents but for the evidence and the generated reference.
+// maxTotal are the words of all documents but for the evidence, the generated reference and the runbook, which grows with the alerts.
 const maxTotal = 14000
 
 func TestDocumentsAreShort(t *testing.T) {
 	pages, total := documents(t), 0
 	for page, text := range pages {
-		if !strings.HasPrefix(page, "docs/evidence/") && !strings.HasPrefix(page, "docs/reference/") {
+		if !strings.HasPrefix(page, "docs/evidence/") && !strings.HasPrefix(page, "docs/reference/") && page != "docs/runbooks.md" {
 			total += len(strings.Fields(text))
 		}
 	}
