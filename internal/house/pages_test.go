@@ -530,6 +530,45 @@ func TestPagesQuotes(t *testing.T) {
 	}
 }
 
+// ofOthers are names under holdfast.dev/ that are no annotations of users: the class, the finalizer, the version, and what is on a DaemonSet.
+var ofOthers = []string{"lb", "address", "v", "uninstall", "announced-by"}
+
+// TestPagesNames: annotations and values of the chart that pages name exist.
+func TestPagesNames(t *testing.T) {
+	annotations, values := constants(t)["Annotation"], map[string]any{}
+	if err := yaml.Unmarshal([]byte(read(t, chart+"/values.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	own, value := regexp.MustCompile(`holdfast\.dev/([a-z][a-z-]*[a-z]|v)`), regexp.MustCompile("`(?:--set )?([a-z][A-Za-z]*(?:\\.[a-z][A-Za-z]*)+)(?:[=:]|`)")
+	found := 0
+	for page, text := range documents(t) {
+		for _, m := range own.FindAllStringSubmatch(text, -1) {
+			if _, known := annotations[m[0]]; !known && !slices.Contains(ofOthers, m[1]) {
+				t.Errorf("%s names %s, which no code reads", page, m[0])
+			}
+		}
+		for _, m := range value.FindAllStringSubmatch(text, -1) {
+			parts := strings.Split(m[1], ".")
+			below, isValue := values[parts[0]].(map[string]any)
+			if !isValue {
+				continue // a field, a file, a program
+			}
+			found++
+			for _, part := range parts[1:] {
+				next, known := below[part]
+				if !known && below != nil && len(below) > 0 {
+					t.Errorf("%s names the value %s, which the chart does not have", page, m[1])
+					break
+				}
+				below, _ = next.(map[string]any)
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("found %d values", found)
+	}
+}
+
 // TestPagesCanFail: what is wrong on a page is found.
 func TestPagesCanFail(t *testing.T) {
 	kinds, err := apitest.Read("1.31")

@@ -283,7 +283,12 @@ func reasonsReference(t *testing.T) string {
 	if len(users) < 80 {
 		t.Errorf("the code uses %d Reasons", len(users))
 	}
-	return out
+	pods := regexp.MustCompile(`PodWithdrawn = "(\w+)"`).FindStringSubmatch(read(t, "../../internal/k8s/endpoints.go"))
+	if pods == nil {
+		t.Fatal("no reason for pods is found")
+	}
+	return out + "\n## Reason of the condition Ready of pods\n\n`" + pods[1] + "`: the pod is on a node that most speakers cannot reach " +
+		"([endpoints on a dead node](../layer2.md#endpoints-on-a-dead-node)).\n"
 }
 
 // producers are the files, by the begin of their paths, that put a Reason into a place.

@@ -277,6 +277,8 @@ func (d *demo) lookAround(context.Context) error {
 		"bin/lab exec r1 vtysh -c 'show bgp summary'       the router's sessions",
 		"bin/lab power-off w1 ; bin/lab power-on w1        break it yourself",
 		fmt.Sprintf("export KUBECONFIG=%s", d.lab.Kubeconfig()),
+		"bin/kubectl-holdfast status                       all of Holdfast, problems first",
+		fmt.Sprintf("bin/kubectl-holdfast why %s/%s          each decision about a Service, and what to do", namespace, serviceL2),
 	} {
 		d.print("%s", line)
 	}
