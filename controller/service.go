@@ -50,7 +50,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	for _, frontend := range d.frontends {
 		frontends[frontend.Service] = append(frontends[frontend.Service], frontend)
 	}
-	nodesUnknown := !s.speakers.unfiltered.known && !s.options.NoFilter
+	nodesUnknown := !s.speakers.unfiltered.known && s.options.Filters()
 	keeps := map[lb.Key]*ipam.Keep{}
 	for i := range d.result.Keep {
 		keeps[d.result.Keep[i].Service] = &d.result.Keep[i]

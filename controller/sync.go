@@ -48,7 +48,7 @@ type decision struct {
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
-	// frontends of all Services.
+	// frontends of all Services that are filtered.
 	frontends []lb.Frontend
 	// unrecorded are the addresses that this decision releases and whose pool has not recorded that.
 	unrecorded map[netip.Addr]bool
@@ -69,8 +69,10 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 		s.speakers.look(d.state.Now, d.objects.Nodes, s.cluster.SpeakerStates())
 	}
 	d.result = ipam.Assign(d.state)
-	d.frontends = plan.Frontends(d.state)
-	d.problems = append(d.problems, s.speakers.unfiltered.problems(d.frontends, s.options)...)
+	if s.options.Filters() {
+		d.frontends = plan.Frontends(d.state)
+	}
+	d.problems = append(d.problems, s.speakers.unfiltered.problems(d.frontends)...)
 	s.last.Store(&outcome{d.result, d.problems})
 
 	// Holders lose an address only after its pool has recorded the release.

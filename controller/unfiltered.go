@@ -97,7 +97,7 @@ func unfilteredText(nodes []string) string {
 }
 
 // problems returns those of the Services with source ranges.
-func (u *unfiltered) problems(frontends []lb.Frontend, options config.Options) []lb.Problem {
+func (u *unfiltered) problems(frontends []lb.Frontend) []lb.Problem {
 	seen := map[lb.Key]bool{}
 	var out []lb.Problem
 	for i := range frontends {
@@ -106,7 +106,7 @@ func (u *unfiltered) problems(frontends []lb.Frontend, options config.Options) [
 			continue
 		}
 		seen[f.Service] = true
-		if u.text != "" && !options.NoFilter {
+		if u.text != "" {
 			object := lb.Object{Kind: config.KindService, Namespace: f.Service.Namespace, Name: f.Service.Name}
 			out = append(out, lb.Problem{Object: object, Reason: lb.NodesUnfiltered, Message: u.text})
 		}

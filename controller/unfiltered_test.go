@@ -169,19 +169,48 @@ func TestUnfilteredProblems(t *testing.T) {
 			Access: lb.Access{ConnectionLimit: 2}},
 	}
 	var got []string
-	for _, p := range f.s.unfiltered.problems(frontends, config.Options{}) {
+	for _, p := range f.s.unfiltered.problems(frontends) {
 		got = append(got, p.Object.Name+" "+string(p.Reason))
 	}
 	if want := "ranged NodesUnfiltered, denied NodesUnfiltered"; strings.Join(got, ", ") != want || f.s.unfiltered.ranged != 2 {
 		t.Errorf("problems %q of %d Services", got, f.s.unfiltered.ranged)
 	}
-	if got := f.s.unfiltered.problems(frontends, config.Options{NoFilter: true}); got != nil {
-		t.Errorf("filtering is off, and the problems are %v", got)
-	}
-	w := serviceWrite{frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends, config.Options{})[:1], service: &corev1.Service{}}
+	w := serviceWrite{frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends)[:1], service: &corev1.Service{}}
 	if c, said := w.access(); !said || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") ||
 		!strings.Contains(c.Message, ": from nobody;") {
 		t.Errorf("condition %+v", c)
+	}
+}
+
+// TestOtherDataPath: Services with ranges say at once that Holdfast does not enforce them, in a condition and an Event, and nothing of nodes.
+func TestOtherDataPath(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 100)}
+	server.put(t, poolsPath, lan())
+	byField, byAnnotation := loadBalancer("field"), loadBalancer("annotation")
+	byField.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
+	byField.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.NodesUnfiltered)}}
+	byAnnotation.Annotations = map[string]string{config.AnnotationSourceRanges: "10.0.0.0/8"}
+	server.put(t, servicesPath, byField)
+	server.put(t, servicesPath, byAnnotation)
+	s := newTestSyncer(t, server)
+	s.options.OtherDataPath = true
+	syncOnce(t, s)
+	syncOnce(t, s) // the first one assigns the addresses
+	for _, name := range []string{"field", "annotation"} {
+		var got corev1.Service
+		server.get(t, servicesPath+"/"+name, &got)
+		c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionFiltered)
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.FilterNotEnforceable) || !strings.HasSuffix(c.Message, "(dataPath: Other)") {
+			t.Errorf("%s: condition %+v", name, c)
+		}
+		if !meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+			t.Errorf("%s has no address: %+v", name, got.Status.Conditions)
+		}
+	}
+	for e := range server.events {
+		if e.Reason == string(lb.FilterNotEnforceable) {
+			return
+		}
 	}
 }
 

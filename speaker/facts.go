@@ -106,7 +106,7 @@ func (w *syncer) self(in inputs) lb.Member {
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting
 	}
-	if w.filter.failed() {
+	if w.filter.failed() || w.options.OtherDataPath {
 		m.Unfit |= lb.Unfiltered
 	}
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
@@ -154,7 +154,12 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 }
 
 // unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
-func (w *syncer) unserved(in inputs) map[lb.Key]bool { return w.endpoints.Set(w.healthPorts(in)) }
+func (w *syncer) unserved(in inputs) map[lb.Key]bool {
+	if w.options.OtherDataPath {
+		return nil
+	}
+	return w.endpoints.Set(w.healthPorts(in))
+}
 
 // healthPorts returns where kube-proxy says what it serves here. Connections to addresses with a head start are served before, unless
 // kube-proxy knows the Service already, and drops them.

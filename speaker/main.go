@@ -79,15 +79,18 @@ func (s *settings) parse(args []string) error {
 	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a "+
 		"node is declared dead after nine missed heartbeats")
 	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` and port of kube-proxy's /livez: after a boot the node announces "+
-		"nothing until kube-proxy has served; if empty, it does not wait")
+		"nothing until kube-proxy has served")
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
 	if s.nodeName == "" {
 		return errors.New("--node-name is not given and NODE_NAME is not set")
 	}
-	if _, err := netip.ParseAddrPort(s.kubeProxyLivez); err != nil && s.kubeProxyLivez != "" {
+	if _, err := netip.ParseAddrPort(s.kubeProxyLivez); err != nil {
 		return fmt.Errorf("--kube-proxy-livez: %w", err)
+	}
+	if s.Options.OtherDataPath {
+		s.kubeProxyLivez, s.relay = "", false
 	}
 	for name, port := range map[string]uint{"members-port": s.membersPort, "heartbeat-port": s.heartbeatPort} {
 		if port == 0 || port > 65535 {

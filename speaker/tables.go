@@ -31,7 +31,7 @@ type guard struct {
 
 // newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
 func newGuard(log *slog.Logger, s settings, lacks *kernel, kick func()) *guard {
-	g := &guard{podLinks: s.podLinks, kernel: lacks, on: !s.Options.NoFilter}
+	g := &guard{podLinks: s.podLinks, kernel: lacks, on: s.Options.Filters()}
 	g.table = filter.New(filter.Config{Log: log, Changed: func() {
 		if g.failed() {
 			g.kernel.recheck()
@@ -189,13 +189,13 @@ func tries(s settings) (out []attempt) {
 	filters := func(e filter.Extras) func() (string, error) { return func() (string, error) { return filter.Try(e) } }
 	relays := func(of lb.Family) func() (string, error) { return func() (string, error) { return relay.Try(of) } }
 	whole := func(try func() error) func() (string, error) { return func() (string, error) { return "", try() } }
-	add(packetFilter, !s.Options.NoFilter, filters(filter.Extras{}))
-	add(connectionLimits, !s.Options.NoFilter, filters(filter.Extras{Limits: true}))
-	add(dropLogs, !s.Options.NoFilter, filters(filter.Extras{Log: true}))
-	add(internalTraffic, !s.Options.NoFilter, filters(filter.Extras{Internal: true}))
+	add(packetFilter, s.Options.Filters(), filters(filter.Extras{}))
+	add(connectionLimits, s.Options.Filters(), filters(filter.Extras{Limits: true}))
+	add(dropLogs, s.Options.Filters(), filters(filter.Extras{Log: true}))
+	add(internalTraffic, s.Options.Filters(), filters(filter.Extras{Internal: true}))
 	add(relaysIPv4, s.relay, relays(lb.IPv4))
 	add(relaysIPv6, s.relay && hasIPv6(), relays(lb.IPv6))
-	add(headStart, true, kubeproxy.TryHeadStart)
+	add(headStart, s.Options.Filters(), kubeproxy.TryHeadStart)
 	add(packetSockets, true, whole(layer2.Try))
 	add(realTime, s.realtime, whole(heartbeat.TryRealtime))
 	return out

@@ -104,7 +104,7 @@ func TestTries(t *testing.T) {
 		})
 		few := settings{relay: true}
 		few.Options.NoFilter = true
-		if got := len(tries(few)); got != 4 {
+		if got := len(tries(few)); got != 3 {
 			t.Errorf("without a filter and real-time priority %d features are tried", got)
 		}
 	})
@@ -185,6 +185,34 @@ func TestSelf(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestOtherDataPath: one flag turns off what is for kube-proxy. The other speakers learn that this one does not filter, and no user hears of
+// a fault.
+func TestOtherDataPath(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "holdfast-system")
+	var s settings
+	if err := s.parse([]string{"--node-name=w1", "--data-path=Other"}); err != nil {
+		t.Fatal(err)
+	}
+	w := newTestSyncer(noLinks)
+	w.options, w.filter, w.relays = s.Options, newGuard(w.log, s, nil, func() {}), newRelays(w.log, s, noLinks, func() {})
+	w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: s.kubeProxyLivez})
+	if w.filter.on || w.relays.on || !w.boot.Served() || len(tries(s)) != 2 {
+		t.Errorf("filter %v, relays %v, served %v, %d features are tried", w.filter.on, w.relays.on, w.boot.Served(), len(tries(s)))
+	}
+	if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|lb.Sessionless {
+		t.Errorf("the metadata is %v", got)
+	}
+	if got := w.problems([]lb.Interface{{Name: "cilium_host"}}); got != nil {
+		t.Errorf("problems %v", got)
+	}
+	in := inputs{state: lb.State{Services: []lb.Service{{Local: true, ServingNodes: map[string]bool{"w1": true}, HealthPort: 31000}}}}
+	for _, in := range []inputs{{}, in} {
+		if got := w.unserved(in); got != nil {
+			t.Errorf("it asks a kube-proxy whether it serves %v", got)
+		}
+	}
 }
 
 // TestFilterOwnedByOther: another program owns the filter's table (NFT_TABLE_F_OWNER), so that it cannot be written.

@@ -12,9 +12,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// readAccess reads who may reach a Service. Unreadable parts become Problems; the
+// readAccess reads who may reach a Service, as far as Holdfast sees to it.
+func (opt Options) readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
+	if opt.Filters() {
+		return filteredAccess(r, object, o, opt)
+	}
+	opt.ignoreAccess(r, object, o)
+	ranges := o.Spec.LoadBalancerSourceRanges
+	if !opt.OtherDataPath {
+		return lb.Access{}
+	}
+	if len(ranges) > 0 {
+		r.fault(object, lb.FilterNotEnforceable, "spec.loadBalancerSourceRanges is the network plugin's to enforce: Holdfast does not filter (dataPath: Other)")
+	}
+	asked := filteredAccess(&report{}, object, o, opt)
+	if len(ranges) > 0 && len(asked.Deny) == 0 && slices.Equal(asked.Allow, readSources(ranges).prefixes) {
+		return lb.Access{} // it asks for nothing else
+	}
+	return lb.Access{Restricted: asked.HasRanges()} // to nobody, since nothing enforces what it asks for
+}
+
+// filteredAccess reads what the filter is to enforce. Unreadable parts become Problems; the
 // rest is in force.
-func readAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.Access {
+func filteredAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.Access {
 	a := lb.Access{InternalAllowed: readInternal(r, object, o, opt)}
 	if n := countSources(o); n > maxSources {
 		r.fault(object, lb.NoSourceAllowed, "has %d source ranges, so that nobody may come in: write at most %d in all lists together", n, maxSources)
@@ -64,12 +84,12 @@ func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) b
 }
 
 // ofFilter are the annotations that have no effect without a filter.
-var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationInternalTraffic, AnnotationConnectionLimit, openstack.ConnectionLimit,
-	AnnotationRateLimit, AnnotationLogDrops}
+var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, KubernetesSourceRanges, AnnotationInternalTraffic, AnnotationConnectionLimit,
+	openstack.ConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
 
 // ignoreAccess reports the annotations of a Service that have no effect without a
 // filter. The field of the API is not one of them: kube-proxy enforces it.
-func ignoreAccess(r *report, object lb.Object, o *corev1.Service) {
+func (opt Options) ignoreAccess(r *report, object lb.Object, o *corev1.Service) {
 	var named []string
 	for _, key := range ofFilter {
 		if _, given := o.Annotations[key]; given {
@@ -77,18 +97,27 @@ func ignoreAccess(r *report, object lb.Object, o *corev1.Service) {
 		}
 	}
 	if len(named) > 0 {
-		r.fault(object, lb.FilterDisabled, "filtering is turned off, which leaves without effect: %s", strings.Join(named, ", "))
+		opt.unenforced(r, object, strings.Join(named, ", "))
 	}
 }
 
-// openPools does the same for pools, and removes their source ranges.
-func openPools(r *report, pools []pool) {
+// openPools does the same for pools, and removes their source ranges; not where these keep addresses from being announced.
+func (opt Options) openPools(r *report, pools []pool) {
 	for i := range pools {
 		p := &pools[i]
 		if p.Restricted {
-			r.fault(lb.Object{Kind: KindPool, Name: p.Name}, lb.FilterDisabled, "filtering is turned off, which leaves without effect: spec.sourceRanges")
+			opt.unenforced(r, lb.Object{Kind: KindPool, Name: p.Name}, "spec.sourceRanges")
 		}
-		p.Restricted, p.SourceRanges, p.Reset = false, nil, false
+		p.Restricted, p.SourceRanges, p.Reset = p.Restricted && opt.OtherDataPath, nil, false
+	}
+}
+
+// unenforced reports what has no effect without a filter.
+func (opt Options) unenforced(r *report, object lb.Object, what string) {
+	if opt.OtherDataPath {
+		r.fault(object, lb.FilterNotEnforceable, "nothing enforces %s, since Holdfast does not filter (dataPath: Other)", what)
+	} else {
+		r.fault(object, lb.FilterDisabled, "filtering is turned off, which leaves without effect: %s", what)
 	}
 }
 

@@ -198,6 +198,59 @@ func TestNoFilter(t *testing.T) {
 	}
 }
 
+// TestOtherDataPath: spec.loadBalancerSourceRanges closes nothing, since the network plugin enforces it; whatever else asks for closes, since
+// nothing does.
+func TestOtherDataPath(t *testing.T) {
+	other := served()
+	other.OtherDataPath = true
+	const closed = "from []"
+	const spec = "FilterNotEnforceable: spec.loadBalancerSourceRanges is the network plugin's to enforce: Holdfast does not filter (dataPath: Other)"
+	nothing := func(what string) string {
+		return "FilterNotEnforceable: nothing enforces " + what + ", since Holdfast does not filter (dataPath: Other)"
+	}
+	sources := annotated(AnnotationSourceRanges, "10.0.0.0/8")
+	for _, tt := range []struct {
+		name   string
+		change func(*corev1.Service)
+		access string
+		want   []string
+	}{
+		{"open", func(*corev1.Service) {}, "", nil},
+		{"the field", fromSources("10.0.0.0/8"), "", []string{spec}},
+		{"ours", sources, closed, []string{nothing(AnnotationSourceRanges)}},
+		{"Kubernetes' annotation", annotated(KubernetesSourceRanges, "10.0.0.0/8"), closed, []string{nothing(KubernetesSourceRanges)}},
+		{"none may come in", annotated(AnnotationSourceRanges, ""), closed, []string{nothing(AnnotationSourceRanges)}},
+		{"the same in both", all(sources, fromSources("10.0.0.1/8")), "", []string{nothing(AnnotationSourceRanges), spec}},
+		{"others in both", all(sources, fromSources("10.0.0.0/7")), closed, []string{nothing(AnnotationSourceRanges), spec}},
+		{"deny beside the field", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16")), closed,
+			[]string{nothing(AnnotationSourceRangesDeny), spec}},
+		{"unreadable deny", annotated(AnnotationSourceRangesDeny, "x"), closed, []string{nothing(AnnotationSourceRangesDeny)}},
+		{"limits", all(annotated(AnnotationRateLimit, "7"), annotated(AnnotationLogDrops, "true")), "",
+			[]string{nothing(AnnotationRateLimit + ", " + AnnotationLogDrops)}},
+	} {
+		s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", tt.change)}}, other)
+		var reported []string
+		for _, p := range problems {
+			reported = append(reported, fmt.Sprintf("%s: %s", p.Reason, p.Message))
+		}
+		if got := accessText(s.Services[0].Access); got != tt.access || !s.OtherDataPath {
+			t.Errorf("%s: access %q, want %q", tt.name, got, tt.access)
+		}
+		if diff := cmp.Diff(tt.want, reported); diff != "" {
+			t.Errorf("%s: -want +got\n%s", tt.name, diff)
+		}
+	}
+	ranged := poolObject("ranged", 1, "192.0.2.0/28")
+	ranged.Spec.SourceRanges = []string{"10.0.0.0/8"}
+	s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{ranged, poolObject("open", 2, "192.0.2.16/28")}}, other)
+	if !s.Pools[0].Restricted || s.Pools[1].Restricted {
+		t.Errorf("pools %+v", s.Pools)
+	}
+	if diff := cmp.Diff([]string{"IPAddressPool ranged " + nothing("spec.sourceRanges")}, problemTexts(problems)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
 // FuzzSources: the list admits exactly the sources that its readable entries
 // admit one by one.
 func FuzzSources(f *testing.F) {

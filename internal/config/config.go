@@ -63,6 +63,8 @@ type Options struct {
 	OpenStack          openstack.Options
 	// NoFilter: only kube-proxy enforces source ranges; limits are not enforced.
 	NoFilter bool
+	// OtherDataPath: another program than kube-proxy delivers. It alone enforces spec.loadBalancerSourceRanges, and nothing another list.
+	OtherDataPath bool
 	// AllowInternal: source ranges do not apply to the cluster's own pods and nodes, unless a Service says otherwise.
 	AllowInternal bool
 	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is OCCM's
@@ -71,6 +73,9 @@ type Options struct {
 	// MorePorts bounds the ports of all Services of a namespace together, beyond the first of each; 0 is DefaultMorePorts.
 	MorePorts int
 }
+
+// Filters reports whether the speakers filter.
+func (opt Options) Filters() bool { return !opt.NoFilter && !opt.OtherDataPath }
 
 // report collects Problems.
 type report struct {
@@ -159,10 +164,11 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
 	nodes := compileNodes(o.Nodes, opt)
 	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes)
-	if opt.NoFilter {
-		openPools(&r, pools)
+	if !opt.Filters() {
+		opt.openPools(&r, pools)
 	}
 	state := lb.State{
+		OtherDataPath:    opt.OtherDataPath,
 		Namespaces:       map[string]map[string]string{},
 		Nodes:            nodes,
 		L2Advertisements: compileL2Advertisements(&r, o.L2Advertisements, pools),

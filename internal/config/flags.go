@@ -16,6 +16,13 @@ func (opt *Options) Define(f *flag.FlagSet) {
 		return err
 	})
 	f.BoolVar(&opt.NoFilter, "disable-filter", false, "do not filter traffic to Services; Holdfast's source ranges and limits have no effect")
+	f.Func("data-path", "`program` that delivers: KubeProxy, or Other, where nothing waits for kube-proxy, and packets pass every filter by (default KubeProxy)",
+		func(text string) error {
+			if opt.OtherDataPath = text == "Other"; text != "Other" && text != "KubeProxy" {
+				return errors.New("neither KubeProxy nor Other")
+			}
+			return nil
+		})
 	f.BoolVar(&opt.AllowInternal, "allow-internal-traffic", false, "let the cluster's own pods and nodes past source ranges, unless a Service's annotation "+
 		"holdfast.dev/internal-traffic says otherwise")
 	f.BoolVar(&opt.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label "+

@@ -205,12 +205,7 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	}
 	read, long := bounded(r, object, o, x.Options)
 	asked, problem := readRequest(r, object, read, families)
-	var access lb.Access
-	if x.NoFilter {
-		ignoreAccess(r, object, read)
-	} else {
-		access = readAccess(r, object, read, x.Options)
-	}
+	access := x.readAccess(r, object, read)
 	wish, unclear := x.readWish(r, object, read)
 	return lb.Service{
 		Key:                key,

@@ -158,6 +158,15 @@ func TestService(t *testing.T) {
 			s.States[1].Status.Problems = []v1beta1.NodeProblem{{Reason: "LinkSilent", Message: "check the port"}}
 		},
 			"node n2", "check the port", Note},
+		{"ranges that the network plugin enforces", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionFiltered, lb.FilterNotEnforceable, "spec.loadBalancerSourceRanges is the network plugin's to enforce", true))
+		}, "filter", "the network plugin's", Note},
+		{"ranges that nothing enforces", func(s *Snapshot) {
+			s.Options.OtherDataPath = true
+			s.Objects.Pools[0].Spec.SourceRanges = []string{"10.0.0.0/8"}
+			conditions := &s.Objects.Services[0].Status.Conditions
+			*conditions = slices.DeleteFunc(*conditions, func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAnnouncedL2 })
+		}, "layer 2", "FilterNotEnforceable: nothing enforces", Problem},
 		{"no pod", func(s *Snapshot) { s.Objects.EndpointSlices = nil }, "endpoints", "labels app=web", Problem},
 		{"no pod is ready", func(s *Snapshot) {
 			for i := range s.Objects.EndpointSlices[0].Endpoints {
@@ -182,6 +191,17 @@ func TestService(t *testing.T) {
 		if got.Name != tt.step || got.Verdict != tt.verdict || !strings.Contains(r.First, tt.first) || r.Healthy() != (tt.verdict != Problem) {
 			t.Errorf("%s: %s is a %s, first: %s", tt.name, got.Name, got.Verdict, r.First)
 		}
+	}
+}
+
+// TestOtherDataPath: an explanation names it.
+func TestOtherDataPath(t *testing.T) {
+	s := healthy()
+	s.Options.OtherDataPath = true
+	r := s.Service(web)
+	named := func(step Step) bool { return step.Name == "filter" && strings.Contains(step.Text, "dataPath: Other") }
+	if !r.Healthy() || !slices.ContainsFunc(r.Steps, named) {
+		t.Errorf("%+v", r)
 	}
 }
 

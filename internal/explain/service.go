@@ -263,7 +263,12 @@ func (s Snapshot) session(p *v1beta1.BGPPeer) Step {
 
 func (w *why) filter() {
 	step := w.condition("filter", v1beta1.ConditionFiltered)
-	if step.Verdict == "" {
+	switch {
+	case step.Reason == lb.FilterNotEnforceable:
+		step.Verdict = Note // if that keeps it from being announced, the announcement is the problem
+	case step.Verdict == "" && w.Options.OtherDataPath:
+		step.Verdict, step.Text = OK, "Holdfast does not filter: another program than kube-proxy delivers (dataPath: Other)"
+	case step.Verdict == "":
 		step.Verdict, step.Text = OK, "every client may connect to the declared ports"
 	}
 	w.report.add(step)

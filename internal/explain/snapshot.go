@@ -72,10 +72,13 @@ func (s Snapshot) compile() (lb.State, []lb.Problem) {
 		}
 	}
 	state, problems := config.Compile(o, s.Options)
-	state.Now, state.Members = s.Now, map[string]bool{}
+	state.Now, state.Members, state.Unfit = s.Now, map[string]bool{}, map[string]lb.Unfit{}
 	for _, p := range s.Pods {
 		if p.Spec.NodeName != "" && ready(p) && p.DeletionTimestamp == nil {
 			state.Members[p.Spec.NodeName] = true
+		}
+		if s.Options.OtherDataPath {
+			state.Unfit[p.Spec.NodeName] = lb.Unfiltered
 		}
 	}
 	return state, problems

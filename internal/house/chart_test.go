@@ -321,7 +321,7 @@ func TestChartValues(t *testing.T) {
 		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"},
 			[]string{"topologyKey: kubernetes.io/hostname"}},
 		{"speaker.kubeProxyLivez=[::1]:20256", []string{"--kube-proxy-livez=[::1]:20256\n"}, []string{":10256"}},
-		{"speaker.kubeProxyLivez=", []string{"--kube-proxy-livez=\n"}, []string{":10256"}},
+		{"dataPath=Other", []string{"--data-path=Other"}, []string{"--data-path=KubeProxy"}},
 		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
 			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
 		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add:\n              - NET_ADMIN\n              - NET_RAW\n              - SYS_NICE\n"},
@@ -373,7 +373,7 @@ func TestChartRefusesValues(t *testing.T) {
 		"metrics.alerts.ignoredReasons={a b}",
 		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe",
 		"speaker.filter.mode=open", "speaker.relay=maybe",
-		"speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",
+		"dataPath=eBPF", "speaker.kubeProxyLivez=", "speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {
 		t.Run(set, func(t *testing.T) {

@@ -21,7 +21,7 @@ const interval = 250 * time.Millisecond
 // Config is what a Boot needs.
 type Config struct {
 	Log *slog.Logger
-	// Livez is host and port of kube-proxy's health endpoint; with "" the Boot does not wait.
+	// Livez is host and port of kube-proxy's health endpoint; "" without kube-proxy: the Boot does not wait, and forgets that one has served.
 	Livez string
 	// Kick is called when kube-proxy has served.
 	Kick func()
@@ -65,6 +65,9 @@ func (b *Boot) Waiting() string { return sign(b.last.Load()).describe(b.livez) }
 
 // Run checks until kube-proxy has served, or ctx ends.
 func (b *Boot) Run(ctx context.Context) error {
+	if b.livez == "" && exists(marker()) {
+		return Forget()
+	}
 	if b.Served() {
 		return nil
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // TestSuffices: for how long each sign must be seen, and that another one in between starts it over.
@@ -79,12 +81,19 @@ func TestRunStops(t *testing.T) {
 	})
 }
 
-// TestNoLivez: who names no address waits for nothing, and leaves nothing on the node.
+// TestNoLivez: without kube-proxy nothing is waited for, and what an earlier run left goes.
 func TestNoLivez(t *testing.T) {
-	b := New(Config{Log: slog.New(slog.DiscardHandler)})
-	b.find = func(context.Context) sign { t.Error("it looks"); return silent }
-	<-b.Looked()
-	if err := b.Run(t.Context()); err != nil || !b.Served() {
-		t.Errorf("%v, served %t", err, b.Served())
-	}
+	nstest.Run(t, func(t *testing.T) {
+		for _, before := range []func() error{mark, Forget} {
+			if err := before(); err != nil {
+				t.Fatal(err)
+			}
+			b := New(Config{Log: slog.New(slog.DiscardHandler)})
+			b.find = func(context.Context) sign { t.Error("it looks"); return silent }
+			<-b.Looked()
+			if err := b.Run(t.Context()); err != nil || !b.Served() || exists(marker()) {
+				t.Errorf("%v, served %t, marked %t", err, b.Served(), exists(marker()))
+			}
+		}
+	})
 }

@@ -63,7 +63,7 @@ const (
 	ConflictingSourceRanges Reason = "ConflictingSourceRanges" // two lists of source ranges differ, and one of them is in force.
 	InvalidLimit            Reason = "InvalidLimit"            // a limit, or a request for a log, cannot be read and is not in force.
 	FilterDisabled          Reason = "FilterDisabled"          // filtering is turned off, so that source ranges and limits have no effect.
-	// FilterNotEnforceable: something on the node may carry packets past its packet filter.
+	// FilterNotEnforceable: packets may pass the packet filter by, or do without kube-proxy (dataPath: Other).
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
 	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
 	FilterNotInForce Reason = "FilterNotInForce"
@@ -78,7 +78,7 @@ const (
 // OfFilter reports whether a Reason is about the source ranges and limits of a Service.
 func (r Reason) OfFilter() bool {
 	switch r {
-	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled, NodesUnfiltered, TooManyPorts:
+	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled, FilterNotEnforceable, NodesUnfiltered, TooManyPorts:
 		return true
 	}
 	return false

@@ -36,6 +36,8 @@ type State struct {
 	// BGPAdvertisements, oldest first: if two give a route different attributes, the older one's are used.
 	BGPAdvertisements []BGPAdvertisement
 	Peers             []Peer
+	// OtherDataPath: another program than kube-proxy delivers, and no node filters.
+	OtherDataPath bool
 	// Members are the names of the nodes whose speakers are alive, by the verdict of all speakers.
 	Members map[string]bool
 	// Here is what the deciding node knows of itself.

@@ -21,7 +21,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 			continue
 		}
 		out.Selected = true
-		at.closed = at.closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.prefix(ad, a)) })
+		at.closed = at.closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.closing(ad, a)) })
 		announcers, leavers, why := p.announcers(s, a, ads)
 		if len(announcers) == 0 {
 			out.Reason, out.Message = why, p.message(s, why, p.ads, ads)
@@ -140,7 +140,7 @@ func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []st
 		reaches, filters := false, false
 		for _, ad := range ads {
 			if p.ads[ad].nodes[i] && len(p.peersFor(name, a, ad)) > 0 {
-				reaches, filters = true, filters || p.filters(name, p.prefix(ad, a))
+				reaches, filters = true, filters || p.filters(name, p.closing(ad, a))
 			}
 		}
 		if filters {
@@ -150,7 +150,7 @@ func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []st
 	}
 	switch {
 	case unfiltered:
-		return out, lb.FilterNotInForce
+		return out, p.unfiltered()
 	case peerless:
 		return out, lb.NoPeer
 	case refused:
@@ -217,6 +217,15 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until ti
 		}
 	}
 	return routed
+}
+
+// closing returns where source ranges that are not enforced keep an advertisement from carrying an address: anywhere in its route. On another
+// data path, where that lasts, one tenant's annotation must not take the route from all others.
+func (p *planner) closing(ad int, a netip.Addr) netip.Prefix {
+	if p.state.OtherDataPath {
+		return single(a)
+	}
+	return p.prefix(ad, a)
 }
 
 // prefix returns the route by which an advertisement carries an address.

@@ -142,6 +142,9 @@ func (p *planner) message(s *lb.Service, why lb.Reason, of scopes, ads []int) st
 	switch why {
 	case lb.NoServingEndpoint:
 		return "no endpoint of the Service can serve: check that its selector matches pods and that they are ready"
+	case lb.FilterNotEnforceable:
+		return "nothing enforces the source ranges of the annotations or of the pool, since Holdfast does not filter (dataPath: Other): remove them, or " +
+			"write them into spec.loadBalancerSourceRanges alone, which is the network plugin's to enforce"
 	case lb.CutOff:
 		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
 			p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))

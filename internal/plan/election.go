@@ -156,7 +156,7 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 		return result{}, lb.CutOff
 	}
 	if !p.filters(out.owner.Name, single(a)) {
-		return result{}, lb.FilterNotInForce
+		return result{}, p.unfiltered()
 	}
 	if away := !out.owner.alive; away || p.state.SpeakerDown[out.owner.Name] {
 		next := p.highestScore(r.first(regardlessOfFilter, func(i int) bool { return p.mayStandIn(e, i) }), key)

@@ -187,7 +187,7 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reaso
 	case s.Local && !s.ServingNodes[p.node]:
 		return lb.NoLocalEndpoint
 	case at.closed:
-		return lb.FilterNotInForce
+		return p.unfiltered()
 	case p.state.Nodes[p.node].Draining || p.state.Stopping[p.node]:
 		return lb.NodeDraining
 	}

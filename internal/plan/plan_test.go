@@ -415,6 +415,23 @@ var tables = []struct {
 		{"drained it leaves nothing to a node without filter", "v4only; neighbour; aggregate; advertised; drain w1; dead w3; unfiltered w2",
 			"routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]; left stays", nil},
 	}},
+	// Without kube-proxy no node filters: what has ranges is announced by none, and takes no route from others.
+	{"another data path", "otherpath; unfiltered w1 w2 w3", []row{
+		{"no ranges", "", webRoutes + "; own w1, w1; l2 Announced w1; bgp Announced w1 w2 w3; here Announced Announced", nil},
+		{"ranges", "ranged", "routes ; own -, -; route -; l2 FilterNotEnforceable -; bgp FilterNotEnforceable -; " +
+			"here FilterNotEnforceable FilterNotEnforceable; says nothing enforces the source ranges; bgpsays nothing enforces the source ranges of the annotations " +
+			"or of the pool, since Holdfast does not filter (dataPath: Other): remove them, or write them into spec.loadBalancerSourceRanges alone, which is the " +
+			"network plugin's to enforce", nil},
+		{"ranges of the pool", "", "routes ; own -, -; route -; l2 FilterNotEnforceable -; bgp FilterNotEnforceable -",
+			func(s *lb.State) { s.Pools[0].Restricted = true }},
+		{"no node may announce at all", "nodes none", "l2 NoEligibleNode -; says NodeNotSelected: w1, w2, w3", nil},
+		{"another Service on the address", "twin; ranged", "routes ; own -, -", func(s *lb.State) { s.Services[1].Access = lb.Access{} }},
+		{"an aggregate of others", "neighbour; aggregate", "routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]; bgp Announced w1 w2 w3", nil},
+		{"an aggregate of its own alone", "ranged; aggregate", "routes ; bgp FilterNotEnforceable -", nil},
+	}},
+	{"on its way to another data path", "otherpath; ranged; unfiltered w1", []row{
+		{"nodes that still filter announce", "", "own w2, w2; route w2 w3; here FilterNotEnforceable FilterNotEnforceable", nil},
+	}},
 }
 
 type row struct {

@@ -69,6 +69,14 @@ func (p *planner) filters(node string, prefix netip.Prefix) bool {
 	return !p.state.Unfit[node].Has(lb.Unfiltered) || !p.ranged.in(prefix)
 }
 
+// unfiltered is why nodes that do not filter announce nothing with source ranges.
+func (p *planner) unfiltered() lb.Reason {
+	if p.state.OtherDataPath {
+		return lb.FilterNotEnforceable
+	}
+	return lb.FilterNotInForce
+}
+
 // closedHere returns the addresses for which this node must not attract traffic, whatever the others expect: it cannot
 // enforce their source ranges, or its kernel closes them.
 func (p *planner) closedHere() addresses {

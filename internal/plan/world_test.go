@@ -176,6 +176,7 @@ var orders = map[string]func(s *lb.State, args []string){
 	"twin":      func(s *lb.State, args []string) { twin(s, "twin").ServingNodes = set(args) },
 	"neighbour": func(s *lb.State, _ []string) { neighbour(s) },
 	"closed":    func(s *lb.State, _ []string) { s.Here.Unfiltered = true },
+	"otherpath": func(s *lb.State, _ []string) { s.OtherDataPath = true },
 	"refused":   func(s *lb.State, _ []string) { s.Here.Refused = map[lb.Key]bool{s.Services[0].Key: true} },
 	"onlink":    func(s *lb.State, _ []string) { s.Here.Addresses = []netip.Addr{v4} },
 	"unserved":  func(s *lb.State, _ []string) { s.Here.Unserved = map[lb.Key]bool{s.Services[0].Key: true} },

@@ -132,6 +132,7 @@ imagePullSecrets:
 - --ignore-exclude-label={{ .Values.ignoreExcludeLabel }}
 - --ignore-openstack-annotations={{ .Values.ignoreOpenStackAnnotations }}
 - {{ printf "--openstack-node-selector=%s" .Values.openStack.nodeSelector | quote }}
+- --data-path={{ .Values.dataPath }}
 - --disable-filter={{ not .Values.speaker.filter.enabled }}
 - --allow-internal-traffic={{ .Values.speaker.filter.internalTraffic }}
 - --max-ports={{ .Values.maxPortsPerNamespace | int }}
