@@ -91,20 +91,27 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 		v.L2.Writer = v.L2.Writer && known
 		u := k8s.ServiceUpdate{Service: s}
 		u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
-		switch {
-		case v.L2.Writer && record != "":
-			u.Conditions = append(u.Conditions, metav1.Condition{
-				Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: record,
-			})
-		case v.L2.Writer:
-			u.RemoveConditions = append(u.RemoveConditions, v1beta1.ConditionAnnouncers)
-		}
+		announcers(&u, v.L2, record)
 		if !u.Stands() {
 			out = append(out, u)
 		}
 	}
 	r.conflicts = conflicts
 	return out
+}
+
+// announcers adds the record of who announces the Service to its update, or removes it. A record that is not true is an
+// administrator's, who moves the Service from another load balancer: it stays until a node announces the Service.
+func announcers(u *k8s.ServiceUpdate, o plan.Outcome, record string) {
+	switch {
+	case !o.Writer:
+	case record != "":
+		u.Conditions = append(u.Conditions, metav1.Condition{
+			Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: record,
+		})
+	case meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionAnnouncers):
+		u.RemoveConditions = append(u.RemoveConditions, v1beta1.ConditionAnnouncers)
+	}
 }
 
 func (r *reporter) writeService(ctx context.Context, u k8s.ServiceUpdate) error {

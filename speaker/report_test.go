@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
@@ -80,6 +81,41 @@ func TestEnforced(t *testing.T) {
 		}
 		if c != nil && (c.Status != "False" || c.Reason != string(tt.want) || !strings.Contains(c.Message, "w1") || strings.Contains(c.Message, "long")) {
 			t.Errorf("%s: %v", name, c)
+		}
+	}
+}
+
+// TestAnnouncers: a record goes with the announcement; one that another load balancer's owner stands in stays for the first.
+func TestAnnouncers(t *testing.T) {
+	const record = "192.0.2.1=w1"
+	for _, tt := range []struct {
+		name    string
+		have    metav1.ConditionStatus
+		outcome plan.Outcome
+		record  string
+		want    string
+	}{
+		{"announced", "", plan.Outcome{Writer: true}, record, "True"},
+		{"announced, after another load balancer", metav1.ConditionUnknown, plan.Outcome{Writer: true}, record, "True"},
+		{"another node writes", metav1.ConditionTrue, plan.Outcome{}, "", ""},
+		{"not announced any more", metav1.ConditionTrue, plan.Outcome{Writer: true}, "", "removed"},
+		{"not announced yet, after another load balancer", metav1.ConditionUnknown, plan.Outcome{Writer: true}, "", ""},
+		{"never announced", "", plan.Outcome{Writer: true}, "", ""},
+	} {
+		u := k8s.ServiceUpdate{Service: &corev1.Service{}}
+		if tt.have != "" {
+			u.Service.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncers, Status: tt.have, Message: "w9"}}
+		}
+		announcers(&u, tt.outcome, tt.record)
+		got := ""
+		for _, c := range u.Conditions {
+			got += string(c.Status)
+		}
+		for range u.RemoveConditions {
+			got += "removed"
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, not %q", tt.name, got, tt.want)
 		}
 	}
 }

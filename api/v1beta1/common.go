@@ -38,7 +38,8 @@ const (
 	// ConditionAnnouncedL2 is written by the speaker that owns the Service's address: which node answers, or why none does.
 	ConditionAnnouncedL2 = "holdfast.dev/AnnouncedL2"
 	// ConditionAnnouncers is written along with ConditionAnnouncedL2 while a node announces. Its message, which speakers read,
-	// names the node that announces each address, as "ADDRESS=NODE" joined by commas.
+	// names the node that announces each address, as "ADDRESS=NODE" joined by commas. Who moves Services from another load
+	// balancer writes it with the status Unknown and the name of a node alone, for all addresses: open connections are relayed there.
 	ConditionAnnouncers = "holdfast.dev/Announcers"
 	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service: which nodes do, or why none does.
 	ConditionAnnouncedBGP = "holdfast.dev/AnnouncedBGP"

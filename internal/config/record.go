@@ -149,14 +149,21 @@ func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]st
 }
 
 // AnnouncedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user
-// writes.
+// writes. An administrator who moves the Service from another load balancer writes the name of a node alone, for all its addresses.
 func AnnouncedBy(o *corev1.Service) map[netip.Addr]string {
 	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncers)
 	if c == nil {
 		return nil
 	}
 	var out map[netip.Addr]string
-	for item := range strings.SplitSeq(c.Message, ",") {
+	text := c.Message
+	if !strings.Contains(text, "=") {
+		text = ""
+		for _, in := range o.Status.LoadBalancer.Ingress {
+			text += in.IP + "=" + c.Message + ","
+		}
+	}
+	for item := range strings.SplitSeq(text, ",") {
 		address, node, found := strings.Cut(item, "=")
 		a, err := parseAddr(address)
 		if !found || err != nil {

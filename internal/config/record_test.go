@@ -139,12 +139,14 @@ func TestAnnouncedBy(t *testing.T) {
 	}{
 		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", "", map[netip.Addr]string{a: "w1.example", b: "w2"}},
 		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9", "", map[netip.Addr]string{a: "w1"}},
+		{"of another load balancer: a node for all addresses", "w1.example", "", map[netip.Addr]string{a: "w1.example", b: "w1.example"}},
 		{"none", "", "", nil},
 		{"forged", "192.0.2.1=w1", "192.0.2.1=w3,2001:db8::1=w3", map[netip.Addr]string{a: "w1"}},
 		{"forged on a new Service", "", "192.0.2.1=w3", nil},
 	} {
 		o := serviceObject("s")
 		o.Annotations = map[string]string{"holdfast.dev/announced-by": tt.annotation}
+		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: a.String()}, {Hostname: "lb.example.com"}, {IP: b.String()}}
 		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Message: "192.0.2.1 by node w4"}}
 		if tt.record != "" {
 			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: tt.record})

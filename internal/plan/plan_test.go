@@ -257,6 +257,12 @@ var tables = []struct {
 	{"former owner, to which w1 relays older connections", "", []row{
 		{"an address that this node owned", "previous w1", "relays ", nil},
 		{"an address that no node owned", "previous", "relays ", nil},
+		{"that another load balancer announced there", "previous; record w3", "relays " + toW3, nil},
+		{"on a node that died", "previous; record w3; dead w3", "relays ", nil},
+		{"or here", "previous; record w1", "relays ", nil},
+		{"an owner counts more than the record", "previous w2; record w3", "relays " + toW2, nil},
+		{"this node was the owner, whatever the record", "previous w1; record w3", "relays ", nil},
+		{"a relay counts more than the record", "relayed w2; record w3", "relays " + toW2, nil},
 		{"an address that moved here", "previous w2", "relays " + toW2, nil},
 		{"moved from a node that drains", "previous w2; drain w2", "relays " + toW2, nil},
 		{"from a node whose speaker is down", "previous w2; down w2", "relays " + toW2, nil},

@@ -63,18 +63,22 @@ func (p *planner) forwards(name string) bool {
 	return known && (p.state.Members[name] || p.state.Left[name]) && !p.state.Unfit[name].Has(lb.Booting)
 }
 
-// former returns the former owner of an address of this node, "" for none, and the Start of the relay. Without a previous plan it is, in this
-// order:
+// former returns the former owner of an address of this node, "" for none, and the Start of the relay. If the previous plan had no
+// owner it is the node in the Service's record of who announces: another load balancer may have announced it. Without a previous
+// plan it is, in this order:
 //   - the node in the Service's record of who announces, if that is another one; the record may be late
 //   - the former owner that an earlier run of this speaker relayed to: it was killed, and nothing moved
 //   - the node that would own the address without this one. If it never did, its kernel resets the connections that
 //     the kernel of this node would have reset.
 func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, start time.Time) {
 	if previous := p.state.Here.Previous; previous != nil {
-		if owner := previous.Owners[a]; owner != "" && owner != p.node {
+		owner, one := previous.Owners[a], relayOf(previous.Relays, a)
+		switch {
+		case owner == "" && one.Former == "":
+			return p.announcedBy(s, a), p.state.Now
+		case owner != "" && owner != p.node:
 			return owner, p.state.Now
 		}
-		one := relayOf(previous.Relays, a)
 		return one.Former, one.Start
 	}
 	by := p.announcedBy(s, a)
