@@ -75,6 +75,11 @@ var Kind = []Set{
 	{Name: "kind", module: "sigs.k8s.io/kind", Programs: inModule("sigs.k8s.io/", "kind")},
 }
 
+// MetalLB is what the test of the migration moves from.
+var MetalLB = Set{
+	Name: "metallb", module: "go.universe.tf/metallb", Programs: inModule("go.universe.tf/metallb/", "controller", "speaker"),
+}
+
 func inModule(prefix string, names ...string) map[string]string {
 	m := make(map[string]string, len(names))
 	for _, n := range names {
