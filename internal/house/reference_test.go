@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,7 +26,7 @@ import (
 // writes it.
 func TestReference(t *testing.T) {
 	for page, text := range map[string]string{
-		"api.md": apiReference(t), "kernel.md": kernelReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t), "reasons.md": reasonsReference(t),
+		"api.md": apiReference(t), "kernel.md": kernelReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t), "packages.md": packagesReference(t), "reasons.md": reasonsReference(t),
 		"values.md": valuesReference(t),
 	} {
 		golden(t, "../../docs/reference/"+page, "<!-- Written by make generate. -->\n\n"+text)
@@ -509,6 +510,32 @@ func reasonText(e ast.Expr, texts map[string]string) string {
 	}
 	text, _ := literal(e)
 	return text
+}
+
+// packagesReference has the packages that are shipped or that tests stand on, by their comments.
+func packagesReference(t *testing.T) string {
+	for _, tree := range []string{"controller", "internal", "kubectl-holdfast", "release", "speaker"} {
+		reads(t, "../../"+tree)
+	}
+	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}\t{{.Doc}}", module+"/controller", module+"/internal/...",
+		module+"/kubectl-holdfast", module+"/release/...", module+"/speaker/...")
+	cmd.Stderr = t.Output()
+	list, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := "# Packages\n\n`go doc ./internal/…` shows the whole comment of each.\n\n| package | it |\n|---|---|\n"
+	for line := range strings.Lines(string(list)) {
+		name, comment, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		switch name = path(name); {
+		case name == "internal/house": // it has tests only
+		case comment == "":
+			t.Errorf("package %s has no comment", name)
+		default:
+			out += fmt.Sprintf("| `%s` | %s |\n", name, cell(regexp.MustCompile(`^(Package|Command) \S+ `).ReplaceAllString(comment, "")))
+		}
+	}
+	return out
 }
 
 // kernelReference has what Holdfast needs of the kernel, and what each lack costs.
