@@ -12,122 +12,98 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/explain"
 	"github.com/spf13/cobra"
+	"gopkg.in/gcfg.v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"sigs.k8s.io/yaml"
 )
 
 func (s *seat) migrate() *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Print what takes the place of another load balancer's configuration", Args: cobra.NoArgs}
-	cmd.AddCommand(s.migrateMetalLB())
-	return cmd
-}
-
-func (s *seat) migrateMetalLB() *cobra.Command {
 	var files []string
-	var since string
+	var since, conf string
 	var check bool
-	cmd := &cobra.Command{
-		Use: "metallb [-f FILE]", Short: "Print Holdfast's objects for MetalLB's, and on standard error what differs", Args: cobra.NoArgs,
-		Long: "It reads the cluster, or files alone, and changes nothing. Addresses are compared by the functions that the daemons run.",
-		Example: `  kubectl holdfast migrate metallb > holdfast.yaml
-  kubectl holdfast bundle before.gz; kubectl holdfast migrate metallb --check --since before.gz`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			snapshot, foreign, err := s.readMetalLB(cmd.Context(), files)
+	type mover = func(context.Context, explain.Snapshot, []*corev1.Service) (explain.Move, error)
+	with := func(use, short string, move mover) *cobra.Command {
+		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			cluster := explain.Snapshot{Now: time.Now(), Namespace: s.namespace, Options: optionsOf(nil)}
+			if files == nil || s.from != "" {
+				cluster, err = s.read(cmd.Context(), "")
+			}
+			before := cluster
+			if err == nil && since != "" {
+				before, err = readBundle(since)
+			}
 			if err != nil {
 				return err
 			}
-			before := snapshot
-			if since != "" {
-				if before, err = readBundle(since); err != nil {
-					return err
-				}
+			m, err := move(cmd.Context(), cluster, before.Objects.Services)
+			if err == nil && !check {
+				err = s.printObjects(cmd.OutOrStdout(), m.Objects)
+				cmd.SetOut(cmd.ErrOrStderr()) // standard output is for kubectl apply
 			}
-			objects, report := snapshot.MetalLB(foreign, before.Objects.Services)
-			if check {
-				return s.say(cmd, report)
-			}
-			if err := s.printObjects(cmd.OutOrStdout(), objects); err != nil {
+			if err != nil {
 				return err
 			}
-			cmd.SetOut(cmd.ErrOrStderr()) // standard output is for kubectl apply
-			return s.say(cmd, report)
-		},
+			return s.say(cmd, m.Report)
+		}}
 	}
-	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with MetalLB's objects, and Services, in place of the cluster; - is standard input")
-	cmd.Flags().BoolVar(&check, "check", false, "print the report only, on standard output")
-	cmd.Flags().StringVar(&since, "since", "", "compare with the addresses in this `file`, which the command bundle wrote before the move")
+	metalLB := with("metallb", "Print Holdfast's objects for MetalLB's", func(ctx context.Context, c explain.Snapshot, before []*corev1.Service) (
+		explain.Move, error) {
+		objects, err := s.readMetalLB(ctx, files, c.Unread)
+		return c.MetalLB(objects, before), err
+	})
+	metalLB.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with MetalLB's objects, in place of the cluster; - is standard input")
+	openStack := with("openstack", "Print pools and FloatingIPs for OpenStack's", func(_ context.Context, c explain.Snapshot, before []*corev1.Service) (
+		explain.Move, error) {
+		var cloud explain.Cloud
+		err := gcfg.FatalOnly(gcfg.ReadFileInto(&cloud, conf)) // it has more than is read
+		return c.OpenStack(cloud, before), err
+	})
+	openStack.Flags().StringVar(&conf, "cloud-conf", "", "configuration `file` of OpenStack's cloud controller manager")
+	_ = openStack.MarkFlagRequired("cloud-conf")
+	cmd := &cobra.Command{
+		Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs",
+		Long: "It changes nothing. The functions that the daemons run decide whether each Service keeps its addresses.",
+		Example: `  kubectl holdfast migrate metallb > holdfast.yaml
+  kubectl holdfast bundle before.gz; kubectl holdfast migrate metallb --check --since before.gz`,
+	}
+	cmd.PersistentFlags().BoolVar(&check, "check", false, "print the report only, on standard output")
+	cmd.PersistentFlags().StringVar(&since, "since", "", "compare with the addresses in this `file`, which the command bundle wrote before the move")
+	cmd.AddCommand(metalLB, openStack)
 	return cmd
 }
 
-// metalLBGroup is the API group of MetalLB.
-const metalLBGroup = "metallb.io"
-
-// readMetalLB reads the cluster with MetalLB's objects in it, in the order in which ours are to be created; with files no cluster.
-// With --from, a bundle, which has no objects of MetalLB, takes the place of the cluster.
-func (s *seat) readMetalLB(ctx context.Context, files []string) (snapshot explain.Snapshot, out []explain.Foreign, err error) {
-	if files != nil && s.from == "" {
-		snapshot = explain.Snapshot{Now: time.Now(), Namespace: s.namespace, Options: optionsOf(nil), Unread: map[string]string{}}
-	} else if snapshot, err = s.read(ctx, ""); err != nil {
-		return snapshot, nil, err
-	}
+// readMetalLB reads MetalLB's objects from files, or from the cluster in the order in which ours are to be created.
+func (s *seat) readMetalLB(ctx context.Context, files []string, unread map[string]string) (out []runtime.Object, err error) {
 	if files != nil || s.from != "" {
-		out, err = readFiles(&snapshot, files)
-		return snapshot, out, err
+		return readFiles(files)
 	}
 	config, err := s.cluster.ToRESTConfig()
 	if err != nil {
-		return snapshot, nil, err
+		return nil, err
 	}
 	r, err := newReader(config, "")
 	if err != nil {
-		return snapshot, nil, err
+		return nil, err
 	}
-	for _, resource := range []string{"v1beta1/ipaddresspools", "v1beta1/communities", "v1beta1/bfdprofiles", "v1beta2/bgppeers", "v1beta1/bgpadvertisements",
+	for _, of := range []string{"v1beta1/ipaddresspools", "v1beta1/communities", "v1beta1/bfdprofiles", "v1beta2/bgppeers", "v1beta1/bgpadvertisements",
 		"v1beta1/l2advertisements"} {
-		var found []*explain.Foreign
-		version, resource, _ := strings.Cut(resource, "/")
-		if err := list(r, "/apis/"+metalLBGroup+"/"+version, resource, "", "", &found)(ctx); err != nil {
-			return snapshot, nil, err
+		var found []*json.RawMessage
+		version, resource, _ := strings.Cut(of, "/")
+		if err := list(r, "/apis/metallb.io/"+version, resource, "", "", &found)(ctx); err != nil {
+			return nil, err
 		}
-		for _, f := range found {
-			out = append(out, *f)
+		for _, text := range found {
+			o, _, err := serializer.NewCodecFactory(scheme).UniversalDeserializer().Decode(*text, nil, nil)
+			if err != nil {
+				return nil, fmt.Errorf("read %s of MetalLB: %w", resource, err)
+			}
+			out = append(out, o)
 		}
 		if why, failed := r.snapshot.Unread[resource]; failed {
-			snapshot.Unread[resource+"."+metalLBGroup] = why
-		}
-	}
-	return snapshot, out, nil
-}
-
-// readFiles reads MetalLB's objects and Services from files.
-func readFiles(snapshot *explain.Snapshot, files []string) (out []explain.Foreign, err error) {
-	if files == nil {
-		return nil, nil
-	}
-	infos, err := resource.NewLocalBuilder().Unstructured().FilenameParam(false, &resource.FilenameOptions{Filenames: files}).Flatten().Do().Infos()
-	if err != nil {
-		return nil, fmt.Errorf("read the objects: %w", err)
-	}
-	for _, info := range infos {
-		o, ok := info.Object.(*unstructured.Unstructured)
-		if !ok {
-			continue
-		}
-		var f explain.Foreign
-		service := new(corev1.Service)
-		switch kind := o.GroupVersionKind(); {
-		case kind.Group == metalLBGroup:
-			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &f)
-			out = append(out, f)
-		case kind.Group == "" && kind.Kind == "Service":
-			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, service)
-			snapshot.Put(service)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read %s of %s: %w", info.ObjectName(), info.Source, err)
+			unread["MetalLB's "+resource] = why
 		}
 	}
 	return out, nil
@@ -136,35 +112,26 @@ func readFiles(snapshot *explain.Snapshot, files []string) (out []explain.Foreig
 // printObjects prints objects for kubectl apply.
 func (s *seat) printObjects(w io.Writer, objects []runtime.Object) error {
 	var items []any
+	var texts []string
 	for _, o := range objects {
-		body, err := json.Marshal(o)
+		item, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 		if err != nil {
 			return err
 		}
-		var item map[string]any
-		if err := json.Unmarshal(body, &item); err != nil {
-			return err
-		}
 		delete(item, "status")
-		metadata, _ := item["metadata"].(map[string]any)
+		metadata := item["metadata"].(map[string]any)
 		maps.DeleteFunc(metadata, func(key string, _ any) bool {
 			return !slices.Contains([]string{"name", "namespace", "labels", "annotations"}, key)
 		})
-		items = append(items, item)
+		unstructured.RemoveNestedField(metadata, "annotations", corev1.LastAppliedConfigAnnotation)
+		text, err := yaml.Marshal(item)
+		if err != nil {
+			return err
+		}
+		items, texts = append(items, item), append(texts, string(text))
 	}
 	return s.show(w, map[string]any{"apiVersion": "v1", "kind": "List", "items": items}, func(w io.Writer) error {
-		for i, item := range items {
-			text, err := yaml.Marshal(item)
-			if err != nil {
-				return err
-			}
-			if i > 0 {
-				text = append([]byte("---\n"), text...)
-			}
-			if _, err := w.Write(text); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err := io.WriteString(w, strings.Join(texts, "---\n"))
+		return err
 	})
 }

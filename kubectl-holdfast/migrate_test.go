@@ -107,7 +107,7 @@ func TestMigrateMetalLB(t *testing.T) {
 	moved := cluster("192.0.2.6")
 	delete(moved, "/apis/metallb.io/v1beta2/bgppeers")
 	if status, out, report = invoke(t, "migrate", "metallb", server(t, moved), "--check", "--since", before); status != statusProblem ||
-		!strings.Contains(out, "default/web had 192.0.2.5") || !strings.Contains(out, "unseen   bgppeers.metallb.io") {
+		!strings.Contains(out, "default/web had 192.0.2.5") || !strings.Contains(out, "MetalLB's bgppeers") {
 		t.Errorf("%d %s %s", status, out, report)
 	}
 	if status, _, report = invoke(t, "migrate", "metallb", "--server=http://127.0.0.1:1"); status != statusError || report == "" {
@@ -115,20 +115,81 @@ func TestMigrateMetalLB(t *testing.T) {
 	}
 }
 
-// TestMigrateFiles: without a cluster, objects and Services come from files.
+// TestMigrateFiles: without a cluster, MetalLB's objects come from files, of both versions; with a bundle Services come from it.
 func TestMigrateFiles(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "metallb.yaml")
-	service := `{"apiVersion": "v1", "kind": "Service", ` + strings.Replace(sampleService, "ADDRESS", "203.0.113.5", 1)[1:]
-	other := `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}`
-	text := strings.Join([]string{samplePool, other, strings.Replace(samplePeer, "v1beta2", "v1beta1", 1), service}, "\n---\n")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	dir := t.TempDir()
+	file, bundle := filepath.Join(dir, "metallb.yaml"), filepath.Join(dir, "bundle.gz")
+	if err := os.WriteFile(file, []byte(samplePool+"\n---\n"+strings.Replace(samplePeer, "v1beta2", "v1beta1", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	status, out, report := invoke(t, "migrate", "metallb", "--server=http://127.0.0.1:1", "-f", file)
-	if diff := cmp.Diff(converted, out); diff != "" || status != statusProblem || !strings.Contains(report, "default/web had 203.0.113.5") {
+	if diff := cmp.Diff(converted, out); diff != "" || status != statusHealthy {
 		t.Errorf("status %d, %s\n-want +got\n%s", status, report, diff)
+	}
+	services := map[string]string{"/api/v1/services": strings.Replace(sampleService, "ADDRESS", "203.0.113.5", 1)}
+	if status, _, report := invoke(t, "bundle", bundle, server(t, services)); status != statusHealthy {
+		t.Fatal(report)
+	}
+	if status, _, report := invoke(t, "migrate", "metallb", "--from", bundle, "-f", file); status != statusProblem ||
+		!strings.Contains(report, "default/web had 203.0.113.5") {
+		t.Errorf("%d %s", status, report)
 	}
 	if status, _, report := invoke(t, "migrate", "metallb", "-f", file+".none"); status != statusError || !strings.Contains(report, "does not exist") {
 		t.Errorf("%d %s", status, report)
+	}
+}
+
+// TestMigrateSamples: every object of MetalLB's own samples is printed, but for the two with a VRF.
+func TestMigrateSamples(t *testing.T) {
+	const samples = "../internal/config/testdata/metallb-v0.16.2.yaml"
+	text, err := os.ReadFile(samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, out, report := invoke(t, "migrate", "metallb", "-f", samples)
+	want := strings.Count(string(text), "apiVersion: metallb.io/") - 2
+	if got := strings.Count(out, "apiVersion: holdfast.dev/v1beta1\n"); status != statusProblem || got != want || strings.Count(report, "sessions within a VRF") != 3 {
+		t.Errorf("%d, %d of %d objects, %s", status, got, want, report)
+	}
+}
+
+// TestMigrateOpenStack reads the example of the cloud controller manager's documentation.
+func TestMigrateOpenStack(t *testing.T) {
+	cluster := server(t, map[string]string{
+		"/api/v1/services": strings.Replace(strings.Replace(sampleService, "ADDRESS", "203.0.113.5", 1), `"name": "web"`,
+			`"name": "web", "annotations": {"loadbalancer.openstack.org/class": "internetFacing"}`, 1),
+	})
+	status, out, report := invoke(t, "migrate", "openstack", "--cloud-conf", "testdata/cloud.conf", cluster)
+	const want = `apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata:
+  name: internetfacing
+spec:
+  addresses:
+  - 203.0.113.5
+  aliases:
+  - c57af0a0-da92-49be-a98a-345ceca004b3
+  - f90d2440-d3c6-417a-a696-04e55eeb9279
+  classes:
+  - internetFacing
+  scope: External
+---
+`
+	if status != statusProblem || !strings.Contains(out, want) || strings.Count(out, "kind: IPAddressPool\n") != 4 || !strings.Contains(out, "kind: FloatingIP\n") ||
+		!strings.Contains(out, "a02eb6c3-fc69-46ae-a3fe-fb43c1563cbc") || !strings.Contains(report, "1 of 1 Services keep theirs") {
+		t.Errorf("%d\n%s\n%s", status, out, report)
+	}
+	conf := filepath.Join(t.TempDir(), "cloud.conf")
+	if err := os.WriteFile(conf, []byte("[LoadBalancer]\nmax-shared-lb=5\ninternal-lb\nnode-selector=\"a=b, c=d\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, out, report = invoke(t, "migrate", "openstack", "--cloud-conf", conf, cluster)
+	if !strings.Contains(report, `openStack: {maxShared: 5, internal: true, nodeSelector: "a=b, c=d"}`) || !strings.Contains(out, "scope: Internal") {
+		t.Errorf("%s\n%s", out, report)
+	}
+	for _, args := range [][]string{{}, {"--cloud-conf", "testdata/none"}, {"--cloud-conf", "migrate_test.go"}} {
+		if status, _, report := invoke(t, append([]string{"migrate", "openstack", cluster}, args...)...); status != statusError || report == "" {
+			t.Errorf("%v: %d %s", args, status, report)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -53,6 +55,12 @@ func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	both := runtime.NewSchemeBuilder(v1beta1.AddToScheme, corev1.AddToScheme)
 	utilruntime.Must(both.AddToScheme(s))
+	// MetalLB's kinds have the names and fields of ours.
+	for kind, of := range s.KnownTypes(v1beta1.GroupVersion) {
+		for _, version := range []string{"v1beta1", "v1beta2"} {
+			s.AddKnownTypeWithName(schema.GroupVersionKind{Group: "metallb.io", Version: version, Kind: kind}, reflect.New(of).Interface().(runtime.Object))
+		}
+	}
 	return s
 }
 
