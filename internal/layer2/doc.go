@@ -10,10 +10,9 @@
 //
 //	Set ──► table (atomic) ◄── reader per socket ──► answer
 //	  └kick► Run: ports, schedule of announcements, multicast groups
-//	  └plan► audit ◄── claims: announcements of other speakers
 //
 // Readers of ARP and Neighbor Discovery take no lock: the table and each port's link are snapshots behind
-// atomic pointers. The audit has a goroutine of its own; everything else belongs to that of Run.
+// atomic pointers. Everything else belongs to the goroutine of Run.
 //
 // Ask asks single machines by unicast whether they answer for an address, or speakers by their echo, on its own
 // sockets, which live no longer than the question. Foreign lists foreign machines that

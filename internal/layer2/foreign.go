@@ -38,7 +38,7 @@ func (m *machine) isGateway() bool { return m.seen.IsZero() }
 
 // foreignMachines has the foreign machines that were heard on a link.
 type foreignMachines struct {
-	// heard by family. The reader of that family writes, the audit, and whoever asks: of two writes at once one may be lost.
+	// heard by family. The reader of that family writes, and whoever asks: of two writes at once one may be lost.
 	heard [families][mostMachines]atomic.Pointer[machine]
 	// gateways as last read from the kernel.
 	gateways atomic.Pointer[[]lb.Neighbour]

@@ -51,13 +51,6 @@ func (k *keeper) sync() {
 		}
 	}
 	k.dropPorts(wanted)
-	for _, p := range k.ports {
-		for _, w := range p.wires[:families] {
-			if w.Lost() > 0 {
-				k.r.missed.Store(true)
-			}
-		}
-	}
 	k.forgetConflicts(k.r.now())
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
@@ -98,7 +91,6 @@ func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 		}
 		delete(k.ports, index)
 		k.synced = nil
-		k.r.missed.Store(true)
 		k.r.log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
 	}
 	// A link that was gone is opened as soon as it is back.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -109,5 +110,12 @@ func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) 
 		}
 	}()
 	t.Cleanup(func() { w.Close(); <-done })
-	return func() uint64 { return uint64(w.(reading).Lost()) }
+	return func() uint64 {
+		stats, err := unix.GetsockoptTpacketStats(w.(reading).fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		return uint64(stats.Drops)
+	}
 }

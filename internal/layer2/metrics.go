@@ -2,7 +2,6 @@ package layer2
 
 import (
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -49,13 +48,11 @@ type counts struct {
 	conflicts     [families]atomic.Uint64
 	handovers     [handovers]atomic.Uint64
 	repairs       [repairs]atomic.Uint64
-	audit         auditTotals
 }
 
 // descs are the metrics' descriptions. They are cheap, and only a scrape needs them.
 type descs struct {
 	requests, answers, announcements, probes, takeovers, handovers, conflicts, addresses, conflicting *prometheus.Desc
-	doubled, unclaimed                                                                                *prometheus.Desc
 	// repairs has a Desc for each kind, with the kind as constant label, so that
 	// collectors of other packages can add their own kinds to the same metric.
 	repairs [repairs]*prometheus.Desc
@@ -75,13 +72,9 @@ func newDescs() descs {
 		probes:        metric("probes_total", "Questions whether anybody has an address.", "family", "result"),
 		takeovers:     metric("takeovers_total", "Addresses that this node began to announce.", "family"),
 		handovers:     metric("handovers_total", "Addresses that this node left to another one, which was heard or not.", "result"),
-		conflicts:     metric("conflicts_total", "Frames of machines that are not ours and claim an address.", "family"),
+		conflicts:     metric("conflicts_total", "Claims of an address by other machines, and by speakers that answer for it beyond a move.", "family"),
 		addresses:     metric("announced_addresses", "Addresses that are answered on at least one link.", "family"),
-		conflicting:   metric("conflicting_addresses", "Addresses that a machine which is not ours was seen to claim lately.", "family"),
-		doubled: metric("double_owner_seconds_total",
-			"Address-seconds in which another speaker than the owner was heard to announce an address beside the owner.", "family"),
-		unclaimed: metric("unclaimed_seconds_total",
-			"Address-seconds in which the node that is to announce an address had not been heard to for two of its longest intervals.", "family"),
+		conflicting:   metric("conflicting_addresses", "Addresses that another machine was seen to claim lately, or a speaker beyond a move.", "family"),
 		repairs: [repairs]*prometheus.Desc{
 			repairSocket: repair("l2_socket"), repairGroup: repair("l2_group"),
 			repairLink: repair("l2_link"), repairMAC: repair("l2_mac"), repairConflict: repair("l2_conflict"),
@@ -97,9 +90,6 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 	d := newDescs()
 	counter := func(desc *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Load()), labels...)
-	}
-	seconds := func(desc *prometheus.Desc, n *atomic.Int64, family string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, time.Duration(n.Load()).Seconds(), family)
 	}
 	addresses, conflicting := make(map[lb.Family]int), make(map[lb.Family]int)
 	for _, a := range r.State().Addresses {
@@ -130,8 +120,6 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(d.takeovers, &r.counts.takeovers[i], family)
 		counter(d.conflicts, &r.counts.conflicts[i], family)
-		seconds(d.doubled, &r.counts.audit.doubled[i], family)
-		seconds(d.unclaimed, &r.counts.audit.unclaimed[i], family)
 		gauge(d.addresses, addresses[lb.Family(family)], family)
 		gauge(d.conflicting, conflicting[lb.Family(family)], family)
 	}

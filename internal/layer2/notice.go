@@ -15,6 +15,10 @@ const maxNotices = 4096
 // the machine it names must be silent before it names another.
 const conflictAge = time.Minute
 
+// settleTime exceeds the duration of a planned move: nodes plan it within a second of each other, and a former owner that still
+// answers announces nothing.
+const settleTime = 5 * time.Second
+
 // doubtInterval is how often a machine that answers for an address of ours too is asked again, so that some answers may be
 // lost before the conflict counts as over.
 const doubtInterval = conflictAge / 4

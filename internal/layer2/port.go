@@ -101,10 +101,6 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 		return proto.answer(&l.Interface, l.MAC, m), answered
 	}
 	t := p.r.table.Load()
-	// A stand-in answers for the owner, but must not announce.
-	if m.isAnnouncement() && t.speakers[m.mac] && m.mac == lb.MAC(frame[offSource:offEtherType]) {
-		p.r.announced(claim{m.claimed, m.mac})
-	}
 	if e := t.on(m.claimed, &l.Interface); e != nil {
 		out = p.r.claimed(t, e, l, m)
 		// Announcements and answers have the address as sender address: not a question.

@@ -39,9 +39,6 @@ func (m message) isProbe() bool {
 // isQuestion reports whether the message asks which machine has the target, and is no announcement of it.
 func (m message) isQuestion() bool { return m.target.IsValid() && m.target != m.claimed }
 
-// isAnnouncement reports whether the message tells all neighbours of an address. Gratuitous replies come between such requests.
-func (m message) isAnnouncement() bool { return m.claimed.IsValid() && !m.isQuestion() && !m.reply }
-
 // protocol has the differences between ARP, Neighbor Discovery and the echo.
 type protocol struct {
 	// number indexes arrays by protocol, and name is its metric label.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -60,9 +59,6 @@ type Responder struct {
 	wake     chan struct{}
 	// notices pass from readers to the goroutine of Run.
 	notices chan notice
-	// claims pass from readers to the audit. missed: frames were lost, or a link, so that it does not know what it missed.
-	claims chan claim
-	missed atomic.Bool
 	// foreignByLink are the foreign machines on our links.
 	foreignByLink foreignByLink
 	counts        counts
@@ -85,7 +81,6 @@ func New(c Config) *Responder {
 		gateways: c.Gateways,
 		wake:     make(chan struct{}, 1),
 		notices:  make(chan notice, maxNotices),
-		claims:   make(chan claim, maxClaims),
 	}
 	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
 	if r.gateways == nil {
@@ -114,7 +109,7 @@ func (r *Responder) Set(d Desired) {
 		added, removed := want.changes(old)
 		r.countTakeovers(want, old)
 		r.log.Info("announcements changed", "addresses", len(want.entries), "added", added, "removed", removed)
-	} else if !maps.Equal(want.speakers, old.speakers) || !maps.EqualFunc(want.owners, old.owners, slices.Equal[[][6]byte]) {
+	} else if !maps.Equal(want.speakers, old.speakers) || !maps.Equal(want.owners, old.owners) {
 		r.table.Store(want)
 	}
 	r.Kick()
@@ -149,7 +144,6 @@ func (r *Responder) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return r.groups.run(ctx) })
 	tasks.Go(func() error { r.learnGateways(ctx); return nil })
-	tasks.Go(func() error { r.audit(ctx); return nil })
 	tasks.Go(func() error { r.loop(ctx); return nil })
 	return tasks.Wait()
 }

@@ -79,15 +79,6 @@ func (s socket) Offer(frame []byte) (taken bool, err error) {
 	}
 }
 
-// Lost returns how many frames were dropped since the last call.
-func (s socket) Lost() uint32 {
-	stats, err := unix.GetsockoptTpacketStats(s.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
-	if err != nil {
-		return 0 // the socket could not be opened
-	}
-	return stats.Drops
-}
-
 // wire reads and writes whole Ethernet frames of one protocol on a link, one per call. Only Read and Write wait, and only they
 // may be called beside the other methods.
 type wire interface {
@@ -95,7 +86,6 @@ type wire interface {
 	Write(frame []byte) (int, error)
 	Offer(frame []byte) (taken bool, err error)
 	SetFilter(program []bpf.Instruction) error
-	Lost() uint32
 	Close() error
 }
 

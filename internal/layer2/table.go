@@ -17,9 +17,9 @@ type Desired struct {
 	// Speakers are the MACs of the links of all speakers, including this one: their claims
 	// are no conflicts.
 	Speakers map[lb.MAC]bool
-	// Owners are the known MACs of the links from which another node announces an address. Announcements and questions that are
-	// heard are compared with them. The caller must not change them afterwards.
-	Owners map[netip.Addr][][6]byte
+	// Owners are the nodes that announce addresses: who asks for one of another node is a machine worth knowing. The caller must
+	// not change them afterwards.
+	Owners map[netip.Addr]string
 }
 
 // table is the desired set, prepared for lookups. It is immutable, so readers need no
@@ -27,7 +27,7 @@ type Desired struct {
 type table struct {
 	entries  map[netip.Addr]*entry
 	speakers map[lb.MAC]bool
-	owners   map[netip.Addr][][6]byte
+	owners   map[netip.Addr]string
 	// named are the links that some address names.
 	named map[string]bool
 }

@@ -64,9 +64,6 @@ func (w *fakeWire) SetFilter(program []bpf.Instruction) error {
 	return err
 }
 
-// Lost implements wire.
-func (*fakeWire) Lost() uint32 { return 0 }
-
 // Close implements wire.
 func (w *fakeWire) Close() error {
 	w.once.Do(func() { close(w.closed) })

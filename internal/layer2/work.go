@@ -120,7 +120,7 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 	case t.phase == ours:
 		turn := t.number
 		if turn >= len(k.r.timers.AnnounceTimes) {
-			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names, and that other speakers audit
+			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names
 		}
 		return p.announce(t.addr, turn, to)
 	}

@@ -39,7 +39,7 @@ func TestClientOfTheDead(t *testing.T) {
 		}()
 		nstest.Until(t, 30*time.Second, "links known", links.Synced)
 		r.Set(layer2.Desired{
-			Yield: []netip.Addr{address}, Owners: map[netip.Addr][][6]byte{address: {dead}},
+			Yield: []netip.Addr{address}, Owners: map[netip.Addr]string{address: "b"},
 			Speakers: map[lb.MAC]bool{lb.MACFrom(self.MAC("eth0")): true, dead: true},
 		})
 		w := newWire(r, links.Links)

@@ -85,7 +85,6 @@ func (p *planner) newer(a netip.Addr, won result) *node {
 
 // leave plans what this node does with an address that another node owns.
 func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
-	p.addSources(a, won.owner, ads)
 	if won.standIn != nil && won.standIn.Name == p.node {
 		if l, known := p.linkFor(p.index(won.owner.Name), ads, a); known {
 			// It answers with the owner's MAC: the owner's kernel still forwards, but its speaker is away. No packet comes here.

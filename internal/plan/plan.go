@@ -18,9 +18,6 @@ type Plan struct {
 	Announcements []lb.Announcement
 	// Owners are the nodes that announce each address by ARP and NDP.
 	Owners map[netip.Addr]string
-	// Sources are the MACs from which the owner announces each address, for owners other than this node whose
-	// links are known.
-	Sources map[netip.Addr][][6]byte `json:"-"`
 	// Relays of older connections to the former owners of addresses; ordered by address.
 	Relays []lb.Relay
 	// Yield are addresses that another node owns, sorted. A node that announces one of them goes on until it
@@ -85,7 +82,7 @@ func ForNode(node string, s lb.State) Plan {
 		state: s, node: node, peers: map[string][]lb.Peer{}, servicesOf: make(map[netip.Addr][]*lb.Service, len(s.Services)),
 		pools: newPoolIndex(s.Pools), subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, elections: map[netip.Addr]*election{},
 		announced: map[netip.Addr]lb.Announcement{}, yield: map[netip.Addr]bool{}, relays: map[netip.Addr]lb.Relay{}, routes: newRouteTable(s.BGPAdvertisements),
-		plan: Plan{Owners: map[netip.Addr]string{}, Sources: map[netip.Addr][][6]byte{}, Advertised: map[netip.Addr]time.Time{}},
+		plan: Plan{Owners: map[netip.Addr]string{}, Advertised: map[netip.Addr]time.Time{}},
 	}
 	p.readNodes()
 	p.me = p.index(node)

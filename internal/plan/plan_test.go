@@ -243,17 +243,6 @@ var tables = []struct {
 		{"a node without speaker", "newer w3; down w3", "own w1, -; owner w1", nil},
 		{"a node that is not known", "newer w9", "own w1, -; owner w1", nil},
 	}},
-	// The MACs from which other nodes announce their addresses, if the links of these nodes are known.
-	{"sources", "links w1 eth0=lan eth1=lan veth1=lan", []row{
-		{"of the owner", "", "sources w1: w2:01", nil},
-		{"on the links that are named", "l2links eth1", "sources w1: w2:1", nil},
-		{"of all advertisements", "l2links eth1", "sources w1: w2:12",
-			func(s *lb.State) {
-				s.L2Advertisements = append(s.L2Advertisements, lb.L2Advertisement{Links: []string{"eth1", "veth1"}})
-			}},
-		{"of a node without metadata", "unknown w1", "sources w1: w2:", nil},
-		{"that no node announces", "idle", "sources w1: w2:", nil},
-	}},
 	{"former owner, to which w1 relays older connections", "", []row{
 		{"an address that this node owned", "previous w1", "relays ", nil},
 		{"an address that no node owned", "previous", "relays ", nil},

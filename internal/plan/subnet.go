@@ -87,14 +87,3 @@ func (p *planner) announcedOn(i int, ads []int, l lb.Link) bool {
 func announcesOn(ad lb.L2Advertisement, l lb.Link) bool {
 	return len(ad.Links) == 0 && l.Default || slices.Contains(ad.Links, l.Name)
 }
-
-// addSources adds the MACs from which another node announces an address: announcements from any other MAC are not
-// as planned.
-func (p *planner) addSources(a netip.Addr, owner *node, ads []int) {
-	i := p.index(owner.Name)
-	for _, l := range p.state.Links[owner.Name] {
-		if had := p.plan.Sources[a]; p.announcedOn(i, ads, l) && !slices.Contains(had, [6]byte(l.MAC)) {
-			p.plan.Sources[a] = append(had, l.MAC)
-		}
-	}
-}

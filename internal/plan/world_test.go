@@ -345,18 +345,6 @@ var facts = map[string]func(s lb.State, p Plan) string{
 		}
 		return orNone(out)
 	},
-	// The indexes of the links whose MACs w1 and w2 expect of the owner of v4.
-	"sources": func(s lb.State, _ Plan) string {
-		var out []string
-		for _, name := range []string{"w1", "w2"} {
-			list := ""
-			for _, mac := range planOf(s, name).Sources[v4] {
-				list += fmt.Sprint(mac[5])
-			}
-			out = append(out, name+":"+list)
-		}
-		return strings.Join(out, " ")
-	},
 }
 
 // says is what the plan has to remark on layer 2.
