@@ -98,20 +98,21 @@ type IPAddressPoolSpec struct {
 	// +listType=atomic
 	SourceRanges []string `json:"sourceRanges,omitempty"`
 
-	// UndeclaredPorts is the answer to clients at a port that no Service declares: nothing (Drop), or the answer
-	// of a host that does not listen there (Reset).
-	// +kubebuilder:validation:Enum=Drop;Reset
-	// +kubebuilder:default=Drop
+	// UndeclaredPorts is the answer to clients at a port that no Service declares: nothing (Drop), the answer
+	// of a host that does not listen there (Reset), or what the node and kube-proxy make of it (Allow), whatever source
+	// ranges say. Without it the chart's speaker.filter.undeclaredPorts holds.
+	// +kubebuilder:validation:Enum=Drop;Reset;Allow
 	UndeclaredPorts UndeclaredPorts `json:"undeclaredPorts,omitempty"`
 }
 
 // UndeclaredPorts is what happens to packets to ports that no Service declares.
 type UndeclaredPorts string
 
-// The ways to refuse them.
+// The ways to treat them.
 const (
 	UndeclaredDrop  UndeclaredPorts = "Drop"
 	UndeclaredReset UndeclaredPorts = "Reset"
+	UndeclaredAllow UndeclaredPorts = "Allow"
 )
 
 // PoolScope says from where the addresses of a pool are reached.

@@ -108,7 +108,7 @@ func (opt Options) openPools(r *report, pools []pool) {
 		if p.Restricted {
 			opt.unenforced(r, lb.Object{Kind: KindPool, Name: p.Name}, "spec.sourceRanges")
 		}
-		p.Restricted, p.SourceRanges, p.Reset = p.Restricted && opt.OtherDataPath, nil, false
+		p.Restricted, p.SourceRanges, p.Reset, p.Open = p.Restricted && opt.OtherDataPath, nil, false, false
 	}
 }
 

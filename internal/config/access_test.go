@@ -1,7 +1,9 @@
 package config
 
 import (
+	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -152,17 +154,53 @@ func TestPoolSourceRanges(t *testing.T) {
 		want     string
 		reported int
 	}{
-		{nil, "", "false [] false", 0},
-		{[]string{"10.0.0.1/8", "2001:db8::/32 "}, v1beta1.UndeclaredReset, "true [10.0.0.0/8 2001:db8::/32] true", 0},
-		{[]string{"10.0.0.0/8", "x"}, v1beta1.UndeclaredDrop, "true [10.0.0.0/8] false", 1},
-		{[]string{"x"}, "", "true [] false", 1},
+		{nil, "", "false [] false false", 0},
+		{nil, v1beta1.UndeclaredAllow, "false [] false true", 0},
+		{[]string{"10.0.0.1/8", "2001:db8::/32 "}, v1beta1.UndeclaredReset, "true [10.0.0.0/8 2001:db8::/32] true false", 0},
+		{[]string{"10.0.0.0/8", "x"}, v1beta1.UndeclaredDrop, "true [10.0.0.0/8] false false", 1},
+		{[]string{"x"}, "", "true [] false false", 1},
 	} {
 		o := poolObject("p", 1, "192.0.2.0/28")
 		o.Spec.SourceRanges, o.Spec.UndeclaredPorts = tt.ranges, tt.ports
 		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
 		p := s.Pools[0]
-		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset); got != tt.want || len(problems) != tt.reported {
+		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset, p.Open); got != tt.want || len(problems) != tt.reported {
 			t.Errorf("%q: %s, want %s; reported %v", tt.ranges, got, tt.want, problemTexts(problems))
+		}
+	}
+}
+
+// TestUndeclaredPorts: a pool that does not choose the answer has the chart's.
+func TestUndeclaredPorts(t *testing.T) {
+	for _, tt := range []struct {
+		pool, chart v1beta1.UndeclaredPorts
+		reset, open bool
+	}{
+		{"", "", false, false},
+		{"", v1beta1.UndeclaredDrop, false, false},
+		{"", v1beta1.UndeclaredReset, true, false},
+		{"", v1beta1.UndeclaredAllow, false, true},
+		{v1beta1.UndeclaredDrop, v1beta1.UndeclaredAllow, false, false},
+		{v1beta1.UndeclaredReset, v1beta1.UndeclaredAllow, true, false},
+		{v1beta1.UndeclaredAllow, v1beta1.UndeclaredReset, false, true},
+	} {
+		opt := served()
+		f := flag.NewFlagSet("", flag.ContinueOnError)
+		opt.Define(f)
+		if tt.chart != "" {
+			if err := f.Parse([]string{"--undeclared-ports", string(tt.chart)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := poolObject("p", 1, "192.0.2.0/28")
+		o.Spec.UndeclaredPorts = tt.pool
+		s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, opt)
+		if p := s.Pools[0]; p.Reset != tt.reset || p.Open != tt.open {
+			t.Errorf("pool %q, chart %q: reset %v, open %v", tt.pool, tt.chart, p.Reset, p.Open)
+		}
+		f.SetOutput(io.Discard)
+		if err := f.Parse([]string{"--undeclared-ports=allow"}); err == nil {
+			t.Error("another word is accepted")
 		}
 	}
 }
@@ -172,7 +210,7 @@ func TestNoFilter(t *testing.T) {
 	off := served()
 	off.NoFilter = true
 	closed := poolObject("closed", 1, "192.0.2.0/28")
-	closed.Spec.SourceRanges, closed.Spec.UndeclaredPorts = []string{"10.0.0.0/8"}, v1beta1.UndeclaredReset
+	closed.Spec.SourceRanges, closed.Spec.UndeclaredPorts = []string{"10.0.0.0/8"}, v1beta1.UndeclaredAllow
 	s, problems := Compile(Objects{
 		Pools: []*v1beta1.IPAddressPool{closed},
 		Services: []*corev1.Service{
@@ -185,7 +223,7 @@ func TestNoFilter(t *testing.T) {
 			t.Errorf("%s: access %q", sv.Key, got)
 		}
 	}
-	if p := s.Pools[0]; p.Restricted || p.Reset {
+	if p := s.Pools[0]; p.Restricted || p.Reset || p.Open {
 		t.Errorf("pool %+v", p)
 	}
 	want := []string{

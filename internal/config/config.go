@@ -65,6 +65,8 @@ type Options struct {
 	NoFilter bool
 	// OtherDataPath: another program than kube-proxy delivers. It alone enforces spec.loadBalancerSourceRanges, and nothing another list.
 	OtherDataPath bool
+	// Undeclared is how pools treat ports that no Service declares, unless they say it themselves; "" is Drop.
+	Undeclared v1beta1.UndeclaredPorts
 	// AllowInternal: source ranges do not apply to the cluster's own pods and nodes, unless a Service says otherwise.
 	AllowInternal bool
 	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is OCCM's
@@ -163,7 +165,7 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
 	nodes := compileNodes(o.Nodes, opt)
-	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes)
+	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes, opt.Undeclared)
 	if !opt.Filters() {
 		opt.openPools(&r, pools)
 	}

@@ -3,7 +3,10 @@ package config
 import (
 	"errors"
 	"flag"
+	"slices"
 	"strconv"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 )
 
 // Define adds the flags of both daemons to f.
@@ -23,6 +26,13 @@ func (opt *Options) Define(f *flag.FlagSet) {
 			}
 			return nil
 		})
+	f.Func("undeclared-ports", "the `answer` at ports that no Service declares, of pools that do not choose it: Drop, Reset or Allow", func(text string) error {
+		opt.Undeclared = v1beta1.UndeclaredPorts(text)
+		if !slices.Contains([]v1beta1.UndeclaredPorts{v1beta1.UndeclaredDrop, v1beta1.UndeclaredReset, v1beta1.UndeclaredAllow}, opt.Undeclared) {
+			return errors.New("not Drop, Reset or Allow")
+		}
+		return nil
+	})
 	f.BoolVar(&opt.AllowInternal, "allow-internal-traffic", false, "let the cluster's own pods and nodes past source ranges, unless a Service's annotation "+
 		"holdfast.dev/internal-traffic says otherwise")
 	f.BoolVar(&opt.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label "+

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -24,7 +25,8 @@ type pool struct {
 // compilePools returns the pools, oldest first. A pool that is being deleted
 // owns its ranges until it is gone. A pool without a usable entry is still a pool
 // that Services and advertisements may name.
-func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node) []pool {
+func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node,
+	undeclared v1beta1.UndeclaredPorts) []pool {
 	var pools []pool
 	owners := unusableRanges()
 	for _, o := range oldestFirst(objects) {
@@ -36,7 +38,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 			AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 			Allocation:    compileAllocation(r, object, o.Spec.ServiceAllocation),
 			Deleting:      o.DeletionTimestamp != nil,
-			PoolTerms:     compileTerms(r, object, o, memories[o.Name]),
+			PoolTerms:     compileTerms(r, object, o, memories[o.Name], cmp.Or(o.Spec.UndeclaredPorts, undeclared)),
 		}}
 		for i, entry := range o.Spec.Addresses {
 			e, note, err := parseRange(entry)
@@ -157,13 +159,14 @@ func (o overlaps) report(r *report, object lb.Object) {
 
 // compileTerms reads the terms on which a pool assigns addresses, and the records
 // in its status and its memory. Unreadable records are not ours and are ignored.
-func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) lb.PoolTerms {
+func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory, undeclared v1beta1.UndeclaredPorts) lb.PoolTerms {
 	t := lb.PoolTerms{
 		Internal: o.Spec.Scope == v1beta1.ScopeInternal,
 		Classes:  o.Spec.Classes,
 		Tags:     o.Spec.Tags,
 		Aliases:  o.Spec.Aliases,
-		Reset:    o.Spec.UndeclaredPorts == v1beta1.UndeclaredReset,
+		Reset:    undeclared == v1beta1.UndeclaredReset,
+		Open:     undeclared == v1beta1.UndeclaredAllow,
 	}
 	if len(o.Spec.SourceRanges) > 0 {
 		allowed := readSources(o.Spec.SourceRanges)

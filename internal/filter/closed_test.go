@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -55,6 +56,39 @@ func TestUndeclared(t *testing.T) {
 			w.finds(silence, w.client, "udp", "", vip, 80)
 			if got := w.client.Output("nft", "list", "counters"); !strings.Contains(got, "packets 0 ") {
 				t.Errorf("packets to %s went on to the router: %s", vip, got)
+			}
+		}
+	})
+}
+
+// Ports that nobody declares are left alone where the pool says so: kube-proxy and the node serve them, with and without a frontend
+// beside them. Declared ports keep their ranges, and what kube-proxy does not serve of them does not reach the node. Other pools stay closed.
+func TestUndeclaredAllowed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80, 81)
+		w.serve(w.node, 22, 23)
+		w.node.AddAddress("lo", vip4+"/32", vip6+"/128", closedVIP4+"/32", closedVIP6+"/128")
+		for _, vip := range []string{vip4, vip6} {
+			own := addr(vip)
+			closed := tcp(vip)
+			closed.Restricted = true
+			unserved := tcp(vip)
+			unserved.Port = 23
+			d := desired(unserved, closed)
+			d.Open = []lb.Range{{From: own, To: own}}
+			w.set(d)
+			w.finds(answer, w.client, "tcp", "", vip, 22)
+			w.finds(answer, w.client, "tcp", "", vip, 81)
+			w.finds(answer, w.client, "udp", "", vip, 81)
+			w.finds(silence, w.client, "tcp", "", vip, 80)
+			w.finds(silence, w.client, "tcp", "", vip, 23)
+			w.set(Desired{Filter: lb.Filter{Guarded: d.Guarded, Open: d.Open}})
+			w.finds(answer, w.client, "tcp", "", vip, 80)
+			w.finds(answer, w.client, "tcp", "", vip, 23)
+			for _, other := range []string{closedVIP4, closedVIP6} {
+				w.finds(silence, w.client, "tcp", "", other, 22)
 			}
 		}
 	})

@@ -40,6 +40,8 @@ const (
 	guardedSet = "guarded"
 	// resetSet holds the addresses whose closed ports refuse connections with an answer.
 	resetSet = "reset"
+	// openSet holds the addresses whose closed ports the filter leaves alone.
+	openSet = "open"
 	// pingsSet holds the addresses that answer echo requests, pingersSet the rate of requests of each recent source.
 	pingsSet   = "pings"
 	pingersSet = "pingers"
@@ -83,6 +85,7 @@ func (f *family) sets() []nft.Set {
 	list := []nft.Set{
 		{Name: guardedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
 		{Name: resetSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
+		{Name: openSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
 		{Name: addressesSet, Key: nft.Key{f.Address}},
 		{Name: relayedSet, Key: nft.Key{f.Address}},
 		{Name: pingsSet, Key: nft.Key{f.Address}},

@@ -136,6 +136,7 @@ func others(d *Desired, frontends []frontend) []nft.SetElement {
 		}
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
+		list = f.intervals(list, openSet, d.Open)
 		list = f.addresses(list, pingsSet, d.Pings)
 		list = f.addresses(list, relayedSet, d.Relayed)
 	}

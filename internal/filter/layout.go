@@ -151,10 +151,11 @@ func (f *family) newGuardChain() nft.Chain {
 	}}
 }
 
-// newClosedChain makes the chain that drops or rejects packets to no frontend.
+// newClosedChain makes the chain that drops or rejects packets to no frontend, unless such ports are left alone there.
 func (f *family) newClosedChain() nft.Chain {
 	return nft.Chain{Name: f.named(closedChain), Rules: []nft.Rule{
 		acceptLoopback(),
+		slices.Concat(f.destinationIn(openSet), accept()),
 		f.countClosed(undeclared),
 		slices.Concat(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
 		drop(),
@@ -192,11 +193,14 @@ func icmpType(t byte) nft.Rule {
 
 // newLeftChain drops what still has the address of a frontend where the packet leaves the node or meets a socket of it:
 // kube-proxy did not take it. Forwarded, it would come back by the default route; delivered, it would meet the
-// node's own services.
+// node's own services. Of an address whose other ports are left alone only what counts as a frontend's is dropped.
 func (f *family) newLeftChain() nft.Chain {
+	count := f.countAndLog(unserved, false)[0]
 	return nft.Chain{Name: f.named(leftChain), Rules: []nft.Rule{
 		acceptLoopback(),
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), accept()),
+		slices.Concat(f.destinationIn(openSet), count, drop()),
+		slices.Concat(f.destinationIn(openSet), accept()),
 		goTo(f.named(dropChain + unserved.String())),
 	}}
 }

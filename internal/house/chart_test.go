@@ -308,6 +308,9 @@ func TestChartValues(t *testing.T) {
 		{"speaker.excludedLinks={mgmt,wg}", []string{"--exclude-link=mgmt\n            - --exclude-link=wg\n"}, nil},
 		{"networkPolicy.enabled=true,networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",
 			[]string{"kind: NetworkPolicy", "- port: metrics\n      from:\n        - podSelector:", "- port: 6443"}, nil},
+		{"preset=MetalLB", []string{"--undeclared-ports=Allow", "--withdraw-dead-endpoints=false"}, []string{"pods/status", "controller-pods"}},
+		{"preset=MetalLB,speaker.filter.undeclaredPorts=Reset", []string{"--undeclared-ports=Reset"}, []string{"--undeclared-ports=Allow"}},
+		{"preset=", []string{"--undeclared-ports=Drop", "--withdraw-dead-endpoints=true"}, nil},
 		{"imagePullSecrets[0].name=registry", []string{"imagePullSecrets:\n        - name: registry"}, nil},
 		{"metrics.port=19217", []string{"--metrics-listen=:19217", "containerPort: 19217"}, []string{": 9217"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus", []string{"kind: PodMonitor", "release: prometheus"}, nil},
@@ -362,7 +365,7 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "image.digest=sha256:0", "nameOverride=Edge", "fullnameOverride=a.b",
+		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0", "nameOverride=Edge", "fullnameOverride=a.b",
 		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x", "speaker.extraArgs[0]=debug",
 		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x", "controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
 		"controller.updateStrategy.type=OnDelete", "controller.logLevel=trace", "speaker.excludedLinks={a b}", "networkPolicy.apiServerPorts={}",

@@ -67,6 +67,8 @@ type Filter struct {
 	// Reset are the ranges in which a closed port answers with a TCP reset or an ICMP unreachable, as a host
 	// without a listener does. Elsewhere closed ports drop packets silently.
 	Reset []Range
+	// Open are the ranges in which the filter leaves closed ports alone.
+	Open []Range
 	// Pings are the addresses whose echo requests this node answers, ordered.
 	Pings []netip.Addr
 }

@@ -56,8 +56,8 @@ type PoolTerms struct {
 	Restricted bool
 	// SourceRanges are masked prefixes of both families, ordered, none within another.
 	SourceRanges []netip.Prefix
-	// Reset: a port that no Service declares answers with a reset; otherwise nothing answers.
-	Reset bool
+	// Reset: a port that no Service declares answers with a reset. Open: the filter leaves it alone. Otherwise nothing answers.
+	Reset, Open bool
 	// Released is what its memory records.
 	Released []Release
 	// ReleasedForgotten counts releases for which the memory had no room.

@@ -13,7 +13,7 @@ import (
 // arrive at a node that does not announce it.
 func (p *planner) filter() lb.Filter {
 	all := frontends(p.state, p.pools, p.node)
-	return lb.Filter{Guarded: p.guarded(), Frontends: all, Reset: p.reset(), Pings: p.pings(all)}
+	return lb.Filter{Guarded: p.guarded(), Frontends: all, Reset: p.rangesOf(func(o *lb.Pool) bool { return o.Reset }), Open: p.open(), Pings: p.pings(all)}
 }
 
 // pings returns the addresses of the frontends that can be served from this node, which are ordered by address. The node
@@ -54,18 +54,30 @@ func (p *planner) guarded() []lb.Range {
 	return without(disjoint(all), slices.AppendSeq(slices.Clone(p.state.Here.Addresses), maps.Keys(p.state.Reserved)))
 }
 
-// reset returns the ranges in which a closed port answers: the pools that ask for it, and addresses cut from them.
-func (p *planner) reset() []lb.Range {
+// open returns the ranges in which undeclared ports are left alone, without the addresses of Services with ports beyond their
+// namespace's bound, which are closed.
+func (p *planner) open() []lb.Range {
+	var bounded []netip.Addr
+	for i := range p.state.Services {
+		if s := &p.state.Services[i]; len(s.Unserved) > 0 {
+			bounded = append(bounded, s.Addresses...)
+		}
+	}
+	return without(p.rangesOf(func(o *lb.Pool) bool { return o.Open }), bounded)
+}
+
+// rangesOf returns the ranges of the pools with a wish, and addresses cut from them.
+func (p *planner) rangesOf(wished func(*lb.Pool) bool) []lb.Range {
 	var all []lb.Range
 	for _, r := range p.pools.ranges {
-		if r.pool.Reset {
+		if wished(r.pool) {
 			all = append(all, r.Range)
 		}
 	}
 	for i := range p.state.Services {
 		s := &p.state.Services[i]
 		for _, origin := range s.Record {
-			if pool := p.pools.pool(s, origin.Address); pool != nil && pool.Reset {
+			if pool := p.pools.pool(s, origin.Address); pool != nil && wished(pool) {
 				all = append(all, lb.Range{From: origin.Address, To: origin.Address})
 			}
 		}

@@ -19,6 +19,9 @@ func filterText(f lb.Filter) string {
 	if len(f.Reset) > 0 {
 		fmt.Fprintf(&b, "reset %v\n", f.Reset)
 	}
+	if len(f.Open) > 0 {
+		fmt.Fprintf(&b, "open %v\n", f.Open)
+	}
 	if len(f.Pings) > 0 {
 		fmt.Fprintf(&b, "ping %v\n", f.Pings)
 	}
@@ -94,6 +97,20 @@ reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 ping [192.0.2.10 2001:db8::10]
 192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
 2001:db8::10 TCP/80 default/web from []
+`},
+		{"a pool leaves undeclared ports alone, but for a Service with ports beyond the bound", "w3", func(s *lb.State) {
+			s.Pools[0].Open, s.Pools[0].Ranges = true, s.Pools[0].Ranges[1:]
+			s.Services[0].Record = lb.Origins{{Address: v4, Pool: "lan"}}
+			bounded := s.Services[0]
+			bounded.Key.Name, bounded.Addresses = "z", []netip.Addr{netip.MustParseAddr("2001:db8::20")}
+			bounded.Unserved = []lb.Port{{Protocol: "TCP", Port: 9}}
+			s.Services = append(s.Services, bounded)
+		}, `guard [2001:db8::-2001:db8::ffff]
+open [192.0.2.10 2001:db8::-2001:db8::1f 2001:db8::21-2001:db8::ffff]
+ping [192.0.2.10 2001:db8::10 2001:db8::20]
+192.0.2.10 TCP/80 default/web
+2001:db8::10 TCP/80 default/web
+2001:db8::20 TCP/80 default/z
 `},
 		{"the cluster's own traffic is let in where there are ranges", "w3", func(s *lb.State) {
 			s.Services[0].Access = lb.Access{InternalAllowed: true, Deny: prefixes("2001:db8:9::/48")}

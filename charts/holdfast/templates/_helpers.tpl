@@ -134,10 +134,16 @@ imagePullSecrets:
 - {{ printf "--openstack-node-selector=%s" .Values.openStack.nodeSelector | quote }}
 - --data-path={{ .Values.dataPath }}
 - --disable-filter={{ not .Values.speaker.filter.enabled }}
+- --undeclared-ports={{ .Values.speaker.filter.undeclaredPorts | default (ternary "Allow" "Drop" (eq .Values.preset "MetalLB")) }}
 - --allow-internal-traffic={{ .Values.speaker.filter.internalTraffic }}
 - --max-ports={{ .Values.maxPortsPerNamespace | int }}
 - --daemonset={{ include "holdfast.name" . }}-speaker
 - --members-secret={{ include "holdfast.name" . }}-members
+{{- end }}
+
+{{/* Whether pods on dead nodes are marked: not empty for yes. */}}
+{{- define "holdfast.deadEndpoints" -}}
+{{- if and .Values.deadEndpoints.enabled (ne .Values.preset "MetalLB") }}true{{ end }}
 {{- end }}
 
 {{- define "holdfast.namespaceVariable" -}}
