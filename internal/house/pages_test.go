@@ -175,7 +175,7 @@ type command struct {
 }
 
 // programs are what begins a command that is recognised.
-var programs = []string{"make", "helm", "kubectl", "kind", "ctr", "docker", "skopeo", "sh", "nft", "curl", "go", "git", "sudo", "tcpdump", "modprobe", "cosign", "bin/kindlab", "bin/lab"}
+var programs = []string{"make", "helm", "kubectl", "kubectl-holdfast", "kind", "ctr", "docker", "skopeo", "sh", "nft", "curl", "go", "git", "sudo", "tcpdump", "modprobe", "cosign", "bin/kindlab", "bin/lab"}
 
 // commands returns the commands of all pages for operators and developers.
 func commands(t *testing.T) (out []command) {
@@ -288,6 +288,8 @@ func TestPagesCommands(t *testing.T) {
 		case "helm":
 			checkFlags(t, wrong, helm(t), c.words[1:])
 			checkValues(t, wrong, c.words)
+		case "kubectl-holdfast":
+			checkFlags(t, wrong, plugin, c.words[1:])
 		case "kubectl":
 			if len(c.words) > 1 && c.words[1] == "holdfast" {
 				checkFlags(t, wrong, plugin, c.words[2:])

@@ -270,17 +270,17 @@ func (d *demo) powerOn(ctx context.Context, node string) error {
 }
 
 func (d *demo) lookAround(context.Context) error {
-	for _, line := range []string{
-		"bin/lab status                                    hosts, addresses, what is broken",
-		"bin/lab kubectl -n demo get services -o wide      addresses",
-		"bin/lab exec client curl -s http://" + d.l2[0].String() + "  reach one",
-		"bin/lab exec r1 vtysh -c 'show bgp summary'       the router's sessions",
-		"bin/lab power-off w1 ; bin/lab power-on w1        break it yourself",
-		fmt.Sprintf("export KUBECONFIG=%s", d.lab.Kubeconfig()),
-		"bin/kubectl-holdfast status                       all of Holdfast, problems first",
-		fmt.Sprintf("bin/kubectl-holdfast why %s/%s          each decision about a Service, and what to do", namespace, serviceL2),
+	for _, try := range [][2]string{
+		{"bin/lab status", "hosts, addresses, what is broken"},
+		{"bin/lab kubectl -n demo get services -o wide", "addresses"},
+		{"bin/lab exec client curl -s http://" + d.l2[0].String(), "reach one"},
+		{"bin/lab exec r1 vtysh -c 'show bgp summary'", "the router's sessions"},
+		{"bin/lab power-off w1 ; bin/lab power-on w1", "break it yourself"},
+		{"export KUBECONFIG=" + d.lab.Kubeconfig(), "for the next two"},
+		{"bin/kubectl-holdfast status", "all of Holdfast, problems first"},
+		{"bin/kubectl-holdfast why " + namespace + "/" + serviceL2, "each decision about a Service, and what to do"},
 	} {
-		d.print("%s", line)
+		d.print("%-52s %s", try[0], try[1])
 	}
 	return nil
 }
