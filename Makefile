@@ -112,6 +112,7 @@ lines: ## Count the code, the tests, packages, imports among them, the longest l
 generate: bin/helm ## Write the CRDs, the deep copies, config/ and docs/reference from the API types, the chart and the code
 	mkdir -p $(OUT)/api/v1beta1 $(OUT)/config/crd $(OUT)/config/rbac $(OUT)/config/default $(OUT)/config/uninstall $(OUT)/charts/holdfast/crds
 	$(CONTROLLER_GEN) paths=./api/... object output:object:dir=$(OUT)/api/v1beta1 crd output:crd:dir=$(OUT)/config/crd
+	sed -i '/controller-gen.kubebuilder.io\/version/a\    helm.sh/resource-policy: keep' $(OUT)/config/crd/holdfast.dev_*.yaml
 	cp $(OUT)/config/crd/holdfast.dev_*.yaml $(OUT)/charts/holdfast/crds/
 	$(RENDER) -s templates/rbac.yaml -s templates/roles.yaml -s templates/admission.yaml > $(OUT)/config/rbac/rbac.yaml
 	$(RENDER) -s templates/controller.yaml -s templates/speaker.yaml > $(OUT)/config/default/holdfast.yaml

@@ -29,6 +29,8 @@ type settings struct {
 	// nodeName is where the process runs: a standby asks whether the speakers miss that node.
 	nodeName string
 	timeout  time.Duration
+	// crds is the directory with the custom resource definitions.
+	crds string
 	// withdraw endpoints on dead nodes, on at most limit nodes at the same time.
 	withdraw bool
 	limit    nodelifecycle.Limit
@@ -36,8 +38,8 @@ type settings struct {
 
 func run() int {
 	args, task := os.Args[1:], serve
-	if len(args) > 0 && args[0] == "uninstall" {
-		args, task = args[1:], uninstall
+	if tasks := map[string]func(context.Context, settings, *slog.Logger) error{"uninstall": uninstall, "crds": crds}; len(args) > 0 && tasks[args[0]] != nil {
+		args, task = args[1:], tasks[args[0]]
 	}
 	var s settings
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
@@ -52,6 +54,7 @@ func run() int {
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this controller runs on; by default the environment variable "+
 		"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 3 s")
 	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: `time` to wait for the speakers to withdraw all announcements")
+	f.StringVar(&s.crds, "from", "/crds", "crds: `directory` with the custom resource definitions to write")
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {
 			k8s.LogTo(log)
@@ -65,6 +68,14 @@ func uninstall(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	return clients.Uninstall(ctx, log, s.Namespace, s.DaemonSet, s.timeout)
+}
+
+func crds(ctx context.Context, s settings, log *slog.Logger) error {
+	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-crds")
+	if err != nil {
+		return err
+	}
+	return clients.WriteCRDs(ctx, log, s.crds)
 }
 
 // serve runs until ctx is cancelled. Watches and HTTP pages run in every replica, the

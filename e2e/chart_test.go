@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,24 +14,88 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testChart upgrades, uninstalls and reinstalls the chart.
+// testChart upgrades, rolls back, uninstalls and reinstalls the chart.
 func testChart(t *testing.T, e *env) {
 	l2 := e.service(t, e.app, "chart-l2")
 	bgp := e.service(t, e.app, "chart-bgp", routed)
 	e.served(t, testbed.Client, l2)
 	e.served(t, testbed.Far, bgp)
 	e.hops(t, bgp, len(e.workers()))
+	e.floating(t, "outlives", `{ipFamilies: [IPv6]}`)
+	undo(t, func(ctx context.Context) error {
+		return e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Delete(ctx, "outlives", metav1.DeleteOptions{})
+	})
+	before := e.kept(t)
 	t.Run("upgrade with the same values", func(t *testing.T) { e.upgrade(t) })
+	e.keeps(t, before)
+	t.Run("upgrade of definitions", func(t *testing.T) { e.upgradeDefinitions(t) })
+	e.keeps(t, before)
+	t.Run("roll back", func(t *testing.T) {
+		_, err := e.Helm(t.Context(), "rollback", testbed.Release, "--namespace", testbed.Namespace, "--wait")
+		must(t, err)
+		must(t, e.WaitReady(t.Context()))
+	})
+	e.keeps(t, before)
 	t.Run("uninstall", func(t *testing.T) { e.uninstall(t, l2, bgp) })
+	e.keeps(t, before)
 	t.Run("install again", func(t *testing.T) {
 		must(t, e.Install(t.Context()))
 		must(t, e.WaitReady(t.Context()))
-		e.sameAddresses(t, e.app.Namespace, "chart-l2", l2)
-		e.sameAddresses(t, e.app.Namespace, "chart-bgp", bgp)
+		e.keeps(t, before)
 		e.served(t, testbed.Client, l2)
 		e.served(t, testbed.Far, bgp)
 		e.hops(t, bgp, len(e.workers()))
 	})
+}
+
+// kept returns what outlives the chart, with its identity: definitions, pools, FloatingIPs, and the addresses of Services.
+func (e *env) kept(t *testing.T) string {
+	t.Helper()
+	crds, err := e.Kubectl(t.Context(), "get", "customresourcedefinitions", "--no-headers", "-o", "custom-columns=name:.metadata.name,uid:.metadata.uid")
+	must(t, err)
+	out, err := e.Kubectl(t.Context(), "get", "ipaddresspools,floatingips,services", "-A", "--no-headers", "-o", "custom-columns=kind:.kind,"+
+		"namespace:.metadata.namespace,name:.metadata.name,uid:.metadata.uid,spec:.spec.addresses,floating:.status.addresses,ingress:.status.loadBalancer.ingress[*].ip")
+	must(t, err)
+	for line := range strings.Lines(crds) {
+		if strings.Contains(line, ".holdfast.dev ") {
+			out += line
+		}
+	}
+	if strings.Count(out, ".holdfast.dev") < 9 || strings.Count(out, "FloatingIP ") < 1 || strings.Count(out, "IPAddressPool ") < 2 {
+		t.Fatalf("what is to be kept is not there:\n%s", out)
+	}
+	return out
+}
+
+// keeps compares what outlives the chart with what was there before.
+func (e *env) keeps(t *testing.T, before string) {
+	t.Helper()
+	if diff := cmp.Diff(before, e.kept(t)); diff != "" {
+		t.Errorf("-before +after\n%s", diff)
+	}
+}
+
+// upgradeDefinitions installs the chart over a definition of an earlier version: with a rule that the chart's lacks, written as Helm does.
+func (e *env) upgradeDefinitions(t *testing.T) {
+	const crd, schema = "floatingips.holdfast.dev", "/spec/versions/0/schema/openAPIV3Schema"
+	get := func() string {
+		out, err := e.Kubectl(t.Context(), "get", "customresourcedefinition", crd, "-o", "jsonpath={.spec}{.metadata.annotations}")
+		must(t, err)
+		return out
+	}
+	want := get()
+	_, err := e.Kubectl(t.Context(), "patch", "customresourcedefinition", crd, "--field-manager", "helm", "--type", "json", "-p",
+		`[{"op":"add","path":"`+schema+`/x-kubernetes-validations","value":[{"rule":"self.metadata.name != 'never'","message":"of an earlier version"}]},`+
+			`{"op":"replace","path":"`+schema+`/description","value":"of an earlier version"},{"op":"remove","path":"/metadata/annotations"}]`)
+	must(t, err)
+	if get() == want {
+		t.Fatal("the definition is not another one")
+	}
+	must(t, e.Install(t.Context()))
+	must(t, e.WaitReady(t.Context()))
+	if diff := cmp.Diff(want, get()); diff != "" {
+		t.Errorf("-chart's +cluster's\n%s", diff)
+	}
 }
 
 // upgrade installs the chart with unchanged values, which must change no object.

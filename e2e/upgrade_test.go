@@ -16,7 +16,7 @@ import (
 
 var upgradeFrom = flag.String("from", "", "`directory` with the artifacts to upgrade from, as make release makes them")
 
-// TestUpgrade upgrades from earlier artifacts to those in dist, as docs/install.md says, while clients send 200 requests a
+// TestUpgrade upgrades from earlier artifacts to those in dist, as docs/install.md says, and rolls back, while clients send 200 requests a
 // second to each address. None may fail.
 func TestUpgrade(t *testing.T) {
 	if *upgradeFrom == "" {
@@ -47,9 +47,10 @@ func TestUpgrade(t *testing.T) {
 	b.UseArtifacts(b.Path("dist"))
 	must(t, e.LoadImage(t.Context()))
 
+	e.floating(t, "outlives", `{ipFamilies: [IPv6]}`)
+	before := e.kept(t)
 	streams := append(e.watch(t, testbed.Client, l2), e.watch(t, testbed.Far, bgp)...)
 	start := time.Now()
-	must(t, e.ApplyCRDs(t.Context()))
 	must(t, e.Install(t.Context()))
 	must(t, e.WaitReady(t.Context()))
 	e.runs(t, next)
@@ -58,9 +59,22 @@ func TestUpgrade(t *testing.T) {
 	if failed := finish(t, streams, "upgrade"); failed > 0 {
 		t.Errorf("%d requests failed", failed)
 	}
+	e.keeps(t, before)
+
+	streams = append(e.watch(t, testbed.Client, l2), e.watch(t, testbed.Far, bgp)...)
+	_, err = e.Helm(t.Context(), "rollback", testbed.Release, "--namespace", testbed.Namespace, "--wait")
+	must(t, err)
+	must(t, e.WaitReady(t.Context()))
+	e.runs(t, former)
+	recovered(t, streams)
+	if failed := finish(t, streams, "rollback"); failed > 0 {
+		t.Errorf("%d requests failed", failed)
+	}
+	e.keeps(t, before)
+	must(t, e.Install(t.Context()))
+	must(t, e.WaitReady(t.Context()))
 	e.hops(t, bgp, 1)
-	e.sameAddresses(t, e.app.Namespace, "upgrade-l2", l2)
-	e.sameAddresses(t, e.app.Namespace, "upgrade-bgp", bgp)
+	e.keeps(t, before)
 
 	s := newSpread(t, e, onLAN)
 	b.UseArtifacts(*upgradeFrom)

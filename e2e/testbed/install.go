@@ -68,19 +68,6 @@ func (b *Bed) Version() (string, error) {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(chart), "holdfast-"), ".tgz"), err
 }
 
-// ApplyCRDs applies the chart's custom resource definitions, which Helm leaves alone in an upgrade.
-func (b *Bed) ApplyCRDs(ctx context.Context) error {
-	chart, err := b.chart()
-	if err != nil {
-		return err
-	}
-	text, err := b.Helm(ctx, "show", "crds", chart)
-	if err != nil {
-		return err
-	}
-	return b.Apply(ctx, "", []byte(text))
-}
-
 // Install installs or upgrades the chart, with further arguments for helm, and waits until
 // it is ready. It resets all other values to the chart's defaults.
 func (b *Bed) Install(ctx context.Context, args ...string) error {

@@ -57,9 +57,9 @@ func template(t *testing.T, args ...string) (string, error) {
 
 // kinds decodes every kind the chart may make; a field that the API does not know is an error.
 var kinds = map[string]func() any{
+	"ConfigMap":                        func() any { return &corev1.ConfigMap{} },
 	"ClusterRole":                      func() any { return &rbacv1.ClusterRole{} },
 	"ClusterRoleBinding":               func() any { return &rbacv1.ClusterRoleBinding{} },
-	"ConfigMap":                        func() any { return &corev1.ConfigMap{} },
 	"DaemonSet":                        func() any { return &appsv1.DaemonSet{} },
 	"Deployment":                       func() any { return &appsv1.Deployment{} },
 	"Job":                              func() any { return &batchv1.Job{} },
@@ -232,7 +232,8 @@ func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
 	t.Helper()
 	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": speaker}
 	for name, p := range podSpecs(render(t, args...)) {
-		if p.HostPID || p.HostIPC || len(p.Volumes) > 0 || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
+		foreign := slices.ContainsFunc(p.Volumes, func(v corev1.Volume) bool { return v.ConfigMap == nil || v.ConfigMap.Name != p.ServiceAccountName })
+		if p.HostPID || p.HostIPC || foreign || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
 			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC, p.HostNetwork, p.Volumes)
 		}
 		if s := p.SecurityContext; s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
@@ -311,6 +312,7 @@ func TestChartValues(t *testing.T) {
 		{"preset=MetalLB", []string{"--undeclared-ports=Allow", "--withdraw-dead-endpoints=false"}, []string{"pods/status", "controller-pods"}},
 		{"preset=MetalLB,speaker.filter.undeclaredPorts=Reset", []string{"--undeclared-ports=Reset"}, []string{"--undeclared-ports=Allow"}},
 		{"preset=", []string{"--undeclared-ports=Drop", "--withdraw-dead-endpoints=true"}, nil},
+		{"crds.enabled=false", nil, []string{"customresourcedefinitions", "holdfast-crds"}},
 		{"imagePullSecrets[0].name=registry", []string{"imagePullSecrets:\n        - name: registry"}, nil},
 		{"metrics.port=19217", []string{"--metrics-listen=:19217", "containerPort: 19217"}, []string{": 9217"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus", []string{"kind: PodMonitor", "release: prometheus"}, nil},
@@ -430,6 +432,39 @@ func TestChartKubeVersion(t *testing.T) {
 	for version, want := range map[string]bool{"v1.30.14": false, "v1.31.0": true, "v1.31.0-eks-1": true, "v1.36.3": true} {
 		if _, err := template(t, "--kube-version", version); (err == nil) != want {
 			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+// TestCRDsAreKept: no hook and no template is a CRD, which Helm would delete at some point, and each carries what keeps
+// Helm from it; the Job writes them all, and may.
+func TestCRDsAreKept(t *testing.T) {
+	objects := render(t) // a CustomResourceDefinition is no known kind
+	role := objects["ClusterRole holdfast-crds"].(*rbacv1.ClusterRole)
+	for file, text := range objects["ConfigMap holdfast-crds"].(*corev1.ConfigMap).Data {
+		if text != read(t, chart+"/crds/"+file) {
+			t.Errorf("the Job writes another %s", file)
+		}
+		var crd metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(text), &crd); err != nil {
+			t.Fatal(err)
+		}
+		if crd.Annotations["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("%s has the annotations %v", crd.Name, crd.Annotations)
+		}
+		if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+			return slices.Contains(r.ResourceNames, crd.Name) && slices.Equal(r.Verbs, []string{"patch"})
+		}) {
+			t.Errorf("the Job may not patch %s", crd.Name)
+		}
+	}
+	if n := len(objects["ConfigMap holdfast-crds"].(*corev1.ConfigMap).Data); n < 9 {
+		t.Errorf("the Job writes %d definitions", n)
+	}
+	for name, o := range objects {
+		m := o.(interface{ GetAnnotations() map[string]string }).GetAnnotations()
+		if strings.HasSuffix(name, "-crds") && m["helm.sh/hook"] != "pre-install,pre-upgrade" {
+			t.Errorf("%s is hook %q", name, m["helm.sh/hook"])
 		}
 	}
 }

@@ -84,6 +84,37 @@ securityContext:
   {{- toYaml $values.podSecurityContext | nindent 2 }}
 {{- end }}
 
+{{/* The pod of a Job, without its containers: (list . "uninstall"). It runs where the controller may. */}}
+{{- define "holdfast.jobPod" -}}
+{{- $values := (index . 0).Values.controller -}}
+serviceAccountName: {{ include "holdfast.name" (index . 0) }}-{{ index . 1 }}
+{{- include "holdfast.pullSecrets" (index . 0) }}
+restartPolicy: Never
+securityContext:
+  {{- toYaml $values.podSecurityContext | nindent 2 }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+tolerations:
+  - key: node-role.kubernetes.io/control-plane
+    operator: Exists
+  {{- with $values.tolerations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* The container of a Job, without its arguments: (list . "uninstall"). */}}
+{{- define "holdfast.jobContainer" -}}
+image: {{ include "holdfast.image" (index . 0) }}
+imagePullPolicy: {{ (index . 0).Values.image.pullPolicy }}
+command: [/controller, {{ index . 1 }}]
+env:
+  {{- include "holdfast.namespaceVariable" . | nindent 2 }}
+securityContext:
+  {{- toYaml (index . 0).Values.controller.securityContext | nindent 2 }}
+{{- end }}
+
 {{/* A user's node affinity is required beside this, in each of its terms: tolerations keep no speaker away from nodes that cannot run one. */}}
 {{- define "holdfast.speakerAffinity" -}}
 {{- $able := list (dict "key" "kubernetes.io/os" "operator" "NotIn" "values" (list "windows")) }}

@@ -29,6 +29,7 @@ var layer2 = []measurement{
 	{map[string]string{"l2_speaker_kill_gap_ms": "ms", "l2_speaker_kill_cold_gap_ms": "ms"}, speakerKill},
 	{map[string]string{"l2_drain_failed": "requests"}, drainFailed},
 	{map[string]string{"l2_upgrade_failed": "requests"}, upgradeFailed},
+	{map[string]string{"helm_upgrade_failed": "requests", "helm_rollback_failed": "requests"}, helmFailed},
 	{map[string]string{"l2_dead_endpoint_ms": "ms", "l2_dead_endpoint_leader_ms": "ms"}, deadEndpoint},
 	{map[string]string{
 		"l2_speaker_idle_millicores": "millicores", "l2_speaker_10k_idle_millicores": "millicores", "l2_speaker_10k_mib": "MiB",
