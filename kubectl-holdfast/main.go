@@ -81,15 +81,19 @@ func (s *seat) read(ctx context.Context, only string) (explain.Snapshot, error) 
 	if s.from != "" {
 		return readBundle(s.from)
 	}
-	config, err := s.cluster.ToRESTConfig()
-	if err != nil {
-		return explain.Snapshot{}, fmt.Errorf("find the API server: %w", err)
-	}
-	r, err := newReader(config, s.namespace)
+	r, err := s.reader()
 	if err != nil {
 		return explain.Snapshot{}, err
 	}
 	return r.read(ctx, only)
+}
+
+func (s *seat) reader() (*reader, error) {
+	config, err := s.cluster.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	return newReader(config, s.namespace)
 }
 
 // say prints reports, and returns errProblem if one has a problem.
@@ -190,8 +194,14 @@ func (s *seat) plan() *cobra.Command {
 			}
 			after := before
 			if drained == "" {
-				if after, err = with(before, files); err != nil {
+				objects, err := readFiles(files)
+				if err != nil {
 					return err
+				}
+				for _, o := range objects {
+					if !after.Put(o) {
+						return fmt.Errorf("%T: a plan knows Holdfast's kinds and Services only", o)
+					}
 				}
 			}
 			change := explain.Compare(before, after, drained)

@@ -57,23 +57,25 @@ const (
 		"spec": {"myASN": 64600, "peerASN": 64512, "peerAddress": "192.0.2.9", "enableGracefulRestart": true}, "status": {}}`
 	sampleService = `{"metadata": {"name": "web", "namespace": "default"}, "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ports": [{"port": 80}]},
 		"status": {"loadBalancer": {"ingress": [{"ip": "ADDRESS"}]}}}`
-	converted = `apiVersion: holdfast.dev/v1beta1
-kind: IPAddressPool
-metadata:
-  name: lan
-spec:
-  addresses:
-  - 192.0.2.0/28
----
-apiVersion: holdfast.dev/v1beta1
-kind: BGPPeer
-metadata:
-  name: r
-spec:
-  enableGracefulRestart: true
-  myASN: 64600
-  peerASN: 64512
-  peerAddress: 192.0.2.9
+	converted = `apiVersion: v1
+items:
+- apiVersion: holdfast.dev/v1beta1
+  kind: IPAddressPool
+  metadata:
+    name: lan
+  spec:
+    addresses:
+    - 192.0.2.0/28
+- apiVersion: holdfast.dev/v1beta1
+  kind: BGPPeer
+  metadata:
+    name: r
+  spec:
+    enableGracefulRestart: true
+    myASN: 64600
+    peerASN: 64512
+    peerAddress: 192.0.2.9
+kind: List
 `
 )
 
@@ -84,6 +86,8 @@ func TestMigrateMetalLB(t *testing.T) {
 		return map[string]string{
 			"/api/v1/services": strings.Replace(sampleService, "ADDRESS", address, 1), "/api/v1/nodes": "", "/api/v1/namespaces": "",
 			"/apis/metallb.io/v1beta1/ipaddresspools": samplePool, "/apis/metallb.io/v1beta2/bgppeers": samplePeer,
+			"/apis/metallb.io/v1beta1/communities": "", "/apis/metallb.io/v1beta1/bfdprofiles": "", "/apis/metallb.io/v1beta1/bgpadvertisements": "",
+			"/apis/metallb.io/v1beta1/l2advertisements": "",
 		}
 	}
 	good, bad := server(t, cluster("192.0.2.5")), server(t, cluster("203.0.113.5"))
@@ -106,9 +110,13 @@ func TestMigrateMetalLB(t *testing.T) {
 	}
 	moved := cluster("192.0.2.6")
 	delete(moved, "/apis/metallb.io/v1beta2/bgppeers")
+	moved["/apis/holdfast.dev/v1beta1/ipaddresspools"] = samplePool
 	if status, out, report = invoke(t, "migrate", "metallb", server(t, moved), "--check", "--since", before); status != statusProblem ||
-		!strings.Contains(out, "default/web had 192.0.2.5") || !strings.Contains(out, "MetalLB's bgppeers") {
+		!strings.Contains(out, "default/web had 192.0.2.5: Assigned: has 192.0.2.6") {
 		t.Errorf("%d %s %s", status, out, report)
+	}
+	if status, _, report = invoke(t, "migrate", "metallb", server(t, moved)); status != statusError || !strings.Contains(report, "read MetalLB's bgppeers") {
+		t.Errorf("%d %s", status, report)
 	}
 	if status, _, report = invoke(t, "migrate", "metallb", "--server=http://127.0.0.1:1"); status != statusError || report == "" {
 		t.Errorf("%d %s", status, report)
@@ -148,7 +156,8 @@ func TestMigrateSamples(t *testing.T) {
 	}
 	status, out, report := invoke(t, "migrate", "metallb", "-f", samples)
 	want := strings.Count(string(text), "apiVersion: metallb.io/") - 2
-	if got := strings.Count(out, "apiVersion: holdfast.dev/v1beta1\n"); status != statusProblem || got != want || strings.Count(report, "sessions within a VRF") != 3 {
+	got := strings.Count(out, "- apiVersion: holdfast.dev/v1beta1\n")
+	if status != statusProblem || got != want || strings.Count(report, "sessions within a VRF") != 3 {
 		t.Errorf("%d, %d of %d objects, %s", status, got, want, report)
 	}
 }
@@ -160,23 +169,24 @@ func TestMigrateOpenStack(t *testing.T) {
 			`"name": "web", "annotations": {"loadbalancer.openstack.org/class": "internetFacing"}`, 1),
 	})
 	status, out, report := invoke(t, "migrate", "openstack", "--cloud-conf", "testdata/cloud.conf", cluster)
-	const want = `apiVersion: holdfast.dev/v1beta1
-kind: IPAddressPool
-metadata:
-  name: internetfacing
-spec:
-  addresses:
-  - 203.0.113.5
-  aliases:
-  - c57af0a0-da92-49be-a98a-345ceca004b3
-  - f90d2440-d3c6-417a-a696-04e55eeb9279
-  classes:
-  - internetFacing
-  scope: External
----
+	const want = `
+- apiVersion: holdfast.dev/v1beta1
+  kind: IPAddressPool
+  metadata:
+    name: internetfacing
+  spec:
+    addresses:
+    - 203.0.113.5
+    aliases:
+    - c57af0a0-da92-49be-a98a-345ceca004b3
+    - f90d2440-d3c6-417a-a696-04e55eeb9279
+    classes:
+    - internetFacing
+    scope: External
 `
-	if status != statusProblem || !strings.Contains(out, want) || strings.Count(out, "kind: IPAddressPool\n") != 4 || !strings.Contains(out, "kind: FloatingIP\n") ||
-		!strings.Contains(out, "a02eb6c3-fc69-46ae-a3fe-fb43c1563cbc") || !strings.Contains(report, "1 of 1 Services keep theirs") {
+	if status != statusProblem || !strings.Contains(out, want) || strings.Count(out, "kind: IPAddressPool\n") != 4 ||
+		!strings.Contains(out, "kind: FloatingIP\n") || !strings.Contains(out, "a02eb6c3-fc69-46ae-a3fe-fb43c1563cbc") ||
+		!strings.Contains(report, "1 of 1 Services keep theirs") {
 		t.Errorf("%d\n%s\n%s", status, out, report)
 	}
 	conf := filepath.Join(t.TempDir(), "cloud.conf")

@@ -5,18 +5,21 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Move makes Holdfast's objects of another load balancer's configuration.
+// Move makes Holdfast's objects of another load balancer's configuration. Its Snapshot is the cluster, at last with these objects.
 type Move struct {
-	// Snapshot is the cluster, at last with the Objects.
 	Snapshot
 	Objects []runtime.Object
 	Report  Report
@@ -26,14 +29,10 @@ func (m *Move) note(verdict Verdict, name, format string, args ...any) {
 	m.Report.add(Step{Name: name, Verdict: verdict, Text: fmt.Sprintf(format, args...)})
 }
 
-func (m *Move) create(kind string, o runtime.Object) {
-	o.GetObjectKind().SetGroupVersionKind(v1beta1.GroupVersion.WithKind(kind))
-	m.Objects = append(m.Objects, o)
-}
-
 // finish reports what the daemons decide about the objects, and which Services lose addresses that they had before.
-func (m *Move) finish(before []*corev1.Service) {
+func (m *Move) finish(before []*corev1.Service) Move {
 	for _, o := range m.Objects {
+		o.GetObjectKind().SetGroupVersionKind(v1beta1.GroupVersion.WithKind(reflect.TypeOf(o).Elem().Name()))
 		m.Put(o.DeepCopyObject())
 	}
 	after, step, all := decide(m.Snapshot, ""), Step{Name: "addresses", Verdict: OK}, 0
@@ -43,66 +42,54 @@ func (m *Move) finish(before []*corev1.Service) {
 			continue // it goes, or yet another load balancer serves it
 		}
 		all++
-		why, lost := "its class is not Holdfast's", true
-		if a := after.assignments[lb.Key{Namespace: o.Namespace, Name: o.Name}]; a != nil {
-			why = string(a.Reason) + ": " + a.Message
-			lost = a.Reason == lb.ForeignAddress || slices.ContainsFunc(had, func(one netip.Addr) bool { return !slices.Contains(a.Addresses, one) })
-		}
-		if lost {
+		a := cmp.Or(after.assignments[lb.Key{Namespace: o.Namespace, Name: o.Name}], &ipam.Assignment{Reason: "NotServed", Message: "its class is not Holdfast's"})
+		lost := func(one netip.Addr) bool { return !slices.Contains(a.Addresses, one) }
+		if a.Reason == lb.ForeignAddress || slices.ContainsFunc(had, lost) {
 			step.Verdict = Problem
-			step.Details = append(step.Details, fmt.Sprintf("%s/%s had %s: %s", o.Namespace, o.Name, lb.SomeOf(had), why))
+			step.Details = append(step.Details, fmt.Sprintf("%s/%s had %s: %s: %s", o.Namespace, o.Name, lb.SomeOf(had), a.Reason, a.Message))
 		}
 	}
 	step.Text = fmt.Sprintf("%d of %d Services keep theirs", all-len(step.Details), all)
 	for _, p := range after.problems {
 		m.Report.add(Step{Name: p.Object.String(), Verdict: map[bool]Verdict{false: Problem, true: Note}[p.Note], Reason: p.Reason, Text: p.Message})
 	}
-	for _, of := range slices.Sorted(maps.Keys(m.Unread)) {
-		m.note(Unseen, of, "%s", m.Unread[of])
-	}
 	m.Report.Steps = slices.Insert(m.Report.Steps, 0, m.seen(step, "Services", Services))
 	m.Report = m.Report.conclude()
+	return *m
 }
 
-// MetalLB returns the move of these objects of MetalLB, read as the kinds of the same names and fields here, and of the Services, with
-// the addresses that they had before.
+// MetalLB returns the move of these objects of MetalLB, which were read as ours, and of the Services as they were before.
 func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Move {
 	m := Move{Snapshot: s, Report: Report{Subject: "Move from MetalLB"}}
 	for _, o := range foreign {
-		kind, meta := o.GetObjectKind().GroupVersionKind().Kind, o.(metav1.Object)
-		name, namespace := kind+" "+meta.GetName(), cmp.Or(meta.GetNamespace(), "metallb-system")
-		meta.SetNamespace("")
+		meta := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
+		name, namespace := reflect.TypeOf(o).Elem().Name()+" "+meta.Name, cmp.Or(meta.Namespace, "metallb-system")
+		delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
+		*meta = metav1.ObjectMeta{Name: meta.Name, Labels: meta.Labels, Annotations: meta.Annotations}
 		if one, ok := o.(*v1beta1.BFDProfile); ok && one.Spec.EchoMode {
 			one.Spec.EchoMode = false
 			m.note(Note, name, "without echoMode, which is not served: choose shorter intervals")
 		}
-		if one, ok := o.(*v1beta1.BGPPeer); ok && !m.peer(name, namespace, &one.Spec) {
-			continue
+		if one, ok := o.(*v1beta1.BGPPeer); ok {
+			if one.Spec.VRF != "" {
+				m.note(Problem, name, "left out, because sessions within a VRF are not served: use a router that the node reaches by its main routing table")
+				continue
+			}
+			if one.Spec.HoldTime != nil && one.Spec.HoldTime.Duration == 0 {
+				one.Spec.HoldTime = nil // MetalLB's conversion from v1beta1 writes it where none was given
+				m.note(Note, name, "without holdTime 0s, with which a session would outlive a dead router: it is 90s")
+			}
+			if ref := one.Spec.PasswordSecret; ref != nil && ref.Name != "" {
+				ref.Namespace = ""
+				m.note(Note, name, `copy the password: kubectl create secret generic %[1]s -n %[2]s --type=kubernetes.io/basic-auth --from-literal=password=`+
+					`"$(kubectl get secret %[1]s -n %[3]s -o go-template='{{.data.password | base64decode}}')"`, ref.Name, s.Namespace, namespace)
+			}
 		}
-		m.create(kind, o)
+		m.Objects = append(m.Objects, o)
 	}
 	m.services()
 	m.note(Note, "differences", "ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful restart by default")
-	m.finish(before)
-	return m
-}
-
-// peer reports whether a BGPPeer can be served.
-func (m *Move) peer(name, namespace string, s *v1beta1.BGPPeerSpec) bool {
-	if s.VRF != "" {
-		m.note(Problem, name, "left out, because sessions within a VRF are not served: use a router that the node reaches by its main routing table")
-		return false
-	}
-	if s.HoldTime != nil && s.HoldTime.Duration == 0 {
-		s.HoldTime = nil // MetalLB's conversion from v1beta1 writes it where none was given
-		m.note(Note, name, "without holdTime 0s, with which a session would outlive a dead router: it is 90s")
-	}
-	if ref := s.PasswordSecret; ref != nil && ref.Name != "" {
-		ref.Namespace = ""
-		m.note(Note, name, `copy the password: kubectl create secret generic %[1]s -n %[2]s --type=kubernetes.io/basic-auth --from-literal=password=`+
-			`"$(kubectl get secret %[1]s -n %[3]s -o go-template='{{.data.password | base64decode}}')"`, ref.Name, m.Namespace, namespace)
-	}
-	return true
+	return m.finish(before)
 }
 
 // ofMetalLB reports whether MetalLB serves a Service, or did, by the annotation of its controller.
@@ -110,15 +97,12 @@ func ofMetalLB(o *corev1.Service) bool {
 	return o.Annotations["metallb.io/ip-allocated-from-pool"]+o.Annotations["metallb.universe.tf/ip-allocated-from-pool"] != ""
 }
 
-// services shows the classes that MetalLB serves, for which Holdfast is set while it is not installed, and lets pools share addresses
-// across namespaces, as MetalLB's do, if Services need it.
+// services takes MetalLB's class while Holdfast is not installed, and lets pools share across namespaces, as MetalLB's do, if need be.
 func (m *Move) services() {
-	classes, without, first, across := map[string]int{}, false, map[netip.Addr]string{}, []string(nil)
+	classes, first, across := map[string]int{}, map[netip.Addr]string{}, []string(nil)
 	for _, o := range m.Snapshot.Objects.Services {
-		if class := o.Spec.LoadBalancerClass; ofMetalLB(o) && class != nil {
+		if class := o.Spec.LoadBalancerClass; class != nil && ofMetalLB(o) {
 			classes[*class]++
-		} else if ofMetalLB(o) {
-			without = true
 		}
 		for _, a := range addresses(o) {
 			if first[a] = cmp.Or(first[a], o.Namespace); first[a] != o.Namespace {
@@ -126,19 +110,118 @@ func (m *Move) services() {
 			}
 		}
 	}
-	for _, class := range slices.Sorted(maps.Keys(classes)) {
+	for class, n := range classes { // MetalLB has one at most, and then serves no Service without it
 		if m.Snapshot.Controller == nil {
-			m.Options.LoadBalancerClass, m.Options.Default = class, without
+			m.Options.LoadBalancerClass, m.Options.Default = class, false
 		}
-		m.note(Note, "class "+class, "%d Services have it, and cannot change it: install Holdfast with --set loadBalancerClass=%s,defaultLoadBalancer=%t",
-			classes[class], class, without)
-	}
-	if across != nil {
-		m.note(Note, "sharing", "pools have sharing.scope Cluster, not Namespace, because Services of several namespaces share: %s", lb.SomeOf(across))
+		m.note(Note, "class "+class, "%d Services have it and cannot change it: install Holdfast with --set loadBalancerClass=%s,defaultLoadBalancer=false", n, class)
 	}
 	for _, o := range m.Objects {
 		if pool, ok := o.(*v1beta1.IPAddressPool); ok && across != nil {
 			pool.Spec.Sharing = &v1beta1.Sharing{Scope: v1beta1.ShareCluster}
+			m.note(Note, "IPAddressPool "+pool.Name, "sharing.scope is Cluster, not Namespace, because Services of several namespaces share: %s", lb.SomeOf(across))
 		}
 	}
+}
+
+// Cloud is the configuration of OpenStack's cloud controller manager.
+type Cloud struct {
+	LoadBalancer      CloudSection
+	LoadBalancerClass map[string]*CloudSection
+}
+
+// CloudSection says where addresses come from. Only [LoadBalancer] has the last three settings.
+type CloudSection struct {
+	FloatingNetworkID  string `gcfg:"floating-network-id"`
+	FloatingSubnetID   string `gcfg:"floating-subnet-id"`
+	FloatingSubnet     string `gcfg:"floating-subnet"`
+	FloatingSubnetTags string `gcfg:"floating-subnet-tags"`
+	NetworkID          string `gcfg:"network-id"`
+	SubnetID           string `gcfg:"subnet-id"`
+	MaxSharedLB        int    `gcfg:"max-shared-lb"`
+	InternalLB         bool   `gcfg:"internal-lb"`
+	NodeSelector       string `gcfg:"node-selector"`
+}
+
+const occm = "loadbalancer.openstack.org/"
+
+// inUse returns the addresses of a Service. The cloud controller manager may show a host name in place of an address.
+func inUse(o *corev1.Service) []netip.Addr {
+	out := addresses(o)
+	if a, err := netip.ParseAddr(o.Annotations[occm+"load-balancer-address"]); err == nil && out == nil && len(o.Status.LoadBalancer.Ingress) > 0 {
+		out = append(out, a)
+	}
+	return out
+}
+
+// OpenStack returns the move of what the cloud controller manager uses and makes. Only OpenStack knows the ranges of subnets.
+func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
+	m, opt := Move{Snapshot: s, Report: Report{Subject: "Move from OpenStack"}}, cloud.LoadBalancer
+	m.note(Note, "chart", "install Holdfast with the values openStack: {maxShared: %d, internal: %t, nodeSelector: %q}", cmp.Or(opt.MaxSharedLB, 2),
+		opt.InternalLB, opt.NodeSelector)
+	m.Options.OpenStack.MaxShared, m.Options.OpenStack.Internal = opt.MaxSharedLB, opt.InternalLB
+	m.Options.NodeSelector, _ = config.ParseNodeSelector(opt.NodeSelector)
+	pools, holders, floating := map[string]*v1beta1.IPAddressPool{}, map[netip.Addr]int{}, []runtime.Object(nil)
+	cloud.pool(pools, "", "", false)
+	for class := range cloud.LoadBalancerClass {
+		cloud.pool(pools, class, "", false)
+	}
+	for _, o := range s.Objects.Services {
+		for _, a := range inUse(o) {
+			holders[a]++
+		}
+	}
+	state, _ := m.compile()
+	for _, one := range state.Services {
+		o := Find(s.Objects.Services, one.Key.Namespace, one.Key.Name)
+		id := cmp.Or(o.Annotations[occm+"floating-subnet-id"], o.Annotations[occm+"floating-network-id"])
+		if one.Internal {
+			id = cmp.Or(o.Annotations[occm+"subnet-id"], o.Annotations[occm+"network-id"])
+		}
+		fip := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Spec: v1beta1.FloatingIPSpec{ServiceName: o.Name}}
+		fip.Spec.ReclaimPolicy = map[bool]v1beta1.ReclaimPolicy{true: v1beta1.ReclaimRetain, false: v1beta1.ReclaimDelete}[one.KeepFloatingIP]
+		for _, a := range inUse(o) {
+			if p := cloud.pool(pools, one.Class, id, one.Internal); holders[a] > 0 {
+				p.Spec.Addresses = append(p.Spec.Addresses, a.String())
+			}
+			if holders[a] == 1 && !one.Internal {
+				fip.Spec.Addresses = append(fip.Spec.Addresses, a.String())
+			}
+			holders[a] = 0 // the pool has it, whoever else shares it
+		}
+		if fip.Spec.Addresses != nil {
+			floating = append(floating, fip)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(pools)) {
+		if pools[name].Spec.Addresses == nil {
+			m.note(Problem, "IPAddressPool "+name, "no Service has an address of it: write the ranges of its subnet, or leave it out")
+		}
+		m.Objects = append(m.Objects, pools[name])
+	}
+	m.Objects = append(m.Objects, floating...)
+	m.note(Note, "pools", "they hold the addresses in use: add the other ranges of their subnets, and the names and tags that patterns match")
+	return m.finish(before)
+}
+
+// pool returns the pool of a class or else, if a Service names an id, of that network or subnet.
+func (c Cloud) pool(pools map[string]*v1beta1.IPAddressPool, class, id string, internal bool) *v1beta1.IPAddressPool {
+	from, name := c.LoadBalancer, "openstack"
+	if of := c.LoadBalancerClass[class]; of != nil {
+		from, name = *of, class
+		from.FloatingNetworkID = cmp.Or(of.FloatingNetworkID, c.LoadBalancer.FloatingNetworkID)
+	} else if id != "" && !slices.Contains([]string{from.FloatingSubnetID, from.FloatingNetworkID, from.SubnetID, from.NetworkID}, id) {
+		from, name = CloudSection{FloatingSubnetID: id, SubnetID: id}, id
+	}
+	spec := v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeExternal, Aliases: []string{from.FloatingNetworkID, from.FloatingSubnetID, from.FloatingSubnet}}
+	if spec.Tags = strings.FieldsFunc(from.FloatingSubnetTags, func(c rune) bool { return strings.ContainsRune("&, ", c) }); internal {
+		name, spec = name+"-internal", v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeInternal, Aliases: []string{from.NetworkID, from.SubnetID}}
+	}
+	isPattern := func(text string) bool { return text == "" || strings.ContainsAny(text, "!~*?{") }
+	spec.Aliases, spec.Tags = slices.DeleteFunc(spec.Aliases, isPattern), slices.DeleteFunc(spec.Tags, isPattern)
+	if name = strings.ToLower(name); class != "" {
+		spec.Classes = v1beta1.Words{class}
+	}
+	pools[name] = cmp.Or(pools[name], &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+	return pools[name]
 }

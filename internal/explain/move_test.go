@@ -25,7 +25,8 @@ func foreign(t *testing.T, kind, name, spec string) runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.UnmarshalStrict([]byte("{apiVersion: metallb.io/v1beta1, kind: "+kind+", metadata: {name: "+name+", namespace: mlb}, spec: {"+spec+"}}"), o); err != nil {
+	if err := yaml.UnmarshalStrict([]byte("{apiVersion: metallb.io/v1beta1, kind: "+kind+", metadata: {name: "+name+", namespace: mlb, uid: u, annotations: {"+
+		corev1.LastAppliedConfigAnnotation+": x}}, spec: {"+spec+"}}"), o); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -148,12 +149,12 @@ func TestMetalLBServices(t *testing.T) {
 			"turn that one off for this Service, then set holdfast.dev/renew"}},
 		{"another load balancer, and a Service that is being deleted", fresh(elsewhere, leaving), nil, nil},
 		{"a class", fresh(served("default", "web", "mlb", "192.0.2.1"), elsewhere), nil, []string{
-			"class mlb note 1 Services have it, and cannot change it: install Holdfast with --set loadBalancerClass=mlb,defaultLoadBalancer=false"}},
+			"class mlb note 1 Services have it and cannot change it: install Holdfast with --set loadBalancerClass=mlb,defaultLoadBalancer=false"}},
 		{"a class, and Holdfast is installed with another", installed(fresh(served("default", "web", "mlb", "192.0.2.1"))), nil, []string{
-			"addresses problem 0 of 1 Services keep theirs default/web had 192.0.2.1: its class is not Holdfast's",
-			"class mlb note 1 Services have it, and cannot change it: install Holdfast with --set loadBalancerClass=mlb,defaultLoadBalancer=false"}},
+			"addresses problem 0 of 1 Services keep theirs default/web had 192.0.2.1: NotServed: its class is not Holdfast's",
+			"class mlb note 1 Services have it and cannot change it: install Holdfast with --set loadBalancerClass=mlb,defaultLoadBalancer=false"}},
 		{"shared across namespaces", fresh(shared("a", "x", 80), shared("b", "y", 81)), nil, []string{
-			"sharing note pools have sharing.scope Cluster, not Namespace, because Services of several namespaces share: b/y has 192.0.2.1 as a does"}},
+			"IPAddressPool lan note sharing.scope is Cluster, not Namespace, because Services of several namespaces share: b/y has 192.0.2.1 as a does"}},
 		{"shared within a namespace", fresh(shared("a", "x", 80), shared("a", "y", 81)), nil, nil},
 		{"shared, and clashing", fresh(shared("a", "x", 80), shared("a", "y", 80)), nil, []string{"addresses problem 1 of 2 Services keep theirs " +
 			"a/y had 192.0.2.1: Assigned: has 192.0.2.0 from pool \"lan\""}},

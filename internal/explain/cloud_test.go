@@ -10,12 +10,12 @@ import (
 
 // TestOpenStack: each network, subnet and class in use is a pool with the addresses in use, and an address of its own is a FloatingIP.
 func TestOpenStack(t *testing.T) {
-	cloud := Cloud{LoadBalancerClass: map[string]*CloudSubnet{
+	cloud := Cloud{LoadBalancerClass: map[string]*CloudSection{
 		"dmz":    {FloatingSubnet: "dmz-*", FloatingSubnetTags: "&fast, cheap"},
 		"Office": {FloatingNetworkID: "net-2", FloatingSubnet: "office", FloatingSubnetTags: "!slow"},
 	}}
-	cloud.LoadBalancer.CloudSubnet = CloudSubnet{FloatingNetworkID: "net-1", FloatingSubnetID: "sub-1", NetworkID: "net-i", SubnetID: "sub-i"}
-	cloud.LoadBalancer.MaxSharedLB, cloud.LoadBalancer.NodeSelector = 3, "env=production, region=default"
+	cloud.LoadBalancer = CloudSection{FloatingNetworkID: "net-1", FloatingSubnetID: "sub-1", NetworkID: "net-i", SubnetID: "sub-i", MaxSharedLB: 3,
+		NodeSelector: "env=production, region=default"}
 	in := func(namespace, name, address string, annotations ...string) *corev1.Service {
 		o := served(namespace, name, "", address)
 		o.Annotations = map[string]string{occm + "load-balancer-id": "lb-" + address}
@@ -44,10 +44,12 @@ func TestOpenStack(t *testing.T) {
 		return "FloatingIP|metadata:|  name: " + name + "|  namespace: a|spec:|  addresses:|  - " + address + "|  reclaimPolicy: " + policy + "|  serviceName: " + name
 	}
 	want := []string{
-		"IPAddressPool|metadata:|  name: dmz|spec:|  addresses:|  - 192.0.2.17|  aliases:|  - net-1|  classes:|  - dmz|  scope: External|  tags:|  - fast|  - cheap",
+		"IPAddressPool|metadata:|  name: dmz|spec:|  addresses:|  - 192.0.2.17|  aliases:|  - net-1|  classes:|  - dmz|  scope: External|  tags:|" +
+			"  - fast|  - cheap",
 		"IPAddressPool|metadata:|  name: net-3|spec:|  addresses:|  - 198.51.100.1|  aliases:|  - NET-3|  scope: External",
 		"IPAddressPool|metadata:|  name: office|spec:|  addresses: null|  aliases:|  - net-2|  - office|  classes:|  - Office|  scope: External",
-		"IPAddressPool|metadata:|  name: openstack|spec:|  addresses:|  - 192.0.2.2|  - 192.0.2.3|  - 192.0.2.9|  - 192.0.2.1|  aliases:|  - net-1|  - sub-1|  scope: External",
+		"IPAddressPool|metadata:|  name: openstack|spec:|  addresses:|  - 192.0.2.2|  - 192.0.2.3|  - 192.0.2.9|  - 192.0.2.1|  aliases:|  - net-1|  - sub-1|" +
+			"  scope: External",
 		"IPAddressPool|metadata:|  name: openstack-internal|spec:|  addresses:|  - 10.0.9.1|  aliases:|  - net-i|  - sub-i|  scope: Internal",
 		fip("chosen", "198.51.100.1", "Delete"), fip("dmz", "192.0.2.17", "Delete"), fip("kept", "192.0.2.3", "Retain"), fip("named", "192.0.2.9", "Delete"),
 		fip("plain", "192.0.2.1", "Delete"),
