@@ -12,7 +12,7 @@ import (
 func TestOpenStack(t *testing.T) {
 	cloud := Cloud{LoadBalancerClass: map[string]*CloudSection{
 		"dmz":    {FloatingSubnet: "dmz-*", FloatingSubnetTags: "&fast, cheap"},
-		"Office": {FloatingNetworkID: "net-2", FloatingSubnet: "office", FloatingSubnetTags: "!slow"},
+		"Office": {FloatingNetworkID: "net-2", FloatingSubnet: "office", FloatingSubnetTags: "!slow,bad"},
 	}}
 	cloud.LoadBalancer = CloudSection{FloatingNetworkID: "net-1", FloatingSubnetID: "sub-1", NetworkID: "net-i", SubnetID: "sub-i", MaxSharedLB: 3,
 		NodeSelector: "env=production, region=default"}

@@ -214,11 +214,13 @@ func (c Cloud) pool(pools map[string]*v1beta1.IPAddressPool, class, id string, i
 		from, name = CloudSection{FloatingSubnetID: id, SubnetID: id}, id
 	}
 	spec := v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeExternal, Aliases: []string{from.FloatingNetworkID, from.FloatingSubnetID, from.FloatingSubnet}}
-	if spec.Tags = strings.FieldsFunc(from.FloatingSubnetTags, func(c rune) bool { return strings.ContainsRune("&, ", c) }); internal {
-		name, spec = name+"-internal", v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeInternal, Aliases: []string{from.NetworkID, from.SubnetID}}
-	}
 	isPattern := func(text string) bool { return text == "" || strings.ContainsAny(text, "!~*?{") }
-	spec.Aliases, spec.Tags = slices.DeleteFunc(spec.Aliases, isPattern), slices.DeleteFunc(spec.Tags, isPattern)
+	if internal {
+		name, spec = name+"-internal", v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeInternal, Aliases: []string{from.NetworkID, from.SubnetID}}
+	} else if !isPattern(from.FloatingSubnetTags) {
+		spec.Tags = strings.FieldsFunc(from.FloatingSubnetTags, func(c rune) bool { return strings.ContainsRune("&, ", c) })
+	}
+	spec.Aliases = slices.DeleteFunc(spec.Aliases, isPattern)
 	if name = strings.ToLower(name); class != "" {
 		spec.Classes = v1beta1.Words{class}
 	}
