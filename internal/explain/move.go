@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
@@ -148,7 +147,7 @@ const occm = "loadbalancer.openstack.org/"
 // inUse returns the addresses of a Service. The cloud controller manager may show a host name in place of an address.
 func inUse(o *corev1.Service) []netip.Addr {
 	out := addresses(o)
-	if a, err := netip.ParseAddr(o.Annotations[occm+"load-balancer-address"]); err == nil && out == nil && len(o.Status.LoadBalancer.Ingress) > 0 {
+	if a, err := netip.ParseAddr(o.Annotations[occm+"load-balancer-address"]); err == nil && out == nil {
 		out = append(out, a)
 	}
 	return out
@@ -159,8 +158,7 @@ func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 	m, opt := Move{Snapshot: s, Report: Report{Subject: "Move from OpenStack"}}, cloud.LoadBalancer
 	m.note(Note, "chart", "install Holdfast with the values openStack: {maxShared: %d, internal: %t, nodeSelector: %q}", cmp.Or(opt.MaxSharedLB, 2),
 		opt.InternalLB, opt.NodeSelector)
-	m.Options.OpenStack.MaxShared, m.Options.OpenStack.Internal = opt.MaxSharedLB, opt.InternalLB
-	m.Options.NodeSelector, _ = config.ParseNodeSelector(opt.NodeSelector)
+	m.Options.OpenStack.Internal = opt.InternalLB
 	pools, holders, floating := map[string]*v1beta1.IPAddressPool{}, map[netip.Addr]int{}, []runtime.Object(nil)
 	cloud.pool(pools, "", "", false)
 	for class := range cloud.LoadBalancerClass {
