@@ -204,11 +204,9 @@ func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 
 // pool returns the pool of a class or else, if a Service names an id, of that network or subnet.
 func (c Cloud) pool(pools map[string]*v1beta1.IPAddressPool, class, id string, internal bool) *v1beta1.IPAddressPool {
-	from, name := c.LoadBalancer, "openstack"
-	if of := c.LoadBalancerClass[class]; of != nil {
-		from, name = *of, class
-		from.FloatingNetworkID = cmp.Or(of.FloatingNetworkID, c.LoadBalancer.FloatingNetworkID)
-	} else if id != "" && !slices.Contains([]string{from.FloatingSubnetID, from.FloatingNetworkID, from.SubnetID, from.NetworkID}, id) {
+	from, name := *cmp.Or(c.LoadBalancerClass[class], &c.LoadBalancer), cmp.Or(class, "openstack")
+	from.FloatingNetworkID = cmp.Or(from.FloatingNetworkID, c.LoadBalancer.FloatingNetworkID)
+	if class == "" && id != "" && !slices.Contains([]string{from.FloatingSubnetID, from.FloatingNetworkID, from.SubnetID, from.NetworkID}, id) {
 		from, name = CloudSection{FloatingSubnetID: id, SubnetID: id}, id
 	}
 	spec := v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeExternal, Aliases: []string{from.FloatingNetworkID, from.FloatingSubnetID, from.FloatingSubnet}}
