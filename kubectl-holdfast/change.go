@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ func readFiles(files []string) (out []runtime.Object, err error) {
 }
 
 func (s *seat) migrate() *cobra.Command {
-	var files []string
+	var files, only []string
 	var since, conf string
 	var check bool
 	run := func(move func(context.Context, explain.Snapshot, []*corev1.Service) (explain.Move, error)) func(*cobra.Command, []string) error {
@@ -50,7 +51,9 @@ func (s *seat) migrate() *cobra.Command {
 			}
 			m, err := move(cmd.Context(), cluster, before.Objects.Services)
 			if err == nil && !check {
-				err = s.printObjects(cmd.OutOrStdout(), m.Objects)
+				err = s.printObjects(cmd.OutOrStdout(), slices.DeleteFunc(m.Objects, func(o runtime.Object) bool {
+					return only != nil && !slices.Contains(only, o.GetObjectKind().GroupVersionKind().Kind)
+				}))
 				cmd.SetOut(cmd.ErrOrStderr()) // standard output is for kubectl apply
 			}
 			if err != nil {
@@ -80,6 +83,7 @@ func (s *seat) migrate() *cobra.Command {
 	_ = openStack.MarkFlagRequired("cloud-conf")
 	cmd := &cobra.Command{Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs"}
 	cmd.PersistentFlags().BoolVar(&check, "check", false, "print the report only, on standard output")
+	cmd.PersistentFlags().StringSliceVar(&only, "only", nil, "print objects of these `kinds` only")
 	cmd.PersistentFlags().StringVar(&since, "since", "", "after the move: compare with the addresses in this `file`, which the command bundle wrote before")
 	cmd.AddCommand(metalLB, openStack)
 	return cmd

@@ -95,6 +95,10 @@ func TestMigrateMetalLB(t *testing.T) {
 	if diff := cmp.Diff(converted, out); diff != "" || status != statusHealthy || !strings.Contains(report, "1 of 1 Services keep theirs") {
 		t.Errorf("status %d, %s\n-want +got\n%s", status, report, diff)
 	}
+	if status, out, _ = invoke(t, "migrate", "metallb", good, "--only", "Community,BGPPeer"); status != statusHealthy ||
+		!strings.Contains(out, "kind: BGPPeer") || strings.Contains(out, "kind: IPAddressPool") {
+		t.Errorf("status %d, %s", status, out)
+	}
 	status, out, report = invoke(t, "migrate", "metallb", bad, "-o", "json")
 	if status != statusProblem || !json.Valid([]byte(out)) || !json.Valid([]byte(report)) ||
 		!strings.Contains(out, `"kind": "List"`) || !strings.Contains(report, "ForeignAddress") {
