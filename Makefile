@@ -76,6 +76,10 @@ test-upgrade: image chart ## Upgrade in the lab from what make release makes of 
 test-hostile: ## Ten thousand Services with and without one tenant's worst: none of the others' costs may double; as root
 	go test -tags hostile -count=1 -timeout 30m -run TestHostile -v ./speaker
 
+.PHONY: test-migration
+test-migration: image chart ## The runbook of docs/runbooks.md, in the lab: from MetalLB to Holdfast and back, under load; eight minutes
+	go test -tags e2e,migration -count=1 -timeout 20m -run TestMigration -v ./e2e
+
 .PHONY: soak
 soak: image chart ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
@@ -87,9 +91,9 @@ bench: image chart ## Run the benchmarks; ONLY=prefix selects by name
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak,oldest,upgrade,hostile ./...
+	go vet -tags e2e,soak,oldest,upgrade,hostile,migration ./...
 	go -C api/v1beta1 vet ./...
-	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile ./...
+	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,migration ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \

@@ -440,7 +440,7 @@ func resources(t *testing.T) map[string]bool {
 	t.Helper()
 	out := map[string]bool{"holdfast": true}
 	for name := range strings.FieldsSeq("service services svc node nodes pod pods namespace secret secrets deployment daemonset job lease leases events " +
-		"configmap endpointslices crd") {
+		"configmap endpointslices crd servicel2statuses") {
 		out[name] = true
 	}
 	kinds, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")

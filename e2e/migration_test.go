@@ -1,0 +1,391 @@
+//go:build e2e && migration
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"github.com/holdfast-lb/holdfast/release/oci"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const metalLB = "metallb-system"
+
+// TestMigration moves a cluster from MetalLB to Holdfast, and back, by the commands of docs/runbooks.md as they stand there,
+// while clients send requests to all of fifty Services and keep connections open. No address changes.
+func TestMigration(t *testing.T) {
+	b, err := testbed.New(openLab(t, lab.ProxyNFTables))
+	must(t, err)
+	must(t, b.Build(t.Context()))
+	must(t, b.LoadImage(t.Context()))
+	e := &env{Bed: b}
+	installMetalLB(t, e)
+	e.app = testbed.App{Namespace: e.namespace(t), Name: "echo", Replicas: 3, Nodes: e.workers(), Patience: 30}
+	must(t, e.Deploy(t.Context(), e.app))
+	m := &migration{env: e, dir: t.TempDir(), kept: map[string][]netip.Addr{}}
+	must(t, os.Symlink(e.Path("dist"), filepath.Join(m.dir, "dist")))
+	must(t, os.Symlink(e.Path("e2e", "testdata", "metallb.yaml"), filepath.Join(m.dir, "metallb.yaml")))
+	m.services(t)
+	m.follow(t)
+
+	there, back := m.read(t, "From MetalLB without an outage"), m.read(t, "Back to MetalLB")
+	load := m.load(t)
+	m.step(t, &there, "Objects")
+	m.step(t, &there, "MetalLB's controller")
+	m.put(t, "waits")
+	m.step(t, &there, "The installation")
+	m.addresses(t, "waits", 2)
+	m.step(t, &there, "Layer 2")
+	m.put(t, "between")
+	m.addresses(t, "between", 2)
+	m.step(t, &there, "BGP")
+	m.step(t, &there, "The end")
+	if failed, lost := load.end(t); failed+lost > 0 {
+		t.Errorf("%d requests and %d open connections of layer 2 failed", failed, lost)
+	}
+	m.served(t, testbed.Client, slices.Concat(m.kept["waits"], m.kept["between"]))
+
+	load = m.load(t)
+	m.step(t, &back, "MetalLB's controller")
+	m.put(t, "back")
+	m.addresses(t, "back", 2)
+	m.step(t, &back, "BGP")
+	m.step(t, &back, "Layer 2")
+	m.step(t, &back, "Holdfast")
+	load.end(t)
+	for _, name := range []string{"waits", "between", "back"} {
+		m.served(t, testbed.Client, m.kept[name])
+	}
+	if len(there)+len(back) > 0 {
+		t.Errorf("steps that did not run: %q %q", there, back)
+	}
+}
+
+// installMetalLB installs MetalLB's own manifest, with its objects.
+func installMetalLB(t *testing.T, e *env) {
+	t.Helper()
+	start := time.Now()
+	module := e.Path("e2e", "lab", "tools", "metallb")
+	dirs, err := toolset.Builder{Repo: e.Path(), Progress: t.Output()}.Build(t.Context(), []toolset.Set{toolset.MetalLB})
+	must(t, err)
+	for name := range toolset.MetalLB.Programs {
+		file := filepath.Join(t.TempDir(), name+".tar")
+		image := oci.Program("quay.io/metallb/"+name+":v0.16.2", filepath.Join(dirs[toolset.MetalLB.Name], name))
+		image.User = "" // the manifest says which user the controller is; speakers are root
+		must(t, oci.Write(file, image))
+		must(t, e.Cluster.LoadImage(t.Context(), file))
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "go.universe.tf/metallb")
+	cmd.Dir = module
+	dir, err := cmd.Output()
+	must(t, err)
+	_, err = e.Kubectl(t.Context(), "apply", "-f", filepath.Join(strings.TrimSpace(string(dir)), "config", "manifests", "metallb-native.yaml"))
+	must(t, err)
+	for _, workload := range []string{"deployment/controller", "daemonset/speaker"} {
+		_, err = e.Kubectl(t.Context(), "rollout", "status", "-n", metalLB, workload, "--timeout=3m")
+		must(t, err)
+	}
+	// Its webhooks answer when their certificate is everywhere.
+	must(t, testbed.Until(t.Context(), 2*time.Minute, "MetalLB's webhooks", func(ctx context.Context) error {
+		_, err := e.Kubectl(ctx, "apply", "-f", e.Path("e2e", "testdata", "metallb.yaml"))
+		return err
+	}))
+	t.Logf("MetalLB is ready: %s", since(start))
+}
+
+// migration is a cluster that moves.
+type migration struct {
+	*env
+	dir     string   // where the commands run
+	l2, bgp []string // Services
+
+	mu    sync.Mutex
+	kept  map[string][]netip.Addr // the addresses of each Service
+	moved []string                // what changed addresses
+}
+
+// services creates fifty Services.
+func (m *migration) services(t *testing.T) {
+	t.Helper()
+	only4 := func(s *corev1.Service) {
+		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = new(corev1.IPFamilyPolicySingleStack), []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	add := func(list *[]string, name string, changes ...change) {
+		m.put(t, name, changes...)
+		*list = append(*list, name)
+	}
+	for i := range 20 {
+		add(&m.l2, fmt.Sprintf("plain-%d", i))
+	}
+	for i := range 4 {
+		add(&m.l2, fmt.Sprintf("local-%d", i), local)
+	}
+	for i := range 6 {
+		add(&m.l2, fmt.Sprintf("ranges-%d", i), func(s *corev1.Service) {
+			s.Spec.LoadBalancerSourceRanges = []string{"172.30.0.0/24", "fd00:30::/64"}
+		})
+	}
+	for i := range 4 {
+		for j := range 2 {
+			add(&m.l2, fmt.Sprintf("shared-%d-%d", i, j), annotation("metallb.io/allow-shared-ip", fmt.Sprint(i)), func(s *corev1.Service) {
+				if j == 1 { // the first has the ports of the client
+					s.Spec.Ports = []corev1.ServicePort{{Name: "other", Port: 8080, TargetPort: intstr.FromInt32(8080)}}
+				}
+			})
+		}
+	}
+	for i := range 8 {
+		add(&m.bgp, fmt.Sprintf("bgp-%d", i), annotation("metallb.io/address-pool", "routed"), only4)
+	}
+	for i := range 4 {
+		add(&m.bgp, fmt.Sprintf("bgp-local-%d", i), annotation("metallb.io/address-pool", "routed"), only4, local)
+	}
+	for _, name := range m.l2 {
+		m.addresses(t, name, 2)
+	}
+	for _, name := range m.bgp {
+		m.addresses(t, name, 1)
+	}
+	if n := len(m.l2) + len(m.bgp); n != 50 {
+		t.Fatalf("%d Services, not 50", n)
+	}
+}
+
+// put creates a Service. It lasts as long as the cluster.
+func (m *migration) put(t *testing.T, name string, changes ...change) {
+	t.Helper()
+	s := testbed.Service(m.app, name)
+	for _, c := range changes {
+		c(s)
+	}
+	_, err := m.Kube.CoreV1().Services(s.Namespace).Create(t.Context(), s, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// addresses waits for the addresses of a Service, which it keeps from then on.
+func (m *migration) addresses(t *testing.T, name string, n int) {
+	t.Helper()
+	got, err := m.WaitAddresses(t.Context(), m.app.Namespace, name, n)
+	must(t, err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept[name] = got
+}
+
+// follow notes each change of a Service's addresses until the end of the test, and then fails if there was any.
+func (m *migration) follow(t *testing.T) {
+	t.Helper()
+	w, err := m.Kube.CoreV1().Services(m.app.Namespace).Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	go func() {
+		for event := range w.ResultChan() {
+			s, ok := event.Object.(*corev1.Service)
+			if !ok || s.DeletionTimestamp != nil {
+				continue
+			}
+			m.mu.Lock()
+			got := testbed.Addresses(s)
+			if want, known := m.kept[s.Name]; known && !sameSet(got, want) {
+				m.moved = append(m.moved, fmt.Sprintf("%s %s: %v, not %v", time.Now().Format(clock), s.Name, got, want))
+			}
+			m.mu.Unlock()
+		}
+	}()
+}
+
+func sameSet(a, b []netip.Addr) bool {
+	set := func(list []netip.Addr) map[netip.Addr]bool {
+		out := map[netip.Addr]bool{}
+		for _, a := range list {
+			out[a] = true
+		}
+		return out
+	}
+	return maps.Equal(set(a), set(b))
+}
+
+// A runbook is a section of a page: blocks of commands, each after a sentence whose bold words name it.
+type runbook []struct{ about, commands string }
+
+// read reads a section of docs/runbooks.md.
+func (m *migration) read(t *testing.T, section string) (out runbook) {
+	t.Helper()
+	text, err := os.ReadFile(m.Path("docs", "runbooks.md"))
+	must(t, err)
+	_, rest, found := strings.Cut(string(text), "## "+section+"\n")
+	if !found {
+		t.Fatalf("the page has no section %q", section)
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	for line := range strings.Lines(rest) {
+		if _, bold, found := strings.Cut(line, ". **"); found {
+			about, _, _ := strings.Cut(bold, "**")
+			out = append(out, struct{ about, commands string }{about: about})
+		}
+		if command, indented := strings.CutPrefix(line, "       "); indented {
+			out[len(out)-1].commands += command
+		}
+	}
+	return out
+}
+
+// step runs the next block of a runbook, which is about this, and removes it there.
+func (m *migration) step(t *testing.T, r *runbook, about string) {
+	t.Helper()
+	if len(*r) == 0 || (*r)[0].about != about {
+		t.Fatalf("the next step is not about %q: %q", about, *r)
+	}
+	commands := (*r)[0].commands
+	*r = (*r)[1:]
+	start := time.Now()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)
+	cmd.Dir = m.dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+m.Cluster.Kubeconfig(),
+		"PATH="+strings.Join([]string{m.Path("bin"), filepath.Dir(m.Cluster.Tool("kubectl")), filepath.Dir(m.Cluster.Tool("helm")), os.Getenv("PATH")}, ":"))
+	for _, v := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"} {
+		cmd.Env = append(cmd.Env, v+"=")
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	t.Logf("%s %s: %s\n%s", start.Format(clock), about, since(start), out.String())
+	must(t, err)
+}
+
+// traffic is what clients do during a move.
+type traffic struct {
+	*migration
+	start       time.Time
+	names       []string
+	streams     []*testbed.Stream
+	connections testbed.Connections
+	routes      []*testbed.RouteWatch
+}
+
+// load sends requests to all addresses twice a second, to some often, and keeps connections to all of layer 2.
+func (m *migration) load(t *testing.T) *traffic {
+	t.Helper()
+	l := &traffic{migration: m, start: time.Now()}
+	open := func(host, name, every string, a netip.Addr) {
+		s, err := m.Probe(t.Context(), host, probe.TCP, a, "-every", every)
+		must(t, err)
+		l.names, l.streams = append(l.names, fmt.Sprintf("%s %s", name, a)), append(l.streams, s)
+	}
+	var lan []netip.Addr
+	for i, name := range m.l2 {
+		if strings.HasPrefix(name, "shared-") && strings.HasSuffix(name, "-1") {
+			continue // the other's addresses
+		}
+		for _, a := range m.kept[name] {
+			every := "500ms"
+			if i < 2 {
+				every = "20ms"
+			}
+			open(testbed.Client, "l2 "+name, every, a)
+			lan = append(lan, a)
+		}
+	}
+	for i, name := range m.bgp {
+		every := "500ms"
+		if i == 0 {
+			every = "20ms"
+		}
+		open(testbed.Far, "bgp "+name, every, m.kept[name][0])
+	}
+	for i, s := range l.streams {
+		if err := s.WaitGood(t.Context(), 30*time.Second, l.start, 5); err != nil {
+			t.Fatalf("%s: %v", l.names[i], err)
+		}
+	}
+	var err error
+	l.connections, err = m.Keep(t.Context(), testbed.Client, 5, lan...)
+	must(t, err)
+	for _, router := range bothRouters {
+		w, err := m.WatchRoutes(t.Context(), router)
+		must(t, err)
+		l.routes = append(l.routes, w)
+	}
+	t.Logf("%d addresses are asked", len(l.streams))
+	return l
+}
+
+// end ends the traffic, and returns how many requests and open connections of layer 2 failed. That addresses changed is an error.
+func (l *traffic) end(t *testing.T) (failures, lost int) {
+	t.Helper()
+	begin := time.Now()
+	for _, s := range l.streams {
+		must(t, s.WaitGood(t.Context(), 30*time.Second, begin, 5))
+	}
+	kept, err := l.connections.Stop()
+	must(t, err)
+	failed := map[string]int{}
+	total := map[string]int{}
+	for i, s := range l.streams {
+		results, err := s.Stop()
+		must(t, err)
+		kind, _, _ := strings.Cut(l.names[i], " ")
+		total[kind] += len(results)
+		for _, r := range results {
+			if !r.OK {
+				failed[kind]++
+				t.Logf("%s %s after %s: %s", r.Start.Format(clock), l.names[i], r.End().Sub(r.Start), r.Error)
+			}
+		}
+	}
+	for _, w := range l.routes {
+		changes := w.Stop()
+		for _, node := range l.workers() {
+			hop, _, err := l.Hops(t.Context(), node)
+			must(t, err)
+			t.Logf("%s is without %s: %v", w.Router, node, without(changes, netip.PrefixFrom(l.kept["bgp-0"][0], 32), hop))
+		}
+	}
+	opened := 0
+	for _, one := range kept {
+		opened += one.Opened
+	}
+	t.Logf("migrate_l2_failed %d of %d new, %d of %d open; migrate_bgp_failed %d of %d",
+		failed["l2"], total["l2"], kept.Lost(), opened, failed["bgp"], total["bgp"])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.moved) > 0 {
+		t.Errorf("addresses changed: %s", strings.Join(l.moved, "\n"))
+	}
+	return failed["l2"], kept.Lost()
+}
+
+// without returns the times during which a prefix had no route by a next hop, from one change to another.
+func without(changes []testbed.RouteChange, prefix netip.Prefix, hop netip.Addr) (gaps []time.Duration) {
+	var from time.Time
+	for _, c := range changes {
+		switch {
+		case c.Prefix != prefix:
+		case c.Lacks(hop) && from.IsZero():
+			from = c.At
+		case !c.Lacks(hop) && !from.IsZero():
+			gaps, from = append(gaps, c.At.Sub(from)), time.Time{}
+		}
+	}
+	if !from.IsZero() {
+		gaps = append(gaps, -1)
+	}
+	return gaps
+}
