@@ -35,13 +35,14 @@ type testCase struct {
 // speakers may see conflicts.
 var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
-	"NodeLoss", "Boot", "Chart", "BGPFaults",
+	"NodeLoss", "Boot", "Chart", "BGPFaults", "DataPath",
 }
 
 // needs are what cases, or parts of them, ask of the cluster that not every one can do. Where it cannot they are skipped,
 // and listed.
 var needs = map[string][]wire.Ability{
 	"Boot":              {wire.StopsProxy},
+	"DataPath":          {wire.StopsProxy},
 	"L2Loss":            {wire.DropsFrames},
 	"L2Loss/inbound 90": {wire.NodesOnLAN},
 	"L2Fabric":          {wire.DropsFrames},
@@ -123,6 +124,7 @@ var once = []testCase{
 	{"LivingEndpoint", testLivingEndpoint},
 	{"Unfiltered", testUnfiltered},
 	{"NodeLoss", testNodeLoss},
+	{"DataPath", testDataPath},
 	{"Chart", testChart},
 }
 
