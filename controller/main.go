@@ -98,9 +98,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.cluster.Run(ctx) })
-	group.Go(func() error { return daemon.Serve(ctx, s.MetricsListen, daemon.Metrics(registry)) })
-	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, p.assign.ready)) })
-	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(state)) })
+	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
+	group.Go(func() error {
+		return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, p.assign.ready), nil)
+	})
+	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(state), nil) })
 	group.Go(func() error { return campaign(ctx, log, p.cluster, s.nodeName, p.work) })
 	return group.Wait()
 }

@@ -31,8 +31,8 @@ var (
 	pendingDesc = prometheus.NewDesc("holdfast_service_pending_seconds",
 		"How long the Service that has waited longest for an address has waited, by reason.", []string{"reason"}, nil)
 	unannouncedDesc = prometheus.NewDesc("holdfast_service_unannounced",
-		"1 for each Service with an address that no node announces, by the reason that speakers report, empty while they report none; beyond 2,000 series how "+
-			"many, without a name.", []string{"namespace", "service", "family", "reason"}, nil)
+		"1 for each Service with an address that no node announces, by the reason that speakers report, empty while they report none; the first 2,000 "+
+			"series by age.", []string{"namespace", "service", "family", "reason"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 )
@@ -94,7 +94,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, d := range waits {
 		gauge(pendingDesc, int64(d.Seconds()), string(reason))
 	}
-	daemon.Named(ch, unannouncedDesc, unannounced)
+	for row := range unannounced {
+		gauge(unannouncedDesc, 1, row[:]...)
+	}
 	problems := map[[2]string]int64{}
 	for _, p := range last.Problems {
 		if !p.Note {
@@ -111,20 +113,18 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 func states(assignments []*ipam.Assignment, services map[lb.Key]*corev1.Service) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
 	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
 	for _, a := range assignments {
-		sv := services[a.Key]
-		if sv == nil {
-			continue
-		}
-		if !given(a.Reason) {
+		switch sv := services[a.Key]; {
+		case sv == nil:
+		case !given[a.Reason]:
 			if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {
 				waits[a.Reason] = max(waits[a.Reason], time.Since(c.LastTransitionTime.Time))
 			}
-			continue
-		}
-		by, reason := config.AnnouncedBy(sv), withheld(sv)
-		for _, address := range a.Addresses {
-			if by[address] == "" && reason != lb.Announced {
-				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(lb.FamilyOf(address)), string(reason)}] = true
+		default:
+			by, reason := config.AnnouncedBy(sv), withheld(sv)
+			for _, address := range a.Addresses {
+				if by[address] == "" && reason != lb.Announced && len(unannounced) < daemon.MaxNamed {
+					unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(lb.FamilyOf(address)), string(reason)}] = true
+				}
 			}
 		}
 	}

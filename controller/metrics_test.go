@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -41,7 +42,8 @@ func TestUnannounced(t *testing.T) {
 			[]string{"IPv4 NoEligibleNode", "IPv6 NoEligibleNode"}},
 		{"BGP", []metav1.Condition{says(bgp, lb.Announced, "")}, nil},
 		{"BGP, and layer 2 no more", []metav1.Condition{says(l2, lb.NoAdvertisement, ""), says(bgp, lb.Announced, "")}, nil},
-		{"layer 2, and BGP without a session", []metav1.Condition{says(l2, lb.Announced, ""), announcers("192.0.2.1=a,2001:db8::1=b"), says(bgp, lb.NoSession, "")}, nil},
+		{"layer 2, and BGP without a session",
+			[]metav1.Condition{says(l2, lb.Announced, ""), announcers("192.0.2.1=a,2001:db8::1=b"), says(bgp, lb.NoSession, "")}, nil},
 		{"BGP without a session", []metav1.Condition{says(l2, lb.NoAdvertisement, ""), says(bgp, lb.NoSession, "")}, []string{"IPv4 NoSession", "IPv6 NoSession"}},
 		{"neither of both", []metav1.Condition{says(l2, lb.AddressConflict, ""), says(bgp, lb.NoSession, "")},
 			[]string{"IPv4 AddressConflict", "IPv6 AddressConflict"}},
@@ -60,6 +62,20 @@ func TestUnannounced(t *testing.T) {
 		if !ok {
 			t.Errorf("%s: %v, %v, want %q", tt.name, got, waits, tt.want)
 		}
+	}
+}
+
+// TestUnannouncedIsBounded: a user who makes many Services costs Prometheus no more than the bound.
+func TestUnannouncedIsBounded(t *testing.T) {
+	services := map[lb.Key]*corev1.Service{}
+	var assignments []*ipam.Assignment
+	for i := range daemon.MaxNamed + 10 {
+		k := lb.Key{Name: fmt.Sprint("s", i)}
+		services[k] = &corev1.Service{}
+		assignments = append(assignments, &ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	}
+	if _, rows := states(assignments, services); len(rows) != daemon.MaxNamed {
+		t.Errorf("%d series", len(rows))
 	}
 }
 

@@ -217,16 +217,14 @@ func (w serviceWrite) assigned() metav1.Condition {
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
 		Reason: string(w.assignment.Reason), Message: k8s.Bounded(w.assignment.Message),
 	}
-	if given(w.assignment.Reason) {
+	if given[w.assignment.Reason] {
 		c.Status = metav1.ConditionTrue
 	}
 	return c
 }
 
-// given reports whether a Service with this reason has an address.
-func given(r lb.Reason) bool {
-	return r == lb.Assigned || r == lb.PartlyAssigned || r == lb.AddressKept
-}
+// given has the reasons of Services that have an address.
+var given = map[lb.Reason]bool{lb.Assigned: true, lb.PartlyAssigned: true, lb.AddressKept: true}
 
 // honoured returns the condition on annotations without effect, if there are any. Problems
 // that keep the Service pending or concern its filter show in other conditions.

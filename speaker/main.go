@@ -181,9 +181,9 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		w.report.run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
-	group.Go(func() error { return daemon.Serve(ctx, s.MetricsListen, daemon.Metrics(w.registry())) })
-	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(w.hang.alive, w.ready)) })
-	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(w.debug)) })
+	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
+	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(w.hang.alive, w.ready), nil) })
+	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(w.debug), nil) })
 	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their routes,
 	// which they keep for a speaker that restarts (graceful restart).
 	bgpRuns, bgpEnded := context.WithCancel(context.WithoutCancel(ctx))

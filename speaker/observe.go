@@ -84,7 +84,7 @@ var (
 	inForceDesc = prometheus.NewDesc("holdfast_table_in_force",
 		"1 while the kernel does what the last plan asks of the table of this kind, filter or headstart; 0 also if it is switched off.", []string{"kind"}, nil)
 	announcedDesc = prometheus.NewDesc("holdfast_service_announced",
-		"1 for each Service that this node announces by layer2, or to a router by bgp; beyond 2,000 series how many, without a name.",
+		"1 for each Service that this node announces by layer2, or to a router by bgp; the first 2,000 series by address.",
 		[]string{"namespace", "service", "family", "protocol"}, nil)
 	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
 		nil, nil)
@@ -107,13 +107,11 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
 	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce()} {
-		n := 0.0
-		if ok {
-			n = 1
-		}
-		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, n, kind)
+		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, map[bool]float64{true: 1}[ok], kind)
 	}
-	daemon.Named(ch, announcedDesc, announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()))
+	for row := range announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()) {
+		ch <- prometheus.MustNewConstMetric(announcedDesc, prometheus.GaugeValue, 1, row[:]...)
+	}
 	m := w.membership.members.Load()
 	if m == nil {
 		return
@@ -151,7 +149,7 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 	for _, s := range states {
 		answered[s.Address] = s.Answered
 	}
-	for i := range p.Filter.Frontends {
+	for i := 0; i < len(p.Filter.Frontends) && len(out) < daemon.MaxNamed; i++ {
 		f := &p.Filter.Frontends[i]
 		v, family := verdicts[f.Service], lb.FamilyOf(f.Address)
 		if v.L2.Here == lb.Announced && answered[f.Address] {

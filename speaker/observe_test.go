@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -64,6 +66,23 @@ func TestAnnouncedHere(t *testing.T) {
 		if diff := cmp.Diff(want, announcedHere(p, states, sessions)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// TestAnnouncedHereIsBounded: a user who makes many Services costs Prometheus no more than the bound.
+func TestAnnouncedHereIsBounded(t *testing.T) {
+	var p plan.Plan
+	var states []lb.AddressState
+	a := netip.MustParseAddr("192.0.2.0")
+	for i := range daemon.MaxNamed + 10 {
+		k := lb.Key{Namespace: "ns", Name: fmt.Sprint("s", i)}
+		a = a.Next()
+		p.Verdicts = append(p.Verdicts, plan.Verdict{Service: k, L2: plan.Outcome{Here: lb.Announced}})
+		p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: a, Service: k})
+		states = append(states, lb.AddressState{Address: a, Answered: true})
+	}
+	if n := len(announcedHere(p, states, nil)); n != daemon.MaxNamed {
+		t.Errorf("%d series", n)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 type Settings struct {
 	Kubeconfig, Namespace, DaemonSet, MembersSecret string
 	MetricsListen, HealthListen, DebugListen        string
+	MetricsTLS                                      string
+	MetricsAuth                                     bool
 	LogLevel                                        slog.Level
 	version                                         bool
 }
@@ -31,6 +33,8 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.StringVar(&s.MembersSecret, "members-secret", "holdfast-members", "`name` of the Secret with the key of the speakers' membership; the controller "+
 		"creates it if absent")
 	f.StringVar(&s.MetricsListen, "metrics-listen", ":9217", "`address` of /metrics")
+	f.StringVar(&s.MetricsTLS, "metrics-tls", "", "serve /metrics by TLS, with tls.crt and tls.key of this `directory`, or with a certificate of its own: self")
+	f.BoolVar(&s.MetricsAuth, "metrics-auth", false, "serve /metrics by TLS to those whom the API server lets get /metrics by their token")
 	f.StringVar(&s.HealthListen, "health-listen", healthListen, "`address` of /healthz and /readyz")
 	f.StringVar(&s.DebugListen, "debug-listen", "127.0.0.1:9219", "`address` of /debug/state and /debug/pprof")
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")

@@ -2,12 +2,15 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +18,8 @@ import (
 )
 
 const (
+	// MaxNamed limits the series of a metric that name Services: any user may make many.
+	MaxNamed = 2000
 	// paused is how many times longer than it took to make the metrics nobody gets them again, but longestPause at most: on a
 	// busy machine it takes long, and two who ask at once are both to get an answer in time.
 	paused, longestPause = 9, time.Second
@@ -28,8 +33,9 @@ const (
 
 // Each page has a listener of its own, so that the debug pages can stay on the loopback address.
 
-// Metrics serves /metrics from g, to all who ask together a part of the time only: whoever reaches the port may ask.
-func Metrics(g prometheus.Gatherer) http.Handler {
+// Metrics serves /metrics from g, to all who ask together a part of the time only: whoever reaches the port may ask. may returns the
+// status of the answer to the bearer of a token: 200 if he may read it.
+func Metrics(g prometheus.Gatherer, may func(ctx context.Context, token string) int) http.Handler {
 	inner := promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	turn := make(chan struct{}, 1)
 	paced := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +45,11 @@ func Metrics(g prometheus.Gatherer) http.Handler {
 			return
 		}
 		start := time.Now()
-		inner.ServeHTTP(w, r)
+		if status := may(r.Context(), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")); status == http.StatusOK {
+			inner.ServeHTTP(w, r)
+		} else {
+			http.Error(w, http.StatusText(status), status)
+		}
 		time.AfterFunc(min(paused*time.Since(start), longestPause), func() { <-turn })
 	})
 	mux := http.NewServeMux()
@@ -85,14 +95,35 @@ func Debug(state func() any) http.Handler {
 	return mux
 }
 
-// Serve listens on address and serves h until ctx is cancelled, then returns
+// ServeMetrics serves g as the settings ask. may is for those with authentication, own a certificate for those that name none.
+func (s *Settings) ServeMetrics(ctx context.Context, g prometheus.Gatherer, may func(context.Context, string) int, own func() (tls.Certificate, error)) error {
+	if !s.MetricsAuth {
+		may = func(context.Context, string) int { return http.StatusOK }
+	}
+	var config *tls.Config
+	if s.MetricsTLS == "self" || s.MetricsTLS == "" && s.MetricsAuth { // a token is not for all who listen
+		c, err := own()
+		config = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &c, err }}
+	} else if s.MetricsTLS != "" {
+		config = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { // the kubelet replaces the files
+			c, err := tls.LoadX509KeyPair(filepath.Join(s.MetricsTLS, "tls.crt"), filepath.Join(s.MetricsTLS, "tls.key"))
+			return &c, err
+		}}
+	}
+	return Serve(ctx, s.MetricsListen, Metrics(g, may), config)
+}
+
+// Serve listens on address and serves h until ctx is cancelled, by TLS unless config is nil, then returns
 // nil. It returns an error when it cannot listen.
-func Serve(ctx context.Context, address string, h http.Handler) error {
+func Serve(ctx context.Context, address string, h http.Handler, config *tls.Config) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
 	listener = (&Crowd{All: mostConnections, OfOne: mostOfOne}).Listener(listener)
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
 	server := server(ctx, h)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()

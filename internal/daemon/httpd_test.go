@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,8 @@ func get(t *testing.T, h http.Handler, path string) (int, string) {
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
+
+func admit(context.Context, string) int { return http.StatusOK }
 
 func TestHandlers(t *testing.T) {
 	var notReady error
@@ -39,7 +42,7 @@ func TestHandlers(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_test_total"})
 	registry.MustRegister(counter)
-	if _, body := get(t, Metrics(registry), "/metrics"); !strings.Contains(body, "holdfast_test_total 0") {
+	if _, body := get(t, Metrics(registry, admit), "/metrics"); !strings.Contains(body, "holdfast_test_total 0") {
 		t.Errorf("metrics: %q", body)
 	}
 
@@ -56,7 +59,7 @@ func TestServeRefusesATakenPort(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
-	if err := Serve(t.Context(), address, http.NotFoundHandler()); err == nil || !strings.Contains(err.Error(), address) {
+	if err := Serve(t.Context(), address, http.NotFoundHandler(), nil); err == nil || !strings.Contains(err.Error(), address) {
 		t.Errorf("Serve on a taken port: %v", err)
 	}
 }

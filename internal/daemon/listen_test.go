@@ -42,7 +42,7 @@ func TestCrowd(t *testing.T) {
 	free.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, at, Health(Runs, func() error { return nil })) }()
+	go func() { ended <- Serve(ctx, at, Health(Runs, func() error { return nil }), nil) }()
 	for {
 		if c, err := net.Dial("tcp", at); err == nil {
 			c.Close()
@@ -151,7 +151,7 @@ func (s *slow) Gather() ([]*dto.MetricFamily, error) {
 func TestScrapers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{takes: gathering}
-		h := Metrics(s)
+		h := Metrics(s, admit)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var answers atomic.Int64
@@ -187,7 +187,7 @@ func TestScrapers(t *testing.T) {
 // TestTwoScrapers: on a machine so busy that metrics take seconds, two who ask at once have them within ten.
 func TestTwoScrapers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := Metrics(&slow{takes: 3 * time.Second})
+		h := Metrics(&slow{takes: 3 * time.Second}, admit)
 		start := time.Now()
 		var both sync.WaitGroup
 		for range 2 {

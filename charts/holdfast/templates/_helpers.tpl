@@ -157,7 +157,13 @@ imagePullSecrets:
 {{- define "holdfast.args" -}}
 {{- include "holdfast.portsApart" . -}}
 - --namespace=$(POD_NAMESPACE)
-- --metrics-listen=:{{ .Values.metrics.port }}
+- --metrics-listen={{ include "holdfast.metricsAddress" . }}:{{ .Values.metrics.port }}
+{{- if .Values.metrics.tls.enabled }}
+- --metrics-tls={{ ternary "/etc/holdfast/metrics" "self" (ne .Values.metrics.tls.secretName "") }}
+{{- end }}
+{{- if .Values.metrics.authentication }}
+- --metrics-auth
+{{- end }}
 - --load-balancer-class={{ .Values.loadBalancerClass }}
 - --default-load-balancer={{ .Values.defaultLoadBalancer }}
 - --ignore-exclude-label={{ .Values.ignoreExcludeLabel }}

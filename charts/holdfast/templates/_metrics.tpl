@@ -1,0 +1,49 @@
+{{/* The host of --metrics-listen. */}}
+{{- define "holdfast.metricsAddress" -}}
+{{- $address := ternary "$(POD_IP)" .Values.metrics.address (eq .Values.metrics.address "Pod") -}}
+{{- with $address }}[{{ . }}]{{ end }}
+{{- end }}
+
+{{- define "holdfast.metricsVariable" -}}
+{{- if eq .Values.metrics.address "Pod" -}}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.metricsMount" -}}
+{{- with .Values.metrics.tls }}
+{{- if and .enabled .secretName -}}
+volumeMounts:
+  - name: metrics
+    mountPath: /etc/holdfast/metrics
+    readOnly: true
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.metricsVolume" -}}
+{{- with .Values.metrics.tls }}
+{{- if and .enabled .secretName -}}
+volumes:
+  - name: metrics
+    secret:
+      secretName: {{ .secretName }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* How the Prometheus operator reads: (list . $monitor), and on with what the user adds. */}}
+{{- define "holdfast.metricsEndpoint" -}}
+{{- $metrics := (index . 0).Values.metrics -}}
+{{- $fields := dict "port" "metrics" "interval" (index . 1).interval -}}
+{{- if or $metrics.tls.enabled $metrics.authentication }}
+{{- $_ := set $fields "scheme" "https" }}
+{{- if not (hasKey (index . 1).endpoint "tlsConfig") }}
+{{- $_ := set $fields "tlsConfig" (dict "insecureSkipVerify" true) }}
+{{- end }}
+{{- end }}
+{{- toYaml (merge dict (index . 1).endpoint $fields) }}
+{{- end }}

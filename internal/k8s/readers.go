@@ -1,0 +1,51 @@
+package k8s
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"time"
+
+	authentication "k8s.io/api/authentication/v1"
+	authorization "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/util/cert"
+)
+
+// MetricsReaders returns a function that asks the API server whose token it is and whether that user may get /metrics, and returns
+// the status of the answer.
+func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
+	known := cache.NewExpiring()
+	return func(ctx context.Context, token string) int {
+		if _, reads := known.Get(token); reads {
+			return http.StatusOK
+		} else if token == "" {
+			return http.StatusUnauthorized
+		}
+		review := &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}}
+		review, err := c.kube.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil || !review.Status.Authenticated {
+			return http.StatusUnauthorized
+		}
+		access := &authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
+			User: review.Status.User.Username, UID: review.Status.User.UID, Groups: review.Status.User.Groups,
+			NonResourceAttributes: &authorization.NonResourceAttributes{Path: "/metrics", Verb: "get"},
+		}}
+		access, err = c.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, access, metav1.CreateOptions{})
+		if err != nil || !access.Status.Allowed {
+			return http.StatusForbidden
+		}
+		known.Set(token, nil, 10*time.Minute) // while the API server is away metrics are wanted most
+		return http.StatusOK
+	}
+}
+
+// SelfSigned returns a certificate that nothing vouches for.
+func SelfSigned() (tls.Certificate, error) {
+	certificate, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: "holdfast", MaxAge: 10 * 365 * 24 * time.Hour})
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certificate, key)
+}
