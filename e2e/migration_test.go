@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/lab"
 	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
 	"github.com/holdfast-lb/holdfast/e2e/probe"
@@ -58,8 +59,15 @@ func TestMigration(t *testing.T) {
 	m.addresses(t, "between", 2)
 	m.step(t, &there, "BGP")
 	m.step(t, &there, "The end")
-	if failed, lost := load.end(t); failed+lost > 0 {
+	// GoBGP waits for up to 2 s before it dials.
+	if failed, lost := load.end(t, 5*time.Second); failed+lost > 0 {
 		t.Errorf("%d requests and %d open connections of layer 2 failed", failed, lost)
+	}
+	for _, name := range m.l2 {
+		m.announced(t, m.app.Namespace, name)
+	}
+	for _, name := range m.bgp {
+		m.waitCondition(t, m.app.Namespace, name, v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue, "Announced")
 	}
 	m.served(t, testbed.Client, slices.Concat(m.kept["waits"], m.kept["between"]))
 
@@ -70,7 +78,9 @@ func TestMigration(t *testing.T) {
 	m.step(t, &back, "BGP")
 	m.step(t, &back, "Layer 2")
 	m.step(t, &back, "Holdfast")
-	load.end(t)
+	if failed, _ := load.end(t, 30*time.Second); failed > 0 { // until a pod of MetalLB runs
+		t.Errorf("%d requests of layer 2 failed", failed)
+	}
 	for _, name := range []string{"waits", "between", "back"} {
 		m.served(t, testbed.Client, m.kept[name])
 	}
@@ -327,8 +337,9 @@ func (m *migration) load(t *testing.T) *traffic {
 	return l
 }
 
-// end ends the traffic, and returns how many requests and open connections of layer 2 failed. That addresses changed is an error.
-func (l *traffic) end(t *testing.T) (failures, lost int) {
+// end ends the traffic, and returns how many requests and open connections of layer 2 failed. It is an error that addresses changed, or
+// that a router was for longer than maxGap without the routes of a node.
+func (l *traffic) end(t *testing.T, maxGap time.Duration) (failures, lost int) {
 	t.Helper()
 	begin := time.Now()
 	for _, s := range l.streams {
@@ -355,7 +366,11 @@ func (l *traffic) end(t *testing.T) (failures, lost int) {
 		for _, node := range l.workers() {
 			hop, _, err := l.Hops(t.Context(), node)
 			must(t, err)
-			t.Logf("%s is without %s: %v", w.Router, node, without(changes, netip.PrefixFrom(l.kept["bgp-0"][0], 32), hop))
+			gaps := without(changes, netip.PrefixFrom(l.kept["bgp-0"][0], 32), hop)
+			t.Logf("%s had no route by %s for %v", w.Router, node, gaps)
+			if len(gaps) != 1 || gaps[0] > maxGap {
+				t.Errorf("%s had no route by %s for %v, want once, %s at most", w.Router, node, gaps, maxGap)
+			}
 		}
 	}
 	opened := 0
@@ -385,7 +400,7 @@ func without(changes []testbed.RouteChange, prefix netip.Prefix, hop netip.Addr)
 		}
 	}
 	if !from.IsZero() {
-		gaps = append(gaps, -1)
+		gaps = append(gaps, time.Since(from)) // it lasts
 	}
 	return gaps
 }
