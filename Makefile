@@ -140,8 +140,9 @@ chart: bin/helm ## Pack the chart into dist/, with the version of the image
 	$(RELEASE) chart
 
 .PHONY: release
-release: bin/helm ## Make all of a release in dist/, from a commit; ARCHS=amd64,arm64
+release: bin/helm ## Make all of a release in dist/, from a commit; ARCHS=amd64,arm64; signed with the Ed25519 key KEY=FILE
 	$(RELEASE) -arch $(ARCHS) all
+	[ -z '$(KEY)' ] || release/sign.sh dist '$(KEY)'
 
 .PHONY: lab-up
 lab-up: bin/lab ## Bring a cluster up on this machine; ARGS go to bin/lab up
