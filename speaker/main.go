@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -183,7 +184,10 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	}
 	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
 	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(w.hang.alive, w.ready), nil) })
-	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(w.debug), nil) })
+	debug := http.NewServeMux()
+	debug.Handle("/", daemon.Debug(w.debug))
+	debug.Handle("POST /debug/probe", w.probes())
+	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, debug, nil) })
 	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their routes,
 	// which they keep for a speaker that restarts (graceful restart).
 	bgpRuns, bgpEnded := context.WithCancel(context.WithoutCancel(ctx))

@@ -60,17 +60,20 @@ func (w *syncer) logChanges(last, now *planned) {
 // debug returns what /debug/state shows.
 func (w *syncer) debug() any {
 	return struct {
-		Node     string
-		Planned  *planned
-		Members  members.View
-		Links    []lb.Interface
-		Layer2   any
-		Sessions []lb.Session
-		Filter   any
-		Relay    any
-		Unserved []lb.Key
+		Node      string
+		Planned   *planned
+		Members   members.View
+		Links     []lb.Interface
+		Layer2    any
+		Sessions  []lb.Session
+		Filter    any
+		Relay     any
+		Unserved  []lb.Key
+		HeadStart bool
+		KubeProxy string
 	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(),
-		switchable(w.filter.on, w.filter.table.State()), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting()}
+		switchable(w.filter.on, w.filter.table.State()), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting(),
+		w.headstart.InForce(), w.boot.Waiting()}
 }
 
 var (

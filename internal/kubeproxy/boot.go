@@ -61,7 +61,12 @@ func (b *Boot) Served() bool { return b.served.Load() }
 func (b *Boot) Looked() <-chan struct{} { return b.looked }
 
 // Waiting describes the last sign of kube-proxy.
-func (b *Boot) Waiting() string { return sign(b.last.Load()).describe(b.livez) }
+func (b *Boot) Waiting() string {
+	if b.livez == "" {
+		return "it is not waited for"
+	}
+	return sign(b.last.Load()).describe(b.livez)
+}
 
 // Run checks until kube-proxy has served, or ctx ends.
 func (b *Boot) Run(ctx context.Context) error {

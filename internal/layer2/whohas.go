@@ -1,0 +1,36 @@
+package layer2
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// WhoHas asks all machines on a link for an address, three times within this time, and returns the MACs that they answer with: of a
+// conflict both, where a client sees one. It changes nothing and shares nothing with ports, as Ask.
+func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr, within time.Duration) (map[lb.MAC]bool, error) {
+	proto, all, macs := r.protocols[number(lb.FamilyOf(addr))], broadcast, map[lb.MAC]bool{}
+	if group, ok := solicitedNode(addr); ok {
+		all = groupMAC(group)
+	}
+	t, err := openTap(l, proto, proto.answers)
+	defer t.close()
+	frame := proto.question(&l, all, addr)
+	for range questionTimes {
+		if err != nil || frame == nil || !t.send(frame) {
+			return nil, fmt.Errorf("cannot ask on link %s: %w", l.Name, err)
+		}
+		for end := time.Now().Add(within / questionTimes); ctx.Err() == nil && time.Now().Before(end); {
+			await([]*tap{t}, time.Until(end))
+			t.receive(func(frame []byte) {
+				if m, out := proto.parse(frame, l.MAC); out == answered && m.reply && m.claimed == addr {
+					macs[m.mac] = true
+				}
+			})
+		}
+	}
+	return macs, nil
+}

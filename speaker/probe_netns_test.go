@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// probed is a speaker of node w1 that has the addresses of default/web, which a machine beside it has too.
+func probed(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
+	t.Helper()
+	self, other := nstest.Self(t), nstest.New(t)
+	nstest.Veth(t, self, "eth0", other, "eth0")
+	self.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
+	other.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64", "fe80::2/64")
+	*mac = lb.MACFrom(other.MAC("eth0"))
+	w := newTestSyncer(noLinks)
+	w.links = link.New(slog.New(slog.DiscardHandler), func() {})
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- w.links.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	})
+	nstest.Until(t, 5*time.Second, "links", w.links.Synced)
+	var p plan.Plan
+	for _, a := range addresses {
+		for port := range uint16(2) { // of which one is asked about
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(a), Protocol: "TCP", Port: 80 + port,
+				Service: lb.Key{Namespace: "default", Name: "web"}})
+		}
+	}
+	w.last.Store(&planned{Plan: p})
+	return w
+}
+
+// post asks a new page, so that the pace of another question does not concern it.
+func (w *syncer) post(service string) (int, string) {
+	out := httptest.NewRecorder()
+	w.probes()(out, httptest.NewRequest(http.MethodPost, "/debug/probe?service="+service, nil))
+	return out.Code, out.Body.String()
+}
+
+// TestProbe: the wire names who answers, of both families.
+func TestProbe(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		other := lb.MAC{}
+		w := probed(t, &other, "192.0.2.2", "2001:db8::2", "192.0.2.9")
+		want := fmt.Sprintf(`{"Step":"wire at w1","Verdict":"problem","Text":"for 192.0.2.2 on link eth0 answers %s of no speaker; `+
+			`for 2001:db8::2 on link eth0 answers %[1]s of no speaker; for 192.0.2.9 on link eth0 answers no machine"}`+"\n", other)
+		if code, body := w.post("default/web"); code != http.StatusOK || body != want {
+			t.Errorf("%d %s", code, cmp.Diff(want, body))
+		}
+	})
+}
+
+// TestNamed: one node with two links is one owner; two nodes, and a machine that is no speaker's, are a fault.
+func TestNamed(t *testing.T) {
+	a, b, c, foreign := lb.MAC{2, 1}, lb.MAC{2, 2}, lb.MAC{2, 3}, lb.MAC{2, 4}
+	nodes := map[lb.MAC]string{a: "node w1", b: "node w1", c: "node w2"}
+	for _, tt := range []struct {
+		macs []lb.MAC
+		good bool
+		text string
+	}{
+		{nil, false, "no machine"},
+		{[]lb.MAC{a}, true, "02:01:00:00:00:00 of node w1"},
+		{[]lb.MAC{a, b}, true, "02:01:00:00:00:00 of node w1 and 02:02:00:00:00:00 of node w1"},
+		{[]lb.MAC{a, c}, false, "02:01:00:00:00:00 of node w1 and 02:03:00:00:00:00 of node w2"},
+		{[]lb.MAC{a, foreign}, false, "02:01:00:00:00:00 of node w1 and 02:04:00:00:00:00 of no speaker"},
+		{[]lb.MAC{foreign}, false, "02:04:00:00:00:00 of no speaker"},
+	} {
+		macs := map[lb.MAC]bool{}
+		for _, mac := range tt.macs {
+			macs[mac] = true
+		}
+		if text, good := named(macs, nodes); text != tt.text || good != tt.good {
+			t.Errorf("%v: %q, %t", tt.macs, text, good)
+		}
+	}
+}
+
+// TestProbeRefuses: what this node does not serve is not asked about, whoever asks; and no two questions come within a second.
+func TestProbeRefuses(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := probed(t, new(lb.MAC), "192.0.2.2", "198.51.100.1")
+		for _, service := range []string{"", "/", "default", "default/other", "web", "192.0.2.2", "%00", "default%2Fweb%2F.."} {
+			if code, body := w.post(service); code != http.StatusNotFound {
+				t.Errorf("%q: %d %s", service, code, body)
+			}
+		}
+		if code, body := w.post("default/web"); code != http.StatusOK || strings.Contains(body, "198.51.100.1") { // of no subnet here
+			t.Errorf("%d %s", code, body)
+		}
+		page, start := w.probes(), time.Now()
+		ask := func() int {
+			out := httptest.NewRecorder()
+			page(out, httptest.NewRequest(http.MethodPost, "/debug/probe", nil))
+			return out.Code
+		}
+		if first, second := ask(), ask(); first != http.StatusNotFound || second != http.StatusTooManyRequests {
+			t.Errorf("got %d and %d", first, second)
+		}
+		nstest.Until(t, 5*time.Second, "the next turn", func() bool { return ask() == http.StatusNotFound })
+		if took := time.Since(start); took < probeInterval {
+			t.Errorf("the next turn came after %v", took)
+		}
+	})
+}
