@@ -59,7 +59,8 @@ func testConflict(t *testing.T, e *env) {
 	e.waitPool(t, name, "the conflicts in the pool's status", contested(mac, addresses))
 	e.describes(t, []string{"AddressConflict", mac}, "ipaddresspool", name)
 	e.describes(t, []string{"Conflicts", mac}, "speakerstates")
-	e.why(t, mac, e.app.Namespace+"/conflict")
+	e.why(t, "is in use by "+mac, e.app.Namespace+"/conflict")
+	e.why(t, ": remove the address from the machine with this MAC, or cut it from the pool", e.app.Namespace+"/conflict")
 	e.why(t, mac, "pool", name)
 
 	must(t, del())

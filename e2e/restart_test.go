@@ -54,7 +54,7 @@ func testSpeakerReady(t *testing.T, e *env) {
 	if want := "which the speaker before this one had"; !strings.Contains(out, want) {
 		t.Errorf("/readyz says %q, not %q", out, want)
 	}
-	e.why(t, "find out why a speaker is not ready", e.app.Namespace+"/speaker-ready")
+	e.why(t, "find out why a speaker is not ready: kubectl -n holdfast-system describe pod -l ", e.app.Namespace+"/speaker-ready")
 	e.served(t, testbed.Far, bgp)
 	select {
 	case err := <-replaced:

@@ -84,9 +84,29 @@ subjects: [{kind: User, name: e2e-tenant, apiGroup: rbac.authorization.k8s.io}]
 					seen[s.Step] = s.Verdict
 				}
 			}
-			if err == nil && (seen["address"] != "ok" || seen["endpoints"] != "ok" || seen["speakers"] != "unseen") {
+			if err == nil && (seen["address"] != "ok" || seen["endpoints"] != "ok" || seen["speakers"] != "unseen" || seen["speakers' pages"] != "unseen") {
 				err = fmt.Errorf("it says %v:\n%s", seen, out)
 			}
+			return err
+		}))
+	})
+	t.Run("probe", func(t *testing.T) {
+		addresses := e.service(t, e.app, "why-probe")
+		e.announced(t, ns, "why-probe")
+		want := []string{"filter on: true, in force: true", "kube-proxy: it", "wire at ", "First: nothing"}
+		for _, a := range addresses {
+			owner, err := e.WaitOwner(t.Context(), testbed.Client, a)
+			must(t, err)
+			want = append(want, "speaker "+owner, a.String()+" is announced on eth0", "for "+a.String()+" on link eth0 answers ", " of node "+owner)
+		}
+		must(t, testbed.Until(t.Context(), soon, "the explanation with probes", func(ctx context.Context) error {
+			out, err := e.Plugin(ctx, "why", "--probe", ns+"/why-probe")
+			for _, w := range want {
+				if err == nil && !strings.Contains(out, w) {
+					err = fmt.Errorf("it lacks %q:\n%s", w, out)
+				}
+			}
+			t.Log(out)
 			return err
 		}))
 	})

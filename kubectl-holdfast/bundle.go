@@ -1,36 +1,18 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/explain"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/portforward"
-	"k8s.io/client-go/transport/spdy"
-)
-
-const (
-	// debugPort is where a daemon serves /debug/state, on its loopback address only.
-	debugPort = "9219"
-	// debugTime bounds the wait for one page, and maxDebug its size in bytes.
-	debugTime = 10 * time.Second
-	maxDebug  = 64 << 20
 )
 
 // bundle is what a file for a bug report holds.
@@ -38,8 +20,6 @@ type bundle struct {
 	// LeftOut says what is not in it, in sentences.
 	LeftOut []string
 	explain.Snapshot
-	// Daemons are the pages /debug/state, by pod.
-	Daemons map[string]json.RawMessage
 }
 
 // hide removes what a report must not have. Snapshots share objects with nothing.
@@ -65,7 +45,7 @@ func (s *seat) bundle() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			b := bundle{Snapshot: snapshot, Daemons: map[string]json.RawMessage{}}
+			b := bundle{Snapshot: snapshot}
 			if s.from == "" {
 				if err := s.daemons(cmd.Context(), &b); err != nil {
 					return err
@@ -113,11 +93,7 @@ func readBundle(name string) (explain.Snapshot, error) {
 
 // daemons adds the page of each daemon. What cannot be read is left out.
 func (s *seat) daemons(ctx context.Context, b *bundle) error {
-	config, err := s.cluster.ToRESTConfig()
-	if err != nil {
-		return err
-	}
-	r, err := newReader(config, s.namespace)
+	r, err := s.reader()
 	if err != nil {
 		return err
 	}
@@ -125,61 +101,9 @@ func (s *seat) daemons(ctx context.Context, b *bundle) error {
 	if err := list(r, "/api/v1", explain.Pods, s.namespace, parts, &pods)(ctx); err != nil {
 		return err
 	}
-	for _, p := range pods {
-		page, err := debugPage(ctx, config, r.client, p)
-		if err != nil {
-			b.LeftOut = append(b.LeftOut, "the page of pod "+p.Name+": "+err.Error())
-			continue
-		}
-		b.Daemons[p.Name] = page
+	r.pages(ctx, pods, &b.Snapshot)
+	for _, pod := range slices.Sorted(maps.Keys(b.Silent)) {
+		b.LeftOut = append(b.LeftOut, "the page of pod "+pod+": "+b.Silent[pod])
 	}
 	return nil
-}
-
-// debugPage reads /debug/state of a pod by a port-forward: so no daemon has a port open for it.
-func debugPage(ctx context.Context, config *rest.Config, client rest.Interface, pod *corev1.Pod) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, debugTime)
-	defer cancel()
-	transport, upgrader, err := spdy.RoundTripperFor(config)
-	if err != nil {
-		return nil, err
-	}
-	address := client.Post().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name, "portforward").URL()
-	dial, err := http.NewRequestWithContext(ctx, http.MethodPost, address.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	forward, _, err := spdy.Negotiate(upgrader, &http.Client{Transport: transport}, dial, portforward.PortForwardProtocolV1Name)
-	if err != nil {
-		return nil, err
-	}
-	defer forward.Close()
-	defer context.AfterFunc(ctx, func() { forward.Close() })()
-	var streams [2]httpstream.Stream
-	for i, kind := range []string{corev1.StreamTypeError, corev1.StreamTypeData} {
-		headers := http.Header{}
-		headers.Set(corev1.StreamType, kind)
-		headers.Set(corev1.PortHeader, debugPort)
-		headers.Set(corev1.PortForwardRequestIDHeader, "0")
-		if streams[i], err = forward.CreateStream(headers); err != nil {
-			return nil, err
-		}
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/debug/state", nil)
-	if err == nil {
-		err = request.Write(streams[1])
-	}
-	if err != nil {
-		return nil, err
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(streams[1]), request)
-	if err != nil {
-		why, _ := io.ReadAll(streams[0]) // the node says there why it cannot connect
-		return nil, fmt.Errorf("%w %s", cmp.Or(ctx.Err(), err), why)
-	}
-	page, err := io.ReadAll(io.LimitReader(answer.Body, maxDebug))
-	if err == nil && (answer.StatusCode != http.StatusOK || !json.Valid(page)) {
-		err = fmt.Errorf("it answers %s", answer.Status)
-	}
-	return bytes.TrimSpace(page), err
 }

@@ -58,6 +58,8 @@ type seat struct {
 	output    string
 	// from is a bundle to read in place of the cluster.
 	from string
+	// probe has speakers ask on the wire.
+	probe bool
 }
 
 func newRoot() *cobra.Command {
@@ -88,14 +90,6 @@ func (s *seat) read(ctx context.Context, only string) (explain.Snapshot, error) 
 	return r.read(ctx, only)
 }
 
-func (s *seat) reader() (*reader, error) {
-	config, err := s.cluster.ToRESTConfig()
-	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w", err)
-	}
-	return newReader(config, s.namespace)
-}
-
 // say prints reports, and returns errProblem if one has a problem.
 func (s *seat) say(cmd *cobra.Command, reports ...explain.Report) error {
 	err := s.show(cmd.OutOrStdout(), reports, func(w io.Writer) error { return printReports(w, reports) })
@@ -106,7 +100,7 @@ func (s *seat) say(cmd *cobra.Command, reports ...explain.Report) error {
 }
 
 func (s *seat) why() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "why NAMESPACE/SERVICE | address ADDRESS | pool NAME | peer NAME | node NAME",
 		Short: "Explain every decision about a Service, in the order in which a packet meets it",
 		Args:  cobra.RangeArgs(1, 2),
@@ -121,6 +115,8 @@ func (s *seat) why() *cobra.Command {
 			return s.say(cmd, reports...)
 		},
 	}
+	cmd.Flags().BoolVar(&s.probe, "probe", false, "have a speaker ask on the wire which machines answer for the addresses of a Service")
+	return cmd
 }
 
 // explain answers the arguments of why.
@@ -144,7 +140,13 @@ func (s *seat) explain(ctx context.Context, args []string) ([]explain.Report, er
 			}
 			snapshot.Unread["other namespaces"] = "forbidden"
 		}
-		return []explain.Report{snapshot.Service(lb.Key{Namespace: namespace, Name: service})}, nil
+		key := lb.Key{Namespace: namespace, Name: service}
+		if s.from == "" {
+			err = s.ask(ctx, &snapshot, key)
+		} else if s.probe {
+			err = errors.New("--probe asks a cluster, and --from has none")
+		}
+		return []explain.Report{snapshot.Service(key)}, err
 	}
 	switch kind := args[0]; kind {
 	case "address":

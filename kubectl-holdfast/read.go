@@ -35,18 +35,24 @@ const (
 
 // reader reads a cluster with the rights of the user.
 type reader struct {
+	config   *rest.Config
 	client   rest.Interface
+	patience time.Duration // for one debug page
 	snapshot explain.Snapshot
 }
 
-func newReader(c *rest.Config, namespace string) (*reader, error) {
+func (s *seat) reader() (*reader, error) {
+	c, err := s.cluster.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
 	c = rest.CopyConfig(c)
 	c.UserAgent, c.QPS = "kubectl-holdfast", -1 // the API server paces us
 	client, err := discovery.NewDiscoveryClientForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	return &reader{client.RESTClient(), explain.Snapshot{Now: time.Now(), Namespace: namespace, Unread: map[string]string{}}}, nil
+	return &reader{c, client.RESTClient(), debugTime, explain.Snapshot{Now: time.Now(), Namespace: s.namespace, Unread: map[string]string{}}}, nil
 }
 
 var scheme = newScheme()

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -94,8 +95,45 @@ func (s Snapshot) pending(reason lb.Reason, message string) {
 	s.set(condition(v1beta1.ConditionAddressAssigned, reason, message, true))
 }
 
+// ownerOf returns the node that announces default/web by the plan.
+func ownerOf(s Snapshot) string { return decide(s, "").verdicts[web].L2.Announcers[0].Node }
+
+// page gives the speaker of a node this page.
+func (s *Snapshot) page(node, page string) {
+	if s.Daemons == nil {
+		s.Daemons = map[string]json.RawMessage{}
+	}
+	s.Daemons["speaker-"+node] = json.RawMessage(page)
+}
+
+// answering is the page of a speaker that announces default/web.
+const answering = `{"Filter": {"Enforced": true}, "Relay": "off", "KubeProxy": "its rules are in the kernel",
+	"Layer2": {"Addresses": [{"Address": "192.0.2.1", "Phase": "announced", "Links": ["eth0"], "Answered": true, "Conflicts": [{"MAC": "02:00:00:00:00:01"}]}]}}`
+
+// TestAsked: no more than sixteen speakers are asked, first the announcing ones; the wire is asked from those that announce nothing.
+func TestAsked(t *testing.T) {
+	s := healthy()
+	for range 20 {
+		s.Pods = append([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "waits"}}}, s.Pods...)
+	}
+	owner := ownerOf(s)
+	if asked := s.Asked(web); len(asked) != maxAsked || asked[0].Spec.NodeName != owner {
+		t.Errorf("%d are asked, the first on node %s", len(asked), asked[0].Spec.NodeName)
+	}
+	s.Pods = s.Pods[20:]
+	for _, node := range []string{"n1", "n2", "n3"} {
+		s.page(node, `{"Filter": {"Enforced": true}}`)
+	}
+	other := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[owner]
+	s.page(other, answering) // against the plan
+	if got := s.Others(web); len(got) != 1 || got[0].Spec.NodeName == owner || got[0].Spec.NodeName == other {
+		t.Errorf("%d others", len(got))
+	}
+}
+
 // TestService: each fault is named, by the step of the first problem and by what to do first.
 func TestService(t *testing.T) {
+	owner := ownerOf(healthy())
 	for _, tt := range []struct {
 		name        string
 		do          func(s *Snapshot)
@@ -128,7 +166,10 @@ func TestService(t *testing.T) {
 		}, "layer 2", "check", Problem},
 		{"foreign owner", func(s *Snapshot) {
 			s.States[0].Status.Conflicts = []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: "02:00:00:00:00:01"}}
-		}, "conflict", "02:00:00:00:00:01", Problem},
+		}, "conflict", "02:00:00:00:00:01 has 192.0.2.1: remove the address", Problem},
+		{"foreign owner, and no announcement", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.AddressConflict, "192.0.2.1 is in use by 02:00:00:00:00:01", true))
+		}, "layer 2", "by 02:00:00:00:00:01: remove the address from the machine", Problem},
 		{"BGP password", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionAnnouncedBGP, lb.NoSession, "no session is established with r", true))
 			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
@@ -167,6 +208,21 @@ func TestService(t *testing.T) {
 			conditions := &s.Objects.Services[0].Status.Conditions
 			*conditions = slices.DeleteFunc(*conditions, func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAnnouncedL2 })
 		}, "layer 2", "FilterNotEnforceable: nothing enforces", Problem},
+		{"a speaker without a page", func(s *Snapshot) { s.Daemons = map[string]json.RawMessage{} }, "speaker " + owner, "ask an operator", Unseen},
+		{"a speaker that answers", func(s *Snapshot) { s.page(owner, answering) }, "", "no problem was found", OK},
+		{"one without its filter", func(s *Snapshot) { s.page(owner, strings.Replace(answering, "true", "false", 1)) }, "speaker " + owner,
+			"192.0.2.1 is announced on eth0; filter on: true, in force: false; head start in force: false; kube-proxy: its rules are in the kernel; endpoints", Problem},
+		{"filter off", func(s *Snapshot) { s.page(owner, strings.Replace(answering, `{"Enforced": true}`, `"off"`, 1)) }, "", "no problem was found", OK},
+		{"a speaker that does not answer", func(s *Snapshot) {
+			s.page(owner, strings.Replace(answering, `"Answered": true`, `"Answered": false`, 1))
+		}, "speaker " + owner,
+			"logs speaker-" + owner, Problem},
+		{"a health port", func(s *Snapshot) { s.page(owner, strings.Replace(answering, "{", `{"Unserved": ["default/web"], `, 1)) }, "speaker " + owner,
+			"endpoints here wait for it, by its health port: true: look at kubectl -n holdfast-system logs speaker-" + owner, Problem},
+		{"a probe's fault", func(s *Snapshot) {
+			s.Probed = []Step{{Name: "wire at n3", Verdict: Problem, Text: "answers no machine"}}
+		},
+			"wire at n3", "answers no machine", Problem},
 		{"no pod", func(s *Snapshot) { s.Objects.EndpointSlices = nil }, "endpoints", "labels app=web", Problem},
 		{"no pod is ready", func(s *Snapshot) {
 			for i := range s.Objects.EndpointSlices[0].Endpoints {

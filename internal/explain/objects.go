@@ -73,7 +73,7 @@ func (s Snapshot) claims(of ...netip.Addr) (out []Step) {
 		for _, c := range state.Status.Conflicts {
 			if a, err := netip.ParseAddr(c.Address); err == nil && (of == nil || slices.Contains(of, a)) {
 				out = append(out, Step{Name: "conflict", Verdict: Problem, Reason: lb.AddressConflict,
-					Text: fmt.Sprintf("node %s sees that the machine with MAC %s has %s: remove the address there, or cut it from the pool", state.Name, c.MAC, c.Address)})
+					Text: fmt.Sprintf("node %s sees that the machine with MAC %s has %s", state.Name, c.MAC, c.Address)})
 			}
 		}
 	}

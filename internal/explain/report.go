@@ -81,6 +81,7 @@ func (r Report) conclude() Report {
 // remedies are what to do about reasons whose sentence says only what is wrong.
 var remedies = map[lb.Reason]string{
 	lb.PoolExhausted:   "add addresses to the pool, or delete Services that need none",
+	lb.AddressConflict: "remove the address from the machine with this MAC, or cut it from the pool",
 	lb.AddressInUse:    "ask for another address, or have the other Service give it up",
 	lb.NoAdvertisement: "create an L2Advertisement or a BGPAdvertisement",
 	lb.QuotaExceeded:   "raise the quota of the pool, or delete Services of the namespace",

@@ -28,19 +28,22 @@ type why struct {
 	assignment *ipam.Assignment
 	// verdicts has the verdict of each known node, by its own plan.
 	verdicts map[string]plan.Verdict
-	report   Report
+	// announcers are the nodes that announce it by these.
+	announcers map[string]bool
+	// blind is the step of what could not be read, and keeps the daemons' decisions from being made here.
+	blind  Step
+	report Report
 }
 
 // Service explains one Service, in the order in which a packet to its address meets the decisions.
 func (s Snapshot) Service(key lb.Key) Report {
-	w := why{Snapshot: s, key: key, object: Find(s.Objects.Services, key.Namespace, key.Name), report: Report{Subject: "Service " + key.String()}}
+	w := s.about(key)
 	if w.object == nil {
 		return s.absent(w.report.Subject, Services, Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"})
 	}
 	if !w.class() {
 		return w.report.conclude()
 	}
-	w.compute()
 	w.controller()
 	w.address()
 	w.speakers()
@@ -49,10 +52,19 @@ func (s Snapshot) Service(key lb.Key) Report {
 	if a := addresses(w.object); len(a) > 0 {
 		w.report.add(w.claims(a...)...)
 	}
+	w.report.add(w.Probed...)
 	w.filter()
 	w.nodes()
+	w.pages()
 	w.endpoints()
 	return w.report.conclude()
+}
+
+// about decides about a Service as the daemons would.
+func (s Snapshot) about(key lb.Key) *why {
+	w := &why{Snapshot: s, key: key, object: Find(s.Objects.Services, key.Namespace, key.Name), report: Report{Subject: "Service " + key.String()}}
+	w.compute()
+	return w
 }
 
 // class reports whether the Service is Holdfast's to serve.
@@ -89,10 +101,9 @@ func (w *why) class() bool {
 
 // compute decides about the Service as the daemons would, if everything could be read.
 func (w *why) compute() {
-	for _, resource := range []string{Services, Pools, Nodes, Slices, L2Ads, BGPAds, Peers, Pods} {
-		if _, failed := w.Unread[resource]; failed {
-			return
-		}
+	w.blind = w.seen(Step{Name: "speakers' pages"}, "what decides which speakers to ask", Services, Pools, Nodes, Slices, L2Ads, BGPAds, Peers, Pods)
+	if w.blind.Verdict != "" {
+		return
 	}
 	w.state, _ = w.compile()
 	for _, a := range ipam.Assign(w.state).Assignments {
@@ -104,9 +115,16 @@ func (w *why) compute() {
 	if len(w.state.Services) == 0 || len(w.state.Services[0].Addresses) == 0 {
 		return
 	}
-	w.verdicts = map[string]plan.Verdict{}
+	w.verdicts, w.announcers = map[string]plan.Verdict{}, map[string]bool{}
 	for node := range w.state.Nodes {
-		w.verdicts[node] = plan.ForNode(node, w.state).Verdicts[0]
+		v := plan.ForNode(node, w.state).Verdicts[0]
+		w.verdicts[node] = v
+		for _, a := range v.L2.Announcers {
+			w.announcers[a.Node] = true
+		}
+		for _, n := range v.BGP.Nodes {
+			w.announcers[n] = true
+		}
 	}
 }
 
@@ -279,19 +297,10 @@ func (w *why) filter() {
 
 // nodes shows the problems of nodes that announce the Service, and kube-proxy's among them.
 func (w *why) nodes() {
-	announcers := map[string]bool{}
-	for _, v := range w.verdicts {
-		for _, a := range v.L2.Announcers {
-			announcers[a.Node] = true
-		}
-		for _, n := range v.BGP.Nodes {
-			announcers[n] = true
-		}
-	}
 	for _, s := range w.States {
 		for _, p := range s.Status.Problems {
 			step := Step{Name: "node " + s.Name, Verdict: Note, Reason: lb.Reason(p.Reason), Text: p.Message}
-			if announcers[s.Name] && !meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAnnouncedL2) {
+			if w.announcers[s.Name] && !meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAnnouncedL2) {
 				step.Verdict = Problem
 			}
 			w.report.add(step)

@@ -4,6 +4,7 @@
 package explain
 
 import (
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"time"
@@ -32,6 +33,11 @@ type Snapshot struct {
 	Pods []*corev1.Pod
 	// Leases has the one by which controllers elect their leader.
 	Leases []*coordinationv1.Lease
+	// Daemons are the pages /debug/state that were read, by pod, and Silent why others were not; both nil if none was asked for.
+	Daemons map[string]json.RawMessage
+	Silent  map[string]string `json:"-"`
+	// Probed is what speakers found when they were asked to probe.
+	Probed []Step `json:"-"`
 	// Unread maps what could not be read to the reason, for example "nodes" to "forbidden".
 	Unread map[string]string
 }
@@ -98,6 +104,9 @@ func ready(p *corev1.Pod) bool {
 
 // addresses returns those in the status of a Service.
 func addresses(o *corev1.Service) (out []netip.Addr) {
+	if o == nil {
+		return nil
+	}
 	for _, in := range o.Status.LoadBalancer.Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil {
 			out = append(out, a)
