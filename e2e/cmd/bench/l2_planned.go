@@ -12,6 +12,9 @@ import (
 // plannedRounds is how often each planned event is shown.
 const plannedRounds = 5
 
+// helmRounds is how often the chart is upgraded and rolled back: each turn takes two minutes.
+const helmRounds = 3
+
 // drainFailed drains the owner and takes it back, and counts the probes without an answer.
 func drainFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	return planned(ctx, b, plannedRounds, "l2_drain_failed", func(owner string) error {
@@ -46,7 +49,7 @@ func helmFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, error)
 		}
 	}
 	out, turn := map[string]float64{}, 0
-	for range plannedRounds {
+	for range helmRounds {
 		upgraded, err := planned(ctx, b, 1, "helm_upgrade_failed", func(string) error {
 			turn++
 			pods := fmt.Sprintf("podAnnotations.turn=t%d", turn)
