@@ -222,3 +222,28 @@ func TestNearMachinesFirst(t *testing.T) {
 		}
 	})
 }
+
+// A wake-up that comes late on a busy node makes up for what it missed, but not for a pause, and never beyond what was due.
+func TestLateWakeUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r := lan.responder()
+		r.Set(Desired{Announcements: manyAddresses(900)})
+		k := newKeeper(r)
+		defer k.close()
+		k.sync()
+		var before uint64
+		for _, tt := range []struct {
+			late time.Duration
+			want int
+		}{{0, 1}, {time.Millisecond, 1}, {4 * time.Millisecond, 4}, {paceSlack, 10}, {time.Minute, 1}} {
+			time.Sleep(tt.late)
+			k.work()
+			all := r.counts.announcements[0][sent].Load() + r.counts.announcements[1][sent].Load()
+			if got := all - before; got != uint64(tt.want*r.timers.PaceFrames) {
+				t.Errorf("%v after the last: %d frames, want %d times %d", tt.late, got, tt.want, r.timers.PaceFrames)
+			}
+			before = all
+		}
+	})
+}

@@ -34,44 +34,53 @@ func (k *keeper) work() (time.Duration, bool) {
 }
 
 // drain does due tasks of a link, and reports whether an address became ours. A task that the link does not take keeps
-// its place; no other link waits for it.
+// its place; no other link waits for it. What a late wake-up missed is made up for: on a busy node each may be some
+// milliseconds late, and a burst has many.
 func (k *keeper) drain(p *port, now time.Time) (changed bool) {
-	if now.Before(p.resume) {
-		return false
+	if now.Sub(p.resume) > paceSlack {
+		p.resume = now
 	}
-	s := p.schedule
-	for range k.r.timers.PaceFrames {
-		it := s.due(now)
-		if it == nil {
-			return changed
-		}
-		if t := it.task; t.ends {
-			s.done(it, now)
-			changed = k.end(p, t, now) || changed
-			continue
-		}
-		to, frames := p.direct(it, now)
-		if !k.step(p, it.task, to) {
-			break
-		}
-		s.spend(frames, it.lane, now)
-		if to != nil {
-			it.told++
-		} else {
-			s.done(it, now)
-			k.told(it)
-			switch {
-			case it.use == defence:
-				k.r.counts.repairs[repairConflict].Add(1)
-			case it.use == doubt:
-				if _, still := it.status.conflict(p.link.Load().Name); still {
-					s.doubt(it.addr, now.Add(doubtInterval))
-				}
+	for ; !now.Before(p.resume); p.resume = p.resume.Add(k.r.timers.PaceInterval) {
+		for range k.r.timers.PaceFrames {
+			it := p.schedule.due(now)
+			if it == nil {
+				return changed
+			}
+			if t := it.task; t.ends {
+				p.schedule.done(it, now)
+				changed = k.end(p, t, now) || changed
+			} else if !k.do(p, it, now) {
+				p.resume = now.Add(k.r.timers.PaceInterval)
+				return changed
 			}
 		}
 	}
-	p.resume = now.Add(k.r.timers.PaceInterval)
 	return changed
+}
+
+// do sends the next frame of an item, and reports whether the link took it.
+func (k *keeper) do(p *port, it *item, now time.Time) bool {
+	to, frames := p.direct(it, now)
+	if !k.step(p, it.task, to) {
+		return false
+	}
+	s := p.schedule
+	s.spend(frames, it.lane, now)
+	if to != nil {
+		it.told++
+		return true
+	}
+	s.done(it, now)
+	k.told(it)
+	switch {
+	case it.use == defence:
+		k.r.counts.repairs[repairConflict].Add(1)
+	case it.use == doubt:
+		if _, still := it.status.conflict(p.link.Load().Name); still {
+			s.doubt(it.addr, now.Add(doubtInterval))
+		}
+	}
+	return true
 }
 
 // told notes that all neighbours on every link have heard the first announcement of an address.
