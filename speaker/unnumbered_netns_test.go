@@ -147,8 +147,9 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		}
 		self.Output("ip", "route", "add", "203.0.113.9/32", "via", "inet6", linkLocal(t, ns).String(), "dev", "eth0")
 		self.Output("ip", "-6", "route", "add", "2001:db8:9::9/128", "via", linkLocal(t, ns).String(), "dev", "eth0")
-		ns.Output("ping", "-c", "1", "-W", "5", "-I", "203.0.113.9", "198.51.100.1")
-		ns.Output("ping", "-c", "1", "-W", "5", "-I", "2001:db8:9::9", "2001:db8:ffff::1")
+		for from, to := range map[string]string{"203.0.113.9": "198.51.100.1", "2001:db8:9::9": "2001:db8:ffff::1"} {
+			nstest.Until(t, 30*time.Second, "an answer of "+to, func() bool { return ns.Command("ping", "-c", "1", "-W", "1", "-I", from, to).Run() == nil })
+		}
 
 		peer.PeerASN = 0 // dynamicASN: external
 		before := n.session("r").Since
