@@ -19,6 +19,9 @@ const (
 	fewReports = 10
 	// slowWait is the time between two runs in the slow pace.
 	slowWait = time.Second
+	// yieldTime is how long a run waits for announcements at most: comparing what to write for a thousand Services takes a core for longer
+	// than they do, and a link that takes no frame must not stop reports.
+	yieldTime = 200 * time.Millisecond
 )
 
 // pace slows reports down during a burst, and many reports also while addresses are still being announced: addresses
@@ -27,10 +30,24 @@ type pace struct {
 	// burst reports whether many Services are getting addresses, announcing whether announcements are still being sent.
 	burst, announcing func() bool
 	slow              *rate.Limiter
+	// yielding is when announcements began that are still being sent; zero if none are.
+	yielding time.Time
 }
 
 func newPace(burst, announcing func() bool) pace {
-	return pace{burst, announcing, rate.NewLimiter(0, 1)}
+	return pace{burst: burst, announcing: announcing, slow: rate.NewLimiter(0, 1)}
+}
+
+// yields returns how long a run is to wait because announcements are being sent, 0 if it may begin.
+func (p *pace) yields(now time.Time) time.Duration {
+	switch {
+	case !p.announcing():
+		p.yielding = time.Time{}
+		return 0
+	case p.yielding.IsZero():
+		p.yielding = now
+	}
+	return max(0, min(yieldTime/10, p.yielding.Add(yieldTime).Sub(now)))
 }
 
 // corrects reports whether the Service has a condition that is wrong.

@@ -104,3 +104,23 @@ func TestPace(t *testing.T) {
 		})
 	}
 }
+
+// TestYields: a run waits while announcements are being sent, but not for a link that takes none, and the next ones count from their start.
+func TestYields(t *testing.T) {
+	announcing, at := true, time.Now()
+	p := newPace(func() bool { return false }, func() bool { return announcing })
+	for range 2 {
+		waited := time.Duration(0)
+		for wait := p.yields(at); wait > 0; wait = p.yields(at) {
+			at, waited = at.Add(wait), waited+wait
+		}
+		if waited != yieldTime {
+			t.Errorf("waited for %v, want %v", waited, yieldTime)
+		}
+		announcing = false
+		if wait := p.yields(at); wait != 0 {
+			t.Errorf("waits for %v though nothing is announced", wait)
+		}
+		announcing = true
+	}
+}

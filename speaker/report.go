@@ -62,6 +62,9 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 	if last == nil || r.cluster.Uninstalling() {
 		return 0, nil
 	}
+	if wait := r.pace.yields(time.Now()); wait > 0 {
+		return wait, nil
+	}
 	return r.pace.each(r.reports(last), len(last.Members), func(u k8s.ServiceUpdate) error { return r.writeService(ctx, u) })
 }
 

@@ -229,6 +229,9 @@ func TestLateWakeUp(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
 		r.Set(Desired{Announcements: manyAddresses(900)})
+		if !r.Announcing() {
+			t.Error("nothing is to be announced, says it before it begins")
+		}
 		k := newKeeper(r)
 		defer k.close()
 		k.sync()

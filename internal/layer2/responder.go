@@ -107,6 +107,7 @@ func (r *Responder) Set(d Desired) {
 	if !want.equal(old) {
 		r.table.Store(want)
 		added, removed := want.changes(old)
+		r.announcing.Store(r.announcing.Load() || added > 0)
 		r.countTakeovers(want, old)
 		r.log.Info("announcements changed", "addresses", len(want.entries), "added", added, "removed", removed)
 	} else if !maps.Equal(want.speakers, old.speakers) || !maps.Equal(want.owners, old.owners) {
