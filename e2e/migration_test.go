@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -268,6 +269,8 @@ func (m *migration) step(t *testing.T, r *runbook, about string) {
 	start := time.Now()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir = m.dir
+	// Its loops end with the test, also when that is killed.
+	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 10*time.Second
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+m.Cluster.Kubeconfig(),
 		"PATH="+strings.Join([]string{m.Path("bin"), filepath.Dir(m.Cluster.Tool("kubectl")), filepath.Dir(m.Cluster.Tool("helm")), os.Getenv("PATH")}, ":"))
 	for _, v := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"} {

@@ -137,6 +137,16 @@ func TestMigrateMetalLB(t *testing.T) {
 	if status, out, report = invoke(t, "migrate", "metallb", good, "--check"); status != statusHealthy || report != "" || !strings.Contains(out, "keep theirs") {
 		t.Errorf("%d %s %s", status, out, report)
 	}
+	// A file may have more than MetalLB's objects.
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: web}}\n---\n"+
+		"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: [192.0.2.0/24]}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, out, report = invoke(t, "migrate", "metallb", good, "-f", file); strings.Contains(out, "kind: Service") || !strings.Contains(out, "kind: IPAddressPool") ||
+		!strings.Contains(report, "it is no object of MetalLB") {
+		t.Errorf("%s %s", out, report)
+	}
 	// After the move the addresses are compared with those before; MetalLB may be gone.
 	before := filepath.Join(t.TempDir(), "before.gz")
 	if status, _, report = invoke(t, "bundle", before, good); status != statusHealthy {

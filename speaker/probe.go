@@ -42,7 +42,10 @@ func (w *syncer) probes() http.HandlerFunc {
 				}
 				macs, err := w.layer2.WhoHas(r.Context(), l, f.Address, wireTime)
 				text, good := named(macs, w.macNodes())
-				if step.Text += fmt.Sprintf("; for %s on link %s answers %s", f.Address, l.Name, text); err != nil || !good {
+				if err != nil {
+					text, good = "nobody that is known: "+err.Error(), false
+				}
+				if step.Text += fmt.Sprintf("; for %s on link %s answers %s", f.Address, l.Name, text); !good {
 					step.Verdict = "problem"
 				}
 			}

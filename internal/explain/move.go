@@ -63,6 +63,10 @@ func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Mo
 	for _, o := range foreign {
 		meta := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 		name, namespace := reflect.TypeOf(o).Elem().Name()+" "+meta.Name, cmp.Or(meta.Namespace, "metallb-system")
+		if _, ok := o.(*corev1.Service); ok {
+			m.note(Note, name, "left out, because it is no object of MetalLB: Services stay as they are")
+			continue
+		}
 		delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
 		*meta = metav1.ObjectMeta{Name: meta.Name, Labels: meta.Labels, Annotations: meta.Annotations}
 		if one, ok := o.(*v1beta1.BFDProfile); ok && one.Spec.EchoMode {

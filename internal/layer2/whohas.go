@@ -10,7 +10,7 @@ import (
 )
 
 // WhoHas asks all machines on a link for an address, three times within this time, and returns the MACs that they answer with: of a
-// conflict both, where a client sees one. It changes nothing and shares nothing with ports, as Ask.
+// conflict both, where a client sees one. It changes nothing and shares nothing with ports, as Ask. It returns an error if it cannot ask.
 func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr, within time.Duration) (map[lb.MAC]bool, error) {
 	proto, all, macs := r.protocols[number(lb.FamilyOf(addr))], broadcast, map[lb.MAC]bool{}
 	if group, ok := solicitedNode(addr); ok {
@@ -18,10 +18,13 @@ func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr,
 	}
 	t, err := openTap(l, proto, proto.answers)
 	defer t.close()
+	if err != nil {
+		return nil, fmt.Errorf("ask on link %s: %w", l.Name, err)
+	}
 	frame := proto.question(&l, all, addr)
 	for range questionTimes {
-		if err != nil || frame == nil || !t.send(frame) {
-			return nil, fmt.Errorf("cannot ask on link %s: %w", l.Name, err)
+		if frame == nil || !t.send(frame) {
+			return nil, fmt.Errorf("ask on link %s: it is down, or has no address of the family", l.Name)
 		}
 		for end := time.Now().Add(within / questionTimes); ctx.Err() == nil && time.Now().Before(end); {
 			await([]*tap{t}, time.Until(end))
