@@ -80,6 +80,10 @@ test-hostile: ## Ten thousand Services with and without one tenant's worst: none
 test-migration: image chart ## The runbook of docs/runbooks.md, in the lab: from MetalLB to Holdfast and back, under load; eight minutes
 	go test -tags e2e,migration -count=1 -timeout 20m -run TestMigration -v ./e2e
 
+.PHONY: test-alerts
+test-alerts: image chart ## Alerts and dashboard in the lab, with a real Prometheus: each alert fires by a fault; 4 minutes
+	go test -tags e2e,alerts -count=1 -timeout 15m -run TestAlerts -v ./e2e
+
 .PHONY: soak
 soak: image chart ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
@@ -91,9 +95,9 @@ bench: image chart ## Run the benchmarks; ONLY=prefix selects by name
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak,oldest,upgrade,hostile,migration ./...
+	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration ./...
 	go -C api/v1beta1 vet ./...
-	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,migration ./...
+	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \

@@ -164,7 +164,7 @@ func TestFence(t *testing.T) {
 	for _, tree := range []string{"api", "controller", "e2e", "internal", "release", "speaker"} {
 		reads(t, "../../"+tree)
 	}
-	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest,upgrade,hostile", "-json=ImportPath,Imports", module+"/...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest,upgrade,hostile,alerts", "-json=ImportPath,Imports", module+"/...")
 	cmd.Stderr = t.Output()
 	list, err := cmd.Output()
 	if err != nil {
