@@ -1,0 +1,37 @@
+package lb
+
+import "time"
+
+// Proxy is how the proxies serve a Service.
+type Proxy struct {
+	// Header is the version of the PROXY protocol header that endpoints get before the bytes of a connection: 0 for none, 1 or 2.
+	Header int
+	// HTTP: the proxies speak HTTP, and add the client's address to X-Forwarded-For.
+	HTTP bool
+	// Method chooses the endpoint of a connection or request.
+	Method Method
+	// Client and Member bound the idle time of each side, Connect the wait for an endpoint; Inspect is how long the proxies wait for
+	// a client's first bytes before they choose an endpoint, 0 for not at all.
+	Client, Member, Connect, Inspect time.Duration
+	// Monitor is how the proxies check endpoints; nil for not at all.
+	Monitor *Monitor
+}
+
+// Method chooses endpoints. Its values are the names in OpenStack.
+type Method string
+
+// The methods of OpenStack.
+const (
+	RoundRobin       Method = "ROUND_ROBIN"
+	LeastConnections Method = "LEAST_CONNECTIONS"
+	SourceIP         Method = "SOURCE_IP"
+	SourceIPPort     Method = "SOURCE_IP_PORT"
+)
+
+// Monitor is a health check of endpoints.
+type Monitor struct {
+	// Delay is the time between two checks, Timeout the wait for the answer.
+	Delay, Timeout time.Duration
+	// Rise is after how many good checks an endpoint serves again, Fall after how many bad ones it does not.
+	Rise, Fall int
+}
