@@ -89,6 +89,14 @@ type SpeakerStateStatus struct {
 	// +optional
 	Sessions []SessionState `json:"sessions"`
 
+	// Proxied are the Services, as NAMESPACE/NAME, that the proxies on this node serve on every port that they should: the first of
+	// them by name.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4096
+	// +kubebuilder:validation:items:MaxLength=320
+	// +optional
+	Proxied []string `json:"proxied"`
+
 	// Problems of the node that its user must mend, the first of them.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32

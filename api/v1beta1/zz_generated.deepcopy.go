@@ -1315,6 +1315,11 @@ func (in *SpeakerStateStatus) DeepCopyInto(out *SpeakerStateStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.Proxied != nil {
+		in, out := &in.Proxied, &out.Proxied
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Problems != nil {
 		in, out := &in.Problems, &out.Problems
 		*out = make([]NodeProblem, len(*in))
