@@ -3,6 +3,7 @@ package layer2
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -222,13 +223,27 @@ func TestStandingIn(t *testing.T) {
 //
 // Trap: duplicates go undetected (MetalLB #306).
 func TestConflictWithARealHost(t *testing.T) {
+	conflictWithARealHost(t, Timers{AnnounceWait: 2 * time.Second})
+}
+
+// TestLateAnswerOfARealHost: the same where the host answers after the address became ours.
+func TestLateAnswerOfARealHost(t *testing.T) {
+	conflictWithARealHost(t, Timers{ProbeTimes: []time.Duration{0}, AnnounceWait: time.Nanosecond})
+}
+
+func conflictWithARealHost(t *testing.T, timers Timers) {
+	timers.RateLimitInterval = 500 * time.Millisecond
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
-		r := timedResponder(t, Timers{AnnounceWait: 2 * time.Second, RateLimitInterval: 500 * time.Millisecond})
+		r := timedResponder(t, timers)
 		r.Set(Desired{Announcements: []lb.Announcement{{Address: foreign4}}})
 		nstest.Until(t, within, "link in use", func() bool { return len(r.State().Links) == 1 })
 
 		n.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
+		group, _ := solicitedNode(v6)
+		nstest.Until(t, within, "a host that hears questions", func() bool {
+			return strings.Contains(n.far.Output("ip", "maddr", "show", "dev", "eth0"), group.String())
+		})
 		r.Set(Desired{Announcements: bothFamilies(probed)})
 		far := lb.MACFrom(n.far.MAC("eth0"))
 		for i := range 2 {
@@ -238,7 +253,7 @@ func TestConflictWithARealHost(t *testing.T) {
 			})
 		}
 		for i := range 2 {
-			if n := r.counts.announcements[i][sent].Load(); n > 2 {
+			if n := r.counts.announcements[i][sent].Load(); n > 2 && timers.AnnounceWait > lateTime {
 				t.Errorf("%d announcements of another host's address", n)
 			}
 		}

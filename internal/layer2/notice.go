@@ -15,6 +15,9 @@ const maxNotices = 4096
 // the machine it names must be silent before it names another.
 const conflictAge = time.Minute
 
+// lateTime is for how long after a probed address became ours an answer shows that it was another machine's before.
+const lateTime = time.Second
+
 // settleTime exceeds the duration of a planned move: nodes plan it within a second of each other, and a former owner that still
 // answers announces nothing.
 const settleTime = 5 * time.Second
@@ -119,12 +122,28 @@ func (k *keeper) handle(n notice) {
 		k.conflict(e, n, conflicting, now)
 		k.reschedule(n.addr, now)
 	case ours:
-		k.conflict(e, n, ours, now)
 		for _, p := range k.on(n.link) {
-			p.schedule.defend(n.addr, now)
-			p.schedule.doubt(n.addr, now.Add(doubtInterval))
+			k.contested(p, e, n, now)
 		}
 	}
+}
+
+// contested handles a claim of an announced address. Whoever answers shortly after the probes had it first, and keeps it. A claim to
+// all is no answer, or one packet would take an address; but an answer to duplicate address detection looks the same (RFC 4861
+// section 7.2.4), so who claims that early is asked at once.
+func (k *keeper) contested(p *port, e *entry, n notice, now time.Time) {
+	ask := now.Add(doubtInterval)
+	if p.schedule.early(n.addr, now) {
+		if n.answer && !n.speaker {
+			k.conflict(e, n, conflicting, now)
+			k.reschedule(n.addr, now)
+			return
+		}
+		ask = now
+	}
+	k.conflict(e, n, ours, now)
+	p.schedule.defend(n.addr, now)
+	p.schedule.doubt(n.addr, ask)
 }
 
 // on returns the port of a link, if there is one.

@@ -47,7 +47,9 @@ type item struct {
 	task
 	// start of the job, or the last defence or question.
 	start time.Time
-	due   time.Time
+	// won is when the address became ours by a probe.
+	won time.Time
+	due time.Time
 	// lane and pos are its place in the queues, pos -1 for none.
 	lane, pos int
 }
@@ -148,6 +150,12 @@ func (s *schedule) defend(addr netip.Addr, now time.Time) {
 	s.extra(key{addr, defence}, own.job, repeated, now, s.timers.DefendInterval)
 }
 
+// early reports whether an address became ours by a probe so lately that another machine may yet answer that.
+func (s *schedule) early(addr netip.Addr, now time.Time) bool {
+	it := s.items[key{addr, steps}]
+	return it != nil && it.phase == ours && now.Sub(it.won) < lateTime
+}
+
 // doubt asks who else has an announced address, at a time at the earliest.
 func (s *schedule) doubt(addr netip.Addr, due time.Time) {
 	if own := s.items[key{addr, steps}]; own != nil && own.phase == ours {
@@ -155,24 +163,28 @@ func (s *schedule) doubt(addr netip.Addr, due time.Time) {
 	}
 }
 
-// extra queues a defence or a question, for due at the earliest and so long after the last one, unless it is queued.
+// extra queues a defence or a question, for due at the earliest and so long after the last one, unless it is queued for sooner.
 func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Duration) {
 	it := s.items[k]
-	switch {
-	case it == nil:
-		it = &item{task: task{key: k, job: j}, due: due, lane: lane, pos: -1}
+	if it == nil {
+		it = &item{task: task{key: k, job: j}, lane: lane, pos: -1}
 		s.items[k] = it
-	case it.pos >= 0:
-		return
-	default:
-		it.due = later(due, it.start.Add(interval))
 	}
+	due = later(due, it.start.Add(interval))
+	if it.pos >= 0 && !due.Before(it.due) {
+		return
+	}
+	s.unqueue(it)
+	it.due = due
 	heap.Push(&s.queues[it.lane], it)
 }
 
 func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
-	s.drop(addr)
 	it := &item{task: task{key: key{addr, steps}, job: j}, start: now}
+	if before := s.items[it.key]; before != nil && before.phase == probing {
+		it.won = now
+	}
+	s.drop(addr)
 	s.items[it.key] = it
 	if j.phase == ours {
 		s.announced++

@@ -20,10 +20,11 @@ type Timers struct {
 	RefreshMin, RefreshMax time.Duration
 	// ProbeTimes are when a new address is probed: as often as PROBE_NUM (RFC 5227
 	// section 1.1: 3), but in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s, meant
-	// for hosts that wake from sleep), since a Service waits for it.
+	// for hosts that wake from sleep and for links that start), since a Service waits
+	// for it, and a living host of a LAN answers in a millisecond or two.
 	ProbeTimes []time.Duration
-	// AnnounceWait is when the address counts as free (RFC 5227: ANNOUNCE_WAIT, but
-	// counted from the first probe).
+	// AnnounceWait is when the address counts as free (RFC 5227: ANNOUNCE_WAIT, 2 s, but
+	// counted from the first probe). Who answers later than that, and within lateTime, has the address all the same.
 	AnnounceWait time.Duration
 	// DefendInterval is the minimum time between two defences of an address to all neighbours (RFC
 	// 5227 section 1.1: DEFEND_INTERVAL). The machines that we know hear each of theirs by itself, NearDefendWait after
@@ -53,10 +54,10 @@ func (t Timers) withDefaults() Timers {
 		t.AnnounceTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
 	}
 	if t.ProbeTimes == nil {
-		t.ProbeTimes = []time.Duration{0, 70 * ms, 140 * ms}
+		t.ProbeTimes = []time.Duration{0, 20 * ms, 40 * ms}
 	}
 	t.RefreshMin, t.RefreshMax = cmp.Or(t.RefreshMin, 30*time.Second), cmp.Or(t.RefreshMax, time.Minute)
-	t.AnnounceWait = cmp.Or(t.AnnounceWait, 200*ms)
+	t.AnnounceWait = cmp.Or(t.AnnounceWait, 70*ms)
 	t.DefendInterval = cmp.Or(t.DefendInterval, 10*time.Second)
 	t.NearDefendWait, t.NearDefendInterval = cmp.Or(t.NearDefendWait, 50*ms), cmp.Or(t.NearDefendInterval, time.Second)
 	t.RateLimitInterval = cmp.Or(t.RateLimitInterval, 10*time.Second)
