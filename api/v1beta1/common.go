@@ -51,6 +51,9 @@ const (
 	ConditionFilterEnforced = "holdfast.dev/FilterEnforced"
 	// ConditionAnnotationsHonoured is written by the controller: False lists the annotations without effect.
 	ConditionAnnotationsHonoured = "holdfast.dev/AnnotationsHonoured"
+	// ConditionProxied is written by the controller on Services that ask for proxies, or that proxies serve: True while proxies serve
+	// their addresses. Speakers and proxies read it.
+	ConditionProxied = "holdfast.dev/Proxied"
 	// ConditionWritten is written by the controller: False while the API server refuses a part of what the controller
 	// writes to the Service, with that part and the API server's words.
 	ConditionWritten = "holdfast.dev/Written"

@@ -72,6 +72,8 @@ type Options struct {
 	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is OCCM's
 	// node-selector, and ignored with the rest of OpenStack.
 	NodeSelector lb.Selector
+	// Proxy is how Services get proxies.
+	Proxy ProxyOptions
 	// MorePorts bounds the ports of all Services of a namespace together, beyond the first of each; 0 is DefaultMorePorts.
 	MorePorts int
 }
@@ -192,7 +194,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if len(o.FloatingIPs) > 0 {
 		s.notServed = map[lb.Key]string{}
 	}
-	s.join(services, c.slices.update(o.EndpointSlices, compileEndpoints))
+	s.join(services, c.slices.update(o.EndpointSlices, opt.compileEndpoints), opt.Proxy.Service)
 	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	for _, ns := range o.Namespaces {

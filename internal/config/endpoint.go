@@ -18,15 +18,16 @@ type endpoints struct {
 	serving, anywhere bool
 }
 
-// compileEndpoints returns what serves of one slice, and the Service that it is of.
-func compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
+// compileEndpoints returns what serves of one slice, and the Service that it is of. A proxy that terminates takes no new connections.
+func (opt Options) compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
 	var e endpoints
+	key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
 	for _, endpoint := range slice.Endpoints {
-		if canServe(endpoint.Conditions) {
+		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && (!opt.Proxy.Enabled || key != opt.Proxy.Service) {
 			e.add(valueOr(endpoint.NodeName, ""))
 		}
 	}
-	return lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, e
+	return key, e
 }
 
 // byService joins the slices of each Service.
@@ -102,7 +103,7 @@ const maxStartPorts = 32
 
 // Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services
 // with session affinity, whose clients kube-proxy remembers, and those with ranges that kube-proxy alone applies: in mode
-// iptables it looks for the address after the destination was translated. So it does those with very many ports.
+// iptables it looks for the address after the destination was translated. So it does those with very many ports, and proxied ones.
 func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
 	of := map[lb.Key][]*discoveryv1.EndpointSlice{}
 	for _, slice := range slices {
@@ -116,7 +117,7 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
 		addresses := fresh[key]
 		_, overridden := s.Annotations[AnnotationSourceRanges]
-		if len(addresses) == 0 || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden &&
+		if len(addresses) == 0 || hasProxied(s) || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden &&
 			len(s.Spec.LoadBalancerSourceRanges) > 0 {
 			continue
 		}

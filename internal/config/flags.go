@@ -5,8 +5,10 @@ import (
 	"flag"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Define adds the flags of both daemons to f.
@@ -37,6 +39,21 @@ func (opt *Options) Define(f *flag.FlagSet) {
 		"holdfast.dev/internal-traffic says otherwise")
 	f.BoolVar(&opt.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label "+
 		"node.kubernetes.io/exclude-from-external-load-balancers")
+	f.Func("proxies", "the proxies' headless Service, as `NAMESPACE/NAME`; without it no Service is proxied", func(text string) error {
+		namespace, name, found := strings.Cut(text, "/")
+		if opt.Proxy.Enabled = found && namespace != "" && name != ""; !opt.Proxy.Enabled {
+			return errors.New("not NAMESPACE/NAME")
+		}
+		opt.Proxy.Service = lb.Key{Namespace: namespace, Name: name}
+		return nil
+	})
+	f.Func("proxy-namespaces", "`selector` of the namespaces whose Services may be proxied", func(text string) (err error) {
+		opt.Proxy.Namespaces, err = ParseNodeSelector(text)
+		return err
+	})
+	f.IntVar(&opt.Proxy.MaxServices, "proxy-max-services", 0, "most proxied `Services` of a namespace; 0 is no bound")
+	f.Func("proxy-defaults", "`settings` of proxied Services without annotations of their own, as in lb-method=LEAST_CONNECTIONS,timeout-client-data=60000",
+		opt.Proxy.setDefaults)
 	opt.MorePorts = DefaultMorePorts
 	f.Func("max-ports", "most `ports` of all Services of a namespace together, beyond the first port of each (default "+strconv.Itoa(DefaultMorePorts)+")",
 		func(text string) (err error) {

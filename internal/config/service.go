@@ -82,9 +82,10 @@ type joined struct {
 }
 
 // join takes Services, and the endpoints of each slice.
-func (j *joined) join(services []*part[servicePart], parts []*part[endpoints]) {
+func (j *joined) join(services []*part[servicePart], parts []*part[endpoints], proxies lb.Key) {
 	slices.SortFunc(services, func(a, b *part[servicePart]) int { return a.key.Compare(b.key) })
 	named, served := namedByID(services), byService(parts)
+	defer func() { joinProxies(j.ours, served[proxies]) }()
 	j.ours = make([]lb.Service, 0, len(services))
 	for _, p := range services {
 		e := served[p.key]
@@ -210,6 +211,7 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
+		Proxied:            x.Proxies() && hasProxied(o),
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,
@@ -250,7 +252,7 @@ func clusterIPs(o *corev1.Service) []netip.Addr {
 func portsOf(o *corev1.Service) []lb.Port {
 	var out []lb.Port
 	for _, p := range o.Spec.Ports {
-		out = append(out, lb.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port)})
+		out = append(out, lb.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
 	}
 	return out
 }

@@ -213,7 +213,7 @@ func TestLeavingServed(t *testing.T) {
 		got = append(got, fmt.Sprint(l.Key.Name, l.Addresses, l.Served.Addresses, l.Served.Ports, l.Served.Allow))
 	}
 	want := []string{
-		"a[192.0.2.1 2001:db8::1] [2001:db8::1] [{TCP 80}] [10.0.0.0/8]",
+		"a[192.0.2.1 2001:db8::1] [2001:db8::1] [{TCP 80 0}] [10.0.0.0/8]",
 		"b[192.0.2.2] [] [] []",
 		"c[192.0.2.1 2001:db8::1] [] [] []",
 	}

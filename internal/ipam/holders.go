@@ -145,8 +145,8 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 			t.ports = make(map[lb.Port]*subject, len(s.Ports))
 		}
 		for _, p := range s.Ports {
-			if t.ports[p] == nil {
-				t.ports[p] = s
+			if t.ports[p.Frontend()] == nil {
+				t.ports[p.Frontend()] = s
 			}
 		}
 		if i, found := slices.BinarySearchFunc(*s.shared, addr, netip.Addr.Compare); !found {
@@ -169,8 +169,8 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	}
 	a.count(s, addr, t, -1)
 	for _, p := range s.Ports {
-		if t.ports[p] == s {
-			delete(t.ports, p)
+		if t.ports[p.Frontend()] == s {
+			delete(t.ports, p.Frontend())
 		}
 	}
 	a.holders[addr] = t

@@ -73,6 +73,9 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 	return nil
 }
 
+// local reports whether the spec asks for externalTrafficPolicy Local: a Service that becomes proxied keeps its terms and its address.
+func (s *subject) local() bool { return s.Local && !s.LocalByProxy }
+
 // agree returns why two Services cannot hold the same address, whatever its pool allows and their ports are.
 func agree(s, o *subject) *refusal {
 	switch {
@@ -80,9 +83,9 @@ func agree(s, o *subject) *refusal {
 		return refuse(lb.AddressInUse, "which %s holds", s.named(o.party()))
 	case s.Internal != o.Internal:
 		return refuse(lb.NotShareable, "which %s holds: an internal Service and an external one never share", s.named(o.party()))
-	case s.Local != o.Local:
+	case s.local() != o.local():
 		return refuse(lb.NotShareable, "which %s holds with another externalTrafficPolicy: Services that share have the same", s.named(o.party()))
-	case s.Local && (s.Backend == "" || s.Backend != o.Backend):
+	case s.local() && (s.Backend == "" || s.Backend != o.Backend):
 		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same selector", s.named(o.party()))
 	}
 	return nil
@@ -91,7 +94,7 @@ func agree(s, o *subject) *refusal {
 // clash returns a refusal if a Service that is not excused holds a port of the subject on the address of these holders.
 func (s *subject) clash(t holders, excused func(*subject) bool) *refusal {
 	for _, p := range s.Ports {
-		o := t.ports[p]
+		o := t.ports[p.Frontend()]
 		if o == nil || o == s || excused(o) {
 			continue
 		}
@@ -117,7 +120,7 @@ func shareable(s, o *subject, pool *supply) *refusal {
 	switch across := s.Key.Namespace != o.Key.Namespace; {
 	case across && (pool == nil || !pool.ShareAcross):
 		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.named(o.party()))
-	case across && s.Local:
+	case across && s.local():
 		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same pods", s.named(o.party()))
 	}
 	return nil

@@ -198,8 +198,8 @@ func (s *subject) digest() string {
 		return s.terms
 	}
 	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)
-	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.Local)
-	if s.Local {
+	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.local())
+	if s.local() {
 		text = strconv.AppendQuote(text, s.Backend)
 	}
 	ports := append(append(make([]lb.Port, 0, 8), s.Ports...), s.Unserved...)

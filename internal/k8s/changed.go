@@ -73,11 +73,12 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 	return out
 }
 
-// sameService ignores finalizers, and conditions but the record of the addresses.
+// sameService ignores finalizers, and conditions but the record of the addresses and whether proxies serve them.
 func sameService(a, b *corev1.Service) bool {
 	return a != nil && b != nil && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && reflect.DeepEqual(a.Spec, b.Spec) &&
-		reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) && addressRecord(a) == addressRecord(b)
+		reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) && addressRecord(a) == addressRecord(b) &&
+		meta.IsStatusConditionTrue(a.Status.Conditions, v1beta1.ConditionProxied) == meta.IsStatusConditionTrue(b.Status.Conditions, v1beta1.ConditionProxied)
 }
 
 // addressRecord returns the record of a Service's addresses.

@@ -24,8 +24,8 @@ type Service struct {
 	Ports []Port
 	// Unserved are the other ports it declares, which are beyond the bound of its namespace: they are closed.
 	Unserved []Port
-	// Local is externalTrafficPolicy: Local, and InternalLocal is internalTrafficPolicy: Local.
-	Local, InternalLocal bool
+	// Local is externalTrafficPolicy: Local, or LocalByProxy: the policy is Cluster, but packets must come in where a proxy is. InternalLocal is internalTrafficPolicy: Local.
+	Local, LocalByProxy, InternalLocal bool
 	// HealthPort is where kube-proxy says how many endpoints of the Service it serves on its node; 0 if the Service has none.
 	HealthPort uint16
 	// RequestedAddresses, by spec.loadBalancerIP or holdfast.dev/addresses.
@@ -51,6 +51,15 @@ type Service struct {
 	// holdfast.dev/Announcers was last written. A node that takes over such an address announces it without
 	// probing, even if it has just started; and it relays older connections to that node.
 	AnnouncedBy map[netip.Addr]string
+	// Proxy is how proxies serve the Service: it asks for them, or still is proxied. nil otherwise.
+	Proxy *Proxy
+	// AsksProxy: it asks for proxies, and may have them.
+	AsksProxy bool
+	// ProxyRefused: it asks for proxies and may not have them, so that no node announces it.
+	ProxyRefused bool
+	// Proxied: proxies serve its addresses and all Services that share them, by their status. They stand in place of its endpoints, Local is
+	// true, and HealthPort 0.
+	Proxied bool
 }
 
 // Origin is the pool that an address was assigned from, even if the address was cut from the pool later.
@@ -95,7 +104,12 @@ type Port struct {
 	// Protocol is TCP, UDP or SCTP.
 	Protocol string
 	Port     uint16
+	// NodePort is where each node serves the port too, and each proxy; 0 for nowhere.
+	NodePort uint16
 }
+
+// Frontend returns the port without its node port: what no two Services on one address have in common.
+func (p Port) Frontend() Port { return Port{Protocol: p.Protocol, Port: p.Port} }
 
 // FamilyPolicy is Service.spec.ipFamilyPolicy.
 type FamilyPolicy string
