@@ -1,0 +1,181 @@
+// Package haproxy turns the Services that proxies serve into the configuration of HAProxy, and changes of their endpoints into
+// commands for its running worker. It is pure: who calls it writes files and talks to sockets. Only parsed numbers, enumerations,
+// addresses and names that Kubernetes has checked enter a line; a Service with anything else is left out.
+package haproxy
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// maxEndpoints bounds the endpoints of one port: HAProxy's round robin takes 4095.
+const maxEndpoints = 1000
+
+// State is what the proxies serve, and how the engine runs.
+type State struct {
+	Engine
+	Services []Service
+	// Internal are the addresses of nodes and pods, to which the source ranges of a Service with InternalAllowed do not apply.
+	Internal []netip.Prefix
+}
+
+// Engine is how HAProxy runs.
+type Engine struct {
+	// Directory has the sockets and files.
+	Directory string
+	// Threads is the number of threads, and Files the file limit, to which MaxConn is lowered: HAProxy does not start with more.
+	Threads, MaxConn, Files int
+}
+
+// Service is what proxies serve of one Service.
+type Service struct {
+	Key lb.Key
+	// Addresses, at most one of each family.
+	Addresses []netip.Addr
+	lb.Proxy
+	lb.Access
+	Ports []Port
+}
+
+// Port is a TCP port of a Service.
+type Port struct {
+	// Port of the Service, and Listen, on which the proxy listens.
+	Port, Listen uint16
+	// Endpoints are ordered.
+	Endpoints []netip.AddrPort
+}
+
+// label is a name that Kubernetes gives to namespaces and Services.
+var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// usable reports whether the Service has nothing that must not enter a line.
+func (s Service) usable() bool {
+	_, known := methods[s.Method]
+	valid := func(p netip.Prefix) bool { return p.IsValid() }
+	return label.MatchString(s.Key.Namespace) && label.MatchString(s.Key.Name) && known && s.Header >= 0 && s.Header < len(headers) &&
+		len(valid4and6(s.Addresses)) == len(s.Addresses) && all(s.Allow, valid) && all(s.Deny, valid) &&
+		all(s.Ports, func(p Port) bool {
+			return p.Port > 0 && p.Listen > 0 && all(p.Endpoints, func(e netip.AddrPort) bool { return e.Port() > 0 && plain(e.Addr()) })
+		})
+}
+
+func all[T any](list []T, holds func(T) bool) bool {
+	return !slices.ContainsFunc(list, func(t T) bool { return !holds(t) })
+}
+
+func plain(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
+
+// valid4and6 returns addresses that are plain, at most one of each family.
+func valid4and6(addresses []netip.Addr) (out []netip.Addr) {
+	for _, a := range addresses {
+		if plain(a) && !slices.ContainsFunc(out, func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// Frontends are the ports on which the proxy listens, by Service and its port.
+func (s State) Frontends() map[string]map[string]uint16 {
+	out := map[string]map[string]uint16{}
+	for _, service := range s.Services {
+		ports := map[string]uint16{}
+		for _, p := range service.Ports {
+			ports[strconv.Itoa(int(p.Port))] = p.Listen
+		}
+		out[service.Key.String()] = ports
+	}
+	return out
+}
+
+// idBits are the bits of a server's id that HAProxy 2.6 hashes: it multiplies the id by 4096 in 32 bits (lb_chash.c).
+const idBits = 20
+
+// ids numbers servers by address and port: HAProxy hashes a server's id, and all proxies must agree. Of two servers with one number
+// the later takes the next that is free.
+func ids(endpoints []netip.AddrPort) map[netip.AddrPort]uint32 {
+	out, used := make(map[netip.AddrPort]uint32, len(endpoints)), make(map[uint32]bool, len(endpoints))
+	for _, e := range endpoints {
+		sum := sha256.Sum256([]byte(e.String()))
+		id := binary.BigEndian.Uint32(sum[:]) >> (32 - idBits)
+		for id == 0 || used[id] {
+			id = (id + 1) % (1 << idBits)
+		}
+		out[e], used[id] = id, true
+	}
+	return out
+}
+
+// maxConn is the connections that fit the file limit: each needs two files; listeners, checks, threads and pipes need more.
+func (s State) maxConn() int {
+	other := 300 + 20*s.Threads
+	for _, service := range s.Services {
+		for _, p := range service.Ports {
+			other += 2
+			if service.Monitor != nil {
+				other += max(len(p.Endpoints), maxEndpoints/10) // more may come without a reload
+			}
+		}
+	}
+	return max(4, min(s.MaxConn, (s.Files-other)/2))
+}
+
+// digest is short enough for a word, and long enough not to meet another.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Patterns returns the file of Internal, by name and content; its name is its digest, so that each configuration has its own.
+func (s State) Patterns() (name, content string) {
+	texts := map[string]bool{}
+	for _, p := range s.Internal {
+		if p.IsValid() && plain(p.Addr()) {
+			texts[p.Masked().String()] = true
+		}
+	}
+	for _, t := range slices.Sorted(maps.Keys(texts)) {
+		content += t + "\n"
+	}
+	return "internal-" + digest(content) + ".lst", content
+}
+
+// milliseconds bounds a time to what HAProxy takes.
+func milliseconds(d time.Duration) string {
+	return strconv.FormatInt(min(max(d.Milliseconds(), 1), 1<<31-1), 10) + "ms"
+}
+
+func count(n int) string { return strconv.Itoa(min(max(n, 1), 1000)) }
+
+// backend is the name of a section, and of a backend in commands.
+func backend(key lb.Key, port uint16) string {
+	return key.Namespace + ":" + key.Name + ":" + strconv.Itoa(int(port))
+}
+
+// ParseBackend is the inverse of backend.
+func ParseBackend(name string) (key lb.Key, port uint16, ok bool) {
+	parts := backendName.FindStringSubmatch(name)
+	if parts == nil {
+		return lb.Key{}, 0, false
+	}
+	n, err := strconv.ParseUint(parts[3], 10, 16)
+	return lb.Key{Namespace: parts[1], Name: parts[2]}, uint16(n), err == nil
+}
+
+var backendName = regexp.MustCompile(`^([-a-z0-9]+):([-a-z0-9]+):([0-9]+)$`)
+
+// sorted returns the Services, ordered, without those that are not usable.
+func (s State) sorted() []Service {
+	out := slices.DeleteFunc(slices.Clone(s.Services), func(o Service) bool { return !o.usable() })
+	slices.SortStableFunc(out, func(a, b Service) int { return a.Key.Compare(b.Key) })
+	return out
+}

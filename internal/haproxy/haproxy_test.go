@@ -1,0 +1,293 @@
+package haproxy
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func addr(text string) netip.Addr         { return netip.MustParseAddr(text) }
+func prefix(text string) netip.Prefix     { return netip.MustParsePrefix(text) }
+func endpoint(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+// engine has a directory of its own for each test.
+func engine(directory string) Engine {
+	return Engine{Directory: directory, Threads: 2, MaxConn: 8000, Files: 20000}
+}
+
+func settings() lb.Proxy {
+	return lb.Proxy{Method: lb.RoundRobin, Client: 50 * time.Second, Member: 50 * time.Second, Connect: 5 * time.Second}
+}
+
+// world has a Service for each thing that a Service can ask for.
+func world(directory string) State {
+	tcp, web, hash, pair, six := settings(), settings(), settings(), settings(), settings()
+	tcp.Header, tcp.Inspect = 2, time.Second
+	tcp.Monitor = &lb.Monitor{Delay: 5 * time.Second, Timeout: 3 * time.Second, Rise: 1, Fall: 3}
+	web.HTTP, web.Monitor, web.Method = true, &lb.Monitor{Delay: 10 * time.Second, Timeout: 5 * time.Second, Rise: 3, Fall: 3}, lb.LeastConnections
+	hash.Method, hash.Header = lb.SourceIP, 1
+	pair.Method, pair.HTTP = lb.SourceIPPort, true
+	six.Header = 2
+	both := []netip.Addr{addr("192.0.2.10"), addr("2001:db8::10")}
+	return State{Engine: engine(directory), Internal: []netip.Prefix{prefix("10.244.0.0/24"), prefix("198.51.100.7/32"), prefix("fd00:10:244::/64")}, Services: []Service{
+		{Key: lb.Key{Namespace: "shop", Name: "tcp"}, Addresses: both, Proxy: tcp, Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{
+			endpoint("10.244.0.5:8080"), endpoint("10.244.1.6:8080")}}}},
+		{Key: lb.Key{Namespace: "shop", Name: "web"}, Addresses: both, Proxy: web, Ports: []Port{
+			{Port: 80, Listen: 30180, Endpoints: []netip.AddrPort{endpoint("[fd00:10:244::5]:8080")}}, {Port: 8080, Listen: 30181}}},
+		{Key: lb.Key{Namespace: "shop", Name: "hash"}, Addresses: both[:1], Proxy: hash, Ports: []Port{{Port: 25, Listen: 30025, Endpoints: []netip.AddrPort{
+			endpoint("10.244.0.5:25"), endpoint("10.244.1.6:25")}}},
+			Access: lb.Access{Restricted: true, Allow: []netip.Prefix{prefix("203.0.113.0/24"), prefix("::/0")}, Deny: []netip.Prefix{prefix("203.0.113.9/32")}}},
+		{Key: lb.Key{Namespace: "staging", Name: "pair"}, Addresses: both, Proxy: pair, Ports: []Port{{Port: 80, Listen: 30280}},
+			Access: lb.Access{Restricted: true, InternalAllowed: true}},
+		{Key: lb.Key{Namespace: "staging", Name: "six"}, Addresses: both[1:], Proxy: six, Ports: []Port{{Port: 80, Listen: 30380}},
+			Access: lb.Access{Deny: []netip.Prefix{prefix("2001:db8:bad::/48"), prefix("192.0.2.0/24")}}},
+	}}
+}
+
+// written writes what the configuration needs beside it, and returns its path.
+func written(t *testing.T, s State) string {
+	t.Helper()
+	name, content := s.Patterns()
+	for file, text := range map[string]string{name: content, StatesFile: "1\n", "haproxy.cfg": s.Config().Text} {
+		if err := os.WriteFile(filepath.Join(s.Directory, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(s.Directory, "haproxy.cfg")
+}
+
+// accepts fails the test if the engine refuses the State, or has a warning.
+func accepts(t *testing.T, s State) {
+	t.Helper()
+	if _, err := exec.LookPath("haproxy"); err != nil {
+		t.Skip("HAProxy is not installed")
+	}
+	if out, err := exec.Command("haproxy", "-c", "-q", "-f", written(t, s)).CombinedOutput(); err != nil || strings.Contains(string(out), "WARNING") {
+		t.Errorf("the engine refuses the configuration: %v\n%s", err, out)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	c := world("/run/holdfast").Config()
+	const golden = "testdata/world.cfg"
+	if *update {
+		if err := os.WriteFile(golden, []byte(c.Text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), c.Text); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	want2 := map[string]map[string]uint16{"shop/tcp": {"80": 30080}, "shop/web": {"80": 30180, "8080": 30181}, "shop/hash": {"25": 30025},
+		"staging/pair": {"80": 30280}, "staging/six": {"80": 30380}}
+	if diff := cmp.Diff(want2, world("").Frontends()); diff != "" {
+		t.Errorf("frontends: -want +got\n%s", diff)
+	}
+	accepts(t, world(t.TempDir()))
+}
+
+// An endpoint does not change the hash; all else that a Service asks for does, and the hash of this Service alone.
+func TestHash(t *testing.T) {
+	before := world("").Config()
+	for name, change := range map[string]func(*Service){
+		"header": func(s *Service) { s.Header = 1 }, "mode": func(s *Service) { s.HTTP = true }, "method": func(s *Service) { s.Method = lb.SourceIP },
+		"client": func(s *Service) { s.Client++; s.Client += time.Second }, "member": func(s *Service) { s.Member += time.Second },
+		"connect": func(s *Service) { s.Connect += time.Second }, "inspect": func(s *Service) { s.Inspect = 0 },
+		"monitor": func(s *Service) { s.Monitor = nil }, "delay": func(s *Service) { s.Monitor.Delay += time.Second },
+		"rise": func(s *Service) { s.Monitor.Rise++ }, "fall": func(s *Service) { s.Monitor.Fall++ }, "timeout": func(s *Service) { s.Monitor.Timeout += time.Second },
+		"address": func(s *Service) { s.Addresses = s.Addresses[:1] }, "port": func(s *Service) { s.Ports[0].Port++ },
+		"listen": func(s *Service) { s.Ports[0].Listen++ }, "restricted": func(s *Service) { s.Restricted = true },
+		"deny": func(s *Service) { s.Deny = []netip.Prefix{prefix("192.0.2.0/24")} },
+	} {
+		s := world("")
+		change(&s.Services[0])
+		after := s.Config()
+		if before.Hash == after.Hash || before.Services[s.Services[0].Key] == after.Services[s.Services[0].Key] {
+			t.Errorf("%s: the hash stays", name)
+		}
+		delete(after.Services, s.Services[0].Key)
+		for key, hash := range after.Services {
+			if before.Services[key] != hash {
+				t.Errorf("%s: the hash of %s changes", name, key)
+			}
+		}
+	}
+	s := world("")
+	s.Services[0].Ports[0].Endpoints = append(s.Services[0].Ports[0].Endpoints, endpoint("10.244.1.7:8080"))
+	if after := s.Config(); after.Hash != before.Hash || after.Text == before.Text {
+		t.Error("an endpoint changes the hash, or not the text")
+	}
+}
+
+func TestMaxConn(t *testing.T) {
+	s := world("")
+	s.Files = 5000
+	if got := s.maxConn(); got != 2174 {
+		t.Errorf("%d connections fit 5000 files", got)
+	}
+	if s.Files = 1 << 20; s.maxConn() != 8000 {
+		t.Errorf("%d connections", s.maxConn())
+	}
+	if _, err := exec.LookPath("haproxy"); err != nil {
+		t.Skip("HAProxy is not installed")
+	}
+	// The engine starts with exactly these files: it refuses a configuration that needs more.
+	s = world(t.TempDir())
+	s.Files = 5000
+	cmd := exec.Command("sh", "-c", "ulimit -n 5000; exec timeout 2 haproxy -db -f "+written(t, s))
+	out, _ := cmd.CombinedOutput()
+	if strings.Contains(string(out), "ALERT") {
+		t.Errorf("%s", out)
+	}
+}
+
+// Two endpoints with one number get two, whatever else there is, and all numbers fit what the engine hashes.
+func TestIDs(t *testing.T) {
+	var all []netip.AddrPort
+	for i := range 5000 {
+		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80))
+	}
+	used, alone := map[uint32]bool{}, 0
+	numbers := ids(all)
+	for _, e := range all {
+		id := numbers[e]
+		if id == 0 || id >= 1<<idBits || used[id] {
+			t.Fatalf("%v has the number %d", e, id)
+		}
+		used[id] = true
+		if ids([]netip.AddrPort{e})[e] == id {
+			alone++
+		}
+	}
+	if alone < len(all)-50 || alone == len(all) {
+		t.Errorf("%d of %d have the number that they have alone", alone, len(all))
+	}
+}
+
+func TestCommands(t *testing.T) {
+	s := world("")
+	s.Services = s.Services[:1]
+	numbers := ids(s.Services[0].Ports[0].Endpoints)
+	first, second := numbers[endpoint("10.244.0.5:8080")], numbers[endpoint("10.244.1.6:8080")]
+	words := " weight 16 send-proxy-v2 check inter 5000ms rise 1 fall 3"
+	const name = "shop:tcp:80"
+	for _, tt := range []struct {
+		name    string
+		running []Server
+		want    []string
+	}{
+		{"nothing to do", []Server{{name, "10.244.0.5_8080", first, false}, {name, "10.244.1.6_8080", second, false}}, nil},
+		{"added", []Server{{name, "10.244.0.5_8080", first, false}}, []string{
+			fmt.Sprintf("add server shop:tcp:80/10.244.1.6_8080 10.244.1.6:8080 id %d", second) + words,
+			"enable health shop:tcp:80/10.244.1.6_8080", "set server shop:tcp:80/10.244.1.6_8080 state ready"}},
+		{"closed and back", []Server{{name, "10.244.0.5_8080", first, true}, {name, "10.244.1.6_8080", second, false}},
+			[]string{"set server shop:tcp:80/10.244.0.5_8080 state ready"}},
+		{"gone", []Server{{name, "10.244.0.5_8080", first, false}, {name, "10.244.1.6_8080", second, false}, {name, "10.244.9.9_8080", 9, false}},
+			[]string{"set server shop:tcp:80/10.244.9.9_8080 state maint", "del server shop:tcp:80/10.244.9.9_8080"}},
+		{"gone, with connections", []Server{{name, "10.244.0.5_8080", first, false}, {name, "10.244.1.6_8080", second, false}, {name, "10.244.9.9_8080", 9, true}},
+			[]string{"del server shop:tcp:80/10.244.9.9_8080"}},
+		{"another number", []Server{{name, "10.244.0.5_8080", 7, false}, {name, "10.244.1.6_8080", second, false}}, []string{
+			"set server shop:tcp:80/10.244.0.5_8080 state maint", "del server shop:tcp:80/10.244.0.5_8080",
+			fmt.Sprintf("add server shop:tcp:80/10.244.0.5_8080 10.244.0.5:8080 id %d", first) + words,
+			"enable health shop:tcp:80/10.244.0.5_8080", "set server shop:tcp:80/10.244.0.5_8080 state ready"}},
+	} {
+		got := s.Commands(tt.running)
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: -want +got\n%s", tt.name, diff)
+		}
+		if want := tt.name == "nothing to do" || tt.name == "gone, with connections"; Settled(got) != want {
+			t.Errorf("%s: settled %v", tt.name, !want)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	got, err := ParseServers("1\n# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state\n3 a:b:80 1 127.0.0.1_9001 127.0.0.1 2 0 16\n" +
+		"3 a:b:80 2 ::1_9002 ::1 0 1 16\n\n")
+	if want := []Server{{"a:b:80", "127.0.0.1_9001", 1, false}, {"a:b:80", "::1_9002", 2, true}}; err != nil || !cmp.Equal(want, got) {
+		t.Error(got, err)
+	}
+	for _, text := range []string{"", "2\n", "1\nshort line", "1\n3 a x b c 2 0"} {
+		if got, err := ParseServers(text); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if key, port, ok := ParseBackend("shop:web:80"); !ok || key != (lb.Key{Namespace: "shop", Name: "web"}) || port != 80 {
+		t.Error(key, port, ok)
+	}
+	for _, name := range []string{counts, "MASTER", "a:b:70000", "a:b"} {
+		if _, _, ok := ParseBackend(name); ok {
+			t.Errorf("%s is a backend of ours", name)
+		}
+	}
+}
+
+// grammar are all lines that a configuration may have.
+var grammar = regexp.MustCompile(`^(global|defaults|backend connections|listen [a-z0-9-]+:[a-z0-9-]+:\d+|` +
+	`  (description [0-9a-f]{32}|maxconn \d+|nbthread \d+|` +
+	`stats socket /run/holdfast/worker.sock mode 600 level admin expose-fd listeners|stats timeout 10s|server-state-file /run/holdfast/states|` +
+	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 100k expire 1h store conn_cur|` +
+	`bind (0\.0\.0\.0:\d+ id 1|\[::\]:\d+ v6only id 2)|mode (tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +
+	`tcp-request connection (set-dst (ipv4\([0-9.]+\) if \{ so_id 1 \}|ipv6\([0-9a-f:]+\) if \{ so_id 2 \})|set-dst-port int\(\d+\)|` +
+	`reject if (\{ so_id [12] \}( !own)?( !?(deny|allow)[46])?|\{ sc0_conn_cur gt \d+ \})|track-sc0 int\(\d+\) table connections|set-var\(sess.port\) src_port)|` +
+	`acl (own src -f /run/holdfast/internal-[0-9a-f]{32}.lst|(deny|allow)4 src( [0-9.]+/\d+){1,32}|(deny|allow)6 src( [0-9a-f:.]+/\d+){1,32})|` +
+	`tcp-request inspect-delay \d+ms|tcp-request content accept if \{ req.len gt 0 \}|option forwardfor|option httpchk GET /|http-check expect status 200|` +
+	`http-request set-header X-Forwarded-(Proto http|Port \d+)|balance (roundrobin|leastconn|source|hash src,concat\(:,sess.port\))|` +
+	`hash-type consistent sdbm avalanche|` +
+	`server [0-9a-f.:]+_\d+ (\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]):\d+ id \d+ weight 16( send-proxy(-v2)?)?( check inter \d+ms rise \d+ fall \d+)?))$`)
+
+func FuzzConfig(f *testing.F) {
+	f.Add("shop", "web", "192.0.2.1", "fe80::1%eth0", "10.0.0.0/8", "10.0.0.1", uint16(80), uint16(30080), "ROUND_ROBIN", 2, int64(5e9), 3, true)
+	f.Add("shop\n", "web{", "::ffff:192.0.2.1", "2001:db8::1", "::/0", "::ffff:10.0.0.1", uint16(0), uint16(1), "x\ny", -1, int64(-5), -3, false)
+	f.Fuzz(func(t *testing.T, namespace, name, a, b, list, to string, port, listen uint16, method string, header int, d int64, n int, flag bool) {
+		address := func(text string) netip.Addr { a, _ := netip.ParseAddr(text); return a }
+		p, _ := netip.ParsePrefix(list)
+		s := State{Engine: Engine{Directory: "/run/holdfast", Threads: n, MaxConn: n, Files: n}, Internal: []netip.Prefix{p}}
+		service := Service{
+			Key: lb.Key{Namespace: namespace, Name: name}, Addresses: []netip.Addr{address(a), address(b)},
+			Proxy: lb.Proxy{Header: header, HTTP: flag, Method: lb.Method(method), Client: time.Duration(d), Member: time.Duration(d), Connect: time.Duration(d),
+				Inspect: time.Duration(d), Monitor: &lb.Monitor{Delay: time.Duration(d), Timeout: time.Duration(d), Rise: n, Fall: n}},
+			Access: lb.Access{Restricted: flag, InternalAllowed: flag, Allow: []netip.Prefix{p}, Deny: []netip.Prefix{p}},
+			Ports:  []Port{{Port: port, Listen: listen, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address(to), port)}}, {Port: port, Listen: listen}},
+		}
+		s.Services = []Service{service}
+		for line := range strings.Lines(s.Config().Text) {
+			if !strings.HasSuffix(line, "\n") || !grammar.MatchString(line[:len(line)-1]) {
+				t.Errorf("%q", line)
+			}
+		}
+		for _, c := range s.Commands(nil) {
+			if strings.ContainsAny(c, ";\n\\") {
+				t.Errorf("%q", c)
+			}
+		}
+		if _, ok := methods[lb.Method(method)]; len(s.sorted()) == 0 && ok && service.usable() {
+			t.Error("a usable Service is left out")
+		}
+	})
+}
+
+// The golden file is within the grammar, so that the grammar is about what the engine accepts.
+func TestGrammar(t *testing.T) {
+	for line := range strings.Lines(world("/run/holdfast").Config().Text) {
+		if !grammar.MatchString(strings.TrimSuffix(line, "\n")) {
+			t.Errorf("%q", line)
+		}
+	}
+}

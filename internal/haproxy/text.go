@@ -1,0 +1,245 @@
+package haproxy
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// methods are the lines of each method. A hash is consistent: otherwise HAProxy takes no new servers at run time, and each change
+// moves all clients.
+var methods = map[lb.Method][]string{
+	lb.RoundRobin:       {"balance roundrobin"},
+	lb.LeastConnections: {"balance leastconn"},
+	lb.SourceIP:         {"balance source", consistent},
+	lb.SourceIPPort:     {"balance hash src,concat(:,sess.port)", consistent},
+}
+
+const consistent = "hash-type consistent sdbm avalanche"
+
+// headers are the words of a server, by the version of the header.
+var headers = []string{"", "send-proxy", "send-proxy-v2"}
+
+// Config is a configuration of HAProxy.
+type Config struct {
+	// Text is the file. It has the servers, so that a restart begins with them.
+	Text string
+	// Hash is of all but the servers, which change without a reload. The running worker shows it as its description.
+	Hash string
+	// Services maps the Services to the hashes of their own parts.
+	Services map[lb.Key]string
+}
+
+// Config returns the configuration.
+func (s State) Config() Config {
+	c := Config{Services: map[lb.Key]string{}}
+	maxConn := s.maxConn()
+	quarter := strconv.Itoa(max(1, maxConn/4))
+	patterns, _ := s.Patterns()
+	patterns = path.Join(s.Directory, patterns)
+	var fixed, text strings.Builder
+	global := s.global(maxConn)
+	fixed.WriteString(global)
+	for _, service := range s.sorted() {
+		var own strings.Builder
+		own.WriteString(service.words())
+		for _, p := range service.Ports {
+			section := service.section(p, quarter, patterns)
+			own.WriteString(section)
+			text.WriteString(section)
+			for _, server := range service.servers(p) {
+				text.WriteString("  server " + server.name + " " + server.arguments + "\n")
+			}
+		}
+		c.Services[service.Key] = digest(own.String())
+		fixed.WriteString(own.String())
+	}
+	c.Hash = digest(fixed.String())
+	c.Text = "global\n  description " + c.Hash + "\n" + global + text.String()
+	return c
+}
+
+// global is the part that all Services share, without its first lines. Workers have a parent of ours, which ends old ones.
+func (s State) global(maxConn int) string {
+	return fmt.Sprintf(`  maxconn %d
+  nbthread %d
+  stats socket %s mode 600 level admin expose-fd listeners
+  stats timeout 10s
+  server-state-file %s
+defaults
+  load-server-state-from-file global
+  retries 3
+  option redispatch 1
+backend %s
+  stick-table type integer size 100k expire 1h store conn_cur
+`, maxConn, max(1, s.Threads), path.Join(s.Directory, WorkerSocket), path.Join(s.Directory, StatesFile), counts)
+}
+
+// Names of files in Engine.Directory.
+const (
+	WorkerSocket = "worker.sock"
+	StatesFile   = "states"
+)
+
+// counts is a section without servers that counts the connections of Services with several ports. No Service has its name.
+const counts = "connections"
+
+// section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which rules tell
+// the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of them.
+func (s Service) section(p Port, quarter, patterns string) string {
+	var b strings.Builder
+	line := func(words ...string) { b.WriteString("  " + strings.Join(words, " ") + "\n") }
+	b.WriteString("listen " + backend(s.Key, p.Port) + "\n")
+	listen := strconv.Itoa(int(p.Listen))
+	for _, a := range s.Addresses {
+		if a.Is4() {
+			line("bind", "0.0.0.0:"+listen, "id 1")
+		} else {
+			line("bind", "[::]:"+listen, "v6only id 2")
+		}
+	}
+	// The Service's address and port first: headers and rules must not see the proxy's own.
+	for _, a := range s.Addresses {
+		set := "ipv4"
+		if a.Is6() {
+			set = "ipv6"
+		}
+		line("tcp-request connection set-dst", set+"("+a.String()+")", "if", family(a))
+	}
+	line("tcp-request connection set-dst-port", "int("+strconv.Itoa(int(p.Port))+")")
+	s.lists(line, patterns)
+	line("maxconn", quarter)
+	if len(s.Ports) > 1 {
+		line("tcp-request connection track-sc0", "int("+strconv.Itoa(int(s.Ports[0].Listen))+")", "table", counts)
+		line("tcp-request connection reject if { sc0_conn_cur gt", quarter, "}")
+	}
+	if s.Method == lb.SourceIPPort {
+		line("tcp-request connection set-var(sess.port) src_port")
+	}
+	s.mode(line, p)
+	for _, l := range methods[s.Method] {
+		line(l)
+	}
+	return b.String()
+}
+
+// family is the condition that a client came to the listener of an address's family.
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "{ so_id 1 }"
+	}
+	return "{ so_id 2 }"
+}
+
+// patternsInLine keeps a line below HAProxy's 64 words.
+const patternsInLine = 32
+
+// lists are the source lists again: pods, and routers with routes to pods, reach the proxy past the filter.
+func (s Service) lists(line func(...string), patterns string) {
+	if !s.HasRanges() {
+		return
+	}
+	except := ""
+	if s.InternalAllowed {
+		line("acl own src -f", patterns)
+		except = "!own"
+	}
+	for _, a := range s.Addresses {
+		version := "4"
+		if a.Is6() {
+			version = "6"
+		}
+		acl := func(name string, list []netip.Prefix) string {
+			var texts []string
+			for _, p := range list {
+				if p.Addr().Is4() == a.Is4() {
+					texts = append(texts, p.Masked().String())
+				}
+			}
+			for i := 0; i < len(texts); i += patternsInLine {
+				line("acl", name+version, "src", strings.Join(texts[i:min(i+patternsInLine, len(texts))], " "))
+			}
+			if len(texts) == 0 {
+				return ""
+			}
+			return name + version
+		}
+		reject := func(condition ...string) {
+			line(strings.Join(strings.Fields(strings.Join(append([]string{"tcp-request connection reject if", family(a), except}, condition...), " ")), " "))
+		}
+		if name := acl("deny", s.Deny); name != "" {
+			reject(name)
+		}
+		switch name := acl("allow", s.Allow); {
+		case !s.Restricted:
+		case name == "":
+			reject()
+		default:
+			reject("!" + name)
+		}
+	}
+}
+
+// mode is TCP or HTTP with its times and check.
+func (s Service) mode(line func(...string), p Port) {
+	line("timeout client", milliseconds(s.Client))
+	line("timeout server", milliseconds(s.Member))
+	line("timeout connect", milliseconds(s.Connect))
+	if s.Monitor != nil {
+		line("timeout check", milliseconds(s.Monitor.Timeout))
+	}
+	if !s.HTTP {
+		line("mode tcp")
+		if s.Inspect > 0 {
+			line("tcp-request inspect-delay", milliseconds(s.Inspect))
+			line("tcp-request content accept if { req.len gt 0 }")
+		}
+		return
+	}
+	line("mode http")
+	// A client that sends its request octet by octet is idle too.
+	line("timeout http-request", milliseconds(s.Client))
+	line("option forwardfor")
+	line("http-request set-header X-Forwarded-Proto http")
+	line("http-request set-header X-Forwarded-Port", strconv.Itoa(int(p.Port)))
+	if s.Monitor != nil {
+		line("option httpchk GET /")
+		line("http-check expect status 200")
+	}
+}
+
+// server is an endpoint of a port.
+type server struct {
+	name string
+	id   uint32
+	// arguments are the same in the file and in a command: HAProxy takes no defaults of the section for the latter.
+	arguments string
+}
+
+// words are the settings of each server of the Service.
+func (s Service) words() string {
+	// Consistent hashing spreads by the number of points, 16 for each unit of weight.
+	words := " weight 16"
+	if h := headers[s.Header]; h != "" {
+		words += " " + h
+	}
+	if m := s.Monitor; m != nil {
+		words += " check inter " + milliseconds(m.Delay) + " rise " + count(m.Rise) + " fall " + count(m.Fall)
+	}
+	return words
+}
+
+func (s Service) servers(p Port) (out []server) {
+	words, numbers := s.words(), ids(p.Endpoints)
+	for _, e := range p.Endpoints {
+		out = append(out, server{
+			name: e.Addr().String() + "_" + strconv.Itoa(int(e.Port())), id: numbers[e],
+			arguments: fmt.Sprintf("%s id %d%s", e, numbers[e], words),
+		})
+	}
+	return out
+}
