@@ -42,7 +42,7 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 PURE := config|explain|house|ipam|lb|plan
 
 .PHONY: test-e2e
-test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
+test-e2e: image proxy-image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
 	go test -tags e2e -count=1 -timeout 45m ./e2e/...
 
 .PHONY: e2e-kind
@@ -50,7 +50,7 @@ e2e-kind: kind-tools ## The same tests on kind; Docker, kind and images that are
 	bin/kindlab $(KINDLAB) run bin/e2e.test -on kind -test.run '^TestE2E$$' -test.timeout 60m -test.v $(ARGS)
 
 .PHONY: kind-tools
-kind-tools: image chart
+kind-tools: image proxy-image chart
 	go build -o bin/ ./e2e/kind/cmd/kindlab
 	go build -o bin/ ./e2e/cmd/probe ./e2e/cmd/whohas
 	go test -tags e2e -c -o bin/e2e.test ./e2e
@@ -138,6 +138,14 @@ build: ## Compile the daemons, and the plugin of kubectl, into bin/
 .PHONY: image
 image: ## Compile the daemons and pack them into dist/holdfast.tar, for this machine's architecture
 	$(RELEASE) image
+
+.PHONY: proxy-image
+proxy-image: ## Pack the proxies' program and HAProxy, of packages of Debian that it downloads once, into dist/holdfast-proxy.tar
+	$(RELEASE) proxy
+
+.PHONY: haproxy-pins
+haproxy-pins: ## Write into release/haproxy.lock which packages of Debian HAProxy is made of today; needs apt
+	$(RELEASE) -arch $(ARCHS) pins
 
 .PHONY: chart
 chart: bin/helm ## Pack the chart into dist/, with the version of the image

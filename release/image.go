@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -40,15 +42,7 @@ func (r release) image(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	image := oci.Image{Name: chart.repository + ":" + r.version, Created: r.date, Labels: map[string]string{
-		"org.opencontainers.image.title":       chart.name,
-		"org.opencontainers.image.description": chart.description,
-		"org.opencontainers.image.source":      "https://" + module,
-		"org.opencontainers.image.licenses":    "Apache-2.0",
-		"org.opencontainers.image.version":     r.version,
-		"org.opencontainers.image.revision":    r.commit,
-		"org.opencontainers.image.created":     r.date.Format(time.RFC3339),
-	}}
+	image := r.describe(chart, chart.repository, "Apache-2.0")
 	for _, a := range r.sorted() {
 		if err := r.compile(ctx, a, r.binDir(a)); err != nil {
 			return err
@@ -62,6 +56,46 @@ func (r release) image(ctx context.Context) error {
 	return oci.Write(r.archive(), image)
 }
 
+// proxyImage compiles the proxies' program and packs it with HAProxy.
+func (r release) proxyImage(ctx context.Context) (err error) {
+	chart, err := readChart()
+	if err != nil {
+		return err
+	}
+	image := r.describe(chart, chart.proxyRepository, "Apache-2.0 AND GPL-2.0-or-later AND LGPL-2.1-or-later")
+	image.Entrypoint, image.User = []string{"/holdfast-proxy"}, "65532:65532"
+	dir, err := os.MkdirTemp("", "haproxy-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, a := range r.sorted() {
+		files, err := haproxyFiles(ctx, a, filepath.Join(dir, a))
+		if err != nil {
+			return err
+		}
+		if err := r.build(ctx, "linux", a, r.binDir(a), proxyPackage); err != nil {
+			return err
+		}
+		files["/holdfast-proxy"] = filepath.Join(r.binDir(a), proxyProgram)
+		image.Platforms = append(image.Platforms, oci.Platform{Architecture: a, Files: files})
+	}
+	return oci.Write(r.proxyArchive(), image)
+}
+
+// describe returns an image without files.
+func (r release) describe(chart chart, repository, licenses string) oci.Image {
+	return oci.Image{Name: repository + ":" + r.version, Created: r.date, Labels: map[string]string{
+		"org.opencontainers.image.title":       path.Base(repository),
+		"org.opencontainers.image.description": chart.description,
+		"org.opencontainers.image.source":      "https://" + module,
+		"org.opencontainers.image.licenses":    licenses,
+		"org.opencontainers.image.version":     r.version,
+		"org.opencontainers.image.revision":    r.commit,
+		"org.opencontainers.image.created":     r.date.Format(time.RFC3339),
+	}}
+}
+
 // chartDir is the chart's source.
 var chartDir = filepath.Join("charts", "holdfast")
 
@@ -69,11 +103,15 @@ var chartDir = filepath.Join("charts", "holdfast")
 type chart struct {
 	name, description string
 	repository        string // of the image
+	proxyRepository   string // of the proxies' image
 }
 
 func readChart() (chart, error) {
 	var about struct{ Name, Description string }
-	var values struct{ Image struct{ Repository string } }
+	var values struct {
+		Image struct{ Repository string }
+		Proxy struct{ Image struct{ Repository string } }
+	}
 	for file, into := range map[string]any{"Chart.yaml": &about, "values.yaml": &values} {
 		text, err := os.ReadFile(filepath.Join(chartDir, file))
 		if err != nil {
@@ -83,5 +121,5 @@ func readChart() (chart, error) {
 			return chart{}, fmt.Errorf("read %s of the chart: %w", file, err)
 		}
 	}
-	return chart{about.Name, about.Description, values.Image.Repository}, nil
+	return chart{about.Name, about.Description, values.Image.Repository, values.Proxy.Image.Repository}, nil
 }

@@ -3,6 +3,8 @@
 //
 //	release binaries   the daemons for this machine, into bin/
 //	release image      the image for this machine's architecture: dist/holdfast.tar
+//	release proxy      the image of the proxies, too: dist/holdfast-proxy.tar
+//	release pins       the packages of Debian in that image, as they are today: release/haproxy.lock
 //	release chart      the packed chart: dist/holdfast-VERSION.tgz
 //	release all        a release, for all architectures, in place of what is in dist/
 package main
@@ -58,13 +60,19 @@ func run(ctx context.Context) error {
 	case "image":
 		r.architectures = native
 		return r.image(ctx)
+	case "proxy":
+		r.architectures = native
+		return r.proxyImage(ctx)
 	case "chart":
 		return r.chart(ctx)
+	case "pins":
+		r.architectures = strings.Split(*architectures, ",")
+		return r.renew(ctx)
 	case "all":
 		r.architectures = strings.Split(*architectures, ",")
 		return r.all(ctx)
 	default:
-		return fmt.Errorf("got %q, want binaries, image, chart or all", what)
+		return fmt.Errorf("got %q, want binaries, image, proxy, chart, pins or all", what)
 	}
 }
 
@@ -86,7 +94,7 @@ func (r release) all(ctx context.Context) error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{r.image, r.chart, r.manifests, r.bom, r.airGap, r.plugin} {
+	for _, step := range []func(context.Context) error{r.image, r.proxyImage, r.chart, r.manifests, r.bom, r.airGap, r.plugin} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -104,8 +112,12 @@ var programs = map[string]string{
 	"controller": "./controller", "speaker": "./speaker", "heartbeat": "./speaker/heartbeat", "bgp": "./speaker/bgp",
 }
 
-// archive is the file of the image.
-func (r release) archive() string { return filepath.Join(r.out, "holdfast.tar") }
+// proxyProgram is the program of the proxies' image, and its package.
+const proxyProgram, proxyPackage = "proxy", "./proxy"
+
+// archive is the file of the image, proxyArchive of the proxies' image.
+func (r release) archive() string      { return filepath.Join(r.out, "holdfast.tar") }
+func (r release) proxyArchive() string { return filepath.Join(r.out, "holdfast-proxy.tar") }
 
 // packed is the file of the chart.
 func (r release) packed() string { return filepath.Join(r.out, "holdfast-"+r.version+".tgz") }

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +61,55 @@ func TestModule(t *testing.T) {
 	} {
 		if got := r.module(&tt.m).PackageURL; got != tt.want {
 			t.Errorf("%+v: %s, want %s", tt.m, got, tt.want)
+		}
+	}
+}
+
+// TestPins: each architecture has HAProxy pinned, and a pin that is gone, or whose package is another one, is named with what to do.
+func TestPins(t *testing.T) {
+	lock, err := os.ReadFile("haproxy.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []string{"amd64", "arm64"} {
+		pins, err := readPins(string(lock), a)
+		if err != nil || !slices.ContainsFunc(pins, func(p pin) bool { return p.name == "haproxy" && strings.HasPrefix(p.version, "3.0.") }) {
+			t.Errorf("%s: %v, %v", a, err, pins)
+		}
+	}
+	if _, err := readPins(string(lock), "s390x"); err == nil {
+		t.Error("no error for an architecture without pins")
+	}
+	if _, err := readPins("amd64 haproxy 3.0", "amd64"); err == nil {
+		t.Error("no error for half a line")
+	}
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; r.URL.Path != "/there" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write([]byte("package"))
+	}))
+	defer server.Close()
+	cache := t.TempDir()
+	good := pin{"amd64", "haproxy", "3.0", server.URL + "/there", sumOf([]byte("package"))}
+	for range 2 {
+		file, err := fetch(t.Context(), cache, good)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(file); err != nil || string(text) != "package" || asked != 1 {
+			t.Errorf("%q, %v, after %d downloads", text, err, asked)
+		}
+	}
+	gone, other := good, good
+	gone.url, gone.sum = server.URL+"/gone", sumOf([]byte("gone"))
+	other.sum = sumOf([]byte("other"))
+	for _, p := range []pin{gone, other} {
+		_, err := fetch(t.Context(), cache, p)
+		if err == nil || !strings.Contains(err.Error(), "haproxy 3.0 for amd64") || !strings.Contains(err.Error(), "run make haproxy-pins") {
+			t.Errorf("%s: %v", p.url, err)
 		}
 	}
 }

@@ -25,6 +25,7 @@ var programs = map[string]string{
 	"curl":              "curl",
 	"cc":                "gcc",
 	"promtool":          "prometheus",
+	"haproxy":           "haproxy",
 	"pkg-config":        "pkg-config",
 	// gcc only recommends the C library's headers; runc and the race detector need them.
 	"/usr/include/stdio.h": "libc6-dev",

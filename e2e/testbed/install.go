@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,13 +42,20 @@ func (b *Bed) Build(ctx context.Context) error {
 // it is dist, which make image chart and make release fill.
 func (b *Bed) UseArtifacts(dir string) { b.artifacts = dir }
 
-// LoadImage loads the image on all nodes.
+// LoadImage loads the image on all nodes, and the proxies' image if it is there: an earlier release has none.
 func (b *Bed) LoadImage(ctx context.Context) error {
 	file := filepath.Join(b.artifacts, "holdfast.tar")
 	if _, err := os.Stat(file); err != nil {
 		return fmt.Errorf("find the image, which make image makes: %w", err)
 	}
-	return b.Cluster.LoadImage(ctx, file)
+	if err := b.Cluster.LoadImage(ctx, file); err != nil {
+		return err
+	}
+	proxy := filepath.Join(b.artifacts, "holdfast-proxy.tar")
+	if _, err := os.Stat(proxy); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return b.Cluster.LoadImage(ctx, proxy)
 }
 
 // chart returns the packed chart.

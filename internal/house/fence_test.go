@@ -65,6 +65,7 @@ var fence = map[string][]string{
 	"controller":           {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"speaker/bgp":          {"internal/bgp/engine"},
 	"speaker/heartbeat":    {"internal/bfd", "internal/heartbeat"},
+	"proxy":                {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"speaker":              {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"e2e":                  {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
 	"e2e/cmd/bench":        {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
@@ -78,7 +79,7 @@ var fence = map[string][]string{
 	"e2e/lab/wire":         {},
 	"e2e/lab/hostinit":     {"golang.org/x"},
 	"e2e/lab/cmd/pause":    {},
-	"release":              {"release/oci", "github.com/CycloneDX/cyclonedx-go", "sigs.k8s.io/yaml"},
+	"release":              {"release/oci", "github.com/CycloneDX/cyclonedx-go", "github.com/ulikunitz/xz", "sigs.k8s.io/yaml"},
 	"release/oci":          {"github.com/google/go-containerregistry"},
 }
 
@@ -162,7 +163,7 @@ func reads(t *testing.T, root string) {
 }
 
 func TestFence(t *testing.T) {
-	for _, tree := range []string{"api", "controller", "e2e", "internal", "release", "speaker"} {
+	for _, tree := range []string{"api", "controller", "e2e", "internal", "proxy", "release", "speaker"} {
 		reads(t, "../../"+tree)
 	}
 	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest,upgrade,hostile,alerts", "-json=ImportPath,Imports", module+"/...")

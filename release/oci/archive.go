@@ -36,17 +36,12 @@ func Archive(file, dir, prefix string, at time.Time) (err error) {
 		if err != nil {
 			return err
 		}
-		// The umask of whoever made the file is no property of the archive.
-		mode := int64(0o644)
-		if info.Mode()&0o100 != 0 {
-			mode = 0o755
-		}
 		from, err := os.Open(name)
 		if err != nil {
 			return err
 		}
 		defer from.Close()
-		err = w.WriteHeader(&tar.Header{Name: path.Join(prefix, filepath.ToSlash(relative)), Mode: mode, Size: info.Size(), ModTime: at, Typeflag: tar.TypeReg})
+		err = w.WriteHeader(&tar.Header{Name: path.Join(prefix, filepath.ToSlash(relative)), Mode: mode(info), Size: info.Size(), ModTime: at, Typeflag: tar.TypeReg})
 		if err != nil {
 			return err
 		}
@@ -56,7 +51,15 @@ func Archive(file, dir, prefix string, at time.Time) (err error) {
 	return errors.Join(err, w.Close())
 }
 
-// files returns an uncompressed layer: the executables, their parents, and /tmp.
+// mode is a file's in an archive: the umask of whoever made the file is no property of it.
+func mode(info fs.FileInfo) int64 {
+	if info.Mode()&0o100 != 0 {
+		return 0o755
+	}
+	return 0o644
+}
+
+// files returns an uncompressed layer: the files, their parents, and /tmp.
 func files(sources map[string]string, at time.Time) (func() (io.ReadCloser, error), error) {
 	dirs := map[string]int64{"tmp": 0o1777}
 	for name := range sources {
@@ -77,11 +80,15 @@ func files(sources map[string]string, at time.Time) (func() (io.ReadCloser, erro
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		info, err := os.Stat(sources[name])
+		if err != nil {
+			return nil, err
+		}
 		content, err := os.ReadFile(sources[name])
 		if err != nil {
 			return nil, err
 		}
-		err = w.WriteHeader(&tar.Header{Name: name[1:], Mode: 0o755, Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg})
+		err = w.WriteHeader(&tar.Header{Name: name[1:], Mode: mode(info), Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg})
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-// Package oci writes container images without a registry and without a builder: static files in one layer for each
+// Package oci writes container images without a registry and without a builder: files in one layer for each
 // architecture, as an OCI archive that any tool can load or push. The same input gives the same bytes.
 package oci
 
@@ -43,7 +43,7 @@ type Image struct {
 // Platform is the image for one architecture of Linux.
 type Platform struct {
 	Architecture string            // as Go names it
-	Files        map[string]string // executables: absolute path in the image -> path on this machine
+	Files        map[string]string // absolute path in the image -> path on this machine
 }
 
 // Program returns the image of one static program for this machine, which runs without rights.
@@ -166,6 +166,6 @@ func (i Image) on(p Platform) (v1.Image, error) {
 		return nil, err
 	}
 	return mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{
-		Created: v1.Time{Time: i.Created}, CreatedBy: "static executables",
+		Created: v1.Time{Time: i.Created}, CreatedBy: "files",
 	}})
 }

@@ -25,11 +25,13 @@ func testImage(t *testing.T, architectures ...string) Image {
 		Created: time.Unix(1_700_000_000, 0).UTC(), Labels: map[string]string{"a": "b"},
 	}
 	for _, a := range architectures {
-		source := filepath.Join(t.TempDir(), "program")
-		if err := os.WriteFile(source, []byte("for "+a), 0o600); err != nil {
-			t.Fatal(err)
+		source, text := filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "text")
+		for file, mode := range map[string]os.FileMode{source: 0o700, text: 0o600} {
+			if err := os.WriteFile(file, []byte("for "+a), mode); err != nil {
+				t.Fatal(err)
+			}
 		}
-		img.Platforms = append(img.Platforms, Platform{Architecture: a, Files: map[string]string{"/usr/bin/program": source, "/a": source}})
+		img.Platforms = append(img.Platforms, Platform{Architecture: a, Files: map[string]string{"/usr/bin/program": source, "/a": text}})
 	}
 	return img
 }
@@ -194,8 +196,8 @@ func checkImage(t *testing.T, image v1.Image, architecture string) {
 		}
 		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+string(b))
 	}
-	want := []string{"dtrwxrwxrwx tmp/ ", "drwxr-xr-x usr/ ", "drwxr-xr-x usr/bin/ ", "-rwxr-xr-x a for " + architecture, "-rwxr-xr-x usr/bin/program for " +
-		architecture}
+	want := []string{"dtrwxrwxrwx tmp/ ", "drwxr-xr-x usr/ ", "drwxr-xr-x usr/bin/ ", "-rw-r--r-- a for " + architecture,
+		"-rwxr-xr-x usr/bin/program for " + architecture}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("layer -want +got\n%s", diff)
 	}

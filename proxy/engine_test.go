@@ -1,0 +1,462 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// rig is an engine with the real HAProxy before a server that echoes.
+type rig struct {
+	*testing.T
+	*engine
+	backend, port string
+	stop          context.CancelFunc
+	ran           chan error
+}
+
+// port returns a free one.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func newRig(t *testing.T, change func(*engine)) *rig {
+	t.Helper()
+	program, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Skip("NO HAPROXY HERE: nothing of the engine is tested; run make install")
+	}
+	dir, err := os.MkdirTemp("", "engine") // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { echo.Close() })
+	go func() {
+		for {
+			c, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); c.Close() }()
+		}
+	}()
+	r := &rig{T: t, engine: newEngine(slog.New(slog.NewTextHandler(t.Output(), nil))), backend: echo.Addr().String(), port: freePort(t)}
+	r.program, r.dir, r.listen, r.maxWorkers, r.drain = program, dir, "127.0.0.1:"+freePort(t), 8, time.Hour
+	if change != nil {
+		change(r.engine)
+	}
+	r.run()
+	return r
+}
+
+func (r *rig) run() {
+	ctx, stop := context.WithCancel(r.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- r.engine.Run(ctx) }()
+	r.stop, r.ran = stop, ran
+	r.Cleanup(func() {
+		stop()
+		select {
+		case <-ran:
+		case <-time.After(20 * time.Second):
+			r.Error("the engine does not end")
+		}
+	})
+	r.until("it listens", func() bool { return r.status("/readyz") != 0 })
+}
+
+func (r *rig) until(what string, cond func() bool) {
+	r.Helper()
+	nstest.Until(r.T, 20*time.Second, what, cond)
+}
+
+// write writes a configuration as the agent does.
+func (r *rig) write(hash, more string) {
+	r.Helper()
+	text := fmt.Sprintf(`global
+    description %s
+    stats socket %s mode 600 level admin expose-fd listeners
+    maxconn 100
+defaults
+    mode tcp
+    timeout client 1h
+    timeout server 1h
+    timeout connect 1s
+frontend f
+    bind 127.0.0.1:%s
+    default_backend b
+backend b
+    server s %s
+%s`, hash, filepath.Join(r.dir, workerSocket), r.port, r.backend, more)
+	frontends := `{"hash":"` + hash + `","frontends":{"a/b":{"80":` + r.port + `}}}`
+	for name, text := range map[string]string{"frontends-" + hash + ".json": frontends, configFile: text} {
+		if err := os.WriteFile(filepath.Join(r.dir, name+".new"), []byte(text), 0o600); err != nil {
+			r.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(r.dir, name+".new"), filepath.Join(r.dir, name)); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+// serve writes a configuration and waits until a worker has it.
+func (r *rig) serve(hash string) {
+	r.Helper()
+	r.write(hash, "")
+	if what, _ := r.state(); what.Hash != "" {
+		if got := r.tell("reload"); got != "Success=1\n" {
+			r.Fatalf("reload: %q", got)
+		}
+	}
+	r.until("a worker serves "+hash, func() bool { what, _ := r.state(); return what.Hash == hash })
+}
+
+// tell gives a command and returns the answer.
+func (r *rig) tell(command string) string {
+	r.Helper()
+	conn, err := net.Dial("unix", filepath.Join(r.dir, masterSocket))
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintln(conn, command)
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return string(text)
+}
+
+func (r *rig) get(path string) (int, string) {
+	answer, err := http.Get("http://" + r.listen + path)
+	if err != nil {
+		return 0, ""
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(text)
+}
+
+func (r *rig) status(path string) int {
+	status, _ := r.get(path)
+	return status
+}
+
+// dial opens a connection through the proxy.
+func (r *rig) dial() net.Conn {
+	r.Helper()
+	var conn net.Conn
+	r.until("the proxy accepts", func() (ok bool) { conn, ok = r.try(); return ok })
+	r.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (r *rig) try() (net.Conn, bool) {
+	conn, err := net.DialTimeout("tcp", "127.0.0.1:"+r.port, time.Second)
+	if err != nil {
+		return nil, false
+	}
+	if !echoes(conn) {
+		conn.Close()
+		return nil, false
+	}
+	return conn, true
+}
+
+// echoes reports whether a connection works.
+func echoes(conn net.Conn) bool {
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	fmt.Fprintln(conn, "hello")
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	return err == nil && line == "hello\n"
+}
+
+// pid returns the process that serves.
+func (r *rig) pid() int {
+	r.Helper()
+	var pid int
+	r.until("a worker serves", func() bool {
+		pid, _, _ = ask(r.dir)
+		return strings.Contains(r.tell("show proc"), fmt.Sprintf("\n%d ", pid))
+	})
+	return pid
+}
+
+func (r *rig) signal(pid int, s syscall.Signal) {
+	r.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) failed(what string) float64 {
+	return testutil.ToFloat64(r.failures.WithLabelValues(what))
+}
+
+func (r *rig) endedFor(cause string) float64 {
+	return testutil.ToFloat64(r.endings.WithLabelValues(cause))
+}
+
+// TestServes: the proxy is ready, and says what it serves, when the agent has written a configuration and a worker runs it; a
+// speaker hears of the next one at once.
+func TestServes(t *testing.T) {
+	r := newRig(t, nil)
+	if r.status("/readyz") != http.StatusServiceUnavailable || r.status("/healthz") != http.StatusOK {
+		t.Error("without a configuration: want not ready, and alive")
+	}
+	if _, text := r.get("/frontends"); text != `{"hash":"","frontends":{}}`+"\n" {
+		t.Errorf("without a configuration: %s", text)
+	}
+	r.serve("aaaa0000")
+	if r.status("/readyz") != http.StatusOK {
+		t.Error("not ready")
+	}
+	heard := make(chan string, 1)
+	go func() {
+		_, text := r.get("/frontends?after=aaaa0000")
+		heard <- text
+	}()
+	select {
+	case text := <-heard:
+		t.Errorf("nothing changed: %s", text)
+	case <-time.After(7 * time.Second): // longer than the server's time for a request
+	}
+	r.serve("aaaa1111")
+	var got struct {
+		Hash      string
+		Frontends map[string]map[string]int
+	}
+	select {
+	case text := <-heard:
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got.Hash != "aaaa1111" || strconv.Itoa(got.Frontends["a/b"]["80"]) != r.port {
+			t.Errorf("%v, %s", err, text)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("a speaker does not hear of the next configuration")
+	}
+}
+
+// TestWorkerDies: another worker serves at once, and the connections of older ones last.
+func TestWorkerDies(t *testing.T) {
+	r := newRig(t, nil)
+	r.serve("aaaa0000")
+	older := r.dial()
+	r.serve("aaaa1111")
+	for range 3 {
+		pid := r.pid()
+		r.signal(pid, syscall.SIGKILL)
+		start := time.Now()
+		r.dial()
+		t.Logf("accepts %v after the death", time.Since(start))
+		r.until("another worker serves", func() bool { p := r.pid(); return p != pid && p != 0 })
+		if what, _ := r.state(); what.Hash != "aaaa1111" || r.status("/readyz") != http.StatusOK {
+			t.Errorf("serves %q, ready %d: a quick replacement changes nothing", what.Hash, r.status("/readyz"))
+		}
+	}
+	if !echoes(older) {
+		t.Error("the connection of an older worker ended with the death of another one")
+	}
+	if r.failed("died") != 3 {
+		t.Errorf("%v deaths", r.failed("died"))
+	}
+}
+
+// TestWorkerHangs: a worker that is stopped is replaced within two seconds.
+func TestWorkerHangs(t *testing.T) {
+	r := newRig(t, nil)
+	r.serve("aaaa0000")
+	for range 2 {
+		pid := r.pid()
+		r.signal(pid, syscall.SIGSTOP)
+		start := time.Now()
+		r.until("another worker answers", func() bool { p := r.pid(); return p != 0 && p != pid })
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	}
+	if r.failed("hung") != 2 {
+		t.Errorf("%v hung", r.failed("hung"))
+	}
+}
+
+// TestRefused: HAProxy's refusal of a configuration is reported, and the worker goes on; after its death the last good one is used.
+func TestRefused(t *testing.T) {
+	r := newRig(t, nil)
+	r.serve("aaaa0000")
+	conn, pid := r.dial(), r.pid()
+	r.write("bbbb0000", "    nonsense here\n")
+	if got := r.tell("reload"); !strings.HasPrefix(got, "Success=0\n--\n") || !strings.Contains(got, "nonsense") {
+		t.Errorf("reload: %q", got)
+	}
+	if what, _ := r.state(); r.pid() != pid || what.Hash != "aaaa0000" || !echoes(conn) {
+		t.Errorf("process %d after %d, serves %s", r.pid(), pid, what.Hash)
+	}
+	r.signal(pid, syscall.SIGKILL)
+	r.dial()
+	if what, _ := r.state(); what.Hash != "aaaa0000" || r.failed("refused") != 2 {
+		t.Errorf("serves %s, %v refused", what.Hash, r.failed("refused"))
+	}
+	r.serve("cccc0000")
+}
+
+// TestRefusedFirst: without a good configuration the engine waits for one.
+func TestRefusedFirst(t *testing.T) {
+	r := newRig(t, nil)
+	r.write("aaaa0000", "    nonsense here\n")
+	r.until("it is refused", func() bool { return r.failed("refused") >= 2 })
+	if r.status("/readyz") != http.StatusServiceUnavailable {
+		t.Error("ready")
+	}
+	r.serve("aaaa1111")
+}
+
+// TestWorkersBounded: connections of an older worker last, until there are too many of them or their time is over; both is counted.
+func TestWorkersBounded(t *testing.T) {
+	r := newRig(t, func(e *engine) { e.maxWorkers = 3 })
+	var conns []net.Conn
+	for i := range 5 {
+		r.serve(fmt.Sprintf("aaaa000%d", i))
+		conns = append(conns, r.dial(), r.dial())
+	}
+	r.until("two older workers are left", func() bool {
+		_, old, _ := strings.Cut(r.tell("show proc"), "# old workers\n")
+		return strings.Count(old, "worker") == 2
+	})
+	for i, conn := range conns {
+		if echoes(conn) != (i >= 4) {
+			t.Errorf("connection %d of 10: works %v", i, i < 4)
+		}
+	}
+	if n := r.endedFor("limit"); n != 4 {
+		t.Errorf("%v connections counted", n)
+	}
+	if row := regexp.MustCompile(`(?m)^\d+ +worker +1 +0d00h00m\d\ds$`); !row.MatchString(r.tell("show proc")) {
+		t.Errorf("the table is\n%s", r.tell("show proc"))
+	}
+}
+
+func TestDrain(t *testing.T) {
+	r := newRig(t, func(e *engine) { e.drain = 3 * time.Second })
+	r.serve("aaaa0000")
+	conn := r.dial()
+	r.serve("aaaa1111")
+	if !echoes(conn) {
+		t.Error("the connection ended with the reload")
+	}
+	r.until("its time is over", func() bool { return r.endedFor("drain") == 1 && !echoes(conn) })
+	r.dial()
+}
+
+// TestTermination: first no node sends new connections, then open ones have their time.
+func TestTermination(t *testing.T) {
+	r := newRig(t, func(e *engine) { e.terminate = 2 * time.Second })
+	r.serve("aaaa0000")
+	conn := r.dial()
+	heard := make(chan string, 1)
+	go func() {
+		_, text := r.get("/frontends?after=aaaa0000")
+		heard <- text
+	}()
+	r.until("it waits", func() bool { return r.status("/readyz") == http.StatusOK })
+	start := time.Now()
+	r.stop()
+	if text := <-heard; !strings.Contains(text, `"hash":""`) || time.Since(start) > time.Second {
+		t.Errorf("after %v: %s", time.Since(start), text)
+	}
+	if r.status("/readyz") != http.StatusServiceUnavailable {
+		t.Error("ready")
+	}
+	if late, ok := r.try(); !ok || !echoes(conn) {
+		t.Error("connections fail before other proxies have taken over")
+	} else {
+		late.Close()
+	}
+	if err := <-r.ran; err != nil {
+		t.Error(err)
+	}
+	r.ran <- nil
+	if took := time.Since(start); took < r.terminate || took > r.terminate+endTime+time.Second || echoes(conn) || r.endedFor("termination") != 1 {
+		t.Errorf("after %v, %v connections counted", took, r.endedFor("termination"))
+	}
+}
+
+// TestTerminationIdle: a proxy without connections ends early.
+func TestTerminationIdle(t *testing.T) {
+	r := newRig(t, func(e *engine) { e.terminate = time.Hour })
+	r.serve("aaaa0000")
+	start := time.Now()
+	r.stop()
+	err := <-r.ran
+	r.ran <- nil
+	if took := time.Since(start); err != nil || took < handoverTime || took > handoverTime+10*time.Second || r.endedFor("termination") != 0 {
+		t.Errorf("%v, after %v", err, took)
+	}
+}
+
+// TestEngineAgain: an engine that starts again in the same pod serves at once.
+func TestEngineAgain(t *testing.T) {
+	r := newRig(t, nil)
+	r.serve("aaaa0000")
+	r.stop()
+	if err := <-r.ran; err != nil {
+		t.Error(err)
+	}
+	r.ran <- nil
+	before := r.engine
+	r.engine = newEngine(before.log)
+	r.program, r.dir, r.listen, r.maxWorkers, r.drain = before.program, before.dir, before.listen, before.maxWorkers, before.drain
+	r.run()
+	r.until("it serves", func() bool { what, _ := r.state(); return what.Hash == "aaaa0000" })
+	r.dial()
+}
+
+// TestKeep: an agent that ends is started again, and the pod's order to end ends both.
+func TestKeep(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	ended := make(chan int, 1)
+	go func() {
+		ended <- keep([]string{"sh", "-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log + ") = 1 && exit 2; while :; do sleep 0.1; done"})
+	}()
+	lines := func() string { text, _ := os.ReadFile(log); return string(text) }
+	nstest.Until(t, 10*time.Second, "it starts again", func() bool { return lines() == "x\nx\n" })
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case code := <-ended:
+		if code != 0 || lines() != "x\nx\ny\n" {
+			t.Errorf("code %d, %q", code, lines())
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it does not end")
+	}
+}

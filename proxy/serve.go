@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// pollTime is how long /frontends waits for a change.
+	pollTime = 30 * time.Second
+	// commandTime bounds a command of the agent, maxCommand its length.
+	commandTime, maxCommand = busyTime + 10*time.Second, 64
+)
+
+// handler serves what speakers, the kubelet and Prometheus ask.
+func (e *engine) handler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(daemon.BuildInfo(), e.failures, e.endings, e.oldWorkers)
+	mux := http.NewServeMux()
+	mux.Handle("/", daemon.Health(daemon.Runs, func() error {
+		if what, _ := e.state(); what.Hash == "" {
+			return errors.New("no worker serves, or the proxy ends")
+		}
+		return nil
+	}))
+	mux.Handle("GET /metrics", daemon.Metrics(registry, func(context.Context, string) int { return http.StatusOK }))
+	mux.HandleFunc("GET /frontends", e.serveFrontends)
+	return mux
+}
+
+// state returns what is served, and a channel that is closed when that changes.
+func (e *engine) state() (served, <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.served, e.changed
+}
+
+func (e *engine) serveFrontends(w http.ResponseWriter, r *http.Request) {
+	limit := time.NewTimer(pollTime)
+	defer limit.Stop()
+	what, changed := e.state()
+	for query := r.URL.Query(); query.Has("after") && query.Get("after") == what.Hash; what, changed = e.state() {
+		select {
+		case <-changed:
+			continue
+		case <-limit.C:
+		case <-r.Context().Done():
+		}
+		break
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(what) // it went away
+}
+
+// serveCommands serves the commands of the agent, in the words of the socket of HAProxy's own master.
+func (e *engine) serveCommands(ctx context.Context) error {
+	path := filepath.Join(e.dir, masterSocket)
+	_ = os.Remove(path) // of an engine before
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		go e.command(ctx, conn)
+	}
+}
+
+// command serves one command of a connection.
+func (e *engine) command(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(commandTime))
+	line, err := bufio.NewReader(io.LimitReader(conn, maxCommand)).ReadString('\n')
+	if err != nil {
+		return
+	}
+	answer := make(chan string, 1)
+	call := func() { answer <- "Unknown command: want reload or show proc\n" }
+	switch strings.TrimSpace(line) {
+	case "reload":
+		call = func() {
+			if e.wanted = append(e.wanted, answer); !e.leaving.IsZero() {
+				e.answer("Success=0\n--\nthe proxy ends\n")
+			}
+		}
+	case "show proc":
+		call = func() { answer <- e.table() }
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case e.calls <- call:
+	}
+	select {
+	case <-ctx.Done():
+	case text := <-answer:
+		_, _ = io.WriteString(conn, text) // it went away
+	}
+}

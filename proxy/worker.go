@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/child"
+)
+
+const (
+	// askTimeout is how long a worker has to answer.
+	askTimeout = 300 * time.Millisecond
+	// endTime is how long a worker that was ordered to end has for it.
+	endTime = 2 * time.Second
+	// maxWords bounds what is kept of a worker's words.
+	maxWords = 4 << 10
+)
+
+// worker is one process of HAProxy.
+type worker struct {
+	cmd     *exec.Cmd
+	started time.Time
+	// stopped is when another worker took its place; zero for never.
+	stopped time.Time
+	ordered bool // to end at once
+	// spent is the processor time at the last look, quiet how many looks in a row found no answer and no work.
+	spent time.Duration
+	quiet int
+	words words
+}
+
+func (w *worker) pid() int { return w.cmd.Process.Pid }
+
+// words keeps the last words of a worker.
+type words struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (w *words) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range bytes.Lines(p) {
+		if bytes.Contains(line, []byte(" stopped (cumulated conns: ")) {
+			continue // a line for each part of the configuration, after each reload
+		}
+		w.text = append(w.text, line...)
+		_, _ = os.Stderr.Write(line)
+	}
+	w.text = w.text[max(0, len(w.text)-maxWords):]
+	return len(p), nil
+}
+
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(bytes.TrimSpace(w.text))
+}
+
+// startWorker starts a worker with a configuration. It takes over the sockets of another one, which then stops to listen; nil for none.
+func startWorker(program, dir, config string, from *worker, ended chan<- *worker) (*worker, error) {
+	// HAProxy's own master would forget no-exit-on-failure as it executes itself again in its wait mode, after each load: with the
+	// death of one worker it ended all older ones, and their connections.
+	args := []string{"-db", "-f", filepath.Join(dir, config)}
+	if from != nil {
+		args = append(args, "-x", filepath.Join(dir, workerSocket), "-sf", strconv.Itoa(from.pid()))
+	}
+	w := &worker{cmd: exec.Command(program, args...), started: time.Now()}
+	w.cmd.Stdout, w.cmd.Stderr = &w.words, &w.words
+	if err := w.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = w.cmd.Wait() // how it ended is in ProcessState
+		ended <- w
+	}()
+	return w, nil
+}
+
+// end orders a worker to end with its connections. It returns about how many it has.
+func (w *worker) end() int {
+	w.ordered = true
+	n := w.connections()
+	_ = w.cmd.Process.Signal(syscall.SIGTERM)
+	time.AfterFunc(endTime, func() { _ = w.cmd.Process.Kill() })
+	return n
+}
+
+// connections estimates how many connections a worker has that stopped to listen: its socket for commands is gone too, and each
+// connection has a socket to either side.
+func (w *worker) connections() int {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.pid())) // the pattern is well-formed
+	sockets := 0
+	for _, f := range files {
+		if to, err := os.Readlink(f); err == nil && strings.HasPrefix(to, "socket:") {
+			sockets++
+		}
+	}
+	return (sockets + 1) / 2
+}
+
+// works reports whether a worker that does not answer did anything since the last look: it ran, waited for a core, or waits for a disk.
+func (w *worker) works() bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.pid()))
+	if err != nil {
+		return true // it ended
+	}
+	// Its name may have spaces (proc_pid_stat(5)). Then come state, 10 others, and the times in user mode and in the kernel.
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(f) < 13 {
+		return true
+	}
+	user, _ := strconv.Atoi(f[11])
+	kernel, _ := strconv.Atoi(f[12])
+	before := w.spent
+	w.spent = time.Duration(user+kernel)*10*time.Millisecond + child.Waited(w.pid()) // USER_HZ is 100
+	return f[0] == "D" || w.spent > before+10*time.Millisecond
+}
+
+var (
+	pidPattern  = regexp.MustCompile(`(?m)^Pid: (\d+)$`)
+	hashPattern = regexp.MustCompile(`(?m)^description: ([0-9a-f]{8,64})$`)
+)
+
+// ask asks whichever worker listens who it is, and for the hash of its configuration.
+func ask(dir string) (pid int, hash string, err error) {
+	deadline := time.Now().Add(askTimeout)
+	conn, err := (&net.Dialer{Deadline: deadline}).Dial("unix", filepath.Join(dir, workerSocket))
+	if err != nil {
+		return 0, "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return 0, "", err
+	}
+	if _, err := io.WriteString(conn, "show info\n"); err != nil {
+		return 0, "", err
+	}
+	text, err := io.ReadAll(bufio.NewReader(conn))
+	if err != nil {
+		return 0, "", err
+	}
+	if m := pidPattern.FindSubmatch(text); m != nil {
+		pid, err = strconv.Atoi(string(m[1]))
+	}
+	if m := hashPattern.FindSubmatch(text); m != nil {
+		hash = string(m[1])
+	}
+	return pid, hash, err
+}
