@@ -137,6 +137,44 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 	return out
 }
 
+// ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve: in the first family of the Service, as
+// endpoints of two families are the same pods. It returns the addresses of the proxies too.
+func ReadyEndpoints(served []lb.Service, o Objects, proxies lb.Key) (map[lb.Key]map[uint16][]netip.AddrPort, map[netip.Addr]bool) {
+	of, own := map[lb.Key][]*discoveryv1.EndpointSlice{}, map[netip.Addr]bool{}
+	out := map[lb.Key]map[uint16][]netip.AddrPort{}
+	families := map[lb.Key]netip.Addr{}
+	for _, s := range served {
+		if s.Proxy != nil && len(s.ClusterIPs) > 0 {
+			families[s.Key], out[s.Key] = s.ClusterIPs[0], map[uint16][]netip.AddrPort{}
+		}
+	}
+	for _, slice := range o.EndpointSlices {
+		key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		if out[key] != nil {
+			of[key] = append(of[key], slice)
+		}
+		if key != proxies {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			for _, text := range e.Addresses {
+				if a, err := netip.ParseAddr(text); err == nil {
+					own[a.Unmap()] = true
+				}
+			}
+		}
+	}
+	for _, s := range o.Services {
+		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
+		for _, p := range s.Spec.Ports {
+			if out[key] != nil && cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP {
+				out[key][uint16(p.Port)] = targets(of[key], p, families[key], "")
+			}
+		}
+	}
+	return out, own
+}
+
 // targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node
 // only, unless that is "".
 func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, of netip.Addr, node string) []netip.AddrPort {

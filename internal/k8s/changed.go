@@ -118,6 +118,12 @@ func (k *Cluster) sameEndpoints(a, b *discoveryv1.EndpointSlice) bool {
 	return true
 }
 
+// sameSlice ignores Kubernetes' metadata of the endpoints.
+func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
+	return a != nil && b != nil && reflect.DeepEqual(a.Endpoints, b.Endpoints) && reflect.DeepEqual(a.Ports, b.Ports) &&
+		a.Labels[discoveryv1.LabelServiceName] == b.Labels[discoveryv1.LabelServiceName]
+}
+
 // serves reports whether the endpoints belong to a Service with an address.
 func (k *Cluster) serves(slice *discoveryv1.EndpointSlice) bool {
 	name := metav1.ObjectMeta{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}

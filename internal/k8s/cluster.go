@@ -45,6 +45,8 @@ type Config struct {
 	Kick func()
 	// KickStates is called after every change of a SpeakerState; only a controller watches these.
 	KickStates func()
+	// Proxy watches only what the agent of a proxy needs, which has no right to more.
+	Proxy bool
 	// Endpoints makes a controller watch endpoints too, to withdraw those on dead nodes.
 	Endpoints bool
 }
@@ -94,11 +96,14 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
 	// No other Secret of the namespace comes into memory.
 	basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))
-	errs := []error{
-		watch(k, &k.nodes, core, "nodes", "", nil, sameNode, c.Kick),
-		watch(k, &k.secrets, core, "secrets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = basicAuth.String() }, sameSecret, c.Kick),
-		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil, c.Kick),
+	errs := []error{watch(k, &k.nodes, core, "nodes", "", nil, sameNode, c.Kick)}
+	if c.Proxy {
+		errs = append(errs, k.watchAsProxy(core)...)
+		return k, errors.Join(errs...)
 	}
+	errs = append(errs,
+		watch(k, &k.secrets, core, "secrets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = basicAuth.String() }, sameSecret, c.Kick),
+		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil, c.Kick))
 	if c.Speaker {
 		errs = append(errs, k.watchAsSpeaker(core)...)
 	} else {
@@ -148,6 +153,16 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 	}
 }
 
+func (k *Cluster) watchAsProxy(core rest.Interface) []error {
+	kick := k.config.Kick
+	return []error{
+		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, kick),
+		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
+		watch(k, &k.pools, k.clients.holdfast, "ipaddresspools", "", nil, sameConfig, kick),
+		watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, sameSlice, kick),
+	}
+}
+
 // Run watches until ctx is cancelled and returns nil. Broken watches resume by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
@@ -176,6 +191,9 @@ func (k *Cluster) WaitForSync(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	if k.secrets == nil {
+		return ctx.Err()
+	}
 	// Layer 2 must not depend on the right to read Secrets.
 	brief, cancel := context.WithTimeout(ctx, secretsTime)
 	defer cancel()
@@ -197,6 +215,10 @@ func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 
 // Objects returns everything that decisions depend on.
 func (k *Cluster) Objects() config.Objects {
+	if k.config.Proxy {
+		return config.Objects{Pools: k.pools.List(), Services: k.services.List(), EndpointSlices: k.endpointSlices.List(), Nodes: k.nodes.List(),
+			Namespaces: k.namespaces.List()}
+	}
 	o := config.Objects{
 		Pools:             k.pools.List(),
 		L2Advertisements:  k.l2Advertisements.List(),

@@ -18,12 +18,12 @@ import (
 
 // secretServer is an API server with these Secrets and nothing else, for a speaker; with nil it refuses to show Secrets. A speaker
 // asks for no other kind: its account, which every node has, gives no right to.
-func secretServer(t *testing.T, secrets []corev1.Secret) *Cluster {
+func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)) *Cluster {
 	t.Helper()
 	kinds := map[string]string{
 		"nodes": "Node", "daemonsets": "DaemonSet", "services": "Service", "pods": "Pod", "endpointslices": "EndpointSlice",
 		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
-		"bfdprofiles": "BFDProfile", "communities": "Community",
+		"bfdprofiles": "BFDProfile", "communities": "Community", "namespaces": "Namespace",
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -67,7 +67,11 @@ func secretServer(t *testing.T, secrets []corev1.Secret) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := New(clients, Config{Log: slog.New(slog.DiscardHandler), Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}})
+	c := Config{Log: slog.New(slog.DiscardHandler), Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}
+	for _, f := range change {
+		f(&c)
+	}
+	k, err := New(clients, c)
 	if err != nil {
 		t.Fatal(err)
 	}
