@@ -27,6 +27,11 @@ type Answer struct {
 	Pod    string `json:"pod"`
 	Node   string `json:"node"`
 	Client string `json:"client"`
+	// Via is who connected where a PROXY protocol header named the client, To the client's destination in the header.
+	Via string `json:"via,omitempty"`
+	To  string `json:"to,omitempty"`
+	// Forwarded are X-Forwarded-For, -Proto and -Port, if the first came.
+	Forwarded []string `json:"forwarded,omitempty"`
 }
 
 // Result is one probe.
@@ -54,6 +59,8 @@ type Config struct {
 	Count int
 	// UntilOK ends the series after the first good probe.
 	UntilOK bool
+	// Forged is sent ahead of each HTTP request.
+	Forged string
 }
 
 // asker makes one probe.
@@ -62,7 +69,7 @@ type asker func(ctx context.Context) (Answer, error)
 func (c Config) asker() (asker, error) {
 	switch c.Protocol {
 	case TCP:
-		return func(ctx context.Context) (Answer, error) { return askHTTP(ctx, c.Target) }, nil
+		return func(ctx context.Context) (Answer, error) { return askHTTP(ctx, c.Target, c.Forged) }, nil
 	case UDP:
 		return func(ctx context.Context) (Answer, error) { return askUDP(ctx, c.Target) }, nil
 	case SCTP:
@@ -130,8 +137,17 @@ func measure(ctx context.Context, ask asker, timeout time.Duration) Result {
 // first. If the server closed first, the pod would keep each connection in TIME_WAIT for a
 // minute (RFC 9293 section 3.6). The node's masquerading reuses ports sooner, so a few of
 // 10,000 probes would meet an old connection of the same ports in the pod.
-func askHTTP(ctx context.Context, target string) (Answer, error) {
+func askHTTP(ctx context.Context, target, forged string) (Answer, error) {
 	transport := &http.Transport{}
+	if forged != "" {
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err == nil {
+				_, err = io.WriteString(conn, forged)
+			}
+			return conn, err
+		}
+	}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target+"/", nil)
 	if err != nil {

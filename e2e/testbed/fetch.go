@@ -43,6 +43,17 @@ func (b *Bed) FetchIn(ctx context.Context, pod *corev1.Pod, protocol string, add
 	return answer(out, err, fmt.Sprintf("fetch %s over %s from pod %s on %s", address, protocol, pod.Name, pod.Spec.NodeName))
 }
 
+// FetchAt probes a TCP port once, from a pod or, without one, from a host, with further arguments for the prober.
+func (b *Bed) FetchAt(ctx context.Context, host string, pod *corev1.Pod, at netip.AddrPort, args ...string) (probe.Answer, error) {
+	argv := append(append([]string{b.prober(), "-n", "1"}, args...), at.String())
+	if pod == nil {
+		out, err := b.On(ctx, host, argv...)
+		return answer(out, err, fmt.Sprintf("fetch %s from %s", at, host))
+	}
+	out, err := b.In(ctx, pod, argv...)
+	return answer(out, err, fmt.Sprintf("fetch %s from pod %s on %s", at, pod.Name, pod.Spec.NodeName))
+}
+
 // answer decodes the prober's output for one probe.
 func answer(out string, err error, what string) (probe.Answer, error) {
 	if err != nil {

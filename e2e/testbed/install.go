@@ -21,6 +21,7 @@ const (
 	Release    = "holdfast"
 	Controller = "holdfast-controller"
 	Speaker    = "holdfast-speaker"
+	Proxy      = "holdfast-proxy"
 )
 
 // helmWait is how long helm waits for what it installs, or removes.
@@ -115,7 +116,7 @@ func (b *Bed) podsNotReady(ctx context.Context) error {
 	var errs []error
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if ready(p) {
+		if Ready(p) {
 			continue
 		}
 		lines := int64(5)

@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func ready(p *corev1.Pod) bool {
+// Ready reports whether a pod is ready and not about to end.
+func Ready(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil
@@ -21,7 +22,7 @@ func ready(p *corev1.Pod) bool {
 
 // Pods lists the pods of a component of Holdfast, by the name of its workload.
 func (b *Bed) Pods(ctx context.Context, workload string) ([]corev1.Pod, error) {
-	component := map[string]string{Controller: "controller", Speaker: "speaker"}[workload]
+	component := map[string]string{Controller: "controller", Speaker: "speaker", Proxy: "proxy"}[workload]
 	list, err := b.Kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=" + component,
 	})
@@ -60,7 +61,7 @@ func (b *Bed) WaitSpeaker(ctx context.Context, node, uid string) error {
 			return err
 		}
 		for i := range pods {
-			if p := &pods[i]; p.Spec.NodeName == node && ready(p) && string(p.UID) != uid {
+			if p := &pods[i]; p.Spec.NodeName == node && Ready(p) && string(p.UID) != uid {
 				return nil
 			}
 		}

@@ -31,12 +31,16 @@ func run() error {
 	flag.DurationVar(&c.Timeout, "timeout", time.Second, "`time` to wait for an answer")
 	flag.IntVar(&c.Count, "n", 0, "`number` of probes; 0 is until standard input is closed")
 	keep := flag.Int("keep", 0, "`number` of connections to keep, instead of probes")
+	flag.StringVar(&c.Forged, "forged", "", "`line` to send ahead of each request")
 	flag.BoolVar(&c.UntilOK, "until-ok", false, "stop after the first good probe")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		return fmt.Errorf("got %d arguments, want one: ADDRESS:PORT", flag.NArg())
 	}
 	c.Target = flag.Arg(0)
+	if c.Forged != "" {
+		c.Forged += "\r\n"
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	if c.Count == 0 || *keep > 0 {

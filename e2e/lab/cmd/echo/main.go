@@ -1,5 +1,6 @@
 // Command echo is the application of the tests: over HTTP and UDP it answers
-// with its pod, its node, and the client address that it saw.
+// with its pod, its node, and the client address that it saw. Behind a PROXY protocol header it
+// tells what the header says, and through whom the connection came.
 package main
 
 import (
@@ -15,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -22,9 +24,10 @@ import (
 func main() {
 	httpAddr := flag.String("http", ":8080", "address of HTTP")
 	udpAddr := flag.String("udp", ":8081", "address of UDP")
+	behindAddr := flag.String("behind", ":8082", "address of HTTP behind a PROXY protocol header")
 	grace := flag.Duration("grace", 2*time.Second, "time to keep serving after SIGTERM")
 	flag.Parse()
-	if err := run(*httpAddr, *udpAddr, *grace); err != nil {
+	if err := run(*httpAddr, *udpAddr, *behindAddr, *grace); err != nil {
 		fmt.Fprintln(os.Stderr, "echo:", err)
 		os.Exit(1)
 	}
@@ -35,16 +38,24 @@ type answer struct {
 	Pod    string `json:"pod"`
 	Node   string `json:"node"`
 	Client string `json:"client"`
+	// Via is who connected, if a PROXY protocol header named the client, and To what the header gives as the client's destination.
+	Via string `json:"via,omitempty"`
+	To  string `json:"to,omitempty"`
+	// Forwarded are X-Forwarded-For, -Proto and -Port.
+	Forwarded []string `json:"forwarded,omitempty"`
 }
 
-func newAnswer(client netip.AddrPort) []byte {
-	a := answer{Pod: os.Getenv("POD_NAME"), Node: os.Getenv("NODE_NAME"), Client: client.Addr().Unmap().String()}
-	// Three strings always marshal.
+func newAnswer(client netip.AddrPort) answer {
+	return answer{Pod: os.Getenv("POD_NAME"), Node: os.Getenv("NODE_NAME"), Client: client.Addr().Unmap().String()}
+}
+
+func (a answer) line() []byte {
+	// Strings always marshal.
 	b, _ := json.Marshal(a)
 	return append(b, '\n')
 }
 
-func run(httpAddr, udpAddr string, grace time.Duration) error {
+func run(httpAddr, udpAddr, behindAddr string, grace time.Duration) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	packets, err := net.ListenPacket("udp", udpAddr)
@@ -57,9 +68,10 @@ func run(httpAddr, udpAddr string, grace time.Duration) error {
 		return fmt.Errorf("set the receive buffer of UDP: %w", err)
 	}
 	server := &http.Server{Addr: httpAddr, Handler: handler(), ReadHeaderTimeout: time.Minute}
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	go func() { failed <- server.ListenAndServe() }()
 	go func() { failed <- servePackets(packets.(*net.UDPConn)) }()
+	go func() { failed <- listenBehind(behindAddr) }()
 	select {
 	case err := <-failed:
 		return err
@@ -82,8 +94,15 @@ func handler() http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
+		a := newAnswer(client)
+		if c, ok := r.Context().Value(headerKey{}).(*headed); ok {
+			a.Client, a.Via, a.To = c.header.from.Addr().String(), a.Client, c.header.to.String()
+		}
+		if names, found := r.Header["X-Forwarded-For"]; found {
+			a.Forwarded = []string{strings.Join(names, ", "), r.Header.Get("X-Forwarded-Proto"), r.Header.Get("X-Forwarded-Port")}
+		}
 		// A client that has gone needs no answer.
-		_, _ = w.Write(newAnswer(client))
+		_, _ = w.Write(a.line())
 		// A larger body, for tests that need packets of full size.
 		more, err := strconv.Atoi(r.FormValue("more"))
 		if err == nil && more > 0 && more <= 1<<20 {
@@ -101,6 +120,6 @@ func servePackets(conn *net.UDPConn) error {
 			return fmt.Errorf("receive: %w", err)
 		}
 		// An unreachable sender is no reason to stop.
-		_, _ = conn.WriteToUDPAddrPort(newAnswer(from), from)
+		_, _ = conn.WriteToUDPAddrPort(newAnswer(from).line(), from)
 	}
 }
