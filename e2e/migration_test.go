@@ -60,8 +60,7 @@ func TestMigration(t *testing.T) {
 	m.addresses(t, "between", 2)
 	m.step(t, &there, "BGP")
 	m.step(t, &there, "The end")
-	// GoBGP waits for up to 2 s before it dials.
-	if failed, lost := load.end(t, 5*time.Second); failed+lost > 0 {
+	if failed, lost := load.end(t, time.Second); failed+lost > 0 {
 		t.Errorf("%d requests and %d open connections of layer 2 failed", failed, lost)
 	}
 	for _, name := range m.l2 {

@@ -112,7 +112,7 @@ func TestUnnumberedWithFRR(t *testing.T) {
 			n.Sysctl("ipv6/conf/all/forwarding", "1") // so that neither kernel takes notice of advertisements
 		}
 		peer := lb.Peer{
-			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 			GracefulRestart: true,
 			BFD:             &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 		}
@@ -176,7 +176,9 @@ func TestUnnumberedSettings(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "eth0", ns, "eth0")
-		peer := lb.Peer{Name: "r", Interface: "eth0", DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second}
+		peer := lb.Peer{
+			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+		}
 		self.AddAddress("eth0", "192.0.2.1/24")
 		n := startUnnumbered(t)
 		node := linkLocal(t, self)
@@ -195,7 +197,7 @@ func TestUnnumberedSettings(t *testing.T) {
 			tt.change(&changed)
 			n.set(changed)
 			var own []string
-			if changed.Port != 0 {
+			if changed.Port != peer.Port {
 				own = []string{"-p", "1179"}
 			}
 			router := startFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
@@ -233,7 +235,7 @@ func TestUnnumberedWithBIRD(t *testing.T) {
 		nstest.Veth(t, self, "eth0", ns, "eth0")
 		node, router := linkLocal(t, self), linkLocal(t, ns)
 		n := startUnnumbered(t, lb.Peer{
-			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 			BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 		})
 		nstest.StartBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
@@ -253,7 +255,7 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 		nstest.Veth(t, self, "eth0", ns, "eth0")
 		node := linkLocal(t, self)
 		n := startUnnumbered(t, lb.Peer{
-			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 		})
 		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
 		nstest.StartBIRD(t, ns, config)
@@ -292,7 +294,7 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		nstest.Veth(t, other, "eth0", ns, "b")
 		ns.Bridge("eth0", "a", "b")
 		n := startUnnumbered(t, lb.Peer{
-			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 		})
 		router := startFRR(t, ns, strings.Replace(frrUnnumbered, " neighbor eth0 bfd profile fast\n", "", 1))
 		n.until("r", "the session is up", established)

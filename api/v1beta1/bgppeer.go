@@ -105,7 +105,8 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) == duration('0s') || duration(self) >= duration('1s')",message="keepaliveTime must be at least 1s"
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// ConnectTime between attempts to connect (RFC 4271 ConnectRetryTimer). Default 2s; 1s is taken as 2s.
+	// ConnectTime between attempts to connect (RFC 4271 ConnectRetryTimer). Default 2s; 1s is taken as 2s. The first eight attempts for a
+	// session come every 250ms.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="connectTime must be between 1s and 65535s"

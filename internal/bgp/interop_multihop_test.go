@@ -78,7 +78,7 @@ func testMultiHop(t *testing.T, router daemon, secure, open func(), told string)
 		var peers []lb.Peer
 		for i, address := range []string{"192.0.2.10", "2001:db8:3::2"} {
 			peers = append(peers, lb.Peer{
-				Name: names[i], Address: netip.MustParseAddr(address), LocalASN: 65000, PeerASN: 65001,
+				Name: names[i], Address: netip.MustParseAddr(address), Port: 179, LocalASN: 65000, PeerASN: 65001,
 				HoldTime: 6 * time.Second, KeepaliveTime: time.Second, ConnectTime: time.Second, MultiHop: multiHop, MinTTL: minTTL,
 			})
 		}

@@ -107,7 +107,7 @@ func TestInteropLocalDaemon(t *testing.T) {
 				kernel := watchKernel(t, ns)
 				nstest.Until(t, patience, "it is in the router's kernel", func() bool { return kernel.has("203.0.113.0/24") })
 				peer := lb.Peer{
-					Name: "router", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
+					Name: "router", Address: netip.MustParseAddr("192.0.2.2"), Port: 179, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
 					ConnectTime: time.Second, GracefulRestart: true,
 				}
 				s, _ := run(t)

@@ -62,7 +62,7 @@ func newLabOf(t *testing.T, frrConfig, birdConfig string, bgpd ...string) *lab {
 	birdNS.AddAddress("eth0", "192.0.2.6/30", "2001:db8:2::2/64")
 	peer := func(name, address string, localASN, peerASN uint32) lb.Peer {
 		return lb.Peer{
-			Name: name, Address: netip.MustParseAddr(address), LocalASN: localASN, PeerASN: peerASN,
+			Name: name, Address: netip.MustParseAddr(address), Port: 179, LocalASN: localASN, PeerASN: peerASN,
 			HoldTime: 9 * time.Second, ConnectTime: time.Second, GracefulRestart: true,
 		}
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// patience allows for GoBGP's delays: it dials 1.5 to 2 s after a peer was added, and takes 1.5 s of CPU time for 20,000 routes, of
-// which a busy machine gives it a tenth.
+// patience allows for GoBGP's delays: it takes 1.5 s of CPU time for 20,000 routes, of which a busy machine gives it a tenth.
 const patience = 60 * time.Second
 
 // run starts a Speaker and returns it with a function that stops it as the end of the process does.

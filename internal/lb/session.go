@@ -48,7 +48,7 @@ type Session struct {
 	Peer    string
 	Address netip.Addr
 	// State is idle, connect, active, opensent, openconfirm or established (RFC 4271
-	// section 8.2.2); GoBGP dials and awaits the first OPEN in active.
+	// section 8.2.2); GoBGP itself dials and awaits the first OPEN in active.
 	State string
 	// Since when the session is up, or down after it was up; zero if it was never up.
 	Since time.Time

@@ -29,6 +29,8 @@ type note struct {
 	text string
 	// lost is when the session went down, by a clock that no administrator sets; zero while it is up and before it was first up.
 	lost time.Time
+	// up is when it came up last. GoBGP has that in seconds only, within which a session may fall and come up again.
+	up time.Time
 	// ups and falls count how often the session came up and was lost.
 	ups, falls uint64
 }
@@ -44,12 +46,15 @@ func (n *notes) edit(f func(*note)) {
 	n.mu.Lock()
 	f(&n.latest)
 	n.mu.Unlock()
-	time.AfterFunc(settleTime, func() {
-		select {
-		case n.wake <- struct{}{}:
-		default:
-		}
-	})
+	time.AfterFunc(settleTime, n.nudge)
+}
+
+// nudge has the state read.
+func (n *notes) nudge() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
 }
 
 // logHandler reads GoBGP's log, the only place where GoBGP reports why a session does not come up, and notes it in sentences.
@@ -96,7 +101,7 @@ func (h logHandler) note(n *note, r slog.Record) {
 	}
 	switch r.Message {
 	case "Peer Up":
-		n.text, n.lost, n.ups = "", time.Time{}, n.ups+1
+		n.text, n.lost, n.up, n.ups = "", time.Time{}, time.Now(), n.ups+1
 	case "Peer Down":
 		switch reason := value(r, "Reason").String(); reason {
 		case "unknown", "dying": // as desired

@@ -19,8 +19,8 @@ const (
 	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
 	// Nothing here depends on the routes that it sends, so it is as short as possible.
 	deferralTime = 1
-	// multiHopTTL lets a session cross any number of hops.
-	multiHopTTL = 255
+	// maxTTL lets a session cross any number of hops, or shows that it crossed none (RFC 5082).
+	maxTTL = 255
 	// maxPrefixes bounds the load of one router: GoBGP keeps rejected routes, 0.6 KiB each, and walks over all of them for
 	// every UPDATE. Above the bound it closes the session (RFC 4486 subcode 1).
 	maxPrefixes = 20_000
@@ -31,17 +31,17 @@ const (
 // seconds rounds up.
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
 
-// apiPeer returns the settings as GoBGP's type.
-func apiPeer(s lb.Peer) *api.Peer {
+// apiPeer returns the settings as GoBGP's type. A passive peer is not dialled by GoBGP.
+func apiPeer(s lb.Peer, passive bool) *api.Peer {
 	p := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: s.Address.String(), LocalAsn: s.LocalASN, PeerAsn: s.PeerASN, AuthPassword: string(s.Password),
 		},
-		Transport: &api.Transport{RemotePort: uint32(s.Port)},
+		Transport: &api.Transport{RemotePort: uint32(s.Port), PassiveMode: passive},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime: seconds(s.HoldTime), KeepaliveInterval: seconds(s.KeepaliveTime), ConnectRetry: seconds(s.ConnectTime),
 		}},
-		EbgpMultihop: &api.EbgpMultihop{Enabled: s.MultiHop, MultihopTtl: multiHopTTL},
+		EbgpMultihop: &api.EbgpMultihop{Enabled: s.MultiHop, MultihopTtl: maxTTL},
 		GracefulRestart: &api.GracefulRestart{
 			Enabled: s.GracefulRestart, RestartTime: restartTime, DeferralTime: deferralTime,
 			// This sets the restart bit and, more importantly, the forwarding bit
@@ -74,9 +74,15 @@ func apiFamily(f lb.Family, gracefulRestart bool) *api.AfiSafi {
 	}
 }
 
+// countersOf returns what GoBGP counted of a peer.
+func countersOf(p *api.Peer) lb.SessionCounters {
+	sent, received := p.State.Messages.Sent, p.State.Messages.Received
+	return lb.SessionCounters{Updates: sent.Update, Sent: sent.Notification, Received: received.Notification}
+}
+
 // spent reports whether the session was up and is down now, since lost, so that another engine should dial. GoBGP itself would
-// wait 5 s, a new one 2 s. And it sets the forwarding bit only on a peer's first session, without which a router drops the routes
-// that it kept as soon as it gets our next OPEN (RFC 4724 section 4.2).
+// wait 5 s. And it sets the forwarding bit only on a peer's first session, without which a router drops the routes that it kept as
+// soon as it gets our next OPEN (RFC 4724 section 4.2).
 func spent(p *api.Peer, lost time.Time) bool {
 	return !lost.IsZero() && p.State.SessionState == api.PeerState_SESSION_STATE_IDLE &&
 		(p.State.AdminState != api.PeerState_ADMIN_STATE_PFX_CT || time.Since(lost) > prefixLimitRest)
@@ -100,7 +106,7 @@ func (e *engine) deferRoutes() error {
 	if !e.settings.DualStack || !e.settings.GracefulRestart || e.hop.IsValid() {
 		return nil
 	}
-	p := apiPeer(e.settings)
+	p := apiPeer(e.settings, true)
 	p.Conf.NeighborAddress, p.Conf.AdminDown = absent, true
 	return e.addPeer(p)
 }

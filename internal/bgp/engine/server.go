@@ -32,8 +32,9 @@ type engine struct {
 	hop       netip.Addr
 	addresses func() ([]netlink.Addr, error)
 	// up: GoBGP has said that the session is up. Then router is what the router announced in its OPEN.
-	up     bool
-	router abilities
+	up       bool
+	router   abilities
+	dialling dialling
 	// unsure are prefixes that changed while the session came up: see confirm.
 	unsure map[netip.Prefix]bool
 	// warning is for the speaker's log; warned is the last one.
@@ -98,7 +99,7 @@ func (e *engine) setPolicies() error {
 // true. It returns the state of the session, and whether that was lost.
 func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
 	if o.Peer != nil {
-		err = errors.Join(e.followHop(), e.changeRoutes(o), e.deferRoutes(), e.addPeer(apiPeer(e.settings)))
+		err = errors.Join(e.followHop(), e.changeRoutes(o), e.deferRoutes(), e.addPeer(apiPeer(e.settings, true)))
 	} else {
 		err = e.changeRoutes(o)
 	}
@@ -116,15 +117,14 @@ func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
 		return notice, false, err
 	}
 	seen := e.notes.read()
-	notice = lb.Notice{Session: e.session(p, seen.text), Warning: e.warning, Counters: lb.SessionCounters{
-		Updates: p.State.Messages.Sent.Update, Sent: p.State.Messages.Sent.Notification, Received: p.State.Messages.Received.Notification,
-		Ups: seen.ups, Falls: seen.falls,
-	}}
+	notice = lb.Notice{Session: e.session(p, seen), Warning: e.warning, Counters: e.dialling.counters.Plus(lb.SessionCounters{}, countersOf(p))}
+	notice.Counters.Ups, notice.Counters.Falls = seen.ups, seen.falls
 	for _, f := range p.AfiSafis {
 		notice.Counters.Ignored += f.State.GetReceived()
 	}
 	e.warning = ""
-	return notice, spent(p, seen.lost), nil
+	e.dialling.over = e.dialling.over || seen.ups > 0
+	return notice, spent(p, seen.lost), e.dial(p)
 }
 
 // warn has the next notice carry a warning, once.
@@ -134,15 +134,15 @@ func (e *engine) warn(text string) {
 	}
 }
 
-func (e *engine) session(p *api.Peer, why string) lb.Session {
+func (e *engine) session(p *api.Peer, seen note) lb.Session {
 	out := lb.Session{State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_"))}
 	switch {
 	case out.State != lb.Established:
-		out.LastError = why
+		out.LastError = seen.text
 	case e.settings.PeerASN == 0 && p.State.PeerAsn == e.settings.LocalASN: // it carries no route: see setPolicies
 		out.State, out.LastError = "idle", fmt.Sprintf("the router is of this node's own AS %d: write dynamicASN: internal", e.settings.LocalASN)
 	default:
-		out.Since = p.Timers.State.Uptime.AsTime()
+		out.Since = seen.up
 		out.Capabilities = (abilitiesOf(p.State.LocalCap) & e.router).names()
 		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
 		e.carries(&out)

@@ -112,10 +112,13 @@ func TestConfirm(t *testing.T) {
 		return notice
 	}
 	obey(lb.Order{Peer: &p, Put: []lb.Route{{Prefix: first}}})
-	conn, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var conn net.Conn
+	nstest.Until(t, 10*time.Second, "the engine dials", func() bool {
+		obey(lb.Order{})
+		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Millisecond))
+		conn, err = listener.Accept()
+		return err == nil
+	})
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	send := func(m *gobgp.BGPMessage, err error) {
 		b, failed := m.Serialize()
