@@ -31,8 +31,9 @@ var layer2 = []measurement{
 	{map[string]string{"l2_upgrade_failed": "requests"}, upgradeFailed},
 	{map[string]string{"helm_upgrade_failed": "requests", "helm_rollback_failed": "requests"}, helmFailed},
 	{map[string]string{"l2_dead_endpoint_ms": "ms", "l2_dead_endpoint_leader_ms": "ms"}, deadEndpoint},
+	{map[string]string{"scale_idle_empty_millicores": "millicores"}, idleEmpty},
 	{map[string]string{
-		"l2_speaker_idle_millicores": "millicores", "l2_speaker_10k_idle_millicores": "millicores", "l2_speaker_10k_mib": "MiB",
+		"l2_speaker_10k_idle_millicores": "millicores", "l2_speaker_10k_mib": "MiB",
 		"ipam_controller_10k_mib": "MiB", "ipam_controller_10k_ms_each": "ms",
 	}, cost},
 }

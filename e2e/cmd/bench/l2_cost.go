@@ -31,15 +31,18 @@ const (
 	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 )
 
-// cost measures the resources of an idle speaker: its share of a core without Services and
-// with 10,000, and its memory with these, freshly started; and the same of the leading
+// idleEmpty measures the share of a core of a speaker without Services.
+func idleEmpty(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
+	share, err := idle(ctx, b, b.Cluster.Nodes()[1])
+	return map[string]float64{"scale_idle_empty_millicores": share}, err
+}
+
+// cost measures the resources of an idle speaker with 10,000 Services: its share of a core,
+// and its memory, freshly started; and the same of the leading
 // controller while it assigned these addresses: CPU time for each Service, and memory.
 func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
 	node := b.Cluster.Nodes()[1]
 	got = map[string]float64{}
-	if got["l2_speaker_idle_millicores"], err = idle(ctx, b, node); err != nil {
-		return nil, err
-	}
 	objects := costObjects()
 	if err := b.Apply(ctx, "", objects); err != nil {
 		return nil, err
@@ -181,7 +184,10 @@ func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return 1000 * (both(after, cpuMetric) - both(before, cpuMetric)) / time.Since(start).Seconds(), nil
+	share := func(name string) float64 { return 1000 * (after[name] - before[name]) / time.Since(start).Seconds() }
+	speaker, heartbeat := share(cpuMetric), share(heartbeatPrefix+cpuMetric)
+	progress("millicores: speaker %.1f, heartbeat process %.1f", speaker, heartbeat)
+	return speaker + heartbeat, nil
 }
 
 // both is the sum of a metric over the speaker and its heartbeat process.
