@@ -42,7 +42,7 @@ func steady(t *testing.T, n int) (step func()) {
 		for _, th := range threads {
 			th.step()
 			th.account()
-			th.socket.wait(0, true, true)
+			th.socket.wait(0, true, true, true)
 		}
 	}
 	for range 1000 {

@@ -266,6 +266,11 @@ func (d *detector) due() time.Duration {
 	return next
 }
 
+// restless: a peer is suspected, so that each of its heartbeats counts at once.
+func (d *detector) restless() bool {
+	return slices.ContainsFunc(d.watching, func(p *peer) bool { return p.suspicion != nil })
+}
+
 // send queues a packet, with fresh claims as far as there is room.
 func (d *detector) send(to *peer, p packet) {
 	if len(p.claims) < maxClaims {

@@ -23,6 +23,8 @@
 //
 // The detector is a state machine without clock, sockets or goroutines. It runs on one locked thread with SCHED_RR and
 // sockets of its own that the runtime's poller does not know: ordinary threads are delayed for 300 ms on a busy node.
+// Heartbeats that say nothing new wait in the kernel, which dates them, until the thread sends its own, unless their sender is
+// suspected: a thread costs more to wake than to run. All else wakes it at once.
 // Time is CLOCK_BOOTTIME, which counts suspension and which nobody sets.
 //
 // That thread is in a process of its own (Config.Command, Serve). All of that process has SCHED_RR, and it does little

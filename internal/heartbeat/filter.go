@@ -7,6 +7,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/keyed"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
@@ -49,6 +50,22 @@ func filter(prefixes []uint64, sources []netip.Addr) []bpf.Instruction {
 	}
 	return append(program, bpf.RetConstant{Val: 0})
 }
+
+// choice is the number of the socket for a datagram, whose prefix it skips: 1 for a heartbeat that is nothing else, has neither
+// challenge nor answer and may wait for the next interval, whatever claims it repeats; otherwise 0. See socket.
+var choice = func() []bpf.Instruction {
+	const flags, challenge = keyed.PrefixLen + 1, keyed.PrefixLen + 4 + 4*8
+	program := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: flags, Size: 1},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xff &^ flagWatch},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: flagHeartbeat, SkipTrue: 9},
+	}
+	for i := range uint32(4) {
+		program = append(program, bpf.LoadAbsolute{Off: challenge + 4*i, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: uint8(7 - 2*i)})
+	}
+	return append(program, bpf.RetConstant{Val: 1}, bpf.RetConstant{Val: 0})
+}()
 
 // accept makes the kernel drop, without waking the thread, what cannot be a peer's. After
 // an error nothing is dropped.

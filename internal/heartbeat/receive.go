@@ -5,7 +5,7 @@ import "time"
 // challengeInterval bounds how often one peer is challenged, and so what a recorded packet can cause.
 const challengeInterval = 20 * time.Millisecond
 
-// receive takes a packet that is authentic and came from its sender's address.
+// receive takes a packet that is authentic and came from its sender's address, now or since the last tick but one.
 func (d *detector) receive(now time.Duration, p packet) {
 	from := d.peers[p.from]
 	if from == nil || p.to != d.self {
@@ -30,7 +30,7 @@ func (d *detector) receive(now time.Duration, p packet) {
 	if from.lastHeard == 0 || now-from.lastHeard > heardTime {
 		d.version++
 	}
-	from.lastHeard, from.lastAlive = now, now
+	from.lastHeard, from.lastAlive = now, max(from.lastAlive, now)
 	from.hold, from.accused, from.hearsBadly = p.hold, from.accused && from.private, p.hearsBadly
 	if p.complains {
 		from.complainedAt = now

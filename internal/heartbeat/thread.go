@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -52,9 +53,11 @@ type thread struct {
 	// either must not keep a thread busy that has priority over all others, nor displace the other.
 	read, budget, refusals int
 	since                  time.Duration
+	// drained is when all heartbeats that can wait were read last.
+	drained time.Duration
 
-	in, out [maxDatagram]byte
-	claims  []claim
+	in, beat, out [maxDatagram]byte
+	claims        []claim
 }
 
 // newThread opens the socket, and has the thread wait for its first order.
@@ -78,17 +81,17 @@ func (t *thread) run() {
 	runtime.LockOSThread() // never unlocked: it ends with the thread
 	for !t.stopped.Load() {
 		if t.shared.speakerHangs() {
-			t.socket.wait(t.Interval, false, false) // the detector will find that it did not run
+			t.socket.wait(t.Interval, false, false, false) // the detector will find that it did not run
 			continue
 		}
 		t.step()
 		t.account()
-		t.socket.wait(t.detector.due()-boottime(), t.read < t.budget, t.refusals < maxRefusals)
+		t.socket.wait(t.detector.due()-boottime(), t.read < t.budget, t.detector.restless(), t.refusals < maxRefusals)
 	}
 	for range goodbyes {
 		t.detector.leave(boottime())
 		t.send()
-		t.socket.wait(goodbyeInterval, false, false)
+		t.socket.wait(goodbyeInterval, false, false, false)
 	}
 }
 
@@ -146,7 +149,9 @@ func (t *thread) filter() {
 	for _, s := range *t.seals {
 		prefixes = append(prefixes, s.Prefix)
 	}
-	t.shared.filtered.Store(accept(t.socket.fd, prefixes, slices.Collect(maps.Keys(t.byAddr))) == nil)
+	sources := slices.Collect(maps.Keys(t.byAddr))
+	errs := errors.Join(accept(t.socket.fd, prefixes, sources), accept(t.socket.beats, prefixes, sources))
+	t.shared.filtered.Store(errs == nil)
 }
 
 func (t *thread) set(peers []Peer) {
@@ -164,33 +169,19 @@ func (t *thread) set(peers []Peer) {
 	t.budget = 1000 + 10*len(peers)
 }
 
-// receive reads until nothing waits or the budget is spent. What is not from a peer
-// costs one look into a map.
+// receive reads until nothing waits or the budget is spent.
 func (t *thread) receive() {
-	for t.read < t.budget {
-		n, from, ok := t.socket.read(t.in[:])
-		if !ok {
-			break
+	for more := true; more; {
+		var n int
+		var from netip.Addr
+		if more = t.read < t.budget; more {
+			n, from, _, more = t.socket.read(t.socket.fd, t.in[:])
 		}
-		t.read++
-		if n == 0 {
-			continue
-		}
-		p := t.byAddr[from]
-		if p == nil {
-			t.shared.rejected.Add(1)
-			continue
-		}
-		pkt, ok := t.open(t.in[:n])
-		if !ok || pkt.from != p.id {
-			t.shared.rejected.Add(1)
-			continue
-		}
-		now := boottime()
-		last := p.lastHeard
-		t.detector.receive(now, pkt)
-		if last != 0 && pkt.watch && p.lastHeard == now {
-			t.shared.gaps.observe(now - last)
+		// Those that came before it: one with a lower number than the sender's last counts as lost.
+		t.receiveBeats()
+		if more {
+			t.read++
+			t.take(boottime(), from, t.in[:n])
 		}
 	}
 	for t.refusals < maxRefusals {
@@ -202,6 +193,43 @@ func (t *thread) receive() {
 		if p := t.byAddr[from]; p != nil && t.sentByUs(packet) {
 			t.detector.refused(boottime(), p)
 		}
+	}
+}
+
+// receiveBeats reads the heartbeats that can wait, each as of when it came: after all that were read before, whoever sets the wall
+// clock.
+func (t *thread) receiveBeats() {
+	now, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
+	for t.read < t.budget {
+		n, from, at, ok := t.socket.read(t.socket.beats, t.beat[:])
+		if !ok {
+			t.drained = now
+			return
+		}
+		t.read++
+		t.take(min(max(now-(wall-at), t.drained), now), from, t.beat[:n])
+	}
+}
+
+// take takes a datagram that came at a time. What is not from a peer costs one look into a map.
+func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	p := t.byAddr[from]
+	if p == nil {
+		t.shared.rejected.Add(1)
+		return
+	}
+	pkt, ok := t.open(b)
+	if !ok || pkt.from != p.id {
+		t.shared.rejected.Add(1)
+		return
+	}
+	last := p.lastHeard
+	t.detector.receive(now, pkt)
+	if last != 0 && pkt.watch && p.lastHeard == now {
+		t.shared.gaps.observe(now - last)
 	}
 }
 

@@ -57,7 +57,7 @@ type node struct {
 	skew time.Duration
 	// pausedUntil: the process does not run, and packets wait.
 	pausedUntil time.Duration
-	waiting     []packet
+	waiting     []arrival
 	// slow is the most that the thread waits for its turn after each step.
 	slow time.Duration
 	sent int
@@ -68,6 +68,17 @@ type node struct {
 	// wakes is when the next tick is planned, hasty how often in a row it was due already.
 	wakes time.Duration
 	hasty int
+}
+
+// arrival is a packet with the time when it came.
+type arrival struct {
+	packet
+	at time.Duration
+}
+
+// routine: it does not wake the thread, see choice.
+func (p *packet) routine() bool {
+	return p.heartbeat && !p.ping && !p.complains && !p.lost && !p.hearsBadly && !p.hearsNone && p.challenge == 0 && p.answer == 0
 }
 
 // refusalInterval is between the refusals that a kernel sends to one destination, after so many at once.
@@ -200,8 +211,12 @@ func (n *node) run() {
 	}
 	waiting := n.waiting
 	n.waiting = nil
-	for _, p := range waiting {
-		n.d.receive(n.now(), p)
+	for _, a := range waiting {
+		at := n.now()
+		if a.routine() {
+			at = a.at + n.skew
+		}
+		n.d.receive(at, a.packet)
 	}
 	n.d.tick(n.now())
 	for _, q := range n.d.asks {
@@ -301,8 +316,10 @@ func (w *world) carry(from *node, o outgoing) {
 		case to.killed, w.rejected != nil && w.rejected(from, to):
 			to.refuse(from)
 		default:
-			to.waiting = append(to.waiting, o.packet)
-			to.plan(max(w.now, to.pausedUntil))
+			to.waiting = append(to.waiting, arrival{o.packet, w.now})
+			if !o.routine() || to.d.restless() {
+				to.plan(max(w.now, to.pausedUntil))
+			}
 		}
 	})
 }

@@ -1,0 +1,120 @@
+package heartbeat
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/net/bpf"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// TestChoice: the kernel has only routine heartbeats wait, whatever claims they repeat.
+func TestChoice(t *testing.T) {
+	vm, err := bpf.NewVM(choice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSeal(testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	waiting := 0
+	for flags := range 1 << 7 {
+		bit := func(n int) bool { return flags>>n&1 != 0 }
+		for _, numbers := range [][2]uint64{{0, 0}, {1, 0}, {1 << 63, 0}, {0, 1}, {0, 1 << 63}} {
+			p := packet{
+				watch: bit(0), ping: bit(1), heartbeat: bit(2), complains: bit(3), hearsBadly: bit(4), lost: bit(5), hearsNone: bit(6),
+				from: id(random.Uint64()), to: id(random.Uint64()), boot: random.Uint64(), seq: random.Uint64(), hold: time.Second,
+				challenge: numbers[0], answer: numbers[1], heartbeats: uint16(random.Uint64()), claims: make([]claim, random.IntN(3)),
+			}
+			got, err := vm.Run(s.close(nil, &p))
+			if err != nil || got == 1 != p.routine() || got > 1 {
+				t.Fatalf("%+v goes to socket %d, %v", p, got, err)
+			}
+			waiting += got
+		}
+	}
+	if waiting != 2 {
+		t.Errorf("%d kinds of packets wait, want two: with a watcher and without", waiting)
+	}
+}
+
+// TestBeatsWait: a routine heartbeat wakes no thread, and counts as of when it came, before what was sent after it. A question wakes
+// the thread at once, and so does a heartbeat of a suspect.
+//
+// Trap: of two sockets the one with the later packet is read first, and the earlier heartbeat counts as lost.
+func TestBeatsWait(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, addresses := range [][2]string{{"127.0.0.1", "127.0.0.2"}, {"2001:db8::1", "2001:db8::2"}} {
+			if netip.MustParseAddr(addresses[0]).Is6() {
+				nstest.Self(t).AddAddress("lo", addresses[0]+"/128", addresses[1]+"/128")
+			}
+			var peers []Peer
+			for i, name := range []string{"a", "b"} {
+				peers = append(peers, Peer{name, netip.MustParseAddr(addresses[i]), true})
+			}
+			var threads [2]*thread
+			for i, p := range peers {
+				threads[i] = newTestThread(t, processSettings{
+					NodeName: p.Name, Address: p.Address, Port: testPort, Timers: Timers{Interval: time.Hour, Multiplier: 1},
+				}, peers)
+				threads[i].step()
+			}
+			a, b := threads[0], threads[1]
+			ofB, ofA := a.detector.peers[b.detector.self], b.detector.peers[a.detector.self]
+			send := func(p packet) {
+				if p.heartbeat {
+					b.detector.heartbeats++
+				}
+				b.detector.sendOnly(ofA, p)
+				b.send()
+			}
+			// waits reports whether the thread sleeps on, with a packet or two that it may read.
+			waits := func(d time.Duration) bool {
+				began := boottime()
+				a.socket.wait(d, true, a.detector.restless(), true)
+				return boottime()-began >= d
+			}
+			nstest.Until(t, within, "a session", func() bool {
+				if ofB.lastHeard == 0 {
+					send(packet{})
+				}
+				a.step()
+				b.step()
+				return waits(ms) && ofB.lastHeard != 0
+			})
+			ofB.reception = newReception(b.detector.heartbeats + 1)
+
+			before := boottime()
+			send(packet{heartbeat: true})
+			after := boottime()
+			if !waits(50 * ms) {
+				t.Errorf("%v: a routine heartbeat wakes the thread", addresses)
+			}
+			a.receive()
+			if at := ofB.lastHeard; at < before-ms || at > after+ms {
+				t.Errorf("%v: a heartbeat between %v and %v counts as of %v", addresses, before, after, at)
+			}
+
+			send(packet{heartbeat: true})
+			send(packet{ping: true})
+			if waits(within) {
+				t.Errorf("%v: a question does not wake the thread", addresses)
+			}
+			a.receive()
+			send(packet{heartbeat: true})
+			a.detector.watching[0].suspicion = &suspicion{}
+			if waits(within) {
+				t.Errorf("%v: a suspect's heartbeat does not wake the thread", addresses)
+			}
+			a.receive()
+			if r := ofB.reception; r.clean != 3 || r.share != fullReception {
+				t.Errorf("%v: three heartbeats that came are %+v", addresses, r)
+			}
+		}
+	})
+}
