@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -226,13 +227,16 @@ func TestChartBindings(t *testing.T) {
 func TestChartPrivileges(t *testing.T) {
 	privileges(t, []corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_NICE"})
 	privileges(t, []corev1.Capability{"NET_ADMIN", "NET_RAW"}, "--set", "speaker.realtime=false")
+	privileges(t, []corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_NICE"}, "--set", "proxy.enabled=true")
 }
 
 func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
 	t.Helper()
 	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": speaker}
 	for name, p := range podSpecs(render(t, args...)) {
-		foreign := slices.ContainsFunc(p.Volumes, func(v corev1.Volume) bool { return v.ConfigMap == nil || v.ConfigMap.Name != p.ServiceAccountName })
+		foreign := slices.ContainsFunc(p.Volumes, func(v corev1.Volume) bool {
+			return v.EmptyDir == nil && v.Projected == nil && (v.ConfigMap == nil || v.ConfigMap.Name != p.ServiceAccountName)
+		})
 		if p.HostPID || p.HostIPC || foreign || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
 			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC, p.HostNetwork, p.Volumes)
 		}
@@ -249,6 +253,72 @@ func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
 			if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || root != (capabilities[name] != nil) {
 				t.Errorf("%s: escalation %v, read-only %v, root %v", name, *s.AllowPrivilegeEscalation, *s.ReadOnlyRootFilesystem, root)
 			}
+		}
+	}
+}
+
+// TestChartProxy: without proxies there is nothing of them. With them the agent alone has a token, which lets it read what is not secret; the
+// readiness of the pod is the engine's; and all who read Services do so with the same settings of proxies.
+func TestChartProxy(t *testing.T) {
+	without, err := template(t, "--set", "metrics.podMonitor.enabled=true,networkPolicy.enabled=true,metrics.authentication=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(strings.ReplaceAll(without, "kube-proxy", ""), "holdfast-proxy") || strings.Contains(without, "--prox") {
+		t.Error("the chart makes something of proxies without proxy.enabled")
+	}
+	objects := render(t, "--set", "proxy.enabled=true,deadEndpoints.enabled=false")
+	for _, r := range objects["ClusterRole holdfast-proxy"].(*rbacv1.ClusterRole).Rules {
+		if !slices.Equal(r.Verbs, []string{"get", "list", "watch"}) || slices.Contains(r.Resources, "secrets") {
+			t.Errorf("a proxy may %v", r)
+		}
+	}
+	if objects["Role holdfast-proxy"] != nil {
+		t.Error("a proxy has rights in the namespace")
+	}
+	pods := podSpecs(objects)
+	pod := pods["Deployment holdfast-proxy"]
+	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken || pod.ServiceAccountName != "holdfast-proxy" {
+		t.Error("every container has the token")
+	}
+	args := map[string][]string{}
+	for name, p := range pods {
+		for _, c := range p.Containers {
+			for _, a := range c.Args {
+				if strings.HasPrefix(a, "--prox") {
+					args[name+" "+c.Name] = append(args[name+" "+c.Name], a)
+				}
+			}
+		}
+	}
+	agent := args["Deployment holdfast-proxy agent"]
+	if len(agent) != 4 || agent[0] != "--proxies=holdfast-system/holdfast-proxy" || args["Deployment holdfast-proxy proxy"] != nil ||
+		!slices.Equal(agent, args["DaemonSet holdfast-speaker speaker"]) || !slices.Equal(agent, args["Deployment holdfast-controller controller"]) {
+		t.Errorf("settings of proxies: %q", args)
+	}
+	var options config.Options
+	f := flag.NewFlagSet("x", flag.ContinueOnError)
+	options.Define(f)
+	if err := f.Parse(agent); err != nil || !options.Proxies() || options.Proxy.MaxServices != 100 {
+		t.Errorf("the programs read %q as %+v: %v", agent, options.Proxy, err)
+	}
+	for _, c := range pod.Containers {
+		token := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "token" })
+		if token != (c.Name == "agent") || (c.ReadinessProbe == nil) != (c.Name == "agent") || c.LivenessProbe != nil {
+			t.Errorf("%s: token %v, readiness %v", c.Name, token, c.ReadinessProbe)
+		}
+	}
+	if grace := *pod.TerminationGracePeriodSeconds; grace <= 60 {
+		t.Errorf("the kubelet ends the pod after %d s", grace)
+	}
+	service := objects["Service holdfast-proxy"].(*corev1.Service)
+	if service.Spec.ClusterIP != corev1.ClusterIPNone || service.Spec.PublishNotReadyAddresses || *service.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyPreferDualStack {
+		t.Errorf("the Service is %+v", service.Spec)
+	}
+	labels := objects["Deployment holdfast-proxy"].(*appsv1.Deployment).Spec.Template.Labels
+	for key, value := range service.Spec.Selector {
+		if labels[key] != value {
+			t.Errorf("the Service selects %s=%s", key, value)
 		}
 	}
 }
@@ -330,6 +400,19 @@ func TestChartValues(t *testing.T) {
 		{"metrics.authentication=true", []string{"--metrics-auth", "tokenreviews", "subjectaccessreviews", "name: holdfast-metrics-reader", "nonResourceURLs: [/metrics]"}, nil},
 		{"metrics.alerts.enabled=true,metrics.alerts.ignoredReasons=null", []string{`reason!~"none"`}, nil},
 		{"metrics.dashboard.enabled=true,metrics.dashboard.labels.folder=net", []string{"folder: net\n    grafana_dashboard: \"1\""}, nil},
+		{"proxy.enabled=true,proxy.replicas=1,proxy.image.repository=registry.example.org/proxy,proxy.image.tag=v9,proxy.namespaceSelector=edge in (a\\, b)",
+			[]string{"image: registry.example.org/proxy:v9", "name: holdfast-proxy\n", `"--proxy-namespaces=edge in (a, b)"`, "topologySpreadConstraints:"},
+			[]string{"name: holdfast-proxy\n  namespace: holdfast-system\nspec:\n  maxUnavailable"}},
+		{"proxy.enabled=true,proxy.maxServicesPerNamespace=7,proxy.defaults.timeout-client-data=2000000,proxy.drainSeconds=7200,proxy.terminationSeconds=90," +
+			"proxy.maxConnections=1000000", []string{"--proxy-max-services=7\n", "timeout-client-data=2000000,", "--drain-seconds=7200\n",
+			"--termination-seconds=90\n", "terminationGracePeriodSeconds: 100\n", "--max-connections=1000000\n"}, nil},
+		{"proxy.enabled=true,proxy.nodeSelector.edge=yes,proxy.tolerations[0].key=edge,proxy.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7,proxy.updateStrategy.type=Recreate," +
+			"proxy.topologySpreadConstraints[0].topologyKey=zone,proxy.logLevel=debug", []string{"edge: \"yes\"", "key: edge", "weight: 7", "type: Recreate",
+			"topologyKey: zone", "--log-level=debug"}, []string{"DoNotSchedule", "maxSurge"}},
+		{"proxy.enabled=true,networkPolicy.enabled=true,proxy.nodePorts=40000-41000,metrics.podMonitor.enabled=true,metrics.authentication=true",
+			[]string{"port: 40000\n          endPort: 41000\n", "values: [controller, speaker, proxy]", "name: holdfast-speaker\n    namespace: holdfast-system\n  - kind: ServiceAccount\n    name: holdfast-proxy\n"}, nil},
+		{"proxy.enabled=true,metrics.tls.enabled=true,metrics.tls.secretName=cert,metrics.address=Pod",
+			[]string{"- name: metrics\n              mountPath: /etc/holdfast/metrics", "- name: metrics\n          secret:\n            secretName: cert"}, nil},
 		{"controller.replicas=1", []string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
 		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"},
 			[]string{"topologyKey: kubernetes.io/hostname"}},
@@ -375,7 +458,8 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0", "nameOverride=Edge", "fullnameOverride=a.b",
+		"unknown=1", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0", "proxy.enabled=yes",
+		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0", "nameOverride=Edge", "fullnameOverride=a.b",
 		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x", "speaker.extraArgs[0]=debug",
 		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x", "controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
 		"controller.updateStrategy.type=OnDelete", "controller.logLevel=trace", "speaker.excludedLinks={a b}", "networkPolicy.apiServerPorts={}",
@@ -411,6 +495,9 @@ func TestChartAccounts(t *testing.T) {
 	if s := objects["RoleBinding holdfast-speaker"].(*rbacv1.RoleBinding).Subjects[0]; s.Name != "edge" {
 		t.Errorf("the speaker's rights in the namespace are bound to %s", s.Name)
 	}
+	if _, err := template(t, "--set", "proxy.enabled=true,proxy.serviceAccount.name=holdfast-speaker"); err == nil || !strings.Contains(err.Error(), "speaker.serviceAccount.name and proxy") {
+		t.Errorf("one account for speakers and proxies: %v", err)
+	}
 	if _, err := template(t, "--set", "speaker.serviceAccount.name=holdfast-controller"); err == nil || !strings.Contains(err.Error(), "an account of its own") {
 		t.Errorf("one account for both daemons: %v", err)
 	}
@@ -425,6 +512,8 @@ func TestChartRefusesOnePortTwice(t *testing.T) {
 		"metrics.port=9300,speaker.healthPort=9300":  "metrics.port and speaker.healthPort are both 9300",
 		"speaker.debugPort=9218":                     "speaker.healthPort and speaker.debugPort are both 9218",
 		"speaker.heartbeatPort=7947":                 "speaker.membersPort and speaker.heartbeatPort are both 7947",
+		"proxy.enabled=true,metrics.port=7950":       "metrics.port and the proxies' /frontends are both 7950",
+		"metrics.port=7950":                          "",
 		"speaker.heartbeatPort=9217":                 "", // UDP and TCP
 		"metrics.port=9300,speaker.healthPort=19218": "",
 	} {

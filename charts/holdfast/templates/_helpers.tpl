@@ -23,8 +23,19 @@ app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- end }}
 
 {{- define "holdfast.image" -}}
-{{ .Values.image.repository }}
-{{- with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{ include "holdfast.imageOf" (list . .Values.image) }}
+{{- end }}
+
+{{/* The image that values name: (list . .Values.image). */}}
+{{- define "holdfast.imageOf" -}}
+{{- $image := index . 1 -}}
+{{ $image.repository }}
+{{- with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default (index . 0).Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* The components that have pods of their own. */}}
+{{- define "holdfast.components" -}}
+controller speaker{{ if .Values.proxy.enabled }} proxy{{ end }}
 {{- end }}
 
 {{/* The account of a component: (list . "speaker"). */}}
@@ -39,8 +50,13 @@ would be held to what the other may write.
 {{- define "holdfast.serviceAccount" -}}
 {{- $root := index . 0 -}}
 {{- $account := (index $root.Values (index . 1)).serviceAccount -}}
-{{- if eq (include "holdfast.account" (list $root "controller")) (include "holdfast.account" (list $root "speaker")) -}}
-{{ fail "controller.serviceAccount.name and speaker.serviceAccount.name are the same: each needs an account of its own" }}
+{{- $taken := dict -}}
+{{- range $component := include "holdfast.components" $root | splitList " " -}}
+{{- $name := include "holdfast.account" (list $root $component) -}}
+{{- with get $taken $name -}}
+{{ fail (printf "%s.serviceAccount.name and %s.serviceAccount.name are the same: each needs an account of its own" . $component) }}
+{{- end -}}
+{{- $_ := set $taken $name $component -}}
 {{- end -}}
 {{- if $account.create -}}
 apiVersion: v1
@@ -142,6 +158,7 @@ imagePullSecrets:
 {{- $health := list "speaker.healthPort" .Values.speaker.healthPort -}}
 {{- $debug := list "speaker.debugPort" .Values.speaker.debugPort -}}
 {{- $controller := list $metrics (list "the controller's /healthz" 9218) (list "the controller's /debug" 9219) -}}
+{{- if .Values.proxy.enabled }}{{ $controller = append $controller (list "the proxies' /frontends" 7950) }}{{ end -}}
 {{- $udp := list $members (list "speaker.heartbeatPort" .Values.speaker.heartbeatPort) -}}
 {{- range $together := list $controller (list $metrics $health $debug $members) $udp }}
 {{- $taken := dict }}
@@ -153,7 +170,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Arguments of both daemons. */}}
+{{/* Arguments of both daemons, and of the proxies' agent. */}}
 {{- define "holdfast.args" -}}
 {{- include "holdfast.portsApart" . -}}
 - --namespace=$(POD_NAMESPACE)
@@ -176,6 +193,16 @@ imagePullSecrets:
 - --max-ports={{ .Values.maxPortsPerNamespace | int }}
 - --daemonset={{ include "holdfast.name" . }}-speaker
 - --members-secret={{ include "holdfast.name" . }}-members
+{{- with .Values.proxy }}
+{{- if .enabled }}
+- --proxies={{ $.Release.Namespace }}/{{ include "holdfast.name" $ }}-proxy
+- {{ printf "--proxy-namespaces=%s" .namespaceSelector | quote }}
+- --proxy-max-services={{ .maxServicesPerNamespace | int }}
+{{- $defaults := list }}
+{{- range $name, $value := .defaults }}{{ $defaults = append $defaults (printf "%s=%s" $name (ternary ($value | int | toString) ($value | toString) (kindIs "float64" $value))) }}{{ end }}
+- --proxy-defaults={{ join "," $defaults }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Whether pods on dead nodes are marked: not empty for yes. */}}
