@@ -20,7 +20,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// bom writes the bill of materials: which modules each program of the image has, as the programs say themselves.
+// bom writes the bill of materials: which modules each program of the images has, as the programs say themselves, and which packages of
+// Debian are in the proxies' image.
 func (r release) bom(context.Context) (err error) {
 	image, err := readChart()
 	if err != nil {
@@ -31,18 +32,38 @@ func (r release) bom(context.Context) (err error) {
 		BOMRef: image.repository + ":" + r.version, Type: cyclonedx.ComponentTypeContainer, Name: image.repository, Version: r.version,
 		Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
 	}
+	lock, err := os.ReadFile(pinFile)
+	if err != nil {
+		return err
+	}
+	proxy := cyclonedx.Component{
+		BOMRef: image.proxyRepository + ":" + r.version, Type: cyclonedx.ComponentTypeContainer, Name: image.proxyRepository, Version: r.version,
+	}
 	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.date.Format(time.RFC3339), Component: &root}
 	needs := map[string][]string{} // by reference
 	modules := map[string]cyclonedx.Component{}
-	var parts []cyclonedx.Component
+	parts := []cyclonedx.Component{proxy}
 	for _, a := range r.sorted() {
-		for _, name := range slices.Sorted(maps.Keys(programs)) {
+		pins, err := readPins(string(lock), a)
+		if err != nil {
+			return err
+		}
+		for _, p := range pins {
+			part := p.component()
+			parts = append(parts, part)
+			needs[proxy.BOMRef] = append(needs[proxy.BOMRef], part.BOMRef)
+		}
+		for _, name := range append(slices.Sorted(maps.Keys(programs)), proxyProgram) {
 			part, used, err := r.program(a, name)
 			if err != nil {
 				return err
 			}
 			parts = append(parts, part)
-			needs[root.BOMRef] = append(needs[root.BOMRef], part.BOMRef)
+			of := root.BOMRef
+			if name == proxyProgram {
+				of = proxy.BOMRef
+			}
+			needs[of] = append(needs[of], part.BOMRef)
 			for _, m := range used {
 				modules[m.BOMRef] = m
 				needs[part.BOMRef] = append(needs[part.BOMRef], m.BOMRef)
@@ -79,7 +100,7 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 		return cyclonedx.Component{}, nil, err
 	}
 	// The linker reports nothing when there is no variable to stamp. The programs that a daemon starts have none.
-	daemon := name == "controller" || name == "speaker"
+	daemon := name == "controller" || name == "speaker" || name == proxyProgram
 	for _, stamp := range []string{r.version, r.commit, r.date.Format(time.RFC3339)} {
 		if daemon && !bytes.Contains(content, []byte(stamp)) {
 			return cyclonedx.Component{}, nil, fmt.Errorf("%s does not have %s in it", file, stamp)
@@ -96,6 +117,15 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 		used = append(used, r.module(m))
 	}
 	return part, used, nil
+}
+
+// component describes a package of Debian.
+func (p pin) component() cyclonedx.Component {
+	url := "pkg:deb/debian/" + p.name + "@" + strings.NewReplacer("+", "%2B", ":", "%3A").Replace(p.version) + "?arch=" + p.architecture + "&distro=" + debianRelease
+	return cyclonedx.Component{
+		BOMRef: url, PackageURL: url, Type: cyclonedx.ComponentTypeLibrary, Name: p.name, Version: p.version,
+		Hashes: &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: p.sum}},
+	}
 }
 
 // module describes a module as it was compiled. A part of this repository has the version of the release.

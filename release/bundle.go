@@ -28,12 +28,12 @@ func (r release) airGap(context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, file := range []string{r.archive(), r.packed(), filepath.Join(r.out, "install.yaml"), filepath.Join(r.out, "uninstall.yaml")} {
+	for _, file := range []string{r.archive(), r.proxyArchive(), r.packed(), filepath.Join(r.out, "install.yaml"), filepath.Join(r.out, "uninstall.yaml")} {
 		if err := os.Link(file, filepath.Join(dir, filepath.Base(file))); err != nil {
 			return err
 		}
 	}
-	script := strings.ReplaceAll(loadScript, "@IMAGE@", chart.repository+":"+r.version)
+	script := strings.NewReplacer("@IMAGE@", chart.repository+":"+r.version, "@PROXY@", chart.proxyRepository+":"+r.version).Replace(loadScript)
 	if err := os.WriteFile(filepath.Join(dir, "load.sh"), []byte(script), 0o755); err != nil {
 		return err
 	}

@@ -38,8 +38,10 @@ func TestSign(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := oci.Write(filepath.Join(dir, "holdfast.tar"), oci.Program("holdfast:1.2.3", key)); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"holdfast", "holdfast-proxy"} {
+		if err := oci.Write(filepath.Join(dir, name+".tar"), oci.Program(name+":1.2.3", key)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := sums(dir); err != nil {
 		t.Fatal(err)
@@ -94,17 +96,20 @@ func TestSign(t *testing.T) {
 	if err := json.Unmarshal(payload, &statement); err != nil {
 		t.Fatalf("%v: %s", err, payload)
 	}
-	if len(statement.Subject) != 3 {
+	if len(statement.Subject) != 5 {
 		t.Fatalf("subjects %v", statement.Subject)
 	}
-	for _, s := range statement.Subject[:2] {
+	for _, s := range statement.Subject[:3] {
 		if !strings.Contains(all, s.Digest["sha256"]+"  "+s.Name+"\n") {
 			t.Errorf("the sums lack %v", s)
 		}
 	}
-	index, err := exec.Command("tar", "-xOf", filepath.Join(dir, "holdfast.tar"), "index.json").Output()
-	if image := statement.Subject[2]; err != nil || !strings.Contains(string(index), `"sha256:`+image.Digest["sha256"]+`"`) {
-		t.Errorf("%v: the image is not %v: %s", err, image, index)
+	for i, name := range []string{"holdfast", "holdfast-proxy"} {
+		index, err := exec.Command("tar", "-xOf", filepath.Join(dir, name+".tar"), "index.json").Output()
+		image := statement.Subject[3+i]
+		if err != nil || image.Name != "docker.io/holdfastlb/"+name || !strings.Contains(string(index), `"sha256:`+image.Digest["sha256"]+`"`) {
+			t.Errorf("%v: the image is not %v: %s", err, image, index)
+		}
 	}
 	commit, err := exec.Command("git", "rev-parse", "HEAD").Output()
 	build := statement.Predicate.BuildDefinition
