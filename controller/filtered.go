@@ -28,7 +28,7 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 		}
 	}
 	messages = append(messages, effect(w.frontends)...)
-	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) {
+	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) && w.proxied.Status != metav1.ConditionTrue { // nodes refuse those of proxied ones
 		if text := openNodePorts(w.service); text != "" {
 			messages = append(messages, text)
 		}

@@ -122,7 +122,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 	var looks *daemon.Loop
 	var dead *nodelifecycle.Controller
 	cluster, err := k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw,
+		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw || s.Options.Proxies(),
 		Kick:       func() { assign.loop.Kick() },
 		KickStates: func() { dead.Kick(); looks.Kick() },
 	})

@@ -31,6 +31,8 @@ type serviceWrite struct {
 	assignment *ipam.Assignment
 	problems   []lb.Problem
 	frontends  []lb.Frontend
+	// proxied is the condition on proxies; its type is empty if the Service asks for none.
+	proxied metav1.Condition
 	// nodesUnknown: it is not known which nodes filter.
 	nodesUnknown bool
 	// keep is the FloatingIP to make of its addresses, nil for none.
@@ -61,7 +63,9 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
-		writes = append(writes, serviceWrite{services[a.Key], svc.Wish, a, problems[a.Key], frontends[a.Key], nodesUnknown, keeps[a.Key]})
+		writes = append(writes, serviceWrite{
+			services[a.Key], svc.Wish, a, problems[a.Key], frontends[a.Key], proxiedBy(d.proxied[i], problems[a.Key]), nodesUnknown, keeps[a.Key],
+		})
 	}
 	s.remind(time.Now(), writes)
 	return each(ctx, d, s.log, writes, s.writeService)
@@ -110,8 +114,12 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 		return err
 	}
 	for _, c := range changed {
-		if c.Type == v1beta1.ConditionAddressRecord || len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
+		if c.Type == v1beta1.ConditionAddressRecord || c.Type == v1beta1.ConditionProxyRecord || len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
 			continue // it says nothing to users, or was refused
+		}
+		before := meta.FindStatusCondition(w.service.Status.Conditions, c.Type)
+		if c.Type == v1beta1.ConditionProxied && before != nil && before.Status == c.Status && c.Reason == string(lb.Proxied) {
+			continue // other nodes have proxies
 		}
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
 		s.sayService(w.service, good, lb.Reason(c.Reason), c.Message)
@@ -165,6 +173,7 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 		SetAddresses:   w.assignment.Reason != lb.ForeignAddress,
 		Addresses:      w.assignment.Addresses,
 		Hostname:       w.wish.Hostname,
+		Proxied:        w.proxied.Status == metav1.ConditionTrue,
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assigned()},
 		Annotations: map[string]string{
@@ -186,7 +195,8 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 	}
 	maps.Copy(u.Annotations, options.Records(w.service, w.wish, shown))
 	record := func() (metav1.Condition, bool) { return config.Record(w.service.UID, w.assignment.Record) }
-	for _, condition := range []func() (metav1.Condition, bool){record, w.honoured, w.access} {
+	proxyRecord := func() (metav1.Condition, bool) { return options.ProxyRecord(w.service) }
+	for _, condition := range []func() (metav1.Condition, bool){record, w.honoured, w.access, w.underProxy, proxyRecord} {
 		if c, stands := condition(); stands {
 			u.Conditions = append(u.Conditions, c)
 		} else {
@@ -246,6 +256,7 @@ var ourConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
 	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
 	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionAddressRecord,
+	v1beta1.ConditionProxied, v1beta1.ConditionProxyRecord,
 }
 
 // releaseServices clears Services that we do not serve and that have something of ours: they are being

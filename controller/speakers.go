@@ -26,6 +26,7 @@ type speakers struct {
 	conflicts  map[netip.Addr]conflict
 	sessions   *sessions
 	unfiltered unfiltered
+	proxied    proxied
 }
 
 // look reads all SpeakerStates. Those of nodes that Kubernetes does not call ready may be old.
@@ -34,7 +35,9 @@ func (s *speakers) look(now time.Time, nodes []*corev1.Node, states []*v1beta1.S
 	s.reports = s.reports.read(now, states)
 	s.conflicts = s.reports.conflicts(now, states, notReady)
 	s.sessions = s.reports.sessions(now, states, notReady)
-	s.unfiltered.look(now, s.reports.open(now, nodes, states, notReady))
+	open := s.reports.open(now, nodes, states, notReady)
+	s.unfiltered.look(now, open)
+	s.proxied.look(now, s.reports, states, notReady, open)
 }
 
 // reports are the times of the speakers' last reports, by their nodes.

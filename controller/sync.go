@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -48,6 +51,8 @@ type decision struct {
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
+	// proxied are the conditions on proxies of the Services.
+	proxied []metav1.Condition
 	// frontends of all Services that are filtered.
 	frontends []lb.Frontend
 	// unrecorded are the addresses that this decision releases and whose pool has not recorded that.
@@ -63,6 +68,11 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
 	d := &decision{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
+	if s.options.Proxies() {
+		d.objects.EndpointSlices = slices.DeleteFunc(s.cluster.EndpointSlices(), func(e *discoveryv1.EndpointSlice) bool {
+			return (lb.Key{Namespace: e.Namespace, Name: e.Labels[discoveryv1.LabelServiceName]}) != s.options.Proxy.Service
+		})
+	}
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	if s.lookDue.Swap(false) {
@@ -72,6 +82,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.options.Filters() {
 		d.frontends = plan.Frontends(d.state)
 	}
+	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	d.problems = append(d.problems, s.speakers.unfiltered.problems(d.frontends)...)
 	s.last.Store(&outcome{d.result, d.problems})
 

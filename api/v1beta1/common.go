@@ -54,6 +54,9 @@ const (
 	// ConditionProxied is written by the controller on Services that ask for proxies, or that proxies serve: True while proxies serve
 	// their addresses. Speakers and proxies read it.
 	ConditionProxied = "holdfast.dev/Proxied"
+	// ConditionProxyRecord is written by the controller along with ConditionProxied: the Service's UID, and the settings that were
+	// accepted last. A setting that cannot be read keeps that value.
+	ConditionProxyRecord = "holdfast.dev/ProxyRecord"
 	// ConditionWritten is written by the controller: False while the API server refuses a part of what the controller
 	// writes to the Service, with that part and the API server's words.
 	ConditionWritten = "holdfast.dev/Written"

@@ -190,16 +190,19 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	x := reader{opt, openstack.New(opt.OpenStack, state.Pools)}
 	services := c.services.update(o.Services, x.compileService)
 	state.FloatingIPs = compileFloatingIPs(o.FloatingIPs, o.Services)
-	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}}
+	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}, follows: o.Namespaces == nil}
 	if len(o.FloatingIPs) > 0 {
 		s.notServed = map[lb.Key]string{}
 	}
 	s.join(services, c.slices.update(o.EndpointSlices, opt.compileEndpoints), opt.Proxy.Service)
-	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
-	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}
+	opt.admitProxies(&r, s.ours, state.Namespaces)
+	joinProxies(s.ours, s.proxies)
+	state.ProxyNodes = s.proxies.nodes
+	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
+	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	return state, r.sorted()
 }
 

@@ -1,9 +1,10 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -33,13 +34,47 @@ func hasProxied(o *corev1.Service) bool {
 	return apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionProxied)
 }
 
+// admitProxies refuses proxies to Services of namespaces that may not have them, and to the newest of those that have too many.
+func (opt Options) admitProxies(r *report, services []lb.Service, namespaces map[string]map[string]string) {
+	if !opt.Proxies() {
+		return
+	}
+	byAge := map[string][]*lb.Service{}
+	for i := range services {
+		s := &services[i]
+		if !s.AsksProxy {
+			continue
+		}
+		if opt.Proxy.Namespaces != nil && len(namespaces) > 0 && !opt.Proxy.Namespaces.Matches(namespaces[s.Key.Namespace]) {
+			refuseProxy(r, s, "Services of namespace "+s.Key.Namespace+" may not be proxied (proxy.namespaceSelector of the chart)")
+			continue
+		}
+		byAge[s.Key.Namespace] = append(byAge[s.Key.Namespace], s)
+	}
+	for namespace, all := range byAge {
+		if opt.Proxy.MaxServices == 0 || len(all) <= opt.Proxy.MaxServices {
+			continue
+		}
+		slices.SortFunc(all, func(a, b *lb.Service) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
+		for _, s := range all[opt.Proxy.MaxServices:] {
+			refuseProxy(r, s, fmt.Sprintf("%d Services of namespace %s ask for proxies, and the oldest %d may have them (proxy.maxServicesPerNamespace of the chart)",
+				len(all), namespace, opt.Proxy.MaxServices))
+		}
+	}
+}
+
+func refuseProxy(r *report, s *lb.Service, why string) {
+	s.AsksProxy, s.ProxyRefused = false, true
+	r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.ProxyRefused, "%s", why)
+}
+
 // joinProxies puts the proxies in place of the endpoints of proxied Services. The status of Services that share an address is
 // written one by one: until it agrees none of them is proxied.
 func joinProxies(services []lb.Service, proxies endpoints) {
 	if !slices.ContainsFunc(services, func(s lb.Service) bool { return s.Proxied }) {
 		return // as mostly
 	}
-	all := Sharers(services, func(s *lb.Service) bool { return s.Proxied })
+	all := Sharers(services, func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
 	for i := range services {
 		s := &services[i]
 		if s.Proxied = s.Proxied && all(s.Addresses); s.Proxied {
@@ -78,16 +113,4 @@ func Sharers(services []lb.Service, is func(*lb.Service) bool) func([]netip.Addr
 		}
 	}
 	return func(addresses []netip.Addr) bool { return len(addresses) == 0 || !unlike[root(addresses[0])] }
-}
-
-// setDefaults reads settings separated by commas.
-func (p *ProxyOptions) setDefaults(text string) error {
-	p.Defaults = map[string]string{}
-	for item := range strings.SplitSeq(text, ",") {
-		name, value, _ := strings.Cut(item, "=")
-		if name != "" {
-			p.Defaults[name] = value
-		}
-	}
-	return nil
 }

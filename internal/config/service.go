@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -21,6 +22,8 @@ type servicePart struct {
 	deleting bool
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
 	original string
+	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
+	refused  bool
 	problems []*lb.Problem
 	// leaving is what it has to give up, and others are addresses that another load balancer serves, if it is not ours.
 	leaving lb.Leaving
@@ -41,6 +44,8 @@ func (x reader) compileService(o *corev1.Service) (lb.Key, servicePart) {
 		p.original, _ = copyOf(o)
 		p.Service = x.readService(&r, key, o)
 		p.problems = r.problems
+		c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionProxied)
+		p.refused = c != nil && c.Reason == string(lb.ProxyRefused)
 		return key, p
 	}
 	shown, others := x.Shown(o)
@@ -77,6 +82,10 @@ type joined struct {
 	ours     []lb.Service
 	leaving  []lb.Leaving
 	reserved map[netip.Addr]lb.Key
+	// follows: the status of Services says which may not have proxies.
+	follows bool
+	// proxies are where proxies serve.
+	proxies endpoints
 	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
 	notServed map[lb.Key]string
 }
@@ -85,7 +94,7 @@ type joined struct {
 func (j *joined) join(services []*part[servicePart], parts []*part[endpoints], proxies lb.Key) {
 	slices.SortFunc(services, func(a, b *part[servicePart]) int { return a.key.Compare(b.key) })
 	named, served := namedByID(services), byService(parts)
-	defer func() { joinProxies(j.ours, served[proxies]) }()
+	j.proxies = served[proxies]
 	j.ours = make([]lb.Service, 0, len(services))
 	for _, p := range services {
 		e := served[p.key]
@@ -95,6 +104,9 @@ func (j *joined) join(services []*part[servicePart], parts []*part[endpoints], p
 			s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
 			j.report.problems = append(j.report.problems, p.made.problems...)
 			j.joinID(&s, p.made.original, named)
+			if p.made.refused && j.follows && s.AsksProxy {
+				s.AsksProxy, s.ProxyRefused = false, true
+			}
 			j.ours = append(j.ours, s)
 			continue
 		case j.notServed != nil && !p.made.deleting:
@@ -208,10 +220,9 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	asked, problem := readRequest(r, object, read, families)
 	access := x.readAccess(r, object, read)
 	wish, unclear := x.readWish(r, object, read)
-	return lb.Service{
+	s := lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
-		Proxied:            x.Proxies() && hasProxied(o),
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,
@@ -231,6 +242,8 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		Recall:             recall(o),
 		AnnouncedBy:        AnnouncedBy(o),
 	}
+	x.readProxy(r, object, read, &s)
+	return s
 }
 
 func clusterIPs(o *corev1.Service) []netip.Addr {

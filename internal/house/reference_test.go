@@ -296,6 +296,7 @@ func reasonsReference(t *testing.T) string {
 var producers = map[string][]string{
 	"AddressAssigned":     {"internal/ipam/", "internal/config/", "internal/openstack/", "controller/service.go"},
 	"AnnotationsHonoured": {"internal/config/", "controller/service.go"},
+	"Proxied":             {"controller/proxied.go"},
 	"Written":             {"internal/k8s/refused.go"},
 	"Filtered":            {"internal/config/access.go", "internal/config/bounds.go", "controller/filtered.go", "controller/unfiltered.go"},
 	"FilterEnforced":      {"speaker/report.go"},
@@ -462,7 +463,7 @@ func openStackReference(t *testing.T) string {
 	texts := map[string]string{}
 	for spec := range nodes[*ast.ValueSpec](file) {
 		if len(spec.Names) == 1 && len(spec.Values) == 1 {
-			if name := spec.Names[0].Name; name == "needsProxy" || name == "byReadiness" || name == "onlyAppliance" {
+			if name := spec.Names[0].Name; name == "onlyAppliance" {
 				texts[name], _ = literal(spec.Values[0])
 			}
 		}

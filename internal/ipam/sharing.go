@@ -114,6 +114,9 @@ func shareable(s, o *subject, pool *supply) *refusal {
 	if len(o.Unserved) > 0 { // no Service may take these ports meanwhile
 		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
 	}
+	if o.Proxied && !s.AsksProxy { // all on the address would lose their proxies
+		return refuse(lb.NotShareable, "which %s holds by proxies: Services that share with it ask for proxies too", s.named(o.party()))
+	}
 	if s.Internal && s.SharingKey == "" {
 		return refuse(lb.NotShareable, "which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", s.named(o.party()))
 	}

@@ -77,8 +77,15 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 func sameService(a, b *corev1.Service) bool {
 	return a != nil && b != nil && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && reflect.DeepEqual(a.Spec, b.Spec) &&
-		reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) && addressRecord(a) == addressRecord(b) &&
-		meta.IsStatusConditionTrue(a.Status.Conditions, v1beta1.ConditionProxied) == meta.IsStatusConditionTrue(b.Status.Conditions, v1beta1.ConditionProxied)
+		reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) && addressRecord(a) == addressRecord(b) && proxied(a) == proxied(b)
+}
+
+// proxied returns what the condition on proxies decides.
+func proxied(s *corev1.Service) (out metav1.Condition) {
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied); c != nil {
+		out.Status, out.Reason = c.Status, c.Reason
+	}
+	return out
 }
 
 // addressRecord returns the record of a Service's addresses.

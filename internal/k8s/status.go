@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,6 +29,8 @@ type ServiceUpdate struct {
 	Addresses    []netip.Addr
 	// Hostname is shown beside each address; FormerHostname is what we wrote there before.
 	Hostname, FormerHostname string
+	// Proxied: proxies serve the addresses, so that pods and nodes must go there too (ipMode Proxy).
+	Proxied bool
 	// Conditions of ours, without times.
 	Conditions []metav1.Condition
 	// RemoveConditions by type.
@@ -208,9 +211,10 @@ func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) [
 
 // ingress returns the desired ingress list and whether it differs from the actual
 // one. What others wrote beside an address (ipMode, ports, a hostname) stays, and
-// so do entries with only a hostname.
+// so do entries with only a hostname. An API server may drop ipMode, which is written once with the condition.
 func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	have := u.Service.Status.LoadBalancer.Ingress
+	switches := u.Proxied != meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)
 	out := []corev1.LoadBalancerIngress{}
 	for _, a := range u.Addresses {
 		entry := corev1.LoadBalancerIngress{IP: a.String()}
@@ -220,6 +224,12 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 		})
 		if i >= 0 {
 			entry = have[i]
+		}
+		switch {
+		case u.Proxied:
+			entry.IPMode = new(corev1.LoadBalancerIPModeProxy)
+		case switches && proxyMode(entry):
+			entry.IPMode = nil
 		}
 		if u.Hostname != "" || entry.Hostname == u.FormerHostname {
 			entry.Hostname = u.Hostname
@@ -232,7 +242,11 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 		}
 	}
 	same := slices.EqualFunc(have, out, func(a, b corev1.LoadBalancerIngress) bool {
-		return a.IP == b.IP && a.Hostname == b.Hostname
+		return a.IP == b.IP && a.Hostname == b.Hostname && (!switches || proxyMode(a) == proxyMode(b))
 	})
 	return out, !same
+}
+
+func proxyMode(in corev1.LoadBalancerIngress) bool {
+	return in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -107,6 +108,32 @@ func TestCheckVersion(t *testing.T) {
 	for version, ok := range map[string]bool{"v1.31.0": true, "v1.36.3+k3s1": true, "v1.30.9": false, "v1.31.0-rc.1": true, "?": false} {
 		if err := checkVersion(version); (err == nil) != ok {
 			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+// TestIPMode: pods and nodes go to the proxies too while they serve the addresses; what others wrote stays otherwise.
+func TestIPMode(t *testing.T) {
+	proxy, vip := new(corev1.LoadBalancerIPModeProxy), new(corev1.LoadBalancerIPModeVIP)
+	on := []metav1.Condition{{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue}}
+	for name, tt := range map[string]struct {
+		have       *corev1.LoadBalancerIPMode
+		conditions []metav1.Condition
+		proxied    bool
+		want       *corev1.LoadBalancerIPMode
+		changed    bool
+	}{
+		"it switches":                            {vip, nil, true, proxy, true},
+		"it stands":                              {proxy, on, true, proxy, false},
+		"an API server without it is left alone": {nil, on, true, proxy, false},
+		"back":                                   {proxy, on, false, nil, true},
+		"another writer's":                       {proxy, nil, false, proxy, false},
+	} {
+		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.conditions}}
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: tt.have}}
+		got, changed := ServiceUpdate{Service: s, SetAddresses: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Proxied: tt.proxied}.ingress()
+		if changed != tt.changed || proxyMode(got[0]) != (tt.want == proxy) {
+			t.Errorf("%s: %v, changed %v", name, got[0].IPMode, changed)
 		}
 	}
 }

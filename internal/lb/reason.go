@@ -49,6 +49,14 @@ const (
 	NotKept           Reason = "NotKept"           // no FloatingIP is made of the Service's addresses.
 )
 
+// Reasons of the condition holdfast.dev/Proxied.
+const (
+	Proxied    Reason = "Proxied"    // proxies serve the Service.
+	ProxyWaits Reason = "ProxyWaits" // the Service asks for proxies, and waits until they serve it, or until all Services on its address ask for them.
+	// ProxyRefused: the Service asks for proxies that it may not have, so that no node announces it.
+	ProxyRefused Reason = "ProxyRefused"
+)
+
 // Reasons of the condition holdfast.dev/Written.
 const (
 	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid.

@@ -36,6 +36,8 @@ type State struct {
 	// BGPAdvertisements, oldest first: if two give a route different attributes, the older one's are used.
 	BGPAdvertisements []BGPAdvertisement
 	Peers             []Peer
+	// ProxyNodes are the nodes on which a proxy is ready.
+	ProxyNodes map[string]bool
 	// OtherDataPath: another program than kube-proxy delivers, and no node filters.
 	OtherDataPath bool
 	// Members are the names of the nodes whose speakers are alive, by the verdict of all speakers.

@@ -207,11 +207,7 @@ func (t *Translator) choose(s *service, name, value string) {
 	s.wish.PoolWishes = append(s.wish.PoolWishes, lb.PoolWish{Text: fmt.Sprintf("%s %q", name, value), Pools: found, Reason: lb.UnknownNetwork})
 }
 
-const (
-	needsProxy    = "nothing stands between the client and the pods here that could do it"
-	byReadiness   = "readiness of the pods decides here, at once"
-	onlyAppliance = "there is no appliance here to choose"
-)
+const onlyAppliance = "there is no appliance here to choose"
 
 // known lists the annotations of OCCM by their names without the prefix, each with why it has no effect here; "" if it has one, with a
 // comment for docs/reference/names.md.
@@ -232,21 +228,21 @@ var known = map[string]string{
 
 	"member-subnet-id":                "nodes are reached by their own addresses",
 	"port-id":                         "there are no ports to name: a FloatingIP holds an address in advance",
-	"proxy-protocol":                  needsProxy,
-	"x-forwarded-for":                 needsProxy + "; the client's address is kept under externalTrafficPolicy Local",
-	"lb-method":                       "kube-proxy chooses the pod",
-	"timeout-client-data":             needsProxy,
-	"timeout-member-connect":          needsProxy,
-	"timeout-member-data":             needsProxy,
-	"timeout-tcp-inspect":             needsProxy,
-	"enable-health-monitor":           byReadiness,
-	"health-monitor-delay":            byReadiness,
-	"health-monitor-timeout":          byReadiness,
-	"health-monitor-max-retries":      byReadiness,
-	"health-monitor-max-retries-down": byReadiness,
+	"proxy-protocol":                  "", // partly: where proxies run, they send the pods a header with the client's address; otherwise nothing.
+	"x-forwarded-for":                 "", // partly: where proxies run, they serve the Service as HTTP and append the client's address; otherwise nothing, and under externalTrafficPolicy Local pods see it.
+	"lb-method":                       "", // partly: decides at proxies; elsewhere ROUND_ROBIN is met, SOURCE_IP with sessionAffinity ClientIP, and others do nothing.
+	"timeout-client-data":             "", // partly: bounds idle connections at proxies; elsewhere they may be idle for longer, so that 50000 and more is met.
+	"timeout-member-connect":          "", // partly: bounds the wait for a pod at proxies.
+	"timeout-member-data":             "", // partly: as timeout-client-data.
+	"timeout-tcp-inspect":             "", // partly: is how long proxies wait for the first bytes.
+	"enable-health-monitor":           "", // makes proxies check the pods; elsewhere readiness decides, which is the same wish.
+	"health-monitor-delay":            "", // partly: of checks by proxies.
+	"health-monitor-timeout":          "", // partly: of checks by proxies; it must be below the delay.
+	"health-monitor-max-retries":      "", // partly: of checks by proxies.
+	"health-monitor-max-retries-down": "", // partly: of checks by proxies.
 	"flavor-id":                       onlyAppliance,
 	"availability-zone":               onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced",
-	"default-tls-container-ref":       needsProxy,
+	"default-tls-container-ref":       "", // partly: is read, and TLS that ends at proxies is not served yet: where proxies run the Service is not announced.
 }
 
 // noteIgnored remarks what an annotation does not do.

@@ -55,7 +55,7 @@ func TestTranslate(t *testing.T) {
 		{"keep", []string{os + "keep-floatingip", "true", Hostname, "a.example"}, "keep", ""},
 		{"load balancer", []string{os + "load-balancer-id", "u-1", os + "load-balancer-address", "192.0.2.1"}, "joins u-1 of 2", ""},
 		{"known, does nothing", []string{os + "port-id", "p", os + "timeout-tcp-inspect", "many"}, "",
-			`port-id does nothing: there are no ports to name: a FloatingIP holds an address in advance; timeout-tcp-inspect does nothing: nothing stands between the client and the pods here that could do it`},
+			`port-id does nothing: there are no ports to name: a FloatingIP holds an address in advance`},
 		{"typo", []string{os + "floating-subnet-tag", "x", os + "zzz", ""}, "",
 			os + "floating-subnet-tag is unknown; " + os + "zzz is unknown"},
 	} {

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// proxiedPace is the time between two changes, for each proxied Service, of what all of them say of nodes: 1,000 are written every minute.
+const proxiedPace = 60 * time.Millisecond
+
+// proxied is what the speakers report of the proxies.
+type proxied struct {
+	// serves has the Services that the proxies of each node serve; a node without a report that counts has no entry.
+	serves map[string]map[lb.Key]bool
+	// open are the nodes that do not refuse the node ports of proxied Services.
+	open []string
+	// text is what proxied Services say of nodes, since changed.
+	text    string
+	changed time.Time
+}
+
+// look takes the last reports. Those of nodes that Kubernetes does not call ready may be old.
+func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState, notReady map[string]bool, open []string) {
+	p.serves, p.open = map[string]map[lb.Key]bool{}, open
+	for _, s := range states {
+		if notReady[s.Name] || r.stale(now, s.Name) {
+			continue
+		}
+		served := map[lb.Key]bool{}
+		for _, text := range s.Status.Proxied {
+			namespace, name, _ := strings.Cut(text, "/")
+			served[lb.Key{Namespace: namespace, Name: name}] = true
+		}
+		p.serves[s.Name] = served
+	}
+}
+
+// decide returns the conditions on proxies of all Services; the zero condition where none is due. Services that share an address switch
+// together: when all of them ask for proxies, and the proxies of all nodes serve those whose addresses are announced already.
+func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []metav1.Condition {
+	out := make([]metav1.Condition, len(assigned))
+	asks := func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused }
+	if !slices.ContainsFunc(state.Services, func(s lb.Service) bool { return asks(&s) }) {
+		return out // as mostly
+	}
+	services := slices.Clone(state.Services)
+	for i := range services {
+		services[i].Addresses = assigned[i].Addresses
+	}
+	lacks := map[lb.Key][]string{}
+	for i := range services {
+		if s := &services[i]; s.AsksProxy && !s.Proxied && shares(state.Services[i], s) {
+			if nodes := p.lacking(state, s.Key); len(nodes) > 0 {
+				lacks[s.Key] = nodes
+			}
+		}
+	}
+	agreed := config.Sharers(services, asks)
+	ready := config.Sharers(services, func(s *lb.Service) bool { return lacks[s.Key] == nil })
+	plain := map[netip.Addr][]lb.Key{}
+	n := 0
+	for i := range services {
+		if s := &services[i]; !asks(s) && !agreed(s.Addresses) {
+			for _, a := range s.Addresses {
+				plain[a] = append(plain[a], s.Key)
+			}
+		} else if s.AsksProxy {
+			n++
+		}
+	}
+	text := p.say(state, n)
+	for i := range services {
+		s := &services[i]
+		c := metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionFalse, Reason: string(lb.ProxyWaits)}
+		switch {
+		case s.ProxyRefused:
+			c.Reason = string(lb.ProxyRefused)
+		case !s.AsksProxy:
+			continue
+		case !agreed(s.Addresses):
+			var names []string
+			for _, a := range s.Addresses {
+				for _, other := range plain[a] {
+					if other.Namespace == s.Key.Namespace {
+						names = append(names, other.String())
+					} else {
+						names = append(names, "some of other namespaces") // tenants do not know each other
+					}
+				}
+			}
+			slices.Sort(names)
+			c.Message = "waits until all Services that share its address, directly or through others, ask for proxies"
+			if names = slices.Compact(names); len(names) > 0 {
+				c.Message = "waits until the Services that share its address ask for proxies too: " + lb.SomeOf(names)
+			}
+		case !ready(s.Addresses):
+			c.Message = "waits until proxies serve all Services on its address" + of(lacks[s.Key])
+		default:
+			c.Status, c.Reason, c.Message = metav1.ConditionTrue, string(lb.Proxied), text
+		}
+		out[i] = c
+	}
+	return out
+}
+
+// shares reports whether a Service has one of the addresses already that it is to have: it may be announced.
+func shares(before lb.Service, s *lb.Service) bool {
+	for _, a := range s.Addresses {
+		if slices.Contains(before.Addresses, a) {
+			return true
+		}
+	}
+	return false
+}
+
+// lacking returns the nodes whose proxies are ready and do not serve a Service, and an entry for none if no proxy is ready.
+func (p *proxied) lacking(state lb.State, key lb.Key) (nodes []string) {
+	for _, node := range slices.Sorted(maps.Keys(state.ProxyNodes)) {
+		if !p.serves[node][key] {
+			nodes = append(nodes, node)
+		}
+	}
+	if len(state.ProxyNodes) == 0 {
+		nodes = []string{""}
+	}
+	return nodes
+}
+
+func of(nodes []string) string {
+	switch {
+	case len(nodes) == 0:
+		return ""
+	case nodes[0] == "":
+		return ": none is ready"
+	}
+	return ": not yet on node " + lb.SomeOf(nodes)
+}
+
+// say returns what proxied Services say of nodes, and of what is lost. With many Services it changes rarely: a change writes all of them.
+func (p *proxied) say(state lb.State, services int) string {
+	nodes := slices.Sorted(maps.Keys(state.ProxyNodes))
+	text := fmt.Sprintf("proxies on %d nodes serve it (%s)", len(nodes), cmp.Or(lb.SomeOf(nodes), "none is ready"))
+	if len(p.open) > 0 {
+		text += "; its node ports lead past them on node " + lb.SomeOf(p.open) + ", where no speaker keeps a packet filter in force"
+	}
+	text += "; pods see a proxy's address as the client's, externalTrafficPolicy means nothing, and a NetworkPolicy by ipBlock sees the proxies"
+	if p.text == "" || p.text != text && state.Now.Sub(p.changed) >= time.Duration(services)*proxiedPace {
+		p.text, p.changed = text, state.Now
+	}
+	return p.text
+}
+
+// proxiedBy completes a condition with why proxies are refused.
+func proxiedBy(c metav1.Condition, problems []lb.Problem) metav1.Condition {
+	var messages []string
+	for _, p := range problems {
+		if p.Reason == lb.ProxyRefused {
+			messages = append(messages, p.Message)
+		}
+	}
+	if c.Reason == string(lb.ProxyRefused) {
+		c.Message = strings.Join(messages, "; ")
+	}
+	c.Message = k8s.Bounded(c.Message)
+	return c
+}
+
+// underProxy returns the condition on proxies, if there is one.
+func (w serviceWrite) underProxy() (metav1.Condition, bool) {
+	c := w.proxied
+	c.Type = v1beta1.ConditionProxied
+	return c, w.proxied.Type != ""
+}

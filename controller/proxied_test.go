@@ -1,0 +1,197 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// townService reads "NAME WORDS ADDRESSES > ADDRESSES": what it is, what it has, and what it is to have.
+func townService(text string) (lb.Service, *ipam.Assignment) {
+	before, after, _ := strings.Cut(text, ">")
+	words := strings.Fields(before)
+	s, a := lb.Service{Key: lb.Key{Namespace: "ns", Name: words[0]}}, &ipam.Assignment{}
+	if namespace, name, far := strings.Cut(words[0], "/"); far {
+		s.Key = lb.Key{Namespace: namespace, Name: name}
+	}
+	for _, word := range words[1:] {
+		switch word {
+		case "asks":
+			s.AsksProxy = true
+		case "refused":
+			s.ProxyRefused = true
+		case "proxied":
+			s.Proxied = true
+		default:
+			s.Addresses = append(s.Addresses, netip.MustParseAddr(word))
+		}
+	}
+	for _, word := range strings.Fields(after) {
+		a.Addresses = append(a.Addresses, netip.MustParseAddr(word))
+	}
+	return s, a
+}
+
+// TestProxiedSwitch: when a Service goes to proxies, and what it says until then.
+func TestProxiedSwitch(t *testing.T) {
+	const served = "proxies on 2 nodes serve it (n1, n2); "
+	both := map[string][]string{"n1": {"ns/a", "ns/b"}, "n2": {"ns/a", "ns/b"}}
+	for _, tt := range []struct {
+		name     string
+		services []string
+		reports  map[string][]string
+		nodes    []string
+		want     []string
+	}{
+		{"none asks", []string{"a 192.0.2.1 > 192.0.2.1"}, both, []string{"n1"}, []string{""}},
+		{"a new address", []string{"a asks > 192.0.2.1"}, nil, []string{"n1", "n2"}, []string{"True Proxied: " + served}},
+		{"a new address without a proxy: nothing falls back", []string{"a asks > 192.0.2.1"}, nil, nil,
+			[]string{"True Proxied: proxies on 0 nodes serve it (none is ready); "}},
+		{"it has none yet", []string{"a asks >"}, nil, []string{"n1", "n2"}, []string{"True Proxied: " + served}},
+		{"announced, not served", []string{"a asks 192.0.2.1 > 192.0.2.1"}, map[string][]string{"n1": {"ns/a"}, "n2": {"ns/b"}}, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n2"}},
+		{"announced, no report", []string{"a asks 192.0.2.1 > 192.0.2.1"}, nil, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n1, n2"}},
+		{"announced, no proxy", []string{"a asks 192.0.2.1 > 192.0.2.1"}, both, nil,
+			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: none is ready"}},
+		{"announced and served", []string{"a asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{"True Proxied: " + served}},
+		{"proxied, served by none", []string{"a asks proxied 192.0.2.1 > 192.0.2.1"}, nil, nil, []string{"True Proxied: proxies on 0 nodes serve it (none is ready); "}},
+		{"the trigger is gone", []string{"a proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{""}},
+		{"a sharer does not ask", []string{"a asks 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until the Services that share its address ask for proxies too: ns/b", ""}},
+		{"a sharer of another namespace does not ask", []string{"a asks 192.0.2.1 > 192.0.2.1", "secretns/b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until the Services that share its address ask for proxies too: some of other namespaces", ""}},
+		{"a sharer asks no more", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until the Services that share its address ask for proxies too: ns/b", ""}},
+		{"a sharer of a sharer", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 2001:db8::1 > 192.0.2.1 2001:db8::1", "c 2001:db8::1 > 2001:db8::1"}, both,
+			[]string{"n1", "n2"}, []string{"False ProxyWaits: waits until all Services that share its address, directly or through others, ask for proxies",
+				"False ProxyWaits: waits until the Services that share its address ask for proxies too: ns/c", ""}},
+		{"sharers wait for each other", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"}, map[string][]string{"n1": {"ns/a"}}, []string{"n1"},
+			[]string{"False ProxyWaits: waits until proxies serve all Services on its address", "False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n1"}},
+		{"sharers switch together", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1"},
+			[]string{"True Proxied: proxies on 1 nodes serve it (n1); ", "True Proxied: proxies on 1 nodes serve it (n1); "}},
+		{"a refused sharer takes no proxy from another", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b refused 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"True Proxied: " + served, "False ProxyRefused: "}},
+	} {
+		state := lb.State{ProxyNodes: map[string]bool{}}
+		var assigned []*ipam.Assignment
+		for _, text := range tt.services {
+			s, a := townService(text)
+			state.Services, assigned = append(state.Services, s), append(assigned, a)
+		}
+		for _, node := range tt.nodes {
+			state.ProxyNodes[node] = true
+		}
+		var states []*v1beta1.SpeakerState
+		for node, served := range tt.reports {
+			states = append(states, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{Proxied: served}})
+		}
+		now := time.Unix(1e9, 0)
+		var p proxied
+		p.look(now, reports{"n1": {at: now}, "n2": {at: now}}, states, nil, nil)
+		var got []string
+		for i, c := range p.decide(state, assigned) {
+			text := ""
+			if c.Type != "" {
+				text = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+				text, _, _ = strings.Cut(text, "pods see")
+			}
+			got = append(got, text)
+			if i >= len(tt.want) {
+				t.Fatalf("%s: %d conditions", tt.name, i+1)
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// TestProxiedReports: reports that may be old do not count.
+func TestProxiedReports(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	states := []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}}}}
+	for name, tt := range map[string]struct {
+		at       time.Time
+		notReady map[string]bool
+		want     int
+	}{
+		"fresh":               {now, nil, 0},
+		"stale":               {now.Add(-staleTime), nil, 1},
+		"of a node not ready": {now, map[string]bool{"n1": true}, 1},
+	} {
+		var p proxied
+		p.look(now, reports{"n1": {at: tt.at}}, states, tt.notReady, nil)
+		if got := p.lacking(lb.State{ProxyNodes: map[string]bool{"n1": true}}, lb.Key{Namespace: "ns", Name: "a"}); len(got) != tt.want {
+			t.Errorf("%s: lacks %v", name, got)
+		}
+	}
+}
+
+// TestProxiedPace: what all proxied Services say of nodes changes once for a while that grows with them.
+func TestProxiedPace(t *testing.T) {
+	var p proxied
+	p.open = []string{"n9"}
+	at := func(after time.Duration, nodes ...string) string {
+		state := lb.State{Now: time.Unix(1e9, 0).Add(after), ProxyNodes: map[string]bool{}}
+		for _, n := range nodes {
+			state.ProxyNodes[n] = true
+		}
+		return p.say(state, 100)
+	}
+	first := at(0, "n1")
+	if !strings.HasPrefix(first, "proxies on 1 nodes serve it (n1); its node ports lead past them on node n9") {
+		t.Error(first)
+	}
+	if got := at(100*proxiedPace-1, "n1", "n2"); got != first {
+		t.Errorf("too soon: %s", got)
+	}
+	if got := at(100*proxiedPace, "n1", "n2"); !strings.HasPrefix(got, "proxies on 2 nodes") {
+		t.Errorf("late: %s", got)
+	}
+}
+
+// TestProxiedIsWritten: condition, record and ipMode are one write, and go together.
+func TestProxiedIsWritten(t *testing.T) {
+	v4 := netip.MustParseAddr("192.0.2.1")
+	sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
+	options := newProxyOptions()
+	w := serviceWrite{service: sv, assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
+		proxied: proxiedBy(metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, nil)}
+	u := w.update(options)
+	if !u.Proxied {
+		t.Error("no ipMode")
+	}
+	conditions := map[string]string{}
+	for _, c := range u.Conditions {
+		conditions[c.Type] = c.Message
+	}
+	if conditions[v1beta1.ConditionProxied] != "m" || conditions[v1beta1.ConditionProxyRecord] != "uid=uid data-path=Proxy" {
+		t.Errorf("%v", conditions)
+	}
+	delete(sv.Annotations, "holdfast.dev/data-path")
+	w.proxied = metav1.Condition{}
+	if u = w.update(options); u.Proxied || !strings.Contains(strings.Join(u.RemoveConditions, " "), "Proxied holdfast.dev/ProxyRecord") {
+		t.Errorf("%v stand", u.Conditions)
+	}
+	refused := proxiedBy(metav1.Condition{Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused)}, []lb.Problem{{Reason: lb.AnnotationIgnored, Message: "x"},
+		{Reason: lb.ProxyRefused, Message: "why"}})
+	if refused.Message != "why" {
+		t.Errorf("%+v", refused)
+	}
+}
+
+func newProxyOptions() (options config.Options) {
+	options.Proxy.Enabled = true
+	return options
+}

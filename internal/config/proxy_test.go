@@ -1,0 +1,315 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
+)
+
+func withProxies(changes ...func(*Options)) Options {
+	opt := served()
+	opt.Proxy.Enabled, opt.Proxy.Service = true, lb.Key{Namespace: "holdfast-system", Name: "proxies"}
+	for _, change := range changes {
+		change(&opt)
+	}
+	return opt
+}
+
+func port(o *corev1.Service) {
+	o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Port: 80, NodePort: 30080, Protocol: corev1.ProtocolTCP})
+}
+
+func proxiedStatus(o *corev1.Service) {
+	o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue})
+}
+
+func accepted(uid, text string) func(*corev1.Service) {
+	return func(o *corev1.Service) {
+		o.UID = "u"
+		o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionProxyRecord, Message: "uid=" + uid + " " + text})
+	}
+}
+
+// proxyText is what a Service has of proxies in one line.
+func proxyText(s lb.Service) string {
+	text := ""
+	for _, w := range []struct {
+		word   string
+		stands bool
+	}{{"asks ", s.AsksProxy}, {"refused ", s.ProxyRefused}, {"proxied ", s.Proxied}} {
+		if w.stands {
+			text += w.word
+		}
+	}
+	if p := s.Proxy; p != nil {
+		text += fmt.Sprintf("v%d http=%v %s %v/%v/%v/%v", p.Header, p.HTTP, p.Method, p.Client, p.Member, p.Connect, p.Inspect)
+		if m := p.Monitor; m != nil {
+			text += fmt.Sprintf(" every %v in %v, %d up, %d down", m.Delay, m.Timeout, m.Rise, m.Fall)
+		}
+	}
+	return strings.TrimSpace(text)
+}
+
+func TestProxyOfService(t *testing.T) {
+	const os, own, plain = openstack.Prefix, ownPrefix, "http=false ROUND_ROBIN 50s/50s/5s/0s"
+	disabled, other := served(), withProxies(func(opt *Options) { opt.OtherDataPath = true })
+	affinity := func(o *corev1.Service) { o.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }
+	asks := asking(own+"proxy-protocol", "v2")
+	for _, tt := range []struct {
+		name   string
+		opt    Options
+		change func(*corev1.Service)
+		want   string
+		report string
+	}{
+		// Triggers.
+		{"nothing", withProxies(), asking(), "", ""},
+		{"true is v1", withProxies(), asking(os+"proxy-protocol", "true"), "asks v1 " + plain, ""},
+		{"v2 by ours, which wins", withProxies(), asking(os+"proxy-protocol", "v1", own+"proxy-protocol", "v2"), "asks v2 " + plain,
+			`InvalidRequest: annotation holdfast.dev/proxy-protocol ("v2") overrides loadbalancer.openstack.org/proxy-protocol ("v1"): remove that one`},
+		{"http", withProxies(), asking(os+"x-forwarded-for", "true"), "asks v0 http=true ROUND_ROBIN 50s/50s/5s/0s", ""},
+		{"the data path", withProxies(), asking(own+"data-path", "Proxy"), "asks v0 " + plain, ""},
+		{"the data path is no word of OpenStack", withProxies(), asking(os+"data-path", "Proxy"), "", "AnnotationIgnored: " + os + "data-path is unknown"},
+		{"false", withProxies(), asking(os+"proxy-protocol", "false", os+"x-forwarded-for", "false"), "", ""},
+		{"OpenStack is ignored", withProxies(func(opt *Options) { opt.OpenStack.Ignore = true }), asking(os+"proxy-protocol", "v1"), "", ""},
+		// Settings.
+		{"all", withProxies(), asking(own+"data-path", "Proxy", os+"lb-method", "SOURCE_IP_PORT", os+"timeout-client-data", "1", os+"timeout-member-data", "2",
+			os+"timeout-member-connect", "3", os+"timeout-tcp-inspect", "4", os+"enable-health-monitor", "true", os+"health-monitor-delay", "10",
+			os+"health-monitor-timeout", "5", os+"health-monitor-max-retries", "2", os+"health-monitor-max-retries-down", "4"),
+			"asks v0 http=false SOURCE_IP_PORT 1ms/2ms/3ms/4ms every 10s in 5s, 2 up, 4 down", ""},
+		{"checks by default", withProxies(), asking(own+"data-path", "Proxy", own+"enable-health-monitor", "true"), "asks v0 " + plain + " every 5s in 3s, 1 up, 3 down", ""},
+		{"affinity", withProxies(), all(asks, affinity), "asks v2 http=false SOURCE_IP 50s/50s/5s/0s", ""},
+		{"the operator's defaults", withProxies(func(opt *Options) {
+			opt.Proxy.Defaults = map[string]string{"lb-method": "LEAST_CONNECTIONS", "timeout-client-data": "9"}
+		}),
+			asking(own+"data-path", "Proxy", own+"timeout-client-data", "8"), "asks v0 http=false LEAST_CONNECTIONS 8ms/50s/5s/0s", ""},
+		{"a setting is no trigger", withProxies(), asking(os+"lb-method", "LEAST_CONNECTIONS"), "",
+			"AnnotationIgnored: lb-method does nothing: kube-proxy chooses the pod; the Service asks for no proxy"},
+		// Bad input.
+		{"a bad trigger on a new Service", withProxies(), asking(os+"proxy-protocol", "yes"), "",
+			`InvalidRequest: annotation ` + os + `proxy-protocol ("yes") is not in force: write true or v1 or v2 or false`},
+		{"a bad trigger of a proxied one", withProxies(), all(asking(os+"proxy-protocol", "yes"), accepted("u", "proxy-protocol=v2"), proxiedStatus),
+			"asks proxied v2 " + plain, `InvalidRequest: annotation ` + os + `proxy-protocol ("yes") is not in force: write true or v1 or v2 or false`},
+		{"the record of another object", withProxies(), all(asking(os+"proxy-protocol", "yes"), accepted("x", "proxy-protocol=v2")), "",
+			`InvalidRequest: annotation ` + os + `proxy-protocol ("yes") is not in force: write true or v1 or v2 or false`},
+		{"both headers", withProxies(), asking(os+"proxy-protocol", "v1", own+"x-forwarded-for", "true"), "",
+			`InvalidRequest: annotations ` + os + `proxy-protocol ("v1") and holdfast.dev/x-forwarded-for ("true") exclude each other: remove one of the two`},
+		{"both headers of a proxied one", withProxies(), all(asking(os+"proxy-protocol", "v1", own+"x-forwarded-for", "true"), accepted("u", "x-forwarded-for=true"), proxiedStatus),
+			"asks proxied v0 http=true ROUND_ROBIN 50s/50s/5s/0s",
+			`InvalidRequest: annotations ` + os + `proxy-protocol ("v1") and holdfast.dev/x-forwarded-for ("true") exclude each other: remove one of the two`},
+		{"out of range, without a record", withProxies(), all(asks, asking(own+"proxy-protocol", "v2", os+"timeout-client-data", "2147483648")), "asks v2 " + plain,
+			`InvalidRequest: annotation ` + os + `timeout-client-data ("2147483648") is not in force: write milliseconds from 1 to 2147483647`},
+		{"unknown, with a record", withProxies(), all(asking(own+"proxy-protocol", "v2", os+"lb-method", "BEST"), accepted("u", "proxy-protocol=v2 lb-method=SOURCE_IP")),
+			"asks v2 http=false SOURCE_IP 50s/50s/5s/0s",
+			`InvalidRequest: annotation ` + os + `lb-method ("BEST") is not in force: write ROUND_ROBIN or LEAST_CONNECTIONS or SOURCE_IP or SOURCE_IP_PORT`},
+		{"a record that we would not write", withProxies(), all(asking(own+"proxy-protocol", "v2", os+"lb-method", "BEST"), accepted("u", "lb-method=SOURCE_IP proxy-protocol=v2")),
+			"asks v2 " + plain,
+			`InvalidRequest: annotation ` + os + `lb-method ("BEST") is not in force: write ROUND_ROBIN or LEAST_CONNECTIONS or SOURCE_IP or SOURCE_IP_PORT`},
+		{"a check longer than the delay", withProxies(), asking(own+"proxy-protocol", "v2", os+"enable-health-monitor", "true", os+"health-monitor-delay", "3"),
+			"asks v2 " + plain + " every 5s in 3s, 1 up, 3 down",
+			"InvalidRequest: the timeout of health checks (3 s) is not below their delay (3 s): write health-monitor-timeout below health-monitor-delay"},
+		{"Barbican", withProxies(), asking(os+"default-tls-container-ref", "https://key-manager/v1/containers/1"), "",
+			`InvalidRequest: annotation ` + os + `default-tls-container-ref ("https://key-manager/v1/containers/1") is not in force: write "secret:NAME" with a Secret of the ` +
+				"Service's namespace"},
+		// Refused.
+		{"TLS", withProxies(), asking(os+"default-tls-container-ref", "secret:tls"), "refused v0 " + plain, "ProxyRefused: TLS does not end at proxies yet"},
+		{"a port of UDP", withProxies(), all(asks, func(o *corev1.Service) {
+			o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP, NodePort: 30053})
+		}), "refused v2 " + plain, "ProxyRefused: proxies do not serve port 53/UDP"},
+		{"no node port", withProxies(), all(asks, func(o *corev1.Service) { o.Spec.Ports[0].NodePort = 0 }), "refused v2 " + plain,
+			"ProxyRefused: port 80 has no node port, on whose number proxies listen: set spec.allocateLoadBalancerNodePorts to true"},
+		{"a namespace that may not", withProxies(func(opt *Options) { opt.Proxy.Namespaces, _ = ParseNodeSelector("proxies=yes") }), asks, "refused v2 " + plain,
+			"ProxyRefused: Services of namespace default may not be proxied (proxy.namespaceSelector of the chart)"},
+		// Without proxies, or not with this data path.
+		{"disabled", disabled, asking(os+"proxy-protocol", "v1", own+"x-forwarded-for", "true"), "", `InvalidRequest: annotations`},
+		{"disabled: header", disabled, all(asking(os+"proxy-protocol", "v1"), proxiedStatus), "",
+			"AnnotationIgnored: proxy-protocol does nothing: no proxies run here that could do it (proxy.enabled of the chart)"},
+		{"another data path", other, all(asking(own+"proxy-protocol", "v1"), proxiedStatus), "",
+			"AnnotationIgnored: holdfast.dev/proxy-protocol does nothing: no Service is proxied where another program than kube-proxy delivers (dataPath: Other)"},
+		{"honoured without a proxy", disabled, all(affinity, asking(os+"lb-method", "SOURCE_IP", os+"timeout-client-data", "50000", own+"timeout-member-data", "600000",
+			os+"enable-health-monitor", "true")), "", ""},
+		{"round robin is no fault", disabled, asking(os+"lb-method", "ROUND_ROBIN", os+"enable-health-monitor", "false"), "", ""},
+		{"not honoured without a proxy", disabled, asking(os+"lb-method", "SOURCE_IP", os+"timeout-client-data", "49999", os+"timeout-member-connect", "5000",
+			os+"health-monitor-delay", "5"), "", "AnnotationIgnored: lb-method does nothing: kube-proxy chooses the pod; timeout-client-data does nothing: " +
+			"only a proxy could do it; timeout-member-connect does nothing: only a proxy could do it; health-monitor-delay does nothing: readiness of the pods decides here, at once"},
+		{"bad without a proxy", disabled, asking(os+"timeout-client-data", "many"), "",
+			`InvalidRequest: annotation ` + os + `timeout-client-data ("many") is not in force: write milliseconds from 1 to 2147483647`},
+		// The trigger was removed, and the status not yet written.
+		{"still proxied", withProxies(), all(accepted("u", "proxy-protocol=v1 timeout-client-data=7"), proxiedStatus), "proxied v1 http=false ROUND_ROBIN 7ms/50s/5s/0s", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := serviceObject("a", port, tt.change)
+			state, problems := Compile(Objects{Services: []*corev1.Service{o}, Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}, tt.opt)
+			if diff := cmp.Diff(tt.want, proxyText(state.Services[0])); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			var texts []string
+			for _, p := range problems {
+				texts = append(texts, string(p.Reason)+": "+p.Message)
+			}
+			if got := strings.Join(texts, "\n"); !strings.HasPrefix(got, tt.report) || tt.report == "" && got != "" {
+				t.Errorf("reported %q, want %q", got, tt.report)
+			}
+		})
+	}
+}
+
+// The record holds what was accepted, and the reader takes it from the Service that it was written for.
+func TestProxyRecord(t *testing.T) {
+	opt := withProxies()
+	o := serviceObject("a", port, asking(ownPrefix+"proxy-protocol", "v2", ownPrefix+"lb-method", "SOURCE_IP", ownPrefix+"timeout-client-data", "-"))
+	o.UID = "u"
+	c, stands := opt.ProxyRecord(o)
+	if want := "uid=u proxy-protocol=v2 lb-method=SOURCE_IP"; !stands || c.Message != want {
+		t.Fatalf("%q, want %q", c.Message, want)
+	}
+	o.Status.Conditions = []metav1.Condition{c}
+	for _, name := range []string{"proxy-protocol", "lb-method"} {
+		o.Annotations[ownPrefix+name] = "?"
+	}
+	if again, _ := opt.ProxyRecord(o); again.Message != c.Message {
+		t.Errorf("%q, want %q", again.Message, c.Message)
+	}
+	if _, stands := served().ProxyRecord(o); stands {
+		t.Error("it stands without proxies")
+	}
+}
+
+// The newest Services of a namespace beyond its bound are refused.
+func TestProxyQuota(t *testing.T) {
+	var services []*corev1.Service
+	for i, name := range []string{"c", "a", "b"} {
+		services = append(services, serviceObject(name, port, asking(ownPrefix+"data-path", "Proxy"), func(o *corev1.Service) {
+			o.CreationTimestamp = metav1.Unix(int64(i), 0)
+		}))
+	}
+	state, problems := Compile(Objects{Services: services}, withProxies(func(opt *Options) { opt.Proxy.MaxServices = 2 }))
+	for _, s := range state.Services {
+		if s.ProxyRefused != (s.Key.Name == "b") || s.AsksProxy == s.ProxyRefused {
+			t.Errorf("%s: %s", s.Key, proxyText(s))
+		}
+	}
+	if len(problems) != 1 || problems[0].Message != "3 Services of namespace default ask for proxies, and the oldest 2 may have them (proxy.maxServicesPerNamespace of the chart)" {
+		t.Errorf("%v", problemTexts(problems))
+	}
+}
+
+// A speaker reads no namespaces: it follows what the controller wrote.
+func TestProxyRefusalIsFollowed(t *testing.T) {
+	o := serviceObject("a", port, asking(ownPrefix+"data-path", "Proxy"), func(o *corev1.Service) {
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionProxied, Status: metav1.ConditionFalse, Reason: string(lb.ProxyRefused)}}
+	})
+	opt := withProxies(func(opt *Options) { opt.Proxy.Namespaces, _ = ParseNodeSelector("proxies=yes") })
+	state, _ := Compile(Objects{Services: []*corev1.Service{o}}, opt)
+	if got := state.Services[0]; !got.ProxyRefused || got.AsksProxy {
+		t.Error(proxyText(got))
+	}
+	admitted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"proxies": "yes"}}}
+	state, _ = Compile(Objects{Services: []*corev1.Service{o}, Namespaces: []*corev1.Namespace{admitted}}, opt)
+	if got := state.Services[0]; got.ProxyRefused || !got.AsksProxy {
+		t.Error("the controller follows itself: " + proxyText(got))
+	}
+}
+
+// Ready proxies stand in place of the endpoints of proxied Services: of all that share an address, or of none.
+func TestProxiesAreEndpoints(t *testing.T) {
+	slice := func(namespace, service, node string, c discoveryv1.EndpointConditions) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			Endpoints: []discoveryv1.Endpoint{{NodeName: &node, Conditions: c}}}
+	}
+	local := func(o *corev1.Service) {
+		o.Spec.ExternalTrafficPolicy, o.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30000
+	}
+	o := Objects{
+		Services: []*corev1.Service{
+			serviceObject("a", port, proxiedStatus, having("192.0.2.1"), local),
+			serviceObject("b", port, proxiedStatus, having("192.0.2.2", "2001:db8::2")),
+			serviceObject("c", port, proxiedStatus, having("192.0.2.3", "2001:db8::2")),
+			serviceObject("d", port, having("192.0.2.3")),
+			serviceObject("e", port, proxiedStatus, having("192.0.2.4")),
+			serviceObject("f", asking(ownPrefix+"data-path", "Proxy"), func(o *corev1.Service) { o.Spec.Ports = []corev1.ServicePort{{Port: 9}} }, having("192.0.2.4")),
+		},
+		EndpointSlices: []*discoveryv1.EndpointSlice{
+			slice("default", "a", "n9", discoveryv1.EndpointConditions{}),
+			slice("default", "d", "n9", discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true)}),
+			slice("holdfast-system", "proxies", "n1", discoveryv1.EndpointConditions{}),
+			slice("holdfast-system", "proxies", "n2", discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true)}),
+		},
+	}
+	text := func(opt Options) (out []string) {
+		state, _ := Compile(o, opt)
+		for _, s := range state.Services {
+			out = append(out, fmt.Sprint(s.Key.Name, s.Proxied, s.Local, s.LocalByProxy, s.HealthPort, s.ServingNodes))
+		}
+		return out
+	}
+	want := []string{
+		"atrue true false 0 map[n1:true]",
+		"bfalse false false 0 map[]", "cfalse false false 0 map[]", "dfalse false false 0 map[n9:true]", // d waits for none, and c shares with d and b
+		"etrue true true 0 map[n1:true]", "ffalse false false 0 map[]", // f is refused: no node announces it
+	}
+	if diff := cmp.Diff(want, text(withProxies())); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if got := text(served())[0]; got != "afalse true false 30000 map[n9:true]" {
+		t.Errorf("without proxies: %s", got)
+	}
+}
+
+// A proxied Service has no head start, which would lead past the proxies.
+func TestProxiedHasNoHeadStart(t *testing.T) {
+	o := serviceObject("a", port)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr(int32(8080))}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
+	}
+	starts := func() int {
+		return len(Starts(map[lb.Key][]netip.Addr{{Namespace: "default", Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}, []*corev1.Service{o},
+			[]*discoveryv1.EndpointSlice{slice}, "n"))
+	}
+	if n := starts(); n != 1 {
+		t.Fatalf("%d starts", n)
+	}
+	if proxiedStatus(o); starts() != 0 {
+		t.Error("it has a head start")
+	}
+}
+
+func TestProxyFlags(t *testing.T) {
+	for text, want := range map[string]string{
+		"--proxies=ns/p --proxy-defaults=lb-method=SOURCE_IP,health-monitor-delay=10 --proxy-namespaces=a=b --proxy-max-services=3": "true ns/p 3 map[health-monitor-delay:10 lb-method:SOURCE_IP]",
+		"":                                   "false / 0 map[]",
+		"--proxies=p":                        "not NAMESPACE/NAME",
+		"--proxy-defaults=x=1":               `"x" is no setting`,
+		"--proxy-defaults=proxy-protocol=v1": `"proxy-protocol" is no setting`,
+		"--proxy-defaults=lb-method=x":       "write ROUND_ROBIN or",
+		"--proxy-defaults=health-monitor-timeout=5": "is not below their delay",
+	} {
+		var opt Options
+		f := flag.NewFlagSet("", flag.ContinueOnError)
+		f.SetOutput(io.Discard)
+		opt.Define(f)
+		got := ""
+		if err := f.Parse(strings.Fields(text)); err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprint(opt.Proxy.Enabled, opt.Proxy.Service, opt.Proxy.MaxServices, opt.Proxy.Defaults)
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,417 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Annotations by which a Service asks for proxies; each works with the prefix of OpenStack's annotations too, but for the first.
+const (
+	// AnnotationDataPath "Proxy" makes proxies serve the Service.
+	AnnotationDataPath = "holdfast.dev/data-path"
+	// AnnotationProxyProtocol "true", "v1" or "v2" makes proxies serve the Service, and send its pods a header with the client's address.
+	AnnotationProxyProtocol = "holdfast.dev/proxy-protocol"
+	// AnnotationXForwardedFor "true" makes proxies serve the Service as HTTP, and append the client's address to X-Forwarded-For.
+	AnnotationXForwardedFor = "holdfast.dev/x-forwarded-for"
+	// AnnotationDefaultTLSContainerRef "secret:NAME" asks for TLS that ends at proxies, which is not served yet.
+	AnnotationDefaultTLSContainerRef = "holdfast.dev/default-tls-container-ref"
+)
+
+// Annotations that set how proxies serve a Service that asks for them; each works with the prefix of OpenStack's annotations too.
+const (
+	// AnnotationLBMethod chooses among the pods: ROUND_ROBIN, LEAST_CONNECTIONS, SOURCE_IP or SOURCE_IP_PORT.
+	AnnotationLBMethod = "holdfast.dev/lb-method"
+	// AnnotationTimeoutClientData is after how many milliseconds without a byte of the client a connection ends.
+	AnnotationTimeoutClientData = "holdfast.dev/timeout-client-data"
+	// AnnotationTimeoutMemberData is after how many milliseconds without a byte of the pod a connection ends.
+	AnnotationTimeoutMemberData = "holdfast.dev/timeout-member-data"
+	// AnnotationTimeoutMemberConnect is how many milliseconds a proxy waits for a connection to a pod.
+	AnnotationTimeoutMemberConnect = "holdfast.dev/timeout-member-connect"
+	// AnnotationTimeoutTCPInspect is how many milliseconds a proxy waits for a client's first bytes before it chooses a pod.
+	AnnotationTimeoutTCPInspect = "holdfast.dev/timeout-tcp-inspect"
+	// AnnotationEnableHealthMonitor "true" makes the proxies check the pods.
+	AnnotationEnableHealthMonitor = "holdfast.dev/enable-health-monitor"
+	// AnnotationHealthMonitorDelay is the number of seconds between two checks.
+	AnnotationHealthMonitorDelay = "holdfast.dev/health-monitor-delay"
+	// AnnotationHealthMonitorTimeout is how many seconds a check may take, fewer than between two.
+	AnnotationHealthMonitorTimeout = "holdfast.dev/health-monitor-timeout"
+	// AnnotationHealthMonitorMaxRetries is after how many good checks a pod serves again.
+	AnnotationHealthMonitorMaxRetries = "holdfast.dev/health-monitor-max-retries"
+	// AnnotationHealthMonitorMaxRetriesDown is after how many bad checks a pod does not serve.
+	AnnotationHealthMonitorMaxRetriesDown = "holdfast.dev/health-monitor-max-retries-down"
+)
+
+const (
+	ownPrefix = "holdfast.dev/"
+	// idleDefault is after how many milliseconds Octavia ends idle connections.
+	idleDefault = 50_000
+	needsProxy  = "only a proxy could do it"
+	byReadiness = "readiness of the pods decides here, at once"
+	notAProxy   = "; the Service asks for no proxy"
+)
+
+// setting is one annotation that proxies know, by its name behind the prefix.
+type setting struct {
+	key string
+	// name is the key without its prefix, and keys are both spellings.
+	name    string
+	keys    []string
+	trigger bool
+	// words are its values if it is no number from min to max.
+	words    []string
+	min, max int64
+	// initial is the default; "" is none.
+	initial string
+	unit    string
+	// unmet is why it has no effect without a proxy.
+	unmet string
+}
+
+func number(key string, min, max int64, initial, unit, unmet string) setting {
+	return setting{key: key, min: min, max: max, initial: initial, unit: unit, unmet: unmet}
+}
+
+// settings in the order of the record.
+var settings = spelled(
+	setting{key: AnnotationDataPath, trigger: true, words: []string{"Proxy"}},
+	setting{key: AnnotationProxyProtocol, trigger: true, words: []string{"true", "v1", "v2", "false"}},
+	setting{key: AnnotationXForwardedFor, trigger: true, words: []string{"true", "false"}},
+	setting{key: AnnotationDefaultTLSContainerRef, trigger: true},
+	setting{key: AnnotationLBMethod, words: []string{string(lb.RoundRobin), string(lb.LeastConnections), string(lb.SourceIP), string(lb.SourceIPPort)},
+		initial: string(lb.RoundRobin), unmet: "kube-proxy chooses the pod"},
+	number(AnnotationTimeoutClientData, 1, math.MaxInt32, "50000", "milliseconds", needsProxy),
+	number(AnnotationTimeoutMemberData, 1, math.MaxInt32, "50000", "milliseconds", needsProxy),
+	number(AnnotationTimeoutMemberConnect, 1, math.MaxInt32, "5000", "milliseconds", needsProxy),
+	number(AnnotationTimeoutTCPInspect, 0, math.MaxInt32, "0", "milliseconds", needsProxy),
+	setting{key: AnnotationEnableHealthMonitor, words: []string{"true", "false"}, initial: "false"},
+	number(AnnotationHealthMonitorDelay, 1, 3600, "5", "seconds", byReadiness),
+	number(AnnotationHealthMonitorTimeout, 1, 3600, "3", "seconds", byReadiness),
+	number(AnnotationHealthMonitorMaxRetries, 1, 10, "1", "checks", byReadiness),
+	number(AnnotationHealthMonitorMaxRetriesDown, 1, 10, "3", "checks", byReadiness),
+)
+
+// spelled returns the settings with their names.
+func spelled(all ...setting) []setting {
+	for i := range all {
+		s := &all[i]
+		s.name = strings.TrimPrefix(s.key, ownPrefix)
+		if s.keys = []string{s.key, openstack.Prefix + s.name}; s.key == AnnotationDataPath {
+			s.keys = s.keys[:1]
+		}
+	}
+	return all
+}
+
+// refuses says what to write in place of a value, "" if it can be read. A value that is accepted has no spaces.
+func (s *setting) refuses(value string) string {
+	switch {
+	case s.key == AnnotationDefaultTLSContainerRef:
+		name, isSecret := strings.CutPrefix(value, "secret:")
+		if !isSecret || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return `write "secret:NAME" with a Secret of the Service's namespace`
+		}
+	case s.words != nil:
+		if !slices.Contains(s.words, value) {
+			return "write " + strings.Join(s.words, " or ")
+		}
+	default:
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < s.min || n > s.max || strconv.FormatInt(n, 10) != value {
+			return fmt.Sprintf("write %s from %d to %d", s.unit, s.min, s.max)
+		}
+	}
+	return ""
+}
+
+// values are accepted values by the names of their settings.
+type values map[string]string
+
+func (v values) duration(key string, unit time.Duration) time.Duration {
+	return time.Duration(v.count(key)) * unit
+}
+
+func (v values) count(key string) int {
+	n, _ := strconv.Atoi(v[strings.TrimPrefix(key, ownPrefix)]) // it was accepted
+	return n
+}
+
+func (v values) of(key string) string { return v[strings.TrimPrefix(key, ownPrefix)] }
+
+// triggers reports whether any of them asks for proxies.
+func (v values) triggers() bool {
+	return v.of(AnnotationDataPath) != "" || v.header() > 0 || v.of(AnnotationXForwardedFor) == "true" || v.of(AnnotationDefaultTLSContainerRef) != ""
+}
+
+// header is the version of the PROXY protocol's header, of which OpenStack's "true" is the first.
+func (v values) header() int {
+	return map[string]int{"true": 1, "v1": 1, "v2": 2}[v.of(AnnotationProxyProtocol)]
+}
+
+// monitorFault says that a check may not take as long as the time between two.
+func (v values) monitorFault() string {
+	if timeout, delay := v.count(AnnotationHealthMonitorTimeout), v.count(AnnotationHealthMonitorDelay); timeout >= delay {
+		return fmt.Sprintf("the timeout of health checks (%d s) is not below their delay (%d s): write health-monitor-timeout below health-monitor-delay", timeout, delay)
+	}
+	return ""
+}
+
+// over returns the values, and others for the settings that they lack.
+func (v values) over(others func(*setting) string) values {
+	out := values{}
+	for i := range settings {
+		if value := v[settings[i].name]; value != "" {
+			out[settings[i].name] = value
+		} else if value := others(&settings[i]); value != "" {
+			out[settings[i].name] = value
+		}
+	}
+	return out
+}
+
+// proxy returns the values, with the defaults, as one value. Session affinity of the Service means SOURCE_IP.
+func (opt Options) proxy(v values, affinity bool) *lb.Proxy {
+	v = opt.withDefaults(v)
+	p := &lb.Proxy{
+		Header: v.header(), HTTP: v.of(AnnotationXForwardedFor) == "true", Method: lb.Method(v.of(AnnotationLBMethod)),
+		Client: v.duration(AnnotationTimeoutClientData, time.Millisecond), Member: v.duration(AnnotationTimeoutMemberData, time.Millisecond),
+		Connect: v.duration(AnnotationTimeoutMemberConnect, time.Millisecond), Inspect: v.duration(AnnotationTimeoutTCPInspect, time.Millisecond),
+	}
+	if affinity {
+		p.Method = lb.SourceIP
+	}
+	if v.of(AnnotationEnableHealthMonitor) == "true" {
+		p.Monitor = &lb.Monitor{
+			Delay: v.duration(AnnotationHealthMonitorDelay, time.Second), Timeout: v.duration(AnnotationHealthMonitorTimeout, time.Second),
+			Rise: v.count(AnnotationHealthMonitorMaxRetries), Fall: v.count(AnnotationHealthMonitorMaxRetriesDown),
+		}
+	}
+	return p
+}
+
+// setDefaults reads settings separated by commas.
+func (p *ProxyOptions) setDefaults(text string) error {
+	p.Defaults = map[string]string{}
+	for item := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(item), "=")
+		if name == "" {
+			continue
+		}
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name && !s.trigger })
+		if i < 0 {
+			return fmt.Errorf("%q is no setting", name)
+		}
+		if write := settings[i].refuses(value); write != "" {
+			return fmt.Errorf("%s=%q: %s", name, value, write)
+		}
+		p.Defaults[name] = value
+	}
+	opt := Options{Proxy: *p}
+	if fault := opt.withDefaults(nil).monitorFault(); fault != "" {
+		return errors.New(fault)
+	}
+	return nil
+}
+
+// withDefaults returns the values with a default for each setting that they lack.
+func (opt Options) withDefaults(v values) values {
+	return v.over(func(s *setting) string {
+		if value := opt.Proxy.Defaults[s.name]; value != "" {
+			return value
+		}
+		return s.initial
+	})
+}
+
+// asked is what a Service asks of proxies.
+type asked struct {
+	// values are those accepted.
+	values
+	// faults say which cannot be read, and what to write.
+	faults []string
+	// keys are the annotations that were given, by the names of their settings.
+	keys map[string]string
+}
+
+// readSettings reads what a Service asks of proxies. What cannot be read stays as the record has it; without a record it is absent.
+func (opt Options) readSettings(r *report, object lb.Object, o *corev1.Service) asked {
+	var a asked
+	if len(o.Annotations) == 0 {
+		return a
+	}
+	var record values
+	last := func(name string) string {
+		if record == nil {
+			record = readProxyRecord(o.UID, o.Status.Conditions)
+		}
+		return record[name]
+	}
+	keep := func(name string) {
+		delete(a.values, name)
+		if value := last(name); value != "" {
+			a.values[name] = value
+		}
+	}
+	for i := range settings {
+		s := &settings[i]
+		value, key := firstAnnotation(r, object, o, s.keys...)
+		if value == "" {
+			continue
+		}
+		if a.keys == nil {
+			a.values, a.keys = values{}, map[string]string{}
+		}
+		a.keys[s.name] = key
+		if write := s.refuses(value); write != "" {
+			a.faults = append(a.faults, fmt.Sprintf("annotation %s (%.60q) is not in force: %s", key, value, write))
+			keep(s.name)
+			continue
+		}
+		a.values[s.name] = value
+	}
+	if a.keys == nil {
+		return a // as mostly
+	}
+	header, http := strings.TrimPrefix(AnnotationProxyProtocol, ownPrefix), strings.TrimPrefix(AnnotationXForwardedFor, ownPrefix)
+	if a.header() > 0 && a.of(AnnotationXForwardedFor) == "true" {
+		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other: remove one of the two", a.keys[header], a.values[header],
+			a.keys[http], a.values[http]))
+		keep(header)
+		keep(http)
+	}
+	if fault := opt.withDefaults(a.values).monitorFault(); fault != "" {
+		a.faults = append(a.faults, fault)
+		keep(strings.TrimPrefix(AnnotationHealthMonitorDelay, ownPrefix))
+		keep(strings.TrimPrefix(AnnotationHealthMonitorTimeout, ownPrefix))
+	}
+	return a
+}
+
+// readProxy reads how proxies are to serve a Service, and reports what is not in force.
+func (opt Options) readProxy(r *report, object lb.Object, o *corev1.Service, s *lb.Service) {
+	a := opt.readSettings(r, object, o)
+	for _, fault := range a.faults {
+		r.fault(object, lb.InvalidRequest, "%s", fault)
+	}
+	affinity := o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
+	s.Proxied = opt.Proxies() && hasProxied(o)
+	if !opt.Proxies() || !a.triggers() {
+		if notes := opt.withoutProxy(a, affinity); len(notes) > 0 {
+			r.note(object, lb.AnnotationIgnored, "%s", strings.Join(notes, "; "))
+		}
+		if s.Proxied {
+			s.Proxy = opt.proxy(readProxyRecord(o.UID, o.Status.Conditions), affinity)
+		}
+		return
+	}
+	if why := unmet(a.values, o); why != "" {
+		s.ProxyRefused = true
+		r.fault(object, lb.ProxyRefused, "%s", why)
+	} else {
+		s.AsksProxy = true
+	}
+	s.Proxy = opt.proxy(a.values, affinity)
+}
+
+// unmet says why a Service that asks for proxies may have none, "" if it may.
+func unmet(v values, o *corev1.Service) string {
+	const until = ": until then the Service keeps its address, and no node announces it"
+	if v.of(AnnotationDefaultTLSContainerRef) != "" {
+		return "TLS does not end at proxies yet: remove default-tls-container-ref" + until
+	}
+	for _, p := range o.Spec.Ports {
+		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
+			return fmt.Sprintf("proxies do not serve port %d/%s: move it to a Service of its own, or do not ask for proxies", p.Port, p.Protocol) + until
+		}
+		if p.NodePort == 0 {
+			return fmt.Sprintf("port %d has no node port, on whose number proxies listen: set spec.allocateLoadBalancerNodePorts to true", p.Port) + until
+		}
+	}
+	return ""
+}
+
+// withoutProxy says which settings have no effect on a Service without a proxy.
+func (opt Options) withoutProxy(a asked, affinity bool) (notes []string) {
+	for i := range settings {
+		s := &settings[i]
+		value, key := a.values[s.name], strings.TrimPrefix(a.keys[s.name], openstack.Prefix)
+		why := s.unmet
+		switch {
+		case value == "" || key == "" || value == "false" || s.key == AnnotationEnableHealthMonitor:
+			continue
+		case s.trigger && opt.OtherDataPath:
+			why = "no Service is proxied where another program than kube-proxy delivers (dataPath: Other)"
+		case s.trigger:
+			why = "no proxies run here that could do it (proxy.enabled of the chart)"
+			if s.key == AnnotationXForwardedFor {
+				why += "; the client's address is kept under externalTrafficPolicy Local"
+			}
+		case s.key == AnnotationLBMethod && (value == string(lb.RoundRobin) || value == string(lb.SourceIP) && affinity):
+			continue
+		case s.key == AnnotationTimeoutClientData || s.key == AnnotationTimeoutMemberData:
+			if n, _ := strconv.Atoi(value); n >= idleDefault {
+				continue // connections may be idle for longer
+			}
+		}
+		if !s.trigger && opt.Proxies() {
+			why += notAProxy
+		}
+		notes = append(notes, key+" does nothing: "+why)
+	}
+	return notes
+}
+
+// reasonAccepted is the only reason of the record of settings.
+const reasonAccepted = "Accepted"
+
+// ProxyRecord returns the condition that records which settings of a Service were accepted last; false if it asks for no proxies.
+func (opt Options) ProxyRecord(o *corev1.Service) (metav1.Condition, bool) {
+	read, _ := bounded(&report{}, lb.Object{}, o, opt)
+	a := opt.readSettings(&report{}, lb.Object{}, read)
+	return metav1.Condition{
+		Type: v1beta1.ConditionProxyRecord, Status: metav1.ConditionTrue, Reason: reasonAccepted, Message: proxyRecordText(o.UID, a.values),
+	}, a.triggers() && opt.Proxies()
+}
+
+// proxyRecordText is "uid=UID", then "NAME=VALUE" of each setting.
+func proxyRecordText(uid types.UID, v values) string {
+	text := "uid=" + string(uid)
+	for i := range settings {
+		if value := v[settings[i].name]; value != "" {
+			text += " " + settings[i].name + "=" + value
+		}
+	}
+	return text
+}
+
+// readProxyRecord returns the recorded values. One of another UID, and what proxyRecordText would not write, is not ours.
+func readProxyRecord(uid types.UID, conditions []metav1.Condition) values {
+	out := values{}
+	c := apimeta.FindStatusCondition(conditions, v1beta1.ConditionProxyRecord)
+	if c == nil {
+		return out
+	}
+	for item := range strings.SplitSeq(c.Message, " ") {
+		name, value, _ := strings.Cut(item, "=")
+		if i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name }); i >= 0 && settings[i].refuses(value) == "" {
+			out[name] = value
+		}
+	}
+	if proxyRecordText(uid, out) != c.Message {
+		return values{}
+	}
+	return out
+}
