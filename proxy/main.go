@@ -19,6 +19,8 @@ func run(args []string) int {
 		return engineMain(args)
 	case "agent":
 		return keep(append([]string{"/proc/self/exe", "work"}, args...))
+	case "work":
+		return agentMain(args)
 	default:
 		fmt.Fprintln(os.Stderr, "holdfast-proxy: want engine or agent")
 		return 2

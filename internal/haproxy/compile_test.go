@@ -27,12 +27,15 @@ func TestCompile(t *testing.T) {
 	}
 	bad := []netip.AddrPort{
 		endpoint("127.0.0.1:80"), endpoint("[::1]:80"), endpoint("169.254.169.254:80"), endpoint("[fe80::1]:80"), endpoint("224.0.0.1:80"), endpoint("[ff02::1]:80"),
-		endpoint("0.0.0.0:80"), endpoint("[::]:80"), endpoint("255.255.255.255:80"), endpoint("10.244.0.9:80"), endpoint("192.0.2.77:80"), endpoint("198.51.100.1:80"),
+		endpoint("0.0.0.0:80"), endpoint("[::]:80"), endpoint("255.255.255.255:80"), endpoint("10.244.0.9:80"),
+		endpoint("192.0.2.77:80"), endpoint("198.51.100.1:80"),
 		endpoint("[::ffff:127.0.0.1]:80"), endpoint("[fe80::1%eth0]:80"), endpoint("10.244.0.5:0"), endpoint("[::ffff:192.0.2.77]:80"),
 	}
 	good := []netip.AddrPort{endpoint("10.244.0.5:80"), endpoint("10.244.0.5:81"), endpoint("[fd00::5]:80")}
 	endpoints := map[lb.Key]map[uint16][]netip.AddrPort{key: {80: append(append([]netip.AddrPort{}, good...), bad...)}}
-	got, left := Compile(state, endpoints, Bounds{Families: []lb.Family{lb.IPv4, lb.IPv6}, Own: []uint16{7950}, Proxies: map[netip.Addr]bool{addr("10.244.0.9"): true}})
+	got, left := Compile(state, endpoints, Bounds{
+		Families: []lb.Family{lb.IPv4, lb.IPv6}, Own: []uint16{7950}, Proxies: map[netip.Addr]bool{addr("10.244.0.9"): true},
+	})
 	want := []Service{{Key: key, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}, Proxy: proxied,
 		Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{good[0], good[1], good[2]}}}}}
 	wantLeft := []LeftOut{{Service: key, Port: 80, Endpoints: bad}, {Service: key, Port: 81, Taken: true}, {Service: other, Port: 80, Taken: true}}

@@ -41,19 +41,20 @@ func world(directory string) State {
 	pair.Method, pair.HTTP = lb.SourceIPPort, true
 	six.Header = 2
 	both := []netip.Addr{addr("192.0.2.10"), addr("2001:db8::10")}
-	return State{Engine: engine(directory), Internal: []netip.Prefix{prefix("10.244.0.0/24"), prefix("198.51.100.7/32"), prefix("fd00:10:244::/64")}, Services: []Service{
-		{Key: lb.Key{Namespace: "shop", Name: "tcp"}, Addresses: both, Proxy: tcp, Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{
-			endpoint("10.244.0.5:8080"), endpoint("10.244.1.6:8080")}}}},
-		{Key: lb.Key{Namespace: "shop", Name: "web"}, Addresses: both, Proxy: web, Ports: []Port{
-			{Port: 80, Listen: 30180, Endpoints: []netip.AddrPort{endpoint("[fd00:10:244::5]:8080")}}, {Port: 8080, Listen: 30181}}},
-		{Key: lb.Key{Namespace: "shop", Name: "hash"}, Addresses: both[:1], Proxy: hash, Ports: []Port{{Port: 25, Listen: 30025, Endpoints: []netip.AddrPort{
-			endpoint("10.244.0.5:25"), endpoint("10.244.1.6:25")}}},
-			Access: lb.Access{Restricted: true, Allow: []netip.Prefix{prefix("203.0.113.0/24"), prefix("::/0")}, Deny: []netip.Prefix{prefix("203.0.113.9/32")}}},
-		{Key: lb.Key{Namespace: "staging", Name: "pair"}, Addresses: both, Proxy: pair, Ports: []Port{{Port: 80, Listen: 30280}},
-			Access: lb.Access{Restricted: true, InternalAllowed: true}},
-		{Key: lb.Key{Namespace: "staging", Name: "six"}, Addresses: both[1:], Proxy: six, Ports: []Port{{Port: 80, Listen: 30380}},
-			Access: lb.Access{Deny: []netip.Prefix{prefix("2001:db8:bad::/48"), prefix("192.0.2.0/24")}}},
-	}}
+	return State{Engine: engine(directory), Internal: []netip.Prefix{prefix("10.244.0.0/24"), prefix("198.51.100.7/32"), prefix("fd00:10:244::/64")},
+		Services: []Service{
+			{Key: lb.Key{Namespace: "shop", Name: "tcp"}, Addresses: both, Proxy: tcp, Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{
+				endpoint("10.244.0.5:8080"), endpoint("10.244.1.6:8080")}}}},
+			{Key: lb.Key{Namespace: "shop", Name: "web"}, Addresses: both, Proxy: web, Ports: []Port{
+				{Port: 80, Listen: 30180, Endpoints: []netip.AddrPort{endpoint("[fd00:10:244::5]:8080")}}, {Port: 8080, Listen: 30181}}},
+			{Key: lb.Key{Namespace: "shop", Name: "hash"}, Addresses: both[:1], Proxy: hash, Ports: []Port{{Port: 25, Listen: 30025, Endpoints: []netip.AddrPort{
+				endpoint("10.244.0.5:25"), endpoint("10.244.1.6:25")}}},
+				Access: lb.Access{Restricted: true, Allow: []netip.Prefix{prefix("203.0.113.0/24"), prefix("::/0")}, Deny: []netip.Prefix{prefix("203.0.113.9/32")}}},
+			{Key: lb.Key{Namespace: "staging", Name: "pair"}, Addresses: both, Proxy: pair, Ports: []Port{{Port: 80, Listen: 30280}},
+				Access: lb.Access{Restricted: true, InternalAllowed: true}},
+			{Key: lb.Key{Namespace: "staging", Name: "six"}, Addresses: both[1:], Proxy: six, Ports: []Port{{Port: 80, Listen: 30380}},
+				Access: lb.Access{Deny: []netip.Prefix{prefix("2001:db8:bad::/48"), prefix("192.0.2.0/24")}}},
+		}}
 }
 
 // written writes what the configuration needs beside it, and returns its path.
@@ -110,7 +111,8 @@ func TestHash(t *testing.T) {
 		"client": func(s *Service) { s.Client++; s.Client += time.Second }, "member": func(s *Service) { s.Member += time.Second },
 		"connect": func(s *Service) { s.Connect += time.Second }, "inspect": func(s *Service) { s.Inspect = 0 },
 		"monitor": func(s *Service) { s.Monitor = nil }, "delay": func(s *Service) { s.Monitor.Delay += time.Second },
-		"rise": func(s *Service) { s.Monitor.Rise++ }, "fall": func(s *Service) { s.Monitor.Fall++ }, "timeout": func(s *Service) { s.Monitor.Timeout += time.Second },
+		"rise": func(s *Service) { s.Monitor.Rise++ }, "fall": func(s *Service) { s.Monitor.Fall++ },
+		"timeout": func(s *Service) { s.Monitor.Timeout += time.Second },
 		"address": func(s *Service) { s.Addresses = s.Addresses[:1] }, "port": func(s *Service) { s.Ports[0].Port++ },
 		"listen": func(s *Service) { s.Ports[0].Listen++ }, "restricted": func(s *Service) { s.Restricted = true },
 		"deny": func(s *Service) { s.Deny = []netip.Prefix{prefix("192.0.2.0/24")} },

@@ -1,0 +1,406 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/haproxy"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Names of files that the agent alone writes.
+const (
+	statesFile     = haproxy.StatesFile
+	frontendsGlob  = "frontends-*.json"
+	internalGlob   = "internal-*.lst"
+	emptyStates    = "1\n"
+	closedInterval = 10 * time.Second // how often the agent tries to delete servers that had connections
+)
+
+// cluster is what the API server has.
+type cluster interface {
+	Synced() bool
+	Objects() config.Objects
+}
+
+// agent gives the engine what the cluster wants of it.
+type agent struct {
+	log      *slog.Logger
+	dir      string
+	cluster  cluster
+	compiler config.Compiler
+	options  config.Options
+	engine   haproxy.Engine
+	bounds   haproxy.Bounds
+	// desired is what the cluster wants of the proxy.
+	desired func() haproxy.State
+
+	// inForce are the Services of the running worker as far as this agent knows; valid while it shows the hash.
+	inForce []haproxy.Service
+	hash    string
+	// refused is the hash of a configuration that the engine did not take.
+	refused string
+	budgets haproxy.Budgets
+	last    time.Time // reload
+	since   time.Time // an edit waits; zero for none
+	written string    // what is in the file
+	logged  string
+
+	left    atomic.Pointer[[]haproxy.LeftOut]
+	reloads *prometheus.CounterVec
+	waiting prometheus.Gauge
+}
+
+func newAgent(log *slog.Logger, dir string) *agent {
+	a := &agent{
+		log: log, dir: dir, budgets: haproxy.Budgets{},
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_proxy_reloads_total",
+			Help: "Configurations that the agent gave to HAProxy, by result: done or refused. A refused one is a fault of Holdfast.",
+		}, []string{"result"}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_proxy_waiting_namespaces", Help: "Namespaces whose edits wait, because they spent their budget of edits.",
+		}),
+	}
+	a.desired = a.want
+	a.reloads.WithLabelValues("done")
+	a.reloads.WithLabelValues("refused")
+	return a
+}
+
+// agentMain runs the agent as its flags say.
+func agentMain(args []string) int {
+	var s daemon.Settings
+	var options config.Options
+	a := newAgent(nil, "")
+	f := flag.NewFlagSet("holdfast-proxy agent", flag.ContinueOnError)
+	s.Define(f, "127.0.0.1:9218")
+	options.Define(f)
+	f.StringVar(&a.dir, "directory", "/run/holdfast", "`directory` that engine and agent share")
+	f.IntVar(&a.engine.MaxConn, "max-connections", 20000, "most `connections` of all Services at once, of which one Service has a "+
+		"quarter; fewer where the file limit is low")
+	f.IntVar(&a.engine.Threads, "threads", 4, "most `threads` of HAProxy; fewer where there are fewer processors")
+	var own []uint16
+	return daemon.Main("holdfast-proxy", &s, func() error {
+		if err := s.Parse(f, args); err != nil {
+			return err
+		}
+		if !options.Proxy.Enabled || a.engine.MaxConn < 4 || a.engine.Threads < 1 {
+			return errors.New("want --proxies, four connections and a thread at least")
+		}
+		for _, listen := range []string{s.MetricsListen, s.HealthListen, s.DebugListen, ":7950"} {
+			if a, err := net.ResolveTCPAddr("tcp", listen); err == nil {
+				own = append(own, uint16(a.Port))
+			}
+		}
+		return nil
+	}, func(ctx context.Context, log *slog.Logger) error {
+		k8s.LogTo(log)
+		a.log, a.options, a.bounds.Own = log, options, own
+		return a.run(ctx, s)
+	})
+}
+
+func (a *agent) run(ctx context.Context, s daemon.Settings) error {
+	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-proxy")
+	if err != nil {
+		return err
+	}
+	if err := clients.WaitForVersion(ctx, a.log); err != nil {
+		return err
+	}
+	loop := daemon.NewLoop(daemon.LoopConfig{Name: "proxy", Log: a.log, Sync: a.sync})
+	objects, err := k8s.New(clients, k8s.Config{Log: a.log, Component: "holdfast-proxy", Namespace: s.Namespace, Proxy: true, Kick: loop.Kick})
+	if err != nil {
+		return err
+	}
+	a.cluster = objects
+	if err := a.measure(); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(daemon.BuildInfo(), a.reloads, a.waiting, traffic{a})
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return objects.Run(ctx) })
+	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
+	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, daemon.Runs), nil) })
+	return group.Wait()
+}
+
+// measure finds out what the pod has: the engine runs in the same, with the same limits.
+func (a *agent) measure() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read the file limit: %w", err)
+	}
+	a.engine.Directory, a.engine.Files, a.engine.Threads = a.dir, int(min(limit.Max, 1<<30)), min(a.engine.Threads, runtime.NumCPU())
+	for family, address := range map[lb.Family]string{lb.IPv4: "0.0.0.0:0", lb.IPv6: "[::]:0"} {
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			a.bounds.Families = append(a.bounds.Families, family)
+		}
+	}
+	slices.Sort(a.bounds.Families)
+	return nil
+}
+
+// want returns what the cluster wants of the proxy.
+func (a *agent) want() haproxy.State {
+	o := a.cluster.Objects()
+	state, _ := a.compiler.Compile(o, a.options)
+	bounds := a.bounds
+	endpoints, proxies := config.ReadyEndpoints(state.Services, o, a.options.Proxy.Service)
+	bounds.Proxies = proxies
+	services, left := haproxy.Compile(state, endpoints, bounds)
+	a.left.Store(&left)
+	a.logLeft(left)
+	want := haproxy.State{Engine: a.engine, Services: services}
+	for _, n := range state.Nodes {
+		want.Internal = append(want.Internal, n.Pods...)
+		for _, address := range n.Addresses {
+			want.Internal = append(want.Internal, netip.PrefixFrom(address, address.BitLen()))
+		}
+	}
+	return want
+}
+
+// logLeft logs what proxies do not serve, when it changes.
+func (a *agent) logLeft(left []haproxy.LeftOut) {
+	text := fmt.Sprint(left)
+	if text != a.logged && (len(left) > 0 || a.logged != "") {
+		a.log.Warn("endpoints and ports are left out", "ports", len(left), "first", left[:min(len(left), 10)])
+	}
+	a.logged = text
+}
+
+// sync gives the engine what changed: endpoints at once, and all else by a reload when its time has come.
+func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
+	if !a.cluster.Synced() {
+		return 0, nil // it kicks
+	}
+	want := a.desired()
+	running, err := a.running(ctx)
+	if err != nil { // the engine starts with the file
+		a.inForce, a.hash = nil, ""
+		return lookInterval, a.write(want, want.Config())
+	}
+	if a.hash != running {
+		a.inForce, a.hash = nil, ""
+	}
+	if c := want.Config(); c.Hash == running {
+		a.inForce, a.hash, a.since = want.Services, running, time.Time{}
+		a.waiting.Set(0)
+		return a.endpoints(ctx, want, c)
+	} else if c.Hash == a.refused {
+		return a.refresh(ctx, want)
+	}
+	return a.edit(ctx, want)
+}
+
+// edit reloads, or waits.
+func (a *agent) edit(ctx context.Context, want haproxy.State) (time.Duration, error) {
+	began := time.Now()
+	old, err := a.old(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var edited, held []string
+	if a.hash != "" {
+		next := want
+		next.Services, edited, held = haproxy.Hold(a.inForce, want.Services, a.budgets, old, began)
+		want = next
+	}
+	a.waiting.Set(float64(len(held)))
+	c := want.Config()
+	if c.Hash == a.hash || c.Hash == a.refused { // all edits are held
+		again, err := a.refresh(ctx, want)
+		return earlier(again, 5*time.Second), err
+	}
+	if a.since.IsZero() {
+		a.since = began
+	}
+	if wait := haproxy.Due(old, a.last, a.since).Sub(began); wait > 0 {
+		again, err := a.refresh(ctx, want)
+		return earlier(again, min(wait, time.Second)), err // an old worker may end
+	}
+	if err := a.reload(ctx, want, c); err != nil {
+		return 0, err
+	}
+	a.budgets.Spend(edited, began)
+	a.since = time.Time{}
+	return time.Millisecond, nil // endpoints may have changed since
+}
+
+// earlier returns the earlier of two times to run again, of which 0 is never.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// refresh gives the running worker its endpoints while an edit waits.
+func (a *agent) refresh(ctx context.Context, want haproxy.State) (time.Duration, error) {
+	if a.hash == "" {
+		return 0, nil
+	}
+	want.Services = haproxy.Refresh(a.inForce, want.Services)
+	c := want.Config()
+	if c.Hash != a.hash {
+		return 0, nil // nodes changed too
+	}
+	return a.endpoints(ctx, want, c)
+}
+
+// endpoints gives the running worker its endpoints, without a reload, and then the file.
+func (a *agent) endpoints(ctx context.Context, want haproxy.State, c haproxy.Config) (again time.Duration, err error) {
+	commands, err := a.commands(ctx, want)
+	if len(commands) > 0 {
+		for batch := range batches(commands, 8<<10) {
+			if _, err := a.talk(ctx, workerSocket, batch); err != nil {
+				return 0, err
+			}
+		}
+		commands, err = a.commands(ctx, want)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !haproxy.Settled(commands) {
+		a.log.Warn("the engine did not take a change of endpoints: it gets it by a reload", "commands", commands[:min(len(commands), 5)])
+		return 0, a.reload(ctx, want, c)
+	}
+	if len(commands) > 0 {
+		again = closedInterval
+	}
+	return again, a.write(want, c)
+}
+
+// commands returns what the running worker lacks.
+func (a *agent) commands(ctx context.Context, want haproxy.State) ([]string, error) {
+	text, err := a.talk(ctx, workerSocket, "show servers state")
+	if err != nil {
+		return nil, err
+	}
+	servers, err := haproxy.ParseServers(text)
+	if err != nil {
+		return nil, err
+	}
+	return want.Commands(servers), nil
+}
+
+// batches joins commands to lines that fit the engine's buffer.
+func batches(commands []string, size int) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		var line strings.Builder
+		for i, c := range commands {
+			line.WriteString(c + ";")
+			if line.Len() > size || i == len(commands)-1 {
+				if !yield(line.String()) {
+					return
+				}
+				line.Reset()
+			}
+		}
+	}
+}
+
+// reload has a new worker take over.
+func (a *agent) reload(ctx context.Context, want haproxy.State, c haproxy.Config) error {
+	states, err := a.talk(ctx, workerSocket, "show servers state")
+	if err != nil {
+		return err
+	}
+	// The new worker begins with what the checks found.
+	if err := errors.Join(a.put(statesFile, strings.TrimLeft(states, "\n")), a.write(want, c)); err != nil {
+		return err
+	}
+	began := time.Now()
+	answer, err := a.talk(ctx, masterSocket, "reload")
+	if err != nil {
+		return err
+	}
+	running, err := a.running(ctx)
+	if err != nil {
+		return err
+	}
+	a.last = time.Now()
+	if running != c.Hash {
+		a.reloads.WithLabelValues("refused").Inc()
+		a.log.Error("the engine refused a configuration: the old one stays in force", "configuration", c.Hash, "answer", answer)
+		a.refused = c.Hash // the next run writes what is in force into the file
+		return nil
+	}
+	a.reloads.WithLabelValues("done").Inc()
+	a.log.Info("the engine has another configuration", "configuration", c.Hash, "services", len(want.Services), "after", time.Since(began))
+	a.inForce, a.hash, a.refused = want.Services, running, ""
+	a.clean(c)
+	return nil
+}
+
+// write writes the configuration and what it needs before it.
+func (a *agent) write(s haproxy.State, c haproxy.Config) error {
+	if c.Text == a.written {
+		return nil
+	}
+	frontends, err := json.Marshal(map[string]any{"hash": c.Hash, "frontends": s.Frontends()})
+	if err != nil {
+		return fmt.Errorf("encode the frontends: %w", err)
+	}
+	name, patterns := s.Patterns()
+	if _, err := os.Stat(filepath.Join(a.dir, statesFile)); errors.Is(err, os.ErrNotExist) {
+		if err := a.put(statesFile, emptyStates); err != nil {
+			return err
+		}
+	}
+	for _, file := range [][2]string{{"frontends-" + c.Hash + ".json", string(frontends)}, {name, patterns}, {configFile, c.Text}} {
+		if err := a.put(file[0], file[1]); err != nil {
+			return err
+		}
+	}
+	a.written = c.Text
+	return nil
+}
+
+// put replaces a file at once.
+func (a *agent) put(name, text string) error {
+	partial := filepath.Join(a.dir, name+".agent")
+	if err := errors.Join(os.WriteFile(partial, []byte(text), 0o600), os.Rename(partial, filepath.Join(a.dir, name))); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// clean removes the files of configurations that are neither in force nor the last good one.
+func (a *agent) clean(c haproxy.Config) {
+	good, _ := os.ReadFile(filepath.Join(a.dir, goodFile)) // without one there is nothing to keep
+	for _, pattern := range []string{frontendsGlob, internalGlob} {
+		files, _ := filepath.Glob(filepath.Join(a.dir, pattern)) // the pattern is well-formed
+		for _, f := range files {
+			hash := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(filepath.Base(f), "frontends-"), "internal-"), ".json"), ".lst")
+			if !strings.Contains(c.Text, hash) && !strings.Contains(string(good), hash) {
+				_ = os.Remove(f)
+			}
+		}
+	}
+}

@@ -1,0 +1,501 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/haproxy"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	proxyproto "github.com/pires/go-proxyproto"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// fixed is a cluster without objects: the tests say what is wanted.
+type fixed struct{}
+
+func (fixed) Synced() bool            { return true }
+func (fixed) Objects() config.Objects { return config.Objects{} }
+
+// pod is a proxy's pod: an engine with the real HAProxy, and an agent.
+type pod struct {
+	*testing.T
+	agent  *agent
+	engine *engine
+	state  haproxy.State
+}
+
+func newPod(t *testing.T, services ...haproxy.Service) *pod {
+	t.Helper()
+	program, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Skip("HAProxy is not installed")
+	}
+	dir, err := os.MkdirTemp("", "proxy") // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	p := &pod{T: t, agent: newAgent(log, dir), engine: newEngine(log)}
+	p.engine.program, p.engine.dir, p.engine.listen, p.engine.maxWorkers, p.engine.drain = program, dir, "127.0.0.1:"+freePort(t), 8, time.Hour
+	p.agent.cluster, p.agent.engine = fixed{}, haproxy.Engine{MaxConn: 4000, Threads: 2}
+	if err := p.agent.measure(); err != nil {
+		t.Fatal(err)
+	}
+	p.agent.desired = func() haproxy.State { return p.state }
+	p.state = haproxy.State{Engine: p.agent.engine, Services: services}
+	ctx, stop := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- p.engine.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-ran
+	})
+	p.apply()
+	return p
+}
+
+// apply runs the agent until the engine has what is wanted.
+func (p *pod) apply() {
+	p.Helper()
+	nstest.Until(p.T, 30*time.Second, "the engine has what is wanted", func() bool {
+		if _, err := p.agent.sync(context.Background()); err != nil {
+			p.Log(err)
+			return false
+		}
+		hash, err := p.agent.running(context.Background())
+		lacks, err2 := p.agent.commands(context.Background(), p.state)
+		return errors.Join(err, err2) == nil && hash == p.state.Config().Hash && haproxy.Settled(lacks)
+	})
+}
+
+// reload applies a change of one Service that needs a reload.
+func (p *pod) reload() {
+	p.Helper()
+	p.state.Services[0].Member += time.Millisecond
+	p.agent.last = time.Time{} // the pause between reloads has a test of its own
+	p.apply()
+}
+
+func (p *pod) reloads(result string) float64 {
+	return testutil.ToFloat64(p.agent.reloads.WithLabelValues(result))
+}
+
+// network is a client, the pod's own namespace and the pods behind it.
+type network struct {
+	*testing.T
+	client, pods *nstest.NS
+}
+
+const hops = 40 // addresses of the client
+
+func newNetwork(t *testing.T) *network {
+	n := &network{t, nstest.New(t), nstest.New(t)}
+	self := nstest.Self(t)
+	nstest.Veth(t, self, "clients", n.client, "eth0")
+	nstest.Veth(t, self, "pods", n.pods, "eth0")
+	self.SetUp("lo")
+	self.AddAddress("clients", "10.0.0.1/24", "fd00::1/64")
+	self.AddAddress("pods", "10.1.0.254/24", "fd01::fe/64")
+	for i := range hops {
+		n.client.AddAddress("eth0", fmt.Sprintf("10.0.0.%d/24", 10+i), fmt.Sprintf("fd00::%d/64", 10+i))
+	}
+	for i := 1; i <= 4; i++ {
+		n.pods.AddAddress("eth0", fmt.Sprintf("10.1.0.%d/24", i), fmt.Sprintf("fd01::%d/64", i))
+	}
+	return n
+}
+
+// listen opens a port of a pod.
+func (n *network) listen(address string) net.Listener {
+	n.Helper()
+	var l net.Listener
+	var err error
+	n.pods.Do(func() { l, err = net.Listen("tcp", address) })
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() { l.Close() })
+	return l
+}
+
+// headers serves connections that begin with a PROXY header: it answers each line with the header as an independent parser reads it.
+func (n *network) headers(address string) {
+	l := n.listen(address)
+	go serveEach(l, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		h, err := proxyproto.Read(r)
+		if err != nil {
+			fmt.Fprintln(c, "no header:", err)
+			return
+		}
+		for {
+			if _, err := r.ReadString('\n'); err != nil {
+				return
+			}
+			fmt.Fprintf(c, "v%d %v %v at %s\n", h.Version, h.SourceAddr, h.DestinationAddr, address)
+		}
+	})
+}
+
+// names serves connections without a header: it answers each line with the pod's address.
+func (n *network) names(address string) {
+	l := n.listen(address)
+	go serveEach(l, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		for {
+			if _, err := r.ReadString('\n'); err != nil {
+				return
+			}
+			fmt.Fprintln(c, address)
+		}
+	})
+}
+
+func serveEach(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
+	}
+}
+
+// dial connects a client.
+func (n *network) dial(from, to string) (c net.Conn, err error) {
+	n.client.Do(func() {
+		d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err = d.Dial("tcp", to)
+	})
+	return c, err
+}
+
+// ask sends a line from an address of the client, and returns the answer and the client's port.
+func (n *network) ask(from, to string) (answer string, local net.Addr, err error) {
+	c, err := n.dial(from, to)
+	if err != nil {
+		return "", nil, err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	fmt.Fprintln(c, "hello")
+	answer, err = bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(answer), c.LocalAddr(), err
+}
+
+func testService(name string, listen uint16, change func(*haproxy.Service), endpoints ...string) haproxy.Service {
+	s := haproxy.Service{
+		Key: lb.Key{Namespace: "shop", Name: name}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")},
+		Proxy: lb.Proxy{Method: lb.RoundRobin, Client: 50 * time.Second, Member: 50 * time.Second, Connect: time.Second},
+		Ports: []haproxy.Port{{Port: 443, Listen: listen}},
+	}
+	for _, e := range endpoints {
+		s.Ports[0].Endpoints = append(s.Ports[0].Endpoints, netip.MustParseAddrPort(e))
+	}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+func TestHeaders(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.headers("10.1.0.1:80")
+		n.headers("[fd01::1]:80")
+		web := n.listen("10.1.0.1:8080")
+		go func() {
+			_ = http.Serve(web, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprint(w, r.Header["X-Forwarded-For"], r.Header["X-Forwarded-Proto"], r.Header["X-Forwarded-Port"])
+			}))
+		}()
+		monitor := &lb.Monitor{Delay: 200 * time.Millisecond, Timeout: time.Second, Rise: 1, Fall: 1} // its checks have a header too
+		newPod(t,
+			testService("one", 31001, func(s *haproxy.Service) { s.Header = 1 }, "10.1.0.1:80"),
+			testService("two", 31002, func(s *haproxy.Service) { s.Header, s.Monitor, s.Inspect = 2, monitor, time.Second }, "[fd01::1]:80"),
+			testService("web", 31003, func(s *haproxy.Service) { s.HTTP = true }, "10.1.0.1:8080"))
+		for version, port := range map[int]string{1: "31001", 2: "31002"} {
+			for from, to := range map[string]string{"10.0.0.10": "10.0.0.1", "fd00::10": "fd00::1"} {
+				destination, at := "192.0.2.10:443", map[int]string{1: "10.1.0.1:80", 2: "[fd01::1]:80"}[version]
+				if strings.Contains(from, ":") {
+					destination = "[2001:db8::10]:443"
+				}
+				got, local, err := n.ask(from, net.JoinHostPort(to, port))
+				if want := fmt.Sprintf("v%d %v %s at %s", version, local, destination, at); err != nil || got != want {
+					t.Errorf("from %s: %q (%v), want %q", from, got, err, want)
+				}
+			}
+		}
+		for from, to := range map[string]string{"10.0.0.10": "10.0.0.1", "fd00::10": "[fd00::1]"} {
+			client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return n.dial(from, to+":31003") }}}
+			r, _ := http.NewRequest("GET", "http://shop/", nil)
+			r.Header.Set("X-Forwarded-For", "198.51.100.7") // what the client says of itself stays, before what is true
+			r.Header.Set("X-Forwarded-Proto", "https")
+			answer, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, _ := io.ReadAll(answer.Body)
+			if want := fmt.Sprintf("[198.51.100.7 %s] [http] [443]", from); string(got) != want {
+				t.Errorf("from %s: %q, want %q", from, got, want)
+			}
+		}
+	})
+}
+
+// The proxy's own address is no way round the lists, of either family.
+func TestLists(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.names("10.1.0.1:80")
+		p := func(text string) netip.Prefix { return netip.MustParsePrefix(text) }
+		lists := func(change func(*lb.Access)) func(*haproxy.Service) {
+			return func(s *haproxy.Service) { change(&s.Access) }
+		}
+		pod := newPod(t,
+			testService("open", 31000, nil, "10.1.0.1:80"),
+			testService("allow4", 31001, lists(func(a *lb.Access) { a.Restricted, a.Allow = true, []netip.Prefix{p("10.0.0.10/32")} }), "10.1.0.1:80"),
+			testService("allow6", 31002, lists(func(a *lb.Access) { a.Restricted, a.Allow = true, []netip.Prefix{p("::/0")} }), "10.1.0.1:80"),
+			testService("deny", 31003, lists(func(a *lb.Access) { a.Deny = []netip.Prefix{p("10.0.0.10/32"), p("fd00::10/128")} }), "10.1.0.1:80"),
+			testService("none", 31004, lists(func(a *lb.Access) { a.Restricted = true }), "10.1.0.1:80"),
+			testService("inside", 31005, lists(func(a *lb.Access) { a.Restricted, a.InternalAllowed = true, true }), "10.1.0.1:80"))
+		pod.state.Internal = []netip.Prefix{p("10.0.0.11/32"), p("fd00::11/128")}
+		pod.apply()
+		for port, want := range map[string]string{"31000": "yyyy", "31001": "ynnn", "31002": "nnyy", "31003": "nyny", "31004": "nnnn", "31005": "nyny"} {
+			got := ""
+			for _, from := range []string{"10.0.0.10", "10.0.0.11", "fd00::10", "fd00::11"} {
+				to := "10.0.0.1"
+				if strings.Contains(from, ":") {
+					to = "fd00::1"
+				}
+				if answer, _, err := n.ask(from, net.JoinHostPort(to, port)); err == nil && answer == "10.1.0.1:80" {
+					got += "y"
+				} else {
+					got += "n"
+				}
+			}
+			if got != want {
+				t.Errorf("port %s: %s, want %s", port, got, want)
+			}
+		}
+		if err := testutil.CollectAndCompare(traffic{pod.agent}, strings.NewReader(`
+# HELP holdfast_proxy_connections_total Connections of clients to the running worker.
+# TYPE holdfast_proxy_connections_total counter
+holdfast_proxy_connections_total{namespace="shop",port="443",service="allow4"} 1
+holdfast_proxy_connections_total{namespace="shop",port="443",service="allow6"} 2
+holdfast_proxy_connections_total{namespace="shop",port="443",service="deny"} 2
+holdfast_proxy_connections_total{namespace="shop",port="443",service="inside"} 2
+holdfast_proxy_connections_total{namespace="shop",port="443",service="none"} 0
+holdfast_proxy_connections_total{namespace="shop",port="443",service="open"} 4
+# HELP holdfast_proxy_endpoints Endpoints that get connections.
+# TYPE holdfast_proxy_endpoints gauge
+holdfast_proxy_endpoints{namespace="shop",port="443",service="allow4"} 1
+holdfast_proxy_endpoints{namespace="shop",port="443",service="allow6"} 1
+holdfast_proxy_endpoints{namespace="shop",port="443",service="deny"} 1
+holdfast_proxy_endpoints{namespace="shop",port="443",service="inside"} 1
+holdfast_proxy_endpoints{namespace="shop",port="443",service="none"} 1
+holdfast_proxy_endpoints{namespace="shop",port="443",service="open"} 1
+# HELP holdfast_proxy_refused_total Connections refused by source or by number.
+# TYPE holdfast_proxy_refused_total counter
+holdfast_proxy_refused_total{namespace="shop",port="443",service="allow4"} 3
+holdfast_proxy_refused_total{namespace="shop",port="443",service="allow6"} 2
+holdfast_proxy_refused_total{namespace="shop",port="443",service="deny"} 2
+holdfast_proxy_refused_total{namespace="shop",port="443",service="inside"} 2
+holdfast_proxy_refused_total{namespace="shop",port="443",service="none"} 4
+holdfast_proxy_refused_total{namespace="shop",port="443",service="open"} 0
+`), "holdfast_proxy_connections_total", "holdfast_proxy_endpoints", "holdfast_proxy_refused_total"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// One client reaches one pod through every proxy, whether the engine got its servers from the file or by its socket, and after a reload.
+func TestSourceIP(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newNetwork(t)
+		var all []string
+		for i := 1; i <= 4; i++ {
+			all = append(all, fmt.Sprintf("10.1.0.%d:80", i))
+			n.names(all[i-1])
+		}
+		hash := func(s *haproxy.Service) { s.Method = lb.SourceIP }
+		one := newPod(t, testService("hash", 31001, hash, all[2:]...))
+		newPod(t, testService("hash", 31002, hash, all...))
+		pid := one.engine.serving.pid()
+		one.state.Services = []haproxy.Service{testService("hash", 31001, hash, all...)}
+		one.apply()
+		if one.engine.serving.pid() != pid || one.reloads("done") != 0 {
+			t.Errorf("two endpoints came with %v reloads", one.reloads("done"))
+		}
+		targets := func(port string) (out map[string]string) {
+			out = map[string]string{}
+			for i := range hops {
+				from := fmt.Sprintf("10.0.0.%d", 10+i)
+				answer, _, err := n.ask(from, "10.0.0.1:"+port)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out[from] = answer
+			}
+			return out
+		}
+		compare := func(what string, a, b map[string]string, but string) {
+			moved := 0
+			for from, to := range a {
+				if b[from] != to && to != but {
+					moved++
+				}
+			}
+			if moved > 0 {
+				t.Errorf("%s: %d of %d clients reach another pod", what, moved, hops)
+			}
+		}
+		first, share := targets("31001"), map[string]int{}
+		for _, to := range first {
+			share[to]++
+		}
+		if len(share) != len(all) {
+			t.Errorf("the clients reach %v", share)
+		}
+		compare("through another proxy", first, targets("31002"), "")
+		one.reload()
+		compare("after a reload", first, targets("31001"), "")
+		// A pod that ends moves its own clients only, and takes no new ones.
+		one.state.Services[0].Ports[0].Endpoints = one.state.Services[0].Ports[0].Endpoints[1:]
+		one.apply()
+		after := targets("31001")
+		compare("without a pod", first, after, all[0])
+		for from, to := range after {
+			if to == all[0] {
+				t.Errorf("%s reaches a pod that ended", from)
+			}
+		}
+		if one.reloads("done") != 1 {
+			t.Errorf("%v reloads", one.reloads("done"))
+		}
+	})
+}
+
+// A reload costs no request and no connection, and does not forget that an endpoint is dead.
+func TestReloads(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.names("10.1.0.1:80")
+		monitor := &lb.Monitor{Delay: time.Second, Timeout: time.Second, Rise: 1, Fall: 1}
+		p := newPod(t, testService("plain", 31001, nil, "10.1.0.1:80"),
+			testService("dead", 31002, func(s *haproxy.Service) { s.Monitor = monitor }, "10.1.0.1:80", "10.1.0.2:80"))
+		down := func() bool {
+			text, err := p.agent.talk(context.Background(), workerSocket, "show servers state shop:dead:443")
+			return err == nil && strings.Contains(text, "10.1.0.2_80 10.1.0.2 0 0")
+		}
+		nstest.Until(t, 10*time.Second, "the check fails", down)
+		open, err := n.dial("10.0.0.10", "10.0.0.1:31001")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open.Close()
+		answers := bufio.NewReader(open)
+		ctx, stop := context.WithCancel(context.Background())
+		var requests, failed atomic.Int64
+		var group sync.WaitGroup
+		for i := range 4 {
+			group.Go(func() {
+				for ctx.Err() == nil {
+					requests.Add(1)
+					if answer, _, err := n.ask(fmt.Sprintf("10.0.0.%d", 11+i), "10.0.0.1:31001"); err != nil || answer != "10.1.0.1:80" {
+						failed.Add(1)
+						t.Log(answer, err)
+					}
+				}
+			})
+		}
+		for range 20 {
+			p.reload()
+			if !down() {
+				t.Error("the new worker takes a dead endpoint for alive")
+			}
+			fmt.Fprintln(open, "still here?")
+			if _, err := answers.ReadString('\n'); err != nil {
+				t.Fatalf("the open connection ended: %v", err)
+			}
+		}
+		stop()
+		group.Wait()
+		t.Logf("%d requests", requests.Load())
+		if failed.Load() > 0 || requests.Load() < 100 || p.reloads("done") != 20 {
+			t.Errorf("%d of %d requests failed in %v reloads", failed.Load(), requests.Load(), p.reloads("done"))
+		}
+		if files, _ := filepath.Glob(filepath.Join(p.agent.dir, frontendsGlob)); len(files) > 3 {
+			t.Errorf("%d files of frontends stay", len(files))
+		}
+	})
+}
+
+// An engine that refuses a file goes on with the old one, and is not asked again until there is another.
+func TestRefusedFile(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.names("10.1.0.1:80")
+		n.names("10.1.0.2:80")
+		taken, err := net.Listen("tcp", "0.0.0.0:31002") // another program has the port
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPod(t, testService("plain", 31001, nil, "10.1.0.1:80"))
+		before := p.state.Config().Hash
+		other := testService("other", 31002, nil, "10.1.0.1:80")
+		p.state.Services = append(p.state.Services, other)
+		for range 5 {
+			p.agent.last = time.Time{}
+			if _, err := p.agent.sync(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p.reloads("refused") != 1 || p.reloads("done") != 0 {
+			t.Errorf("%v refused, %v done", p.reloads("refused"), p.reloads("done"))
+		}
+		// Endpoints of what is in force go on to change.
+		p.state.Services[0] = testService("plain", 31001, nil, "10.1.0.2:80")
+		if _, err := p.agent.sync(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := n.ask("10.0.0.10", "10.0.0.1:31001"); err != nil || got != "10.1.0.2:80" {
+			t.Errorf("%q %v", got, err)
+		}
+		if text, _ := os.ReadFile(filepath.Join(p.agent.dir, configFile)); !strings.Contains(string(text), before) || !strings.Contains(string(text), "10.1.0.2:80") {
+			t.Errorf("a restart would begin with\n%s", text)
+		}
+		taken.Close()
+		p.reload()
+		if got, _, err := n.ask("10.0.0.10", "10.0.0.1:31002"); err != nil || got != "10.1.0.1:80" {
+			t.Errorf("%q %v", got, err)
+		}
+		// A restart of the agent is no reload.
+		again := newAgent(p.agent.log, p.agent.dir)
+		again.cluster, again.engine, again.bounds, again.desired = p.agent.cluster, p.agent.engine, p.agent.bounds, p.agent.desired
+		if _, err := again.sync(context.Background()); err != nil || testutil.ToFloat64(again.reloads.WithLabelValues("done")) != 0 {
+			t.Error("a restart of the agent reloads", err)
+		}
+	})
+}

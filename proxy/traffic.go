@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/haproxy"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// traffic reads the metrics of Services from the running worker when they are asked for.
+type traffic struct{ agent *agent }
+
+// describe describes a metric of each port.
+func describe(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("holdfast_proxy_"+name, help, []string{"namespace", "service", "port"}, nil)
+}
+
+// trafficMetric is a metric of each port, the sum of fields that HAProxy shows of a side.
+type trafficMetric struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	side   string
+	fields []string
+}
+
+var trafficMetrics = []trafficMetric{
+	{describe("connections_total", "Connections of clients to the running worker."), prometheus.CounterValue, "FRONTEND", []string{"stot"}},
+	{describe("received_bytes_total", "Bytes from clients."), prometheus.CounterValue, "FRONTEND", []string{"bin"}},
+	{describe("sent_bytes_total", "Bytes to clients."), prometheus.CounterValue, "FRONTEND", []string{"bout"}},
+	{describe("refused_total", "Connections refused by source or by number."), prometheus.CounterValue, "FRONTEND", []string{"dcon", "dses", "dreq"}},
+	{describe("endpoint_errors_total", "Failed connections to endpoints, and failed answers."), prometheus.CounterValue, "BACKEND", []string{"econ", "eresp"}},
+	{describe("endpoints", "Endpoints that get connections."), prometheus.GaugeValue, "BACKEND", []string{"act"}},
+}
+
+var leftOutDesc = describe("left_out_endpoints", "Endpoints that the proxy does not serve: their addresses are no pod's, or they are too many.")
+
+// Describe implements prometheus.Collector.
+func (t traffic) Describe(to chan<- *prometheus.Desc) {
+	for _, m := range trafficMetrics {
+		to <- m.desc
+	}
+	to <- leftOutDesc
+}
+
+// Collect implements prometheus.Collector. Without an engine there are no values.
+func (t traffic) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if text, err := t.agent.talk(ctx, workerSocket, "show stat -1 3 -1"); err == nil {
+		readTraffic(text, to)
+	}
+	left := t.agent.left.Load()
+	if left == nil {
+		return
+	}
+	for _, l := range *left {
+		n, port := float64(len(l.Endpoints)), strconv.Itoa(int(l.Port))
+		to <- prometheus.MustNewConstMetric(leftOutDesc, prometheus.GaugeValue, n, l.Service.Namespace, l.Service.Name, port)
+	}
+}
+
+// readTraffic reads HAProxy's table of statistics.
+func readTraffic(text string, to chan<- prometheus.Metric) {
+	rows, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(strings.TrimSpace(text), "# "))).ReadAll()
+	if err != nil || len(rows) == 0 {
+		return
+	}
+	column := map[string]int{}
+	for i, name := range rows[0] {
+		column[name] = i
+	}
+	for _, row := range rows[1:] {
+		key, port, ours := haproxy.ParseBackend(row[column["pxname"]])
+		for _, m := range trafficMetrics {
+			if !ours || row[column["svname"]] != m.side {
+				continue
+			}
+			sum := 0.0
+			for _, f := range m.fields {
+				if i, shown := column[f]; shown {
+					v, _ := strconv.ParseFloat(row[i], 64) // an empty field is 0
+					sum += v
+				}
+			}
+			to <- prometheus.MustNewConstMetric(m.desc, m.kind, sum, key.Namespace, key.Name, strconv.Itoa(int(port)))
+		}
+	}
+}
