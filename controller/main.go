@@ -123,6 +123,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 	var dead *nodelifecycle.Controller
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw || s.Options.Proxies(),
+		Proxies:    s.Options.Proxy.Service,
 		Kick:       func() { assign.loop.Kick() },
 		KickStates: func() { dead.Kick(); looks.Kick() },
 	})

@@ -177,6 +177,26 @@ func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	return here
 }
 
+// proxyPods adds to the proxies of this node what each serves; nothing while the kernel refuses the way to them. It reports false
+// while their first answers are awaited.
+func (w *syncer) proxyPods(pods []lb.ProxyPod) (out []lb.ProxyPod, settled bool) {
+	var here []lb.ProxyPod
+	for _, pod := range pods {
+		if pod.Node == w.node {
+			here = append(here, pod)
+		} else {
+			out = append(out, pod)
+		}
+	}
+	here, settled = w.proxies.Set(here)
+	if w.divert.Failed() {
+		for i := range here {
+			here[i].Frontends = map[lb.Key]map[uint16]uint16{}
+		}
+	}
+	return append(out, here...), settled
+}
+
 const (
 	// newcomerTime is how long an address is new: kube-proxy serves it by then, also on a busy node.
 	newcomerTime = 30 * time.Second

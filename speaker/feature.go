@@ -26,6 +26,8 @@ const (
 	relaysIPv6
 	// headStart is what serves new addresses before kube-proxy.
 	headStart
+	// proxyPaths lead to proxies.
+	proxyPaths
 	// packetSockets answer ARP and NDP.
 	packetSockets
 	// realTime is real-time priority.
@@ -78,6 +80,10 @@ var features = map[feature]about{
 		name: "the head start of new addresses", capability: "NET_ADMIN",
 		without: "clients of a new address wait for kube-proxy",
 	},
+	proxyPaths: {
+		name: "the way to proxies", capability: "NET_ADMIN",
+		without: "the node leaves proxied Services to others",
+	},
 	packetSockets: {
 		name: "packet sockets", capability: "NET_RAW",
 		without: "the node leaves layer 2 to others, and BGP works",
@@ -96,6 +102,7 @@ var modules = map[string]string{
 	"chains of type nat": "the module nft_chain_nat",
 	"connlimit":          "the module nft_connlimit",
 	"ct":                 "the module nft_ct",
+	"fib":                "the modules nft_fib_inet, nft_fib_ipv4 and nft_fib_ipv6",
 	"limit":              "the module nft_limit",
 	"log":                "the modules nft_log and nfnetlink_log",
 	"masq":               "the module nft_masq",

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -175,11 +176,12 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	})
 	for _, run := range []func(context.Context) error{
 		w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.Run, w.filter.table.Run,
+		w.divert.Run,
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
-	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.run, w.liveness.Run, w.owners.run, w.hang.Run,
-		w.report.run, w.conntrack.Run} {
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.run, w.liveness.Run,
+		w.owners.run, w.hang.Run, w.report.run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
@@ -208,7 +210,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	runs := daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: w.sync})
 	kick := runs.Kick
 	cluster, err := k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: kick,
+		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Proxies: s.Options.Proxy.Service, Kick: kick,
 	})
 	if err != nil {
 		return nil, err
@@ -244,7 +246,8 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			plan: func() plan.Plan { return w.last.Load().plan() },
 		},
 		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.states.Kick() }),
-		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
+		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log), proxies: divert.NewAsker(log, kick),
+		divert: divert.New(log, func() { lacks.recheck(); kick() }),
 	}
 	w.report = newReporter(w)
 	return w, nil

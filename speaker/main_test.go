@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -43,6 +44,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
+		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
 	}
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: links, Changed: func() { w.report.kick() }})
 	w.paths = newPaths(log, w.bgp, links, nil, func() {})

@@ -70,10 +70,11 @@ func (w *syncer) debug() any {
 		Relay     any
 		Unserved  []lb.Key
 		HeadStart bool
+		Proxy     any
 		KubeProxy string
 	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(),
 		switchable(w.filter.on, w.filter.table.State()), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting(),
-		w.headstart.InForce(), w.boot.Waiting()}
+		w.headstart.InForce(), w.divert.State(), w.boot.Waiting()}
 }
 
 var (

@@ -28,10 +28,11 @@ const (
 	stateLook = 10 * time.Second
 	// writeTime bounds one write, so that a write to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// maxConflicts, maxProblems and maxListed bound the lists in the state.
+	// maxConflicts, maxProblems, maxListed and maxProxied bound the lists in the state.
 	maxConflicts = 32
 	maxProblems  = 32
 	maxListed    = 128
+	maxProxied   = 4096
 )
 
 // stateWriter keeps the SpeakerState of this node current.
@@ -143,6 +144,9 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	}
 	if last := w.last.Load(); last != nil {
 		out.Problems = nodeProblems(last.Problems)
+		for _, key := range last.Plan.Proxied[:min(len(last.Plan.Proxied), maxProxied)] {
+			out.Proxied = append(out.Proxied, key.String())
+		}
 	}
 	sessions := w.bgp.Sessions()
 	awaited, _ := w.awaited.left(sessions)

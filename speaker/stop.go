@@ -85,7 +85,7 @@ func (w *syncer) withdraw() error {
 	w.layer2.Set(layer2.Desired{})
 	w.bgp.Leave()
 	w.paths.set(bgp.Desired{}, nil)
-	if err := errors.Join(w.relays.Remove(), w.headstart.Remove(), w.filter.table.Remove(), kubeproxy.Forget()); err != nil {
+	if err := errors.Join(w.relays.Remove(), w.headstart.Remove(), w.divert.Remove(), w.filter.table.Remove(), kubeproxy.Forget()); err != nil {
 		return err
 	}
 	w.last.Store(nil)

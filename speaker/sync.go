@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -37,10 +38,12 @@ type syncer struct {
 	liveness   *liveness.Monitor
 	boot       *kubeproxy.Boot
 	endpoints  *kubeproxy.Endpoints
+	proxies    *divert.Asker
 	kernel     *kernel
 	// Sinks.
 	filter    *guard
 	relays    *relays
+	divert    *divert.Table
 	layer2    *layer2.Responder
 	owners    *owners
 	bgp       *bgp.Speaker
@@ -102,6 +105,8 @@ type inputs struct {
 	// fresh are the addresses that are new, the first of them for freshFor.
 	fresh    map[lb.Key][]netip.Addr
 	freshFor time.Duration
+	// proxied: the proxies of this node have answered. Until then the table of an earlier run stays as it is.
+	proxied bool
 }
 
 // sync is one run: read, participate, run. Until the other speakers are known it filters only.
@@ -118,6 +123,9 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	}
 	in := w.read(w.links.Links())
 	w.links.SetSurroundings(surroundings(in.state, w.node))
+	if !in.proxied {
+		return 0, nil // their answer kicks
+	}
 	m := w.membership.members.Load()
 	if m == nil {
 		return 0, w.filterOnly(in)
@@ -143,7 +151,9 @@ func (w *syncer) read(links []lb.Interface) inputs {
 	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
 	fresh, freshFor := w.newcomers.see(state.Services, w.version, time.Now())
-	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load() || w.hung.Load(), fresh, freshFor}
+	pods, proxied := w.proxyPods(state.ProxyPods)
+	state.ProxyPods = pods
+	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load() || w.hung.Load(), fresh, freshFor, proxied}
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -231,6 +241,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	if (filterErr != nil || changed) && !state.Here.Unfiltered {
 		p = p.Waiting(last)
 	}
+	w.divert.Set(divert.Desired{Diversions: p.Diversions, NodePorts: p.ClosedNodePorts})
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
 	w.headstart.Set(w.starts(in.fresh))
 	w.endpoints.Ask()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -196,6 +197,7 @@ func tries(s settings) (out []attempt) {
 	add(relaysIPv4, s.relay, relays(lb.IPv4))
 	add(relaysIPv6, s.relay && hasIPv6(), relays(lb.IPv6))
 	add(headStart, s.Options.Filters(), kubeproxy.TryHeadStart)
+	add(proxyPaths, s.Options.Proxies(), divert.Try)
 	add(packetSockets, true, whole(layer2.Try))
 	add(realTime, s.realtime, whole(heartbeat.TryRealtime))
 	return out

@@ -195,6 +195,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		s.notServed = map[lb.Key]string{}
 	}
 	s.join(services, c.slices.update(o.EndpointSlices, opt.compileEndpoints), opt.Proxy.Service)
+	state.ProxyPods = opt.proxyPods(o.EndpointSlices)
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}

@@ -272,3 +272,31 @@ func TestRefusedElsewhere(t *testing.T) {
 		}
 	})
 }
+
+// TestInside: the cluster's own traffic passes the lists, limits and refusal of a frontend with Inside, to its own address, and
+// nothing from outside does.
+func TestInside(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		for _, vip := range []string{vip4, vip6} {
+			for _, refuse := range []bool{false, true} {
+				fe := tcp(vip)
+				fe.Restricted, fe.RateLimit, fe.Refuse, fe.Inside = true, 1, refuse, true
+				fe.Deny = prefixes(map[string]string{vip4: pod4 + "/32", vip6: pod6 + "/128"}[vip])
+				d := desired(fe)
+				d.PodLinks = []string{"pod*"}
+				w.set(d)
+				for range 3 {
+					w.finds(answer, w.pod, "tcp", "", vip, 80)
+					w.finds(answer, w.node, "tcp", "", vip, 80)
+				}
+				w.finds(silence, w.client, "tcp", "", vip, 80)
+				fe.Inside = false
+				w.set(desired(fe))
+				w.finds(silence, w.pod, "tcp", "", vip, 80)
+			}
+		}
+	})
+}

@@ -22,6 +22,8 @@ type profile struct {
 	restricted bool
 	// allow and deny are the lengths of the prefixes in the frontend's lists.
 	allow, deny lengths
+	// inside: what this node and its pods send comes in past lists and limits.
+	inside      bool
 	refuse      bool
 	limit, rate int
 	// odd is the parity of a frontend's lists: it changes when they do, and says in which sets they are. So a packet
@@ -57,7 +59,7 @@ func (p profile) rules() (n int) {
 func sampleProfiles() []profile {
 	var one lengths
 	one.add(1)
-	p := profile{restricted: true, allow: one, deny: one, limit: 1, rate: 1}
+	p := profile{restricted: true, allow: one, deny: one, inside: true, limit: 1, rate: 1}
 	six := p
 	six.ipv6 = true
 	return []profile{p, six}
@@ -70,7 +72,7 @@ func (p profile) even() profile {
 }
 
 func profileOf(d *frontend) profile {
-	p := profile{ipv6: d.Address.Is6(), restricted: d.Restricted, refuse: d.Refuse}
+	p := profile{ipv6: d.Address.Is6(), restricted: d.Restricted, inside: d.Inside, refuse: d.Refuse}
 	if d.refused != nil {
 		return profile{ipv6: p.ipv6, restricted: true}
 	}
@@ -179,6 +181,9 @@ func (p profile) rangeRules() []nft.Rule {
 	}
 	refused := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []nft.Rule
+	if p.inside {
+		rules = append(rules, slices.Concat(fromInside(), accept()))
+	}
 	for _, bits := range p.deny.list() {
 		rules = append(rules, slices.Concat(sourceIn(denySet, bits), refused))
 	}

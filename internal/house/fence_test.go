@@ -38,6 +38,7 @@ var fence = map[string][]string{
 		"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/relay": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
 		"golang.org/x"},
+	"internal/divert":     {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "golang.org/x"},
 	"internal/bgp":        {"internal/child", "internal/lb", "github.com/prometheus/client_golang"},
 	"internal/bgp/engine": {"internal/child", "internal/lb", "github.com/osrg/gobgp/v4", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/child":      {"golang.org/x/sys"},

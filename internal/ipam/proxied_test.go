@@ -12,7 +12,9 @@ import (
 func TestSharingWithProxies(t *testing.T) {
 	const address = "192.0.2.1"
 	shared := func(nodePort, port uint16) func(*lb.Service) {
-		return func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{{Protocol: "TCP", Port: port, NodePort: nodePort}} }
+		return func(s *lb.Service) {
+			s.SharingKey, s.Ports = "k", []lb.Port{{Protocol: "TCP", Port: port, NodePort: nodePort}}
+		}
 	}
 	proxied := func(s *lb.Service) { s.AsksProxy, s.Proxied, s.Local, s.LocalByProxy = true, true, true, true }
 	asks := func(s *lb.Service) { s.AsksProxy = true }

@@ -131,9 +131,9 @@ func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
 		a.Labels[discoveryv1.LabelServiceName] == b.Labels[discoveryv1.LabelServiceName]
 }
 
-// serves reports whether the endpoints belong to a Service with an address.
+// serves reports whether the endpoints belong to a Service with an address, or are the proxies.
 func (k *Cluster) serves(slice *discoveryv1.EndpointSlice) bool {
 	name := metav1.ObjectMeta{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
 	s, found, err := k.services.informer.GetStore().GetByKey(key(&name))
-	return err == nil && found && holds(s.(*corev1.Service))
+	return err == nil && found && holds(s.(*corev1.Service)) || k.config.Proxies == lb.Key{Namespace: name.Namespace, Name: name.Name}
 }

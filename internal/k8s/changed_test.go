@@ -135,7 +135,7 @@ func TestSameEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &Cluster{services: services}
+	k := &Cluster{services: services, config: Config{Proxies: lb.Key{Namespace: "ns", Name: "proxies"}}}
 	for _, s := range []*corev1.Service{
 		withAddress(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "served"}}),
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "waits"}},
@@ -164,6 +164,7 @@ func TestSameEndpoints(t *testing.T) {
 		{"stay", slice("served", "1", "w1"), slice("served", "2", "w1"), true},
 		{"are of a Service without an address", slice("waits", "1", "w1"), slice("waits", "2", "w2"), true},
 		{"are of a Service that is not known yet", nil, slice("unknown", "1"), true},
+		{"are the proxies", slice("proxies", "1", "w1"), slice("proxies", "2", "w2"), false},
 		{"leave a Service for another", slice("served", "1"), slice("waits", "2"), false},
 	} {
 		if got := k.sameEndpoints(tt.a, tt.b); got != tt.same {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
@@ -39,6 +40,8 @@ type Config struct {
 	Namespace string
 	// DaemonSet of the speakers, in Namespace.
 	DaemonSet string
+	// Proxies is the Service of the proxies, whose endpoints a decision may depend on; zero for none.
+	Proxies lb.Key
 	// Speaker also watches what only a speaker needs: endpoints and the pods of the other speakers.
 	Speaker bool
 	// Kick is called after every change that can change a decision.

@@ -60,8 +60,8 @@ func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 	for _, s := range states {
 		nodes = append(nodes, s.Name)
 	}
-	log.Warn("the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, inet holdfast-headstart, ip "+
-		"holdfast-relay and ip6 holdfast-relay there",
+	log.Warn("the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, inet holdfast-headstart, inet "+
+		"holdfast-proxy, ip holdfast-relay and ip6 holdfast-relay there",
 		"nodes", nodes)
 	return nil
 }

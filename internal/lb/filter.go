@@ -55,6 +55,8 @@ type Frontend struct {
 	// ClusterIP is where a node redirects what it and its pods send, so that no source range applies to it; the
 	// zero Addr means no redirection.
 	ClusterIP netip.Addr
+	// Inside: what this node and its pods send passes without a look at lists and limits.
+	Inside bool
 }
 
 // Filter is which packets one node lets through to the addresses that Holdfast serves.

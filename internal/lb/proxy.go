@@ -1,6 +1,9 @@
 package lb
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Proxy is how the proxies serve a Service.
 type Proxy struct {
@@ -34,4 +37,27 @@ type Monitor struct {
 	Delay, Timeout time.Duration
 	// Rise is after how many good checks an endpoint serves again, Fall after how many bad ones it does not.
 	Rise, Fall int
+}
+
+// ProxyPod is a pod of the proxies that serves.
+type ProxyPod struct {
+	Name string
+	// Node that it runs on.
+	Node string
+	// Addresses, at most one of each family, IPv4 first.
+	Addresses []netip.Addr
+	// Ready: it takes new Services. A pod that is not ready terminates, and serves what still comes.
+	Ready bool
+	// Frontends has the ports of each Service that the pod serves, and where the pod listens for each. Only the speaker of its node
+	// knows them: nil is unknown, and counts as all that a proxy should serve.
+	Frontends map[Key]map[uint16]uint16
+}
+
+// Diversion leads connections to a TCP port of an address to a proxy.
+type Diversion struct {
+	Address netip.Addr
+	Port    uint16
+	To      netip.AddrPort
+	// Remote: the proxy runs on another node.
+	Remote bool
 }

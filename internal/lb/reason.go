@@ -126,6 +126,8 @@ const (
 	CutOff   Reason = "CutOff"
 	NotOwner Reason = "NotOwner" // another node announces the address.
 	NoPeer   Reason = "NoPeer"   // no BGPPeer is usable on this node for the advertisement.
+	// NoProxy: proxies should serve the Service, and none does on a node that may announce its addresses.
+	NoProxy Reason = "NoProxy"
 	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises.
 	NoSession                 Reason = "NoSession"
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements" // two advertisements give one route two values of localPref, med or asPathPrepend.

@@ -38,6 +38,8 @@ type State struct {
 	Peers             []Peer
 	// ProxyNodes are the nodes on which a proxy is ready.
 	ProxyNodes map[string]bool
+	// ProxyPods are the proxies that serve, ordered by name.
+	ProxyPods []ProxyPod
 	// OtherDataPath: another program than kube-proxy delivers, and no node filters.
 	OtherDataPath bool
 	// Members are the names of the nodes whose speakers are alive, by the verdict of all speakers.

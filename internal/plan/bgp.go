@@ -14,7 +14,7 @@ import (
 func (p *planner) bgp(s *lb.Service) Outcome {
 	var out Outcome
 	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	at := attraction{refused: p.state.Here.Refused[s.Key]}
+	at := attraction{refused: p.state.Here.Refused[s.Key] || p.lacksProxy(s)}
 	for _, a := range s.Addresses {
 		ads := p.ads.selecting(s, p.pools.pool(s, a))
 		if len(ads) == 0 {
@@ -24,7 +24,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		at.closed = at.closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.closing(ad, a)) })
 		announcers, leavers, why := p.announcers(s, a, ads)
 		if len(announcers) == 0 {
-			out.Reason, out.Message = why, p.message(s, why, p.ads, ads)
+			out.Reason, out.Message = p.explain(s, why, p.ads, ads)
 			if why == lb.NoPeer {
 				out.Message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", lb.FamilyOf(a), a)
 			}
@@ -121,6 +121,9 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay, leav
 
 // mayAdvertise returns the nodes that can serve an address and have a peer for it, or why there are none.
 func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []string, why lb.Reason) {
+	if s.ProxyRefused {
+		return nil, lb.ProxyRefused
+	}
 	if !s.Serving {
 		return nil, lb.NoServingEndpoint
 	}

@@ -119,6 +119,8 @@ func (n *node) refuses(s *lb.Service) lb.Reason {
 	switch {
 	case !selects(s.NodeSelectors, n.Labels):
 		return lb.NodeNotSelected
+	case s.Proxied && !s.ServingNodes[n.Name]:
+		return lb.NoProxy
 	case s.Local && !s.ServingNodes[n.Name]:
 		return lb.NoLocalEndpoint
 	}
@@ -137,18 +139,17 @@ func (p *planner) reason(i int, s *lb.Service, of scopes, ads []int) lb.Reason {
 	}
 }
 
-// message returns the sentence for a reason that depends on nodes or endpoints.
-func (p *planner) message(s *lb.Service, why lb.Reason, of scopes, ads []int) string {
-	switch why {
-	case lb.NoServingEndpoint:
-		return "no endpoint of the Service can serve: check that its selector matches pods and that they are ready"
-	case lb.FilterNotEnforceable:
-		return "nothing enforces the source ranges of the annotations or of the pool, since Holdfast does not filter (dataPath: Other): remove them, or " +
-			"write them into spec.loadBalancerSourceRanges alone, which is the network plugin's to enforce"
-	case lb.CutOff:
-		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
-			p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))
+// explain returns a reason that depends on nodes or endpoints, and its sentence. Of a proxied Service the reason is mostly another.
+func (p *planner) explain(s *lb.Service, why lb.Reason, of scopes, ads []int) (lb.Reason, string) {
+	names := p.hindered(s, of, ads)
+	if text := noProxy(s, why, names[lb.NoProxy]); s.Proxied && text != "" {
+		return lb.NoProxy, text
 	}
+	return why, p.message(s, why, names)
+}
+
+// hindered returns the nodes that may not announce a Service that these advertisements select, by reason.
+func (p *planner) hindered(s *lb.Service, of scopes, ads []int) map[lb.Reason][]string {
 	names := map[lb.Reason][]string{}
 	for i, n := range p.nodes {
 		r := p.reason(i, s, of, ads)
@@ -158,6 +159,23 @@ func (p *planner) message(s *lb.Service, why lb.Reason, of scopes, ads []int) st
 		if r != "" {
 			names[r] = append(names[r], n.Name)
 		}
+	}
+	return names
+}
+
+// message returns the sentence for such a reason, given the nodes that may not announce.
+func (p *planner) message(s *lb.Service, why lb.Reason, names map[lb.Reason][]string) string {
+	switch why {
+	case lb.ProxyRefused:
+		return "the Service asks for proxies and may not have them: its condition holdfast.dev/Proxied says why"
+	case lb.NoServingEndpoint:
+		return "no endpoint of the Service can serve: check that its selector matches pods and that they are ready"
+	case lb.FilterNotEnforceable:
+		return "nothing enforces the source ranges of the annotations or of the pool, since Holdfast does not filter (dataPath: Other): remove them, or " +
+			"write them into spec.loadBalancerSourceRanges alone, which is the network plugin's to enforce"
+	case lb.CutOff:
+		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
+			p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))
 	}
 	if why == lb.FilterNotInForce {
 		return "no node that may announce can keep the filter of the source ranges in force (" + lb.SomeOf(names[why]) + ")"

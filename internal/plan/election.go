@@ -48,7 +48,7 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 	p.elections[a] = e
 	for _, other := range oldestFirst(p.servicesOf[a]) {
 		selected := p.l2.selecting(other, p.pools.pool(other, a))
-		if !other.Serving || len(selected) == 0 {
+		if !other.Serving || other.ProxyRefused || len(selected) == 0 {
 			continue // a Service that is not announced does not count
 		}
 		switch {
@@ -124,6 +124,9 @@ func (p *planner) mayStandIn(e *election, i int) bool {
 
 // elect returns the owner of an address, or why there is none.
 func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
+	if s.ProxyRefused {
+		return result{}, lb.ProxyRefused
+	}
 	if !s.Serving {
 		return result{}, lb.NoServingEndpoint
 	}

@@ -137,9 +137,15 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 				continue // a filter on an address of this node's links would cut the node off
 			}
 			f := frontendOf(sv, a, pools.pool(sv, a))
-			f.Refuse = node != "" && sv.Local && !sv.ServingNodes[node]
-			if sv.InternalAllowed && f.HasRanges() && !sv.InternalLocal {
+			allowed := sv.InternalAllowed && f.HasRanges()
+			switch {
+			case sv.Proxied: // the ClusterIP would lead past the proxies
+				f.Refuse, f.Inside = node != "" && !proxiedHere(&s, node, sv, a), allowed
+			case allowed && !sv.InternalLocal:
 				f.ClusterIP = clusterIP(sv, a)
+				fallthrough
+			default:
+				f.Refuse = node != "" && (sv.ProxyRefused || sv.Local && !sv.ServingNodes[node])
 			}
 			for _, p := range sv.Ports {
 				f.Protocol, f.Port = p.Protocol, p.Port
@@ -253,7 +259,7 @@ func both(a, b lb.Frontend) lb.Frontend {
 	a.ConnectionLimit = lower(a.ConnectionLimit, b.ConnectionLimit)
 	a.RateLimit = lower(a.RateLimit, b.RateLimit)
 	a.Refuse, a.LogDrops = a.Refuse && b.Refuse, a.LogDrops || b.LogDrops
-	a.ClusterIP = netip.Addr{}
+	a.ClusterIP, a.Inside = netip.Addr{}, a.Inside && b.Inside
 	return a
 }
 

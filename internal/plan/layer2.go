@@ -13,7 +13,7 @@ import (
 func (p *planner) layer2(s *lb.Service) Outcome {
 	var out Outcome
 	var announcers []string
-	at := attraction{refused: p.state.Here.Refused[s.Key]}
+	at := attraction{refused: p.state.Here.Refused[s.Key] || p.lacksProxy(s)}
 	for _, a := range s.Addresses {
 		ads := p.l2.selecting(s, p.pools.pool(s, a))
 		if len(ads) == 0 {
@@ -23,7 +23,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		at.closed = at.closed || p.withholds(single(a))
 		won, why := p.elect(s, a, ads)
 		if why != "" {
-			out.Reason, out.Message = why, p.message(s, why, p.l2, ads)
+			out.Reason, out.Message = p.explain(s, why, p.l2, ads)
 			p.keepRelay(s, a, ads)
 			continue
 		}
@@ -53,15 +53,17 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 	return p.outcome(s, out, at, announcers, "L2Advertisement", announcers)
 }
 
-// waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy serves
+// waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy, or its proxy, serves
 // what arrives; nil if this node need not wait, or must not: the former owner does not go on, or is worse off.
 func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *node {
 	previous := p.state.Here.Previous
-	if won.owner.Name != p.node || len(p.state.Here.Unserved) == 0 || previous == nil {
+	if won.owner.Name != p.node || previous == nil || len(p.state.Here.Unserved) == 0 && !s.Proxied {
 		return nil
 	}
 	former, e := previous.Owners[a], p.election(s, a, ads)
-	unserved := slices.ContainsFunc(e.services, func(s *lb.Service) bool { return p.state.Here.Unserved[s.Key] })
+	unserved := slices.ContainsFunc(e.services, func(s *lb.Service) bool {
+		return p.state.Here.Unserved[s.Key] || s.Proxied && !proxiedHere(&p.state, p.node, s, a)
+	})
 	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Local && !s.ServingNodes[former] })
 	answers := p.state.Members[former] && !p.state.SpeakerDown[former] && !p.state.HeldDown[former]
 	if former == p.node || !unserved || !serves || !answers || !p.forwards(former) {
@@ -145,7 +147,7 @@ type attraction struct {
 	// waits: kube-proxy does not serve it yet.
 	waits bool
 	// withheld: this node announces an address by the election, but must not; refused: it must announce none, since its kernel
-	// refuses the source ranges; closed: it would withhold an address if it were to announce it.
+	// refuses the source ranges, or no proxy of its own serves the Service; closed: it would withhold an address if it were to announce it.
 	withheld, refused, closed bool
 }
 
@@ -156,7 +158,7 @@ func (p *planner) outcome(s *lb.Service, out Outcome, at attraction, nodes []str
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == p.node })
 		at.closed = true
 		if len(nodes) == 0 {
-			out.Reason, out.Message = lb.FilterNotInForce, p.whyWithheld(s)
+			out.Reason, out.Message = p.whyWithheld(s)
 		}
 	}
 	switch {
@@ -175,6 +177,8 @@ func (p *planner) outcome(s *lb.Service, out Outcome, at attraction, nodes []str
 // reasonHere returns lb.Announced, or why this node does not announce the Service.
 func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reason {
 	switch {
+	case at.waits && s.Proxied:
+		return lb.NoProxy
 	case at.waits:
 		return lb.KubeProxyNotReady
 	case slices.Contains(out.Nodes, p.node):
@@ -183,6 +187,8 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reaso
 		return out.Reason
 	case p.me >= 0 && p.nodes[p.me].barred != "":
 		return p.nodes[p.me].barred
+	case p.missesProxy(s), s.Proxied && !s.ServingNodes[p.node]:
+		return lb.NoProxy
 	case s.Local && !s.ServingNodes[p.node]:
 		return lb.NoLocalEndpoint
 	case at.closed:

@@ -35,6 +35,12 @@ type Plan struct {
 	Withdraws time.Time
 	// Filter of this node.
 	Filter lb.Filter
+	// Diversions of this node, ordered by address and port.
+	Diversions []lb.Diversion
+	// ClosedNodePorts, ordered, are the node ports of proxied Services, which would lead past the proxies.
+	ClosedNodePorts []uint16
+	// Proxied are the Services that proxies of this node serve, whether connections go there yet or not; ordered.
+	Proxied []lb.Key
 	// Verdicts, one for each Service of the State, in its order.
 	Verdicts []Verdict
 }
@@ -108,6 +114,7 @@ func ForNode(node string, s lb.State) Plan {
 	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
 	p.plan.Withdraws = earliest(p.plan.Advertised)
 	p.plan.Filter = p.filter()
+	p.divert()
 	return p.plan
 }
 

@@ -78,7 +78,7 @@ func (p *planner) unfiltered() lb.Reason {
 }
 
 // closedHere returns the addresses for which this node must not attract traffic, whatever the others expect: it cannot
-// enforce their source ranges, or its kernel closes them.
+// enforce their source ranges, its kernel closes them, or they are proxied and no proxy of its own serves them.
 func (p *planner) closedHere() addresses {
 	var out []netip.Addr
 	here := &p.state.Here
@@ -92,10 +92,10 @@ func (p *planner) closedHere() addresses {
 		}
 	}
 	for i := range p.state.Services {
-		if s := &p.state.Services[i]; here.Refused[s.Key] {
+		if s := &p.state.Services[i]; here.Refused[s.Key] || s.Proxied {
 			for _, a := range s.Addresses {
 				// The ports of the others that share the address are in force.
-				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool { return !here.Refused[o.Key] }) {
+				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool { return p.servesHere(o, a) }) {
 					out = append(out, a)
 				}
 			}
@@ -117,11 +117,15 @@ func (p *planner) withholds(prefix netip.Prefix) bool {
 
 // whyWithheld says why this node, which would be the only one to announce a Service, does not. It stays the writer: the other nodes
 // do not know yet that it announces nothing.
-func (p *planner) whyWithheld(s *lb.Service) string {
-	if p.state.Here.Refused[s.Key] {
-		return "node " + p.node + " withholds the addresses, for its kernel refuses their source ranges"
+func (p *planner) whyWithheld(s *lb.Service) (lb.Reason, string) {
+	withholds := "node " + p.node + " withholds the addresses, for "
+	switch {
+	case p.missesProxy(s):
+		return lb.NoProxy, withholds + "the proxy there does not serve the Service yet: look at the log of its agent"
+	case p.state.Here.Refused[s.Key]:
+		return lb.FilterNotInForce, withholds + "its kernel refuses their source ranges"
 	}
-	return "node " + p.node + " withholds the addresses, for it cannot keep the filter of their source ranges in force"
+	return lb.FilterNotInForce, withholds + "it cannot keep the filter of their source ranges in force"
 }
 
 // A node that is cut off must not attract traffic that it cannot serve: clients may well reach it, and also the

@@ -1,0 +1,50 @@
+package config
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// proxyPods returns the proxies that serve, from the slices of their Service.
+func (opt Options) proxyPods(all []*discoveryv1.EndpointSlice) []lb.ProxyPod {
+	if !opt.Proxies() {
+		return nil
+	}
+	pods := map[string]*lb.ProxyPod{}
+	for _, slice := range all {
+		if slice.Labels[discoveryv1.LabelServiceName] != opt.Proxy.Service.Name || slice.Namespace != opt.Proxy.Service.Namespace {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			// Addresses beyond the first have no meaning (discovery/v1).
+			if !canServe(e.Conditions) || len(e.Addresses) == 0 {
+				continue
+			}
+			a, err := netip.ParseAddr(e.Addresses[0])
+			if err != nil || valueOr(e.NodeName, "") == "" || e.TargetRef == nil {
+				continue
+			}
+			ready, pod := valueOr(e.Conditions.Ready, true), pods[e.TargetRef.Name]
+			if pod == nil {
+				pod = &lb.ProxyPod{Name: e.TargetRef.Name, Node: *e.NodeName, Ready: ready}
+				pods[pod.Name] = pod
+			}
+			if !slices.ContainsFunc(pod.Addresses, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
+				pod.Addresses = append(pod.Addresses, a)
+				slices.SortFunc(pod.Addresses, netip.Addr.Compare)
+			}
+			// The slices of the families may be of two moments.
+			pod.Ready = pod.Ready && ready
+		}
+	}
+	var out []lb.ProxyPod
+	for _, pod := range pods {
+		out = append(out, *pod)
+	}
+	slices.SortFunc(out, func(a, b lb.ProxyPod) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

@@ -1,0 +1,270 @@
+package divert
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+const (
+	// frontendsPort is where a proxy says what it serves.
+	frontendsPort = 7950
+	// pollTime is longer than a proxy waits for news, firstTime the wait for the first answer.
+	pollTime  = 40 * time.Second
+	firstTime = time.Second
+	// pause is between two questions to a proxy, and longPause after a question that failed, or an answer that is no news and came at once.
+	pause     = 20 * time.Millisecond
+	longPause = 500 * time.Millisecond
+	// leaveTime is how long a proxy that terminates serves what still comes, until others announce its addresses and all clients know.
+	leaveTime = 3 * time.Second
+	// settleTime is how long a speaker that starts waits for the first answers.
+	settleTime = 2 * time.Second
+	// maxAnswer bounds an answer in octets, maxServices its Services, maxHash its hash, and maxPods the proxies that are asked.
+	maxAnswer   = 4 << 20
+	maxServices = 4096
+	maxHash     = 128
+	maxPods     = 16
+)
+
+// Asker asks the proxies of this node which frontends they serve, and waits for news at each.
+type Asker struct {
+	log    *slog.Logger
+	kick   func()
+	client *http.Client
+	// ask returns what a proxy serves, once that is no longer what the hash stands for. Tests replace it.
+	ask func(ctx context.Context, at netip.Addr, hash string) (answer, error)
+	// more is signalled when the pods have changed.
+	more chan struct{}
+
+	mu sync.Mutex
+	// began is when Set was called first.
+	began time.Time
+	polls map[podKey]*poll
+}
+
+// podKey tells a pod from another that has its name or its address later.
+type podKey struct {
+	name    string
+	address netip.Addr
+}
+
+// poll is what is known of one proxy.
+type poll struct {
+	// leaves is when the pod began to terminate; zero if it is ready.
+	leaves time.Time
+	// asked: it has answered, or was given the time to.
+	asked  bool
+	answer answer
+	// stop ends the questions; nil before they begin.
+	stop context.CancelFunc
+}
+
+// answer is what a proxy says.
+type answer struct {
+	hash      string
+	frontends map[lb.Key]map[uint16]uint16
+}
+
+// NewAsker returns an Asker that asks nothing before Run, and calls kick when a proxy serves something else.
+func NewAsker(log *slog.Logger, kick func()) *Asker {
+	a := &Asker{log: log, kick: kick, more: make(chan struct{}, 1), polls: map[podKey]*poll{}}
+	// It talks to the proxy itself: not by the environment's HTTP proxy, and not where the answer points to.
+	a.client = &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10, DialContext: (&net.Dialer{Timeout: firstTime}).DialContext,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	a.ask = func(ctx context.Context, at netip.Addr, hash string) (answer, error) {
+		return fetch(ctx, a.client, netip.AddrPortFrom(at, frontendsPort), hash)
+	}
+	return a
+}
+
+// Set names the proxies of this node, and returns them with what each serves by its last answer. It reports false while a speaker that
+// starts still waits for the first answers.
+func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.began.IsZero() {
+		a.began = time.Now()
+	}
+	if len(pods)+len(a.polls) == 0 {
+		return nil, true // as mostly
+	}
+	next := make(map[podKey]*poll, len(pods))
+	known, settled = slices.Clone(pods), true
+	for i := range known {
+		pod := &known[i]
+		pod.Frontends = map[lb.Key]map[uint16]uint16{}
+		if len(pod.Addresses) == 0 || len(next) == maxPods {
+			continue
+		}
+		key := podKey{pod.Name, pod.Addresses[0]}
+		p := cmp.Or(a.polls[key], &poll{})
+		if pod.Ready {
+			p.leaves = time.Time{}
+		} else if p.leaves.IsZero() {
+			p.leaves = time.Now()
+			time.AfterFunc(leaveTime, a.kick)
+		}
+		next[key] = p
+		if p.answer.frontends != nil && (pod.Ready || time.Since(p.leaves) < leaveTime) {
+			pod.Frontends = p.answer.frontends
+		}
+		settled = settled && p.asked
+	}
+	for key, p := range a.polls {
+		if next[key] == nil && p.stop != nil {
+			p.stop()
+		}
+	}
+	a.polls = next
+	select {
+	case a.more <- struct{}{}:
+	default:
+	}
+	return known, settled || time.Since(a.began) > settleTime
+}
+
+// Run asks until ctx ends.
+func (a *Asker) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.more:
+		}
+		a.mu.Lock()
+		for key, p := range a.polls {
+			if p.stop == nil {
+				of, stop := context.WithCancel(ctx)
+				p.stop = stop
+				group.Go(func() { a.follow(of, key, p) })
+			}
+		}
+		a.mu.Unlock()
+	}
+}
+
+// follow asks one proxy until ctx ends.
+func (a *Asker) follow(ctx context.Context, key podKey, p *poll) {
+	began, failing, hash := time.Now(), false, ""
+	for ctx.Err() == nil {
+		limit := pollTime
+		if hash == "" {
+			limit = firstTime
+		}
+		sent := time.Now()
+		asking, cancel := context.WithTimeout(ctx, limit)
+		got, err := a.ask(asking, key.address, hash)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		wait := pause
+		if err != nil || got.hash == hash && time.Since(sent) < longPause {
+			wait = longPause
+		}
+		if err != nil && !failing {
+			a.log.Warn("a proxy does not say what it serves; its last answer holds as long as it is ready", "pod", key.name, "address", key.address, "error", err)
+		}
+		failing, hash = err != nil, got.hash // "" after a failure: the next answer is not waited for
+		if a.learn(p, got, err, time.Since(began) >= settleTime-firstTime) {
+			a.kick()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// learn notes an answer, or that there is none, and reports whether a plan may depend on it.
+func (a *Asker) learn(p *poll, got answer, err error, late bool) (news bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		got = p.answer
+	}
+	asked := p.asked || err == nil || late
+	news = asked != p.asked || !maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16])
+	p.answer, p.asked = got, asked
+	return news
+}
+
+// fetch asks a proxy. What answers is a pod: nothing of the answer is believed but within its bounds.
+func fetch(ctx context.Context, client *http.Client, at netip.AddrPort, hash string) (answer, error) {
+	to := url.URL{Scheme: "http", Host: at.String(), Path: "/frontends"}
+	if hash != "" {
+		to.RawQuery = url.Values{"after": {hash}}.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
+	if err != nil {
+		return answer{}, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return answer{}, fmt.Errorf("it answers %d", response.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err != nil {
+		return answer{}, fmt.Errorf("read its answer: %w", err)
+	}
+	return parse(body)
+}
+
+// parse reads an answer: the first Services by name, with ports that are ports.
+func parse(body []byte) (answer, error) {
+	var text struct {
+		Hash      string                    `json:"hash"`
+		Frontends map[string]map[string]int `json:"frontends"`
+	}
+	if len(body) > maxAnswer {
+		return answer{}, fmt.Errorf("its answer has more than %d octets", maxAnswer)
+	}
+	if err := json.Unmarshal(body, &text); err != nil {
+		return answer{}, fmt.Errorf("read its answer: %w", err)
+	}
+	if text.Hash == "" || len(text.Hash) > maxHash {
+		return answer{}, errors.New("its answer has no hash")
+	}
+	out := answer{hash: text.Hash, frontends: map[lb.Key]map[uint16]uint16{}}
+	for _, name := range slices.Sorted(maps.Keys(text.Frontends)) {
+		namespace, service, found := strings.Cut(name, "/")
+		if !found || len(out.frontends) == maxServices {
+			continue
+		}
+		ports := map[uint16]uint16{}
+		for of, at := range text.Frontends[name] {
+			if n, err := strconv.ParseUint(of, 10, 16); err == nil && n > 0 && at > 0 && at <= math.MaxUint16 {
+				ports[uint16(n)] = uint16(at)
+			}
+		}
+		out.frontends[lb.Key{Namespace: namespace, Name: service}] = ports
+	}
+	return out, nil
+}

@@ -1,0 +1,333 @@
+package divert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// Of each family: a client outside, the node towards it, the address of the Service.
+var (
+	clients = []string{"198.51.100.2", "2001:db8:c::2"}
+	nodes   = []string{"198.51.100.1", "2001:db8:c::1"}
+	vips    = []string{"192.0.2.10", "2001:db8:f::10"}
+)
+
+const (
+	nodePort = 31080
+	patient  = 5 * time.Second
+	// healTime is what any sink has to repair damage.
+	healTime = 2 * time.Second
+)
+
+// The pods: a proxy here, a proxy on another node, which is reached by a link of its own, kube-proxy's endpoint, and a client.
+var pods = map[string][]string{
+	"here": {"10.244.0.2", "fd00::2"}, "far": {"10.244.1.2", "fd00:1::2"}, "endpoint": {"10.244.2.2", "fd00:2::2"}, "pod": {"10.244.3.2", "fd00:3::2"},
+}
+
+// world is a node with its pods, kube-proxy's rules, and a client before it.
+type world struct {
+	t     *testing.T
+	node  *nstest.NS
+	from  map[string]*nstest.NS
+	table *Table
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, node: nstest.Self(t), from: map[string]*nstest.NS{}, table: New(slog.New(slog.NewTextHandler(t.Output(), nil)), func() {})}
+	w.from["node"] = w.node
+	w.node.Sysctl("ipv4/ip_forward", "1")
+	w.node.Sysctl("ipv6/conf/all/forwarding", "1")
+	attach := func(name, link string, gateways, own []string) {
+		other := nstest.New(t)
+		w.from[name] = other
+		nstest.Veth(t, w.node, link, other, "eth0")
+		w.node.AddAddress(link, gateways[0]+"/24", gateways[1]+"/64")
+		other.AddAddress("eth0", own[0]+"/24", own[1]+"/64")
+		other.Output("ip", "route", "add", "default", "via", gateways[0])
+		other.Output("ip", "-6", "route", "add", "default", "via", gateways[1])
+	}
+	attach("client", "eth0", nodes, clients)
+	w.node.Output("ip", "route", "add", "default", "via", clients[0])
+	w.node.Output("ip", "-6", "route", "add", "default", "via", clients[1])
+	for name, own := range pods {
+		attach(name, name, gateways(name), own)
+		w.serve(w.from[name], name)
+	}
+	w.serve(w.node, "node") // which only a hole in the refusal would show
+	return w
+}
+
+// gateways are the node's addresses towards a pod.
+func gateways(pod string) (out []string) {
+	for _, own := range pods[pod] {
+		out = append(out, netip.MustParseAddr(own).Prev().String())
+	}
+	return out
+}
+
+// serve answers each connection to the node port with a name and the address of its client.
+func (w *world) serve(ns *nstest.NS, name string) {
+	var l net.Listener
+	var err error
+	ns.Do(func() { l, err = net.Listen("tcp", fmt.Sprint(":", nodePort)) })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(c, name, " ", netip.MustParseAddrPort(c.RemoteAddr().String()).Addr().Unmap())
+			c.Close()
+		}
+	}()
+}
+
+// fetch returns what answers a new connection, or the error.
+func (w *world) fetch(from, to string, port int) string {
+	var c net.Conn
+	var err error
+	w.from[from].Do(func() { c, err = net.DialTimeout("tcp", net.JoinHostPort(to, fmt.Sprint(port)), patient) })
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return "refused"
+	}
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patient))
+	buffer := make([]byte, 128)
+	n, err := c.Read(buffer)
+	if err != nil {
+		return err.Error()
+	}
+	return string(buffer[:n])
+}
+
+func (w *world) tables() string { return w.node.Output("nft", "list", "tables") }
+
+// nftablesProxy is what kube-proxy does in nftables mode, and iptablesProxy in iptables mode: the address, and the node port at all
+// addresses of the node, lead to the endpoint.
+func nftablesProxy(w *world) {
+	const table = `table %[1]s kube-proxy {
+	chain services {
+		%[1]s daddr %[2]s tcp dport 80 dnat to %[3]s:31080
+		fib daddr type local tcp dport 31080 dnat to %[3]s:31080
+	}
+	chain nat-prerouting { type nat hook prerouting priority -100; jump services
+	}
+	chain nat-output { type nat hook output priority -100; jump services
+	}
+}
+`
+	cmd := w.node.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(table, "ip", vips[0], pods["endpoint"][0]) + fmt.Sprintf(table, "ip6", vips[1], "["+pods["endpoint"][1]+"]"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("nft: %v\n%s", err, out)
+	}
+}
+
+func iptablesProxy(w *world) {
+	const rules = `*nat
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A OUTPUT -j KUBE-SERVICES
+-A KUBE-SERVICES -d %[1]s -p tcp --dport 80 -j DNAT --to-destination %[2]s:31080
+-A KUBE-SERVICES -p tcp --dport 31080 -m addrtype --dst-type LOCAL -j DNAT --to-destination %[2]s:31080
+COMMIT
+`
+	w.node.Sysctl("ipv4/conf/all/route_localnet", "1")
+	for command, args := range map[string][]any{
+		"iptables-restore": {vips[0], pods["endpoint"][0]}, "ip6tables-restore": {vips[1], "[" + pods["endpoint"][1] + "]"},
+	} {
+		if _, err := exec.LookPath(command); err != nil {
+			w.t.Skip("no iptables here to make the tables of others")
+		}
+		cmd := w.node.Command(command)
+		cmd.Stdin = strings.NewReader(fmt.Sprintf(rules, args...))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			w.t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+}
+
+// desired leads port 80 of both addresses to a proxy.
+func desired(proxy string) (d Desired) {
+	for i, vip := range vips {
+		to := netip.AddrPortFrom(netip.MustParseAddr(pods[proxy][i]), nodePort)
+		d.Diversions = append(d.Diversions, lb.Diversion{Address: netip.MustParseAddr(vip), Port: 80, To: to, Remote: proxy == "far"})
+	}
+	d.NodePorts = []uint16{nodePort}
+	return d
+}
+
+func TestWithNFTables(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) { testDivert(t, nftablesProxy) })
+}
+
+func TestWithIPTables(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) { testDivert(t, iptablesProxy) })
+}
+
+// testDivert: from outside, from a pod and from the node a proxied Service leads to the proxy, which sees the client, and its node
+// port nowhere; as kube-proxy has it before and after.
+func testDivert(t *testing.T, kubeProxy func(*world)) {
+	w := newWorld(t)
+	kubeProxy(w)
+	check := func(when, from, to string, port int, want string) {
+		t.Helper()
+		if got := w.fetch(from, to, port); got != want {
+			t.Errorf("%s: %s to %s port %d: %q, want %q", when, from, to, port, got, want)
+		}
+	}
+	kubeProxys := func(when string) {
+		t.Helper()
+		for i := range vips {
+			for from, own := range map[string]string{"client": clients[i], "pod": pods["pod"][i]} {
+				check(when, from, vips[i], 80, "endpoint "+own)
+				check(when, from, nodes[i], nodePort, "endpoint "+own)
+			}
+			check(when, "node", vips[i], 80, "endpoint "+nodes[i])
+		}
+		if strings.Contains(w.tables(), tableName) {
+			t.Errorf("%s: there is a table", when)
+		}
+	}
+	w.table.Set(Desired{})
+	kubeProxys("before")
+	for _, proxy := range []string{"here", "far"} {
+		w.table.Set(desired(proxy))
+		for i := range vips {
+			node := nodes[i]
+			if proxy == "far" {
+				node = gateways("far")[i] // which the other node can answer
+			}
+			for from, own := range map[string]string{"client": clients[i], "pod": pods["pod"][i], "node": node} {
+				check(proxy, from, vips[i], 80, proxy+" "+own)
+			}
+			for _, from := range []string{"client", "pod", "node"} {
+				check(proxy, from, nodes[i], nodePort, "refused")
+				check(proxy, from, gateways("pod")[i], nodePort, "refused")
+			}
+			check(proxy, "node", []string{"127.0.0.1", "::1"}[i], nodePort, "refused")
+			check(proxy, "node", pods["here"][i], nodePort, "here "+gateways("here")[i]) // no address of the node
+			check(proxy, "client", pods["here"][i], nodePort, "here "+clients[i])
+		}
+	}
+	w.table.Set(Desired{})
+	kubeProxys("after")
+}
+
+// TestOpen: connections that are open when the Service becomes proxied, or is no longer, go on.
+func TestOpen(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		nftablesProxy(w)
+		var echo net.Listener
+		var err error
+		w.from["endpoint"].Do(func() { echo, err = net.Listen("tcp", ":8080") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer echo.Close()
+		w.node.Output("nft", "insert", "rule", "ip", "kube-proxy", "services", "fib", "daddr", "type", "local", "tcp", "dport", "31081", "dnat", "to",
+			pods["endpoint"][0]+":8080")
+		go func() {
+			for {
+				c, err := echo.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					buffer := make([]byte, 8)
+					for {
+						if n, err := c.Read(buffer); err != nil {
+							return
+						} else if _, err := c.Write(buffer[:n]); err != nil {
+							return
+						}
+					}
+				}()
+			}
+		}()
+		var open net.Conn
+		w.from["client"].Do(func() { open, err = net.DialTimeout("tcp", nodes[0]+":31081", patient) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open.Close()
+		for _, d := range []Desired{{}, {NodePorts: []uint16{31081}}, {}} {
+			w.table.Set(d)
+			_ = open.SetDeadline(time.Now().Add(patient))
+			buffer := make([]byte, 8)
+			if _, err := open.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := open.Read(buffer); err != nil {
+				t.Errorf("with %v: %v", d, err)
+			}
+		}
+	})
+}
+
+// TestDamage: what others do to the table is undone, a dead speaker's table stays and is adopted, and Remove deletes it.
+func TestDamage(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.table.Set(desired("here"))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- w.table.Run(ctx) }()
+		for _, damage := range []string{"flush ruleset", "delete table inet holdfast-proxy", "flush map inet holdfast-proxy proxies6",
+			"flush chain inet holdfast-proxy refuse"} {
+			before := w.table.owned.Repairs()
+			w.node.Output("nft", damage)
+			nstest.Until(t, healTime, damage+" is repaired", func() bool { return w.table.owned.Repairs() > before })
+			for i, vip := range vips {
+				if got, want := w.fetch("client", vip, 80), "here "+clients[i]; got != want {
+					t.Errorf("%s: %q, want %q", damage, got, want)
+				}
+			}
+			if got := w.fetch("client", nodes[0], nodePort); got != "refused" {
+				t.Errorf("%s: the node port: %q", damage, got)
+			}
+		}
+		cancel()
+		<-ended
+		if got, want := w.fetch("client", vips[1], 80), "here "+clients[1]; got != want {
+			t.Errorf("without a speaker: %q, want %q", got, want)
+		}
+		before, err := layout().Handle()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := New(slog.New(slog.DiscardHandler), func() {})
+		next.Set(desired("here"))
+		if after, err := layout().Handle(); err != nil || after != before || next.Failed() {
+			t.Errorf("the table is another: %d, %d, %v", before, after, err)
+		}
+		state, err := layout().Outline()
+		if err != nil || len(state.Chains) != len(layout().Chains) {
+			t.Errorf("chains %v, %v", state, err)
+		}
+		if err := next.Remove(); err != nil || strings.Contains(w.tables(), tableName) {
+			t.Errorf("removed: %v, %s", err, w.tables())
+		}
+	})
+}

@@ -1,0 +1,149 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// An address of a proxied Service finds a proxy as an address of a Service with externalTrafficPolicy Local finds a pod: the nodes of ready proxies may announce it. What the others cannot know, whether the proxy of
+// this node serves the Service already, withholds its addresses here. What this node and its pods send goes to a proxy on
+// another node, if there is none here; what comes from outside is refused then.
+
+// proxyOf returns the proxy to which a node leads connections to an address of a proxied Service, nil for none: its own that serves the
+// Service, even if it terminates, else a ready one elsewhere, on a living node if possible. The choice among several depends on their
+// names and the address alone.
+func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb.ProxyPod) {
+	var rank, points uint64
+	for i := range s.ProxyPods {
+		pod, of := &s.ProxyPods[i], uint64(0)
+		switch own := pod.Node == node; {
+		case !addressOf(pod, a).IsValid() || own && !serves(pod, sv) || !own && !pod.Ready:
+			continue
+		case own && pod.Ready:
+			of = 3
+		case own:
+			of = 2
+		case s.Members[pod.Node]:
+			of = 1
+		}
+		sc := score(hashString(pod.Name), hashAddress(a))
+		if chosen == nil || cmp.Or(cmp.Compare(of, rank), cmp.Compare(sc, points)) > 0 {
+			chosen, rank, points = pod, of, sc
+		}
+	}
+	return chosen
+}
+
+// addressOf returns the address of a proxy of the family of a; the zero Addr for none.
+func addressOf(pod *lb.ProxyPod, a netip.Addr) netip.Addr {
+	for _, own := range pod.Addresses {
+		if own.Is4() == a.Is4() {
+			return own
+		}
+	}
+	return netip.Addr{}
+}
+
+// serves reports whether a proxy serves all ports of a Service, as far as this node knows. It is a pod that says so: it may listen
+// for a port of the Service at the node port only, which no other Service has.
+func serves(pod *lb.ProxyPod, s *lb.Service) bool {
+	listens := pod.Frontends[s.Key]
+	return pod.Frontends == nil || !slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return !proxiable(p) || listens[p.Port] != p.NodePort })
+}
+
+// proxiable reports whether proxies can serve a port.
+func proxiable(p lb.Port) bool { return p.Protocol == "TCP" && p.NodePort != 0 }
+
+// proxiedHere reports whether a proxy of this node serves a proxied Service at an address.
+func proxiedHere(s *lb.State, node string, sv *lb.Service, a netip.Addr) bool {
+	pod := proxyOf(s, node, sv, a)
+	return pod != nil && pod.Node == node
+}
+
+// lacksProxy reports whether a Service is proxied and no proxy of this node serves it at any of its addresses.
+func (p *planner) lacksProxy(s *lb.Service) bool {
+	return s.Proxied && !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return proxiedHere(&p.state, p.node, s, a) })
+}
+
+// missesProxy reports whether a Service is proxied and no proxy of this node serves it at one of its addresses.
+func (p *planner) missesProxy(s *lb.Service) bool {
+	return s.Proxied && slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !proxiedHere(&p.state, p.node, s, a) })
+}
+
+// servesHere reports whether this node serves a Service at an address, if packets come here for it.
+func (p *planner) servesHere(s *lb.Service, a netip.Addr) bool {
+	return !p.state.Here.Refused[s.Key] && (!s.Proxied || proxiedHere(&p.state, p.node, s, a))
+}
+
+// divert plans where connections to proxied Services go on this node, which node ports it refuses, and which Services its own
+// proxies serve, in force or not. As kube-proxy does, it goes on for Services that leave.
+func (p *planner) divert() {
+	out := &p.plan
+	own := p.state.Here.Addresses
+	add := func(s *lb.Service) {
+		if !s.Proxied {
+			return
+		}
+		for _, port := range slices.Concat(s.Ports, s.Unserved) {
+			if proxiable(port) {
+				out.ClosedNodePorts = append(out.ClosedNodePorts, port.NodePort)
+			}
+		}
+		for _, a := range s.Addresses {
+			pod := proxyOf(&p.state, p.node, s, a)
+			if pod == nil || slices.Contains(own, a) {
+				continue
+			}
+			for _, port := range s.Ports {
+				if proxiable(port) {
+					to := netip.AddrPortFrom(addressOf(pod, a), port.NodePort)
+					out.Diversions = append(out.Diversions, lb.Diversion{Address: a, Port: port.Port, To: to, Remote: pod.Node != p.node})
+				}
+			}
+		}
+	}
+	for i := range p.state.Services {
+		s := &p.state.Services[i]
+		add(s)
+		if s.Proxy != nil && p.readyHere(s) {
+			out.Proxied = append(out.Proxied, s.Key)
+		}
+	}
+	for i := range p.state.Leaving {
+		add(&p.state.Leaving[i].Served)
+	}
+	slices.Sort(out.ClosedNodePorts)
+	out.ClosedNodePorts = slices.Compact(out.ClosedNodePorts)
+	// Two Services have one frontend only if another program wrote a status.
+	order := func(a, b lb.Diversion) int { return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port)) }
+	slices.SortStableFunc(out.Diversions, order)
+	out.Diversions = slices.CompactFunc(out.Diversions, func(a, b lb.Diversion) bool { return order(a, b) == 0 })
+}
+
+// readyHere reports whether ready proxies of this node serve a Service in the families of all its addresses, or in any before it has one.
+func (p *planner) readyHere(s *lb.Service) bool {
+	serve := func(a netip.Addr) bool {
+		return slices.ContainsFunc(p.state.ProxyPods, func(pod lb.ProxyPod) bool {
+			return pod.Ready && pod.Node == p.node && serves(&pod, s) && (!a.IsValid() || addressOf(&pod, a).IsValid())
+		})
+	}
+	return serve(netip.Addr{}) && !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !serve(a) })
+}
+
+// noProxy returns the sentence on a proxied Service that no node announces because no proxy is where it should be; "" if that is not why.
+// barring are the nodes that may announce its addresses but for a proxy.
+func noProxy(s *lb.Service, why lb.Reason, barring []string) string {
+	switch {
+	case why == lb.NoServingEndpoint:
+		return "no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment of the proxies"
+	case len(barring) > 0:
+		return fmt.Sprintf("proxies run on %s; the address may be announced from %s: let proxies run there (proxy.nodeSelector), or let their nodes announce",
+			lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))), lb.SomeOf(barring))
+	}
+	return ""
+}
