@@ -46,7 +46,7 @@ func testWhy(t *testing.T, e *env) {
 			args       []string
 		}{
 			{"drain", ns + "/why-link: " + addresses[0].String() + " by node " + node, []string{"--drain", node}},
-			{"strand", "of no pool any more", []string{"-f", file("pool.yaml", object("IPAddressPool", "e2e-why", `{addresses: ["fd00:30::3:9"]}`))}},
+			{"strand", "in no pool any more", []string{"-f", file("pool.yaml", object("IPAddressPool", "e2e-why", `{addresses: ["fd00:30::3:9"]}`))}},
 			{"nothing", "Nothing would change.", []string{"-f", file("community.yaml", object("Community", "e2e-why", `{communities: []}`))}},
 		} {
 			out, err := e.Plugin(t.Context(), append([]string{"plan"}, tt.args...)...)
@@ -97,7 +97,7 @@ subjects: [{kind: User, name: e2e-tenant, apiGroup: rbac.authorization.k8s.io}]
 		for _, a := range addresses {
 			owner, err := e.WaitOwner(t.Context(), testbed.Client, a)
 			must(t, err)
-			want = append(want, "speaker "+owner, a.String()+" is announced on eth0", "for "+a.String()+" on link eth0 answers ", " of node "+owner)
+			want = append(want, "speaker "+owner, a.String()+" is announced on eth0", "for "+a.String()+" on link eth0 answers ", " of node "+owner, " of "+a.String()+" is open")
 		}
 		must(t, testbed.Until(t.Context(), soon, "the explanation with probes", func(ctx context.Context) error {
 			out, err := e.Plugin(ctx, "why", "--probe", ns+"/why-probe")

@@ -139,7 +139,7 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 		add(lb.FilterNotEnforceable, "may carry packets past its packet filter, which then enforces nothing: %s", past)
 	}
 	if link.LooseARP(links) {
-		add(lb.StrictARPMissing, "answers ARP for every address of a Service: kube-proxy in mode IPVS needs strictARP: true")
+		add(lb.StrictARPMissing, "answers ARP for every address on its link kube-ipvs0: set strictARP: true of kube-proxy, or remove the link if none runs")
 	}
 	if !w.boot.Served() {
 		add(lb.KubeProxyNotReady, "announces nothing until its kube-proxy has served: %s", w.boot.Waiting())

@@ -2,23 +2,44 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// probeInterval is between two probes, wireTime how long machines on one link have to answer.
-const probeInterval, wireTime = time.Second, 300 * time.Millisecond
+const (
+	// probeInterval is between two probes, of which each asks maxKnocks ports.
+	probeInterval = time.Second
+	maxKnocks     = 16
+	// wireTime is how long machines on one link have to answer, knockTime how long a port has.
+	wireTime, knockTime = 300 * time.Millisecond, time.Second
+)
 
-// probes serves POST /debug/probe?service=NAMESPACE/NAME, the step of kubectl holdfast that says which machines answer for its
-// addresses on this node's links. Whoever may forward a port to the pod may ask: so it asks only about Services that this node's
-// plan serves, one at a time, and one a second.
+// probed is the step of kubectl holdfast that says what the wire answers.
+type probed struct {
+	Step, Verdict, Text string
+	Details             []string `json:",omitempty"`
+}
+
+// knock is one port to ask, at a machine that has its address.
+type knock struct {
+	lb.Frontend
+	link lb.Interface
+	mac  lb.MAC
+}
+
+// probes serves POST /debug/probe?service=NAMESPACE/NAME: which machines answer for its addresses on this node's links, and what its TCP
+// ports answer there. Whoever may forward a port to the pod may ask: so it asks only about frontends of this node's plan, of one Service
+// at a time, and once a second.
 func (w *syncer) probes() http.HandlerFunc {
 	turn := make(chan struct{}, 1)
 	return func(out http.ResponseWriter, r *http.Request) {
@@ -29,32 +50,75 @@ func (w *syncer) probes() http.HandlerFunc {
 			http.Error(out, "one probe a second", http.StatusTooManyRequests)
 			return
 		}
-		step := struct{ Step, Verdict, Text string }{"wire at " + w.node, "ok", ""}
-		asked := map[netip.Addr]bool{}
-		for _, f := range w.last.Load().plan().Filter.Frontends {
-			if f.Service.String() != r.URL.Query().Get("service") || asked[f.Address] {
-				continue
-			}
-			asked[f.Address] = true
+		step, knocks := w.askOwners(r.Context(), r.URL.Query().Get("service"))
+		if step.Text == "" {
+			http.Error(out, "no Service of this name has an address in a subnet of this node's links; what is only routed no frame can ask", http.StatusNotFound)
+			return
+		}
+		w.askPorts(r.Context(), &step, knocks)
+		_ = json.NewEncoder(out).Encode(step) // the asker may be gone
+	}
+}
+
+// askOwners asks for the addresses of a Service on the links of their subnets, and returns the ports to ask where machines answered.
+func (w *syncer) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
+	step = probed{Step: "wire at " + w.node, Verdict: "ok"}
+	asked := map[netip.Addr][]knock{}
+	for _, f := range w.last.Load().plan().Filter.Frontends {
+		if f.Service.String() != service {
+			continue
+		}
+		if _, done := asked[f.Address]; !done {
+			asked[f.Address] = nil
 			for _, l := range w.links.Links() {
 				if !l.CanAnnounce() || !slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(f.Address) }) {
 					continue
 				}
-				macs, err := w.layer2.WhoHas(r.Context(), l, f.Address, wireTime)
+				macs, err := w.layer2.WhoHas(ctx, l, f.Address, wireTime)
 				text, good := named(macs, w.macNodes())
 				if err != nil {
-					text, good = "nobody that is known: "+err.Error(), false
+					text, good = "no machine that is known: "+err.Error(), false
 				}
 				if step.Text += fmt.Sprintf("; for %s on link %s answers %s", f.Address, l.Name, text); !good {
 					step.Verdict = "problem"
 				}
+				for mac := range macs {
+					asked[f.Address] = append(asked[f.Address], knock{link: l, mac: mac})
+				}
 			}
 		}
-		if step.Text = strings.TrimPrefix(step.Text, "; "); step.Text == "" {
-			http.Error(out, "no Service of this name has an address in a subnet of this node's links", http.StatusNotFound)
-			return
+		for _, k := range asked[f.Address] {
+			if k.Frontend = f; f.Protocol == "TCP" {
+				knocks = append(knocks, k)
+			}
 		}
-		_ = json.NewEncoder(out).Encode(step) // the asker may be gone
+	}
+	step.Text = strings.TrimPrefix(step.Text, "; ")
+	return step, knocks
+}
+
+// askPorts adds what ports answer. Source ranges may refuse this node, which is no fault.
+func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
+	var group sync.WaitGroup
+	answers, bad := make([]string, min(len(knocks), maxKnocks)), make([]bool, len(knocks))
+	for i := range answers {
+		group.Go(func() {
+			k := knocks[i]
+			answer, err := w.layer2.Knock(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
+			bad[i] = answer != layer2.Open && !k.HasRanges()
+			if answers[i] = fmt.Sprintf("TCP port %d of %s %s", k.Port, k.Address, answer); err != nil {
+				answers[i] = fmt.Sprintf("TCP port %d of %s was not asked: %v", k.Port, k.Address, err)
+			} else if answer != layer2.Open && k.HasRanges() {
+				answers[i] += "; its source ranges may leave this node out"
+			}
+		})
+	}
+	group.Wait()
+	if step.Details = answers; len(knocks) > maxKnocks {
+		step.Details = append(answers, fmt.Sprintf("%d more were not asked", len(knocks)-maxKnocks))
+	}
+	if slices.Contains(bad, true) {
+		step.Verdict = "problem"
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,14 +20,21 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// probed is a speaker of node w1 that has the addresses of default/web, which a machine beside it has too.
-func probed(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
+// probing is a speaker of node w1 that has the addresses of default/web, which a machine beside it has too.
+func probing(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
 	t.Helper()
 	self, other := nstest.Self(t), nstest.New(t)
 	nstest.Veth(t, self, "eth0", other, "eth0")
 	self.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	other.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64", "fe80::2/64")
 	*mac = lb.MACFrom(other.MAC("eth0"))
+	other.Do(func() {
+		listener, err := net.Listen("tcp", ":81")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+	})
 	w := newTestSyncer(noLinks)
 	w.links = link.New(slog.New(slog.DiscardHandler), func() {})
 	ctx, stop := context.WithCancel(t.Context())
@@ -60,11 +69,50 @@ func (w *syncer) post(service string) (int, string) {
 func TestProbe(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		other := lb.MAC{}
-		w := probed(t, &other, "192.0.2.2", "2001:db8::2", "192.0.2.9")
+		w := probing(t, &other, "192.0.2.2", "2001:db8::2", "192.0.2.9")
 		want := fmt.Sprintf(`{"Step":"wire at w1","Verdict":"problem","Text":"for 192.0.2.2 on link eth0 answers %s of no speaker; `+
-			`for 2001:db8::2 on link eth0 answers %[1]s of no speaker; for 192.0.2.9 on link eth0 answers no machine"}`+"\n", other)
+			`for 2001:db8::2 on link eth0 answers %[1]s of no speaker; for 192.0.2.9 on link eth0 answers no machine",`+
+			`"Details":["TCP port 80 of 192.0.2.2 refuses connections","TCP port 81 of 192.0.2.2 is open",`+
+			`"TCP port 80 of 2001:db8::2 refuses connections","TCP port 81 of 2001:db8::2 is open"]}`+"\n", other)
 		if code, body := w.post("default/web"); code != http.StatusOK || body != want {
 			t.Errorf("%d %s", code, cmp.Diff(want, body))
+		}
+	})
+}
+
+// TestAskPorts: a silent port is a fault unless source ranges may be the cause, only TCP is asked, and not too many ports are.
+func TestAskPorts(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		mac := lb.MAC{}
+		w := probing(t, &mac, "192.0.2.2")
+		frontends := w.last.Load().Plan.Filter.Frontends
+		frontends[0].Protocol = "UDP"
+		step, knocks := w.askOwners(t.Context(), "default/web")
+		if len(knocks) != 1 || knocks[0].Port != 81 || knocks[0].mac != mac {
+			t.Fatalf("%+v", knocks)
+		}
+		open, closed, gone := knocks[0], knocks[0], knocks[0]
+		closed.Port, gone.Port, gone.mac = 9, 10, lb.MAC{2}
+		ranged := gone
+		ranged.Restricted = true
+		for _, tt := range []struct {
+			ask     knock
+			verdict string
+			text    string
+		}{
+			{open, "ok", "TCP port 81 of 192.0.2.2 is open"},
+			{closed, "problem", "TCP port 9 of 192.0.2.2 refuses connections"},
+			{gone, "problem", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there"},
+			{ranged, "ok", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there; its source ranges may leave this node out"},
+		} {
+			step.Verdict = "ok"
+			if w.askPorts(t.Context(), &step, []knock{tt.ask}); step.Verdict != tt.verdict || step.Details[0] != tt.text {
+				t.Errorf("%+v", step)
+			}
+		}
+		w.askPorts(t.Context(), &step, slices.Repeat([]knock{open}, maxKnocks+2))
+		if n := len(step.Details); n != maxKnocks+1 || step.Details[n-1] != "2 more were not asked" {
+			t.Errorf("%q", step.Details)
 		}
 	})
 }
@@ -98,7 +146,7 @@ func TestNamed(t *testing.T) {
 // TestProbeRefuses: what this node does not serve is not asked about, whoever asks; and no two questions come within a second.
 func TestProbeRefuses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w := probed(t, new(lb.MAC), "192.0.2.2", "198.51.100.1")
+		w := probing(t, new(lb.MAC), "192.0.2.2", "198.51.100.1")
 		for _, service := range []string{"", "/", "default", "default/other", "web", "192.0.2.2", "%00", "default%2Fweb%2F.."} {
 			if code, body := w.post(service); code != http.StatusNotFound {
 				t.Errorf("%q: %d %s", service, code, body)

@@ -159,9 +159,12 @@ func linkLayerAddress(options []byte, kind byte) (mac lb.MAC, out outcome) {
 
 // checksum sums an ICMPv6 message with its pseudo header (RFC 8200 section 8.1);
 // 0 means that the checksum in it is right. addrs are source and destination.
-func checksum(addrs, icmp []byte) uint16 {
-	sum := uint32(len(icmp)) + protocolICMPv6
-	for _, b := range [][]byte{addrs, icmp} {
+func checksum(addrs, icmp []byte) uint16 { return sum(len(icmp)+protocolICMPv6, addrs, icmp) }
+
+// sum is the Internet checksum of parts and a number (RFC 1071).
+func sum(start int, parts ...[]byte) uint16 {
+	sum := uint32(start)
+	for _, b := range parts {
 		for ; len(b) >= 2; b = b[2:] {
 			sum += uint32(b[0])<<8 | uint32(b[1])
 		}

@@ -21,19 +21,27 @@ func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr,
 	if err != nil {
 		return nil, fmt.Errorf("ask on link %s: %w", l.Name, err)
 	}
-	frame := proto.question(&l, all, addr)
+	return macs, t.ask(ctx, proto.question(&l, all, addr), within, func(frame []byte) (enough bool) {
+		if m, out := proto.parse(frame, l.MAC); out == answered && m.reply && m.claimed == addr {
+			macs[m.mac] = true
+		}
+		return false
+	})
+}
+
+// ask sends a frame three times within this time, and calls handle with each one that arrives, until it has heard enough.
+func (t *tap) ask(ctx context.Context, frame []byte, within time.Duration, handle func(frame []byte) (enough bool)) error {
 	for range questionTimes {
 		if frame == nil || !t.send(frame) {
-			return nil, fmt.Errorf("ask on link %s: it is down, or has no address of the family", l.Name)
+			return fmt.Errorf("ask on link %s: it is down, or has no address of the family", t.link.Name)
 		}
 		for end := time.Now().Add(within / questionTimes); ctx.Err() == nil && time.Now().Before(end); {
 			await([]*tap{t}, time.Until(end))
-			t.receive(func(frame []byte) {
-				if m, out := proto.parse(frame, l.MAC); out == answered && m.reply && m.claimed == addr {
-					macs[m.mac] = true
-				}
-			})
+			enough := false
+			if t.receive(func(frame []byte) { enough = enough || handle(frame) }); enough {
+				return nil
+			}
 		}
 	}
-	return macs, nil
+	return nil
 }
