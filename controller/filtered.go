@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -44,7 +43,7 @@ func effect(frontends []lb.Frontend) []string {
 	var address netip.Addr
 	for _, d := range frontends {
 		if d.Address != address && d.HasRanges() {
-			out = append(out, fmt.Sprintf("%s: from %s", d.Address, sources(d)))
+			out = append(out, fmt.Sprintf("%s: from %s", d.Address, d.Sources()))
 		}
 		address = d.Address
 	}
@@ -88,15 +87,4 @@ func openNodePorts(sv *corev1.Service) string {
 	}
 	return "everybody may come in by the node ports (" + lb.SomeOf(ports) + "): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from " +
 		"spec.ports"
-}
-
-func sources(d lb.Frontend) string {
-	text := "everybody"
-	if d.Restricted {
-		text = cmp.Or(lb.SomeOf(d.Allow), "nobody")
-	}
-	if len(d.Deny) > 0 {
-		text += " but " + lb.SomeOf(d.Deny)
-	}
-	return text
 }

@@ -39,21 +39,21 @@ func TestFiltered(t *testing.T) {
 			{Address: v4, Port: 80, Access: lb.Access{Restricted: true, Allow: many, Deny: deny}}, {Address: v4, Port: 81, Access: lb.Access{Restricted: true,
 				Allow: many, Deny: deny}},
 			{Address: v6, Port: 80, Access: lb.Access{Restricted: true}},
-		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16 and 2 more but 10.9.0.0/16; 2001:db8::1: from nobody" +
+		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16 and 2 more but 10.9.0.0/16; 2001:db8::1: from no client" +
 			alike},
 		{"deny, limits and a log", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Deny: deny, ConnectionLimit: 5, RateLimit: 2,
 			LogDrops: true}}}},
 			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16" + alike + "; at most 5 connections at once" + each +
 				"; at most 2 new connections per second of one source" + each + "; what is refused is logged in samples"},
 		{"the cluster comes in too", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}, ClusterIP: cluster}}},
-			"True Filtered: 192.0.2.1: from nobody; the cluster's own pods and nodes may come in too"},
+			"True Filtered: 192.0.2.1: from no client; the cluster's own pods and nodes may come in too"},
 		{"node ports", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}},
-			"True Filtered: 192.0.2.1: from nobody" + alike + "; everybody may come in by the node ports (30000, 30001, 30002, 30003, 30004 and 2 more): " +
+			"True Filtered: 192.0.2.1: from no client" + alike + "; everybody may come in by the node ports (30000, 30001, 30002, 30003, 30004 and 2 more): " +
 				"set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"},
 		{"node ports of an open Service", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4}}}, ""},
 		{"what cannot be read comes first", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}, problems: []lb.Problem{bad,
 			other, worse}},
-			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from nobody" + alike},
+			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from no client" + alike},
 	} {
 		got := ""
 		if tt.write.service == nil {

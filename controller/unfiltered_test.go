@@ -177,7 +177,7 @@ func TestUnfilteredProblems(t *testing.T) {
 	}
 	w := serviceWrite{frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends)[:1], service: &corev1.Service{}}
 	if c, said := w.access(); !said || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") ||
-		!strings.Contains(c.Message, ": from nobody;") {
+		!strings.Contains(c.Message, ": from no client;") {
 		t.Errorf("condition %+v", c)
 	}
 }

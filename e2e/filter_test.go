@@ -179,7 +179,7 @@ func testFilterClosed(t *testing.T, e *env) {
 	e.annotate(t, "closed", sourcesAnnotation, "")
 	e.shut(t, testbed.Client, addresses)
 	c := e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse, "NoSourceAllowed")
-	e.describes(t, []string{"Warning", "NoSourceAllowed", c.Message, addresses[0].String() + ": from nobody"}, "service", "-n", e.app.Namespace, "closed")
+	e.describes(t, []string{"Warning", "NoSourceAllowed", c.Message, addresses[0].String() + ": from no client"}, "service", "-n", e.app.Namespace, "closed")
 	own := e.hostRanges(t, testbed.Client, addresses)
 	e.annotate(t, "closed", sourcesAnnotation, "banana, "+strings.Join(own, ", "))
 	e.open(t, testbed.Client, addresses)

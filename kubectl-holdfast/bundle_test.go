@@ -59,7 +59,7 @@ func TestReplay(t *testing.T) {
 		{"why default/late", statusProblem, []string{"First: no IPv4 address: pool \"lan\" is full: add addresses to the pool"}},
 		{"why default/web", statusProblem, []string{"problem  speaker n2", "First: 192.0.2.1 is announced on eth0; filter on: true, in force: false; "}},
 		{"why --probe default/web", statusError, []string{"--probe asks a cluster"}},
-		{"plan -f " + pool, statusHealthy, []string{"default/late: none (PoolExhausted) -> 192.0.2.2 (of pool lan)", "default/late: not announced -> layer 2: none (NoServingEndpoint)"}},
+		{"plan -f " + pool, statusHealthy, []string{`default/late: PoolExhausted: no IPv4 address: pool "lan" is full -> Assigned: has 192.0.2.2 from pool "lan"`, "default/late: not announced -> layer 2: none (NoServingEndpoint)"}},
 		{"plan --drain n2", statusHealthy, []string{"default/web: 192.0.2.1 by node n2 -> layer 2: none (NoServingEndpoint)"}},
 		{"plan --drain n1", statusHealthy, []string{"Nothing would change."}},
 		{"bundle " + copied, statusHealthy, []string{"left out: Secrets are not read"}},
@@ -111,5 +111,17 @@ func TestPages(t *testing.T) {
 	got, _ := json.Marshal(snapshot.Silent)
 	if !strings.Contains(snapshot.Silent["dead"], "no answer within 200ms") || !strings.Contains(snapshot.Silent["other"], "no right") || len(snapshot.Daemons) > 0 {
 		t.Errorf("silent are %s", got)
+	}
+}
+
+// TestDebugPort: a daemon's debug pages are where its arguments say, and where it has them by default.
+func TestDebugPort(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"--health-listen=127.0.0.1:1"}}}}}
+	if port := debugPort(pod); port != "9219" {
+		t.Error(port)
+	}
+	pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "--debug-listen=127.0.0.1:9319", "-debug-listen=[::1]:9419")
+	if port := debugPort(pod); port != "9419" {
+		t.Error(port)
 	}
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,11 +14,12 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 
 	"github.com/holdfast-lb/holdfast/internal/explain"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/yaml"
 )
 
 // The exit statuses.
@@ -60,6 +62,8 @@ type seat struct {
 	from string
 	// probe has speakers ask on the wire.
 	probe bool
+	// reader of the cluster, once it was read.
+	*reader
 }
 
 func newRoot() *cobra.Command {
@@ -83,20 +87,14 @@ func (s *seat) read(ctx context.Context, only string) (explain.Snapshot, error) 
 	if s.from != "" {
 		return readBundle(s.from)
 	}
-	r, err := s.reader()
+	config, err := s.cluster.ToRESTConfig()
+	if err == nil {
+		s.reader, err = newReader(config)
+	}
 	if err != nil {
-		return explain.Snapshot{}, err
+		return explain.Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
-	return r.read(ctx, only)
-}
-
-// say prints reports, and returns errProblem if one has a problem.
-func (s *seat) say(cmd *cobra.Command, reports ...explain.Report) error {
-	err := s.show(cmd.OutOrStdout(), reports, func(w io.Writer) error { return printReports(w, reports) })
-	if err == nil && slices.ContainsFunc(reports, func(r explain.Report) bool { return !r.Healthy() }) {
-		err = errProblem
-	}
-	return err
+	return s.reader.read(ctx, s.namespace, only)
 }
 
 func (s *seat) why() *cobra.Command {
@@ -140,27 +138,22 @@ func (s *seat) explain(ctx context.Context, args []string) ([]explain.Report, er
 			}
 			snapshot.Unread["other namespaces"] = "forbidden"
 		}
-		key := lb.Key{Namespace: namespace, Name: service}
 		if s.from == "" {
-			err = s.ask(ctx, &snapshot, key)
+			s.ask(ctx, &snapshot, namespace, service, s.probe)
 		} else if s.probe {
-			err = errors.New("--probe asks a cluster, and --from has none")
+			return nil, errors.New("--probe asks a cluster, and --from has none")
 		}
-		return []explain.Report{snapshot.Service(key)}, err
+		return []explain.Report{snapshot.Service(namespace, service)}, nil
 	}
-	switch kind := args[0]; kind {
-	case "address":
+	if args[0] == "address" {
 		address, err := netip.ParseAddr(name)
 		return snapshot.Address(address.Unmap()), err
-	case "pool":
-		return []explain.Report{snapshot.Pool(name)}, nil
-	case "peer":
-		return []explain.Report{snapshot.Peer(name)}, nil
-	case "node":
-		return []explain.Report{snapshot.Node(name)}, nil
-	default:
-		return nil, fmt.Errorf("unknown kind %q: address, pool, peer and node are known", kind)
 	}
+	answer, known := map[string]func(string) explain.Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}[args[0]]
+	if !known {
+		return nil, fmt.Errorf("unknown kind %q: address, pool, peer and node are known", args[0])
+	}
+	return []explain.Report{answer(name)}, nil
 }
 
 func (s *seat) status() *cobra.Command {
@@ -196,25 +189,73 @@ func (s *seat) plan() *cobra.Command {
 			}
 			after := before
 			if drained == "" {
-				objects, err := readFiles(files)
+				objects, err := s.objects(files)
 				if err != nil {
 					return err
 				}
 				for _, o := range objects {
 					if !after.Put(o) {
-						return fmt.Errorf("%T: a plan knows Holdfast's kinds and Services only", o)
+						return fmt.Errorf("%T: a plan knows no objects of this kind", o)
 					}
 				}
 			}
-			change := explain.Compare(before, after, drained)
-			err = s.show(cmd.OutOrStdout(), change, func(w io.Writer) error { return printChange(w, change) })
-			if err == nil && len(change.Faults) > 0 {
-				err = errProblem
-			}
-			return err
+			return s.say(cmd, explain.Compare(before, after, drained))
 		},
 	}
 	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with the objects as they would be; - is standard input")
 	cmd.Flags().StringVar(&drained, "drain", "", "`node` that would have no pods and no speaker")
 	return cmd
+}
+
+// say prints reports, and returns errProblem if one has a problem.
+func (s *seat) say(cmd *cobra.Command, reports ...explain.Report) (err error) {
+	if s.output == "" {
+		err = printReports(cmd.OutOrStdout(), reports)
+	} else {
+		err = encode(cmd.OutOrStdout(), s.output, reports)
+	}
+	if err == nil && slices.ContainsFunc(reports, func(r explain.Report) bool { return !r.Healthy() }) {
+		err = errProblem
+	}
+	return err
+}
+
+// encode prints a value for programs.
+func encode(w io.Writer, format string, v any) error {
+	out, err := yaml.Marshal(v)
+	switch format {
+	case "yaml":
+	case "json":
+		out, err = json.MarshalIndent(v, "", "  ")
+		out = append(out, '\n')
+	default:
+		err = fmt.Errorf("unknown output format %q: json and yaml are known", format)
+	}
+	if err == nil {
+		_, err = w.Write(out)
+	}
+	return err
+}
+
+// printReports writes reports for people: a line for each step, and the first thing to do at the end.
+func printReports(w io.Writer, reports []explain.Report) error {
+	for _, r := range reports {
+		fmt.Fprintln(w, r.Subject)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, s := range r.Steps {
+			text := s.Text
+			if s.Reason != "" {
+				text = string(s.Reason) + ": " + text
+			}
+			fmt.Fprintf(t, "  %s\t%s\t%s\n", s.Verdict, s.Name, text)
+			for _, d := range s.Details {
+				fmt.Fprintf(t, "\t\t  %s\n", d)
+			}
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "First: %s\n", r.First)
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -40,16 +41,52 @@ func server(t *testing.T, lists map[string]string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		items, known := lists[r.URL.Path]
+		if text := discovered(r.URL.Path, lists); text != "" {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(text))
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		if !known {
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`))
 			return
 		}
-		_, _ = w.Write([]byte(`{"kind": "List", "apiVersion": "v1", "metadata": {}, "items": [` + items + `]}`))
+		list := `"kind": "List", "apiVersion": "v1"`
+		if version, resource, of := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/metallb.io/"), "/"); of && version != r.URL.Path {
+			list = fmt.Sprintf(`"kind": "%sList", "apiVersion": "metallb.io/%s"`, metalLBKinds[resource], version)
+		}
+		_, _ = w.Write([]byte(`{` + list + `, "metadata": {}, "items": [` + items + `]}`))
 	}))
 	t.Cleanup(s.Close)
+	t.Setenv("KUBECACHEDIR", t.TempDir())
 	return "--server=" + s.URL
+}
+
+var metalLBKinds = map[string]string{"ipaddresspools": "IPAddressPool", "communities": "Community", "bfdprofiles": "BFDProfile", "bgppeers": "BGPPeer",
+	"bgpadvertisements": "BGPAdvertisement", "l2advertisements": "L2Advertisement"}
+
+// discovered is what the API server answers to who asks which of MetalLB's resources there are; "" to other questions.
+func discovered(path string, lists map[string]string) string {
+	version, of := strings.CutPrefix(path, "/apis/metallb.io/")
+	switch {
+	case path == "/api":
+		return `{"kind": "APIVersions", "versions": []}`
+	case path == "/apis":
+		return `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "metallb.io", "preferredVersion": {"groupVersion": "metallb.io/v1beta1",
+			"version": "v1beta1"}, "versions": [{"groupVersion": "metallb.io/v1beta1", "version": "v1beta1"},
+			{"groupVersion": "metallb.io/v1beta2", "version": "v1beta2"}]}]}`
+	case of && !strings.Contains(version, "/"):
+		var resources []string
+		for list := range lists {
+			if name, found := strings.CutPrefix(list, path+"/"); found {
+				resources = append(resources, fmt.Sprintf(`{"name": %q, "singularName": "", "namespaced": true, "kind": %q, "verbs": ["list"]}`, name,
+					metalLBKinds[name]))
+			}
+		}
+		return `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metallb.io/` + version + `", "resources": [` + strings.Join(resources, ",") + `]}`
+	}
+	return ""
 }
 
 const (
@@ -159,7 +196,7 @@ func TestMigrateMetalLB(t *testing.T) {
 		!strings.Contains(out, "default/web had 192.0.2.5: Assigned: has 192.0.2.6") {
 		t.Errorf("%d %s %s", status, out, report)
 	}
-	if status, _, report = invoke(t, "migrate", "metallb", server(t, moved)); status != statusError || !strings.Contains(report, "read MetalLB's bgppeers") {
+	if status, _, report = invoke(t, "migrate", "metallb", server(t, moved)); status != statusError || !strings.Contains(report, "bgppeers") {
 		t.Errorf("%d %s", status, report)
 	}
 	if status, _, report = invoke(t, "migrate", "metallb", "--server=http://127.0.0.1:1"); status != statusError || report == "" {

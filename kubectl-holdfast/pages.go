@@ -9,19 +9,18 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/explain"
-	"github.com/holdfast-lb/holdfast/internal/lb"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 )
 
 const (
-	// debugPort is where a daemon serves its debug pages, on its loopback address only.
-	debugPort = "9219"
 	// debugTime bounds the wait for one page, and maxDebug its size in bytes. maxAtOnce pages are read at a time.
 	debugTime = 5 * time.Second
 	maxDebug  = 64 << 20
@@ -29,68 +28,78 @@ const (
 )
 
 // ask adds what speakers say of a Service and, if the user wants that, what they find on the wire.
-func (s *seat) ask(ctx context.Context, snapshot *explain.Snapshot, key lb.Key) error {
-	r, err := s.reader()
-	if err != nil {
-		return err
-	}
-	if r.pages(ctx, snapshot.Asked(key), snapshot); !s.probe {
-		return nil
+func (r *reader) ask(ctx context.Context, s *explain.Snapshot, namespace, name string, probe bool) {
+	if r.pages(ctx, s.Asked(namespace, name), s); !probe {
+		return
 	}
 	step := explain.Step{Name: "wire", Verdict: explain.Unseen, Text: "no speaker that does not announce it can be asked"}
-	for _, pod := range snapshot.Others(key) {
-		answer, err := r.page(ctx, pod, http.MethodPost, "/debug/probe?service="+key.String())
+	for _, pod := range s.Others(namespace, name) {
+		answer, err := r.page(ctx, pod, http.MethodPost, "/debug/probe?service="+namespace+"/"+name)
 		if err == nil && json.Unmarshal(answer, &step) == nil {
 			break
 		}
 		step.Text = fmt.Sprintf("pod %s: %v", pod.Name, err)
 	}
-	snapshot.Probed = []explain.Step{step}
-	return nil
+	s.Probed = []explain.Step{step}
 }
 
-// pages adds the state of each of these daemons, or why it was not read. It waits for no dead node, as the API server does.
+// pages adds the state of each of these daemons, or why it was not read.
 func (r *reader) pages(ctx context.Context, pods []*corev1.Pod, s *explain.Snapshot) {
 	s.Daemons, s.Silent = map[string]json.RawMessage{}, map[string]string{}
-	for some := range slices.Chunk(pods, maxAtOnce) {
-		read, late := make(chan func(), len(some)), time.After(r.patience)
-		for _, p := range some {
-			s.Silent[p.Name] = fmt.Sprintf("no answer within %v", r.patience)
-			go func() {
-				page, err := r.page(ctx, p, http.MethodGet, "/debug/state")
-				read <- func() {
-					if s.Silent[p.Name] = fmt.Sprint(err); err == nil {
-						s.Daemons[p.Name] = page
-						delete(s.Silent, p.Name)
-					}
-				}
-			}()
-		}
-		for left := len(some); left > 0; left-- {
-			select {
-			case note := <-read:
-				note()
-			case <-late:
-				left = 0
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(maxAtOnce)
+	for _, p := range pods {
+		group.Go(func() error {
+			page, err := r.page(ctx, p, http.MethodGet, "/debug/state")
+			mu.Lock()
+			defer mu.Unlock()
+			if s.Daemons[p.Name] = page; err != nil {
+				delete(s.Daemons, p.Name)
+				s.Silent[p.Name] = err.Error()
 			}
-		}
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
+// page asks a daemon for a debug page. It waits for no dead node, as the API server does.
+func (r *reader) page(ctx context.Context, pod *corev1.Pod, method, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.patience, fmt.Errorf("no answer within %v", r.patience))
+	defer cancel()
+	done := make(chan func() ([]byte, error), 1)
+	go func() {
+		page, err := r.forward(ctx, pod, method, path)
+		done <- func() ([]byte, error) { return page, err }
+	}()
+	select {
+	case answer := <-done:
+		return answer()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
-// page reads a debug page by a port-forward: so no daemon, and not the user's machine either, has a port open for it.
-func (r *reader) page(ctx context.Context, pod *corev1.Pod, method, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
-	defer cancel()
+// debugPort is where a daemon serves its debug pages, on its loopback address only.
+func debugPort(pod *corev1.Pod) string {
+	port := "9219"
+	for _, arg := range pod.Spec.Containers[0].Args {
+		if _, after, found := strings.Cut(arg, "-debug-listen="); found {
+			port = after[strings.LastIndex(after, ":")+1:]
+		}
+	}
+	return port
+}
+
+// forward reads a page by a port-forward: so no daemon, and not the user's machine either, has a port open for it.
+func (r *reader) forward(ctx context.Context, pod *corev1.Pod, method, path string) ([]byte, error) {
 	transport, upgrader, err := spdy.RoundTripperFor(r.config)
 	if err != nil {
 		return nil, err
 	}
 	address := r.client.Post().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name, "portforward").URL()
-	dial, err := http.NewRequestWithContext(ctx, http.MethodPost, address.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	forward, _, err := spdy.Negotiate(upgrader, &http.Client{Transport: transport}, dial, portforward.PortForwardProtocolV1Name)
+	forward, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address).Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +109,7 @@ func (r *reader) page(ctx context.Context, pod *corev1.Pod, method, path string)
 	for i, kind := range []string{corev1.StreamTypeError, corev1.StreamTypeData} {
 		headers := http.Header{}
 		headers.Set(corev1.StreamType, kind)
-		headers.Set(corev1.PortHeader, debugPort)
+		headers.Set(corev1.PortHeader, debugPort(pod))
 		headers.Set(corev1.PortForwardRequestIDHeader, "0")
 		if streams[i], err = forward.CreateStream(headers); err != nil {
 			return nil, err
@@ -121,7 +130,7 @@ func (r *reader) page(ctx context.Context, pod *corev1.Pod, method, path string)
 	page, err := io.ReadAll(io.LimitReader(answer.Body, maxDebug))
 	page = bytes.TrimSpace(page)
 	if err == nil && (answer.StatusCode != http.StatusOK || !json.Valid(page)) {
-		err = fmt.Errorf("it answers %s: %s", answer.Status, lb.Line(string(page), 200))
+		err = fmt.Errorf("it answers %s: %s", answer.Status, bytes.ToValidUTF8(page[:min(len(page), 200)], nil))
 	}
 	return page, err
 }

@@ -1,32 +1,31 @@
 package main
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
-	"flag"
+	"errors"
 	"fmt"
-	"io"
-	"reflect"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/explain"
+	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 )
 
 const (
 	// pageSize bounds one answer of the API server: it need not hold ten thousand Services at once for us.
-	pageSize = "500"
+	pageSize = 500
 	// parts select the objects of Holdfast itself, as the chart labels them.
 	parts = "labelSelector=app.kubernetes.io/name=holdfast"
 	// leaseName is the Lease by which the controllers elect their leader.
@@ -38,66 +37,48 @@ type reader struct {
 	config   *rest.Config
 	client   rest.Interface
 	patience time.Duration // for one debug page
-	snapshot explain.Snapshot
 }
 
-func (s *seat) reader() (*reader, error) {
-	c, err := s.cluster.ToRESTConfig()
-	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w", err)
-	}
+func newReader(c *rest.Config) (*reader, error) {
 	c = rest.CopyConfig(c)
 	c.UserAgent, c.QPS = "kubectl-holdfast", -1 // the API server paces us
 	client, err := discovery.NewDiscoveryClientForConfig(c)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, err
 	}
-	return &reader{c, client.RESTClient(), debugTime, explain.Snapshot{Now: time.Now(), Namespace: s.namespace, Unread: map[string]string{}}}, nil
-}
-
-var scheme = newScheme()
-
-func newScheme() *runtime.Scheme {
-	s := runtime.NewScheme()
-	both := runtime.NewSchemeBuilder(v1beta1.AddToScheme, corev1.AddToScheme)
-	utilruntime.Must(both.AddToScheme(s))
-	// MetalLB's kinds have the names and fields of ours.
-	for kind, of := range s.KnownTypes(v1beta1.GroupVersion) {
-		for _, version := range []string{"v1beta1", "v1beta2"} {
-			s.AddKnownTypeWithName(schema.GroupVersionKind{Group: "metallb.io", Version: version, Kind: kind}, reflect.New(of).Interface().(runtime.Object))
-		}
-	}
-	return s
+	return &reader{c, client.RESTClient(), debugTime}, nil
 }
 
 // read reads all that an explanation may need; of Services only one namespace unless it is "". What the user may not read is
 // noted, and no error; an API server that does not answer is one.
-func (r *reader) read(ctx context.Context, only string) (explain.Snapshot, error) {
-	const core, own, apps = "/api/v1", "/apis/holdfast.dev/v1beta1", "/apis/apps/v1"
-	s, o := &r.snapshot, &r.snapshot.Objects
+func (r *reader) read(ctx context.Context, holdfast, only string) (s explain.Snapshot, err error) {
+	const core, own, apps, pods = "/api/v1", "/apis/holdfast.dev/v1beta1", "/apis/apps/v1", parts + ",app.kubernetes.io/component="
+	s.Now, s.Namespace, s.Unread = time.Now(), holdfast, map[string]string{}
+	o := &s.Objects
 	var daemonSets []*appsv1.DaemonSet
 	var deployments []*appsv1.Deployment
 	for _, read := range []func(context.Context) error{
-		list(r, core, explain.Services, only, "", &o.Services),
-		list(r, "/apis/discovery.k8s.io/v1", explain.Slices, only, "labelSelector=kubernetes.io/service-name", &o.EndpointSlices),
-		list(r, core, explain.Nodes, "", "", &o.Nodes),
-		list(r, core, "namespaces", "", "", &o.Namespaces),
-		list(r, own, explain.Pools, "", "", &o.Pools),
-		list(r, own, "poolmemories", "", "", &o.PoolMemories),
-		list(r, own, "floatingips", only, "", &o.FloatingIPs),
-		list(r, own, explain.L2Ads, "", "", &o.L2Advertisements),
-		list(r, own, explain.BGPAds, "", "", &o.BGPAdvertisements),
-		list(r, own, explain.Peers, "", "", &o.Peers),
-		list(r, own, "bfdprofiles", "", "", &o.BFDProfiles),
-		list(r, own, "communities", "", "", &o.Communities),
-		list(r, own, explain.States, "", "", &s.States),
-		list(r, core, explain.Pods, s.Namespace, parts+",app.kubernetes.io/component=speaker", &s.Pods),
-		list(r, apps, explain.Speakers, s.Namespace, parts, &daemonSets),
-		list(r, apps, explain.Controller, s.Namespace, parts, &deployments),
-		list(r, "/apis/coordination.k8s.io/v1", explain.Leases, s.Namespace, "fieldSelector=metadata.name="+leaseName, &s.Leases),
+		list(r, s.Unread, core, explain.Services, only, "", &o.Services),
+		list(r, s.Unread, "/apis/discovery.k8s.io/v1", explain.Slices, only, "labelSelector=kubernetes.io/service-name", &o.EndpointSlices),
+		list(r, s.Unread, core, explain.Nodes, "", "", &o.Nodes),
+		list(r, s.Unread, core, "namespaces", "", "", &o.Namespaces),
+		list(r, s.Unread, own, explain.Pools, "", "", &o.Pools),
+		list(r, s.Unread, own, "poolmemories", "", "", &o.PoolMemories),
+		list(r, s.Unread, own, "floatingips", only, "", &o.FloatingIPs),
+		list(r, s.Unread, own, explain.L2Ads, "", "", &o.L2Advertisements),
+		list(r, s.Unread, own, explain.BGPAds, "", "", &o.BGPAdvertisements),
+		list(r, s.Unread, own, explain.Peers, "", "", &o.Peers),
+		list(r, s.Unread, own, "bfdprofiles", "", "", &o.BFDProfiles),
+		list(r, s.Unread, own, "communities", "", "", &o.Communities),
+		list(r, s.Unread, own, explain.States, "", "", &s.States),
+		list(r, s.Unread, core, explain.Pods, holdfast, pods+"speaker", &s.Pods),
+		list(r, s.Unread, core, explain.Pods, holdfast, pods+"controller", &s.Controllers),
+		list(r, s.Unread, apps, explain.Speakers, holdfast, parts, &daemonSets),
+		list(r, s.Unread, apps, explain.Controller, holdfast, parts, &deployments),
+		list(r, s.Unread, "/apis/coordination.k8s.io/v1", explain.Leases, holdfast, "fieldSelector=metadata.name="+leaseName, &s.Leases),
 	} {
 		if err := read(ctx); err != nil {
-			return r.snapshot, err
+			return s, err
 		}
 	}
 	for _, d := range daemonSets {
@@ -106,12 +87,12 @@ func (r *reader) read(ctx context.Context, only string) (explain.Snapshot, error
 	for _, d := range deployments {
 		s.Controller = d
 	}
-	s.Options = optionsOf(s.Controller)
-	return r.snapshot, nil
+	s.ReadOptions()
+	return s, nil
 }
 
 // list returns a function that lists a resource, page by page.
-func list[T any](r *reader, group, resource, namespace, selector string, out *[]*T) func(context.Context) error {
+func list[T any](r *reader, unread map[string]string, group, resource, namespace, selector string, out *[]*T) func(context.Context) error {
 	path := []string{group, resource}
 	if namespace != "" {
 		path = []string{group, "namespaces", namespace, resource}
@@ -122,17 +103,17 @@ func list[T any](r *reader, group, resource, namespace, selector string, out *[]
 				metav1.ListMeta `json:"metadata"`
 				Items           []*T `json:"items"`
 			}
-			request := r.client.Get().AbsPath(path...).Param("limit", pageSize).Param("continue", next).SetHeader("Accept", "application/json")
+			request := r.client.Get().AbsPath(path...).Param("limit", strconv.Itoa(pageSize)).Param("continue", next).SetHeader("Accept", "application/json")
 			if name, value, selects := strings.Cut(selector, "="); selects {
 				request.Param(name, value)
 			}
 			raw, err := request.DoRaw(ctx)
 			switch {
 			case apierrors.IsForbidden(err):
-				r.snapshot.Unread[resource] = "you have no right to list " + resource
+				unread[resource] = "you have no right to list " + resource
 				return nil
 			case apierrors.IsNotFound(err):
-				r.snapshot.Unread[resource] = "this API server has no " + resource + " of this version: are the custom resource definitions installed?"
+				unread[resource] = "this API server has no " + resource + " of this version: are the custom resource definitions installed?"
 				return nil
 			case err == nil:
 				err = json.Unmarshal(raw, &page)
@@ -148,20 +129,80 @@ func list[T any](r *reader, group, resource, namespace, selector string, out *[]
 	}
 }
 
-// optionsOf returns the settings of the controller that runs, from its arguments; without it, the chart's.
-func optionsOf(d *appsv1.Deployment) config.Options {
-	var o config.Options
-	f := flag.NewFlagSet("controller", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
-	o.Define(f)
-	if d == nil {
-		return o
-	}
-	for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
-		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if f.Lookup(name) != nil && given {
-			_ = f.Set(name, value) // the controller itself would not start with a value that cannot be read
+// bundle is what a file for a bug report holds.
+type bundle struct {
+	// LeftOut says what is not in it, in sentences.
+	LeftOut []string
+	explain.Snapshot
+}
+
+// hide removes what a report must not have. Snapshots share objects with nothing.
+func (b *bundle) hide() {
+	b.LeftOut = append(b.LeftOut, "Secrets are not read; passwords in BGPPeers are replaced; labels, annotations and fields of Services and Nodes are as they are")
+	for _, p := range b.Objects.Peers {
+		if p.Spec.Password != "" {
+			p.Spec.Password = "unread"
 		}
+		delete(p.Annotations, corev1.LastAppliedConfigAnnotation) // it repeats the password
 	}
-	return o
+	for _, resource := range slices.Sorted(maps.Keys(b.Unread)) {
+		b.LeftOut = append(b.LeftOut, resource+": "+b.Unread[resource])
+	}
+	for _, pod := range slices.Sorted(maps.Keys(b.Silent)) {
+		b.LeftOut = append(b.LeftOut, "the page of pod "+pod+": "+b.Silent[pod])
+	}
+}
+
+func (s *seat) bundle() *cobra.Command {
+	return &cobra.Command{
+		Use: "bundle FILE", Short: "Write what a bug report needs into a file, without passwords", Args: cobra.ExactArgs(1),
+		Long: "The file is compressed JSON. With --from FILE all other commands read it in place of the cluster.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			snapshot, err := s.read(cmd.Context(), "")
+			if err != nil {
+				return err
+			}
+			if s.from == "" {
+				s.pages(cmd.Context(), append(snapshot.Controllers, snapshot.Pods...), &snapshot)
+			}
+			b := bundle{Snapshot: snapshot}
+			b.hide()
+			if err := b.write(args[0]); err != nil {
+				return err
+			}
+			for _, text := range b.LeftOut {
+				fmt.Fprintln(cmd.OutOrStdout(), "left out:", text)
+			}
+			return nil
+		},
+	}
+}
+
+func (b *bundle) write(name string) (err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	w := gzip.NewWriter(f)
+	err = json.NewEncoder(w).Encode(b)
+	return errors.Join(err, w.Close(), f.Close())
+}
+
+// readBundle reads the snapshot of a bundle.
+func readBundle(name string) (explain.Snapshot, error) {
+	var b bundle
+	f, err := os.Open(name)
+	if err != nil {
+		return b.Snapshot, err
+	}
+	defer f.Close()
+	r, err := gzip.NewReader(f)
+	if err == nil {
+		err = json.NewDecoder(r).Decode(&b)
+		b.ReadOptions()
+	}
+	if err != nil {
+		return b.Snapshot, fmt.Errorf("read the bundle %s: %w", name, err)
+	}
+	return b.Snapshot, nil
 }

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/release/oci"
 	"sigs.k8s.io/yaml"
@@ -18,27 +15,24 @@ import (
 // pluginSystems are the operating systems of operators' machines.
 var pluginSystems = []string{"darwin", "linux", "windows"}
 
-// krewPlatform is one entry of a plugin manifest of krew, the manager of kubectl's plugins (krew.googlecontainertools.github.com/v1alpha2).
-type krewPlatform struct {
-	Selector struct {
-		MatchLabels map[string]string `json:"matchLabels"`
-	} `json:"selector"`
-	URI    string `json:"uri"`
-	SHA256 string `json:"sha256"`
-	Bin    string `json:"bin"`
-}
-
-// plugin compiles kubectl-holdfast for operators' machines, packs each with the license, and writes the manifest that krew installs
-// it from: holdfast.yaml.
+// plugin compiles kubectl-holdfast for operators' machines, packs each with the license, and writes holdfast.yaml, the manifest that
+// krew, the manager of kubectl's plugins, installs it from.
 func (r release) plugin(ctx context.Context) error {
-	var platforms []krewPlatform
+	var platforms []any
 	for _, system := range pluginSystems {
 		for _, a := range r.sorted() {
-			p, err := r.packPlugin(ctx, system, a)
+			name, program := fmt.Sprintf("kubectl-holdfast-%s-%s-%s.tar.gz", r.version, system, a), "kubectl-holdfast"
+			sum, err := r.packPlugin(ctx, system, a, filepath.Join(r.out, name))
 			if err != nil {
 				return fmt.Errorf("plugin for %s-%s: %w", system, a, err)
 			}
-			platforms = append(platforms, p)
+			if system == "windows" {
+				program += ".exe"
+			}
+			platforms = append(platforms, map[string]any{
+				"selector": map[string]any{"matchLabels": map[string]string{"os": system, "arch": a}},
+				"uri":      "https://" + module + "/releases/download/v" + r.version + "/" + name, "sha256": sum, "bin": program,
+			})
 		}
 	}
 	manifest, err := yaml.Marshal(map[string]any{
@@ -55,51 +49,22 @@ func (r release) plugin(ctx context.Context) error {
 	return os.WriteFile(filepath.Join(r.out, "holdfast.yaml"), manifest, 0o644)
 }
 
-// packPlugin makes the archive of one platform.
-func (r release) packPlugin(ctx context.Context, system, architecture string) (p krewPlatform, err error) {
+// packPlugin makes the archive of one platform, and returns its checksum.
+func (r release) packPlugin(ctx context.Context, system, architecture, archive string) (sum string, err error) {
 	dir, err := os.MkdirTemp(r.out, "plugin-")
 	if err != nil {
-		return p, err
+		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := r.build(ctx, system, architecture, dir, "./kubectl-holdfast"); err != nil {
-		return p, err
+	if err = os.Link("LICENSE", filepath.Join(dir, "LICENSE")); err == nil {
+		err = r.build(ctx, system, architecture, dir, "./kubectl-holdfast")
 	}
-	license, err := os.ReadFile("LICENSE")
+	if err == nil {
+		err = oci.Archive(archive, dir, "", r.date)
+	}
 	if err != nil {
-		return p, err
+		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "LICENSE"), license, 0o644); err != nil {
-		return p, err
-	}
-	name := strings.Join([]string{"kubectl-holdfast", r.version, system, architecture}, "-") + ".tar.gz"
-	packed, err := r.pack(dir)
-	if err != nil {
-		return p, err
-	}
-	p.Selector.MatchLabels = map[string]string{"os": system, "arch": architecture}
-	p.URI = "https://" + module + "/releases/download/v" + r.version + "/" + name
-	p.SHA256, p.Bin = fmt.Sprintf("%x", sha256.Sum256(packed)), "kubectl-holdfast"
-	if system == "windows" {
-		p.Bin += ".exe"
-	}
-	return p, os.WriteFile(filepath.Join(r.out, name), packed, 0o644)
-}
-
-// pack returns a directory as a compressed archive, which depends on its files and the commit's date only.
-func (r release) pack(dir string) ([]byte, error) {
-	archive := dir + ".tar"
-	if err := oci.Archive(archive, dir, "", r.date); err != nil {
-		return nil, err
-	}
-	defer os.Remove(archive)
-	content, err := os.ReadFile(archive)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
-	_, err = w.Write(content)
-	err = errors.Join(err, w.Close())
-	return out.Bytes(), err
+	packed, err := os.ReadFile(archive)
+	return fmt.Sprintf("%x", sha256.Sum256(packed)), err
 }

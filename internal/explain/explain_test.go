@@ -117,7 +117,7 @@ func TestAsked(t *testing.T) {
 		s.Pods = append([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "waits"}}}, s.Pods...)
 	}
 	owner := ownerOf(s)
-	if asked := s.Asked(web); len(asked) != maxAsked || asked[0].Spec.NodeName != owner {
+	if asked := s.Asked("default", "web"); len(asked) != maxAsked || asked[0].Spec.NodeName != owner {
 		t.Errorf("%d are asked, the first on node %s", len(asked), asked[0].Spec.NodeName)
 	}
 	s.Pods = s.Pods[20:]
@@ -126,7 +126,7 @@ func TestAsked(t *testing.T) {
 	}
 	other := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[owner]
 	s.page(other, answering) // against the plan
-	if got := s.Others(web); len(got) != 1 || got[0].Spec.NodeName == owner || got[0].Spec.NodeName == other {
+	if got := s.Others("default", "web"); len(got) != 1 || got[0].Spec.NodeName == owner || got[0].Spec.NodeName == other {
 		t.Errorf("%d others", len(got))
 	}
 }
@@ -217,6 +217,9 @@ func TestService(t *testing.T) {
 			s.page(owner, strings.Replace(answering, `"Answered": true`, `"Answered": false`, 1))
 		}, "speaker " + owner,
 			"logs speaker-" + owner, Problem},
+		{"an address of another pool", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionAddressAssigned, lb.AddressKept, "keeps 192.0.2.1 until another can be had: pool \"x\" is full"))
+		}, "address", "or when holdfast.dev/renew is set", Note},
 		{"a health port", func(s *Snapshot) { s.page(owner, strings.Replace(answering, "{", `{"Unserved": ["default/web"], `, 1)) }, "speaker " + owner,
 			"endpoints here wait for it, by its health port: true: look at kubectl -n holdfast-system logs speaker-" + owner, Problem},
 		{"a probe's fault", func(s *Snapshot) {
@@ -237,7 +240,7 @@ func TestService(t *testing.T) {
 	} {
 		s := healthy()
 		tt.do(&s)
-		r := s.Service(web)
+		r := s.Service("default", "web")
 		got := Step{Verdict: OK}
 		for _, step := range r.Steps {
 			if got.Verdict == OK && step.Verdict != OK {
@@ -254,7 +257,7 @@ func TestService(t *testing.T) {
 func TestOtherDataPath(t *testing.T) {
 	s := healthy()
 	s.Options.OtherDataPath = true
-	r := s.Service(web)
+	r := s.Service("default", "web")
 	named := func(step Step) bool { return step.Name == "filter" && strings.Contains(step.Text, "dataPath: Other") }
 	if !r.Healthy() || !slices.ContainsFunc(r.Steps, named) {
 		t.Errorf("%+v", r)
@@ -321,25 +324,30 @@ func TestChange(t *testing.T) {
 	owner := decide(before, "").verdicts[web].L2.Announcers[0].Node
 	for _, tt := range []struct {
 		name string
-		got  Change
+		got  Report
 		want []string
 	}{
-		{"nothing", Compare(before, same, ""), nil},
+		{"nothing", Compare(before, same, ""), []string{"changes: Nothing would change."}},
 		{"a pool is cut", Compare(before, stranded, ""), []string{
-			"default/web: 192.0.2.1 (of pool lan) -> 192.0.2.1 (of no pool any more: it stays until the Service gives it up)"}},
+			`default/web: Assigned: has 192.0.2.1 from pool "lan" -> Assigned: has 192.0.2.1, which is in no pool any more`}},
 		{"a bad range", Compare(before, faulty, ""), []string{"IPAddressPool lan"}},
-		{"source ranges", Compare(before, closed, ""), []string{"default/web: TCP/80 from all -> TCP/80 from [198.51.100.0/24]"}},
-		{"a new Service", Compare(before, other, ""), []string{"default/new: not served -> 192.0.2.2 (of pool lan)",
-			"default/new: not announced -> layer 2: none (NoServingEndpoint)", "default/new: closed -> TCP/80 from all"}},
+		{"source ranges", Compare(before, closed, ""), []string{"default/web: TCP/80 from everybody -> TCP/80 from 198.51.100.0/24"}},
+		{"a new Service", Compare(before, other, ""), []string{`default/new: NotServed: its class is not Holdfast's -> Assigned: has 192.0.2.2 from pool "lan"`,
+			"default/new: not announced -> layer 2: none (NoServingEndpoint)", "default/new: closed -> TCP/80 from everybody"}},
 		{"its owner is drained", Compare(before, before, owner), []string{"default/web: 192.0.2.1 by node " + owner + " -> 192.0.2.1 by node"}},
 	} {
-		got := slices.Concat(tt.got.Faults, tt.got.Addresses, tt.got.Announcers, tt.got.Filters)
-		if tt.got.Empty() != (len(tt.want) == 0) || !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
+		var got []string
+		for _, step := range tt.got.Steps {
+			if got = append(got, step.Details...); step.Details == nil {
+				got = append(got, step.Name+": "+step.Text)
+			}
+		}
+		if tt.got.Healthy() == (tt.name == "a bad range") || !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, cmp.Diff(tt.want, got))
 		}
 	}
 	before.Objects.EndpointSlices[0].Endpoints = before.Objects.EndpointSlices[0].Endpoints[:1]
-	if c := Compare(before, before, "n2"); len(c.Announcers) != 1 || !strings.Contains(c.Announcers[0], string(lb.NoServingEndpoint)) {
+	if c := Compare(before, before, "n2").Steps; len(c) != 1 || !strings.Contains(c[0].Details[0], string(lb.NoServingEndpoint)) {
 		t.Errorf("the node of the only endpoint is drained: %+v", c)
 	}
 }

@@ -15,7 +15,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
+
+// Scheme knows what a user may apply: Services, Holdfast's kinds, and MetalLB's, which have the names and fields of ours.
+var Scheme = newScheme()
+
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	both := runtime.NewSchemeBuilder(v1beta1.AddToScheme, corev1.AddToScheme)
+	utilruntime.Must(both.AddToScheme(s))
+	for kind, of := range s.KnownTypes(v1beta1.GroupVersion) {
+		for _, version := range []string{"v1beta1", "v1beta2"} {
+			s.AddKnownTypeWithName(schema.GroupVersionKind{Group: "metallb.io", Version: version, Kind: kind}, reflect.New(of).Interface().(runtime.Object))
+		}
+	}
+	return s
+}
 
 // Move makes Holdfast's objects of another load balancer's configuration. Its Snapshot is the cluster, at last with these objects.
 type Move struct {
@@ -41,16 +58,17 @@ func (m *Move) finish(before []*corev1.Service) Move {
 			continue // it goes, or yet another load balancer serves it
 		}
 		all++
-		a := cmp.Or(after.assignments[lb.Key{Namespace: o.Namespace, Name: o.Name}], &ipam.Assignment{Reason: "NotServed", Message: "its class is not Holdfast's"})
+		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
+		a := cmp.Or(after.assignments[key], &ipam.Assignment{})
 		lost := func(one netip.Addr) bool { return !slices.Contains(a.Addresses, one) }
 		if a.Reason == lb.ForeignAddress || slices.ContainsFunc(had, lost) {
 			step.Verdict = Problem
-			step.Details = append(step.Details, fmt.Sprintf("%s/%s had %s: %s: %s", o.Namespace, o.Name, lb.SomeOf(had), a.Reason, a.Message))
+			step.Details = append(step.Details, fmt.Sprintf("%s had %s: %s", key, lb.SomeOf(had), after.held(key)))
 		}
 	}
 	step.Text = fmt.Sprintf("%d of %d Services keep theirs", all-len(step.Details), all)
 	for _, p := range after.problems {
-		m.Report.add(Step{Name: p.Object.String(), Verdict: map[bool]Verdict{false: Problem, true: Note}[p.Note], Reason: p.Reason, Text: p.Message})
+		m.Report.add(fault(p))
 	}
 	m.Report.Steps = slices.Insert(m.Report.Steps, 0, m.seen(step, "Services", Services))
 	m.Report = m.Report.conclude()

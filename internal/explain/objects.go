@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -31,11 +33,8 @@ func conditionStep(name string, conditions []metav1.Condition, condition string)
 	if c == nil {
 		return Step{Name: name}
 	}
-	step := Step{Name: name, Verdict: OK, Reason: lb.Reason(c.Reason), Text: cmp.Or(c.Message, c.Reason)}
-	if c.Status != metav1.ConditionTrue {
-		step.Verdict = Problem
-	}
-	return step
+	verdict := map[bool]Verdict{true: OK, false: Problem}[c.Status == metav1.ConditionTrue]
+	return Step{Name: name, Verdict: verdict, Reason: lb.Reason(c.Reason), Text: cmp.Or(c.Message, c.Reason)}
 }
 
 // absent is the report about an object that is not there, or could not be read.
@@ -48,7 +47,7 @@ func (s Snapshot) absent(subject, resource string, step Step) Report {
 func (s Snapshot) Address(a netip.Addr) (out []Report) {
 	for _, o := range s.Objects.Services {
 		if slices.Contains(addresses(o), a) {
-			out = append(out, s.Service(lb.Key{Namespace: o.Namespace, Name: o.Name}))
+			out = append(out, s.Service(o.Namespace, o.Name))
 		}
 	}
 	if len(out) > 0 {
@@ -62,7 +61,8 @@ func (s Snapshot) Address(a netip.Addr) (out []Report) {
 			pool = Step{Name: "pool", Verdict: OK, Text: "IPAddressPool " + p.Name + " has it"}
 		}
 	}
-	r := Report{Subject: "address " + a.String(), Steps: []Step{s.seen(holder, "Services", Services), s.seen(pool, "pools", Pools)}}
+	r := Report{Subject: "address " + a.String()}
+	r.add(s.seen(holder, "Services", Services), s.seen(pool, "pools", Pools))
 	r.add(s.claims(a)...)
 	return []Report{r.conclude()}
 }
@@ -80,51 +80,71 @@ func (s Snapshot) claims(of ...netip.Addr) (out []Step) {
 	return out
 }
 
+// problems are steps about the problems of nodes; none about a node without a verdict.
+func (s Snapshot) problems(verdict func(node string) Verdict) (out []Step) {
+	for _, state := range s.States {
+		for _, p := range state.Status.Problems {
+			out = append(out, Step{Name: "node " + state.Name, Verdict: verdict(state.Name), Reason: lb.Reason(p.Reason), Text: p.Message})
+		}
+	}
+	return out
+}
+
+// sessions are steps about the BGP sessions of a node or with a peer; of all for "".
+func (s Snapshot) sessions(node, peer string) (out []Step) {
+	for _, state := range s.States {
+		for _, one := range state.Status.Sessions {
+			if node != "" && state.Name != node || peer != "" && one.Peer != peer {
+				continue
+			}
+			step := Step{Name: "session", Verdict: OK, Text: fmt.Sprintf("established, %d routes", one.AdvertisedRoutes)}
+			if one.State != v1beta1.SessionStateEstablished {
+				step.Verdict, step.Reason, step.Text = Problem, lb.NoSession, cmp.Or(one.LastError, "no session")
+			} else if one.Withheld != "" {
+				step.Verdict, step.Text = Note, one.Withheld
+			}
+			step.Text = fmt.Sprintf("node %s with BGPPeer %s: %s", state.Name, one.Peer, step.Text)
+			out = append(out, step)
+		}
+	}
+	return out
+}
+
+// counted is the step about the addresses of a pool.
+func counted(p *v1beta1.IPAddressPool) Step {
+	st := p.Status
+	step := Step{Name: "addresses", Verdict: OK, Text: fmt.Sprintf("IPv4: %d assigned, %d available, %d wait for reuseDelay; IPv6: %d, %d, %d",
+		st.AssignedIPv4, st.AvailableIPv4, st.QuarantinedIPv4, st.AssignedIPv6, st.AvailableIPv6, st.QuarantinedIPv6)}
+	if st.AvailableIPv4+st.AvailableIPv6 == 0 {
+		step.Verdict, step.Reason, step.Do = Problem, lb.PoolExhausted, "add addresses to IPAddressPool "+p.Name
+	}
+	if st.RetainedCount > 0 {
+		step.Details = []string{fmt.Sprintf("%d are held though they were removed from the pool", st.RetainedCount)}
+	}
+	return step
+}
+
 // Pool explains an IPAddressPool.
 func (s Snapshot) Pool(name string) Report {
-	r := Report{Subject: "IPAddressPool " + name}
-	p := Find(s.Objects.Pools, "", name)
+	r, p := Report{Subject: "IPAddressPool " + name}, Find(s.Objects.Pools, "", name)
 	if p == nil {
 		return s.absent(r.Subject, Pools, Step{Name: "object"})
 	}
 	for _, condition := range []string{v1beta1.ConditionValid, v1beta1.ConditionAddressesFree} {
 		r.add(conditionStep(condition, p.Status.Conditions, condition))
 	}
-	st := p.Status
-	step := Step{Name: "addresses", Verdict: OK, Text: fmt.Sprintf("IPv4: %d assigned, %d available, %d wait for reuseDelay; IPv6: %d, %d, %d",
-		st.AssignedIPv4, st.AvailableIPv4, st.QuarantinedIPv4, st.AssignedIPv6, st.AvailableIPv6, st.QuarantinedIPv6)}
-	if st.AvailableIPv4+st.AvailableIPv6 == 0 {
-		step.Verdict, step.Reason, step.Do = Problem, lb.PoolExhausted, "add addresses to the pool"
-	}
-	if st.RetainedCount > 0 {
-		step.Details = append(step.Details, fmt.Sprintf("%d are held though they were removed from the pool", st.RetainedCount))
-	}
-	r.add(step)
+	r.add(counted(p))
 	return r.conclude()
 }
 
 // Peer explains the sessions with a BGPPeer.
 func (s Snapshot) Peer(name string) Report {
-	r := Report{Subject: "BGPPeer " + name}
-	p := Find(s.Objects.Peers, "", name)
+	r, p := Report{Subject: "BGPPeer " + name}, Find(s.Objects.Peers, "", name)
 	if p == nil {
 		return s.absent(r.Subject, Peers, Step{Name: "object"})
 	}
 	r.add(conditionStep(v1beta1.ConditionValid, p.Status.Conditions, v1beta1.ConditionValid), s.session(p))
-	for _, state := range s.States {
-		for _, one := range state.Status.Sessions {
-			step := Step{Name: "node " + state.Name, Verdict: OK, Text: fmt.Sprintf("established, %d routes", one.AdvertisedRoutes)}
-			switch {
-			case one.Peer != name:
-				continue
-			case one.State != v1beta1.SessionStateEstablished:
-				step.Verdict, step.Reason, step.Text = Problem, lb.NoSession, "no session: "+one.LastError
-			case one.Withheld != "":
-				step.Verdict, step.Text = Note, one.Withheld
-			}
-			r.add(step)
-		}
-	}
+	r.add(s.sessions("", name)...)
 	r.add(s.seen(Step{Name: "sessions"}, "SpeakerStates", States))
 	return r.conclude()
 }
@@ -147,26 +167,130 @@ func (s Snapshot) Node(name string) Report {
 	}
 	r.add(s.seen(speaker, "pods", Pods))
 	for _, state := range s.States {
-		st := state.Status
-		if state.Name != name {
-			for _, n := range st.Unreachable {
-				if n.Node == name {
-					r.add(Step{Name: "network", Verdict: Problem, Text: "node " + state.Name + " does not reach it"})
-				}
-			}
-			continue
+		if st := state.Status; state.Name == name {
+			r.add(Step{Name: "layer 2", Verdict: OK, Text: fmt.Sprintf("it answers for %d IPv4 and %d IPv6 addresses, and hears %d of %d speakers", st.Owned.IPv4,
+				st.Owned.IPv6, st.Members.Alive, st.Members.Expected)})
 		}
-		r.add(Step{Name: "layer 2", Verdict: OK, Text: fmt.Sprintf("it answers for %d IPv4 and %d IPv6 addresses, and hears %d of %d speakers", st.Owned.IPv4,
-			st.Owned.IPv6, st.Members.Alive, st.Members.Expected)})
-		for _, p := range st.Problems {
-			r.add(Step{Name: "problem", Verdict: Problem, Reason: lb.Reason(p.Reason), Text: p.Message})
-		}
-		for _, one := range st.Sessions {
-			if one.State != v1beta1.SessionStateEstablished {
-				r.add(Step{Name: "session", Verdict: Problem, Reason: lb.NoSession, Text: "with BGPPeer " + one.Peer + ": " + one.LastError})
-			}
+		if slices.ContainsFunc(state.Status.Unreachable, func(n v1beta1.SilentNode) bool { return n.Node == name }) {
+			r.add(Step{Name: "network", Verdict: Problem, Text: "node " + state.Name + " does not reach it"})
 		}
 	}
+	r.add(s.problems(func(node string) Verdict { return map[bool]Verdict{true: Problem}[node == name] })...)
+	r.add(s.sessions(name, "")...)
 	r.add(s.seen(Step{Name: "state"}, "SpeakerStates", States))
 	return r.conclude()
+}
+
+// Status is one screen about the whole cluster: problems first.
+func (s Snapshot) Status() Report {
+	w := why{Snapshot: s, object: &corev1.Service{}}
+	w.controller()
+	w.speakers()
+	w.report.add(s.versions(), s.peers(), s.pools(), s.services())
+	w.report.add(s.problems(func(string) Verdict { return Problem })...)
+	w.report.add(s.claims()...)
+	w.report.add(s.invalid()...)
+	w.report.Subject = "Holdfast in namespace " + s.Namespace
+	order := []Verdict{Problem, Note, OK, Unseen}
+	slices.SortStableFunc(w.report.Steps, func(a, b Step) int {
+		return cmp.Compare(slices.Index(order, a.Verdict), slices.Index(order, b.Verdict))
+	})
+	return w.report.conclude()
+}
+
+// versions are the images that run.
+func (s Snapshot) versions() Step {
+	var images []string
+	if s.Controller != nil {
+		images = append(images, "controller "+s.Controller.Spec.Template.Spec.Containers[0].Image)
+	}
+	if s.Speakers != nil {
+		images = append(images, "speaker "+s.Speakers.Spec.Template.Spec.Containers[0].Image)
+	}
+	if images == nil {
+		return Step{Name: "versions", Verdict: Unseen, Text: "they could not be read"}
+	}
+	return Step{Name: "versions", Verdict: OK, Text: strings.Join(images, ", ")}
+}
+
+// peers counts the sessions of BGP; none without BGP.
+func (s Snapshot) peers() Step {
+	all, down := s.sessions("", ""), []string(nil)
+	for _, one := range all {
+		if one.Verdict == Problem {
+			down = append(down, one.Text)
+		}
+	}
+	if len(all) == 0 {
+		return Step{}
+	}
+	step := summary("sessions", "%d of %d BGP sessions are up", len(all), down)
+	if step.Verdict == Problem {
+		step.Reason = lb.NoSession
+	}
+	return step
+}
+
+// pools counts their addresses.
+func (s Snapshot) pools() Step {
+	step := Step{Name: "pools", Verdict: OK, Text: fmt.Sprintf("%d of them", len(s.Objects.Pools))}
+	for _, p := range s.Objects.Pools {
+		one := counted(p)
+		if one.Verdict == Problem {
+			step.Verdict, step.Reason, step.Do = Note, one.Reason, one.Do
+		}
+		step.Details = append(step.Details, p.Name+": "+one.Text)
+	}
+	return s.seen(step.bound(), "they", Pools)
+}
+
+// services counts those that are served, and names those that are not.
+func (s Snapshot) services() Step {
+	all, bad, do := 0, []string(nil), ""
+	for _, o := range s.Objects.Services {
+		if !s.Options.Serves(o) {
+			continue
+		}
+		all++
+		if why := unserved(o.Status.Conditions); why != "" {
+			do = "kubectl holdfast why " + o.Namespace + "/" + o.Name
+			bad = append(bad, fmt.Sprintf("%s/%s: %s", o.Namespace, o.Name, why))
+		}
+	}
+	step := summary("Services", "%d of %d are served", all, bad)
+	step.Do = do
+	return s.seen(step, "they", Services)
+}
+
+// unserved returns the reason why a Service is not served; "" if it is.
+func unserved(conditions []metav1.Condition) string {
+	why := "no speaker announces it"
+	for _, condition := range []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
+		switch c := meta.FindStatusCondition(conditions, condition); {
+		case c != nil && c.Status != metav1.ConditionTrue:
+			return c.Reason
+		case c == nil && condition == v1beta1.ConditionAddressAssigned:
+			return "the controller has not decided about it"
+		case c != nil && condition != v1beta1.ConditionAddressAssigned:
+			why = ""
+		}
+	}
+	return why
+}
+
+// invalid are the objects that are not in force as they are written.
+func (s Snapshot) invalid() (out []Step) {
+	_, problems := s.compile()
+	for _, p := range problems {
+		if p.Object.Kind != "Service" {
+			out = append(out, fault(p))
+		}
+	}
+	for _, p := range s.Objects.Peers {
+		if step := conditionStep("BGPPeer "+p.Name, p.Status.Conditions, v1beta1.ConditionValid); step.Verdict == Problem && p.Spec.PasswordSecret != nil {
+			out = append(out, step)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Step) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }

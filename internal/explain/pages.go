@@ -16,8 +16,8 @@ const maxAsked = 16
 
 // Asked returns the speakers whose pages explain a Service: first those that announce it by the plan, then others, because they
 // know links and lost packets too.
-func (s Snapshot) Asked(key lb.Key) (out []*corev1.Pod) {
-	announcers := s.about(key).announcers
+func (s Snapshot) Asked(namespace, name string) (out []*corev1.Pod) {
+	announcers := s.about(namespace, name).announcers
 	for _, announces := range []bool{true, false} {
 		for _, pod := range s.Pods {
 			if announcers[pod.Spec.NodeName] == announces && len(out) < maxAsked {
@@ -29,9 +29,9 @@ func (s Snapshot) Asked(key lb.Key) (out []*corev1.Pod) {
 }
 
 // Others returns the speakers that were asked, and do not announce a Service: its addresses are on the wire for them.
-func (s Snapshot) Others(key lb.Key) (out []*corev1.Pod) {
-	w := s.about(key)
-	for _, pod := range s.Asked(key) {
+func (s Snapshot) Others(namespace, name string) (out []*corev1.Pod) {
+	w := s.about(namespace, name)
+	for _, pod := range s.Asked(namespace, name) {
 		if s.Daemons[pod.Name] != nil && w.page(pod).Verdict == "" {
 			out = append(out, pod)
 		}
@@ -44,7 +44,7 @@ func (w *why) pages() {
 	if w.Daemons == nil {
 		return
 	}
-	for _, pod := range w.Asked(w.key) {
+	for _, pod := range w.Asked(w.key.Namespace, w.key.Name) {
 		w.report.add(w.page(pod))
 	}
 	w.report.add(w.blind)

@@ -36,84 +36,45 @@ type why struct {
 }
 
 // Service explains one Service, in the order in which a packet to its address meets the decisions.
-func (s Snapshot) Service(key lb.Key) Report {
-	w := s.about(key)
+func (s Snapshot) Service(namespace, name string) Report {
+	w := s.about(namespace, name)
 	if w.object == nil {
 		return s.absent(w.report.Subject, Services, Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"})
 	}
-	if !w.class() {
-		return w.report.conclude()
+	if w.class() {
+		w.controller()
+		w.address()
+		w.speakers()
+		w.announcements()
+		if a := addresses(w.object); len(a) > 0 {
+			w.report.add(w.claims(a...)...)
+		}
+		w.report.add(w.Probed...)
+		w.filter()
+		w.nodes()
+		w.pages()
+		w.endpoints()
 	}
-	w.controller()
-	w.address()
-	w.speakers()
-	w.layer2()
-	w.bgp()
-	if a := addresses(w.object); len(a) > 0 {
-		w.report.add(w.claims(a...)...)
-	}
-	w.report.add(w.Probed...)
-	w.filter()
-	w.nodes()
-	w.pages()
-	w.endpoints()
 	return w.report.conclude()
 }
 
-// about decides about a Service as the daemons would.
-func (s Snapshot) about(key lb.Key) *why {
-	w := &why{Snapshot: s, key: key, object: Find(s.Objects.Services, key.Namespace, key.Name), report: Report{Subject: "Service " + key.String()}}
-	w.compute()
-	return w
-}
-
-// class reports whether the Service is Holdfast's to serve.
-func (w *why) class() bool {
-	step, spec := Step{Name: "class", Verdict: Problem}, w.object.Spec
-	serves := fmt.Sprintf("Holdfast serves the class %s", w.Options.LoadBalancerClass)
-	if w.Options.Default {
-		serves += " and Services without one"
-	}
-	switch class := spec.LoadBalancerClass; {
-	case spec.Type != corev1.ServiceTypeLoadBalancer:
-		step.Text = fmt.Sprintf("its type is %s: only type LoadBalancer gets an external address", spec.Type)
-		step.Do = "set spec.type: LoadBalancer"
-	case w.object.DeletionTimestamp != nil:
-		step.Text = "it is being deleted, so that its addresses go"
-		if len(w.object.Finalizers) > 0 {
-			step.Details = []string{"finalizers that it waits for: " + strings.Join(w.object.Finalizers, ", ")}
-		}
-	case w.Options.Serves(w.object):
-		step.Verdict, step.Text = OK, serves
-		if w.Unread[Controller] != "" {
-			step.Text += " by default: its settings could not be read"
-		}
-	case class == nil:
-		step.Text = "it names no class, and " + serves + " only"
-		step.Do = "create the Service again with spec.loadBalancerClass: " + w.Options.LoadBalancerClass + ", or install Holdfast as the default"
-	default:
-		step.Text = fmt.Sprintf("its class is %s, and %s: another load balancer has to serve it", *class, serves)
-		step.Do = "create the Service again with spec.loadBalancerClass: " + w.Options.LoadBalancerClass + ": the field cannot be changed"
-	}
-	w.report.add(step)
-	return step.Verdict == OK
-}
-
-// compute decides about the Service as the daemons would, if everything could be read.
-func (w *why) compute() {
+// about decides about a Service as the daemons would, if everything could be read.
+func (s Snapshot) about(namespace, name string) *why {
+	key := lb.Key{Namespace: namespace, Name: name}
+	w := &why{Snapshot: s, key: key, object: Find(s.Objects.Services, namespace, name), report: Report{Subject: "Service " + key.String()}}
 	w.blind = w.seen(Step{Name: "speakers' pages"}, "what decides which speakers to ask", Services, Pools, Nodes, Slices, L2Ads, BGPAds, Peers, Pods)
 	if w.blind.Verdict != "" {
-		return
+		return w
 	}
 	w.state, _ = w.compile()
 	for _, a := range ipam.Assign(w.state).Assignments {
-		if a.Key == w.key {
+		if a.Key == key {
 			w.assignment = a
 		}
 	}
-	w.state.Services = slices.DeleteFunc(w.state.Services, func(s lb.Service) bool { return s.Key != w.key })
+	w.state.Services = slices.DeleteFunc(w.state.Services, func(s lb.Service) bool { return s.Key != key })
 	if len(w.state.Services) == 0 || len(w.state.Services[0].Addresses) == 0 {
-		return
+		return w
 	}
 	w.verdicts, w.announcers = map[string]plan.Verdict{}, map[string]bool{}
 	for node := range w.state.Nodes {
@@ -126,6 +87,38 @@ func (w *why) compute() {
 			w.announcers[n] = true
 		}
 	}
+	return w
+}
+
+// class reports whether the Service is Holdfast's to serve.
+func (w *why) class() bool {
+	spec, again := w.object.Spec, "create the Service again with spec.loadBalancerClass: "+w.Options.LoadBalancerClass
+	serves := "Holdfast serves the class " + w.Options.LoadBalancerClass
+	if w.Options.Default {
+		serves += " and Services without one"
+	}
+	step := Step{Name: "class", Verdict: Problem}
+	switch {
+	case spec.Type != corev1.ServiceTypeLoadBalancer:
+		step.Text, step.Do = fmt.Sprintf("its type is %s: only type LoadBalancer gets an external address", spec.Type), "set spec.type: LoadBalancer"
+	case w.object.DeletionTimestamp != nil:
+		step.Text = "it is being deleted, so that its addresses go"
+		if len(w.object.Finalizers) > 0 {
+			step.Text += ", and waits for its finalizers: " + strings.Join(w.object.Finalizers, ", ")
+		}
+	case w.Options.Serves(w.object):
+		step.Verdict, step.Text = OK, serves
+		if w.Unread[Controller] != "" {
+			step.Text += " by default: its settings could not be read"
+		}
+	case spec.LoadBalancerClass == nil:
+		step.Text, step.Do = "it names no class, and "+serves+" only", again+", or install Holdfast as the default"
+	default:
+		step.Text = fmt.Sprintf("its class is %s, and %s: another load balancer has to serve it", *spec.LoadBalancerClass, serves)
+		step.Do = again + ": the field cannot be changed"
+	}
+	w.report.add(step)
+	return step.Verdict == OK
 }
 
 // condition returns the step that a condition of the Service makes; none without the condition.
@@ -173,11 +166,14 @@ func (w *why) address() {
 		step.Verdict, step.Reason, step.Text = Problem, a.Reason, a.Message
 	}
 	w.report.add(step)
-	if step := w.condition("status", v1beta1.ConditionWritten); step.Verdict == Problem {
-		w.report.add(step)
-	}
-	if step := w.condition("annotations", v1beta1.ConditionAnnotationsHonoured); step.Verdict == Problem {
-		step.Verdict = Note
+	w.fault("status", v1beta1.ConditionWritten, Problem)
+	w.fault("annotations", v1beta1.ConditionAnnotationsHonoured, Note)
+}
+
+// fault adds the step of a condition that is not met.
+func (w *why) fault(name, condition string, verdict Verdict) {
+	if step := w.condition(name, condition); step.Verdict == Problem {
+		step.Verdict = verdict
 		w.report.add(step)
 	}
 }
@@ -188,7 +184,6 @@ func (w *why) speakers() {
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
 		step.Details = append(step.Details, fmt.Sprintf("node %s: %s", node, waiting[node]))
 	}
-	step.bound()
 	do := fmt.Sprintf("kubectl -n %s describe pod -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker, and the log of the pod", w.Namespace)
 	if w.Speakers == nil {
 		step.Verdict, step.Text = Problem, "namespace "+w.Namespace+" has no DaemonSet of speakers: no node announces anything"
@@ -201,7 +196,7 @@ func (w *why) speakers() {
 	} else {
 		step.Text = fmt.Sprintf("all %d are ready", st.NumberReady)
 	}
-	w.report.add(w.seen(step, "the speakers' pods", Pods, Speakers))
+	w.report.add(w.seen(step.bound(), "the speakers' pods", Pods, Speakers))
 }
 
 // announcement makes the step of one protocol from its condition, or from the plans if no speaker wrote one, and groups the
@@ -226,33 +221,26 @@ func (w *why) announcement(name, condition string, of func(plan.Verdict) plan.Ou
 	return step
 }
 
-func (w *why) layer2() {
-	step := w.announcement("layer 2", v1beta1.ConditionAnnouncedL2, func(v plan.Verdict) plan.Outcome { return v.L2 })
-	if step.Verdict == "" && w.condition("", v1beta1.ConditionAnnouncedBGP).Verdict == "" && len(addresses(w.object)) > 0 {
-		step = Step{Name: "announcement", Verdict: Unseen, Text: "nothing is known of it: advertisements could not be read"}
+// announcements also show the sessions over which routes would go.
+func (w *why) announcements() {
+	l2 := w.announcement("layer 2", v1beta1.ConditionAnnouncedL2, func(v plan.Verdict) plan.Outcome { return v.L2 })
+	bgp := w.announcement("BGP", v1beta1.ConditionAnnouncedBGP, func(v plan.Verdict) plan.Outcome { return v.BGP })
+	if l2.Verdict == "" && bgp.Verdict == "" && len(addresses(w.object)) > 0 {
+		l2 = Step{Name: "announcement", Verdict: Unseen, Text: "nothing is known of it: advertisements could not be read"}
 		if len(w.state.Services) > 0 {
-			step = Step{Name: "announcement", Verdict: Problem, Reason: lb.NoAdvertisement, Text: "no L2Advertisement or BGPAdvertisement selects its pool and it",
-				Do: "create an L2Advertisement or a BGPAdvertisement for the pool"}
+			l2.Verdict, l2.Reason, l2.Text = Problem, lb.NoAdvertisement, "no L2Advertisement or BGPAdvertisement selects its pool and it"
 		}
 	}
-	w.report.add(step)
-}
-
-// bgp also shows the sessions over which the routes would go.
-func (w *why) bgp() {
-	step := w.announcement("BGP", v1beta1.ConditionAnnouncedBGP, func(v plan.Verdict) plan.Outcome { return v.BGP })
-	if step.Verdict == "" {
-		return
-	}
+	w.report.add(l2)
 	for _, p := range w.Objects.Peers {
-		if s := w.session(p); s.Verdict != "" && s.Reason != lb.NoNodeSelected { // which concerns no node that could announce
-			if step.Reason != lb.NoSession {
+		if s := w.session(p); bgp.Verdict != "" && s.Verdict != "" && s.Reason != lb.NoNodeSelected { // which concerns no node that could announce
+			if bgp.Reason != lb.NoSession {
 				s.Verdict = Note // the routes go out all the same, or lack something else
 			}
 			w.report.add(s)
 		}
 	}
-	w.report.add(step)
+	w.report.add(bgp)
 }
 
 // session returns the step of a peer of which not all sessions are up, with the speakers' own words; none if all are.
@@ -275,8 +263,7 @@ func (s Snapshot) session(p *v1beta1.BGPPeer) Step {
 		}
 	}
 	step.Text = "BGPPeer " + p.Name + ": " + step.Text
-	step.bound()
-	return step
+	return step.bound()
 }
 
 func (w *why) filter() {
@@ -290,22 +277,15 @@ func (w *why) filter() {
 		step.Verdict, step.Text = OK, "every client may connect to the declared ports"
 	}
 	w.report.add(step)
-	if step := w.condition("filter on the node", v1beta1.ConditionFilterEnforced); step.Verdict == Problem {
-		w.report.add(step)
-	}
+	w.fault("filter on the node", v1beta1.ConditionFilterEnforced, Problem)
 }
 
 // nodes shows the problems of nodes that announce the Service, and kube-proxy's among them.
 func (w *why) nodes() {
-	for _, s := range w.States {
-		for _, p := range s.Status.Problems {
-			step := Step{Name: "node " + s.Name, Verdict: Note, Reason: lb.Reason(p.Reason), Text: p.Message}
-			if w.announcers[s.Name] && !meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAnnouncedL2) {
-				step.Verdict = Problem
-			}
-			w.report.add(step)
-		}
-	}
+	served := meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAnnouncedL2)
+	w.report.add(w.problems(func(node string) Verdict {
+		return map[bool]Verdict{true: Problem, false: Note}[w.announcers[node] && !served]
+	})...)
 }
 
 // endpoints shows where a packet can go in the end.

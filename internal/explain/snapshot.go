@@ -5,8 +5,13 @@ package explain
 
 import (
 	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -24,13 +29,13 @@ type Snapshot struct {
 	// Namespace that Holdfast runs in.
 	Namespace string
 	Objects   config.Objects
-	// Options that the controller runs with.
-	Options    config.Options
+	// Options that the controller runs with: see ReadOptions.
+	Options    config.Options `json:"-"`
 	States     []*v1beta1.SpeakerState
 	Speakers   *appsv1.DaemonSet
 	Controller *appsv1.Deployment
-	// Pods of the speakers.
-	Pods []*corev1.Pod
+	// Pods of the speakers, and of the controller.
+	Pods, Controllers []*corev1.Pod
 	// Leases has the one by which controllers elect their leader.
 	Leases []*coordinationv1.Lease
 	// Daemons are the pages /debug/state that were read, by pod, and Silent why others were not; both nil if none was asked for.
@@ -73,8 +78,9 @@ func (s Snapshot) compile() (lb.State, []lb.Problem) {
 	o := s.Objects
 	o.SecretNamespace, o.Secrets = s.Namespace, nil
 	for _, p := range o.Peers {
-		if ref := p.Spec.PasswordSecret; ref != nil && ref.Name != "" {
-			o.Secrets = append(o.Secrets, stand(s.Namespace, ref.Name))
+		if ref := p.Spec.PasswordSecret; ref != nil && ref.Name != "" { // which is not read: the condition Valid of the peer says if it lacks one
+			o.Secrets = append(o.Secrets, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ref.Name},
+				Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{corev1.BasicAuthPasswordKey: []byte("unread")}})
 		}
 	}
 	state, problems := config.Compile(o, s.Options)
@@ -90,10 +96,20 @@ func (s Snapshot) compile() (lb.State, []lb.Problem) {
 	return state, problems
 }
 
-// stand returns what stands for a Secret with a password: passwords are not read, and the condition Valid of a peer says if it lacks one.
-func stand(namespace, name string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: corev1.SecretTypeBasicAuth,
-		Data: map[string][]byte{corev1.BasicAuthPasswordKey: []byte("unread")}}
+// ReadOptions takes the settings of the controller that runs, from its arguments; without it, the chart's.
+func (s *Snapshot) ReadOptions() {
+	f := flag.NewFlagSet("controller", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	s.Options.Define(f)
+	if s.Controller == nil {
+		return
+	}
+	for _, arg := range s.Controller.Spec.Template.Spec.Containers[0].Args {
+		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if f.Lookup(name) != nil && given {
+			_ = f.Set(name, value) // the controller itself would not start with a value that cannot be read
+		}
+	}
 }
 
 func ready(p *corev1.Pod) bool {
@@ -117,22 +133,122 @@ func addresses(o *corev1.Service) (out []netip.Addr) {
 
 // waiting maps nodes with a speaker's pod, but none that is ready, to what it waits for.
 func (s Snapshot) waiting() map[string]string {
-	out := map[string]string{}
+	out, well := map[string]string{}, map[string]bool{}
 	for _, p := range s.Pods {
-		out[p.Spec.NodeName] = "pod " + p.Name + " is not ready"
+		node, why := p.Spec.NodeName, " is not ready"
 		for _, c := range p.Status.ContainerStatuses {
 			if c.State.Waiting != nil {
-				out[p.Spec.NodeName] = "pod " + p.Name + ": " + c.State.Waiting.Reason
-			}
-			if c.State.Terminated != nil {
-				out[p.Spec.NodeName] = "pod " + p.Name + ": " + c.State.Terminated.Reason
+				why = ": " + c.State.Waiting.Reason
+			} else if c.State.Terminated != nil {
+				why = ": " + c.State.Terminated.Reason
 			}
 		}
+		out[node], well[node] = "pod "+p.Name+why, well[node] || ready(p)
 	}
-	for _, p := range s.Pods {
-		if ready(p) {
-			delete(out, p.Spec.NodeName)
-		}
-	}
+	maps.DeleteFunc(out, func(node, _ string) bool { return well[node] })
 	return out
+}
+
+// Verdict is how a step went.
+type Verdict string
+
+// The verdicts.
+const (
+	OK Verdict = "ok"
+	// Note: it works, but the user should know.
+	Note    Verdict = "note"
+	Problem Verdict = "problem"
+	// Unseen: what the step needs could not be read.
+	Unseen Verdict = "unseen"
+)
+
+// Step is one decision about a packet.
+type Step struct {
+	Name    string    `json:"step"`
+	Verdict Verdict   `json:"verdict"`
+	Reason  lb.Reason `json:"reason,omitempty"`
+	// Text is one sentence. Details are more of them, in a line each.
+	Text    string   `json:"text"`
+	Details []string `json:"details,omitempty"`
+	// Do is what to do first, if the sentence does not say it.
+	Do string `json:"do,omitempty"`
+}
+
+// Report is the answer to one question.
+type Report struct {
+	Subject string `json:"subject"`
+	Steps   []Step `json:"steps"`
+	// First is the first thing to do.
+	First string `json:"first"`
+}
+
+// add adds steps; one without a verdict has nothing to say.
+func (r *Report) add(steps ...Step) {
+	for _, s := range steps {
+		if s.Verdict != "" {
+			r.Steps = append(r.Steps, s)
+		}
+	}
+}
+
+// Healthy reports whether no step found a problem.
+func (r Report) Healthy() bool {
+	return !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Verdict == Problem })
+}
+
+// fault makes a step of a problem of an object.
+func fault(p lb.Problem) Step {
+	return Step{Name: p.Object.String(), Verdict: map[bool]Verdict{false: Problem, true: Note}[p.Note], Reason: p.Reason, Text: p.Message}
+}
+
+// summary makes one step of many things: how many are well, and a line for each other one, but not for too many.
+func summary(name, format string, all int, bad []string) Step {
+	step := Step{Name: name, Verdict: OK, Text: fmt.Sprintf(format, all-len(bad), all), Details: bad}
+	if len(bad) > 0 {
+		step.Verdict = Problem
+	}
+	return step.bound()
+}
+
+// bound keeps the first details.
+func (s Step) bound() Step {
+	if more := len(s.Details) - lb.Few; more > 0 {
+		s.Details = append(s.Details[:lb.Few:lb.Few], fmt.Sprintf("and %d more", more))
+	}
+	return s
+}
+
+// conclude finds the first thing to do: of the first problem, else of the first note.
+func (r Report) conclude() Report {
+	r.First = "nothing: no problem was found"
+	for _, v := range []Verdict{Problem, Note, Unseen} {
+		for i, s := range r.Steps {
+			// What announcements say of endpoints, the step about these says better.
+			if s.Verdict != v || s.Reason == lb.NoServingEndpoint && i < len(r.Steps)-1 && r.Steps[len(r.Steps)-1].Reason == s.Reason {
+				continue
+			}
+			switch do := remedies[s.Reason]; {
+			case s.Do != "":
+				r.First = s.Do
+			case do != "":
+				r.First = s.Text + ": " + do
+			case v == Unseen:
+				r.First = "no problem was found in what could be read; ask an operator about the rest"
+			default:
+				r.First = s.Text
+			}
+			return r
+		}
+	}
+	return r
+}
+
+// remedies are what to do about reasons whose sentence says only what is wrong.
+var remedies = map[lb.Reason]string{
+	lb.PoolExhausted:   "add addresses to the pool, or delete Services that need none",
+	lb.AddressConflict: "remove the address from the machine with this MAC, or cut it from the pool",
+	lb.AddressKept:     "it moves when what it asks for can be had, or when holdfast.dev/renew is set",
+	lb.AddressInUse:    "ask for another address, or have the other Service give it up",
+	lb.NoAdvertisement: "create an L2Advertisement or a BGPAdvertisement",
+	lb.QuotaExceeded:   "raise the quota of the pool, or delete Services of the namespace",
 }

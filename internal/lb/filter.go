@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -38,6 +39,18 @@ func Outermost(prefixes []netip.Prefix) []netip.Prefix {
 
 // HasRanges reports whether the filter looks at the source of a packet.
 func (a Access) HasRanges() bool { return a.Restricted || len(a.Deny) > 0 }
+
+// Sources words who may connect.
+func (a Access) Sources() string {
+	text := "everybody"
+	if a.Restricted {
+		text = cmp.Or(SomeOf(a.Allow), "no client")
+	}
+	if len(a.Deny) > 0 {
+		text += " but " + SomeOf(a.Deny)
+	}
+	return text
+}
 
 // Frontend is an address, protocol and port that a Service declares: the only way in.
 type Frontend struct {

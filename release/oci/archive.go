@@ -3,6 +3,7 @@ package oci
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -12,10 +13,12 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
-// Archive writes all files below a directory as a tar, each below prefix, sorted, with one time, and no owner.
+// Archive writes all files below a directory as a tar, each below prefix, sorted, with one time, and no owner; compressed if the file's
+// name ends so.
 func Archive(file, dir, prefix string, at time.Time) (err error) {
 	f, err := os.Create(file)
 	if err != nil {
@@ -23,6 +26,11 @@ func Archive(file, dir, prefix string, at time.Time) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	w := tar.NewWriter(f)
+	if strings.HasSuffix(file, ".gz") {
+		z := gzip.NewWriter(f)
+		defer func() { err = errors.Join(err, z.Close()) }()
+		w = tar.NewWriter(z)
+	}
 	// It walks in lexical order.
 	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
