@@ -153,7 +153,7 @@ func (e *engine) loop(ctx context.Context, broken <-chan struct{}) error {
 			return nil
 		case <-order:
 			order, e.leaving = nil, time.Now()
-			e.log.Info("the proxy ends: new connections go elsewhere", "within", e.terminate)
+			e.log.Info("the proxy ends: new connections go elsewhere", "within", e.terminate.String())
 		case w := <-e.ended:
 			e.forget(w)
 		case call := <-e.calls:
@@ -294,7 +294,7 @@ func (e *engine) promote(at time.Time, hash string) {
 	if hash != e.hash {
 		e.hash, e.frontends = hash, nil
 	}
-	e.log.Info("a worker serves", "pid", e.serving.pid(), "configuration", hash, "old workers", len(e.old), "after", at.Sub(e.serving.started))
+	e.log.Info("a worker serves", "pid", e.serving.pid(), "configuration", hash, "old workers", len(e.old), "after", at.Sub(e.serving.started).String())
 	e.keepGood()
 	e.answer("Success=1\n")
 	for i := 0; len(e.old)-i >= e.maxWorkers; i++ {
