@@ -431,6 +431,10 @@ func TestEngineAgain(t *testing.T) {
 		t.Error(err)
 	}
 	r.ran <- nil
+	// Killed, it would have left its socket.
+	if err := os.WriteFile(filepath.Join(r.dir, masterSocket), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	before := r.engine
 	r.engine = newEngine(before.log)
 	r.program, r.dir, r.listen, r.maxWorkers, r.drain = before.program, before.dir, before.listen, before.maxWorkers, before.drain
