@@ -161,6 +161,8 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"addresses", aService, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.2"},{"ip":"2001:db8::1"}]}}}`, ""},
 		{"own condition", aService, condition("holdfast.dev/Written", "False", "WriteRefused"), ""},
 		{"the record of the addresses", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), ""},
+		{"that proxies serve it", aService, condition("holdfast.dev/Proxied", "True", "Proxied"), ""},
+		{"the record of settings", aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), ""},
 		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org","loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
 		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`,
 			""},
@@ -191,6 +193,8 @@ func TestAddressRecordPolicy(t *testing.T) {
 	for _, tt := range []policyTest{
 		{"nothing", recorded, `{}`, ""},
 		{"a new one", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), "only the controller"},
+		{"that proxies serve it", aService, condition("holdfast.dev/Proxied", "True", "Proxied"), "only the controller"},
+		{"the record of settings", aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), "only the controller"},
 		{"another one", recorded, condition("holdfast.dev/AddressRecord", "True", "Recorded"), "only the controller"},
 		{"its removal", recorded, `{"status":{"conditions":[{"$patch":"delete","type":"holdfast.dev/AddressRecord"}]}}`, ""},
 		{"addresses", recorded, `{"status":{"loadBalancer":null}}`, ""},
