@@ -80,6 +80,10 @@ test-hostile: ## Ten thousand Services with and without one tenant's worst: none
 test-migration: image chart ## The runbook of docs/runbooks.md, in the lab: from MetalLB to Holdfast and back, under load; eight minutes
 	go test -tags e2e,migration -count=1 -timeout 20m -run TestMigration -v ./e2e
 
+.PHONY: test-proxy
+test-proxy: image proxy-image chart ## Proxies in the lab with both modes of kube-proxy, and what takes long: update, drain, death of a node; ten minutes
+	go test -tags e2e,proxy -count=1 -timeout 30m -run TestProxy -v ./e2e
+
 .PHONY: test-alerts
 test-alerts: image chart ## Alerts and dashboard in the lab, with a real Prometheus: each alert fires by a fault; 4 minutes
 	go test -tags e2e,alerts -count=1 -timeout 15m -run TestAlerts -v ./e2e
@@ -89,15 +93,15 @@ soak: image chart ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
 
 .PHONY: bench
-bench: image chart ## Run the benchmarks; ONLY=prefix selects by name
+bench: image proxy-image chart ## Run the benchmarks; ONLY=prefix selects by name
 	go run ./e2e/cmd/bench -only '$(ONLY)' $(ARGS)
 
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration ./...
+	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy ./...
 	go -C api/v1beta1 vet ./...
-	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration ./...
+	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \

@@ -35,7 +35,7 @@ type testCase struct {
 // speakers may see conflicts.
 var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
-	"NodeLoss", "Boot", "Chart", "BGPFaults", "DataPath",
+	"NodeLoss", "Boot", "Chart", "BGPFaults", "DataPath", "Proxy",
 }
 
 // needs are what cases, or parts of them, ask of the cluster that not every one can do. Where it cannot they are skipped,
@@ -106,6 +106,7 @@ var once = []testCase{
 	{"PoolEdits", testPoolEdits},
 	{"PoolMemory", testPoolMemory},
 	{"OpenStack", testOpenStack},
+	{"Proxy", testProxy},
 	{"LeaderKilled", testLeaderKilled},
 	{"APIServerKilled", testAPIServerKilled},
 	{"Conflict", testConflict},

@@ -57,7 +57,7 @@ func measureLab(ctx context.Context, only string) (found bool, err error) {
 		}
 	}
 	var wanted []measurement
-	for _, m := range slices.Concat(layer2, bgp) {
+	for _, m := range slices.Concat(layer2, bgp, proxies) {
 		if m.wants(only) {
 			wanted = append(wanted, m)
 		}

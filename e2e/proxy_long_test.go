@@ -1,0 +1,141 @@
+//go:build e2e && proxy
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestProxy shows what proxies promise with both modes of kube-proxy, and what takes longer: an update, a drain and the death of a node.
+func TestProxy(t *testing.T) {
+	p := providers[*on]
+	modes, err := p.modes()
+	must(t, err)
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			e := setUp(t, p, mode)
+			e.proxied(t)
+			for _, part := range slices.Concat(proxyParts, []testCase{{"Switch", proxySwitch}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NodeOff", proxyNodeOff}}) {
+				t.Run(part.name, func(t *testing.T) { part.run(t, e) })
+			}
+		})
+	}
+}
+
+// proxySwitch enables and disables the proxy of a Service under load: nothing fails, and open connections last.
+func proxySwitch(t *testing.T, e *env) {
+	addresses := e.service(t, e.app, "proxy-switch", to(8080))
+	e.served(t, testbed.Client, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	for range 2 {
+		e.annotate(t, "proxy-switch", "holdfast.dev/data-path", "Proxy")
+		e.isProxied(t, "proxy-switch", metav1.ConditionTrue)
+		must(t, testbed.Until(t.Context(), soon, "the proxy's address", func(ctx context.Context) error {
+			got, err := e.Fetch(ctx, testbed.Client, probe.TCP, addresses[0])
+			if err == nil && !e.engineHas(ctx, got.Client) {
+				err = fmt.Errorf("the pod saw %s", got.Client)
+			}
+			return err
+		}))
+		kept, err := e.Keep(t.Context(), testbed.Client, 5, addresses...)
+		must(t, err)
+		e.annotate(t, "proxy-switch", "holdfast.dev/data-path", nil)
+		must(t, testbed.Until(t.Context(), soon, "an address that is not the proxy's", func(ctx context.Context) error {
+			got, err := e.Fetch(ctx, testbed.Client, probe.TCP, addresses[0])
+			if err == nil && e.engineHas(ctx, got.Client) {
+				err = fmt.Errorf("the pod saw %s", got.Client)
+			}
+			return err
+		}))
+		survived, err := kept.Stop()
+		must(t, err)
+		t.Logf("the proxy leaves: %s", survived)
+		must(t, w.Recovered(t.Context(), soon))
+	}
+	none(t, "switch", w)
+	e.sameAddresses(t, e.app.Namespace, "proxy-switch", addresses)
+}
+
+// proxyUpdate replaces the proxies, one by one: each first says that it is not ready, and no request fails.
+func proxyUpdate(t *testing.T, e *env) {
+	e.unnoticed(t, "proxy-update", func(ctx context.Context) error {
+		deployment := "deployment/" + testbed.Proxy
+		_, err := e.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "restart", deployment)
+		if err == nil {
+			_, err = e.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", deployment, "--timeout=4m")
+		}
+		return err
+	})
+}
+
+// proxyDrain drains the node of the owner, which has a proxy.
+func proxyDrain(t *testing.T, e *env) {
+	var node string
+	undo(t, func(ctx context.Context) error {
+		if node == "" {
+			return nil
+		}
+		_, err := e.Kubectl(ctx, "uncordon", node)
+		return err
+	})
+	// The endpoints are elsewhere, so that only the proxy moves.
+	app := testbed.App{Namespace: e.app.Namespace, Name: "lone", Replicas: 1, Nodes: e.workers()[2:3]}
+	must(t, e.Deploy(t.Context(), app))
+	addresses := e.service(t, app, "proxy-drain", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
+	e.served(t, testbed.Client, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	node, err = e.WaitOwner(t.Context(), testbed.Client, addresses[0])
+	must(t, err)
+	_, err = e.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=150s")
+	must(t, err)
+	e.owned(t, addresses, func(owner string) bool { return owner != node })
+	must(t, w.Recovered(t.Context(), soon))
+	none(t, "drain", w)
+}
+
+// unnoticed has something happen to the proxies, and fails the test if any request gets no answer.
+func (e *env) unnoticed(t *testing.T, name string, happen func(context.Context) error) {
+	t.Helper()
+	addresses := e.proxiedService(t, name, to(8080), annotation("holdfast.dev/data-path", "Proxy"))
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	must(t, happen(t.Context()))
+	e.engines(t, 2)
+	must(t, w.Recovered(t.Context(), soon))
+	none(t, name, w)
+}
+
+// proxyNodeOff powers off the owner, and with it a proxy: the other one serves within a second.
+func proxyNodeOff(t *testing.T, e *env) {
+	app := testbed.App{Namespace: e.app.Namespace, Name: "lone", Replicas: 1, Nodes: e.workers()[2:3]}
+	must(t, e.Deploy(t.Context(), app))
+	addresses := e.service(t, app, "proxy-off", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
+	e.served(t, testbed.Client, addresses)
+	e.engines(t, 2)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	node, err := e.WaitOwner(t.Context(), testbed.Client, addresses[0])
+	must(t, err)
+	t.Cleanup(func() { e.ensureOn(t, node) })
+	must(t, e.Cluster.PowerOff(t.Context(), node))
+	err = w.Recovered(t.Context(), soon)
+	seen, stopped := w.Stop()
+	must(t, errors.Join(err, stopped))
+	for _, s := range seen {
+		logOutages(t, "power-off, "+s.Name, s.Results)
+		if s.Gap() > time.Second {
+			t.Errorf("no answer for %s", s.Gap())
+		}
+	}
+}
