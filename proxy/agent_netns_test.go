@@ -94,6 +94,16 @@ func (p *pod) reload() {
 	p.apply()
 }
 
+// pid is the running worker's.
+func (p *pod) pid() string {
+	text, err := p.agent.talk(context.Background(), workerSocket, "show info")
+	if m := pidPattern.FindStringSubmatch(text); err == nil && m != nil {
+		return m[1]
+	}
+	p.Fatal(text, err)
+	return ""
+}
+
 func (p *pod) reloads(result string) float64 {
 	return testutil.ToFloat64(p.agent.reloads.WithLabelValues(result))
 }
@@ -342,10 +352,10 @@ func TestSourceIP(t *testing.T) {
 		hash := func(s *haproxy.Service) { s.Method = lb.SourceIP }
 		one := newPod(t, testService("hash", 31001, hash, all[2:]...))
 		newPod(t, testService("hash", 31002, hash, all...))
-		pid := one.engine.serving.pid()
+		pid := one.pid()
 		one.state.Services = []haproxy.Service{testService("hash", 31001, hash, all...)}
 		one.apply()
-		if one.engine.serving.pid() != pid || one.reloads("done") != 0 {
+		if one.pid() != pid || one.reloads("done") != 0 {
 			t.Errorf("two endpoints came with %v reloads", one.reloads("done"))
 		}
 		targets := func(port string) (out map[string]string) {
