@@ -27,8 +27,8 @@ func TestProxyPods(t *testing.T) {
 	nowhere := endpoint("x", "10.0.0.9", ready)
 	nowhere.NodeName = nil
 	objects := Objects{EndpointSlices: []*discoveryv1.EndpointSlice{
-		slice("proxies", endpoint("b", "fd00::2", ready), endpoint("a", "fd00::1", ends)),
-		slice("proxies", endpoint("a", "10.0.0.1", ready), endpoint("b", "10.0.0.2", ready), nowhere, endpoint("c", "host", ready),
+		slice("proxies", endpoint("b", "fd00::2", ready), endpoint("a", "fd00::1", ends), endpoint("e", "fd00::5", ready)),
+		slice("proxies", endpoint("e", "10.0.0.5", ends), endpoint("a", "10.0.0.1", ready), endpoint("b", "10.0.0.2", ready), nowhere, endpoint("c", "host", ready),
 			endpoint("d", "10.0.0.4", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false)}), endpoint("b", "10.0.0.22", ready)),
 		slice("web", endpoint("w", "10.0.0.7", ready)),
 	}}
@@ -37,6 +37,7 @@ func TestProxyPods(t *testing.T) {
 	want := []lb.ProxyPod{
 		{Name: "a", Node: "on-a", Addresses: []netip.Addr{addr("10.0.0.1"), addr("fd00::1")}},
 		{Name: "b", Node: "on-b", Addresses: []netip.Addr{addr("10.0.0.2"), addr("fd00::2")}, Ready: true},
+		{Name: "e", Node: "on-e", Addresses: []netip.Addr{addr("10.0.0.5"), addr("fd00::5")}},
 	}
 	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 	if s, _ := Compile(objects, opt); cmp.Diff(want, s.ProxyPods, same) != "" {

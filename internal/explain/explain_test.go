@@ -159,6 +159,25 @@ func TestService(t *testing.T) {
 			s.Pods[2].Status = corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
 				{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}}
 		}, "speakers", "why a speaker is not ready", Note},
+		{"proxied, and no proxy serves it", func(s *Snapshot) { s.set(condition(v1beta1.ConditionProxied, lb.Proxied, "by 2 proxies")) }, "proxy",
+			"look at the pods of the Deployment of the proxies", Note},
+		{"proxied", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionProxied, lb.Proxied, "by 2 proxies"))
+			s.States[1].Status.Proxied = []string{"default/web"}
+		}, "", "no problem was found", OK},
+		{"waits for proxies", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionProxied, lb.ProxyWaits, "it waits for default/b", true))
+			s.States[1].Status.Proxied = []string{"default/web"}
+		}, "proxy", "waits for default/b", Note},
+		{"refused by the proxies", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionProxied, lb.ProxyRefused, "it has a UDP port", true))
+		}, "proxy",
+			"it has a UDP port", Problem},
+		{"no proxy where it is announced", func(s *Snapshot) {
+			s.set(condition(v1beta1.ConditionProxied, lb.Proxied, "by 2 proxies"))
+			s.States[1].Status.Proxied = []string{"default/web"}
+			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoProxy, "let proxies run there", true))
+		}, "layer 2", "let proxies run there", Problem},
 		{"all speakers down", func(s *Snapshot) { s.Speakers.Status.NumberReady = 0 }, "speakers", "describe pod", Problem},
 		{"no speakers", func(s *Snapshot) { s.Speakers = nil }, "speakers", "install Holdfast", Problem},
 		{"link down", func(s *Snapshot) {

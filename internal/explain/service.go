@@ -45,6 +45,7 @@ func (s Snapshot) Service(namespace, name string) Report {
 		w.controller()
 		w.address()
 		w.speakers()
+		w.proxy()
 		w.announcements()
 		if a := addresses(w.object); len(a) > 0 {
 			w.report.add(w.claims(a...)...)
@@ -197,6 +198,28 @@ func (w *why) speakers() {
 		step.Text = fmt.Sprintf("all %d are ready", st.NumberReady)
 	}
 	w.report.add(w.seen(step.bound(), "the speakers' pods", Pods, Speakers))
+}
+
+// proxy shows whether proxies serve a Service that asks for them, and on which nodes. A Service that waits for them is served as before.
+func (w *why) proxy() {
+	step := w.condition("proxy", v1beta1.ConditionProxied)
+	if step.Verdict == Problem && step.Reason != lb.ProxyRefused {
+		step.Verdict = Note
+	}
+	var nodes []string
+	for _, s := range w.States {
+		if slices.Contains(s.Status.Proxied, w.key.String()) {
+			nodes = append(nodes, s.Name)
+		}
+	}
+	if slices.Sort(nodes); len(nodes) > 0 {
+		step.Details = []string{"by its speaker, a proxy serves it on " + lb.SomeOf(nodes)}
+	} else if w.Unread[States] == "" && (step.Verdict == OK || step.Verdict == Note) {
+		step.Verdict, step.Do = Note, "no speaker reports a proxy that serves it: look at the pods of the Deployment of the proxies, and the logs of their agents"
+	}
+	if step.Verdict != "" {
+		w.report.add(step)
+	}
 }
 
 // announcement makes the step of one protocol from its condition, or from the plans if no speaker wrote one, and groups the

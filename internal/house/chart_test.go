@@ -268,9 +268,17 @@ func TestChartProxy(t *testing.T) {
 		t.Error("the chart makes something of proxies without proxy.enabled")
 	}
 	objects := render(t, "--set", "proxy.enabled=true,deadEndpoints.enabled=false")
+	var reads []string
 	for _, r := range objects["ClusterRole holdfast-proxy"].(*rbacv1.ClusterRole).Rules {
+		reads = append(reads, r.Resources...)
 		if !slices.Equal(r.Verbs, []string{"get", "list", "watch"}) || slices.Contains(r.Resources, "secrets") {
 			t.Errorf("a proxy may %v", r)
+		}
+	}
+	// What k8s.Config.Proxy watches: without one of them an agent waits forever.
+	for _, watched := range []string{"services", "endpointslices", "namespaces", "nodes", "ipaddresspools"} {
+		if !slices.Contains(reads, watched) {
+			t.Errorf("a proxy may not read %s", watched)
 		}
 	}
 	if objects["Role holdfast-proxy"] != nil {

@@ -171,6 +171,9 @@ var proxyTables = []struct {
 			"says condition holdfast.dev/Proxied", func(s *lb.State) {
 			s.Services[1].Ports, s.Services[1].ProxyRefused = []lb.Port{{Protocol: "TCP", Port: 81}}, false
 		}},
+		{"and where that may be announced is no matter then", "refusedproxy; twin w1; nodes w2", "own w1, w1; says holdfast.dev/Proxied", func(s *lb.State) {
+			s.Services[1].ProxyRefused = false
+		}},
 	}},
 	{"leaves", "proxied w1; neighbour; leaves", []row{
 		{"its ways stay, and its node ports are closed", "", "lets in, in; nodeports [30080]; reports []; " +
