@@ -30,15 +30,15 @@ func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr,
 }
 
 // ask sends a frame three times within this time, and calls handle with each one that arrives, until it has heard enough.
-func (t *tap) ask(ctx context.Context, frame []byte, within time.Duration, handle func(frame []byte) (enough bool)) error {
+func (e *tap) ask(ctx context.Context, frame []byte, within time.Duration, handle func(frame []byte) (enough bool)) error {
 	for range questionTimes {
-		if frame == nil || !t.send(frame) {
-			return fmt.Errorf("ask on link %s: it is down, or has no address of the family", t.link.Name)
+		if frame == nil || !e.send(frame) {
+			return fmt.Errorf("ask on link %s: it is down, or has no address of the family", e.link.Name)
 		}
 		for end := time.Now().Add(within / questionTimes); ctx.Err() == nil && time.Now().Before(end); {
-			await([]*tap{t}, time.Until(end))
+			await([]*tap{e}, time.Until(end))
 			enough := false
-			if t.receive(func(frame []byte) { enough = enough || handle(frame) }); enough {
+			if e.receive(func(frame []byte) { enough = enough || handle(frame) }); enough {
 				return nil
 			}
 		}
