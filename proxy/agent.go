@@ -65,6 +65,10 @@ type agent struct {
 	written string    // what is in the file
 	logged  string
 
+	// served are the Services of the last run, and lingers when each of them ends that is no longer wanted.
+	served  []haproxy.Service
+	lingers map[lb.Key]time.Time
+
 	left    atomic.Pointer[[]haproxy.LeftOut]
 	reloads *prometheus.CounterVec
 	waiting prometheus.Gauge
@@ -72,7 +76,7 @@ type agent struct {
 
 func newAgent(log *slog.Logger, dir string) *agent {
 	a := &agent{
-		log: log, dir: dir, budgets: haproxy.Budgets{},
+		log: log, dir: dir, budgets: haproxy.Budgets{}, lingers: map[lb.Key]time.Time{},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_reloads_total",
 			Help: "Configurations that the agent gave to HAProxy, by result: done or refused. A refused one is a fault of Holdfast.",
@@ -198,7 +202,18 @@ func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
 	if !a.cluster.Synced() {
 		return 0, nil // it kicks
 	}
-	want := a.desired()
+	want, began := a.desired(), time.Now()
+	want.Services = haproxy.Linger(a.served, want.Services, a.lingers, began)
+	a.served = want.Services
+	again, err = a.give(ctx, want)
+	for _, end := range a.lingers {
+		again = earlier(again, end.Sub(began))
+	}
+	return again, err
+}
+
+// give gives the engine what differs.
+func (a *agent) give(ctx context.Context, want haproxy.State) (time.Duration, error) {
 	running, err := a.running(ctx)
 	if err != nil { // the engine starts with the file
 		a.inForce, a.hash = nil, ""

@@ -501,6 +501,15 @@ func TestRefusedFile(t *testing.T) {
 		if got, _, err := n.ask("10.0.0.10", "10.0.0.1:31002"); err != nil || got != "10.1.0.1:80" {
 			t.Errorf("%q %v", got, err)
 		}
+		// Who has yet to hear that a Service is no longer wanted is served.
+		p.state.Services, p.agent.last = p.state.Services[:1], time.Time{}
+		if _, err := p.agent.sync(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := n.ask("10.0.0.10", "10.0.0.1:31002"); err != nil || got != "10.1.0.1:80" {
+			t.Errorf("%q %v", got, err)
+		}
+		p.state.Services = p.agent.served
 		// A restart of the agent is no reload.
 		again := newAgent(p.agent.log, p.agent.dir)
 		again.cluster, again.engine, again.bounds, again.desired = p.agent.cluster, p.agent.engine, p.agent.bounds, p.agent.desired

@@ -112,6 +112,39 @@ func structure(services []Service) string {
 	return State{Services: services}.Config().Hash
 }
 
+// lingerTime is how long proxies go on to serve a Service that is no longer wanted: speakers lead connections to them, and the controller
+// believes that they serve it, until both have heard of the change.
+const lingerTime = 10 * time.Second
+
+// Linger returns the Services that are wanted, and for a while what else its last result had, as it was; until holds
+// when each of these ends. A port that another Service needs does not linger.
+func Linger(last, want []Service, until map[lb.Key]time.Time, at time.Time) []Service {
+	out, used := slices.Clone(want), map[uint16]bool{}
+	wanted := map[lb.Key]bool{}
+	for _, s := range want {
+		wanted[s.Key] = true
+		delete(until, s.Key)
+		for _, p := range s.Ports {
+			used[p.Listen] = true
+		}
+	}
+	for _, s := range last {
+		if wanted[s.Key] {
+			continue
+		}
+		if until[s.Key].IsZero() {
+			until[s.Key] = at.Add(lingerTime)
+		}
+		s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool { return used[p.Listen] })
+		if len(s.Ports) == 0 || !at.Before(until[s.Key]) {
+			delete(until, s.Key)
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
 // Refresh returns the Services in force with the endpoints of the ports that are wanted: a port that is no longer wanted has none.
 func Refresh(inForce, want []Service) (out []Service) {
 	type port struct {

@@ -90,3 +90,34 @@ func TestHold(t *testing.T) {
 		t.Errorf("full budgets stay: %v", budgets)
 	}
 }
+
+// A Service that is no longer wanted is served until all have heard of it; if it is wanted again, it is served all the time.
+func TestLinger(t *testing.T) {
+	start, until := time.Unix(1000, 0), map[lb.Key]time.Time{}
+	both := holdWorld(time.Second, "10.0.0.1:80")
+	taken := holdWorld(time.Second, "10.0.0.2:80")[0]
+	taken.Ports[0].Listen = both[1].Ports[0].Listen
+	calm, noisy := "calm/web 1s [10.0.0.1:80]", "noisy/web 1s [10.0.0.1:80]"
+	var last []Service
+	for _, tt := range []struct {
+		at   time.Duration
+		want []Service
+		get  []string
+		ends int
+	}{
+		{0, both, []string{calm, noisy}, 0},
+		{time.Second, both[:1], []string{calm, noisy}, 1},
+		{10 * time.Second, both[:1], []string{calm, noisy}, 1},
+		{11 * time.Second, both[:1], []string{calm}, 0},
+		{12 * time.Second, both, []string{calm, noisy}, 0},
+		{13 * time.Second, both[:1], []string{calm, noisy}, 1},
+		{14 * time.Second, both, []string{calm, noisy}, 0},
+		{15 * time.Second, nil, []string{calm, noisy}, 2},
+		{16 * time.Second, []Service{taken}, []string{"calm/web 1s [10.0.0.2:80]"}, 0},
+	} {
+		last = Linger(last, tt.want, until, start.Add(tt.at))
+		if diff := cmp.Diff(tt.get, names(last)); diff != "" || len(until) != tt.ends {
+			t.Errorf("after %v: %v: -want +got\n%s", tt.at, until, diff)
+		}
+	}
+}
