@@ -61,7 +61,7 @@ func readPins(text, architecture string) (out []pin, err error) {
 	return out, nil
 }
 
-// fetch returns the file of a package, which it downloads once.
+// fetch returns the file of a package, which it downloads once. The pinned sum makes a plain connection safe, which is what apt uses and mirrors serve.
 func fetch(ctx context.Context, cache string, p pin) (file string, err error) {
 	defer func() {
 		if err != nil {
@@ -269,7 +269,7 @@ func packageCache() (string, error) {
 	return filepath.Join(cache, "holdfast-debian"), err
 }
 
-// renew writes the pins anew: apt resolves what HAProxy depends on and checks the signatures of the release, and what HAProxy does not need to
+// renew writes the pins again: apt resolves what HAProxy depends on and checks the signatures of the release, and what HAProxy does not need to
 // run is left out.
 func (r release) renew(ctx context.Context) error {
 	lock := "# Packages of the proxies' image. Written by make haproxy-pins.\n"
@@ -286,13 +286,13 @@ func (r release) renew(ctx context.Context) error {
 }
 
 const sourcesList = `Types: deb
-URIs: https://deb.debian.org/debian
+URIs: http://deb.debian.org/debian
 Suites: RELEASE RELEASE-updates
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 
 Types: deb
-URIs: https://deb.debian.org/debian-security
+URIs: http://deb.debian.org/debian-security
 Suites: RELEASE-security
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
