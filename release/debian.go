@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -298,21 +299,50 @@ Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 `
 
-// resolve returns the packages that the image needs.
+// resolve returns the packages that the image needs: those with a file that HAProxy runs with, or a licence of these.
 func resolve(ctx context.Context, architecture string) (pins []pin, err error) {
 	dir, err := os.MkdirTemp("", "debian-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	packages, owner, err := download(ctx, architecture, dir)
+	if err != nil {
+		return nil, err
+	}
+	root, needed := filepath.Join(dir, "root"), map[string]bool{}
+	need := func(files map[string]string) {
+		for _, file := range files {
+			needed[owner[strings.TrimPrefix(file, root+"/")]] = true
+		}
+	}
+	files, err := runs(root)
+	if err != nil {
+		return nil, err
+	}
+	need(files)
+	licences, err := texts(root, slices.Collect(maps.Keys(needed)))
+	if err != nil {
+		return nil, err
+	}
+	need(licences)
+	for name := range needed {
+		pins = append(pins, packages[name])
+	}
+	slices.SortFunc(pins, func(a, b pin) int { return cmp.Compare(a.name, b.name) })
+	return pins, nil
+}
+
+// download unpacks HAProxy and what it depends on below root in dir. It returns the packages by name, and the package of each file.
+func download(ctx context.Context, architecture, dir string) (packages map[string]pin, owner map[string]string, err error) {
 	for _, d := range []string{"lists/partial", "cache/archives/partial", "root"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	sources := strings.ReplaceAll(sourcesList, "RELEASE", debianRelease)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "debian.sources"), []byte(sources), 0o644), os.WriteFile(filepath.Join(dir, "status"), nil, 0o644)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	apt := func(args ...string) (string, error) {
 		options := []string{"apt-get", "-qq", "-o", "Dir::State=" + dir, "-o", "Dir::State::status=" + dir + "/status", "-o", "Dir::Cache=" + dir + "/cache",
@@ -321,64 +351,47 @@ func resolve(ctx context.Context, architecture string) (pins []pin, err error) {
 		return output(ctx, append(options, args...)...)
 	}
 	if _, err := apt("update"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	install := []string{"--yes", "install", "haproxy", "base-files"}
 	list, err := apt(append([]string{"--print-uris"}, install...)...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err := apt(append([]string{"--download-only"}, install...)...); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	root, all, of := filepath.Join(dir, "root"), map[string]pin{}, map[string]string{}
+	packages, owner = map[string]pin{}, map[string]string{}
 	for line := range strings.Lines(list) {
-		f := strings.Fields(line) // 'URL' FILE SIZE SUM, the file without : in its version
-		if len(f) < 3 {
-			return nil, fmt.Errorf("apt prints %q", line)
-		}
-		parts := strings.Split(f[1], "_")
-		version, err := url.PathUnescape(cmp.Or(parts[1], "?"))
+		p, file, err := printed(line)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		file := filepath.Join(dir, "cache", "archives", f[1])
+		file = filepath.Join(dir, "cache", "archives", file)
 		content, err := os.ReadFile(file)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		paths, err := unpack(file, root)
+		paths, err := unpack(file, filepath.Join(dir, "root"))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		all[parts[0]] = pin{architecture, parts[0], version, strings.Trim(f[0], "'"), sumOf(content)}
-		for _, p := range paths {
-			of[p] = parts[0]
-		}
-	}
-	files, err := runs(root)
-	if err != nil {
-		return nil, err
-	}
-	needed := map[string]bool{}
-	own := func(files map[string]string) {
-		for _, file := range files {
-			needed[of[strings.TrimPrefix(file, root+"/")]] = true
+		p.architecture, p.sum = architecture, sumOf(content)
+		packages[p.name] = p
+		for _, path := range paths {
+			owner[path] = p.name
 		}
 	}
-	own(files)
-	var names []string
-	for n := range needed {
-		names = append(names, n)
+	return packages, owner, nil
+}
+
+// printed reads a line of --print-uris, 'URL' FILE SIZE SUM: the package without its sum, and the name of its file.
+func printed(line string) (p pin, file string, err error) {
+	f := strings.Fields(line)
+	if len(f) < 3 || strings.Count(f[1], "_") != 2 {
+		return pin{}, "", fmt.Errorf("apt prints %q", line)
 	}
-	licences, err := texts(root, names)
-	if err != nil {
-		return nil, err
-	}
-	own(licences)
-	for n := range needed {
-		pins = append(pins, all[n])
-	}
-	slices.SortFunc(pins, func(a, b pin) int { return cmp.Compare(a.name, b.name) })
-	return pins, nil
+	parts := strings.Split(f[1], "_")
+	version, err := url.PathUnescape(parts[1]) // FILE has no : as it is
+	return pin{name: parts[0], version: version, url: strings.Trim(f[0], "'")}, f[1], err
 }
