@@ -73,7 +73,7 @@ func (e *env) proxied(t *testing.T, args ...string) {
 	t.Logf("two proxies are ready %s after helm began", since(start))
 }
 
-// engines waits until so many proxies are ready, and no others are there, and returns them.
+// engines waits until so many proxies are ready, each on a node of its own, and no others are there, and returns them.
 func (e *env) engines(t *testing.T, n int) []corev1.Pod {
 	t.Helper()
 	var got []corev1.Pod
@@ -82,8 +82,12 @@ func (e *env) engines(t *testing.T, n int) []corev1.Pod {
 			return err
 		}
 		ready := slices.DeleteFunc(slices.Clone(got), func(p corev1.Pod) bool { return !testbed.Ready(&p) })
-		if len(got) != n || len(ready) != n {
-			err = fmt.Errorf("%d of %d are ready", len(ready), len(got))
+		nodes := map[string]bool{}
+		for _, p := range ready {
+			nodes[p.Spec.NodeName] = true
+		}
+		if len(got) != n || len(nodes) != n {
+			err = fmt.Errorf("%d of %d are ready, on %d nodes", len(ready), len(got), len(nodes))
 		}
 		return err
 	}))
@@ -118,7 +122,8 @@ func (e *env) proxiedService(t *testing.T, name string, changes ...change) []net
 // isProxied waits until the Service's condition has a status, and returns it. Only with True all addresses have ipMode: Proxy.
 func (e *env) isProxied(t *testing.T, name string, status metav1.ConditionStatus) (got metav1.Condition) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, name+" "+v1beta1.ConditionProxied, func(ctx context.Context) error {
+	// The ipMode of an announced address follows the condition by 20 s at most.
+	must(t, testbed.Until(t.Context(), 2*soon, name+" "+v1beta1.ConditionProxied, func(ctx context.Context) error {
 		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
