@@ -29,11 +29,23 @@ type proxied struct {
 	// text is what proxied Services say of nodes, since changed.
 	text    string
 	changed time.Time
+	// looks counts the looks, and began has the last one before each Service was proxied.
+	looks int
+	began map[lb.Key]int
+}
+
+// verdict is what is due for a Service.
+type verdict struct {
+	// Condition on proxies; its type is empty if none is due.
+	metav1.Condition
+	// mode: now ipMode is written. An address that is announced already has it two looks after the condition, when each node leads
+	// connections to proxies: kube-proxy then takes its own way away. It is written for two looks only, since an API server may drop it.
+	mode bool
 }
 
 // look takes the last reports. Those of nodes that Kubernetes does not call ready may be old.
 func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState, notReady map[string]bool, open []string) {
-	p.serves, p.open = map[string]map[lb.Key]bool{}, open
+	p.serves, p.open, p.looks = map[string]map[lb.Key]bool{}, open, p.looks+1
 	for _, s := range states {
 		if notReady[s.Name] || r.stale(now, s.Name) {
 			continue
@@ -47,10 +59,10 @@ func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState,
 	}
 }
 
-// decide returns the conditions on proxies of all Services; the zero condition where none is due. Services that share an address switch
+// decide returns what is due for all Services. Services that share an address switch
 // together: when all of them ask for proxies, and the proxies of all nodes serve those whose addresses are announced already.
-func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []metav1.Condition {
-	out := make([]metav1.Condition, len(assigned))
+func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict {
+	out, began := make([]verdict, len(assigned)), map[lb.Key]int{}
 	asks := func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused }
 	if !slices.ContainsFunc(state.Services, func(s lb.Service) bool { return asks(&s) }) {
 		return out // as mostly
@@ -110,8 +122,18 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []metav1.C
 		default:
 			c.Status, c.Reason, c.Message = metav1.ConditionTrue, string(lb.Proxied), text
 		}
-		out[i] = c
+		out[i].Condition = c
+		if c.Status != metav1.ConditionTrue {
+			continue
+		}
+		at := p.looks
+		if s.Proxied {
+			at = p.began[s.Key]
+		}
+		began[s.Key] = at
+		out[i].mode = !s.Proxied && !shares(state.Services[i], s) || s.Proxied && (p.looks-at == 2 || p.looks-at == 3)
 	}
+	p.began = began
 	return out
 }
 
@@ -162,8 +184,8 @@ func (p *proxied) say(state lb.State, services int) string {
 	return p.text
 }
 
-// proxiedBy completes a condition with why proxies are refused.
-func proxiedBy(c metav1.Condition, problems []lb.Problem) metav1.Condition {
+// with completes the condition with why proxies are refused.
+func (c verdict) with(problems []lb.Problem) verdict {
 	var messages []string
 	for _, p := range problems {
 		if p.Reason == lb.ProxyRefused {
@@ -179,7 +201,7 @@ func proxiedBy(c metav1.Condition, problems []lb.Problem) metav1.Condition {
 
 // underProxy returns the condition on proxies, if there is one.
 func (w serviceWrite) underProxy() (metav1.Condition, bool) {
-	c := w.proxied
+	c := w.proxied.Condition
 	c.Type = v1beta1.ConditionProxied
 	return c, w.proxied.Type != ""
 }

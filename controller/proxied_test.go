@@ -161,15 +161,40 @@ func TestProxiedPace(t *testing.T) {
 	}
 }
 
+// TestProxiedMode: kube-proxy keeps its way to an announced address until each node leads connections to proxies; to a new one it
+// never has one.
+func TestProxiedMode(t *testing.T) {
+	var p proxied
+	now, states := time.Unix(1e9, 0), []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}}}}
+	for i, tt := range []struct {
+		service string
+		want    bool
+	}{
+		{"a asks 192.0.2.1 > 192.0.2.1", false}, // the condition is written
+		{"a asks proxied 192.0.2.1 > 192.0.2.1", false},
+		{"a asks proxied 192.0.2.1 > 192.0.2.1", true},
+		{"a asks proxied 192.0.2.1 > 192.0.2.1", true},
+		{"a asks proxied 192.0.2.1 > 192.0.2.1", false}, // an API server that dropped it is left alone
+		{"a asks > 192.0.2.1", true},
+	} {
+		p.look(now, reports{"n1": {at: now}}, states, nil, nil)
+		s, a := townService(tt.service)
+		got := p.decide(lb.State{Now: now, Services: []lb.Service{s}, ProxyNodes: map[string]bool{"n1": true}}, []*ipam.Assignment{a})
+		if got[0].mode != tt.want || got[0].Status != metav1.ConditionTrue {
+			t.Errorf("%d: %+v", i, got[0])
+		}
+	}
+}
+
 // TestProxiedIsWritten: condition, record and ipMode are one write, and go together.
 func TestProxiedIsWritten(t *testing.T) {
 	v4 := netip.MustParseAddr("192.0.2.1")
 	sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
 	options := newProxyOptions()
 	w := serviceWrite{service: sv, assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
-		proxied: proxiedBy(metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, nil)}
+		proxied: verdict{metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, true}}
 	u := w.update(options)
-	if !u.Proxied {
+	if !u.Proxied || !u.ProxyMode {
 		t.Error("no ipMode")
 	}
 	conditions := map[string]string{}
@@ -180,12 +205,12 @@ func TestProxiedIsWritten(t *testing.T) {
 		t.Errorf("%v", conditions)
 	}
 	delete(sv.Annotations, "holdfast.dev/data-path")
-	w.proxied = metav1.Condition{}
+	w.proxied = verdict{}
 	if u = w.update(options); u.Proxied || !strings.Contains(strings.Join(u.RemoveConditions, " "), "Proxied holdfast.dev/ProxyRecord") {
 		t.Errorf("%v stand", u.Conditions)
 	}
-	refused := proxiedBy(metav1.Condition{Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused)}, []lb.Problem{{Reason: lb.AnnotationIgnored, Message: "x"},
-		{Reason: lb.ProxyRefused, Message: "why"}})
+	refused := verdict{Condition: metav1.Condition{Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused)}}.with([]lb.Problem{
+		{Reason: lb.AnnotationIgnored, Message: "x"}, {Reason: lb.ProxyRefused, Message: "why"}})
 	if refused.Message != "why" {
 		t.Errorf("%+v", refused)
 	}

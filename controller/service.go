@@ -31,8 +31,8 @@ type serviceWrite struct {
 	assignment *ipam.Assignment
 	problems   []lb.Problem
 	frontends  []lb.Frontend
-	// proxied is the condition on proxies; its type is empty if the Service asks for none.
-	proxied metav1.Condition
+	// proxied is what is due about proxies.
+	proxied verdict
 	// nodesUnknown: it is not known which nodes filter.
 	nodesUnknown bool
 	// keep is the FloatingIP to make of its addresses, nil for none.
@@ -64,7 +64,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 			continue
 		}
 		writes = append(writes, serviceWrite{
-			services[a.Key], svc.Wish, a, problems[a.Key], frontends[a.Key], proxiedBy(d.proxied[i], problems[a.Key]), nodesUnknown, keeps[a.Key],
+			services[a.Key], svc.Wish, a, problems[a.Key], frontends[a.Key], d.proxied[i].with(problems[a.Key]), nodesUnknown, keeps[a.Key],
 		})
 	}
 	s.remind(time.Now(), writes)
@@ -174,6 +174,7 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 		Addresses:      w.assignment.Addresses,
 		Hostname:       w.wish.Hostname,
 		Proxied:        w.proxied.Status == metav1.ConditionTrue,
+		ProxyMode:      w.proxied.mode,
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assigned()},
 		Annotations: map[string]string{

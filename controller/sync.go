@@ -16,7 +16,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -51,8 +50,8 @@ type decision struct {
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
-	// proxied are the conditions on proxies of the Services.
-	proxied []metav1.Condition
+	// proxied is what is due for the Services.
+	proxied []verdict
 	// frontends of all Services that are filtered.
 	frontends []lb.Frontend
 	// unrecorded are the addresses that this decision releases and whose pool has not recorded that.

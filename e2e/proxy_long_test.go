@@ -31,9 +31,10 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// proxySwitch enables and disables the proxy of a Service under load: nothing fails, and open connections last.
+// proxySwitch enables and disables the proxy of a Service under load: nothing fails, and open connections last. The owner has a proxy: one
+// without refuses connections for as long as clients send them there.
 func proxySwitch(t *testing.T, e *env) {
-	addresses := e.service(t, e.app, "proxy-switch", to(8080))
+	addresses := e.service(t, e.app, "proxy-switch", to(8080), annotation("holdfast.dev/node-selector", proxyLabel+"=yes"))
 	e.served(t, testbed.Client, addresses)
 	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
 	must(t, err)

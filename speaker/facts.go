@@ -204,7 +204,7 @@ const (
 	mostNewcomers = 256
 )
 
-// newcomers are the addresses that Services got a short while ago, and that kube-proxy may not serve yet.
+// newcomers are the addresses that Services got a short while ago, or from proxies, and that kube-proxy may not serve yet.
 type newcomers struct {
 	// held is what all Services held at the last look; nil before the first.
 	held map[holding]bool
@@ -232,6 +232,9 @@ func (n *newcomers) see(services []lb.Service, version uint64, now time.Time) (f
 	until := map[holding]time.Time{}
 	for i := range services {
 		s := &services[i]
+		if s.Proxied {
+			continue // kube-proxy serves it when proxies no longer do
+		}
 		for _, a := range s.Addresses {
 			h := holding{a, s.UID}
 			n.held[h] = true

@@ -106,6 +106,8 @@ func TestNewcomers(t *testing.T) {
 	for i, a := 0, netip.MustParseAddr("10.0.0.0"); i < 2*mostNewcomers; i++ {
 		burst, a = append(burst, service(fmt.Sprint(i), fmt.Sprint("b", i), a.String())), a.Next()
 	}
+	proxied := service("again", "4", "192.0.2.1")
+	proxied.Proxied = true
 	var n newcomers
 	for i, tt := range []struct {
 		after    time.Duration
@@ -123,6 +125,8 @@ func TestNewcomers(t *testing.T) {
 		{time.Second, []lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
 		{newcomerTime, []lb.Service{service("again", "4", "192.0.2.1")}, "map[]", 0},
 		{time.Second, []lb.Service{service("again", "4", "192.0.2.1"), service("shares", "5", "192.0.2.1")}, "map[ns/shares:[192.0.2.1]]", newcomerTime},
+		{newcomerTime, []lb.Service{proxied}, "map[]", 0},
+		{time.Second, []lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
 		{newcomerTime, burst, fmt.Sprint(mostNewcomers), newcomerTime},
 	} {
 		now = now.Add(tt.after)

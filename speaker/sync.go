@@ -241,9 +241,10 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	if (filterErr != nil || changed) && !state.Here.Unfiltered {
 		p = p.Waiting(last)
 	}
-	w.divert.Set(divert.Desired{Diversions: p.Diversions, NodePorts: p.ClosedNodePorts})
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
+	// Where proxies no longer serve, connections have the other way first: the proxies' chains are ahead.
 	w.headstart.Set(w.starts(in.fresh))
+	w.divert.Set(divert.Desired{Diversions: p.Diversions, NodePorts: p.ClosedNodePorts})
 	w.endpoints.Ask()
 	w.announce(in, p, macs)
 	return p, errors.Join(filterErr, relayErr)

@@ -29,8 +29,8 @@ type ServiceUpdate struct {
 	Addresses    []netip.Addr
 	// Hostname is shown beside each address; FormerHostname is what we wrote there before.
 	Hostname, FormerHostname string
-	// Proxied: proxies serve the addresses, so that pods and nodes must go there too (ipMode Proxy).
-	Proxied bool
+	// Proxied: proxies serve the addresses. With ProxyMode pods and nodes must go there too (ipMode Proxy); without it what the status says stays.
+	Proxied, ProxyMode bool
 	// Conditions of ours, without times.
 	Conditions []metav1.Condition
 	// RemoveConditions by type.
@@ -211,10 +211,10 @@ func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) [
 
 // ingress returns the desired ingress list and whether it differs from the actual
 // one. What others wrote beside an address (ipMode, ports, a hostname) stays, and
-// so do entries with only a hostname. An API server may drop ipMode, which is written once with the condition.
+// so do entries with only a hostname.
 func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	have := u.Service.Status.LoadBalancer.Ingress
-	switches := u.Proxied != meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)
+	leaves := !u.Proxied && meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)
 	out := []corev1.LoadBalancerIngress{}
 	for _, a := range u.Addresses {
 		entry := corev1.LoadBalancerIngress{IP: a.String()}
@@ -226,9 +226,9 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 			entry = have[i]
 		}
 		switch {
-		case u.Proxied:
+		case u.ProxyMode:
 			entry.IPMode = new(corev1.LoadBalancerIPModeProxy)
-		case switches && proxyMode(entry):
+		case leaves && proxyMode(entry):
 			entry.IPMode = nil
 		}
 		if u.Hostname != "" || entry.Hostname == u.FormerHostname {
@@ -242,7 +242,7 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 		}
 	}
 	same := slices.EqualFunc(have, out, func(a, b corev1.LoadBalancerIngress) bool {
-		return a.IP == b.IP && a.Hostname == b.Hostname && (!switches || proxyMode(a) == proxyMode(b))
+		return a.IP == b.IP && a.Hostname == b.Hostname && proxyMode(a) == proxyMode(b)
 	})
 	return out, !same
 }

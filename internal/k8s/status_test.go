@@ -120,18 +120,22 @@ func TestIPMode(t *testing.T) {
 		have       *corev1.LoadBalancerIPMode
 		conditions []metav1.Condition
 		proxied    bool
+		mode       bool
 		want       *corev1.LoadBalancerIPMode
 		changed    bool
 	}{
-		"it switches":                            {vip, nil, true, proxy, true},
-		"it stands":                              {proxy, on, true, proxy, false},
-		"an API server without it is left alone": {nil, on, true, proxy, false},
-		"back":                                   {proxy, on, false, nil, true},
-		"another writer's":                       {proxy, nil, false, proxy, false},
+		"a new address":    {vip, nil, true, true, proxy, true},
+		"it switches":      {vip, nil, true, false, vip, false},
+		"nodes lead there": {vip, on, true, true, proxy, true},
+		"it stands":        {proxy, on, true, false, proxy, false},
+		"and again":        {proxy, on, true, true, proxy, false},
+		"back":             {proxy, on, false, false, nil, true},
+		"another writer's": {proxy, nil, false, false, proxy, false},
 	} {
 		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.conditions}}
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: tt.have}}
-		got, changed := ServiceUpdate{Service: s, SetAddresses: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Proxied: tt.proxied}.ingress()
+		u := ServiceUpdate{Service: s, SetAddresses: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Proxied: tt.proxied, ProxyMode: tt.mode}
+		got, changed := u.ingress()
 		if changed != tt.changed || proxyMode(got[0]) != (tt.want == proxy) {
 			t.Errorf("%s: %v, changed %v", name, got[0].IPMode, changed)
 		}
