@@ -174,11 +174,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 			return nil
 		}
 	})
-	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.Run, w.filter.table.Run,
-		w.divert.Run,
-	} {
+	for _, run := range []func(context.Context) error{w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.Run, w.filter.table.Run} {
 		group.Go(func() error { return run(sinks) })
+	}
+	if s.Options.Proxies() {
+		group.Go(func() error { return w.divert.Run(sinks) })
 	}
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.run, w.liveness.Run,
 		w.owners.run, w.hang.Run, w.report.run, w.conntrack.Run} {

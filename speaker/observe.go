@@ -86,8 +86,9 @@ var (
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 	inForceDesc = prometheus.NewDesc("holdfast_table_in_force",
-		"1 while the kernel does what the last plan asks of the table of this kind, filter or headstart; 0 also if it is switched off.", []string{"kind"}, nil)
-	announcedDesc = prometheus.NewDesc("holdfast_service_announced",
+		"1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; 0 also if it is switched off.", []string{"kind"}, nil)
+	proxyRepairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "proxy"})
+	announcedDesc    = prometheus.NewDesc("holdfast_service_announced",
 		"1 for each Service that this node announces by layer2, or to a router by bgp; the first 2,000 series by address.",
 		[]string{"namespace", "service", "family", "protocol"}, nil)
 	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
@@ -100,7 +101,7 @@ var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.R
 
 // Describe implements prometheus.Collector.
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{membersDesc, apiAgeDesc, problemsDesc, inForceDesc, announcedDesc, hangsDesc} {
+	for _, d := range []*prometheus.Desc{membersDesc, apiAgeDesc, problemsDesc, inForceDesc, proxyRepairsDesc, announcedDesc, hangsDesc} {
 		ch <- d
 	}
 	heartbeat.Describe(ch)
@@ -110,7 +111,8 @@ func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
-	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce()} {
+	ch <- prometheus.MustNewConstMetric(proxyRepairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()))
+	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce(), "proxy": w.divert.InForce()} {
 		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, map[bool]float64{true: 1}[ok], kind)
 	}
 	for row := range announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()) {

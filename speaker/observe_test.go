@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -91,11 +92,12 @@ func TestTablesInForce(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newTestSyncer(func() []lb.Interface { return nil })
 		w.hang = &hang{}
-		expect := func(when, filter, headstart string) {
+		expect := func(when, filter, headstart, proxy string) {
 			t.Helper()
-			want := "# HELP holdfast_table_in_force 1 while the kernel does what the last plan asks of the table of this kind, filter or headstart; " +
+			want := "# HELP holdfast_table_in_force 1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; " +
 				"0 also if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
-				"holdfast_table_in_force{kind=\"filter\"} " + filter + "\nholdfast_table_in_force{kind=\"headstart\"} " + headstart + "\n"
+				"holdfast_table_in_force{kind=\"filter\"} " + filter + "\nholdfast_table_in_force{kind=\"headstart\"} " + headstart +
+				"\nholdfast_table_in_force{kind=\"proxy\"} " + proxy + "\n"
 			if err := testutil.CollectAndCompare(w, strings.NewReader(want), "holdfast_table_in_force"); err != nil {
 				t.Errorf("%s: %v", when, err)
 			}
@@ -106,13 +108,14 @@ func TestTablesInForce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		expect("before the first plan", "0", "0")
+		expect("before the first plan", "0", "0", "0")
 		w.headstart.Set(nil)
-		expect("the head start only", "0", "1")
+		expect("the head start only", "0", "1", "0")
 		set()
-		expect("both", "1", "1")
+		w.divert.Set(divert.Desired{})
+		expect("all", "1", "1", "1")
 		w.filter.on = false
 		set()
-		expect("the filter is off", "0", "1")
+		expect("the filter is off", "0", "1", "1")
 	})
 }

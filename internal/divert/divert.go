@@ -69,6 +69,17 @@ func (t *Table) Failed() bool {
 	return t.owned.Failure() != nil
 }
 
+// InForce reports whether the kernel does what was set last.
+func (t *Table) InForce() bool {
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	ok, _ := t.owned.Enforced()
+	return ok
+}
+
+// Repairs counts the repairs of what others changed.
+func (t *Table) Repairs() uint64 { return t.owned.Repairs() }
+
 // State returns what was set last, and whether the kernel does it.
 func (t *Table) State() any {
 	t.owned.Lock()

@@ -296,9 +296,9 @@ func TestDamage(t *testing.T) {
 		go func() { ended <- w.table.Run(ctx) }()
 		for _, damage := range []string{"flush ruleset", "delete table inet holdfast-proxy", "flush map inet holdfast-proxy proxies6",
 			"flush chain inet holdfast-proxy refuse"} {
-			before := w.table.owned.Repairs()
+			before := w.table.Repairs()
 			w.node.Output("nft", damage)
-			nstest.Until(t, healTime, damage+" is repaired", func() bool { return w.table.owned.Repairs() > before })
+			nstest.Until(t, healTime, damage+" is repaired", func() bool { return w.table.Repairs() > before })
 			for i, vip := range vips {
 				if got, want := w.fetch("client", vip, 80), "here "+clients[i]; got != want {
 					t.Errorf("%s: %q, want %q", damage, got, want)
