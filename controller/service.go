@@ -114,7 +114,8 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 		return err
 	}
 	for _, c := range changed {
-		if c.Type == v1beta1.ConditionAddressRecord || c.Type == v1beta1.ConditionProxyRecord || len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
+		if c.Type == v1beta1.ConditionAddressRecord || c.Type == v1beta1.ConditionProxyRecord ||
+			len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
 			continue // it says nothing to users, or was refused
 		}
 		before := meta.FindStatusCondition(w.service.Status.Conditions, c.Type)

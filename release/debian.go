@@ -66,7 +66,8 @@ func readPins(text, architecture string) (out []pin, err error) {
 func fetch(ctx context.Context, cache string, p pin) (file string, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("get the package %s %s for %s, as %s has it: %w; run make haproxy-pins, and commit the result", p.name, p.version, p.architecture, pinFile, err)
+			err = fmt.Errorf("get the package %s %s for %s, as %s has it: %w; run make haproxy-pins, and commit the result",
+				p.name, p.version, p.architecture, pinFile, err)
 		}
 	}()
 	file = filepath.Join(cache, p.sum+".deb")
@@ -341,7 +342,8 @@ func download(ctx context.Context, architecture, dir string) (packages map[strin
 		}
 	}
 	sources := strings.ReplaceAll(sourcesList, "RELEASE", debianRelease)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "debian.sources"), []byte(sources), 0o644), os.WriteFile(filepath.Join(dir, "status"), nil, 0o644)); err != nil {
+	err = errors.Join(os.WriteFile(filepath.Join(dir, "debian.sources"), []byte(sources), 0o644), os.WriteFile(filepath.Join(dir, "status"), nil, 0o644))
+	if err != nil {
 		return nil, nil, err
 	}
 	apt := func(args ...string) (string, error) {

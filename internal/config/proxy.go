@@ -57,7 +57,8 @@ func (opt Options) admitProxies(r *report, services []lb.Service, namespaces map
 		}
 		slices.SortFunc(all, func(a, b *lb.Service) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
 		for _, s := range all[opt.Proxy.MaxServices:] {
-			refuseProxy(r, s, fmt.Sprintf("%d Services of namespace %s ask for proxies, and the oldest %d may have them (proxy.maxServicesPerNamespace of the chart)",
+			refuseProxy(r, s, fmt.Sprintf("%d Services of namespace %s ask for proxies, and the oldest %d may have them "+
+				"(proxy.maxServicesPerNamespace of the chart)",
 				len(all), namespace, opt.Proxy.MaxServices))
 		}
 	}

@@ -164,7 +164,8 @@ func (v values) header() int {
 // monitorFault says that a check may not take as long as the time between two.
 func (v values) monitorFault() string {
 	if timeout, delay := v.count(AnnotationHealthMonitorTimeout), v.count(AnnotationHealthMonitorDelay); timeout >= delay {
-		return fmt.Sprintf("the timeout of health checks (%d s) is not below their delay (%d s): write health-monitor-timeout below health-monitor-delay", timeout, delay)
+		return fmt.Sprintf("the timeout of health checks (%d s) is not below their delay (%d s): write health-monitor-timeout below health-monitor-delay",
+			timeout, delay)
 	}
 	return ""
 }

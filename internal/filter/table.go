@@ -44,7 +44,8 @@ func (d *Desired) equal(o *Desired) bool {
 func equalFrontends(a, b lb.Frontend) bool {
 	return a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Service == b.Service &&
 		a.Restricted == b.Restricted && a.InternalAllowed == b.InternalAllowed && a.Refuse == b.Refuse &&
-		a.ConnectionLimit == b.ConnectionLimit && a.RateLimit == b.RateLimit && a.ClusterIP == b.ClusterIP && a.Inside == b.Inside && a.LogDrops == b.LogDrops && samePrefixes(a.Allow, b.Allow) && samePrefixes(a.Deny, b.Deny)
+		a.ConnectionLimit == b.ConnectionLimit && a.RateLimit == b.RateLimit && a.ClusterIP == b.ClusterIP && a.Inside == b.Inside &&
+		a.LogDrops == b.LogDrops && samePrefixes(a.Allow, b.Allow) && samePrefixes(a.Deny, b.Deny)
 }
 
 // Config is what a Table needs.

@@ -10,9 +10,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// An address of a proxied Service finds a proxy as an address of a Service with externalTrafficPolicy Local finds a pod: the nodes of ready proxies may announce it. What the others cannot know, whether the proxy of
-// this node serves the Service already, withholds its addresses here. What this node and its pods send goes to a proxy on
-// another node, if there is none here; what comes from outside is refused then.
+// An address of a proxied Service finds a proxy as an address of a Service with externalTrafficPolicy Local finds a pod: the nodes
+// of ready proxies may announce it. What the others cannot know, whether the proxy of this node serves the Service already, withholds
+// its addresses here. What this node and its pods send goes to a proxy on another node, if there is none here; what comes from
+// outside is refused then.
 
 // proxyOf returns the proxy to which a node leads connections to an address of a proxied Service, nil for none: its own that serves the
 // Service, even if it terminates, else a ready one elsewhere, on a living node if possible. The choice among several depends on their

@@ -50,7 +50,8 @@ func onProxies(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) err
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, b.Install(ctx), b.WaitReady(ctx), label(ctx, "-"))
 	}()
-	err = errors.Join(label(ctx, "=yes"), b.Install(ctx, "--set", "proxy.enabled=true,proxy.maxServicesPerNamespace=0", "--set-string", "proxy.nodeSelector."+proxyLabel+"=yes"), b.WaitReady(ctx))
+	err = errors.Join(label(ctx, "=yes"), b.Install(ctx,
+		"--set", "proxy.enabled=true,proxy.maxServicesPerNamespace=0", "--set-string", "proxy.nodeSelector."+proxyLabel+"=yes"), b.WaitReady(ctx))
 	if err != nil {
 		return err
 	}
