@@ -97,7 +97,7 @@ func agentMain(args []string) int {
 	var options config.Options
 	a := newAgent(nil, "")
 	f := flag.NewFlagSet("holdfast-proxy agent", flag.ContinueOnError)
-	s.Define(f, "127.0.0.1:9218")
+	s.Define(f, healthListen)
 	options.Define(f)
 	f.StringVar(&a.dir, "directory", "/run/holdfast", "`directory` that engine and agent share")
 	f.IntVar(&a.engine.MaxConn, "max-connections", 20000, "most `connections` of all Services at once, of which one Service has a "+
@@ -147,7 +147,9 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	group.Go(func() error { return objects.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
-	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, daemon.Runs), nil) })
+	group.Go(func() error {
+		return daemon.Serve(ctx, s.HealthListen, daemon.Health(func() error { return alive(loop.Began()) }, daemon.Runs), nil)
+	})
 	return group.Wait()
 }
 

@@ -442,25 +442,3 @@ func TestEngineAgain(t *testing.T) {
 	r.until("it serves", func() bool { what, _ := r.state(); return what.Hash == "aaaa0000" })
 	r.dial()
 }
-
-// TestKeep: an agent that ends is started again, and the pod's order to end ends both.
-func TestKeep(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "log")
-	ended := make(chan int, 1)
-	go func() {
-		ended <- keep([]string{"sh", "-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log + ") = 1 && exit 2; while :; do sleep 0.1; done"})
-	}()
-	lines := func() string { text, _ := os.ReadFile(log); return string(text) }
-	nstest.Until(t, 10*time.Second, "it starts again", func() bool { return lines() == "x\nx\n" })
-	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case code := <-ended:
-		if code != 0 || lines() != "x\nx\ny\n" {
-			t.Errorf("code %d, %q", code, lines())
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("it does not end")
-	}
-}

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -18,7 +19,7 @@ func run(args []string) int {
 	case "engine":
 		return engineMain(args)
 	case "agent":
-		return keep(append([]string{"/proc/self/exe", "work"}, args...))
+		return keep(slices.Concat([]string{"/proc/self/exe", "work"}, args, []string{"--health-listen=" + healthListen}), healthListen)
 	case "work":
 		return agentMain(args)
 	default:
