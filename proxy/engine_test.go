@@ -400,6 +400,10 @@ func TestTermination(t *testing.T) {
 	} else {
 		late.Close()
 	}
+	r.write("bbbb0000", "")
+	if answer := r.tell("reload"); !strings.HasPrefix(answer, "Success=1") {
+		t.Errorf("until then the agent is refused: %s", answer)
+	}
 	if err := <-r.ran; err != nil {
 		t.Error(err)
 	}

@@ -24,9 +24,13 @@ const (
 
 // keep runs a program, and again whenever it ends or hangs, until this process is ordered to end. A pod is ready only while all its containers
 // run, and the kubelet would leave one down for minutes that failed again and again: an agent that dies or hangs must cost no connection.
-func keep(command []string, health string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+// For some time after the order it goes on: endpoints follow for as long as the engine takes new connections. Afterwards no socket of the engine
+// takes commands, and HAProxy ends idle connections of HTTP, others with their next answer.
+func keep(command []string, health string, stay time.Duration) int {
+	order, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	ctx, end := context.WithCancel(context.Background())
+	context.AfterFunc(order, func() { time.AfterFunc(stay, end) })
 	for ctx.Err() == nil {
 		err := runOnce(ctx, command, health)
 		fmt.Fprintf(os.Stderr, "holdfast-proxy: the agent ended: %v\n", err)

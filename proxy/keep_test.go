@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// TestKeep: an agent that ends or hangs is started again, and the pod's order to end ends both.
+// TestKeep: an agent that ends or hangs is started again, and the pod's order to end ends both, after endpoints have followed for a while.
 func TestKeep(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	lines := func() string { text, _ := os.ReadFile(log); return string(text) }
@@ -30,29 +30,31 @@ func TestKeep(t *testing.T) {
 		return alive(time.Time{})
 	}, daemon.Runs))
 	defer health.Close()
+	const stay = time.Second
 	ended := make(chan int, 1)
 	go func() {
 		ended <- keep([]string{"sh", "-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log + ") = 1 && exit 2; while :; do sleep 0.1; done"},
-			strings.TrimPrefix(health.URL, "http://"))
+			strings.TrimPrefix(health.URL, "http://"), stay)
 	}()
 	nstest.Until(t, 10*time.Second, "it starts again", func() bool { return lines() == "x\nx\n" })
 	hang.Store(true)
 	nstest.Until(t, 2*checkInterval, "it starts again when it hangs", func() bool { return lines() == "x\nx\nx\n" })
 	hang.Store(false)
+	ordered := time.Now()
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case code := <-ended:
-		if code != 0 || lines() != "x\nx\nx\ny\n" {
-			t.Errorf("code %d, %q", code, lines())
+		if took := time.Since(ordered); took < stay || code != 0 || lines() != "x\nx\nx\ny\n" {
+			t.Errorf("after %v: code %d, %q", took, code, lines())
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("it does not end")
 	}
 }
 
-// TestHangs: an agent that is stopped does not answer. One that does not listen yet waits for the API server.
+// TestHangs: an agent that is stopped does not answer; an agent that does not listen yet waits for the API server.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	stopped, err := net.Listen("tcp", "127.0.0.1:0")

@@ -19,7 +19,7 @@ func run(args []string) int {
 	case "engine":
 		return engineMain(args)
 	case "agent":
-		return keep(slices.Concat([]string{"/proc/self/exe", "work"}, args, []string{"--health-listen=" + healthListen}), healthListen)
+		return keep(slices.Concat([]string{"/proc/self/exe", "work"}, args, []string{"--health-listen=" + healthListen}), healthListen, handoverTime)
 	case "work":
 		return agentMain(args)
 	default:

@@ -97,11 +97,7 @@ func (e *engine) command(ctx context.Context, conn net.Conn) {
 	call := func() { answer <- "Unknown command: want reload or show proc\n" }
 	switch strings.TrimSpace(line) {
 	case "reload":
-		call = func() {
-			if e.wanted = append(e.wanted, answer); !e.leaving.IsZero() {
-				e.answer("Success=0\n--\nthe proxy ends\n")
-			}
-		}
+		call = func() { e.wanted = append(e.wanted, answer) }
 	case "show proc":
 		call = func() { answer <- e.table() }
 	}
