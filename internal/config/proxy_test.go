@@ -54,7 +54,11 @@ func proxyText(s lb.Service) string {
 		}
 	}
 	if p := s.Proxy; p != nil {
-		text += fmt.Sprintf("v%d http=%v %s %v/%v/%v/%v", p.Header, p.HTTP, p.Method, p.Client, p.Member, p.Connect, p.Inspect)
+		text += fmt.Sprintf("v%d ", p.Header)
+		if p.Secret != "" {
+			text += p.Secret + " "
+		}
+		text += fmt.Sprintf("http=%v %s %v/%v/%v/%v", p.HTTP, p.Method, p.Client, p.Member, p.Connect, p.Inspect)
 		if m := p.Monitor; m != nil {
 			text += fmt.Sprintf(" every %v in %v, %d up, %d down", m.Delay, m.Timeout, m.Rise, m.Fall)
 		}
@@ -80,6 +84,8 @@ func TestProxyOfService(t *testing.T) {
 		{"v2 by ours, which wins", withProxies(), asking(os+"proxy-protocol", "v1", own+"proxy-protocol", "v2"), "asks v2 " + plain,
 			`InvalidRequest: annotation holdfast.dev/proxy-protocol ("v2") overrides loadbalancer.openstack.org/proxy-protocol ("v1"): remove that one`},
 		{"http", withProxies(), asking(os+"x-forwarded-for", "true"), "asks v0 http=true ROUND_ROBIN 50s/50s/5s/0s", ""},
+		{"TLS", withProxies(), asking(os+"default-tls-container-ref", "secret:tls"), "asks v0 tls " + plain, ""},
+		{"TLS by ours, and a header", withProxies(), asking(own+"default-tls-container-ref", "secret:web.tls", own+"proxy-protocol", "v2"), "asks v2 web.tls " + plain, ""},
 		{"the data path", withProxies(), asking(own+"data-path", "Proxy"), "asks v0 " + plain, ""},
 		{"the data path is no word of OpenStack", withProxies(), asking(os+"data-path", "Proxy"), "", "AnnotationIgnored: " + os + "data-path is unknown"},
 		{"false", withProxies(), asking(os+"proxy-protocol", "false", os+"x-forwarded-for", "false"), "", ""},
@@ -121,10 +127,16 @@ func TestProxyOfService(t *testing.T) {
 			"asks v2 " + plain + " every 5s in 3s, 1 up, 3 down",
 			"InvalidRequest: the timeout of health checks (3 s) is not below their delay (3 s): write health-monitor-timeout below health-monitor-delay"},
 		{"Barbican", withProxies(), asking(os+"default-tls-container-ref", "https://key-manager/v1/containers/1"), "",
-			`InvalidRequest: annotation ` + os + `default-tls-container-ref ("https://key-manager/v1/containers/1") is not in force: write "secret:NAME" with a Secret of the ` +
-				"Service's namespace"},
+			`InvalidRequest: annotation ` + os + `default-tls-container-ref ("https://key-manager/v1/containers/1") is not in force: ` +
+				`make a kubernetes.io/tls Secret in the Service's namespace, and write "secret:NAME"`},
+		{"no name of a Secret", withProxies(), asking(own+"default-tls-container-ref", "secret:Web_TLS"), "",
+			`InvalidRequest: annotation ` + own + `default-tls-container-ref ("secret:Web_TLS") is not in force: make a kubernetes.io/tls Secret`},
+		{"a Secret of another namespace", withProxies(), asking(own+"default-tls-container-ref", "secret:shop/tls"), "",
+			`InvalidRequest: annotation ` + own + `default-tls-container-ref ("secret:shop/tls") is not in force: write "secret:NAME": the Secret must be in the ` +
+				"Service's own namespace"},
+		{"Barbican, with a record", withProxies(), all(asking(os+"default-tls-container-ref", "https://key-manager/v1/containers/1"),
+			accepted("u", "default-tls-container-ref=secret:tls"), proxiedStatus), "asks proxied v0 tls " + plain, `InvalidRequest: annotation`},
 		// Refused.
-		{"TLS", withProxies(), asking(os+"default-tls-container-ref", "secret:tls"), "refused v0 " + plain, "ProxyRefused: TLS does not end at proxies yet"},
 		{"a port of UDP", withProxies(), all(asks, func(o *corev1.Service) {
 			o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP, NodePort: 30053})
 		}), "refused v2 " + plain, "ProxyRefused: proxies do not serve port 53/UDP"},

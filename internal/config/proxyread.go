@@ -27,7 +27,8 @@ const (
 	AnnotationProxyProtocol = "holdfast.dev/proxy-protocol"
 	// AnnotationXForwardedFor "true" makes proxies serve the Service as HTTP, and append the client's address to X-Forwarded-For.
 	AnnotationXForwardedFor = "holdfast.dev/x-forwarded-for"
-	// AnnotationDefaultTLSContainerRef "secret:NAME" asks for TLS that ends at proxies, which is not served yet.
+	// AnnotationDefaultTLSContainerRef "secret:NAME" makes proxies serve the Service and end TLS, with a kubernetes.io/tls Secret of
+	// the Service's namespace; then it is HTTP, but for one with proxy-protocol.
 	AnnotationDefaultTLSContainerRef = "holdfast.dev/default-tls-container-ref"
 )
 
@@ -121,8 +122,11 @@ func (s *setting) refuses(value string) string {
 	switch {
 	case s.key == AnnotationDefaultTLSContainerRef:
 		name, isSecret := strings.CutPrefix(value, "secret:")
-		if !isSecret || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return `write "secret:NAME" with a Secret of the Service's namespace`
+		switch {
+		case isSecret && strings.Contains(name, "/"):
+			return `write "secret:NAME": the Secret must be in the Service's own namespace`
+		case !isSecret || len(validation.IsDNS1123Subdomain(name)) > 0:
+			return `make a kubernetes.io/tls Secret in the Service's namespace, and write "secret:NAME"`
 		}
 	case s.words != nil:
 		if !slices.Contains(s.words, value) {
@@ -188,6 +192,7 @@ func (opt Options) proxy(v values, affinity bool) *lb.Proxy {
 	v = opt.withDefaults(v)
 	p := &lb.Proxy{
 		Header: v.header(), HTTP: v.of(AnnotationXForwardedFor) == "true", Method: lb.Method(v.of(AnnotationLBMethod)),
+		Secret: strings.TrimPrefix(v.of(AnnotationDefaultTLSContainerRef), "secret:"),
 		Client: v.duration(AnnotationTimeoutClientData, time.Millisecond), Member: v.duration(AnnotationTimeoutMemberData, time.Millisecond),
 		Connect: v.duration(AnnotationTimeoutMemberConnect, time.Millisecond), Inspect: v.duration(AnnotationTimeoutTCPInspect, time.Millisecond),
 	}
@@ -318,7 +323,7 @@ func (opt Options) readProxy(r *report, object lb.Object, o *corev1.Service, s *
 		}
 		return
 	}
-	if why := unmet(a.values, o); why != "" {
+	if why := unmet(o); why != "" {
 		s.ProxyRefused = true
 		r.fault(object, lb.ProxyRefused, "%s", why)
 	} else {
@@ -328,11 +333,8 @@ func (opt Options) readProxy(r *report, object lb.Object, o *corev1.Service, s *
 }
 
 // unmet says why a Service that asks for proxies may have none, "" if it may.
-func unmet(v values, o *corev1.Service) string {
+func unmet(o *corev1.Service) string {
 	const until = ": until then the Service keeps its address, and no node announces it"
-	if v.of(AnnotationDefaultTLSContainerRef) != "" {
-		return "TLS does not end at proxies yet: remove default-tls-container-ref" + until
-	}
 	for _, p := range o.Spec.Ports {
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			return fmt.Sprintf("proxies do not serve port %d/%s: move it to a Service of its own, or do not ask for proxies", p.Port, p.Protocol) + until

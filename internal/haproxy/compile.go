@@ -15,6 +15,8 @@ type Bounds struct {
 	Own []uint16
 	// Proxies are the addresses of all proxies.
 	Proxies map[netip.Addr]bool
+	// Certificates are the digests of the pairs with which TLS ends, by Service.
+	Certificates map[lb.Key]string
 }
 
 // LeftOut is what proxies do not serve, of one port of a Service.
@@ -48,7 +50,7 @@ func Compile(state lb.State, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b
 		if s.Proxy == nil {
 			continue
 		}
-		service := Service{Key: s.Key, Proxy: *s.Proxy, Access: s.Access, Addresses: firsts(s.Addresses, b.Families)}
+		service := Service{Key: s.Key, Proxy: *s.Proxy, Access: s.Access, Certificate: b.Certificates[s.Key], Addresses: firsts(s.Addresses, b.Families)}
 		for _, p := range s.Ports {
 			if p.Protocol != "TCP" || p.NodePort == 0 || len(service.Addresses) == 0 {
 				continue

@@ -9,7 +9,8 @@ import (
 )
 
 func TestCompile(t *testing.T) {
-	proxied := settings()
+	proxied, secret := settings(), settings()
+	secret.Secret = "tls"
 	key := lb.Key{Namespace: "shop", Name: "web"}
 	other := lb.Key{Namespace: "shop", Name: "web2"}
 	state := lb.State{
@@ -21,6 +22,9 @@ func TestCompile(t *testing.T) {
 				{Protocol: "UDP", Port: 80, NodePort: 30081}}},
 			{Key: lb.Key{Namespace: "shop", Name: "kernel"}, Addresses: []netip.Addr{addr("192.0.2.2")}, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30082}}},
 			{Key: lb.Key{Namespace: "shop", Name: "waits"}, Proxy: &proxied, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30083}}},
+			// Nothing answers in plain text for one without a pair.
+			{Key: lb.Key{Namespace: "shop", Name: "tls"}, Addresses: []netip.Addr{addr("192.0.2.4")}, Proxy: &secret, Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30085}}},
+			{Key: lb.Key{Namespace: "shop", Name: "tlz"}, Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: &secret, Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30086}}},
 			{Key: lb.Key{Namespace: "shop", Name: "bad\nname"}, Addresses: []netip.Addr{addr("192.0.2.3")}, Proxy: &proxied,
 				Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30084}}},
 		},
@@ -35,8 +39,10 @@ func TestCompile(t *testing.T) {
 	endpoints := map[lb.Key]map[uint16][]netip.AddrPort{key: {80: append(append([]netip.AddrPort{}, good...), bad...)}}
 	got, left := Compile(state, endpoints, Bounds{
 		Families: []lb.Family{lb.IPv4, lb.IPv6}, Own: []uint16{7950}, Proxies: map[netip.Addr]bool{addr("10.244.0.9"): true},
+		Certificates: map[lb.Key]string{{Namespace: "shop", Name: "tlz"}: crt},
 	})
-	want := []Service{{Key: key, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}, Proxy: proxied,
+	tlz := lb.Key{Namespace: "shop", Name: "tlz"}
+	want := []Service{{Key: tlz, Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: secret, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30086}}}, {Key: key, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}, Proxy: proxied,
 		Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{good[0], good[1], good[2]}}}}}
 	wantLeft := []LeftOut{{Service: key, Port: 80, Endpoints: bad}, {Service: key, Port: 81, Taken: true}, {Service: other, Port: 80, Taken: true}}
 	compare := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })

@@ -43,7 +43,9 @@ type Service struct {
 	Addresses []netip.Addr
 	lb.Proxy
 	lb.Access
-	Ports []Port
+	// Certificate is the digest of the pair with which TLS ends here; "" for no TLS.
+	Certificate string
+	Ports       []Port
 }
 
 // Port is a TCP port of a Service.
@@ -57,12 +59,16 @@ type Port struct {
 // label is a name that Kubernetes gives to namespaces and Services.
 var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// usable reports whether the Service has nothing that must not enter a line.
+// certificate is a digest of a pair, or none.
+var certificate = regexp.MustCompile(`^([0-9a-f]{32})?$`)
+
+// usable reports whether the Service has nothing that must not enter a line. Without a pair a Service that asks for TLS is not: on its
+// ports nothing else may answer.
 func (s Service) usable() bool {
 	_, known := methods[s.Method]
 	valid := func(p netip.Prefix) bool { return p.IsValid() }
 	return label.MatchString(s.Key.Namespace) && label.MatchString(s.Key.Name) && known && s.Header >= 0 && s.Header < len(headers) &&
-		len(valid4and6(s.Addresses)) == len(s.Addresses) && all(s.Allow, valid) && all(s.Deny, valid) &&
+		certificate.MatchString(s.Certificate) && (s.Certificate == "") == (s.Secret == "") && len(valid4and6(s.Addresses)) == len(s.Addresses) && all(s.Allow, valid) && all(s.Deny, valid) &&
 		all(s.Ports, func(p Port) bool {
 			return p.Port > 0 && p.Listen > 0 && all(p.Endpoints, func(e netip.AddrPort) bool { return e.Port() > 0 && plain(e.Addr()) })
 		})
@@ -148,6 +154,12 @@ func (s State) Patterns() (name, content string) {
 	}
 	return "internal-" + digest(content) + ".lst", content
 }
+
+// PairFile is the file of a pair, which its digest names, so that each configuration has its own.
+func PairFile(digest string) string { return "pair-" + digest + ".pem" }
+
+// Digest names a pair.
+func Digest(pem []byte) string { return digest(string(pem)) }
 
 // milliseconds bounds a time to what HAProxy takes.
 func milliseconds(d time.Duration) string {

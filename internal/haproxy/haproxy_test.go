@@ -1,8 +1,14 @@
 package haproxy
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"flag"
 	"fmt"
+	"math/big"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -31,9 +37,32 @@ func settings() lb.Proxy {
 	return lb.Proxy{Method: lb.RoundRobin, Client: 50 * time.Second, Member: 50 * time.Second, Connect: 5 * time.Second}
 }
 
+// crt stands for a pair's digest.
+const crt = "0123456789abcdef0123456789abcdef"
+
+// newPair returns a certificate with its key.
+func newPair(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"web.example"}}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})) + string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}
+
 // world has a Service for each thing that a Service can ask for.
 func world(directory string) State {
-	tcp, web, hash, pair, six := settings(), settings(), settings(), settings(), settings()
+	tcp, web, hash, pair, six, tls, forwarded, stream := settings(), settings(), settings(), settings(), settings(), settings(), settings(), settings()
+	tls.Secret, forwarded.Secret, forwarded.HTTP, stream.Secret, stream.Header = "tls", "tls", true, "tls", 2
 	tcp.Header, tcp.Inspect = 2, time.Second
 	tcp.Monitor = &lb.Monitor{Delay: 5 * time.Second, Timeout: 3 * time.Second, Rise: 1, Fall: 3}
 	web.HTTP, web.Monitor, web.Method = true, &lb.Monitor{Delay: 10 * time.Second, Timeout: 5 * time.Second, Rise: 3, Fall: 3}, lb.LeastConnections
@@ -54,6 +83,10 @@ func world(directory string) State {
 				Access: lb.Access{Restricted: true, InternalAllowed: true}},
 			{Key: lb.Key{Namespace: "staging", Name: "six"}, Addresses: both[1:], Proxy: six, Ports: []Port{{Port: 80, Listen: 30380}},
 				Access: lb.Access{Deny: []netip.Prefix{prefix("2001:db8:bad::/48"), prefix("192.0.2.0/24")}}},
+			{Key: lb.Key{Namespace: "vault", Name: "forwarded"}, Addresses: both, Proxy: forwarded, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30481}}},
+			{Key: lb.Key{Namespace: "vault", Name: "stream"}, Addresses: both, Proxy: stream, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30482}}},
+			{Key: lb.Key{Namespace: "vault", Name: "tls"}, Addresses: both, Proxy: tls, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30480},
+				{Port: 8443, Listen: 30483}}},
 		}}
 }
 
@@ -61,7 +94,7 @@ func world(directory string) State {
 func written(t *testing.T, s State) string {
 	t.Helper()
 	name, content := s.Patterns()
-	for file, text := range map[string]string{name: content, StatesFile: "1\n", "haproxy.cfg": s.Config().Text} {
+	for file, text := range map[string]string{name: content, StatesFile: "1\n", PairFile(crt): newPair(t), "haproxy.cfg": s.Config().Text} {
 		if err := os.WriteFile(filepath.Join(s.Directory, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +129,8 @@ func TestConfig(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	want2 := map[string]map[string]uint16{"shop/tcp": {"80": 30080}, "shop/web": {"80": 30180, "8080": 30181}, "shop/hash": {"25": 30025},
-		"staging/pair": {"80": 30280}, "staging/six": {"80": 30380}}
+		"staging/pair": {"80": 30280}, "staging/six": {"80": 30380},
+		"vault/forwarded": {"443": 30481}, "vault/stream": {"443": 30482}, "vault/tls": {"443": 30480, "8443": 30483}}
 	if diff := cmp.Diff(want2, world("").Frontends()); diff != "" {
 		t.Errorf("frontends: -want +got\n%s", diff)
 	}
@@ -115,7 +149,8 @@ func TestHash(t *testing.T) {
 		"timeout": func(s *Service) { s.Monitor.Timeout += time.Second },
 		"address": func(s *Service) { s.Addresses = s.Addresses[:1] }, "port": func(s *Service) { s.Ports[0].Port++ },
 		"listen": func(s *Service) { s.Ports[0].Listen++ }, "restricted": func(s *Service) { s.Restricted = true },
-		"deny": func(s *Service) { s.Deny = []netip.Prefix{prefix("192.0.2.0/24")} },
+		"deny":        func(s *Service) { s.Deny = []netip.Prefix{prefix("192.0.2.0/24")} },
+		"certificate": func(s *Service) { s.Secret, s.Certificate = "tls", crt },
 	} {
 		s := world("")
 		change(&s.Services[0])
@@ -140,7 +175,7 @@ func TestHash(t *testing.T) {
 func TestMaxConn(t *testing.T) {
 	s := world("")
 	s.Files = 5000
-	if got := s.maxConn(); got != 2174 {
+	if got := s.maxConn(); got != 2170 {
 		t.Errorf("%d connections fit 5000 files", got)
 	}
 	if s.Files = 1 << 20; s.maxConn() != 8000 {
@@ -245,28 +280,32 @@ var grammar = regexp.MustCompile(`^(global|defaults|backend connections|listen [
 	`  (description [0-9a-f]{32}|maxconn \d+|nbthread \d+|` +
 	`stats socket /run/holdfast/worker.sock mode 600 level admin expose-fd listeners|stats timeout 10s|server-state-file /run/holdfast/states|` +
 	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 100k expire 1h store conn_cur|` +
-	`bind (0\.0\.0\.0:\d+ id 1|\[::\]:\d+ v6only id 2)|mode (tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +
+	`bind (0\.0\.0\.0:\d+ id 1|\[::\]:\d+ v6only id 2)( ssl crt /run/holdfast/pair-[0-9a-f]{32}.pem ssl-min-ver TLSv1.2( alpn h2,http/1.1)?)?|mode (tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +
 	`tcp-request connection (set-dst (ipv4\([0-9.]+\) if \{ so_id 1 \}|ipv6\([0-9a-f:]+\) if \{ so_id 2 \})|set-dst-port int\(\d+\)|` +
 	`reject if (\{ so_id [12] \}( !own)?( !?(deny|allow)[46])?|\{ sc0_conn_cur gt \d+ \})|track-sc0 int\(\d+\) table connections|set-var\(sess.port\) src_port)|` +
 	`acl (own src -f /run/holdfast/internal-[0-9a-f]{32}.lst|(deny|allow)4 src( [0-9.]+/\d+){1,32}|(deny|allow)6 src( [0-9a-f:.]+/\d+){1,32})|` +
 	`tcp-request inspect-delay \d+ms|tcp-request content accept if \{ req.len gt 0 \}|option forwardfor|option httpchk GET /|http-check expect status 200|` +
-	`http-request set-header X-Forwarded-(Proto http|Port \d+)|balance (roundrobin|leastconn|source|hash src,concat\(:,sess.port\))|` +
+	`http-request set-header X-Forwarded-(Proto https?|Port \d+)|balance (roundrobin|leastconn|source|hash src,concat\(:,sess.port\))|` +
 	`hash-type consistent sdbm avalanche|` +
 	`server [0-9a-f.:]+_\d+ (\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]):\d+ id \d+ weight 16( send-proxy(-v2)?)?( check inter \d+ms rise \d+ fall \d+)?))$`)
 
 func FuzzConfig(f *testing.F) {
-	f.Add("shop", "web", "192.0.2.1", "fe80::1%eth0", "10.0.0.0/8", "10.0.0.1", uint16(80), uint16(30080), "ROUND_ROBIN", 2, int64(5e9), 3, true)
-	f.Add("shop\n", "web{", "::ffff:192.0.2.1", "2001:db8::1", "::/0", "::ffff:10.0.0.1", uint16(0), uint16(1), "x\ny", -1, int64(-5), -3, false)
-	f.Fuzz(func(t *testing.T, namespace, name, a, b, list, to string, port, listen uint16, method string, header int, d int64, n int, flag bool) {
+	f.Add("shop", "web", "192.0.2.1", "fe80::1%eth0", "10.0.0.0/8", "10.0.0.1", uint16(80), uint16(30080), "ROUND_ROBIN", 2, int64(5e9), 3, true, "")
+	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN", 0, int64(5e9), 3, false,
+		"0123456789abcdef0123456789abcdef")
+	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN", 0, int64(5e9), 3, false, "../x.pem ca-file /")
+	f.Add("shop\n", "web{", "::ffff:192.0.2.1", "2001:db8::1", "::/0", "::ffff:10.0.0.1", uint16(0), uint16(1), "x\ny", -1, int64(-5), -3, false, "x\n")
+	f.Fuzz(func(t *testing.T, namespace, name, a, b, list, to string, port, listen uint16, method string, header int, d int64, n int, flag bool, pair string) {
 		address := func(text string) netip.Addr { a, _ := netip.ParseAddr(text); return a }
 		p, _ := netip.ParsePrefix(list)
 		s := State{Engine: Engine{Directory: "/run/holdfast", Threads: n, MaxConn: n, Files: n}, Internal: []netip.Prefix{p}}
 		service := Service{
 			Key: lb.Key{Namespace: namespace, Name: name}, Addresses: []netip.Addr{address(a), address(b)},
-			Proxy: lb.Proxy{Header: header, HTTP: flag, Method: lb.Method(method), Client: time.Duration(d), Member: time.Duration(d), Connect: time.Duration(d),
+			Proxy: lb.Proxy{Header: header, HTTP: flag, Secret: pair, Method: lb.Method(method), Client: time.Duration(d), Member: time.Duration(d), Connect: time.Duration(d),
 				Inspect: time.Duration(d), Monitor: &lb.Monitor{Delay: time.Duration(d), Timeout: time.Duration(d), Rise: n, Fall: n}},
-			Access: lb.Access{Restricted: flag, InternalAllowed: flag, Allow: []netip.Prefix{p}, Deny: []netip.Prefix{p}},
-			Ports:  []Port{{Port: port, Listen: listen, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address(to), port)}}, {Port: port, Listen: listen}},
+			Certificate: pair,
+			Access:      lb.Access{Restricted: flag, InternalAllowed: flag, Allow: []netip.Prefix{p}, Deny: []netip.Prefix{p}},
+			Ports:       []Port{{Port: port, Listen: listen, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address(to), port)}}, {Port: port, Listen: listen}},
 		}
 		s.Services = []Service{service}
 		for line := range strings.Lines(s.Config().Text) {

@@ -48,7 +48,7 @@ func (s State) Config() Config {
 		var own strings.Builder
 		own.WriteString(service.words())
 		for _, p := range service.Ports {
-			section := service.section(p, quarter, patterns)
+			section := service.section(p, quarter, patterns, s.Directory)
 			own.WriteString(section)
 			text.WriteString(section)
 			for _, server := range service.servers(p) {
@@ -90,16 +90,16 @@ const counts = "connections"
 
 // section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which rules tell
 // the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of them.
-func (s Service) section(p Port, quarter, patterns string) string {
+func (s Service) section(p Port, quarter, patterns, directory string) string {
 	var b strings.Builder
 	line := func(words ...string) { b.WriteString("  " + strings.Join(words, " ") + "\n") }
 	b.WriteString("listen " + backend(s.Key, p.Port) + "\n")
-	listen := strconv.Itoa(int(p.Listen))
+	listen, tls := strconv.Itoa(int(p.Listen)), s.tls(directory)
 	for _, a := range s.Addresses {
 		if a.Is4() {
-			line("bind", "0.0.0.0:"+listen, "id 1")
+			line("bind", "0.0.0.0:"+listen, "id 1"+tls)
 		} else {
-			line("bind", "[::]:"+listen, "v6only id 2")
+			line("bind", "[::]:"+listen, "v6only id 2"+tls)
 		}
 	}
 	// The Service's address and port first: headers and rules must not see the proxy's own.
@@ -125,6 +125,21 @@ func (s Service) section(p Port, quarter, patterns string) string {
 		line(l)
 	}
 	return b.String()
+}
+
+// http reports whether the proxies speak HTTP.
+func (s Service) http() bool { return s.HTTP || s.Certificate != "" && s.Header == 0 }
+
+// tls are the words of a listener where TLS ends.
+func (s Service) tls(directory string) string {
+	if s.Certificate == "" {
+		return ""
+	}
+	words := " ssl crt " + path.Join(directory, PairFile(s.Certificate)) + " ssl-min-ver TLSv1.2"
+	if s.http() {
+		words += " alpn h2,http/1.1"
+	}
+	return words
 }
 
 // family is the condition that a client came to the listener of an address's family.
@@ -192,7 +207,7 @@ func (s Service) mode(line func(...string), p Port) {
 	if s.Monitor != nil {
 		line("timeout check", milliseconds(s.Monitor.Timeout))
 	}
-	if !s.HTTP {
+	if !s.http() {
 		line("mode tcp")
 		if s.Inspect > 0 {
 			line("tcp-request inspect-delay", milliseconds(s.Inspect))
@@ -203,8 +218,14 @@ func (s Service) mode(line func(...string), p Port) {
 	line("mode http")
 	// A client that sends its request octet by octet is idle too.
 	line("timeout http-request", milliseconds(s.Client))
-	line("option forwardfor")
-	line("http-request set-header X-Forwarded-Proto http")
+	if s.HTTP {
+		line("option forwardfor")
+	}
+	scheme := "http"
+	if s.Certificate != "" {
+		scheme = "https"
+	}
+	line("http-request set-header X-Forwarded-Proto", scheme)
 	line("http-request set-header X-Forwarded-Port", strconv.Itoa(int(p.Port)))
 	if s.Monitor != nil {
 		line("option httpchk GET /")

@@ -11,6 +11,9 @@ type Proxy struct {
 	Header int
 	// HTTP: the proxies speak HTTP, and add the client's address to X-Forwarded-For.
 	HTTP bool
+	// Secret of the Service's namespace has the certificate with which TLS ends at the proxies; "" for none. Without a header they then
+	// speak HTTP.
+	Secret string
 	// Method chooses the endpoint of a connection or request.
 	Method Method
 	// Client and Member bound the idle time of each side, Connect the wait for an endpoint; Inspect is how long the proxies wait for

@@ -242,7 +242,7 @@ var known = map[string]string{
 	"health-monitor-max-retries-down": "", // partly: of checks by proxies.
 	"flavor-id":                       onlyAppliance,
 	"availability-zone":               onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced",
-	"default-tls-container-ref":       "", // partly: is read, and TLS that ends at proxies is not served yet: where proxies run the Service is not announced.
+	"default-tls-container-ref":       "", // partly: TLS ends at proxies, where they run, by a Secret of the Service's namespace; otherwise nothing.
 }
 
 // noteIgnored remarks what an annotation does not do.
