@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"golang.org/x/sys/unix"
 )
 
 // Of each family: a client outside, the node towards it, the address of the Service.
@@ -281,6 +283,55 @@ func TestOpen(t *testing.T) {
 			}
 			if _, err := open.Read(buffer); err != nil {
 				t.Errorf("with %v: %v", d, err)
+			}
+		}
+	})
+}
+
+// TestRest: what belongs to no connection that was led to a proxy goes nowhere. Sent back to its link, it would have the client redirected.
+func TestRest(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.node.Output("nft", fmt.Sprintf(`table inet seen {
+	chain came { type filter hook prerouting priority -300; ip daddr %[1]s counter; ip6 daddr %[2]s counter; }
+	chain left { type filter hook forward priority -300; ip daddr %[1]s counter; ip6 daddr %[2]s counter; }
+}`, vips[0], vips[1]))
+		counts := func(chain string) [2]string {
+			found := regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(w.node.Output("nft", "list", "chain", "inet", "seen", chain), -1)
+			return [2]string{found[0][1], found[1][1]}
+		}
+		fin := make([]byte, 20) // from port 40000 to port 80, FIN and ACK
+		copy(fin, []byte{40000 >> 8, 40000 & 0xff, 0, 80})
+		fin[12], fin[13] = 5<<4, 0x11
+		send := func() {
+			for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
+				var err error
+				w.from["client"].Do(func() {
+					var fd int
+					if fd, err = unix.Socket(family, unix.SOCK_RAW, unix.IPPROTO_TCP); err != nil {
+						return
+					}
+					defer unix.Close(fd)
+					to := netip.MustParseAddr(vips[i])
+					if to.Is4() {
+						err = unix.Sendto(fd, fin, 0, &unix.SockaddrInet4{Addr: to.As4()})
+					} else {
+						err = unix.Sendto(fd, fin, 0, &unix.SockaddrInet6{Addr: to.As16()})
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for i, want := range []string{"1", "1"} { // the node forwards the first, and no more once proxies serve
+			if i == 1 {
+				w.table.Set(desired("here"))
+			}
+			send()
+			nstest.Until(t, patient, "packets that came", func() bool { return counts("came") == [2]string{fmt.Sprint(i + 1), fmt.Sprint(i + 1)} })
+			if got := counts("left"); got != [2]string{want, want} {
+				t.Errorf("round %d: %v left, want %s of each", i, got, want)
 			}
 		}
 	})

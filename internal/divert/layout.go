@@ -28,6 +28,7 @@ const (
 	refusePriority = -102
 	aheadOfDNAT    = -101
 	aheadOfSNAT    = 99
+	behindDNAT     = -99
 )
 
 // Registers: the key of a frontend from first on, where a connection goes in to and toPort.
@@ -41,6 +42,7 @@ func layout() *nft.Layout {
 	sets := []nft.Set{{Name: nodePortsSet, Key: nft.Key{nft.Port}}}
 	refuse := nft.Chain{Name: "refuse", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: refusePriority, Rules: []nft.Rule{refuseNodePort()}}
 	lead := nft.Chain{Name: "lead", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: aheadOfDNAT}
+	rest := nft.Chain{Name: "rest", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: behindDNAT}
 	back := nft.Chain{Name: "masquerade", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: aheadOfSNAT}
 	for _, f := range nft.Families() {
 		key := f.PortType()
@@ -49,9 +51,10 @@ func layout() *nft.Layout {
 			nft.Set{Name: portsMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: nft.Port},
 			nft.Set{Name: remoteSet + f.Suffix, Key: key})
 		lead.Rules = append(lead.Rules, translate(f))
+		rest.Rules = append(rest.Rules, drop(f))
 		back.Rules = append(back.Rules, masquerade(f))
 	}
-	chains := []nft.Chain{refuse, refuse.At("refuse-output", unix.NF_INET_LOCAL_OUT), lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), back}
+	chains := []nft.Chain{refuse, refuse.At("refuse-output", unix.NF_INET_LOCAL_OUT), lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), rest, back}
 	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: tableName}, sets, chains)
 }
 
@@ -82,6 +85,15 @@ func translate(f nft.Family) nft.Rule {
 		lookUp(proxiesMap, to), lookUp(portsMap, toPort),
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: to, RegProtoMin: toPort},
 	))
+}
+
+// drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The kernel would route it
+// back to its link, and redirect the IPv6 client (RFC 4861 section 8) to the MAC that it remembers for the address: the dead node's.
+func drop(f nft.Family) nft.Rule {
+	key, _ := f.LoadFrontend()
+	return slices.Concat(f.Is(), key, nft.Expr(
+		&expr.Lookup{SourceRegister: first, SetName: proxiesMap + f.Suffix, IsDestRegSet: true, DestRegister: to},
+		&expr.Verdict{Kind: expr.VerdictDrop}))
 }
 
 // masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the clients may be
