@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +31,7 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 			messages = append(messages, text)
 		}
 	}
-	c.Message = k8s.Bounded(strings.Join(messages, "; "))
+	c.Message = lb.Bounded(strings.Join(messages, "; "))
 	return c, len(messages) > 0
 }
 

@@ -35,7 +35,7 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 		}
 		writes = append(writes, floatingWrite{objects[owned.Key], owned})
 	}
-	return each(ctx, d, s.log, writes, s.writeFloatingIP)
+	return each(ctx, d, s.cluster, writes, s.writeFloatingIP)
 }
 
 // writeFloatingIP writes what is decided. The spec is the user's.
@@ -61,7 +61,7 @@ func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 		RecentHolders: before.RecentHolders,
 	}
 	condition := metav1.Condition{
-		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(w.owned.Reason), Message: k8s.Bounded(w.owned.Message),
+		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(w.owned.Reason), Message: lb.Bounded(w.owned.Message),
 	}
 	switch w.owned.Reason {
 	case lb.Bound:

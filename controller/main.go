@@ -119,13 +119,12 @@ type parts struct {
 // not before it runs.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) {
 	var assign *syncer
-	var looks *daemon.Loop
-	var dead *nodelifecycle.Controller
+	var looks, withdraws *daemon.Loop
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw || s.Options.Proxies(),
 		Proxies:    s.Options.Proxy.Service,
 		Kick:       func() { assign.loop.Kick() },
-		KickStates: func() { dead.Kick(); looks.Kick() },
+		KickStates: func() { withdraws.Kick(); looks.Kick() },
 	})
 	if err != nil {
 		return parts{}, err
@@ -135,14 +134,15 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 		assign.look()
 		return 2 * lookInterval, nil // reports expire without a change
 	}})
-	dead = nodelifecycle.New(cluster, s.Options, s.limit, log)
+	dead := nodelifecycle.New(cluster, s.Options.Serves, s.limit, log)
+	withdraws = daemon.NewLoop(daemon.LoopConfig{Name: "nodelifecycle", Log: log, MinInterval: nodelifecycle.MinInterval, Sync: dead.Sync})
 	work := []func(context.Context) error{
 		assign.lead,
 		afterStates(cluster, looks.Run),
 		afterStates(cluster, func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) }),
 	}
 	if s.withdraw {
-		work = append(work, afterStates(cluster, dead.Run))
+		work = append(work, afterStates(cluster, func(ctx context.Context) error { return dead.Lead(ctx, withdraws.Run) }))
 	}
 	return parts{cluster, assign, dead, work}, nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,7 +29,7 @@ func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 		writeValid(ctx, s, d, config.KindBGPAdvertisement, o.BGPAdvertisements, func(a *v1beta1.BGPAdvertisement) v1beta1.Status { return a.Status }),
 		writeValid(ctx, s, d, config.KindCommunity, o.Communities, func(c *v1beta1.Community) v1beta1.Status { return c.Status }),
 		writeValid(ctx, s, d, config.KindBFDProfile, o.BFDProfiles, func(p *v1beta1.BFDProfile) v1beta1.Status { return p.Status }),
-		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error { return s.writePeer(ctx, p, d) }),
+		each(ctx, d, s.cluster, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error { return s.writePeer(ctx, p, d) }),
 	)
 }
 
@@ -45,7 +44,7 @@ func (s *syncer) writePeer(ctx context.Context, p *v1beta1.BGPPeer, d *decision)
 }
 
 func writeValid[T metav1.Object](ctx context.Context, s *syncer, d *decision, kind string, objects []T, status func(T) v1beta1.Status) error {
-	return each(ctx, d, s.log, objects, func(ctx context.Context, o T) error {
+	return each(ctx, d, s.cluster, objects, func(ctx context.Context, o T) error {
 		object := lb.Object{Kind: kind, Name: o.GetName()}
 		condition := valid(object, d.problems)
 		wrote, err := s.cluster.UpdateConditions(ctx, o, []metav1.Condition{condition})
@@ -90,7 +89,7 @@ func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 		messages = append(messages, p.Message)
 	}
 	if len(messages) > 0 {
-		c.Message = k8s.Bounded(strings.Join(messages, "; "))
+		c.Message = lb.Bounded(strings.Join(messages, "; "))
 	}
 	return c
 }

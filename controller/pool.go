@@ -40,7 +40,7 @@ func (s *syncer) writePools(ctx context.Context, d *decision) error {
 			due = append(due, w)
 		}
 	}
-	err := each(ctx, d, s.log, due, s.writePool)
+	err := each(ctx, d, s.cluster, due, s.writePool)
 	if slices.ContainsFunc(due, func(w *poolWrite) bool { return w.wrote }) {
 		s.poolsWritten = d.state.Now
 	}

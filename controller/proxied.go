@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -195,7 +194,7 @@ func (c verdict) with(problems []lb.Problem) verdict {
 	if c.Reason == string(lb.ProxyRefused) {
 		c.Message = strings.Join(messages, "; ")
 	}
-	c.Message = k8s.Bounded(c.Message)
+	c.Message = lb.Bounded(c.Message)
 	return c
 }
 

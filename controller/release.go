@@ -61,7 +61,7 @@ func remembers(u ipam.Usage) v1beta1.PoolMemoryStatus {
 
 // writeMemories writes what pools remember, and notes in d which releases are not recorded.
 func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*memory) error {
-	err := each(ctx, d, s.log, memories, func(ctx context.Context, m *memory) error {
+	err := each(ctx, d, s.cluster, memories, func(ctx context.Context, m *memory) error {
 		err := s.cluster.UpdateMemory(ctx, m.pool, m.have, m.want)
 		m.stands = err == nil
 		return err

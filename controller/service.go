@@ -68,7 +68,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		})
 	}
 	s.remind(time.Now(), writes)
-	return each(ctx, d, s.log, writes, s.writeService)
+	return each(ctx, d, s.cluster, writes, s.writeService)
 }
 
 // remind repeats why Services wait, because Events expire after an hour and kubectl
@@ -227,7 +227,7 @@ func (w serviceWrite) finalizers(holds bool) map[string]bool {
 func (w serviceWrite) assigned() metav1.Condition {
 	c := metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
-		Reason: string(w.assignment.Reason), Message: k8s.Bounded(w.assignment.Message),
+		Reason: string(w.assignment.Reason), Message: lb.Bounded(w.assignment.Message),
 	}
 	if given[w.assignment.Reason] {
 		c.Status = metav1.ConditionTrue
@@ -249,7 +249,7 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 			c.Reason = string(p.Reason)
 		}
 	}
-	c.Message = k8s.Bounded(strings.Join(messages, "; "))
+	c.Message = lb.Bounded(strings.Join(messages, "; "))
 	return c, len(messages) > 0
 }
 
@@ -275,7 +275,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 			leaving = append(leaving, sv)
 		}
 	}
-	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
+	return each(ctx, d, s.cluster, leaving, func(ctx context.Context, sv *corev1.Service) error {
 		after, err := s.updateService(ctx, clearing(sv, s.options))
 		had := func(sv *corev1.Service) bool { // one that lacks something may hold an address
 			c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
@@ -333,7 +333,7 @@ func releasedCondition(sv *corev1.Service, options config.Options) metav1.Condit
 	}
 	return metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
-		Message: k8s.Bounded(gaveBack(sv, options) + ", since Holdfast does not serve its class"),
+		Message: lb.Bounded(gaveBack(sv, options) + ", since Holdfast does not serve its class"),
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -123,7 +122,7 @@ func (v *sessions) peer(p *lb.Peer, nodes []string) (count string, c metav1.Cond
 	parts := []string{fmt.Sprintf("established on %d of %d nodes", up, len(nodes))}
 	parts = append(parts, causes("not on ", lacking)...)
 	parts = append(parts, causes("with less than it should carry on ", partial)...)
-	c.Message = k8s.Bounded(strings.Join(parts, "; "))
+	c.Message = lb.Bounded(strings.Join(parts, "; "))
 	return fmt.Sprintf("%d/%d", up, len(nodes)), c
 }
 

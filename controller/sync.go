@@ -126,8 +126,8 @@ func (s *syncer) lead(ctx context.Context) error {
 }
 
 // each writes all items, and notes in d when to write again.
-func each[T any](ctx context.Context, d *decision, log *slog.Logger, items []T, write func(context.Context, T) error) error {
-	again, err := k8s.Each(ctx, log, items, write)
+func each[T any](ctx context.Context, d *decision, cluster *k8s.Cluster, items []T, write func(context.Context, T) error) error {
+	again, err := cluster.Each(ctx, len(items), func(ctx context.Context, i int) error { return write(ctx, items[i]) })
 	d.next = k8s.Sooner(d.next, again)
 	return err
 }

@@ -164,7 +164,7 @@ func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Se
 }
 
 func condition(kind string, o plan.Outcome) metav1.Condition {
-	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: k8s.Bounded(o.Message)}
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: lb.Bounded(o.Message)}
 	if o.Reason == lb.Announced {
 		c.Status = metav1.ConditionTrue
 	}

@@ -254,6 +254,9 @@ func (k *Cluster) Version() uint64 {
 // Services returns all Services, in no particular order.
 func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
 
+// Nodes returns those that are known.
+func (k *Cluster) Nodes() []*corev1.Node { return k.nodes.List() }
+
 // Uninstalling reports whether the speakers' DaemonSet has the uninstall mark, or
 // had it when it was deleted: daemons outlive the DaemonSet for a moment, and must
 // not resume work then.

@@ -73,6 +73,9 @@ func SomeOf[T any](items []T) string {
 	return out
 }
 
+// Bounded is a message for a condition or an Event: the API server takes no more than 32768 bytes.
+func Bounded(message string) string { return Line(message, 4096) }
+
 // Line makes one line of at most so many bytes of a text that others worded: what cannot be printed becomes a space.
 func Line(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {

@@ -39,10 +39,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,8 +48,8 @@ import (
 )
 
 const (
-	// minInterval is between runs: the suspicions that make a majority come within some milliseconds.
-	minInterval = 10 * time.Millisecond
+	// MinInterval is between runs: the suspicions that make a majority come within some milliseconds.
+	MinInterval = 10 * time.Millisecond
 	// propagationTime is how long a pod that was written may take to leave the EndpointSlices.
 	propagationTime = 5 * time.Second
 )
@@ -62,11 +60,14 @@ type Cluster interface {
 	Installation
 	Nodes
 	Recorder
+	// Each runs write for every one of so many items, some concurrently, and joins the errors of those that are not tried again soon.
+	Each(ctx context.Context, items int, write func(ctx context.Context, item int) error) (again time.Time, err error)
 }
 
 // Objects as the watches show them.
 type Objects interface {
-	Objects() config.Objects
+	Services() []*corev1.Service
+	Nodes() []*corev1.Node
 	EndpointSlices() []*discoveryv1.EndpointSlice
 	SpeakerStates() []*v1beta1.SpeakerState
 }
@@ -91,15 +92,14 @@ type Recorder interface {
 	Event(o lb.Object, uid types.UID, good bool, reason lb.Reason, message string)
 }
 
-// Controller withdraws the endpoints on dead nodes. It has a loop of its own: the
+// Controller withdraws the endpoints on dead nodes. It needs a loop of its own: the
 // assignment of addresses may be busy writing when a node dies.
 type Controller struct {
 	metrics
 	cluster Cluster
-	options config.Options
+	serves  func(*corev1.Service) bool
 	limit   Limit
 	log     *slog.Logger
-	loop    *daemon.Loop
 	memory  memory
 }
 
@@ -115,33 +115,29 @@ type memory struct {
 // snapshot is what one run read.
 type snapshot struct {
 	state
-	objects       config.Objects
+	services      []*corev1.Service
+	nodes         []*corev1.Node
 	endpoints     []*discoveryv1.EndpointSlice
 	speakerStates map[string]*v1beta1.SpeakerState
 }
 
-// New returns a Controller for the Services that options serve. Run starts it.
-func New(cluster Cluster, options config.Options, limit Limit, log *slog.Logger) *Controller {
-	c := &Controller{cluster: cluster, options: options, limit: limit, log: log}
-	c.loop = daemon.NewLoop(daemon.LoopConfig{Name: "nodelifecycle", Log: log, MinInterval: minInterval, Sync: c.sync})
-	return c
+// New returns a Controller for the Services that are served by this.
+func New(cluster Cluster, serves func(*corev1.Service) bool, limit Limit, log *slog.Logger) *Controller {
+	return &Controller{cluster: cluster, serves: serves, limit: limit, log: log}
 }
 
-// Kick asks for a run, after a SpeakerState has changed.
-func (c *Controller) Kick() { c.loop.Kick() }
-
-// Run works as the leader until ctx is cancelled. It begins without a memory: what
+// Lead runs a loop of Sync as the leader, which SpeakerStates that change have to kick. It begins without a memory: what
 // changed since an earlier time as the leader did not change just now.
-func (c *Controller) Run(ctx context.Context) error {
+func (c *Controller) Lead(ctx context.Context, loop func(context.Context) error) error {
 	c.memory = memory{handled: map[types.UID]pod{}}
 	defer c.last.Store(nil)
-	return c.loop.Run(ctx)
+	return loop(ctx)
 }
 
-// sync decides about every node that speakers cannot reach, and returns when it wants
+// Sync decides about every node that speakers cannot reach, and returns when it wants
 // to run again. The conditions of the SpeakerStates hold what was withdrawn, so that the
 // next leader knows.
-func (c *Controller) sync(ctx context.Context) (again time.Duration, err error) {
+func (c *Controller) Sync(ctx context.Context) (again time.Duration, err error) {
 	if c.cluster.Uninstalling() {
 		return 0, nil
 	}
@@ -165,7 +161,7 @@ func (c *Controller) sync(ctx context.Context) (again time.Duration, err error) 
 
 // read takes a snapshot, in which nothing was seen of any node yet.
 func (c *Controller) read(now time.Time) snapshot {
-	s := snapshot{objects: c.cluster.Objects(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{}}
+	s := snapshot{services: c.cluster.Services(), nodes: c.cluster.Nodes(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{}}
 	withdrawn, restored := map[string]bool{}, map[string]time.Time{}
 	var reports []report
 	for _, o := range c.cluster.SpeakerStates() {
@@ -184,7 +180,7 @@ func (c *Controller) read(now time.Time) snapshot {
 	t.observeReports(now, reports)
 	s.state = state{
 		now: now, speakers: c.cluster.ExpectedSpeakers(), limit: c.limit, suspicions: t.suspicions(),
-		withdrawn: withdrawn, restored: restored, notReady: NotReady(s.objects.Nodes),
+		withdrawn: withdrawn, restored: restored, notReady: NotReady(s.nodes),
 	}
 	return s
 }
@@ -205,12 +201,13 @@ func reportOf(o *v1beta1.SpeakerState) report {
 // be read leaves things as they are.
 func (c *Controller) readLeases(ctx context.Context, now time.Time, nodes []string) error {
 	var mu sync.Mutex
-	_, err := k8s.Each(ctx, c.log, c.memory.tracker.leasesDue(now, nodes), func(ctx context.Context, node string) error {
-		renewed, err := c.cluster.NodeRenewed(ctx, node)
+	due := c.memory.tracker.leasesDue(now, nodes)
+	_, err := c.cluster.Each(ctx, len(due), func(ctx context.Context, i int) error {
+		renewed, err := c.cluster.NodeRenewed(ctx, due[i])
 		mu.Lock()
 		defer mu.Unlock()
 		if !renewed.IsZero() {
-			c.memory.tracker.observeLease(time.Now(), node, renewed)
+			c.memory.tracker.observeLease(time.Now(), due[i], renewed)
 		}
 		return err
 	})

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
 // controllerTest runs a Controller of a fake cluster of so many nodes, a tenth of which may die at once.
@@ -20,15 +20,17 @@ func controllerTest(t *testing.T, nodes int, test func(t *testing.T, f *fakeClus
 		time.Sleep(time.Minute) // all that was written before is old
 		f := newFakeCluster(nodes)
 		time.Sleep(time.Second)
-		c := New(f, config.Options{Default: true}, Limit{Nodes: max(1, nodes/10)}, slog.New(slog.DiscardHandler))
+		log := slog.New(slog.DiscardHandler)
+		c := New(f, all, Limit{Nodes: max(1, nodes/10)}, log)
+		loop := daemon.NewLoop(daemon.LoopConfig{Log: log, MinInterval: MinInterval, Sync: c.Sync})
 		ctx, cancel := context.WithCancel(t.Context())
-		f.kick = c.Kick
+		f.kick = loop.Kick
 		ended := make(chan error)
-		go func() { ended <- c.Run(ctx) }()
+		go func() { ended <- c.Lead(ctx, loop.Run) }()
 		test(t, f, func(after time.Duration, want ...string) {
 			t.Helper()
 			synctest.Wait()
-			c.Kick()
+			loop.Kick()
 			time.Sleep(after)
 			synctest.Wait()
 			if diff := cmp.Diff(strings.Join(want, "\n"), f.took()); diff != "" {
@@ -42,7 +44,7 @@ func controllerTest(t *testing.T, nodes int, test func(t *testing.T, f *fakeClus
 	})
 }
 
-const soon = 10 * minInterval
+const soon = 10 * MinInterval
 
 var (
 	w4Died = []string{
@@ -64,7 +66,7 @@ func TestWithdrawAndRestore(t *testing.T) {
 	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		expect(soon)
 		f.suspect("w4")
-		expect(confirmTime - minInterval)
+		expect(confirmTime - MinInterval)
 		expect(2*checkInterval, w4Died...)
 		expect(time.Minute)
 		f.suspect()

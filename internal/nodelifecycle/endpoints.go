@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -119,10 +118,10 @@ func NotReady(nodes []*corev1.Node) map[string]bool {
 }
 
 // served are the Services that an outside client may be using.
-func (s snapshot) served(options config.Options) map[lb.Key]bool {
+func (s snapshot) served(serves func(*corev1.Service) bool) map[lb.Key]bool {
 	out := map[lb.Key]bool{}
-	for _, o := range s.objects.Services {
-		if options.Serves(o) && len(o.Status.LoadBalancer.Ingress) > 0 {
+	for _, o := range s.services {
+		if serves(o) && len(o.Status.LoadBalancer.Ingress) > 0 {
 			out[lb.Key{Namespace: o.Namespace, Name: o.Name}] = true
 		}
 	}

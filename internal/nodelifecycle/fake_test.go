@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,7 +24,10 @@ import (
 type fakeCluster struct {
 	mu      sync.Mutex
 	states  []*v1beta1.SpeakerState
-	objects config.Objects
+	objects struct {
+		Services []*corev1.Service
+		Nodes    []*corev1.Node
+	}
 	pods    map[string]bool // ready, by node
 	renewed map[string]time.Time
 	broken  map[string]bool  // nodes whose pods, and states that cannot be written
@@ -91,9 +94,22 @@ func (f *fakeCluster) took() string {
 	return out
 }
 
-func (f *fakeCluster) Objects() config.Objects { return f.objects }
-func (f *fakeCluster) ExpectedSpeakers() int   { return len(f.objects.Nodes) }
-func (f *fakeCluster) Uninstalling() bool      { return false }
+func (f *fakeCluster) Services() []*corev1.Service { return f.objects.Services }
+func (f *fakeCluster) Nodes() []*corev1.Node       { return f.objects.Nodes }
+func (f *fakeCluster) ExpectedSpeakers() int       { return len(f.objects.Nodes) }
+func (f *fakeCluster) Uninstalling() bool          { return false }
+
+// all are the Services that are served.
+func all(*corev1.Service) bool { return true }
+
+func (f *fakeCluster) Each(ctx context.Context, items int, write func(context.Context, int) error) (again time.Time, err error) {
+	for i := range items {
+		if failed := write(ctx, i); !apierrors.IsConflict(failed) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return again, err
+}
 
 func (f *fakeCluster) SpeakerStates() []*v1beta1.SpeakerState {
 	f.mu.Lock()

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +34,7 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 		errs = append(errs, err)
 		recorded[node] = err == nil
 	}
-	pods := slices.DeleteFunc(toWithdraw(s.endpoints, s.served(c.options), dead), func(p pod) bool {
+	pods := slices.DeleteFunc(toWithdraw(s.endpoints, s.served(c.serves), dead), func(p pod) bool {
 		return !recorded[p.node] || s.now.Sub(c.memory.handled[p.uid].handled) <= propagationTime
 	})
 	done, _, err := c.write(ctx, pods, func(ctx context.Context, p pod) (bool, error) {
@@ -80,7 +78,8 @@ func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error 
 func (c *Controller) write(ctx context.Context, pods []pod, one func(context.Context, pod) (bool, error)) (done []pod, all bool, err error) {
 	var mu sync.Mutex
 	all = true
-	_, err = k8s.Each(ctx, c.log, pods, func(ctx context.Context, p pod) error {
+	_, err = c.cluster.Each(ctx, len(pods), func(ctx context.Context, i int) error {
+		p := pods[i]
 		wrote, err := one(ctx, p)
 		mu.Lock()
 		defer mu.Unlock()
@@ -115,13 +114,13 @@ func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
 		status = metav1.ConditionTrue
 	}
 	wrote, err := c.cluster.UpdateSpeakerState(ctx, o, []metav1.Condition{{
-		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason), Message: k8s.Bounded(v.message),
+		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason), Message: lb.Bounded(v.message),
 	}})
 	if err != nil || !wrote {
 		return err
 	}
-	event := k8s.Bounded(cmp.Or(v.event, v.message))
-	for _, n := range s.objects.Nodes {
+	event := lb.Bounded(cmp.Or(v.event, v.message))
+	for _, n := range s.nodes {
 		if n.Name == v.node {
 			c.cluster.Event(lb.Object{Kind: "Node", Name: v.node}, n.UID, v.closed(), v.reason, event)
 		}
@@ -142,9 +141,9 @@ func (c *Controller) serviceEvents(s snapshot, pods []pod, good bool, reason lb.
 		return
 	}
 	c.log.Info("endpoints", "reason", reason, "pods", len(pods), "services", len(counts))
-	for _, o := range s.objects.Services {
-		if n := counts[lb.Key{Namespace: o.Namespace, Name: o.Name}]; n > 0 && c.options.Serves(o) {
-			c.cluster.Event(lb.Object{Kind: config.KindService, Namespace: o.Namespace, Name: o.Name}, o.UID, good, reason, fmt.Sprintf(format, n))
+	for _, o := range s.services {
+		if n := counts[lb.Key{Namespace: o.Namespace, Name: o.Name}]; n > 0 && c.serves(o) {
+			c.cluster.Event(lb.Object{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, o.UID, good, reason, fmt.Sprintf(format, n))
 		}
 	}
 }

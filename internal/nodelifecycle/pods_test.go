@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,7 +21,7 @@ func podsTest(t *testing.T, test func(f *fakeCluster, c *Controller, expect func
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		f.errs = map[string]error{}
-		c := New(f, config.Options{Default: true}, Limit{Nodes: 1}, slog.New(slog.DiscardHandler))
+		c := New(f, all, Limit{Nodes: 1}, slog.New(slog.DiscardHandler))
 		c.memory = memory{handled: map[types.UID]pod{}}
 		test(f, c, func(err error, want ...string) {
 			t.Helper()
