@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
@@ -22,6 +21,7 @@ import (
 
 // CRD is one of our kinds as an API server validates it.
 type CRD struct {
+	Group     string
 	Kind      string
 	Schema    *structuralschema.Structural
 	validator validation.SchemaValidator
@@ -71,7 +71,7 @@ func read(file, kubernetes string) (CRD, error) {
 	}
 	apiextensionsv1.SetDefaults_CustomResourceDefinition(&v1)
 	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
-	v1.Status.StoredVersions = []string{v1beta1.GroupVersion.Version}
+	v1.Status.StoredVersions = []string{v1.Spec.Versions[0].Name}
 	var whole apiextensions.CustomResourceDefinition
 	var props apiextensions.JSONSchemaProps
 	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, &whole, nil); err != nil {
@@ -84,7 +84,7 @@ func read(file, kubernetes string) (CRD, error) {
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v1.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
 		return CRD{}, err
 	}
-	c := CRD{Kind: v1.Spec.Names.Kind}
+	c := CRD{Group: v1.Spec.Group, Kind: v1.Spec.Names.Kind}
 	if c.Schema, err = structuralschema.NewStructural(&props); err != nil {
 		return CRD{}, err
 	}

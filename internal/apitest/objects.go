@@ -7,13 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 )
 
 // Objects validates objects for a fake API server, and makes the test fail that wrote an invalid one.
 type Objects struct {
 	t     testing.TB
+	group string
 	kinds map[string]CRD
 }
 
@@ -28,9 +27,9 @@ func New(t testing.TB, kubernetes string) *Objects {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Objects{t, map[string]CRD{}}
+	s := &Objects{t: t, kinds: map[string]CRD{}}
 	for _, c := range crds {
-		s.kinds[c.Kind] = c
+		s.group, s.kinds[c.Kind] = c.Group, c
 	}
 	return s
 }
@@ -48,7 +47,7 @@ func (s *Objects) Patched(o, patch map[string]any) (map[string]any, error) {
 
 // check returns why the API server would call the object invalid. Objects of other groups are valid.
 func (s *Objects) check(o map[string]any) error {
-	if apiVersion, _ := o["apiVersion"].(string); !strings.HasPrefix(apiVersion, v1beta1.GroupVersion.Group+"/") {
+	if apiVersion, _ := o["apiVersion"].(string); !strings.HasPrefix(apiVersion, s.group+"/") {
 		return nil
 	}
 	kind, _ := o["kind"].(string)

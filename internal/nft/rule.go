@@ -7,8 +7,6 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Reg is the first of the 16 registers of 32 bits.
@@ -87,7 +85,6 @@ func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
 // Family holds the differences between IPv4 and IPv6 in rules and sets.
 type Family struct {
-	lb.Family
 	// Suffix is for names of sets and chains of the family.
 	Suffix string
 	// Proto is the NFPROTO number.
@@ -106,7 +103,7 @@ type Family struct {
 // IPv4 returns the family of IPv4.
 func IPv4() Family {
 	return Family{
-		Family: lb.IPv4, Suffix: "4", Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
+		Suffix: "4", Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
 		Address: IPv4Address, ICMP: unix.IPPROTO_ICMP, checksumAt: 10,
 	}
 }
@@ -114,7 +111,7 @@ func IPv4() Family {
 // IPv6 returns the family of IPv6.
 func IPv6() Family {
 	return Family{
-		Family: lb.IPv6, Suffix: "6", Proto: unix.NFPROTO_IPV6, Size: 16, Source: 8, Destination: 24,
+		Suffix: "6", Proto: unix.NFPROTO_IPV6, Size: 16, Source: 8, Destination: 24,
 		Address: IPv6Address, ICMP: unix.IPPROTO_ICMPV6,
 	}
 }
@@ -122,8 +119,8 @@ func IPv6() Family {
 // Families returns both.
 func Families() []Family { return []Family{IPv4(), IPv6()} }
 
-// Has reports whether an address is of this family.
-func (f *Family) Has(a netip.Addr) bool { return a.IsValid() && lb.FamilyOf(a) == f.Family }
+// Has reports whether an address is of this family; 4-in-6 counts as IPv6.
+func (f *Family) Has(a netip.Addr) bool { return a.BitLen() == int(8*f.Size) }
 
 // Load copies the address at an offset of the header to a register.
 func (f *Family) Load(offset, to uint32) *expr.Payload {

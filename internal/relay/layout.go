@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
@@ -63,6 +64,7 @@ const (
 // family is what differs between IPv4 and IPv6.
 type family struct {
 	nft.Family
+	name lb.Family
 	// timeToLive is where that lies in the header, an octet (RFC 791 section 3.1, RFC 8200 section 3).
 	timeToLive uint32
 	// errors are the types of ICMP errors, from and to.
@@ -73,9 +75,9 @@ type family struct {
 func families() []*family {
 	return []*family{
 		// Destination unreachable, time exceeded and parameter problem (RFC 792).
-		{Family: nft.IPv4(), timeToLive: 8, errors: [][2]byte{{3, 3}, {11, 12}}},
+		{Family: nft.IPv4(), name: lb.IPv4, timeToLive: 8, errors: [][2]byte{{3, 3}, {11, 12}}},
 		// The same and packet too big (RFC 4443 section 3).
-		{Family: nft.IPv6(), timeToLive: 7, errors: [][2]byte{{1, 4}}},
+		{Family: nft.IPv6(), name: lb.IPv6, timeToLive: 7, errors: [][2]byte{{1, 4}}},
 	}
 }
 

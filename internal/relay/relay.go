@@ -66,7 +66,7 @@ func New(c Config) *Relayer {
 // that the kernel refuses, as nft.Layout.Try does.
 func Try(of lb.Family) (part string, err error) {
 	for _, f := range families() {
-		if f.Family.Family == of {
+		if f.name == of {
 			return f.layout(strict(), idleTime).Try()
 		}
 	}

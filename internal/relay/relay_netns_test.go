@@ -112,7 +112,7 @@ func TestTransfersSurvive(t *testing.T) {
 				}
 				for i, n := range w.packets() {
 					if n < 100 {
-						t.Errorf("%s: %d packets relayed", families()[i].Family.Family, n)
+						t.Errorf("%s: %d packets relayed", families()[i].name, n)
 					}
 				}
 			})

@@ -42,7 +42,7 @@ func (r *Relayer) State() (s State) {
 	r.mu.Unlock()
 	inForce := map[netip.Addr]bool{}
 	for _, t := range r.tables {
-		f := FamilyState{Family: t.family.Family.Family}
+		f := FamilyState{Family: t.family.name}
 		t.Lock()
 		if err := t.Failure(); err != nil {
 			f.Failure = err.Error()

@@ -36,7 +36,7 @@ const tick = 10 * time.Millisecond
 func newTable(r *Relayer, f *family) *table {
 	t := &table{relayer: r, family: f, layout: f.layout(strict(), r.idle)}
 	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{
-		Log: r.log.With("family", f.Family.Family), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.idle / 3,
+		Log: r.log.With("family", f.name), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.idle / 3,
 		Done: func(*nft.Static) {
 			r.mu.Lock()
 			t.course = t.next
