@@ -22,7 +22,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -89,10 +88,10 @@ func (c *fleet) serve(address string, conditions ...metav1.Condition) {
 	})
 }
 
-func (c *fleet) view() members.View {
+func (c *fleet) view() heartbeat.Nodes {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return members.View{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
+	return heartbeat.Nodes{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
 }
 
 // start runs the speaker of a node, as serve does, until ctx ends.
@@ -109,6 +108,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	group.Go(func() error { return w.layer2.Run(ctx) })
 	group.Go(func() error { return w.liveness.Run(ctx) })
+	group.Go(func() error { return w.prober.Run(ctx) })
 	group.Go(func() error { return w.hang.Run(ctx) })
 	group.Go(func() error { return w.report.run(ctx) })
 }

@@ -181,7 +181,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		group.Go(func() error { return w.divert.Run(sinks) })
 	}
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.run, w.liveness.Run,
-		w.owners.run, w.hang.Run, w.report.run, w.conntrack.Run} {
+		w.prober.Run, w.owners.run, w.hang.Run, w.report.run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
@@ -228,16 +228,18 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		return nil, err
 	}
 	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.paths.loop.Kick(); w.report.states.Kick(); kick() }})
+	var prober *daemon.Loop
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: votes{cluster},
 		Changed: runs.Hurry, // a death is rare, and must not wait for the pause after a run
-		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.states.Kick() },
+		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.states.Kick() }, KickProbe: func() { prober.Kick() },
 	})
+	prober = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: log, Sync: live.Probe})
 	lacks := newKernel(log, tries(s), kick)
 	*w = syncer{
 		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1), sessions: sessionGate{log: log},
-		cluster: cluster, links: links, membership: m, liveness: live,
+		cluster: cluster, links: links, membership: m, liveness: live, prober: prober,
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),
 		kernel:    lacks, filter: newGuard(log, s, lacks, kick), relays: newRelays(log, s, links.Links, kick),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -42,7 +43,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		node: "w1", log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, ended: make(chan error, 1),
 		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
 		bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
-		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
+		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}, KickProbe: func() {}}),
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
 	}
@@ -67,7 +68,9 @@ func (w *syncer) atCluster(t *testing.T, api *rest.Config) {
 	w.liveness = liveness.New(liveness.Config{
 		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: votes{w.cluster},
 		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.states.Kick() },
+		KickProbe: func() { w.prober.Kick() },
 	})
+	w.prober = daemon.NewLoop(daemon.LoopConfig{Log: w.log, Sync: w.liveness.Probe})
 	w.report = newReporter(w)
 }
 

@@ -31,11 +31,11 @@ type membership struct {
 }
 
 // view returns what is known of the speakers; an empty View before the membership has started.
-func (m *membership) view() members.View {
+func (m *membership) view() heartbeat.Nodes {
 	if members := m.members.Load(); members != nil {
 		return members.View()
 	}
-	return members.View{}
+	return heartbeat.Nodes{}
 }
 
 // ask asks another speaker about addresses, if the membership has started.

@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -62,7 +61,7 @@ func (w *syncer) debug() any {
 	return struct {
 		Node      string
 		Planned   *planned
-		Members   members.View
+		Members   heartbeat.Nodes
 		Links     []lb.Interface
 		Layer2    any
 		Sessions  []lb.Session

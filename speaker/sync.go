@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/divert"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -36,6 +37,7 @@ type syncer struct {
 	links      *link.Monitor
 	membership *membership
 	liveness   *liveness.Monitor
+	prober     *daemon.Loop
 	boot       *kubeproxy.Boot
 	endpoints  *kubeproxy.Endpoints
 	proxies    *divert.Asker
@@ -163,11 +165,11 @@ func (w *syncer) filterOnly(in inputs) error {
 }
 
 // participate sends this node's metadata to the other speakers, and returns what the membership knows.
-func (w *syncer) participate(m *members.Members, in inputs) (members.View, map[string]lb.Member) {
+func (w *syncer) participate(m *members.Members, in inputs) (heartbeat.Nodes, map[string]lb.Member) {
 	m.SetSpeakers(in.speakers)
 	view := m.View()
 	if !m.Joined() {
-		return members.View{}, nil
+		return heartbeat.Nodes{}, nil
 	}
 	if view.Settled {
 		w.tell(m, w.self(in))
@@ -184,7 +186,7 @@ func (w *syncer) tell(m *members.Members, self lb.Member) {
 }
 
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
-func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member) (again time.Duration, err error) {
+func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Member) (again time.Duration, err error) {
 	live := w.liveness.State()
 	state := w.complete(in, view.Epoch, live, metadata)
 	p, err := w.apply(in, state, macsOf(metadata))

@@ -62,6 +62,35 @@ type View struct {
 	LinkFails bool
 }
 
+// Nodes is a View by the names of nodes.
+type Nodes struct {
+	View
+	// Alive has those whose speakers are running, this one included, and those in SpeakerDown.
+	Alive map[string]bool
+	// HeldDown are alive and were dead lately, SpeakerDown are nodes without their speakers: see Status.
+	HeldDown, SpeakerDown map[string]bool
+	// Left said goodbye, Dead did not; Silent are alive and not heard at this moment: see Member.
+	Left, Dead, Silent map[string]bool
+}
+
+// Nodes sorts the members by what they are.
+func (v View) Nodes() Nodes {
+	of := func(is func(Member) bool) map[string]bool {
+		out := map[string]bool{}
+		for _, m := range v.Members {
+			if is(m) {
+				out[m.Name] = true
+			}
+		}
+		return out
+	}
+	with := func(s Status) map[string]bool { return of(func(m Member) bool { return m.Status == s }) }
+	return Nodes{
+		View: v, Alive: of(func(m Member) bool { return m.Status.Living() || m.Status == SpeakerDown }), HeldDown: with(HoldDown),
+		SpeakerDown: with(SpeakerDown), Left: with(Left), Dead: with(Dead), Silent: of(func(m Member) bool { return m.Silent }),
+	}
+}
+
 func (v *View) equal(o *View) bool {
 	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
 		v.Alone == o.Alone && v.HearsBadly == o.HearsBadly && v.LinkFails == o.LinkFails && slices.Equal(v.Members, o.Members)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
 // echoTest is a watcher of w2, for which a switch answers ARP.
@@ -126,9 +125,9 @@ func TestEchoBlocked(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): 0}}
 	changes := 0
 	m := New(Config{
-		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {},
+		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
 	})
-	m.Set(Known{View: members.View{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
+	m.Set(Known{View: heartbeat.Nodes{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
 	m.SetOwners(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"})
 	now := time.Now()
 	m.wire.now = func() time.Time { return now }
@@ -159,9 +158,9 @@ func TestEchoBlocked(t *testing.T) {
 
 // Speakers are tried that are heard, and not too many at once.
 func TestEchoesDue(t *testing.T) {
-	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}})
+	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
 	for alone, want := range map[bool]map[string]bool{false: nodes("heard"), true: {}} {
-		v := members.View{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
+		v := heartbeat.Nodes{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
 		v.Alone = alone
 		m.Set(Known{View: v})
 		if m.SetOwners(nil); !maps.Equal(m.wire.heard, want) {

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
 // known is what Monitor knows of speakers and of this node's address.
 func known(metadata map[string]lb.Member, alive map[string]bool, own netip.Addr) func() Known {
-	return func() Known { return Known{View: members.View{Alive: alive}, Members: metadata, Address: own} }
+	return func() Known { return Known{View: heartbeat.Nodes{Alive: alive}, Members: metadata, Address: own} }
 }
 
 // A link that goes dead with its carrier up is silent after two rounds, and not any more after ten seconds. The

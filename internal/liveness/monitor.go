@@ -9,7 +9,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -24,8 +23,9 @@ type Config struct {
 	// Asker asks on Links.
 	Asker Asker
 	Links func() []lb.Interface
-	// Changed is called when State changes, SilenceChanged when Silence may have changed.
-	Changed, SilenceChanged func()
+	// Changed is called when State changes, SilenceChanged when Silence may have changed, KickProbe when Probe has to run, of
+	// which a loop must run one at a time.
+	Changed, SilenceChanged, KickProbe func()
 }
 
 // Cluster is what the API server knows of the nodes.
@@ -39,7 +39,7 @@ type Cluster interface {
 
 // Known is what is known of the speakers at one moment.
 type Known struct {
-	View members.View
+	View heartbeat.Nodes
 	// Members is the metadata of each; Speakers are the nodes that have one, Address is that of this one.
 	Members  map[string]lb.Member
 	Speakers map[string]netip.Addr
@@ -128,10 +128,10 @@ func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
 // SilentLinks returns the names of links on which this node heard somebody before, and hears nobody now.
 func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
 
-// Run runs all parts until ctx ends.
+// Run runs all parts but Probe until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.loop.Run} {
+	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -22,11 +21,10 @@ const (
 )
 
 // prober asks the kernels of the nodes whose speakers are not heard, and if it is cut off it reads what these wrote. From
-// that it knows which nodes are silent, which are lost to this one, and to which it yields. Its loop never waits for an answer.
+// that it knows which nodes are silent, which are lost to this one, and to which it yields. Probe never waits for an answer.
 type prober struct {
 	config Config
 	slots  chan struct{}
-	loop   *daemon.Loop
 
 	mu sync.Mutex
 	// known is what was set last, reach what follows, speakerDown the nodes that were in SpeakerDown before.
@@ -46,12 +44,10 @@ type prober struct {
 }
 
 func newProber(c Config) *prober {
-	p := &prober{
+	return &prober{
 		config: c, slots: make(chan struct{}, maxAsking),
 		reach: reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}}, asking: map[string]bool{}, votes: votes{},
 	}
-	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: c.Log, Sync: p.sync})
-	return p
 }
 
 // set takes over what is known. Nodes that are not heard are in doubt at once.
@@ -66,7 +62,7 @@ func (p *prober) set(now time.Time, k Known) {
 		p.serving = serving(k.Services, p.reach.expected)
 	}
 	p.published = p.reach.lost(now, p.serving)
-	p.loop.Kick()
+	p.config.KickProbe()
 }
 
 // last returns what was set last.
@@ -76,8 +72,8 @@ func (p *prober) last() Known {
 	return p.known
 }
 
-// sync asks the kernels and reads the votes that are due. It returns when the next one is due, or a doubt ends.
-func (p *prober) sync(ctx context.Context) (time.Duration, error) {
+// Probe asks the kernels and reads the votes that are due. It returns when the next one is due, or a doubt ends.
+func (p *prober) Probe(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -180,7 +176,7 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 		}
 	}
 	p.mu.Unlock()
-	p.loop.Kick()
+	p.config.KickProbe()
 	p.config.SilenceChanged()
 }
 

@@ -2,6 +2,7 @@ package liveness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -9,8 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -44,23 +46,27 @@ func TestCutOff(t *testing.T) {
 		far.AddAddress("eth0", "192.0.2.2/24")
 
 		var changed atomic.Int64
+		var probes *daemon.Loop
 		m := New(Config{
 			Log: quiet, Node: node("a"), MembersPort: 7947, Cluster: twoNodes{}, Asker: &lan{},
 			Links: func() []lb.Interface { return nil }, Changed: func() { changed.Add(1) }, SilenceChanged: func() {},
+			KickProbe: func() { probes.Kick() },
 		})
+		probes = daemon.NewLoop(daemon.LoopConfig{Log: quiet, Sync: m.Probe})
 		ctx, stop := context.WithCancel(t.Context())
-		ran := make(chan error, 1)
+		ran, probed := make(chan error, 1), make(chan error, 1)
 		go func() { ran <- m.Run(ctx) }()
+		go func() { probed <- probes.Run(ctx) }()
 		defer func() {
 			stop()
-			if err := <-ran; err != nil {
+			if err := errors.Join(<-ran, <-probed); err != nil {
 				t.Error(err)
 			}
 		}()
 
 		services := []lb.Service{{Serving: true, ServingNodes: nodes("b")}}
 		set := func(alive string) {
-			m.Set(Known{View: members.View{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
+			m.Set(Known{View: heartbeat.Nodes{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
 		}
 		lost := func() string { return fmt.Sprint(m.State().CutOffFrom) }
 		must := func(what, want string) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 )
 
 // TestLost: what is lost to node a, "?" behind what is in doubt.
@@ -47,7 +47,7 @@ func TestLost(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Unix(1000, 0)
 			s := reachability{
-				node: "a", view: members.View{Alive: nodes(tt.alive), SpeakerDown: nodes(tt.down), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
+				node: "a", view: heartbeat.Nodes{Alive: nodes(tt.alive), SpeakerDown: nodes(tt.down), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
 				expected: nodes(tt.speakers), missed: peerHealth{}, others: peerHealth{}, api: tt.api,
 			}
 			s.view.Alone = tt.alone

@@ -54,5 +54,5 @@ func (p *prober) read(ctx context.Context, voters []string) {
 	p.mu.Lock()
 	p.reading = false
 	p.mu.Unlock()
-	p.loop.Kick()
+	p.config.KickProbe()
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
@@ -81,7 +81,7 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	state.Services = []lb.Service{{Key: lb.Key{Name: "s"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Serving: true, ServingNodes: services}}
 	// of returns what the node of an index knows.
 	of := func(i int) reachability {
-		r := reachability{node: all[i], view: members.View{Alive: map[string]bool{}}, expected: expected, missed: peerHealth{}, others: peerHealth{}, api: true}
+		r := reachability{node: all[i], view: heartbeat.Nodes{Alive: map[string]bool{}}, expected: expected, missed: peerHealth{}, others: peerHealth{}, api: true}
 		missed := map[string]cause{}
 		for j, node := range all {
 			if side[j] == side[i] {
