@@ -39,7 +39,7 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 		./speaker ./internal/bfd ./internal/bgp ./internal/heartbeat
 
 # Packages that start no goroutine, as internal/house checks: the race detector has nothing to find in them.
-PURE := config|explain|house|ipam|lb|plan
+PURE := config|house|ipam|lb|plan
 
 .PHONY: test-e2e
 test-e2e: image proxy-image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/explain"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
@@ -98,7 +97,7 @@ func TestPages(t *testing.T) {
 	for _, name := range []string{"dead", "dead-too", "other"} {
 		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: name}})
 	}
-	var snapshot explain.Snapshot
+	var snapshot Snapshot
 	go func() {
 		defer close(done)
 		r.pages(t.Context(), pods, &snapshot)

@@ -3,106 +3,148 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
+	"maps"
+	"reflect"
 	"slices"
-	"time"
+	"strings"
 
-	"github.com/holdfast-lb/holdfast/internal/explain"
-	"github.com/spf13/cobra"
-	"gopkg.in/gcfg.v1"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/resource"
 )
 
-// metalLB are MetalLB's resources, in the order in which ours are to be created.
-const metalLB = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.io,bfdprofiles.v1beta1.metallb.io,bgppeers.v1beta2.metallb.io," +
-	"bgpadvertisements.v1beta1.metallb.io,l2advertisements.v1beta1.metallb.io"
-
-// objects reads objects of Holdfast's kinds, of MetalLB's, and Services from files, and asks no server; without files MetalLB's in the cluster.
-func (s *seat) objects(files []string) (out []runtime.Object, err error) {
-	b := resource.NewBuilder(s.cluster).WithScheme(explain.Scheme, explain.Scheme.PrioritizedVersionsAllGroups()...)
-	if files != nil {
-		b = b.Local().FilenameParam(false, &resource.FilenameOptions{Filenames: files})
-	} else {
-		b = b.ResourceTypeOrNameArgs(true, metalLB).AllNamespaces(true).RequestChunksOf(pageSize)
-	}
-	infos, err := b.Flatten().Do().Infos()
-	if err != nil {
-		return nil, fmt.Errorf("read the objects: %w", err)
-	}
-	for _, info := range infos {
-		out = append(out, info.Object)
-	}
-	return out, nil
+// outcome is what the daemons decide about one state.
+type outcome struct {
+	problems    []lb.Problem
+	assignments map[lb.Key]*ipam.Assignment
+	verdicts    map[lb.Key]plan.Verdict
+	frontends   map[lb.Key][]lb.Frontend
 }
 
-func (s *seat) migrate() *cobra.Command {
-	var files, only []string
-	var since, conf string
-	var check bool
-	run := func(move func(explain.Snapshot, []*corev1.Service) (explain.Move, error)) func(*cobra.Command, []string) error {
-		return func(cmd *cobra.Command, _ []string) (err error) {
-			cluster := explain.Snapshot{Now: time.Now(), Namespace: s.namespace}
-			cluster.ReadOptions()
-			if files == nil || s.from != "" {
-				cluster, err = s.read(cmd.Context(), "")
-			}
-			before := cluster
-			if err == nil && since != "" {
-				before, err = readBundle(since)
-			}
-			if err != nil {
-				return err
-			}
-			m, err := move(cluster, before.Objects.Services)
-			if err == nil && !check {
-				err = s.printObjects(cmd.OutOrStdout(), slices.DeleteFunc(m.Objects, func(o runtime.Object) bool {
-					return only != nil && !slices.Contains(only, o.GetObjectKind().GroupVersionKind().Kind)
-				}))
-				cmd.SetOut(cmd.ErrOrStderr()) // standard output is for kubectl apply
-			}
-			if err != nil {
-				return err
-			}
-			return s.say(cmd, m.Report)
+// decide runs the daemons' decisions, without a node if one is drained.
+func decide(s Snapshot, drained string) outcome {
+	state, problems := s.compile()
+	o := outcome{problems, map[lb.Key]*ipam.Assignment{}, map[lb.Key]plan.Verdict{}, map[lb.Key][]lb.Frontend{}}
+	delete(state.Members, drained)
+	for i, a := range ipam.Assign(state).Assignments {
+		o.assignments[a.Key] = a
+		one := &state.Services[i] // as the controller will write it
+		one.Addresses, one.Record = a.Addresses, a.Record
+		if one.ServingNodes = maps.Clone(one.ServingNodes); one.ServingNodes[drained] {
+			delete(one.ServingNodes, drained)
+			one.Serving = one.ServingAnywhere || len(one.ServingNodes) > 0
 		}
 	}
-	fromMetalLB := &cobra.Command{Use: "metallb", Short: "Print Holdfast's objects for MetalLB's", Args: cobra.NoArgs,
-		RunE: run(func(c explain.Snapshot, before []*corev1.Service) (m explain.Move, err error) {
-			var objects []runtime.Object
-			if files != nil || since == "" { // after the move there may be none
-				objects, err = s.objects(files)
-			}
-			return c.MetalLB(objects, before), err
-		})}
-	fromMetalLB.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with MetalLB's objects, in place of the cluster; - is standard input")
-	openStack := &cobra.Command{Use: "openstack", Short: "Print pools and FloatingIPs for OpenStack's", Args: cobra.NoArgs,
-		RunE: run(func(c explain.Snapshot, before []*corev1.Service) (explain.Move, error) {
-			var cloud explain.Cloud
-			err := gcfg.FatalOnly(gcfg.ReadFileInto(&cloud, conf)) // it has more than is read
-			return c.OpenStack(cloud, before), err
-		})}
-	openStack.Flags().StringVar(&conf, "cloud-conf", "", "configuration `file` of OpenStack's cloud controller manager")
-	_ = openStack.MarkFlagRequired("cloud-conf")
-	cmd := &cobra.Command{Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs"}
-	cmd.PersistentFlags().BoolVar(&check, "check", false, "print the report only, on standard output")
-	cmd.PersistentFlags().StringSliceVar(&only, "only", nil, "print objects of these `kinds` only")
-	cmd.PersistentFlags().StringVar(&since, "since", "", "after the move: compare with the addresses in this `file`, which the command bundle wrote before")
-	cmd.AddCommand(fromMetalLB, openStack)
-	return cmd
+	// Every node sees the same owners.
+	if members := slices.Sorted(maps.Keys(state.Members)); len(members) > 0 {
+		for _, v := range plan.ForNode(members[0], state).Verdicts {
+			o.verdicts[v.Service] = v
+		}
+	}
+	for _, f := range plan.Frontends(state) {
+		o.frontends[f.Service] = append(o.frontends[f.Service], f)
+	}
+	return o
 }
 
-// printObjects prints objects for kubectl apply.
-func (s *seat) printObjects(w io.Writer, objects []runtime.Object) error {
-	items := []any{}
-	for _, o := range objects {
-		item, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-		if err != nil {
-			return err
+// Compare says what would change if the cluster were as after and not as before, and if a node had no pods and no speaker, by
+// the functions that the daemons run: new problems, and of Services addresses, announcers and who may connect.
+func Compare(before, after Snapshot, drained string) Report {
+	old, next, r := decide(before, ""), decide(after, drained), Report{Subject: "Plan"}
+	for _, p := range next.problems {
+		if !slices.Contains(old.problems, p) {
+			r.add(fault(p))
 		}
-		delete(item, "status")
-		items = append(items, item)
 	}
-	return encode(w, cmp.Or(s.output, "yaml"), map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	keys := maps.Clone(old.assignments)
+	maps.Copy(keys, next.assignments)
+	for _, aspect := range []struct {
+		name string
+		of   func(outcome, lb.Key) string
+	}{{"addresses", outcome.held}, {"announcers", outcome.announced}, {"who may connect", outcome.admitted}} {
+		step := Step{Name: aspect.name}
+		for _, key := range slices.SortedFunc(maps.Keys(keys), lb.Key.Compare) {
+			if a, b := aspect.of(old, key), aspect.of(next, key); a != b {
+				step.Details = append(step.Details, fmt.Sprintf("%s: %s -> %s", key, a, b))
+				step.Verdict, step.Text = Note, fmt.Sprintf("would change for %d Services", len(step.Details))
+			}
+		}
+		r.add(step)
+	}
+	if r.Steps == nil {
+		r.add(Step{Name: "changes", Verdict: OK, Text: "Nothing would change."})
+	}
+	return r.conclude()
+}
+
+// held words what a Service holds, or why it holds nothing, as its condition will.
+func (o outcome) held(key lb.Key) string {
+	a := cmp.Or(o.assignments[key], &ipam.Assignment{Reason: "NotServed", Message: "its class is not Holdfast's"})
+	return string(a.Reason) + ": " + a.Message
+}
+
+// announced words who announces a Service.
+func (o outcome) announced(key lb.Key) string {
+	v, out := o.verdicts[key], []string(nil)
+	for _, a := range v.L2.Announcers {
+		out = append(out, fmt.Sprintf("%s by node %s", a.Address, a.Node))
+	}
+	if v.L2.Selected && len(out) == 0 {
+		out = append(out, "layer 2: none ("+string(v.L2.Reason)+")")
+	}
+	if len(v.BGP.Nodes) > 0 {
+		out = append(out, "BGP by "+lb.SomeOf(v.BGP.Nodes))
+	} else if v.BGP.Selected {
+		out = append(out, "BGP: none ("+string(v.BGP.Reason)+")")
+	}
+	return cmp.Or(strings.Join(out, ", "), "not announced")
+}
+
+// admitted words who may connect to a Service, port by port where they differ.
+func (o outcome) admitted(key lb.Key) string {
+	var out []string
+	for _, f := range o.frontends[key] {
+		who := f.Sources()
+		if f.ConnectionLimit > 0 || f.RateLimit > 0 {
+			who += fmt.Sprintf(", limits %d and %d/s", f.ConnectionLimit, f.RateLimit)
+		}
+		out = append(out, fmt.Sprintf("%s/%d from %s", f.Protocol, f.Port, who))
+	}
+	slices.Sort(out)
+	return cmp.Or(strings.Join(slices.Compact(out), ", "), "closed")
+}
+
+// Put adds an object to the snapshot as if a user applied it, or reports that it is of no kind that Holdfast reads. It replaces the
+// object of the same name, and takes its identity and age. The slice before stays as it is.
+func (s *Snapshot) Put(object runtime.Object) bool {
+	one := object.(metav1.Object)
+	if service, ok := object.(*corev1.Service); ok {
+		if old := Find(s.Objects.Services, service.Namespace, service.Name); old != nil {
+			service.Status, service.Spec.ClusterIPs, service.Spec.ClusterIP = old.Status, old.Spec.ClusterIPs, old.Spec.ClusterIP
+			service.Spec.IPFamilies, service.Spec.IPFamilyPolicy = old.Spec.IPFamilies, old.Spec.IPFamilyPolicy
+		}
+	}
+	one.SetCreationTimestamp(metav1.NewTime(s.Now))
+	for _, all := range reflect.ValueOf(&s.Objects).Elem().Fields() {
+		if all.Type() != reflect.SliceOf(reflect.TypeOf(object)) {
+			continue
+		}
+		others := reflect.MakeSlice(all.Type(), 0, all.Len()+1)
+		for i := range all.Len() {
+			old := all.Index(i).Interface().(metav1.Object)
+			if old.GetNamespace() != one.GetNamespace() || old.GetName() != one.GetName() {
+				others = reflect.Append(others, all.Index(i))
+				continue
+			}
+			one.SetUID(old.GetUID())
+			one.SetCreationTimestamp(old.GetCreationTimestamp())
+			one.SetGeneration(old.GetGeneration() + 1)
+		}
+		all.Set(reflect.Append(others, reflect.ValueOf(object)))
+		return true
+	}
+	return false
 }

@@ -1,5 +1,7 @@
 // Command kubectl-holdfast is the plugin "kubectl holdfast": why an address answers or does not, how Holdfast is, and what a
-// change would change. It only reads, with the rights of the user, and works without Holdfast's daemons.
+// change would change. It only reads, with the rights of the user, and works without Holdfast's daemons. What explains a snapshot of the
+// cluster is pure (internal/house has the list): what would be is computed by the very functions that the daemons run; what is comes from
+// what the daemons wrote.
 package main
 
 import (
@@ -16,7 +18,6 @@ import (
 	"syscall"
 	"text/tabwriter"
 
-	"github.com/holdfast-lb/holdfast/internal/explain"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/yaml"
@@ -83,7 +84,7 @@ func newRoot() *cobra.Command {
 }
 
 // read reads the cluster; only one namespace of Services unless it is "".
-func (s *seat) read(ctx context.Context, only string) (explain.Snapshot, error) {
+func (s *seat) read(ctx context.Context, only string) (Snapshot, error) {
 	if s.from != "" {
 		return readBundle(s.from)
 	}
@@ -92,7 +93,7 @@ func (s *seat) read(ctx context.Context, only string) (explain.Snapshot, error) 
 		s.reader, err = newReader(config)
 	}
 	if err != nil {
-		return explain.Snapshot{}, fmt.Errorf("find the API server: %w", err)
+		return Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
 	return s.reader.read(ctx, s.namespace, only)
 }
@@ -118,7 +119,7 @@ func (s *seat) why() *cobra.Command {
 }
 
 // explain answers the arguments of why.
-func (s *seat) explain(ctx context.Context, args []string) ([]explain.Report, error) {
+func (s *seat) explain(ctx context.Context, args []string) ([]Report, error) {
 	snapshot, err := s.read(ctx, "")
 	if err != nil {
 		return nil, err
@@ -132,7 +133,7 @@ func (s *seat) explain(ctx context.Context, args []string) ([]explain.Report, er
 				return nil, fmt.Errorf("find the namespace: %w", err)
 			}
 		}
-		if _, refused := snapshot.Unread[explain.Services]; refused { // a tenant may read one namespace only
+		if _, refused := snapshot.Unread[Services]; refused { // a tenant may read one namespace only
 			if snapshot, err = s.read(ctx, namespace); err != nil {
 				return nil, err
 			}
@@ -143,17 +144,17 @@ func (s *seat) explain(ctx context.Context, args []string) ([]explain.Report, er
 		} else if s.probe {
 			return nil, errors.New("--probe asks a cluster, and --from has none")
 		}
-		return []explain.Report{snapshot.Service(namespace, service)}, nil
+		return []Report{snapshot.Service(namespace, service)}, nil
 	}
 	if args[0] == "address" {
 		address, err := netip.ParseAddr(name)
 		return snapshot.Address(address.Unmap()), err
 	}
-	answer, known := map[string]func(string) explain.Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}[args[0]]
+	answer, known := map[string]func(string) Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}[args[0]]
 	if !known {
 		return nil, fmt.Errorf("unknown kind %q: address, pool, peer and node are known", args[0])
 	}
-	return []explain.Report{answer(name)}, nil
+	return []Report{answer(name)}, nil
 }
 
 func (s *seat) status() *cobra.Command {
@@ -199,7 +200,7 @@ func (s *seat) plan() *cobra.Command {
 					}
 				}
 			}
-			return s.say(cmd, explain.Compare(before, after, drained))
+			return s.say(cmd, Compare(before, after, drained))
 		},
 	}
 	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with the objects as they would be; - is standard input")
@@ -208,13 +209,13 @@ func (s *seat) plan() *cobra.Command {
 }
 
 // say prints reports, and returns errProblem if one has a problem.
-func (s *seat) say(cmd *cobra.Command, reports ...explain.Report) (err error) {
+func (s *seat) say(cmd *cobra.Command, reports ...Report) (err error) {
 	if s.output == "" {
 		err = printReports(cmd.OutOrStdout(), reports)
 	} else {
 		err = encode(cmd.OutOrStdout(), s.output, reports)
 	}
-	if err == nil && slices.ContainsFunc(reports, func(r explain.Report) bool { return !r.Healthy() }) {
+	if err == nil && slices.ContainsFunc(reports, func(r Report) bool { return !r.Healthy() }) {
 		err = errProblem
 	}
 	return err
@@ -238,7 +239,7 @@ func encode(w io.Writer, format string, v any) error {
 }
 
 // printReports writes reports for people: a line for each step, and the first thing to do at the end.
-func printReports(w io.Writer, reports []explain.Report) error {
+func printReports(w io.Writer, reports []Report) error {
 	for _, r := range reports {
 		fmt.Fprintln(w, r.Subject)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -1,136 +1,93 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
-	"sync"
-	"time"
+	"net/netip"
+	"slices"
 
-	"github.com/holdfast-lb/holdfast/internal/explain"
-	"golang.org/x/sync/errgroup"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/portforward"
-	"k8s.io/client-go/transport/spdy"
 )
 
-const (
-	// debugTime bounds the wait for one page, and maxDebug its size in bytes. maxAtOnce pages are read at a time.
-	debugTime = 5 * time.Second
-	maxDebug  = 64 << 20
-	maxAtOnce = 16
-)
+// maxAsked bounds the speakers whose pages explain a Service.
+const maxAsked = 16
 
-// ask adds what speakers say of a Service and, if the user wants that, what they find on the wire.
-func (r *reader) ask(ctx context.Context, s *explain.Snapshot, namespace, name string, probe bool) {
-	if r.pages(ctx, s.Asked(namespace, name), s); !probe {
+// Asked returns the speakers whose pages explain a Service: first those that announce it by the plan, then others, because they
+// know links and lost packets too.
+func (s Snapshot) Asked(namespace, name string) (out []*corev1.Pod) {
+	announcers := s.about(namespace, name).announcers
+	for _, announces := range []bool{true, false} {
+		for _, pod := range s.Pods {
+			if announcers[pod.Spec.NodeName] == announces && len(out) < maxAsked {
+				out = append(out, pod)
+			}
+		}
+	}
+	return out
+}
+
+// Others returns the speakers that were asked, and do not announce a Service: its addresses are on the wire for them.
+func (s Snapshot) Others(namespace, name string) (out []*corev1.Pod) {
+	w := s.about(namespace, name)
+	for _, pod := range s.Asked(namespace, name) {
+		if s.Daemons[pod.Name] != nil && w.page(pod).Verdict == "" {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
+// pages shows what the speakers do that announce the Service.
+func (w *why) pages() {
+	if w.Daemons == nil {
 		return
 	}
-	step := explain.Step{Name: "wire", Verdict: explain.Unseen, Text: "no speaker that does not announce it can be asked"}
-	for _, pod := range s.Others(namespace, name) {
-		answer, err := r.page(ctx, pod, http.MethodPost, "/debug/probe?service="+namespace+"/"+name)
-		if err == nil && json.Unmarshal(answer, &step) == nil {
-			break
-		}
-		step.Text = fmt.Sprintf("pod %s: %v", pod.Name, err)
+	for _, pod := range w.Asked(w.key.Namespace, w.key.Name) {
+		w.report.add(w.page(pod))
 	}
-	s.Probed = []explain.Step{step}
+	w.report.add(w.blind)
 }
 
-// pages adds the state of each of these daemons, or why it was not read.
-func (r *reader) pages(ctx context.Context, pods []*corev1.Pod, s *explain.Snapshot) {
-	s.Daemons, s.Silent = map[string]json.RawMessage{}, map[string]string{}
-	var mu sync.Mutex
-	var group errgroup.Group
-	group.SetLimit(maxAtOnce)
-	for _, p := range pods {
-		group.Go(func() error {
-			page, err := r.page(ctx, p, http.MethodGet, "/debug/state")
-			mu.Lock()
-			defer mu.Unlock()
-			if s.Daemons[p.Name] = page; err != nil {
-				delete(s.Daemons, p.Name)
-				s.Silent[p.Name] = err.Error()
-			}
-			return nil
-		})
+// page makes the step of a speaker from its /debug/state; none if it does not announce the Service.
+func (w *why) page(pod *corev1.Pod) Step {
+	// What is off has another type in the page, and stays zero here.
+	var page struct {
+		Layer2    lb.Layer2
+		Filter    any
+		Relay     struct{ Relays []lb.Relay }
+		Unserved  []string
+		HeadStart bool
+		KubeProxy string
 	}
-	_ = group.Wait()
-}
-
-// page asks a daemon for a debug page. It waits for no dead node, as the API server does.
-func (r *reader) page(ctx context.Context, pod *corev1.Pod, method, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.patience, fmt.Errorf("no answer within %v", r.patience))
-	defer cancel()
-	done := make(chan func() ([]byte, error), 1)
-	go func() {
-		page, err := r.forward(ctx, pod, method, path)
-		done <- func() ([]byte, error) { return page, err }
-	}()
-	select {
-	case answer := <-done:
-		return answer()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	step, announces := Step{Name: "speaker " + pod.Spec.NodeName, Verdict: OK}, w.announcers[pod.Spec.NodeName]
+	if w.Daemons[pod.Name] == nil && announces {
+		return Step{Name: step.Name, Verdict: Unseen, Text: "its page was not read: " + cmp.Or(w.Silent[pod.Name], "the bundle lacks it")}
 	}
-}
-
-// debugPort is where a daemon serves its debug pages, on its loopback address only.
-func debugPort(pod *corev1.Pod) string {
-	port := "9219"
-	for _, arg := range pod.Spec.Containers[0].Args {
-		if _, after, found := strings.Cut(arg, "-debug-listen="); found {
-			port = after[strings.LastIndex(after, ":")+1:]
+	_ = json.Unmarshal(w.Daemons[pod.Name], &page)
+	ours := func(a netip.Addr) bool { return slices.Contains(addresses(w.object), a) }
+	filter, on := page.Filter.(map[string]any)
+	enforced, waits := filter["Enforced"] == true, slices.Contains(page.Unserved, w.key.String())
+	well := !waits && (enforced || !on)
+	for _, a := range page.Layer2.Addresses {
+		if ours(a.Address) {
+			step.Text += fmt.Sprintf("%s is %s on %s; ", a.Address, a.Phase, lb.SomeOf(a.Links))
+			announces, well = true, well && a.Answered
 		}
 	}
-	return port
-}
-
-// forward reads a page by a port-forward: so no daemon, and not the user's machine either, has a port open for it.
-func (r *reader) forward(ctx context.Context, pod *corev1.Pod, method, path string) ([]byte, error) {
-	transport, upgrader, err := spdy.RoundTripperFor(r.config)
-	if err != nil {
-		return nil, err
-	}
-	address := r.client.Post().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name, "portforward").URL()
-	forward, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address).Dial(portforward.PortForwardProtocolV1Name)
-	if err != nil {
-		return nil, err
-	}
-	defer forward.Close()
-	defer context.AfterFunc(ctx, func() { forward.Close() })()
-	var streams [2]io.ReadWriter // of faults, and of data
-	for i, kind := range []string{corev1.StreamTypeError, corev1.StreamTypeData} {
-		headers := http.Header{}
-		headers.Set(corev1.StreamType, kind)
-		headers.Set(corev1.PortHeader, debugPort(pod))
-		headers.Set(corev1.PortForwardRequestIDHeader, "0")
-		if streams[i], err = forward.CreateStream(headers); err != nil {
-			return nil, err
+	for _, r := range page.Relay.Relays {
+		if ours(r.Address) {
+			step.Text += fmt.Sprintf("older connections to %s are relayed to node %s; ", r.Address, r.Former)
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, nil)
-	if err == nil {
-		err = request.Write(streams[1])
+	step.Text += fmt.Sprintf("filter on: %t, in force: %t; head start in force: %t; kube-proxy: %s; endpoints here wait for it, by its health port: %t",
+		on, enforced, page.HeadStart, page.KubeProxy, waits)
+	if !well {
+		step.Verdict, step.Do = Problem, step.Text+": look at kubectl -n "+w.Namespace+" logs "+pod.Name
 	}
-	if err != nil {
-		return nil, err
+	if !announces {
+		return Step{}
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(streams[1]), request)
-	if err != nil {
-		why, _ := io.ReadAll(streams[0]) // the node says there why it cannot connect
-		return nil, fmt.Errorf("%w %s", cmp.Or(ctx.Err(), err), why)
-	}
-	page, err := io.ReadAll(io.LimitReader(answer.Body, maxDebug))
-	page = bytes.TrimSpace(page)
-	if err == nil && (answer.StatusCode != http.StatusOK || !json.Valid(page)) {
-		err = fmt.Errorf("it answers %s: %s", answer.Status, bytes.ToValidUTF8(page[:min(len(page), 200)], nil))
-	}
-	return page, err
+	return step
 }

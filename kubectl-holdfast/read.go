@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/explain"
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,31 +50,31 @@ func newReader(c *rest.Config) (*reader, error) {
 
 // read reads all that an explanation may need; of Services only one namespace unless it is "". What the user may not read is
 // noted, and no error; an API server that does not answer is one.
-func (r *reader) read(ctx context.Context, holdfast, only string) (s explain.Snapshot, err error) {
+func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, err error) {
 	const core, own, apps, pods = "/api/v1", "/apis/holdfast.dev/v1beta1", "/apis/apps/v1", parts + ",app.kubernetes.io/component="
 	s.Now, s.Namespace, s.Unread = time.Now(), holdfast, map[string]string{}
 	o := &s.Objects
 	var daemonSets []*appsv1.DaemonSet
 	var deployments []*appsv1.Deployment
 	for _, read := range []func(context.Context) error{
-		list(r, s.Unread, core, explain.Services, only, "", &o.Services),
-		list(r, s.Unread, "/apis/discovery.k8s.io/v1", explain.Slices, only, "labelSelector=kubernetes.io/service-name", &o.EndpointSlices),
-		list(r, s.Unread, core, explain.Nodes, "", "", &o.Nodes),
+		list(r, s.Unread, core, Services, only, "", &o.Services),
+		list(r, s.Unread, "/apis/discovery.k8s.io/v1", Slices, only, "labelSelector=kubernetes.io/service-name", &o.EndpointSlices),
+		list(r, s.Unread, core, Nodes, "", "", &o.Nodes),
 		list(r, s.Unread, core, "namespaces", "", "", &o.Namespaces),
-		list(r, s.Unread, own, explain.Pools, "", "", &o.Pools),
+		list(r, s.Unread, own, Pools, "", "", &o.Pools),
 		list(r, s.Unread, own, "poolmemories", "", "", &o.PoolMemories),
 		list(r, s.Unread, own, "floatingips", only, "", &o.FloatingIPs),
-		list(r, s.Unread, own, explain.L2Ads, "", "", &o.L2Advertisements),
-		list(r, s.Unread, own, explain.BGPAds, "", "", &o.BGPAdvertisements),
-		list(r, s.Unread, own, explain.Peers, "", "", &o.Peers),
+		list(r, s.Unread, own, L2Ads, "", "", &o.L2Advertisements),
+		list(r, s.Unread, own, BGPAds, "", "", &o.BGPAdvertisements),
+		list(r, s.Unread, own, Peers, "", "", &o.Peers),
 		list(r, s.Unread, own, "bfdprofiles", "", "", &o.BFDProfiles),
 		list(r, s.Unread, own, "communities", "", "", &o.Communities),
-		list(r, s.Unread, own, explain.States, "", "", &s.States),
-		list(r, s.Unread, core, explain.Pods, holdfast, pods+"speaker", &s.Pods),
-		list(r, s.Unread, core, explain.Pods, holdfast, pods+"controller", &s.Controllers),
-		list(r, s.Unread, apps, explain.Speakers, holdfast, parts, &daemonSets),
-		list(r, s.Unread, apps, explain.Controller, holdfast, parts, &deployments),
-		list(r, s.Unread, "/apis/coordination.k8s.io/v1", explain.Leases, holdfast, "fieldSelector=metadata.name="+leaseName, &s.Leases),
+		list(r, s.Unread, own, States, "", "", &s.States),
+		list(r, s.Unread, core, Pods, holdfast, pods+"speaker", &s.Pods),
+		list(r, s.Unread, core, Pods, holdfast, pods+"controller", &s.Controllers),
+		list(r, s.Unread, apps, Speakers, holdfast, parts, &daemonSets),
+		list(r, s.Unread, apps, Controller, holdfast, parts, &deployments),
+		list(r, s.Unread, "/apis/coordination.k8s.io/v1", Leases, holdfast, "fieldSelector=metadata.name="+leaseName, &s.Leases),
 	} {
 		if err := read(ctx); err != nil {
 			return s, err
@@ -133,7 +132,7 @@ func list[T any](r *reader, unread map[string]string, group, resource, namespace
 type bundle struct {
 	// LeftOut says what is not in it, in sentences.
 	LeftOut []string
-	explain.Snapshot
+	Snapshot
 }
 
 // hide removes what a report must not have. Snapshots share objects with nothing.
@@ -189,7 +188,7 @@ func (b *bundle) write(name string) (err error) {
 }
 
 // readBundle reads the snapshot of a bundle.
-func readBundle(name string) (explain.Snapshot, error) {
+func readBundle(name string) (Snapshot, error) {
 	var b bundle
 	f, err := os.Open(name)
 	if err != nil {

@@ -54,38 +54,38 @@ var fence = map[string][]string{
 		"golang.org/x"},
 	"internal/k8s":           {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/nodelifecycle": {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang"},
-	"internal/explain":       {"api", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery"},
-	"kubectl-holdfast":       {"internal/explain", "k8s.io", "github.com/spf13/cobra", "golang.org/x/sync/errgroup", "gopkg.in/gcfg.v1", "sigs.k8s.io/yaml"},
-	"internal/daemon":        {"github.com/prometheus/client_golang", "golang.org/x/sys"},
-	"internal/apitest":       {"k8s.io", "sigs.k8s.io/yaml"},
-	"internal/nstest":        {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
-	"internal/house":         {},
-	"controller":             {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
-	"speaker/bgp":            {"internal/bgp/engine"},
-	"speaker/heartbeat":      {"internal/bfd", "internal/heartbeat"},
-	"proxy":                  {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
-	"speaker":                {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
-	"e2e":                    {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
-	"e2e/cmd/bench":          {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
-	"e2e/whohas":             {"golang.org/x"},
-	"e2e/lab":                {"e2e/lab", "release/oci", "golang.org/x", "github.com/vishvananda"},
-	"e2e/kind":               {"e2e/kind", "e2e/lab/debian", "e2e/lab/router", "e2e/lab/toolset", "e2e/lab/wire", "release/oci"},
-	"e2e/kind/cmd/runcfit":   {},
-	"e2e/lab/debian":         {},
-	"e2e/lab/router":         {"e2e/lab/wire"},
-	"e2e/lab/toolset":        {"golang.org/x"},
-	"e2e/lab/wire":           {},
-	"e2e/lab/hostinit":       {"golang.org/x"},
-	"e2e/lab/cmd/pause":      {},
-	"release":                {"release/oci", "github.com/CycloneDX/cyclonedx-go", "github.com/ulikunitz/xz", "sigs.k8s.io/yaml"},
-	"release/oci":            {"github.com/google/go-containerregistry"},
+	"kubectl-holdfast": {"api", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io", "github.com/spf13/cobra",
+		"golang.org/x/sync/errgroup", "gopkg.in/gcfg.v1", "sigs.k8s.io/yaml"},
+	"internal/daemon":      {"github.com/prometheus/client_golang", "golang.org/x/sys"},
+	"internal/apitest":     {"k8s.io", "sigs.k8s.io/yaml"},
+	"internal/nstest":      {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
+	"internal/house":       {},
+	"controller":           {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
+	"speaker/bgp":          {"internal/bgp/engine"},
+	"speaker/heartbeat":    {"internal/bfd", "internal/heartbeat"},
+	"proxy":                {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
+	"speaker":              {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
+	"e2e":                  {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
+	"e2e/cmd/bench":        {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
+	"e2e/whohas":           {"golang.org/x"},
+	"e2e/lab":              {"e2e/lab", "release/oci", "golang.org/x", "github.com/vishvananda"},
+	"e2e/kind":             {"e2e/kind", "e2e/lab/debian", "e2e/lab/router", "e2e/lab/toolset", "e2e/lab/wire", "release/oci"},
+	"e2e/kind/cmd/runcfit": {},
+	"e2e/lab/debian":       {},
+	"e2e/lab/router":       {"e2e/lab/wire"},
+	"e2e/lab/toolset":      {"golang.org/x"},
+	"e2e/lab/wire":         {},
+	"e2e/lab/hostinit":     {"golang.org/x"},
+	"e2e/lab/cmd/pause":    {},
+	"release":              {"release/oci", "github.com/CycloneDX/cyclonedx-go", "github.com/ulikunitz/xz", "sigs.k8s.io/yaml"},
+	"release/oci":          {"github.com/google/go-containerregistry"},
 }
 
 // testOnly are packages that only tests, and each other, may import.
 var testOnly = []string{"internal/nstest", "internal/apitest"}
 
-// onlyBy are packages that only these may import: what a router sends is parsed in processes of its own, and no daemon explains.
-var onlyBy = map[string][]string{"internal/bgp/engine": {"speaker/bgp"}, "internal/explain": {"kubectl-holdfast"}}
+// onlyBy are packages that only these may import: what a router sends is parsed in processes of its own.
+var onlyBy = map[string][]string{"internal/bgp/engine": {"speaker/bgp"}}
 
 // goPackage is a part of the output of go list.
 type goPackage struct {

@@ -360,7 +360,7 @@ func users(t *testing.T) map[string][]string {
 	all := sources(t)
 	for _, p := range slices.Sorted(maps.Keys(all)) {
 		name := strings.TrimPrefix(p, "../../")
-		if strings.HasPrefix(name, "internal/lb/") || strings.HasPrefix(name, "internal/explain/") {
+		if strings.HasPrefix(name, "internal/lb/") || strings.HasPrefix(name, "kubectl-holdfast/") {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), p, all[p], 0)

@@ -1,7 +1,4 @@
-// Package explain says of a snapshot of the cluster why an address answers or does not, and what a change of objects would
-// change. It is pure: it reads no clock and no API server. What would be it computes by the very functions that the daemons run;
-// what is it takes from what the daemons wrote.
-package explain
+package main
 
 import (
 	"encoding/json"
