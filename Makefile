@@ -81,7 +81,8 @@ test-migration: image chart ## The runbook of docs/runbooks.md, in the lab: from
 	go test -tags e2e,migration -count=1 -timeout 20m -run TestMigration -v ./e2e
 
 .PHONY: test-proxy
-test-proxy: image proxy-image chart ## Proxies in the lab with both modes of kube-proxy, and what takes long: update, drain, death of a node; ten minutes
+test-proxy: image proxy-image chart ## Proxies with nginx and HAProxy as guides configure them, and in the lab what takes long: update, drain, death of a node; ten minutes
+	go test -tags proxy -count=1 -run TestGuides -v ./proxy
 	go test -tags e2e,proxy -count=1 -timeout 30m -run TestProxy -v ./e2e
 
 .PHONY: test-alerts
