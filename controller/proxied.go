@@ -58,12 +58,11 @@ func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState,
 	}
 }
 
-// decide returns what is due for all Services. Services that share an address switch
-// together: when all of them ask for proxies, and the proxies of all nodes serve those whose addresses are announced already.
+// decide returns what is due for all Services. Services that share an address switch together: to proxies when all of them ask, and the
+// proxies of all nodes serve those whose addresses are announced already; back when none asks any more, for pods of the others want headers.
 func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict {
 	out, began := make([]verdict, len(assigned)), map[lb.Key]int{}
-	asks := func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused }
-	if !slices.ContainsFunc(state.Services, func(s lb.Service) bool { return asks(&s) }) {
+	if !slices.ContainsFunc(state.Services, func(s lb.Service) bool { return s.AsksProxy || s.ProxyRefused }) {
 		return out // as mostly
 	}
 	services := slices.Clone(state.Services)
@@ -78,16 +77,18 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 			}
 		}
 	}
+	back := config.Sharers(services, func(s *lb.Service) bool { return !s.AsksProxy })
+	stays := func(s *lb.Service) bool { return s.Proxied && !s.ProxyRefused && !s.AsksProxy && !back(s.Addresses) }
+	asks := func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused || stays(s) }
 	agreed := config.Sharers(services, asks)
 	ready := config.Sharers(services, func(s *lb.Service) bool { return lacks[s.Key] == nil })
-	plain := map[netip.Addr][]lb.Key{}
-	n := 0
+	at, n := map[netip.Addr][]*lb.Service{}, 0
 	for i := range services {
-		if s := &services[i]; !asks(s) && !agreed(s.Addresses) {
-			for _, a := range s.Addresses {
-				plain[a] = append(plain[a], s.Key)
-			}
-		} else if s.AsksProxy {
+		s := &services[i]
+		for _, a := range s.Addresses {
+			at[a] = append(at[a], s)
+		}
+		if s.AsksProxy {
 			n++
 		}
 	}
@@ -98,24 +99,13 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 		switch {
 		case s.ProxyRefused:
 			c.Reason = string(lb.ProxyRefused)
+		case stays(s):
+			c.Status, c.Reason = metav1.ConditionTrue, string(lb.Proxied)
+			c.Message = "it asks for no proxy, and leaves them when " + sharers(at, s, func(o *lb.Service) bool { return o.AsksProxy }) + " do so no more; " + text
 		case !s.AsksProxy:
 			continue
 		case !agreed(s.Addresses):
-			var names []string
-			for _, a := range s.Addresses {
-				for _, other := range plain[a] {
-					if other.Namespace == s.Key.Namespace {
-						names = append(names, other.String())
-					} else {
-						names = append(names, "some of other namespaces") // tenants do not know each other
-					}
-				}
-			}
-			slices.Sort(names)
-			c.Message = "waits until all Services that share its address, directly or through others, ask for proxies"
-			if names = slices.Compact(names); len(names) > 0 {
-				c.Message = "waits until the Services that share its address ask for proxies too: " + lb.SomeOf(names)
-			}
+			c.Message = "waits until " + sharers(at, s, func(o *lb.Service) bool { return !asks(o) }) + " ask for proxies too"
 		case !ready(s.Addresses):
 			c.Message = "waits until proxies serve all Services on its address" + of(lacks[s.Key])
 		default:
@@ -125,15 +115,33 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 		if c.Status != metav1.ConditionTrue {
 			continue
 		}
-		at := p.looks
+		since := p.looks
 		if s.Proxied {
-			at = p.began[s.Key]
+			since = p.began[s.Key]
 		}
-		began[s.Key] = at
-		out[i].mode = !s.Proxied && !shares(state.Services[i], s) || s.Proxied && (p.looks-at == 2 || p.looks-at == 3)
+		began[s.Key] = since
+		out[i].mode = !s.Proxied && !shares(state.Services[i], s) || s.Proxied && (p.looks-since == 2 || p.looks-since == 3)
 	}
 	p.began = began
 	return out
+}
+
+// sharers names the Services that are so and share an address with one.
+func sharers(at map[netip.Addr][]*lb.Service, s *lb.Service, are func(*lb.Service) bool) string {
+	names := map[string]bool{}
+	for _, a := range s.Addresses {
+		for _, other := range at[a] {
+			if are(other) && other.Key.Namespace == s.Key.Namespace {
+				names[other.Key.String()] = true
+			} else if are(other) {
+				names["some of other namespaces"] = true // tenants do not know each other
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "all Services that share its address through others"
+	}
+	return "the Services that share its address (" + lb.SomeOf(slices.Sorted(maps.Keys(names))) + ")"
 }
 
 // shares reports whether a Service has one of the addresses already that it is to have: it may be announced.

@@ -24,7 +24,7 @@ func TestProxy(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			e := setUp(t, p, mode)
 			e.proxied(t)
-			for _, part := range slices.Concat(proxyParts, []testCase{{"Switch", proxySwitch}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NodeOff", proxyNodeOff}}) {
+			for _, part := range slices.Concat(proxyParts, []testCase{{"Switch", proxySwitch}, {"Share", proxyShare}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NodeOff", proxyNodeOff}}) {
 				t.Run(part.name, func(t *testing.T) { part.run(t, e) })
 			}
 		})

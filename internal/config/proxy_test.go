@@ -160,6 +160,7 @@ func TestProxyOfService(t *testing.T) {
 			`InvalidRequest: annotation ` + os + `timeout-client-data ("many") is not in force: write milliseconds from 1 to 2147483647`},
 		// The trigger was removed, and the status not yet written.
 		{"still proxied", withProxies(), all(accepted("u", "proxy-protocol=v1 timeout-client-data=7"), proxiedStatus), "proxied v1 http=false ROUND_ROBIN 7ms/50s/5s/0s", ""},
+		{"it stays for its sharers", withProxies(), all(asking(own+"timeout-client-data", "8"), proxiedStatus), "proxied v0 http=false ROUND_ROBIN 8ms/50s/5s/0s", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := serviceObject("a", port, tt.change)

@@ -315,12 +315,18 @@ func (opt Options) readProxy(r *report, object lb.Object, o *corev1.Service, s *
 	affinity := o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 	s.Proxied = opt.Proxies() && hasProxied(o)
 	if !opt.Proxies() || !a.triggers() {
-		if notes := opt.withoutProxy(a, affinity); len(notes) > 0 {
-			r.note(object, lb.AnnotationIgnored, "%s", strings.Join(notes, "; "))
+		if !s.Proxied {
+			if notes := opt.withoutProxy(a, affinity); len(notes) > 0 {
+				r.note(object, lb.AnnotationIgnored, "%s", strings.Join(notes, "; "))
+			}
+			return
 		}
-		if s.Proxied {
-			s.Proxy = opt.proxy(readProxyRecord(o.UID, o.Status.Conditions), affinity)
+		// It leaves with what it had; one that stays for its sharers then has no record.
+		v := readProxyRecord(o.UID, o.Status.Conditions)
+		if len(v) == 0 {
+			v = a.values
 		}
+		s.Proxy = opt.proxy(v, affinity)
 		return
 	}
 	if why := unmet(o); why != "" {
