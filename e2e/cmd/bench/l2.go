@@ -70,7 +70,11 @@ func measureLab(ctx context.Context, only string) (found bool, err error) {
 			got, err := m.run(ctx, b)
 			for name, value := range got {
 				if strings.HasPrefix(name, only) {
-					fmt.Printf("bench: %s %.1f %s\n", name, value, m.units[name])
+					digits := 1
+					if m.units[name] == "ratio" {
+						digits = 2
+					}
+					fmt.Printf("bench: %s %.*f %s\n", name, digits, value, m.units[name])
 				}
 			}
 			if err != nil {

@@ -23,6 +23,8 @@ var proxies = []measurement{
 	{map[string]string{"proxy_reload_failed": "requests", "proxy_update_failed": "requests", "proxy_drain_failed": "requests"}, proxyPlanned},
 	{map[string]string{"proxy_node_off_ms": "ms"}, proxyNodeOff},
 	{map[string]string{"proxy_endpoint_ms": "ms", "proxy_endpoint_reloads": "reloads"}, proxyEndpoint},
+	{map[string]string{"proxy_rate_ratio": "ratio"}, proxyRate},
+	{map[string]string{"proxy_neighbour_p99_ratio": "ratio"}, proxyNeighbour},
 	{map[string]string{
 		"proxy_engine_kill_100_ms": "ms", "proxy_engine_kill_1000_ms": "ms", "proxy_edit_ms": "ms", "proxy_mib": "MiB", "proxy_old_worker_mib": "MiB",
 	}, proxyMany},
@@ -36,7 +38,7 @@ const (
 	// proxyPool has the addresses of many Services, which no node announces.
 	proxyPool = "bench-proxy"
 	// worker is the pattern of HAProxy's processes.
-	worker = "haproxy .*-db"
+	worker = "^[^ ]*haproxy .*-db"
 )
 
 // onProxies runs a measurement on a stage whose Service proxies serve: a proxy on each announcer, the pod on the third worker.
@@ -266,7 +268,8 @@ func proxyEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 					done <- err
 				}()
 			}
-			slice := fmt.Appendf(nil, `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, metadata: {name: %[1]s, labels: {kubernetes.io/service-name: %[1]s}},
+			slice := fmt.Appendf(nil, `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+				metadata: {name: %[1]s, labels: {kubernetes.io/service-name: %[1]s}},
 				ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [{addresses: [%[2]s], conditions: {ready: true}}]}`, name, address)
 			start := time.Now()
 			if err := b.Apply(ctx, app.Namespace, slice); err != nil {
@@ -324,6 +327,9 @@ func proxyMany(ctx context.Context, b *testbed.Bed) (map[string]float64, error) 
 		}
 		var times []time.Duration
 		for i := range proxyRounds {
+			if err := rested(ctx, s); err != nil {
+				return err
+			}
 			took, err := edited(ctx, b, "proxied-0007", 60_000+i)
 			if err != nil {
 				return err
@@ -335,6 +341,23 @@ func proxyMany(ctx context.Context, b *testbed.Bed) (map[string]float64, error) 
 		return memory(ctx, s, got)
 	})
 	return got, errors.Join(err, b.Delete(context.WithoutCancel(ctx), "", pool))
+}
+
+// rested waits until no proxy has an old worker, and the pause after a reload is over, which edits that follow each other would measure.
+func rested(ctx context.Context, s *testbed.Stage) error {
+	alone := func(ctx context.Context) error {
+		for _, node := range s.Announcers {
+			if out, err := s.On(ctx, node, "pgrep", "-c", "-f", worker); err != nil || strings.TrimSpace(out) != "1" {
+				return fmt.Errorf("%s has %s workers (%w)", node, out, err)
+			}
+		}
+		return nil
+	}
+	err := testbed.Until(ctx, time.Minute, "one worker of each proxy", alone)
+	if err == nil {
+		err = testbed.Holds(ctx, 2*time.Second, alone)
+	}
+	return err
 }
 
 // allProxied waits until every proxy serves n Services, and the controller calls them proxied.
@@ -363,29 +386,31 @@ func allProxied(ctx context.Context, b *testbed.Bed, n int) error {
 	})
 }
 
-// engineKills kills the workers of all proxies, several times, and returns the median of the times without an answer.
+// engineKills kills the worker of the owner's proxy, several times, and returns the median of the times without an answer.
 func engineKills(ctx context.Context, s *testbed.Stage) (float64, error) {
 	var times []time.Duration
 	for i := range proxyRounds {
+		owner, err := s.Owner(ctx)
+		if err != nil {
+			return 0, err
+		}
 		seen, err := during(ctx, s, func() error {
-			for _, node := range s.Announcers {
-				if _, err := s.On(ctx, node, "pkill", "-KILL", "-f", worker); err != nil {
-					return err
-				}
-			}
-			return nil
+			_, err := s.On(ctx, owner, "pkill", "-KILL", "-f", worker)
+			return err
 		})
 		if err != nil {
 			return 0, err
 		}
 		times = append(times, max(seen[0].Gap(), seen[1].Gap()))
-		progress("%2d of %d: engines killed, no answer for %s", i+1, proxyRounds, times[i].Round(time.Millisecond))
+		progress("%2d of %d: the engine killed, no answer for %s", i+1, proxyRounds, times[i].Round(time.Millisecond))
 	}
 	return ms(quantile(times, 0.5)), nil
 }
 
 // sizes prints, of a node's processes that match, the start in ticks and the proportional size in KiB.
-const sizes = `for p in $(pgrep -f "$1"); do echo "$(sed 's/.*) //' /proc/$p/stat | cut -d' ' -f20) $(awk '/^Pss:/ {print $2}' /proc/$p/smaps_rollup)"; done | sort -n`
+const sizes = `for p in $(pgrep -f "$1"); do
+  echo "$(sed 's/.*) //' /proc/$p/stat | cut -d' ' -f20) $(awk '/^Pss:/ {print $2}' /proc/$p/smaps_rollup)"
+done | sort -n`
 
 // memory measures the processes of a proxy, and an old worker that a connection keeps.
 func memory(ctx context.Context, s *testbed.Stage, got map[string]float64) error {
@@ -402,13 +427,14 @@ func memory(ctx context.Context, s *testbed.Stage, got map[string]float64) error
 		}
 		return all, err
 	}
-	all, err := size("haproxy .*-db|holdfast-proxy|/proc/self/exe work")
+	all, err := size(worker + "|^[^ ]*holdfast-proxy|^/proc/self/exe work")
 	if err != nil {
 		return err
 	}
 	for _, mib := range all {
 		got["proxy_mib"] += mib
 	}
+	progress("a proxy's processes: %.0f MiB", all)
 	owner, err := s.Owner(ctx)
 	if err != nil || owner != s.Announcers[0] {
 		progress("%s owns the address, not %s: no old worker is measured", owner, s.Announcers[0])

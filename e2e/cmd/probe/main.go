@@ -1,7 +1,8 @@
 // Command probe runs on a host of the lab and probes the echo application, once
 // or at a steady pace. It prints one line of JSON for each probe. Without -n it
 // runs until its standard input is closed. With -keep it opens connections, reports
-// that, and sends one more request on each when its standard input is closed.
+// that, and sends one more request on each when its standard input is closed. With
+// -load it sends -n requests without a pause, and prints how long they took.
 package main
 
 import (
@@ -31,6 +32,7 @@ func run() error {
 	flag.DurationVar(&c.Timeout, "timeout", time.Second, "`time` to wait for an answer")
 	flag.IntVar(&c.Count, "n", 0, "`number` of probes; 0 is until standard input is closed")
 	keep := flag.Int("keep", 0, "`number` of connections to keep, instead of probes")
+	load := flag.Int("load", 0, "`number` of requests at once, without a pause")
 	flag.StringVar(&c.Forged, "forged", "", "`line` to send ahead of each request")
 	flag.BoolVar(&c.UntilOK, "until-ok", false, "stop after the first good probe")
 	flag.Parse()
@@ -52,6 +54,9 @@ func run() error {
 	}
 	out := json.NewEncoder(os.Stdout)
 	var failed error
+	if *load > 0 {
+		return out.Encode(probe.Load(ctx, c, *load))
+	}
 	if *keep > 0 {
 		kept, err := probe.Keep(ctx, c, *keep, func(k probe.Kept) { failed = out.Encode(k) })
 		if err != nil {
