@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/child"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
 const (
@@ -125,7 +125,7 @@ func (w *worker) works() bool {
 	user, _ := strconv.Atoi(f[11])
 	kernel, _ := strconv.Atoi(f[12])
 	before := w.spent
-	w.spent = time.Duration(user+kernel)*10*time.Millisecond + child.Waited(w.pid()) // USER_HZ is 100
+	w.spent = time.Duration(user+kernel)*10*time.Millisecond + daemon.Waited(w.pid()) // USER_HZ is 100
 	return f[0] == "D" || w.spent > before+10*time.Millisecond
 }
 

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/child"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
@@ -48,7 +47,7 @@ type hang struct {
 
 func newHang(w *syncer, runs *daemon.Loop) *hang {
 	return &hang{
-		loop: runs, waited: func() time.Duration { return child.Waited(os.Getpid()) }, offer: w.offer, left: func() int { return len(w.layer2.Offered()) },
+		loop: runs, waited: func() time.Duration { return daemon.Waited(os.Getpid()) }, offer: w.offer, left: func() int { return len(w.layer2.Offered()) },
 		lonely: minLonely + rand.N(maxLonely-minLonely),
 	}
 }
@@ -60,7 +59,7 @@ func (h *hang) Run(ctx context.Context) error {
 	tick := time.NewTicker(hangLook)
 	defer tick.Stop()
 	var run time.Time
-	var pulse child.Pulse
+	var pulse daemon.Pulse
 	for {
 		select {
 		case err := <-ended:
@@ -77,7 +76,7 @@ func (h *hang) Run(ctx context.Context) error {
 		began := h.loop.Began()
 		switch {
 		case began.IsZero() || !began.Equal(run):
-			run, pulse = began, child.Pulse{}
+			run, pulse = began, daemon.Pulse{}
 			h.since.Store(nil)
 		case pulse.Look(hangLook, h.waited()) >= hangTime:
 			found := time.Now()

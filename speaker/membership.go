@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/keyed"
@@ -80,7 +81,8 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err := w.layer2.SetKeys(keys); err != nil {
 		return err
 	}
-	m, err := members.New(members.Config{GossipPort: uint16(s.membersPort), Owner: w.owners, Config: heartbeat.Config{
+	streams := daemon.Crowd{All: 64, OfOne: 4} // a member opens one every few seconds, for a moment
+	m, err := members.New(members.Config{GossipPort: uint16(s.membersPort), Owner: w.owners, Admit: streams.Admit, Config: heartbeat.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.heartbeatPort), Keys: keys,
 		Timers: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Command: []string{program},
 		Changed: w.loop.Hurry, Ask: w.liveness.Ask, Guest: w.paths.bfd.Serve,

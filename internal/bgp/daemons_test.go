@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// daemon is a real router in its own namespace.
-type daemon interface {
+// realRouter is a router program in its own namespace.
+type realRouter interface {
 	// route returns the router's routes of a prefix, in one line; empty for none.
 	route(prefix string) string
 	// established is the number of sessions that are up.

@@ -44,16 +44,16 @@ protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 6500
 func TestInteropMultiHop(t *testing.T) {
 	for _, tt := range []struct {
 		name, told string
-		start      func(*testing.T, *nstest.NS) (router daemon, secure, open func())
+		start      func(*testing.T, *nstest.NS) (router realRouter, secure, open func())
 	}{
-		{"FRR", " path 65000 communities  large ", func(t *testing.T, ns *nstest.NS) (daemon, func(), func()) {
+		{"FRR", " path 65000 communities  large ", func(t *testing.T, ns *nstest.NS) (realRouter, func(), func()) {
 			f := startFRR(t, ns, farConfig)
 			return f, func() {
 				f.Configure("router bgp 65001", "no neighbor 192.0.2.1 ebgp-multihop", "no neighbor 2001:db8:1::1 ebgp-multihop",
 					"neighbor 192.0.2.1 ttl-security hops 2", "neighbor 2001:db8:1::1 ttl-security hops 2")
 			}, nil
 		}},
-		{"BIRD", " path 65000 communities  large  preference 100", func(t *testing.T, ns *nstest.NS) (daemon, func(), func()) {
+		{"BIRD", " path 65000 communities  large  preference 100", func(t *testing.T, ns *nstest.NS) (realRouter, func(), func()) {
 			options := func(text string) string { return strings.ReplaceAll(farBIRD, "OPTIONS", text) }
 			b := startBIRD(t, ns, options("multihop"))
 			return b, func() { b.Configure(options("multihop 2; ttl security on")) }, func() { b.Configure(options("multihop")) }
@@ -69,7 +69,7 @@ func TestInteropMultiHop(t *testing.T) {
 	}
 }
 
-func testMultiHop(t *testing.T, router daemon, secure, open func(), told string) {
+func testMultiHop(t *testing.T, router realRouter, secure, open func(), told string) {
 	t.Helper()
 	names := []string{"far4", "far6"}
 	s, _ := run(t)

@@ -84,14 +84,14 @@ const closedConnection = "the router closed the connection before its OPEN: it m
 func TestInteropLocalDaemon(t *testing.T) {
 	for _, tt := range []struct {
 		name, refused, suffix string
-		start                 func(*testing.T, *nstest.NS) daemon
+		start                 func(*testing.T, *nstest.NS) realRouter
 	}{
-		{"FRR", refusedOpen, "", func(t *testing.T, ns *nstest.NS) daemon {
+		{"FRR", refusedOpen, "", func(t *testing.T, ns *nstest.NS) realRouter {
 			f := startFRR(t, ns, frrConfig)
 			f.Configure("router bgp 65001", "neighbor 192.0.2.9 remote-as 4200000000", "address-family ipv4 unicast", "neighbor 192.0.2.9 activate")
 			return f
 		}},
-		{"BIRD", closedConnection, " preference 100", func(t *testing.T, ns *nstest.NS) daemon { return startBIRD(t, ns, routerBIRD) }},
+		{"BIRD", closedConnection, " preference 100", func(t *testing.T, ns *nstest.NS) realRouter { return startBIRD(t, ns, routerBIRD) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

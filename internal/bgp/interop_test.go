@@ -97,7 +97,7 @@ func (l *lab) routes() []lb.Route {
 func (l *lab) up(t *testing.T) {
 	t.Helper()
 	for _, tt := range []struct {
-		router       daemon
+		router       realRouter
 		kernel       *kernel
 		prefix, want string
 	}{

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -69,7 +70,7 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 func (s *supervisor) watch(process *child.Process, settings lb.Peer, leaving, answered *atomic.Bool) (hangs bool, err error) {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
-	var p child.Pulse
+	var p daemon.Pulse
 	for looks := 0; ; {
 		select {
 		case err := <-process.Ended():
@@ -85,7 +86,7 @@ func (s *supervisor) watch(process *child.Process, settings lb.Peer, leaving, an
 		if answered.Swap(false) {
 			p.Answered()
 		}
-		if !hangs && p.Look(lookInterval, child.Waited(process.PID())) >= hangTime {
+		if !hangs && p.Look(lookInterval, daemon.Waited(process.PID())) >= hangTime {
 			hangs = true
 			process.Quit()
 			defer time.AfterFunc(quitTime, process.Kill).Stop()

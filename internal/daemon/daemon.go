@@ -1,5 +1,5 @@
 // Package daemon holds what both daemons stand on: common flags, the log, signals and the exit code; loops and their kicks;
-// HTTP pages, and how many connections anybody may keep open. It starts nothing by itself.
+// HTTP pages, how many connections anybody may keep open, and whether something hangs. It starts nothing by itself.
 package daemon
 
 import (

@@ -29,6 +29,8 @@ type Config struct {
 	GossipPort uint16
 	// Owner answers questions about addresses; nil leaves them unanswered.
 	Owner Owner
+	// Admit bounds the streams of gossip: it returns one that counts until it is closed, or closes it and returns false.
+	Admit func(net.Conn) (net.Conn, bool)
 	// JoinInterval between looks at the join list; default 1 s.
 	JoinInterval time.Duration
 }
@@ -94,7 +96,7 @@ func (m *Members) Run(ctx context.Context) error {
 
 func (m *Members) gossip(ctx context.Context) error {
 	c := m.memberlistConfig()
-	streams, err := newTransport(c.BindAddr, c.BindPort, c.Logger)
+	streams, err := newTransport(c.BindAddr, c.BindPort, c.Logger, m.config.Admit)
 	if err != nil {
 		return fmt.Errorf("listen for members on port %d: %w", m.config.GossipPort, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 )
 
@@ -35,7 +36,7 @@ func startLogged(t *testing.T) (at string, l lines) {
 	t.Helper()
 	l = lines{slog.DiscardHandler, new(atomic.Int64), new(atomic.Int64)}
 	port := freePort(t)
-	m, err := New(Config{GossipPort: port, Config: heartbeat.Config{
+	m, err := New(Config{GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 4}).Admit, Config: heartbeat.Config{
 		Log: slog.New(l), NodeName: "n1", Address: netip.MustParseAddr("127.0.0.1"), Port: port + 1,
 		Keys: [][]byte{make([]byte, 32)}, Changed: func() {}, Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
 	}})

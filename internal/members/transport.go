@@ -6,44 +6,39 @@ import (
 	"net"
 
 	"github.com/hashicorp/memberlist"
-
-	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
-// Bounds on what is read before it is known to be a member's: memberlist reads a message of up to 20 MiB to its end before
-// it tries the keys. A member describes itself in less than 1 KiB, so these last for some thousand members.
-const (
-	mostStreams, mostOfOne = 64, 4
-	mostOctets             = 4 << 20
-)
+// mostOctets bounds what is read before it is known to be a member's: memberlist reads a message of up to 20 MiB to its end before
+// it tries the keys. A member describes itself in less than 1 KiB, so this lasts for some thousand members.
+const mostOctets = 4 << 20
 
-// transport is memberlist's with these bounds on incoming streams.
+// transport is memberlist's with bounds on incoming streams.
 type transport struct {
 	*memberlist.NetTransport
-	limit   daemon.Crowd
+	admit   func(net.Conn) (net.Conn, bool)
 	streams chan net.Conn
 	stopped chan struct{}
 }
 
-func newTransport(address string, port int, log *log.Logger) (*transport, error) {
+func newTransport(address string, port int, log *log.Logger, admit func(net.Conn) (net.Conn, bool)) (*transport, error) {
 	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: log})
 	if err != nil {
 		return nil, err
 	}
 	t := &transport{
-		NetTransport: inner, limit: daemon.Crowd{All: mostStreams, OfOne: mostOfOne},
+		NetTransport: inner, admit: admit,
 		streams: make(chan net.Conn), stopped: make(chan struct{}),
 	}
-	go t.admit()
+	go t.pass()
 	return t, nil
 }
 
-// admit passes incoming streams on until Shutdown.
-func (t *transport) admit() {
+// pass passes incoming streams on until Shutdown.
+func (t *transport) pass() {
 	for {
 		select {
 		case c := <-t.NetTransport.StreamCh():
-			if c, ok := t.limit.Admit(c); ok {
+			if c, ok := t.admit(c); ok {
 				t.streams <- stream{c, io.LimitReader(c, mostOctets)}
 			}
 		case <-t.stopped:
