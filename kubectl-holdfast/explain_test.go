@@ -117,7 +117,7 @@ func TestAsked(t *testing.T) {
 		s.Pods = append([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "waits"}}}, s.Pods...)
 	}
 	owner := ownerOf(s)
-	if asked := s.Asked("default", "web"); len(asked) != maxAsked || asked[0].Spec.NodeName != owner {
+	if asked := s.about("default", "web").asked(); len(asked) != maxAsked || asked[0].Spec.NodeName != owner {
 		t.Errorf("%d are asked, the first on node %s", len(asked), asked[0].Spec.NodeName)
 	}
 	s.Pods = s.Pods[20:]
@@ -126,7 +126,7 @@ func TestAsked(t *testing.T) {
 	}
 	other := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[owner]
 	s.page(other, answering) // against the plan
-	if got := s.Others("default", "web"); len(got) != 1 || got[0].Spec.NodeName == owner || got[0].Spec.NodeName == other {
+	if got := s.about("default", "web").others(); len(got) != 1 || got[0].Spec.NodeName == owner || got[0].Spec.NodeName == other {
 		t.Errorf("%d others", len(got))
 	}
 }

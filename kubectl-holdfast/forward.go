@@ -27,19 +27,19 @@ const (
 )
 
 // ask adds what speakers say of a Service and, if the user wants that, what they find on the wire.
-func (r *reader) ask(ctx context.Context, s *Snapshot, namespace, name string, probe bool) {
-	if r.pages(ctx, s.Asked(namespace, name), s); !probe {
+func (r *reader) ask(ctx context.Context, w *why, probe bool) {
+	if r.pages(ctx, w.asked(), w.Snapshot); !probe {
 		return
 	}
 	step := Step{Name: "wire", Verdict: Unseen, Text: "no speaker that does not announce it can be asked"}
-	for _, pod := range s.Others(namespace, name) {
-		answer, err := r.page(ctx, pod, http.MethodPost, "/debug/probe?service="+namespace+"/"+name)
+	for _, pod := range w.others() {
+		answer, err := r.page(ctx, pod, http.MethodPost, "/debug/probe?service="+w.key.String())
 		if err == nil && json.Unmarshal(answer, &step) == nil {
 			break
 		}
 		step.Text = fmt.Sprintf("pod %s: %v", pod.Name, err)
 	}
-	s.Probed = []Step{step}
+	w.Probed = []Step{step}
 }
 
 // pages adds the state of each of these daemons, or why it was not read.

@@ -139,12 +139,13 @@ func (s *seat) explain(ctx context.Context, args []string) ([]Report, error) {
 			}
 			snapshot.Unread["other namespaces"] = "forbidden"
 		}
+		w := snapshot.about(namespace, service)
 		if s.from == "" {
-			s.ask(ctx, &snapshot, namespace, service, s.probe)
+			s.ask(ctx, w, s.probe)
 		} else if s.probe {
 			return nil, errors.New("--probe asks a cluster, and --from has none")
 		}
-		return []Report{snapshot.Service(namespace, service)}, nil
+		return []Report{w.explain()}, nil
 	}
 	if args[0] == "address" {
 		address, err := netip.ParseAddr(name)

@@ -183,7 +183,7 @@ func (s Snapshot) Node(name string) Report {
 
 // Status is one screen about the whole cluster: problems first.
 func (s Snapshot) Status() Report {
-	w := why{Snapshot: s, object: &corev1.Service{}}
+	w := why{Snapshot: &s, object: &corev1.Service{}}
 	w.controller()
 	w.speakers()
 	w.report.add(s.versions(), s.peers(), s.pools(), s.services())

@@ -14,40 +14,19 @@ import (
 // maxAsked bounds the speakers whose pages explain a Service.
 const maxAsked = 16
 
-// Asked returns the speakers whose pages explain a Service: first those that announce it by the plan, then others, because they
+// asked returns the speakers whose pages explain the Service: first those that announce it by the plan, then others, because they
 // know links and lost packets too.
-func (s Snapshot) Asked(namespace, name string) (out []*corev1.Pod) {
-	announcers := s.about(namespace, name).announcers
-	for _, announces := range []bool{true, false} {
-		for _, pod := range s.Pods {
-			if announcers[pod.Spec.NodeName] == announces && len(out) < maxAsked {
-				out = append(out, pod)
-			}
-		}
-	}
-	return out
+func (w *why) asked() []*corev1.Pod {
+	pods := slices.Clone(w.Pods)
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		return map[bool]int{true: -1}[w.announcers[a.Spec.NodeName]] - map[bool]int{true: -1}[w.announcers[b.Spec.NodeName]]
+	})
+	return pods[:min(len(pods), maxAsked)]
 }
 
-// Others returns the speakers that were asked, and do not announce a Service: its addresses are on the wire for them.
-func (s Snapshot) Others(namespace, name string) (out []*corev1.Pod) {
-	w := s.about(namespace, name)
-	for _, pod := range s.Asked(namespace, name) {
-		if s.Daemons[pod.Name] != nil && w.page(pod).Verdict == "" {
-			out = append(out, pod)
-		}
-	}
-	return out
-}
-
-// pages shows what the speakers do that announce the Service.
-func (w *why) pages() {
-	if w.Daemons == nil {
-		return
-	}
-	for _, pod := range w.Asked(w.key.Namespace, w.key.Name) {
-		w.report.add(w.page(pod))
-	}
-	w.report.add(w.blind)
+// others returns the speakers that were asked, and do not announce the Service: its addresses are on the wire for them.
+func (w *why) others() []*corev1.Pod {
+	return slices.DeleteFunc(w.asked(), func(pod *corev1.Pod) bool { return w.Daemons[pod.Name] == nil || w.page(pod).Verdict != "" })
 }
 
 // page makes the step of a speaker from its /debug/state; none if it does not announce the Service.

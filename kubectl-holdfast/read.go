@@ -9,8 +9,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +24,7 @@ const (
 	// pageSize bounds one answer of the API server: it need not hold ten thousand Services at once for us.
 	pageSize = 500
 	// parts select the objects of Holdfast itself, as the chart labels them.
-	parts = "labelSelector=app.kubernetes.io/name=holdfast"
+	parts = "app.kubernetes.io/name=holdfast"
 	// leaseName is the Lease by which the controllers elect their leader.
 	leaseName = "holdfast-controller"
 )
@@ -51,30 +49,32 @@ func newReader(c *rest.Config) (*reader, error) {
 // read reads all that an explanation may need; of Services only one namespace unless it is "". What the user may not read is
 // noted, and no error; an API server that does not answer is one.
 func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, err error) {
-	const core, own, apps, pods = "/api/v1", "/apis/holdfast.dev/v1beta1", "/apis/apps/v1", parts + ",app.kubernetes.io/component="
+	const core, own, apps = "/api/v1", "/apis/holdfast.dev/v1beta1", "/apis/apps/v1"
+	var all metav1.ListOptions
+	labelled := func(labels string) metav1.ListOptions { return metav1.ListOptions{LabelSelector: labels} }
 	s.Now, s.Namespace, s.Unread = time.Now(), holdfast, map[string]string{}
 	o := &s.Objects
 	var daemonSets []*appsv1.DaemonSet
 	var deployments []*appsv1.Deployment
 	for _, read := range []func(context.Context) error{
-		list(r, s.Unread, core, Services, only, "", &o.Services),
-		list(r, s.Unread, "/apis/discovery.k8s.io/v1", Slices, only, "labelSelector=kubernetes.io/service-name", &o.EndpointSlices),
-		list(r, s.Unread, core, Nodes, "", "", &o.Nodes),
-		list(r, s.Unread, core, "namespaces", "", "", &o.Namespaces),
-		list(r, s.Unread, own, Pools, "", "", &o.Pools),
-		list(r, s.Unread, own, "poolmemories", "", "", &o.PoolMemories),
-		list(r, s.Unread, own, "floatingips", only, "", &o.FloatingIPs),
-		list(r, s.Unread, own, L2Ads, "", "", &o.L2Advertisements),
-		list(r, s.Unread, own, BGPAds, "", "", &o.BGPAdvertisements),
-		list(r, s.Unread, own, Peers, "", "", &o.Peers),
-		list(r, s.Unread, own, "bfdprofiles", "", "", &o.BFDProfiles),
-		list(r, s.Unread, own, "communities", "", "", &o.Communities),
-		list(r, s.Unread, own, States, "", "", &s.States),
-		list(r, s.Unread, core, Pods, holdfast, pods+"speaker", &s.Pods),
-		list(r, s.Unread, core, Pods, holdfast, pods+"controller", &s.Controllers),
-		list(r, s.Unread, apps, Speakers, holdfast, parts, &daemonSets),
-		list(r, s.Unread, apps, Controller, holdfast, parts, &deployments),
-		list(r, s.Unread, "/apis/coordination.k8s.io/v1", Leases, holdfast, "fieldSelector=metadata.name="+leaseName, &s.Leases),
+		list(r, s.Unread, core, Services, only, all, &o.Services),
+		list(r, s.Unread, "/apis/discovery.k8s.io/v1", Slices, only, labelled("kubernetes.io/service-name"), &o.EndpointSlices),
+		list(r, s.Unread, core, Nodes, "", all, &o.Nodes),
+		list(r, s.Unread, core, "namespaces", "", all, &o.Namespaces),
+		list(r, s.Unread, own, Pools, "", all, &o.Pools),
+		list(r, s.Unread, own, "poolmemories", "", all, &o.PoolMemories),
+		list(r, s.Unread, own, "floatingips", only, all, &o.FloatingIPs),
+		list(r, s.Unread, own, L2Ads, "", all, &o.L2Advertisements),
+		list(r, s.Unread, own, BGPAds, "", all, &o.BGPAdvertisements),
+		list(r, s.Unread, own, Peers, "", all, &o.Peers),
+		list(r, s.Unread, own, "bfdprofiles", "", all, &o.BFDProfiles),
+		list(r, s.Unread, own, "communities", "", all, &o.Communities),
+		list(r, s.Unread, own, States, "", all, &s.States),
+		list(r, s.Unread, core, Pods, holdfast, labelled(parts+",app.kubernetes.io/component=speaker"), &s.Pods),
+		list(r, s.Unread, core, Pods, holdfast, labelled(parts+",app.kubernetes.io/component=controller"), &s.Controllers),
+		list(r, s.Unread, apps, Speakers, holdfast, labelled(parts), &daemonSets),
+		list(r, s.Unread, apps, Controller, holdfast, labelled(parts), &deployments),
+		list(r, s.Unread, "/apis/coordination.k8s.io/v1", Leases, holdfast, metav1.ListOptions{FieldSelector: "metadata.name=" + leaseName}, &s.Leases),
 	} {
 		if err := read(ctx); err != nil {
 			return s, err
@@ -91,22 +91,15 @@ func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, e
 }
 
 // list returns a function that lists a resource, page by page.
-func list[T any](r *reader, unread map[string]string, group, resource, namespace, selector string, out *[]*T) func(context.Context) error {
-	path := []string{group, resource}
-	if namespace != "" {
-		path = []string{group, "namespaces", namespace, resource}
-	}
+func list[T any](r *reader, unread map[string]string, group, resource, namespace string, of metav1.ListOptions, out *[]*T) func(context.Context) error {
 	return func(ctx context.Context) error {
-		for next := ""; ; {
+		for of.Limit = pageSize; ; {
 			var page struct {
 				metav1.ListMeta `json:"metadata"`
 				Items           []*T `json:"items"`
 			}
-			request := r.client.Get().AbsPath(path...).Param("limit", strconv.Itoa(pageSize)).Param("continue", next).SetHeader("Accept", "application/json")
-			if name, value, selects := strings.Cut(selector, "="); selects {
-				request.Param(name, value)
-			}
-			raw, err := request.DoRaw(ctx)
+			raw, err := r.client.Get().AbsPath(group).NamespaceIfScoped(namespace, namespace != "").Resource(resource).
+				VersionedParams(&of, metav1.ParameterCodec).SetHeader("Accept", "application/json").DoRaw(ctx)
 			switch {
 			case apierrors.IsForbidden(err):
 				unread[resource] = "you have no right to list " + resource
@@ -121,7 +114,7 @@ func list[T any](r *reader, unread map[string]string, group, resource, namespace
 				return fmt.Errorf("list %s: %w", resource, err)
 			}
 			*out = append(*out, page.Items...)
-			if next = page.Continue; next == "" {
+			if of.Continue = page.Continue; of.Continue == "" {
 				return nil
 			}
 		}

@@ -19,7 +19,7 @@ import (
 
 // why is the explanation of one Service.
 type why struct {
-	Snapshot
+	*Snapshot
 	object *corev1.Service
 	key    lb.Key
 	// state has this Service alone, as the daemons read it, or none if it is not theirs to serve or too little could be read.
@@ -35,11 +35,13 @@ type why struct {
 	report Report
 }
 
-// Service explains one Service, in the order in which a packet to its address meets the decisions.
-func (s Snapshot) Service(namespace, name string) Report {
-	w := s.about(namespace, name)
+// Service explains one Service.
+func (s Snapshot) Service(namespace, name string) Report { return s.about(namespace, name).explain() }
+
+// explain goes in the order in which a packet to the Service's address meets the decisions.
+func (w *why) explain() Report {
 	if w.object == nil {
-		return s.absent(w.report.Subject, Services, Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"})
+		return w.absent(w.report.Subject, Services, Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"})
 	}
 	if w.class() {
 		w.controller()
@@ -53,7 +55,12 @@ func (s Snapshot) Service(namespace, name string) Report {
 		w.report.add(w.Probed...)
 		w.filter()
 		w.nodes()
-		w.pages()
+		if w.Daemons != nil {
+			for _, pod := range w.asked() {
+				w.report.add(w.page(pod))
+			}
+			w.report.add(w.blind)
+		}
 		w.endpoints()
 	}
 	return w.report.conclude()
@@ -62,7 +69,7 @@ func (s Snapshot) Service(namespace, name string) Report {
 // about decides about a Service as the daemons would, if everything could be read.
 func (s Snapshot) about(namespace, name string) *why {
 	key := lb.Key{Namespace: namespace, Name: name}
-	w := &why{Snapshot: s, key: key, object: Find(s.Objects.Services, namespace, name), report: Report{Subject: "Service " + key.String()}}
+	w := &why{Snapshot: &s, key: key, object: Find(s.Objects.Services, namespace, name), report: Report{Subject: "Service " + key.String()}}
 	w.blind = w.seen(Step{Name: "speakers' pages"}, "what decides which speakers to ask", Services, Pools, Nodes, Slices, L2Ads, BGPAds, Peers, Pods)
 	if w.blind.Verdict != "" {
 		return w
