@@ -8,8 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -82,13 +82,10 @@ func (r *reader) page(ctx context.Context, pod *corev1.Pod, method, path string)
 
 // debugPort is where a daemon serves its debug pages, on its loopback address only.
 func debugPort(pod *corev1.Pod) string {
-	port := "9219"
-	for _, arg := range pod.Spec.Containers[0].Args {
-		if _, after, found := strings.Cut(arg, "-debug-listen="); found {
-			port = after[strings.LastIndex(after, ":")+1:]
-		}
+	if _, port, err := net.SplitHostPort(arguments(pod.Spec)["debug-listen"]); err == nil {
+		return port
 	}
-	return port
+	return "9219"
 }
 
 // forward reads a page by a port-forward: so no daemon, and not the user's machine either, has a port open for it.

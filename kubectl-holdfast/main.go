@@ -106,24 +106,29 @@ func (s *seat) why() *cobra.Command {
 		Example: `  kubectl holdfast why default/web
   kubectl holdfast why address 192.0.2.10
   kubectl holdfast why peer router-a`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			reports, err := s.explain(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			return s.say(cmd, reports...)
-		},
+		RunE: s.answer(s.explain),
 	}
 	cmd.Flags().BoolVar(&s.probe, "probe", false, "have a speaker ask on the wire which machines answer for the addresses of a Service")
 	return cmd
 }
 
-// explain answers the arguments of why.
-func (s *seat) explain(ctx context.Context, args []string) ([]Report, error) {
-	snapshot, err := s.read(ctx, "")
-	if err != nil {
-		return nil, err
+// answer returns a command that reads the cluster and prints what these make of it.
+func (s *seat) answer(reports func(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error)) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		snapshot, err := s.read(cmd.Context(), "")
+		if err != nil {
+			return err
+		}
+		out, err := reports(cmd.Context(), snapshot, args)
+		if err != nil {
+			return err
+		}
+		return s.say(cmd, out...)
 	}
+}
+
+// explain answers the arguments of why.
+func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) (_ []Report, err error) {
 	name := args[len(args)-1]
 	if len(args) == 1 {
 		namespace, service, qualified := strings.Cut(name, "/")
@@ -161,13 +166,9 @@ func (s *seat) explain(ctx context.Context, args []string) ([]Report, error) {
 func (s *seat) status() *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show the whole of Holdfast on one screen, problems first", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			snapshot, err := s.read(cmd.Context(), "")
-			if err != nil {
-				return err
-			}
-			return s.say(cmd, snapshot.Status())
-		},
+		RunE: s.answer(func(_ context.Context, snapshot Snapshot, _ []string) ([]Report, error) {
+			return []Report{snapshot.Status()}, nil
+		}),
 	}
 }
 
@@ -178,34 +179,29 @@ func (s *seat) plan() *cobra.Command {
 		Use: "plan -f FILE | --drain NODE", Short: "Show what would change, by the functions that the daemons run", Args: cobra.NoArgs,
 		Example: `  kubectl holdfast plan -f pool.yaml
   kubectl holdfast plan --drain node-3`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if (len(files) == 0) == (drained == "") {
-				return errors.New("give one of -f and --drain")
-			}
-			before, err := s.read(cmd.Context(), "")
-			if err != nil {
-				return err
-			}
+		RunE: s.answer(func(_ context.Context, before Snapshot, _ []string) ([]Report, error) {
 			for resource, why := range before.Unread {
-				return fmt.Errorf("a plan needs all objects, and %s cannot be read: %s", resource, why)
+				return nil, fmt.Errorf("a plan needs all objects, and %s cannot be read: %s", resource, why)
 			}
 			after := before
 			if drained == "" {
 				objects, err := s.objects(files)
 				if err != nil {
-					return err
+					return nil, err
 				}
 				for _, o := range objects {
 					if !after.Put(o) {
-						return fmt.Errorf("%T: a plan knows no objects of this kind", o)
+						return nil, fmt.Errorf("%T: a plan knows no objects of this kind", o)
 					}
 				}
 			}
-			return s.say(cmd, Compare(before, after, drained))
-		},
+			return []Report{Compare(before, after, drained)}, nil
+		}),
 	}
 	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with the objects as they would be; - is standard input")
 	cmd.Flags().StringVar(&drained, "drain", "", "`node` that would have no pods and no speaker")
+	cmd.MarkFlagsMutuallyExclusive("filename", "drain")
+	cmd.MarkFlagsOneRequired("filename", "drain")
 	return cmd
 }
 

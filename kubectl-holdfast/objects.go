@@ -266,12 +266,11 @@ func (s Snapshot) services() Step {
 func unserved(conditions []metav1.Condition) string {
 	why := "no speaker announces it"
 	for _, condition := range []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
-		switch c := meta.FindStatusCondition(conditions, condition); {
-		case c != nil && c.Status != metav1.ConditionTrue:
-			return c.Reason
-		case c == nil && condition == v1beta1.ConditionAddressAssigned:
-			return "the controller has not decided about it"
-		case c != nil && condition != v1beta1.ConditionAddressAssigned:
+		step := conditionStep("", conditions, condition)
+		if step.Verdict == Problem {
+			return string(step.Reason)
+		}
+		if step.Verdict == OK && condition != v1beta1.ConditionAddressAssigned {
 			why = ""
 		}
 	}

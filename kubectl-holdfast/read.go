@@ -121,27 +121,20 @@ func list[T any](r *reader, unread map[string]string, group, resource, namespace
 	}
 }
 
-// bundle is what a file for a bug report holds.
-type bundle struct {
-	// LeftOut says what is not in it, in sentences.
-	LeftOut []string
-	Snapshot
-}
-
-// hide removes what a report must not have. Snapshots share objects with nothing.
-func (b *bundle) hide() {
-	b.LeftOut = append(b.LeftOut, "Secrets are not read; passwords in BGPPeers are replaced; labels, annotations and fields of Services and Nodes are as they are")
-	for _, p := range b.Objects.Peers {
+// hide removes what a bug report must not have, and writes down what it lacks. Snapshots share objects with nothing.
+func (s *Snapshot) hide() {
+	s.LeftOut = []string{"Secrets are not read; passwords in BGPPeers are replaced; labels, annotations and fields of Services and Nodes are as they are"}
+	for _, p := range s.Objects.Peers {
 		if p.Spec.Password != "" {
 			p.Spec.Password = "unread"
 		}
 		delete(p.Annotations, corev1.LastAppliedConfigAnnotation) // it repeats the password
 	}
-	for _, resource := range slices.Sorted(maps.Keys(b.Unread)) {
-		b.LeftOut = append(b.LeftOut, resource+": "+b.Unread[resource])
+	for _, resource := range slices.Sorted(maps.Keys(s.Unread)) {
+		s.LeftOut = append(s.LeftOut, resource+": "+s.Unread[resource])
 	}
-	for _, pod := range slices.Sorted(maps.Keys(b.Silent)) {
-		b.LeftOut = append(b.LeftOut, "the page of pod "+pod+": "+b.Silent[pod])
+	for _, pod := range slices.Sorted(maps.Keys(s.Silent)) {
+		s.LeftOut = append(s.LeftOut, "the page of pod "+pod+": "+s.Silent[pod])
 	}
 }
 
@@ -157,12 +150,11 @@ func (s *seat) bundle() *cobra.Command {
 			if s.from == "" {
 				s.pages(cmd.Context(), append(snapshot.Controllers, snapshot.Pods...), &snapshot)
 			}
-			b := bundle{Snapshot: snapshot}
-			b.hide()
-			if err := b.write(args[0]); err != nil {
+			snapshot.hide()
+			if err := snapshot.write(args[0]); err != nil {
 				return err
 			}
-			for _, text := range b.LeftOut {
+			for _, text := range snapshot.LeftOut {
 				fmt.Fprintln(cmd.OutOrStdout(), "left out:", text)
 			}
 			return nil
@@ -170,31 +162,30 @@ func (s *seat) bundle() *cobra.Command {
 	}
 }
 
-func (b *bundle) write(name string) (err error) {
+func (s *Snapshot) write(name string) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	w := gzip.NewWriter(f)
-	err = json.NewEncoder(w).Encode(b)
+	err = json.NewEncoder(w).Encode(s)
 	return errors.Join(err, w.Close(), f.Close())
 }
 
 // readBundle reads the snapshot of a bundle.
-func readBundle(name string) (Snapshot, error) {
-	var b bundle
+func readBundle(name string) (s Snapshot, err error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return b.Snapshot, err
+		return s, err
 	}
 	defer f.Close()
 	r, err := gzip.NewReader(f)
 	if err == nil {
-		err = json.NewDecoder(r).Decode(&b)
-		b.ReadOptions()
+		err = json.NewDecoder(r).Decode(&s)
 	}
 	if err != nil {
-		return b.Snapshot, fmt.Errorf("read the bundle %s: %w", name, err)
+		return s, fmt.Errorf("read the bundle %s: %w", name, err)
 	}
-	return b.Snapshot, nil
+	s.ReadOptions()
+	return s, nil
 }

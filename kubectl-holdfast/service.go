@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -161,17 +163,13 @@ func (w *why) controller() {
 
 func (w *why) address() {
 	step := w.condition("address", v1beta1.ConditionAddressAssigned)
-	switch a := w.assignment; {
-	case step.Verdict == OK && step.Reason == lb.AddressKept:
+	if step.Verdict == OK && step.Reason == lb.AddressKept {
 		step.Verdict = Note
-	case step.Verdict != "":
-	case a == nil:
-		step.Verdict, step.Text = Problem, "the controller has not decided about it"
-	case len(a.Addresses) > 0:
-		step.Verdict, step.Reason = Problem, a.Reason
-		step.Text = "the controller has not written yet that it gets " + lb.SomeOf(a.Addresses)
-	default:
+	} else if a := cmp.Or(w.assignment, &ipam.Assignment{Message: "the controller has not decided about it"}); step.Verdict == "" {
 		step.Verdict, step.Reason, step.Text = Problem, a.Reason, a.Message
+		if len(a.Addresses) > 0 {
+			step.Text = "the controller has not written yet that it gets " + lb.SomeOf(a.Addresses)
+		}
 	}
 	w.report.add(step)
 	w.fault("status", v1beta1.ConditionWritten, Problem)
@@ -279,20 +277,12 @@ func (s Snapshot) session(p *v1beta1.BGPPeer) Step {
 	if step.Verdict != Problem {
 		return Step{}
 	}
-	nodes := map[string][]string{}
-	for _, state := range s.States {
-		for _, one := range state.Status.Sessions {
-			if one.Peer == p.Name && one.LastError != "" {
-				nodes[one.LastError] = append(nodes[one.LastError], state.Name)
-			}
-		}
-	}
-	for _, text := range slices.Sorted(maps.Keys(nodes)) {
-		if step.Do = "BGPPeer " + p.Name + ": " + text; !strings.Contains(step.Text, text) {
-			step.Details = append(step.Details, fmt.Sprintf("on %s: %s", lb.SomeOf(nodes[text]), text))
-		}
-	}
 	step.Text = "BGPPeer " + p.Name + ": " + step.Text
+	for _, one := range s.sessions("", p.Name) {
+		if one.Verdict == Problem {
+			step.Details, step.Do = append(step.Details, one.Text), one.Text
+		}
+	}
 	return step.bound()
 }
 
@@ -316,6 +306,66 @@ func (w *why) nodes() {
 	w.report.add(w.problems(func(node string) Verdict {
 		return map[bool]Verdict{true: Problem, false: Note}[w.announcers[node] && !served]
 	})...)
+}
+
+// maxAsked bounds the speakers whose pages explain a Service.
+const maxAsked = 16
+
+// asked returns the speakers whose pages explain the Service: first those that announce it by the plan, then others, because they
+// know links and lost packets too.
+func (w *why) asked() []*corev1.Pod {
+	pods, order := slices.Clone(w.Pods), []bool{true, false}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Compare(slices.Index(order, w.announcers[a.Spec.NodeName]), slices.Index(order, w.announcers[b.Spec.NodeName]))
+	})
+	return pods[:min(len(pods), maxAsked)]
+}
+
+// others returns the speakers that were asked, and do not announce the Service: its addresses are on the wire for them.
+func (w *why) others() []*corev1.Pod {
+	return slices.DeleteFunc(w.asked(), func(pod *corev1.Pod) bool { return w.Daemons[pod.Name] == nil || w.page(pod).Verdict != "" })
+}
+
+// page makes the step of a speaker from its /debug/state; none if it does not announce the Service.
+func (w *why) page(pod *corev1.Pod) Step {
+	// What is off has another type in the page, and stays zero here.
+	var page struct {
+		Layer2    lb.Layer2
+		Filter    any
+		Relay     struct{ Relays []lb.Relay }
+		Unserved  []string
+		HeadStart bool
+		KubeProxy string
+	}
+	step, announces := Step{Name: "speaker " + pod.Spec.NodeName, Verdict: OK}, w.announcers[pod.Spec.NodeName]
+	if w.Daemons[pod.Name] == nil && announces {
+		return Step{Name: step.Name, Verdict: Unseen, Text: "its page was not read: " + cmp.Or(w.Silent[pod.Name], "the bundle lacks it")}
+	}
+	_ = json.Unmarshal(w.Daemons[pod.Name], &page)
+	ours := func(a netip.Addr) bool { return slices.Contains(addresses(w.object), a) }
+	filter, on := page.Filter.(map[string]any)
+	enforced, waits := filter["Enforced"] == true, slices.Contains(page.Unserved, w.key.String())
+	well := !waits && (enforced || !on)
+	for _, a := range page.Layer2.Addresses {
+		if ours(a.Address) {
+			step.Text += fmt.Sprintf("%s is %s on %s; ", a.Address, a.Phase, lb.SomeOf(a.Links))
+			announces, well = true, well && a.Answered
+		}
+	}
+	for _, r := range page.Relay.Relays {
+		if ours(r.Address) {
+			step.Text += fmt.Sprintf("older connections to %s are relayed to node %s; ", r.Address, r.Former)
+		}
+	}
+	step.Text += fmt.Sprintf("filter on: %t, in force: %t; head start in force: %t; kube-proxy: %s; endpoints here wait for it, by its health port: %t",
+		on, enforced, page.HeadStart, page.KubeProxy, waits)
+	if !well {
+		step.Verdict, step.Do = Problem, step.Text+": look at kubectl -n "+w.Namespace+" logs "+pod.Name
+	}
+	if !announces {
+		return Step{}
+	}
+	return step
 }
 
 // endpoints shows where a packet can go in the end.

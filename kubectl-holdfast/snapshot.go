@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -42,6 +43,8 @@ type Snapshot struct {
 	Probed []Step `json:"-"`
 	// Unread maps what could not be read to the reason, for example "nodes" to "forbidden".
 	Unread map[string]string
+	// LeftOut says what a bundle has not, in sentences.
+	LeftOut []string `json:",omitempty"`
 }
 
 // The names of what may be unread: resources, as kubectl has them.
@@ -101,12 +104,22 @@ func (s *Snapshot) ReadOptions() {
 	if s.Controller == nil {
 		return
 	}
-	for _, arg := range s.Controller.Spec.Template.Spec.Containers[0].Args {
-		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if f.Lookup(name) != nil && given {
+	for name, value := range arguments(s.Controller.Spec.Template.Spec) {
+		if f.Lookup(name) != nil {
 			_ = f.Set(name, value) // the controller itself would not start with a value that cannot be read
 		}
 	}
+}
+
+// arguments are the flags that a daemon runs with.
+func arguments(pod corev1.PodSpec) map[string]string {
+	out := map[string]string{}
+	for _, arg := range pod.Containers[0].Args {
+		if name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "="); given {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 func ready(p *corev1.Pod) bool {
@@ -224,15 +237,10 @@ func (r Report) conclude() Report {
 			if s.Verdict != v || s.Reason == lb.NoServingEndpoint && i < len(r.Steps)-1 && r.Steps[len(r.Steps)-1].Reason == s.Reason {
 				continue
 			}
-			switch do := remedies[s.Reason]; {
-			case s.Do != "":
-				r.First = s.Do
-			case do != "":
-				r.First = s.Text + ": " + do
-			case v == Unseen:
+			if r.First = cmp.Or(s.Do, s.Text); s.Do == "" && remedies[s.Reason] != "" {
+				r.First += ": " + remedies[s.Reason]
+			} else if s.Do == "" && v == Unseen {
 				r.First = "no problem was found in what could be read; ask an operator about the rest"
-			default:
-				r.First = s.Text
 			}
 			return r
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -66,5 +65,5 @@ func (r release) packPlugin(ctx context.Context, system, architecture, archive s
 		return "", err
 	}
 	packed, err := os.ReadFile(archive)
-	return fmt.Sprintf("%x", sha256.Sum256(packed)), err
+	return sumOf(packed), err
 }

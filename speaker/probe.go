@@ -10,7 +10,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -38,15 +41,12 @@ type knock struct {
 }
 
 // probes serves POST /debug/probe?service=NAMESPACE/NAME: which machines answer for its addresses on this node's links, and what its TCP
-// ports answer there. Whoever may forward a port to the pod may ask: so it asks only about frontends of this node's plan, of one Service
-// at a time, and once a second.
+// ports answer there. Whoever may forward a port to the pod may ask: so it asks only about frontends of this node's plan, and about one
+// Service a second.
 func (w *syncer) probes() http.HandlerFunc {
-	turn := make(chan struct{}, 1)
+	turns := rate.NewLimiter(rate.Every(probeInterval), 1)
 	return func(out http.ResponseWriter, r *http.Request) {
-		select {
-		case turn <- struct{}{}:
-			defer time.AfterFunc(probeInterval, func() { <-turn })
-		default:
+		if !turns.Allow() {
 			http.Error(out, "one probe a second", http.StatusTooManyRequests)
 			return
 		}
@@ -63,31 +63,16 @@ func (w *syncer) probes() http.HandlerFunc {
 // askOwners asks for the addresses of a Service on the links of their subnets, and returns the ports to ask where machines answered.
 func (w *syncer) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
 	step = probed{Step: "wire at " + w.node, Verdict: "ok"}
-	asked := map[netip.Addr][]knock{}
-	for _, f := range w.last.Load().plan().Filter.Frontends {
+	var asked netip.Addr
+	var owners []knock
+	for _, f := range w.last.Load().plan().Filter.Frontends { // ordered by address
 		if f.Service.String() != service {
 			continue
 		}
-		if _, done := asked[f.Address]; !done {
-			asked[f.Address] = nil
-			for _, l := range w.links.Links() {
-				if !l.CanAnnounce() || !slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(f.Address) }) {
-					continue
-				}
-				macs, err := w.layer2.WhoHas(ctx, l, f.Address, wireTime)
-				text, good := named(macs, w.macNodes())
-				if err != nil {
-					text, good = "no machine that is known: "+err.Error(), false
-				}
-				if step.Text += fmt.Sprintf("; for %s on link %s answers %s", f.Address, l.Name, text); !good {
-					step.Verdict = "problem"
-				}
-				for mac := range macs {
-					asked[f.Address] = append(asked[f.Address], knock{link: l, mac: mac})
-				}
-			}
+		if f.Address != asked {
+			asked, owners = f.Address, w.askOwner(ctx, f.Address, &step)
 		}
-		for _, k := range asked[f.Address] {
+		for _, k := range owners {
 			if k.Frontend = f; f.Protocol == "TCP" {
 				knocks = append(knocks, k)
 			}
@@ -97,28 +82,51 @@ func (w *syncer) askOwners(ctx context.Context, service string) (step probed, kn
 	return step, knocks
 }
 
+// askOwner adds to a step which machines answer for an address, and returns them.
+func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed) (owners []knock) {
+	for _, l := range w.links.Links() {
+		if !l.CanAnnounce() || !slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(address) }) {
+			continue
+		}
+		macs, err := w.layer2.WhoHas(ctx, l, address, wireTime)
+		text, good := named(macs, w.macNodes())
+		if err != nil {
+			text, good = "no machine that is known: "+err.Error(), false
+		}
+		if step.Text += fmt.Sprintf("; for %s on link %s answers %s", address, l.Name, text); !good {
+			step.Verdict = "problem"
+		}
+		for mac := range macs {
+			owners = append(owners, knock{link: l, mac: mac})
+		}
+	}
+	return owners
+}
+
 // askPorts adds what ports answer. Source ranges may refuse this node, which is no fault.
 func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
-	answers, bad := make([]string, min(len(knocks), maxKnocks)), make([]bool, len(knocks))
-	for i := range answers {
+	var closed atomic.Bool
+	step.Details = make([]string, min(len(knocks), maxKnocks))
+	for i, k := range knocks[:len(step.Details)] {
 		group.Go(func() {
-			k := knocks[i]
 			answer, err := w.layer2.Knock(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
-			bad[i] = answer != layer2.Open && !k.HasRanges()
-			if answers[i] = fmt.Sprintf("TCP port %d of %s %s", k.Port, k.Address, answer); err != nil {
-				answers[i] = fmt.Sprintf("TCP port %d of %s was not asked: %v", k.Port, k.Address, err)
-			} else if answer != layer2.Open && k.HasRanges() {
-				answers[i] += "; its source ranges may leave this node out"
+			if err != nil {
+				answer = layer2.Answer("was not asked: " + err.Error())
 			}
+			if answer != layer2.Open && k.HasRanges() {
+				answer += "; its source ranges may leave this node out"
+			} else if answer != layer2.Open {
+				closed.Store(true)
+			}
+			step.Details[i] = fmt.Sprintf("TCP port %d of %s %s", k.Port, k.Address, answer)
 		})
 	}
-	group.Wait()
-	if step.Details = answers; len(knocks) > maxKnocks {
-		step.Details = append(answers, fmt.Sprintf("%d more were not asked", len(knocks)-maxKnocks))
-	}
-	if slices.Contains(bad, true) {
+	if group.Wait(); closed.Load() {
 		step.Verdict = "problem"
+	}
+	if more := len(knocks) - maxKnocks; more > 0 {
+		step.Details = append(step.Details, fmt.Sprintf("%d more were not asked", more))
 	}
 }
 
@@ -139,10 +147,9 @@ func (w *syncer) macNodes() map[lb.MAC]string {
 func named(macs map[lb.MAC]bool, nodes map[lb.MAC]string) (text string, one bool) {
 	owners, list := map[string]bool{}, []string{}
 	for mac := range macs {
-		owner := cmp.Or(nodes[mac], "no speaker")
-		owners[owner] = true
-		list = append(list, fmt.Sprintf("%s of %s", mac, owner))
+		owners[nodes[mac]] = true
+		list = append(list, fmt.Sprintf("%s of %s", mac, cmp.Or(nodes[mac], "no speaker")))
 	}
 	slices.Sort(list)
-	return cmp.Or(strings.Join(list, " and "), "no machine"), len(owners) == 1 && !owners["no speaker"]
+	return cmp.Or(strings.Join(list, " and "), "no machine"), len(owners) == 1 && !owners[""]
 }

@@ -17,7 +17,7 @@ import (
 var pureFiles = map[string][]string{
 	"internal/bfd":           {"packet.go", "session.go", "status.go", "table.go", "timers.go"},
 	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
-	"kubectl-holdfast":       {"change.go", "move.go", "objects.go", "pages.go", "service.go", "snapshot.go"},
+	"kubectl-holdfast":       {"change.go", "move.go", "objects.go", "service.go", "snapshot.go"},
 }
 
 // pureImports are what such a file may import.

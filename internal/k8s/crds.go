@@ -25,12 +25,12 @@ func (c Clients) WriteCRDs(ctx context.Context, log *slog.Logger, dir string) er
 		return err
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
 		var o metav1.PartialObjectMetadata
-		if text, err = yaml.ToJSON(text); err == nil {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			text, err = yaml.ToJSON(text)
+		}
+		if err == nil {
 			err = json.Unmarshal(text, &o)
 		}
 		if err != nil {
