@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/yaml"
 )
 
@@ -89,12 +90,15 @@ func (s *seat) read(ctx context.Context, only string) (Snapshot, error) {
 		return readBundle(s.from)
 	}
 	config, err := s.cluster.ToRESTConfig()
-	if err == nil {
-		s.reader, err = newReader(config)
-	}
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
+	config.UserAgent, config.QPS = "kubectl-holdfast", -1 // the API server paces us
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("find the API server: %w", err)
+	}
+	s.reader = &reader{config, client.RESTClient(), debugTime}
 	return s.reader.read(ctx, s.namespace, only)
 }
 

@@ -15,16 +15,13 @@ import (
 )
 
 // Find returns the object of a name; nil if there is none.
-func Find[T any, P interface {
-	*T
-	metav1.Object
-}](all []P, namespace, name string) P {
+func Find[T metav1.Object](all []T, namespace, name string) (none T) {
 	for _, o := range all {
 		if o.GetNamespace() == namespace && o.GetName() == name {
 			return o
 		}
 	}
-	return nil
+	return none
 }
 
 // conditionStep makes a step of a condition of any object, where True is good; none without the condition.

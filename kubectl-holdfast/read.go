@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 )
 
@@ -34,16 +33,6 @@ type reader struct {
 	config   *rest.Config
 	client   rest.Interface
 	patience time.Duration // for one debug page
-}
-
-func newReader(c *rest.Config) (*reader, error) {
-	c = rest.CopyConfig(c)
-	c.UserAgent, c.QPS = "kubectl-holdfast", -1 // the API server paces us
-	client, err := discovery.NewDiscoveryClientForConfig(c)
-	if err != nil {
-		return nil, err
-	}
-	return &reader{c, client.RESTClient(), debugTime}, nil
 }
 
 // read reads all that an explanation may need; of Services only one namespace unless it is "". What the user may not read is

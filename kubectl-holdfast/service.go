@@ -124,8 +124,7 @@ func (w *why) class() bool {
 	case spec.LoadBalancerClass == nil:
 		step.Text, step.Do = "it names no class, and "+serves+" only", again+", or install Holdfast as the default"
 	default:
-		step.Text = fmt.Sprintf("its class is %s, and %s: another load balancer has to serve it", *spec.LoadBalancerClass, serves)
-		step.Do = again + ": the field cannot be changed"
+		step.Text, step.Do = "its class is "+*spec.LoadBalancerClass+", and "+serves+": another load balancer has to serve it", again+": the field cannot be changed"
 	}
 	w.report.add(step)
 	return step.Verdict == OK
@@ -222,9 +221,7 @@ func (w *why) proxy() {
 	} else if w.Unread[States] == "" && (step.Verdict == OK || step.Verdict == Note) {
 		step.Verdict, step.Do = Note, "no speaker reports a proxy that serves it: look at the pods of the Deployment of the proxies, and the logs of their agents"
 	}
-	if step.Verdict != "" {
-		w.report.add(step)
-	}
+	w.report.add(step)
 }
 
 // announcement makes the step of one protocol from its condition, or from the plans if no speaker wrote one, and groups the
