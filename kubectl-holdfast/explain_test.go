@@ -259,7 +259,7 @@ func TestService(t *testing.T) {
 	} {
 		s := healthy()
 		tt.do(&s)
-		r := s.Service("default", "web")
+		r := s.about("default", "web").explain()
 		got := Step{Verdict: OK}
 		for _, step := range r.Steps {
 			if got.Verdict == OK && step.Verdict != OK {
@@ -276,7 +276,7 @@ func TestService(t *testing.T) {
 func TestOtherDataPath(t *testing.T) {
 	s := healthy()
 	s.Options.OtherDataPath = true
-	r := s.Service("default", "web")
+	r := s.about("default", "web").explain()
 	named := func(step Step) bool { return step.Name == "filter" && strings.Contains(step.Text, "dataPath: Other") }
 	if !r.Healthy() || !slices.ContainsFunc(r.Steps, named) {
 		t.Errorf("%+v", r)

@@ -37,14 +37,12 @@ var errProblem = errors.New("a problem was found")
 // version is stamped by the linker: see the command release.
 var version = "unreleased"
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(run()) }
 
-func run(args []string) int {
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	root := newRoot()
-	root.SetArgs(args)
-	switch err := root.ExecuteContext(ctx); {
+	switch err := newRoot().ExecuteContext(ctx); {
 	case err == nil:
 		return statusHealthy
 	case errors.Is(err, errProblem):
@@ -149,10 +147,10 @@ func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) (_
 			snapshot.Unread["other namespaces"] = "forbidden"
 		}
 		w := snapshot.about(namespace, service)
-		if s.from == "" {
-			s.ask(ctx, w, s.probe)
-		} else if s.probe {
+		if s.from != "" && s.probe {
 			return nil, errors.New("--probe asks a cluster, and --from has none")
+		} else if s.from == "" && w.object != nil {
+			s.ask(ctx, w, s.probe)
 		}
 		return []Report{w.explain()}, nil
 	}

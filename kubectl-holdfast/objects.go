@@ -44,7 +44,7 @@ func (s Snapshot) absent(subject, resource string, step Step) Report {
 func (s Snapshot) Address(a netip.Addr) (out []Report) {
 	for _, o := range s.Objects.Services {
 		if slices.Contains(addresses(o), a) {
-			out = append(out, s.Service(o.Namespace, o.Name))
+			out = append(out, s.about(o.Namespace, o.Name).explain())
 		}
 	}
 	if len(out) > 0 {
@@ -221,11 +221,7 @@ func (s Snapshot) peers() Step {
 	if len(all) == 0 {
 		return Step{}
 	}
-	step := summary("sessions", "%d of %d BGP sessions are up", len(all), down)
-	if step.Verdict == Problem {
-		step.Reason = lb.NoSession
-	}
-	return step
+	return summary("sessions", lb.NoSession, "%d of %d BGP sessions are up", len(all), down)
 }
 
 // pools counts their addresses.
@@ -254,7 +250,7 @@ func (s Snapshot) services() Step {
 			bad = append(bad, fmt.Sprintf("%s/%s: %s", o.Namespace, o.Name, why))
 		}
 	}
-	step := summary("Services", "%d of %d are served", all, bad)
+	step := summary("Services", "", "%d of %d are served", all, bad)
 	step.Do = do
 	return s.seen(step, "they", Services)
 }

@@ -30,17 +30,12 @@ type why struct {
 	assignment *ipam.Assignment
 	// verdicts has the verdict of each known node, by its own plan.
 	verdicts map[string]plan.Verdict
-	// announcers are the nodes that announce it by these.
-	announcers map[string]bool
 	// blind is the step of what could not be read, and keeps the daemons' decisions from being made here.
 	blind  Step
 	report Report
 }
 
-// Service explains one Service.
-func (s Snapshot) Service(namespace, name string) Report { return s.about(namespace, name).explain() }
-
-// explain goes in the order in which a packet to the Service's address meets the decisions.
+// explain explains the Service, in the order in which a packet to its address meets the decisions.
 func (w *why) explain() Report {
 	if w.object == nil {
 		return w.absent(w.report.Subject, Services, Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"})
@@ -86,18 +81,16 @@ func (s Snapshot) about(namespace, name string) *why {
 	if len(w.state.Services) == 0 || len(w.state.Services[0].Addresses) == 0 {
 		return w
 	}
-	w.verdicts, w.announcers = map[string]plan.Verdict{}, map[string]bool{}
+	w.verdicts = map[string]plan.Verdict{}
 	for node := range w.state.Nodes {
-		v := plan.ForNode(node, w.state).Verdicts[0]
-		w.verdicts[node] = v
-		for _, a := range v.L2.Announcers {
-			w.announcers[a.Node] = true
-		}
-		for _, n := range v.BGP.Nodes {
-			w.announcers[n] = true
-		}
+		w.verdicts[node] = plan.ForNode(node, w.state).Verdicts[0]
 	}
 	return w
+}
+
+// announces reports whether a node announces the Service by its own plan.
+func (w *why) announces(node string) bool {
+	return w.verdicts[node].L2.Here == lb.Announced || w.verdicts[node].BGP.Here == lb.Announced
 }
 
 // class reports whether the Service is Holdfast's to serve.
@@ -301,7 +294,7 @@ func (w *why) filter() {
 func (w *why) nodes() {
 	served := meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAnnouncedL2)
 	w.report.add(w.problems(func(node string) Verdict {
-		return map[bool]Verdict{true: Problem, false: Note}[w.announcers[node] && !served]
+		return map[bool]Verdict{true: Problem, false: Note}[w.announces(node) && !served]
 	})...)
 }
 
@@ -313,7 +306,7 @@ const maxAsked = 16
 func (w *why) asked() []*corev1.Pod {
 	pods, order := slices.Clone(w.Pods), []bool{true, false}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Compare(slices.Index(order, w.announcers[a.Spec.NodeName]), slices.Index(order, w.announcers[b.Spec.NodeName]))
+		return cmp.Compare(slices.Index(order, w.announces(a.Spec.NodeName)), slices.Index(order, w.announces(b.Spec.NodeName)))
 	})
 	return pods[:min(len(pods), maxAsked)]
 }
@@ -334,7 +327,7 @@ func (w *why) page(pod *corev1.Pod) Step {
 		HeadStart bool
 		KubeProxy string
 	}
-	step, announces := Step{Name: "speaker " + pod.Spec.NodeName, Verdict: OK}, w.announcers[pod.Spec.NodeName]
+	step, announces := Step{Name: "speaker " + pod.Spec.NodeName, Verdict: OK}, w.announces(pod.Spec.NodeName)
 	if w.Daemons[pod.Name] == nil && announces {
 		return Step{Name: step.Name, Verdict: Unseen, Text: "its page was not read: " + cmp.Or(w.Silent[pod.Name], "the bundle lacks it")}
 	}

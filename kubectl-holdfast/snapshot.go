@@ -130,9 +130,6 @@ func ready(p *corev1.Pod) bool {
 
 // addresses returns those in the status of a Service.
 func addresses(o *corev1.Service) (out []netip.Addr) {
-	if o == nil {
-		return nil
-	}
 	for _, in := range o.Status.LoadBalancer.Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil {
 			out = append(out, a)
@@ -212,10 +209,10 @@ func fault(p lb.Problem) Step {
 }
 
 // summary makes one step of many things: how many are well, and a line for each other one, but not for too many.
-func summary(name, format string, all int, bad []string) Step {
+func summary(name string, reason lb.Reason, format string, all int, bad []string) Step {
 	step := Step{Name: name, Verdict: OK, Text: fmt.Sprintf(format, all-len(bad), all), Details: bad}
 	if len(bad) > 0 {
-		step.Verdict = Problem
+		step.Verdict, step.Reason = Problem, reason
 	}
 	return step.bound()
 }

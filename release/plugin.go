@@ -11,14 +11,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pluginSystems are the operating systems of operators' machines.
-var pluginSystems = []string{"darwin", "linux", "windows"}
-
 // plugin compiles kubectl-holdfast for operators' machines, packs each with the license, and writes holdfast.yaml, the manifest that
 // krew, the manager of kubectl's plugins, installs it from.
 func (r release) plugin(ctx context.Context) error {
 	var platforms []any
-	for _, system := range pluginSystems {
+	for _, system := range []string{"darwin", "linux", "windows"} {
 		for _, a := range r.sorted() {
 			name, program := fmt.Sprintf("kubectl-holdfast-%s-%s-%s.tar.gz", r.version, system, a), "kubectl-holdfast"
 			sum, err := r.packPlugin(ctx, system, a, filepath.Join(r.out, name))

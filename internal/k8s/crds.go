@@ -17,12 +17,9 @@ import (
 // WriteCRDs writes the custom resource definitions in the files of a directory to the cluster. It creates what is not there and deletes
 // nothing. It patches by merge, which replaces lists: by server-side apply, rules that another writer owns too would stay.
 func (c Clients) WriteCRDs(ctx context.Context, log *slog.Logger, dir string) error {
-	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
-	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("no definitions in %s", dir)
-	}
-	if err != nil {
-		return err
+	files, _ := filepath.Glob(filepath.Join(dir, "*.yaml")) // a bad pattern matches none
+	if len(files) == 0 {
+		return fmt.Errorf("no definitions in %s", dir)
 	}
 	for _, file := range files {
 		var o metav1.PartialObjectMetadata

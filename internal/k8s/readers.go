@@ -23,8 +23,8 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 		} else if token == "" {
 			return http.StatusUnauthorized
 		}
-		review := &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}}
-		review, err := c.kube.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
+		review, err := c.kube.AuthenticationV1().TokenReviews().Create(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}},
+			metav1.CreateOptions{})
 		if err != nil || !review.Status.Authenticated {
 			return http.StatusUnauthorized
 		}
