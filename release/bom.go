@@ -121,7 +121,8 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 
 // component describes a package of Debian.
 func (p pin) component() cyclonedx.Component {
-	url := "pkg:deb/debian/" + p.name + "@" + strings.NewReplacer("+", "%2B", ":", "%3A").Replace(p.version) + "?arch=" + p.architecture + "&distro=" + debianRelease
+	url := "pkg:deb/debian/" + p.name + "@" + strings.NewReplacer("+", "%2B", ":", "%3A").Replace(p.version) +
+		"?arch=" + p.architecture + "&distro=" + debianRelease
 	return cyclonedx.Component{
 		BOMRef: url, PackageURL: url, Type: cyclonedx.ComponentTypeLibrary, Name: p.name, Version: p.version,
 		Hashes: &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: p.sum}},

@@ -29,7 +29,8 @@ const helmWait = "3m"
 
 // Build compiles the programs of the outside hosts, and the plugin of kubectl.
 func (b *Bed) Build(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.Path("bin")+"/", "./e2e/cmd/probe", "./e2e/cmd/whohas", "./kubectl-holdfast")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.Path("bin")+"/",
+		"./e2e/cmd/probe", "./e2e/cmd/whohas", "./kubectl-holdfast")
 	cmd.Dir = b.root
 	// Static: they run on hosts that may have other libraries.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

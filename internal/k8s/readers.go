@@ -28,11 +28,10 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 		if err != nil || !review.Status.Authenticated {
 			return http.StatusUnauthorized
 		}
-		access := &authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
+		access, err := c.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
 			User: review.Status.User.Username, UID: review.Status.User.UID, Groups: review.Status.User.Groups,
 			NonResourceAttributes: &authorization.NonResourceAttributes{Path: "/metrics", Verb: "get"},
-		}}
-		access, err = c.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, access, metav1.CreateOptions{})
+		}}, metav1.CreateOptions{})
 		if err != nil || !access.Status.Allowed {
 			return http.StatusForbidden
 		}

@@ -24,7 +24,8 @@ type Service struct {
 	Ports []Port
 	// Unserved are the other ports it declares, which are beyond the bound of its namespace: they are closed.
 	Unserved []Port
-	// Local is externalTrafficPolicy: Local, or LocalByProxy: the policy is Cluster, but packets must come in where a proxy is. InternalLocal is internalTrafficPolicy: Local.
+	// Local is externalTrafficPolicy: Local, or LocalByProxy: the policy is Cluster, but packets must come in where a proxy is.
+	// InternalLocal is internalTrafficPolicy: Local.
 	Local, LocalByProxy, InternalLocal bool
 	// HealthPort is where kube-proxy says how many endpoints of the Service it serves on its node; 0 if the Service has none.
 	HealthPort uint16

@@ -161,7 +161,9 @@ func (c *Controller) Sync(ctx context.Context) (again time.Duration, err error) 
 
 // read takes a snapshot, in which nothing was seen of any node yet.
 func (c *Controller) read(now time.Time) snapshot {
-	s := snapshot{services: c.cluster.Services(), nodes: c.cluster.Nodes(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{}}
+	s := snapshot{
+		services: c.cluster.Services(), nodes: c.cluster.Nodes(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{},
+	}
 	withdrawn, restored := map[string]bool{}, map[string]time.Time{}
 	var reports []report
 	for _, o := range c.cluster.SpeakerStates() {
