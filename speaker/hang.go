@@ -18,7 +18,7 @@ const (
 	// in which it does not run.
 	hangTime = 10 * time.Second
 	// hangLook is the time between two looks at the present run.
-	hangLook = 500 * time.Millisecond
+	hangLook = time.Second
 	// minLonely and maxLonely bound how long a node that hangs keeps what no other node takes over: all may hang, and if all
 	// were started again at once nobody would answer.
 	minLonely, maxLonely = 10 * time.Minute, 15 * time.Minute

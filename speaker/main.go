@@ -181,7 +181,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		group.Go(func() error { return w.divert.Run(sinks) })
 	}
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.run, w.liveness.Run,
-		w.prober.Run, w.owners.run, w.hang.Run, w.report.run, w.conntrack.Run} {
+		w.prober.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
@@ -251,6 +251,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log), proxies: divert.NewAsker(log, kick),
 		divert: divert.New(log, func() { lacks.recheck(); kick() }),
 	}
+	w.owners.loop = daemon.NewLoop(daemon.LoopConfig{Name: "owners", Log: log, Sync: w.owners.turn, MinInterval: askInterval})
 	w.report = newReporter(w)
 	return w, nil
 }

@@ -8,16 +8,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
 const (
-	// askInterval is how often a node asks the new owners of the addresses that it hands over, and inquiryTurns of these how
-	// often an owner that is away from the API server asks all others.
-	askInterval  = 200 * time.Millisecond
-	inquiryTurns = 5
+	// askInterval is how often a node asks the new owners of the addresses that it hands over, and inquiryInterval how often an
+	// owner that is away from the API server asks all others.
+	askInterval     = 200 * time.Millisecond
+	inquiryInterval = time.Second
 	// maxAsked is how many addresses one member is asked about at a time; all others have their turn.
 	maxAsked = 2048
 	// awayTime is how long the API server was not heard by a node that may have an old spec, and by how much another one must
@@ -46,9 +47,12 @@ type owners struct {
 	plan func() plan.Plan
 	age  func() time.Duration
 	kick func()
-	// turns counts the questions, so that addresses take turns.
-	turns   int
-	contact contact
+	// loop runs turn when there is a plan, and in intervals.
+	loop *daemon.Loop
+	// turns and inquiries count the questions, so that addresses take turns; inquired is when the last inquiry was due.
+	turns, inquiries int
+	inquired         time.Time
+	contact          contact
 
 	mu    sync.Mutex
 	newer map[netip.Addr]newer
@@ -61,44 +65,34 @@ type newer struct {
 	said time.Time
 }
 
-// run asks until ctx ends.
-func (o *owners) run(ctx context.Context) error {
-	again := time.NewTicker(askInterval)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-again.C:
-			o.turn()
-		}
-	}
-}
-
-func (o *owners) turn() {
+// turn asks what is due, and returns when to ask again.
+func (o *owners) turn(context.Context) (again time.Duration, err error) {
 	o.turns++
-	o.leave()
-	if o.turns%inquiryTurns != 0 {
-		return
+	if again = inquiryInterval; o.leave() {
+		again = askInterval
 	}
+	now := time.Now()
+	if now.Sub(o.inquired) < inquiryInterval {
+		return again, nil
+	}
+	o.inquired = now
+	o.inquiries++
 	all, age := o.members(), o.age()
-	if o.contact.follow(time.Now(), age, o.node, all) {
+	if o.contact.follow(now, age, o.node, all) {
 		o.kick()
 	}
 	own, others := o.doubtful(age)
 	for name, m := range all {
 		if len(own) > 0 && name != o.node && (m.API == lb.APIHeard || others[name]) {
-			o.ask(name, share(own, o.turns/inquiryTurns), false)
+			o.ask(name, share(own, o.inquiries), false)
 		}
 	}
+	return again, nil
 }
 
-// leave asks the new owner of each address that is handed over whether it has it.
-func (o *owners) leave() {
+// leave asks the new owner of each address that is handed over whether it has it, and reports whether there are any.
+func (o *owners) leave() bool {
 	handing := o.layer2.Handing()
-	if len(handing) == 0 {
-		return
-	}
 	to, byOwner := o.plan().Owners, map[string][]netip.Addr{}
 	for _, a := range handing {
 		byOwner[to[a]] = append(byOwner[to[a]], a)
@@ -106,6 +100,7 @@ func (o *owners) leave() {
 	for owner, addrs := range byOwner {
 		o.ask(owner, share(addrs, o.turns), true)
 	}
+	return len(handing) > 0
 }
 
 // share returns maxAsked of the addresses, other ones in each turn.

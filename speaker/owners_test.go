@@ -97,9 +97,7 @@ func TestOfferedToAll(t *testing.T) {
 		asked = append(asked, member)
 		o.Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: []bool{member == "w3", false}})
 	}
-	for range inquiryTurns {
-		o.turn()
-	}
+	_, _ = o.turn(t.Context())
 	slices.Sort(asked)
 	if !slices.Equal(asked, []string{"w2", "w3"}) || !slices.Equal(from.offered, []netip.Addr{b}) || len(o.newer) > 0 {
 		t.Errorf("asked are %v, still offered are %v, newer owners are %v", asked, from.offered, o.newer)
@@ -209,7 +207,7 @@ func (s *sim) run(d time.Duration) {
 			n := s.nodes[name]
 			before := n.contact.API()
 			if !n.older {
-				n.turn()
+				_, _ = n.turn(s.t.Context())
 			}
 			if before != n.contact.API() {
 				for _, other := range s.nodes {

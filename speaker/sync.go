@@ -269,6 +269,7 @@ func (w *syncer) announce(in inputs, p plan.Plan, macs map[lb.MAC]bool) {
 		return
 	}
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Owners})
+	w.owners.loop.Kick()
 	w.paths.set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}, w.compiled.Nodes[w.node].Addresses)
 }
 

@@ -17,7 +17,7 @@ import (
 const (
 	// keepaliveInterval is how often the speaker's process shows that it runs. Heartbeats stop when it has
 	// not for speakerDownTime, which a node may be without a speaker for other reasons, too.
-	keepaliveInterval = 250 * time.Millisecond
+	keepaliveInterval = 500 * time.Millisecond
 	// leaveTime is how long the heartbeat process has to say goodbye, or to print its stacks.
 	leaveTime = time.Second
 )

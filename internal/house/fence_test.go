@@ -31,7 +31,7 @@ var fence = map[string][]string{
 	"internal/config":    {"api", "internal/lb", "internal/openstack", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/haproxy":   {"internal/lb"},
 	"internal/openstack": {"internal/lb"},
-	"internal/layer2":    {"internal/keyed", "internal/lb", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/layer2":    {"internal/keyed", "internal/lb", "internal/rt", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/nft": {"internal/lb", "github.com/google/nftables/expr", "github.com/google/nftables/userdata", "github.com/mdlayher/netlink",
 		"golang.org/x"},
 	"internal/filter": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/mdlayher/netlink",

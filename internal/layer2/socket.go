@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // receiveBuffer has room for simultaneous questions of some thousand neighbours.
@@ -49,19 +50,7 @@ func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error)
 
 // SetFilter replaces the program that selects the frames to receive.
 func (s socket) SetFilter(program []bpf.Instruction) error {
-	raw, err := bpf.Assemble(receivedBy(s.link.Index, program))
-	if err != nil {
-		return fmt.Errorf("assemble filter: %w", err)
-	}
-	filter := make([]unix.SockFilter, len(raw))
-	for i, in := range raw {
-		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
-	}
-	if err := unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
-		return fmt.Errorf("set filter: %w", err)
-	}
-	return nil
+	return rt.Attach(s.fd, unix.SO_ATTACH_FILTER, receivedBy(s.link.Index, program))
 }
 
 // Offer sends a frame if the link takes it at once, and reports whether it did.
@@ -160,7 +149,7 @@ func (e *tap) receive(handle func(frame []byte)) {
 
 func (e *tap) close() {
 	if e.fd >= 0 {
-		unix.Close(e.fd)
+		rt.CloseFile(e.fd)
 	}
 }
 
@@ -173,7 +162,5 @@ func await(taps []*tap, longest time.Duration) {
 			waiting = append(waiting, unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN})
 		}
 	}
-	timeout := unix.NsecToTimespec(int64(longest))
-	// A signal may end it early, which does no harm.
-	_, _ = unix.Ppoll(waiting, &timeout, nil)
+	rt.Poll(waiting, longest)
 }

@@ -26,11 +26,11 @@ type Monitor struct {
 	read func() ([]device, error)
 	// subscribe is a field so that tests can break the subscription.
 	subscribe func(wake chan<- struct{}, failed chan<- error) (*subscription, error)
-	// rereadInterval bounds the age of the snapshot without events.
+	// rereadInterval bounds how long a change that has no event is not seen: of eBPF programs and default routes.
 	rereadInterval time.Duration
 	// settleInterval bounds how often a storm of events causes a read.
 	settleInterval time.Duration
-	// retryInterval is the wait after a failed read.
+	// retryInterval is the wait after a failed read, and between two while there are no events.
 	retryInterval time.Duration
 
 	links        atomic.Pointer[[]lb.Interface]
@@ -44,7 +44,7 @@ type Monitor struct {
 func New(log *slog.Logger, kick func(), excluded ...string) *Monitor {
 	return &Monitor{
 		log: log, kick: kick, excluded: excluded, read: read, subscribe: subscribe, wake: make(chan struct{}, 1),
-		rereadInterval: 1500 * time.Millisecond,
+		rereadInterval: 10 * time.Second,
 		settleInterval: 20 * time.Millisecond,
 		retryInterval:  time.Second,
 	}
@@ -78,14 +78,16 @@ func (m *Monitor) Run(ctx context.Context) error {
 	defer reread.Stop()
 
 	for {
+		pause := m.settleInterval
 		// Subscribe before reading: then changes in between cause an event.
 		if sub == nil {
 			var err error
 			if sub, err = m.subscribe(wake, failed); err != nil {
-				m.log.Warn("no link events, reading links periodically", "interval", m.rereadInterval, "error", err)
+				m.log.Warn("no link events, reading links periodically", "interval", m.retryInterval, "error", err)
+				pause = m.retryInterval
+				nudge(wake)
 			}
 		}
-		pause := m.settleInterval
 		if err := m.update(); err != nil {
 			m.log.Warn("cannot read links, keeping the last snapshot", "error", err)
 			pause = m.retryInterval

@@ -59,24 +59,32 @@ func (e *Event) Wake() {
 // of the files is the Event's own.
 func (e *Event) Wait(d time.Duration, files []unix.PollFd) {
 	files[0] = unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN}
-	timeout := unix.NsecToTimespec(max(d, 0).Nanoseconds())
-	if poll(files, &timeout) > 0 && files[0].Revents != 0 {
+	if Poll(files, d) > 0 && files[0].Revents != 0 {
 		_, _ = unix.Read(e.fd, e.junk[:])
 	}
 }
 
-// poll is ppoll(2) that gives its place among GOMAXPROCS back first, as waits of the runtime itself do. After an ordinary system
-// call the runtime's monitor looks for 10 ms, up to every 20 us, whether it should take the place: that costs more than all that
-// the thread does between two waits.
+// Poll is ppoll(2). A signal may end it early.
+func Poll(files []unix.PollFd, d time.Duration) int {
+	timeout := unix.NsecToTimespec(max(d, 0).Nanoseconds())
+	return int(wait(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(files))), uintptr(len(files)), uintptr(unsafe.Pointer(&timeout))))
+}
+
+// CloseFile closes a file when that takes long: 10 ms for a packet socket (synchronize_net).
+func CloseFile(fd int) { wait(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
+
+// wait is a system call that gives its place among GOMAXPROCS back first, as waits of the runtime itself do. During an ordinary
+// system call the runtime's monitor looks for 10 ms, up to every 20 us, whether it should take the place: that costs more than all
+// that the thread does between two waits.
 //
 //go:norace
 //go:nosplit
-func poll(files []unix.PollFd, timeout *unix.Timespec) int {
+//go:uintptrescapes
+func wait(trap, a, b, c uintptr) uintptr {
 	entersyscallblock()
-	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(files))), uintptr(len(files)),
-		uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
+	r, _, _ := unix.RawSyscall6(trap, a, b, c, 0, 0, 0)
 	exitsyscall()
-	return int(n)
+	return r
 }
 
 //go:linkname entersyscallblock runtime.entersyscallblock
