@@ -32,10 +32,8 @@ type scopes []scope
 
 // readNodes lists the nodes that the API server or the membership knows, ordered by name.
 func (p *planner) readNodes() {
-	names := maps.Clone(p.state.Members)
-	if names == nil {
-		names = map[string]bool{}
-	}
+	names := map[string]bool{}
+	maps.Copy(names, p.state.Members)
 	for name := range p.state.Nodes {
 		names[name] = true
 	}

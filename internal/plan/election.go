@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -182,10 +183,14 @@ func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
 			return ours
 		}
 	}
-	if s := e.services; len(s) > 1 || len(s) == 1 && (s[0].Local || len(s[0].NodeSelectors) > 0) {
+	if s := e.services; len(s) > 1 || s[0].Local {
 		return r.first(anyRank, func(i int) bool { return p.may(e, i) })
 	}
-	return r.topRanked
+	key := fmt.Sprintf("%q", e.services[0].NodeSelectors) // quoted: no tenant can write what reads as another selector
+	if _, known := r.topRanked[key]; !known {
+		r.topRanked[key] = r.first(anyRank, func(i int) bool { return p.may(e, i) })
+	}
+	return r.topRanked[key]
 }
 
 // highestScore returns the index of the node with the highest score for a key; -1 for none.

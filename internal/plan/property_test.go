@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -224,20 +225,91 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-func BenchmarkForNode10k(b *testing.B) {
-	s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}}}
-	for i := range 1000 {
+// TestCandidates: of many nodes a Service's own endpoints and node selectors choose, whichever other Services there are: as if there
+// were no other Service, and only the speakers of the nodes that it lets announce.
+func TestCandidates(t *testing.T) {
+	const nodes = 40
+	random := rand.New(rand.NewPCG(1, 2))
+	s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}}}
+	for i := range nodes {
 		name := fmt.Sprint("node", i)
-		s.Nodes[name], s.Members[name] = lb.Node{Name: name}, true
-		s.Links[name] = links(name, "eth0=10.0.0.0/8")
+		s.Nodes[name], s.Members[name] = lb.Node{Name: name, Labels: map[string]string{"zone": fmt.Sprint(i % 4)}}, true
 	}
-	from := netip.MustParseAddr("10.0.0.0")
-	s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("10.0.255.255")}}}}
-	for i := range 10_000 {
-		s.Services = append(s.Services, lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{from}, Serving: true})
-		from = from.Next()
+	from := netip.MustParseAddr("192.0.2.0")
+	s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("192.0.3.255")}}}}
+	for i := range 400 {
+		sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{from}, Serving: true}
+		if random.IntN(2) == 0 {
+			sv.Local, sv.ServingNodes = true, map[string]bool{}
+			for range 1 + random.IntN(7) {
+				sv.ServingNodes[fmt.Sprint("node", random.IntN(nodes+2))] = true
+			}
+		}
+		for range random.IntN(3) {
+			values := [][]string{{"1"}, {"1", "2"}, {"1 2"}, {"3"}}[random.IntN(4)]
+			sv.NodeSelectors = append(sv.NodeSelectors, lb.Selector{{Key: "zone", Operator: lb.In, Values: values}})
+		}
+		s.Services = append(s.Services, sv)
+		if from = from.Next(); random.IntN(4) > 0 && i%2 == 0 {
+			from = from.Prev() // shared with the next one
+		}
 	}
-	for b.Loop() {
-		ForNode("node1", s)
+	owners := ForNode("node0", s).Owners
+	byAddress := map[netip.Addr][]lb.Service{}
+	for _, sv := range s.Services {
+		byAddress[sv.Addresses[0]] = append(byAddress[sv.Addresses[0]], sv)
+	}
+	for a, services := range byAddress {
+		alone := s
+		alone.Services, alone.Members = []lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Serving: true}}, map[string]bool{}
+		for name, n := range s.Nodes {
+			alone.Members[name] = !slices.ContainsFunc(services, func(sv lb.Service) bool {
+				return sv.Local && !sv.ServingNodes[name] || !selects(sv.NodeSelectors, n.Labels)
+			})
+		}
+		if want := ForNode("node0", alone).Owners[a]; owners[a] != want {
+			t.Errorf("%v is owned by %q, want %q: %+v", a, owners[a], want, services)
+		}
+	}
+}
+
+// BenchmarkForNode10k plans 10,000 Services of 1,000 nodes: of all nodes, of those with an endpoint, of a zone, and each of other ones.
+func BenchmarkForNode10k(b *testing.B) {
+	for _, tt := range []struct {
+		name string
+		edit func(i int, s *lb.Service)
+	}{
+		{"Cluster", func(int, *lb.Service) {}},
+		{"Local", func(i int, s *lb.Service) {
+			s.Local, s.ServingNodes = true, map[string]bool{}
+			for j := range 3 {
+				s.ServingNodes[fmt.Sprint("node", (i*7+j*331)%1000)] = true
+			}
+		}},
+		{"Zones", func(i int, s *lb.Service) {
+			s.NodeSelectors = []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{fmt.Sprint(i % 10)}}}}
+		}},
+		{"Selectors", func(i int, s *lb.Service) {
+			s.NodeSelectors = []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{fmt.Sprint(i % 10), fmt.Sprint(i)}}}}
+		}},
+	} {
+		s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}}}
+		for i := range 1000 {
+			name := fmt.Sprint("node", i)
+			s.Nodes[name], s.Members[name] = lb.Node{Name: name, Labels: map[string]string{"zone": fmt.Sprint(i % 10)}}, true
+			s.Links[name] = links(name, "eth0=10.0.0.0/8")
+		}
+		from := netip.MustParseAddr("10.0.0.0")
+		s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("10.0.255.255")}}}}
+		for i := range 10_000 {
+			sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{from}, Serving: true}
+			tt.edit(i, &sv)
+			s.Services, from = append(s.Services, sv), from.Next()
+		}
+		b.Run(tt.name, func(b *testing.B) {
+			for b.Loop() {
+				ForNode("node1", s)
+			}
+		})
 	}
 }

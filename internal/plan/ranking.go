@@ -47,9 +47,8 @@ const (
 // one set of subnets.
 type ranking struct {
 	ranks []rank
-	// topRanked are the indexes of the highest in rank among the nodes that the advertisements let announce. A
-	// Service may exclude more.
-	topRanked []int
+	// topRanked are the indexes of the highest in rank among the nodes that advertisements and a Service's node selectors let announce.
+	topRanked map[string][]int
 }
 
 // reach returns what the node's links are to the address.
@@ -96,14 +95,13 @@ func (p *planner) ranking(e *election) *ranking {
 	if r, ok := p.rankings[key]; ok {
 		return r
 	}
-	r := &ranking{ranks: make([]rank, len(p.nodes))}
+	r := &ranking{make([]rank, len(p.nodes)), map[string][]int{}}
 	for i := range p.nodes {
 		r.ranks[i] = p.rank(i, e.ads, subnets)
 		if p.filters(p.nodes[i].Name, first) {
 			r.ranks[i] |= 1 << rankFilters
 		}
 	}
-	r.topRanked = r.first(anyRank, func(i int) bool { return p.nodes[i].barred == "" && p.l2.onNode(e.ads, i) })
 	p.rankings[key] = r
 	return r
 }
