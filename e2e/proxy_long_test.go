@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -24,7 +25,9 @@ func TestProxy(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			e := setUp(t, p, mode)
 			e.proxied(t)
-			for _, part := range slices.Concat(proxyParts, []testCase{{"Switch", proxySwitch}, {"Share", proxyShare}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NodeOff", proxyNodeOff}}) {
+			for _, part := range slices.Concat(proxyParts, []testCase{
+				{"Switch", proxySwitch}, {"Share", proxyShare}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI}, {"NodeOff", proxyNodeOff},
+			}) {
 				t.Run(part.name, func(t *testing.T) { part.run(t, e) })
 			}
 		})
@@ -115,6 +118,52 @@ func (e *env) unnoticed(t *testing.T, name string, happen func(context.Context) 
 	e.engines(t, 2)
 	must(t, w.Recovered(t.Context(), soon))
 	none(t, name, w)
+}
+
+// proxyNoAPI takes the API server away: no client notices, even when agents die that then know nothing; and an engine that dies has the
+// next one serve as before.
+func proxyNoAPI(t *testing.T, e *env) {
+	addresses := e.proxiedService(t, "proxy-no-api", behind, openStack("proxy-protocol", "v2"))
+	kill := func(node, signal, by, process string) {
+		_, err := e.On(t.Context(), node, "pkill", signal, by, process)
+		must(t, err)
+	}
+	undo(t, func(ctx context.Context) error {
+		_, err := e.On(ctx, e.Cluster.Nodes()[0], "pkill", "-CONT", "-x", "kube-apiserver")
+		return errors.Join(err, e.WaitReady(ctx))
+	})
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	kill(e.Cluster.Nodes()[0], "-STOP", "-x", "kube-apiserver")
+	// Longer than connections to a dead API server last.
+	must(t, testbed.Holds(t.Context(), 8*time.Second, func(context.Context) error { return nil }))
+	for _, node := range e.workers()[:2] {
+		kill(node, "-KILL", "-f", "holdfast-proxy work|/proc/self/exe work")
+	}
+	must(t, testbed.Holds(t.Context(), 3*time.Second, func(context.Context) error { return nil }))
+	must(t, w.Recovered(t.Context(), soon))
+	none(t, "without the API server, agents killed", w)
+
+	w, err = e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	for _, node := range e.workers()[:2] {
+		kill(node, "-KILL", "-f", "^[^ ]*haproxy .*-db")
+	}
+	err = w.Recovered(t.Context(), soon)
+	seen, stopped := w.Stop()
+	must(t, errors.Join(err, stopped))
+	for _, s := range seen {
+		logOutages(t, "without the API server, engines killed, "+s.Name, s.Results)
+		if s.Gap() > time.Second {
+			t.Errorf("no answer for %s", s.Gap())
+		}
+	}
+	for _, a := range addresses {
+		at := netip.AddrPortFrom(a, testbed.HTTPPort)
+		if got, err := e.FetchAt(t.Context(), testbed.Client, nil, at); err != nil || got.To != at.String() {
+			t.Errorf("at %s: %+v %v", at, got, err)
+		}
+	}
 }
 
 // proxyNodeOff powers off the owner, and with it a proxy: the other one serves within a second.
