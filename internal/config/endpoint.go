@@ -137,15 +137,15 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 	return out
 }
 
-// ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve: in the first family of the Service, as
+// ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve: in the first family of the Service that has any, as
 // endpoints of two families are the same pods. It returns the addresses of the proxies too.
 func ReadyEndpoints(served []lb.Service, o Objects, proxies lb.Key) (map[lb.Key]map[uint16][]netip.AddrPort, map[netip.Addr]bool) {
 	of, own := map[lb.Key][]*discoveryv1.EndpointSlice{}, map[netip.Addr]bool{}
 	out := map[lb.Key]map[uint16][]netip.AddrPort{}
-	families := map[lb.Key]netip.Addr{}
+	families := map[lb.Key][]netip.Addr{}
 	for _, s := range served {
-		if s.Proxy != nil && len(s.ClusterIPs) > 0 {
-			families[s.Key], out[s.Key] = s.ClusterIPs[0], map[uint16][]netip.AddrPort{}
+		if s.Proxy != nil {
+			families[s.Key], out[s.Key] = s.ClusterIPs, map[uint16][]netip.AddrPort{}
 		}
 	}
 	for _, slice := range o.EndpointSlices {
@@ -167,8 +167,14 @@ func ReadyEndpoints(served []lb.Service, o Objects, proxies lb.Key) (map[lb.Key]
 	for _, s := range o.Services {
 		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
 		for _, p := range s.Spec.Ports {
-			if out[key] != nil && cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP {
-				out[key][uint16(p.Port)] = targets(of[key], p, families[key], "")
+			if out[key] == nil || cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+				continue
+			}
+			for _, family := range families[key] {
+				if to := targets(of[key], p, family, ""); len(to) > 0 {
+					out[key][uint16(p.Port)] = to
+					break
+				}
 			}
 		}
 	}

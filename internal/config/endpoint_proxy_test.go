@@ -39,11 +39,17 @@ func TestReadyEndpoints(t *testing.T) {
 			slice("holdfast-system", "proxy", discoveryv1.AddressTypeIPv4, one(&no, "10.0.0.9")),
 		},
 	}
-	served := []lb.Service{
-		{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("10.96.0.1")}}, {Key: kernel},
+	// Its second family alone has endpoints, as where a user writes them.
+	own4 := lb.Key{Namespace: "shop", Name: "own4"}
+	o.Services = append(o.Services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: own4.Namespace, Name: own4.Name}, Spec: corev1.ServiceSpec{Ports: ports}})
+	o.EndpointSlices = append(o.EndpointSlices, slice("shop", "own4", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.6")))
+	both := []netip.Addr{netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("10.96.0.1")}
+	served := []lb.Service{{Key: own4, Proxy: &lb.Proxy{}, ClusterIPs: both},
+		{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: both}, {Key: kernel},
 	}
 	got, own := ReadyEndpoints(served, o, proxies)
-	want := map[lb.Key]map[uint16][]netip.AddrPort{web: {80: {netip.MustParseAddrPort("[fd00::1]:8080"), netip.MustParseAddrPort("[fd00::3]:8080")}}}
+	want := map[lb.Key]map[uint16][]netip.AddrPort{web: {80: {netip.MustParseAddrPort("[fd00::1]:8080"), netip.MustParseAddrPort("[fd00::3]:8080")}},
+		own4: {80: {netip.MustParseAddrPort("10.0.0.6:8080")}}}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
