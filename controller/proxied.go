@@ -23,6 +23,8 @@ const proxiedPace = 60 * time.Millisecond
 type proxied struct {
 	// serves has the Services that the proxies of each node serve; a node without a report that counts has no entry.
 	serves map[string]map[lb.Key]bool
+	// faults are what proxies have against the Secrets of Services: of several the first by name.
+	faults map[lb.Key]lb.Reason
 	// open are the nodes that do not refuse the node ports of proxied Services.
 	open []string
 	// text is what proxied Services say of nodes, since changed.
@@ -44,7 +46,7 @@ type verdict struct {
 
 // look takes the last reports. Those of nodes that Kubernetes does not call ready may be old.
 func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState, notReady map[string]bool, open []string) {
-	p.serves, p.open, p.looks = map[string]map[lb.Key]bool{}, open, p.looks+1
+	p.serves, p.faults, p.open, p.looks = map[string]map[lb.Key]bool{}, map[lb.Key]lb.Reason{}, open, p.looks+1
 	for _, s := range states {
 		if notReady[s.Name] || r.stale(now, s.Name) {
 			continue
@@ -55,7 +57,42 @@ func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState,
 			served[lb.Key{Namespace: namespace, Name: name}] = true
 		}
 		p.serves[s.Name] = served
+		for _, f := range s.Status.ProxyFaults {
+			namespace, name, _ := strings.Cut(f.Service, "/")
+			key, fault := lb.Key{Namespace: namespace, Name: name}, lb.Reason(f.Reason)
+			if last := p.faults[key]; fault.OfSecret() && (last == "" || fault < last) {
+				p.faults[key] = fault
+			}
+		}
 	}
+}
+
+// ofSecret says what is wrong with a Secret, and what to do.
+var ofSecret = map[lb.Reason]string{
+	lb.SecretMissing: "is not in the namespace: create it with kubectl create secret tls, or name another one",
+	lb.SecretForbidden: "may not be read by the proxies: grant their service account get, list and watch on it by a Role and a RoleBinding of the namespace " +
+		"(docs/reference/proxy.md has both)",
+	lb.SecretWrong: "has no pair that HAProxy takes: it must be of type kubernetes.io/tls, with PEM certificates in tls.crt and an unencrypted PEM key in " +
+		"tls.key, 16 KiB at most, RSA with 2048 bits at least",
+	lb.KeyWrong:           "has a tls.key that does not belong to the first certificate of tls.crt: write both of one pair",
+	lb.CertificateExpired: "has a certificate that expired or is not valid yet, and proxies serve it nevertheless: renew it",
+}
+
+// problems returns what is wrong with the Secrets of Services.
+func (p *proxied) problems(services []lb.Service) (out []lb.Problem) {
+	for i := range services {
+		s := &services[i]
+		fault := p.faults[s.Key]
+		if fault == "" || s.Proxy == nil || s.Proxy.Secret == "" || s.ProxyRefused {
+			continue
+		}
+		text := "Secret " + s.Proxy.Secret + " (default-tls-container-ref) " + ofSecret[fault]
+		if fault != lb.CertificateExpired {
+			text += "; proxies that have had a good pair of the Service go on with it, others do not serve it, and their nodes do not announce it"
+		}
+		out = append(out, lb.Problem{Object: lb.Object{Kind: config.KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, Reason: fault, Message: text})
+	}
+	return out
 }
 
 // decide returns what is due for all Services. Services that share an address switch together: to proxies when all of them ask, and the
@@ -191,12 +228,15 @@ func (p *proxied) say(state lb.State, services int) string {
 	return p.text
 }
 
-// with completes the condition with why proxies are refused.
+// with completes the condition with why proxies are refused, or with what is wrong with the Secret.
 func (c verdict) with(problems []lb.Problem) verdict {
 	var messages []string
 	for _, p := range problems {
 		if p.Reason == lb.ProxyRefused {
 			messages = append(messages, p.Message)
+		}
+		if p.Reason.OfSecret() && c.Message != "" {
+			c.Message = p.Message + "; " + c.Message
 		}
 	}
 	if c.Reason == string(lb.ProxyRefused) {

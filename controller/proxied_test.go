@@ -144,6 +144,61 @@ func TestProxiedReports(t *testing.T) {
 	}
 }
 
+// TestSecretFaults: what proxies have against a Secret is in two conditions of the Service, and takes no proxy away.
+func TestSecretFaults(t *testing.T) {
+	now, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: map[string]bool{"n1": true, "n2": true}}
+	var assigned []*ipam.Assignment
+	for _, text := range []string{"missing asks > 192.0.2.1", "expired asks > 192.0.2.2", "good asks > 192.0.2.3", "refused refused > 192.0.2.4", "plain asks > 192.0.2.5"} {
+		s, a := townService(text)
+		if s.Proxy = (&lb.Proxy{Secret: "tls"}); s.Key.Name == "plain" {
+			s.Proxy.Secret = ""
+		}
+		state.Services, assigned = append(state.Services, s), append(assigned, a)
+	}
+	report := func(node string, faults ...v1beta1.ProxyFault) *v1beta1.SpeakerState {
+		return &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{ProxyFaults: faults}}
+	}
+	var p proxied
+	p.look(now, reports{"n1": {at: now}, "n2": {at: now}, "old": {at: now.Add(-staleTime)}}, []*v1beta1.SpeakerState{
+		report("n1", v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretMissing"}, v1beta1.ProxyFault{Service: "ns/good", Reason: "my own words"}),
+		report("n2", v1beta1.ProxyFault{Service: "ns/expired", Reason: "CertificateExpired"}, v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretWrong"},
+			v1beta1.ProxyFault{Service: "ns/refused", Reason: "KeyWrong"}, v1beta1.ProxyFault{Service: "ns/plain", Reason: "KeyWrong"}),
+		report("old", v1beta1.ProxyFault{Service: "ns/good", Reason: "KeyWrong"}),
+	}, nil, nil)
+	problems := p.problems(state.Services)
+	want := map[string]string{
+		"missing": "SecretMissing Secret tls (default-tls-container-ref) is not in the namespace: create it",
+		"expired": "CertificateExpired Secret tls (default-tls-container-ref) has a certificate that expired",
+	}
+	if len(problems) != len(want) {
+		t.Errorf("%+v", problems)
+	}
+	verdicts := p.decide(state, assigned)
+	for _, problem := range problems {
+		text := string(problem.Reason) + " " + problem.Message
+		if !strings.HasPrefix(text, want[problem.Object.Name]) || strings.Contains(text, "others do not serve it") != (problem.Reason == lb.SecretMissing) {
+			t.Errorf("%s: %s", problem.Object.Name, text)
+		}
+		honoured, stands := serviceWrite{problems: []lb.Problem{problem}}.honoured()
+		if !stands || honoured.Reason != string(problem.Reason) || honoured.Message != problem.Message {
+			t.Errorf("%+v", honoured)
+		}
+		for i, s := range state.Services {
+			if s.Key.Name != problem.Object.Name {
+				continue
+			}
+			if c := verdicts[i].with([]lb.Problem{problem}); c.Status != metav1.ConditionTrue || !strings.HasPrefix(c.Message, problem.Message+"; proxies on 2 nodes") {
+				t.Errorf("%+v", c)
+			}
+		}
+	}
+	for fault := range ofSecret {
+		if !fault.OfSecret() {
+			t.Errorf("%s is of no Secret", fault)
+		}
+	}
+}
+
 // TestProxiedPace: what all proxied Services say of nodes changes once for a while that grows with them.
 func TestProxiedPace(t *testing.T) {
 	var p proxied

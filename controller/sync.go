@@ -83,6 +83,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	}
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	d.problems = append(d.problems, s.speakers.unfiltered.problems(d.frontends)...)
+	d.problems = append(d.problems, s.speakers.proxied.problems(d.state.Services)...)
 	s.last.Store(&outcome{d.result, d.problems})
 
 	// Holders lose an address only after its pool has recorded the release.

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Names of files that the agent alone writes.
@@ -32,6 +34,8 @@ const (
 	statesFile     = haproxy.StatesFile
 	frontendsGlob  = "frontends-*.json"
 	internalGlob   = "internal-*.lst"
+	pairGlob       = "pair-*.pem"
+	triesGlob      = "try-*.pem" // pairs that HAProxy looks at
 	emptyStates    = "1\n"
 	closedInterval = 10 * time.Second // how often the agent tries to delete servers that had connections
 )
@@ -53,6 +57,14 @@ type agent struct {
 	bounds   haproxy.Bounds
 	// desired is what the cluster wants of the proxy.
 	desired func() haproxy.State
+	// program is HAProxy, which looks at certificates.
+	program      string
+	certificates *certificates
+	// certified is what the Services have of their Secrets, and reported what the engine was given of it.
+	certified certified
+	reported  string
+	// read: the API server has answered about each Secret once. Until then a Service could lose the pair that it has.
+	read bool
 
 	// inForce are the Services of the running worker as far as this agent knows; valid while it shows the hash.
 	inForce []haproxy.Service
@@ -76,7 +88,7 @@ type agent struct {
 
 func newAgent(log *slog.Logger, dir string) *agent {
 	a := &agent{
-		log: log, dir: dir, budgets: haproxy.Budgets{}, lingers: map[lb.Key]time.Time{},
+		log: log, dir: dir, budgets: haproxy.Budgets{}, lingers: map[lb.Key]time.Time{}, program: "/usr/sbin/haproxy", certified: certified{complete: true},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_reloads_total",
 			Help: "Configurations that the agent gave to HAProxy, by result: done or refused. A refused one is a fault of Holdfast.",
@@ -86,6 +98,7 @@ func newAgent(log *slog.Logger, dir string) *agent {
 		}),
 	}
 	a.desired = a.want
+	a.certificates = &certificates{log: log, takes: a.take, secrets: map[lb.Key]*secret{}, kept: map[lb.Key]*pair{}}
 	a.reloads.WithLabelValues("done")
 	a.reloads.WithLabelValues("refused")
 	return a
@@ -119,7 +132,7 @@ func agentMain(args []string) int {
 		return nil
 	}, func(ctx context.Context, log *slog.Logger) error {
 		k8s.LogTo(log)
-		a.log, a.options, a.bounds.Own = log, options, own
+		a.log, a.certificates.log, a.options, a.bounds.Own = log, log, options, own
 		return a.run(ctx, s)
 	})
 }
@@ -141,9 +154,19 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	if err := a.measure(); err != nil {
 		return err
 	}
+	tries, _ := filepath.Glob(filepath.Join(a.dir, triesGlob)) // of an agent that was killed; the pattern is well-formed
+	for _, f := range tries {
+		_ = os.Remove(f)
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(daemon.BuildInfo(), a.reloads, a.waiting, traffic{a})
 	group, ctx := errgroup.WithContext(ctx)
+	a.certificates.kick = loop.Kick
+	a.certificates.follow = func(secret lb.Key, see func(*corev1.Secret, error) error) func() {
+		ctx, stop := context.WithCancel(ctx)
+		group.Go(func() error { objects.FollowSecret(ctx, secret, see); return nil })
+		return stop
+	}
 	group.Go(func() error { return objects.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
@@ -177,6 +200,8 @@ func (a *agent) want() haproxy.State {
 	bounds := a.bounds
 	endpoints, proxies := config.ReadyEndpoints(state.Services, o, a.options.Proxy.Service)
 	bounds.Proxies = proxies
+	a.certified = a.certificates.look(state.Services, time.Now())
+	bounds.Certificates = a.certified.digests
 	services, left := haproxy.Compile(state, endpoints, bounds)
 	a.left.Store(&left)
 	a.logLeft(left)
@@ -205,13 +230,41 @@ func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
 		return 0, nil // it kicks
 	}
 	want, began := a.desired(), time.Now()
+	if a.read = a.read || a.certified.complete; !a.read {
+		return 0, nil // each answer kicks
+	}
+	if err := a.report(); err != nil {
+		return 0, err
+	}
 	want.Services = haproxy.Linger(a.served, want.Services, a.lingers, began)
 	a.served = want.Services
 	again, err = a.give(ctx, want)
+	if a.certified.again > 0 {
+		again = earlier(again, a.certified.again)
+	}
 	for _, end := range a.lingers {
 		again = earlier(again, end.Sub(began))
 	}
 	return again, err
+}
+
+// report gives the engine what is wrong with Secrets, for who asks it.
+func (a *agent) report() error {
+	text, err := json.Marshal(a.certified.faults)
+	if err != nil {
+		return fmt.Errorf("encode the faults: %w", err)
+	}
+	if len(a.certified.faults) == 0 {
+		text = nil
+	}
+	if a.reported == string(text) {
+		return nil
+	}
+	if err := a.put(faultsFile, string(text)); err != nil {
+		return err
+	}
+	a.reported = string(text)
+	return nil
 }
 
 // give gives the engine what differs.
@@ -390,6 +443,13 @@ func (a *agent) write(s haproxy.State, c haproxy.Config) error {
 			return err
 		}
 	}
+	for _, service := range s.Services {
+		if service.Certificate != "" {
+			if err := a.putPair(service.Certificate); err != nil {
+				return err
+			}
+		}
+	}
 	for _, file := range [][2]string{{"frontends-" + c.Hash + ".json", string(frontends)}, {name, patterns}, {configFile, c.Text}} {
 		if err := a.put(file[0], file[1]); err != nil {
 			return err
@@ -408,13 +468,15 @@ func (a *agent) put(name, text string) error {
 	return nil
 }
 
+var digestPattern = regexp.MustCompile("[0-9a-f]{32}")
+
 // clean removes the files of configurations that are neither in force nor the last good one.
 func (a *agent) clean(c haproxy.Config) {
 	good, _ := os.ReadFile(filepath.Join(a.dir, goodFile)) // without one there is nothing to keep
-	for _, pattern := range []string{frontendsGlob, internalGlob} {
+	for _, pattern := range []string{frontendsGlob, internalGlob, pairGlob} {
 		files, _ := filepath.Glob(filepath.Join(a.dir, pattern)) // the pattern is well-formed
 		for _, f := range files {
-			hash := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(filepath.Base(f), "frontends-"), "internal-"), ".json"), ".lst")
+			hash := digestPattern.FindString(filepath.Base(f))
 			if !strings.Contains(c.Text, hash) && !strings.Contains(string(good), hash) {
 				_ = os.Remove(f)
 			}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/haproxy"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 )
@@ -28,6 +29,7 @@ const (
 	goodFile     = "haproxy-good.cfg" // the last that a worker took
 	workerSocket = "worker.sock"
 	masterSocket = "master.sock"
+	faultsFile   = "faults.json" // of Secrets, by Service
 )
 
 const (
@@ -80,6 +82,8 @@ type engine struct {
 type served struct {
 	Hash      string          `json:"hash"`
 	Frontends json.RawMessage `json:"frontends"`
+	// Faults are what is wrong with Services' Secrets.
+	Faults json.RawMessage `json:"faults,omitempty"`
 }
 
 // nothing is served while no worker answers, or when the proxy ends.
@@ -365,7 +369,10 @@ func (e *engine) publish(at time.Time) {
 			e.frontends = inner.Frontends
 		}
 		if e.frontends != nil {
-			next = served{e.hash, e.frontends}
+			next = served{Hash: e.hash, Frontends: e.frontends}
+			if faults, _ := os.ReadFile(filepath.Join(e.dir, faultsFile)); len(faults) > 0 { // without the file there are none
+				next.Hash, next.Faults = e.hash+"-"+haproxy.Digest(faults), faults
+			}
 		}
 	}
 	e.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -28,11 +29,12 @@ const (
 	stateLook = 10 * time.Second
 	// writeTime bounds one write, so that a write to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// maxConflicts, maxProblems, maxListed and maxProxied bound the lists in the state.
+	// maxConflicts, maxProblems, maxListed, maxProxied and maxFaults bound the lists in the state.
 	maxConflicts = 32
 	maxProblems  = 32
 	maxListed    = 128
 	maxProxied   = 4096
+	maxFaults    = 512
 )
 
 // stateWriter keeps the SpeakerState of this node current.
@@ -150,6 +152,10 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	}
 	sessions := w.bgp.Sessions()
 	awaited, _ := w.awaited.left(sessions)
+	faults := w.proxies.Faults()
+	for _, key := range slices.SortedFunc(maps.Keys(faults), lb.Key.Compare)[:min(len(faults), maxFaults)] {
+		out.ProxyFaults = append(out.ProxyFaults, v1beta1.ProxyFault{Service: key.String(), Reason: string(faults[key])})
+	}
 	out.Sessions = mark(sessionStates(sessions), awaited)
 	return out
 }

@@ -97,6 +97,12 @@ type SpeakerStateStatus struct {
 	// +optional
 	Proxied []string `json:"proxied"`
 
+	// ProxyFaults are what the proxies on this node have against the Secrets of Services whose TLS ends at them, the first of them by name.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=512
+	// +optional
+	ProxyFaults []ProxyFault `json:"proxyFaults,omitempty"`
+
 	// Problems of the node that its user must mend, the first of them.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -105,6 +111,17 @@ type SpeakerStateStatus struct {
 
 	// Status has conditions of the node, which the controller writes.
 	Status `json:",inline"`
+}
+
+// ProxyFault is what a proxy has against the Secret of a Service.
+type ProxyFault struct {
+	// Service as NAMESPACE/NAME.
+	// +kubebuilder:validation:MaxLength=320
+	Service string `json:"service"`
+
+	// Reason in one word.
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
 }
 
 // MemberCounts counts speakers.

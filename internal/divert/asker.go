@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,9 +37,11 @@ const (
 	leaveTime = 3 * time.Second
 	// settleTime is how long a speaker that starts waits for the first answers.
 	settleTime = 2 * time.Second
-	// maxAnswer bounds an answer in octets, maxServices its Services, maxHash its hash, and maxPods the proxies that are asked.
+	// maxAnswer bounds an answer in octets, maxServices its Services, maxFaults those with a fault, maxHash its hash, and maxPods the proxies
+	// that are asked.
 	maxAnswer   = 4 << 20
 	maxServices = 4096
+	maxFaults   = 512
 	maxHash     = 128
 	maxPods     = 16
 )
@@ -80,6 +83,7 @@ type poll struct {
 type answer struct {
 	hash      string
 	frontends map[lb.Key]map[uint16]uint16
+	faults    map[lb.Key]lb.Reason
 }
 
 // NewAsker returns an Asker that asks nothing before Run, and calls kick when a proxy serves something else.
@@ -142,6 +146,21 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 	default:
 	}
 	return known, settled || time.Since(a.began) > settleTime
+}
+
+// Faults returns what the proxies of this node have against the Secrets of Services: of several the first by name.
+func (a *Asker) Faults() map[lb.Key]lb.Reason {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[lb.Key]lb.Reason{}
+	for _, p := range a.polls {
+		for key, fault := range p.answer.faults {
+			if p.leaves.IsZero() && (out[key] == "" || fault < out[key]) {
+				out[key] = fault
+			}
+		}
+	}
+	return out
 }
 
 // Run asks until ctx ends.
@@ -207,7 +226,8 @@ func (a *Asker) learn(p *poll, got answer, err error, late bool) (news bool) {
 		got = p.answer
 	}
 	asked := p.asked || err == nil || late
-	news = asked != p.asked || !maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16])
+	news = asked != p.asked || !maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16]) ||
+		!maps.Equal(got.faults, p.answer.faults)
 	p.answer, p.asked = got, asked
 	return news
 }
@@ -237,11 +257,14 @@ func fetch(ctx context.Context, client *http.Client, at netip.AddrPort, hash str
 	return parse(body)
 }
 
+var serviceName = regexp.MustCompile("^[a-z0-9-]{1,63}/[a-z0-9-]{1,63}$")
+
 // parse reads an answer: the first Services by name, with ports that are ports.
 func parse(body []byte) (answer, error) {
 	var text struct {
 		Hash      string                    `json:"hash"`
 		Frontends map[string]map[string]int `json:"frontends"`
+		Faults    map[string]lb.Reason      `json:"faults"`
 	}
 	if len(body) > maxAnswer {
 		return answer{}, fmt.Errorf("its answer has more than %d octets", maxAnswer)
@@ -252,7 +275,13 @@ func parse(body []byte) (answer, error) {
 	if text.Hash == "" || len(text.Hash) > maxHash {
 		return answer{}, errors.New("its answer has no hash")
 	}
-	out := answer{hash: text.Hash, frontends: map[lb.Key]map[uint16]uint16{}}
+	out := answer{hash: text.Hash, frontends: map[lb.Key]map[uint16]uint16{}, faults: map[lb.Key]lb.Reason{}}
+	for _, name := range slices.Sorted(maps.Keys(text.Faults)) {
+		namespace, service, _ := strings.Cut(name, "/")
+		if fault := text.Faults[name]; serviceName.MatchString(name) && fault.OfSecret() && len(out.faults) < maxFaults {
+			out.faults[lb.Key{Namespace: namespace, Name: service}] = fault
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(text.Frontends)) {
 		namespace, service, found := strings.Cut(name, "/")
 		if !found || len(out.frontends) == maxServices {

@@ -44,7 +44,7 @@ func (p *proxy) ask(ctx context.Context, _ netip.Addr, hash string) (answer, err
 }
 
 func serving(hash string, ports ...uint16) answer {
-	a := answer{hash, map[lb.Key]map[uint16]uint16{web: {}}}
+	a := answer{hash: hash, frontends: map[lb.Key]map[uint16]uint16{web: {}}}
 	for _, port := range ports {
 		a.frontends[web][port] = 30000 + port
 	}
@@ -82,22 +82,33 @@ func TestAsker(t *testing.T) {
 		time.Sleep(time.Second)
 		p.news <- serving("3", 80, 443)
 		check("other settings of the same ports", both, true, 2)
+		time.Sleep(time.Second)
+		fault := serving("4", 80, 443)
+		fault.faults = map[lb.Key]lb.Reason{web: lb.SecretMissing}
+		p.news <- fault
+		check("a fault", both, true, 3)
 		p.fail.Store(true)
 		time.Sleep(10 * pollTime)
-		check("it cannot be asked", both, true, 2)
+		check("it cannot be asked", both, true, 3)
+		if got := a.Faults(); !maps.Equal(got, fault.faults) {
+			t.Errorf("faults %v", got)
+		}
 		pods[0].Ready = false
-		check("it terminates", both, true, 2)
+		check("it terminates", both, true, 3)
+		if got := a.Faults(); len(got) > 0 {
+			t.Errorf("faults %v of a pod that terminates", got)
+		}
 		time.Sleep(leaveTime)
-		check("others serve by now", nil, true, 3)
+		check("others serve by now", nil, true, 4)
 		pods[0].Ready = true
-		check("it is ready after all", both, true, 3)
+		check("it is ready after all", both, true, 4)
 		pods[0].Addresses = []netip.Addr{netip.MustParseAddr("10.244.0.9")}
-		check("another pod of the name", nil, true, 3)
+		check("another pod of the name", nil, true, 4)
 		a.Set(nil)
 		p.fail.Store(false)
 		time.Sleep(time.Second)
 		select {
-		case p.news <- serving("4"):
+		case p.news <- serving("5"):
 			t.Error("a pod that is gone is asked")
 		default:
 		}
@@ -160,6 +171,8 @@ func TestFetch(t *testing.T) {
 		{"too many Services", `{"hash": "h", "frontends": {` + many.String()[1:] + `}}`, 200, maxServices},
 		{"no Services and no ports", `{"hash": "h", "frontends": {"web": {}, "a/b": {"0": 1, "70000": 1, "80": 0, "81": 65536, "82": -1, "x": 3}}}`, 200, 1},
 		{"ports of another kind", `{"hash": "h", "frontends": {"a/b": {"80": "81"}}}`, 200, -1},
+		{"faults", `{"hash": "h", "frontends": {}, "faults": {"default/web": "SecretMissing", "a/b": "my own words", "x": "KeyWrong", "a/B": "KeyWrong"}}`, 200, 0},
+		{"too many faults", `{"hash": "h", "faults": {` + strings.ReplaceAll(many.String()[1:], "{}", `"KeyWrong"`) + `}}`, 200, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var asked []string
@@ -183,6 +196,9 @@ func TestFetch(t *testing.T) {
 			}
 			if ports := got.frontends[web]; tt.name == "an answer" && !maps.Equal(ports, map[uint16]uint16{80: 31080, 443: 31443}) {
 				t.Errorf("ports %v", ports)
+			}
+			if tt.name == "faults" && !maps.Equal(got.faults, map[lb.Key]lb.Reason{web: lb.SecretMissing}) || len(got.faults) > maxFaults {
+				t.Errorf("faults %v", got.faults)
 			}
 			if ports := got.frontends[lb.Key{Namespace: "a", Name: "b"}]; len(ports) != 0 {
 				t.Errorf("ports that are none: %v", ports)

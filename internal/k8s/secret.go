@@ -3,10 +3,15 @@ package k8s
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
 // Secret reads a Secret of Holdfast's namespace from the API server itself. A Secret that
@@ -38,4 +43,59 @@ func (k *Cluster) WriteSecret(ctx context.Context, read *corev1.Secret, data map
 		return nil, fmt.Errorf("write secret %s: %w", read.Name, err)
 	}
 	return wrote, nil
+}
+
+const (
+	// maxFollowWait is the longest wait until a Secret is read again that may not be read: a right that is granted makes no event.
+	maxFollowWait = 30 * time.Second
+	// followTime is how long one watch lasts, a half more at most: a right that is taken away ends it then.
+	followTime = 5 * time.Minute
+)
+
+// FollowSecret calls see with each version of a Secret, nil while there is none, and with each error, until ctx ends. It needs the right to
+// get, list and watch this Secret alone. If see returns an error it is called again.
+func (k *Cluster) FollowSecret(ctx context.Context, secret lb.Key, see func(*corev1.Secret, error) error) {
+	backoff := wait.Backoff{Duration: retryWait, Factor: 2, Jitter: 0.5, Steps: 8, Cap: maxFollowWait}
+	for next := backoff; ctx.Err() == nil; {
+		if k.followOnce(ctx, secret, see) {
+			next = backoff
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(next.Step()):
+		}
+	}
+}
+
+// followOnce lists and watches once, and reports whether it could.
+func (k *Cluster) followOnce(ctx context.Context, secret lb.Key, see func(*corev1.Secret, error) error) bool {
+	api := k.clients.kube.CoreV1().Secrets(secret.Namespace)
+	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", secret.Name).String()}
+	list, err := api.List(ctx, options)
+	if ctx.Err() != nil {
+		return false
+	}
+	var found *corev1.Secret
+	if err == nil && len(list.Items) > 0 {
+		found = &list.Items[0]
+	}
+	if failed := see(found, err); failed != nil || err != nil {
+		return false
+	}
+	options.ResourceVersion, options.TimeoutSeconds = list.ResourceVersion, new(int64(wait.Jitter(followTime, 0.5).Seconds()))
+	events, err := api.Watch(ctx, options)
+	if err != nil {
+		return false
+	}
+	defer events.Stop()
+	for event := range events.ResultChan() {
+		o, isSecret := event.Object.(*corev1.Secret)
+		if event.Type == apiwatch.Deleted {
+			o = nil
+		}
+		if !isSecret || see(o, nil) != nil {
+			return event.Type != apiwatch.Error
+		}
+	}
+	return true
 }

@@ -57,6 +57,16 @@ const (
 	ProxyRefused Reason = "ProxyRefused"
 )
 
+// Reasons of a Service whose TLS ends at proxies (conditions holdfast.dev/AnnotationsHonoured and holdfast.dev/Proxied). Proxies say them.
+const (
+	SecretMissing   Reason = "SecretMissing"   // the namespace has no Secret of the name.
+	SecretForbidden Reason = "SecretForbidden" // the proxies have no right to read the Secret.
+	SecretWrong     Reason = "SecretWrong"     // the Secret has no certificate with its key that HAProxy takes.
+	KeyWrong        Reason = "KeyWrong"        // the key of the Secret is of another certificate.
+	// CertificateExpired: the certificate has expired, or is not valid yet, and is served.
+	CertificateExpired Reason = "CertificateExpired"
+)
+
 // Reasons of the condition holdfast.dev/Written.
 const (
 	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid.
@@ -82,6 +92,15 @@ const (
 	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service.
 	StrictARPMissing Reason = "StrictARPMissing"
 )
+
+// OfSecret reports whether a Reason is about the Secret with which TLS ends.
+func (r Reason) OfSecret() bool {
+	switch r {
+	case SecretMissing, SecretForbidden, SecretWrong, KeyWrong, CertificateExpired:
+		return true
+	}
+	return false
+}
 
 // OfFilter reports whether a Reason is about the source ranges and limits of a Service.
 func (r Reason) OfFilter() bool {
