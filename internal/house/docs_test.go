@@ -94,7 +94,7 @@ func TestLinks(t *testing.T) {
 func sources(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, tree := range []string{"api", "controller", "internal", "proxy", "speaker"} {
+	for _, tree := range []string{"api", "controller", "internal", "kubectl-holdfast", "proxy", "speaker"} {
 		err := filepath.WalkDir("../../"+tree, func(p string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
 				return err

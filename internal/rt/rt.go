@@ -67,24 +67,31 @@ func (e *Event) Wait(d time.Duration, files []unix.PollFd) {
 // Poll is ppoll(2). A signal may end it early.
 func Poll(files []unix.PollFd, d time.Duration) int {
 	timeout := unix.NsecToTimespec(max(d, 0).Nanoseconds())
-	return int(wait(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(files))), uintptr(len(files)), uintptr(unsafe.Pointer(&timeout))))
+	return poll(files, &timeout)
 }
 
-// CloseFile closes a file when that takes long: 10 ms for a packet socket (synchronize_net).
-func CloseFile(fd int) { wait(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
-
-// wait is a system call that gives its place among GOMAXPROCS back first, as waits of the runtime itself do. During an ordinary
-// system call the runtime's monitor looks for 10 ms, up to every 20 us, whether it should take the place: that costs more than all
-// that the thread does between two waits.
+// poll gives its place among GOMAXPROCS back first, as waits of the runtime itself do. During an ordinary system call the runtime's
+// monitor looks for 10 ms, up to every 20 us, whether it should take the place: that costs more than all that the thread does
+// between two waits.
 //
 //go:norace
 //go:nosplit
-//go:uintptrescapes
-func wait(trap, a, b, c uintptr) uintptr {
+func poll(files []unix.PollFd, timeout *unix.Timespec) int {
 	entersyscallblock()
-	r, _, _ := unix.RawSyscall6(trap, a, b, c, 0, 0, 0)
+	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(files))), uintptr(len(files)),
+		uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
 	exitsyscall()
-	return r
+	return int(n)
+}
+
+// CloseFile closes a file as poll waits, because that takes long: 10 ms for a packet socket (synchronize_net).
+//
+//go:norace
+//go:nosplit
+func CloseFile(fd int) {
+	entersyscallblock()
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+	exitsyscall()
 }
 
 //go:linkname entersyscallblock runtime.entersyscallblock
