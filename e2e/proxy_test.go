@@ -33,6 +33,7 @@ var proxyParts = []testCase{
 	{"Hairpin", proxyHairpin},
 	{"Doors", proxyDoors},
 	{"Refused", proxyRefused},
+	{"TLS", proxyTLS},
 	{"Edit", proxyEdit},
 	{"Kill", proxyKill},
 	{"Disjoint", proxyDisjoint},
