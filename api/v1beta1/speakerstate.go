@@ -101,7 +101,7 @@ type SpeakerStateStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=512
 	// +optional
-	ProxyFaults []ProxyFault `json:"proxyFaults,omitempty"`
+	ProxyFaults []ProxyFault `json:"proxyFaults"`
 
 	// Problems of the node that its user must mend, the first of them.
 	// +listType=atomic
