@@ -41,7 +41,7 @@ func proxySwitch(t *testing.T, e *env) {
 	e.served(t, testbed.Client, addresses)
 	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
 	must(t, err)
-	for range 2 {
+	for range 3 {
 		e.annotate(t, "proxy-switch", "holdfast.dev/data-path", "Proxy")
 		e.isProxied(t, "proxy-switch", metav1.ConditionTrue)
 		must(t, testbed.Until(t.Context(), soon, "the proxy's address", func(ctx context.Context) error {

@@ -244,7 +244,8 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 		p = p.Waiting(last)
 	}
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
-	// Where proxies no longer serve, connections have the other way first: the proxies' chains are ahead.
+	// A connection finds the way to a proxy before the head start ends, and the head start before that way ends.
+	w.divert.Set(divert.Desired{Diversions: p.Entering(last), NodePorts: p.ClosedNodePorts})
 	w.headstart.Set(w.starts(in.fresh))
 	w.divert.Set(divert.Desired{Diversions: p.Diversions, NodePorts: p.ClosedNodePorts})
 	w.endpoints.Ask()

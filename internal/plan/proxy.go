@@ -120,10 +120,19 @@ func (p *planner) divert() {
 	}
 	slices.Sort(out.ClosedNodePorts)
 	out.ClosedNodePorts = slices.Compact(out.ClosedNodePorts)
-	// Two Services have one frontend only if another program wrote a status.
+	out.Diversions = diversions(out.Diversions)
+}
+
+// diversions are ordered, one for each frontend, the first. Two Services have one frontend only if another program wrote a status.
+func diversions(all []lb.Diversion) []lb.Diversion {
 	order := func(a, b lb.Diversion) int { return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port)) }
-	slices.SortStableFunc(out.Diversions, order)
-	out.Diversions = slices.CompactFunc(out.Diversions, func(a, b lb.Diversion) bool { return order(a, b) == 0 })
+	slices.SortStableFunc(all, order)
+	return slices.CompactFunc(all, func(a, b lb.Diversion) bool { return order(a, b) == 0 })
+}
+
+// Entering returns the diversions of a plan, and those of the last one that end with it.
+func (p Plan) Entering(last Plan) []lb.Diversion {
+	return diversions(slices.Concat(p.Diversions, last.Diversions))
 }
 
 // readyHere reports whether ready proxies of this node serve a Service in the families of all its addresses, or in any before it has one.

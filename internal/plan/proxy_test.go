@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -192,5 +193,21 @@ func TestProxied(t *testing.T) {
 				check(t, r.name, s, r.want)
 			}
 		})
+	}
+}
+
+// TestEntering: a way to a proxy that ends stays beside the new ones, unless a new one has its frontend.
+func TestEntering(t *testing.T) {
+	to := func(address string, port uint16, proxy string) lb.Diversion {
+		return lb.Diversion{Address: netip.MustParseAddr(address), Port: port, To: netip.MustParseAddrPort(proxy)}
+	}
+	last := Plan{Diversions: []lb.Diversion{to("192.0.2.1", 80, "10.0.0.1:30080"), to("192.0.2.2", 80, "10.0.0.1:30081")}}
+	now := Plan{Diversions: []lb.Diversion{to("192.0.2.1", 80, "10.0.0.2:30080"), to("2001:db8::1", 80, "[fd00::1]:30082")}}
+	want := []lb.Diversion{now.Diversions[0], last.Diversions[1], now.Diversions[1]}
+	if got := now.Entering(last); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := now.Entering(now); !slices.Equal(got, now.Diversions) {
+		t.Errorf("nothing changed, got %v", got)
 	}
 }
