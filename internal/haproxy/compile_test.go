@@ -22,6 +22,9 @@ func TestCompile(t *testing.T) {
 				{Protocol: "UDP", Port: 80, NodePort: 30081}}},
 			{Key: lb.Key{Namespace: "shop", Name: "kernel"}, Addresses: []netip.Addr{addr("192.0.2.2")}, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30082}}},
 			{Key: lb.Key{Namespace: "shop", Name: "waits"}, Proxy: &proxied, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30083}}},
+			// A Service beyond its namespace's bound costs nothing.
+			{Key: lb.Key{Namespace: "shop", Name: "refused"}, Addresses: []netip.Addr{addr("192.0.2.6")}, Proxy: &proxied, ProxyRefused: true,
+				Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30087}}},
 			// Nothing answers in plain text for one without a pair.
 			{Key: lb.Key{Namespace: "shop", Name: "tls"}, Addresses: []netip.Addr{addr("192.0.2.4")}, Proxy: &secret, Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30085}}},
 			{Key: lb.Key{Namespace: "shop", Name: "tlz"}, Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: &secret, Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30086}}},
