@@ -68,7 +68,8 @@ func (s Service) usable() bool {
 	_, known := methods[s.Method]
 	valid := func(p netip.Prefix) bool { return p.IsValid() }
 	return label.MatchString(s.Key.Namespace) && label.MatchString(s.Key.Name) && known && s.Header >= 0 && s.Header < len(headers) &&
-		certificate.MatchString(s.Certificate) && (s.Certificate == "") == (s.Secret == "") && len(valid4and6(s.Addresses)) == len(s.Addresses) && all(s.Allow, valid) && all(s.Deny, valid) &&
+		certificate.MatchString(s.Certificate) && (s.Certificate == "") == (s.Secret == "") &&
+		len(valid4and6(s.Addresses)) == len(s.Addresses) && all(s.Allow, valid) && all(s.Deny, valid) &&
 		all(s.Ports, func(p Port) bool {
 			return p.Port > 0 && p.Listen > 0 && all(p.Endpoints, func(e netip.AddrPort) bool { return e.Port() > 0 && plain(e.Addr()) })
 		})
