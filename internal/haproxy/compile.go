@@ -48,7 +48,7 @@ func Compile(state lb.State, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b
 	}
 	for _, s := range slices.SortedFunc(slices.Values(state.Services), func(a, b lb.Service) int { return a.Key.Compare(b.Key) }) {
 		if s.Proxy == nil || s.ProxyRefused {
-			continue // nobody announces what is refused: it must not cost what the bound of its namespace saves
+			continue // no node announces what is refused: it must not cost what the bound of its namespace saves
 		}
 		service := Service{Key: s.Key, Proxy: *s.Proxy, Access: s.Access, Certificate: b.Certificates[s.Key], Addresses: firsts(s.Addresses, b.Families)}
 		for _, p := range s.Ports {

@@ -130,7 +130,7 @@ func diversions(all []lb.Diversion) []lb.Diversion {
 	return slices.CompactFunc(all, func(a, b lb.Diversion) bool { return order(a, b) == 0 })
 }
 
-// Entering returns the diversions of a plan, and those of the last one that end with it.
+// Entering returns the diversions of a plan, and the ways of the last plan that end with it.
 func (p Plan) Entering(last Plan) []lb.Diversion {
 	return diversions(slices.Concat(p.Diversions, last.Diversions))
 }

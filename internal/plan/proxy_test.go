@@ -202,12 +202,12 @@ func TestEntering(t *testing.T) {
 		return lb.Diversion{Address: netip.MustParseAddr(address), Port: port, To: netip.MustParseAddrPort(proxy)}
 	}
 	last := Plan{Diversions: []lb.Diversion{to("192.0.2.1", 80, "10.0.0.1:30080"), to("192.0.2.2", 80, "10.0.0.1:30081")}}
-	now := Plan{Diversions: []lb.Diversion{to("192.0.2.1", 80, "10.0.0.2:30080"), to("2001:db8::1", 80, "[fd00::1]:30082")}}
-	want := []lb.Diversion{now.Diversions[0], last.Diversions[1], now.Diversions[1]}
-	if got := now.Entering(last); !slices.Equal(got, want) {
+	next := Plan{Diversions: []lb.Diversion{to("192.0.2.1", 80, "10.0.0.2:30080"), to("2001:db8::1", 80, "[fd00::1]:30082")}}
+	want := []lb.Diversion{next.Diversions[0], last.Diversions[1], next.Diversions[1]}
+	if got := next.Entering(last); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := now.Entering(now); !slices.Equal(got, now.Diversions) {
+	if got := next.Entering(next); !slices.Equal(got, next.Diversions) {
 		t.Errorf("nothing changed, got %v", got)
 	}
 }
