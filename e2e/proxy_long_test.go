@@ -123,6 +123,7 @@ func (e *env) unnoticed(t *testing.T, name string, happen func(context.Context) 
 // proxyNoAPI takes the API server away: no client notices, even when agents die that then know nothing; and an engine that dies has the
 // next one serve as before.
 func proxyNoAPI(t *testing.T, e *env) {
+	e.engines(t, 2) // a proxy that starts knows nothing without the API server
 	addresses := e.proxiedService(t, "proxy-no-api", behind, openStack("proxy-protocol", "v2"))
 	kill := func(node, signal, by, process string) {
 		_, err := e.On(t.Context(), node, "pkill", signal, by, process)
