@@ -7,7 +7,6 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/keyed"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
@@ -54,7 +53,7 @@ func filter(prefixes []uint64, sources []netip.Addr) []bpf.Instruction {
 // choice is the number of the socket for a datagram, whose prefix it skips: 1 for a heartbeat that is nothing else, has neither
 // challenge nor answer and may wait for the next interval, whatever claims it repeats; otherwise 0. See socket.
 var choice = func() []bpf.Instruction {
-	const flags, challenge = keyed.PrefixLen + 1, keyed.PrefixLen + 4 + 4*8
+	const flags, challenge = rt.PrefixLen + 1, rt.PrefixLen + 4 + 4*8
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: flags, Size: 1},
 		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xff &^ flagWatch},

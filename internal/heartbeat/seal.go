@@ -5,17 +5,17 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/holdfast-lb/holdfast/internal/keyed"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // maxDatagram fits into any link's MTU.
-const maxDatagram = keyed.PrefixLen + maxBodyLen + keyed.TagLen
+const maxDatagram = rt.PrefixLen + maxBodyLen + rt.TagLen
 
 // seal authenticates packets with one key. It is not safe for concurrent use.
-type seal struct{ *keyed.Seal }
+type seal struct{ *rt.Seal }
 
 func newSeal(key []byte) (*seal, error) {
-	s, err := keyed.New(key, "heartbeat")
+	s, err := rt.NewSeal(key, "heartbeat")
 	return &seal{s}, err
 }
 
@@ -43,17 +43,17 @@ func (s *seal) close(b []byte, p *packet) []byte {
 
 // begins reports whether b has the prefix of what was closed with the same key.
 func (s *seal) begins(b []byte) bool {
-	return len(b) >= keyed.PrefixLen && binary.BigEndian.Uint64(b) == s.Prefix
+	return len(b) >= rt.PrefixLen && binary.BigEndian.Uint64(b) == s.Prefix
 }
 
 // open returns the body of a datagram that was closed with the same key.
 func (s *seal) open(b []byte) (body []byte, ok bool) {
-	if len(b) < keyed.PrefixLen+headLen+keyed.TagLen || !s.begins(b) {
+	if len(b) < rt.PrefixLen+headLen+rt.TagLen || !s.begins(b) {
 		return nil, false
 	}
 	closed, ok := s.Open(b)
 	if !ok {
 		return nil, false
 	}
-	return closed[keyed.PrefixLen:], true
+	return closed[rt.PrefixLen:], true
 }

@@ -1,6 +1,5 @@
-// Package keyed authenticates packets between speakers with the key that all of them share, and changes that key: any two
-// speakers understand each other at every moment, whoever starts, stops or edits the Secret in between. The change is
-// pure: the time and all that was read are arguments.
+// Package keyed changes the key that all speakers share: any two of them understand each other at every moment, whoever starts,
+// stops or edits the Secret in between. It is pure: the time and all that was read are arguments.
 //
 // The entry key of the Secret is the key that its owner wants. The entry in-use is the key that speakers send with. Only
 // the controller writes it, so that no speaker sends with a new key just because it was the first to read it. Every

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/net/bpf"
 
-	"github.com/holdfast-lb/holdfast/internal/keyed"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // An echo is a question to the speaker behind a MAC, and its answer. It exists because a switch may answer ARP and
@@ -29,19 +29,19 @@ const (
 // Offsets in a frame. The tag authenticates all before it, both MACs too: what another machine forwards is worth nothing.
 const (
 	offPrefix  = ethernetLen
-	offVersion = offPrefix + keyed.PrefixLen
+	offVersion = offPrefix + rt.PrefixLen
 	offKind    = offVersion + 1
 	offNonce   = offKind + 1
 	offAddress = offNonce + 8
 	offTag     = offAddress + 16
-	echoLen    = offTag + keyed.TagLen
+	echoLen    = offTag + rt.TagLen
 )
 
 // echoes makes and reads echoes.
 type echoes struct {
 	mu sync.Mutex
 	// seals of the keys; the first one closes.
-	seals []*keyed.Seal
+	seals []*rt.Seal
 }
 
 func (e *echoes) protocol() protocol {
@@ -69,9 +69,9 @@ func echoesOf(kind uint32) []bpf.Instruction {
 }
 
 func (e *echoes) setKeys(keys [][]byte) error {
-	var seals []*keyed.Seal
+	var seals []*rt.Seal
 	for _, k := range keys {
-		s, err := keyed.New(k, "echo")
+		s, err := rt.NewSeal(k, "echo")
 		if err != nil {
 			return fmt.Errorf("set keys of the echo: %w", err)
 		}

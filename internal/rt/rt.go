@@ -1,5 +1,5 @@
 // Package rt is what threads with real-time priority stand on: a clock, UDP sockets that the runtime's poller does not know, filters
-// on them, and a wait that other threads can end. A call needs no memory, waits for no other thread, and does not log.
+// on them, seals of packets, and a wait that other threads can end. A call needs no memory, waits for no other thread, and does not log.
 package rt
 
 import (

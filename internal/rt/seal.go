@@ -1,4 +1,4 @@
-package keyed
+package rt
 
 import (
 	"crypto/hkdf"
@@ -23,8 +23,8 @@ type Seal struct {
 	sum    [sha256.Size]byte
 }
 
-// New derives keys for a kind of packets, so that no key serves two: the membership encrypts with the same one.
-func New(key []byte, kind string) (*Seal, error) {
+// NewSeal derives keys for a kind of packets, so that no key serves two: the membership encrypts with the same one.
+func NewSeal(key []byte, kind string) (*Seal, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "holdfast "+kind, PrefixLen+sha256.Size)
 	if err != nil {
 		return nil, fmt.Errorf("derive key: %w", err)
