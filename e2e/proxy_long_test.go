@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/probe"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	certutil "k8s.io/client-go/util/cert"
 )
 
 // TestProxy shows what proxies promise with both modes of kube-proxy, and what takes longer: an update, a drain and the death of a node.
@@ -26,7 +29,7 @@ func TestProxy(t *testing.T) {
 			e := setUp(t, p, mode)
 			e.proxied(t)
 			for _, part := range slices.Concat(proxyParts, []testCase{
-				{"Switch", proxySwitch}, {"Share", proxyShare}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI}, {"NodeOff", proxyNodeOff},
+				{"Switch", proxySwitch}, {"Share", proxyShare}, {"Secrets", proxySecrets}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI}, {"NodeOff", proxyNodeOff},
 			}) {
 				t.Run(part.name, func(t *testing.T) { part.run(t, e) })
 			}
@@ -70,16 +73,70 @@ func proxySwitch(t *testing.T, e *env) {
 	e.sameAddresses(t, e.app.Namespace, "proxy-switch", addresses)
 }
 
+// proxySecrets spoils the Secret of a Service: its addresses have TLS with the last good pair, or an expired one, and its condition says what is
+// wrong. Proxies that start without the right to read it do not serve the Service, in plain text neither.
+func proxySecrets(t *testing.T, e *env) {
+	const name = "proxy-secrets"
+	secrets, good := e.Kube.CoreV1().Secrets(e.app.Namespace), tlsPair(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: tlsSecret}, Type: corev1.SecretTypeTLS, Data: good}
+	_, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{})
+	must(t, err)
+	undo(t, func(ctx context.Context) error {
+		return unlessGone(secrets.Delete(ctx, tlsSecret, metav1.DeleteOptions{}))
+	})
+	e.apply(t, fmt.Sprintf(grant, e.app.Namespace, testbed.Proxy, testbed.Namespace))
+	addresses := e.service(t, e.app, name, to(8080), func(s *corev1.Service) { s.Spec.Ports[0].Port = 443 },
+		openStack("default-tls-container-ref", "secret:"+tlsSecret))
+	e.endsTLS(t, addresses, secret)
+
+	set := func(crt, key []byte) {
+		changed := secret.DeepCopy()
+		changed.Data = map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key}
+		_, err := secrets.Update(t.Context(), changed, metav1.UpdateOptions{})
+		must(t, err)
+	}
+	set(good[corev1.TLSCertKey], tlsPair(t)[corev1.TLSPrivateKeyKey])
+	e.reports(t, name, "does not belong to the first certificate")
+	e.endsTLS(t, addresses, secret)
+	set([]byte("garbage"), good[corev1.TLSPrivateKeyKey])
+	e.reports(t, name, "has no pair that HAProxy takes")
+	e.endsTLS(t, addresses, secret)
+	must(t, secrets.Delete(t.Context(), tlsSecret, metav1.DeleteOptions{}))
+	e.reports(t, name, "is not in the namespace")
+	e.endsTLS(t, addresses, secret)
+	crt, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{Host: "e2e.example", MaxAge: time.Minute}) // from an hour ago
+	must(t, err)
+	secret.Data = map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key}
+	_, err = secrets.Create(t.Context(), secret, metav1.CreateOptions{})
+	must(t, err)
+	e.reports(t, name, "expired")
+	e.endsTLS(t, addresses, secret)
+
+	must(t, e.Kube.RbacV1().RoleBindings(e.app.Namespace).Delete(t.Context(), tlsSecret, metav1.DeleteOptions{}))
+	must(t, e.restartProxies(t.Context()))
+	e.engines(t, 2)
+	e.reports(t, name, "may not be read by the proxies")
+	e.silent(t, addresses)
+	for _, a := range addresses {
+		if out, _ := e.curl(t.Context(), "http", a); strings.HasPrefix(out, "200") {
+			t.Errorf("%s serves plain HTTP on the port of TLS: %q", a, out)
+		}
+	}
+}
+
+// restartProxies replaces the proxies, one by one.
+func (e *env) restartProxies(ctx context.Context) error {
+	deployment := "deployment/" + testbed.Proxy
+	_, err := e.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "restart", deployment)
+	if err == nil {
+		_, err = e.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", deployment, "--timeout=4m")
+	}
+	return err
+}
+
 // proxyUpdate replaces the proxies, one by one: each first says that it is not ready, and no request fails.
 func proxyUpdate(t *testing.T, e *env) {
-	e.unnoticed(t, "proxy-update", func(ctx context.Context) error {
-		deployment := "deployment/" + testbed.Proxy
-		_, err := e.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "restart", deployment)
-		if err == nil {
-			_, err = e.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", deployment, "--timeout=4m")
-		}
-		return err
-	})
+	e.unnoticed(t, "proxy-update", e.restartProxies)
 }
 
 // proxyDrain drains the node of the owner, which has a proxy.

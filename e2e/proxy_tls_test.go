@@ -36,13 +36,7 @@ func proxyTLS(t *testing.T, e *env) {
 	const name = "proxy-tls"
 	addresses := e.service(t, e.app, name, to(8080), func(s *corev1.Service) { s.Spec.Ports[0].Port = 443 },
 		openStack("default-tls-container-ref", "secret:"+tlsSecret))
-	must(t, testbed.Until(t.Context(), grantTime, "a condition that tells to grant the Secret", func(ctx context.Context) error {
-		c, err := e.ServiceCondition(ctx, e.app.Namespace, name, v1beta1.ConditionAnnotationsHonoured)
-		if err == nil && (c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "may not be read by the proxies")) {
-			err = fmt.Errorf("it is %s %s: %s", c.Status, c.Reason, c.Message)
-		}
-		return err
-	}))
+	e.reports(t, name, "may not be read by the proxies")
 	e.silent(t, addresses)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: tlsSecret}, Type: corev1.SecretTypeTLS}
 	secret.Data = tlsPair(t)
@@ -63,12 +57,21 @@ func proxyTLS(t *testing.T, e *env) {
 	_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
 	must(t, err)
 	e.endsTLS(t, addresses, secret)
-	must(t, testbed.Until(t.Context(), grantTime, "a condition without a fault", func(ctx context.Context) error {
-		c, err := e.ServiceCondition(ctx, e.app.Namespace, name, v1beta1.ConditionAnnotationsHonoured)
-		if err == nil && c.Status == metav1.ConditionFalse {
-			return fmt.Errorf("it is %s: %s", c.Reason, c.Message)
+	e.reports(t, name, "")
+}
+
+// reports waits until a Service's condition has a fault with this text in its sentence; "" is for no fault.
+func (e *env) reports(t *testing.T, service, fault string) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), grantTime, fmt.Sprintf("a condition with %q", fault), func(ctx context.Context) error {
+		c, err := e.ServiceCondition(ctx, e.app.Namespace, service, v1beta1.ConditionAnnotationsHonoured)
+		if fault == "" && (err != nil || c.Status != metav1.ConditionFalse) {
+			return nil
 		}
-		return nil
+		if err == nil && (c.Status != metav1.ConditionFalse || fault == "" || !strings.Contains(c.Message, fault)) {
+			err = fmt.Errorf("it is %s %s: %s", c.Status, c.Reason, c.Message)
+		}
+		return err
 	}))
 }
 

@@ -225,7 +225,8 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 }
 
 // apply plans, and sets every sink in this order: withdraw what goes, filter, relay, serve what is new, announce. The filter
-// precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node.
+// precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node. What it lets in finds
+// the way to a proxy of this node at once.
 func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := plan.ForNode(w.node, state)
@@ -235,6 +236,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	if rest, less := last.Staying(p); less {
 		w.announce(in, rest, macs)
 	}
+	w.divert.Set(divert.Desired{Diversions: p.Entering(last, false), NodePorts: p.ClosedNodePorts})
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
 	changed := w.filter.failed() != state.Here.Unfiltered || !maps.Equal(w.filter.refused(), state.Here.Refused)
 	if changed {
@@ -245,7 +247,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	}
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
 	// A connection finds the way to a proxy before the head start ends, and the head start before that way ends.
-	w.divert.Set(divert.Desired{Diversions: p.Entering(last), NodePorts: p.ClosedNodePorts})
+	w.divert.Set(divert.Desired{Diversions: p.Entering(last, true), NodePorts: p.ClosedNodePorts})
 	w.headstart.Set(w.starts(in.fresh))
 	w.divert.Set(divert.Desired{Diversions: p.Diversions, NodePorts: p.ClosedNodePorts})
 	w.endpoints.Ask()

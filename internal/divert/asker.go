@@ -64,7 +64,8 @@ type Asker struct {
 
 // podKey tells a pod from another that has its name or its address later.
 type podKey struct {
-	name    string
+	name string
+	// address that is asked, of several.
 	address netip.Addr
 }
 
@@ -122,6 +123,11 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 			continue
 		}
 		key := podKey{pod.Name, pod.Addresses[0]}
+		for _, address := range pod.Addresses { // the slice of the other family came later
+			if asked := (podKey{pod.Name, address}); a.polls[asked] != nil {
+				key = asked
+			}
+		}
 		p := cmp.Or(a.polls[key], &poll{})
 		if pod.Ready {
 			p.leaves = time.Time{}

@@ -104,11 +104,16 @@ func TestAsker(t *testing.T) {
 		check("it is ready after all", both, true, 4)
 		pods[0].Addresses = []netip.Addr{netip.MustParseAddr("10.244.0.9")}
 		check("another pod of the name", nil, true, 4)
-		a.Set(nil)
 		p.fail.Store(false)
+		time.Sleep(settleTime)
+		p.news <- serving("5", 80)
+		check("it answers", map[uint16]uint16{80: 30080}, true, 6)
+		pods[0].Addresses = append([]netip.Addr{netip.MustParseAddr("10.244.0.1")}, pods[0].Addresses...)
+		check("it has an address of the other family, which is first", map[uint16]uint16{80: 30080}, true, 6)
+		a.Set(nil)
 		time.Sleep(time.Second)
 		select {
-		case p.news <- serving("5"):
+		case p.news <- serving("6"):
 			t.Error("a pod that is gone is asked")
 		default:
 		}

@@ -130,9 +130,14 @@ func diversions(all []lb.Diversion) []lb.Diversion {
 	return slices.CompactFunc(all, func(a, b lb.Diversion) bool { return order(a, b) == 0 })
 }
 
-// Entering returns the diversions of a plan, and the ways of the last plan that end with it.
-func (p Plan) Entering(last Plan) []lb.Diversion {
-	return diversions(slices.Concat(p.Diversions, last.Diversions))
+// Entering returns the diversions of a plan, and the ways of the last plan that end with it. Ways to proxies of other nodes wait for the
+// plan's filter, which keeps from them what comes from outside: no answer to it would come back through this node.
+func (p Plan) Entering(last Plan, filtered bool) []lb.Diversion {
+	ways := slices.Clone(p.Diversions)
+	if !filtered {
+		ways = slices.DeleteFunc(ways, func(d lb.Diversion) bool { return d.Remote })
+	}
+	return diversions(append(ways, last.Diversions...))
 }
 
 // readyHere reports whether ready proxies of this node serve a Service in the families of all its addresses, or in any before it has one.

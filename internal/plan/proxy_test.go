@@ -201,13 +201,25 @@ func TestEntering(t *testing.T) {
 	to := func(address string, port uint16, proxy string) lb.Diversion {
 		return lb.Diversion{Address: netip.MustParseAddr(address), Port: port, To: netip.MustParseAddrPort(proxy)}
 	}
-	last := Plan{Diversions: []lb.Diversion{to("192.0.2.1", 80, "10.0.0.1:30080"), to("192.0.2.2", 80, "10.0.0.1:30081")}}
-	next := Plan{Diversions: []lb.Diversion{to("192.0.2.1", 80, "10.0.0.2:30080"), to("2001:db8::1", 80, "[fd00::1]:30082")}}
-	want := []lb.Diversion{next.Diversions[0], last.Diversions[1], next.Diversions[1]}
-	if got := next.Entering(last); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if got := next.Entering(next); !slices.Equal(got, next.Diversions) {
-		t.Errorf("nothing changed, got %v", got)
+	remote := func(d lb.Diversion) lb.Diversion { d.Remote = true; return d }
+	last := Plan{Diversions: []lb.Diversion{
+		to("192.0.2.1", 80, "10.0.0.1:30080"), to("192.0.2.2", 80, "10.0.0.1:30081"), to("192.0.2.3", 80, "10.0.0.1:30083"),
+		remote(to("192.0.2.4", 80, "10.0.9.1:30084")),
+	}}
+	next := Plan{Diversions: []lb.Diversion{
+		to("192.0.2.1", 80, "10.0.0.2:30080"), remote(to("192.0.2.3", 80, "10.0.9.1:30083")), to("192.0.2.4", 80, "10.0.0.2:30084"),
+		remote(to("192.0.2.5", 80, "10.0.9.1:30085")), to("2001:db8::1", 80, "[fd00::1]:30082"),
+	}}
+	for filtered, want := range map[bool][]lb.Diversion{
+		true: {next.Diversions[0], last.Diversions[1], next.Diversions[1], next.Diversions[2], next.Diversions[3], next.Diversions[4]},
+		// What comes from outside is not yet kept from a proxy of another node.
+		false: {next.Diversions[0], last.Diversions[1], last.Diversions[2], next.Diversions[2], next.Diversions[4]},
+	} {
+		if got := next.Entering(last, filtered); !slices.Equal(got, want) {
+			t.Errorf("filtered %v: got %v, want %v", filtered, got, want)
+		}
+		if got := next.Entering(next, filtered); !slices.Equal(got, next.Diversions) {
+			t.Errorf("filtered %v: nothing changed, got %v", filtered, got)
+		}
 	}
 }

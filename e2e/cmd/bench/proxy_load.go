@@ -20,8 +20,9 @@ import (
 
 const (
 	// loadRounds is how often both sides are compared, loadTurns how many turns each has in a round, loadRequests how many requests a turn
-	// has, loadAtOnce how many of them are open at once. A side stays below the source ports that HAProxy has towards one endpoint.
-	loadRounds, loadTurns, loadRequests, loadAtOnce = 5, 10, 300, 32
+	// has, loadAtOnce how many of them are open at once. All together stay below half of the source ports that a pod has towards one
+	// endpoint: they last for a minute (TIME_WAIT), and once the kernel has used the even ones it searches long for each.
+	loadRounds, loadTurns, loadRequests, loadAtOnce = 5, 4, 280, 32
 	// handPort is the port of HAProxy by hand.
 	handPort = 39080
 	// neighbourProbes is how many requests a 99th percentile is of.
