@@ -38,6 +38,7 @@ func (p *planner) readNodes() {
 		names[name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
+		p.all = append(p.all, len(p.nodes))
 		p.nodes = append(p.nodes, newNode(name, p.state))
 		if n, known := p.state.Nodes[name]; known {
 			p.peers[name] = p.peersOf(n)
@@ -89,6 +90,17 @@ func (p *planner) index(name string) int {
 		return -1
 	}
 	return i
+}
+
+// indexes returns the indexes of the named nodes, sorted.
+func (p *planner) indexes(names map[string]bool) (out []int) {
+	for name := range names {
+		if i := p.index(name); i >= 0 {
+			out = append(out, i)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // selecting returns the indexes of the advertisements that select a Service with an address of a pool.

@@ -20,6 +20,8 @@ type election struct {
 	adsOf [][]int
 	// addresses that should have the same owner; the first is what the election is about.
 	addresses []netip.Addr
+	// nodes are indexes, among them all nodes that the endpoints of the Services let announce.
+	nodes []int
 
 	// held: what follows is the outcome.
 	held bool
@@ -45,7 +47,7 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 	if known {
 		return e
 	}
-	e = &election{first: s}
+	e = &election{first: s, nodes: p.all}
 	p.elections[a] = e
 	for _, other := range oldestFirst(p.servicesOf[a]) {
 		selected := p.l2.selecting(other, p.pools.pool(other, a))
@@ -60,6 +62,9 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 		}
 		e.services, e.adsOf = append(e.services, other), append(e.adsOf, selected)
 		e.ads = append(e.ads, selected...)
+		if other.Local && len(other.ServingNodes) < len(e.nodes)/8 {
+			e.nodes = p.indexes(other.ServingNodes)
+		}
 	}
 	slices.Sort(e.ads)
 	e.ads = slices.Compact(e.ads)
@@ -150,7 +155,7 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 	r, key := p.ranking(e), e.key()
 	winner := p.highestScore(p.topRanked(e, r, a), key)
 	if winner < 0 {
-		winner = p.highestScore(r.first(anyRank, func(i int) bool { return p.mayReturn(e, i) }), key)
+		winner = p.highestScore(r.first(anyRank, e.nodes, func(i int) bool { return p.mayReturn(e, i) }), key)
 	}
 	if winner < 0 {
 		return result{}, lb.NoEligibleNode
@@ -163,7 +168,7 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 		return result{}, p.unfiltered()
 	}
 	if away := !out.owner.alive; away || p.state.SpeakerDown[out.owner.Name] {
-		next := p.highestScore(r.first(regardlessOfFilter, func(i int) bool { return p.mayStandIn(e, i) }), key)
+		next := p.highestScore(r.first(regardlessOfFilter, p.all, func(i int) bool { return p.mayStandIn(e, i) }), key)
 		switch {
 		case next >= 0:
 			out.standIn = &p.nodes[next]
@@ -178,17 +183,17 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 // is none of them if that side cannot serve the address, and a node of this side can.
 func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
 	if p.refusedByPreceding(e.services) && !p.cutOff(e.services, a) {
-		ours := r.first(anyRank, func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(e, i) })
+		ours := r.first(anyRank, e.nodes, func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(e, i) })
 		if len(ours) > 0 {
 			return ours
 		}
 	}
 	if s := e.services; len(s) > 1 || s[0].Local {
-		return r.first(anyRank, func(i int) bool { return p.may(e, i) })
+		return r.first(anyRank, e.nodes, func(i int) bool { return p.may(e, i) })
 	}
 	key := fmt.Sprintf("%q", e.services[0].NodeSelectors) // quoted: no tenant can write what reads as another selector
 	if _, known := r.topRanked[key]; !known {
-		r.topRanked[key] = r.first(anyRank, func(i int) bool { return p.may(e, i) })
+		r.topRanked[key] = r.first(anyRank, e.nodes, func(i int) bool { return p.may(e, i) })
 	}
 	return r.topRanked[key]
 }

@@ -122,8 +122,10 @@ func ForNode(node string, s lb.State) Plan {
 type planner struct {
 	state lb.State
 	node  string
-	// nodes that the API server or the membership knows, ordered by name; me is the index of the planned one, or -1.
+	// nodes that the API server or the membership knows, ordered by name, and all their indexes; me is the index of the planned
+	// one, or -1.
 	nodes []node
+	all   []int
 	me    int
 	// peers with which each known node holds sessions.
 	peers      map[string][]lb.Peer

@@ -67,12 +67,12 @@ func (r rank) remark() string {
 	return ""
 }
 
-// first returns the indexes of the highest in rank among some nodes, by these parts of their ranks.
-func (r *ranking) first(parts rank, may func(i int) bool) []int {
+// first returns the indexes of the highest in rank among these nodes, by these parts of their ranks.
+func (r *ranking) first(parts rank, among []int, may func(i int) bool) []int {
 	var out []int
 	var best rank
-	for i, rank := range r.ranks {
-		rank &= parts
+	for _, i := range among {
+		rank := r.ranks[i] & parts
 		if len(out) > 0 && rank < best || !may(i) {
 			continue
 		}
