@@ -26,7 +26,7 @@ type servicePart struct {
 	refused  bool
 	problems []*lb.Problem
 	// leaving is what it has to give up, and others are addresses that another load balancer serves, if it is not ours.
-	leaving lb.Leaving
+	leaving *lb.Leaving
 	others  []netip.Addr
 }
 
@@ -56,8 +56,8 @@ func (x reader) compileService(o *corev1.Service) (lb.Key, servicePart) {
 // compileLeaving returns what a Service has to give up that had addresses of ours, with those that its status shows. The write
 // that changes a Service's type empties its status but for the conditions, so the recorded addresses count too. Its source
 // ranges hold for what its status shows; with another type it has lost them.
-func (x reader) compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr) lb.Leaving {
-	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
+func (x reader) compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr) *lb.Leaving {
+	l := &lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
 	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		// Nobody has to mend a Service that leaves.
 		l.Served = x.readService(&report{}, key, o)
@@ -112,7 +112,8 @@ func (j *joined) join(services []*part[servicePart], parts []*part[endpoints], p
 		case j.notServed != nil && !p.made.deleting:
 			j.notServed[p.key] = p.made.UID
 		}
-		if l := p.made.leaving; len(l.Addresses) > 0 {
+		if p.made.leaving != nil && len(p.made.leaving.Addresses) > 0 {
+			l := *p.made.leaving
 			if len(l.Served.Addresses) > 0 {
 				l.Served.ServingNodes, l.Served.Serving, l.Served.ServingAnywhere = e.nodes, e.serving, e.anywhere
 			}

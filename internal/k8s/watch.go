@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +42,8 @@ func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource
 	return nil
 }
 
-// trim drops fields that Holdfast does not read: a third of an average object, and most of a Node.
+// trim drops fields that Holdfast does not read, and shares the texts that many objects have: half of an average object, and
+// most of a Node.
 func trim(o any) (any, error) {
 	m, err := meta.Accessor(o)
 	if err != nil {
@@ -49,6 +51,8 @@ func trim(o any) (any, error) {
 	}
 	m.SetManagedFields(nil)
 	switch o := o.(type) {
+	case *corev1.Service:
+		trimService(o)
 	case *corev1.Node:
 		o.Status.Images = nil
 		maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return name != v1beta1.AnnotationReadyWithoutSessions })
@@ -64,9 +68,82 @@ func trim(o any) (any, error) {
 	case *corev1.Pod:
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
 	case *discoveryv1.EndpointSlice:
+		o.ObjectMeta = metav1.ObjectMeta{
+			Name: o.Name, Namespace: shared(o.Namespace), UID: o.UID, ResourceVersion: o.ResourceVersion, DeletionTimestamp: o.DeletionTimestamp,
+			Labels: map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]},
+		}
 		for i, e := range o.Endpoints {
-			o.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
+			c := discoveryv1.EndpointConditions{Ready: sharedField(e.Conditions.Ready), Serving: sharedField(e.Conditions.Serving)}
+			o.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: c, NodeName: sharedField(e.NodeName), TargetRef: e.TargetRef}
+		}
+		for i, p := range o.Ports {
+			o.Ports[i] = discoveryv1.EndpointPort{Name: sharedField(p.Name), Protocol: sharedField(p.Protocol), Port: sharedField(p.Port)}
 		}
 	}
 	return o, nil
+}
+
+func trimService(o *corev1.Service) {
+	o.OwnerReferences = nil
+	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
+	o.Namespace, o.Labels, o.Annotations = shared(o.Namespace), sharedKeys(o.Labels), sharedKeys(o.Annotations)
+	for i, f := range o.Finalizers {
+		o.Finalizers[i] = shared(f)
+	}
+	s := &o.Spec
+	s.IPFamilies, s.SessionAffinityConfig, s.AllocateLoadBalancerNodePorts, s.TrafficDistribution = nil, nil, nil, nil
+	s.Selector = sharedKeys(s.Selector)
+	s.Type, s.SessionAffinity, s.ExternalTrafficPolicy = shared(s.Type), shared(s.SessionAffinity), shared(s.ExternalTrafficPolicy)
+	s.IPFamilyPolicy, s.InternalTrafficPolicy, s.LoadBalancerClass = sharedField(s.IPFamilyPolicy), sharedField(s.InternalTrafficPolicy),
+		sharedField(s.LoadBalancerClass)
+	for i, p := range s.Ports {
+		s.Ports[i] = corev1.ServicePort{Name: shared(p.Name), Protocol: shared(p.Protocol), Port: p.Port, NodePort: p.NodePort}
+	}
+	for i := range o.Status.LoadBalancer.Ingress {
+		in := &o.Status.LoadBalancer.Ingress[i]
+		in.IPMode = sharedField(in.IPMode)
+	}
+	for i := range o.Status.Conditions {
+		c := &o.Status.Conditions[i]
+		c.Type, c.Status, c.Reason = shared(c.Type), shared(c.Status), shared(c.Reason)
+	}
+}
+
+// interned has the values that many objects have, by themselves. It begins again when it is full: tenants choose some of them.
+var interned struct {
+	sync.Mutex
+	known map[any]any
+}
+
+const maxInterned = 16_384
+
+// sharedField returns the one copy of what an optional field has. Nobody may change it.
+func sharedField[T comparable](field *T) *T {
+	if field == nil {
+		return nil
+	}
+	interned.Lock()
+	defer interned.Unlock()
+	if one, known := interned.known[*field]; known {
+		return one.(*T)
+	}
+	if len(interned.known) >= maxInterned || interned.known == nil {
+		interned.known = map[any]any{}
+	}
+	interned.known[*field] = field
+	return field
+}
+
+func shared[T ~string](text T) T { return *sharedField(&text) }
+
+// sharedKeys returns the map with shared keys, nil if it is empty.
+func sharedKeys(from map[string]string) map[string]string {
+	if len(from) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(from))
+	for key, value := range from {
+		out[shared(key)] = value
+	}
+	return out
 }
