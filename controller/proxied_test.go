@@ -65,7 +65,8 @@ func TestProxiedSwitch(t *testing.T) {
 		{"announced, no proxy", []string{"a asks 192.0.2.1 > 192.0.2.1"}, both, nil,
 			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: none is ready"}},
 		{"announced and served", []string{"a asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{"True Proxied: " + served}},
-		{"proxied, served by none", []string{"a asks proxied 192.0.2.1 > 192.0.2.1"}, nil, nil, []string{"True Proxied: proxies on 0 nodes serve it (none is ready); "}},
+		{"proxied, served by none", []string{"a asks proxied 192.0.2.1 > 192.0.2.1"}, nil, nil,
+			[]string{"True Proxied: proxies on 0 nodes serve it (none is ready); "}},
 		{"the trigger is gone", []string{"a proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{""}},
 		{"a sharer does not ask", []string{"a asks 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
 			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""}},
@@ -79,14 +80,17 @@ func TestProxiedSwitch(t *testing.T) {
 			[]string{"False ProxyRefused: ", ""}},
 		{"a sharer without a proxy asks no more", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
 			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""}},
-		{"a sharer of a sharer", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 2001:db8::1 > 192.0.2.1 2001:db8::1", "c 2001:db8::1 > 2001:db8::1"}, both,
+		{"a sharer of a sharer", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 2001:db8::1 > 192.0.2.1 2001:db8::1", "c 2001:db8::1 > 2001:db8::1"},
+			both,
 			[]string{"n1", "n2"}, []string{"False ProxyWaits: waits until all Services that share its address through others ask for proxies too",
 				"False ProxyWaits: waits until the Services that share its address (ns/c) ask for proxies too", ""}},
 		{"sharers wait for each other", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"}, map[string][]string{"n1": {"ns/a"}}, []string{"n1"},
-			[]string{"False ProxyWaits: waits until proxies serve all Services on its address", "False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n1"}},
+			[]string{"False ProxyWaits: waits until proxies serve all Services on its address",
+				"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n1"}},
 		{"sharers switch together", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1"},
 			[]string{"True Proxied: proxies on 1 nodes serve it (n1); ", "True Proxied: proxies on 1 nodes serve it (n1); "}},
-		{"a refused sharer takes no proxy from another", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b refused 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+		{"a refused sharer takes no proxy from another", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b refused 192.0.2.1 > 192.0.2.1"}, both,
+			[]string{"n1", "n2"},
 			[]string{"True Proxied: " + served, "False ProxyRefused: "}},
 	} {
 		state := lb.State{ProxyNodes: map[string]bool{}}
@@ -148,7 +152,8 @@ func TestProxiedReports(t *testing.T) {
 func TestSecretFaults(t *testing.T) {
 	now, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: map[string]bool{"n1": true, "n2": true}}
 	var assigned []*ipam.Assignment
-	for _, text := range []string{"missing asks > 192.0.2.1", "expired asks > 192.0.2.2", "good asks > 192.0.2.3", "refused refused > 192.0.2.4", "plain asks > 192.0.2.5"} {
+	for _, text := range []string{"missing asks > 192.0.2.1", "expired asks > 192.0.2.2", "good asks > 192.0.2.3", "refused refused > 192.0.2.4",
+		"plain asks > 192.0.2.5"} {
 		s, a := townService(text)
 		if s.Proxy = (&lb.Proxy{Secret: "tls"}); s.Key.Name == "plain" {
 			s.Proxy.Secret = ""
@@ -226,7 +231,8 @@ func TestProxiedPace(t *testing.T) {
 // never has one.
 func TestProxiedMode(t *testing.T) {
 	var p proxied
-	now, states := time.Unix(1e9, 0), []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}}}}
+	now, states := time.Unix(1e9, 0), []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}}}}
 	for i, tt := range []struct {
 		service string
 		want    bool
@@ -250,7 +256,8 @@ func TestProxiedMode(t *testing.T) {
 // TestProxiedIsWritten: condition, record and ipMode are one write, and go together.
 func TestProxiedIsWritten(t *testing.T) {
 	v4 := netip.MustParseAddr("192.0.2.1")
-	sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
+	sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid",
+		Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
 	options := newProxyOptions()
 	w := serviceWrite{service: sv, assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
 		proxied: verdict{metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, true}}

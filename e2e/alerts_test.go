@@ -199,7 +199,8 @@ func (e *env) prometheus(t *testing.T) *prometheus {
 // rules returns the chart's alerts, each of which fires a second after its fault.
 func (e *env) rules(t *testing.T) []byte {
 	args := []string{"template", testbed.Release, e.Path("charts", "holdfast"), "-s", "templates/prometheusrule.yaml", "--set", "metrics.alerts.enabled=true"}
-	for _, name := range []string{"serviceUnannounced", "poolNearlyEmpty", "sessionDown", "addressConflict", "speakerMissing", "filterNotInForce", "heartbeatsBlocked",
+	for _, name := range []string{"serviceUnannounced", "poolNearlyEmpty", "sessionDown", "addressConflict", "speakerMissing", "filterNotInForce",
+		"heartbeatsBlocked",
 		"configurationInvalid"} {
 		args = append(args, "--set", "metrics.alerts.for."+name+"=1s")
 	}

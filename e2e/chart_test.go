@@ -54,7 +54,8 @@ func (e *env) kept(t *testing.T) string {
 	crds, err := e.Kubectl(t.Context(), "get", "customresourcedefinitions", "--no-headers", "-o", "custom-columns=name:.metadata.name,uid:.metadata.uid")
 	must(t, err)
 	out, err := e.Kubectl(t.Context(), "get", "ipaddresspools,floatingips,services", "-A", "--no-headers", "-o", "custom-columns=kind:.kind,"+
-		"namespace:.metadata.namespace,name:.metadata.name,uid:.metadata.uid,spec:.spec.addresses,floating:.status.addresses,ingress:.status.loadBalancer.ingress[*].ip")
+		"namespace:.metadata.namespace,name:.metadata.name,uid:.metadata.uid,spec:.spec.addresses,floating:.status.addresses,"+
+		"ingress:.status.loadBalancer.ingress[*].ip")
 	must(t, err)
 	for line := range strings.Lines(crds) {
 		if strings.Contains(line, ".holdfast.dev ") {

@@ -43,9 +43,10 @@ func testFinalizers(t *testing.T, e *env) {
 	e.finalizers(t, "final", true)
 	e.remove(t, e.app.Namespace, "final-lower")
 	for name, away := range map[string]string{
-		"ClusterIP":    toClusterIP,
-		"NodePort":     `{"spec":{"type":"NodePort","allocateLoadBalancerNodePorts":null}}`,
-		"ExternalName": `{"spec":{"type":"ExternalName","externalName":"example.com","externalTrafficPolicy":null,"internalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null,"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"selector":null}}`,
+		"ClusterIP": toClusterIP,
+		"NodePort":  `{"spec":{"type":"NodePort","allocateLoadBalancerNodePorts":null}}`,
+		"ExternalName": `{"spec":{"type":"ExternalName","externalName":"example.com","externalTrafficPolicy":null,"internalTrafficPolicy":null,` +
+			`"allocateLoadBalancerNodePorts":null,"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"selector":null}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e.patchService(t, "final", away)

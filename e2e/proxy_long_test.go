@@ -29,7 +29,8 @@ func TestProxy(t *testing.T) {
 			e := setUp(t, p, mode)
 			e.proxied(t)
 			for _, part := range slices.Concat(proxyParts, []testCase{
-				{"Switch", proxySwitch}, {"Share", proxyShare}, {"Secrets", proxySecrets}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI}, {"NodeOff", proxyNodeOff},
+				{"Switch", proxySwitch}, {"Share", proxyShare}, {"Secrets", proxySecrets}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI},
+				{"NodeOff", proxyNodeOff},
 			}) {
 				t.Run(part.name, func(t *testing.T) { part.run(t, e) })
 			}

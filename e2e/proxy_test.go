@@ -68,7 +68,8 @@ func (e *env) proxied(t *testing.T, args ...string) {
 	})
 	must(t, label(t.Context(), "=yes"))
 	start := time.Now()
-	must(t, e.Install(t.Context(), slices.Concat([]string{"--set", "proxy.enabled=true", "--set-string", "proxy.nodeSelector." + proxyLabel + "=yes"}, atOnce, args)...))
+	must(t, e.Install(t.Context(), slices.Concat([]string{"--set", "proxy.enabled=true", "--set-string", "proxy.nodeSelector." + proxyLabel + "=yes"}, atOnce,
+		args)...))
 	must(t, e.WaitReady(t.Context()))
 	e.engines(t, 2)
 	t.Logf("two proxies are ready %s after helm began", since(start))
@@ -352,7 +353,8 @@ func proxyRefused(t *testing.T, e *env) {
 		e.service(t, e.app, "proxy-refused-both", to(8080), trigger, openStack("x-forwarded-for", "true"))
 		var c metav1.Condition
 		must(t, testbed.Until(t.Context(), soon, "a fault", func(ctx context.Context) (err error) {
-			if c, err = e.ServiceCondition(ctx, e.app.Namespace, "proxy-refused-both", v1beta1.ConditionAnnotationsHonoured); err == nil && c.Status != metav1.ConditionFalse {
+			if c, err = e.ServiceCondition(ctx, e.app.Namespace, "proxy-refused-both", v1beta1.ConditionAnnotationsHonoured); err == nil &&
+				c.Status != metav1.ConditionFalse {
 				err = fmt.Errorf("it is %s", c.Status)
 			}
 			return err
@@ -418,7 +420,8 @@ func (e *env) hashes(ctx context.Context) (map[string]string, error) {
 	}
 	out := map[string]string{}
 	for _, p := range pods {
-		text, err := e.On(ctx, p.Spec.NodeName, "curl", "-s", "-m", "2", "http://"+netip.AddrPortFrom(netip.MustParseAddr(p.Status.PodIP), 7950).String()+"/frontends")
+		text, err := e.On(ctx, p.Spec.NodeName, "curl", "-s", "-m", "2", "http://"+netip.AddrPortFrom(netip.MustParseAddr(p.Status.PodIP), 7950).String()+
+			"/frontends")
 		if err != nil {
 			return nil, err
 		}
@@ -475,7 +478,8 @@ func proxyDisjoint(t *testing.T, e *env) {
 	with, without := e.workers()[:2], e.workers()[2]
 	e.pool(t, "e2e-proxy", `addresses: [172.30.0.218, "fd00:30::3:d"]`)
 	only := func(nodes ...string) string {
-		return `{ipAddressPools: [e2e-proxy], nodeSelectors: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [` + strings.Join(nodes, ", ") + `]}]}]}`
+		return `{ipAddressPools: [e2e-proxy], nodeSelectors: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [` +
+			strings.Join(nodes, ", ") + `]}]}]}`
 	}
 	e.apply(t, object("L2Advertisement", "e2e-proxy", only(without)))
 	addresses := e.service(t, e.app, "proxy-disjoint", pool("e2e-proxy"), behind, openStack("proxy-protocol", "true"))

@@ -55,8 +55,9 @@ func testRefused(t *testing.T, e *env) {
 		"unreadable":       {annotation(addressesAnnotation, "banana"), "InvalidRequest", "banana", ""},
 		"two-of-one-kind":  {annotation(addressesAnnotation, "172.30.0.129,172.30.0.130"), "InvalidRequest", "172.30.0.130", ""},
 		"other-pool-asked": {all(routed, annotation(addressesAnnotation, "172.30.0.189")), "AddressNotInPool", "172.30.0.189", ""},
-		"class":            {openStack("class", "silver"), "UnknownClass", `asks for class "silver", which no pool has in spec.classes; known are: e2e-silver-plate`, ""},
-		"clash":            {all(share, shared), "PortClash", "Service " + ns + "/refused-sharer holds port TCP/80", "change the port or the sharing key"},
+		"class": {openStack("class", "silver"), "UnknownClass",
+			`asks for class "silver", which no pool has in spec.classes; known are: e2e-silver-plate`, ""},
+		"clash": {all(share, shared), "PortClash", "Service " + ns + "/refused-sharer holds port TCP/80", "change the port or the sharing key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e.refused(t, e.create(t, e.app, "refused-"+name, tc.change).Name, tc.reason, tc.text, tc.remedy)

@@ -97,7 +97,8 @@ subjects: [{kind: User, name: e2e-tenant, apiGroup: rbac.authorization.k8s.io}]
 		for _, a := range addresses {
 			owner, err := e.WaitOwner(t.Context(), testbed.Client, a)
 			must(t, err)
-			want = append(want, "speaker "+owner, a.String()+" is announced on eth0", "for "+a.String()+" on link eth0 answers ", " of node "+owner, " of "+a.String()+" is open")
+			want = append(want, "speaker "+owner, a.String()+" is announced on eth0", "for "+a.String()+" on link eth0 answers ", " of node "+owner, " of "+
+				a.String()+" is open")
 		}
 		must(t, testbed.Until(t.Context(), soon, "the explanation with probes", func(ctx context.Context) error {
 			out, err := e.Plugin(ctx, "why", "--probe", ns+"/why-probe")

@@ -45,7 +45,8 @@ func incident(t *testing.T) string {
 func TestReplay(t *testing.T) {
 	from := incident(t)
 	pool := filepath.Join(t.TempDir(), "pool.yaml")
-	if err := os.WriteFile(pool, []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: [192.0.2.1-192.0.2.2]}}`),
+	if err := os.WriteFile(pool, []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: `+
+		`[192.0.2.1-192.0.2.2]}}`),
 		0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,8 @@ func TestReplay(t *testing.T) {
 		{"why default/late", statusProblem, []string{"First: no IPv4 address: pool \"lan\" is full: add addresses to the pool"}},
 		{"why default/web", statusProblem, []string{"problem  speaker n2", "First: 192.0.2.1 is announced on eth0; filter on: true, in force: false; "}},
 		{"why --probe default/web", statusError, []string{"--probe asks a cluster"}},
-		{"plan -f " + pool, statusHealthy, []string{`default/late: PoolExhausted: no IPv4 address: pool "lan" is full -> Assigned: has 192.0.2.2 from pool "lan"`, "default/late: not announced -> layer 2: none (NoServingEndpoint)"}},
+		{"plan -f " + pool, statusHealthy, []string{`default/late: PoolExhausted: no IPv4 address: pool "lan" is full -> Assigned: has 192.0.2.2 from pool "lan"`,
+			"default/late: not announced -> layer 2: none (NoServingEndpoint)"}},
 		{"plan --drain n2", statusHealthy, []string{"default/web: 192.0.2.1 by node n2 -> layer 2: none (NoServingEndpoint)"}},
 		{"plan --drain n1", statusHealthy, []string{"Nothing would change."}},
 		{"bundle " + copied, statusHealthy, []string{"left out: Secrets are not read"}},
@@ -108,7 +110,8 @@ func TestPages(t *testing.T) {
 		t.Fatal("it hangs")
 	}
 	got, _ := json.Marshal(snapshot.Silent)
-	if !strings.Contains(snapshot.Silent["dead"], "no answer within 200ms") || !strings.Contains(snapshot.Silent["other"], "no right") || len(snapshot.Daemons) > 0 {
+	if !strings.Contains(snapshot.Silent["dead"], "no answer within 200ms") || !strings.Contains(snapshot.Silent["other"], "no right") ||
+		len(snapshot.Daemons) > 0 {
 		t.Errorf("silent are %s", got)
 	}
 }

@@ -41,7 +41,8 @@ func TestOpenStack(t *testing.T) {
 		got = append(got, strings.TrimPrefix(text, "apiVersion: holdfast.dev/v1beta1|kind: "))
 	}
 	fip := func(name, address, policy string) string {
-		return "FloatingIP|metadata:|  name: " + name + "|  namespace: a|spec:|  addresses:|  - " + address + "|  reclaimPolicy: " + policy + "|  serviceName: " + name
+		return "FloatingIP|metadata:|  name: " + name + "|  namespace: a|spec:|  addresses:|  - " + address + "|  reclaimPolicy: " + policy + "|  serviceName: " +
+			name
 	}
 	want := []string{
 		"IPAddressPool|metadata:|  name: dmz|spec:|  addresses:|  - 192.0.2.17|  aliases:|  - net-1|  classes:|  - dmz|  scope: External|  tags:|" +

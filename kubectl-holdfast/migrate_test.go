@@ -180,7 +180,8 @@ func TestMigrateMetalLB(t *testing.T) {
 		"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: [192.0.2.0/24]}}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, out, report = invoke(t, "migrate", "metallb", good, "-f", file); strings.Contains(out, "kind: Service") || !strings.Contains(out, "kind: IPAddressPool") ||
+	if _, out, report = invoke(t, "migrate", "metallb", good, "-f", file); strings.Contains(out, "kind: Service") ||
+		!strings.Contains(out, "kind: IPAddressPool") ||
 		!strings.Contains(report, "it is no object of MetalLB") {
 		t.Errorf("%s %s", out, report)
 	}

@@ -183,7 +183,8 @@ func TestTLS(t *testing.T) {
 				t.Errorf("from %s: %q by %q (%v), want %q", from, got, c.ConnectionState().NegotiatedProtocol, err, want)
 			}
 			c.Close()
-			if c, err := n.handshake(from, net.JoinHostPort(to, "31001"), func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }); err == nil {
+			if c, err := n.handshake(from, net.JoinHostPort(to, "31001"),
+				func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }); err == nil {
 				c.Close()
 				t.Error("TLS 1.1 is spoken")
 			}

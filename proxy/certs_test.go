@@ -82,9 +82,10 @@ func TestReadPair(t *testing.T) {
 		secret *corev1.Secret
 		want   lb.Reason
 	}{
-		"good":                        {good, ""},
-		"a chain":                     {with(crt+string(other.Data[corev1.TLSCertKey]), key), ""},
-		"words around":                {with("subject=x\n"+crt+"\nbind :1\n", "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"+key), ""},
+		"good":    {good, ""},
+		"a chain": {with(crt+string(other.Data[corev1.TLSCertKey]), key), ""},
+		"words around": {with("subject=x\n"+crt+"\nbind :1\n", "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"+
+			key), ""},
 		"another type":                {opaque, lb.SecretWrong},
 		"empty":                       {with("", ""), lb.SecretWrong},
 		"no key":                      {with(crt, ""), lb.SecretWrong},

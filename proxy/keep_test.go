@@ -33,7 +33,8 @@ func TestKeep(t *testing.T) {
 	const stay = time.Second
 	ended := make(chan int, 1)
 	go func() {
-		ended <- keep([]string{"sh", "-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log + ") = 1 && exit 2; while :; do sleep 0.1; done"},
+		ended <- keep([]string{"sh", "-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log +
+			") = 1 && exit 2; while :; do sleep 0.1; done"},
 			strings.TrimPrefix(health.URL, "http://"), stay)
 	}()
 	nstest.Until(t, 10*time.Second, "it starts again", func() bool { return lines() == "x\nx\n" })

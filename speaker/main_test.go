@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 func newTestSyncer(links func() []lb.Interface) *syncer {
 	log := slog.New(slog.DiscardHandler)
 	w := &syncer{
-		node: "w1", log: log, membership: &membership{}, owners: &owners{loop: daemon.NewLoop(daemon.LoopConfig{})}, sessions: sessionGate{log: log}, ended: make(chan error, 1),
+		node: "w1", log: log, membership: &membership{}, owners: &owners{loop: daemon.NewLoop(daemon.LoopConfig{})}, sessions: sessionGate{log: log},
+		ended:  make(chan error, 1),
 		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
 		bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}, KickProbe: func() {}}),

@@ -64,7 +64,8 @@ func TestEnforced(t *testing.T) {
 		removing bool
 	}{
 		"all is well": {plan.Verdict{L2: writes, BGP: other, Ranges: true}, []lb.Reason{lb.StrictARPMissing}, "", true},
-		"bypassed":    {plan.Verdict{L2: writes, BGP: other, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable, lb.StrictARPMissing}, lb.FilterNotEnforceable, false},
+		"bypassed": {plan.Verdict{L2: writes, BGP: other, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable, lb.StrictARPMissing}, lb.FilterNotEnforceable,
+			false},
 		"two problems, by BGP": {plan.Verdict{L2: plan.Outcome{Writer: true}, BGP: writes, Ranges: true},
 			[]lb.Reason{lb.FilterNotInForce, lb.FilterNotEnforceable}, lb.FilterNotInForce, false},
 		"another node writes": {plan.Verdict{L2: other, BGP: writes, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable}, "", false},

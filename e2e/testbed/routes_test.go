@@ -12,7 +12,8 @@ import (
 func TestReadRouteChange(t *testing.T) {
 	at := time.Date(2026, 11, 23, 6, 10, 0, 123456000, time.Local)
 	for line, want := range map[string]RouteChange{
-		`[2026-11-23T06:10:00.123456] 198.18.0.1 nhid 22 proto bgp metric 20 \	nexthop via 172.31.0.11 dev eth0 weight 1 \	nexthop via 172.31.0.12 dev eth0 weight 1`: {
+		`[2026-11-23T06:10:00.123456] 198.18.0.1 nhid 22 proto bgp metric 20 \	nexthop via 172.31.0.11 dev eth0 weight 1 \	nexthop via 172.31.0.12 dev eth0 ` +
+			`weight 1`: {
 			At: at, Prefix: netip.MustParsePrefix("198.18.0.1/32"), Hops: []netip.Addr{netip.MustParseAddr("172.31.0.11"), netip.MustParseAddr("172.31.0.12")},
 		},
 		`[2026-11-23T06:10:00.123456] Deleted fd00:198::1 nhid 9 via fd00:31::11 dev eth0 proto bgp metric 20 pref medium`: {

@@ -61,7 +61,8 @@ log stderr all;
 router id 192.0.2.1;
 protocol device {}
 protocol static { ipv4; route 203.0.113.0/24 unreachable; }
-protocol bgp frr { local 192.0.2.1 as 4200000000; neighbor 192.0.2.2 as 65001; connect retry time 1; error wait time 1,1; connect delay time 1; ipv4 { import none; export all; }; }
+protocol bgp frr { local 192.0.2.1 as 4200000000; neighbor 192.0.2.2 as 65001; connect retry time 1;
+  error wait time 1,1; connect delay time 1; ipv4 { import none; export all; }; }
 `
 
 const viaNodeBIRD = "via 192.0.2.1 path 4200000000 communities  large "

@@ -61,12 +61,15 @@ func TestAccess(t *testing.T) {
 		{"nested and repeated", fromSources("10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "10.255.255.255"), "from [10.0.0.0/8]", nil},
 		{"IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/104", "::ffff:192.0.2.1"), "from [10.0.0.0/8 192.0.2.1/32]", nil},
 		{"wider than IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/95", "10.0.0.0/8"), "from [10.0.0.0/8]",
-			[]string{`InvalidSourceRange: spec.loadBalancerSourceRanges is in force but for what cannot be read ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 form can be (/96))` + write}},
+			[]string{`InvalidSourceRange: spec.loadBalancerSourceRanges is in force but for what cannot be read ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 ` +
+				`form can be (/96))` + write}},
 		{"the rest is in force", annotated(AnnotationSourceRanges, "10.0.0.0/33, 10.0.0.0/8, ten, fe80::1%eth0"), "from [10.0.0.0/8]",
 			[]string{`InvalidSourceRange: ` + annotation(AnnotationSourceRanges) +
-				` is in force but for what cannot be read ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, "fe80::1%eth0" is neither a prefix nor an address)` + write}},
+				` is in force but for what cannot be read ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, ` +
+				`"fe80::1%eth0" is neither a prefix nor an address)` + write}},
 		{"nothing readable closes", fromSources("10.0.0.0/255.0.0.0"), "from []",
-			[]string{`NoSourceAllowed: spec.loadBalancerSourceRanges holds nothing that can be read, so that nobody may come in ("10.0.0.0/255.0.0.0" is neither a prefix nor an address)` + write}},
+			[]string{`NoSourceAllowed: spec.loadBalancerSourceRanges holds nothing that can be read, so that nobody may come in ("10.0.0.0/255.0.0.0" is neither ` +
+				`a prefix nor an address)` + write}},
 		{"empty closes", annotated(AnnotationSourceRanges, ""), "from []",
 			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRanges) + ` is empty, so that nobody may come in` + write + `, or remove it`}},
 		{"spaces and commas close", annotated(KubernetesSourceRanges, " , "), "from []",

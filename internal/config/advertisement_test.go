@@ -18,8 +18,9 @@ func TestL2Advertisement(t *testing.T) {
 			NodeSelectors:          []metav1.LabelSelector{labelled(map[string]string{"zone": "a"})},
 			ServiceSelectors:       []metav1.LabelSelector{{}},
 		},
-		Interfaces:             []string{"eth1", "eth0"},
-		PreferredNodeSelectors: []v1beta1.PreferredNodeSelector{{Weight: 10, Preference: labelled(map[string]string{"zone": "a"})}, {Weight: 100, Preference: badSelector()}},
+		Interfaces: []string{"eth1", "eth0"},
+		PreferredNodeSelectors: []v1beta1.PreferredNodeSelector{{Weight: 10, Preference: labelled(map[string]string{"zone": "a"})},
+			{Weight: 100, Preference: badSelector()}},
 	}}
 	s, problems := Compile(Objects{
 		Pools:            []*v1beta1.IPAddressPool{poolObject("lan", 1, "192.0.2.1")},
@@ -65,8 +66,10 @@ func TestBGPAdvertisement(t *testing.T) {
 		}
 		return s
 	}
-	cut := `BGPAdvertisement a InvalidAggregation: not used for IPAddressPool "narrow": routes of length 24 would reach beyond its 198.51.100.0-198.51.100.15: aggregate to 28 or longer`
-	span := `BGPAdvertisement a InvalidAggregation: not used for IPAddressPool "span": routes of length 24 would reach beyond its 203.0.114.1-203.0.114.255: aggregate to 25 or longer`
+	cut := `BGPAdvertisement a InvalidAggregation: not used for IPAddressPool "narrow": routes of length 24 would reach beyond its ` +
+		`198.51.100.0-198.51.100.15: aggregate to 28 or longer`
+	span := `BGPAdvertisement a InvalidAggregation: not used for IPAddressPool "span": routes of length 24 would reach beyond its ` +
+		`203.0.114.1-203.0.114.255: aggregate to 25 or longer`
 	full := lb.BGPAdvertisement{Name: "a", AggregationLength: 32, AggregationLengthV6: 128}
 	for _, tt := range []struct {
 		name     string
@@ -96,7 +99,8 @@ func TestBGPAdvertisement(t *testing.T) {
 		}), func(a *lb.BGPAdvertisement) {
 			a.Communities = []lb.Community{{A: 65000, B: 100}, {A: 65000, B: 200}, {Large: true, A: 1, B: 2, C: 3}}
 		}, []string{
-			`BGPAdvertisement a InvalidCommunity: spec.communities[2] is not sent: no Community has the name "junk"; the well-known ones are blackhole, graceful-shutdown, no-advertise, no-export, no-export-subconfed, no-peer`,
+			`BGPAdvertisement a InvalidCommunity: spec.communities[2] is not sent: no Community has the name "junk"; the well-known ones are blackhole, ` +
+				`graceful-shutdown, no-advertise, no-export, no-export-subconfed, no-peer`,
 			`note BGPAdvertisement a InvalidCommunity: spec.communities[4] repeats 65000:100: once is enough`,
 		}},
 		{"communities by name", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.Communities = []string{"no-export", "backup", "no-export"} }),

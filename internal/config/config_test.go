@@ -27,7 +27,8 @@ func world() Objects {
 		},
 		L2Advertisements: []*v1beta1.L2Advertisement{
 			{ObjectMeta: meta("y", 1), Spec: v1beta1.L2AdvertisementSpec{AdvertisementScope: v1beta1.AdvertisementScope{IPAddressPools: []string{"x"}}}},
-			{ObjectMeta: meta("x", 2), Spec: v1beta1.L2AdvertisementSpec{AdvertisementScope: v1beta1.AdvertisementScope{NodeSelectors: []metav1.LabelSelector{badSelector()}}}},
+			{ObjectMeta: meta("x", 2), Spec: v1beta1.L2AdvertisementSpec{
+				AdvertisementScope: v1beta1.AdvertisementScope{NodeSelectors: []metav1.LabelSelector{badSelector()}}}},
 		},
 		BGPAdvertisements: []*v1beta1.BGPAdvertisement{
 			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{AggregationLength: ptr(int32(28)), Communities: []string{"1:2", "1:1", "x"}}},

@@ -41,7 +41,8 @@ func TestReadyEndpoints(t *testing.T) {
 	}
 	// Its second family alone has endpoints, as where a user writes them.
 	own4 := lb.Key{Namespace: "shop", Name: "own4"}
-	o.Services = append(o.Services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: own4.Namespace, Name: own4.Name}, Spec: corev1.ServiceSpec{Ports: ports}})
+	o.Services = append(o.Services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: own4.Namespace, Name: own4.Name},
+		Spec: corev1.ServiceSpec{Ports: ports}})
 	o.EndpointSlices = append(o.EndpointSlices, slice("shop", "own4", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.6")))
 	both := []netip.Addr{netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("10.96.0.1")}
 	served := []lb.Service{{Key: own4, Proxy: &lb.Proxy{}, ClusterIPs: both},

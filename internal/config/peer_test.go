@@ -153,14 +153,16 @@ func TestPeerConflicts(t *testing.T) {
 		{"one address twice: where both are, whatever the port", []*v1beta1.BGPPeer{
 			peerObject("young", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerPort = 1179 }), peerObject("old", 1, zone("a"))},
 			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer}},
-			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has peerAddress 172.31.0.1 there: remove one of the two, or give them disjoint nodeSelectors`}},
+			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has peerAddress 172.31.0.1 there: remove one of the ` +
+				`two, or give them disjoint nodeSelectors`}},
 		{"one address twice on disjoint nodes", []*v1beta1.BGPPeer{peerObject("x", 1, zone("a")), peerObject("y", 2, zone("b"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil}, nil},
 		{"one link twice, and another link", []*v1beta1.BGPPeer{unnumbered("old", 1, "eth0", zone("a")), unnumbered("young", 2, "eth0"),
 			unnumbered("other", 3, "eth1")},
 			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer},
 				"other": nil},
-			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has interface eth0 there: remove one of the two, or give them disjoint nodeSelectors`}},
+			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has interface eth0 there: remove one of the two, or ` +
+				`give them disjoint nodeSelectors`}},
 		{"two router IDs on one node", []*v1beta1.BGPPeer{
 			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")), peerObject("z", 3, at("172.31.0.3", "192.0.2.2"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil, "z": {"n2": lb.ConflictingRouterID}},

@@ -69,7 +69,8 @@ func TestPoolAddresses(t *testing.T) {
 		{"a bad entry leaves the others", []*v1beta1.IPAddressPool{poolObject("p", 1, "garbage", "192.0.2.1", "192.0.2.9-192.0.2.7")},
 			map[string]string{"p": "[192.0.2.1]"},
 			[]string{
-				`IPAddressPool p InvalidAddresses: spec.addresses[0]: "garbage" is not an IPv4 or IPv6 address: write a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address`,
+				`IPAddressPool p InvalidAddresses: spec.addresses[0]: "garbage" is not an IPv4 or IPv6 address: write a prefix (192.0.2.0/26), a range ` +
+					`(192.0.2.10-192.0.2.20) or a single address`,
 				`IPAddressPool p InvalidAddresses: spec.addresses[2]: "192.0.2.9-192.0.2.7" is reversed: write 192.0.2.7-192.0.2.9`,
 			}},
 		{"no good entry is still a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "::/0")},
@@ -83,7 +84,8 @@ func TestPoolAddresses(t *testing.T) {
 			[]string{`note IPAddressPool p OverlappingAddresses: spec.addresses holds 192.0.2.2-192.0.2.3, 192.0.2.5 more than once: once is enough`}},
 		{"overlap of two: the older keeps", []*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
 			map[string]string{"a": "[192.0.2.0-192.0.2.3 192.0.2.6-192.0.2.7 192.0.2.9-192.0.2.15]", "b": "[192.0.2.4-192.0.2.5 192.0.2.8]"},
-			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8: take that out of one of the two pools`}},
+			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8: take that out of one of the two ` +
+				`pools`}},
 		{"of one second: by name", []*v1beta1.IPAddressPool{poolObject("b", 1, "192.0.2.1"), poolObject("a", 1, "192.0.2.1")},
 			map[string]string{"a": "[192.0.2.1]", "b": "[]"},
 			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1: take that out of one of the two pools`}},
@@ -157,7 +159,8 @@ func TestUnusableAddresses(t *testing.T) {
 		problems  []string
 	}{
 		{"a node's own", []string{"172.30.0.10-172.30.0.13"}, "[172.30.0.10-172.30.0.13] but 172.30.0.11 172.30.0.12",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): take that out`}},
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): ` +
+				`take that out`}},
 		{"of both families", []string{"fd00:30::10/127"}, "[fd00:30::10-fd00:30::11] but fd00:30::11",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: fd00:30::11 (node "n1"): take that out`}},
 		{"nothing else left", []string{"172.30.0.11"}, "[172.30.0.11] but 172.30.0.11",
@@ -165,9 +168,11 @@ func TestUnusableAddresses(t *testing.T) {
 		{"network and broadcast are given, as MetalLB does", []string{"192.0.2.0/30"}, "[192.0.2.0-192.0.2.3]", nil},
 		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"},
 			"[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 127.0.0.0-127.255.255.255 (loopback), 169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local): take that out`}},
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 127.0.0.0-127.255.255.255 (loopback), ` +
+				`169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local): take that out`}},
 		{"at both ends of the families", []string{"0.0.0.0-0.0.0.1", "255.255.255.254-255.255.255.255", "::-::2", "ff00::/8"}, "[0.0.0.1 255.255.255.254 ::2]",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), :: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast): take that out`}},
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), ` +
+				`:: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast): take that out`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := Objects{

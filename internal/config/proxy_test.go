@@ -85,7 +85,8 @@ func TestProxyOfService(t *testing.T) {
 			`InvalidRequest: annotation holdfast.dev/proxy-protocol ("v2") overrides loadbalancer.openstack.org/proxy-protocol ("v1"): remove that one`},
 		{"http", withProxies(), asking(os+"x-forwarded-for", "true"), "asks v0 http=true ROUND_ROBIN 50s/50s/5s/0s", ""},
 		{"TLS", withProxies(), asking(os+"default-tls-container-ref", "secret:tls"), "asks v0 tls " + plain, ""},
-		{"TLS by ours, and a header", withProxies(), asking(own+"default-tls-container-ref", "secret:web.tls", own+"proxy-protocol", "v2"), "asks v2 web.tls " + plain, ""},
+		{"TLS by ours, and a header", withProxies(), asking(own+"default-tls-container-ref", "secret:web.tls", own+"proxy-protocol", "v2"), "asks v2 web.tls " +
+			plain, ""},
 		{"the data path", withProxies(), asking(own+"data-path", "Proxy"), "asks v0 " + plain, ""},
 		{"the data path is no word of OpenStack", withProxies(), asking(os+"data-path", "Proxy"), "", "AnnotationIgnored: " + os + "data-path is unknown"},
 		{"false", withProxies(), asking(os+"proxy-protocol", "false", os+"x-forwarded-for", "false"), "", ""},
@@ -95,7 +96,8 @@ func TestProxyOfService(t *testing.T) {
 			os+"timeout-member-connect", "3", os+"timeout-tcp-inspect", "4", os+"enable-health-monitor", "true", os+"health-monitor-delay", "10",
 			os+"health-monitor-timeout", "5", os+"health-monitor-max-retries", "2", os+"health-monitor-max-retries-down", "4"),
 			"asks v0 http=false SOURCE_IP_PORT 1ms/2ms/3ms/4ms every 10s in 5s, 2 up, 4 down", ""},
-		{"checks by default", withProxies(), asking(own+"data-path", "Proxy", own+"enable-health-monitor", "true"), "asks v0 " + plain + " every 5s in 3s, 1 up, 3 down", ""},
+		{"checks by default", withProxies(), asking(own+"data-path", "Proxy", own+"enable-health-monitor", "true"), "asks v0 " + plain +
+			" every 5s in 3s, 1 up, 3 down", ""},
 		{"affinity", withProxies(), all(asks, affinity), "asks v2 http=false SOURCE_IP 50s/50s/5s/0s", ""},
 		{"the operator's defaults", withProxies(func(opt *Options) {
 			opt.Proxy.Defaults = map[string]string{"lb-method": "LEAST_CONNECTIONS", "timeout-client-data": "9"}
@@ -112,15 +114,18 @@ func TestProxyOfService(t *testing.T) {
 			`InvalidRequest: annotation ` + os + `proxy-protocol ("yes") is not in force: write true or v1 or v2 or false`},
 		{"both headers", withProxies(), asking(os+"proxy-protocol", "v1", own+"x-forwarded-for", "true"), "",
 			`InvalidRequest: annotations ` + os + `proxy-protocol ("v1") and holdfast.dev/x-forwarded-for ("true") exclude each other: remove one of the two`},
-		{"both headers of a proxied one", withProxies(), all(asking(os+"proxy-protocol", "v1", own+"x-forwarded-for", "true"), accepted("u", "x-forwarded-for=true"), proxiedStatus),
+		{"both headers of a proxied one", withProxies(), all(asking(os+"proxy-protocol", "v1", own+"x-forwarded-for", "true"),
+			accepted("u", "x-forwarded-for=true"), proxiedStatus),
 			"asks proxied v0 http=true ROUND_ROBIN 50s/50s/5s/0s",
 			`InvalidRequest: annotations ` + os + `proxy-protocol ("v1") and holdfast.dev/x-forwarded-for ("true") exclude each other: remove one of the two`},
 		{"out of range, without a record", withProxies(), all(asks, asking(own+"proxy-protocol", "v2", os+"timeout-client-data", "2147483648")), "asks v2 " + plain,
 			`InvalidRequest: annotation ` + os + `timeout-client-data ("2147483648") is not in force: write milliseconds from 1 to 2147483647`},
-		{"unknown, with a record", withProxies(), all(asking(own+"proxy-protocol", "v2", os+"lb-method", "BEST"), accepted("u", "proxy-protocol=v2 lb-method=SOURCE_IP")),
+		{"unknown, with a record", withProxies(), all(asking(own+"proxy-protocol", "v2", os+"lb-method", "BEST"),
+			accepted("u", "proxy-protocol=v2 lb-method=SOURCE_IP")),
 			"asks v2 http=false SOURCE_IP 50s/50s/5s/0s",
 			`InvalidRequest: annotation ` + os + `lb-method ("BEST") is not in force: write ROUND_ROBIN or LEAST_CONNECTIONS or SOURCE_IP or SOURCE_IP_PORT`},
-		{"a record that we would not write", withProxies(), all(asking(own+"proxy-protocol", "v2", os+"lb-method", "BEST"), accepted("u", "lb-method=SOURCE_IP proxy-protocol=v2")),
+		{"a record that we would not write", withProxies(), all(asking(own+"proxy-protocol", "v2", os+"lb-method", "BEST"),
+			accepted("u", "lb-method=SOURCE_IP proxy-protocol=v2")),
 			"asks v2 " + plain,
 			`InvalidRequest: annotation ` + os + `lb-method ("BEST") is not in force: write ROUND_ROBIN or LEAST_CONNECTIONS or SOURCE_IP or SOURCE_IP_PORT`},
 		{"a check longer than the delay", withProxies(), asking(own+"proxy-protocol", "v2", os+"enable-health-monitor", "true", os+"health-monitor-delay", "3"),
@@ -150,21 +155,26 @@ func TestProxyOfService(t *testing.T) {
 			"AnnotationIgnored: proxy-protocol does nothing: no proxies run here that could do it (proxy.enabled of the chart)"},
 		{"another data path", other, all(asking(own+"proxy-protocol", "v1"), proxiedStatus), "",
 			"AnnotationIgnored: holdfast.dev/proxy-protocol does nothing: no Service is proxied where another program than kube-proxy delivers (dataPath: Other)"},
-		{"honoured without a proxy", disabled, all(affinity, asking(os+"lb-method", "SOURCE_IP", os+"timeout-client-data", "50000", own+"timeout-member-data", "600000",
+		{"honoured without a proxy", disabled, all(affinity, asking(os+"lb-method", "SOURCE_IP", os+"timeout-client-data", "50000", own+"timeout-member-data",
+			"600000",
 			os+"enable-health-monitor", "true")), "", ""},
 		{"round robin is no fault", disabled, asking(os+"lb-method", "ROUND_ROBIN", os+"enable-health-monitor", "false"), "", ""},
 		{"not honoured without a proxy", disabled, asking(os+"lb-method", "SOURCE_IP", os+"timeout-client-data", "49999", os+"timeout-member-connect", "5000",
 			os+"health-monitor-delay", "5"), "", "AnnotationIgnored: lb-method does nothing: kube-proxy chooses the pod; timeout-client-data does nothing: " +
-			"only a proxy could do it; timeout-member-connect does nothing: only a proxy could do it; health-monitor-delay does nothing: readiness of the pods decides here, at once"},
+			"only a proxy could do it; timeout-member-connect does nothing: only a proxy could do it; health-monitor-delay does nothing: readiness of the pods " +
+			"decides here, at once"},
 		{"bad without a proxy", disabled, asking(os+"timeout-client-data", "many"), "",
 			`InvalidRequest: annotation ` + os + `timeout-client-data ("many") is not in force: write milliseconds from 1 to 2147483647`},
 		// The trigger was removed, and the status not yet written.
-		{"still proxied", withProxies(), all(accepted("u", "proxy-protocol=v1 timeout-client-data=7"), proxiedStatus), "proxied v1 http=false ROUND_ROBIN 7ms/50s/5s/0s", ""},
-		{"it stays for its sharers", withProxies(), all(asking(own+"timeout-client-data", "8"), proxiedStatus), "proxied v0 http=false ROUND_ROBIN 8ms/50s/5s/0s", ""},
+		{"still proxied", withProxies(), all(accepted("u", "proxy-protocol=v1 timeout-client-data=7"), proxiedStatus),
+			"proxied v1 http=false ROUND_ROBIN 7ms/50s/5s/0s", ""},
+		{"it stays for its sharers", withProxies(), all(asking(own+"timeout-client-data", "8"), proxiedStatus), "proxied v0 http=false ROUND_ROBIN 8ms/50s/5s/0s",
+			""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := serviceObject("a", port, tt.change)
-			state, problems := Compile(Objects{Services: []*corev1.Service{o}, Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}, tt.opt)
+			state, problems := Compile(Objects{Services: []*corev1.Service{o}, Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}},
+				tt.opt)
 			if diff := cmp.Diff(tt.want, proxyText(state.Services[0])); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -214,7 +224,8 @@ func TestProxyQuota(t *testing.T) {
 			t.Errorf("%s: %s", s.Key, proxyText(s))
 		}
 	}
-	if len(problems) != 1 || problems[0].Message != "3 Services of namespace default ask for proxies, and the oldest 2 may have them (proxy.maxServicesPerNamespace of the chart)" {
+	if len(problems) != 1 || problems[0].Message != "3 Services of namespace default ask for proxies, and the oldest 2 may have them "+
+		"(proxy.maxServicesPerNamespace of the chart)" {
 		t.Errorf("%v", problemTexts(problems))
 	}
 }
@@ -303,7 +314,8 @@ func TestProxiedHasNoHeadStart(t *testing.T) {
 
 func TestProxyFlags(t *testing.T) {
 	for text, want := range map[string]string{
-		"--proxies=ns/p --proxy-defaults=lb-method=SOURCE_IP,health-monitor-delay=10 --proxy-namespaces=a=b --proxy-max-services=3": "true ns/p 3 map[health-monitor-delay:10 lb-method:SOURCE_IP]",
+		"--proxies=ns/p --proxy-defaults=lb-method=SOURCE_IP,health-monitor-delay=10 --proxy-namespaces=a=b " +
+			"--proxy-max-services=3": "true ns/p 3 map[health-monitor-delay:10 lb-method:SOURCE_IP]",
 		"":                                   "false / 0 map[]",
 		"--proxies=p":                        "not NAMESPACE/NAME",
 		"--proxy-defaults=x=1":               `"x" is no setting`,

@@ -29,7 +29,8 @@ func TestAliases(t *testing.T) {
 		communityObject("twin", 3, "backup", "64512:80", "wide", "large:64512:0:65536"),
 	}}, Options{})
 	want := []string{
-		`Community old InvalidCommunity: spec.communities[1] is not known: "64512:65536" is not a community: write two numbers up to 65535 (65000:100), or large: and three up to 4294967295 (large:64500:1:2)`,
+		`Community old InvalidCommunity: spec.communities[1] is not known: "64512:65536" is not a community: write two numbers up to 65535 (65000:100), or ` +
+			`large: and three up to 4294967295 (large:64500:1:2)`,
 		`Community young DuplicateAlias: spec.communities[0] is not used: in Community "old", which is older, backup is 64512:80`,
 		`Community young DuplicateAlias: spec.communities[1] is not used: no-export is a well-known community, 65535:65281`,
 	}

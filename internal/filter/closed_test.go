@@ -44,7 +44,8 @@ func TestUndeclared(t *testing.T) {
 			w.set(desired(ssh))
 			w.finds(silence, w.client, "tcp", "", vip, 22)
 		}
-		w.client.Output("nft", fmt.Sprintf("add table inet seen { counter back { }; chain c { type filter hook prerouting priority 0; ip daddr %s counter name back; "+
+		w.client.Output("nft", fmt.Sprintf("add table inet seen { counter back { }; chain c { type filter hook prerouting priority 0; ip daddr %s counter "+
+			"name back; "+
 			"ip6 daddr %s counter name back; }; }", closedVIP4, closedVIP6))
 		for _, vip := range []string{closedVIP4, closedVIP6} {
 			// Nobody serves it, but it is a frontend: the packet gets as far as the way out, which leads back to the

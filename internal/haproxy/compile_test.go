@@ -26,8 +26,10 @@ func TestCompile(t *testing.T) {
 			{Key: lb.Key{Namespace: "shop", Name: "refused"}, Addresses: []netip.Addr{addr("192.0.2.6")}, Proxy: &proxied, ProxyRefused: true,
 				Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30087}}},
 			// Nothing answers in plain text for one without a pair.
-			{Key: lb.Key{Namespace: "shop", Name: "tls"}, Addresses: []netip.Addr{addr("192.0.2.4")}, Proxy: &secret, Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30085}}},
-			{Key: lb.Key{Namespace: "shop", Name: "tlz"}, Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: &secret, Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30086}}},
+			{Key: lb.Key{Namespace: "shop", Name: "tls"}, Addresses: []netip.Addr{addr("192.0.2.4")}, Proxy: &secret,
+				Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30085}}},
+			{Key: lb.Key{Namespace: "shop", Name: "tlz"}, Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: &secret,
+				Ports: []lb.Port{{Protocol: "TCP", Port: 443, NodePort: 30086}}},
 			{Key: lb.Key{Namespace: "shop", Name: "bad\nname"}, Addresses: []netip.Addr{addr("192.0.2.3")}, Proxy: &proxied,
 				Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30084}}},
 		},
@@ -45,8 +47,9 @@ func TestCompile(t *testing.T) {
 		Certificates: map[lb.Key]string{{Namespace: "shop", Name: "tlz"}: crt},
 	})
 	tlz := lb.Key{Namespace: "shop", Name: "tlz"}
-	want := []Service{{Key: tlz, Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: secret, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30086}}}, {Key: key, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}, Proxy: proxied,
-		Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{good[0], good[1], good[2]}}}}}
+	want := []Service{{Key: tlz, Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: secret, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30086}}},
+		{Key: key, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}, Proxy: proxied,
+			Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{good[0], good[1], good[2]}}}}}
 	wantLeft := []LeftOut{{Service: key, Port: 80, Endpoints: bad}, {Service: key, Port: 81, Taken: true}, {Service: other, Port: 80, Taken: true}}
 	compare := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 	addresses := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })

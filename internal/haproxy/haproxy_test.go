@@ -280,7 +280,8 @@ var grammar = regexp.MustCompile(`^(global|defaults|backend connections|listen [
 	`  (description [0-9a-f]{32}|maxconn \d+|nbthread \d+|` +
 	`stats socket /run/holdfast/worker.sock mode 600 level admin expose-fd listeners|stats timeout 10s|server-state-file /run/holdfast/states|` +
 	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 100k expire 1h store conn_cur|` +
-	`bind (0\.0\.0\.0:\d+ id 1|\[::\]:\d+ v6only id 2)( ssl crt /run/holdfast/pair-[0-9a-f]{32}.pem ssl-min-ver TLSv1.2( alpn h2,http/1.1)?)?|mode (tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +
+	`bind (0\.0\.0\.0:\d+ id 1|\[::\]:\d+ v6only id 2)( ssl crt /run/holdfast/pair-[0-9a-f]{32}.pem ssl-min-ver TLSv1.2( alpn h2,http/1.1)?)?|mode ` +
+	`(tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +
 	`tcp-request connection (set-dst (ipv4\([0-9.]+\) if \{ so_id 1 \}|ipv6\([0-9a-f:]+\) if \{ so_id 2 \})|set-dst-port int\(\d+\)|` +
 	`reject if (\{ so_id [12] \}( !own)?( !?(deny|allow)[46])?|\{ sc0_conn_cur gt \d+ \})|track-sc0 int\(\d+\) table connections|set-var\(sess.port\) src_port)|` +
 	`acl (own src -f /run/holdfast/internal-[0-9a-f]{32}.lst|(deny|allow)4 src( [0-9.]+/\d+){1,32}|(deny|allow)6 src( [0-9a-f:.]+/\d+){1,32})|` +
@@ -293,7 +294,8 @@ func FuzzConfig(f *testing.F) {
 	f.Add("shop", "web", "192.0.2.1", "fe80::1%eth0", "10.0.0.0/8", "10.0.0.1", uint16(80), uint16(30080), "ROUND_ROBIN", 2, int64(5e9), 3, true, "")
 	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN", 0, int64(5e9), 3, false,
 		"0123456789abcdef0123456789abcdef")
-	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN", 0, int64(5e9), 3, false, "../x.pem ca-file /")
+	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN", 0, int64(5e9), 3, false,
+		"../x.pem ca-file /")
 	f.Add("shop\n", "web{", "::ffff:192.0.2.1", "2001:db8::1", "::/0", "::ffff:10.0.0.1", uint16(0), uint16(1), "x\ny", -1, int64(-5), -3, false, "x\n")
 	f.Fuzz(func(t *testing.T, namespace, name, a, b, list, to string, port, listen uint16, method string, header int, d int64, n int, flag bool, pair string) {
 		address := func(text string) netip.Addr { a, _ := netip.ParseAddr(text); return a }
@@ -301,7 +303,8 @@ func FuzzConfig(f *testing.F) {
 		s := State{Engine: Engine{Directory: "/run/holdfast", Threads: n, MaxConn: n, Files: n}, Internal: []netip.Prefix{p}}
 		service := Service{
 			Key: lb.Key{Namespace: namespace, Name: name}, Addresses: []netip.Addr{address(a), address(b)},
-			Proxy: lb.Proxy{Header: header, HTTP: flag, Secret: pair, Method: lb.Method(method), Client: time.Duration(d), Member: time.Duration(d), Connect: time.Duration(d),
+			Proxy: lb.Proxy{Header: header, HTTP: flag, Secret: pair, Method: lb.Method(method), Client: time.Duration(d), Member: time.Duration(d),
+				Connect: time.Duration(d),
 				Inspect: time.Duration(d), Monitor: &lb.Monitor{Delay: time.Duration(d), Timeout: time.Duration(d), Rise: n, Fall: n}},
 			Certificate: pair,
 			Access:      lb.Access{Restricted: flag, InternalAllowed: flag, Allow: []netip.Prefix{p}, Deny: []netip.Prefix{p}},

@@ -320,7 +320,8 @@ func TestChartProxy(t *testing.T) {
 		t.Errorf("the kubelet ends the pod after %d s", grace)
 	}
 	service := objects["Service holdfast-proxy"].(*corev1.Service)
-	if service.Spec.ClusterIP != corev1.ClusterIPNone || service.Spec.PublishNotReadyAddresses || *service.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyPreferDualStack {
+	if service.Spec.ClusterIP != corev1.ClusterIPNone || service.Spec.PublishNotReadyAddresses ||
+		*service.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyPreferDualStack {
 		t.Errorf("the Service is %+v", service.Spec)
 	}
 	labels := objects["Deployment holdfast-proxy"].(*appsv1.Deployment).Spec.Template.Labels
@@ -405,7 +406,8 @@ func TestChartValues(t *testing.T) {
 		{"metrics.tls.enabled=true,metrics.tls.secretName=cert,metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.endpoint.tlsConfig.serverName=holdfast",
 			[]string{"--metrics-tls=/etc/holdfast/metrics", "secretName: cert", "mountPath: /etc/holdfast/metrics", "scheme: https", "serverName: holdfast"},
 			[]string{"insecureSkipVerify"}},
-		{"metrics.authentication=true", []string{"--metrics-auth", "tokenreviews", "subjectaccessreviews", "name: holdfast-metrics-reader", "nonResourceURLs: [/metrics]"}, nil},
+		{"metrics.authentication=true", []string{"--metrics-auth", "tokenreviews", "subjectaccessreviews", "name: holdfast-metrics-reader",
+			"nonResourceURLs: [/metrics]"}, nil},
 		{"metrics.alerts.enabled=true,metrics.alerts.ignoredReasons=null", []string{`reason!~"none"`}, nil},
 		{"metrics.dashboard.enabled=true,metrics.dashboard.labels.folder=net", []string{"folder: net\n    grafana_dashboard: \"1\""}, nil},
 		{"proxy.enabled=true,proxy.replicas=1,proxy.image.repository=registry.example.org/proxy,proxy.image.tag=v9,proxy.namespaceSelector=edge in (a\\, b)",
@@ -414,11 +416,13 @@ func TestChartValues(t *testing.T) {
 		{"proxy.enabled=true,proxy.maxServicesPerNamespace=7,proxy.defaults.timeout-client-data=2000000,proxy.drainSeconds=7200,proxy.terminationSeconds=90," +
 			"proxy.maxConnections=1000000", []string{"--proxy-max-services=7\n", "timeout-client-data=2000000,", "--drain-seconds=7200\n",
 			"--termination-seconds=90\n", "terminationGracePeriodSeconds: 100\n", "--max-connections=1000000\n"}, nil},
-		{"proxy.enabled=true,proxy.nodeSelector.edge=yes,proxy.tolerations[0].key=edge,proxy.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7,proxy.updateStrategy.type=Recreate," +
+		{"proxy.enabled=true,proxy.nodeSelector.edge=yes,proxy.tolerations[0].key=edge," +
+			"proxy.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7,proxy.updateStrategy.type=Recreate," +
 			"proxy.topologySpreadConstraints[0].topologyKey=zone,proxy.logLevel=debug", []string{"edge: \"yes\"", "key: edge", "weight: 7", "type: Recreate",
 			"topologyKey: zone", "--log-level=debug"}, []string{"DoNotSchedule", "maxSurge"}},
 		{"proxy.enabled=true,networkPolicy.enabled=true,proxy.nodePorts=40000-41000,metrics.podMonitor.enabled=true,metrics.authentication=true",
-			[]string{"port: 40000\n          endPort: 41000\n", "values: [controller, speaker, proxy]", "name: holdfast-speaker\n    namespace: holdfast-system\n  - kind: ServiceAccount\n    name: holdfast-proxy\n"}, nil},
+			[]string{"port: 40000\n          endPort: 41000\n", "values: [controller, speaker, proxy]",
+				"name: holdfast-speaker\n    namespace: holdfast-system\n  - kind: ServiceAccount\n    name: holdfast-proxy\n"}, nil},
 		{"proxy.enabled=true,metrics.tls.enabled=true,metrics.tls.secretName=cert,metrics.address=Pod",
 			[]string{"- name: metrics\n              mountPath: /etc/holdfast/metrics", "- name: metrics\n          secret:\n            secretName: cert"}, nil},
 		{"controller.replicas=1", []string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
@@ -466,15 +470,18 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0", "proxy.enabled=yes",
-		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0", "nameOverride=Edge", "fullnameOverride=a.b",
+		"unknown=1", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0",
+		"proxy.enabled=yes",
+		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0",
+		"nameOverride=Edge", "fullnameOverride=a.b",
 		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x", "speaker.extraArgs[0]=debug",
 		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x", "controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
 		"controller.updateStrategy.type=OnDelete", "controller.logLevel=trace", "speaker.excludedLinks={a b}", "networkPolicy.apiServerPorts={}",
 		"controller.serviceAccount.token=x",
 		"image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
 		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0",
-		"metrics.podMonitor.every=1s", "metrics.alerts.for.sessionDown=soon", "metrics.address=everywhere", "metrics.tls.secret=x", "metrics.alerts.poolFreePercent=101", "metrics.alerts.runbookURL=here",
+		"metrics.podMonitor.every=1s", "metrics.alerts.for.sessionDown=soon", "metrics.address=everywhere", "metrics.tls.secret=x",
+		"metrics.alerts.poolFreePercent=101", "metrics.alerts.runbookURL=here",
 		"metrics.alerts.ignoredReasons={a b}",
 		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe",
 		"speaker.filter.mode=open", "speaker.relay=maybe",
@@ -503,7 +510,8 @@ func TestChartAccounts(t *testing.T) {
 	if s := objects["RoleBinding holdfast-speaker"].(*rbacv1.RoleBinding).Subjects[0]; s.Name != "edge" {
 		t.Errorf("the speaker's rights in the namespace are bound to %s", s.Name)
 	}
-	if _, err := template(t, "--set", "proxy.enabled=true,proxy.serviceAccount.name=holdfast-speaker"); err == nil || !strings.Contains(err.Error(), "speaker.serviceAccount.name and proxy") {
+	if _, err := template(t, "--set", "proxy.enabled=true,proxy.serviceAccount.name=holdfast-speaker"); err == nil ||
+		!strings.Contains(err.Error(), "speaker.serviceAccount.name and proxy") {
 		t.Errorf("one account for speakers and proxies: %v", err)
 	}
 	if _, err := template(t, "--set", "speaker.serviceAccount.name=holdfast-controller"); err == nil || !strings.Contains(err.Error(), "an account of its own") {

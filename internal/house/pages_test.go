@@ -123,7 +123,8 @@ func TestPagesManifests(t *testing.T) {
 }
 
 // elsewhere are groups of objects that pages show, and that no schema here knows.
-var elsewhere = regexp.MustCompile(`(?m)^apiVersion: (metallb\.io|frrk8s\.metallb\.io|monitoring\.coreos\.com|kind\.x-k8s\.io|kustomize\.config\.k8s\.io|helm\.cattle\.io|kubeproxy\.config\.k8s\.io)/`)
+var elsewhere = regexp.MustCompile(`(?m)^apiVersion: (metallb\.io|frrk8s\.metallb\.io|monitoring\.coreos\.com|kind\.x-k8s\.io|` +
+	`kustomize\.config\.k8s\.io|helm\.cattle\.io|kubeproxy\.config\.k8s\.io)/`)
 
 // refused says why an API server would not accept the objects of a manifest.
 func refused(kinds []apitest.CRD, manifest string) (out []string) {
@@ -175,7 +176,8 @@ type command struct {
 }
 
 // programs are what begins a command that is recognised.
-var programs = []string{"make", "helm", "kubectl", "kubectl-holdfast", "kind", "ctr", "docker", "skopeo", "sh", "nft", "curl", "go", "git", "sudo", "tcpdump", "modprobe", "cosign", "bin/kindlab", "bin/lab"}
+var programs = []string{"make", "helm", "kubectl", "kubectl-holdfast", "kind", "ctr", "docker", "skopeo", "sh", "nft", "curl", "go", "git", "sudo",
+	"tcpdump", "modprobe", "cosign", "bin/kindlab", "bin/lab"}
 
 // commands returns the commands of all pages for operators and developers.
 func commands(t *testing.T) (out []command) {

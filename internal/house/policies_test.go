@@ -116,7 +116,8 @@ func speakerPolicies(t *testing.T, decide verdict) {
 		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "conditions of a Service only"},
 		{"a long text that every node reads", aService, strings.Replace(condition("holdfast.dev/Announcers", "True", "Announced"), `"test"`,
 			`"`+strings.Repeat("x", 32000)+`"`, 1), "may have 8192 letters"},
-		{"own state", aState, `{"status":{"conditions":[{"type":"EndpointsWithdrawn","status":"False","reason":"Reachable","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}],"unreachable":[]}}`, ""},
+		{"own state", aState, `{"status":{"conditions":[{"type":"EndpointsWithdrawn","status":"False","reason":"Reachable","message":"",` +
+			`"lastTransitionTime":"2026-01-01T00:00:00Z"}],"unreachable":[]}}`, ""},
 		{"conditions of the own state", aState, `{"status":{}}`, "may not change the conditions"},
 	} {
 		tt.run(t, decide, "holdfast-system:holdfast-speaker", "w1")
@@ -163,7 +164,8 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"the record of the addresses", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), ""},
 		{"that proxies serve it", aService, condition("holdfast.dev/Proxied", "True", "Proxied"), ""},
 		{"the record of settings", aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), ""},
-		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org","loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
+		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org",` +
+			`"loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
 		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`,
 			""},
 		{"the record of who announces is forged", aService, condition("holdfast.dev/Announcers", "True", "Announced"), "may remove the speakers' conditions"},

@@ -26,7 +26,8 @@ import (
 // writes it.
 func TestReference(t *testing.T) {
 	for page, text := range map[string]string{
-		"api.md": apiReference(t), "kernel.md": kernelReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t), "packages.md": packagesReference(t), "reasons.md": reasonsReference(t),
+		"api.md": apiReference(t), "kernel.md": kernelReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t),
+		"packages.md": packagesReference(t), "reasons.md": reasonsReference(t),
 		"values.md": valuesReference(t),
 	} {
 		golden(t, "../../docs/reference/"+page, "<!-- Written by make generate. -->\n\n"+text)
@@ -52,7 +53,8 @@ func cell(text string) string {
 
 // apiReference has the fields of the custom resources.
 func apiReference(t *testing.T) string {
-	out := "# Custom resources\n\nThe fields of group `holdfast.dev`, version `v1beta1`. `kubectl explain KIND.spec` shows the same, and `kubectl get holdfast` lists " +
+	out := "# Custom resources\n\nThe fields of group `holdfast.dev`, version `v1beta1`. `kubectl explain KIND.spec` shows the same, and `kubectl get " +
+		"holdfast` lists " +
 		"the objects of all kinds.\n"
 	short := map[string]string{}
 	files, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
@@ -77,7 +79,8 @@ func apiReference(t *testing.T) string {
 		if all := refusals(schema); len(all) > 0 {
 			out += "\nThe API server refuses an object that breaks a rule:\n\n- " + strings.Join(all, "\n- ") + "\n"
 		}
-		out += "\n| field | type | default | meaning |\n|---|---|---|---|\n" + fields(t, "spec", schema.Properties["spec"]) + fields(t, "status", schema.Properties["status"])
+		out += "\n| field | type | default | meaning |\n|---|---|---|---|\n" + fields(t, "spec", schema.Properties["spec"]) +
+			fields(t, "status", schema.Properties["status"])
 	}
 	return out
 }
@@ -468,7 +471,8 @@ func openStackReference(t *testing.T) string {
 			}
 		}
 	}
-	rows := map[string]string{"service.beta.kubernetes.io/openstack-internal-load-balancer": "does | chooses pools of scope Internal, as `holdfast.dev/internal` does."}
+	rows := map[string]string{"service.beta.kubernetes.io/openstack-internal-load-balancer": "does | chooses pools of scope Internal, as " +
+		"`holdfast.dev/internal` does."}
 	for spec := range nodes[*ast.ValueSpec](file) {
 		if spec.Names[0].Name != "known" {
 			continue
@@ -588,8 +592,10 @@ func kernelReference(t *testing.T) string {
 	}
 	slices.Sort(features)
 	slices.Sort(parts)
-	return "# What Holdfast needs of the kernel\n\nLinux " + kernel + " and newer has all of it; distributions may leave modules out. A speaker tries each feature, and names in " +
-		"`KernelFeatureMissing` what its kernel lacks.\n\n| feature | capability | needs, beside nf_tables | without it |\n|---|---|---|---|\n" + strings.Join(features, "") +
+	return "# What Holdfast needs of the kernel\n\nLinux " + kernel +
+		" and newer has all of it; distributions may leave modules out. A speaker tries each feature, and names in " +
+		"`KernelFeatureMissing` what its kernel lacks.\n\n| feature | capability | needs, beside nf_tables | without it |\n|---|---|---|---|\n" +
+		strings.Join(features, "") +
 		"\n| part of a table | is in |\n|---|---|\n" + strings.Join(parts, "")
 }
 

@@ -17,7 +17,8 @@ import (
 
 // monotonic are the packages that decide by elapsed time, so changes of the wall clock must
 // not affect them.
-var monotonic = []string{"internal/bfd", "internal/daemon", "internal/divert", "internal/filter", "internal/heartbeat", "internal/kubeproxy", "internal/layer2", "internal/link",
+var monotonic = []string{"internal/bfd", "internal/daemon", "internal/divert", "internal/filter", "internal/heartbeat", "internal/kubeproxy",
+	"internal/layer2", "internal/link",
 	"internal/members", "internal/nodelifecycle", "internal/keyed", "internal/liveness", "internal/unnumbered", "speaker"}
 
 // dating are the functions that make dates for output.

@@ -98,6 +98,9 @@ func goFaults(set *token.FileSet, file *ast.File) []string {
 	return out
 }
 
+// maxLine is the length of a line of Go that one reads at a glance.
+const maxLine = 160
+
 func TestWords(t *testing.T) {
 	contributing := documents(t)["CONTRIBUTING.md"]
 	for _, w := range words {
@@ -125,6 +128,11 @@ func TestWords(t *testing.T) {
 		file, err := parser.ParseFile(set, path, nil, parser.ParseComments)
 		if err != nil {
 			return err
+		}
+		for i, line := range strings.Split(read(t, path), "\n") {
+			if len(line) > maxLine && !strings.Contains(line, "// +kubebuilder:") { // of which one line is wanted
+				t.Errorf("%s:%d: %d characters", path, i+1, len(line))
+			}
 		}
 		found := goFaults(set, file)
 		seen[dir] += len(found)

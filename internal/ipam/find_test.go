@@ -45,7 +45,8 @@ func TestChoosePool(t *testing.T) {
 		{"nor in place of the one it had", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, recalling(one, "a")),
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
 		{"what it has it keeps, with renew too", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, holding(one), renewing),
-			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
+			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: namespace "elsewhere" is not known yet, and pools select ` +
+				`namespaces by their labels`},
 		{"what it asks for by value, no other pool could give", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, asking(two)),
 			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
 		{"without selectors the name is enough", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"elsewhere"}})),
@@ -65,7 +66,8 @@ func TestChoosePool(t *testing.T) {
 			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's namespace`},
 		{"every pool says why", []lb.Pool{pool("full"), with(pool("by-hand", one), manual), with(pool("old", two), deleting), pool("six", "2001:db8::1")},
 			service("s"),
-			`s [] NoFamily: no IPv4 address: pool "full" has no IPv4 range; pool "six" has no IPv4 range; pool "by-hand" has autoAssign off; pool "old" is being deleted`},
+			`s [] NoFamily: no IPv4 address: pool "full" has no IPv4 range; pool "six" has no IPv4 range; pool "by-hand" has autoAssign off; pool "old" is being ` +
+				`deleted`},
 
 		{"asked for pool", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", askingPool("b")),
 			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
@@ -97,7 +99,8 @@ func TestChoosePool(t *testing.T) {
 		{"moves when asked by value", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), holding(one)),
 			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
 		{"keeps what it has when that cannot be", []lb.Pool{pool("a", one)}, service("s", asking(two), holding(one)),
-			`s [192.0.2.1] AddressNotInPool: keeps 192.0.2.1 from pool "a"; asks for 198.51.100.1, which is in none of the pools: ask for another address or add it to a pool`},
+			`s [192.0.2.1] AddressNotInPool: keeps 192.0.2.1 from pool "a"; asks for 198.51.100.1, which is in none of the pools: ask for another address or add ` +
+				`it to a pool`},
 		{"holds what it asks for, though no pool has it", nil, service("s", asking(two), holding(two), from(two, "b")),
 			`s [198.51.100.1] Assigned: has 198.51.100.1, which is in no pool any more`},
 	} {
@@ -135,7 +138,8 @@ func TestFamilies(t *testing.T) {
 		{"Require keeps one that it had", []lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack), holding("192.0.2.2")),
 			`s [192.0.2.2] NoFamily: keeps 192.0.2.2 from pool "four"; no IPv6 address: pool "four" has no IPv6 range`},
 		{"Require of a Service with one family", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.RequireDualStack }, holding("192.0.2.1")),
-			`s [] DualStackUnmet: ipFamilyPolicy is RequireDualStack, but the Service has an IPv4 cluster IP only: choose PreferDualStack, or make the cluster dual-stack`},
+			`s [] DualStackUnmet: ipFamilyPolicy is RequireDualStack, but the Service has an IPv4 cluster IP only: choose PreferDualStack, or make the cluster ` +
+				`dual-stack`},
 		{"Prefer takes what there is", []lb.Pool{pool("six", v6)}, service("s", dual(lb.PreferDualStack)),
 			`s [2001:db8::1] PartlyAssigned: has 2001:db8::1 from pool "six"; no IPv4 address: pool "six" has no IPv4 range`},
 		{"Prefer of a Service with one family is content", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.PreferDualStack }),
@@ -152,7 +156,8 @@ func TestFamilies(t *testing.T) {
 		{"Prefer does not fall back from a request", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9")),
 			`s [] AddressNotInPool: asks for 2001:db8::9, which is in none of the pools: ask for another address or add it to a pool`},
 		{"nor does one that has an address already", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9"), holding("192.0.2.2")),
-			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools: ask for another address or add it to a pool`},
+			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools: ask for another address or ` +
+				`add it to a pool`},
 		{"two of one family in the status: one stays", []lb.Pool{both}, service("s", holding("192.0.2.2", "192.0.2.1")),
 			`s [192.0.2.2] Assigned: has 192.0.2.2 from pool "both"`},
 	} {

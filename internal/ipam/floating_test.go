@@ -142,7 +142,8 @@ func TestKeptFloatingIP(t *testing.T) {
 		{"not for another namespace", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", asking("10.0.0.2"), elsewhere)},
 			[]string{`next [] AddressInUse: asks for 10.0.0.2, which a FloatingIP of another namespace owns: only Services of its namespace may use it`}},
 		{"its Service exists", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", asking("10.0.0.2"))},
-			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns for Service "first": delete that Service, or take its name out of spec.serviceName`}},
+			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns for Service "first": delete that Service, or take its name out ` +
+				`of spec.serviceName`}},
 		{"its Service exists, claimed by name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", claiming("keep"))},
 			[]string{`next [] FloatingIPInUse: claims FloatingIP "keep", whose spec.serviceName gives it to Service "first", which exists`}},
 		{"its Service is created again: the user keeps it", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)),
@@ -178,7 +179,8 @@ func TestInternalSharesByKeyOnly(t *testing.T) {
 		two  lb.Service
 		want string
 	}{
-		"new": {join(), `two [] NotShareable: cannot share 10.0.0.0, which Service default/one holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key`},
+		"new": {join(), `two [] NotShareable: cannot share 10.0.0.0, which Service default/one holds: internal Services do not share by load-balancer-id, but ` +
+			`by holdfast.dev/sharing-key`},
 		"old": {join(holding("10.0.0.0"), from("10.0.0.0", "p")), `two [10.0.0.0] Assigned: has 10.0.0.0 from pool "p"`},
 	} {
 		if diff := cmp.Diff(tt.want, text(Assign(lb.State{Pools: []lb.Pool{inner}, Services: []lb.Service{one, tt.two}}))[1]); diff != "" {

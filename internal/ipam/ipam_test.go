@@ -138,7 +138,8 @@ func TestAssign(t *testing.T) {
 				`c [] PoolExhausted: no IPv4 address: pool "p" is full`}},
 		{"what a Node lists is kept", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
 			[]lb.Service{service("a", holding("192.0.2.1"))},
-			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although Node "w1" lists 192.0.2.1 as its own address: to move, set holdfast.dev/renew`}},
+			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although Node "w1" lists 192.0.2.1 as its own address: to move, set ` +
+				`holdfast.dev/renew`}},
 		{"and left when asked to", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
 			[]lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
@@ -162,7 +163,8 @@ func TestAssign(t *testing.T) {
 				`c [] PoolNotAllowed: asks for 192.0.3.0, but pool "p" has avoidBuggyIPs on`}},
 		{"to the last address there is", []lb.Pool{pool("p", "255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
 			[]lb.Service{service("a", dual(lb.RequireDualStack)), service("b")},
-			[]string{`a [255.255.255.255 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff] Assigned: has 255.255.255.255 from pool "p" and ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff from pool "p"`,
+			[]string{`a [255.255.255.255 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff] Assigned: has 255.255.255.255 from pool "p" and ` +
+				`ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff from pool "p"`,
 				`b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -32,7 +32,8 @@ func TestSharingWithProxies(t *testing.T) {
 		{"does not ask at a proxied address", []func(*lb.Service){proxied}, []func(*lb.Service){shared(2, 81)}, lb.NotShareable, "ask for proxies too"},
 	} {
 		holder := service("a", append([]func(*lb.Service){shared(1, 80), holding(address), from(address, "p")}, tt.holder...)...)
-		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.1")}, Services: []lb.Service{holder, service("b", append(tt.joins, asking(address), created(9))...)}}
+		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.1")},
+			Services: []lb.Service{holder, service("b", append(tt.joins, asking(address), created(9))...)}}
 		result := Assign(state)
 		got := result.Assignments[1]
 		if got.Reason != tt.reason || !strings.Contains(got.Message, tt.message) {

@@ -40,7 +40,8 @@ func TestServerLosesPower(t *testing.T) {
 		defer w.Stop()
 		<-arrived
 		port := server.Listener.Addr().(*net.TCPAddr).Port
-		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+" drop")
+		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+
+			" drop")
 		answered := make(chan error, 1)
 		go func() {
 			_, err := clients.kube.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})

@@ -49,7 +49,8 @@ func TestAPIAge(t *testing.T) {
 			return time.Since(quiet) > 2*deadTime && cluster.APIAge() < deadTime
 		})
 		port := server.Listener.Addr().(*net.TCPAddr).Port
-		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+" drop")
+		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+
+			" drop")
 		nstest.Until(t, 30*time.Second, "not heard", func() bool { return cluster.APIAge() > 2*deadTime })
 		ns.Output("nft", "delete table inet off")
 		nstest.Until(t, 30*time.Second, "heard again", func() bool { return watch() && cluster.APIAge() < deadTime })

@@ -35,15 +35,18 @@ func TestFollowSecret(t *testing.T) {
 		body any
 	}
 	secret := func(version string) corev1.Secret {
-		return corev1.Secret{TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "tls", Namespace: "shop", ResourceVersion: version}}
+		return corev1.Secret{TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{Name: "tls", Namespace: "shop", ResourceVersion: version}}
 	}
 	list := func(items ...corev1.Secret) answer {
-		return answer{200, corev1.SecretList{TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: items}}
+		return answer{200, corev1.SecretList{TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
+			Items: items}}
 	}
 	event := func(kind, version string) map[string]any {
 		return map[string]any{"type": kind, "object": secret(version)}
 	}
-	forbidden := answer{403, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: 403}}
+	forbidden := answer{403, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Reason: metav1.StatusReasonForbidden, Code: 403}}
 	answers := make(chan answer, 10)
 	events := make(chan map[string]any, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

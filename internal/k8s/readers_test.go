@@ -35,7 +35,8 @@ func TestMetricsReaders(t *testing.T) {
 		kube.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			r := a.(clienttesting.CreateAction).GetObject().(*authorization.SubjectAccessReview).DeepCopy()
 			s := r.Spec
-			if s.NonResourceAttributes == nil || s.NonResourceAttributes.Path != "/metrics" || s.NonResourceAttributes.Verb != "get" || s.Groups[0] != "g" || s.UID != "1" {
+			if s.NonResourceAttributes == nil || s.NonResourceAttributes.Path != "/metrics" || s.NonResourceAttributes.Verb != "get" || s.Groups[0] != "g" ||
+				s.UID != "1" {
 				t.Errorf("asks for %+v", s)
 			}
 			r.Status.Allowed = s.User == "prometheus"

@@ -32,7 +32,8 @@ func (d *diary) write(how string, e *corev1.Event) (*corev1.Event, error) {
 		d.refuse = nil
 		return nil, err
 	}
-	d.written = append(d.written, fmt.Sprintf("%s %s/%s %s %s: %s x%d", how, e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.Type, e.Reason, e.Message, e.Count))
+	d.written = append(d.written, fmt.Sprintf("%s %s/%s %s %s: %s x%d", how, e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.Type, e.Reason, e.Message,
+		e.Count))
 	return e, nil
 }
 

@@ -84,9 +84,11 @@ func TestServicePatch(t *testing.T) {
 		{"addresses are left alone unless asked", ServiceUpdate{Annotations: map[string]string{"ours": ""}},
 			`{"metadata":{"annotations":{"ours":null},"resourceVersion":"7"}}`},
 		{"another sentence keeps the time", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "n"}}},
-			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z","reason":"R","message":"n"}]}}`},
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z","reason":"R",` +
+				`"message":"n"}]}}`},
 		{"another status is a transition", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "False", Reason: "N", Message: "n"}}},
-			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"False","lastTransitionTime":"2026-01-01T01:00:00Z","reason":"N","message":"n"}]}}`},
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"False","lastTransitionTime":"2026-01-01T01:00:00Z","reason":"N",` +
+				`"message":"n"}]}}`},
 		{"finalizers: one to add, one to go, one that stands", ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true,
 			"f/gone": false}},
 			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["f/old"],"finalizers":["f/new"],"resourceVersion":"7"}}`},

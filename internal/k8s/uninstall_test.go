@@ -66,10 +66,13 @@ func TestUninstallServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"/api/v1/namespaces/ns/services/own": `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null,"loadbalancer.openstack.org/load-balancer-id":null},` +
+		"/api/v1/namespaces/ns/services/own": `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null,` +
+			`"loadbalancer.openstack.org/load-balancer-id":null},` +
 			`"finalizers":[],"resourceVersion":"7"}}`,
-		"/api/v1/namespaces/ns/services/released": `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null},"finalizers":[],"resourceVersion":"7"}}`,
-		"/api/v1/namespaces/ns/services/sharer":   `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null},"finalizers":["theirs"],"resourceVersion":"7"}}`,
+		"/api/v1/namespaces/ns/services/released": `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null},"finalizers":[],` +
+			`"resourceVersion":"7"}}`,
+		"/api/v1/namespaces/ns/services/sharer": `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null},` +
+			`"finalizers":["theirs"],"resourceVersion":"7"}}`,
 	}
 	if diff := cmp.Diff(want, sent); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

@@ -45,7 +45,8 @@ func TestWhoHas(t *testing.T) {
 		l.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
 		expect(ours, owner, far)
 		l.node.SetDown("eth0")
-		if got, err := l.first.WhoHas(t.Context(), us, v4, time.Second); err == nil || !strings.HasSuffix(err.Error(), "it is down, or has no address of the family") {
+		if got, err := l.first.WhoHas(t.Context(), us, v4, time.Second); err == nil ||
+			!strings.HasSuffix(err.Error(), "it is down, or has no address of the family") {
 			t.Errorf("on a link that is down it got %v, %v", got, err)
 		}
 	})

@@ -118,7 +118,8 @@ func TestLinkManyDie(t *testing.T) {
 // Where nobody ever answered, or nobody else is, a link is not silent.
 func TestLinkOfNobody(t *testing.T) {
 	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
-		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[lb.MAC]int{mac(12): 0}}, own, known(members, living(members), netip.MustParseAddr("192.0.2.1")), func() {})
+		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[lb.MAC]int{mac(12): 0}}, own,
+			known(members, living(members), netip.MustParseAddr("192.0.2.1")), func() {})
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("%s: silent", name)

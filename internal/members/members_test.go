@@ -49,12 +49,13 @@ func start(t *testing.T, port uint16, address, name string, key []byte, join ...
 
 func startOwner(t *testing.T, owner Owner, port uint16, address, name string, key []byte, join ...string) member {
 	t.Helper()
-	m, err := New(Config{Owner: owner, GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, JoinInterval: 20 * time.Millisecond, Config: heartbeat.Config{
-		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
-		Port: port + 1, Keys: [][]byte{key}, Changed: func() {},
-		// On a busy machine a process may not run for a while, and is not dead.
-		Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
-	}})
+	m, err := New(Config{Owner: owner, GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, JoinInterval: 20 * time.Millisecond,
+		Config: heartbeat.Config{
+			Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
+			Port: port + 1, Keys: [][]byte{key}, Changed: func() {},
+			// On a busy machine a process may not run for a while, and is not dead.
+			Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -230,7 +230,7 @@ var known = map[string]string{
 	"port-id":                         "there are no ports to name: a FloatingIP holds an address in advance",
 	"proxy-protocol":                  "", // partly: where proxies run, they send the pods a header with the client's address; otherwise nothing.
 	"x-forwarded-for":                 "", // partly: proxies, where they run, append the client's address; elsewhere externalTrafficPolicy Local shows it to pods.
-	"lb-method":                       "", // partly: decides at proxies; elsewhere ROUND_ROBIN is met, SOURCE_IP with sessionAffinity ClientIP, and others do nothing.
+	"lb-method":                       "", // partly: decides at proxies; elsewhere ROUND_ROBIN is met, SOURCE_IP with sessionAffinity ClientIP, no other.
 	"timeout-client-data":             "", // partly: bounds idle connections at proxies; elsewhere they may be idle for longer, so that 50000 and more is met.
 	"timeout-member-connect":          "", // partly: bounds the wait for a pod at proxies.
 	"timeout-member-data":             "", // partly: as timeout-client-data.

@@ -49,7 +49,8 @@ func TestRouters(t *testing.T) {
 	}{
 		{"no router: three questions, and no more", func(int, netip.Addr, bool) bool { return false }, "0 ask, 4 ask, 8 ask"},
 		{"a router that answers", func(s int, a netip.Addr, asked bool) bool { return a == routerB && asked }, "0 ask, 0 fe80::b"},
-		{"a router that is silent from then on stays: there is no other", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s == 2 }, "0 ask, 2 fe80::b"},
+		{"a router that is silent from then on stays: there is no other", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s == 2 },
+			"0 ask, 2 fe80::b"},
 		{"a router that speaks late", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s > 30 && every(10)(s) }, "0 ask, 4 ask, 8 ask, 40 fe80::b"},
 		{"two that live take no turns", func(s int, a netip.Addr, asked bool) bool {
 			return a == routerA && every(10)(s+3) || a == routerB && every(10)(s)

@@ -23,7 +23,8 @@ systemctl enable kubelet.service containerd.service undo-mount-hacks.service
 systemctl mask systemd-binfmt.service
 mkdir -p /etc/kubernetes/manifests /opt/cni/bin /etc/cni/net.d /kind/manifests /var/lib/kubelet
 truncate -s0 /etc/machine-id
-ctr oci spec | jq '.hooks.createContainer[.hooks.createContainer|length] |= . + {"path": "/kind/bin/mount-product-files.sh"} | del(.process.rlimits)' >/etc/containerd/cri-base.json
+ctr oci spec | jq '.hooks.createContainer[.hooks.createContainer|length] |= . + {"path": "/kind/bin/mount-product-files.sh"} |
+  del(.process.rlimits)' >/etc/containerd/cri-base.json
 `
 
 // containerdConfig is added to kind's: a missing image is an error at once, and not after a search for a registry.

@@ -10,7 +10,8 @@ func TestStrip(t *testing.T) {
 	for _, tc := range []struct{ name, in, want string }{
 		{
 			"limits go, devices and all else stay",
-			`{"ociVersion":"1.2.0","process":{"args":["/a"]},"linux":{"cgroupsPath":"/k8s.io/x","resources":{"devices":[{"allow":false}],"memory":{"limit":1},"cpu":{"shares":2}}}}`,
+			`{"ociVersion":"1.2.0","process":{"args":["/a"]},"linux":{"cgroupsPath":"/k8s.io/x","resources":{"devices":[{"allow":false}],"memory":{"limit":1},` +
+				`"cpu":{"shares":2}}}}`,
 			`{"ociVersion":"1.2.0","process":{"args":["/a"]},"linux":{"cgroupsPath":"/k8s.io/x","resources":{"devices":[{"allow":false}]}}}`,
 		},
 		{"no devices", `{"linux":{"resources":{"cpu":{"shares":2}}}}`, `{"linux":{"resources":{}}}`},
