@@ -42,7 +42,9 @@
 //
 // Limits: TCP only, because UDP does not show whether a packet is the first of a flow. 65,535 addresses of a family at once,
 // the kernel's limit of a set that packets renew. Each address has one former owner: when it moves again, the connections of
-// the owner before that are lost.
+// the owner before that are lost. Where an address comes back within two minutes (nf_conntrack_tcp_timeout_time_wait), conntrack
+// still has ended connections, and a connection in flight whose client uses the port of such a one is lost: its segments are out of that
+// one's window.
 // Connections through a router that is itself a node of the cluster are not relayed.
 //
 // The package takes no decisions: the former owner and its health are decided before Set. It changes no
