@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"reflect"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -43,7 +44,8 @@ func received[T encoded](tb testing.TB, from, into T) T {
 }
 
 // managed is what the API server keeps of who wrote an object; some 700 bytes are usual.
-var managed = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Apply", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 700)}}}
+var managed = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Apply", FieldsType: "FieldsV1",
+	FieldsV1: metav1.NewFieldsV1(strings.Repeat(" ", 700))}}
 
 // wholeService is a Service as the API server has it when it has an address.
 func wholeService(i int) *corev1.Service {
