@@ -20,7 +20,8 @@ type election struct {
 	adsOf [][]int
 	// addresses that should have the same owner; the first is what the election is about.
 	addresses []netip.Addr
-	// nodes are indexes, among them all nodes that the endpoints of the Services let announce.
+	// nodes are indexes, among them all nodes that the endpoints of the Services let announce: all indexes, or the nodes of few endpoints, since
+	// to look each node up by name costs more than to ask it.
 	nodes []int
 
 	// held: what follows is the outcome.
