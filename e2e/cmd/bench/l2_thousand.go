@@ -157,6 +157,10 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	if err != nil {
 		return 0, err
 	}
+	late, err := b.Metrics(ctx, node)
+	if err != nil {
+		return 0, err
+	}
 	off := time.Now()
 	err = lose()
 	if err == nil {
@@ -184,7 +188,8 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	for _, s := range seen {
 		gap = max(gap, s.Gap())
 	}
-	progress("announced within %.0f ms, median %.0f ms; longest gap of %d clients %.0f ms", ms(announced), ms(quantile(times, 0.5)), len(seen), ms(gap))
+	progress("announced within %.0f ms, median %.0f ms; longest gap of %d clients %.0f ms; the lost node's latest heartbeat was %.0f ms late",
+		ms(announced), ms(quantile(times, 0.5)), len(seen), ms(gap), 1000*late["holdfast_heartbeat_lateness_seconds"])
 	return max(announced, gap), nil
 }
 

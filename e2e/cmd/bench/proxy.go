@@ -292,7 +292,7 @@ func proxyEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 		}
 		return err
 	})
-	return got, err
+	return got, errors.Join(err, b.Kube.CoreV1().Services(app.Namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}))
 }
 
 // proxyMany has 100 proxied Services of two ports, then 1,000.

@@ -239,7 +239,7 @@ func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, er
 		got["proxy_neighbour_p99_ratio"] = float64(quantile(beside, 0.5)) / float64(quantile(alone, 0.5))
 		return nil
 	})
-	return got, err
+	return got, errors.Join(err, b.Kube.CoreV1().Services(app.Namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}))
 }
 
 // percentile is the 99th of the times that a client waits for an answer.
