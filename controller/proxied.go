@@ -30,6 +30,8 @@ type proxied struct {
 	// text is what proxied Services say of nodes, since changed.
 	text    string
 	changed time.Time
+	// left has the endpoints that proxies leave out.
+	left map[lb.Key][]netip.AddrPort
 	// looks counts the looks, and began has the last one before each Service was proxied.
 	looks int
 	began map[lb.Key]int
@@ -147,6 +149,10 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 			c.Message = "waits until proxies serve all Services on its address" + of(lacks[s.Key])
 		default:
 			c.Status, c.Reason, c.Message = metav1.ConditionTrue, string(lb.Proxied), text
+		}
+		if left := p.left[s.Key]; len(left) > 0 {
+			c.Message += fmt.Sprintf("; endpoints are left out (%s): none may be loopback, link-local, multicast, a proxy's own or an address of a pool, nor "+
+				"beyond the first 1000 of a port", lb.SomeOf(left))
 		}
 		out[i].Condition = c
 		if c.Status != metav1.ConditionTrue {

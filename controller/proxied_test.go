@@ -148,6 +148,25 @@ func TestProxiedReports(t *testing.T) {
 	}
 }
 
+// TestLeftOutIsReported: a Service names some of the endpoints that proxies leave out, whether it waits or is served.
+func TestLeftOutIsReported(t *testing.T) {
+	a, one := townService("a asks > 192.0.2.1")
+	b, two := townService("b asks 192.0.2.2 > 192.0.2.2")
+	state := lb.State{Services: []lb.Service{a, b}, ProxyNodes: map[string]bool{"n1": true}}
+	p := proxied{left: map[lb.Key][]netip.AddrPort{}}
+	for i := range 1000 {
+		e := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1))
+		p.left[a.Key], p.left[b.Key] = append(p.left[a.Key], e), []netip.AddrPort{e}
+	}
+	for i, want := range []string{
+		"left out (127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3, 127.0.0.1:4, 127.0.0.1:5 and 995 more): none may be loopback", "left out (127.0.0.1:1000): none",
+	} {
+		if got := p.decide(state, []*ipam.Assignment{one, two})[i].Message; !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestSecretFaults: what proxies have against a Secret is in two conditions of the Service, and takes no proxy away.
 func TestSecretFaults(t *testing.T) {
 	now, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: map[string]bool{"n1": true, "n2": true}}

@@ -76,6 +76,10 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	if s.lookDue.Swap(false) {
 		s.speakers.look(d.state.Now, d.objects.Nodes, s.cluster.SpeakerStates())
+		if s.options.Proxies() {
+			all := config.Objects{Services: d.objects.Services, EndpointSlices: s.cluster.EndpointSlices()}
+			_, s.speakers.proxied.left = config.ReadyEndpoints(d.state, all, s.options.Proxy.Service)
+		}
 	}
 	d.result = ipam.Assign(d.state)
 	if s.options.Filters() {

@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -72,7 +71,6 @@ type agent struct {
 	served  []haproxy.Service
 	lingers map[lb.Key]time.Time
 
-	left    atomic.Pointer[[]haproxy.LeftOut]
 	reloads *prometheus.CounterVec
 	waiting prometheus.Gauge
 }
@@ -189,13 +187,14 @@ func (a *agent) want() haproxy.State {
 	o := a.cluster.Objects()
 	state, _ := a.compiler.Compile(o, a.options)
 	bounds := a.bounds
-	endpoints, proxies := config.ReadyEndpoints(state.Services, o, a.options.Proxy.Service)
-	bounds.Proxies = proxies
+	endpoints, _ := config.ReadyEndpoints(state, o, a.options.Proxy.Service) // the controller reports what is left out
 	a.certified = a.certificates.look(state.Services, time.Now())
 	bounds.Certificates = a.certified.digests
-	services, left := haproxy.Compile(state, endpoints, bounds)
-	a.left.Store(&left)
-	a.logLeft(left)
+	services, clash := haproxy.Compile(state.Services, endpoints, bounds)
+	if text := fmt.Sprint(clash); text != a.logged {
+		a.log.Warn("proxies listen on some node ports for other purposes: give these ports of Services other ones", "ports", lb.SomeOf(clash))
+		a.logged = text
+	}
 	want := haproxy.State{Engine: a.engine, Services: services}
 	for _, n := range state.Nodes {
 		want.Internal = append(want.Internal, n.Pods...)
@@ -204,15 +203,6 @@ func (a *agent) want() haproxy.State {
 		}
 	}
 	return want
-}
-
-// logLeft logs what proxies do not serve, when it changes.
-func (a *agent) logLeft(left []haproxy.LeftOut) {
-	text := fmt.Sprint(left)
-	if text != a.logged && (len(left) > 0 || a.logged != "") {
-		a.log.Warn("endpoints and ports are left out", "ports", len(left), "first", left[:min(len(left), 10)])
-	}
-	a.logged = text
 }
 
 // sync gives the engine what changed: endpoints at once, and all else by a reload when its time has come.

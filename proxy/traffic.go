@@ -36,14 +36,11 @@ var trafficMetrics = []trafficMetric{
 	{describe("endpoints", "Endpoints that get connections."), prometheus.GaugeValue, "BACKEND", []string{"act"}},
 }
 
-var leftOutDesc = describe("left_out_endpoints", "Endpoints that the proxy does not serve: their addresses are no pod's, or they are too many.")
-
 // Describe implements prometheus.Collector.
 func (t traffic) Describe(to chan<- *prometheus.Desc) {
 	for _, m := range trafficMetrics {
 		to <- m.desc
 	}
-	to <- leftOutDesc
 }
 
 // Collect implements prometheus.Collector. Without an engine there are no values.
@@ -52,14 +49,6 @@ func (t traffic) Collect(to chan<- prometheus.Metric) {
 	defer cancel()
 	if text, err := t.agent.talk(ctx, workerSocket, "show stat -1 3 -1"); err == nil {
 		readTraffic(text, to)
-	}
-	left := t.agent.left.Load()
-	if left == nil {
-		return
-	}
-	for _, l := range *left {
-		n, port := float64(len(l.Endpoints)), strconv.Itoa(int(l.Port))
-		to <- prometheus.MustNewConstMetric(leftOutDesc, prometheus.GaugeValue, n, l.Service.Namespace, l.Service.Name, port)
 	}
 }
 

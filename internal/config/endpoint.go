@@ -137,20 +137,26 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 	return out
 }
 
-// ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve: in the first family of the Service that has any, as
-// endpoints of two families are the same pods. It returns the addresses of the proxies too.
-func ReadyEndpoints(served []lb.Service, o Objects, proxies lb.Key) (map[lb.Key]map[uint16][]netip.AddrPort, map[netip.Addr]bool) {
-	of, own := map[lb.Key][]*discoveryv1.EndpointSlice{}, map[netip.Addr]bool{}
-	out := map[lb.Key]map[uint16][]netip.AddrPort{}
-	families := map[lb.Key][]netip.Addr{}
-	for _, s := range served {
-		if s.Proxy != nil {
-			families[s.Key], out[s.Key] = s.ClusterIPs, map[uint16][]netip.AddrPort{}
+// maxProxyEndpoints bounds the endpoints of one port: HAProxy's round robin takes 4095.
+const maxProxyEndpoints = 1000
+
+// ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve, in the first family of the Service that has any, as
+// endpoints of two families are the same pods; and those that it leaves out: beyond the bound, or where nothing may go through a proxy, as who
+// writes EndpointSlices could reach what only proxies may (CVE-2021-25740).
+func ReadyEndpoints(state lb.State, o Objects, proxies lb.Key) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
+	use, left = map[lb.Key]map[uint16][]netip.AddrPort{}, map[lb.Key][]netip.AddrPort{}
+	families, of, ours := map[lb.Key][]netip.Addr{}, map[lb.Key][]*discoveryv1.EndpointSlice{}, map[netip.Addr]bool{}
+	for _, s := range state.Services {
+		if s.Proxy != nil && !s.ProxyRefused {
+			families[s.Key], use[s.Key] = s.ClusterIPs, map[uint16][]netip.AddrPort{}
+		}
+		for _, a := range s.Addresses {
+			ours[a] = true
 		}
 	}
 	for _, slice := range o.EndpointSlices {
 		key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-		if out[key] != nil {
+		if use[key] != nil {
 			of[key] = append(of[key], slice)
 		}
 		if key != proxies {
@@ -159,7 +165,7 @@ func ReadyEndpoints(served []lb.Service, o Objects, proxies lb.Key) (map[lb.Key]
 		for _, e := range slice.Endpoints {
 			for _, text := range e.Addresses {
 				if a, err := netip.ParseAddr(text); err == nil {
-					own[a.Unmap()] = true
+					ours[a.Unmap()] = true
 				}
 			}
 		}
@@ -167,18 +173,32 @@ func ReadyEndpoints(served []lb.Service, o Objects, proxies lb.Key) (map[lb.Key]
 	for _, s := range o.Services {
 		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
 		for _, p := range s.Spec.Ports {
-			if out[key] == nil || cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+			if use[key] == nil || cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
 				continue
 			}
+			var to []netip.AddrPort
 			for _, family := range families[key] {
-				if to := targets(of[key], p, family, ""); len(to) > 0 {
-					out[key][uint16(p.Port)] = to
+				if to = targets(of[key], p, family, ""); len(to) > 0 {
 					break
+				}
+			}
+			for _, e := range to {
+				a, port := e.Addr().Unmap(), uint16(p.Port)
+				if len(use[key][port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || inPool(state.Pools, a) {
+					left[key] = append(left[key], e)
+				} else {
+					use[key][port] = append(use[key][port], netip.AddrPortFrom(a, e.Port()))
 				}
 			}
 		}
 	}
-	return out, own
+	return use, left
+}
+
+func inPool(pools []lb.Pool, a netip.Addr) bool {
+	return slices.ContainsFunc(pools, func(p lb.Pool) bool {
+		return slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(a) })
+	})
 }
 
 // targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node

@@ -13,40 +13,17 @@ type Bounds struct {
 	Families []lb.Family
 	// Own are ports on which the pod listens for other purposes.
 	Own []uint16
-	// Proxies are the addresses of all proxies.
-	Proxies map[netip.Addr]bool
 	// Certificates are the digests of the pairs with which TLS ends, by Service.
 	Certificates map[lb.Key]string
 }
 
-// LeftOut is what proxies do not serve, of one port of a Service.
-type LeftOut struct {
-	Service lb.Key
-	Port    uint16
-	// Endpoints that nothing may reach through a proxy, or that are too many.
-	Endpoints []netip.AddrPort
-	// Taken: the pod cannot listen on the port, because another has it.
-	Taken bool
-}
-
-// Compile returns the Services that proxies serve, ordered, and what is left out of them.
-func Compile(state lb.State, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b Bounds) (out []Service, left []LeftOut) {
-	held := map[netip.Addr]bool{}
-	for _, s := range state.Services {
-		for _, a := range s.Addresses {
-			held[a] = true
-		}
-	}
-	forbidden := func(e netip.AddrPort) bool {
-		a := e.Addr().Unmap()
-		return !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() ||
-			a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || b.Proxies[a] || held[a] || inPool(state.Pools, a)
-	}
+// Compile returns the Services that proxies serve, ordered, and the numbers on which the pod cannot listen for one, as another has them.
+func Compile(all []lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b Bounds) (out []Service, clash []uint16) {
 	taken := map[uint16]bool{}
 	for _, p := range b.Own {
 		taken[p] = true
 	}
-	for _, s := range slices.SortedFunc(slices.Values(state.Services), func(a, b lb.Service) int { return a.Key.Compare(b.Key) }) {
+	for _, s := range slices.SortedFunc(slices.Values(all), func(a, b lb.Service) int { return a.Key.Compare(b.Key) }) {
 		if s.Proxy == nil || s.ProxyRefused {
 			continue // no node announces what is refused: it must not cost what the bound of its namespace saves
 		}
@@ -55,27 +32,18 @@ func Compile(state lb.State, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b
 			if p.Protocol != "TCP" || p.NodePort == 0 || len(service.Addresses) == 0 {
 				continue
 			}
-			l := LeftOut{Service: s.Key, Port: p.Port, Taken: taken[p.NodePort]}
-			if !l.Taken {
-				taken[p.NodePort] = true
-				use, not := split(endpoints[s.Key][p.Port], forbidden)
-				service.Ports, l.Endpoints = append(service.Ports, Port{Port: p.Port, Listen: p.NodePort, Endpoints: use}), not
+			if taken[p.NodePort] {
+				clash = append(clash, p.NodePort)
+				continue
 			}
-			if l.Taken || len(l.Endpoints) > 0 {
-				left = append(left, l)
-			}
+			taken[p.NodePort] = true
+			service.Ports = append(service.Ports, Port{Port: p.Port, Listen: p.NodePort, Endpoints: endpoints[s.Key][p.Port]})
 		}
 		if len(service.Ports) > 0 && service.usable() {
 			out = append(out, service)
 		}
 	}
-	return out, left
-}
-
-func inPool(pools []lb.Pool, a netip.Addr) bool {
-	return slices.ContainsFunc(pools, func(p lb.Pool) bool {
-		return slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(a) })
-	})
+	return out, clash
 }
 
 // firsts returns the first address of each family that the pod has.
@@ -86,16 +54,4 @@ func firsts(addresses []netip.Addr, families []lb.Family) (out []netip.Addr) {
 		}
 	}
 	return out
-}
-
-func split(all []netip.AddrPort, forbidden func(netip.AddrPort) bool) (use, not []netip.AddrPort) {
-	for _, e := range all {
-		if len(use) == maxEndpoints || e.Port() == 0 || forbidden(e) {
-			not = append(not, e)
-		} else {
-			use = append(use, netip.AddrPortFrom(e.Addr().Unmap(), e.Port()))
-		}
-	}
-	slices.SortFunc(use, netip.AddrPort.Compare)
-	return slices.Compact(use), not
 }

@@ -17,9 +17,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// maxEndpoints bounds the endpoints of one port: HAProxy's round robin takes 4095.
-const maxEndpoints = 1000
-
 // State is what the proxies serve, and how the engine runs.
 type State struct {
 	Engine
@@ -129,7 +126,7 @@ func (s State) maxConn() int {
 		for _, p := range service.Ports {
 			other += 2
 			if service.Monitor != nil {
-				other += max(len(p.Endpoints), maxEndpoints/10) // more may come without a reload
+				other += max(len(p.Endpoints), 100) // more may come without a reload
 			}
 		}
 	}
