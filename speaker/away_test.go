@@ -101,7 +101,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	w.node, w.options, w.filter = name, config.Options{Default: true}, newTestGuard(true)
 	w.atCluster(c.t, c.api.config())
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
-	w.hang = newHang(w, w.loop)
+	w.hang, w.witness = newHang(w, w.loop), newWitness(w)
 	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
 	n := &node{stop: stop, syncer: w}
 	c.speakers[name] = n
@@ -110,6 +110,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	group.Go(func() error { return w.liveness.Run(ctx) })
 	group.Go(func() error { return w.prober.Run(ctx) })
 	group.Go(func() error { return w.hang.Run(ctx) })
+	group.Go(func() error { return w.witness.Run(ctx) })
 	group.Go(func() error { return w.report.run(ctx) })
 }
 
@@ -164,7 +165,7 @@ func (c *fleet) announced() map[string]string {
 
 // TestAPIServerAway: the API server is away for ten minutes, and half of the nodes die meanwhile. Their addresses are
 // taken over at once, all others stay where they are, no speaker yields to the dead, and conditions and SpeakerStates
-// are written when the API server is back.
+// are written when the API server is back. No plan differs from a plan from nothing.
 //
 // It does not run under the race detector: with so many goroutines in one bubble Go 1.26 itself crashes, or a
 // goroutine never wakes.
@@ -267,6 +268,9 @@ func testAway(t *testing.T, away string) {
 		var s v1beta1.SpeakerState
 		if c.api.get(statesPath, name, &s); len(s.Status.Unreachable) != 2 {
 			t.Errorf("%s calls unreachable %v", name, s.Status.Unreachable)
+		}
+		if looks, wrong := c.speakers[name].witness.Done(), c.speakers[name].repairs.Load(); looks < 3 || wrong > 0 {
+			t.Errorf("%s looked %d times, and %d plans were wrong", name, looks, wrong)
 		}
 	}
 	var s corev1.Service

@@ -181,7 +181,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		group.Go(func() error { return w.divert.Run(sinks) })
 	}
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.run, w.liveness.Run,
-		w.prober.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run} {
+		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
@@ -253,5 +253,6 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	}
 	w.owners.loop = daemon.NewLoop(daemon.LoopConfig{Name: "owners", Log: log, Sync: w.owners.turn, MinInterval: askInterval})
 	w.report = newReporter(w)
+	w.witness = newWitness(w)
 	return w, nil
 }

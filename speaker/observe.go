@@ -86,7 +86,8 @@ var (
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 	inForceDesc = prometheus.NewDesc("holdfast_table_in_force",
 		"1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; 0 also if it is switched off.", []string{"kind"}, nil)
-	proxyRepairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "proxy"})
+	proxyRepairsDesc = repairsDesc("proxy")
+	planRepairsDesc  = repairsDesc("plan")
 	announcedDesc    = prometheus.NewDesc("holdfast_service_announced",
 		"1 for each Service that this node announces by layer2, or to a router by bgp; the first 2,000 series by address.",
 		[]string{"namespace", "service", "family", "protocol"}, nil)
@@ -94,13 +95,17 @@ var (
 		nil, nil)
 )
 
+func repairsDesc(kind string) *prometheus.Desc {
+	return prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": kind})
+}
+
 // nodeReasons are the reasons of all problems that a node can have.
 var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.RangesRefused, lb.StrictARPMissing, lb.SocketRefused, lb.KernelFeatureMissing,
 	lb.KubeProxyNotReady, lb.LinkSilent, lb.HeartbeatsBlocked, lb.EchoBlocked, lb.CutOff}
 
 // Describe implements prometheus.Collector.
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{membersDesc, apiAgeDesc, problemsDesc, inForceDesc, proxyRepairsDesc, announcedDesc, hangsDesc} {
+	for _, d := range []*prometheus.Desc{membersDesc, apiAgeDesc, problemsDesc, inForceDesc, proxyRepairsDesc, planRepairsDesc, announcedDesc, hangsDesc} {
 		ch <- d
 	}
 	heartbeat.Describe(ch)
@@ -111,6 +116,7 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
 	ch <- prometheus.MustNewConstMetric(proxyRepairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()))
+	ch <- prometheus.MustNewConstMetric(planRepairsDesc, prometheus.CounterValue, float64(w.repairs.Load()))
 	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce(), "proxy": w.divert.InForce()} {
 		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, map[bool]float64{true: 1}[ok], kind)
 	}

@@ -89,6 +89,9 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
 			}
 		}
+		if !v.L2.Writer && !v.BGP.Writer {
+			continue // as mostly: another node writes
+		}
 		l2, record, known := v.L2.OnLinks(r.node, states)
 		v.L2 = l2
 		v.L2.Writer = v.L2.Writer && known

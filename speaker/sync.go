@@ -60,6 +60,10 @@ type syncer struct {
 	compiler config.Compiler
 	compiled lb.State
 	version  uint64
+	// memory makes the plans; witness looks whether it is right, and repairs counts when it was not.
+	memory  plan.Memory
+	witness *daemon.Loop
+	repairs atomic.Int64
 	// last is the result of the last run; nil before the first.
 	last atomic.Pointer[planned]
 	// sessions holds readiness.
@@ -229,7 +233,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 // the way to a proxy of this node at once.
 func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
-	p := plan.ForNode(w.node, state)
+	p := w.memory.ForNode(w.node, state)
 	if !w.relays.on {
 		p.Relays = nil
 	}

@@ -64,9 +64,6 @@ func (p *planner) describe(s *lb.Service, out Outcome, left map[string]bool) Out
 		}
 		out.Message = by
 	}
-	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
-		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
-	}
 	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
 		out.Here = lb.NoPeer // every other node that may announce does, so that only a peer can be missing
 		if left[p.node] {
@@ -194,13 +191,15 @@ func (p *planner) leaves(s *lb.Service, ads []int) bool {
 // a node that has booted and is still cordoned, advertises nothing.
 func (p *planner) leaveRoute(a netip.Addr, ads []int, peers map[string]bool) {
 	until, advertised := p.state.Here.Advertised[a]
-	if until.IsZero() {
-		until = p.state.Now.Add(leaveTime)
-	}
-	if !advertised || !p.state.Now.Before(until) {
+	if !advertised {
 		return
 	}
-	p.route(a, ads, peers, until)
+	if until.IsZero() {
+		until = p.date().Add(leaveTime)
+	}
+	if p.date().Before(until) {
+		p.route(a, ads, peers, until)
+	}
 }
 
 // route adds the routes to an address to what this node advertises; until then, if it leaves the address. It reports false if the
@@ -216,7 +215,9 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until ti
 				p.plan.Advertised[a] = until // the address stays if one of its Services does
 			}
 			routed, peers[peer] = true, true
-			p.routes.add(prefix, peer, i, !until.IsZero())
+			r := routeTo{prefix, peer, i, !until.IsZero()}
+			p.routes.add(r)
+			p.current.routes = append(p.current.routes, r)
 		}
 	}
 	return routed

@@ -130,7 +130,7 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 	for _, a := range s.Here.Addresses {
 		own[a] = true
 	}
-	var out []lb.Frontend
+	out := make([]lb.Frontend, 0, len(s.Services)) // each is large
 	add := func(sv *lb.Service) {
 		for _, a := range sv.Addresses {
 			if own[a] {

@@ -83,18 +83,28 @@ type Announcer struct {
 }
 
 // ForNode computes the plan of the named node.
-func ForNode(node string, s lb.State) Plan {
-	p := planner{
+func ForNode(node string, s lb.State) Plan { return new(Memory).ForNode(node, s) }
+
+// newPlanner returns a planner that has read all but what each Service is to do.
+func newPlanner(node string, s lb.State) *planner {
+	p := &planner{
 		state: s, node: node, peers: map[string][]lb.Peer{}, servicesOf: make(map[netip.Addr][]*lb.Service, len(s.Services)),
 		pools: newPoolIndex(s.Pools), subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, elections: map[netip.Addr]*election{},
 		announced: map[netip.Addr]lb.Announcement{}, yield: map[netip.Addr]bool{}, relays: map[netip.Addr]lb.Relay{}, routes: newRouteTable(s.BGPAdvertisements),
-		plan: Plan{Owners: map[netip.Addr]string{}, Advertised: map[netip.Addr]time.Time{}},
+		plan: Plan{Owners: make(map[netip.Addr]string, len(s.Services)), Advertised: map[netip.Addr]time.Time{}, Verdicts: make([]Verdict, len(s.Services))},
+		kept: make([]kept, len(s.Services)),
 	}
 	p.readNodes()
 	p.me = p.index(node)
+	alone := make([]*lb.Service, len(s.Services)) // the lists of addresses that are not shared
 	for i := range s.Services {
+		alone[i] = &s.Services[i]
 		for _, a := range s.Services[i].Addresses {
-			p.servicesOf[a] = append(p.servicesOf[a], &s.Services[i])
+			if others, shared := p.servicesOf[a]; shared {
+				p.servicesOf[a] = append(others, alone[i])
+			} else {
+				p.servicesOf[a] = alone[i : i+1 : i+1]
+			}
 		}
 	}
 	for _, a := range s.L2Advertisements {
@@ -105,17 +115,19 @@ func ForNode(node string, s lb.State) Plan {
 	}
 	p.ranged = p.rangedAddresses()
 	p.closed = p.closedHere()
-	for i := range s.Services {
-		p.service(&s.Services[i])
-	}
+	return p
+}
+
+// finish plans what depends on all Services.
+func (p *planner) finish() {
+	p.contradict()
 	p.relayPrevious()
-	p.plan.Peers, p.plan.RouterID = p.peers[node], p.routerID(node)
+	p.plan.Peers, p.plan.RouterID = p.peers[p.node], p.routerID(p.node)
 	p.plan.Announcements, p.plan.Relays, p.plan.Routes = sorted(p.announced), sorted(p.relays), p.routes.sorted()
 	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
 	p.plan.Withdraws = earliest(p.plan.Advertised)
 	p.plan.Filter = p.filter()
 	p.divert()
-	return p.plan
 }
 
 // planner makes the plan of one node, Service by Service, from what it finds once in a State.
@@ -147,12 +159,18 @@ type planner struct {
 	yield     map[netip.Addr]bool
 	relays    map[netip.Addr]lb.Relay
 	routes    routeTable
+	// kept are in the order of the Services; current is of the Service that is being planned.
+	kept    []kept
+	current *kept
 }
 
-func (p *planner) service(s *lb.Service) {
+// service plans the Service of this index.
+func (p *planner) service(i int) {
+	s := &p.state.Services[i]
+	p.current = &p.kept[i]
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
-	p.plan.Verdicts = append(p.plan.Verdicts, v)
+	p.plan.Verdicts[i] = v
 }
 
 // sorted returns the values of a map, ordered by address.

@@ -273,7 +273,8 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// BenchmarkForNode10k plans 10,000 Services of 1,000 nodes: of all nodes, of those with an endpoint, of a zone, and each of other ones.
+// BenchmarkForNode10k plans 10,000 Services of 1,000 nodes: of all nodes, of those with an endpoint, of a zone, and each of other ones. One is what a change
+// of one of them costs a Memory.
 func BenchmarkForNode10k(b *testing.B) {
 	for _, tt := range []struct {
 		name string
@@ -302,13 +303,22 @@ func BenchmarkForNode10k(b *testing.B) {
 		from := netip.MustParseAddr("10.0.0.0")
 		s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("10.0.255.255")}}}}
 		for i := range 10_000 {
-			sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{from}, Serving: true}
+			sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprintf("%05d", i)}, Addresses: []netip.Addr{from}, Serving: true}
 			tt.edit(i, &sv)
 			s.Services, from = append(s.Services, sv), from.Next()
 		}
 		b.Run(tt.name, func(b *testing.B) {
 			for b.Loop() {
 				ForNode("node1", s)
+			}
+		})
+		var m Memory
+		s.Here.Previous = &lb.Previous{Owners: m.ForNode("node1", s).Owners}
+		b.Run(tt.name+"/One", func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				s.Services = slices.Clone(s.Services)
+				s.Services[i%len(s.Services)].ServingNodes = map[string]bool{fmt.Sprint("node", i%1000): true}
+				m.ForNode("node1", s)
 			}
 		})
 	}

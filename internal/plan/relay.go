@@ -13,7 +13,7 @@ import (
 // forwards.
 func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
 	former, start := p.former(s, a, ads)
-	if former == "" || former == p.node || !p.forwards(former) {
+	if p.me < 0 || former == "" || former == p.node || !p.forwards(former) {
 		return
 	}
 	via, link := p.nextHop(former, a, ads)
@@ -75,22 +75,28 @@ func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, s
 		owner, one := previous.Owners[a], relayOf(previous.Relays, a)
 		switch {
 		case owner == "" && one.Former == "":
-			return p.announcedBy(s, a), p.state.Now
+			return p.announcedBy(s, a), p.date()
 		case owner != "" && owner != p.node:
-			return owner, p.state.Now
+			return owner, p.date()
 		}
 		return one.Former, one.Start
 	}
 	by := p.announcedBy(s, a)
 	if by == "" || by != p.node && p.forwards(by) {
-		return by, p.state.Now
+		return by, p.date()
 	}
 	if via, found := p.state.Here.Inherited[a]; found {
 		if name := p.nodeAt(via); p.forwards(name) {
 			return name, time.Time{}
 		}
 	}
-	return p.runnerUp(s, a, ads), p.state.Now
+	return p.runnerUp(s, a, ads), p.date()
+}
+
+// date returns the time. A Service whose plan has it is planned each time.
+func (p *planner) date() time.Time {
+	p.current.dated = true
+	return p.state.Now
 }
 
 // relayOf returns the relay of an address among relays, which are ordered by address; the zero value for none.

@@ -33,7 +33,17 @@ func newRouteTable(ads []lb.BGPAdvertisement) routeTable {
 	return routeTable{ads, map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
 }
 
-func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving bool) {
+// routeTo is one advertisement of a prefix to a peer.
+type routeTo struct {
+	prefix netip.Prefix
+	peer   string
+	// ad is the index of the advertisement.
+	ad      int
+	leaving bool
+}
+
+func (t routeTable) add(one routeTo) {
+	prefix, peer, index := one.prefix, one.peer, one.ad
 	ad := &t.ads[index]
 	byPeer := t.routes[prefix]
 	if byPeer == nil {
@@ -45,7 +55,7 @@ func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving boo
 		r = &attributes{oldest: index}
 		byPeer[peer] = r
 	}
-	r.staying = r.staying || !leaving
+	r.staying = r.staying || !one.leaving
 	older, younger := &t.ads[min(r.oldest, index)], &t.ads[max(r.oldest, index)]
 	r.oldest = min(r.oldest, index)
 	if older.LocalPref != younger.LocalPref || older.MED != younger.MED || older.Prepend != younger.Prepend {
@@ -59,14 +69,18 @@ func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving boo
 	}
 }
 
-// conflict returns a sentence if a route that covers one of the addresses has two values of an attribute.
-func (t routeTable) conflict(addresses []netip.Addr) string {
-	for _, prefix := range slices.SortedFunc(maps.Keys(t.conflicts), netip.Prefix.Compare) {
-		if slices.ContainsFunc(addresses, prefix.Contains) {
-			return t.conflicts[prefix]
+// contradict puts a sentence on each Service of whose addresses a route has two values of an attribute.
+func (p *planner) contradict() {
+	prefixes := slices.SortedFunc(maps.Keys(p.routes.conflicts), netip.Prefix.Compare)
+	for i := range p.state.Services {
+		at := slices.IndexFunc(prefixes, func(prefix netip.Prefix) bool {
+			return slices.ContainsFunc(p.state.Services[i].Addresses, prefix.Contains)
+		})
+		if p.kept[i].contradicted = at >= 0; at >= 0 {
+			out := &p.plan.Verdicts[i].BGP
+			out.Reason, out.Message = lb.ConflictingAdvertisements, p.routes.conflicts[prefixes[at]]
 		}
 	}
-	return ""
 }
 
 // sorted returns the routes, each with all peers for which its attributes are the same.

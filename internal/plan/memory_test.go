@@ -1,0 +1,252 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// town is a State of which each step changes something, as sources do: what was there before stays as it was.
+type town struct {
+	*rand.Rand
+	t *testing.T
+	lb.State
+}
+
+// newTown returns base with a dozen Services, some of which share addresses, and two advertisements that contradict each other where both select.
+func newTown(t *testing.T, seed uint64) *town {
+	w := &town{rand.New(rand.NewPCG(seed, 0)), t, base()}
+	for i := range 12 {
+		w.Services = append(w.Services, w.service(i))
+	}
+	w.put(w.Services...)
+	w.advertise()
+	return w
+}
+
+// service returns a Service that may share its IPv4 address with another one, and a wide route anyway.
+func (w *town) service(i int) lb.Service {
+	s := base().Services[0]
+	s.Key = lb.Key{Namespace: []string{"default", "other"}[i%2], Name: fmt.Sprint("s", i)}
+	shared := i
+	if w.IntN(6) == 0 {
+		shared = w.IntN(12)
+	}
+	s.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(20 + 3*shared)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", 0x20+3*i))}
+	s.AnnouncedBy = map[netip.Addr]string{s.Addresses[0]: w.node()}
+	s.Created = start.Add(time.Duration(w.IntN(3)) * time.Second)
+	if w.IntN(4) == 0 {
+		s.NodeSelectors = labelled("name", w.node(), w.node())
+	}
+	s.Labels = map[string]string{"app": []string{"web", "a"}[w.IntN(2)]}
+	return s
+}
+
+func (w *town) node() string { return fmt.Sprint("w", 1+w.IntN(3)) }
+
+// advertise sets the advertisements.
+func (w *town) advertise() {
+	w.L2Advertisements = []lb.L2Advertisement{{Name: "l2"}}
+	w.BGPAdvertisements = []lb.BGPAdvertisement{{Name: "bgp", AggregationLength: 32, AggregationLengthV6: 128}, {
+		Name: "wide", AggregationLength: 28, AggregationLengthV6: 124, LocalPref: uint32(w.IntN(2)), Scope: lb.Scope{ServiceSelectors: labelled("app", "a")},
+	}}
+}
+
+// put replaces Services, or adds them, in a new list that is ordered by key.
+func (w *town) put(services ...lb.Service) {
+	all := map[lb.Key]lb.Service{}
+	for _, s := range slices.Concat(w.Services, services) {
+		all[s.Key] = s
+	}
+	w.Services = slices.SortedFunc(maps.Values(all), func(a, b lb.Service) int { return a.Key.Compare(b.Key) })
+}
+
+// fresh copies what orders change.
+func (w *town) fresh() {
+	s := &w.State
+	s.Nodes, s.Links, s.Unfit, s.Members = maps.Clone(s.Nodes), maps.Clone(s.Links), maps.Clone(s.Unfit), maps.Clone(s.Members)
+	s.Left, s.Stopping, s.HeldDown, s.SpeakerDown = maps.Clone(s.Left), maps.Clone(s.Stopping), maps.Clone(s.HeldDown), maps.Clone(s.SpeakerDown)
+	s.L2Advertisements, s.BGPAdvertisements, s.Peers = slices.Clone(s.L2Advertisements), slices.Clone(s.BGPAdvertisements), slices.Clone(s.Peers)
+	s.ProxyPods, s.Pools = slices.Clone(s.ProxyPods), slices.Clone(s.Pools)
+	s.Here.Advertised = maps.Clone(s.Here.Advertised)
+}
+
+// step changes one thing, or restores some as they are in base.
+func (w *town) step() {
+	w.fresh()
+	one := base()
+	switch w.IntN(32) {
+	case 0:
+		w.Nodes, w.Links, w.Peers, w.Pools = one.Nodes, one.Links, one.Peers, one.Pools
+	case 1:
+		w.Members, w.Left, w.Stopping, w.HeldDown, w.SpeakerDown = one.Members, one.Left, one.Stopping, one.HeldDown, one.SpeakerDown
+	case 2:
+		w.Unfit, w.Here, w.OtherDataPath, w.Leaving = one.Unfit, lb.Here{Advertised: map[netip.Addr]time.Time{}}, false, nil
+	case 3:
+		w.advertise()
+	case 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14:
+		w.put(w.service(w.IntN(12)))
+	case 15:
+		w.Pools[0].Restricted, w.Pools[0].SourceRanges = w.IntN(2) == 0, prefixes("10.0.0.0/8")
+	case 16:
+		w.ProxyPods, w.ProxyNodes = nil, nil
+	case 17:
+		w.Services = slices.DeleteFunc(slices.Clone(w.Services), func(s lb.Service) bool { return s.Key.Name[0] != 's' })
+	default:
+		w.order()
+	}
+}
+
+// order changes a Service, a node or what w1 knows.
+func (w *town) order() {
+	if len(w.Services) == 0 || w.L2Advertisements == nil || w.BGPAdvertisements == nil || w.Here.Advertised == nil || len(w.Nodes) < 3 {
+		w.advertise()
+		w.Nodes, w.Here.Advertised = base().Nodes, map[netip.Addr]time.Time{}
+		w.put(w.service(0))
+		return
+	}
+	k := w.IntN(len(w.Services))
+	rest, before := slices.Delete(slices.Clone(w.Services), k, k+1), w.Services[k]
+	one := before
+	one.ServingNodes = maps.Clone(one.ServingNodes)
+	w.Services = []lb.Service{one}
+	name := slices.Sorted(maps.Keys(orders))[w.IntN(len(orders))]
+	args := " " + w.node()
+	switch {
+	case w.IntN(3) == 0:
+		name = []string{"previous", "relayed", "unserved", "advertised"}[w.IntN(4)]
+	case w.IntN(6) == 0:
+		name = slices.Sorted(maps.Keys(nodeOrders))[w.IntN(len(nodeOrders))]
+	case name == "since":
+		args = []string{" 1s", " 5s"}[w.IntN(2)]
+	case name == "serves":
+		args = " 80=30080"
+	case name == "links":
+		args += []string{" eth0=lan", " eth0=lan4", " !eth0=lan", " eth1"}[w.IntN(4)]
+	}
+	previous := w.Here.Previous
+	do(w.t, &w.State, name+args)
+	a := one.Addresses
+	if len(a) > 0 { // orders know the addresses of base
+		moved := map[netip.Addr]netip.Addr{v4: a[0], v6: a[len(a)-1]}
+		for i := range w.Services {
+			w.Services[i].Addresses = slices.Clone(w.Services[i].Addresses)
+			for j, b := range w.Services[i].Addresses {
+				if to, known := moved[b]; known {
+					w.Services[i].Addresses[j] = to
+				}
+			}
+		}
+		w.Here.Newer, w.Here.Inherited, w.Here.Announced = rekeyed(w.Here.Newer, moved), rekeyed(w.Here.Inherited, moved), rekeyed(w.Here.Announced, moved)
+		w.Here.Advertised = rekeyed(w.Here.Advertised, moved)
+		if p := w.Here.Previous; p != nil && p != previous {
+			if p.Owners = rekeyed(p.Owners, moved); previous != nil {
+				owners := maps.Clone(previous.Owners)
+				maps.Copy(owners, p.Owners)
+				p.Owners = owners
+			}
+			for i := range p.Relays {
+				p.Relays[i].Address = moved[p.Relays[i].Address]
+			}
+		}
+	}
+	changed := w.Services
+	if len(changed) == 1 && reflect.DeepEqual(changed[0], before) {
+		changed[0] = before
+	}
+	w.Services = rest
+	w.put(changed...)
+}
+
+func rekeyed[V any](m map[netip.Addr]V, moved map[netip.Addr]netip.Addr) map[netip.Addr]V {
+	if m == nil {
+		return nil
+	}
+	out := map[netip.Addr]V{}
+	for a, v := range m {
+		if to, known := moved[a]; known {
+			a = to
+		}
+		out[a] = v
+	}
+	return out
+}
+
+// TestMemory: plan after plan, a Memory plans what ForNode plans, and takes most from the plan before where one thing changed. HISTORIES is the
+// number of histories of 200 steps; 500 are 10^5.
+func TestMemory(t *testing.T) {
+	histories := 20
+	if testing.Short() {
+		histories = 10
+	}
+	if n, err := strconv.Atoi(os.Getenv("HISTORIES")); err == nil {
+		histories = n
+	}
+	taken, planned := 0, 0
+	for seed := range uint64(histories) {
+		w, m, before := newTown(t, seed), Memory{}, Plan{}
+		for step := range 200 {
+			if w.step(); w.IntN(4) > 0 {
+				w.Now = w.Now.Add(time.Duration(w.IntN(4000)) * time.Millisecond)
+			}
+			got, want := m.ForNode("w1", w.State), ForNode("w1", w.State)
+			if !reflect.DeepEqual(want, got) {
+				t.Fatalf("seed %d, step %d: -ForNode +Memory\n%s", seed, step, cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+					cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })))
+			}
+			taken, planned, before = taken+recalled(got, before), planned+len(w.Services), got
+			if w.IntN(8) > 0 {
+				w.Here.Previous, w.Here.Advertised = &lb.Previous{Owners: got.Owners, Relays: got.Relays}, got.Advertised
+			}
+		}
+	}
+	t.Logf("of %d Services %d were taken from the plan before", planned, taken)
+	if taken < planned/5 {
+		t.Error("these are too few to show anything")
+	}
+}
+
+// recalled returns how many verdicts of a plan share memory with the plan before.
+func recalled(p, before Plan) (n int) {
+	shared := map[*string]bool{}
+	for _, v := range before.Verdicts {
+		if len(v.L2.Nodes) > 0 {
+			shared[&v.L2.Nodes[0]] = true
+		}
+	}
+	for _, v := range p.Verdicts {
+		if len(v.L2.Nodes) > 0 && shared[&v.L2.Nodes[0]] {
+			n++
+		}
+	}
+	return n
+}
+
+// TestCheck: a wrong entry is found, and gone with the next plan.
+func TestCheck(t *testing.T) {
+	s, m := world(t, "neighbour; previous w1"), Memory{}
+	next := func(owner string, wrong ...string) {
+		t.Helper()
+		if got := m.ForNode("w1", s).Owners[v4]; got != owner {
+			t.Errorf("the owner is %s, want %s", got, owner)
+		}
+		if got := m.Check(); !slices.Equal(got, wrong) {
+			t.Errorf("wrong are %v, want %v", got, wrong)
+		}
+	}
+	next("w1")
+	m.last.Load().plan.Owners[v4] = "w3"
+	next("w3", "Owners")
+	next("w1")
+	next("w1")
+}

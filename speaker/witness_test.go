@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// TestWitness: a wrong entry in the memory is found within ten minutes, counted once, and gone with the next plan; none is found before.
+func TestWitness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, a := newTestSyncer(noLinks), netip.MustParseAddr("192.0.2.1")
+		var plant atomic.Bool
+		state := lb.State{
+			Nodes: map[string]lb.Node{"w1": {Name: "w1"}}, Members: map[string]bool{"w1": true}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+			Pools:    []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: a, To: a}}}},
+			Services: []lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Serving: true}},
+			Here:     lb.Here{Previous: &lb.Previous{Owners: map[netip.Addr]string{a: "w1"}}},
+		}
+		w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {
+			p := w.memory.ForNode("w1", state)
+			if plant.Swap(false) {
+				p.Owners[a] = "w2" // in the memory too
+			}
+			w.last.Store(&planned{Plan: p, Epoch: 1})
+			return 0, nil
+		}})
+		w.witness = newWitness(w)
+		ctx, stop := context.WithCancel(t.Context())
+		var group errgroup.Group
+		group.Go(func() error { return w.loop.Run(ctx) })
+		group.Go(func() error { return w.witness.Run(ctx) })
+		for minutes, want := range []int64{0, 1, 1} {
+			time.Sleep(10 * time.Minute)
+			if got, owner := w.repairs.Load(), w.last.Load().Plan.Owners[a]; got != want || owner != "w1" {
+				t.Errorf("after %d minutes: %d repairs, want %d; the owner is %s", 10*(minutes+1), got, want, owner)
+			}
+			plant.Store(minutes == 0)
+		}
+		stop()
+		if err := group.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
