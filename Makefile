@@ -97,6 +97,10 @@ soak: image chart ## Tests of about an hour: faults on a busy machine
 bench: image proxy-image chart ## Run the benchmarks; ONLY=prefix selects by name
 	go run ./e2e/cmd/bench -only '$(ONLY)' $(ARGS)
 
+.PHONY: scale
+scale: image proxy-image chart ## What a cluster of 1,000 nodes costs with 1,000, 3,000 and 10,000 Services, as numbers and as dist/scale.svg; half an hour
+	go run ./e2e/cmd/bench -only scale_ -services 1000,3000,10000 -picture dist/scale.svg $(ARGS)
+
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }

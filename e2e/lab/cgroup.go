@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,6 +93,28 @@ const buildCgroup = "build"
 func hostCgroup(name string) (string, error) {
 	root, err := cgroupRoot()
 	return filepath.Join(root, name), err
+}
+
+// Processes returns all processes of a host, of its pods too, as the machine numbers them.
+func (l *Lab) Processes(hostName string) ([]int, error) {
+	dir, err := hostCgroup(hostName)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "cgroup.procs" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, field := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+		return err
+	})
+	return pids, err
 }
 
 // killCgroup ends every process below the cgroup and removes it. A frozen one

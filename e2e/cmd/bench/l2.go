@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -32,10 +33,6 @@ var layer2 = []measurement{
 	{map[string]string{"helm_upgrade_failed": "requests", "helm_rollback_failed": "requests"}, helmFailed},
 	{map[string]string{"l2_dead_endpoint_ms": "ms", "l2_dead_endpoint_leader_ms": "ms"}, deadEndpoint},
 	{map[string]string{"scale_idle_empty_millicores": "millicores"}, idleEmpty},
-	{map[string]string{
-		"l2_speaker_10k_idle_millicores": "millicores", "l2_speaker_10k_mib": "MiB",
-		"ipam_controller_10k_mib": "MiB", "ipam_controller_10k_ms_each": "ms",
-	}, cost},
 }
 
 // wants reports whether any figure has the prefix.
@@ -46,6 +43,26 @@ func (m measurement) wants(prefix string) bool {
 		}
 	}
 	return false
+}
+
+// print runs it, and prints the figures that have the prefix.
+func (m measurement) print(ctx context.Context, b *testbed.Bed, only string) error {
+	got, err := m.run(ctx, b)
+	m.write(got, only)
+	return err
+}
+
+// write prints figures.
+func (m measurement) write(got map[string]float64, only string) {
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if strings.HasPrefix(name, only) {
+			digits := 1
+			if m.units[name] == "ratio" {
+				digits = 2
+			}
+			fmt.Printf("bench: %s %.*f %s\n", name, digits, got[name], m.units[name])
+		}
+	}
 }
 
 // measureLab prints the figures that have the prefix, and reports whether there are such.
@@ -67,17 +84,7 @@ func measureLab(ctx context.Context, only string) (found bool, err error) {
 	}
 	return true, withBed(ctx, 0, func(b *testbed.Bed) error {
 		for _, m := range wanted {
-			got, err := m.run(ctx, b)
-			for name, value := range got {
-				if strings.HasPrefix(name, only) {
-					digits := 1
-					if m.units[name] == "ratio" {
-						digits = 2
-					}
-					fmt.Printf("bench: %s %.*f %s\n", name, digits, value, m.units[name])
-				}
-			}
-			if err != nil {
+			if err := m.print(ctx, b, only); err != nil {
 				return err
 			}
 		}

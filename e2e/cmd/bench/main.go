@@ -39,13 +39,10 @@ var all = []series{
 	{[]string{"service_to_fetch_10ms_sync"}, 10 * time.Millisecond, services("", "service_to_fetch_10ms_sync")},
 }
 
-// ratios compare Holdfast with a bare client in the same lab.
-var ratios = []struct {
-	name string
-	run  func(context.Context, *testbed.Bed) (float64, error)
-}{
-	{"status_latency_ratio", latency},
-	{"status_rate_ratio", rate},
+// ratios compare Holdfast with a bare client in the same lab, which is of each alone.
+var ratios = []measurement{
+	{map[string]string{"status_latency_ratio": "ratio", "service_to_address_ratio": "ratio"}, latency},
+	{map[string]string{"status_rate_ratio": "ratio"}, rate},
 }
 
 var statuses = flag.Int("statuses", 2000, "how many Services status_rate_ratio is about")
@@ -84,27 +81,24 @@ func run(ctx context.Context, only string) error {
 			return fmt.Errorf("measure %s: %w", strings.Join(s.names, ", "), err)
 		}
 	}
-	for _, r := range ratios {
-		if !strings.HasPrefix(r.name, only) {
+	for _, m := range ratios {
+		if !m.wants(only) {
 			continue
 		}
 		found = true
-		err := withBed(ctx, 0, func(b *testbed.Bed) error {
-			got, err := r.run(ctx, b)
-			if err == nil {
-				fmt.Printf("bench: %s %.2f ratio\n", r.name, got)
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("measure %s: %w", r.name, err)
+		if err := withBed(ctx, 0, func(b *testbed.Bed) error { return m.print(ctx, b, only) }); err != nil {
+			return fmt.Errorf("measure ratios: %w", err)
 		}
 	}
 	inLab, err := measureLab(ctx, only)
 	if err != nil {
 		return err
 	}
-	if !found && !inLab {
+	scaled, err := measureScale(ctx, only)
+	if err != nil {
+		return err
+	}
+	if !found && !inLab && !scaled {
 		return fmt.Errorf("nothing begins with %q", only)
 	}
 	return nil

@@ -34,24 +34,24 @@ const (
 // rate lets many Services wait, and times the assignment of addresses to all of them, by
 // Holdfast and by a bare client in turns. It returns the ratio of the two medians: how
 // many times as fast Holdfast is.
-func rate(ctx context.Context, b *testbed.Bed) (float64, error) {
+func rate(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	if err := makeServices(ctx, b); err != nil {
-		return 0, err
+		return nil, err
 	}
 	var ours, bare []time.Duration
 	for i := range rateRounds {
 		took, err := oursRound(ctx, b)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		ours = append(ours, took)
 		if took, err = bareRound(ctx, b); err != nil {
-			return 0, err
+			return nil, err
 		}
 		bare = append(bare, took)
 		fmt.Fprintf(os.Stderr, "%d of %d: Holdfast %s, bare client %s\n", i+1, rateRounds, ours[i].Round(time.Millisecond), took.Round(time.Millisecond))
 	}
-	return float64(quantile(bare, 0.5)) / float64(quantile(ours, 0.5)), nil
+	return map[string]float64{"status_rate_ratio": float64(quantile(bare, 0.5)) / float64(quantile(ours, 0.5))}, nil
 }
 
 // makeServices makes the Services of both.

@@ -1,0 +1,455 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"github.com/holdfast-lb/holdfast/e2e/whohas"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var (
+	scaleServices = flag.String("services", "3000", "how many Services the scale_ figures are about; with several numbers, as in 1000,3000,10000, the last counts")
+	scaleNodes    = flag.Int("nodes", 1000, "how many simulated nodes there are")
+	scaleSpeakers = flag.Int("speakers", 2, "how many real speakers there are")
+	scaleRest     = flag.Duration("rest", 2*time.Minute, "how long everything is watched at rest")
+	scaleProfiles = flag.String("profiles", "", "`directory` for profiles of a speaker and of the controller; none are made without it")
+	scalePicture  = flag.String("picture", "", "`file` for a picture, as SVG, of how costs grow with the numbers of -services")
+)
+
+const (
+	// scaleChanges is how often an EndpointSlice changes, changeEvery how often in a time, scaleMoves how often one brings an address back.
+	scaleChanges = 200
+	changeEvery  = 250 * time.Millisecond
+	scaleMoves   = 50
+	// The rates of creation are compared where so many Services are there, up to so many.
+	ratioFrom, ratioTo = 2000, 3000
+)
+
+// scaleFigures are the figures of a run.
+var scaleFigures = measurement{units: map[string]string{
+	"scale_speaker_idle_millicores": "millicores", "scale_controller_idle_millicores": "millicores",
+	"scale_speaker_mib": "MiB", "scale_controller_mib": "MiB",
+	"scale_endpoint_change_cpu_us": "us", "scale_endpoint_change_ms": "ms",
+	"scale_service_cpu_speaker_ms": "ms", "scale_service_cpu_controller_ms": "ms",
+	"scale_create_ratio": "ratio", "scale_1000_nodes_api_qps": "requests/s",
+}}
+
+// simulation is a lab with real daemons, and the objects of a large cluster.
+type simulation struct {
+	b        *testbed.Bed
+	crowd    crowd
+	fleet    fleet
+	speakers []string // the nodes that run one
+	// compares: rates are compared, so the bare client has to be measured.
+	compares bool
+	// bareRate is how many Services a second the bare client served.
+	bareRate float64
+}
+
+// measureScale prints the figures that have the prefix, and reports whether there are such.
+func measureScale(ctx context.Context, only string) (found bool, err error) {
+	if !scaleFigures.wants(only) {
+		return false, nil
+	}
+	sizes, err := scaleSizes(*scaleServices)
+	if err != nil {
+		return true, err
+	}
+	// A lab of its own: it goes with all that is in it, in whatever way this ends.
+	l, err := lab.Up(ctx, lab.Config{Workers: max(*scaleSpeakers, 1)}, os.Stderr)
+	if err != nil {
+		return true, err
+	}
+	defer func() { err = errors.Join(err, lab.Down(context.WithoutCancel(ctx))) }()
+	b, err := testbed.New(l)
+	if err != nil {
+		return true, err
+	}
+	group, both := errgroup.WithContext(ctx)
+	both, stop := context.WithCancel(both)
+	s := &simulation{b: b, crowd: newCrowd(b, *scaleNodes), speakers: b.Cluster.Nodes()[1:],
+		compares: strings.HasPrefix("scale_create_ratio", only) && slices.ContainsFunc(sizes, func(n int) bool { return n >= ratioTo })}
+	s.fleet = fleet{b, s.crowd}
+	var points []point
+	group.Go(func() (err error) {
+		defer stop()
+		points, err = s.run(both, group, sizes)
+		return err
+	})
+	err = group.Wait()
+	if len(points) > 0 {
+		scaleFigures.write(points[len(points)-1].figures, only)
+	}
+	if err == nil && *scalePicture != "" {
+		err = os.WriteFile(*scalePicture, picture(points), 0o644)
+	}
+	return true, err
+}
+
+// scaleSizes reads numbers that grow.
+func scaleSizes(text string) (sizes []int, err error) {
+	for field := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(field)
+		if err != nil || n <= 0 || len(sizes) > 0 && n <= sizes[len(sizes)-1] {
+			return nil, fmt.Errorf("-services %s: want numbers that grow, as 1000,3000", text)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
+}
+
+// run measures at each number of Services. What keeps the crowd alive runs in the group.
+func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int) (points []point, err error) {
+	if err := s.prepare(ctx, alive); err != nil {
+		return nil, err
+	}
+	before := 0
+	for _, size := range sizes {
+		got, err := s.measureAt(ctx, before, size)
+		s.progress("%d Services: %v", size, got)
+		points = append(points, point{size, got})
+		if err != nil {
+			return points, err
+		}
+		before = size
+	}
+	return points, nil
+}
+
+// progress prints what happened, with the load of the machine: others' work is in the figures.
+func (s *simulation) progress(format string, args ...any) {
+	load, _ := os.ReadFile("/proc/loadavg")
+	progress("%s load %.4s: %s", time.Now().Format(time.TimeOnly), load, fmt.Sprintf(format, args...))
+}
+
+// prepare makes the crowd, measures the bare client, and installs Holdfast.
+func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
+	keep := func(period time.Duration, do func(context.Context, int) error) {
+		alive.Go(func() error { return s.crowd.live(ctx, period, do) })
+	}
+	if err := s.crowd.create(ctx); err != nil {
+		return fmt.Errorf("make Nodes: %w", err)
+	}
+	keep(leaseEvery, s.crowd.renew)
+	keep(nodeEvery, s.crowd.report)
+	s.progress("%d Nodes are there", len(s.crowd.names))
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error { return s.b.EnsureNamespace(ctx, app.Namespace) },
+		s.measureBare,
+		s.b.Build, s.b.LoadImage, s.label, s.install, s.crowd.createStates,
+		func(ctx context.Context) error { return s.b.Apply(ctx, "", scaleObjects()) },
+		func(ctx context.Context) error { return countRequests(ctx, s.b) },
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	keep(stateEvery, s.crowd.writeState)
+	s.progress("Holdfast is there")
+	return s.b.Calm(ctx)
+}
+
+// label tells the chart which nodes run a speaker: those of the crowd cannot.
+func (s *simulation) label(ctx context.Context) error {
+	for _, node := range s.speakers {
+		body := fmt.Appendf(nil, `{"metadata":{"labels":{"bench":"speaker"}}}`)
+		if _, err := s.b.Kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *simulation) install(ctx context.Context) error {
+	return errors.Join(s.b.Install(ctx, "--set", "speaker.nodeSelector.bench=speaker", "--set", "controller.replicas=1"), s.b.WaitReady(ctx))
+}
+
+// measureBare has the bare client serve as many Services as the ratio needs, and removes them.
+func (s *simulation) measureBare(ctx context.Context) error {
+	if !s.compares {
+		return nil
+	}
+	serving, stop := context.WithCancel(ctx)
+	var group errgroup.Group
+	group.Go(func() error { return s.fleet.bare(serving) })
+	at, err := s.fleet.grow(ctx, 0, ratioTo, new(bareClass))
+	stop()
+	if err := errors.Join(err, group.Wait()); err != nil {
+		return err
+	}
+	s.bareRate = rateOf(at)
+	s.progress("the bare client served the last %d of %d Services at %.0f/s", ratioTo-ratioFrom, ratioTo, s.bareRate)
+	return s.fleet.clear(ctx, ratioTo)
+}
+
+// rateOf is how many Services a second got their address where rates are compared.
+func rateOf(at []time.Time) float64 {
+	return float64(ratioTo-ratioFrom) / at[ratioTo-1].Sub(at[ratioFrom-1]).Seconds()
+}
+
+// measureAt makes Services up to a number and measures them while they come, then all at rest, then changes.
+func (s *simulation) measureAt(ctx context.Context, before, size int) (map[string]float64, error) {
+	got := map[string]float64{}
+	for _, measure := range []func(context.Context, map[string]float64) error{
+		func(ctx context.Context, got map[string]float64) error { return s.growth(ctx, before, size, got) },
+		s.rest,
+		func(ctx context.Context, got map[string]float64) error { return s.changes(ctx, size, got) },
+		func(ctx context.Context, got map[string]float64) error { return s.moves(ctx, size, got) },
+	} {
+		if err := measure(ctx, got); err != nil {
+			return got, err
+		}
+	}
+	return got, nil
+}
+
+// growth measures what each Service costs while they come, from the first creation until all are announced and their conditions written, and
+// what the controller holds then.
+func (s *simulation) growth(ctx context.Context, before, size int, got map[string]float64) error {
+	start, err := s.spent()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	at, err := s.fleet.grow(ctx, before, size, nil)
+	if err == nil {
+		err = s.fleet.announced(ctx, size)
+	}
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	end, err := s.spent()
+	if err != nil {
+		return err
+	}
+	each := func(d time.Duration) float64 { return ms(d) / float64(size-before) }
+	got["scale_service_cpu_speaker_ms"] = each(end.speakers-start.speakers) / float64(len(s.speakers))
+	got["scale_service_cpu_controller_ms"] = each(end.controller - start.controller)
+	if s.compares && before <= ratioFrom && size >= ratioTo {
+		got["scale_create_ratio"] = rateOf(at) / s.bareRate
+		s.progress("Holdfast served the last %d of %d at %.0f/s", ratioTo-ratioFrom, ratioTo, rateOf(at))
+	}
+	s.progress("%d Services more, %.0f s, %.1f/s; a speaker without its heartbeat process took %.2f ms each", size-before, took.Seconds(),
+		float64(size-before)/took.Seconds(), each(end.planning-start.planning)/float64(len(s.speakers)))
+	return s.fleet.calm(ctx)
+}
+
+// spent is the CPU time of our daemons.
+type spent struct{ controller, speakers, planning time.Duration }
+
+func (s *simulation) spent() (out spent, err error) {
+	c, err := s.controller()
+	if err != nil {
+		return out, err
+	}
+	if out.controller, err = cpuOf(c.all...); err != nil {
+		return out, err
+	}
+	for _, node := range s.speakers {
+		d, err := findSpeaker(s.b, node)
+		if err != nil {
+			return out, err
+		}
+		all, err := cpuOf(d.all...)
+		if err != nil {
+			return out, err
+		}
+		planning, err := cpuOf(d.main)
+		if err != nil {
+			return out, err
+		}
+		out.speakers += all
+		out.planning += planning
+	}
+	return out, nil
+}
+
+// controller finds the only one.
+func (s *simulation) controller() (daemon, error) {
+	for _, node := range s.b.Cluster.Nodes() {
+		if d, err := findDaemon(s.b, node, "controller"); err == nil {
+			return d, nil
+		}
+	}
+	return daemon{}, errors.New("there is no controller")
+}
+
+// rest measures everything while nothing happens.
+func (s *simulation) rest(ctx context.Context, got map[string]float64) error {
+	// A restart first: a heap that grew with the creation would distort the figure.
+	if err := s.b.ReplaceSpeaker(ctx, s.speakers[0]); err != nil {
+		return err
+	}
+	if err := errors.Join(s.b.Calm(ctx), s.fleet.calm(ctx)); err != nil {
+		return err
+	}
+	speaker, err := findSpeaker(s.b, s.speakers[0])
+	if err != nil {
+		return err
+	}
+	controller, err := s.controller()
+	if err != nil {
+		return err
+	}
+	asked, err := requests(ctx, s.b)
+	if err != nil {
+		return err
+	}
+	start, err := s.spent()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := pause(ctx, *scaleRest); err != nil {
+		return err
+	}
+	end, err := s.spent()
+	if err != nil {
+		return err
+	}
+	took := time.Since(began).Seconds()
+	share := func(d time.Duration) float64 { return ms(d) / took }
+	got["scale_speaker_idle_millicores"] = share(end.speakers-start.speakers) / float64(len(s.speakers))
+	got["scale_controller_idle_millicores"] = share(end.controller - start.controller)
+	s.progress("idle millicores: %.1f of a speaker are not its heartbeat process", share(end.planning-start.planning)/float64(len(s.speakers)))
+	askedSince, err := requests(ctx, s.b)
+	if err != nil {
+		return err
+	}
+	speakers, rest := askedSince[testbed.Speaker]-asked[testbed.Speaker], askedSince[testbed.Controller]-asked[testbed.Controller]
+	got["scale_1000_nodes_api_qps"] = speakers/took/float64(len(s.speakers))*1000 + rest/took
+	s.progress("requests in %.0f s without watches: %.0f of %d speakers, %.0f of the controller", took, speakers, len(s.speakers), rest)
+	for name, d := range map[string]daemon{"speaker": speaker, "controller": controller} {
+		m, err := memoryOf(d.all...)
+		if err != nil {
+			return err
+		}
+		got["scale_"+name+"_mib"] = m.rss
+		s.progress("%s: %.1f MiB, %.1f if what processes share counts once", name, m.rss, m.pss)
+		err = errors.Join(profile(ctx, d, name+"-heap.pb.gz", "heap"), profile(ctx, d, name+"-rest.pb.gz", "profile?seconds=30"))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changes measures what a change of one EndpointSlice costs a speaker: a pod is replaced by another on another node, which moves no address. Each
+// is compared with as long a time without a change.
+func (s *simulation) changes(ctx context.Context, size int, got map[string]float64) error {
+	d, err := findSpeaker(s.b, s.speakers[0])
+	if err != nil {
+		return err
+	}
+	during := func(do func(round int) error) (costs []time.Duration, err error) {
+		pace := time.NewTicker(changeEvery)
+		defer pace.Stop()
+		last, err := cpuOf(d.main)
+		for round := 0; err == nil && round < scaleChanges; round++ {
+			if err = do(round); err != nil {
+				break
+			}
+			select {
+			case <-pace.C:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			var now time.Duration
+			now, err = cpuOf(d.main)
+			costs = append(costs, now-last)
+			last = now
+		}
+		return costs, err
+	}
+	change := func(round int) error { return s.fleet.write(ctx, round*7919%size, round+1, true) }
+	still, err := during(func(int) error { return nil })
+	if err != nil {
+		return err
+	}
+	changed, err := during(change)
+	if err != nil {
+		return err
+	}
+	us := func(d time.Duration) float64 { return float64(d) / 1000 }
+	got["scale_endpoint_change_cpu_us"] = us(quantile(changed, 0.5) - quantile(still, 0.5))
+	s.progress("CPU of a speaker in %v: %.0f us without a change, %.0f with one; means %.0f and %.0f", changeEvery, us(quantile(still, 0.5)),
+		us(quantile(changed, 0.5)), us(mean(still)), us(mean(changed)))
+	if *scaleProfiles == "" {
+		return nil
+	}
+	var group errgroup.Group
+	group.Go(func() error { return profile(ctx, d, "speaker-changes.pb.gz", "profile?seconds=40") })
+	_, err = during(change)
+	return errors.Join(err, group.Wait())
+}
+
+func mean(times []time.Duration) (sum time.Duration) {
+	for _, t := range times {
+		sum += t
+	}
+	return sum / time.Duration(len(times))
+}
+
+// moves measures how long it takes from the change of an EndpointSlice, by which a Service has ready endpoints again, to the announcement of its
+// address.
+func (s *simulation) moves(ctx context.Context, size int, got map[string]float64) error {
+	listener, err := s.b.Claims(ctx, testbed.Client, time.Second)
+	if err != nil {
+		return err
+	}
+	var times []time.Duration
+	for round := 0; err == nil && round < scaleMoves; round++ {
+		var took time.Duration
+		took, err = s.move(ctx, round*7919%size, listener)
+		times = append(times, took)
+	}
+	_, stopped := listener.Stop()
+	if err := errors.Join(err, stopped); err != nil {
+		return err
+	}
+	got["scale_endpoint_change_ms"] = ms(quantile(times, 0.5))
+	s.progress("to the announcement: p50 %v, p90 %v, max %v", quantile(times, 0.5), quantile(times, 0.9), quantile(times, 1))
+	return nil
+}
+
+func (s *simulation) move(ctx context.Context, i int, listener *testbed.Claims) (time.Duration, error) {
+	service, err := s.b.Kube.CoreV1().Services(app.Namespace).Get(ctx, serviceName(i), metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	address := testbed.Addresses(service)[0]
+	if err := s.fleet.write(ctx, i, 0, false); err != nil {
+		return 0, err
+	}
+	// Time to withdraw it.
+	if err := pause(ctx, time.Second); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := s.fleet.write(ctx, i, 0, true); err != nil {
+		return 0, err
+	}
+	var took time.Duration
+	err = testbed.Until(ctx, limit, "the announcement of "+address.String(), func(context.Context) error {
+		at, ok := whohas.First(listener.Since(start), start)[address]
+		if !ok {
+			return errors.New("it was not announced")
+		}
+		took = at.Sub(start)
+		return nil
+	})
+	return took, err
+}

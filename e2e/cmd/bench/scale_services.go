@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+const (
+	scaleName     = "bench-scale"
+	scaleSelector = "bench=" + scaleName
+	// scaleLimit for all Services to get there.
+	scaleLimit = 20 * time.Minute
+	// calmTime without a change of any of them is when their conditions are written.
+	calmTime = 20 * time.Second
+	// serviceProxyLabel names another proxy than kube-proxy, which would load the machine of the measurement.
+	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
+)
+
+func scaleObjects() []byte {
+	return fmt.Appendf(nil, `
+apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata: {name: %[1]s}
+spec: {addresses: [10.154.0.0/16]}
+---
+apiVersion: holdfast.dev/v1beta1
+kind: L2Advertisement
+metadata: {name: %[1]s}
+spec: {ipAddressPools: [%[1]s]}
+`, scaleName)
+}
+
+// fleet are the Services, each with one EndpointSlice of two endpoints on Nodes of the crowd.
+type fleet struct {
+	b     *testbed.Bed
+	crowd crowd
+}
+
+func serviceName(i int) string { return fmt.Sprintf("scale-%05d", i) }
+
+func (f fleet) service(i int, class *string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Labels: map[string]string{"bench": scaleName, serviceProxyLabel: "none"}},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: class, AllocateLoadBalancerNodePorts: new(false), // there are fewer than Services here
+			IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
+			Ports:          []corev1.ServicePort{{Name: "http", Port: testbed.HTTPPort, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+}
+
+// slice has the endpoints of a Service, of which the second is of a generation: another one is another pod on another Node.
+func (f fleet) slice(i, generation int, ready bool) *discoveryv1.EndpointSlice {
+	endpoint := func(at, node int) discoveryv1.Endpoint {
+		address := hostAt(netip.MustParseAddr("10.192.0.1"), at)
+		return discoveryv1.Endpoint{
+			Addresses: []string{address.String()}, NodeName: &f.crowd.names[node%len(f.crowd.names)],
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: new(false)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: app.Namespace, Name: fmt.Sprintf("%s-%x", serviceName(i), at)},
+		}
+	}
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Labels: map[string]string{
+			"bench": scaleName, serviceProxyLabel: "none", discoveryv1.LabelServiceName: serviceName(i), discoveryv1.LabelManagedBy: scaleName,
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Endpoints:   []discoveryv1.Endpoint{endpoint(2*i, i), endpoint(2*i+1+generation<<18, i+1+generation)},
+	}
+}
+
+// write replaces the endpoints of a Service.
+func (f fleet) write(ctx context.Context, i, generation int, ready bool) error {
+	body, err := json.Marshal(map[string]any{"endpoints": f.slice(i, generation, ready).Endpoints})
+	if err == nil {
+		_, err = f.b.Kube.DiscoveryV1().EndpointSlices(app.Namespace).Patch(ctx, serviceName(i), types.MergePatchType, body, metav1.PatchOptions{})
+	}
+	return err
+}
+
+// grow creates Services up to a number, and returns when each of all had its address, in the order in which they got them.
+func (f fleet) grow(ctx context.Context, from, to int, class *string) (at []time.Time, err error) {
+	group, both := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		at, err = f.arrivals(both, to)
+		return err
+	})
+	group.Go(func() error {
+		return f.each(both, from, to, func(ctx context.Context, i int) error {
+			if _, err := f.b.Kube.CoreV1().Services(app.Namespace).Create(ctx, f.service(i, class), metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			_, err := f.b.Kube.DiscoveryV1().EndpointSlices(app.Namespace).Create(ctx, f.slice(i, 0, true), metav1.CreateOptions{})
+			return err
+		})
+	})
+	return at, group.Wait()
+}
+
+func (f fleet) each(ctx context.Context, from, to int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := from; i < to; i++ {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+// watch calls do with each state of each Service until it returns true.
+func (f fleet) watch(ctx context.Context, do func(s *corev1.Service) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, scaleLimit)
+	defer cancel()
+	source := cache.NewFilteredListWatchFromClient(f.b.Kube.CoreV1().RESTClient(), "services", app.Namespace,
+		func(o *metav1.ListOptions) { o.LabelSelector = scaleSelector })
+	_, err := watchtools.UntilWithSync(ctx, source, &corev1.Service{}, nil, func(event watch.Event) (bool, error) {
+		s, ok := event.Object.(*corev1.Service)
+		return ok && do(s), nil
+	})
+	return err
+}
+
+func (f fleet) arrivals(ctx context.Context, want int) (at []time.Time, err error) {
+	seen := map[string]bool{}
+	err = f.watch(ctx, func(s *corev1.Service) bool {
+		if len(testbed.Addresses(s)) > 0 && !seen[s.Name] {
+			seen[s.Name] = true
+			at = append(at, time.Now())
+		}
+		return len(at) >= want
+	})
+	if err != nil {
+		err = fmt.Errorf("wait for addresses, %d of %d are there: %w", len(at), want, err)
+	}
+	return at, err
+}
+
+// announced waits until so many Services say that their address is announced.
+func (f fleet) announced(ctx context.Context, want int) error {
+	seen := map[string]bool{}
+	err := f.watch(ctx, func(s *corev1.Service) bool {
+		if meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAnnouncedL2) {
+			seen[s.Name] = true
+		}
+		return len(seen) >= want
+	})
+	if err != nil {
+		err = fmt.Errorf("wait for announcements, %d of %d are there: %w", len(seen), want, err)
+	}
+	return err
+}
+
+// calm waits for the end of all writes to the Services: conditions follow the announcements
+// later, and a speaker that leaves and returns causes two moves.
+func (f fleet) calm(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, scaleLimit)
+	defer cancel()
+	list, err := f.b.Kube.CoreV1().Services(app.Namespace).List(ctx, metav1.ListOptions{LabelSelector: scaleSelector, Limit: 1})
+	if err != nil {
+		return fmt.Errorf("list Services: %w", err)
+	}
+	changes, err := f.b.Kube.CoreV1().Services(app.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: scaleSelector, ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return fmt.Errorf("watch Services: %w", err)
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case _, open := <-changes.ResultChan():
+			if !open {
+				return fmt.Errorf("the watch of Services ended before they were calm: %w", ctx.Err())
+			}
+		case <-time.After(calmTime):
+			return nil
+		}
+	}
+}
+
+// barePatches are what Holdfast writes to a new Service, without a decision: the controller the first, the announcing speaker the second.
+func barePatches(i int) (patches [][]byte, err error) {
+	address, now := hostAt(netip.MustParseAddr("10.154.0.0"), i).String(), metav1.Now()
+	assigned := metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: "Assigned", LastTransitionTime: now,
+		Message: fmt.Sprintf("has %s from pool %q", address, scaleName)}
+	record := metav1.Condition{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", LastTransitionTime: now,
+		Message: fmt.Sprintf("%036d %s=%s", i, address, scaleName)}
+	announced := metav1.Condition{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: now,
+		Message: address + " is announced by node w1 on link eth0"}
+	announcers := metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: now,
+		Message: address + "=w1"}
+	for _, patch := range []map[string]any{
+		{
+			"metadata": map[string]any{"annotations": map[string]string{v1beta1.AnnotationAssigned: address + "=" + scaleName}, "finalizers": []string{}},
+			"status": map[string]any{"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{{IP: address}}},
+				"conditions": []metav1.Condition{assigned, record}},
+		},
+		{"status": map[string]any{"conditions": []metav1.Condition{assigned, record, announced, announcers}}},
+	} {
+		body, err := json.Marshal(patch)
+		if err != nil {
+			return nil, err
+		}
+		patches = append(patches, body)
+	}
+	return patches, nil
+}
+
+// bare gives every new Service what Holdfast would, until ctx ends, with as many writes under way.
+func (f fleet) bare(ctx context.Context) error {
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	err := f.watch(ctx, func(s *corev1.Service) bool {
+		var i int
+		if _, err := fmt.Sscanf(s.Name, "scale-%05d", &i); err != nil || len(testbed.Addresses(s)) > 0 || s.DeletionTimestamp != nil {
+			return false
+		}
+		group.Go(func() error {
+			patches, err := barePatches(i)
+			for _, body := range patches {
+				if err == nil {
+					_, err = f.b.Kube.CoreV1().Services(app.Namespace).Patch(ctx, s.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+				}
+			}
+			return err
+		})
+		return false
+	})
+	written := group.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("bare client: %w; %w", err, written)
+}
+
+// clear deletes the Services that have no finalizer, and their endpoints.
+func (f fleet) clear(ctx context.Context, n int) error {
+	return f.each(ctx, 0, n, func(ctx context.Context, i int) error {
+		if err := f.b.Kube.DiscoveryV1().EndpointSlices(app.Namespace).Delete(ctx, serviceName(i), metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		return f.b.Kube.CoreV1().Services(app.Namespace).Delete(ctx, serviceName(i), metav1.DeleteOptions{})
+	})
+}
