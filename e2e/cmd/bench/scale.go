@@ -29,12 +29,16 @@ var (
 )
 
 const (
-	// scaleChanges is how often an EndpointSlice changes, changeEvery how often in a time, scaleMoves how often one brings an address back.
+	// scaleChanges is how often an EndpointSlice changes, scaleStill how many times as long none does, changeEvery that time, scaleMoves how
+	// often one brings an address back.
 	scaleChanges = 200
+	scaleStill   = 80
 	changeEvery  = 250 * time.Millisecond
 	scaleMoves   = 50
 	// The rates of creation are compared where so many Services are there, up to so many.
 	ratioFrom, ratioTo = 2000, 3000
+	// growthProfile and restProfile are how long profiles of CPU are.
+	growthProfile, restProfile = 25 * time.Second, 30 * time.Second
 )
 
 // scaleFigures are the figures of a run.
@@ -223,6 +227,7 @@ func (s *simulation) growth(ctx context.Context, before, size int, got map[strin
 		return err
 	}
 	began := time.Now()
+	profiled := s.profiles(ctx, "growth", growthProfile)
 	at, err := s.fleet.grow(ctx, before, size, nil)
 	if err == nil {
 		err = s.fleet.announced(ctx, size)
@@ -244,7 +249,24 @@ func (s *simulation) growth(ctx context.Context, before, size int, got map[strin
 	}
 	s.progress("%d Services more, %.0f s, %.1f/s; a speaker without its heartbeat process took %.2f ms each", size-before, took.Seconds(),
 		float64(size-before)/took.Seconds(), each(end.planning-start.planning)/float64(len(s.speakers)))
-	return s.fleet.calm(ctx)
+	return errors.Join(s.fleet.calm(ctx), profiled())
+}
+
+// profiles begins to save profiles of the CPU of a speaker and of the controller, and returns how to wait for them.
+func (s *simulation) profiles(ctx context.Context, when string, long time.Duration) (wait func() error) {
+	var group errgroup.Group
+	for name, find := range map[string]func() (daemon, error){
+		"speaker": func() (daemon, error) { return findSpeaker(s.b, s.speakers[0]) }, "controller": s.controller,
+	} {
+		group.Go(func() error {
+			d, err := find()
+			if err != nil {
+				return err
+			}
+			return profile(ctx, d, name+"-"+when+".pb.gz", fmt.Sprintf("profile?seconds=%.0f", long.Seconds()))
+		})
+	}
+	return group.Wait
 }
 
 // spent is the CPU time of our daemons.
@@ -296,6 +318,7 @@ func (s *simulation) rest(ctx context.Context, got map[string]float64) error {
 	if err := errors.Join(s.b.Calm(ctx), s.fleet.calm(ctx)); err != nil {
 		return err
 	}
+	s.progress("at rest")
 	speaker, err := findSpeaker(s.b, s.speakers[0])
 	if err != nil {
 		return err
@@ -339,26 +362,25 @@ func (s *simulation) rest(ctx context.Context, got map[string]float64) error {
 		}
 		got["scale_"+name+"_mib"] = m.rss
 		s.progress("%s: %.1f MiB, %.1f if what processes share counts once", name, m.rss, m.pss)
-		err = errors.Join(profile(ctx, d, name+"-heap.pb.gz", "heap"), profile(ctx, d, name+"-rest.pb.gz", "profile?seconds=30"))
-		if err != nil {
+		if err := profile(ctx, d, name+"-heap.pb.gz", "heap"); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.profiles(ctx, "rest", restProfile)()
 }
 
-// changes measures what a change of one EndpointSlice costs a speaker: a pod is replaced by another on another node, which moves no address. Each
-// is compared with as long a time without a change.
+// changes measures what a change of one EndpointSlice costs a speaker: a pod is replaced by another on another node, which moves no address. It
+// is compared with times as long without a change.
 func (s *simulation) changes(ctx context.Context, size int, got map[string]float64) error {
 	d, err := findSpeaker(s.b, s.speakers[0])
 	if err != nil {
 		return err
 	}
-	during := func(do func(round int) error) (costs []time.Duration, err error) {
+	during := func(rounds int, do func(round int) error) (costs []time.Duration, err error) {
 		pace := time.NewTicker(changeEvery)
 		defer pace.Stop()
 		last, err := cpuOf(d.main)
-		for round := 0; err == nil && round < scaleChanges; round++ {
+		for round := 0; err == nil && round < rounds; round++ {
 			if err = do(round); err != nil {
 				break
 			}
@@ -375,11 +397,11 @@ func (s *simulation) changes(ctx context.Context, size int, got map[string]float
 		return costs, err
 	}
 	change := func(round int) error { return s.fleet.write(ctx, round*7919%size, round+1, true) }
-	still, err := during(func(int) error { return nil })
+	still, err := during(scaleStill, func(int) error { return nil })
 	if err != nil {
 		return err
 	}
-	changed, err := during(change)
+	changed, err := during(scaleChanges, change)
 	if err != nil {
 		return err
 	}
@@ -392,7 +414,7 @@ func (s *simulation) changes(ctx context.Context, size int, got map[string]float
 	}
 	var group errgroup.Group
 	group.Go(func() error { return profile(ctx, d, "speaker-changes.pb.gz", "profile?seconds=40") })
-	_, err = during(change)
+	_, err = during(scaleChanges, change)
 	return errors.Join(err, group.Wait())
 }
 
