@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,7 +52,9 @@ func (v *village) service(name string) *corev1.Service {
 }
 
 func (v *village) step() {
-	switch v.IntN(5) {
+	switch v.IntN(6) {
+	case 5:
+		v.Nodes = put(v.Rand, v.Nodes, nodeObject(fmt.Sprint("n", v.IntN(3)), "a", fmt.Sprint("192.0.2.", v.IntN(8))))
 	case 0:
 		p := poolObject(fmt.Sprint("p", v.IntN(3)), 1, "192.0.2.0/28")
 		p.Spec.Tags, p.Spec.Aliases = []string{fmt.Sprint("t", v.IntN(4))}, []string{fmt.Sprint("p", v.IntN(3))}
@@ -109,8 +112,9 @@ func TestCompilerHistory(t *testing.T) {
 				t.Fatalf("seed %d, step %d changed an earlier result: -before +after\n%s", seed, step, diff)
 			}
 		}
-		if len(c.services) != len(v.Services) || len(c.slices) != len(v.EndpointSlices) {
-			t.Errorf("seed %d: it remembers %d and %d objects of %d and %d", seed, len(c.services), len(c.slices), len(v.Services), len(v.EndpointSlices))
+		got, want := []int{len(c.nodes), len(c.services), len(c.slices)}, []int{len(v.Nodes), len(v.Services), len(v.EndpointSlices)}
+		if !slices.Equal(got, want) {
+			t.Errorf("seed %d: it remembers %d objects of %d", seed, got, want)
 		}
 	}
 }

@@ -150,6 +150,7 @@ func byName[T metav1.Object](objects []T) []T {
 // With 10,000 Services the change of one costs 10 ms, and all cost 44. The zero Compiler is ready to use, always with the same Options. It is not
 // safe for concurrent use.
 type Compiler struct {
+	nodes    memo[corev1.Node, lb.Node]
 	services memo[corev1.Service, servicePart]
 	slices   memo[discoveryv1.EndpointSlice, endpoints]
 	// named are the pools of the last run. What Services ask of pools by name was read for these.
@@ -166,7 +167,10 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 // Compile reads the objects, as the function of that name does.
 func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
-	nodes := compileNodes(o.Nodes, opt)
+	nodes := make(map[string]lb.Node, len(o.Nodes))
+	for _, p := range c.nodes.update(o.Nodes, opt.compileNode) {
+		nodes[p.key.Name] = p.made
+	}
 	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes, opt.Undeclared)
 	if !opt.Filters() {
 		opt.openPools(&r, pools)

@@ -10,36 +10,32 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
-	nodes := map[string]lb.Node{}
-	for _, o := range objects {
-		// As everywhere in Kubernetes the label counts if it is present, whatever its value.
-		_, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
-		node := lb.Node{
-			Name: o.Name, Labels: o.Labels, Excluded: excluded && !opt.IgnoreExcludeLabel, Draining: draining(o),
-		}
-		for _, a := range slices.SortedStableFunc(slices.Values(o.Status.Addresses), func(a, b corev1.NodeAddress) int { return rankOf(a) - rankOf(b) }) {
-			// The same list contains host names.
-			if ip, err := parseAddr(a.Address); err == nil && len(node.Addresses) < maxNodeAddresses {
-				node.Addresses = append(node.Addresses, ip)
-			}
-		}
-		for _, cidr := range o.Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(cidr); err == nil {
-				node.Pods = append(node.Pods, p)
-			}
-		}
-		for _, c := range o.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && strings.Contains(c.Message, shutdownMessage) {
-				node.ShuttingDown, node.Draining = true, true
-			}
-			if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
-				node.NetworkUnavailable = true
-			}
-		}
-		nodes[o.Name] = node
+func (opt Options) compileNode(o *corev1.Node) (lb.Key, lb.Node) {
+	// As everywhere in Kubernetes the label counts if it is present, whatever its value.
+	_, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
+	node := lb.Node{
+		Name: o.Name, Labels: o.Labels, Excluded: excluded && !opt.IgnoreExcludeLabel, Draining: draining(o),
 	}
-	return nodes
+	for _, a := range slices.SortedStableFunc(slices.Values(o.Status.Addresses), func(a, b corev1.NodeAddress) int { return rankOf(a) - rankOf(b) }) {
+		// The same list contains host names.
+		if ip, err := parseAddr(a.Address); err == nil && len(node.Addresses) < maxNodeAddresses {
+			node.Addresses = append(node.Addresses, ip)
+		}
+	}
+	for _, cidr := range o.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(cidr); err == nil {
+			node.Pods = append(node.Pods, p)
+		}
+	}
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && strings.Contains(c.Message, shutdownMessage) {
+			node.ShuttingDown, node.Draining = true, true
+		}
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			node.NetworkUnavailable = true
+		}
+	}
+	return lb.Key{Name: o.Name}, node
 }
 
 // autoscalerTaint marks a node that the cluster autoscaler is about to remove; it

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -128,11 +129,13 @@ const writers = 16
 // those are no errors.
 func (k *Cluster) Each(ctx context.Context, items int, write func(ctx context.Context, item int) error) (again time.Time, err error) {
 	var group errgroup.Group
-	group.SetLimit(writers)
 	errs := make([]error, items)
-	for i := range items {
+	var next atomic.Int64
+	for range min(writers, items) { // no goroutine for each: most items write nothing, and a new stack costs as much as the decision
 		group.Go(func() error {
-			errs[i] = write(ctx, i)
+			for i := int(next.Add(1)) - 1; i < items; i = int(next.Add(1)) - 1 {
+				errs[i] = write(ctx, i)
+			}
 			return nil
 		})
 	}
