@@ -401,21 +401,16 @@ func (s *simulation) changes(ctx context.Context, size int, got map[string]float
 	if err != nil {
 		return err
 	}
+	profiled := s.profiles(ctx, "changes", scaleChanges*changeEvery)
 	changed, err := during(scaleChanges, change)
-	if err != nil {
+	if err := errors.Join(err, profiled()); err != nil {
 		return err
 	}
 	us := func(d time.Duration) float64 { return float64(d) / 1000 }
 	got["scale_endpoint_change_cpu_us"] = us(quantile(changed, 0.5) - quantile(still, 0.5))
 	s.progress("CPU of a speaker in %v: %.0f us without a change, %.0f with one; means %.0f and %.0f", changeEvery, us(quantile(still, 0.5)),
 		us(quantile(changed, 0.5)), us(mean(still)), us(mean(changed)))
-	if *scaleProfiles == "" {
-		return nil
-	}
-	var group errgroup.Group
-	group.Go(func() error { return profile(ctx, d, "speaker-changes.pb.gz", "profile?seconds=40") })
-	_, err = during(scaleChanges, change)
-	return errors.Join(err, group.Wait())
+	return nil
 }
 
 func mean(times []time.Duration) (sum time.Duration) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -179,11 +180,17 @@ func (f fleet) calm(ctx context.Context) error {
 		return fmt.Errorf("watch Services: %w", err)
 	}
 	defer changes.Stop()
+	count, last := 0, ""
 	for {
 		select {
-		case _, open := <-changes.ResultChan():
+		case e, open := <-changes.ResultChan():
 			if !open {
-				return fmt.Errorf("the watch of Services ended before they were calm: %w", ctx.Err())
+				return fmt.Errorf("the watch of Services ended before they were calm, after %d changes, the last one of %s: %w", count, last, ctx.Err())
+			}
+			count++
+			if s, ok := e.Object.(*corev1.Service); ok && len(s.ManagedFields) > 0 {
+				newest := slices.MaxFunc(s.ManagedFields, func(a, b metav1.ManagedFieldsEntry) int { return a.Time.Compare(b.Time.Time) })
+				last = fmt.Sprintf("%s by %s", s.Name, newest.Manager)
 			}
 		case <-time.After(calmTime):
 			return nil
