@@ -165,7 +165,7 @@ func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
 	return s.b.Calm(ctx)
 }
 
-// label tells the chart which nodes run a speaker: those of the crowd cannot.
+// label tells the chart which nodes run a speaker: the crowd cannot.
 func (s *simulation) label(ctx context.Context) error {
 	for _, node := range s.speakers {
 		body := fmt.Appendf(nil, `{"metadata":{"labels":{"bench":"speaker"}}}`)
@@ -389,10 +389,9 @@ func (s *simulation) changes(ctx context.Context, size int, got map[string]float
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			var now time.Duration
-			now, err = cpuOf(d.main)
-			costs = append(costs, now-last)
-			last = now
+			before := last
+			last, err = cpuOf(d.main)
+			costs = append(costs, last-before)
 		}
 		return costs, err
 	}

@@ -44,7 +44,7 @@ func newCrowd(b *testbed.Bed, size int) crowd {
 
 // node is a Node as a kubelet writes it. Its taint keeps pods away.
 func (c crowd) node(i int) *corev1.Node {
-	name, now := c.names[i], metav1.Now()
+	name, at := c.names[i], metav1.Now()
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 			"bench": scaleName, corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
@@ -66,11 +66,12 @@ func (c crowd) node(i int) *corev1.Node {
 		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse,
 		corev1.NodeDiskPressure: corev1.ConditionFalse, corev1.NodePIDPressure: corev1.ConditionFalse,
 	} {
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: status, LastHeartbeatTime: now, LastTransitionTime: now,
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: status, LastHeartbeatTime: at, LastTransitionTime: at,
 			Reason: "KubeletHas", Message: "the kubelet says so"})
 	}
 	for image := range 20 {
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.org/image-%02d:v1", image)}, SizeBytes: 1 << 26})
+		name := fmt.Sprintf("registry.example.org/image-%02d:v1", image)
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{name}, SizeBytes: 1 << 26})
 	}
 	return n
 }

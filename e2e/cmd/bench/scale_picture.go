@@ -31,7 +31,8 @@ const (
 func picture(points []point) []byte {
 	var out bytes.Buffer
 	rows := (len(panels) + panelsInRow - 1) / panelsInRow
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">`+"\n", panelsInRow*panelWide, rows*panelHigh)
+	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">`+"\n",
+		panelsInRow*panelWide, rows*panelHigh)
 	fmt.Fprintln(&out, `<rect width="100%" height="100%" fill="white"/>`)
 	for i, name := range panels {
 		panel(&out, points, name, i%panelsInRow*panelWide, i/panelsInRow*panelHigh)

@@ -200,14 +200,14 @@ func (f fleet) calm(ctx context.Context) error {
 
 // barePatches are what Holdfast writes to a new Service, without a decision: the controller the first, the announcing speaker the second.
 func barePatches(i int) (patches [][]byte, err error) {
-	address, now := hostAt(netip.MustParseAddr("10.154.0.0"), i).String(), metav1.Now()
-	assigned := metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: "Assigned", LastTransitionTime: now,
+	address, at := hostAt(netip.MustParseAddr("10.154.0.0"), i).String(), metav1.Now()
+	assigned := metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: "Assigned", LastTransitionTime: at,
 		Message: fmt.Sprintf("has %s from pool %q", address, scaleName)}
-	record := metav1.Condition{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", LastTransitionTime: now,
+	record := metav1.Condition{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", LastTransitionTime: at,
 		Message: fmt.Sprintf("%036d %s=%s", i, address, scaleName)}
-	announced := metav1.Condition{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: now,
+	announced := metav1.Condition{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: at,
 		Message: address + " is announced by node w1 on link eth0"}
-	announcers := metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: now,
+	announcers := metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: at,
 		Message: address + "=w1"}
 	for _, patch := range []map[string]any{
 		{

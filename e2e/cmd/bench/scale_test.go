@@ -25,7 +25,8 @@ func TestScaleSizes(t *testing.T) {
 // The picture must have every value, and be XML.
 func TestPicture(t *testing.T) {
 	svg := picture([]point{
-		{1000, map[string]float64{"scale_speaker_mib": 61}}, {3000, map[string]float64{"scale_speaker_mib": 73}}, {10000, map[string]float64{"scale_speaker_mib": 109}},
+		{1000, map[string]float64{"scale_speaker_mib": 61}}, {3000, map[string]float64{"scale_speaker_mib": 73}},
+		{10000, map[string]float64{"scale_speaker_mib": 109}},
 	})
 	for decoder := xml.NewDecoder(bytes.NewReader(svg)); ; {
 		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
