@@ -237,6 +237,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	if !w.relays.on {
 		p.Relays = nil
 	}
+	w.conntrack.Relay(p.Relays, state.Now)
 	if rest, less := last.Staying(p); less {
 		w.announce(in, rest, macs)
 	}

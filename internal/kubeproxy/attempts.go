@@ -16,66 +16,90 @@ const (
 	ctaStatusMask = 26
 	ipsSeenReply  = 1 << 1
 	ipsDstNAT     = 1 << 5
-	// synSent: no answer to the SYN yet.
-	synSent = 1
+	// unacknowledged: not all that this direction sent was acknowledged.
+	unacknowledged = 0x10
 )
 
 // forgetAttempts deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait for
 // its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel walks
 // the whole table, and shows only what waits.
 func forgetAttempts(endpoints map[netip.Addr]bool) (int, error) {
-	if len(endpoints) == 0 {
+	return forget(ipsSeenReply, waitsFor, endpoints)
+}
+
+// forgetEnded deletes the entries of TCP connections to one of the addresses that have ended and lose nothing without an entry. It
+// returns their number. The kernel shows all connections with destination NAT.
+func forgetEnded(addresses map[netip.Addr]bool) (int, error) {
+	return forget(0, ended, addresses)
+}
+
+// forget deletes the entries of connections with destination NAT and without a status that concern one of the addresses. One walk
+// shows both families. Each entry is deleted when it is shown: there may be tens of thousands.
+func forget(without uint32, concerns func([]byte, map[netip.Addr]bool) bool, addresses map[netip.Addr]bool) (forgotten int, err error) {
+	if len(addresses) == 0 {
 		return 0, nil
 	}
-	forgotten := 0
-	var errs []error
-	waiting, err := attempts(endpoints)
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER) // one for all: to open it takes longer than to delete an entry
 	if err != nil {
-		errs = append(errs, fmt.Errorf("list conntrack entries: %w", err))
+		return 0, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	for _, e := range waiting {
-		switch err := remove(e); {
+	defer socket.Close()
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
+	list := request(unix.AF_UNSPEC, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	// Older kernels ignore the filter, and show everything.
+	list.AddData(nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(ipsDstNAT)))
+	list.AddData(nl.NewRtAttr(ctaStatusMask, nl.BEUint32Attr(ipsDstNAT|without)))
+	var failed error
+	err = list.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+		if len(message) < nl.SizeofNfgenmsg || !concerns(message[nl.SizeofNfgenmsg:], addresses) {
+			return true
+		}
+		r := request(message[0], nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		r.AddRawData(message[nl.SizeofNfgenmsg:])
+		r.Sockets = sockets
+		switch _, err := r.Execute(unix.NETLINK_NETFILTER, 0); {
 		case err == nil:
 			forgotten++
 		case !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, fmt.Errorf("delete conntrack entry: %w", err))
-		}
-	}
-	return forgotten, errors.Join(errs...)
-}
-
-// entry is what the kernel shows of a connection.
-type entry struct {
-	family     uint8
-	attributes []byte
-}
-
-// attempts returns the entries that wait for one of the endpoints; with an error, of those it read. One walk shows both
-// families.
-func attempts(endpoints map[netip.Addr]bool) (waiting []entry, err error) {
-	r := request(unix.AF_UNSPEC, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
-	// Older kernels ignore the filter, and show everything.
-	r.AddData(nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(ipsDstNAT)))
-	r.AddData(nl.NewRtAttr(ctaStatusMask, nl.BEUint32Attr(ipsDstNAT|ipsSeenReply)))
-	err = r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
-		if len(message) >= nl.SizeofNfgenmsg && waitsFor(message[nl.SizeofNfgenmsg:], endpoints) {
-			waiting = append(waiting, entry{message[0], message[nl.SizeofNfgenmsg:]})
+			failed = fmt.Errorf("delete conntrack entry: %w", err)
 		}
 		return true
 	})
-	return waiting, err
+	if err != nil {
+		err = fmt.Errorf("list conntrack entries: %w", err)
+	}
+	return forgotten, errors.Join(err, failed)
 }
 
 // waitsFor reports whether an entry's attributes describe an unanswered attempt to reach one of the endpoints.
 func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
 	state := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
-	if len(state) != 1 || state[0] != synSent {
+	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_SYN_SENT {
 		return false
 	}
 	// The endpoint is the source of the reply direction.
 	endpoint, ok := address(attributes, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
 	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 	return ok && known && endpoints[endpoint] && endpoint != asked
+}
+
+// ended reports whether an entry's attributes describe an ended connection to one of the addresses: after a reset, or closed and
+// acknowledged by both sides. In these states conntrack itself lets a SYN have the ports (nf_conntrack_proto_tcp.c). In TIME_WAIT too
+// the last data may have to come again: the state means only that some segment followed both FINs.
+func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
+	tcp := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP)
+	state := attribute(tcp, nl.CTA_PROTOINFO_TCP_STATE)
+	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_TIME_WAIT && state[0] != nl.TCP_CONNTRACK_CLOSE {
+		return false
+	}
+	for _, direction := range []uint16{nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, nl.CTA_PROTOINFO_TCP_FLAGS_REPLY} {
+		flags := attribute(tcp, direction)
+		if state[0] == nl.TCP_CONNTRACK_TIME_WAIT && (len(flags) == 0 || flags[0]&unacknowledged != 0) {
+			return false
+		}
+	}
+	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+	return known && addresses[asked]
 }
 
 // address returns an address of one direction; v4 and v6 are its attribute in each family.
@@ -103,14 +127,6 @@ func attribute(b []byte, path ...uint16) []byte {
 		}
 	}
 	return b
-}
-
-// remove deletes an entry.
-func remove(e entry) error {
-	r := request(e.family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-	r.AddRawData(e.attributes)
-	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
-	return err
 }
 
 func request(family uint8, operation, flags int) *nl.NetlinkRequest {

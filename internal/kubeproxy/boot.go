@@ -3,7 +3,8 @@
 //	Boot       whether kube-proxy has served since this node started
 //	Endpoints  for which Services kube-proxy does not serve the endpoints on this node yet
 //	HeadStart  leads connections to the endpoints of new addresses until kube-proxy does
-//	Sweeper    forgets connection attempts that kube-proxy sent to endpoints on dead nodes
+//	Sweeper    forgets connection attempts that kube-proxy sent to endpoints on dead nodes, and ended connections to addresses
+//	           that move here
 //
 // The package takes no decisions, and changes no tables but its own.
 package kubeproxy

@@ -21,6 +21,10 @@
 // when the speaker starts, every segment of an unknown connection is invalid, and all invalid segments
 // are relayed: a former owner with the same setting picks up none of them.
 //
+// Where an address comes back within two minutes (nf_conntrack_tcp_timeout_time_wait), conntrack still has ended connections, and
+// every segment of a connection of the former owner that has the ports of such a connection would be invalid. kubeproxy.Sweeper deletes
+// them when a relay begins.
+//
 // The chain connections is behind the guard chain of the packet filter (-149), so that the ranges of
 // both nodes apply, and ahead of every DNAT. The chain errors is ahead of the guard chain, which admits
 // ICMP errors about known connections only: the former owner's guard decides on these errors. Path MTU
@@ -42,10 +46,7 @@
 //
 // Limits: TCP only, because UDP does not show whether a packet is the first of a flow. 65,535 addresses of a family at once,
 // the kernel's limit of a set that packets renew. Each address has one former owner: when it moves again, the connections of
-// the owner before that are lost. Where an address comes back within two minutes (nf_conntrack_tcp_timeout_time_wait), conntrack
-// still has ended connections, and a connection in flight whose client uses the port of such a one is lost: its segments are out of that
-// one's window.
-// Connections through a router that is itself a node of the cluster are not relayed.
+// the owner before that are lost. Connections through a router that is itself a node of the cluster are not relayed.
 //
 // The package takes no decisions: the former owner and its health are decided before Set. It changes no
 // other table.
