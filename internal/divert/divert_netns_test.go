@@ -214,6 +214,9 @@ func testDivert(t *testing.T, kubeProxy func(*world)) {
 	kubeProxys("before")
 	for _, proxy := range []string{"here", "far"} {
 		w.table.Set(desired(proxy))
+		if !strings.Contains(w.tables(), tableName) {
+			t.Errorf("%s: nft lists no table", proxy)
+		}
 		for i := range vips {
 			node := nodes[i]
 			if proxy == "far" {

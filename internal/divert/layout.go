@@ -99,10 +99,7 @@ func drop(f nft.Family) nft.Rule {
 // masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the clients may be
 // none that packets to pods have. The original destination says that the connection was led there.
 func masquerade(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), local(&expr.Fib{FlagSADDR: true}), nft.Expr(
-		&expr.Ct{Key: expr.CtKeyDST, Register: first},
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first + f.Words()},
-		&expr.Ct{Key: expr.CtKeyPROTODST, Register: first + f.Words() + 1},
+	return slices.Concat(f.Is(), local(&expr.Fib{FlagSADDR: true}), f.LoadAsked(), nft.Expr(
 		&expr.Lookup{SourceRegister: first, SetName: remoteSet + f.Suffix},
 		&expr.Masq{},
 	))

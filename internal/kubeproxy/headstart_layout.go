@@ -100,10 +100,7 @@ func translate(f nft.Family) nft.Rule {
 // masquerade translates the source of a connection by its original destination. No packet comes here whose source was translated
 // before.
 func masquerade(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), nft.Expr(
-		&expr.Ct{Key: expr.CtKeyDST, Register: first},
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first + f.Words()},
-		&expr.Ct{Key: expr.CtKeyPROTODST, Register: first + f.Words() + 1},
+	return slices.Concat(f.Is(), f.LoadAsked(), nft.Expr(
 		&expr.Lookup{SourceRegister: first, SetName: masqueradeSet + f.Suffix},
 		&expr.Masq{},
 	))

@@ -162,6 +162,9 @@ func TestHeadStart(t *testing.T) {
 		}
 		for _, masquerade := range []bool{true, false} {
 			w.table.Set(starts(masquerade))
+			if got := w.node.Output("nft", "list", "tables"); !strings.Contains(got, headStartTable) {
+				t.Errorf("nft lists no table: %s", got)
+			}
 			for family, vip := range []string{vip4, vip6} {
 				for _, network := range []string{"tcp", "udp"} {
 					seen := map[string]bool{}

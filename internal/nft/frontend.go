@@ -35,6 +35,23 @@ func (f *Family) LoadPort(address, port uint32) (Rule, uint32) {
 // LoadFrontend loads the port that a packet is addressed to.
 func (f *Family) LoadFrontend() (Rule, uint32) { return f.LoadPort(f.Destination, DestinationPort) }
 
+// LoadAsked loads the port that a packet's connection was addressed to before a translation. It encodes an expression itself: the
+// library knows only an address of either family, and nft 1.0.6 aborts when it reads that in a key, whatever it is to list.
+func (f *Family) LoadAsked() Rule {
+	address := map[byte]uint32{unix.NFPROTO_IPV4: unix.NFT_CT_DST_IP, unix.NFPROTO_IPV6: unix.NFT_CT_DST_IP6}[f.Proto]
+	var a attributes
+	a.putText(unix.NFTA_EXPR_NAME, "ct")
+	a.nest(unix.NFTA_EXPR_DATA, func() {
+		a.putNumber(unix.NFTA_CT_KEY, address)
+		a.putNumber(unix.NFTA_CT_DREG, Reg)
+		a.put(unix.NFTA_CT_DIRECTION, 0)
+	})
+	return append(Rule{expression(a)}, Expr(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: Reg + f.Words()},
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: Reg + f.Words() + 1},
+	)...)
+}
+
 // PortKey is a port of an address as a key.
 func PortKey(a netip.Addr, protocol byte, port uint16) string {
 	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port)
