@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/probe"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	certutil "k8s.io/client-go/util/cert"
 )
@@ -29,7 +31,8 @@ func TestProxy(t *testing.T) {
 			e := setUp(t, p, mode)
 			e.proxied(t)
 			for _, part := range slices.Concat(proxyParts, []testCase{
-				{"Switch", proxySwitch}, {"Share", proxyShare}, {"Secrets", proxySecrets}, {"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI},
+				{"Switch", proxySwitch}, {"Share", proxyShare}, {"LeftOut", proxyLeftOut}, {"Secrets", proxySecrets},
+				{"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI},
 				{"NodeOff", proxyNodeOff},
 			}) {
 				t.Run(part.name, func(t *testing.T) { part.run(t, e) })
@@ -72,6 +75,33 @@ func proxySwitch(t *testing.T, e *env) {
 	}
 	none(t, "switch", w)
 	e.sameAddresses(t, e.app.Namespace, "proxy-switch", addresses)
+}
+
+// proxyLeftOut gives a Service its own addresses as endpoints too: no request goes there, and its condition names them.
+func proxyLeftOut(t *testing.T, e *env) {
+	const name = "proxy-left-out"
+	addresses := e.proxiedService(t, name, to(8080), annotation("holdfast.dev/data-path", "Proxy"))
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	for i, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: fmt.Sprint(name, i), Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+			AddressType: family,
+			Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP)}},
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{addresses[i].String()}}},
+		}
+		_, err := e.Kube.DiscoveryV1().EndpointSlices(e.app.Namespace).Create(t.Context(), slice, metav1.CreateOptions{})
+		must(t, err)
+	}
+	must(t, testbed.Until(t.Context(), soon, "the condition names what is left out", func(ctx context.Context) error {
+		got, err := e.ServiceCondition(ctx, e.app.Namespace, name, v1beta1.ConditionProxied)
+		if err == nil && !strings.Contains(got.Message, "left out ("+addresses[0].String()+":80)") {
+			err = errors.New(got.Message)
+		}
+		return err
+	}))
+	must(t, w.Recovered(t.Context(), soon))
+	none(t, "left out", w)
 }
 
 // proxySecrets spoils the Secret of a Service: its addresses have TLS with the last good pair, or an expired one, and its condition says what is
