@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -93,6 +94,8 @@ func (p *pod) reload() {
 	p.agent.last = time.Time{} // the pause between reloads has a test of its own
 	p.apply()
 }
+
+var pidPattern = regexp.MustCompile(`(?m)^Pid: (\d+)$`)
 
 // pid is the running worker's.
 func (p *pod) pid() string {

@@ -27,14 +27,14 @@ import (
 const (
 	configFile   = "haproxy.cfg"
 	goodFile     = "haproxy-good.cfg" // the last that a worker took
-	workerSocket = "worker.sock"
+	workerSocket = "worker.sock"      // leads to the serving worker's own
 	masterSocket = "master.sock"
 	faultsFile   = "faults.json" // of Secrets, by Service
 )
 
 const (
 	// lookInterval is the time between two looks at the worker that serves, startLook while another one starts.
-	lookInterval, startLook = 250 * time.Millisecond, 20 * time.Millisecond
+	lookInterval, startLook = 250 * time.Millisecond, 5 * time.Millisecond
 	// quietLooks is after how many looks without answer or work a worker hangs; busyTime bounds how long it may work without an answer,
 	// as it does when it starts.
 	quietLooks, busyTime = 2, 30 * time.Second
@@ -61,13 +61,14 @@ type engine struct {
 	old           []*worker // oldest first
 	// wanted are the reloads that wait for a start, waiting those that wait for what is starting.
 	wanted, waiting []chan<- string
-	// answered is when the serving worker last did, asked when it was asked.
+	// answered is when a worker last did, asked when the serving one was asked.
 	answered, asked time.Time
 	hash            string
 	frontends       json.RawMessage
 	notBefore       time.Time // another attempt to start one
 	tryGood         bool
 	brief           int       // workers in a row that died at once
+	started         int       // workers
 	leaving         time.Time // zero for not
 
 	failures, endings *prometheus.CounterVec
@@ -186,9 +187,7 @@ func (e *engine) step(at time.Time) (done bool) {
 	if !e.leaving.IsZero() && at.Sub(e.leaving) >= min(handoverTime, e.terminate/2) {
 		return e.leave(at)
 	}
-	if e.next != nil || e.serving != nil && at.Sub(e.asked) >= lookInterval {
-		e.look(at)
-	}
+	e.look(at)
 	if e.next == nil && !at.Before(e.notBefore) && (e.serving == nil || len(e.wanted) > 0) {
 		e.start(at)
 	}
@@ -206,7 +205,6 @@ func (e *engine) leave(at time.Time) bool {
 		_ = e.next.cmd.Process.Kill()
 	}
 	if e.serving != nil {
-		_ = e.serving.cmd.Process.Signal(syscall.SIGUSR1) // a soft stop
 		e.retire(at)
 	}
 	for _, w := range e.old {
@@ -217,8 +215,9 @@ func (e *engine) leave(at time.Time) bool {
 	return e.next == nil && len(e.old) == 0
 }
 
-// retire makes the serving worker an old one.
+// retire makes the serving worker an old one, which takes no new connections.
 func (e *engine) retire(at time.Time) {
+	_ = e.serving.cmd.Process.Signal(syscall.SIGUSR1) // it may have ended
 	e.serving.stopped = at
 	e.old, e.serving = append(e.old, e.serving), nil
 }
@@ -230,31 +229,52 @@ func (e *engine) end(w *worker, cause string) {
 	e.log.Info("a worker ends with its connections", "pid", w.pid(), "cause", cause, "connections", n)
 }
 
-// look asks who serves. A worker that starts serves when it answers.
+// look asks the workers. A worker that starts takes over when it answers.
 func (e *engine) look(at time.Time) {
-	e.asked = at
-	pid, hash, err := ask(e.dir)
-	w, since := e.serving, e.answered
-	if e.next != nil {
-		w, since = e.next, e.next.started
+	for _, w := range []*worker{e.next, e.serving} {
+		if w == nil || w == e.serving && at.Sub(e.asked) < lookInterval {
+			continue
+		}
+		since := w.started
+		if w == e.serving {
+			e.asked, since = at, e.answered
+		}
+		hash, err := ask(w.socket)
+		switch {
+		case err == nil && w == e.next:
+			e.takeOver(at, hash)
+			return
+		case err == nil:
+			e.answered, w.quiet = at, 0
+		case w == e.next && !errors.Is(err, os.ErrDeadlineExceeded):
+			// It does not listen yet.
+		case w.works():
+			w.quiet = 1
+		default:
+			w.quiet++
+		}
+		if w.quiet >= quietLooks || at.Sub(since) >= busyTime {
+			e.fail("hung", w, err)
+			w.quiet = 0
+			_ = w.cmd.Process.Kill()
+		}
 	}
-	switch {
-	case err == nil && e.next != nil && pid == e.next.pid():
+}
+
+// takeOver has the worker that started serve when it alone listens: both have the same listeners, and the one before would answer new
+// clients with what was.
+func (e *engine) takeOver(at time.Time, hash string) {
+	e.answered = at
+	link, partial := filepath.Join(e.dir, workerSocket), filepath.Join(e.dir, workerSocket+".partial")
+	_ = os.Remove(partial)
+	if err := errors.Join(os.Symlink(filepath.Base(e.next.socket), partial), os.Rename(partial, link)); err != nil {
+		e.log.Error("the agent cannot reach the worker", "error", err)
+	}
+	if e.serving != nil {
+		e.retire(at)
+	}
+	if n := len(e.old); n == 0 || !e.old[n-1].listens(at) {
 		e.promote(at, hash)
-		return
-	case err == nil && e.serving != nil && pid == e.serving.pid():
-		e.answered, e.serving.quiet = at, 0
-	case w == e.next && !errors.Is(err, os.ErrDeadlineExceeded):
-		// It does not listen yet.
-	case w.works():
-		w.quiet = 1
-	default:
-		w.quiet++
-	}
-	if w.quiet >= quietLooks || at.Sub(since) >= busyTime {
-		e.fail("hung", w, err)
-		w.quiet = 0
-		_ = w.cmd.Process.Kill()
 	}
 }
 
@@ -279,7 +299,8 @@ func (e *engine) start(at time.Time) {
 		e.answer("Success=0\n--\n" + err.Error() + "\n")
 		return
 	}
-	w, err := startWorker(e.program, e.dir, config, e.serving, e.ended)
+	e.started++
+	w, err := startWorker(e.program, e.dir, config, e.started, e.serving, e.ended)
 	if err != nil {
 		e.log.Error("cannot start HAProxy", "error", err)
 		e.notBefore = at.Add(restartPause)
@@ -291,10 +312,7 @@ func (e *engine) start(at time.Time) {
 
 // promote has the worker that started serve.
 func (e *engine) promote(at time.Time, hash string) {
-	if e.serving != nil {
-		e.retire(at)
-	}
-	e.serving, e.next, e.answered, e.tryGood = e.next, nil, at, false
+	e.serving, e.next, e.tryGood = e.next, nil, false
 	if hash != e.hash {
 		e.hash, e.frontends = hash, nil
 	}
@@ -331,6 +349,7 @@ func (e *engine) answer(text string) {
 // forget takes note of the end of a worker.
 func (e *engine) forget(w *worker) {
 	at := time.Now()
+	_ = os.Remove(w.socket)
 	switch w {
 	case e.next:
 		e.next = nil

@@ -104,7 +104,7 @@ func (r *rig) write(hash, more string) {
 	r.Helper()
 	text := fmt.Sprintf(`global
     description %s
-    stats socket %s mode 600 level admin expose-fd listeners
+    stats socket "${HOLDFAST_SOCKET}" mode 600 level admin expose-fd listeners
     maxconn 100
 defaults
     mode tcp
@@ -116,7 +116,7 @@ frontend f
     default_backend b
 backend b
     server s %s
-%s`, hash, filepath.Join(r.dir, workerSocket), r.port, r.backend, more)
+%s`, hash, r.port, r.backend, more)
 	frontends := `{"hash":"` + hash + `","frontends":{"a/b":{"80":` + r.port + `}}}`
 	for name, text := range map[string]string{"frontends-" + hash + ".json": frontends, configFile: text} {
 		if err := os.WriteFile(filepath.Join(r.dir, name+".new"), []byte(text), 0o600); err != nil {
@@ -203,10 +203,18 @@ func echoes(conn net.Conn) bool {
 // pid returns the process that serves.
 func (r *rig) pid() int {
 	r.Helper()
-	var pid int
+	pid := 0
 	r.until("a worker serves", func() bool {
-		pid, _, _ = ask(r.dir)
-		return strings.Contains(r.tell("show proc"), fmt.Sprintf("\n%d ", pid))
+		got := make(chan int)
+		r.calls <- func() {
+			if r.serving == nil {
+				got <- 0
+			} else {
+				got <- r.serving.pid()
+			}
+		}
+		pid = <-got
+		return pid != 0
 	})
 	return pid
 }
@@ -265,6 +273,47 @@ func TestServes(t *testing.T) {
 	}
 }
 
+// TestTakeOver: when a reload is done the new worker alone takes new connections, however late the one before hears that it shall stop.
+// That it ends is no failure.
+func TestTakeOver(t *testing.T) {
+	late := filepath.Join(t.TempDir(), "late")
+	if err := os.WriteFile(late, []byte(`#!/bin/sh
+haproxy "$@" &
+trap 'sleep 0.5; kill -USR1 $!' USR1
+trap 'kill $!' TERM
+while kill -0 $!; do wait $!; done 2>/dev/null
+`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(e *engine) { e.program = late })
+	r.serve("aaaa0000")
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	go serveEach(other, func(c net.Conn) { fmt.Fprintln(c, "other") })
+	r.backend = other.Addr().String()
+	r.serve("aaaa1111")
+	for range 50 {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+r.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(conn, "hello")
+		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "other\n" {
+			t.Errorf("a new connection has what was: %q %v", line, err)
+		}
+		conn.Close()
+	}
+	for i := range 5 {
+		r.serve(fmt.Sprintf("aaaa000%d", i))
+	}
+	if r.failed("died") != 0 {
+		t.Errorf("%v workers died", r.failed("died"))
+	}
+}
+
 // TestWorkerDies: another worker serves at once, and the connections of older ones last.
 func TestWorkerDies(t *testing.T) {
 	r := newRig(t, nil)
@@ -317,12 +366,30 @@ func TestRefused(t *testing.T) {
 	if got := r.tell("reload"); !strings.HasPrefix(got, "Success=0\n--\n") || !strings.Contains(got, "nonsense") {
 		t.Errorf("reload: %q", got)
 	}
+	// Neither costs it a connection that another program has a port, which HAProxy sees last.
+	r.write("bbbb1111", "frontend taken\n    bind "+r.listen+"\n    default_backend b\n")
+	outcome := make(chan string)
+	go func() { outcome <- r.tell("reload") }()
+	for got := ""; got == ""; {
+		select {
+		case got = <-outcome:
+			if !strings.HasPrefix(got, "Success=0\n--\n") {
+				t.Errorf("reload: %q", got)
+			}
+		default:
+			if c, ok := r.try(); !ok {
+				t.Error("a connection failed beside a refused configuration")
+			} else {
+				c.Close()
+			}
+		}
+	}
 	if what, _ := r.state(); r.pid() != pid || what.Hash != "aaaa0000" || !echoes(conn) {
 		t.Errorf("process %d after %d, serves %s", r.pid(), pid, what.Hash)
 	}
 	r.signal(pid, syscall.SIGKILL)
 	r.dial()
-	if what, _ := r.state(); what.Hash != "aaaa0000" || r.failed("refused") != 2 {
+	if what, _ := r.state(); what.Hash != "aaaa0000" || r.failed("refused") != 3 {
 		t.Errorf("serves %s, %v refused", what.Hash, r.failed("refused"))
 	}
 	r.serve("cccc0000")

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/haproxy"
 )
 
 const (
@@ -31,8 +32,9 @@ const (
 // worker is one process of HAProxy.
 type worker struct {
 	cmd     *exec.Cmd
+	socket  string // its own, for commands
 	started time.Time
-	// stopped is when another worker took its place; zero for never.
+	// stopped is when it was told to take no new connections; zero for never.
 	stopped time.Time
 	ordered bool // to end at once
 	// spent is the processor time at the last look, quiet how many looks in a row found no answer and no work.
@@ -69,15 +71,19 @@ func (w *words) String() string {
 	return string(bytes.TrimSpace(w.text))
 }
 
-// startWorker starts a worker with a configuration. It takes over the sockets of another one, which then stops to listen; nil for none.
-func startWorker(program, dir, config string, from *worker, ended chan<- *worker) (*worker, error) {
+// startWorker starts the worker of a number with a configuration. It takes over the listeners of another one; nil for none.
+func startWorker(program, dir, config string, number int, from *worker, ended chan<- *worker) (*worker, error) {
 	// HAProxy's own master would forget no-exit-on-failure as it executes itself again in its wait mode, after each load: with the
 	// death of one worker it ended all older ones, and their connections.
 	args := []string{"-db", "-f", filepath.Join(dir, config)}
 	if from != nil {
-		args = append(args, "-x", filepath.Join(dir, workerSocket), "-sf", strconv.Itoa(from.pid()))
+		// Without -sf, by which HAProxy stops the other one before it answers itself, and for as long as it cannot bind a port closes the
+		// listeners of both, with the connections that wait there.
+		args = append(args, "-x", from.socket)
 	}
-	w := &worker{cmd: exec.Command(program, args...), started: time.Now()}
+	// With a name of its own a worker does not take over this socket: both would answer.
+	w := &worker{cmd: exec.Command(program, args...), socket: filepath.Join(dir, fmt.Sprintf("worker-%d.sock", number)), started: time.Now()}
+	w.cmd.Env = append(os.Environ(), haproxy.SocketVariable+"="+w.socket)
 	w.cmd.Stdout, w.cmd.Stderr = &w.words, &w.words
 	if err := w.cmd.Start(); err != nil {
 		return nil, err
@@ -111,6 +117,12 @@ func (w *worker) connections() int {
 	return (sockets + 1) / 2
 }
 
+// listens reports whether a worker that was told to stop may still take connections: the socket for commands is the last that it closes.
+func (w *worker) listens(at time.Time) bool {
+	_, err := ask(w.socket)
+	return !errors.Is(err, syscall.ECONNREFUSED) && at.Sub(w.stopped) < endTime
+}
+
 // works reports whether a worker that does not answer did anything since the last look: it ran, waited for a core, or waits for a disk.
 func (w *worker) works() bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.pid()))
@@ -129,34 +141,25 @@ func (w *worker) works() bool {
 	return f[0] == "D" || w.spent > before+10*time.Millisecond
 }
 
-var (
-	pidPattern  = regexp.MustCompile(`(?m)^Pid: (\d+)$`)
-	hashPattern = regexp.MustCompile(`(?m)^description: ([0-9a-f]{8,64})$`)
-)
+var hashPattern = regexp.MustCompile(`(?m)^description: ([0-9a-f]{8,64})$`)
 
-// ask asks whichever worker listens who it is, and for the hash of its configuration.
-func ask(dir string) (pid int, hash string, err error) {
+// ask asks a worker for the hash of its configuration.
+func ask(socket string) (hash string, err error) {
 	deadline := time.Now().Add(askTimeout)
-	conn, err := (&net.Dialer{Deadline: deadline}).Dial("unix", filepath.Join(dir, workerSocket))
+	conn, err := (&net.Dialer{Deadline: deadline}).Dial("unix", socket)
 	if err != nil {
-		return 0, "", err
+		return "", err
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(deadline); err != nil {
-		return 0, "", err
+		return "", err
 	}
 	if _, err := io.WriteString(conn, "show info\n"); err != nil {
-		return 0, "", err
+		return "", err
 	}
-	text, err := io.ReadAll(bufio.NewReader(conn))
-	if err != nil {
-		return 0, "", err
-	}
-	if m := pidPattern.FindSubmatch(text); m != nil {
-		pid, err = strconv.Atoi(string(m[1]))
-	}
+	text, err := io.ReadAll(conn)
 	if m := hashPattern.FindSubmatch(text); m != nil {
 		hash = string(m[1])
 	}
-	return pid, hash, err
+	return hash, err
 }

@@ -93,6 +93,7 @@ func world(directory string) State {
 // written writes what the configuration needs beside it, and returns its path.
 func written(t *testing.T, s State) string {
 	t.Helper()
+	t.Setenv(SocketVariable, filepath.Join(s.Directory, "socket"))
 	name, content := s.Patterns()
 	for file, text := range map[string]string{name: content, StatesFile: "1\n", PairFile(crt): newPair(t), "haproxy.cfg": s.Config().Text} {
 		if err := os.WriteFile(filepath.Join(s.Directory, file), []byte(text), 0o600); err != nil {
@@ -278,7 +279,7 @@ func TestParse(t *testing.T) {
 // grammar are all lines that a configuration may have.
 var grammar = regexp.MustCompile(`^(global|defaults|backend connections|listen [a-z0-9-]+:[a-z0-9-]+:\d+|` +
 	`  (description [0-9a-f]{32}|maxconn \d+|nbthread \d+|` +
-	`stats socket /run/holdfast/worker.sock mode 600 level admin expose-fd listeners|stats timeout 10s|server-state-file /run/holdfast/states|` +
+	`stats socket "\$\{HOLDFAST_SOCKET\}" mode 600 level admin expose-fd listeners|stats timeout 10s|server-state-file /run/holdfast/states|` +
 	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 100k expire 1h store conn_cur|` +
 	`bind (0\.0\.0\.0:\d+ id 1|\[::\]:\d+ v6only id 2)( ssl crt /run/holdfast/pair-[0-9a-f]{32}.pem ssl-min-ver TLSv1.2( alpn h2,http/1.1)?)?|mode ` +
 	`(tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +

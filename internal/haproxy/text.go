@@ -67,7 +67,7 @@ func (s State) Config() Config {
 func (s State) global(maxConn int) string {
 	return fmt.Sprintf(`  maxconn %d
   nbthread %d
-  stats socket %s mode 600 level admin expose-fd listeners
+  stats socket "${%s}" mode 600 level admin expose-fd listeners
   stats timeout 10s
   server-state-file %s
 defaults
@@ -76,13 +76,14 @@ defaults
   option redispatch 1
 backend %s
   stick-table type integer size 100k expire 1h store conn_cur
-`, maxConn, max(1, s.Threads), path.Join(s.Directory, WorkerSocket), path.Join(s.Directory, StatesFile), counts)
+`, maxConn, max(1, s.Threads), SocketVariable, path.Join(s.Directory, StatesFile), counts)
 }
 
-// Names of files in Engine.Directory.
 const (
-	WorkerSocket = "worker.sock"
-	StatesFile   = "states"
+	// SocketVariable is the variable of the environment that names a worker's socket for commands.
+	SocketVariable = "HOLDFAST_SOCKET"
+	// StatesFile is in Engine.Directory.
+	StatesFile = "states"
 )
 
 // counts is a section without servers that counts the connections of Services with several ports. No Service has its name.
