@@ -26,6 +26,7 @@ var broken = []breach{
 	{"BGPPeer", "localASN is for peers of another AS", `{"spec":{"localASN":64513,"peerASN":64513}}`},
 	{"BGPPeer", "ttlSecurity and ebgpMultiHop exclude each other", `{"spec":{"ttlSecurity":2,"ebgpMultiHop":true}}`},
 	{"BGPPeer", "write either password or passwordSecret", `{"spec":{"password":"secret","passwordSecret":{"name":"router"}}}`},
+	{"BGPPeer", "passwordSecret needs the name of the Secret", `{"spec":{"passwordSecret":{"namespace":"holdfast-system"}}}`},
 	{"BGPPeer", "sessions within a VRF are not served", `{"spec":{"vrf":"red"}}`},
 	{"BGPPeer", "sourceAddress and peerAddress must be of one", `{"spec":{"sourceAddress":"2001:db8::1"}}`},
 	{"BGPPeer", "write either peerAddress, or interface", `{"spec":{"interface":"eth0"}}`},
