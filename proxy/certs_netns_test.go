@@ -237,6 +237,7 @@ func TestRotation(t *testing.T) {
 			if got := n.name("10.0.0.1:31001"); got != fmt.Sprintf("v%d", i+1) {
 				t.Errorf("rotation %d: the certificate is of %s", i+1, got)
 			}
+			_ = open.SetDeadline(time.Now().Add(10 * time.Second))
 			fmt.Fprintln(open, "still here?")
 			if _, err := answers.ReadString('\n'); err != nil {
 				t.Fatalf("the open connection ended: %v", err)
