@@ -68,7 +68,7 @@ type apiServer struct {
 }
 
 // put creates or overwrites an object, like another client.
-func (s *apiServer) put(t *testing.T, collection string, o metav1.Object) {
+func (s *apiServer) put(t testing.TB, collection string, o metav1.Object) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,7 +325,7 @@ func (s *apiServer) refuses(patched map[string]any) bool {
 
 // newTestSyncer returns a syncer whose cluster shows the server's present objects, without
 // address conflicts.
-func newTestSyncer(t *testing.T, server *apiServer) *syncer {
+func newTestSyncer(t testing.TB, server *apiServer) *syncer {
 	t.Helper()
 	server.schemas = apitest.New(t, k8s.Oldest)
 	h := httptest.NewServer(server)
@@ -333,7 +333,7 @@ func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	return newSyncerFor(t, &rest.Config{Host: h.URL})
 }
 
-func newSyncerFor(t *testing.T, api *rest.Config) *syncer {
+func newSyncerFor(t testing.TB, api *rest.Config) *syncer {
 	t.Helper()
 	clients, err := k8s.ClientsFor(api, "test")
 	if err != nil {
@@ -354,13 +354,26 @@ func newSyncerFor(t *testing.T, api *rest.Config) *syncer {
 }
 
 // syncOnce does one run, which must succeed; it returns when the next one is due.
-func syncOnce(t *testing.T, s *syncer) time.Duration {
+func syncOnce(t testing.TB, s *syncer) time.Duration {
 	t.Helper()
 	again, err := s.sync(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, measures := t.(*testing.B); !measures {
+		remembersRight(t, s)
+	}
 	return again
+}
+
+// remembersRight checks that nothing is to be written of what is remembered so.
+func remembersRight(t testing.TB, s *syncer) {
+	t.Helper()
+	for _, c := range s.compared {
+		if !c.stands.IsZero() && (c.keep != nil || !c.update(s.options).Stands()) {
+			t.Errorf("something is to be written of %s, and it is remembered otherwise", c.assignment.Key)
+		}
+	}
 }
 
 // overtakenWait is how long the next run may wait after another client overtook a write.
@@ -380,6 +393,7 @@ func syncUntil(t *testing.T, s *syncer, what string, done func() bool) {
 	late := time.After(20 * time.Second)
 	for {
 		again, err := s.sync(t.Context())
+		remembersRight(t, s)
 		if done() {
 			return
 		}

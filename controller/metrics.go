@@ -33,6 +33,7 @@ var (
 	unannouncedDesc = prometheus.NewDesc("holdfast_service_unannounced",
 		"1 for each Service with an address that no node announces, by the reason that speakers report, empty while they report none; the first 2,000 "+
 			"series by age.", []string{"namespace", "service", "family", "reason"}, nil)
+	repairsDesc  = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "plan"})
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 )
@@ -42,6 +43,8 @@ type metrics struct {
 	services func() []*corev1.Service
 	// last is the outcome of the last run, which /debug/state shows too.
 	last atomic.Pointer[outcome]
+	// repairs counts the Services of which something was to be written though what is remembered of them says otherwise.
+	repairs atomic.Int64
 }
 
 // outcome is the result of one run.
@@ -53,7 +56,7 @@ type outcome struct {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, pendingDesc, unannouncedDesc,
-		problemsDesc} {
+		repairsDesc, problemsDesc} {
 		ch <- d
 	}
 }
@@ -65,6 +68,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if last == nil {
 		return
 	}
+	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(m.repairs.Load()))
 	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}

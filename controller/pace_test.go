@@ -75,7 +75,7 @@ func TestManyAssignmentsFewPoolWrites(t *testing.T) {
 }
 
 // refreshed does one run that sees everything.
-func refreshed(t *testing.T, s *syncer) time.Duration {
+func refreshed(t testing.TB, s *syncer) time.Duration {
 	t.Helper()
 	if err := s.cluster.Refresh(t.Context()); err != nil {
 		t.Fatal(err)

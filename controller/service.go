@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -26,18 +28,26 @@ const remindInterval = 30 * time.Minute
 // serviceWrite is one Service of ours with its assignment, the problems of its
 // annotations, and the access rules of its addresses.
 type serviceWrite struct {
-	service    *corev1.Service
-	wish       lb.Wish
+	service *corev1.Service
+	// hostname and loadBalancer are of its wish.
+	hostname, loadBalancer string
+
 	assignment *ipam.Assignment
 	problems   []lb.Problem
-	frontends  []lb.Frontend
+	// frontends with access rules.
+	frontends []lb.Frontend
 	// proxied is what is due about proxies.
 	proxied verdict
 	// nodesUnknown: it is not known which nodes filter.
 	nodesUnknown bool
 	// keep is the FloatingIP to make of its addresses, nil for none.
 	keep *ipam.Keep
+	// stands is until when nothing is to be written while the same decides; zero if something is.
+	stands time.Time
 }
+
+// compareAge is for how long nothing is compared of a Service that does not change; at most for twice the time, so that all are compared by turns.
+const compareAge = 4 * time.Minute
 
 func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	services := byKey(d.objects.Services)
@@ -49,26 +59,64 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		}
 	}
 	frontends := map[lb.Key][]lb.Frontend{}
-	for _, frontend := range d.frontends {
-		frontends[frontend.Service] = append(frontends[frontend.Service], frontend)
+	for i := range d.frontends {
+		if f := &d.frontends[i]; f.HasRanges() || f.ConnectionLimit > 0 || f.RateLimit > 0 || f.LogDrops {
+			frontends[f.Service] = append(frontends[f.Service], *f)
+		}
 	}
 	nodesUnknown := !s.speakers.unfiltered.known && s.options.Filters()
 	keeps := map[lb.Key]*ipam.Keep{}
 	for i := range d.result.Keep {
 		keeps[d.result.Keep[i].Service] = &d.result.Keep[i]
 	}
-	var writes []serviceWrite
+	writes := make([]serviceWrite, 0, len(d.result.Assignments))
 	for i, a := range d.result.Assignments {
 		svc := &d.state.Services[i]
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
-		writes = append(writes, serviceWrite{
-			services[a.Key], svc.Wish, a, problems[a.Key], frontends[a.Key], d.proxied[i].with(problems[a.Key]), nodesUnknown, keeps[a.Key],
-		})
+		writes = append(writes, serviceWrite{services[a.Key], svc.Hostname, svc.LoadBalancerID, a, problems[a.Key], frontends[a.Key],
+			d.proxied[i].with(problems[a.Key]), nodesUnknown, keeps[a.Key], time.Time{}})
 	}
-	s.remind(time.Now(), writes)
-	return each(ctx, d, s.cluster, writes, s.writeService)
+	s.remind(d.state.Now, writes)
+	return each(ctx, d, s.cluster, s.differing(d.state.Now, writes), s.writeService)
+}
+
+// differing returns the writes that change something. Writes are ordered by key. If the last run had nothing to write of a Service, and the same
+// decides, the Service is not compared again, but by turns: the comparison is the witness of what is remembered.
+func (s *syncer) differing(now time.Time, writes []serviceWrite) (out []serviceWrite) {
+	last, at := s.compared, 0
+	s.compared = writes
+	for i := range writes {
+		w := &writes[i]
+		for at < len(last) && last[at].assignment.Key.Compare(w.assignment.Key) < 0 {
+			at++
+		}
+		stood := at < len(last) && !last[at].stands.IsZero() && w.same(&last[at])
+		if stood && now.Before(last[at].stands) {
+			w.stands = last[at].stands
+			continue
+		}
+		if w.keep == nil && w.update(s.options).Stands() {
+			w.stands = now.Add(compareAge + rand.N(compareAge))
+			continue
+		}
+		if stood {
+			s.repairs.Add(1)
+			s.log.Error("a Service that stood is to be written though nothing changed", "service", w.assignment.Key)
+		}
+		out = append(out, *w)
+	}
+	return out
+}
+
+// same reports whether the same decides what is to be written; no object changes in place.
+func (w *serviceWrite) same(o *serviceWrite) bool {
+	a, b := w.assignment, o.assignment
+	return w.service == o.service && w.hostname == o.hostname && w.loadBalancer == o.loadBalancer && w.proxied == o.proxied && w.keep == o.keep &&
+		w.nodesUnknown == o.nodesUnknown && slices.Equal(w.problems, o.problems) && reflect.DeepEqual(w.frontends, o.frontends) &&
+		a.Key == b.Key && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Record, b.Record) &&
+		slices.Equal(a.Awaits, b.Awaits) && a.Reason == b.Reason && a.Message == b.Message
 }
 
 // remind repeats why Services wait, because Events expire after an hour and kubectl
@@ -77,10 +125,10 @@ func (s *syncer) remind(now time.Time, writes []serviceWrite) {
 	before := s.reminded
 	s.reminded = map[types.UID]time.Time{}
 	for _, w := range writes {
-		c := w.assigned()
-		if c.Status == metav1.ConditionTrue {
+		if given[w.assignment.Reason] {
 			continue
 		}
+		c := w.assigned()
 		last, known := before[w.service.UID]
 		if !known {
 			last = now
@@ -135,7 +183,6 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 // updateService writes a Service and tells its user what the API server refuses, which is no error of ours. It returns
 // the Service as it is then, nil if nothing was written.
 func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev1.Service, error) {
-	u.Refusal = v1beta1.ConditionWritten
 	after, err := s.cluster.UpdateService(ctx, u)
 	var refused *k8s.Refused
 	if !errors.As(err, &refused) {
@@ -171,9 +218,10 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
+		Refusal:        v1beta1.ConditionWritten,
 		SetAddresses:   w.assignment.Reason != lb.ForeignAddress,
 		Addresses:      w.assignment.Addresses,
-		Hostname:       w.wish.Hostname,
+		Hostname:       w.hostname,
 		Proxied:        w.proxied.Status == metav1.ConditionTrue,
 		ProxyMode:      w.proxied.mode,
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
@@ -188,14 +236,14 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 		holds = slices.ContainsFunc(w.assignment.Pools, func(pool string) bool { return pool != "" })
 	}
 	u.Finalizers = w.finalizers(holds)
-	if holds && w.wish.Hostname != "" {
-		u.Annotations[v1beta1.AnnotationHostnameShown] = w.wish.Hostname
+	if holds && w.hostname != "" {
+		u.Annotations[v1beta1.AnnotationHostnameShown] = w.hostname
 	}
 	shown := w.assignment.Addresses
 	if !holds {
 		shown = nil
 	}
-	maps.Copy(u.Annotations, options.Records(w.service, w.wish, shown))
+	maps.Copy(u.Annotations, options.Records(w.service, w.loadBalancer, shown))
 	record := func() (metav1.Condition, bool) { return config.Record(w.service.UID, w.assignment.Record) }
 	proxyRecord := func() (metav1.Condition, bool) { return options.ProxyRecord(w.service) }
 	for _, condition := range []func() (metav1.Condition, bool){record, w.honoured, w.access, w.underProxy, proxyRecord} {
@@ -294,7 +342,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	shown, others := options.Shown(sv)
 	u := k8s.ServiceUpdate{
-		Service: sv, SetAddresses: len(shown) > 0, Addresses: others,
+		Service: sv, Refusal: v1beta1.ConditionWritten, SetAddresses: len(shown) > 0, Addresses: others,
 		RemoveConditions: ourConditions, Finalizers: map[string]bool{},
 	}
 	shared := sharesFinalizer(sv, options)

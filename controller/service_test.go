@@ -68,7 +68,7 @@ func TestUpdate(t *testing.T) {
 		{
 			"as OpenStack says it, with a host name",
 			serviceWrite{
-				wish:       lb.Wish{Hostname: "a.example.org"},
+				hostname:   "a.example.org",
 				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
 			},
 			map[string]string{openStackKeep: "true"},

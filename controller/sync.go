@@ -33,6 +33,8 @@ type syncer struct {
 	compiler config.Compiler
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
+	// compared are the Services of the last run, with what was decided of each.
+	compared []serviceWrite
 	// poolsWritten is when pools were last written.
 	poolsWritten time.Time
 }

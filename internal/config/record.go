@@ -131,12 +131,12 @@ func copyOf(o metav1.Object) (original string, copied bool) {
 }
 
 // Records returns the annotations by which other programs read what a Service holds; "" removes one.
-func (opt Options) Records(s *corev1.Service, w lb.Wish, holds []netip.Addr) map[string]string {
+func (opt Options) Records(s *corev1.Service, loadBalancerID string, holds []netip.Addr) map[string]string {
 	if opt.OpenStack.Ignore {
 		return nil
 	}
 	_, copied := copyOf(s)
-	return opt.OpenStack.Records(s.Annotations, string(s.UID), copied, w.LoadBalancerID, holds)
+	return opt.OpenStack.Records(s.Annotations, string(s.UID), copied, loadBalancerID, holds)
 }
 
 // Cleared returns those to remove from a Service that has none of our addresses, but maybe others.

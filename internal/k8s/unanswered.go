@@ -46,19 +46,19 @@ func (v *View[T]) unanswered(t T, addresses []netip.Addr, err error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if before, open := v.open[key(t)]; open && before.object.GetResourceVersion() == t.GetResourceVersion() {
+	if before, open := v.open[keyOf(t)]; open && before.object.GetResourceVersion() == t.GetResourceVersion() {
 		addresses = slices.Concat(before.addresses, addresses)
 		slices.SortFunc(addresses, netip.Addr.Compare)
 		addresses = slices.Compact(addresses)
 	}
-	v.open[key(t)] = openWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
+	v.open[keyOf(t)] = openWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
 }
 
 // settle closes the writes to earlier versions of the object, which is shown so: what landed shows, and the others never
 // will land. It is called with mu held.
 func (v *View[T]) settle(t T) {
-	if w, open := v.open[key(t)]; open && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
-		delete(v.open, key(t))
+	if w, open := v.open[keyOf(t)]; open && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
+		delete(v.open, keyOf(t))
 	}
 }
 
@@ -68,7 +68,7 @@ func (v *View[T]) claims(out []lb.Claim, floatingIP bool) []lb.Claim {
 	defer v.mu.Unlock()
 	before := len(out)
 	for _, w := range v.open {
-		out = append(out, lb.Claim{Key: lb.Key{Namespace: w.object.GetNamespace(), Name: w.object.GetName()}, FloatingIP: floatingIP, Addresses: w.addresses})
+		out = append(out, lb.Claim{Key: keyOf(w.object), FloatingIP: floatingIP, Addresses: w.addresses})
 	}
 	slices.SortFunc(out[before:], func(a, b lb.Claim) int { return a.Key.Compare(b.Key) })
 	return out
@@ -119,7 +119,7 @@ func (v *View[T]) read(get func(namespace, name string) (T, error)) (again time.
 			return time.Time{}, err
 		}
 		v.mu.Lock()
-		delete(v.open, key(w.object))
+		delete(v.open, keyOf(w.object))
 		v.mu.Unlock()
 	}
 	return again, nil

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -28,9 +29,9 @@ type View[T object] struct {
 	changes  atomic.Uint64
 
 	mu  sync.Mutex
-	own map[string]*written[T]
+	own map[lb.Key]*written[T]
 	// open are the writes that may have landed without an answer, by the keys of their objects.
-	open map[string]openWrite[T]
+	open map[lb.Key]openWrite[T]
 	// listed is the version of the last list past the watch, and existed has the objects that it returned. What
 	// the watch shows of other objects of that time is hidden: they were gone. listedPast is as in written.
 	listed     uint64
@@ -56,7 +57,7 @@ const orphanAge = 10 * time.Second
 // newView calls changed for each change, with the old and the new version; the zero T
 // is a missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
-	v := &View[T]{informer: informer, own: map[string]*written[T]{}, open: map[string]openWrite[T]{}}
+	v := &View[T]{informer: informer, own: map[lb.Key]*written[T]{}, open: map[lb.Key]openWrite[T]{}}
 	notify := changed
 	changed = func(old, new T) {
 		v.changes.Add(1)
@@ -85,6 +86,8 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 
 func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
+func keyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
+
 // List returns the objects in no particular order. They must not be changed.
 func (v *View[T]) List() []T {
 	items := v.informer.GetStore().List()
@@ -96,7 +99,7 @@ func (v *View[T]) List() []T {
 	seen := 0
 	for _, item := range items {
 		t := item.(T)
-		w, ours := v.own[key(t)]
+		w, ours := v.own[keyOf(t)]
 		switch {
 		case v.ghost(t):
 			continue
@@ -106,7 +109,7 @@ func (v *View[T]) List() []T {
 			}
 			t = w.object
 		case ours:
-			delete(v.own, key(t))
+			delete(v.own, keyOf(t))
 		}
 		v.settle(t)
 		out = append(out, t)
@@ -126,7 +129,7 @@ func (v *View[T]) look(now time.Time) {
 	}
 	if shown < v.shown {
 		before := v.shown
-		maps.DeleteFunc(v.own, func(_ string, w *written[T]) bool { return versionOf(w.object) > before })
+		maps.DeleteFunc(v.own, func(_ lb.Key, w *written[T]) bool { return versionOf(w.object) > before })
 		v.listed, v.existed = 0, nil
 	}
 	v.shown = shown
@@ -193,10 +196,10 @@ func (v *View[T]) wrote(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	if before, ok := v.own[key(t)]; ok && !newer(t, before.object) {
+	if before, ok := v.own[keyOf(t)]; ok && !newer(t, before.object) {
 		return
 	}
-	v.own[key(t)] = &written[T]{object: t, gone: gone(t)}
+	v.own[keyOf(t)] = &written[T]{object: t, gone: gone(t)}
 }
 
 // refreshed records a list of all objects, past the watch, of this version.
@@ -222,12 +225,12 @@ func (v *View[T]) refreshed(all []T, version string) {
 func (v *View[T]) forget(gone T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	w, stands := v.own[key(gone)]
+	w, stands := v.own[keyOf(gone)]
 	if stands && (w.object.GetUID() == gone.GetUID() || !newer(w.object, gone)) {
-		delete(v.own, key(gone))
+		delete(v.own, keyOf(gone))
 	}
-	if w, stands := v.open[key(gone)]; stands && w.object.GetUID() == gone.GetUID() {
-		delete(v.open, key(gone))
+	if w, stands := v.open[keyOf(gone)]; stands && w.object.GetUID() == gone.GetUID() {
+		delete(v.open, keyOf(gone))
 	}
 }
 

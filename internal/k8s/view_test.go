@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -102,7 +103,7 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	expect("deleted", "")
 	v.wrote(service("12"))
 	expect("known from a list before the watch", "12")
-	v.own["ns/web"].past = time.Now().Add(-2 * orphanAge)
+	v.own[lb.Key{Namespace: "ns", Name: "web"}].past = time.Now().Add(-2 * orphanAge)
 	expect("a write that the watch never shows is of a deleted object", "")
 
 	v.wrote(service("13"))
@@ -161,12 +162,12 @@ func TestViewGhosts(t *testing.T) {
 	expect("e came and went before the list, f came after it", "c11", "d12", "f21")
 	watched(service("d", "13"))
 	expect("d was listed", "c11", "d13", "f21")
-	v.own["ns/c"].past = time.Now().Add(-2 * orphanAge)
+	v.own[lb.Key{Namespace: "ns", Name: "c"}].past = time.Now().Add(-2 * orphanAge)
 	informer.version = "10"
 	expect("the watch hangs", "c11", "d13", "f21")
 	informer.version = "11"
 	expect("the watch has just come to c, which the informer may still have to store", "c11", "d13", "f21")
-	v.own["ns/c"].past = time.Now().Add(-2 * orphanAge)
+	v.own[lb.Key{Namespace: "ns", Name: "c"}].past = time.Now().Add(-2 * orphanAge)
 	expect("the watch is past c and does not show it", "d13", "f21")
 }
 

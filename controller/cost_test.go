@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// settledSyncer returns a syncer with so many Services and Nodes, of which nothing is left to write.
+func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
+	t.Helper()
+	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, services)}
+	pool := lan()
+	pool.Spec.Addresses = []string{"10.0.0.0/16"}
+	server.put(t, poolsPath, pool)
+	for i := range nodes {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%04d", i), Labels: map[string]string{corev1.LabelHostname: fmt.Sprint(i)}}}
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250)}}
+		server.put(t, "/api/v1/nodes", n)
+	}
+	for i := range services {
+		server.put(t, servicesPath, loadBalancer(fmt.Sprintf("s%05d", i)))
+	}
+	syncOnce(t, newTestSyncer(t, server))
+	s := newTestSyncer(t, server)
+	for range 2 { // first the pool
+		s.poolsWritten = time.Time{}
+		syncOnce(t, s)
+	}
+	server.landed()
+	return s, server
+}
+
+// TestWitness: of a Service that did not change nothing is compared, but by turns: something that should be written is found then,
+// written and counted.
+func TestWitness(t *testing.T) {
+	s, server := settledSyncer(t, 20, 0)
+	now, times := time.Now(), map[time.Time]bool{}
+	for _, c := range s.compared {
+		times[c.stands] = true
+		if in := c.stands.Sub(now); in < compareAge/2 || in > 2*compareAge {
+			t.Errorf("%s is compared again in %v", c.assignment.Key, in)
+		}
+	}
+	if len(times) < 10 {
+		t.Errorf("20 Services are compared again at %d times only", len(times))
+	}
+	c := &s.compared[7]
+	c.service.Finalizers = nil // no object changes in place: a bug
+	run := func(repairs int64, writes ...string) {
+		t.Helper()
+		if _, err := s.sync(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := server.landed(); !slices.Equal(got, writes) || s.repairs.Load() != repairs {
+			t.Errorf("%d repairs, written: %v; want %d, %v", s.repairs.Load(), got, repairs, writes)
+		}
+	}
+	run(0)
+	s.compared[7].stands = now
+	run(1, servicesPath+"/s00007/status")
+	run(1)
+	if s.compared[7].stands.IsZero() {
+		t.Error("nothing is to be written of the Service, and it will be compared again")
+	}
+}
+
+// TestSame: whatever decides what is to be written of a Service makes a difference.
+func TestSame(t *testing.T) {
+	w := func() *serviceWrite { return &serviceWrite{assignment: &ipam.Assignment{}} }
+	if !w().same(w()) {
+		t.Fatal("two that are equal are not the same")
+	}
+	differ := func(of func(*serviceWrite) reflect.Value, without ...string) {
+		for i := range of(w()).NumField() {
+			o := w()
+			field, name := of(o).Field(i), of(o).Type().Field(i).Name
+			field = reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Elem()
+			switch field.Kind() {
+			case reflect.Slice:
+				field.Set(reflect.MakeSlice(field.Type(), 1, 1))
+			case reflect.Pointer:
+				field.Set(reflect.New(field.Type().Elem()))
+			case reflect.String:
+				field.SetString("x")
+			case reflect.Bool:
+				field.SetBool(true)
+			default: // below
+				if !slices.Contains([]string{"proxied", "stands", "Key"}, name) {
+					t.Errorf("no change is known for %s", name)
+				}
+				name = ""
+			}
+			if name != "" && w().same(o) != slices.Contains(without, name) {
+				t.Errorf("%s of %T makes no difference, or should make none", name, of(o).Interface())
+			}
+		}
+	}
+	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o).Elem() }, "assignment") // for its fields
+	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o.assignment).Elem() })
+	for name, o := range map[string]*serviceWrite{
+		"the key": {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}}, "the mode of proxies": {assignment: &ipam.Assignment{}, proxied: verdict{mode: true}},
+		"a sentence of proxies": {assignment: &ipam.Assignment{}, proxied: verdict{Condition: metav1.Condition{Message: "x"}}},
+	} {
+		if w().same(o) {
+			t.Errorf("%s makes no difference", name)
+		}
+	}
+}
+
+// BenchmarkRun is a run in which nothing changed, or one Service. Other work on the machine does not count in cpu-ms.
+func BenchmarkRun(b *testing.B) {
+	for _, n := range []int{1_000, 3_000, 10_000} {
+		s, _ := settledSyncer(b, n, 1_000)
+		for name, change := range map[string]func(i int) error{
+			"nothing": func(int) error { return nil },
+			"one": func(i int) error {
+				_, err := s.cluster.UpdateService(b.Context(), k8s.ServiceUpdate{Service: s.compared[i*7919%n].service, Annotations: map[string]string{"n": fmt.Sprint(i)}})
+				return err
+			},
+		} {
+			b.Run(fmt.Sprint(n, "/", name), func(b *testing.B) {
+				var used time.Duration
+				for i := 0; b.Loop(); i++ {
+					if err := change(i); err != nil {
+						b.Fatal(err)
+					}
+					before := processorTime(b)
+					syncOnce(b, s)
+					used += processorTime(b) - before
+				}
+				b.ReportMetric(float64(used)/float64(b.N)/1e6, "cpu-ms/op")
+			})
+		}
+	}
+}
+
+func processorTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
