@@ -251,25 +251,26 @@ func (a *agent) report() error {
 // give gives the engine what differs.
 func (a *agent) give(ctx context.Context, want haproxy.State) (time.Duration, error) {
 	running, err := a.running(ctx)
+	c := want.Config()
 	if err != nil { // the engine starts with the file
 		a.inForce, a.hash = nil, ""
-		return lookInterval, a.write(want, want.Config())
+		return lookInterval, a.write(want, c)
 	}
 	if a.hash != running {
 		a.inForce, a.hash = nil, ""
 	}
-	if c := want.Config(); c.Hash == running {
+	if c.Hash == running {
 		a.inForce, a.hash, a.since = want.Services, running, time.Time{}
 		a.waiting.Set(0)
 		return a.endpoints(ctx, want, c)
 	} else if c.Hash == a.refused {
 		return a.refresh(ctx, want)
 	}
-	return a.edit(ctx, want)
+	return a.edit(ctx, want, c)
 }
 
 // edit reloads, or waits.
-func (a *agent) edit(ctx context.Context, want haproxy.State) (time.Duration, error) {
+func (a *agent) edit(ctx context.Context, want haproxy.State, c haproxy.Config) (time.Duration, error) {
 	began := time.Now()
 	old, err := a.old(ctx)
 	if err != nil {
@@ -277,12 +278,12 @@ func (a *agent) edit(ctx context.Context, want haproxy.State) (time.Duration, er
 	}
 	var edited, held []string
 	if a.hash != "" {
-		next := want
-		next.Services, edited, held = haproxy.Hold(a.inForce, want.Services, a.budgets, old, began)
-		want = next
+		want.Services, edited, held = haproxy.Hold(a.inForce, want.Services, a.budgets, old, began)
 	}
 	a.waiting.Set(float64(len(held)))
-	c := want.Config()
+	if len(held) > 0 {
+		c = want.Config()
+	}
 	if c.Hash == a.hash || c.Hash == a.refused { // all edits are held
 		again, err := a.refresh(ctx, want)
 		return earlier(again, 5*time.Second), err

@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -75,7 +76,7 @@ func Hold(inForce, want []Service, b Budgets, old int, at time.Time) (out []Serv
 	used := map[uint16]bool{}
 	for _, n := range names {
 		switch {
-		case structure(before[n]) == structure(after[n]):
+		case reflect.DeepEqual(Refresh(before[n], after[n]), after[n]):
 			out = append(out, after[n]...)
 		case old <= freeOld || b.left(n, at) >= 1:
 			edited, out = append(edited, n), append(out, after[n]...)
@@ -99,17 +100,13 @@ func Hold(inForce, want []Service, b Budgets, old int, at time.Time) (out []Serv
 	return out, edited, held
 }
 
+// byNamespace returns the Services of each namespace, ordered.
 func byNamespace(services []Service) map[string][]Service {
 	out := map[string][]Service{}
-	for _, s := range services {
+	for _, s := range (State{Services: services}).sorted() {
 		out[s.Key.Namespace] = append(out[s.Key.Namespace], s)
 	}
 	return out
-}
-
-// structure is what Services need a reload for.
-func structure(services []Service) string {
-	return State{Services: services}.Config().Hash
 }
 
 // lingerTime is how long proxies go on to serve a Service that is no longer wanted: speakers lead connections to them, and the controller

@@ -85,6 +85,16 @@ func TestHold(t *testing.T) {
 	if diff := cmp.Diff([]string{"calm/web 1s [10.0.0.1:80]", "noisy/web 1s []"}, names(out)); diff != "" {
 		t.Errorf("deleted: -want +got\n%s", diff)
 	}
+	moved := holdWorld(time.Second, "10.0.0.9:80")
+	if out, edited, held := Hold(before, moved, budgets, MaxOld, at); edited != nil || held != nil || !slices.Equal(names(out), names(moved)) {
+		t.Errorf("other endpoints are edited %v, held %v: %v", edited, held, names(out))
+	}
+	// Services that linger stand last: their order is no edit.
+	two := holdWorld(time.Second, "10.0.0.1:80")
+	two[1].Key = lb.Key{Namespace: "calm", Name: "web2"}
+	if _, edited, _ := Hold(two, []Service{two[1], two[0]}, budgets, 0, at); edited != nil {
+		t.Errorf("another order is an edit of %v", edited)
+	}
 	budgets.Spend([]string{"calm"}, at.Add(time.Hour*24))
 	if len(budgets) != 1 {
 		t.Errorf("full budgets stay: %v", budgets)
