@@ -1,18 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// What engine and agent share in their directory, beside the frontends of each configuration.
+// What engine and agent share in their directory.
 const (
 	configFile   = "haproxy.cfg"
 	goodFile     = "haproxy-good.cfg" // the last that a worker took
@@ -64,7 +60,7 @@ type engine struct {
 	// answered is when a worker last did, asked when the serving one was asked.
 	answered, asked time.Time
 	hash            string
-	frontends       json.RawMessage
+	frontends       map[string]map[string]uint16
 	notBefore       time.Time // another attempt to start one
 	tryGood         bool
 	brief           int       // workers in a row that died at once
@@ -81,14 +77,14 @@ type engine struct {
 
 // served is what the running worker serves; the answer to /frontends.
 type served struct {
-	Hash      string          `json:"hash"`
-	Frontends json.RawMessage `json:"frontends"`
+	Hash      string                       `json:"hash"`
+	Frontends map[string]map[string]uint16 `json:"frontends"`
 	// Faults are what is wrong with Services' Secrets.
 	Faults json.RawMessage `json:"faults,omitempty"`
 }
 
 // nothing is served while no worker answers, or when the proxy ends.
-var nothing = served{Frontends: json.RawMessage("{}")}
+var nothing = served{Frontends: map[string]map[string]uint16{}}
 
 func newEngine(log *slog.Logger) *engine {
 	return &engine{
@@ -239,7 +235,7 @@ func (e *engine) look(at time.Time) {
 		if w == e.serving {
 			e.asked, since = at, e.answered
 		}
-		hash, err := ask(w.socket)
+		hash, err := ask(context.Background(), w.socket, askTimeout)
 		switch {
 		case err == nil && w == e.next:
 			e.takeOver(at, hash)
@@ -290,7 +286,8 @@ func (e *engine) start(at time.Time) {
 	if e.serving == nil && e.tryGood {
 		config = goodFile
 	}
-	if _, err := os.Stat(filepath.Join(e.dir, config)); err != nil {
+	text, err := os.ReadFile(filepath.Join(e.dir, config))
+	if err != nil {
 		e.tryGood = false
 		if e.serving == nil { // the agent has yet to write one
 			e.notBefore = at.Add(startLook)
@@ -300,7 +297,7 @@ func (e *engine) start(at time.Time) {
 		return
 	}
 	e.started++
-	w, err := startWorker(e.program, e.dir, config, e.started, e.serving, e.ended)
+	w, err := startWorker(e.program, e.dir, text, e.started, e.serving, e.ended)
 	if err != nil {
 		e.log.Error("cannot start HAProxy", "error", err)
 		e.notBefore = at.Add(restartPause)
@@ -314,10 +311,11 @@ func (e *engine) start(at time.Time) {
 func (e *engine) promote(at time.Time, hash string) {
 	e.serving, e.next, e.tryGood = e.next, nil, false
 	if hash != e.hash {
-		e.hash, e.frontends = hash, nil
+		e.hash, e.frontends = hash, haproxy.Frontends(e.serving.config)
 	}
 	e.log.Info("a worker serves", "pid", e.serving.pid(), "configuration", hash, "old workers", len(e.old), "after", at.Sub(e.serving.started).String())
-	e.keepGood()
+	e.keepGood(e.serving.config)
+	e.serving.config = nil
 	e.answer("Success=1\n")
 	for i := 0; len(e.old)-i >= e.maxWorkers; i++ {
 		if !e.old[i].ordered {
@@ -327,11 +325,7 @@ func (e *engine) promote(at time.Time, hash string) {
 }
 
 // keepGood keeps the configuration that the serving worker took.
-func (e *engine) keepGood() {
-	text, err := os.ReadFile(filepath.Join(e.dir, configFile))
-	if err != nil || e.hash == "" || !bytes.Contains(text, []byte("description "+e.hash+"\n")) {
-		return // the agent has written another one
-	}
+func (e *engine) keepGood(text []byte) {
 	partial := filepath.Join(e.dir, goodFile+".partial")
 	if err := errors.Join(os.WriteFile(partial, text, 0o600), os.Rename(partial, filepath.Join(e.dir, goodFile))); err != nil {
 		e.log.Error("cannot keep the configuration", "error", err)
@@ -379,19 +373,9 @@ func (e *engine) forget(w *worker) {
 func (e *engine) publish(at time.Time) {
 	next := nothing
 	if e.leaving.IsZero() && at.Sub(e.answered) < graceTime && e.hash != "" {
-		if e.frontends == nil {
-			text, err := os.ReadFile(filepath.Join(e.dir, "frontends-"+e.hash+".json"))
-			var inner served
-			if err = cmp.Or(err, json.Unmarshal(text, &inner)); err != nil {
-				e.log.Debug("cannot read what the worker serves", "error", err)
-			}
-			e.frontends = inner.Frontends
-		}
-		if e.frontends != nil {
-			next = served{Hash: e.hash, Frontends: e.frontends}
-			if faults, _ := os.ReadFile(filepath.Join(e.dir, faultsFile)); len(faults) > 0 { // without the file there are none
-				next.Hash, next.Faults = e.hash+"-"+haproxy.Digest(faults), faults
-			}
+		next = served{Hash: e.hash, Frontends: e.frontends}
+		if faults, _ := os.ReadFile(filepath.Join(e.dir, faultsFile)); len(faults) > 0 { // without the file there are none
+			next.Hash, next.Faults = e.hash+"-"+haproxy.Digest(faults), faults
 		}
 	}
 	e.mu.Lock()
@@ -401,23 +385,4 @@ func (e *engine) publish(at time.Time) {
 		close(e.changed)
 		e.changed = make(chan struct{})
 	}
-}
-
-// table shows the workers as HAProxy's own master does.
-func (e *engine) table() string {
-	var out strings.Builder
-	row := func(pid int, kind string, reloads int, since time.Time) {
-		d := time.Since(since).Round(time.Second)
-		fmt.Fprintf(&out, "%-15d %-15s %-15d %dd%02dh%02dm%02ds\n", pid, kind, reloads, d/(24*time.Hour), d/time.Hour%24, d/time.Minute%60, d/time.Second%60)
-	}
-	fmt.Fprintf(&out, "%-15s %-15s %-15s %s\n", "#<PID>", "<type>", "<reloads>", "<uptime>")
-	out.WriteString("# workers\n")
-	if e.serving != nil {
-		row(e.serving.pid(), "worker", 0, e.serving.started)
-	}
-	out.WriteString("# old workers\n")
-	for i, w := range e.old {
-		row(w.pid(), "worker", len(e.old)-i, w.started)
-	}
-	return out.String()
 }

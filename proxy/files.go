@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,22 +13,17 @@ import (
 
 // Names of files that the agent alone writes.
 const (
-	statesFile    = haproxy.StatesFile
-	frontendsGlob = "frontends-*.json"
-	internalGlob  = "internal-*.lst"
-	pairGlob      = "pair-*.pem"
-	triesGlob     = "try-*.pem" // pairs that HAProxy looks at
-	emptyStates   = "1\n"
+	statesFile   = haproxy.StatesFile
+	internalGlob = "internal-*.lst"
+	pairGlob     = "pair-*.pem"
+	triesGlob    = "try-*.pem" // pairs that HAProxy looks at
+	emptyStates  = "1\n"
 )
 
 // write writes the configuration and what it needs before it.
 func (a *agent) write(s haproxy.State, c haproxy.Config) error {
 	if c.Text == a.written {
 		return nil
-	}
-	frontends, err := json.Marshal(map[string]any{"hash": c.Hash, "frontends": s.Frontends()})
-	if err != nil {
-		return fmt.Errorf("encode the frontends: %w", err)
 	}
 	name, patterns := s.Patterns()
 	if _, err := os.Stat(filepath.Join(a.dir, statesFile)); errors.Is(err, os.ErrNotExist) {
@@ -44,7 +38,7 @@ func (a *agent) write(s haproxy.State, c haproxy.Config) error {
 			}
 		}
 	}
-	for _, file := range [][2]string{{"frontends-" + c.Hash + ".json", string(frontends)}, {name, patterns}, {configFile, c.Text}} {
+	for _, file := range [][2]string{{name, patterns}, {configFile, c.Text}} {
 		if err := a.put(file[0], file[1]); err != nil {
 			return err
 		}
@@ -67,7 +61,7 @@ var digestPattern = regexp.MustCompile("[0-9a-f]{32}")
 // clean removes the files of configurations that are neither in force nor the last good one.
 func (a *agent) clean(c haproxy.Config) {
 	good, _ := os.ReadFile(filepath.Join(a.dir, goodFile)) // without one there is nothing to keep
-	for _, pattern := range []string{frontendsGlob, internalGlob, pairGlob} {
+	for _, pattern := range []string{internalGlob, pairGlob} {
 		files, _ := filepath.Glob(filepath.Join(a.dir, pattern)) // the pattern is well-formed
 		for _, f := range files {
 			hash := digestPattern.FindString(filepath.Base(f))

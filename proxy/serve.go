@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,7 +65,7 @@ func (e *engine) serveFrontends(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(what) // it went away
 }
 
-// serveCommands serves the commands of the agent, in the words of the socket of HAProxy's own master.
+// serveCommands serves the commands of the agent: reload, and old for the number of old workers.
 func (e *engine) serveCommands(ctx context.Context) error {
 	path := filepath.Join(e.dir, masterSocket)
 	_ = os.Remove(path) // of an engine before
@@ -94,12 +95,12 @@ func (e *engine) command(ctx context.Context, conn net.Conn) {
 		return
 	}
 	answer := make(chan string, 1)
-	call := func() { answer <- "Unknown command: want reload or show proc\n" }
+	call := func() { answer <- "Unknown command: want reload or old\n" }
 	switch strings.TrimSpace(line) {
 	case "reload":
 		call = func() { e.wanted = append(e.wanted, answer) }
-	case "show proc":
-		call = func() { answer <- e.table() }
+	case "old":
+		call = func() { answer <- strconv.Itoa(len(e.old)) }
 	}
 	select {
 	case <-ctx.Done():

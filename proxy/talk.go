@@ -7,7 +7,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"strings"
+	"strconv"
 	"time"
 )
 
@@ -17,55 +17,45 @@ const talkTime = 10 * time.Second
 var errNoHash = errors.New("the running worker shows no configuration of ours")
 
 // talk sends one line to a socket, and returns the answer.
-func (a *agent) talk(ctx context.Context, name, text string) (string, error) {
-	limit := talkTime
-	if name == masterSocket {
-		limit = commandTime
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(a.dir, name))
+func talk(ctx context.Context, path, text string, limit time.Duration) (string, error) {
+	dialer := net.Dialer{Deadline: time.Now().Add(limit)}
+	conn, err := dialer.DialContext(ctx, "unix", path)
 	if err != nil {
 		return "", fmt.Errorf("talk to the engine: %w", err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if _, err := io.WriteString(conn, text+"\n"); err != nil {
-		return "", fmt.Errorf("talk to the engine: %w", err)
+	if err = conn.SetDeadline(dialer.Deadline); err == nil {
+		_, err = io.WriteString(conn, text+"\n")
 	}
-	answer, err := io.ReadAll(conn)
+	var answer []byte
+	if err == nil {
+		answer, err = io.ReadAll(conn)
+	}
 	if err != nil {
 		return "", fmt.Errorf("talk to the engine: %w", err)
 	}
 	return string(answer), nil
 }
 
+func (a *agent) talk(ctx context.Context, name, text string) (string, error) {
+	limit := talkTime
+	if name == masterSocket {
+		limit = commandTime
+	}
+	return talk(ctx, filepath.Join(a.dir, name), text, limit)
+}
+
 // running returns the hash of the running worker.
 func (a *agent) running(ctx context.Context) (string, error) {
-	text, err := a.talk(ctx, workerSocket, "show info")
-	if err != nil {
-		return "", err
-	}
-	if m := hashPattern.FindStringSubmatch(text); m != nil {
-		return m[1], nil
-	}
-	return "", errNoHash
+	return ask(ctx, filepath.Join(a.dir, workerSocket), talkTime)
 }
 
 // old counts the old workers.
-func (a *agent) old(ctx context.Context) (n int, err error) {
-	text, err := a.talk(ctx, masterSocket, "show proc")
+func (a *agent) old(ctx context.Context) (int, error) {
+	text, err := a.talk(ctx, masterSocket, "old")
 	if err != nil {
 		return 0, err
 	}
-	_, old, _ := strings.Cut(text, "# old workers\n")
-	for line := range strings.Lines(old) {
-		if strings.HasPrefix(line, "#") {
-			break
-		}
-		if strings.TrimSpace(line) != "" {
-			n++
-		}
-	}
-	return n, nil
+	return strconv.Atoi(text)
 }

@@ -2,10 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +40,8 @@ type worker struct {
 	spent time.Duration
 	quiet int
 	words words
+	// config is what it started with, until it serves.
+	config []byte
 }
 
 func (w *worker) pid() int { return w.cmd.Process.Pid }
@@ -71,19 +72,21 @@ func (w *words) String() string {
 	return string(bytes.TrimSpace(w.text))
 }
 
-// startWorker starts the worker of a number with a configuration. It takes over the listeners of another one; nil for none.
-func startWorker(program, dir, config string, number int, from *worker, ended chan<- *worker) (*worker, error) {
+// startWorker starts the worker of a number with a configuration, whose file the agent may replace meanwhile. It takes over the listeners of
+// another one; nil for none.
+func startWorker(program, dir string, config []byte, number int, from *worker, ended chan<- *worker) (*worker, error) {
 	// HAProxy's own master would forget no-exit-on-failure as it executes itself again in its wait mode, after each load: with the
 	// death of one worker it ended all older ones, and their connections.
-	args := []string{"-db", "-f", filepath.Join(dir, config)}
+	args := []string{"-db", "-f", "/dev/stdin"}
 	if from != nil {
 		// Without -sf, by which HAProxy stops the other one before it answers itself, and for as long as it cannot bind a port closes the
 		// listeners of both, with the connections that wait there.
 		args = append(args, "-x", from.socket)
 	}
 	// With a name of its own a worker does not take over this socket: both would answer.
-	w := &worker{cmd: exec.Command(program, args...), socket: filepath.Join(dir, fmt.Sprintf("worker-%d.sock", number)), started: time.Now()}
+	w := &worker{cmd: exec.Command(program, args...), socket: filepath.Join(dir, fmt.Sprintf("worker-%d.sock", number)), started: time.Now(), config: config}
 	w.cmd.Env = append(os.Environ(), haproxy.SocketVariable+"="+w.socket)
+	w.cmd.Stdin = bytes.NewReader(config)
 	w.cmd.Stdout, w.cmd.Stderr = &w.words, &w.words
 	if err := w.cmd.Start(); err != nil {
 		return nil, err
@@ -119,7 +122,7 @@ func (w *worker) connections() int {
 
 // listens reports whether a worker that was told to stop may still take connections: the socket for commands is the last that it closes.
 func (w *worker) listens(at time.Time) bool {
-	_, err := ask(w.socket)
+	_, err := ask(context.Background(), w.socket, askTimeout)
 	return !errors.Is(err, syscall.ECONNREFUSED) && at.Sub(w.stopped) < endTime
 }
 
@@ -144,22 +147,13 @@ func (w *worker) works() bool {
 var hashPattern = regexp.MustCompile(`(?m)^description: ([0-9a-f]{8,64})$`)
 
 // ask asks a worker for the hash of its configuration.
-func ask(socket string) (hash string, err error) {
-	deadline := time.Now().Add(askTimeout)
-	conn, err := (&net.Dialer{Deadline: deadline}).Dial("unix", socket)
+func ask(ctx context.Context, socket string, limit time.Duration) (hash string, err error) {
+	text, err := talk(ctx, socket, "show info", limit)
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return "", err
+	if m := hashPattern.FindStringSubmatch(text); m != nil {
+		return m[1], nil
 	}
-	if _, err := io.WriteString(conn, "show info\n"); err != nil {
-		return "", err
-	}
-	text, err := io.ReadAll(conn)
-	if m := hashPattern.FindSubmatch(text); m != nil {
-		hash = string(m[1])
-	}
-	return hash, err
+	return "", errNoHash
 }

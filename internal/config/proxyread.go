@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -141,7 +142,7 @@ func (s *setting) refuses(value string) string {
 	return ""
 }
 
-// values are accepted values by the names of their settings.
+// values are accepted values by the keys of their settings.
 type values map[string]string
 
 func (v values) duration(key string, unit time.Duration) time.Duration {
@@ -149,20 +150,18 @@ func (v values) duration(key string, unit time.Duration) time.Duration {
 }
 
 func (v values) count(key string) int {
-	n, _ := strconv.Atoi(v[strings.TrimPrefix(key, ownPrefix)]) // it was accepted
+	n, _ := strconv.Atoi(v[key]) // it was accepted
 	return n
 }
 
-func (v values) of(key string) string { return v[strings.TrimPrefix(key, ownPrefix)] }
-
 // triggers reports whether any of them asks for proxies.
 func (v values) triggers() bool {
-	return v.of(AnnotationDataPath) != "" || v.header() > 0 || v.of(AnnotationXForwardedFor) == "true" || v.of(AnnotationDefaultTLSContainerRef) != ""
+	return v[AnnotationDataPath] != "" || v.header() > 0 || v[AnnotationXForwardedFor] == "true" || v[AnnotationDefaultTLSContainerRef] != ""
 }
 
 // header is the version of the PROXY protocol's header, of which OpenStack's "true" is the first.
 func (v values) header() int {
-	return map[string]int{"true": 1, "v1": 1, "v2": 2}[v.of(AnnotationProxyProtocol)]
+	return map[string]int{"true": 1, "v1": 1, "v2": 2}[v[AnnotationProxyProtocol]]
 }
 
 // monitorFault says that a check may not take as long as the time between two.
@@ -174,32 +173,19 @@ func (v values) monitorFault() string {
 	return ""
 }
 
-// over returns the values, and others for the settings that they lack.
-func (v values) over(others func(*setting) string) values {
-	out := values{}
-	for i := range settings {
-		if value := v[settings[i].name]; value != "" {
-			out[settings[i].name] = value
-		} else if value := others(&settings[i]); value != "" {
-			out[settings[i].name] = value
-		}
-	}
-	return out
-}
-
 // proxy returns the values, with the defaults, as one value. Session affinity of the Service means SOURCE_IP.
 func (opt Options) proxy(v values, affinity bool) *lb.Proxy {
 	v = opt.withDefaults(v)
 	p := &lb.Proxy{
-		Header: v.header(), HTTP: v.of(AnnotationXForwardedFor) == "true", Method: lb.Method(v.of(AnnotationLBMethod)),
-		Secret: strings.TrimPrefix(v.of(AnnotationDefaultTLSContainerRef), "secret:"),
+		Header: v.header(), HTTP: v[AnnotationXForwardedFor] == "true", Method: lb.Method(v[AnnotationLBMethod]),
+		Secret: strings.TrimPrefix(v[AnnotationDefaultTLSContainerRef], "secret:"),
 		Client: v.duration(AnnotationTimeoutClientData, time.Millisecond), Member: v.duration(AnnotationTimeoutMemberData, time.Millisecond),
 		Connect: v.duration(AnnotationTimeoutMemberConnect, time.Millisecond), Inspect: v.duration(AnnotationTimeoutTCPInspect, time.Millisecond),
 	}
 	if affinity {
 		p.Method = lb.SourceIP
 	}
-	if v.of(AnnotationEnableHealthMonitor) == "true" {
+	if v[AnnotationEnableHealthMonitor] == "true" {
 		p.Monitor = &lb.Monitor{
 			Delay: v.duration(AnnotationHealthMonitorDelay, time.Second), Timeout: v.duration(AnnotationHealthMonitorTimeout, time.Second),
 			Rise: v.count(AnnotationHealthMonitorMaxRetries), Fall: v.count(AnnotationHealthMonitorMaxRetriesDown),
@@ -232,14 +218,16 @@ func (p *ProxyOptions) setDefaults(text string) error {
 	return nil
 }
 
-// withDefaults returns the values with a default for each setting that they lack.
+// withDefaults returns the values, and a default for each setting that they lack.
 func (opt Options) withDefaults(v values) values {
-	return v.over(func(s *setting) string {
-		if value := opt.Proxy.Defaults[s.name]; value != "" {
-			return value
+	out := values{}
+	for i := range settings {
+		s := &settings[i]
+		if value := cmp.Or(v[s.key], opt.Proxy.Defaults[s.name], s.initial); value != "" {
+			out[s.key] = value
 		}
-		return s.initial
-	})
+	}
+	return out
 }
 
 // asked is what a Service asks of proxies.
@@ -248,7 +236,7 @@ type asked struct {
 	values
 	// faults say which cannot be read, and what to write.
 	faults []string
-	// keys are the annotations that were given, by the names of their settings.
+	// keys are the annotations that were given, by the keys of their settings.
 	keys map[string]string
 }
 
@@ -259,17 +247,11 @@ func (opt Options) readSettings(r *report, object lb.Object, o *corev1.Service) 
 		return a
 	}
 	var record values
-	last := func(name string) string {
+	keep := func(key string) {
 		if record == nil {
 			record = readProxyRecord(o.UID, o.Status.Conditions)
 		}
-		return record[name]
-	}
-	keep := func(name string) {
-		delete(a.values, name)
-		if value := last(name); value != "" {
-			a.values[name] = value
-		}
+		a.values[key] = record[key]
 	}
 	for i := range settings {
 		s := &settings[i]
@@ -280,28 +262,27 @@ func (opt Options) readSettings(r *report, object lb.Object, o *corev1.Service) 
 		if a.keys == nil {
 			a.values, a.keys = values{}, map[string]string{}
 		}
-		a.keys[s.name] = key
+		a.keys[s.key] = key
 		if write := s.refuses(value); write != "" {
 			a.faults = append(a.faults, fmt.Sprintf("annotation %s (%.60q) is not in force: %s", key, value, write))
-			keep(s.name)
+			keep(s.key)
 			continue
 		}
-		a.values[s.name] = value
+		a.values[s.key] = value
 	}
 	if a.keys == nil {
 		return a // as mostly
 	}
-	header, http := strings.TrimPrefix(AnnotationProxyProtocol, ownPrefix), strings.TrimPrefix(AnnotationXForwardedFor, ownPrefix)
-	if a.header() > 0 && a.of(AnnotationXForwardedFor) == "true" {
-		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other: remove one of the two", a.keys[header], a.values[header],
-			a.keys[http], a.values[http]))
-		keep(header)
-		keep(http)
+	if a.header() > 0 && a.values[AnnotationXForwardedFor] == "true" {
+		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other: remove one of the two", a.keys[AnnotationProxyProtocol],
+			a.values[AnnotationProxyProtocol], a.keys[AnnotationXForwardedFor], a.values[AnnotationXForwardedFor]))
+		keep(AnnotationProxyProtocol)
+		keep(AnnotationXForwardedFor)
 	}
 	if fault := opt.withDefaults(a.values).monitorFault(); fault != "" {
 		a.faults = append(a.faults, fault)
-		keep(strings.TrimPrefix(AnnotationHealthMonitorDelay, ownPrefix))
-		keep(strings.TrimPrefix(AnnotationHealthMonitorTimeout, ownPrefix))
+		keep(AnnotationHealthMonitorDelay)
+		keep(AnnotationHealthMonitorTimeout)
 	}
 	return a
 }
@@ -356,7 +337,7 @@ func unmet(o *corev1.Service) string {
 func (opt Options) withoutProxy(a asked, affinity bool) (notes []string) {
 	for i := range settings {
 		s := &settings[i]
-		value, key := a.values[s.name], strings.TrimPrefix(a.keys[s.name], openstack.Prefix)
+		value, key := a.values[s.key], strings.TrimPrefix(a.keys[s.key], openstack.Prefix)
 		why := s.unmet
 		switch {
 		case value == "" || key == "" || value == "false" || s.key == AnnotationEnableHealthMonitor:
@@ -399,7 +380,7 @@ func (opt Options) ProxyRecord(o *corev1.Service) (metav1.Condition, bool) {
 func proxyRecordText(uid types.UID, v values) string {
 	text := "uid=" + string(uid)
 	for i := range settings {
-		if value := v[settings[i].name]; value != "" {
+		if value := v[settings[i].key]; value != "" {
 			text += " " + settings[i].name + "=" + value
 		}
 	}
@@ -416,7 +397,7 @@ func readProxyRecord(uid types.UID, conditions []metav1.Condition) values {
 	for item := range strings.SplitSeq(c.Message, " ") {
 		name, value, _ := strings.Cut(item, "=")
 		if i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name }); i >= 0 && settings[i].refuses(value) == "" {
-			out[name] = value
+			out[settings[i].key] = value
 		}
 	}
 	if proxyRecordText(uid, out) != c.Message {

@@ -88,15 +88,18 @@ func valid4and6(addresses []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// Frontends are the ports on which the proxy listens, by Service and its port.
-func (s State) Frontends() map[string]map[string]uint16 {
+var listener = regexp.MustCompile(`(?m)^listen ([^:\n]+):([^:\n]+):([0-9]+)\n +bind [^ \n]*:([0-9]+)`)
+
+// Frontends are the ports on which a proxy with a configuration listens, by Service and its port.
+func Frontends(config []byte) map[string]map[string]uint16 {
 	out := map[string]map[string]uint16{}
-	for _, service := range s.Services {
-		ports := map[string]uint16{}
-		for _, p := range service.Ports {
-			ports[strconv.Itoa(int(p.Port))] = p.Listen
+	for _, m := range listener.FindAllStringSubmatch(string(config), -1) {
+		service := m[1] + "/" + m[2]
+		if out[service] == nil {
+			out[service] = map[string]uint16{}
 		}
-		out[service.Key.String()] = ports
+		n, _ := strconv.ParseUint(m[4], 10, 16) // HAProxy takes no other
+		out[service][m[3]] = uint16(n)
 	}
 	return out
 }

@@ -30,13 +30,11 @@ type Config struct {
 	Text string
 	// Hash is of all but the servers, which change without a reload. The running worker shows it as its description.
 	Hash string
-	// Services maps the Services to the hashes of their own parts.
-	Services map[lb.Key]string
 }
 
 // Config returns the configuration.
 func (s State) Config() Config {
-	c := Config{Services: map[lb.Key]string{}}
+	var c Config
 	maxConn := s.maxConn()
 	quarter := strconv.Itoa(max(1, maxConn/4))
 	patterns, _ := s.Patterns()
@@ -45,18 +43,15 @@ func (s State) Config() Config {
 	global := s.global(maxConn)
 	fixed.WriteString(global)
 	for _, service := range s.sorted() {
-		var own strings.Builder
-		own.WriteString(service.words())
+		fixed.WriteString(service.words())
 		for _, p := range service.Ports {
 			section := service.section(p, quarter, patterns, s.Directory)
-			own.WriteString(section)
+			fixed.WriteString(section)
 			text.WriteString(section)
 			for _, server := range service.servers(p) {
 				text.WriteString("  server " + server.name + " " + server.arguments + "\n")
 			}
 		}
-		c.Services[service.Key] = digest(own.String())
-		fixed.WriteString(own.String())
 	}
 	c.Hash = digest(fixed.String())
 	c.Text = "global\n  description " + c.Hash + "\n" + global + text.String()
