@@ -231,17 +231,14 @@ func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
 
 // report gives the engine what is wrong with Secrets, for who asks it.
 func (a *agent) report() error {
-	text, err := json.Marshal(a.certified.faults)
-	if err != nil {
-		return fmt.Errorf("encode the faults: %w", err)
-	}
+	text, _ := json.Marshal(a.certified.faults) // texts
 	if len(a.certified.faults) == 0 {
 		text = nil
 	}
 	if a.reported == string(text) {
 		return nil
 	}
-	if err := a.put(faultsFile, string(text)); err != nil {
+	if err := put(a.dir, faultsFile, string(text)); err != nil {
 		return err
 	}
 	a.reported = string(text)
@@ -384,7 +381,7 @@ func (a *agent) reload(ctx context.Context, want haproxy.State, c haproxy.Config
 		return err
 	}
 	// The new worker begins with what the checks found.
-	if err := errors.Join(a.put(statesFile, strings.TrimLeft(states, "\n")), a.write(want, c)); err != nil {
+	if err := errors.Join(put(a.dir, statesFile, strings.TrimLeft(states, "\n")), a.write(want, c)); err != nil {
 		return err
 	}
 	began := time.Now()

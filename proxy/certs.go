@@ -178,7 +178,7 @@ func readPair(o *corev1.Secret) (*pair, lb.Reason) {
 		return nil, lb.SecretWrong
 	}
 	text := append(crt, key...)
-	return &pair{digest: haproxy.Digest(text), text: text, from: got.Leaf.NotBefore, until: got.Leaf.NotAfter}, ""
+	return &pair{digest: haproxy.Digest(string(text)), text: text, from: got.Leaf.NotBefore, until: got.Leaf.NotAfter}, ""
 }
 
 // blocks returns the blocks of some kinds, without what is between them and their headers.
@@ -197,7 +197,7 @@ func blocks(text []byte, kinds ...string) (out []byte) {
 // take has HAProxy look at a pair, which may have what Go reads and HAProxy does not, as a short key: it would refuse the whole
 // configuration with it, of all Services. What it has already taken is not asked again.
 func (a *agent) take(text []byte) error {
-	if _, err := os.Stat(filepath.Join(a.dir, haproxy.PairFile(haproxy.Digest(text)))); err == nil {
+	if _, err := os.Stat(filepath.Join(a.dir, haproxy.PairFile(haproxy.Digest(string(text))))); err == nil {
 		return nil
 	}
 	f, err := os.CreateTemp(a.dir, triesGlob)
@@ -227,5 +227,5 @@ func (a *agent) putPair(digest string) error {
 	if text == nil {
 		return fmt.Errorf("write %s: the pair is no longer known", name)
 	}
-	return a.put(name, string(text))
+	return put(a.dir, name, string(text))
 }

@@ -297,7 +297,7 @@ func (e *engine) start(at time.Time) {
 		return
 	}
 	e.started++
-	w, err := startWorker(e.program, e.dir, text, e.started, e.serving, e.ended)
+	w, err := startWorker(e.program, e.dir, string(text), e.started, e.serving, e.ended)
 	if err != nil {
 		e.log.Error("cannot start HAProxy", "error", err)
 		e.notBefore = at.Add(restartPause)
@@ -314,21 +314,15 @@ func (e *engine) promote(at time.Time, hash string) {
 		e.hash, e.frontends = hash, haproxy.Frontends(e.serving.config)
 	}
 	e.log.Info("a worker serves", "pid", e.serving.pid(), "configuration", hash, "old workers", len(e.old), "after", at.Sub(e.serving.started).String())
-	e.keepGood(e.serving.config)
-	e.serving.config = nil
+	if err := put(e.dir, goodFile, e.serving.config); err != nil {
+		e.log.Error("cannot keep the configuration", "error", err)
+	}
+	e.serving.config = ""
 	e.answer("Success=1\n")
 	for i := 0; len(e.old)-i >= e.maxWorkers; i++ {
 		if !e.old[i].ordered {
 			e.end(e.old[i], "limit")
 		}
-	}
-}
-
-// keepGood keeps the configuration that the serving worker took.
-func (e *engine) keepGood(text []byte) {
-	partial := filepath.Join(e.dir, goodFile+".partial")
-	if err := errors.Join(os.WriteFile(partial, text, 0o600), os.Rename(partial, filepath.Join(e.dir, goodFile))); err != nil {
-		e.log.Error("cannot keep the configuration", "error", err)
 	}
 }
 
@@ -375,7 +369,7 @@ func (e *engine) publish(at time.Time) {
 	if e.leaving.IsZero() && at.Sub(e.answered) < graceTime && e.hash != "" {
 		next = served{Hash: e.hash, Frontends: e.frontends}
 		if faults, _ := os.ReadFile(filepath.Join(e.dir, faultsFile)); len(faults) > 0 { // without the file there are none
-			next.Hash, next.Faults = e.hash+"-"+haproxy.Digest(faults), faults
+			next.Hash, next.Faults = e.hash+"-"+haproxy.Digest(string(faults)), faults
 		}
 	}
 	e.mu.Lock()

@@ -27,7 +27,7 @@ func (a *agent) write(s haproxy.State, c haproxy.Config) error {
 	}
 	name, patterns := s.Patterns()
 	if _, err := os.Stat(filepath.Join(a.dir, statesFile)); errors.Is(err, os.ErrNotExist) {
-		if err := a.put(statesFile, emptyStates); err != nil {
+		if err := put(a.dir, statesFile, emptyStates); err != nil {
 			return err
 		}
 	}
@@ -39,7 +39,7 @@ func (a *agent) write(s haproxy.State, c haproxy.Config) error {
 		}
 	}
 	for _, file := range [][2]string{{name, patterns}, {configFile, c.Text}} {
-		if err := a.put(file[0], file[1]); err != nil {
+		if err := put(a.dir, file[0], file[1]); err != nil {
 			return err
 		}
 	}
@@ -48,9 +48,9 @@ func (a *agent) write(s haproxy.State, c haproxy.Config) error {
 }
 
 // put replaces a file at once.
-func (a *agent) put(name, text string) error {
-	partial := filepath.Join(a.dir, name+".agent")
-	if err := errors.Join(os.WriteFile(partial, []byte(text), 0o600), os.Rename(partial, filepath.Join(a.dir, name))); err != nil {
+func put(dir, name, text string) error {
+	partial := filepath.Join(dir, name+".partial")
+	if err := errors.Join(os.WriteFile(partial, []byte(text), 0o600), os.Rename(partial, filepath.Join(dir, name))); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil

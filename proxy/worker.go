@@ -41,7 +41,7 @@ type worker struct {
 	quiet int
 	words words
 	// config is what it started with, until it serves.
-	config []byte
+	config string
 }
 
 func (w *worker) pid() int { return w.cmd.Process.Pid }
@@ -74,7 +74,7 @@ func (w *words) String() string {
 
 // startWorker starts the worker of a number with a configuration, whose file the agent may replace meanwhile. It takes over the listeners of
 // another one; nil for none.
-func startWorker(program, dir string, config []byte, number int, from *worker, ended chan<- *worker) (*worker, error) {
+func startWorker(program, dir, config string, number int, from *worker, ended chan<- *worker) (*worker, error) {
 	// HAProxy's own master would forget no-exit-on-failure as it executes itself again in its wait mode, after each load: with the
 	// death of one worker it ended all older ones, and their connections.
 	args := []string{"-db", "-f", "/dev/stdin"}
@@ -86,7 +86,7 @@ func startWorker(program, dir string, config []byte, number int, from *worker, e
 	// With a name of its own a worker does not take over this socket: both would answer.
 	w := &worker{cmd: exec.Command(program, args...), socket: filepath.Join(dir, fmt.Sprintf("worker-%d.sock", number)), started: time.Now(), config: config}
 	w.cmd.Env = append(os.Environ(), haproxy.SocketVariable+"="+w.socket)
-	w.cmd.Stdin = bytes.NewReader(config)
+	w.cmd.Stdin = strings.NewReader(config)
 	w.cmd.Stdout, w.cmd.Stderr = &w.words, &w.words
 	if err := w.cmd.Start(); err != nil {
 		return nil, err

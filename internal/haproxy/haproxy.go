@@ -91,9 +91,9 @@ func valid4and6(addresses []netip.Addr) (out []netip.Addr) {
 var listener = regexp.MustCompile(`(?m)^listen ([^:\n]+):([^:\n]+):([0-9]+)\n +bind [^ \n]*:([0-9]+)`)
 
 // Frontends are the ports on which a proxy with a configuration listens, by Service and its port.
-func Frontends(config []byte) map[string]map[string]uint16 {
+func Frontends(config string) map[string]map[string]uint16 {
 	out := map[string]map[string]uint16{}
-	for _, m := range listener.FindAllStringSubmatch(string(config), -1) {
+	for _, m := range listener.FindAllStringSubmatch(config, -1) {
 		service := m[1] + "/" + m[2]
 		if out[service] == nil {
 			out[service] = map[string]uint16{}
@@ -136,8 +136,8 @@ func (s State) maxConn() int {
 	return max(4, min(s.MaxConn, (s.Files-other)/2))
 }
 
-// digest is short enough for a word, and long enough not to meet another.
-func digest(text string) string {
+// Digest is short enough for a word, and long enough not to meet another.
+func Digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
@@ -153,14 +153,11 @@ func (s State) Patterns() (name, content string) {
 	for _, t := range slices.Sorted(maps.Keys(texts)) {
 		content += t + "\n"
 	}
-	return "internal-" + digest(content) + ".lst", content
+	return "internal-" + Digest(content) + ".lst", content
 }
 
 // PairFile is the file of a pair, which its digest names, so that each configuration has its own.
 func PairFile(digest string) string { return "pair-" + digest + ".pem" }
-
-// Digest names a pair.
-func Digest(pem []byte) string { return digest(string(pem)) }
 
 // milliseconds bounds a time to what HAProxy takes.
 func milliseconds(d time.Duration) string {

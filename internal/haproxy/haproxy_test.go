@@ -132,7 +132,7 @@ func TestConfig(t *testing.T) {
 	want2 := map[string]map[string]uint16{"shop/tcp": {"80": 30080}, "shop/web": {"80": 30180, "8080": 30181}, "shop/hash": {"25": 30025},
 		"staging/pair": {"80": 30280}, "staging/six": {"80": 30380},
 		"vault/forwarded": {"443": 30481}, "vault/stream": {"443": 30482}, "vault/tls": {"443": 30480, "8443": 30483}}
-	if diff := cmp.Diff(want2, Frontends([]byte(world("").Config().Text))); diff != "" {
+	if diff := cmp.Diff(want2, Frontends(world("").Config().Text)); diff != "" {
 		t.Errorf("frontends: -want +got\n%s", diff)
 	}
 	accepts(t, world(t.TempDir()))

@@ -53,7 +53,7 @@ func (s State) Config() Config {
 			}
 		}
 	}
-	c.Hash = digest(fixed.String())
+	c.Hash = Digest(fixed.String())
 	c.Text = "global\n  description " + c.Hash + "\n" + global + text.String()
 	return c
 }
