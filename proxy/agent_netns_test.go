@@ -343,6 +343,43 @@ holdfast_proxy_refused_total{namespace="shop",port="443",service="open"} 0
 	})
 }
 
+// A Service has its quarter of connections once, not for each port.
+func TestQuarter(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.names("10.1.0.1:80")
+		two := testService("two", 31001, nil, "10.1.0.1:80")
+		two.Ports = append(two.Ports, haproxy.Port{Port: 444, Listen: 31002, Endpoints: two.Ports[0].Endpoints})
+		p := newPod(t, two, testService("other", 31003, nil, "10.1.0.1:80"))
+		p.state.MaxConn = 8
+		p.apply()
+		var open []net.Conn
+		for range 2 {
+			c, err := n.dial("10.0.0.10", "10.0.0.1:31001")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			fmt.Fprintln(c, "hello")
+			if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, c)
+		}
+		if answer, _, err := n.ask("10.0.0.11", "10.0.0.1:31002"); err == nil {
+			t.Errorf("a third connection, to the other port: %s", answer)
+		}
+		if answer, _, err := n.ask("10.0.0.11", "10.0.0.1:31003"); err != nil {
+			t.Errorf("another Service: %s %v", answer, err)
+		}
+		open[0].Close()
+		nstest.Until(t, 10*time.Second, "the other port is served when a connection ended", func() bool {
+			_, _, err := n.ask("10.0.0.11", "10.0.0.1:31002")
+			return err == nil
+		})
+	})
+}
+
 // One client reaches one pod through every proxy, whether the engine got its servers from the file or by its socket, and after a reload.
 func TestSourceIP(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

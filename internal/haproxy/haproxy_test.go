@@ -262,7 +262,7 @@ func TestParse(t *testing.T) {
 	if key, port, ok := ParseBackend("shop:web:80"); !ok || key != (lb.Key{Namespace: "shop", Name: "web"}) || port != 80 {
 		t.Error(key, port, ok)
 	}
-	for _, name := range []string{counts, "MASTER", "a:b:70000", "a:b"} {
+	for _, name := range []string{counts + "7", "MASTER", "a:b:70000", "a:b"} {
 		if _, _, ok := ParseBackend(name); ok {
 			t.Errorf("%s is a backend of ours", name)
 		}
@@ -270,14 +270,16 @@ func TestParse(t *testing.T) {
 }
 
 // grammar are all lines that a configuration may have.
-var grammar = regexp.MustCompile(`^(global|defaults|backend connections|listen [a-z0-9-]+:[a-z0-9-]+:\d+|` +
+var grammar = regexp.MustCompile(`^(global|defaults|backend connections\d+|listen [a-z0-9-]+:[a-z0-9-]+:\d+|` +
 	`  (description [0-9a-f]{32}|maxconn \d+|nbthread \d+|` +
 	`stats socket "\$\{HOLDFAST_SOCKET\}" mode 600 level admin expose-fd listeners|stats timeout 10s|server-state-file /run/holdfast/states|` +
-	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 100k expire 1h store conn_cur|` +
-	`bind (0\.0\.0\.0:\d+ id 1|\[::\]:\d+ v6only id 2)( ssl crt /run/holdfast/pair-[0-9a-f]{32}.pem ssl-min-ver TLSv1.2( alpn h2,http/1.1)?)?|mode ` +
+	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 1k expire 1h store conn_cur|` +
+	`bind (0\.0\.0\.0:\d+ id 1 name [0-9.]+|\[::\]:\d+ v6only id 2 name [0-9a-f:]+)` +
+	`( ssl crt /run/holdfast/pair-[0-9a-f]{32}.pem ssl-min-ver TLSv1.2( alpn h2,http/1.1)?)?|mode ` +
 	`(tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +
-	`tcp-request connection (set-dst (ipv4\([0-9.]+\) if \{ so_id 1 \}|ipv6\([0-9a-f:]+\) if \{ so_id 2 \})|set-dst-port int\(\d+\)|` +
-	`reject if (\{ so_id [12] \}( !own)?( !?(deny|allow)[46])?|\{ sc0_conn_cur gt \d+ \})|track-sc0 int\(\d+\) table connections|set-var\(sess.port\) src_port)|` +
+	`tcp-request connection (set-dst so_name|set-dst-port int\(\d+\)|` +
+	`reject if (\{ so_id [12] \}( !own)?( !?(deny|allow)[46])?|\{ sc0_conn_cur gt \d+ \})|` +
+	`track-sc0 int\(\d+\) table connections\d+|set-var\(sess.port\) src_port)|` +
 	`acl (own src -f /run/holdfast/internal-[0-9a-f]{32}.lst|(deny|allow)4 src( [0-9.]+/\d+){1,32}|(deny|allow)6 src( [0-9a-f:.]+/\d+){1,32})|` +
 	`tcp-request inspect-delay \d+ms|tcp-request content accept if \{ req.len gt 0 \}|option forwardfor|option httpchk GET /|http-check expect status 200|` +
 	`http-request set-header X-Forwarded-(Proto https?|Port \d+)|balance (roundrobin|leastconn|source|hash src,concat\(:,sess.port\))|` +

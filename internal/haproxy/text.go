@@ -60,7 +60,7 @@ func (s State) Config() Config {
 
 // global is the part that all Services share, without its first lines. Workers have a parent of ours, which ends old ones.
 func (s State) global(maxConn int) string {
-	return fmt.Sprintf(`  maxconn %d
+	text := fmt.Sprintf(`  maxconn %d
   nbthread %d
   stats socket "${%s}" mode 600 level admin expose-fd listeners
   stats timeout 10s
@@ -69,9 +69,11 @@ defaults
   load-server-state-from-file global
   retries 3
   option redispatch 1
-backend %s
-  stick-table type integer size 100k expire 1h store conn_cur
-`, maxConn, max(1, s.Threads), SocketVariable, path.Join(s.Directory, StatesFile), counts)
+`, maxConn, max(1, s.Threads), SocketVariable, path.Join(s.Directory, StatesFile))
+	for i := range tables {
+		text += fmt.Sprintf("backend %s%d\n  stick-table type integer size 1k expire 1h store conn_cur\n", counts, i)
+	}
+	return text
 }
 
 const (
@@ -81,11 +83,13 @@ const (
 	StatesFile = "states"
 )
 
-// counts is a section without servers that counts the connections of Services with several ports. No Service has its name.
-const counts = "connections"
+// counts are sections without servers that count the connections of Services with several ports. No Service has their names. There are several
+// tables, because HAProxy walks all sections that share one for each that joins; each has room for all ports that fall to it.
+const counts, tables = "connections", 64
 
 // section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which rules tell
-// the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of them.
+// the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of them. The name of a listener is the
+// Service's address.
 func (s Service) section(p Port, quarter, patterns, directory string) string {
 	var b strings.Builder
 	line := func(words ...string) { b.WriteString("  " + strings.Join(words, " ") + "\n") }
@@ -93,24 +97,19 @@ func (s Service) section(p Port, quarter, patterns, directory string) string {
 	listen, tls := strconv.Itoa(int(p.Listen)), s.tls(directory)
 	for _, a := range s.Addresses {
 		if a.Is4() {
-			line("bind", "0.0.0.0:"+listen, "id 1"+tls)
+			line("bind", "0.0.0.0:"+listen, "id 1 name "+a.String()+tls)
 		} else {
-			line("bind", "[::]:"+listen, "v6only id 2"+tls)
+			line("bind", "[::]:"+listen, "v6only id 2 name "+a.String()+tls)
 		}
 	}
 	// The Service's address and port first: headers and rules must not see the proxy's own.
-	for _, a := range s.Addresses {
-		set := "ipv4"
-		if a.Is6() {
-			set = "ipv6"
-		}
-		line("tcp-request connection set-dst", set+"("+a.String()+")", "if", family(a))
-	}
+	line("tcp-request connection set-dst so_name")
 	line("tcp-request connection set-dst-port", "int("+strconv.Itoa(int(p.Port))+")")
 	s.lists(line, patterns)
 	line("maxconn", quarter)
 	if len(s.Ports) > 1 {
-		line("tcp-request connection track-sc0", "int("+strconv.Itoa(int(s.Ports[0].Listen))+")", "table", counts)
+		first := int(s.Ports[0].Listen)
+		line("tcp-request connection track-sc0", "int("+strconv.Itoa(first)+")", "table", counts+strconv.Itoa(first%tables))
 		line("tcp-request connection reject if { sc0_conn_cur gt", quarter, "}")
 	}
 	if s.Method == lb.SourceIPPort {
