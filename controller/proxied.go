@@ -81,9 +81,8 @@ var ofSecret = map[lb.Reason]string{
 }
 
 // problems returns what is wrong with the Secrets of Services.
-func (p *proxied) problems(services []lb.Service) (out []lb.Problem) {
-	for i := range services {
-		s := &services[i]
+func (p *proxied) problems(services []*lb.Service) (out []lb.Problem) {
+	for _, s := range services {
 		fault := p.faults[s.Key]
 		if fault == "" || s.Proxy == nil || s.Proxy.Secret == "" || s.ProxyRefused {
 			continue
@@ -101,16 +100,17 @@ func (p *proxied) problems(services []lb.Service) (out []lb.Problem) {
 // proxies of all nodes serve those whose addresses are announced already; back when none asks any more, for pods of the others want headers.
 func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict {
 	out, began := make([]verdict, len(assigned)), map[lb.Key]int{}
-	if !slices.ContainsFunc(state.Services, func(s lb.Service) bool { return s.AsksProxy || s.ProxyRefused }) {
+	if !slices.ContainsFunc(state.Services, func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused }) {
 		return out // as mostly
 	}
-	services := slices.Clone(state.Services)
+	services := make([]*lb.Service, len(assigned))
 	for i := range services {
-		services[i].Addresses = assigned[i].Addresses
+		s := *state.Services[i]
+		s.Addresses, services[i] = assigned[i].Addresses, &s
 	}
 	lacks := map[lb.Key][]string{}
 	for i := range services {
-		if s := &services[i]; s.AsksProxy && !s.Proxied && shares(state.Services[i], s) {
+		if s := services[i]; s.AsksProxy && !s.Proxied && shares(state.Services[i], s) {
 			if nodes := p.lacking(state, s.Key); len(nodes) > 0 {
 				lacks[s.Key] = nodes
 			}
@@ -123,7 +123,7 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 	ready := config.Sharers(services, func(s *lb.Service) bool { return lacks[s.Key] == nil })
 	at, n := map[netip.Addr][]*lb.Service{}, 0
 	for i := range services {
-		s := &services[i]
+		s := services[i]
 		for _, a := range s.Addresses {
 			at[a] = append(at[a], s)
 		}
@@ -133,7 +133,7 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 	}
 	text := p.say(state, n)
 	for i := range services {
-		s := &services[i]
+		s := services[i]
 		c := metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionFalse, Reason: string(lb.ProxyWaits)}
 		switch {
 		case s.ProxyRefused:
@@ -188,7 +188,7 @@ func sharers(at map[netip.Addr][]*lb.Service, s *lb.Service, are func(*lb.Servic
 }
 
 // shares reports whether a Service has one of the addresses already that it is to have: it may be announced.
-func shares(before lb.Service, s *lb.Service) bool {
+func shares(before, s *lb.Service) bool {
 	for _, a := range s.Addresses {
 		if slices.Contains(before.Addresses, a) {
 			return true

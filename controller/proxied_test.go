@@ -17,10 +17,10 @@ import (
 )
 
 // townService reads "NAME WORDS ADDRESSES > ADDRESSES": what it is, what it has, and what it is to have.
-func townService(text string) (lb.Service, *ipam.Assignment) {
+func townService(text string) (*lb.Service, *ipam.Assignment) {
 	before, after, _ := strings.Cut(text, ">")
 	words := strings.Fields(before)
-	s, a := lb.Service{Key: lb.Key{Namespace: "ns", Name: words[0]}}, &ipam.Assignment{}
+	s, a := &lb.Service{Key: lb.Key{Namespace: "ns", Name: words[0]}}, &ipam.Assignment{}
 	if namespace, name, far := strings.Cut(words[0], "/"); far {
 		s.Key = lb.Key{Namespace: namespace, Name: name}
 	}
@@ -152,7 +152,7 @@ func TestProxiedReports(t *testing.T) {
 func TestLeftOutIsReported(t *testing.T) {
 	a, one := townService("a asks > 192.0.2.1")
 	b, two := townService("b asks 192.0.2.2 > 192.0.2.2")
-	state := lb.State{Services: []lb.Service{a, b}, ProxyNodes: map[string]bool{"n1": true}}
+	state := lb.State{Services: []*lb.Service{a, b}, ProxyNodes: map[string]bool{"n1": true}}
 	p := proxied{left: map[lb.Key][]netip.AddrPort{}}
 	for i := range 1000 {
 		e := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1))
@@ -265,7 +265,7 @@ func TestProxiedMode(t *testing.T) {
 	} {
 		p.look(now, reports{"n1": {at: now}}, states, nil, nil)
 		s, a := townService(tt.service)
-		got := p.decide(lb.State{Now: now, Services: []lb.Service{s}, ProxyNodes: map[string]bool{"n1": true}}, []*ipam.Assignment{a})
+		got := p.decide(lb.State{Now: now, Services: []*lb.Service{s}, ProxyNodes: map[string]bool{"n1": true}}, []*ipam.Assignment{a})
 		if got[0].mode != tt.want || got[0].Status != metav1.ConditionTrue {
 			t.Errorf("%d: %+v", i, got[0])
 		}

@@ -71,7 +71,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	}
 	writes := make([]serviceWrite, 0, len(d.result.Assignments))
 	for i, a := range d.result.Assignments {
-		svc := &d.state.Services[i]
+		svc := d.state.Services[i]
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}

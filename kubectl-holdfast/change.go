@@ -31,7 +31,7 @@ func decide(s Snapshot, drained string) outcome {
 	delete(state.Members, drained)
 	for i, a := range ipam.Assign(state).Assignments {
 		o.assignments[a.Key] = a
-		one := &state.Services[i] // as the controller will write it
+		one := state.Services[i] // as the controller will write it
 		one.Addresses, one.Record = a.Addresses, a.Record
 		if one.ServingNodes = maps.Clone(one.ServingNodes); one.ServingNodes[drained] {
 			delete(one.ServingNodes, drained)

@@ -77,7 +77,7 @@ func (s Snapshot) about(namespace, name string) *why {
 			w.assignment = a
 		}
 	}
-	w.state.Services = slices.DeleteFunc(w.state.Services, func(s lb.Service) bool { return s.Key != key })
+	w.state.Services = slices.DeleteFunc(w.state.Services, func(s *lb.Service) bool { return s.Key != key })
 	if len(w.state.Services) == 0 || len(w.state.Services[0].Addresses) == 0 {
 		return w
 	}

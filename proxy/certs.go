@@ -69,13 +69,12 @@ type certified struct {
 }
 
 // look follows the Secrets that Services name, and returns what is known of them.
-func (c *certificates) look(services []lb.Service, at time.Time) certified {
+func (c *certificates) look(services []*lb.Service, at time.Time) certified {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := certified{digests: map[lb.Key]string{}, faults: map[string]lb.Reason{}, complete: true}
 	secrets, kept := map[lb.Key]*secret{}, map[lb.Key]*pair{}
-	for i := range services {
-		s := &services[i]
+	for _, s := range services {
 		if s.Proxy == nil || s.Proxy.Secret == "" || s.ProxyRefused {
 			continue
 		}

@@ -42,9 +42,9 @@ func (p *tlsPod) adopt(a *agent) {
 	c := a.certificates
 	c.kick, c.follow = func() {}, func(_ lb.Key, see func(*corev1.Secret, error) error) func() { p.tell = see; return func() {} }
 	p.agent.desired = func() haproxy.State {
-		var asked []lb.Service
+		var asked []*lb.Service
 		for i := range p.services {
-			asked = append(asked, lb.Service{Key: p.services[i].Key, Proxy: &p.services[i].Proxy})
+			asked = append(asked, &lb.Service{Key: p.services[i].Key, Proxy: &p.services[i].Proxy})
 		}
 		p.agent.certified = c.look(asked, time.Now())
 		p.state.Services = nil

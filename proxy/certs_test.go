@@ -160,8 +160,8 @@ func newVault() vault {
 	return v
 }
 
-func tlsService(name, secret string) lb.Service {
-	return lb.Service{Key: lb.Key{Namespace: "shop", Name: name}, Proxy: &lb.Proxy{Secret: secret}}
+func tlsService(name, secret string) *lb.Service {
+	return &lb.Service{Key: lb.Key{Namespace: "shop", Name: name}, Proxy: &lb.Proxy{Secret: secret}}
 }
 
 // A pair that was good serves until there is another: in place of a Secret that is wrong, missing or forbidden, or has another name.
@@ -169,7 +169,7 @@ func TestCertificates(t *testing.T) {
 	v, at := newVault(), time.Now()
 	web, key := tlsService("web", "tls"), lb.Key{Namespace: "shop", Name: "tls"}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "tls", nil)
-	check := func(what string, want lb.Reason, digest string, services ...lb.Service) certified {
+	check := func(what string, want lb.Reason, digest string, services ...*lb.Service) certified {
 		t.Helper()
 		got := v.look(services, at)
 		wantFaults := map[string]lb.Reason{}
@@ -234,7 +234,7 @@ func TestCertificates(t *testing.T) {
 
 	// Another name of a Secret is a slip too, until that has a pair; then the first is followed no more.
 	renamed, other := tlsService("web", "tlz"), lb.Key{Namespace: "shop", Name: "tlz"}
-	v.look([]lb.Service{renamed}, at)
+	v.look([]*lb.Service{renamed}, at)
 	tell(other, nil, nil)
 	check("renamed, kept", lb.SecretMissing, second, renamed)
 	if v.see[key] != nil || len(v.see) != 1 {

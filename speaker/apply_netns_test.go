@@ -18,7 +18,7 @@ import (
 
 // comesBack is a state in which a proxied Service's address, which w2 had, is w1's.
 func comesBack(address netip.Addr) lb.State {
-	web := lb.Service{
+	web := &lb.Service{
 		Key: lb.Key{Namespace: "default", Name: "web"}, Addresses: []netip.Addr{address}, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
 		Proxied: true, Proxy: &lb.Proxy{}, Local: true, Serving: true, ServingNodes: map[string]bool{"w1": true},
 	}
@@ -26,7 +26,7 @@ func comesBack(address netip.Addr) lb.State {
 		Now:      time.Now(),
 		Nodes:    map[string]lb.Node{"w1": {Name: "w1"}, "w2": {Name: "w2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}},
 		Members:  map[string]bool{"w1": true, "w2": true},
-		Services: []lb.Service{web}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+		Services: []*lb.Service{web}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
 		Pools:     []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: address, To: address}}}},
 		ProxyPods: []lb.ProxyPod{{Name: "proxy", Node: "w1", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}},
 		Here:      lb.Here{Previous: &lb.Previous{Owners: map[netip.Addr]string{address: "w2"}}},

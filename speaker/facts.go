@@ -166,8 +166,7 @@ func (w *syncer) unserved(in inputs) map[lb.Key]bool {
 func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	own := in.state.Nodes[w.node].Own(in.state.Here.Addresses)
 	here := map[lb.Key]kubeproxy.HealthPort{}
-	for i := range in.state.Services {
-		s := &in.state.Services[i]
+	for _, s := range in.state.Services {
 		if s.Local && s.ServingNodes[w.node] && s.HealthPort != 0 {
 			here[s.Key] = kubeproxy.HealthPort{
 				Addresses: own, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(s.Key, s.Addresses) },
@@ -222,7 +221,7 @@ type holding struct {
 
 // see returns the new addresses of the Services in a version of the objects, and when the next of them stops being new; 0
 // for never. Nothing is new at the first look: kube-proxy was there before.
-func (n *newcomers) see(services []lb.Service, version uint64, now time.Time) (fresh map[lb.Key][]netip.Addr, again time.Duration) {
+func (n *newcomers) see(services []*lb.Service, version uint64, now time.Time) (fresh map[lb.Key][]netip.Addr, again time.Duration) {
 	before := n.held
 	if before != nil && n.version == version && len(n.until) == 0 {
 		return nil, 0 // the death of a node changes no object, and its addresses must not wait
@@ -230,8 +229,7 @@ func (n *newcomers) see(services []lb.Service, version uint64, now time.Time) (f
 	n.version = version
 	n.held = make(map[holding]bool, len(before))
 	until := map[holding]time.Time{}
-	for i := range services {
-		s := &services[i]
+	for _, s := range services {
 		if s.Proxied {
 			continue // kube-proxy serves it when proxies no longer do
 		}

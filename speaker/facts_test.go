@@ -94,15 +94,15 @@ func TestNodeAddress(t *testing.T) {
 // TestNewcomers: addresses are new for a while after a Service got them, but none is when the speaker starts.
 func TestNewcomers(t *testing.T) {
 	now := time.Unix(1000, 0)
-	service := func(name, uid string, addresses ...string) lb.Service {
-		s := lb.Service{Key: lb.Key{Namespace: "ns", Name: name}, UID: uid}
+	service := func(name, uid string, addresses ...string) *lb.Service {
+		s := &lb.Service{Key: lb.Key{Namespace: "ns", Name: name}, UID: uid}
 		for _, a := range addresses {
 			s.Addresses = append(s.Addresses, netip.MustParseAddr(a))
 		}
 		return s
 	}
 	old := service("old", "1", "192.0.2.1")
-	burst := []lb.Service{old}
+	burst := []*lb.Service{old}
 	for i, a := 0, netip.MustParseAddr("10.0.0.0"); i < 2*mostNewcomers; i++ {
 		burst, a = append(burst, service(fmt.Sprint(i), fmt.Sprint("b", i), a.String())), a.Next()
 	}
@@ -111,22 +111,22 @@ func TestNewcomers(t *testing.T) {
 	var n newcomers
 	for i, tt := range []struct {
 		after    time.Duration
-		services []lb.Service
+		services []*lb.Service
 		fresh    string
 		again    time.Duration
 	}{
-		{0, []lb.Service{old}, "map[]", 0},
-		{time.Second, []lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2")}, "map[ns/a:[192.0.2.2 2001:db8::2]]", newcomerTime},
-		{10 * time.Second, []lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2"), service("b", "3", "192.0.2.3")},
+		{0, []*lb.Service{old}, "map[]", 0},
+		{time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2")}, "map[ns/a:[192.0.2.2 2001:db8::2]]", newcomerTime},
+		{10 * time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2"), service("b", "3", "192.0.2.3")},
 			"map[ns/a:[192.0.2.2 2001:db8::2] ns/b:[192.0.2.3]]", newcomerTime - 10*time.Second},
-		{newcomerTime - 10*time.Second, []lb.Service{old, service("a", "2", "192.0.2.2"), service("b", "3", "192.0.2.3")},
+		{newcomerTime - 10*time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2"), service("b", "3", "192.0.2.3")},
 			"map[ns/b:[192.0.2.3]]", 10 * time.Second},
-		{time.Second, []lb.Service{old}, "map[]", 0},
-		{time.Second, []lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
-		{newcomerTime, []lb.Service{service("again", "4", "192.0.2.1")}, "map[]", 0},
-		{time.Second, []lb.Service{service("again", "4", "192.0.2.1"), service("shares", "5", "192.0.2.1")}, "map[ns/shares:[192.0.2.1]]", newcomerTime},
-		{newcomerTime, []lb.Service{proxied}, "map[]", 0},
-		{time.Second, []lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
+		{time.Second, []*lb.Service{old}, "map[]", 0},
+		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
+		{newcomerTime, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[]", 0},
+		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1"), service("shares", "5", "192.0.2.1")}, "map[ns/shares:[192.0.2.1]]", newcomerTime},
+		{newcomerTime, []*lb.Service{proxied}, "map[]", 0},
+		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
 		{newcomerTime, burst, fmt.Sprint(mostNewcomers), newcomerTime},
 	} {
 		now = now.Add(tt.after)
@@ -157,13 +157,13 @@ func TestStartsBehindTheFilter(t *testing.T) {
 func TestHeadStartIsServed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-		service := func(name string, addresses ...netip.Addr) lb.Service {
-			return lb.Service{Key: lb.Key{Name: name}, Local: true, HealthPort: 31000, ServingNodes: map[string]bool{"w1": true}, Addresses: addresses}
+		service := func(name string, addresses ...netip.Addr) *lb.Service {
+			return &lb.Service{Key: lb.Key{Name: name}, Local: true, HealthPort: 31000, ServingNodes: map[string]bool{"w1": true}, Addresses: addresses}
 		}
 		led, half, affine := service("led", a, b), service("half", a, b), service("affine", a)
 		in := inputs{fresh: map[lb.Key][]netip.Addr{led.Key: {a, b}, half.Key: {a, b}, affine.Key: {a}}}
-		in.state.Services = []lb.Service{led, half, affine}
-		start := func(s lb.Service, address netip.Addr, port uint16) lb.Start {
+		in.state.Services = []*lb.Service{led, half, affine}
+		start := func(s *lb.Service, address netip.Addr, port uint16) lb.Start {
 			return lb.Start{Service: s.Key, Address: address, Protocol: "TCP", Port: port, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)}}
 		}
 		w := &syncer{node: "w1", filter: newTestGuard(false), headstart: kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))}

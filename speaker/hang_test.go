@@ -51,7 +51,7 @@ func newHangers(names ...string) *hangers {
 	}
 	s := lb.Service{Key: lb.Key{Namespace: "default", Name: "web"}, Serving: true, ServingAnywhere: true}
 	for a := netip.MustParseAddr("192.0.2.1"); len(s.Addresses) < 12; a = a.Next() {
-		one := s
+		one := new(s)
 		one.Key.Name, one.Addresses = a.String(), []netip.Addr{a}
 		h.state.Services = append(h.state.Services, one)
 		s.Addresses = append(s.Addresses, a)

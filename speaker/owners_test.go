@@ -139,7 +139,7 @@ func newSim(t *testing.T, names ...string) *sim {
 		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: addressNumber(0), To: addressNumber(255)}}}},
 	}
 	for i := range simAddresses {
-		s.spec.Services = append(s.spec.Services, lb.Service{
+		s.spec.Services = append(s.spec.Services, &lb.Service{
 			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{addressNumber(i)}, Serving: true,
 			// Every node announced it at some time, so nobody probes.
 			AnnouncedBy: map[netip.Addr]string{},

@@ -22,7 +22,7 @@ func TestWitness(t *testing.T) {
 		state := lb.State{
 			Nodes: map[string]lb.Node{"w1": {Name: "w1"}}, Members: map[string]bool{"w1": true}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
 			Pools:    []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: a, To: a}}}},
-			Services: []lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Serving: true}},
+			Services: []*lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Serving: true}},
 			Here:     lb.Here{Previous: &lb.Previous{Owners: map[netip.Addr]string{a: "w1"}}},
 		}
 		w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {

@@ -103,11 +103,11 @@ const DefaultMorePorts = 5_000
 // boundPorts leaves the Services of each namespace so many ports together beyond the first of each, those of the older
 // Services first, so that a new Service takes none from another. Services are ordered by key. One that has more ports than
 // are left gets no address, and keeps the addresses that it has, with the first ports of its spec.
-func boundPorts(r *report, services []lb.Service, most int) {
+func boundPorts(r *report, services []*lb.Service, most int) {
 	for len(services) > 0 {
 		n, more := 0, 0
 		for ; n < len(services) && services[n].Key.Namespace == services[0].Key.Namespace; n++ {
-			more += morePorts(&services[n])
+			more += morePorts(services[n])
 		}
 		if more > most {
 			boundTogether(r, services[:n], more, most)
@@ -119,16 +119,20 @@ func boundPorts(r *report, services []lb.Service, most int) {
 func morePorts(s *lb.Service) int { return max(0, len(s.Ports)-1) }
 
 // boundTogether is boundPorts for the Services of one namespace, which have too many.
-func boundTogether(r *report, services []lb.Service, more, most int) {
-	byAge := make([]*lb.Service, len(services))
+func boundTogether(r *report, services []*lb.Service, more, most int) {
+	byAge := make([]int, len(services))
 	for i := range services {
-		byAge[i] = &services[i]
+		byAge[i] = i
 	}
-	slices.SortFunc(byAge, func(a, b *lb.Service) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
+	slices.SortFunc(byAge, func(i, j int) int {
+		a, b := services[i], services[j]
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
+	})
 	left := most
-	for _, s := range byAge {
-		excess := max(0, morePorts(s)-left)
-		left -= morePorts(s) - excess
+	for _, i := range byAge {
+		s := *services[i] // which is kept for the next run
+		excess := max(0, morePorts(&s)-left)
+		left -= morePorts(&s) - excess
 		if excess == 0 {
 			continue
 		}
@@ -138,5 +142,6 @@ func boundTogether(r *report, services []lb.Service, more, most int) {
 				"Services' first",
 			excess, len(s.Ports), more, most)
 		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], waits(s.Problem, problem)
+		services[i] = &s
 	}
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -137,5 +138,34 @@ func TestObjectIsReadOnce(t *testing.T) {
 	first := testing.AllocsPerRun(1, func() { Compile(o, served()) })
 	if again := testing.AllocsPerRun(5, change); again > first/10 {
 		t.Errorf("a change of one of 50 Services costs %.0f allocations, and all cost %.0f", again, first)
+	}
+}
+
+// What does not change is the same pointer in the next State, by which others know it: all but the Service of an EndpointSlice that changed.
+func TestSameIsShared(t *testing.T) {
+	var o Objects
+	slice := func(i int, node string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("x%d", i),
+			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%d", i)}}, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr(node)}}}
+	}
+	for i := range 3 {
+		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%d", i)))
+		o.EndpointSlices = append(o.EndpointSlices, slice(i, "n1"))
+	}
+	o.Nodes = []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")}
+	var c Compiler
+	before, _ := c.Compile(o, served())
+	o.EndpointSlices[1] = slice(1, "n2")
+	after, _ := c.Compile(o, served())
+	for i, s := range after.Services {
+		if same := s == before.Services[i]; same != (i != 1) {
+			t.Errorf("%s is the same: %t", s.Key, same)
+		}
+	}
+	if s := after.Services[1]; !s.ServingNodes["n2"] || before.Services[1].ServingNodes["n2"] {
+		t.Errorf("%s has endpoints on %v", s.Key, s.ServingNodes)
+	}
+	if reflect.ValueOf(before.Nodes).UnsafePointer() != reflect.ValueOf(after.Nodes).UnsafePointer() {
+		t.Error("the nodes were read again")
 	}
 }

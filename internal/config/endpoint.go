@@ -30,11 +30,21 @@ func (opt Options) compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, e
 	return key, e
 }
 
-// byService joins the slices of each Service.
-func byService(slices []*part[endpoints]) map[lb.Key]endpoints {
-	out := make(map[lb.Key]endpoints, len(slices))
-	for _, p := range slices {
-		e := out[p.key]
+// whole is what one Service is made of.
+type whole struct {
+	// parts counts the objects.
+	parts  int
+	slices []*part[endpoints]
+	// joined is the Service with its endpoints, before other Services are looked at; nil if one of the objects has changed.
+	joined *lb.Service
+}
+
+// endpoints joins those of all slices; of nil there are none.
+func (w *whole) endpoints() (e endpoints) {
+	if w == nil {
+		return e
+	}
+	for _, p := range w.slices {
 		e.serving, e.anywhere = e.serving || p.made.serving, e.anywhere || p.made.anywhere
 		if e.nodes == nil {
 			e.nodes = p.made.nodes
@@ -42,9 +52,8 @@ func byService(slices []*part[endpoints]) map[lb.Key]endpoints {
 			e.nodes = maps.Clone(e.nodes) // one slice's are kept for the next run
 			maps.Copy(e.nodes, p.made.nodes)
 		}
-		out[p.key] = e
 	}
-	return out
+	return e
 }
 
 func (e *endpoints) add(node string) {

@@ -47,7 +47,7 @@ func TestReadyEndpoints(t *testing.T) {
 		Spec: corev1.ServiceSpec{Ports: ports}})
 	o.EndpointSlices = append(o.EndpointSlices, slice("shop", "own4", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.6")))
 	both := []netip.Addr{netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("10.96.0.1")}
-	served := []lb.Service{{Key: own4, Proxy: &lb.Proxy{}, ClusterIPs: both},
+	served := []*lb.Service{{Key: own4, Proxy: &lb.Proxy{}, ClusterIPs: both},
 		{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: both}, {Key: kernel},
 	}
 	got, left := ReadyEndpoints(lb.State{Services: served}, o, proxies)
@@ -89,8 +89,8 @@ func TestLeftOut(t *testing.T) {
 		"IPv6":   {discoveryv1.AddressTypeIPv6, "fd00:96::1", []string{"fd00::5"}, bad6},
 		"number": {discoveryv1.AddressTypeIPv4, "10.96.0.1", many[:maxProxyEndpoints], many[maxProxyEndpoints:]},
 	} {
-		s := lb.Service{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: []netip.Addr{netip.MustParseAddr(tt.cluster)}}
-		state.Services = []lb.Service{s, {Key: lb.Key{Name: "other"}, Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}}}
+		s := &lb.Service{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: []netip.Addr{netip.MustParseAddr(tt.cluster)}}
+		state.Services = []*lb.Service{s, {Key: lb.Key{Name: "other"}, Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}}}
 		o := Objects{
 			Services: []*corev1.Service{
 				{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},

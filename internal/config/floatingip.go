@@ -11,6 +11,9 @@ import (
 
 // compileFloatingIPs returns the FloatingIPs, ordered by key.
 func compileFloatingIPs(objects []*v1beta1.FloatingIP, services []*corev1.Service) []lb.FloatingIP {
+	if len(objects) == 0 {
+		return nil // as mostly
+	}
 	var out []lb.FloatingIP
 	gone := missingServices(objects, services)
 	for _, o := range objects {

@@ -35,13 +35,12 @@ func hasProxied(o *corev1.Service) bool {
 }
 
 // admitProxies refuses proxies to Services of namespaces that may not have them, and to the newest of those that have too many.
-func (opt Options) admitProxies(r *report, services []lb.Service, namespaces map[string]map[string]string) {
+func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces map[string]map[string]string) {
 	if !opt.Proxies() {
 		return
 	}
 	byAge := map[string][]*lb.Service{}
-	for i := range services {
-		s := &services[i]
+	for _, s := range services {
 		if !s.AsksProxy {
 			continue
 		}
@@ -71,14 +70,16 @@ func refuseProxy(r *report, s *lb.Service, why string) {
 
 // joinProxies puts the proxies in place of the endpoints of proxied Services. The status of Services that share an address is
 // written one by one: until it agrees none of them is proxied.
-func joinProxies(services []lb.Service, proxies endpoints) {
-	if !slices.ContainsFunc(services, func(s lb.Service) bool { return s.Proxied }) {
+func joinProxies(services []*lb.Service, proxies endpoints) {
+	if !slices.ContainsFunc(services, func(s *lb.Service) bool { return s.Proxied }) {
 		return // as mostly
 	}
 	all := Sharers(services, func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
-	for i := range services {
-		s := &services[i]
-		if s.Proxied = s.Proxied && all(s.Addresses); s.Proxied {
+	for _, s := range services {
+		if !s.Proxied {
+			continue // it may be kept for the next run
+		}
+		if s.Proxied = all(s.Addresses); s.Proxied {
 			s.Local, s.LocalByProxy, s.HealthPort = true, !s.Local, 0
 			s.ServingNodes, s.Serving, s.ServingAnywhere = proxies.nodes, proxies.serving, proxies.anywhere
 		}
@@ -86,7 +87,7 @@ func joinProxies(services []lb.Service, proxies endpoints) {
 }
 
 // Sharers returns whether all Services are so that have one of the addresses, or share an address with such a Service.
-func Sharers(services []lb.Service, is func(*lb.Service) bool) func([]netip.Addr) bool {
+func Sharers(services []*lb.Service, is func(*lb.Service) bool) func([]netip.Addr) bool {
 	// Addresses of one Service have one root; each address leads to its root.
 	parent, unlike := map[netip.Addr]netip.Addr{}, map[netip.Addr]bool{}
 	root := func(a netip.Addr) netip.Addr {
@@ -109,7 +110,7 @@ func Sharers(services []lb.Service, is func(*lb.Service) bool) func([]netip.Addr
 		}
 	}
 	for i := range services {
-		if s := &services[i]; len(s.Addresses) > 0 && !is(s) {
+		if s := services[i]; len(s.Addresses) > 0 && !is(s) {
 			unlike[root(s.Addresses[0])] = true
 		}
 	}

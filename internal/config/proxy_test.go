@@ -43,7 +43,7 @@ func accepted(uid, text string) func(*corev1.Service) {
 }
 
 // proxyText is what a Service has of proxies in one line.
-func proxyText(s lb.Service) string {
+func proxyText(s *lb.Service) string {
 	text := ""
 	for _, w := range []struct {
 		word   string

@@ -15,9 +15,10 @@ import (
 
 // servicePart is what one Service says by itself.
 type servicePart struct {
-	lb.Service
 	// serves: it is ours to serve.
 	serves bool
+	*whole
+	lb.Service
 	// deleting: it is being deleted.
 	deleting bool
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
@@ -79,7 +80,7 @@ func (x reader) compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr
 // whose addresses may lie in our pools during a migration, and which may have been ours.
 type joined struct {
 	report   *report
-	ours     []lb.Service
+	ours     []*lb.Service
 	leaving  []lb.Leaving
 	reserved map[netip.Addr]lb.Key
 	// follows: the status of Services says which may not have proxies.
@@ -90,28 +91,25 @@ type joined struct {
 	notServed map[lb.Key]string
 }
 
-// join takes Services, and the endpoints of each slice.
-func (j *joined) join(services []*part[servicePart], parts []*part[endpoints], proxies lb.Key) {
-	slices.SortFunc(services, func(a, b *part[servicePart]) int { return a.key.Compare(b.key) })
-	named, served := namedByID(services), byService(parts)
-	j.proxies = served[proxies]
-	j.ours = make([]lb.Service, 0, len(services))
+// join takes Services; those of the proxies are of proxies.
+func (j *joined) join(services []*part[servicePart], proxies *whole) {
+	byKey := func(a, b *part[servicePart]) int { return a.key.Compare(b.key) }
+	if !slices.IsSortedFunc(services, byKey) {
+		services = slices.SortedFunc(slices.Values(services), byKey)
+	}
+	named := namedByID(services)
+	j.proxies = proxies.endpoints()
+	j.ours = make([]*lb.Service, 0, len(services))
 	for _, p := range services {
-		e := served[p.key]
-		switch {
-		case p.made.serves:
-			s := p.made.Service
-			s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
+		if p.made.serves {
 			j.report.problems = append(j.report.problems, p.made.problems...)
-			j.joinID(&s, p.made.original, named)
-			if p.made.refused && j.follows && s.AsksProxy {
-				s.AsksProxy, s.ProxyRefused = false, true
-			}
-			j.ours = append(j.ours, s)
+			j.ours = append(j.ours, j.service(&p.made, named))
 			continue
-		case j.notServed != nil && !p.made.deleting:
+		}
+		if j.notServed != nil && !p.made.deleting {
 			j.notServed[p.key] = p.made.UID
 		}
+		e := p.made.endpoints()
 		if p.made.leaving != nil && len(p.made.leaving.Addresses) > 0 {
 			l := *p.made.leaving
 			if len(l.Served.Addresses) > 0 {
@@ -121,6 +119,23 @@ func (j *joined) join(services []*part[servicePart], parts []*part[endpoints], p
 		}
 		j.reserve(p.key, p.made.others)
 	}
+}
+
+// service returns a Service with its endpoints: as before, unless an object has changed, or others may decide.
+func (j *joined) service(p *servicePart, named map[string]*servicePart) *lb.Service {
+	if p.joined != nil {
+		return p.joined
+	}
+	e, s := p.endpoints(), p.Service
+	s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
+	if p.refused && j.follows && s.AsksProxy {
+		s.AsksProxy, s.ProxyRefused = false, true
+	}
+	if s.LoadBalancerID == "" && s.Proxy == nil && !s.AsksProxy && !s.Proxied {
+		p.joined = &s
+	}
+	j.joinID(&s, p.original, named)
+	return &s
 }
 
 // namedByID returns the Services that others name by their ids.

@@ -132,7 +132,7 @@ func TestService(t *testing.T) {
 			foreign,
 		},
 	}, served())
-	want := []lb.Service{{
+	want := []*lb.Service{{
 		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Serving: true, ServingAnywhere: true,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")},
 	}, {

@@ -18,12 +18,12 @@ type Bounds struct {
 }
 
 // Compile returns the Services that proxies serve, ordered, and the numbers on which the pod cannot listen for one, as another has them.
-func Compile(all []lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b Bounds) (out []Service, clash []uint16) {
+func Compile(all []*lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b Bounds) (out []Service, clash []uint16) {
 	taken := map[uint16]bool{}
 	for _, p := range b.Own {
 		taken[p] = true
 	}
-	for _, s := range slices.SortedFunc(slices.Values(all), func(a, b lb.Service) int { return a.Key.Compare(b.Key) }) {
+	for _, s := range slices.SortedFunc(slices.Values(all), func(a, b *lb.Service) int { return a.Key.Compare(b.Key) }) {
 		if s.Proxy == nil || s.ProxyRefused {
 			continue // no node announces what is refused: it must not cost what the bound of its namespace saves
 		}

@@ -14,7 +14,7 @@ func TestCompile(t *testing.T) {
 	key := lb.Key{Namespace: "shop", Name: "web"}
 	other := lb.Key{Namespace: "shop", Name: "web2"}
 	state := lb.State{
-		Services: []lb.Service{
+		Services: []*lb.Service{
 			{Key: other, Addresses: []netip.Addr{addr("198.51.100.1")}, Proxy: &proxied, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}}},
 			{Key: key, Addresses: []netip.Addr{addr("2001:db8::1"), addr("192.0.2.1")}, Proxy: &proxied, Ports: []lb.Port{
 				{Protocol: "TCP", Port: 80, NodePort: 30080}, {Protocol: "TCP", Port: 81, NodePort: 7950}, {Protocol: "TCP", Port: 82},

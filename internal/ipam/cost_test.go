@@ -45,7 +45,7 @@ func sharersOnManyAddresses(held, waiting int) lb.State {
 	s := lb.State{Services: manyServices(held+waiting, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
 	s.Pools[0].Quota = map[lb.Family]int{lb.IPv4: held}
 	for i := range s.Services {
-		svc := &s.Services[i]
+		svc := s.Services[i]
 		svc.SharingKey = "k"
 		if i >= held {
 			svc.Ports = []lb.Port{{Protocol: "TCP", Port: 1}, {Protocol: "TCP", Port: 2}}
@@ -93,8 +93,8 @@ func TestCostGrowsInProportion(t *testing.T) {
 }
 
 // manyServices returns Services without special requests, ordered by key.
-func manyServices(n int, family lb.Family) []lb.Service {
-	services := make([]lb.Service, n)
+func manyServices(n int, family lb.Family) []*lb.Service {
+	services := make([]*lb.Service, n)
 	for i := range services {
 		services[i] = service(fmt.Sprintf("s%06d", i), only(family), created(i))
 	}

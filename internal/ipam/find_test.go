@@ -20,7 +20,7 @@ func TestChoosePool(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		pools   []lb.Pool
-		service lb.Service
+		service *lb.Service
 		want    string
 	}{
 		{"by name", []lb.Pool{pool("b", one), pool("a", two)}, service("s"),
@@ -107,7 +107,7 @@ func TestChoosePool(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := lb.State{
 				Namespaces: map[string]map[string]string{"default": {"colour": "red"}},
-				Pools:      tt.pools, Services: []lb.Service{tt.service},
+				Pools:      tt.pools, Services: []*lb.Service{tt.service},
 			}
 			if diff := cmp.Diff([]string{tt.want}, text(Assign(s))); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
@@ -121,7 +121,7 @@ func TestFamilies(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		pools   []lb.Pool
-		service lb.Service
+		service *lb.Service
 		want    string
 	}{
 		{"both from one pool", []lb.Pool{pool("a", "198.51.100.1"), both}, service("s", dual(lb.RequireDualStack)),
@@ -162,7 +162,7 @@ func TestFamilies(t *testing.T) {
 			`s [192.0.2.2] Assigned: has 192.0.2.2 from pool "both"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff([]string{tt.want}, text(Assign(lb.State{Pools: tt.pools, Services: []lb.Service{tt.service}}))); diff != "" {
+			if diff := cmp.Diff([]string{tt.want}, text(Assign(lb.State{Pools: tt.pools, Services: []*lb.Service{tt.service}}))); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -172,7 +172,7 @@ func TestFamilies(t *testing.T) {
 // A released address is not assigned before the status shows the release: two
 // statuses are two writes, and they may land in any order.
 func TestReleasedAddressIsAssignedLater(t *testing.T) {
-	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []lb.Service{
+	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []*lb.Service{
 		service("mover", holding("192.0.2.1"), asking("192.0.2.2")),
 		service("waiter"),
 	}}

@@ -34,31 +34,31 @@ func TestFloatingIP(t *testing.T) {
 		name     string
 		pools    []lb.Pool
 		floating lb.FloatingIP
-		services []lb.Service
+		services []*lb.Service
 		owns     []netip.Addr
 		reason   lb.Reason
 		holds    []netip.Addr
 	}{
 		{"takes one", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f"), nil, addrs("10.0.0.0"), lb.Available, nil},
-		{"is claimed", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f"), []lb.Service{service("s", claiming("f"))},
+		{"is claimed", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f"), []*lb.Service{service("s", claiming("f"))},
 			addrs("10.0.0.0"), lb.Bound, addrs("10.0.0.0")},
 		{"is claimed by its address", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", wanting("10.0.0.2")),
-			[]lb.Service{service("s", asking("10.0.0.2"))}, addrs("10.0.0.2"), lb.Bound, addrs("10.0.0.2")},
+			[]*lb.Service{service("s", asking("10.0.0.2"))}, addrs("10.0.0.2"), lb.Bound, addrs("10.0.0.2")},
 		{"is not claimed from elsewhere", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2")),
-			[]lb.Service{service("s", asking("10.0.0.2"), func(s *lb.Service) { s.Key.Namespace = "other" })}, addrs("10.0.0.2"), lb.Available, nil},
+			[]*lb.Service{service("s", asking("10.0.0.2"), func(s *lb.Service) { s.Key.Namespace = "other" })}, addrs("10.0.0.2"), lb.Available, nil},
 		{"is given back when deleted", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2"), dying), nil, nil, lb.Deleting, nil},
 		{"stays while it is used", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2"), wanting("10.0.0.2"), dying),
-			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
+			[]*lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
 		{"takes nothing new when deleted", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2"), wanting("10.0.0.1"), dying),
-			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
+			[]*lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
 		{"moves, and leaves no address behind to a Service", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")},
 			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) { f.Pool, f.Record = "p", lb.Origins{{Address: f.Addresses[0], Pool: "old"}} }),
-			[]lb.Service{service("s", asking("192.0.2.9"))}, addrs("10.0.0.0"), lb.Available, nil},
+			[]*lb.Service{service("s", asking("192.0.2.9"))}, addrs("10.0.0.0"), lb.Available, nil},
 		{"takes over what a Service holds that asks for it", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", wanting("10.0.0.2")),
-			[]lb.Service{service("s", asking("10.0.0.2"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Bound, addrs("10.0.0.2")},
+			[]*lb.Service{service("s", asking("10.0.0.2"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Bound, addrs("10.0.0.2")},
 		{"takes over nothing of a Service that would claim it no more", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")},
 			floating("f", owning("10.0.0.2"), wanting("10.0.0.1")),
-			[]lb.Service{service("s", asking("10.0.0.2"), holding("10.0.0.1"))}, addrs("10.0.0.2"), lb.AddressInUse, addrs("10.0.0.2")},
+			[]*lb.Service{service("s", asking("10.0.0.2"), holding("10.0.0.1"))}, addrs("10.0.0.2"), lb.AddressInUse, addrs("10.0.0.2")},
 		// Missing families come from the same pool.
 		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"),
 			func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
@@ -85,7 +85,7 @@ func TestFloatingIP(t *testing.T) {
 func TestJoinKeepsToThePoolAskedFor(t *testing.T) {
 	owner := service("owner", holding("10.0.0.0"), func(s *lb.Service) { s.UID = "u1" })
 	joiner := service("joiner", askingPool("q"), func(s *lb.Service) { s.LoadBalancerID = "u1" })
-	s := lb.State{Pools: []lb.Pool{pool("p", "10.0.0.0"), pool("q", "10.0.1.0")}, Services: []lb.Service{joiner, owner}}
+	s := lb.State{Pools: []lb.Pool{pool("p", "10.0.0.0"), pool("q", "10.0.1.0")}, Services: []*lb.Service{joiner, owner}}
 	if got := Assign(s).Assignments[0]; len(got.Addresses) != 0 || got.Reason != lb.UnknownLoadBalancer {
 		t.Errorf("%v, %s: %s", got.Addresses, got.Reason, got.Message)
 	}
@@ -101,7 +101,7 @@ func TestMoveWithinQuota(t *testing.T) {
 	share := func(s *lb.Service) { s.SharingKey = "k" }
 	p := with(pool("p", "10.0.0.0-10.0.0.3"), func(p *lb.Pool) { p.Quota = map[lb.Family]int{lb.IPv4: 1} })
 	mover := service("a", holding("10.0.0.0"), asking("10.0.0.1"), share)
-	s := lb.State{Pools: []lb.Pool{p}, Services: []lb.Service{mover}}
+	s := lb.State{Pools: []lb.Pool{p}, Services: []*lb.Service{mover}}
 	for _, want := range []string{"10.0.0.1", "10.0.0.0"} {
 		if got := Assign(s).Assignments[0]; !slices.Equal(got.Addresses, addrs(want)) {
 			t.Errorf("with %d Services: %v, %s: %s, want %s", len(s.Services), got.Addresses, got.Reason, got.Message, want)
@@ -113,7 +113,7 @@ func TestMoveWithinQuota(t *testing.T) {
 		t.Errorf("with a FloatingIP: %v, %s: %s", got.Addresses, got.Reason, got.Message)
 	}
 	// The address counts once for the FloatingIP and the Service that comes to use it.
-	s.Services = []lb.Service{service("a")}
+	s.Services = []*lb.Service{service("a")}
 	if got := Assign(s).Assignments[0]; !slices.Equal(got.Addresses, addrs("10.0.0.0")) {
 		t.Errorf("of a FloatingIP: %v, %s: %s", got.Addresses, got.Reason, got.Message)
 	}
@@ -131,27 +131,27 @@ func TestKeptFloatingIP(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		floating lb.FloatingIP
-		services []lb.Service
+		services []*lb.Service
 		want     []string
 	}{
 		{"its Service is gone: free by its address", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)),
-			[]lb.Service{service("next", asking("10.0.0.2"))},
+			[]*lb.Service{service("next", asking("10.0.0.2"))},
 			[]string{`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
-		{"its Service is gone: free by its name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", claiming("keep"))},
+		{"its Service is gone: free by its name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []*lb.Service{service("next", claiming("keep"))},
 			[]string{`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
-		{"not for another namespace", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", asking("10.0.0.2"), elsewhere)},
+		{"not for another namespace", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []*lb.Service{service("next", asking("10.0.0.2"), elsewhere)},
 			[]string{`next [] AddressInUse: asks for 10.0.0.2, which a FloatingIP of another namespace owns: only Services of its namespace may use it`}},
-		{"its Service exists", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", asking("10.0.0.2"))},
+		{"its Service exists", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []*lb.Service{service("next", asking("10.0.0.2"))},
 			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns for Service "first": delete that Service, or take its name out ` +
 				`of spec.serviceName`}},
-		{"its Service exists, claimed by name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", claiming("keep"))},
+		{"its Service exists, claimed by name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []*lb.Service{service("next", claiming("keep"))},
 			[]string{`next [] FloatingIPInUse: claims FloatingIP "keep", whose spec.serviceName gives it to Service "first", which exists`}},
 		{"its Service is created again: the user keeps it", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)),
-			[]lb.Service{service("first"), service("next", asking("10.0.0.2"), holding("10.0.0.2"), from("10.0.0.2", "p"))},
+			[]*lb.Service{service("first"), service("next", asking("10.0.0.2"), holding("10.0.0.2"), from("10.0.0.2", "p"))},
 			[]string{`first [] FloatingIPInUse: claims FloatingIP "keep" with 10.0.0.2, which Service default/next holds`,
 				`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
 		{"this Service has an address: keep it for ever", floating("keep", wanting("10.0.0.3"), dedicatedTo("web", false)),
-			[]lb.Service{service("web", holding("10.0.0.3"), from("10.0.0.3", "p"))},
+			[]*lb.Service{service("web", holding("10.0.0.3"), from("10.0.0.3", "p"))},
 			[]string{`web [10.0.0.3] Assigned: has 10.0.0.3 from pool "p"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -170,26 +170,26 @@ func TestKeptFloatingIP(t *testing.T) {
 func TestInternalSharesByKeyOnly(t *testing.T) {
 	inner := with(pool("p", "10.0.0.0"), func(p *lb.Pool) { p.Internal = true })
 	one := service("one", holding("10.0.0.0"), from("10.0.0.0", "p"), func(s *lb.Service) { s.UID, s.Internal, s.SharingKey = "u1", true, "" })
-	join := func(changes ...func(*lb.Service)) lb.Service {
+	join := func(changes ...func(*lb.Service)) *lb.Service {
 		two := service("two", changes...)
 		two.Internal, two.LoadBalancerID = true, "u1"
 		return two
 	}
 	for name, tt := range map[string]struct {
-		two  lb.Service
+		two  *lb.Service
 		want string
 	}{
 		"new": {join(), `two [] NotShareable: cannot share 10.0.0.0, which Service default/one holds: internal Services do not share by load-balancer-id, but ` +
 			`by holdfast.dev/sharing-key`},
 		"old": {join(holding("10.0.0.0"), from("10.0.0.0", "p")), `two [10.0.0.0] Assigned: has 10.0.0.0 from pool "p"`},
 	} {
-		if diff := cmp.Diff(tt.want, text(Assign(lb.State{Pools: []lb.Pool{inner}, Services: []lb.Service{one, tt.two}}))[1]); diff != "" {
+		if diff := cmp.Diff(tt.want, text(Assign(lb.State{Pools: []lb.Pool{inner}, Services: []*lb.Service{one, tt.two}}))[1]); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
 	}
 	one.SharingKey = "k"
 	two := service("two", func(s *lb.Service) { s.Internal, s.SharingKey = true, "k" })
-	if got := Assign(lb.State{Pools: []lb.Pool{inner}, Services: []lb.Service{one, two}}).Assignments[1]; got.Reason != lb.Assigned {
+	if got := Assign(lb.State{Pools: []lb.Pool{inner}, Services: []*lb.Service{one, two}}).Assignments[1]; got.Reason != lb.Assigned {
 		t.Errorf("by key: %s: %s", got.Reason, got.Message)
 	}
 }
@@ -200,7 +200,7 @@ func TestForeignAddress(t *testing.T) {
 	const node = "172.18.0.2"
 	const said = "ForeignAddress: its status has 172.18.0.2, which no pool ever had: another load balancer wrote it; turn that one off for this Service, then "
 	renew := func(s *lb.Service) { s.Renew = true }
-	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []lb.Service{
+	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []*lb.Service{
 		service("a", holding(node)),
 		service("b", holding(node)), // ServiceLB of k3s shows the nodes' addresses on all Services
 		service("c", holding(node), asking("192.0.2.2")),
@@ -210,7 +210,7 @@ func TestForeignAddress(t *testing.T) {
 	if diff := cmp.Diff(want, text(Assign(s))); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	one := lb.State{Pools: s.Pools, Services: []lb.Service{service("a", holding(node), renew)}}
+	one := lb.State{Pools: s.Pools, Services: []*lb.Service{service("a", holding(node), renew)}}
 	r := Assign(one)
 	if diff := cmp.Diff([]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(r)); diff != "" {
 		t.Errorf("renewed: -want +got\n%s", diff)
@@ -270,7 +270,7 @@ func TestKeepIsBounded(t *testing.T) {
 				if len(s.FloatingIPs) == tt.want {
 					s.Pools[0].Quota = tt.quota
 				}
-				s.Services = []lb.Service{service(fmt.Sprintf("s%03d", i), keep)}
+				s.Services = []*lb.Service{service(fmt.Sprintf("s%03d", i), keep)}
 				if tt.quota != nil && i >= tt.want { // it got its address before the quota was lowered
 					s.Services[0].Addresses = addrs(fmt.Sprintf("10.0.8.%d", i+1))
 				}

@@ -15,7 +15,7 @@ const foreignNode = "203.0.113.9"
 // address into the status of all. Nothing else is free for d, which waits.
 func overwrittenState() lb.State {
 	p := with(pool("p", "192.0.2.1-192.0.2.3"), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
-	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []lb.Service{service("a"), service("b"), service("c"), service("d", created(1))}}
+	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{service("a"), service("b"), service("c"), service("d", created(1))}}
 	s = applied(s, Assign(s))
 	rewrite(&s, foreignNode)
 	return s
@@ -114,10 +114,10 @@ func churn(s lb.State, namespace string, n int) lb.State {
 	for i := range n {
 		one := service(fmt.Sprintf("x%03d", i), of(namespace), created(1000+i))
 		s.Now = s.Now.Add(time.Second)
-		s.Services = append([]lb.Service{one}, others...)
+		s.Services = append([]*lb.Service{one}, others...)
 		s = applied(s, Assign(s))
 		s.Leaving = []lb.Leaving{{Key: one.Key, Addresses: s.Services[0].Addresses}}
-		s.Services = append([]lb.Service(nil), s.Services[1:]...)
+		s.Services = append([]*lb.Service(nil), s.Services[1:]...)
 		s = applied(s, Assign(s))
 	}
 	return s
@@ -129,7 +129,7 @@ func TestReleasedInTheFuture(t *testing.T) {
 	p := with(pool("p", "192.0.2.1"), func(p *lb.Pool) { p.ReuseDelay = time.Minute })
 	s := churn(lb.State{Now: time.Unix(0, 0).Add(time.Hour), Pools: []lb.Pool{p}}, "n", 1)
 	s.Now = time.Unix(0, 0)
-	s.Services = []lb.Service{service("s")}
+	s.Services = []*lb.Service{service("s")}
 	for _, want := range []lb.Reason{lb.Quarantined, lb.Quarantined, lb.Assigned} {
 		r := Assign(s)
 		if got := r.Assignments[0].Reason; got != want {
@@ -171,11 +171,11 @@ func TestChurnForgetsNoOther(t *testing.T) {
 	if n := len(s.Pools[0].Released); n != maxRemembered || s.Pools[0].ReleasedForgotten == 0 {
 		t.Fatalf("the pool remembers %d releases and forgot %d", n, s.Pools[0].ReleasedForgotten)
 	}
-	s.Services = []lb.Service{service("x", of("evil"), asking(given.String()))}
+	s.Services = []*lb.Service{service("x", of("evil"), asking(given.String()))}
 	if a := Assign(s).Assignments[0]; a.Reason != lb.Quarantined {
 		t.Errorf("another tenant asks for %s: %s: %s", given, a.Reason, a.Message)
 	}
-	s.Services = []lb.Service{service("x000", of("honest"))}
+	s.Services = []*lb.Service{service("x000", of("honest"))}
 	if a := Assign(s).Assignments[0]; len(a.Addresses) != 1 || a.Addresses[0] != given {
 		t.Errorf("its last holder has %v, want %s", a.Addresses, given)
 	}
@@ -188,7 +188,7 @@ func TestLocalAcrossNamespaces(t *testing.T) {
 	victim := service("a", local, func(s *lb.Service) { s.Ports = []lb.Port{port(80)} })
 	evil := service("a", local, of("evil"), asking("192.0.2.1"), func(s *lb.Service) { s.Ports = []lb.Port{port(443)} })
 	p := with(pool("p", v4), func(p *lb.Pool) { p.ShareAcross = true })
-	s := lb.State{Pools: []lb.Pool{p}, Services: []lb.Service{victim}}
+	s := lb.State{Pools: []lb.Pool{p}, Services: []*lb.Service{victim}}
 	s = applied(s, Assign(s))
 	s.Services = append(s.Services, evil)
 	if a := Assign(s).Assignments[1]; a.Reason != lb.NotShareable {

@@ -34,7 +34,7 @@ func newWitness(s lb.State, r Result) *witness {
 	w := &witness{s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr]*lb.FloatingIP{},
 		map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{}}
 	for i := range s.Services {
-		svc := &s.Services[i]
+		svc := s.Services[i]
 		w.services[svc.Key] = svc
 		for _, addr := range svc.Addresses {
 			w.stood[addr] = append(w.stood[addr], svc.Key)
@@ -179,9 +179,9 @@ func (w *witness) nothingUnasked() error {
 		}
 		has := w.Assignments[i].Addresses
 		seen := map[lb.Family]bool{}
-		for _, addr := range loyalFirst(&svc) {
+		for _, addr := range loyalFirst(svc) {
 			family := lb.FamilyOf(addr)
-			if seen[family] || !slices.Contains(has, addr) && (w.othersOwn(&svc, addr) || w.deviates(&svc, addr)) {
+			if seen[family] || !slices.Contains(has, addr) && (w.othersOwn(svc, addr) || w.deviates(svc, addr)) {
 				continue
 			}
 			seen[family] = true
@@ -193,7 +193,7 @@ func (w *witness) nothingUnasked() error {
 				return fmt.Errorf("%s lost %s", svc.Key, addr)
 			}
 			got, pool := has[to], w.Assignments[i].Pools[to]
-			claimed := w.owns[got] != nil && w.claimed(w.owns[got], &svc)
+			claimed := w.owns[got] != nil && w.claimed(w.owns[got], svc)
 			if !slices.Contains(svc.RequestedAddresses, got) && !claimed && !svc.Renew && (svc.RequestedPool == "" || svc.RequestedPool != pool) {
 				return fmt.Errorf("%s lost %s for %s unasked", svc.Key, addr, got)
 			}
@@ -276,7 +276,7 @@ func checkAgain(s lb.State, first, second Result) error {
 		for _, addr := range svc.Addresses {
 			left = left || !slices.Contains(first.Assignments[i].Addresses, addr)
 		}
-		for _, addr := range replaced(&svc) {
+		for _, addr := range replaced(svc) {
 			left = left || !slices.Contains(first.Assignments[i].Addresses, addr)
 		}
 	}
@@ -303,7 +303,7 @@ func checkAgain(s lb.State, first, second Result) error {
 }
 
 // awaits reports whether the Service claims a FloatingIP that got an address in the second decision.
-func awaits(s lb.State, first, second Result, svc lb.Service) bool {
+func awaits(s lb.State, first, second Result, svc *lb.Service) bool {
 	owned := map[netip.Addr]bool{}
 	for _, f := range first.FloatingIPs {
 		for _, a := range f.Addresses {
@@ -313,7 +313,7 @@ func awaits(s lb.State, first, second Result, svc lb.Service) bool {
 	for _, f := range second.FloatingIPs {
 		came := slices.ContainsFunc(f.Addresses, func(a netip.Addr) bool { return !owned[a] })
 		of := find(s.FloatingIPs, func(o lb.FloatingIP) bool { return o.Key == f.Key })
-		if came && of != nil && claimedBy(of, &svc, f.Addresses...) {
+		if came && of != nil && claimedBy(of, svc, f.Addresses...) {
 			return true
 		}
 	}

@@ -34,12 +34,12 @@ func with[T any](v T, changes ...func(*T)) T {
 	return v
 }
 
-func service(name string, changes ...func(*lb.Service)) lb.Service {
-	return with(lb.Service{
+func service(name string, changes ...func(*lb.Service)) *lb.Service {
+	return new(with(lb.Service{
 		Key:          lb.Key{Namespace: "default", Name: name},
 		Families:     []lb.Family{lb.IPv4},
 		FamilyPolicy: lb.SingleStack,
-	}, changes...)
+	}, changes...))
 }
 
 func addrs(texts ...string) []netip.Addr {
@@ -113,56 +113,56 @@ func TestAssign(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		pools    []lb.Pool
-		services []lb.Service
+		services []*lb.Service
 		want     []string
 	}{
 		{"lowest first, older first", []lb.Pool{pool("p", v4)},
-			[]lb.Service{service("a", created(2)), service("b", created(1))},
+			[]*lb.Service{service("a", created(2)), service("b", created(1))},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
 		{"of one second, by key", []lb.Pool{pool("p", "192.0.2.1")},
-			[]lb.Service{service("a"), service("b")},
+			[]*lb.Service{service("a"), service("b")},
 			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
 		{"what is held is reserved before anything is given", []lb.Pool{pool("p", v4)},
-			[]lb.Service{service("a", created(1)), service("b", created(2), holding("192.0.2.1"))},
+			[]*lb.Service{service("a", created(1)), service("b", created(2), holding("192.0.2.1"))},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
 		{"held twice: the older keeps", []lb.Pool{pool("p", v4)},
-			[]lb.Service{service("a", created(2), holding("192.0.2.2")), service("b", created(1), holding("192.0.2.2"))},
+			[]*lb.Service{service("a", created(2), holding("192.0.2.2")), service("b", created(1), holding("192.0.2.2"))},
 			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
 		{"cut from its pool: kept", []lb.Pool{pool("p", v4)},
-			[]lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
+			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`}},
 		{"what a Node lists is not given", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
-			[]lb.Service{service("a"), service("b", asking("192.0.2.1")), service("c", recalling("192.0.2.1", "p"))},
+			[]*lb.Service{service("a"), service("b", asking("192.0.2.1")), service("c", recalling("192.0.2.1", "p"))},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`,
 				`b [] PoolNotAllowed: asks for 192.0.2.1, which Node "w1" lists as its own address`,
 				`c [] PoolExhausted: no IPv4 address: pool "p" is full`}},
 		{"what a Node lists is kept", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
-			[]lb.Service{service("a", holding("192.0.2.1"))},
+			[]*lb.Service{service("a", holding("192.0.2.1"))},
 			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although Node "w1" lists 192.0.2.1 as its own address: to move, set ` +
 				`holdfast.dev/renew`}},
 		{"and left when asked to", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
-			[]lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
+			[]*lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
 		{"no pools at all: kept", nil,
-			[]lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p")), service("b")},
+			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p")), service("b")},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`,
 				`b [] NoPool: there is no IPAddressPool: create one`}},
 		{"headless", []lb.Pool{pool("p", v4)},
-			[]lb.Service{service("a", func(s *lb.Service) { s.Families = nil }, holding("192.0.2.1"))},
+			[]*lb.Service{service("a", func(s *lb.Service) { s.Families = nil }, holding("192.0.2.1"))},
 			[]string{`a [] NoClusterIP: the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served`}},
 		{"unreadable request: nothing new, what is held stays", []lb.Pool{pool("p", v4)},
-			[]lb.Service{
+			[]*lb.Service{
 				service("a", func(s *lb.Service) { s.Problem = broken }),
 				service("b", func(s *lb.Service) { s.Problem = broken }, holding("192.0.2.1"))},
 			[]string{`a [] InvalidRequest: annotation is garbage`,
 				`b [192.0.2.1] InvalidRequest: keeps 192.0.2.1 from pool "p"; annotation is garbage`}},
 		{"buggy addresses are left out", []lb.Pool{with(pool("p", "192.0.2.255-192.0.3.1"), avoiding)},
-			[]lb.Service{service("a"), service("b"), service("c", asking("192.0.3.0"))},
+			[]*lb.Service{service("a"), service("b"), service("c", asking("192.0.3.0"))},
 			[]string{`a [192.0.3.1] Assigned: has 192.0.3.1 from pool "p"`,
 				`b [] PoolExhausted: no IPv4 address: pool "p" is full`,
 				`c [] PoolNotAllowed: asks for 192.0.3.0, but pool "p" has avoidBuggyIPs on`}},
 		{"to the last address there is", []lb.Pool{pool("p", "255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
-			[]lb.Service{service("a", dual(lb.RequireDualStack)), service("b")},
+			[]*lb.Service{service("a", dual(lb.RequireDualStack)), service("b")},
 			[]string{`a [255.255.255.255 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff] Assigned: has 255.255.255.255 from pool "p" and ` +
 				`ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff from pool "p"`,
 				`b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
@@ -179,7 +179,7 @@ func TestAssign(t *testing.T) {
 func TestAssignReserved(t *testing.T) {
 	s := lb.State{
 		Pools:    []lb.Pool{pool("p", v4)},
-		Services: []lb.Service{service("a"), service("b"), service("c", asking("192.0.2.1"))},
+		Services: []*lb.Service{service("a"), service("b"), service("c", asking("192.0.2.1"))},
 		Reserved: map[netip.Addr]lb.Key{netip.MustParseAddr("192.0.2.1"): {Namespace: "default", Name: "leaving"}},
 	}
 	want := []string{
@@ -208,7 +208,7 @@ func TestAssignClaims(t *testing.T) {
 	}
 	s := lb.State{
 		Pools:       []lb.Pool{pool("p", "192.0.2.1-192.0.2.4")},
-		Services:    []lb.Service{service("a"), service("b"), service("c", asking("192.0.2.2")), service("f")},
+		Services:    []*lb.Service{service("a"), service("b"), service("c", asking("192.0.2.2")), service("f")},
 		Claims:      []lb.Claim{claim("f", true, "192.0.2.3"), claim("b", false, "192.0.2.2", "192.0.2.4"), claim("gone", false, "192.0.2.1")},
 		FloatingIPs: []lb.FloatingIP{{Key: lb.Key{Namespace: "default", Name: "f"}, Families: []lb.Family{lb.IPv4}}},
 	}
@@ -231,7 +231,7 @@ func TestAssignClaims(t *testing.T) {
 	shares := func(port uint16) func(*lb.Service) {
 		return func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{{Protocol: "TCP", Port: port}} }
 	}
-	s.Services = []lb.Service{service("a", shares(80)), service("b", shares(443))}
+	s.Services = []*lb.Service{service("a", shares(80)), service("b", shares(443))}
 	s.Claims = []lb.Claim{claim("a", false, "192.0.2.2"), claim("b", false, "192.0.2.2")}
 	if got := Assign(s).Assignments; got[0].Addresses[0].String() != "192.0.2.2" || got[1].Addresses[0].String() != "192.0.2.2" {
 		t.Errorf("two that share have %v and %v", got[0].Addresses, got[1].Addresses)
@@ -243,26 +243,26 @@ func TestUsage(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		pool     lb.Pool
-		services []lb.Service
+		services []*lb.Service
 		want     Usage
 	}{
 		{"empty", pool("p"), nil, Usage{}},
 		{"several ranges, both families", pool("p", "192.0.2.0-192.0.2.9", "192.0.2.20", "2001:db8::-2001:db8::f"),
-			[]lb.Service{service("a", dual(lb.RequireDualStack)), service("b", holding("203.0.113.1"))},
+			[]*lb.Service{service("a", dual(lb.RequireDualStack)), service("b", holding("203.0.113.1"))},
 			Usage{IPv4: Counts{Assigned: 1, Available: 10}, IPv6: Counts{Assigned: 1, Available: 15}}},
 		{"buggy ones cannot be given, yet may be held", with(pool("p", "192.0.2.0-192.0.3.255"), avoiding),
-			[]lb.Service{service("a", holding("192.0.2.255")), service("b")},
+			[]*lb.Service{service("a", holding("192.0.2.255")), service("b")},
 			Usage{IPv4: Counts{Assigned: 2, Available: 507}}},
 		{"the bound of counts", pool("p", "2001:db8::-2001:db8:0:1::"), nil, Usage{IPv6: Counts{Available: maxCounted - 1}}},
-		{"exact below", pool("p", "2001:db8::-2001:db8::3fff:ffff:ffff:fffe"), []lb.Service{service("a", only(lb.IPv6))},
+		{"exact below", pool("p", "2001:db8::-2001:db8::3fff:ffff:ffff:fffe"), []*lb.Service{service("a", only(lb.IPv6))},
 			Usage{IPv6: Counts{Assigned: 1, Available: maxCounted - 2}}},
 		{"across 64 bits", pool("p", "2001:db8::ffff:ffff:ffff:ffff-2001:db8:0:1::3"), nil, Usage{IPv6: Counts{Available: 5}}},
 		{"all of IPv6 twice", pool("p", "::1-7fff::", "8000::-ffff::"), nil, Usage{IPv6: Counts{Available: maxCounted}}},
 		{"retained since it was cut", with(pool("p", v4), func(p *lb.Pool) { p.Retained = kept }),
-			[]lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
+			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
 			Usage{IPv4: Counts{Available: 2}, Retained: kept, RetainedCount: 1}},
 		{"deleting", with(pool("p", v4), deleting),
-			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
+			[]*lb.Service{service("a", holding("192.0.2.1"))}, Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.want.Pool = "p"

@@ -33,7 +33,7 @@ func TestSharingWithProxies(t *testing.T) {
 	} {
 		holder := service("a", append([]func(*lb.Service){shared(1, 80), holding(address), from(address, "p")}, tt.holder...)...)
 		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.1")},
-			Services: []lb.Service{holder, service("b", append(tt.joins, asking(address), created(9))...)}}
+			Services: []*lb.Service{holder, service("b", append(tt.joins, asking(address), created(9))...)}}
 		result := Assign(state)
 		got := result.Assignments[1]
 		if got.Reason != tt.reason || !strings.Contains(got.Message, tt.message) {
@@ -44,12 +44,12 @@ func TestSharingWithProxies(t *testing.T) {
 		}
 	}
 	plain, switched := service("a", shared(1, 80)), service("a", shared(1, 80), proxied)
-	before, after := newSubject(&plain), newSubject(&switched)
+	before, after := newSubject(plain), newSubject(switched)
 	if before.digest() != after.digest() {
 		t.Error("the terms changed")
 	}
 	// The status of Services on one address is written one by one: between two writes none may lose it.
-	half := Assign(lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.1")}, Services: []lb.Service{
+	half := Assign(lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.1")}, Services: []*lb.Service{
 		service("a", shared(1, 80), holding(address), from(address, "p"), proxied), service("b", shared(2, 81), holding(address), from(address, "p"), asks),
 	}})
 	for _, a := range half.Assignments {

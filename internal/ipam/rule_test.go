@@ -148,7 +148,7 @@ func (w *witness) quarantined(p *lb.Pool, addr netip.Addr, by lb.Key) bool {
 
 func (w *witness) givenByThePools() error {
 	for i := range w.Services {
-		svc := &w.Services[i]
+		svc := w.Services[i]
 		for j, addr := range w.Assignments[i].Addresses {
 			p, name := w.poolOf(addr), w.Assignments[i].Pools[j]
 			if p == nil && name != "" || p != nil && p.Name != name {
@@ -211,7 +211,7 @@ func (w *witness) waits(svc *lb.Service) bool {
 // nobodyWaitsForNothing: what can be assigned is assigned.
 func (w *witness) nobodyWaitsForNothing() error {
 	for i := range w.Services {
-		svc, a := &w.Services[i], w.Assignments[i]
+		svc, a := w.Services[i], w.Assignments[i]
 		if a.Reason == lb.Assigned && len(a.Addresses) != len(svc.Families) {
 			return fmt.Errorf("%s is called assigned with %v", svc.Key, a.Addresses)
 		}

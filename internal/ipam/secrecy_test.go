@@ -32,7 +32,7 @@ func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 		reason lb.Reason
 		pool   func(*lb.Pool)
 		state  func(*lb.State)
-		tenant lb.Service
+		tenant *lb.Service
 	}{
 		{"no key", lb.AddressInUse, across, nil, service("a", asking(address))},
 		{"an internal one", lb.NotShareable, across, nil, service("a", asking(address), shared, internal)},
@@ -73,7 +73,7 @@ func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 				tt.pool(&p)
 			}
 			wish := floating("mine", wanting(address), func(f *lb.FloatingIP) { f.Key.Namespace = "default" })
-			s := lb.State{Now: time.Unix(60, 0), Pools: []lb.Pool{p}, Services: []lb.Service{tt.tenant, victim}}
+			s := lb.State{Now: time.Unix(60, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{tt.tenant, new(*victim)}}
 			if tt.state != nil {
 				tt.state(&s)
 			}

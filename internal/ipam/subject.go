@@ -157,7 +157,7 @@ func (a *assigner) subjects() {
 	a.services = make([]subject, len(a.state.Services))
 	shared := map[string]*[]netip.Addr{}
 	for i := range a.services {
-		a.services[i] = newSubject(&a.state.Services[i])
+		a.services[i] = newSubject(a.state.Services[i])
 		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && shared[s.key] == nil {
 			shared[s.key] = new([]netip.Addr)
 		}

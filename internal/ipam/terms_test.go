@@ -13,7 +13,7 @@ func port(n uint16) lb.Port { return lb.Port{Protocol: "TCP", Port: n} }
 
 // TestEditOfOneSharer: three Services share an address and the oldest is edited. Whatever the edit, the others stay.
 func TestEditOfOneSharer(t *testing.T) {
-	sharer := func(name string, n uint16) lb.Service {
+	sharer := func(name string, n uint16) *lb.Service {
 		return service(name, func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{port(n)} })
 	}
 	others := []string{"b [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\"", "c [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\""}
@@ -36,10 +36,10 @@ func TestEditOfOneSharer(t *testing.T) {
 		{"a free port", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(8080)} }, "a [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.2")}, Services: []lb.Service{sharer("a", 80), sharer("b", 443), sharer("c", 444)}}
+			state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.2")}, Services: []*lb.Service{sharer("a", 80), sharer("b", 443), sharer("c", 444)}}
 			state = applied(state, Assign(state))
-			before := state.Services[0]
-			tt.edit(&state.Services[0])
+			before := *state.Services[0]
+			tt.edit(state.Services[0])
 			for _, run := range []string{"at once", "when it is written"} {
 				r := Assign(state)
 				if diff := cmp.Diff(append([]string{tt.want}, others...), text(r)); diff != "" {
@@ -61,11 +61,11 @@ func TestEditOfOneSharer(t *testing.T) {
 // TestReuseDelayOfTheClashing: a Service that gave up its address in a clash waits until reuseDelay is over when the
 // one with which it clashed goes. So does a restored Service whose address another one gave back.
 func TestReuseDelayOfTheClashing(t *testing.T) {
-	sharer := func(name string, n uint16) lb.Service {
+	sharer := func(name string, n uint16) *lb.Service {
 		return service(name, func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{port(n)} })
 	}
 	p := with(pool("p", v4), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
-	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []lb.Service{sharer("a", 80), sharer("b", 443)}}
+	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{sharer("a", 80), sharer("b", 443)}}
 	state = applied(state, Assign(state))
 	state.Services[0].Ports = []lb.Port{port(443)}
 	state = applied(state, Assign(state))
@@ -77,8 +77,8 @@ func TestReuseDelayOfTheClashing(t *testing.T) {
 	restored := service("restored", recalling("192.0.2.1", "p"))
 	const waits = " [] Quarantined: had 192.0.2.1 before, which default/b gave back and which the pool's reuseDelay keeps until 1970-01-01T00:11:00Z: " +
 		"to take another, remove the annotation holdfast.dev/assigned"
-	for _, svc := range []lb.Service{state.Services[0], restored} {
-		state.Services = []lb.Service{svc}
+	for _, svc := range []*lb.Service{state.Services[0], restored} {
+		state.Services = []*lb.Service{svc}
 		r := Assign(state)
 		if diff := cmp.Diff([]string{svc.Key.Name + waits}, text(r)); diff != "" {
 			t.Errorf("-want +got\n%s", diff)
@@ -95,7 +95,7 @@ func TestReuseDelayOfTheClashing(t *testing.T) {
 func TestDigest(t *testing.T) {
 	of := func(changes ...func(*lb.Service)) string {
 		svc := service("a", changes...)
-		s := newSubject(&svc)
+		s := newSubject(svc)
 		return s.digest()
 	}
 	base := func(s *lb.Service) {
@@ -142,10 +142,10 @@ func within(s *lb.Service) {
 // and take these ports meanwhile give it up, and no other joins.
 func TestUnservedPorts(t *testing.T) {
 	for _, age := range []int{1, 3} {
-		sharer := func(name string, age int, ports ...lb.Port) lb.Service {
+		sharer := func(name string, age int, ports ...lb.Port) *lb.Service {
 			return service(name, created(age), func(s *lb.Service) { s.SharingKey, s.Ports = "k", ports })
 		}
-		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.3")}, Services: []lb.Service{
+		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.3")}, Services: []*lb.Service{
 			sharer("a", 2, port(80), port(443)), sharer("b", age, port(8080)),
 		}}
 		decide := func(when string, want ...string) {
@@ -163,7 +163,7 @@ func TestUnservedPorts(t *testing.T) {
 			}
 		}
 		decide("at first", "a 192.0.2.1", "b 192.0.2.1")
-		beyond(&state.Services[0])
+		beyond(state.Services[0])
 		decide("beyond the bound", "a 192.0.2.1", "b 192.0.2.1")
 		state.Services = append(state.Services, sharer("c", 4, port(443)))
 		decide("c comes", "a 192.0.2.1", "b 192.0.2.1", "c 192.0.2.2")
@@ -172,14 +172,15 @@ func TestUnservedPorts(t *testing.T) {
 		decide("a declares a port of b", "a 192.0.2.1", "b 192.0.2.1")
 		claimed := state
 		claimed.Services = slices.Clone(state.Services)
-		within(&claimed.Services[0])
+		claimed.Services[0] = new(*claimed.Services[0])
+		within(claimed.Services[0])
 		if r := Assign(claimed); len(r.Assignments[0].Addresses) > 0 || len(r.Assignments[1].Addresses) != 1 {
 			t.Errorf("b of age %d, the port of b is served too: %q", age, text(r))
 		}
 		state.Services[0].Unserved = state.Services[0].Unserved[:1]
 		state.Services[1].Ports = []lb.Port{port(443)}
 		decide("b takes a port of a", "a 192.0.2.1", "b 192.0.2.1")
-		within(&state.Services[0])
+		within(state.Services[0])
 		r := Assign(state)
 		if a, b := r.Assignments[0], r.Assignments[1]; len(a.Addresses) != 1 || len(b.Addresses) > 0 || b.Reason != lb.PortClash {
 			t.Errorf("b of age %d, within the bound again: %q", age, text(r))

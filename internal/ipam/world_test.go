@@ -101,7 +101,7 @@ func (w world) compile(now time.Time) lb.State {
 	s := lb.State{Now: now, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), Claims: w.Claims, NotServed: map[lb.Key]string{}}
 	for _, o := range w.Services {
 		if o.served && !o.deleting {
-			s.Services = append(s.Services, o.Service)
+			s.Services = append(s.Services, &o.Service)
 			continue
 		}
 		if !o.deleting {
@@ -216,7 +216,8 @@ func applied(s lb.State, r Result) lb.State {
 		p.Released, p.Retained, p.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten
 	}
 	for i, a := range r.Assignments {
-		svc := &s.Services[i]
+		svc := new(*s.Services[i])
+		s.Services[i] = svc
 		svc.Record, svc.Recall = a.Record, wish(a.Record, a.Awaits)
 		if a.Reason != lb.ForeignAddress {
 			svc.Addresses = a.Addresses

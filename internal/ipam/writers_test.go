@@ -54,7 +54,7 @@ func (h *history) checkFloatingIP(r *run, before world, seen, after floatingObje
 		}
 		for i := range before.Services {
 			o := &before.Services[i]
-			if s := find(r.state.Services, func(s lb.Service) bool { return s.Key == o.Key }); o.has(addr) && (s == nil || !r.lends(seen.Key, s)) {
+			if s := r.service(o.Key); o.has(addr) && (s == nil || !r.lends(seen.Key, s)) {
 				h.fail(fmt.Errorf("%s was written to FloatingIP %s, though %s has it", addr, seen.Key, o.Key))
 			}
 		}
@@ -71,9 +71,17 @@ func (o *serviceObject) has(addr netip.Addr) bool {
 	return slices.Contains(o.leaves(shown), addr)
 }
 
+// service returns the Service as the run saw it; nil for none.
+func (r *run) service(key lb.Key) *lb.Service {
+	if one := find(r.state.Services, func(o *lb.Service) bool { return o.Key == key }); one != nil {
+		return *one
+	}
+	return nil
+}
+
 // shares reports whether the run saw a Service with which this one may share.
 func (r *run) shares(svc *lb.Service, with lb.Key) bool {
-	o := find(r.state.Services, func(o lb.Service) bool { return o.Key == with })
+	o := r.service(with)
 	return o != nil && disagree(svc, o) == ""
 }
 

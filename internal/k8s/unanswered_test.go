@@ -95,6 +95,7 @@ func TestSettle(t *testing.T) {
 				if err := informer.GetStore().Update(object("web", tt.shown)); err != nil {
 					t.Fatal(err)
 				}
+				v.touch(object("web", tt.shown))
 			}
 			if tt.deleted {
 				v.forget(object("web", "6"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -27,9 +28,14 @@ type object interface {
 type View[T object] struct {
 	informer cache.SharedIndexInformer
 	changes  atomic.Uint64
+	// told: all that existed at the start was.
+	told func() bool
 
-	mu  sync.Mutex
-	own map[lb.Key]*written[T]
+	mu sync.Mutex
+	// items are the objects that the watch shows, ordered by key; stale are the keys of those that changed since.
+	items []T
+	stale map[lb.Key]bool
+	own   map[lb.Key]*written[T]
 	// open are the writes that may have landed without an answer, by the keys of their objects.
 	open map[lb.Key]openWrite[T]
 	// listed is the version of the last list past the watch, and existed has the objects that it returned. What
@@ -57,22 +63,23 @@ const orphanAge = 10 * time.Second
 // newView calls changed for each change, with the old and the new version; the zero T
 // is a missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
-	v := &View[T]{informer: informer, own: map[lb.Key]*written[T]{}, open: map[lb.Key]openWrite[T]{}}
+	v := &View[T]{informer: informer, stale: map[lb.Key]bool{}, own: map[lb.Key]*written[T]{}, open: map[lb.Key]openWrite[T]{}}
 	notify := changed
 	changed = func(old, new T) {
 		v.changes.Add(1)
 		notify(old, new)
 	}
 	var none T
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { changed(none, o.(T)) },
-		UpdateFunc: func(old, new any) { changed(old.(T), new.(T)) },
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { v.touch(o.(T)); changed(none, o.(T)) },
+		UpdateFunc: func(old, new any) { v.touch(new.(T)); changed(old.(T), new.(T)) },
 		DeleteFunc: func(o any) {
 			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = gone.Obj
 			}
 			t, ok := o.(T)
 			if ok {
+				v.touch(t)
 				v.forget(t)
 			}
 			changed(t, none)
@@ -81,24 +88,58 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
+	v.told = registration.HasSynced
 	return v, nil
+}
+
+// touch notes that the watch shows another version of an object.
+func (v *View[T]) touch(o T) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.stale[keyOf(o)] = true
+}
+
+// watched returns the objects that the watch shows, ordered by key. Only what changed is read again.
+func (v *View[T]) watched() []T {
+	if len(v.stale) == 0 {
+		return v.items
+	}
+	out, rest := make([]T, 0, len(v.items)+len(v.stale)), v.items
+	for _, k := range slices.SortedFunc(maps.Keys(v.stale), lb.Key.Compare) {
+		i, found := find(rest, k)
+		out, rest = append(out, rest[:i]...), rest[i:]
+		if found {
+			rest = rest[1:]
+		}
+		if item, there, _ := v.informer.GetStore().GetByKey(cache.NewObjectName(k.Namespace, k.Name).String()); there {
+			out = append(out, item.(T))
+		}
+	}
+	v.items, v.stale = slices.Clip(append(out, rest...)), map[lb.Key]bool{}
+	return v.items
+}
+
+// find returns the index of the object of a key in an ordered list.
+func find[T object](list []T, k lb.Key) (int, bool) {
+	return slices.BinarySearchFunc(list, k, func(t T, k lb.Key) int { return keyOf(t).Compare(k) })
 }
 
 func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 func keyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 
-// List returns the objects in no particular order. They must not be changed.
+// List returns the objects ordered by key, but our own writes in no particular order. Neither they nor the list may be changed.
 func (v *View[T]) List() []T {
-	items := v.informer.GetStore().List()
-	out := make([]T, 0, len(items))
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	now := time.Now()
+	now, items := time.Now(), v.watched()
 	v.look(now)
+	if len(v.own)+len(v.open) == 0 && v.existed == nil {
+		return items // as mostly
+	}
+	out := make([]T, 0, len(items))
 	seen := 0
-	for _, item := range items {
-		t := item.(T)
+	for _, t := range items {
 		w, ours := v.own[keyOf(t)]
 		switch {
 		case v.ghost(t):
@@ -168,7 +209,7 @@ func (v *View[T]) version() uint64 {
 // appendUnseen adds objects that a write or a list past the watch returned and the watch does not show yet.
 func (v *View[T]) appendUnseen(now time.Time, out []T) []T {
 	for k, w := range v.own {
-		if item, found, _ := v.informer.GetStore().GetByKey(storeKey(w.object)); found && !v.ghost(item.(T)) {
+		if i, found := find(v.items, k); found && !v.ghost(v.items[i]) {
 			continue
 		}
 		if v.ghost(w.object) || v.orphaned(now, versionOf(w.object), &w.past) {
@@ -180,13 +221,6 @@ func (v *View[T]) appendUnseen(now time.Time, out []T) []T {
 		}
 	}
 	return out
-}
-
-func storeKey(o metav1.Object) string {
-	if o.GetNamespace() == "" {
-		return o.GetName()
-	}
-	return key(o)
 }
 
 // wrote records an object as the API server returned it from a write or a consistent
@@ -256,7 +290,7 @@ func gone(o metav1.Object) bool {
 // waitForSync blocks until the view shows everything that existed when it
 // started; false if ctx ends first.
 func (v *View[T]) waitForSync(ctx context.Context) bool {
-	return cache.WaitForCacheSync(ctx.Done(), v.informer.HasSynced)
+	return cache.WaitForCacheSync(ctx.Done(), v.told)
 }
 
 func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }

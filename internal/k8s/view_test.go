@@ -74,6 +74,7 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 		if err := informer.GetStore().Update(service(version)); err != nil {
 			t.Fatal(err)
 		}
+		v.touch(service(version))
 	}
 	expect := func(when, version string) {
 		t.Helper()
@@ -99,6 +100,7 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	if err := informer.GetStore().Delete(service("11")); err != nil {
 		t.Fatal(err)
 	}
+	v.touch(service("11"))
 	v.forget(service("11"))
 	expect("deleted", "")
 	v.wrote(service("12"))
@@ -138,6 +140,7 @@ func TestViewGhosts(t *testing.T) {
 		if err := informer.GetStore().Update(s); err != nil {
 			t.Fatal(err)
 		}
+		v.touch(s)
 	}
 	expect := func(when string, want ...string) {
 		t.Helper()
@@ -217,6 +220,7 @@ func TestViewRestored(t *testing.T) {
 				if err := informer.GetStore().Update(s); err != nil {
 					t.Fatal(err)
 				}
+				v.touch(s)
 			}
 			expect := func(when string, want ...string) {
 				t.Helper()

@@ -16,7 +16,7 @@ type State struct {
 	// Nodes by name.
 	Nodes map[string]Node
 	// Services that Holdfast serves, ordered by Key.
-	Services []Service
+	Services []*Service
 	// Reserved are addresses in the status of Services that Holdfast does not serve: of another class, or on
 	// their way out. They are not assigned while they stand there.
 	Reserved map[netip.Addr]Key

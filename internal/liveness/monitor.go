@@ -45,7 +45,7 @@ type Known struct {
 	Speakers map[string]netip.Addr
 	Address  netip.Addr
 	// Services have the nodes with endpoints that can serve.
-	Services []lb.Service
+	Services []*lb.Service
 }
 
 // State has which nodes live, and which can be reached.

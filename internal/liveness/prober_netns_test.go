@@ -64,7 +64,7 @@ func TestCutOff(t *testing.T) {
 			}
 		}()
 
-		services := []lb.Service{{Serving: true, ServingNodes: nodes("b")}}
+		services := []*lb.Service{{Serving: true, ServingNodes: nodes("b")}}
 		set := func(alive string) {
 			m.Set(Known{View: heartbeat.Nodes{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
 		}

@@ -131,7 +131,7 @@ func (r reachability) lost(now time.Time, nodes map[string]bool) map[string]bool
 }
 
 // serving returns all nodes with an endpoint that can serve, and those that have a speaker.
-func serving(services []lb.Service, speakers map[string]bool) map[string]bool {
+func serving(services []*lb.Service, speakers map[string]bool) map[string]bool {
 	out := map[string]bool{}
 	for node := range speakers {
 		out[node] = true

@@ -21,8 +21,8 @@ func (p *planner) filter() lb.Filter {
 // moves, or while a speaker starts and does not know the others yet.
 func (p *planner) pings(frontends []lb.Frontend) []netip.Addr {
 	silent := map[lb.Key]bool{}
-	for i := range p.state.Services {
-		if s := &p.state.Services[i]; !s.Serving || s.Local && !s.ServingNodes[p.node] {
+	for _, s := range p.state.Services {
+		if !s.Serving || s.Local && !s.ServingNodes[p.node] {
 			silent[s.Key] = true
 		}
 	}
@@ -58,8 +58,8 @@ func (p *planner) guarded() []lb.Range {
 // namespace's bound, which are closed.
 func (p *planner) open() []lb.Range {
 	var bounded []netip.Addr
-	for i := range p.state.Services {
-		if s := &p.state.Services[i]; len(s.Unserved) > 0 {
+	for _, s := range p.state.Services {
+		if len(s.Unserved) > 0 {
 			bounded = append(bounded, s.Addresses...)
 		}
 	}
@@ -74,8 +74,7 @@ func (p *planner) rangesOf(wished func(*lb.Pool) bool) []lb.Range {
 			all = append(all, r.Range)
 		}
 	}
-	for i := range p.state.Services {
-		s := &p.state.Services[i]
+	for _, s := range p.state.Services {
 		for _, origin := range s.Record {
 			if pool := p.pools.pool(s, origin.Address); pool != nil && wished(pool) {
 				all = append(all, lb.Range{From: origin.Address, To: origin.Address})
@@ -153,8 +152,8 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 			}
 		}
 	}
-	for i := range s.Services {
-		add(&s.Services[i])
+	for _, sv := range s.Services {
+		add(sv)
 	}
 	for i := range s.Leaving {
 		if node != "" {

@@ -101,7 +101,7 @@ ping [192.0.2.10 2001:db8::10]
 		{"a pool leaves undeclared ports alone, but for a Service with ports beyond the bound", "w3", func(s *lb.State) {
 			s.Pools[0].Open, s.Pools[0].Ranges = true, s.Pools[0].Ranges[1:]
 			s.Services[0].Record = lb.Origins{{Address: v4, Pool: "lan"}}
-			bounded := s.Services[0]
+			bounded := new(*s.Services[0])
 			bounded.Key.Name, bounded.Addresses = "z", []netip.Addr{netip.MustParseAddr("2001:db8::20")}
 			bounded.Unserved = []lb.Port{{Protocol: "TCP", Port: 9}}
 			s.Services = append(s.Services, bounded)
@@ -127,11 +127,11 @@ ping [192.0.2.10 2001:db8::10 2001:db8::20]
 			guard + ping + open},
 		{"Services that share an address", "w3", func(s *lb.State) {
 			s.Services[0].Ports = append(s.Services[0].Ports, lb.Port{Protocol: "UDP", Port: 80})
-			other := s.Services[0]
+			other := new(*s.Services[0])
 			other.Key.Name, other.Addresses = "mail", []netip.Addr{v4}
 			other.Ports = []lb.Port{{Protocol: "SCTP", Port: 80}, {Protocol: "TCP", Port: 25}}
 			other.Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8")}
-			s.Services = append([]lb.Service{other}, s.Services...)
+			s.Services = append([]*lb.Service{other}, s.Services...)
 		}, guard + ping + `192.0.2.10 SCTP/80 default/mail from [10.0.0.0/8]
 192.0.2.10 TCP/25 default/mail from [10.0.0.0/8]
 192.0.2.10 TCP/80 default/web
@@ -142,7 +142,7 @@ ping [192.0.2.10 2001:db8::10 2001:db8::20]
 		{"a port that two claim has the terms of both", "w3", func(s *lb.State) {
 			s.Services[0].Addresses = s.Services[0].Addresses[:1]
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.2.0.0/16"), RateLimit: 5, ConnectionLimit: 7}
-			thief := s.Services[0]
+			thief := new(*s.Services[0])
 			thief.Key.Name, thief.Access = "z", lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/9", "192.0.2.0/24"), Deny: prefixes("10.2.3.0/24", "10.9.0.0/16"),
 				RateLimit: 3}
 			s.Services = append(s.Services, thief)
@@ -160,7 +160,7 @@ ping [192.0.2.10 2001:db8::10 2001:db8::20]
 			s.Nodes["w3"] = lb.Node{Name: "w3", Addresses: []netip.Addr{v6}}
 		}, guard + ping + open},
 		{"who goes is filtered for as long as its status shows an address", "w3", func(s *lb.State) {
-			gone := s.Services[0]
+			gone := *s.Services[0]
 			gone.Addresses, gone.Access = gone.Addresses[:1], lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16")}
 			s.Services = nil
 			s.Leaving = []lb.Leaving{{Addresses: []netip.Addr{v4, v6}, Served: gone}}
@@ -210,7 +210,7 @@ func TestFilterProperties(t *testing.T) {
 				PoolTerms: lb.PoolTerms{Restricted: r.IntN(2) == 0, SourceRanges: randomPrefixes(r, 3)}})
 		}
 		for i := range r.IntN(6) {
-			s.Services = append(s.Services, lb.Service{Key: lb.Key{Name: fmt.Sprint(i)}, Addresses: []netip.Addr{randomAddr(r)},
+			s.Services = append(s.Services, &lb.Service{Key: lb.Key{Name: fmt.Sprint(i)}, Addresses: []netip.Addr{randomAddr(r)},
 				Ports:  []lb.Port{{Protocol: "TCP", Port: uint16(r.IntN(2))}, {Protocol: "UDP", Port: 1}},
 				Access: lb.Access{Restricted: r.IntN(2) == 0, Allow: randomPrefixes(r, 4), Deny: randomPrefixes(r, 2)}})
 		}
@@ -252,7 +252,7 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 		for range 20 {
 			from, want := randomAddr(r), true
 			for i := range s.Services {
-				sv := &s.Services[i]
+				sv := s.Services[i]
 				if sv.Addresses[0] != d.Address || !slices.Contains(sv.Ports, lb.Port{Protocol: d.Protocol, Port: d.Port}) {
 					continue
 				}

@@ -1,20 +1,18 @@
 package plan
 
 import (
-	"bytes"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Memory makes plan after plan, and takes from the last one what depends on nothing that changed since. It plans what the function ForNode plans,
-// which remembers nothing. What it was given and what it returned must not be changed. Calls must not overlap, but for Check.
+// Memory makes plan after plan, and takes from the last one what depends on nothing that changed since: a Service is as it was if it is the
+// same pointer. It plans what the function ForNode plans, which remembers nothing. What it was given and what it returned must not be
+// changed. Calls must not overlap, but for Check.
 type Memory struct {
 	last atomic.Pointer[planner]
 	// wrong: what is remembered is not to be used.
@@ -42,7 +40,7 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 		for last != nil && before < len(last.kept)-1 && last.state.Services[before].Key.Compare(s.Services[i].Key) < 0 {
 			before++
 		}
-		if p.kept[i].alone = p.alone(&s.Services[i]); last == nil || before == len(last.kept) || !p.recall(i, last, before) {
+		if p.kept[i].alone = p.alone(s.Services[i]); last == nil || before == len(last.kept) || !p.recall(i, last, before) {
 			p.service(i)
 		}
 	}
@@ -106,8 +104,8 @@ func (p *planner) alone(s *lb.Service) bool {
 
 // recall takes over what the last plan has for the Service of an index, where its index was before, and reports whether it could.
 func (p *planner) recall(i int, last *planner, before int) bool {
-	s, k := &p.state.Services[i], &last.kept[before]
-	if !p.kept[i].alone || !k.alone || k.dated || k.contradicted || !same(s, &last.state.Services[before]) ||
+	s, k := p.state.Services[i], &last.kept[before]
+	if !p.kept[i].alone || !k.alone || k.dated || k.contradicted || s != last.state.Services[before] ||
 		slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
 			return knownOf(&p.state.Here, s.Key, a) != knownOf(&last.state.Here, s.Key, a)
 		}) {
@@ -133,16 +131,4 @@ func carry[V any](to, from map[netip.Addr]V, a netip.Addr) {
 	if v, has := from[a]; has {
 		to[a] = v
 	}
-}
-
-// same reports whether two Services are equal to the bit: what they point to is the same, and was not changed. No field can be forgotten here.
-// Nodes of several EndpointSlices are joined again and again.
-func same(a, b *lb.Service) bool {
-	bits := func(s *lb.Service) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)) }
-	if a == b || bytes.Equal(bits(a), bits(b)) {
-		return true
-	}
-	c := *b
-	c.ServingNodes = a.ServingNodes
-	return maps.Equal(a.ServingNodes, b.ServingNodes) && bytes.Equal(bits(a), bits(&c))
 }

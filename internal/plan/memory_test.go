@@ -35,7 +35,7 @@ func newTown(t *testing.T, seed uint64) *town {
 }
 
 // service returns a Service that may share its IPv4 address with another one, and a wide route anyway.
-func (w *town) service(i int) lb.Service {
+func (w *town) service(i int) *lb.Service {
 	s := base().Services[0]
 	s.Key = lb.Key{Namespace: []string{"default", "other"}[i%2], Name: fmt.Sprint("s", i)}
 	shared := i
@@ -63,12 +63,12 @@ func (w *town) advertise() {
 }
 
 // put replaces Services, or adds them, in a new list that is ordered by key.
-func (w *town) put(services ...lb.Service) {
-	all := map[lb.Key]lb.Service{}
+func (w *town) put(services ...*lb.Service) {
+	all := map[lb.Key]*lb.Service{}
 	for _, s := range slices.Concat(w.Services, services) {
 		all[s.Key] = s
 	}
-	w.Services = slices.SortedFunc(maps.Values(all), func(a, b lb.Service) int { return a.Key.Compare(b.Key) })
+	w.Services = slices.SortedFunc(maps.Values(all), func(a, b *lb.Service) int { return a.Key.Compare(b.Key) })
 }
 
 // fresh copies what orders change.
@@ -101,7 +101,7 @@ func (w *town) step() {
 	case 16:
 		w.ProxyPods, w.ProxyNodes = nil, nil
 	case 17:
-		w.Services = slices.DeleteFunc(slices.Clone(w.Services), func(s lb.Service) bool { return s.Key.Name[0] != 's' })
+		w.Services = slices.DeleteFunc(slices.Clone(w.Services), func(s *lb.Service) bool { return s.Key.Name[0] != 's' })
 	default:
 		w.order()
 	}
@@ -117,9 +117,9 @@ func (w *town) order() {
 	}
 	k := w.IntN(len(w.Services))
 	rest, before := slices.Delete(slices.Clone(w.Services), k, k+1), w.Services[k]
-	one := before
+	one := new(*before)
 	one.ServingNodes = maps.Clone(one.ServingNodes)
-	w.Services = []lb.Service{one}
+	w.Services = []*lb.Service{one}
 	name := slices.Sorted(maps.Keys(orders))[w.IntN(len(orders))]
 	args := " " + w.node()
 	switch {

@@ -96,14 +96,12 @@ func newPlanner(node string, s lb.State) *planner {
 	}
 	p.readNodes()
 	p.me = p.index(node)
-	alone := make([]*lb.Service, len(s.Services)) // the lists of addresses that are not shared
-	for i := range s.Services {
-		alone[i] = &s.Services[i]
-		for _, a := range s.Services[i].Addresses {
+	for i, sv := range s.Services {
+		for _, a := range sv.Addresses {
 			if others, shared := p.servicesOf[a]; shared {
-				p.servicesOf[a] = append(others, alone[i])
+				p.servicesOf[a] = append(others, sv)
 			} else {
-				p.servicesOf[a] = alone[i : i+1 : i+1]
+				p.servicesOf[a] = s.Services[i : i+1 : i+1] // costs nothing
 			}
 		}
 	}
@@ -166,7 +164,7 @@ type planner struct {
 
 // service plans the Service of this index.
 func (p *planner) service(i int) {
-	s := &p.state.Services[i]
+	s := p.state.Services[i]
 	p.current = &p.kept[i]
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })

@@ -404,7 +404,7 @@ var tables = []struct {
 		{"unless a route covers both", "closed; neighbour; aggregate", "routes ; here Announced FilterNotInForce; bgp Announced w2 w3; peers -", nil},
 		{"known to all", "closed; unfiltered w1; neighbour; aggregate", "routes ; here Announced FilterNotInForce; bgp Announced w2 w3; peers -", nil},
 		{"while one with ranges leaves", "closed; neighbour; aggregate", "routes ; own w1, w1", func(s *lb.State) {
-			gone := s.Services[1]
+			gone := *s.Services[1]
 			s.Services, s.Leaving = s.Services[:1], []lb.Leaving{{Addresses: gone.Addresses, Served: gone}}
 		}},
 		{"drained it leaves nothing to a node without filter", "v4only; neighbour; aggregate; advertised; drain w1; dead w3; unfiltered w2",

@@ -128,7 +128,7 @@ func randomState(seed uint64) lb.State {
 			// An address that no other Service shares.
 			sv.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})}
 		}
-		s.Services = append(s.Services, sv)
+		s.Services = append(s.Services, &sv)
 	}
 	return s
 }
@@ -157,7 +157,7 @@ func TestUnfitAgreed(t *testing.T) {
 		for _, sv := range s.Services {
 			for _, a := range sv.Addresses {
 				owner := open[a]
-				if slices.ContainsFunc(s.Services, func(o lb.Service) bool { return o.HasRanges() && slices.Contains(o.Addresses, a) }) {
+				if slices.ContainsFunc(s.Services, func(o *lb.Service) bool { return o.HasRanges() && slices.Contains(o.Addresses, a) }) {
 					owner = closed[a]
 				}
 				if owner != "" {
@@ -210,9 +210,11 @@ func TestSharerOfAnotherNamespace(t *testing.T) {
 // TestSpread: addresses are spread over all nodes.
 func TestSpread(t *testing.T) {
 	s := base()
-	s.Services = slices.Repeat(s.Services, 250)
+	web := s.Services[0]
+	s.Services = nil
 	count, a := map[string]int{}, netip.MustParseAddr("192.0.2.0")
-	for i := range s.Services {
+	for i := range 250 {
+		s.Services = append(s.Services, new(*web))
 		s.Services[i].Key.Name, s.Services[i].Addresses, a = fmt.Sprint("web", i), []netip.Addr{a}, a.Next()
 	}
 	for _, v := range ForNode("w1", s).Verdicts {
@@ -249,21 +251,21 @@ func TestCandidates(t *testing.T) {
 			values := [][]string{{"1"}, {"1", "2"}, {"1 2"}, {"3"}}[random.IntN(4)]
 			sv.NodeSelectors = append(sv.NodeSelectors, lb.Selector{{Key: "zone", Operator: lb.In, Values: values}})
 		}
-		s.Services = append(s.Services, sv)
+		s.Services = append(s.Services, &sv)
 		if from = from.Next(); random.IntN(4) > 0 && i%2 == 0 {
 			from = from.Prev() // shared with the next one
 		}
 	}
 	owners := ForNode("node0", s).Owners
-	byAddress := map[netip.Addr][]lb.Service{}
+	byAddress := map[netip.Addr][]*lb.Service{}
 	for _, sv := range s.Services {
 		byAddress[sv.Addresses[0]] = append(byAddress[sv.Addresses[0]], sv)
 	}
 	for a, services := range byAddress {
 		alone := s
-		alone.Services, alone.Members = []lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Serving: true}}, map[string]bool{}
+		alone.Services, alone.Members = []*lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Serving: true}}, map[string]bool{}
 		for name, n := range s.Nodes {
-			alone.Members[name] = !slices.ContainsFunc(services, func(sv lb.Service) bool {
+			alone.Members[name] = !slices.ContainsFunc(services, func(sv *lb.Service) bool {
 				return sv.Local && !sv.ServingNodes[name] || !selects(sv.NodeSelectors, n.Labels)
 			})
 		}
@@ -305,7 +307,7 @@ func BenchmarkForNode10k(b *testing.B) {
 		for i := range 10_000 {
 			sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprintf("%05d", i)}, Addresses: []netip.Addr{from}, Serving: true}
 			tt.edit(i, &sv)
-			s.Services, from = append(s.Services, sv), from.Next()
+			s.Services, from = append(s.Services, &sv), from.Next()
 		}
 		b.Run(tt.name, func(b *testing.B) {
 			for b.Loop() {
@@ -317,7 +319,9 @@ func BenchmarkForNode10k(b *testing.B) {
 		b.Run(tt.name+"/One", func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				s.Services = slices.Clone(s.Services)
-				s.Services[i%len(s.Services)].ServingNodes = map[string]bool{fmt.Sprint("node", i%1000): true}
+				one := new(*s.Services[i%len(s.Services)])
+				one.ServingNodes = map[string]bool{fmt.Sprint("node", i%1000): true}
+				s.Services[i%len(s.Services)] = one
 				m.ForNode("node1", s)
 			}
 		})

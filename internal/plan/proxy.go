@@ -108,8 +108,7 @@ func (p *planner) divert() {
 			}
 		}
 	}
-	for i := range p.state.Services {
-		s := &p.state.Services[i]
+	for _, s := range p.state.Services {
 		add(s)
 		if s.Proxy != nil && p.readyHere(s) {
 			out.Proxied = append(out.Proxied, s.Key)

@@ -13,7 +13,7 @@ import (
 func init() {
 	// proxied: proxies on these nodes serve web, whose policy is Cluster by its spec.
 	orders["proxied"] = func(s *lb.State, args []string) {
-		web := &s.Services[0]
+		web := s.Services[0]
 		web.Proxied, web.Proxy, web.Local, web.ServingNodes, web.Serving = true, &lb.Proxy{}, true, set(args), len(args) > 0
 		web.Ports = []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}}
 		for _, name := range args {
@@ -56,7 +56,7 @@ func init() {
 	}
 	orders["internal"] = func(s *lb.State, _ []string) { s.Services[0].InternalAllowed = true }
 	orders["leaves"] = func(s *lb.State, _ []string) {
-		s.Leaving = []lb.Leaving{{Key: s.Services[0].Key, Addresses: s.Services[0].Addresses, Served: s.Services[0]}}
+		s.Leaving = []lb.Leaving{{Key: s.Services[0].Key, Addresses: s.Services[0].Addresses, Served: *s.Services[0]}}
 		s.Services = s.Services[:0]
 	}
 	// to: where IPv4 and IPv6 of web lead from w1; a pod on another node is marked.
@@ -125,7 +125,7 @@ var proxyTables = []struct {
 			"here NoProxy NoProxy; says node w1 withholds", nil},
 		{"another Service on the address is served", "serves; twin w1 w2", "own w1, w1; here NoProxy NoProxy; lets refused, in, refused, in; " +
 			"says node w1 withholds", func(s *lb.State) {
-			other := &s.Services[1]
+			other := s.Services[1]
 			other.Ports = []lb.Port{{Protocol: "TCP", Port: 81, NodePort: 30081}}
 			s.ProxyPods[0].Frontends = map[lb.Key]map[uint16]uint16{other.Key: {81: 30081}}
 		}},

@@ -55,8 +55,8 @@ func (p *planner) rangedAddresses() addresses {
 			}
 		}
 	}
-	for i := range p.state.Services {
-		add(&p.state.Services[i])
+	for _, s := range p.state.Services {
+		add(s)
 	}
 	for i := range p.state.Leaving {
 		add(&p.state.Leaving[i].Served)
@@ -91,8 +91,8 @@ func (p *planner) closedHere() addresses {
 			out = append(out, a)
 		}
 	}
-	for i := range p.state.Services {
-		if s := &p.state.Services[i]; here.Refused[s.Key] || s.Proxied {
+	for _, s := range p.state.Services {
+		if here.Refused[s.Key] || s.Proxied {
 			for _, a := range s.Addresses {
 				// The ports of the others that share the address are in force.
 				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool { return p.servesHere(o, a) }) {

@@ -42,7 +42,7 @@ func base() lb.State {
 			{From: netip.MustParseAddr("192.0.2.0"), To: netip.MustParseAddr("192.0.2.255")},
 			{From: netip.MustParseAddr("2001:db8::"), To: netip.MustParseAddr("2001:db8::ffff")},
 		}}},
-		Services: []lb.Service{{
+		Services: []*lb.Service{{
 			Key: lb.Key{Namespace: "default", Name: "web"}, Labels: map[string]string{"app": "web"}, Addresses: []netip.Addr{v4, v6},
 			Serving: true, ServingNodes: map[string]bool{"w2": true}, AnnouncedBy: map[netip.Addr]string{v4: "w1", v6: "w1"},
 			Ports: []lb.Port{{Protocol: "TCP", Port: 80}}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")},
@@ -99,10 +99,10 @@ func links(node string, texts ...string) (out []lb.Link) {
 
 // twin adds a Service with the addresses of the first one.
 func twin(s *lb.State, name string) *lb.Service {
-	other := s.Services[0]
+	other := *s.Services[0]
 	other.Key.Name = name
-	s.Services = append(s.Services, other)
-	return &s.Services[len(s.Services)-1]
+	s.Services = append(s.Services, &other)
+	return &other
 }
 
 func set(names []string) map[string]bool {

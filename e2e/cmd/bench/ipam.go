@@ -70,7 +70,7 @@ func supply() lb.Pool {
 func state(services int, family lb.Family) lb.State {
 	s := lb.State{Now: time.Now(), Pools: []lb.Pool{supply()}}
 	for i := range services {
-		s.Services = append(s.Services, lb.Service{
+		s.Services = append(s.Services, &lb.Service{
 			Key: lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%06d", i)}, UID: fmt.Sprint(i), Created: time.Unix(int64(i), 0),
 			Families: []lb.Family{family}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
 		})
