@@ -27,8 +27,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// closedInterval is how often the agent tries to delete servers that had connections.
-const closedInterval = 10 * time.Second
+const (
+	// closedInterval is how often the agent tries to delete servers that had connections.
+	closedInterval = 10 * time.Second
+	// retryTime is after how long a configuration that was refused is tried again: a port may be free, or a worker may have been too slow.
+	retryTime = time.Minute
+)
 
 // cluster is what the API server has.
 type cluster interface {
@@ -260,8 +264,6 @@ func (a *agent) give(ctx context.Context, want haproxy.State) (time.Duration, er
 		a.inForce, a.hash, a.since = want.Services, running, time.Time{}
 		a.waiting.Set(0)
 		return a.endpoints(ctx, want, c)
-	} else if c.Hash == a.refused {
-		return a.refresh(ctx, want)
 	}
 	return a.edit(ctx, want, c)
 }
@@ -281,7 +283,7 @@ func (a *agent) edit(ctx context.Context, want haproxy.State, c haproxy.Config) 
 	if len(held) > 0 {
 		c = want.Config()
 	}
-	if c.Hash == a.hash || c.Hash == a.refused { // all edits are held
+	if c.Hash == a.hash || c.Hash == a.refused && began.Sub(a.last) < retryTime { // all edits are held
 		again, err := a.refresh(ctx, want)
 		return earlier(again, 5*time.Second), err
 	}

@@ -502,7 +502,7 @@ func TestReloads(t *testing.T) {
 	})
 }
 
-// An engine that refuses a file goes on with the old one, and is not asked again until there is another.
+// An engine that refuses a file goes on with the old one, and is not asked again until there is another, or some time has passed.
 func TestRefusedFile(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -517,7 +517,7 @@ func TestRefusedFile(t *testing.T) {
 		other := testService("other", 31002, nil, "10.1.0.1:80")
 		p.state.Services = append(p.state.Services, other)
 		for range 5 {
-			p.agent.last = time.Time{}
+			p.agent.last = time.Now().Add(-retryTime / 2)
 			if _, err := p.agent.sync(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -536,8 +536,9 @@ func TestRefusedFile(t *testing.T) {
 		if text, _ := os.ReadFile(filepath.Join(p.agent.dir, configFile)); !strings.Contains(string(text), before) || !strings.Contains(string(text), "10.1.0.2:80") {
 			t.Errorf("a restart would begin with\n%s", text)
 		}
-		taken.Close()
-		p.reload()
+		taken.Close() // what was refused is tried again
+		p.agent.last = time.Now().Add(-retryTime)
+		p.apply()
 		if got, _, err := n.ask("10.0.0.10", "10.0.0.1:31002"); err != nil || got != "10.1.0.1:80" {
 			t.Errorf("%q %v", got, err)
 		}
