@@ -73,7 +73,7 @@ func newPod(t *testing.T, services ...haproxy.Service) *pod {
 	return p
 }
 
-// apply runs the agent until the engine has what is wanted.
+// apply runs the agent until the engine has what is wanted, and the agent knows it.
 func (p *pod) apply() {
 	p.Helper()
 	nstest.Until(p.T, 30*time.Second, "the engine has what is wanted", func() bool {
@@ -83,7 +83,7 @@ func (p *pod) apply() {
 		}
 		hash, err := p.agent.running(context.Background())
 		lacks, err2 := p.agent.commands(context.Background(), p.state)
-		return errors.Join(err, err2) == nil && hash == p.state.Config().Hash && haproxy.Settled(lacks)
+		return errors.Join(err, err2) == nil && hash == p.state.Config().Hash && hash == p.agent.hash && haproxy.Settled(lacks)
 	})
 }
 
