@@ -72,6 +72,11 @@ func TestWitness(t *testing.T) {
 	if s.compared[7].stands.IsZero() {
 		t.Error("nothing is to be written of the Service, and it will be compared again")
 	}
+	writes := slices.Clone(s.compared)
+	writes[3].keep, writes[3].stands = new(ipam.Keep), time.Time{}
+	if got := s.differing(now, writes); len(got) != 1 || got[0].keep == nil || !s.compared[3].stands.IsZero() {
+		t.Errorf("a FloatingIP is to be made of a Service that is as it shall be, and these are written: %v", got)
+	}
 }
 
 // TestSame: whatever decides what is to be written of a Service makes a difference.

@@ -3,11 +3,16 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestFiltered(t *testing.T) {
@@ -73,5 +78,30 @@ func TestHonouredLeavesTheFilterOut(t *testing.T) {
 	w := serviceWrite{assignment: &ipam.Assignment{Reason: lb.Assigned}, problems: []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}}}
 	if c, said := w.honoured(); said {
 		t.Errorf("AnnotationsHonoured says %s", c.Message)
+	}
+}
+
+// TestEachRuleShows: each rule of access shows in the condition, even alone, and no rule shows nothing.
+func TestEachRuleShows(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, lan())
+	rules := map[string]string{config.AnnotationSourceRangesDeny: "10.9.0.0/16", config.AnnotationConnectionLimit: "5", config.AnnotationRateLimit: "2",
+		config.AnnotationLogDrops: "true", "example.org/other": "x"}
+	name := func(rule string) string { return "s-" + strings.ReplaceAll(rule, "/", "-") }
+	for rule, value := range rules {
+		sv := loadBalancer(name(rule))
+		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, rule, value)
+		server.put(t, servicesPath, sv)
+	}
+	s := newTestSyncer(t, server)
+	s.speakers.unfiltered.known = true
+	refreshed(t, s)
+	refreshed(t, s) // with the addresses
+	for rule := range rules {
+		var sv corev1.Service
+		server.get(t, servicesPath+"/"+name(rule), &sv)
+		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionFiltered); (c != nil) != (rule != "example.org/other") {
+			t.Errorf("%s: condition %v", rule, c)
+		}
 	}
 }

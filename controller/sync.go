@@ -41,8 +41,7 @@ type syncer struct {
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
 	s := &syncer{metrics: metrics{services: cluster.Services}, cluster: cluster, options: options, log: log}
-	// There is one leader, and users wait for it.
-	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, CostFactor: 2, Sync: s.sync})
+	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, Sync: s.sync})
 	return s
 }
 

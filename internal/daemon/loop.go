@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pause after a run is a multiple of what the run took of the processors, within these bounds. A run that waits for the
-// API server is no reason to let the next one wait.
+// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at most, within these
+// bounds. A run that waits for the API server is no reason to let the next one wait.
 const (
+	costFactor = 10
 	leastPause = 5 * time.Millisecond
 	mostPause  = time.Second
 )
@@ -25,8 +26,6 @@ type LoopConfig struct {
 	// Sync runs once for every burst of kicks. It returns the time until it must run again without a kick, 0 for
 	// the slow tick. After an error Sync runs again; the Loop logs an error that differs from the last one.
 	Sync func(context.Context) (again time.Duration, err error)
-	// CostFactor is that multiple; default 10, so that the loop takes a tenth of a core at most.
-	CostFactor time.Duration
 	// MinInterval is the least time between the starts of two runs; default 0. The first
 	// run after a quiet time starts at once, since a failover must not wait.
 	MinInterval time.Duration
@@ -65,9 +64,6 @@ func NewLoop(c LoopConfig) *Loop {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
-	}
-	if c.CostFactor == 0 {
-		c.CostFactor = 10
 	}
 	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1), spent: processorTime}
 }
@@ -139,7 +135,7 @@ func soonest(again, other time.Duration) time.Duration {
 
 // pause returns the pause after a run that cost so much of the processors and took so long.
 func (l *Loop) pause(cost, took time.Duration) time.Duration {
-	return max(min(max(l.config.CostFactor*cost, leastPause), mostPause), l.config.MinInterval-took)
+	return max(min(max(costFactor*cost, leastPause), mostPause), l.config.MinInterval-took)
 }
 
 // processorTime returns the processor time of this process (getrusage(2)).

@@ -104,14 +104,6 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1322 * ms}},
-		"or as many times as the loop has it": {LoopConfig{CostFactor: 2}, func(l *loop) {
-			l.from(acts{cost: 20 * ms})
-			l.at(1000 * ms)
-			l.Kick()
-			l.at(1001 * ms)
-			l.Kick()
-			l.at(2000 * ms)
-		}, []time.Duration{0, 1000 * ms, 1060 * ms}},
 		"and a second at most": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 500 * ms})
 			l.at(10 * ms)
