@@ -29,11 +29,10 @@ const remindInterval = 30 * time.Minute
 // annotations, and the access rules of its addresses.
 type serviceWrite struct {
 	service *corev1.Service
-	// hostname and loadBalancer are of its wish.
+	// hostname is the one it wishes for, and loadBalancer the id that it names.
 	hostname, loadBalancer string
-
-	assignment *ipam.Assignment
-	problems   []lb.Problem
+	assignment             *ipam.Assignment
+	problems               []lb.Problem
 	// frontends with access rules.
 	frontends []lb.Frontend
 	// proxied is what is due about proxies.
