@@ -122,7 +122,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// BenchmarkRun is a run in which nothing changed, or one Service. Other work on the machine does not count in cpu-ms.
+// BenchmarkRun is a run in which nothing changed, or one Service. cpu-ms is the processor time of this process only.
 func BenchmarkRun(b *testing.B) {
 	for _, n := range []int{1_000, 3_000, 10_000} {
 		s, _ := settledSyncer(b, n, 1_000)
