@@ -25,13 +25,15 @@ const maxLogged = 20
 
 // logChanges logs the Services whose announcement by this node changed, and each new problem of this node.
 func (w *syncer) logChanges(last, now *planned) {
-	verdicts := map[lb.Key]plan.Verdict{}
-	for _, v := range last.plan().Verdicts {
-		verdicts[v.Service] = v
-	}
-	changes := 0
+	changes, before := 0, last.plan().Verdicts
 	for _, v := range now.Plan.Verdicts {
-		old := verdicts[v.Service]
+		old := &plan.Verdict{}
+		if before = past(before, v.Service, func(v *plan.Verdict) lb.Key { return v.Service }); len(before) > 0 && before[0].Service == v.Service {
+			old = before[0]
+		}
+		if old == v {
+			continue // as mostly
+		}
 		layer2, bgp := old.L2.Here != v.L2.Here && v.L2.Selected, old.BGP.Here != v.BGP.Here && v.BGP.Selected
 		if layer2 || bgp {
 			changes++
@@ -154,8 +156,8 @@ func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 // announcedHere returns the rows of announcedDesc.
 func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session) map[[4]string]bool {
 	verdicts, answered, out := map[lb.Key]*plan.Verdict{}, map[netip.Addr]bool{}, map[[4]string]bool{}
-	for i := range p.Verdicts {
-		verdicts[p.Verdicts[i].Service] = &p.Verdicts[i]
+	for _, v := range p.Verdicts {
+		verdicts[v.Service] = v
 	}
 	for _, s := range states {
 		answered[s.Address] = s.Answered

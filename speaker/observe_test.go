@@ -20,7 +20,7 @@ import (
 func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
 	here := plan.Outcome{Here: lb.Announced, Peers: []string{"r1"}}
 	elsewhere := plan.Outcome{Here: lb.NotOwner}
-	p := plan.Plan{Advertised: map[netip.Addr]time.Time{}, Verdicts: []plan.Verdict{
+	p := plan.Plan{Advertised: map[netip.Addr]time.Time{}, Verdicts: []*plan.Verdict{
 		{Service: lb.Key{Namespace: "ns", Name: "web"}, L2: here, BGP: here},
 		{Service: lb.Key{Namespace: "ns", Name: "other"}, L2: elsewhere, BGP: elsewhere},
 	}}
@@ -78,7 +78,7 @@ func TestAnnouncedHereIsBounded(t *testing.T) {
 	for i := range daemon.MaxNamed + 10 {
 		k := lb.Key{Namespace: "ns", Name: fmt.Sprint("s", i)}
 		a = a.Next()
-		p.Verdicts = append(p.Verdicts, plan.Verdict{Service: k, L2: plan.Outcome{Here: lb.Announced}})
+		p.Verdicts = append(p.Verdicts, &plan.Verdict{Service: k, L2: plan.Outcome{Here: lb.Announced}})
 		p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: a, Service: k})
 		states = append(states, lb.AddressState{Address: a, Answered: true})
 	}

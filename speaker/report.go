@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -30,6 +31,58 @@ type reporter struct {
 	awaited          awaited
 	// conflicts are the sentences on foreign claims that Events reported.
 	conflicts map[string]bool
+	looked    look
+}
+
+// look is what reports looked at last. Of what is as it was then nothing is to be written.
+type look struct {
+	states   []lb.AddressState
+	sessions []lb.Session
+	problems []lb.Problem
+	// stood are the Services of which nothing was to be written, ordered.
+	stood []stood
+}
+
+type stood struct {
+	service *corev1.Service
+	verdict *plan.Verdict
+}
+
+// since returns the addresses whose states changed since another look, and what stands unless one of its addresses is among them.
+func (l *look) since(before look) (changed map[netip.Addr]bool, stands []stood) {
+	if !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems) {
+		return nil, nil
+	}
+	changed = map[netip.Addr]bool{}
+	old := before.states
+	for _, s := range l.states {
+		for len(old) > 0 && old[0].Address.Less(s.Address) {
+			changed[old[0].Address], old = true, old[1:]
+		}
+		if len(old) == 0 || !sameState(old[0], s) {
+			changed[s.Address] = true
+		}
+		if len(old) > 0 && old[0].Address == s.Address {
+			old = old[1:]
+		}
+	}
+	for _, s := range old {
+		changed[s.Address] = true
+	}
+	return changed, before.stood
+}
+
+func sameState(a, b lb.AddressState) bool {
+	return a.Address == b.Address && a.Phase == b.Phase && a.Answered == b.Answered && a.Pending == b.Pending &&
+		slices.Equal(a.Links, b.Links) && slices.Equal(a.Refused, b.Refused) && slices.Equal(a.Conflicts, b.Conflicts)
+}
+
+// past returns the elements of a list, ordered by key, from this key on.
+func past[T any](list []T, key lb.Key, of func(T) lb.Key) []T {
+	for len(list) > 0 && of(list[0]).Compare(key) < 0 {
+		list = list[1:]
+	}
+	return list
 }
 
 func newReporter(w *syncer) *reporter {
@@ -70,27 +123,40 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
 func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
-	services := map[lb.Key]*corev1.Service{}
-	for _, s := range r.cluster.Services() {
-		services[lb.Key{Namespace: s.Namespace, Name: s.Name}] = s
-	}
+	seen := look{states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems}
+	changed, stands := seen.since(r.looked)
 	states, conflicts := map[netip.Addr]lb.AddressState{}, map[string]bool{}
-	for _, a := range r.layer2.State().Addresses {
+	for _, a := range seen.states {
 		states[a.Address] = a
 	}
 	var out []k8s.ServiceUpdate
-	for _, v := range last.Plan.Verdicts {
-		s := services[v.Service]
-		if s == nil || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+	services := r.cluster.Services()
+	for _, verdict := range last.Plan.Verdicts {
+		stands = past(stands, verdict.Service, func(s stood) lb.Key { return s.verdict.Service })
+		services = past(services, verdict.Service, func(s *corev1.Service) lb.Key { return lb.Key{Namespace: s.Namespace, Name: s.Name} })
+		if len(services) == 0 {
+			break
+		}
+		s, v := services[0], *verdict
+		if s.Name != v.Service.Name || s.Namespace != v.Service.Namespace || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue // it has changed since the plan: no speaker would remove a condition that is written here
 		}
-		for _, sentence := range v.L2.Conflicts(r.node, states) {
+		one := stood{s, verdict}
+		if len(stands) > 0 && stands[0] == one && !slices.ContainsFunc(v.L2.Announcers, func(a plan.Announcer) bool { return changed[a.Address] }) {
+			seen.stood = append(seen.stood, one)
+			continue // as mostly
+		}
+		sentences := v.L2.Conflicts(r.node, states)
+		for _, sentence := range sentences {
 			if conflicts[sentence] = true; !r.conflicts[sentence] {
 				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
 			}
 		}
 		if !v.L2.Writer && !v.BGP.Writer {
-			continue // as mostly: another node writes
+			if len(sentences) == 0 {
+				seen.stood = append(seen.stood, one)
+			}
+			continue // another node writes
 		}
 		l2, record, known := v.L2.OnLinks(r.node, states)
 		v.L2 = l2
@@ -100,9 +166,11 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 		announcers(&u, v.L2, record)
 		if !u.Stands() {
 			out = append(out, u)
+		} else if len(sentences) == 0 {
+			seen.stood = append(seen.stood, one)
 		}
 	}
-	r.conflicts = conflicts
+	r.conflicts, r.looked = conflicts, seen
 	return out
 }
 

@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -118,5 +121,30 @@ func TestAnnouncers(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %q, not %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestLook: what stood is looked at again if one of its addresses changed, appeared or went, and all of it if sessions or problems changed.
+func TestLook(t *testing.T) {
+	at := func(texts ...string) (out []lb.AddressState) {
+		for _, text := range texts {
+			a, phase, _ := strings.Cut(text, " ")
+			out = append(out, lb.AddressState{Address: netip.MustParseAddr(a), Phase: phase})
+		}
+		return out
+	}
+	old := look{states: at("192.0.2.1 x", "192.0.2.2 x", "192.0.2.4 x", "192.0.2.5 x"), stood: []stood{{}}}
+	changed, stands := (&look{states: at("192.0.2.1 x", "192.0.2.2 y", "192.0.2.3 x", "192.0.2.4 x")}).since(old)
+	if got := fmt.Sprint(slices.SortedFunc(maps.Keys(changed), netip.Addr.Compare)); got != "[192.0.2.2 192.0.2.3 192.0.2.5]" || len(stands) != 1 {
+		t.Errorf("changed are %s, %d stand", got, len(stands))
+	}
+	for name, next := range map[string]look{"a session": {sessions: []lb.Session{{}}}, "a problem": {problems: []lb.Problem{{}}}} {
+		if _, stands := next.since(old); stands != nil {
+			t.Errorf("%s is new, and %v stand", name, stands)
+		}
+	}
+	// Who adds a field adds it to sameState.
+	if n := reflect.TypeFor[lb.AddressState]().NumField(); n != 7 {
+		t.Errorf("an address's state has %d fields", n)
 	}
 }

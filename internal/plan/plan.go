@@ -41,8 +41,8 @@ type Plan struct {
 	ClosedNodePorts []uint16
 	// Proxied are the Services that proxies of this node serve, whether connections go there yet or not; ordered.
 	Proxied []lb.Key
-	// Verdicts, one for each Service of the State, in its order.
-	Verdicts []Verdict
+	// Verdicts, one for each Service of the State, in its order: the same pointer as in the last plan where nothing changed.
+	Verdicts []*Verdict
 }
 
 // Verdict says how one Service is announced.
@@ -91,7 +91,7 @@ func newPlanner(node string, s lb.State) *planner {
 		state: s, node: node, peers: map[string][]lb.Peer{}, servicesOf: make(map[netip.Addr][]*lb.Service, len(s.Services)),
 		pools: newPoolIndex(s.Pools), subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, elections: map[netip.Addr]*election{},
 		announced: map[netip.Addr]lb.Announcement{}, yield: map[netip.Addr]bool{}, relays: map[netip.Addr]lb.Relay{}, routes: newRouteTable(s.BGPAdvertisements),
-		plan: Plan{Owners: make(map[netip.Addr]string, len(s.Services)), Advertised: map[netip.Addr]time.Time{}, Verdicts: make([]Verdict, len(s.Services))},
+		plan: Plan{Owners: make(map[netip.Addr]string, len(s.Services)), Advertised: map[netip.Addr]time.Time{}, Verdicts: make([]*Verdict, len(s.Services))},
 		kept: make([]kept, len(s.Services)),
 	}
 	p.readNodes()
@@ -166,7 +166,7 @@ type planner struct {
 func (p *planner) service(i int) {
 	s := p.state.Services[i]
 	p.current = &p.kept[i]
-	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
+	v := &Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
 	p.plan.Verdicts[i] = v
 }

@@ -77,8 +77,9 @@ func (p *planner) contradict() {
 			return slices.ContainsFunc(p.state.Services[i].Addresses, prefix.Contains)
 		})
 		if p.kept[i].contradicted = at >= 0; at >= 0 {
-			out := &p.plan.Verdicts[i].BGP
-			out.Reason, out.Message = lb.ConflictingAdvertisements, p.routes.conflicts[prefixes[at]]
+			v := *p.plan.Verdicts[i] // which the last plan may have too
+			p.plan.Verdicts[i] = &v
+			v.BGP.Reason, v.BGP.Message = lb.ConflictingAdvertisements, p.routes.conflicts[prefixes[at]]
 		}
 	}
 }
