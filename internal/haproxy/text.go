@@ -33,8 +33,7 @@ type Config struct {
 }
 
 // Config returns the configuration.
-func (s State) Config() Config {
-	var c Config
+func (s State) Config() (c Config) {
 	maxConn := s.maxConn()
 	quarter := strconv.Itoa(max(1, maxConn/4))
 	patterns, _ := s.Patterns()
