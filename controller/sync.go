@@ -69,7 +69,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	}
 	d := &decision{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
 	if s.options.Proxies() {
-		d.objects.EndpointSlices = slices.DeleteFunc(s.cluster.EndpointSlices(), func(e *discoveryv1.EndpointSlice) bool {
+		d.objects.EndpointSlices = slices.DeleteFunc(slices.Clone(s.cluster.EndpointSlices()), func(e *discoveryv1.EndpointSlice) bool {
 			return (lb.Key{Namespace: e.Namespace, Name: e.Labels[discoveryv1.LabelServiceName]}) != s.options.Proxy.Service
 		})
 	}
