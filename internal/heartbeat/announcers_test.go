@@ -71,7 +71,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 		state.HeldDown[m.Name], state.SpeakerDown[m.Name] = m.Status == HoldDown, m.Status == SpeakerDown
 	}
 	for _, a := range addresses {
-		state.Services = append(state.Services, lb.Service{
+		state.Services = append(state.Services, &lb.Service{
 			Key: lb.Key{Namespace: "default", Name: a.String()}, Addresses: []netip.Addr{a}, Serving: true, ServingAnywhere: true,
 		})
 	}
