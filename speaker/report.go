@@ -41,7 +41,12 @@ type look struct {
 	problems []lb.Problem
 	// stood are the Services of which nothing was to be written, ordered.
 	stood []stood
+	// whole is when all were looked at.
+	whole time.Time
 }
+
+// lookAge is for how long what stood is not looked at, so that no memory lasts that is wrong.
+const lookAge = 5 * time.Minute
 
 type stood struct {
 	service *corev1.Service
@@ -50,7 +55,9 @@ type stood struct {
 
 // since returns the addresses whose states changed since another look, and what stands unless one of its addresses is among them.
 func (l *look) since(before look) (changed map[netip.Addr]bool, stands []stood) {
-	if !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems) {
+	at := l.whole
+	if l.whole = before.whole; at.Sub(before.whole) >= lookAge || !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems) {
+		l.whole = at
 		return nil, nil
 	}
 	changed = map[netip.Addr]bool{}
@@ -123,7 +130,7 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
 func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
-	seen := look{states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems}
+	seen := look{states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, whole: time.Now()}
 	changed, stands := seen.since(r.looked)
 	states, conflicts := map[netip.Addr]lb.AddressState{}, map[string]bool{}
 	for _, a := range seen.states {

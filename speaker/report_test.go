@@ -138,10 +138,16 @@ func TestLook(t *testing.T) {
 	if got := fmt.Sprint(slices.SortedFunc(maps.Keys(changed), netip.Addr.Compare)); got != "[192.0.2.2 192.0.2.3 192.0.2.5]" || len(stands) != 1 {
 		t.Errorf("changed are %s, %d stand", got, len(stands))
 	}
-	for name, next := range map[string]look{"a session": {sessions: []lb.Session{{}}}, "a problem": {problems: []lb.Problem{{}}}} {
+	for name, next := range map[string]look{
+		"a session": {sessions: []lb.Session{{}}}, "a problem": {problems: []lb.Problem{{}}}, "the time": {whole: old.whole.Add(lookAge)},
+	} {
 		if _, stands := next.since(old); stands != nil {
 			t.Errorf("%s is new, and %v stand", name, stands)
 		}
+	}
+	next := look{whole: old.whole.Add(lookAge - 1)}
+	if _, stands := next.since(old); len(stands) != 1 || next.whole != old.whole {
+		t.Errorf("%d stand a moment before, the last whole look counts from %v", len(stands), next.whole)
 	}
 	// Who adds a field adds it to sameState.
 	if n := reflect.TypeFor[lb.AddressState]().NumField(); n != 7 {
