@@ -26,7 +26,7 @@ func (s *syncer) differing(now time.Time, writes []serviceWrite) (out []serviceW
 			continue
 		}
 		if w.keep == nil && w.update(s.options).Stands() {
-			w.stands = now.Add(compareAge + rand.N(compareAge))
+			w.stands = now.Add(s.compareAge + rand.N(s.compareAge))
 			continue
 		}
 		if stood {

@@ -35,12 +35,14 @@ type syncer struct {
 	reminded map[types.UID]time.Time
 	// compared are the Services of the last run, with what was decided of each.
 	compared []serviceWrite
+	// compareAge is the constant, but shorter in tests on a cluster.
+	compareAge time.Duration
 	// poolsWritten is when pools were last written.
 	poolsWritten time.Time
 }
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
-	s := &syncer{metrics: metrics{services: cluster.Services}, cluster: cluster, options: options, log: log}
+	s := &syncer{metrics: metrics{services: cluster.Services}, cluster: cluster, options: options, log: log, compareAge: daemon.WitnessInterval(compareAge)}
 	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, Sync: s.sync})
 	return s
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"flag"
 	"slices"
 	"strings"
@@ -127,6 +128,7 @@ var once = []testCase{
 	{"NodeLoss", testNodeLoss},
 	{"DataPath", testDataPath},
 	{"Chart", testChart},
+	{"Witness", testWitness},
 }
 
 func TestE2E(t *testing.T) {
@@ -150,6 +152,7 @@ func TestE2E(t *testing.T) {
 					if !slices.Contains(breaking, c.name) {
 						e.alone(t)
 					}
+					t.Cleanup(func() { e.remembered(context.Background(), t) })
 					c.run(t, e)
 				})
 			}
@@ -161,6 +164,7 @@ func TestE2E(t *testing.T) {
 func setUp(t *testing.T, p provider, mode string) *env {
 	b, err := testbed.New(p.open(t, mode))
 	must(t, err)
+	b.Values = oftenWitnessed
 	return install(t, b, p.built)
 }
 

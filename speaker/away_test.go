@@ -101,7 +101,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	w.node, w.options, w.filter = name, config.Options{Default: true}, newTestGuard(true)
 	w.atCluster(c.t, c.api.config())
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
-	w.hang, w.witness = newHang(w, w.loop), newWitness(w)
+	w.hang = newHang(w, w.loop)
 	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
 	n := &node{stop: stop, syncer: w}
 	c.speakers[name] = n
@@ -269,7 +269,7 @@ func testAway(t *testing.T, away string) {
 		if c.api.get(statesPath, name, &s); len(s.Status.Unreachable) != 2 {
 			t.Errorf("%s calls unreachable %v", name, s.Status.Unreachable)
 		}
-		if looks, wrong := c.speakers[name].witness.Done(), c.speakers[name].repairs.Load(); looks < 3 || wrong > 0 {
+		if looks, wrong := c.speakers[name].witness.Done(), c.speakers[name].witness.repairs.Load(); looks < 3 || wrong > 0 {
 			t.Errorf("%s looked %d times, and %d plans were wrong", name, looks, wrong)
 		}
 	}

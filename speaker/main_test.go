@@ -49,7 +49,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
 	}
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: links, Changed: func() { w.report.kick() }})
-	w.paths = newPaths(log, w.bgp, links, nil, func() {})
+	w.paths, w.witness = newPaths(log, w.bgp, links, nil, func() {}), newWitness(w)
 	return w
 }
 

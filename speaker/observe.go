@@ -73,9 +73,11 @@ func (w *syncer) debug() any {
 		HeadStart bool
 		Proxy     any
 		KubeProxy string
+		// Looks at the memory of plans.
+		Looks int64
 	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(),
 		switchable(w.filter.on, w.filter.table.State()), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting(),
-		w.headstart.InForce(), w.divert.State(), w.boot.Waiting()}
+		w.headstart.InForce(), w.divert.State(), w.boot.Waiting(), w.witness.looks.Load()}
 }
 
 var (
@@ -118,7 +120,7 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
 	ch <- prometheus.MustNewConstMetric(proxyRepairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()))
-	ch <- prometheus.MustNewConstMetric(planRepairsDesc, prometheus.CounterValue, float64(w.repairs.Load()))
+	ch <- prometheus.MustNewConstMetric(planRepairsDesc, prometheus.CounterValue, float64(w.witness.repairs.Load()))
 	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce(), "proxy": w.divert.InForce()} {
 		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, map[bool]float64{true: 1}[ok], kind)
 	}

@@ -60,10 +60,9 @@ type syncer struct {
 	compiler config.Compiler
 	compiled lb.State
 	version  uint64
-	// memory makes the plans; witness looks whether it is right, and repairs counts when it was not.
+	// memory makes the plans; witness looks whether it is right.
 	memory  plan.Memory
-	witness *daemon.Loop
-	repairs atomic.Int64
+	witness *witness
 	// last is the result of the last run; nil before the first.
 	last atomic.Pointer[planned]
 	// sessions holds readiness.

@@ -33,14 +33,13 @@ func TestWitness(t *testing.T) {
 			w.last.Store(&planned{Plan: p, Epoch: 1})
 			return 0, nil
 		}})
-		w.witness = newWitness(w)
 		ctx, stop := context.WithCancel(t.Context())
 		var group errgroup.Group
 		group.Go(func() error { return w.loop.Run(ctx) })
 		group.Go(func() error { return w.witness.Run(ctx) })
 		for minutes, want := range []int64{0, 1, 1} {
 			time.Sleep(10 * time.Minute)
-			if got, owner := w.repairs.Load(), w.last.Load().Plan.Owners[a]; got != want || owner != "w1" {
+			if got, owner := w.witness.repairs.Load(), w.last.Load().Plan.Owners[a]; got != want || owner != "w1" {
 				t.Errorf("after %d minutes: %d repairs, want %d; the owner is %s", 10*(minutes+1), got, want, owner)
 			}
 			plant.Store(minutes == 0)

@@ -79,6 +79,8 @@ type Bed struct {
 	mapper  meta.ResettableRESTMapper
 	root    string // of the repository
 	macs    map[string]string
+	// Values are arguments for helm with which Install always installs.
+	Values []string
 	// artifacts is the directory with the image and the chart.
 	artifacts string
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,7 +87,7 @@ func (b *Bed) Install(ctx context.Context, args ...string) error {
 		return err
 	}
 	_, err = b.Helm(ctx, append([]string{"upgrade", "--install", Release, chart,
-		"--namespace", Namespace, "--create-namespace", "--reset-values", "--wait", "--timeout", helmWait}, args...)...)
+		"--namespace", Namespace, "--create-namespace", "--reset-values", "--wait", "--timeout", helmWait}, slices.Concat(b.Values, args)...)...)
 	if err != nil {
 		return errors.Join(err, b.podsNotReady(ctx))
 	}

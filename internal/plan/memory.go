@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -64,6 +65,21 @@ func (m *Memory) Check() (wrong []string) {
 	}
 	m.wrong.Store(len(wrong) > 0)
 	return wrong
+}
+
+// Plant makes the last plan wrong, for a test of the witness: another node owns one of its addresses.
+func (m *Memory) Plant() {
+	last := m.last.Load()
+	if last == nil {
+		return
+	}
+	wrong := *last
+	wrong.plan.Owners = maps.Clone(last.plan.Owners)
+	for a := range wrong.plan.Owners {
+		wrong.plan.Owners[a] = "planted"
+		break
+	}
+	m.last.CompareAndSwap(last, &wrong)
 }
 
 // follows reports whether all is as in the last plan that may concern every Service.
