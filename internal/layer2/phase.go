@@ -48,6 +48,8 @@ type status struct {
 	phase atomic.Uint32
 	// conflicts, at most one on a link, are ordered by link.
 	conflicts atomic.Pointer[[]rival]
+	// back: it was ours a short while ago, and is probed once, without a wait: who has it since then answers in time (lateTime).
+	back bool
 	// announced: the first announcement to all neighbours has left, on every link.
 	announced atomic.Bool
 }

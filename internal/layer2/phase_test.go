@@ -164,6 +164,63 @@ func TestNewAddressIsProbed(t *testing.T) {
 	})
 }
 
+// TestAddressComesBack: an address that was ours and had no owner since is announced after one probe, and left to a machine that answers that. After a
+// minute, another owner or a conflict it is new.
+func TestAddressComesBack(t *testing.T) {
+	one, none := Desired{Announcements: bothFamilies(probed)[:1]}, Desired{}
+	elsewhere := Desired{Owners: map[netip.Addr]string{v4: "w2"}}
+	full := []string{"0s ARP 1", "20ms ARP 1", "40ms ARP 1", "70ms ARP 1"}
+	for _, tt := range []struct {
+		name     string
+		away     Desired
+		after    time.Duration
+		conflict bool
+		want     []string
+	}{
+		{"at once", none, time.Millisecond, false, []string{"0s ARP 1", "0s ARP 1"}},
+		{"later", none, 59 * time.Second, false, []string{"0s ARP 1", "0s ARP 1"}},
+		{"too late", none, time.Minute, false, full},
+		{"from another node", elsewhere, 0, false, full},
+		{"after a conflict", none, 0, true, full},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			runPlay(t, nil, func(p *play) {
+				p.Set(one)
+				sentFor(p.lan, 5*time.Second)
+				if tt.conflict {
+					p.put(claim4(otherMAC))
+				}
+				p.Set(tt.away)
+				p.Set(none)
+				sentFor(p.lan, tt.after)
+				p.expect("while it is away", "")
+				p.Set(one)
+				if diff := cmp.Diff(tt.want, sentFor(p.lan, 300*time.Millisecond)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				p.expect("when it is back", "v4")
+			})
+		})
+	}
+	runPlay(t, nil, func(p *play) {
+		p.Set(one)
+		sentFor(p.lan, 5*time.Second)
+		p.Set(none)
+		p.Set(one)
+		sentFor(p.lan, 100*time.Millisecond)
+		p.lan.wire("eth0", p.protocols[0]).in <- twoOwners(t)[0].answer
+		p.expect("another machine answered", "")
+		if got := sentFor(p.lan, 8*time.Second); len(got) > 0 {
+			t.Errorf("sent where another machine has it: %v", got)
+		}
+		p.Set(none)
+		p.Set(one)
+		if diff := cmp.Diff(full, sentFor(p.lan, 300*time.Millisecond)); diff != "" {
+			t.Errorf("after a conflict (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestConflictWhileProbing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

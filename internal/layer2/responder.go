@@ -92,7 +92,7 @@ func New(c Config) *Responder {
 		}
 	}
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
-	r.table.Store(newTable(Desired{}, &table{}, false))
+	r.table.Store(newTable(Desired{}, &table{}, false, time.Time{}))
 	r.ports.Store(&map[int]*port{})
 	r.refusals.Store(&[]refusal{})
 	return r
@@ -103,7 +103,7 @@ func New(c Config) *Responder {
 // the new ones. Calls must not overlap.
 func (r *Responder) Set(d Desired) {
 	old := r.table.Load()
-	want := newTable(d, old, r.lease.lapsed())
+	want := newTable(d, old, r.lease.lapsed(), r.now())
 	if !want.equal(old) {
 		r.table.Store(want)
 		added, removed := want.changes(old)

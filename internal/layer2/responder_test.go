@@ -190,7 +190,7 @@ func manyAddresses(n int) []lb.Announcement {
 // Trap: a walk through all Services for each frame (MetalLB: 328 µs at 10,000).
 func BenchmarkLookup(b *testing.B) {
 	p := testPort()
-	p.r.table.Store(newTable(Desired{Announcements: append(manyAddresses(10_000), ourAnnouncements...)}, &table{}, false))
+	p.r.table.Store(newTable(Desired{Announcements: append(manyAddresses(10_000), ourAnnouncements...)}, &table{}, false, p.r.now()))
 	b.Run("table", func(b *testing.B) {
 		l := p.link.Load()
 		for b.Loop() {

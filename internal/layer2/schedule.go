@@ -267,6 +267,9 @@ func (s *schedule) done(it *item, now time.Time) {
 // ones each time.
 func (s *schedule) queue(it *item, now time.Time) {
 	times, end := s.timers.times(it.phase)
+	if it.phase == probing && it.status.back && len(*it.status.conflicts.Load()) == 0 {
+		times, end = times[:1], time.Nanosecond
+	}
 	it.ends, it.lane, it.pos = false, repeated, -1
 	var before time.Duration
 	if it.number > 0 && it.number <= len(times) {

@@ -3,6 +3,7 @@ package layer2
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -30,7 +31,12 @@ type table struct {
 	owners   map[netip.Addr]string
 	// named are the links that some address names.
 	named map[string]bool
+	// left is when addresses were taken from us that no machine has since, as far as we know.
+	left map[netip.Addr]time.Time
 }
+
+// leftTime is for how long an address that was ours counts as free when it comes back: its Service had no endpoint for a moment.
+const leftTime = time.Minute
 
 // entry is one address.
 type entry struct {
@@ -44,9 +50,10 @@ type entry struct {
 // newTable makes a table of what can be announced. An address given twice is answered on
 // the links of both. Statuses of the old table continue, except after a lapse: then all
 // our addresses start from the beginning.
-func newTable(d Desired, old *table, lapsed bool) *table {
+func newTable(d Desired, old *table, lapsed bool, now time.Time) *table {
 	t := &table{
-		entries: make(map[netip.Addr]*entry, len(d.Announcements)), speakers: d.Speakers, owners: d.Owners, named: make(map[string]bool),
+		entries: make(map[netip.Addr]*entry, len(d.Announcements)), speakers: d.Speakers, owners: d.Owners,
+		named: make(map[string]bool), left: make(map[netip.Addr]time.Time),
 	}
 	for _, a := range d.Announcements {
 		addr := a.Address.Unmap().WithZone("")
@@ -56,7 +63,7 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 		e, seen := t.entries[addr]
 		switch {
 		case !seen:
-			e = &entry{links: slices.Clone(a.Links), mac: a.MAC, status: old.next(addr, a, lapsed)}
+			e = &entry{links: slices.Clone(a.Links), mac: a.MAC, status: old.next(addr, a, lapsed, now)}
 			t.entries[addr] = e
 		case len(a.Links) == 0 || len(e.links) == 0:
 			e.links = nil
@@ -69,6 +76,7 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 	if !lapsed {
 		t.handOver(old, d.Yield)
 	}
+	t.leave(old, now)
 	for _, e := range t.entries {
 		for _, name := range e.links {
 			t.named[name] = true
@@ -78,7 +86,7 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 }
 
 // next returns the status of an address that was set before, or a new one.
-func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
+func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool, now time.Time) *status {
 	first := ours
 	switch {
 	case a.MAC != lb.MAC{}:
@@ -88,7 +96,10 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	}
 	e := t.entries[addr]
 	if e == nil {
-		return newStatus(first)
+		s := newStatus(first)
+		at, left := t.left[addr]
+		s.back = left && now.Sub(at) < leftTime
+		return s
 	}
 	switch p := e.is(); {
 	case (p == standing) != (first == standing):
@@ -120,6 +131,21 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: e.successor(handing)}
 		case handing:
 			t.entries[addr] = e
+		}
+	}
+}
+
+// leave notes which addresses were ours without a conflict, and have no owner now.
+func (t *table) leave(old *table, now time.Time) {
+	free := func(addr netip.Addr) bool { return t.entries[addr] == nil && !t.elsewhere(addr) }
+	for addr, at := range old.left {
+		if free(addr) && now.Sub(at) < leftTime {
+			t.left[addr] = at
+		}
+	}
+	for addr, e := range old.entries {
+		if free(addr) && e.is() == ours && len(*e.conflicts.Load()) == 0 {
+			t.left[addr] = now
 		}
 	}
 }
