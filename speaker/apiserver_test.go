@@ -42,6 +42,8 @@ type apiServer struct {
 	mu      sync.Mutex
 	away    string
 	version int
+	// asked counts requests that are no watches.
+	asked   int
 	objects map[string]map[string]json.RawMessage
 	log     []change
 	// changed is closed at the next change of any of these.
@@ -212,6 +214,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	away := s.away
+	if r.FormValue("watch") == "" {
+		s.asked++
+	}
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	list, key := find(r.URL.Path)

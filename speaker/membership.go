@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
@@ -69,7 +70,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if w.cluster.WaitForSync(ctx) != nil {
 		return nil
 	}
-	follower := &memberKeys{cluster: w.cluster, secret: s.MembersSecret, log: w.log}
+	follower := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: s.Namespace, Name: s.MembersSecret}, log: w.log}
 	keys, address, err := w.awaitMembership(ctx, follower)
 	if err != nil {
 		return nil // ctx ended while waiting
@@ -102,7 +103,8 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error {
-		return follower.follow(ctx, keys, func(keys [][]byte) error { return errors.Join(m.SetKeys(keys), w.layer2.SetKeys(keys)) })
+		follower.follow(ctx, keys, func(keys [][]byte) error { return errors.Join(m.SetKeys(keys), w.layer2.SetKeys(keys)) })
+		return nil
 	})
 	return group.Wait()
 }
@@ -138,8 +140,8 @@ const keysTime = 10 * time.Second
 // memberKeys reads the membership's keys from the members' Secret.
 type memberKeys struct {
 	cluster *k8s.Cluster
-	// secret is the name of the Secret.
-	secret string
+	// secret is the members' Secret.
+	secret lb.Key
 	log    *slog.Logger
 	ring   keyed.Ring
 	// logged are the unusable entries that were logged last.
@@ -150,13 +152,18 @@ type memberKeys struct {
 func (m *memberKeys) look(ctx context.Context) (keys [][]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
-	secret, err := m.cluster.Secret(ctx, m.secret)
+	secret, err := m.cluster.Secret(ctx, m.secret.Name)
 	if err != nil {
 		return nil, err
 	}
+	return m.read(secret)
+}
+
+// read is look, of the Secret as it was read.
+func (m *memberKeys) read(secret *corev1.Secret) (keys [][]byte, err error) {
 	now := keyed.Read(secret.Data)
 	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.logged) {
-		m.log.Warn("entries of the members' Secret are not keys and not used", "secret", m.secret, "entries", now.Unusable)
+		m.log.Warn("entries of the members' Secret are not keys and not used", "secret", m.secret.Name, "entries", now.Unusable)
 	}
 	m.logged = now.Unusable
 	keys = m.ring.Look(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
@@ -164,38 +171,53 @@ func (m *memberKeys) look(ctx context.Context) (keys [][]byte, err error) {
 	case keys != nil:
 		return keys, nil
 	case secret.ResourceVersion == "":
-		return nil, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret)
+		return nil, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret.Name)
 	case now.Wanted == "":
-		return nil, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, keyed.Length,
+		return nil, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret.Name, keyed.Length,
 			keyed.Key)
 	}
-	return nil, fmt.Errorf("secret %s has no entry %s: the controller makes it when all other speakers know the key", m.secret, keyed.InUse)
+	return nil, fmt.Errorf("secret %s has no entry %s: the controller makes it when all other speakers know the key", m.secret.Name, keyed.InUse)
 }
 
-// follow sets the keys of the Secret whenever these change, until ctx ends.
-func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byte) error) error {
+// follow sets the keys of the Secret whenever these change, until ctx ends. A watch shows the Secret, since a thousand speakers that
+// read it would be most of what all of them ask for.
+func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byte) error) {
+	var shown atomic.Pointer[corev1.Secret] // nil while the API server is away: the present keys still work
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		m.cluster.FollowSecret(ctx, m.secret, func(secret *corev1.Secret, err error) error {
+			if secret == nil && err == nil {
+				secret = &corev1.Secret{}
+			}
+			shown.Store(secret)
+			return nil
+		})
+	}()
 	next := time.NewTimer(keyed.Look)
 	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			<-followed
+			return
 		case <-next.C:
 		}
-		now, err := m.look(ctx)
-		if err != nil {
+		secret := shown.Load()
+		if secret == nil {
 			next.Reset(keyed.Retry)
-			continue // the present keys still work, and the API server may be away
+			continue
 		}
 		next.Reset(keyed.Look)
-		if slices.EqualFunc(now, keys, bytes.Equal) {
+		now, err := m.read(secret)
+		if err != nil || slices.EqualFunc(now, keys, bytes.Equal) {
 			continue
 		}
 		if err := set(now); err != nil {
-			m.log.Error("set the members' keys", "secret", m.secret, "error", err)
+			m.log.Error("set the members' keys", "secret", m.secret.Name, "error", err)
 			continue
 		}
 		keys = now
-		m.log.Info("members' keys changed", "secret", m.secret, "accepted", len(keys))
+		m.log.Info("members' keys changed", "secret", m.secret.Name, "accepted", len(keys))
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/keyed"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -21,7 +23,7 @@ func TestKeysRead(t *testing.T) {
 		api := newAPIServer(t)
 		w := newTestSyncer(noLinks)
 		w.atCluster(t, api.config())
-		m := &memberKeys{cluster: w.cluster, secret: "members", log: w.log}
+		m := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: "holdfast", Name: "members"}, log: w.log}
 		key := func(first byte) []byte { return bytes.Repeat([]byte{first}, keyed.Length) }
 		for _, step := range []struct {
 			name  string
@@ -57,5 +59,58 @@ func TestKeysRead(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		_ = w.cluster.Run(stopped) // ends what New began
+	})
+}
+
+// TestKeysFollowed: keys that change are set within a minute, and a speaker asks for nothing until they do.
+func TestKeysFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer(t)
+		w := newTestSyncer(noLinks)
+		w.atCluster(t, api.config())
+		hold := func(entries map[string]byte) {
+			data := map[string][]byte{}
+			for name, first := range entries {
+				data[name] = bytes.Repeat([]byte{first}, keyed.Length)
+			}
+			api.put("/api/v1/secrets", "holdfast/members", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "members"}, Data: data})
+		}
+		hold(map[string]byte{keyed.Key: 1, keyed.InUse: 1})
+		m := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: "holdfast", Name: "members"}, log: w.log}
+		keys, err := m.look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var set [][]byte
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			m.follow(ctx, keys, func(keys [][]byte) error { set = keys; return nil })
+		}()
+		synctest.Wait()
+		api.mu.Lock()
+		before := api.asked
+		api.mu.Unlock()
+		time.Sleep(time.Hour)
+		if api.mu.Lock(); api.asked != before || set != nil {
+			t.Errorf("%d requests in an hour in which nothing changed, %d keys set", api.asked-before, len(set))
+		}
+		api.mu.Unlock()
+		for _, away := range []string{"", fails} {
+			api.set(away)
+			time.Sleep(time.Minute)
+			api.set("")
+			first := byte(len(away) + 2)
+			hold(map[string]byte{keyed.Key: first, keyed.InUse: first})
+			time.Sleep(keyed.Look + time.Second)
+			if len(set) == 0 || set[0][0] != first {
+				t.Errorf("after the API server was away (%q) it sends with %v, want key %d", away, set, first)
+			}
+		}
+		stop()
+		<-ended
+		api.set(refuses) // and no connection is left
+		_ = w.cluster.Run(ctx)
 	})
 }

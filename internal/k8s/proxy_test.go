@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ func TestFollowSecret(t *testing.T) {
 		Reason: metav1.StatusReasonForbidden, Code: 403}}
 	answers := make(chan answer, 10)
 	events := make(chan map[string]any, 10)
+	var from atomic.Value // the version that the last watch began at
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/api/v1/namespaces/shop/secrets" || r.FormValue("fieldSelector") != "metadata.name=tls" {
 			t.Errorf("it asks for %s", r.URL)
@@ -63,6 +65,7 @@ func TestFollowSecret(t *testing.T) {
 			}
 			return
 		}
+		from.Store(r.FormValue("resourceVersion"))
 		for {
 			w.(http.Flusher).Flush()
 			select {
@@ -125,9 +128,13 @@ func TestFollowSecret(t *testing.T) {
 		events <- event(e.kind, e.version)
 		next(e.want)
 	}
+	events <- event("BOOKMARK", "6")
 	events <- nil // the watch ends
-	answers <- list(secret("6"))
+	events <- event("MODIFIED", "6")
 	next("6")
+	if got := from.Load(); got != "6" {
+		t.Errorf("the second watch begins at version %v, want 6, the bookmark's, without a list", got)
+	}
 	events <- event("MODIFIED", "7") // which cannot be used yet
 	next("7")
 	answers <- list(secret("7"))

@@ -56,8 +56,10 @@ const (
 // get, list and watch this Secret alone. If see returns an error it is called again.
 func (k *Cluster) FollowSecret(ctx context.Context, secret lb.Key, see func(*corev1.Secret, error) error) {
 	backoff := wait.Backoff{Duration: retryWait, Factor: 2, Jitter: 0.5, Steps: 8, Cap: maxFollowWait}
+	version := ""
 	for next := backoff; ctx.Err() == nil; {
-		if k.followOnce(ctx, secret, see) {
+		followed := false
+		if version, followed = k.followFrom(ctx, secret, version, see); followed {
 			next = backoff
 		}
 		select {
@@ -67,35 +69,44 @@ func (k *Cluster) FollowSecret(ctx context.Context, secret lb.Key, see func(*cor
 	}
 }
 
-// followOnce lists and watches once, and reports whether it could.
-func (k *Cluster) followOnce(ctx context.Context, secret lb.Key, see func(*corev1.Secret, error) error) bool {
+// followFrom watches once, from a version, or from a list without one. It reports whether it could, and returns the version to go on from,
+// so that a watch that merely ended costs no list.
+func (k *Cluster) followFrom(ctx context.Context, secret lb.Key, version string, see func(*corev1.Secret, error) error) (reached string, followed bool) {
 	api := k.clients.kube.CoreV1().Secrets(secret.Namespace)
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", secret.Name).String()}
-	list, err := api.List(ctx, options)
-	if ctx.Err() != nil {
-		return false
+	if version == "" {
+		list, err := api.List(ctx, options)
+		if ctx.Err() != nil {
+			return "", false
+		}
+		var found *corev1.Secret
+		if err == nil && len(list.Items) > 0 {
+			found = &list.Items[0]
+		}
+		if failed := see(found, err); failed != nil || err != nil {
+			return "", false
+		}
+		version = list.ResourceVersion
 	}
-	var found *corev1.Secret
-	if err == nil && len(list.Items) > 0 {
-		found = &list.Items[0]
-	}
-	if failed := see(found, err); failed != nil || err != nil {
-		return false
-	}
-	options.ResourceVersion, options.TimeoutSeconds = list.ResourceVersion, new(int64(wait.Jitter(followTime, 0.5).Seconds()))
+	options.ResourceVersion, options.AllowWatchBookmarks = version, true
+	options.TimeoutSeconds = new(int64(wait.Jitter(followTime, 0.5).Seconds()))
 	events, err := api.Watch(ctx, options)
 	if err != nil {
-		return false
+		return "", false
 	}
 	defer events.Stop()
 	for event := range events.ResultChan() {
 		o, isSecret := event.Object.(*corev1.Secret)
+		if !isSecret {
+			return "", event.Type != apiwatch.Error
+		}
+		version = o.ResourceVersion
 		if event.Type == apiwatch.Deleted {
 			o = nil
 		}
-		if !isSecret || see(o, nil) != nil {
-			return event.Type != apiwatch.Error
+		if event.Type != apiwatch.Bookmark && see(o, nil) != nil {
+			return "", true
 		}
 	}
-	return true
+	return version, true
 }
