@@ -154,7 +154,7 @@ proxy-image: ## Pack the proxies' program and HAProxy, of packages of Debian tha
 
 .PHONY: haproxy-pins
 haproxy-pins: ## Write into release/haproxy.lock which packages of Debian HAProxy is made of today; needs apt
-	$(RELEASE) -arch $(ARCHS) pins
+	release/pins.sh $$(echo $(ARCHS) | tr , ' ')
 
 .PHONY: chart
 chart: bin/helm ## Pack the chart into dist/, with the version of the image

@@ -10,10 +10,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -182,78 +180,4 @@ func haproxyFiles(ctx context.Context, architecture, dir string) (map[string]str
 	licences, err := texts(dir, names)
 	maps.Copy(out, licences)
 	return out, err
-}
-
-const sourcesList = `Types: deb
-URIs: http://deb.debian.org/debian
-Suites: RELEASE RELEASE-updates
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-
-Types: deb
-URIs: http://deb.debian.org/debian-security
-Suites: RELEASE-security
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-`
-
-// renew writes the pins of the same packages again, as apt has them today, which checks the signatures of the release.
-func (r release) renew(ctx context.Context) error {
-	old, err := os.ReadFile(pinFile)
-	if err != nil {
-		return err
-	}
-	lock := "# Packages of the proxies' image. Written by make haproxy-pins; of a line that is added architecture and name suffice.\n"
-	for _, a := range r.sorted() {
-		var names []string
-		for line := range strings.Lines(string(old)) {
-			if f := strings.Fields(line); len(f) > 1 && f[0] == a {
-				names = append(names, f[1])
-			}
-		}
-		lines, err := newest(ctx, a, names)
-		if err != nil {
-			return err
-		}
-		lock += strings.Join(lines, "")
-	}
-	return os.WriteFile(pinFile, []byte(lock), 0o644)
-}
-
-// newest returns the lines of packages. Nothing that this machine has of apt counts.
-func newest(ctx context.Context, architecture string, names []string) (lines []string, err error) {
-	dir, err := os.MkdirTemp("", "debian-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	sources := strings.ReplaceAll(sourcesList, "RELEASE", debianRelease)
-	if err := errors.Join(os.MkdirAll(dir+"/lists/partial", 0o755), os.MkdirAll(dir+"/cache/archives/partial", 0o755),
-		os.WriteFile(dir+"/debian.sources", []byte(sources), 0o644), os.WriteFile(dir+"/status", nil, 0o644)); err != nil {
-		return nil, err
-	}
-	apt := []string{"apt-get", "-qq", "-o", "Dir::State=" + dir, "-o", "Dir::State::status=" + dir + "/status", "-o", "Dir::Cache=" + dir + "/cache",
-		"-o", "Dir::Etc::sourcelist=" + dir + "/debian.sources", "-o", "Dir::Etc::sourceparts=/dev/null", "-o", "APT::Architecture=" + architecture,
-		"-o", "APT::Architectures=" + architecture, "-o", "APT::Sandbox::User=root"}
-	if _, err := output(ctx, append(apt, "update")...); err != nil {
-		return nil, err
-	}
-	list, err := output(ctx, slices.Concat(apt, []string{"download", "--print-uris"}, names)...)
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(list) {
-		f := strings.Fields(line) // 'URL' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:SUM
-		if len(f) != 4 || strings.Count(f[1], "_") != 2 || !strings.HasPrefix(f[3], "SHA256:") {
-			return nil, fmt.Errorf("apt prints %q", line)
-		}
-		name := strings.Split(f[1], "_")
-		version, err := url.PathUnescape(name[1]) // NAME has no : as it is
-		if err != nil {
-			return nil, err
-		}
-		lines = append(lines, strings.Join([]string{architecture, name[0], version, strings.Trim(f[0], "'"), strings.TrimPrefix(f[3], "SHA256:")}, " ")+"\n")
-	}
-	slices.Sort(lines)
-	return lines, nil
 }

@@ -4,7 +4,6 @@
 //	release binaries   the daemons for this machine, into bin/
 //	release image      the image for this machine's architecture: dist/holdfast.tar
 //	release proxy      the image of the proxies, too: dist/holdfast-proxy.tar
-//	release pins       the packages of Debian in that image, as they are today: release/haproxy.lock
 //	release chart      the packed chart: dist/holdfast-VERSION.tgz
 //	release all        a release, for all architectures, in place of what is in dist/
 package main
@@ -65,14 +64,11 @@ func run(ctx context.Context) error {
 		return r.proxyImage(ctx)
 	case "chart":
 		return r.chart(ctx)
-	case "pins":
-		r.architectures = strings.Split(*architectures, ",")
-		return r.renew(ctx)
 	case "all":
 		r.architectures = strings.Split(*architectures, ",")
 		return r.all(ctx)
 	default:
-		return fmt.Errorf("got %q, want binaries, image, proxy, chart, pins or all", what)
+		return fmt.Errorf("got %q, want binaries, image, proxy, chart or all", what)
 	}
 }
 

@@ -44,107 +44,81 @@ type about struct {
 	capability string
 	// needs is a feature without which this one is not tried; 0 is none.
 	needs feature
-	// modules has by part what provides it, before those that are common to all.
-	modules map[string]string
+	// modules that have it.
+	modules string
 }
 
 var features = map[feature]about{
 	packetFilter: {
 		name: "the packet filter", capability: "NET_ADMIN",
 		without: "no source ranges are enforced here, and addresses with source ranges are left to other nodes",
+		modules: "nf_tables (CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and nft_redir",
 	},
 	internalTraffic: {
 		name: "the rewriting of traffic from within the cluster", capability: "NET_ADMIN", needs: packetFilter,
 		without: "source ranges hold for pods and nodes too",
-		modules: map[string]string{"ct": "a kernel with CONFIG_NF_CONNTRACK_LABELS"},
+		modules: "CONFIG_NF_CONNTRACK_LABELS",
 	},
 	connectionLimits: {
 		name: "connection limits", capability: "NET_ADMIN", needs: packetFilter,
 		without: "holdfast.dev/connection-limit has no effect here",
+		modules: "nft_connlimit",
 	},
 	dropLogs: {
 		name: "the log of refused packets", capability: "NET_ADMIN", needs: packetFilter,
 		without: "holdfast.dev/log-drops has no effect here",
+		modules: "nft_log and nfnetlink_log",
 	},
 	relaysIPv4: {
 		name: "relays of IPv4", capability: "NET_ADMIN",
 		without: "open IPv4 connections end when their address moves here",
-		modules: map[string]string{"dup": "the module nft_dup_ipv4"},
+		modules: "nf_tables, nft_ct and nft_dup_ipv4",
 	},
 	relaysIPv6: {
 		name: "relays of IPv6", capability: "NET_ADMIN",
 		without: "open IPv6 connections end when their address moves here",
-		modules: map[string]string{"dup": "the module nft_dup_ipv6"},
+		modules: "nf_tables, nft_ct and nft_dup_ipv6",
 	},
 	headStart: {
 		name: "the head start of new addresses", capability: "NET_ADMIN",
 		without: "clients of a new address wait for kube-proxy",
+		modules: "nf_tables, nft_ct, nft_numgen, nft_chain_nat, nft_nat and nft_masq",
 	},
 	proxyPaths: {
 		name: "the way to proxies", capability: "NET_ADMIN",
 		without: "the node leaves proxied Services to others",
+		modules: "nf_tables, nft_ct, nft_fib_inet, nft_fib_ipv4, nft_fib_ipv6, nft_reject_inet, nft_chain_nat, nft_nat and nft_masq",
 	},
 	packetSockets: {
 		name: "packet sockets", capability: "NET_RAW",
 		without: "the node leaves layer 2 to others, and BGP works",
-		modules: map[string]string{"": "the module af_packet (CONFIG_PACKET)"},
+		modules: "af_packet",
 	},
 	realTime: {
 		name: "real-time priority", capability: "SYS_NICE",
 		without: "the node's death is noticed after nine missed heartbeats, and not after three",
-		modules: map[string]string{"": "a kernel with SCHED_RR"},
+		modules: "SCHED_RR",
 	},
 }
 
-// modules has what provides a part of a table that is no part of nf_tables itself.
-var modules = map[string]string{
-	"":                   "the module nf_tables (CONFIG_NF_TABLES_INET)",
-	"chains of type nat": "the module nft_chain_nat",
-	"connlimit":          "the module nft_connlimit",
-	"ct":                 "the module nft_ct",
-	"fib":                "the modules nft_fib_inet, nft_fib_ipv4 and nft_fib_ipv6",
-	"limit":              "the module nft_limit",
-	"log":                "the modules nft_log and nfnetlink_log",
-	"masq":               "the module nft_masq",
-	"nat":                "the module nft_nat",
-	"numgen":             "the module nft_numgen",
-	"redir":              "the module nft_redir",
-	"reject":             "the module nft_reject_inet",
-}
-
-// leastKernel is the version of which docs/reference/kernel.md says that it has everything.
-const leastKernel = "5.7"
+// minKernel is the version that has everything, with its modules.
+const minKernel = "5.7"
 
 // lack is a feature that the kernel does not have.
 type lack struct {
 	feature feature
-	// part of the feature that the kernel refuses, such as an expression of nf_tables; empty if there is no name for it.
-	part string
-	err  error
+	err     error
 }
 
 // problem says what is missing on a node, what to do, and what does not work until then.
 func (l lack) problem(node lb.Object) lb.Problem {
-	f, part := features[l.feature], ""
-	if l.part != "" {
-		part = l.part + ": "
+	f := features[l.feature]
+	remedy := "Linux " + minKernel + " or newer with " + f.modules
+	if errors.Is(l.err, syscall.EPERM) || errors.Is(l.err, syscall.EACCES) {
+		remedy = "the capability " + f.capability + " for the speaker"
 	}
 	return lb.Problem{Object: node, Reason: lb.KernelFeatureMissing, Message: fmt.Sprintf(
-		"the kernel of node %s refuses %s (%s%s); it needs %s; until then %s", node.Name, f.name, part, cause(l.err), l.remedy(), f.without)}
-}
-
-// remedy says what would provide the feature.
-func (l lack) remedy() string {
-	f := features[l.feature]
-	if errors.Is(l.err, syscall.EPERM) || errors.Is(l.err, syscall.EACCES) {
-		return "the capability " + f.capability + " for the speaker"
-	}
-	for _, from := range []map[string]string{f.modules, modules} {
-		if remedy, known := from[l.part]; known {
-			return remedy
-		}
-	}
-	return "a kernel of version " + leastKernel + " or newer"
+		"the kernel of node %s refuses %s (%s); it needs %s; until then %s", node.Name, f.name, cause(l.err), remedy, f.without)}
 }
 
 // cause returns the system's error without the path that it came by.

@@ -11,11 +11,10 @@ import (
 // recheckInterval is the time between attempts while the kernel lacks a feature.
 const recheckInterval = time.Minute
 
-// attempt tries a feature. It returns nil if the kernel has it; otherwise why not, and the part that the kernel refuses, if
-// that has a name.
+// attempt tries a feature. It returns nil if the kernel has it.
 type attempt struct {
 	feature feature
-	try     func() (part string, err error)
+	try     func() error
 }
 
 // kernel knows what the node's kernel lacks for parts of Holdfast. It does not compare versions: distributions
@@ -72,18 +71,16 @@ func (m *kernel) try() bool {
 		if missing[features[t.feature].needs] {
 			continue // it would be refused for the same reason
 		}
-		if part, err := t.try(); err != nil {
+		if err := t.try(); err != nil {
 			missing[t.feature] = true
-			lacking = append(lacking, lack{t.feature, part, err})
+			lacking = append(lacking, lack{t.feature, err})
 		}
 	}
 	before := m.found.Swap(&lacking)
-	same := func(a, b lack) bool {
-		return a.feature == b.feature && a.part == b.part && a.err.Error() == b.err.Error()
-	}
+	same := func(a, b lack) bool { return a.feature == b.feature && a.err.Error() == b.err.Error() }
 	if before == nil || !slices.EqualFunc(*before, lacking, same) {
 		for _, l := range lacking {
-			m.log.Warn("the kernel lacks a feature", "feature", features[l.feature].name, "part", l.part, "error", l.err)
+			m.log.Warn("the kernel lacks a feature", "feature", features[l.feature].name, "error", l.err)
 		}
 		m.changed()
 	}

@@ -24,7 +24,7 @@ type refusals map[feature]lack
 // try returns attempts of all features in order.
 func (r refusals) tries() (out []attempt) {
 	for f := packetFilter; f <= realTime; f++ {
-		out = append(out, attempt{f, func() (string, error) { return r[f].part, r[f].err }})
+		out = append(out, attempt{f, func() error { return r[f].err }})
 	}
 	return out
 }
@@ -33,7 +33,7 @@ func (r refusals) tries() (out []attempt) {
 func (m *kernel) words() string {
 	var out []string
 	for _, l := range m.missing() {
-		out = append(out, strings.TrimSpace(fmt.Sprint(features[l.feature].name, " ", l.part)))
+		out = append(out, features[l.feature].name)
 	}
 	return strings.Join(out, ", ")
 }
@@ -46,8 +46,8 @@ func TestKernelLacks(t *testing.T) {
 		want   string
 	}{
 		{"everything is there", refusals{}, ""},
-		{"no dup", refusals{relaysIPv4: {part: "dup", err: no}, relaysIPv6: {part: "dup", err: no}}, "relays of IPv4 dup, relays of IPv6 dup"},
-		{"no labels of conntrack", refusals{internalTraffic: {part: "ct", err: no}}, "the rewriting of traffic from within the cluster ct"},
+		{"no dup", refusals{relaysIPv4: {err: no}, relaysIPv6: {err: no}}, "relays of IPv4, relays of IPv6"},
+		{"no labels of conntrack", refusals{internalTraffic: {err: no}}, "the rewriting of traffic from within the cluster"},
 		{"no nf_tables", refusals{packetFilter: {err: no}, internalTraffic: {err: no}, connectionLimits: {err: no}, dropLogs: {err: no}}, "the packet filter"},
 		{"neither packet sockets nor priority", refusals{packetSockets: {err: syscall.EPERM}, realTime: {err: syscall.EPERM}}, "packet sockets, real-time priority"},
 	} {
@@ -76,11 +76,11 @@ func TestKernelLacks(t *testing.T) {
 // TestKernelIsTriedAgain: while something is missing it is tried again, each change is told once, and then no attempt follows.
 func TestKernelIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kernel, tries, changes := refusals{relaysIPv4: {part: "dup", err: syscall.ENOENT}}, 0, 0
+		kernel, tries, changes := refusals{relaysIPv4: {err: syscall.ENOENT}}, 0, 0
 		var mu sync.Mutex // of all three
-		all := append(kernel.tries(), attempt{realTime, func() (string, error) { tries++; return "", nil }})
+		all := append(kernel.tries(), attempt{realTime, func() error { tries++; return nil }})
 		for i, one := range all {
-			all[i].try = func() (string, error) {
+			all[i].try = func() error {
 				mu.Lock()
 				defer mu.Unlock()
 				return one.try()
@@ -100,9 +100,9 @@ func TestKernelIsTriedAgain(t *testing.T) {
 			want                       string
 			wantTries, wantChangeCount int
 		}{
-			{0, func() {}, "relays of IPv4 dup", 1, 1},
-			{59 * time.Second, func() {}, "relays of IPv4 dup", 1, 1},
-			{time.Minute, func() {}, "relays of IPv4 dup", 2, 1},
+			{0, func() {}, "relays of IPv4", 1, 1},
+			{59 * time.Second, func() {}, "relays of IPv4", 1, 1},
+			{time.Minute, func() {}, "relays of IPv4", 2, 1},
 			{time.Minute, func() { delete(kernel, relaysIPv4) }, "", 3, 2},
 			{time.Hour, func() { kernel[realTime] = lack{err: syscall.EPERM} }, "", 3, 2},
 		} {
@@ -132,17 +132,15 @@ func TestKernelProblem(t *testing.T) {
 		lack lack
 		want string
 	}{
-		{lack{relaysIPv6, "dup", refused}, "the kernel of node w1 refuses relays of IPv6 (dup: operation not supported); it needs the module nft_dup_ipv6; " +
+		{lack{relaysIPv6, refused}, "the kernel of node w1 refuses relays of IPv6 (operation not supported); " +
+			"it needs Linux 5.7 or newer with nf_tables, nft_ct and nft_dup_ipv6; " +
 			"until then open IPv6 connections end when their address moves here"},
-		{lack{internalTraffic, "ct", refused}, "the kernel of node w1 refuses the rewriting of traffic from within the cluster (ct: operation not supported); " +
-			"it needs a kernel with CONFIG_NF_CONNTRACK_LABELS; until then source ranges hold for pods and nodes too"},
-		{lack{packetFilter, "", refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it needs the module nf_tables " +
-			"(CONFIG_NF_TABLES_INET); " +
+		{lack{internalTraffic, refused}, "the kernel of node w1 refuses the rewriting of traffic from within the cluster (operation not supported); " +
+			"it needs Linux 5.7 or newer with CONFIG_NF_CONNTRACK_LABELS; until then source ranges hold for pods and nodes too"},
+		{lack{packetFilter, refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it needs Linux 5.7 or newer with nf_tables " +
+			"(CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and nft_redir; " +
 			"until then no source ranges are enforced here, and addresses with source ranges are left to other nodes"},
-		{lack{packetFilter, "sets of intervals", syscall.EINVAL}, "the kernel of node w1 refuses the packet filter (sets of intervals: invalid argument); it " +
-			"needs a kernel of version 5.7 or newer; " +
-			"until then no source ranges are enforced here, and addresses with source ranges are left to other nodes"},
-		{lack{packetSockets, "", syscall.EPERM}, "the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for " +
+		{lack{packetSockets, syscall.EPERM}, "the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for " +
 			"the speaker; " +
 			"until then the node leaves layer 2 to others, and BGP works"},
 	} {
@@ -152,7 +150,7 @@ func TestKernelProblem(t *testing.T) {
 		}
 	}
 	for f := packetFilter; f <= realTime; f++ {
-		if a := features[f]; a.name == "" || a.without == "" || a.capability == "" {
+		if a := features[f]; a.name == "" || a.without == "" || a.capability == "" || a.modules == "" {
 			t.Errorf("feature %d is not described", f)
 		}
 	}
@@ -166,11 +164,11 @@ func TestKernelRecheck(t *testing.T) {
 		tries := refusals{}.tries()
 		for i := range tries {
 			if tries[i].feature == dropLogs {
-				tries[i].try = func() (string, error) {
+				tries[i].try = func() error {
 					if refuses.Load() {
-						return "", syscall.ENOENT
+						return syscall.ENOENT
 					}
-					return "", nil
+					return nil
 				}
 			}
 		}

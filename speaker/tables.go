@@ -182,14 +182,13 @@ func sooner(a, b time.Duration) time.Duration {
 
 // tries returns an attempt of every feature in use.
 func tries(s settings) (out []attempt) {
-	add := func(f feature, used bool, try func() (string, error)) {
+	add := func(f feature, used bool, try func() error) {
 		if used {
 			out = append(out, attempt{f, try})
 		}
 	}
-	filters := func(e filter.Extras) func() (string, error) { return func() (string, error) { return filter.Try(e) } }
-	relays := func(of lb.Family) func() (string, error) { return func() (string, error) { return relay.Try(of) } }
-	whole := func(try func() error) func() (string, error) { return func() (string, error) { return "", try() } }
+	filters := func(e filter.Extras) func() error { return func() error { return filter.Try(e) } }
+	relays := func(of lb.Family) func() error { return func() error { return relay.Try(of) } }
 	add(packetFilter, s.Options.Filters(), filters(filter.Extras{}))
 	add(connectionLimits, s.Options.Filters(), filters(filter.Extras{Limits: true}))
 	add(dropLogs, s.Options.Filters(), filters(filter.Extras{Log: true}))
@@ -198,8 +197,8 @@ func tries(s settings) (out []attempt) {
 	add(relaysIPv6, s.relay && hasIPv6(), relays(lb.IPv6))
 	add(headStart, s.Options.Filters(), kubeproxy.TryHeadStart)
 	add(proxyPaths, s.Options.Proxies(), divert.Try)
-	add(packetSockets, true, whole(layer2.Try))
-	add(realTime, s.realtime, whole(heartbeat.TryRealtime))
+	add(packetSockets, true, layer2.Try)
+	add(realTime, s.realtime, heartbeat.TryRealtime)
 	return out
 }
 

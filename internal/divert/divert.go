@@ -44,9 +44,8 @@ func New(log *slog.Logger, changed func()) *Table {
 	return t
 }
 
-// Try has the kernel check the table without an effect. It returns the error of a refusal, and names the part that the kernel
-// refuses, as nft.Layout.Try does.
-func Try() (part string, err error) { return layout().Try() }
+// Try has the kernel check the table without an effect.
+func Try() error { return layout().Try() }
 
 // Set makes the kernel do exactly this. It never fails: Failed reports whether the kernel refuses it, and Run asks again.
 func (t *Table) Set(d Desired) {

@@ -16,9 +16,8 @@ type Extras struct {
 	Log bool
 }
 
-// Try has the kernel check the table with these extras, without an effect. It returns the error of a refusal, and names
-// the part that the kernel refuses, as nft.Layout.Try does.
-func Try(e Extras) (part string, err error) { return e.sample().Try() }
+// Try has the kernel check the table with these extras, without an effect.
+func Try(e Extras) error { return e.sample().Try() }
 
 // sample returns the table with a profile of every kind.
 func (e Extras) sample() *nft.Layout {

@@ -565,38 +565,26 @@ func kernelReference(t *testing.T) string {
 		s, _ := literal(e)
 		return s
 	}
-	features, parts, kernel := []string{}, []string{}, ""
+	features, kernel := []string{}, ""
 	for spec := range nodes[*ast.ValueSpec](file) {
 		switch spec.Names[0].Name {
 		case "features":
 			for _, about := range entries(spec.Values[0]) {
 				f := entries(about)
-				var own []string
-				if f["modules"] != nil {
-					for _, module := range entries(f["modules"]) {
-						own = append(own, text(module))
-					}
-				}
-				features = append(features, fmt.Sprintf("| %s | %s | %s | %s |\n", text(f["name"]), text(f["capability"]), strings.Join(own, ", "), text(f["without"])))
+				features = append(features, fmt.Sprintf("| %s | %s | %s | %s |\n", text(f["name"]), text(f["capability"]), text(f["modules"]), text(f["without"])))
 			}
-		case "modules":
-			for part, module := range entries(spec.Values[0]) {
-				parts = append(parts, fmt.Sprintf("| %s | %s |\n", cmp.Or(part, "tables, sets, counters"), text(module)))
-			}
-		case "leastKernel":
+		case "minKernel":
 			kernel = text(spec.Values[0])
 		}
 	}
-	if len(features) < 9 || len(parts) < 11 || kernel == "" {
-		t.Errorf("found %d features, %d parts and kernel %q", len(features), len(parts), kernel)
+	if len(features) < 9 || kernel == "" {
+		t.Errorf("found %d features and kernel %q", len(features), kernel)
 	}
 	slices.Sort(features)
-	slices.Sort(parts)
 	return "# What Holdfast needs of the kernel\n\nLinux " + kernel +
 		" and newer has all of it; distributions may leave modules out. A speaker tries each feature, and names in " +
-		"`KernelFeatureMissing` what its kernel lacks.\n\n| feature | capability | needs, beside nf_tables | without it |\n|---|---|---|---|\n" +
-		strings.Join(features, "") +
-		"\n| part of a table | is in |\n|---|---|\n" + strings.Join(parts, "")
+		"`KernelFeatureMissing` what its kernel lacks.\n\n| feature | capability | needs | without it |\n|---|---|---|---|\n" +
+		strings.Join(features, "")
 }
 
 // metric is a metric as the code describes it.

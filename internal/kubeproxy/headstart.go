@@ -39,9 +39,8 @@ func NewHeadStart(log *slog.Logger) *HeadStart {
 	return t
 }
 
-// TryHeadStart has the kernel check the table without an effect. It returns the error of a refusal, and names the part that the
-// kernel refuses, as nft.Layout.Try does.
-func TryHeadStart() (part string, err error) { return headStartLayout().Try() }
+// TryHeadStart has the kernel check the table without an effect.
+func TryHeadStart() error { return headStartLayout().Try() }
 
 // Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for kube-proxy.
 func (t *HeadStart) Set(starts []lb.Start) {

@@ -16,8 +16,6 @@ type Batch struct {
 	// data holds the messages; the last one begins at offset last.
 	data attributes
 	last int
-	// messages are the offsets of those about the table; the kernel answers with their numbers, from 1 on.
-	messages []int
 	// sets counts the added sets: NFTA_SET_ID must be unique within a batch.
 	sets uint32
 }
@@ -37,8 +35,6 @@ func (b *Batch) boundary(typ int) {
 // add appends a message about the table.
 func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
 	b.last = b.data.tableMessage(b.table, typ, flags, fill)
-	b.messages = append(b.messages, b.last)
-	binary.NativeEndian.PutUint32(b.data[b.last+8:], uint32(len(b.messages)))
 }
 
 // Create adds the table if it does not exist, and wakes one that is dormant.

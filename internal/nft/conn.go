@@ -29,8 +29,7 @@ type Conn struct {
 	fd   int
 }
 
-// Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing; it is
-// a Refusal if the kernel did not take a message.
+// Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing.
 func (c *Conn) Commit(b *Batch) error {
 	if b.last == 0 {
 		return nil
@@ -50,19 +49,6 @@ func (c *Conn) Commit(b *Batch) error {
 	return err
 }
 
-// Refusal is why the kernel did not take a transaction.
-type Refusal struct {
-	// Err is about the first message that it refused.
-	Err error
-	// message is the number of that message. The kernel may report where in it the reason lies: at this offset, 0 for nowhere.
-	message, at int
-}
-
-func (r *Refusal) Error() string { return os.NewSyscallError("nf_tables", r.Err).Error() }
-
-// Unwrap returns the kernel's error.
-func (r *Refusal) Unwrap() error { return r.Err }
-
 // Commit sends a single transaction over a connection of its own.
 func (b *Batch) Commit() error {
 	var c Conn
@@ -77,9 +63,8 @@ func (c *Conn) open() error {
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", os.NewSyscallError("socket", err))
 	}
-	// Without the message itself, and with what the kernel has to say about it, if it knows the option.
-	_ = errors.Join(unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1))
-	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, sendBuffer), setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer))
 	name, nameErr := unix.Getsockname(fd)
 	if err := errors.Join(err, nameErr); err != nil {
@@ -140,7 +125,10 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 		case len(m.Data) < HeaderSize:
 			return true, errors.New("nf_tables sent a message without a header")
 		case m.Header.Type == unix.NLMSG_ERROR:
-			return true, refusalOf(m)
+			if errno := unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data))); errno != 0 { // struct nlmsgerr of linux/netlink.h
+				return true, os.NewSyscallError("nf_tables", errno)
+			}
+			return true, nil
 		case m.Header.Flags&unix.NLM_F_DUMP_INTR != 0:
 			return true, ErrChanged
 		}
@@ -150,23 +138,4 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 		}
 	}
 	return false, nil
-}
-
-// refusalOf reads an answer (struct nlmsgerr of linux/netlink.h, and attributes); nil if it refuses nothing.
-func refusalOf(m syscall.NetlinkMessage) error {
-	errno := int32(binary.NativeEndian.Uint32(m.Data))
-	if errno == 0 {
-		return nil
-	}
-	r := &Refusal{Err: unix.Errno(-errno)}
-	const errorSize, seqAt = 4, 8
-	if size := errorSize + unix.NLMSG_HDRLEN; len(m.Data) >= size {
-		r.message = int(binary.NativeEndian.Uint32(m.Data[errorSize+seqAt:]))
-		if m.Header.Flags&unix.NLM_F_CAPPED != 0 {
-			if at := attributes(m.Data[size:]).find(unix.NLMSGERR_ATTR_OFFS); len(at) == 4 {
-				r.at = int(binary.NativeEndian.Uint32(at))
-			}
-		}
-	}
-	return r
 }

@@ -43,6 +43,19 @@ func (t Table) Handle() (h uint64, err error) {
 	return h, err
 }
 
+// dormant is NFT_TABLE_F_DORMANT of linux/netfilter/nf_tables.h: the kernel calls no chain of the table.
+const dormant = 1
+
+// Try has the kernel check the layout without an effect: one transaction makes the table, under another name and
+// dormant, and deletes it.
+func (l *Layout) Try() error {
+	b := Table{Family: l.Family, Name: l.Name + "-try", signature: l.signature}.Batch()
+	b.create(dormant)
+	l.Build(b)
+	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
+	return b.Commit()
+}
+
 // Delete deletes the table with its content, if it exists.
 func (t Table) Delete() error {
 	b := t.Batch()

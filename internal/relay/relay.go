@@ -62,9 +62,8 @@ func New(c Config) *Relayer {
 	return r
 }
 
-// Try has the kernel check the table of a family without an effect. It returns the error of a refusal, and names the part
-// that the kernel refuses, as nft.Layout.Try does.
-func Try(of lb.Family) (part string, err error) {
+// Try has the kernel check the table of a family without an effect.
+func Try(of lb.Family) error {
 	for _, f := range families() {
 		if f.name == of {
 			return f.layout(strict(), idleTime).Try()
