@@ -72,6 +72,18 @@ func TestWitness(t *testing.T) {
 	if s.compared[7].stands.IsZero() {
 		t.Error("nothing is to be written of the Service, and it will be compared again")
 	}
+	s.last.Load().Result.Assignments[5].Reason = lb.AddressKept // what was decided must not be changed either
+	s.checkAt = time.Now().Add(time.Minute)
+	run(1)
+	s.checkAt = time.Now()
+	run(2)
+	if got := s.last.Load().Result.Assignments[5].Reason; got != lb.Assigned {
+		t.Errorf("what was decided is checked, and stays %s", got)
+	}
+	if in := time.Until(s.checkAt); in < compareAge-time.Minute || in > 2*compareAge {
+		t.Errorf("what is kept of decisions is checked again in %v", in)
+	}
+	run(2)
 	writes := slices.Clone(s.compared)
 	writes[3].keep, writes[3].stands = new(ipam.Keep), time.Time{}
 	if got := s.differing(now, writes); len(got) != 1 || got[0].keep == nil || !s.compared[3].stands.IsZero() {

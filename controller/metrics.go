@@ -43,7 +43,7 @@ type metrics struct {
 	services func() []*corev1.Service
 	// last is the outcome of the last run, which /debug/state shows too.
 	last atomic.Pointer[outcome]
-	// repairs counts the Services of which something was to be written though what is remembered of them says otherwise.
+	// repairs counts the decisions that were to be others, and the Services of which something was to be written, than what is remembered says.
 	repairs atomic.Int64
 }
 

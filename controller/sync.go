@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -31,6 +32,9 @@ type syncer struct {
 	loop     *daemon.Loop
 	// compiler reads. What it keeps between runs only makes it faster.
 	compiler config.Compiler
+	// ledger decides. What it keeps between runs does so too; from checkAt on it is checked.
+	ledger  ipam.Ledger
+	checkAt time.Time
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
 	// compared are the Services of the last run, with what was decided of each.
@@ -84,7 +88,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 			_, s.speakers.proxied.left = config.ReadyEndpoints(d.state, all, s.options.Proxy.Service)
 		}
 	}
-	d.result = ipam.Assign(d.state)
+	s.assign(d)
 	if s.options.Filters() {
 		d.frontends = plan.Frontends(d.state)
 	}
@@ -102,6 +106,18 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	settled, unread := s.cluster.Settle(ctx)
 	d.next = k8s.Sooner(d.next, settled)
 	return d.again(), errors.Join(err, unread)
+}
+
+// assign decides, and by times checks what is kept of earlier decisions.
+func (s *syncer) assign(d *decision) {
+	check, wrong := !d.state.Now.Before(s.checkAt), false
+	if check {
+		s.checkAt = d.state.Now.Add(compareAge + rand.N(compareAge))
+	}
+	if d.result, wrong = s.ledger.Assign(d.state, check); wrong {
+		s.repairs.Add(1)
+		s.log.Error("the last decisions led to others than those that all Services and pools lead to")
+	}
 }
 
 // again returns how long the next run may wait, 0 for no limit: a quarantine may end, something be written,

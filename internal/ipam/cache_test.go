@@ -119,8 +119,10 @@ type openWrite struct {
 	addresses []netip.Addr
 }
 
-// controller is one process. It remembers nothing but its caches and its writes without an answer.
+// controller is one process. It remembers nothing but its caches and its writes without an answer, and what a Ledger keeps.
 type controller struct {
+	ledger      Ledger
+	before      []*lb.Service
 	open        map[party]openWrite
 	services    cache[serviceObject]
 	pools       cache[poolObject]

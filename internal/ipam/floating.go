@@ -142,15 +142,14 @@ func (a *assigner) gone(f *lb.FloatingIP) bool {
 func (a *assigner) keeps() []Keep {
 	var out []Keep
 	owned := map[quotaKey]int{}
-	for i := range a.floating {
-		for _, addr := range a.floating[i].held {
+	for _, s := range a.floating {
+		for _, addr := range s.held {
 			if pool := a.index.find(addr); pool != nil {
-				owned[quotaKey{pool.Name, a.floating[i].Key.Namespace, lb.FamilyOf(addr)}]++
+				owned[quotaKey{pool.Name, s.Key.Namespace, lb.FamilyOf(addr)}]++
 			}
 		}
 	}
-	for i := range a.services {
-		s := &a.services[i]
+	for _, s := range a.open {
 		if !s.KeepFloatingIP || a.named[s.Key] != nil {
 			continue
 		}

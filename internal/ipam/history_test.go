@@ -1,9 +1,12 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -206,8 +209,13 @@ func (h *history) sync(c *controller) *run {
 	r := &run{controller: c, seen: c.sees(h.worlds), dies: h.oneIn(6)}
 	current := c.current(h.worlds)
 	r.state = r.seen.compile(time.Unix(0, 0).Add(h.clock))
-	r.result = Assign(r.state)
+	r.state.Services = same(r.state.Services, c.before)
+	c.before = slices.Clone(r.state.Services)
+	r.result, _ = c.ledger.Assign(r.state, false)
 	err := checkAll(r.state, r.result)
+	if whole := Assign(r.state); !reflect.DeepEqual(r.result, whole) {
+		err = errors.Join(err, fmt.Errorf("a Ledger decides otherwise than Assign: %s", cmp.Diff(whole, r.result)))
+	}
 	if current && !r.dies && err == nil {
 		err = checkAgain(r.state, r.result, Assign(applied(r.state, r.result)))
 	}

@@ -49,8 +49,10 @@ func (a *assigner) keep(services, floating []*subject) {
 		a.bar(addr, party{Key: key})
 	}
 	for _, c := range a.state.Claims {
+		by := party{c.Key, c.FloatingIP}
+		a.unanswered[by] = c.Addresses
 		for _, addr := range c.Addresses {
-			a.bar(addr, party{c.Key, c.FloatingIP})
+			a.bar(addr, by)
 		}
 	}
 }
@@ -122,8 +124,35 @@ func (a *assigner) block(subjects []*subject) {
 func (a *assigner) bar(addr netip.Addr, p party) {
 	if t := a.holders[addr]; t.claimant == nil {
 		t.claimant = &p
-		a.holders[addr] = t
+		a.put(addr, t)
+		a.barred = append(a.barred, addr)
 	}
+}
+
+// put sets who has an address, and counts it for its pool.
+func (a *assigner) put(addr netip.Addr, t holders) {
+	before, known := a.holders[addr]
+	stays := t.held() || t.claimant != nil
+	if stays {
+		a.holders[addr] = t
+	} else {
+		delete(a.holders, addr)
+		a.freed = append(a.freed, addr)
+	}
+	if p := a.index.find(addr); p != nil {
+		counts := p.counts.of(lb.FamilyOf(addr))
+		counts.Assigned += one(t.held()) - one(before.held())
+		if !p.avoids(addr) {
+			counts.Available -= one(stays) - one(known)
+		}
+	}
+}
+
+func one(counts bool) int64 {
+	if counts {
+		return 1
+	}
+	return 0
 }
 
 // hold records the subject as a holder of the address.
@@ -153,7 +182,7 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 			*s.shared = slices.Insert(*s.shared, i, addr)
 		}
 	}
-	a.holders[addr] = t
+	a.put(addr, t)
 }
 
 // vacate takes the address from the subject, and bars others from it while the status still has it.
@@ -161,6 +190,14 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	if !addr.IsValid() {
 		return
 	}
+	if slices.Contains(s.Addresses, addr) {
+		a.bar(addr, s.party())
+	}
+	a.leave(s, addr)
+}
+
+// leave takes the address from the subject.
+func (a *assigner) leave(s *subject, addr netip.Addr) {
 	t := a.holders[addr]
 	if s.fip != nil {
 		t.floating = nil
@@ -173,12 +210,7 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 			delete(t.ports, p.Frontend())
 		}
 	}
-	a.holders[addr] = t
-	if slices.Contains(s.Addresses, addr) {
-		a.bar(addr, s.party())
-	} else if !t.held() && t.claimant == nil {
-		delete(a.holders, addr)
-	}
+	a.put(addr, t)
 	if s.shared != nil && !slices.ContainsFunc(t.services, func(o *subject) bool { return o.key == s.key }) {
 		*s.shared = slices.DeleteFunc(*s.shared, func(b netip.Addr) bool { return b == addr })
 	}

@@ -18,6 +18,8 @@ type memory struct {
 	last map[netip.Addr]release
 	// own lists the releases of each subject, latest first.
 	own map[lb.Key][]release
+	// dated: what this decision has to remember bears the time of the decision.
+	dated bool
 }
 
 type release struct {
@@ -31,11 +33,11 @@ type release struct {
 // newMemory reads the releases of the pools, and notes in the supplies which lie in them. A time in the future is of a wrong clock: it
 // counts as now.
 func newMemory(s lb.State, supplies []*supply, index poolIndex) memory {
-	m := memory{map[netip.Addr]release{}, map[lb.Key][]release{}}
+	m := memory{last: map[netip.Addr]release{}, own: map[lb.Key][]release{}}
 	for _, p := range s.Pools {
 		for _, r := range p.Released {
 			if r.Time.After(s.Now) {
-				r.Time = s.Now
+				r.Time, m.dated = s.Now, true
 			}
 			if have, twice := m.last[r.Address]; !twice || have.Time.Before(r.Time) {
 				m.last[r.Address] = release{r, p.Name, false}
@@ -89,17 +91,13 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // earliest returns the first release of an address of the family that is free. Within one decision addresses are only ever
 // taken, so that a release that was passed over is never looked at again.
 func (a *assigner) earliest(pool *supply, family lb.Family) (netip.Addr, bool) {
-	old := pool.old[family]
-	for ; len(old) > 0; old = old[1:] {
-		if _, taken := a.holders[old[0].Address]; !taken && !pool.avoids(old[0].Address) {
-			break
+	for _, r := range pool.old[family][pool.tried[family]:] {
+		if _, taken := a.holders[r.Address]; !taken && !pool.avoids(r.Address) {
+			return r.Address, true
 		}
+		pool.tried[family]++
 	}
-	pool.old[family] = old
-	if len(old) == 0 {
-		return netip.Addr{}, false
-	}
-	return old[0].Address, true
+	return netip.Addr{}, false
 }
 
 // remember writes the releases into the usages and returns when the next quarantine ends.
@@ -155,12 +153,11 @@ func (a *assigner) departures() {
 		if recorded[addr] || a.holders[addr].held() || before && known.Holder == by && known.UID == uid {
 			return
 		}
-		recorded[addr] = true
+		recorded[addr], a.memory.dated = true, true
 		a.memory.last[addr] = release{lb.Release{Address: addr, Time: a.state.Now, Holder: by, UID: uid}, pool, false}
 	}
-	for _, subjects := range [][]subject{a.floating, a.services} {
-		for i := range subjects {
-			s := &subjects[i]
+	for _, subjects := range [][]*subject{a.floating, a.open} {
+		for _, s := range subjects {
 			for addr, shown := range s.had {
 				if _, known := a.memory.last[addr]; !s.holds(addr) && (shown || !known) {
 					record(addr, s.Record.Of(addr).Pool, s.Key, s.UID)

@@ -30,6 +30,9 @@ type subject struct {
 	clashing []netip.Addr
 	// dissolved: a FloatingIP that is being deleted and is not used.
 	dissolved bool
+	// assignment is the decision about a Service; settled: the next one is the same while only others change.
+	assignment *Assignment
+	settled    bool
 }
 
 // perFamily has addresses by the index of a subject's family, of which there are two at most; the zero Addr is none.
@@ -154,22 +157,20 @@ func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms =
 
 // subjects makes a subject of every Service and of every FloatingIP, and finds the keys that matter.
 func (a *assigner) subjects() {
-	a.services = make([]subject, len(a.state.Services))
-	shared := map[string]*[]netip.Addr{}
-	for i := range a.services {
-		a.services[i] = newSubject(a.state.Services[i])
-		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && shared[s.key] == nil {
-			shared[s.key] = new([]netip.Addr)
+	for _, svc := range a.state.Services {
+		s := newSubject(svc)
+		if a.services = append(a.services, s); s.sharing() && a.shared[s.key] == nil {
+			a.shared[s.key] = new([]netip.Addr)
 		}
 	}
-	for i := range a.services {
-		a.services[i].shared = shared[a.services[i].key]
+	for _, s := range a.services {
+		s.shared = a.shared[s.key]
 	}
-	a.floating = make([]subject, len(a.state.FloatingIPs))
-	for i := range a.floating {
-		f, s := &a.state.FloatingIPs[i], &a.floating[i]
-		*s = subject{Service: a.asService(f), fip: f}
-		a.named[f.Key] = s
+	a.open = a.services
+	for i := range a.state.FloatingIPs {
+		f := &a.state.FloatingIPs[i]
+		s := &subject{Service: a.asService(f), fip: f}
+		a.floating, a.named[f.Key] = append(a.floating, s), s
 		if f.ServiceName != "" {
 			key := lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}
 			a.dedicated[key] = append(a.dedicated[key], s)
@@ -177,8 +178,8 @@ func (a *assigner) subjects() {
 	}
 }
 
-func newSubject(svc *lb.Service) subject {
-	s := subject{Service: svc}
+func newSubject(svc *lb.Service) *subject {
+	s := &subject{Service: svc}
 	switch {
 	case svc.SharingKey != "":
 		s.key = "key " + svc.SharingKey
@@ -189,6 +190,9 @@ func newSubject(svc *lb.Service) subject {
 	}
 	return s
 }
+
+// sharing reports whether the Service asks for an address that others have, or lets others have its own by more than its id.
+func (s *subject) sharing() bool { return s.joins || s.SharingKey != "" }
 
 // digest summarizes what decides with whom a Service may share an address: what agree compares, and the ports that it
 // declares. No two texts may have the same: whoever edits a Service would find another text, and would hold the address under

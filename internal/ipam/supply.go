@@ -22,6 +22,10 @@ type supply struct {
 	next []netip.Addr
 	// old are the releases of its addresses: those that are over first, then earliest first.
 	old map[lb.Family][]release
+	// tried is how many of these are known to be taken.
+	tried map[lb.Family]int
+	// counts are what it has; until the end Available counts down from none.
+	counts Usage
 }
 
 // newSupplies returns the pools in the order in which they are tried: by
@@ -31,7 +35,7 @@ type supply struct {
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
-		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), old: map[lb.Family][]release{}}
+		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), old: map[lb.Family][]release{}, tried: map[lb.Family]int{}}
 		for j, r := range pools[i].Ranges {
 			s.next[j] = r.From
 		}
@@ -145,6 +149,15 @@ func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released m
 	return netip.Addr{}, false
 }
 
+// regain notes that an address is free again, for the next decision.
+func (s *supply) regain(addr netip.Addr) {
+	for i, r := range s.Ranges {
+		if r.Contains(addr) && (!s.next[i].IsValid() || addr.Less(s.next[i])) {
+			s.next[i] = addr
+		}
+	}
+}
+
 // avoids reports whether the pool leaves out the address: a Node lists it, or old routers take it for a network or
 // broadcast address.
 func (s *supply) avoids(addr netip.Addr) bool { return s.NodeAddresses[addr] != "" || s.isBuggy(addr) }
@@ -188,8 +201,8 @@ func (x poolIndex) find(addr netip.Addr) *supply {
 // maxCounted bounds counts: JSON numbers of some readers are float64, which represents 2^62 exactly and 2^63-1 not.
 const maxCounted = 1 << 62
 
-// size counts all addresses of the family that the pool may assign, but for n of them, which are among these.
-func (s *supply) size(family lb.Family, n int64) int64 {
+// size counts all addresses of the family that the pool may assign.
+func (s *supply) size(family lb.Family) int64 {
 	all := int64(0)
 	for _, r := range s.Ranges {
 		if lb.FamilyOf(r.From) == family {
@@ -204,7 +217,7 @@ func (s *supply) size(family lb.Family, n int64) int64 {
 			all--
 		}
 	}
-	return all - n
+	return all
 }
 
 // count counts the addresses of the range, up to maxCounted-1.

@@ -38,22 +38,14 @@ func (u *Usage) of(family lb.Family) *Counts {
 // usage counts what is finally held. What an object has in its status, or may have got, is not available yet.
 func (a *assigner) usage() []Usage {
 	out := make([]Usage, len(a.state.Pools))
-	// Until the end Available counts the addresses that are not.
-	for addr, t := range a.holders {
-		s := a.index.find(addr)
-		if s == nil {
-			continue
-		}
-		u := &out[s.place]
-		counts := u.of(lb.FamilyOf(addr))
-		if t.held() {
-			counts.Assigned++
-			if s.Deleting {
-				u.hold(a.holder(t))
+	for _, s := range a.supplies {
+		out[s.place] = s.counts
+	}
+	if slices.ContainsFunc(a.supplies, func(s *supply) bool { return s.Deleting }) {
+		for addr, t := range a.holders {
+			if s := a.index.find(addr); s != nil && s.Deleting && t.held() {
+				out[s.place].hold(a.holder(t))
 			}
-		}
-		if !s.avoids(addr) {
-			counts.Available++
 		}
 	}
 	for addr := range a.memory.last {
@@ -61,7 +53,7 @@ func (a *assigner) usage() []Usage {
 		if _, taken := a.holders[addr]; s != nil && !taken && !s.avoids(addr) && a.state.Now.Before(a.memory.until(addr, s)) {
 			counts := out[s.place].of(lb.FamilyOf(addr))
 			counts.Quarantined++
-			counts.Available++
+			counts.Available--
 		}
 	}
 	for _, s := range a.supplies {
@@ -71,7 +63,7 @@ func (a *assigner) usage() []Usage {
 			if counts := u.of(family); s.Deleting {
 				counts.Available = 0
 			} else {
-				counts.Available = s.size(family, counts.Available)
+				counts.Available += s.size(family)
 			}
 		}
 	}
@@ -106,9 +98,8 @@ func (a *assigner) retain(out []Usage) {
 		}
 	}
 	seen := map[netip.Addr]bool{}
-	for _, subjects := range [][]subject{a.services, a.floating} {
-		for i := range subjects {
-			s := &subjects[i]
+	for _, subjects := range [][]*subject{a.open, a.floating} {
+		for _, s := range subjects {
 			for _, addr := range s.held {
 				if !addr.IsValid() || a.index.find(addr) != nil || seen[addr] {
 					continue
@@ -122,7 +113,7 @@ func (a *assigner) retain(out []Usage) {
 				if before, known := since[r]; known {
 					r = before
 				} else {
-					r.Since = a.state.Now
+					r.Since, a.memory.dated = a.state.Now, true
 				}
 				out[at].Retained = append(out[at].Retained, r)
 			}

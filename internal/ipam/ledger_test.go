@@ -1,0 +1,139 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// same returns the Services, those that are as before by the same pointer: so package config reads them.
+func same(services, before []*lb.Service) []*lb.Service {
+	for i, s := range services {
+		at, found := slices.BinarySearchFunc(before, s.Key, func(b *lb.Service, k lb.Key) int { return b.Key.Compare(k) })
+		if services[i] = new(*s); found && reflect.DeepEqual(before[at], s) {
+			services[i] = before[at]
+		}
+	}
+	return services
+}
+
+// TestLedger: whatever changes, and whatever is written of a decision, a Ledger decides what Assign does. LEDGER_STEPS is the number of changes.
+func TestLedger(t *testing.T) {
+	const steps = 400
+	total, _ := strconv.Atoi(cmp.Or(os.Getenv("LEDGER_STEPS"), map[bool]string{true: "4000", false: "20000"}[testing.Short()]))
+	followed, some := 0, 0
+	for seed := uint64(0); int(seed)*steps < total; seed++ {
+		h := newHistory(seed)
+		var l Ledger
+		var before []*lb.Service
+		for step := range steps {
+			h.clock += time.Duration(h.IntN(60)-5) * time.Second
+			h.world = h.clone()
+			for range h.IntN(3) {
+				h.happen()
+			}
+			if seed%4 > 0 && !h.oneIn(20) {
+				h.calmDown()
+			}
+			if len(h.Services) > 0 && h.oneIn(20) { // a restore makes two of one
+				one, other := h.Services[h.IntN(len(h.Services))], &h.Services[h.IntN(len(h.Services))]
+				other.UID, other.Ports, other.Families = one.UID, one.Ports, one.Families
+				other.Addresses, other.Record = one.Addresses, one.Record
+			}
+			if len(h.Services) > 18 {
+				h.Services = slices.Delete(h.Services, 3, 4)
+			}
+			s := h.compile(time.Unix(0, 0).Add(h.clock))
+			s.Services = same(s.Services, before)
+			before = slices.Clone(s.Services)
+			last := l.last
+			got, _ := l.Assign(s, false)
+			if want := Assign(s); !reflect.DeepEqual(got, want) {
+				err := fmt.Errorf("seed %d, step %d, a Ledger decides otherwise than Assign: %s", seed, step, gocmp.Diff(want, got))
+				t.Fatal((&run{state: s, result: got}).describe(err))
+			}
+			if last == l.last {
+				if followed++; len(l.last.open) < len(s.Services) && len(l.last.open) > 0 {
+					some++
+				}
+			}
+			h.write(got)
+		}
+	}
+	t.Logf("%d of %d decisions followed the last one, %d with some Services open", followed, total, some)
+	if followed < total/4 || some < total/10 {
+		t.Error("too few decisions followed the last one")
+	}
+}
+
+// write lets most of what is decided come true.
+func (h *history) write(r Result) {
+	for _, a := range r.Assignments {
+		if svc := get(h.Services, a.Key); !h.oneIn(5) {
+			svc.finalizer, svc.Record, svc.Recall = true, a.Record, wish(a.Record, a.Awaits)
+			if a.Reason != lb.ForeignAddress {
+				svc.Addresses = a.Addresses
+			}
+		}
+	}
+	for _, u := range r.Pools {
+		if p := get(h.Pools, lb.Key{Name: u.Pool}); !h.oneIn(3) {
+			p.Released, p.Retained, p.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten
+		}
+	}
+	for _, f := range r.FloatingIPs {
+		if o := get(h.FloatingIPs, f.Key); !h.oneIn(5) {
+			o.Addresses, o.Record, o.Recall, o.BoundTo, o.BoundUID = f.Addresses, f.Record, wish(f.Record, f.Awaits), f.BoundTo, f.BoundUID
+		}
+	}
+	h.Services = slices.DeleteFunc(h.Services, func(o serviceObject) bool { return o.deleting && h.oneIn(2) })
+}
+
+// calmDown takes away what makes a Ledger decide from nothing.
+func (h *history) calmDown() {
+	h.FloatingIPs = nil
+	h.Services = slices.DeleteFunc(h.Services, func(o serviceObject) bool { return o.deleting || !o.served })
+	for i := range h.Services {
+		h.Services[i].SharingKey, h.Services[i].LoadBalancerID = "", ""
+	}
+}
+
+// TestLedgerChecks: what a Ledger keeps never gives an address away that another Service has, and is found when it is wrong.
+func TestLedgerChecks(t *testing.T) {
+	s := lb.State{Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9")}}
+	s = applied(s, Assign(s))
+	var l Ledger
+	decide := func(what string, check, wrong bool) {
+		t.Helper()
+		got, differs := l.Assign(s, check)
+		if whole := Assign(s); differs != wrong || !reflect.DeepEqual(got, whole) {
+			t.Errorf("%s: wrong is %v; %s", what, differs, gocmp.Diff(whole, got))
+		}
+	}
+	decide("first", true, false)
+	decide("the same", true, false)
+	lost := s.Services[2].Addresses[0]
+	delete(l.last.holders, lost)
+	l.last.freed = append(l.last.freed, lost)
+	s.Services = append(slices.Clone(s.Services), service("t", only(lb.IPv4)))
+	if got, wrong := l.Assign(s, false); !wrong || !reflect.DeepEqual(got, Assign(s)) {
+		t.Errorf("an address that another has: wrong is %v, %v", wrong, text(got))
+	}
+	decide("then", true, false)
+	s = applied(s, Assign(s))
+	decide("all have theirs", false, false)
+	l.last.services[1].assignment = &Assignment{Key: s.Services[1].Key}
+	if got, wrong := l.Assign(s, false); wrong || reflect.DeepEqual(got, Assign(s)) {
+		t.Error("nothing is kept")
+	}
+	decide("what is kept is wrong", true, true)
+	decide("and no more", false, false)
+}
