@@ -211,13 +211,11 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until ti
 			continue
 		}
 		for _, peer := range p.peersFor(p.node, a, i) {
-			if have, again := p.plan.Advertised[a]; !again || !have.IsZero() {
-				p.plan.Advertised[a] = until // the address stays if one of its Services does
+			if have, again := p.advertised[a]; !again || !have.IsZero() {
+				p.advertised[a] = until // the address stays if one of its Services does
 			}
 			routed, peers[peer] = true, true
-			r := routeTo{prefix, peer, i, !until.IsZero()}
-			p.routes.add(r)
-			p.current.routes = append(p.current.routes, r)
+			p.routes = append(p.routes, routeTo{prefix, peer, i, !until.IsZero()})
 		}
 	}
 	return routed

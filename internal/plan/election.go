@@ -194,6 +194,9 @@ func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
 	}
 	key := fmt.Sprintf("%q", e.services[0].NodeSelectors) // quoted: no tenant can write what reads as another selector
 	if _, known := r.topRanked[key]; !known {
+		if len(r.topRanked) >= maxRankings {
+			clear(r.topRanked)
+		}
 		r.topRanked[key] = r.first(anyRank, e.nodes, func(i int) bool { return p.may(e, i) })
 	}
 	return r.topRanked[key]

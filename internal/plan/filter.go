@@ -9,19 +9,31 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// filter returns which packets this node lets through. Every node filters all frontends: packets for an address may
-// arrive at a node that does not announce it.
-func (p *planner) filter() lb.Filter {
-	all := frontends(p.state, p.pools, p.node)
-	return lb.Filter{Guarded: p.guarded(), Frontends: all, Reset: p.rangesOf(func(o *lb.Pool) bool { return o.Reset }), Open: p.open(), Pings: p.pings(all)}
+// filter plans which packets this node lets through at addresses that are not as in the last plan. Every node filters all frontends: packets
+// for an address may arrive at a node that does not announce it.
+func (p *planner) filter(last *planner, at []netip.Addr) {
+	part, f, b := p.state, &p.plan.Filter, &last.plan.Filter
+	part.Services = nil
+	for i, again := range p.changes.again {
+		if again {
+			part.Services = append(part.Services, p.state.Services[i])
+		}
+	}
+	all := frontends(part, p.pools, p.node)
+	f.Frontends = patched(b.Frontends, at, all, func(f lb.Frontend, a netip.Addr) int { return f.Address.Compare(a) })
+	f.Pings = patched(b.Pings, at, p.pings(part.Services, all), netip.Addr.Compare)
+	f.Guarded = kept(b.Guarded, p.guarded())
+	if p.changes.terms || p.changes.whole {
+		f.Reset, f.Open = kept(b.Reset, p.rangesOf(func(o *lb.Pool) bool { return o.Reset })), kept(b.Open, p.open())
+	}
 }
 
-// pings returns the addresses of the frontends that can be served from this node, which are ordered by address. The node
+// pings returns the addresses of the frontends of some Services that can be served from this node, which are ordered by address. The node
 // answers pings to them whether it announces them or not, as kube-proxy serves them: so no ping is lost while an address
 // moves, or while a speaker starts and does not know the others yet.
-func (p *planner) pings(frontends []lb.Frontend) []netip.Addr {
+func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) []netip.Addr {
 	silent := map[lb.Key]bool{}
-	for _, s := range p.state.Services {
+	for _, s := range services {
 		if !s.Serving || s.Local && !s.ServingNodes[p.node] {
 			silent[s.Key] = true
 		}

@@ -40,7 +40,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		if newer := p.newer(a, won); newer != nil {
 			won = result{owner: newer}
 		}
-		p.plan.Owners[a] = won.owner.Name
+		p.owners[a] = won.owner.Name
 		if won.owner.Name == p.node {
 			p.relay(s, a, ads)
 			p.announce(s, a, ads)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -85,47 +86,24 @@ type Announcer struct {
 // ForNode computes the plan of the named node.
 func ForNode(node string, s lb.State) Plan { return new(Memory).ForNode(node, s) }
 
-// newPlanner returns a planner that has read all but what each Service is to do.
+// newPlanner returns a planner that has read all but the Services, as if there were none.
 func newPlanner(node string, s lb.State) *planner {
+	s.Services, s.Leaving = nil, nil
 	p := &planner{
-		state: s, node: node, peers: map[string][]lb.Peer{}, servicesOf: make(map[netip.Addr][]*lb.Service, len(s.Services)),
-		pools: newPoolIndex(s.Pools), subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, elections: map[netip.Addr]*election{},
-		announced: map[netip.Addr]lb.Announcement{}, yield: map[netip.Addr]bool{}, relays: map[netip.Addr]lb.Relay{}, routes: newRouteTable(s.BGPAdvertisements),
-		plan: Plan{Owners: make(map[netip.Addr]string, len(s.Services)), Advertised: map[netip.Addr]time.Time{}, Verdicts: make([]*Verdict, len(s.Services))},
-		kept: make([]kept, len(s.Services)),
+		state: s, node: node, peers: map[string][]lb.Peer{}, servicesOf: map[netip.Addr][]*lb.Service{}, pools: newPoolIndex(s.Pools),
+		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, routesOf: map[lb.Key][]routeTo{}, conflicts: map[netip.Prefix]string{},
+		dated: map[lb.Key]bool{}, plan: Plan{Owners: map[netip.Addr]string{}, Advertised: map[netip.Addr]time.Time{}},
 	}
 	p.readNodes()
 	p.me = p.index(node)
-	for i, sv := range s.Services {
-		for _, a := range sv.Addresses {
-			if others, shared := p.servicesOf[a]; shared {
-				p.servicesOf[a] = append(others, sv)
-			} else {
-				p.servicesOf[a] = s.Services[i : i+1 : i+1] // costs nothing
-			}
-		}
-	}
 	for _, a := range s.L2Advertisements {
 		p.l2 = append(p.l2, p.scope(a.Scope))
 	}
 	for _, a := range s.BGPAdvertisements {
 		p.ads = append(p.ads, p.scope(a.Scope))
 	}
-	p.ranged = p.rangedAddresses()
-	p.closed = p.closedHere()
+	p.plan.Peers, p.plan.RouterID = p.peers[node], p.routerID(node)
 	return p
-}
-
-// finish plans what depends on all Services.
-func (p *planner) finish() {
-	p.contradict()
-	p.relayPrevious()
-	p.plan.Peers, p.plan.RouterID = p.peers[p.node], p.routerID(p.node)
-	p.plan.Announcements, p.plan.Relays, p.plan.Routes = sorted(p.announced), sorted(p.relays), p.routes.sorted()
-	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
-	p.plan.Withdraws = earliest(p.plan.Advertised)
-	p.plan.Filter = p.filter()
-	p.divert()
 }
 
 // planner makes the plan of one node, Service by Service, from what it finds once in a State.
@@ -138,8 +116,9 @@ type planner struct {
 	all   []int
 	me    int
 	// peers with which each known node holds sessions.
-	peers      map[string][]lb.Peer
-	pools      poolIndex
+	peers map[string][]lb.Peer
+	pools poolIndex
+	// servicesOf has the Services with each address, ordered by key.
 	servicesOf map[netip.Addr][]*lb.Service
 	// l2 and ads are the advertisements of layer 2 and of BGP.
 	l2, ads scopes
@@ -151,24 +130,56 @@ type planner struct {
 	rankings  map[string]*ranking
 	elections map[netip.Addr]*election
 
+	// plan is the last plan, and becomes the next one.
 	plan Plan
+	// part has what the Services contribute that are planned.
+	part
+	// routesOf each Service; conflicts are as in routeTable.
+	routesOf  map[lb.Key][]routeTo
+	conflicts map[netip.Prefix]string
+	// dated are the Services whose plan depends on the time or on proxies, or of which another Service decided the condition; proxied is the
+	// number of Services that proxies serve or are to serve.
+	dated   map[lb.Key]bool
+	proxied int
+	changes changes
+}
+
+// part is a part of a plan.
+type part struct {
+	owners     map[netip.Addr]string
+	advertised map[netip.Addr]time.Time
 	// announced has what this node announces; yield the addresses of Plan.Yield.
 	announced map[netip.Addr]lb.Announcement
 	yield     map[netip.Addr]bool
 	relays    map[netip.Addr]lb.Relay
-	routes    routeTable
-	// kept are in the order of the Services; current is of the Service that is being planned.
-	kept    []kept
-	current *kept
+	// routes to the addresses of current, the Service that is being planned.
+	routes  []routeTo
+	current lb.Key
 }
 
 // service plans the Service of this index.
 func (p *planner) service(i int) {
 	s := p.state.Services[i]
-	p.current = &p.kept[i]
-	v := &Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
+	p.current, p.routes = s.Key, nil
+	delete(p.dated, s.Key)
+	if s.Proxied {
+		p.date()
+	}
+	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
-	p.plan.Verdicts[i] = v
+	p.reroute(s.Key, p.routes)
+	p.judge(i, v)
+}
+
+// judge sets the verdict of a Service, which is the same pointer as before where it is the same.
+func (p *planner) judge(i int, v Verdict) {
+	if before := p.plan.Verdicts[i]; before != nil && reflect.DeepEqual(*before, v) {
+		return
+	}
+	if !p.changes.verdicts {
+		p.changes.verdicts, p.plan.Verdicts = true, slices.Clone(p.plan.Verdicts)
+	}
+	p.plan.Verdicts[i] = &v
 }
 
 // sorted returns the values of a map, ordered by address.
@@ -222,6 +233,9 @@ func (p *planner) routerID(name string) netip.Addr {
 // Staying returns the part of p that a node announces until the filter of next is in force, and whether that is less
 // than p: what next leaves out is withdrawn before its ports close.
 func (p Plan) Staying(next Plan) (rest Plan, less bool) {
+	if lb.Same(p.Announcements, next.Announcements) && lb.Same(p.Routes, next.Routes) {
+		return p, false
+	}
 	rest = p.only(func(a lb.Announcement) bool { return next.announces(a.Address) }, func(r lb.Route) bool { return next.advertises(r.Prefix) })
 	rest.Yield = next.Yield // an address that moves is handed over, and its ports stay open here
 	return rest, len(rest.Announcements)+len(rest.Routes) < len(p.Announcements)+len(p.Routes)

@@ -85,6 +85,9 @@ func (p *planner) servesHere(s *lb.Service, a netip.Addr) bool {
 // proxies serve, in force or not. As kube-proxy does, it goes on for Services that leave.
 func (p *planner) divert() {
 	out := &p.plan
+	if out.ClosedNodePorts, out.Diversions, out.Proxied = nil, nil, nil; p.proxied == 0 && len(p.state.Leaving) == 0 {
+		return // as mostly
+	}
 	own := p.state.Here.Addresses
 	add := func(s *lb.Service) {
 		if !s.Proxied {

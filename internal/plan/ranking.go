@@ -43,6 +43,9 @@ const (
 	staying
 )
 
+// maxRankings bounds the rankings that are remembered, and the selectors of each: tenants choose them.
+const maxRankings = 1024
+
 // ranking is the ranks of all nodes, for the Services that one set of advertisements selects and for addresses of
 // one set of subnets.
 type ranking struct {
@@ -101,6 +104,9 @@ func (p *planner) ranking(e *election) *ranking {
 		if p.filters(p.nodes[i].Name, first) {
 			r.ranks[i] |= 1 << rankFilters
 		}
+	}
+	if len(p.rankings) >= maxRankings {
+		clear(p.rankings)
 	}
 	p.rankings[key] = r
 	return r

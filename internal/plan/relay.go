@@ -95,7 +95,7 @@ func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, s
 
 // date returns the time. A Service whose plan has it is planned each time.
 func (p *planner) date() time.Time {
-	p.current.dated = true
+	p.dated[p.current] = true
 	return p.state.Now
 }
 

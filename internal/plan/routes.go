@@ -69,17 +69,39 @@ func (t routeTable) add(one routeTo) {
 	}
 }
 
+// advertise plans the routes with these prefixes that are not as in the last plan.
+func (p *planner) advertise(last *planner) {
+	prefixes := p.changes.prefixes
+	if len(prefixes) == 0 {
+		return
+	}
+	t := newRouteTable(p.state.BGPAdvertisements)
+	for _, s := range p.state.Services {
+		for _, r := range p.routesOf[s.Key] {
+			if prefixes[r.prefix] {
+				t.add(r)
+			}
+		}
+	}
+	maps.DeleteFunc(p.conflicts, func(prefix netip.Prefix, _ string) bool { return prefixes[prefix] })
+	maps.Copy(p.conflicts, t.conflicts)
+	at := slices.SortedFunc(maps.Keys(prefixes), netip.Prefix.Compare)
+	p.plan.Routes = patched(last.plan.Routes, at, t.sorted(), func(r lb.Route, prefix netip.Prefix) int { return r.Prefix.Compare(prefix) })
+}
+
 // contradict puts a sentence on each Service of whose addresses a route has two values of an attribute.
 func (p *planner) contradict() {
-	prefixes := slices.SortedFunc(maps.Keys(p.routes.conflicts), netip.Prefix.Compare)
-	for i := range p.state.Services {
-		at := slices.IndexFunc(prefixes, func(prefix netip.Prefix) bool {
-			return slices.ContainsFunc(p.state.Services[i].Addresses, prefix.Contains)
-		})
-		if p.kept[i].contradicted = at >= 0; at >= 0 {
-			v := *p.plan.Verdicts[i] // which the last plan may have too
-			p.plan.Verdicts[i] = &v
-			v.BGP.Reason, v.BGP.Message = lb.ConflictingAdvertisements, p.routes.conflicts[prefixes[at]]
+	if len(p.conflicts) == 0 {
+		return
+	}
+	prefixes := slices.SortedFunc(maps.Keys(p.conflicts), netip.Prefix.Compare)
+	for i, s := range p.state.Services {
+		at := slices.IndexFunc(prefixes, func(prefix netip.Prefix) bool { return slices.ContainsFunc(s.Addresses, prefix.Contains) })
+		if at >= 0 {
+			v := *p.plan.Verdicts[i]
+			v.BGP.Reason, v.BGP.Message = lb.ConflictingAdvertisements, p.conflicts[prefixes[at]]
+			p.dated[s.Key] = true
+			p.judge(i, v)
 		}
 	}
 }
