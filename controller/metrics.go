@@ -94,7 +94,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))
 	}
-	waits, unannounced := states(last.Result.Assignments, byKey(m.services()))
+	waits, unannounced := states(last.Result.Assignments, m.services())
 	for reason, d := range waits {
 		gauge(pendingDesc, int64(d.Seconds()), string(reason))
 	}
@@ -114,10 +114,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 
 // states returns how long the oldest Service without an address has waited, by reason, and the rows of unannouncedDesc. Speakers
 // write after the last run, so it reads the Services as they are.
-func states(assignments []*ipam.Assignment, services map[lb.Key]*corev1.Service) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
+func states(assignments []*ipam.Assignment, services []*corev1.Service) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
 	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
 	for _, a := range assignments {
-		switch sv := services[a.Key]; {
+		switch sv := find(services, a.Key); {
 		case sv == nil:
 		case !given[a.Reason]:
 			if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {

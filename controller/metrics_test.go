@@ -52,8 +52,8 @@ func TestUnannounced(t *testing.T) {
 	} {
 		key := lb.Key{Namespace: "ns", Name: "web"}
 		a := &ipam.Assignment{Key: key, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
-		sv := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.conditions}}
-		waits, got := states([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}}, map[lb.Key]*corev1.Service{key: sv})
+		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Status: corev1.ServiceStatus{Conditions: tt.conditions}}
+		waits, got := states([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}}, []*corev1.Service{sv})
 		ok := len(got) == len(tt.want) && len(waits) == 0
 		for _, w := range tt.want {
 			family, reason, _ := strings.Cut(w, " ")
@@ -67,11 +67,11 @@ func TestUnannounced(t *testing.T) {
 
 // TestUnannouncedIsBounded: a user who makes many Services costs Prometheus no more than the bound.
 func TestUnannouncedIsBounded(t *testing.T) {
-	services := map[lb.Key]*corev1.Service{}
+	var services []*corev1.Service
 	var assignments []*ipam.Assignment
 	for i := range daemon.MaxNamed + 10 {
 		k := lb.Key{Name: fmt.Sprint("s", i)}
-		services[k] = &corev1.Service{}
+		services = append(services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: k.Name}})
 		assignments = append(assignments, &ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	}
 	if _, rows := states(assignments, services); len(rows) != daemon.MaxNamed {

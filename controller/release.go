@@ -76,6 +76,9 @@ func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*mem
 
 // waits reports whether an object that has one of these addresses waits to give it up.
 func (d *decision) waits(addresses iter.Seq[netip.Addr]) bool {
+	if len(d.unrecorded) == 0 {
+		return false // as mostly
+	}
 	for a := range addresses {
 		if d.unrecorded[a] {
 			return true

@@ -26,63 +26,87 @@ const remindInterval = 30 * time.Minute
 // serviceWrite is one Service of ours with its assignment, the problems of its
 // annotations, and the access rules of its addresses.
 type serviceWrite struct {
-	service *corev1.Service
+	// compiled is the Service as package config read it.
+	compiled   *lb.Service
+	assignment *ipam.Assignment
+	// stands is until when nothing is to be written while the same decides; zero if something is.
+	stands time.Time
+	// pending: it has no address. More: more is to be said of it than what it has.
+	pending, more bool
+	// nodesUnknown: it is not known which nodes filter.
+	nodesUnknown bool
+	service      *corev1.Service
 	// hostname is the one it wishes for, and loadBalancer the id that it names.
 	hostname, loadBalancer string
-	assignment             *ipam.Assignment
 	problems               []lb.Problem
 	// frontends with access rules.
 	frontends []lb.Frontend
 	// proxied is what is due about proxies.
 	proxied verdict
-	// nodesUnknown: it is not known which nodes filter.
-	nodesUnknown bool
 	// keep is the FloatingIP to make of its addresses, nil for none.
 	keep *ipam.Keep
-	// stands is until when nothing is to be written while the same decides; zero if something is.
-	stands time.Time
 }
 
 func (s *syncer) writeServices(ctx context.Context, d *decision) error {
-	services := byKey(d.objects.Services)
+	more := make([]bool, len(d.state.Services))
+	tell := func(k lb.Key) {
+		if i, found := slices.BinarySearchFunc(d.state.Services, k, func(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) }); found {
+			more[i] = true
+		}
+	}
 	problems := map[lb.Key][]lb.Problem{}
 	for _, p := range d.problems {
 		if p.Object.Kind == config.KindService {
 			k := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
 			problems[k] = append(problems[k], p)
+			tell(k)
 		}
 	}
 	frontends := map[lb.Key][]lb.Frontend{}
 	for i := range d.frontends {
-		if f := &d.frontends[i]; f.HasRanges() || f.ConnectionLimit > 0 || f.RateLimit > 0 || f.LogDrops {
+		if f := &d.frontends[i]; restricts(&f.Access) {
 			frontends[f.Service] = append(frontends[f.Service], *f)
+			tell(f.Service)
 		}
 	}
 	nodesUnknown := !s.speakers.unfiltered.known && s.options.Filters()
 	keeps := map[lb.Key]*ipam.Keep{}
 	for i := range d.result.Keep {
 		keeps[d.result.Keep[i].Service] = &d.result.Keep[i]
+		tell(d.result.Keep[i].Service)
 	}
-	writes := make([]serviceWrite, 0, len(d.result.Assignments))
+	former := formerOf(s.compared)
+	s.compared = make([]*serviceWrite, 0, len(d.result.Assignments))
+	var due []*serviceWrite
 	for i, a := range d.result.Assignments {
 		svc := d.state.Services[i]
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
-		writes = append(writes, serviceWrite{services[a.Key], svc.Hostname, svc.LoadBalancerID, a, problems[a.Key], frontends[a.Key],
-			d.proxied[i].with(problems[a.Key]), nodesUnknown, keeps[a.Key], time.Time{}})
+		before := former(svc)
+		more, w := more[i] || d.proxied[i].Type != "", before
+		if w == nil || w.compiled != svc || w.assignment != a || w.nodesUnknown != nodesUnknown || w.more || more {
+			w = &serviceWrite{
+				compiled: svc, assignment: a, pending: !given[a.Reason], more: more, nodesUnknown: nodesUnknown,
+				service: find(d.objects.Services, a.Key), hostname: svc.Hostname, loadBalancer: svc.LoadBalancerID,
+				problems: problems[a.Key], frontends: frontends[a.Key], proxied: d.proxied[i].with(problems[a.Key]), keep: keeps[a.Key],
+			}
+		}
+		if s.compared = append(s.compared, w); s.differs(d.state.Now, w, before) {
+			due = append(due, w)
+		}
 	}
-	s.remind(d.state.Now, writes)
-	return each(ctx, d, s.cluster, s.differing(d.state.Now, writes), s.writeService)
+	s.remind(d.state.Now, s.compared)
+	return each(ctx, d, s.cluster, due, func(ctx context.Context, w *serviceWrite) error { return s.writeService(ctx, *w) })
 }
 
 // remind repeats why Services wait, because Events expire after an hour and kubectl
 // describe shows nothing else. Client-go merges the repetitions into a series.
-func (s *syncer) remind(now time.Time, writes []serviceWrite) {
+func (s *syncer) remind(now time.Time, writes []*serviceWrite) {
 	before := s.reminded
 	s.reminded = map[types.UID]time.Time{}
 	for _, w := range writes {
-		if given[w.assignment.Reason] {
+		if !w.pending {
 			continue
 		}
 		c := w.assigned()
@@ -269,6 +293,9 @@ var ourConditions = []string{
 // releaseServices clears Services that we do not serve and that have something of ours: they are being
 // deleted, or have another type or class. Those whose pools have not recorded their addresses wait.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
+	if len(d.objects.Services) == len(d.state.Services) {
+		return nil // all are ours
+	}
 	waits := map[lb.Key]bool{}
 	for i := range d.state.Leaving {
 		l := &d.state.Leaving[i]
@@ -359,10 +386,15 @@ func marked(sv *corev1.Service) bool {
 	})
 }
 
-func byKey(services []*corev1.Service) map[lb.Key]*corev1.Service {
-	out := make(map[lb.Key]*corev1.Service, len(services))
-	for _, sv := range services {
-		out[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] = sv
+// find returns the Service of a key, nil if there is none, of a list that is ordered but perhaps for what we wrote ourselves.
+func find(services []*corev1.Service, k lb.Key) *corev1.Service {
+	keyOf := func(sv *corev1.Service) lb.Key { return lb.Key{Namespace: sv.Namespace, Name: sv.Name} }
+	i, found := slices.BinarySearchFunc(services, k, func(sv *corev1.Service, k lb.Key) int { return keyOf(sv).Compare(k) })
+	if !found {
+		i = slices.IndexFunc(services, func(sv *corev1.Service) bool { return keyOf(sv) == k })
 	}
-	return out
+	if i < 0 {
+		return nil
+	}
+	return services[i]
 }

@@ -38,7 +38,7 @@ type syncer struct {
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
 	// compared are the Services of the last run, with what was decided of each.
-	compared []serviceWrite
+	compared []*serviceWrite
 	// compareAge is the constant, but shorter in tests on a cluster.
 	compareAge time.Duration
 	// poolsWritten is when pools were last written.
@@ -90,7 +90,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	}
 	s.assign(d)
 	if s.options.Filters() {
-		d.frontends = plan.Frontends(d.state)
+		d.frontends = plan.Frontends(restricted(d.state))
 	}
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	d.problems = append(d.problems, s.speakers.unfiltered.problems(d.frontends)...)

@@ -96,6 +96,18 @@ func unfilteredText(nodes []string) string {
 		"spec.loadBalancerSourceRanges only; let speaker.tolerations and speaker.nodeSelector admit the node, or see its SpeakerState", lb.SomeOf(nodes))
 }
 
+// restricted returns the State with the Services only to which access may be restricted.
+func restricted(s lb.State) lb.State {
+	if !slices.ContainsFunc(s.Pools, func(p lb.Pool) bool { return p.Restricted }) {
+		s.Services = slices.DeleteFunc(slices.Clone(s.Services), func(s *lb.Service) bool { return !restricts(&s.Access) })
+	}
+	return s
+}
+
+func restricts(a *lb.Access) bool {
+	return a.HasRanges() || a.ConnectionLimit > 0 || a.RateLimit > 0 || a.LogDrops
+}
+
 // problems returns those of the Services with source ranges.
 func (u *unfiltered) problems(frontends []lb.Frontend) []lb.Problem {
 	seen := map[lb.Key]bool{}

@@ -89,7 +89,6 @@ func (a *assigner) reopen() bool {
 				a.leave(s, addr)
 			}
 		}
-		alone = alone && s.shared == nil
 		old = old[1:]
 	}
 	a.services, a.open = make([]*subject, len(a.state.Services)), nil
