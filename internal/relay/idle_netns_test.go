@@ -3,7 +3,6 @@ package relay
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -65,10 +64,8 @@ func TestUnusedEnds(t *testing.T) {
 		if got := w.relayer.Ended()[addr(vip4)]; !got.Equal(start) {
 			t.Errorf("the relay that ended began at %v, not %v", got, start)
 		}
-		for _, s := range w.relayer.State().Relays {
-			if s.InForce || !strings.Contains(s.Why, fmt.Sprint("no packet used it for ", shortIdle)) {
-				t.Errorf("%s: in force %v: %s", s.Address, s.InForce, s.Why)
-			}
+		if s := w.relayer.State().Relays; len(s) > 0 {
+			t.Errorf("in force: %v", s)
 		}
 		packets := w.packets()
 		for _, vip := range vips {

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,8 +11,8 @@ import (
 // State is the current state of a Relayer.
 type State struct {
 	Families []FamilyState
-	// Relays as they were set.
-	Relays []RelayState
+	// Relays that are in force.
+	Relays []lb.Relay
 }
 
 // FamilyState is the state of one table.
@@ -24,15 +23,6 @@ type FamilyState struct {
 	// Relayed addresses but for ended relays, and packets since the table was made.
 	Relayed int
 	Packets uint64
-}
-
-// RelayState is the state of one relay.
-type RelayState struct {
-	lb.Relay
-	// InForce: the relay is in the kernel.
-	InForce bool
-	// Why is the reason if it is not in force; empty if it is.
-	Why string `json:",omitempty"`
 }
 
 // State returns the current state. It reads the kernel's counters.
@@ -62,20 +52,10 @@ func (r *Relayer) State() (s State) {
 	if desired == nil {
 		return s
 	}
-	ended := r.Ended()
 	for _, one := range desired.Relays {
-		_, over := ended[one.Address]
-		out := RelayState{Relay: one, InForce: one.Via.IsValid() && inForce[one.Address]}
-		switch {
-		case out.InForce:
-		case over:
-			out.Why = fmt.Sprintf("it has ended: no packet used it for %v", r.idle)
-		case !one.Via.IsValid():
-			out.Why = fmt.Sprintf("node %s has no %s address that is reachable without a router", one.Former, lb.FamilyOf(one.Address))
-		default:
-			out.Why = fmt.Sprintf("the kernel refuses it, or link %s does not exist", one.Link)
+		if one.Via.IsValid() && inForce[one.Address] {
+			s.Relays = append(s.Relays, one)
 		}
-		s.Relays = append(s.Relays, out)
 	}
 	return s
 }

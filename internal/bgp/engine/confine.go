@@ -1,12 +1,9 @@
 package engine
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -19,16 +16,13 @@ const (
 	// maxMemory is what an engine may have, far more than it needs for as many routes as it takes. One that grows beyond
 	// ends itself, and not a container or a node.
 	maxMemory = 512 << 20
-	// expendable is by how much of all memory, in tenths of a percent, the kernel takes an engine for larger than it is,
-	// when memory is short: it rather ends an engine than the speaker.
-	expendable = 100
 )
 
 // confine leaves this process what it needs: no capability, and not all memory. What is refused is no reason not to serve.
 func confine() error {
 	debug.SetGCPercent(garbage)
 	limit := unix.Rlimit{Cur: maxMemory, Max: maxMemory}
-	return errors.Join(dropCapabilities(), wrap("limit memory", unix.Setrlimit(unix.RLIMIT_DATA, &limit)), yieldMemory())
+	return errors.Join(dropCapabilities(), wrap("limit memory", unix.Setrlimit(unix.RLIMIT_DATA, &limit)))
 }
 
 // dropCapabilities drops all: what dials routers needs none. It does nothing in a program with cgo, which only tests have.
@@ -40,20 +34,6 @@ func dropCapabilities() error {
 		return nil
 	}
 	return wrap("drop capabilities", errno)
-}
-
-// yieldMemory raises the process's score with the kernel's OOM killer (proc_pid_oom_score_adj(5)).
-func yieldMemory() error {
-	const path = "/proc/self/oom_score_adj"
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return wrap("yield memory", err)
-	}
-	score, err := strconv.Atoi(string(bytes.TrimSpace(b)))
-	if err == nil {
-		err = os.WriteFile(path, strconv.AppendInt(nil, int64(min(score+expendable, 1000)), 10), 0)
-	}
-	return wrap("yield memory", err)
 }
 
 func wrap(what string, err error) error {
