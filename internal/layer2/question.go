@@ -14,9 +14,9 @@ const (
 	questionInterval = 10 * time.Millisecond
 )
 
-// Ask sends each question three times within 20 ms, and returns how many answers each
-// got within the given time, at most three, or lb.Unasked. It returns early if there is
-// nothing left to wait for.
+// Ask sends each question three times within 20 ms, or as often as there is time for, and
+// returns how many answers each got within the given time, at most as many, or lb.Unasked.
+// It returns early if there is nothing left to wait for.
 //
 // Only time spent listening counts: while this process does not run, whether the CPU is
 // busy or the process stopped, it hears nothing, which says nothing about the others. ctx
@@ -28,10 +28,11 @@ const (
 func (r *Responder) Ask(ctx context.Context, questions []lb.Question, within time.Duration) []int {
 	in := r.inquire(questions)
 	defer in.close()
+	in.times = max(1, min(questionTimes, int(within/questionInterval)))
 	in.run(ctx, within)
 	out := make([]int, len(questions))
 	for i, q := range questions {
-		out[i] = in.asked[plain(q)].outcome()
+		out[i] = min(in.asked[plain(q)].outcome(), in.times)
 	}
 	return out
 }
@@ -48,6 +49,8 @@ type inquiry struct {
 	speakers map[lb.MAC]bool
 	asked    map[lb.Question]*asked
 	taps     []*tap
+	// times is how often each is sent.
+	times int
 }
 
 // asked is a question in progress.
@@ -63,15 +66,15 @@ type asked struct {
 func (a *asked) outcome() int {
 	switch {
 	case a.answers > 0:
-		return min(a.answers, questionTimes)
+		return a.answers
 	case !a.sent || a.tap.failed:
 		return lb.Unasked
 	}
 	return 0
 }
 
-// open reports whether more answers may arrive.
-func (a *asked) open() bool { return a.tap != nil && !a.tap.failed && a.answers < questionTimes }
+// waits reports whether more answers may arrive.
+func (in *inquiry) waits(a *asked) bool { return a.tap != nil && !a.tap.failed && a.answers < in.times }
 
 // inquire opens the sockets for the questions, and sends nothing yet.
 func (r *Responder) inquire(questions []lb.Question) *inquiry {
@@ -122,14 +125,14 @@ func (in *inquiry) run(ctx context.Context, within time.Duration) {
 	times := 0
 	for spent := time.Duration(0); spent < within && ctx.Err() == nil && in.open(); {
 		next := min(within, time.Duration(times)*questionInterval)
-		if times < questionTimes && spent >= next {
+		if times < in.times && spent >= next {
 			in.put()
 			times++
 			continue
 		}
 		// Check ctx at least as often as questions are sent.
 		wait := min(within-spent, questionInterval)
-		if times < questionTimes {
+		if times < in.times {
 			wait = min(wait, next-spent)
 		}
 		start := time.Now()
@@ -142,7 +145,7 @@ func (in *inquiry) run(ctx context.Context, within time.Duration) {
 
 func (in *inquiry) open() bool {
 	for _, a := range in.asked {
-		if a.open() {
+		if in.waits(a) {
 			return true
 		}
 	}
@@ -152,7 +155,7 @@ func (in *inquiry) open() bool {
 // put sends each open question once.
 func (in *inquiry) put() {
 	for _, a := range in.asked {
-		if !a.open() {
+		if !in.waits(a) {
 			continue
 		}
 		result := failed

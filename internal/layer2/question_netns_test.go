@@ -63,6 +63,13 @@ func TestAsk(t *testing.T) {
 		}
 		expectAnswers(t, "an echo", l.first.Ask(ctx, append(echoes, both(owner, v4, v6)...), patience), 3, 3, 3, 3)
 
+		nstest.Until(t, patience, "one answer to one question", func() bool {
+			got := l.first.Ask(ctx, both(owner, v4, v6), 2*questionInterval-1)
+			if slices.Max(got) > 1 {
+				t.Fatalf("%v answers in a time for one question", got)
+			}
+			return slices.Min(got) == 1
+		})
 		const short = 100 * time.Millisecond
 		for i := range echoes {
 			echoes[i].MAC = far

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -18,6 +19,11 @@ const (
 	linkInterval = 400 * time.Millisecond
 	linkMisses   = 2
 	linkReturns  = 25
+	// onceTime is how long the usual machine has to answer one question, before it is asked three: most rounds end there.
+	onceTime = 10 * time.Millisecond
+	// idleRounds is how many intervals there are between rounds while nobody announces anything and every link works: none could be
+	// missed.
+	idleRounds = 10
 	// maxNeighbours bounds the foreign machines among those that are asked when the usual one does not answer, window
 	// bounds them all.
 	maxNeighbours = 3
@@ -39,6 +45,8 @@ type links struct {
 
 	mu     sync.Mutex
 	silent map[string]bool
+	// idle: nobody announces anything.
+	idle atomic.Bool
 
 	// watched is what is known of each link by name; Run alone uses it.
 	watched map[string]*watchedLink
@@ -70,14 +78,28 @@ func (l *links) Silent() map[string]bool {
 func (l *links) Run(ctx context.Context) error {
 	tick := time.NewTicker(linkInterval)
 	defer tick.Stop()
-	for {
+	for left := 0; ; left-- {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			l.round(ctx)
+		}
+		if left > 0 && l.idle.Load() && l.allAnswer() {
+			continue
+		}
+		l.round(ctx)
+		left = idleRounds
+	}
+}
+
+// allAnswer: on each link that is watched somebody answered in the last round, and none is silent.
+func (l *links) allAnswer() bool {
+	for _, w := range l.watched {
+		if w.silent || !w.answered && w.usual != (lb.Question{}) {
+			return false
 		}
 	}
+	return true
 }
 
 // round asks once on each link that is there.
@@ -130,7 +152,7 @@ func (l *links) neighbours(own lb.Interface, members map[string]lb.Member, alive
 // ask asks the machine that answered last, and if it does not, as many as are asked at most.
 func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []lb.Question) {
 	usual := []lb.Question{w.usual}
-	if w.usual == (lb.Question{}) || !l.anyAnswers(ctx, usual, w) {
+	if w.usual == (lb.Question{}) || l.asker.Ask(ctx, usual, onceTime)[0] <= 0 && !l.anyAnswers(ctx, usual, w) {
 		// None of them twice before all were asked: many may have died at once.
 		at := 0
 		if !w.answered {

@@ -1,12 +1,15 @@
 package liveness
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -48,6 +51,51 @@ func TestLinks(t *testing.T) {
 	if kicks != 2 {
 		t.Errorf("kicked %d times, want 2", kicks)
 	}
+}
+
+// While the usual machine answers it is asked one question every 400 ms; every four seconds while nobody announces anything, but a silence
+// is found a second later.
+func TestLinksAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
+		w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() {})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = w.Run(ctx)
+		}()
+		asked := func(long time.Duration) int {
+			before := len(l.asked)
+			time.Sleep(long)
+			synctest.Wait()
+			return len(l.asked) - before
+		}
+		asked(linkInterval)
+		if got := asked(4 * time.Second); got != 10 {
+			t.Errorf("asked %d questions in four seconds, want 10", got)
+		}
+		if l.long != 1 {
+			t.Errorf("asked three times in %d rounds, want the first one alone", l.long)
+		}
+		w.idle.Store(true)
+		asked(4 * time.Second)
+		if got := asked(40 * time.Second); got != 10 {
+			t.Errorf("asked %d questions in forty idle seconds, want 10", got)
+		}
+		l.answers[mac(2)], l.answers[mac(12)] = 0, 0
+		asked(5 * time.Second)
+		if len(w.Silent()) != 1 {
+			t.Error("a silence is not found while idle")
+		}
+		l.answers[mac(2)], l.answers[mac(12)] = 3, 3
+		asked(11 * time.Second)
+		if len(w.Silent()) != 0 {
+			t.Error("a link that works again is silent for more than ten seconds")
+		}
+		stop()
+		<-ended
+	})
 }
 
 // One machine that is gone is not the link: another one answers, or a foreign one.

@@ -94,6 +94,7 @@ func (m *Monitor) SetOwners(owners map[netip.Addr]string) {
 	m.mu.Unlock()
 	maps.DeleteFunc(heard, func(node string, _ bool) bool { return node == m.reach.node || k.View.SpeakerDown[node] })
 	m.wire.set(k.Members, heard, owners, k.Address)
+	m.links.idle.Store(len(owners) == 0)
 }
 
 // State returns which nodes live now, by what was set last.

@@ -10,17 +10,23 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// lan answers questions as set: so many times of three by MAC, Unasked for those that are not there.
+// lan answers questions as set: so many times of three by MAC, Unasked for those that are not there. Of those who do not answer three times
+// the first answer is lost.
 type lan struct {
 	answers map[lb.MAC]int
 	// echoes are the answers to echoes; nil is those of above.
 	echoes  map[lb.MAC]int
 	foreign []lb.Question
 	asked   []lb.Question
+	// long counts the calls with time for three questions.
+	long int
 }
 
-func (l *lan) Ask(_ context.Context, questions []lb.Question, _ time.Duration) []int {
+func (l *lan) Ask(_ context.Context, questions []lb.Question, within time.Duration) []int {
 	l.asked = append(l.asked, questions...)
+	if within >= wireTime {
+		l.long++
+	}
 	out := make([]int, len(questions))
 	for i, q := range questions {
 		out[i] = lb.Unasked
@@ -30,6 +36,9 @@ func (l *lan) Ask(_ context.Context, questions []lb.Question, _ time.Duration) [
 		}
 		if n, known := answers[q.MAC]; known {
 			out[i] = n
+			if within < wireTime {
+				out[i] = n / 3
+			}
 		}
 	}
 	return out
