@@ -40,6 +40,9 @@ func (r reports) sessions(now time.Time, states []*v1beta1.SpeakerState, notRead
 		for _, session := range state.Status.Sessions {
 			byPeer[session.Peer] = session
 		}
+		if len(state.Status.Unreachable)+len(state.Status.Silent) == 0 {
+			continue // as mostly
+		}
 		once := map[string]bool{state.Name: true} // each has one voice, and none of itself
 		for _, n := range slices.Concat(state.Status.Unreachable, state.Status.Silent) {
 			if !once[n.Node] {

@@ -118,7 +118,7 @@ type snapshot struct {
 	services      []*corev1.Service
 	nodes         []*corev1.Node
 	endpoints     []*discoveryv1.EndpointSlice
-	speakerStates map[string]*v1beta1.SpeakerState
+	speakerStates []*v1beta1.SpeakerState
 }
 
 // New returns a Controller for the Services that are served by this.
@@ -162,12 +162,11 @@ func (c *Controller) Sync(ctx context.Context) (again time.Duration, err error) 
 // read takes a snapshot, in which nothing was seen of any node yet.
 func (c *Controller) read(now time.Time) snapshot {
 	s := snapshot{
-		services: c.cluster.Services(), nodes: c.cluster.Nodes(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{},
+		services: c.cluster.Services(), nodes: c.cluster.Nodes(), endpoints: c.cluster.EndpointSlices(), speakerStates: c.cluster.SpeakerStates(),
 	}
 	withdrawn, restored := map[string]bool{}, map[string]time.Time{}
-	var reports []report
-	for _, o := range c.cluster.SpeakerStates() {
-		s.speakerStates[o.Name] = o
+	reports := make([]report, 0, len(s.speakerStates))
+	for _, o := range s.speakerStates {
 		reports = append(reports, reportOf(o))
 		m := meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn)
 		switch {
@@ -181,15 +180,21 @@ func (c *Controller) read(now time.Time) snapshot {
 	t := &c.memory.tracker
 	t.observeReports(now, reports)
 	s.state = state{
-		now: now, speakers: c.cluster.ExpectedSpeakers(), limit: c.limit, suspicions: t.suspicions(),
-		withdrawn: withdrawn, restored: restored, notReady: NotReady(s.nodes),
+		now: now, speakers: c.cluster.ExpectedSpeakers(), limit: c.limit, suspicions: t.suspicions(), withdrawn: withdrawn, restored: restored,
+		notReady: map[string]bool{},
+	}
+	if len(s.suspicions)+len(withdrawn) > 0 {
+		s.notReady = NotReady(s.nodes)
 	}
 	return s
 }
 
 func reportOf(o *v1beta1.SpeakerState) report {
 	m := o.Status.Members
-	r := report{node: o.Name, cutOff: 2*m.Alive <= m.Expected, unreachable: map[string]time.Time{}}
+	r := report{node: o.Name, cutOff: 2*m.Alive <= m.Expected}
+	if len(o.Status.Unreachable) > 0 {
+		r.unreachable = map[string]time.Time{}
+	}
 	if o.Status.Observed != nil {
 		r.observed = o.Status.Observed.Time
 	}

@@ -172,13 +172,13 @@ func TestConfirm(t *testing.T) {
 
 // TestOtherVerdicts: nodes that are spared, that were, and that Kubernetes has given up.
 func TestOtherVerdicts(t *testing.T) {
-	s := snapshot{state: state{speakers: 5, limit: Limit{Nodes: 1}}, speakerStates: map[string]*v1beta1.SpeakerState{}}
+	s := snapshot{state: state{speakers: 5, limit: Limit{Nodes: 1}}}
 	for _, node := range []string{"d", "f", "g", "h"} {
-		o := &v1beta1.SpeakerState{}
+		o := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}}
 		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionEndpointsWithdrawn, Reason: string(lb.TooManyUnreachable)}}
-		s.speakerStates[node] = o
+		s.speakerStates = append(s.speakerStates, o)
 	}
-	s.speakerStates["h"].Status.Conditions[0].Reason = string(lb.NodeReachable)
+	s.speakerStates[3].Status.Conditions[0].Reason = string(lb.NodeReachable)
 	d := decision{spared: []string{"d", "e"}, handOver: []string{"a"}}
 	var got []string
 	for _, v := range s.otherVerdicts(d, map[string]time.Time{"g": at(0)}) {

@@ -105,15 +105,15 @@ func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
 	if v.closed() {
 		maps.DeleteFunc(c.memory.handled, func(_ types.UID, p pod) bool { return p.node == v.node })
 	}
-	o := s.speakerStates[v.node]
-	if o == nil {
+	i := slices.IndexFunc(s.speakerStates, func(o *v1beta1.SpeakerState) bool { return o.Name == v.node })
+	if i < 0 {
 		return fmt.Errorf("node %s has no SpeakerState to record on that it is unreachable", v.node)
 	}
 	status := metav1.ConditionFalse
 	if v.reason == lb.NodeUnreachable {
 		status = metav1.ConditionTrue
 	}
-	wrote, err := c.cluster.UpdateSpeakerState(ctx, o, []metav1.Condition{{
+	wrote, err := c.cluster.UpdateSpeakerState(ctx, s.speakerStates[i], []metav1.Condition{{
 		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason), Message: lb.Bounded(v.message),
 	}})
 	if err != nil || !wrote {

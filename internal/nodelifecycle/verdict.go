@@ -54,8 +54,8 @@ func (s snapshot) otherVerdicts(d decision, pending map[string]time.Time) []verd
 	for _, node := range d.spared {
 		out = append(out, tooMany(node, d.spared, s.limit.Of(s.speakers)))
 	}
-	for node, o := range s.speakerStates {
-		c := meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn)
+	for _, o := range s.speakerStates {
+		node, c := o.Name, meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn)
 		if c != nil && c.Reason == string(lb.TooManyUnreachable) && !slices.Contains(d.spared, node) && pending[node].IsZero() {
 			out = append(out, verdict{node: node, reason: lb.NodeReachable, message: "most speakers do not call the node unreachable any more"})
 		}
