@@ -98,7 +98,7 @@ func newReporter(w *syncer) *reporter {
 		awaited: awaited{selecting: func() map[string]bool { return w.cluster.PeersOf(w.node) }},
 	}
 	state := &stateWriter{reporter: r}
-	r.services = daemon.NewLoop(daemon.LoopConfig{Name: "report", Log: w.log, Sync: r.writeServices})
+	r.services = daemon.NewLoop(daemon.LoopConfig{Name: "report", Log: w.log, Sync: r.writeServices, Burst: w.cluster.InBurst})
 	r.states = daemon.NewLoop(daemon.LoopConfig{Name: "state", Log: w.log, Sync: state.writeState})
 	return r
 }

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at most, within these
-// bounds. A run that waits for the API server is no reason to let the next one wait.
+// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at most, a fortieth in a
+// burst, within these bounds. A run that waits for the API server is no reason to let the next one wait.
 const (
-	costFactor = 10
+	costFactor, burstFactor = 10, 40
+
 	leastPause = 5 * time.Millisecond
 	mostPause  = time.Second
 )
@@ -33,6 +34,8 @@ type LoopConfig struct {
 	RetryInterval time.Duration
 	// MaxRetryInterval defaults to 10 s.
 	MaxRetryInterval time.Duration
+	// Burst, unless nil, reports whether so much changes that the next run should take more of it at once.
+	Burst func() bool
 	// ResyncInterval is the slow tick, which covers changes without an event; default 30 s.
 	ResyncInterval time.Duration
 }
@@ -135,7 +138,11 @@ func soonest(again, other time.Duration) time.Duration {
 
 // pause returns the pause after a run that cost so much of the processors and took so long.
 func (l *Loop) pause(cost, took time.Duration) time.Duration {
-	return max(min(max(costFactor*cost, leastPause), mostPause), l.config.MinInterval-took)
+	factor := time.Duration(costFactor)
+	if l.config.Burst != nil && l.config.Burst() {
+		factor = burstFactor
+	}
+	return max(min(max(factor*cost, leastPause), mostPause), l.config.MinInterval-took)
 }
 
 // processorTime returns the processor time of this process (getrusage(2)).

@@ -96,6 +96,24 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1220 * ms}},
+		"four times as long in a burst, but not before the first run, nor against a hurry": {LoopConfig{Burst: func() bool { return true }}, func(l *loop) {
+			l.from(acts{cost: 20 * ms})
+			l.at(1000 * ms)
+			l.Kick()
+			l.at(1001 * ms)
+			l.Kick()
+			l.at(1900 * ms)
+			l.Hurry()
+			l.at(2000 * ms)
+		}, []time.Duration{0, 1000 * ms, 1820 * ms, 1900 * ms}},
+		"no longer without one": {LoopConfig{Burst: func() bool { return false }}, func(l *loop) {
+			l.from(acts{cost: 20 * ms})
+			l.at(1000 * ms)
+			l.Kick()
+			l.at(1001 * ms)
+			l.Kick()
+			l.at(1500 * ms)
+		}, []time.Duration{0, 1000 * ms, 1220 * ms}},
 		"a run that waits for others costs nothing": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 2 * ms, waits: 300 * ms})
 			l.at(1000 * ms)
