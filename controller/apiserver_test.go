@@ -72,9 +72,7 @@ func (s *apiServer) put(t testing.TB, collection string, o metav1.Object) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.store(collection, o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.store(collection, o))
 }
 
 // store stores an object. mu is held.
@@ -103,9 +101,7 @@ func (s *apiServer) get(t *testing.T, at string, o any) {
 	if err == nil {
 		err = json.Unmarshal(body, o)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // landed returns the paths of the successful patches since its last call.
@@ -336,18 +332,12 @@ func newTestSyncer(t testing.TB, server *apiServer) *syncer {
 func newSyncerFor(t testing.TB, api *rest.Config) *syncer {
 	t.Helper()
 	clients, err := k8s.ClientsFor(api, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	cluster, err := k8s.New(clients, k8s.Config{Log: log, Namespace: own, Kick: func() {}, KickStates: func() {}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() { _ = cluster.Run(t.Context()) }()
-	if err := cluster.WaitForSync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cluster.WaitForSync(t.Context()))
 	s := newSyncer(cluster, config.Options{Default: true}, log)
 	s.speakers.conflicts = map[netip.Addr]conflict{}
 	return s
@@ -357,9 +347,7 @@ func newSyncerFor(t testing.TB, api *rest.Config) *syncer {
 func syncOnce(t testing.TB, s *syncer) time.Duration {
 	t.Helper()
 	again, err := s.sync(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, measures := t.(*testing.B); !measures {
 		remembersRight(t, s)
 	}

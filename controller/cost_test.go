@@ -151,9 +151,7 @@ func BenchmarkRun(b *testing.B) {
 			b.Run(fmt.Sprint(n, "/", name), func(b *testing.B) {
 				var used time.Duration
 				for i := 0; b.Loop(); i++ {
-					if err := change(i); err != nil {
-						b.Fatal(err)
-					}
+					must(b, change(i))
 					before := processorTime(b)
 					syncOnce(b, s)
 					used += processorTime(b) - before
@@ -166,8 +164,6 @@ func BenchmarkRun(b *testing.B) {
 
 func processorTime(b *testing.B) time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

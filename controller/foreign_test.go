@@ -140,9 +140,7 @@ func TestForeignLater(t *testing.T) {
 	run(false)
 	got.DeletionTimestamp = new(metav1.Now())
 	server.put(t, servicesPath, got.DeepCopy())
-	if err := s.cluster.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cluster.Refresh(t.Context()))
 	if run(false); len(got.Finalizers) > 0 {
 		t.Errorf("is being deleted, and has finalizers %v", got.Finalizers)
 	}

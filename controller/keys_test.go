@@ -29,17 +29,13 @@ func newKeysTest(t *testing.T, speakers ...string) *keysTest {
 		server.put(t, "/apis/holdfast.dev/v1beta1/speakerstates", &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	}
 	s := newTestSyncer(t, server)
-	if err := s.cluster.WaitForSpeakerStates(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cluster.WaitForSpeakerStates(t.Context()))
 	return &keysTest{t, server, newMemberKeys(s.cluster, members, s.log)}
 }
 
 func (k *keysTest) look() map[string][]byte {
 	k.Helper()
-	if err := k.keys.sync(k.Context()); err != nil {
-		k.Fatal(err)
-	}
+	must(k, k.keys.sync(k.Context()))
 	return k.entries()
 }
 
@@ -128,9 +124,7 @@ func TestMembersSecretInvalid(t *testing.T) {
 func TestMembersSecretOvertaken(t *testing.T) {
 	k := newKeysTest(t, "w1")
 	read, err := k.keys.cluster.Secret(t.Context(), members)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other := map[string][]byte{keyed.Key: newKey()}
 	k.write(other)
 	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{keyed.Key: newKey()}); err == nil {

@@ -95,9 +95,7 @@ func testMemoryIsNotOverwritten(t *testing.T, stale *v1beta1.PoolMemory) {
 	}
 	wantsAgain(t, again)
 	for _, remembers := range []int{3, 3} {
-		if err := s.cluster.Refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cluster.Refresh(t.Context()))
 		syncOnce(t, s)
 		if got := server.remembered(t); len(got) != remembers {
 			t.Errorf("the pool remembers %v", got)
@@ -118,9 +116,7 @@ func TestRefreshedMemory(t *testing.T) {
 	server.put(t, servicesPath, loadBalancer("web"))
 	s := newTestSyncer(t, server)
 	server.put(t, memoriesPath, released("a"))
-	if err := s.cluster.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cluster.Refresh(t.Context()))
 	syncOnce(t, s)
 	var web corev1.Service
 	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
@@ -188,9 +184,7 @@ func TestMemoryOfAnEarlierPool(t *testing.T) {
 		t.Error("nothing is to be remembered, and a memory was written")
 	}
 	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
-	if err := s.cluster.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cluster.Refresh(t.Context()))
 	syncOnce(t, s)
 	want := []v1beta1.ReleasedAddress{{Address: "192.0.2.9", Service: "default/web", UID: "uid-web"}}
 	if diff := cmp.Diff(want, server.remembered(t), cmpopts.IgnoreTypes(metav1.Time{})); diff != "" {

@@ -59,9 +59,7 @@ func TestOldestUninstallMany(t *testing.T) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, group.Wait())
 	s.uninstall(t, many)
 }
 
@@ -111,9 +109,7 @@ func (s oldest) run(t *testing.T) (stop func()) {
 	t.Helper()
 	const anyPort = "127.0.0.1:0"
 	cmd := s.command(t, "holdfast-controller", "--namespace=holdfast-system", "--metrics-listen="+anyPort, "--health-listen="+anyPort, "--debug-listen="+anyPort)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	stop = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -141,9 +137,7 @@ func (s oldest) job(t *testing.T) (args []string, deadline time.Duration) {
 	t.Helper()
 	var job *batchv1.Job
 	job, err := s.kube.BatchV1().Jobs("holdfast-system").Get(t.Context(), "holdfast-uninstall", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := job.Spec.Template.Spec.Containers[0]
 	for _, a := range append(slices.Clone(c.Command[1:]), c.Args...) {
 		args = append(args, strings.ReplaceAll(a, "$(POD_NAMESPACE)", job.Namespace))
@@ -156,9 +150,7 @@ func (s oldest) uninstall(t *testing.T, services int) {
 	t.Helper()
 	args, deadline := s.job(t)
 	cmd, start := s.command(t, "holdfast-uninstall", args...), time.Now()
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Run())
 	took := time.Since(start)
 	t.Logf("uninstall with %d Services took %v of %v", services, took.Round(time.Millisecond), deadline)
 	// The speakers may need their --timeout before.
@@ -166,9 +158,7 @@ func (s oldest) uninstall(t *testing.T, services int) {
 		t.Errorf("uninstall took %v", took)
 	}
 	list, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The API server's own is there too.
 	if len(list.Items) != services+1 {
 		t.Errorf("%d Services, want %d", len(list.Items), services+1)
@@ -183,17 +173,11 @@ func (s oldest) uninstall(t *testing.T, services int) {
 // deleteAll deletes the Service that had an address and the CRDs, as a user would after uninstall: nothing waits.
 func (s oldest) deleteAll(t *testing.T) {
 	t.Helper()
-	if err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.kube.CoreV1().Services(metav1.NamespaceDefault).Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	crd := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}}
 	client, err := apitest.Resource(s.config, crd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		left, err := client.List(ctx, metav1.ListOptions{})
 		return err == nil && len(left.Items) == 0, err

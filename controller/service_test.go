@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -13,6 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -138,5 +141,231 @@ func TestValid(t *testing.T) {
 		if diff := cmp.Diff(tt.want, valid(pool, tt.problems)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
+	}
+}
+
+// peering is a cluster whose nodes have speakers with sessions, as the API server shows it.
+type peering struct {
+	now      time.Time
+	peer     lb.Peer
+	nodes    map[string]lb.Node
+	states   []*v1beta1.SpeakerState
+	notReady map[string]bool
+}
+
+// newPeering makes nodes with a session each with peer r, in the rack a or b by turns.
+func newPeering(nodes int) *peering {
+	p := &peering{now: time.Unix(1_000_000, 0), notReady: map[string]bool{}, peer: lb.Peer{Name: "r"}, nodes: map[string]lb.Node{}}
+	for i := range nodes {
+		name := fmt.Sprintf("w%d", i+1)
+		p.nodes[name] = lb.Node{Name: name, Labels: map[string]string{"rack": string(rune('a' + i%2))}}
+		p.states = append(p.states, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		p.session(i+1, v1beta1.SessionState{State: v1beta1.SessionStateEstablished})
+	}
+	return p
+}
+
+// session makes the speaker of a node report its session with r.
+func (p *peering) session(node int, is v1beta1.SessionState) {
+	is.Peer = "r"
+	p.states[node-1].Status.Sessions = []v1beta1.SessionState{is}
+}
+
+func (p *peering) down(node int, why string) {
+	p.session(node, v1beta1.SessionState{State: v1beta1.SessionStateDown, LastError: why})
+}
+
+// miss makes speakers report that they do not hear a node.
+func (p *peering) miss(node string, by ...int) {
+	for _, i := range by {
+		p.states[i-1].Status.Silent = append(p.states[i-1].Status.Silent, v1beta1.SilentNode{Node: node})
+	}
+}
+
+// says returns what peer r says when all speakers have just written.
+func (p *peering) says() string {
+	r := reports{}
+	for _, s := range p.states {
+		r[s.Name] = lastReport{at: p.now}
+	}
+	v := r.sessions(p.now, p.states, p.notReady)
+	count, c := v.peer(&p.peer, v.nodesOf(&p.peer, p.nodes))
+	return fmt.Sprintf("%s %s=%s %s: %s", count, c.Type, c.Status, c.Reason, c.Message)
+}
+
+// TestSessions: how many sessions a peer has of how many it should have, which nodes lack it, and why.
+func TestSessions(t *testing.T) {
+	const refused = "cannot connect: connection refused"
+	for _, tt := range []struct {
+		name   string
+		nodes  int
+		change func(*peering)
+		want   string
+	}{
+		{"all are up", 3, func(*peering) {}, "3/3 Established=True SessionEstablished: established on 3 of 3 nodes"},
+		{"one is down", 3, func(p *peering) { p.down(2, refused) }, "2/3 Established=False SessionDown: established on 2 of 3 nodes; not on w2: " + refused},
+		{"the router is down", 7, func(p *peering) {
+			for i := range 7 {
+				p.down(i+1, refused)
+			}
+		}, "0/7 Established=False SessionDown: established on 0 of 7 nodes; not on w1, w2, w3, w4, w5 and 2 more: " + refused},
+		{"many causes, the commonest first", 7, func(p *peering) {
+			p.down(1, "a")
+			p.down(2, "b")
+			p.down(3, "c")
+			p.down(4, "c")
+			p.down(5, "d")
+		}, "2/7 Established=False SessionDown: established on 2 of 7 nodes; not on w3, w4: c; not on w1: a; not on w2: b; not on 1 more for other reasons"},
+		{"it begins to connect", 2, func(p *peering) { p.down(2, "") }, "1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it " +
+			"is connecting"},
+		{"a speaker does not know the peer yet", 2, func(p *peering) { p.states[1].Status.Sessions = nil },
+			"1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it is connecting"},
+		{"one connects, one has failed", 3, func(p *peering) { p.down(1, ""); p.down(2, refused) },
+			"1/3 Established=False SessionDown: established on 1 of 3 nodes; not on w1: it is connecting; not on w2: " + refused},
+		{"a router words its refusal as if it connected", 1, func(p *peering) { p.down(1, "it is connecting") },
+			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1: it is connecting"},
+		{"only some nodes", 4, func(p *peering) {
+			p.peer.NodeSelectors = []lb.Selector{{{Key: "rack", Operator: lb.In, Values: []string{"a"}}}}
+			p.down(2, "not wanted")
+		}, "2/2 Established=True SessionEstablished: established on 2 of 2 nodes"},
+		{"no node", 4, func(p *peering) {
+			p.peer.NodeSelectors = []lb.Selector{{{Key: "rack", Operator: lb.In, Values: []string{"c"}}}}
+		}, "0/0 Established=False NoNodeSelected: nodeSelectors select no node that has a speaker"},
+		{"a node that is gone", 2, func(p *peering) { delete(p.nodes, "w2") }, "1/1 Established=True SessionEstablished: established on 1 of 1 nodes"},
+		{"a node where the peer cannot be used", 2, func(p *peering) { p.peer.Unusable = map[string]lb.Reason{"w2": lb.PeerIsSelf} },
+			"1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: PeerIsSelf: see the condition Valid"},
+		{"a node that most others miss", 4, func(p *peering) { p.miss("w4", 1, 2, 3) },
+			"3/4 Established=False SessionDown: established on 3 of 4 nodes; not on w4: its speaker is not heard"},
+		{"a node that one names twice, and itself", 3, func(p *peering) {
+			p.miss("w3", 1, 3)
+			p.states[0].Status.Unreachable = p.states[0].Status.Silent
+		}, "3/3 Established=True SessionEstablished: established on 3 of 3 nodes"},
+		{"a node that misses most others", 4, func(p *peering) { p.miss("w1", 4); p.miss("w2", 4); p.miss("w3", 4) },
+			"4/4 Established=True SessionEstablished: established on 4 of 4 nodes"},
+		{"one of two is dead", 2, func(p *peering) { p.miss("w2", 1); p.notReady["w2"] = true },
+			"1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: its speaker is not heard"},
+		{"a kubelet is dead", 3, func(p *peering) { p.notReady["w2"] = true }, "3/3 Established=True SessionEstablished: established on 3 of 3 nodes"},
+		{"the only node is dead", 1, func(p *peering) { p.notReady["w1"] = true },
+			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1: its speaker is not heard"},
+		{"a session carries less than it should", 2, func(p *peering) {
+			p.session(2, v1beta1.SessionState{State: v1beta1.SessionStateEstablished, Withheld: "no IPv6 next hop"})
+		}, "2/2 Established=True SessionEstablished: established on 2 of 2 nodes; with less than it should carry on w2: no IPv6 next hop"},
+		{"a hostile text", 1, func(p *peering) { p.down(1, "\x1b[2J\n"+strings.Repeat("x", 100_000)) },
+			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1:  [2J " + strings.Repeat("x", 503) + " …"},
+	} {
+		p := newPeering(tt.nodes)
+		tt.change(p)
+		if got := p.says(); got != tt.want {
+			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestPeerStatus: the status of a BGPPeer is written once, and again only if it changes; before the SpeakerStates were read, and
+// after another replica led, it stays.
+func TestPeerStatus(t *testing.T) {
+	const peersPath = "/apis/holdfast.dev/v1beta1/bgppeers"
+	server := &apiServer{objects: map[string]map[string]any{}}
+	spec := v1beta1.BGPPeerSpec{MyASN: 64600, PeerASN: 64512, PeerAddress: "192.0.2.1"}
+	server.put(t, peersPath, &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: spec})
+	spec.PasswordSecret = &v1beta1.SecretReference{Name: "missing"}
+	server.put(t, peersPath, &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Spec: spec})
+	for _, name := range []string{"w1", "w2"} {
+		server.put(t, "/api/v1/nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		state := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		state.Status.Observed = new(v1beta1.NewMicroTime(time.Now()))
+		state.Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateEstablished}}
+		server.put(t, "/apis/holdfast.dev/v1beta1/speakerstates", state)
+	}
+	s := newTestSyncer(t, server)
+	read := func(name string) string {
+		var p v1beta1.BGPPeer
+		server.get(t, peersPath+"/"+name, &p)
+		c := meta.FindStatusCondition(p.Status.Conditions, v1beta1.ConditionEstablished)
+		if c == nil {
+			return p.Status.Sessions
+		}
+		return fmt.Sprintf("%s %s %s: %s", p.Status.Sessions, c.Status, c.Reason, c.Message)
+	}
+	expect := func(when, want string, writes int) {
+		t.Helper()
+		syncOnce(t, s)
+		got := 0
+		for _, at := range server.landed() {
+			if at == peersPath+"/r/status" {
+				got++
+			}
+		}
+		if is := read("r"); is != want || got != writes {
+			t.Errorf("%s: %q after %d writes, want %q after %d", when, is, got, want, writes)
+		}
+	}
+	now := time.Now()
+	look := func() {
+		t.Helper()
+		must(t, s.cluster.WaitForSpeakerStates(t.Context()))
+		s.speakers.look(now, s.cluster.Objects().Nodes, s.cluster.SpeakerStates())
+	}
+	expect("before the first look", "", 1) // Valid
+	look()
+	const both = "2/2 True SessionEstablished: established on 2 of 2 nodes"
+	expect("after it", both, 1)
+	expect("again", both, 0)
+	if want := " False PasswordMissing: no node has a session: the condition Valid says why"; read("bad") != want {
+		t.Errorf("a peer that cannot be used: %q, want %q", read("bad"), want)
+	}
+	s.speakers = speakers{}
+	expect("after another replica led", both, 0)
+	now = now.Add(staleTime)
+	look()
+	expect("after the same was read again", both, 0)
+	now = now.Add(staleTime)
+	expect("the speakers are silent, before the next look", both, 0)
+	look()
+	expect("after that look", "0/2 False SessionDown: established on 0 of 2 nodes; not on w1, w2: its speaker has reported nothing for 25 minutes", 1)
+}
+
+// create makes a Service without an address, younger than those before it.
+func (s *apiServer) create(t *testing.T, name string) {
+	t.Helper()
+	sv := loadBalancer(name)
+	sv.CreationTimestamp = metav1.Unix(int64(s.version), 0)
+	s.put(t, servicesPath, sv)
+}
+
+// runFresh does a run that sees the present objects.
+func runFresh(t *testing.T, s *syncer) {
+	t.Helper()
+	must(t, s.cluster.Refresh(t.Context()))
+	syncOnce(t, s)
+}
+
+// TestNamespaceSeenLate: a Service that is seen before its namespace waits for it, and gets an address of the pool that
+// selects the namespace.
+func TestNamespaceSeenLate(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	tenants, open := lan(), lan()
+	tenants.Name, open.Name, open.UID = "tenants", "open", "uid-open"
+	tenants.Spec.ServiceAllocation = &v1beta1.ServiceAllocation{NamespaceSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "a"}}}}
+	open.Spec.Addresses = []string{"198.51.100.0/24"}
+	server.put(t, poolsPath, tenants)
+	server.put(t, poolsPath, open)
+	s := newTestSyncer(t, server)
+	server.create(t, "web")
+	var web corev1.Service
+	for _, want := range []string{"", "192.0.2.0"} {
+		runFresh(t, s)
+		server.get(t, servicesPath+"/web", &web)
+		if in := web.Status.LoadBalancer.Ingress; len(in) > 1 || len(in) == 0 != (want == "") || len(in) == 1 && in[0].IP != want {
+			t.Errorf("web has %v, want %q", in, want)
+		}
+		server.put(t, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default", Labels: map[string]string{"team": "a"}}})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -319,9 +319,7 @@ func TestSpeakerStateWriters(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	server.put(t, statesPath, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}})
 	s := newTestSyncer(t, server)
-	if err := s.cluster.WaitForSpeakerStates(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cluster.WaitForSpeakerStates(t.Context()))
 	read := s.cluster.SpeakerStates()[0]
 	for _, kind := range []string{v1beta1.ConditionValid, v1beta1.ConditionEndpointsWithdrawn} {
 		if wrote, err := s.cluster.UpdateSpeakerState(t.Context(), read, []metav1.Condition{{Type: kind, Status: metav1.ConditionFalse,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,4 +138,86 @@ func (e *env) standIn(ctx context.Context, addresses []netip.Addr, api netip.Add
 			family, rules[family])
 	}
 	return e.onNodes(ctx, "nft '"+table.String()+"'")
+}
+
+// testHeadStart creates Services while kube-proxy is frozen on every node: their addresses are served all the same. Open
+// connections stay when kube-proxy goes on and takes over.
+func testHeadStart(t *testing.T, e *env) {
+	freeze := func(ctx context.Context, signal string) {
+		for _, node := range e.Cluster.Nodes() {
+			if _, err := e.On(ctx, node, "pkill", signal, "-x", "kube-proxy"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	freeze(t.Context(), "-STOP")
+	t.Cleanup(func() { freeze(context.Background(), "-CONT") })
+	var kept []testbed.Connections
+	var served [][]netip.Addr
+	for _, w := range ways {
+		addresses := e.service(t, e.app, "start-"+w.name, w.changes...)
+		e.open(t, w.host, addresses)
+		c, err := e.Keep(t.Context(), w.host, 10, addresses...)
+		must(t, err)
+		kept, served = append(kept, c), append(served, addresses)
+	}
+	freeze(t.Context(), "-CONT")
+	for i, w := range ways {
+		for _, node := range e.Cluster.Nodes() {
+			e.proxies(t, node, served[i])
+		}
+		e.open(t, w.host, served[i])
+	}
+	for i, c := range kept {
+		survived, err := c.Stop()
+		must(t, err)
+		if survived.Lost() > 0 {
+			t.Errorf("%s: %s", ways[i].name, survived)
+		}
+	}
+}
+
+// localHold is how long a node whose kube-proxy is frozen is watched.
+const localHold = 3 * time.Second
+
+// testLocalArrives starts a pod on a node whose kube-proxy is frozen, and which would drop what arrives for the Service: the
+// node advertises no route before kube-proxy serves the pod, and no request fails.
+func testLocalArrives(t *testing.T, e *env) {
+	app := e.app
+	app.Name, app.Replicas, app.Nodes = "arrives", 1, e.workers()[:1]
+	must(t, e.Deploy(t.Context(), app))
+	addresses := e.service(t, app, "arrives", routed, local)
+	e.hops(t, addresses, 1)
+	e.served(t, testbed.Far, addresses)
+	node := e.workers()[1]
+	// What kube-proxy does not know at all has a head start.
+	e.proxies(t, node, addresses)
+	signal := func(ctx context.Context, name string) error {
+		_, err := e.On(ctx, node, "pkill", name, "-x", "kube-proxy")
+		return err
+	}
+	must(t, signal(t.Context(), "-STOP"))
+	undo(t, func(ctx context.Context) error { return signal(ctx, "-CONT") })
+	streams, routes := e.watch(t, testbed.Far, addresses), e.watchRoutes(t)
+	app.Replicas, app.Nodes = 2, e.workers()[:2]
+	must(t, e.Deploy(t.Context(), app))
+	v4, v6, err := e.Hops(t.Context(), node)
+	must(t, err)
+	must(t, testbed.Holds(t.Context(), localHold, func(ctx context.Context) error {
+		for _, router := range bothRouters {
+			for _, a := range addresses {
+				hops, err := e.NextHops(ctx, router, a)
+				if err != nil || slices.Contains(hops, v4) || slices.Contains(hops, v6) {
+					return errors.Join(err, fmt.Errorf("%s has next hops %v for %s", router, hops, a))
+				}
+			}
+		}
+		return nil
+	}))
+	must(t, signal(t.Context(), "-CONT"))
+	start := time.Now()
+	e.hops(t, addresses, 2)
+	t.Logf("routers have the routes %s after kube-proxy went on", since(start))
+	recovered(t, streams)
+	unharmed(t, streams, routes, addresses)
 }

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"github.com/holdfast-lb/holdfast/e2e/whohas"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -271,4 +274,161 @@ func killSpeaker(t *testing.T, s *stage, owner string) {
 	wait, err := s.env.KillSpeaker(t.Context(), owner)
 	must(t, err)
 	must(t, wait())
+}
+
+// parted is the duration of a partition.
+const parted = 20 * time.Second
+
+// testL2Partition partitions two nodes, and three, each with a pod, with -matrix only. The client reaches all sides. If
+// both sides read the API server, each address soon has one owner; if no side does, both sides serve. After the
+// partition each address has one owner.
+func testL2Partition(t *testing.T, e *env) {
+	if !*matrix {
+		t.Skip("shown with -matrix")
+	}
+	for _, n := range []int{2, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			e.speakersOn(t, e.workers()[:n])
+			on := onLAN
+			on.pods = n
+			s := newSpread(t, e, on)
+			t.Run("API server", func(t *testing.T) { s.part(t, e.workers()[:n], true) })
+			t.Run("no API server", func(t *testing.T) { s.part(t, e.workers()[:n], false) })
+		})
+	}
+}
+
+// part separates the faulty node from the others.
+func (s *spread) part(t *testing.T, nodes []string, api bool) {
+	t.Cleanup(func() { s.repair(t) })
+	must(t, s.Calm(t.Context()))
+	claims, err := s.Claims(t.Context(), s.host, 20*time.Millisecond, s.addresses...)
+	must(t, err)
+	streams := s.fetch(t)
+	s.home(t, claims)
+	sides := [][]string{{s.hit}, but(nodes, s.hit)}
+	if !api {
+		control := s.Cluster.Nodes()[0]
+		sides = append(sides, []string{control})
+	}
+	hit := time.Now()
+	must(t, s.Cluster.Partition(t.Context(), sides...))
+	must(t, testbed.Holds(t.Context(), parted, func(context.Context) error { return nil }))
+	mended := time.Now()
+	must(t, s.Cluster.Heal(t.Context()))
+	must(t, testbed.Until(t.Context(), settled, "each address to have one owner", func(context.Context) error {
+		_, err := s.owners(claims)
+		return err
+	}))
+	united := time.Since(mended)
+	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
+	frames, err := claims.Stop()
+	must(t, err)
+	t.Logf("matrix: %s: one owner for each address %d ms after healing", t.Name(), united.Milliseconds())
+	for _, a := range s.addresses {
+		fetches, err := streams[a].Stop()
+		must(t, err)
+		failed := 0
+		for _, r := range fetches {
+			if !r.OK {
+				failed++
+			}
+		}
+		contested, last := disputes(frames, a, hit, mended)
+		t.Logf("matrix: %s: %s: %d of %d fetches failed, two owners for %d ms, the last time %d ms after the beginning",
+			t.Name(), a, failed, len(fetches), contested.Milliseconds(), last.Milliseconds())
+		if api && contested > takeover {
+			t.Errorf("%s had two owners for %s, want no more than %s", a, contested, takeover)
+		}
+	}
+}
+
+// disputes returns how long two nodes claimed an address during a partition, and the time from its beginning to the last double claim.
+func disputes(claims []whohas.Claim, a netip.Addr, hit, mended time.Time) (contested, last time.Duration) {
+	for _, span := range whohas.Contested(whohas.Periods(claims, a)) {
+		if span.From.Before(mended) && span.To.After(hit) {
+			contested += span.To.Sub(span.From)
+			last = min(span.To.Sub(hit), mended.Sub(hit))
+		}
+	}
+	return contested, last
+}
+
+// trouble is one row of the matrix of partial faults: a node has inbound or outbound loss
+// while the others work.
+type trouble struct {
+	name string
+	// hit injects the fault, mend ends it; a nil mend heals the network.
+	hit, mend func(t *testing.T, s *spread)
+	// leaves: other nodes must serve the node's addresses.
+	leaves bool
+	// stays: no address may move.
+	stays bool
+	// united: soon after the fault begins every address must have a single owner.
+	united bool
+	// always: a row of every run.
+	always bool
+	// lasts is the time from hit to mend; 0 means the value of the flag.
+	lasts time.Duration
+}
+
+func (tr trouble) shown() bool {
+	return tr.always || *matrix && (tr.lasts < longLoss || *long)
+}
+
+func (tr trouble) duration() time.Duration {
+	switch {
+	case tr.lasts > 0:
+		return tr.lasts
+	case *matrix:
+		return *lossTime
+	}
+	return shortLoss
+}
+
+// afterwards is how long the addresses are watched after that.
+const afterwards = 2 * time.Second
+
+// run executes one row.
+func (s *spread) run(t *testing.T, tr trouble) {
+	t.Cleanup(func() { s.repair(t) })
+	must(t, s.Calm(t.Context()))
+	claims, err := s.Claims(t.Context(), s.host, 20*time.Millisecond, s.addresses...)
+	must(t, err)
+	streams := s.fetch(t)
+	before := s.home(t, claims)
+
+	hit := time.Now()
+	tr.hit(t, s)
+	must(t, testbed.Holds(t.Context(), tr.duration(), func(context.Context) error { return nil }))
+	mended := time.Now()
+	if tr.mend != nil {
+		tr.mend(t, s)
+	} else {
+		must(t, s.Cluster.Heal(t.Context()))
+	}
+	err = testbed.Until(t.Context(), testbed.HoldDownLimit, "the owners to be as before", func(context.Context) error {
+		now, err := s.owners(claims)
+		if err == nil && !maps.Equal(now, before) {
+			err = fmt.Errorf("they are %v, and were %v", now, before)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	back := time.Since(mended)
+	// The owners must not change again.
+	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
+	frames, err := claims.Stop()
+	must(t, err)
+
+	t.Logf("matrix: %s: of %s, one of %d speakers, for %s; as before %d ms later", tr.name, s.hit, s.speakers, tr.duration(), back.Milliseconds())
+	for _, a := range s.addresses {
+		fetches, err := streams[a].Stop()
+		must(t, err)
+		f := s.fate(a, before[a], fetches, frames, hit, mended)
+		t.Logf("matrix: %s: %s", tr.name, f)
+		f.judge(t, tr)
+	}
 }

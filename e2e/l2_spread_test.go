@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/e2e/probe"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -137,5 +140,135 @@ func (s *spread) repair(t *testing.T) {
 	s.ensureOn(t, s.hit)
 	if err := errors.Join(err, s.WaitReady(ctx)); err != nil {
 		t.Error(err)
+	}
+}
+
+// fewTroubles run with two or three speakers, where the claim of one node may contradict
+// that of another.
+var fewTroubles = []trouble{
+	{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true},
+	// Of two nodes neither can find out which is faulty, unless the one that loses nearly all frames knows a foreign machine.
+	{name: "inbound 90", hit: lose(wire.Loss{In: 90})},
+	{name: "outbound 100", hit: lose(wire.Loss{Out: 100}), leaves: true},
+	{name: "both 100", hit: lose(wire.Loss{In: 100, Out: 100}), leaves: true},
+}
+
+// testL2FewNodes restricts the speakers to two nodes, then to three, with -matrix only.
+func testL2FewNodes(t *testing.T, e *env) {
+	if !*matrix {
+		t.Skip("shown with -matrix")
+	}
+	for _, n := range []int{2, 3} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			e.speakersOn(t, e.workers()[:n])
+			s := newSpread(t, e, onLAN)
+			for _, tr := range fewTroubles {
+				t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
+			}
+		})
+	}
+}
+
+// speakersOn restricts the speakers to some nodes for the rest of the test.
+func (e *env) speakersOn(t *testing.T, nodes []string) {
+	t.Helper()
+	const label = "e2e-speaker"
+	undo(t, func(ctx context.Context) error {
+		err := e.Install(ctx)
+		for _, n := range nodes {
+			_, unlabeled := e.Kubectl(ctx, "label", "node", n, label+"-")
+			err = errors.Join(err, unlabeled)
+		}
+		return errors.Join(err, e.WaitReady(ctx))
+	})
+	for _, n := range nodes {
+		_, err := e.Kubectl(t.Context(), "label", "--overwrite", "node", n, label+"=yes")
+		must(t, err)
+	}
+	must(t, e.Install(t.Context(), "--set-string", "speaker.nodeSelector."+label+"=yes"))
+	must(t, testbed.Until(t.Context(), time.Minute, "no other speaker", func(ctx context.Context) error {
+		pods, err := e.Pods(ctx, testbed.Speaker)
+		if err == nil && len(pods) != len(nodes) {
+			err = fmt.Errorf("there are %d", len(pods))
+		}
+		return err
+	}))
+	must(t, e.WaitReady(t.Context()))
+}
+
+func plugPulled(t *testing.T, s *spread) { must(t, s.Cluster.PowerOff(t.Context(), s.hit)) }
+
+func plugBack(t *testing.T, s *spread) {
+	start := time.Now()
+	must(t, s.Cluster.PowerOn(t.Context(), s.hit))
+	must(t, s.WaitNode(t.Context(), s.hit, start))
+}
+
+// In all of them the nodes' own network works, and the links keep their carrier.
+var fabricTroubles = []trouble{
+	{name: "port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.Fabric}), leaves: true},
+	{name: "port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.Fabric}), leaves: true},
+	{name: "port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.Fabric}), leaves: true},
+	// The switch isolates the nodes from each other, as some switches isolate all ports but the routers'.
+	{name: "isolated nodes", hit: isolate, stays: true},
+}
+
+// testL2Fabric runs faults of a second network on which addresses are announced, with -matrix only.
+func testL2Fabric(t *testing.T, e *env) {
+	if !*matrix {
+		t.Skip("shown with -matrix")
+	}
+	s := newSpread(t, e, onFabric)
+	for _, tr := range fabricTroubles {
+		t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
+	}
+}
+
+// isolate drops frames between nodes on the second network; outside hosts receive frames of each node.
+func isolate(t *testing.T, s *spread) {
+	nodes := s.Cluster.Nodes()
+	must(t, s.Cluster.Cut(t.Context(), testbed.Fabric, nodes, nodes))
+}
+
+// membersSecret contains the membership key of the speakers.
+const membersSecret = "holdfast-members"
+
+// testL2Keys deletes the membership key, and replaces it in one step, with -matrix only. The speakers
+// stay connected: no address moves, and no fetch fails.
+func testL2Keys(t *testing.T, e *env) {
+	if !*matrix {
+		t.Skip("shown with -matrix")
+	}
+	s := newSpread(t, e, onLAN)
+	secrets := e.Kube.CoreV1().Secrets(testbed.Namespace)
+	change := map[string]func(ctx context.Context) error{
+		"deleted": func(ctx context.Context) error { return secrets.Delete(ctx, membersSecret, metav1.DeleteOptions{}) },
+		"replaced": func(ctx context.Context) error {
+			key := make([]byte, 32)
+			rand.Read(key)
+			if err := secrets.Delete(ctx, membersSecret, metav1.DeleteOptions{}); err != nil {
+				return err
+			}
+			_, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: membersSecret}, Data: map[string][]byte{"key": key}},
+				metav1.CreateOptions{})
+			return err
+		},
+	}
+	for _, how := range []string{"deleted", "replaced"} {
+		t.Run(how, func(t *testing.T) {
+			// Longer than it takes until all send with the new key.
+			s.run(t, trouble{name: "the key is " + how, lasts: 7 * time.Minute, stays: true, hit: func(t *testing.T, s *spread) {
+				before, err := secrets.Get(t.Context(), membersSecret, metav1.GetOptions{})
+				must(t, err)
+				must(t, change[how](t.Context()))
+				must(t, testbed.Until(t.Context(), time.Minute, "a new Secret", func(ctx context.Context) error {
+					now, err := secrets.Get(ctx, membersSecret, metav1.GetOptions{})
+					if err == nil && now.UID == before.UID {
+						err = fmt.Errorf("it is the one of before")
+					}
+					return err
+				}))
+			}})
+		})
 	}
 }

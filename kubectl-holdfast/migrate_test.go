@@ -128,9 +128,7 @@ func admitted(t *testing.T, list string) (yes, no int) {
 	}
 	for _, item := range read.Items {
 		body, err := json.Marshal(item)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range crds {
 			if c.Kind != item["kind"] {
 				continue
@@ -209,9 +207,7 @@ func TestMigrateMetalLB(t *testing.T) {
 func TestMigrateFiles(t *testing.T) {
 	dir := t.TempDir()
 	file, bundle := filepath.Join(dir, "metallb.yaml"), filepath.Join(dir, "bundle.gz")
-	if err := os.WriteFile(file, []byte(samplePool+"\n---\n"+strings.Replace(samplePeer, "v1beta2", "v1beta1", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(samplePool+"\n---\n"+strings.Replace(samplePeer, "v1beta2", "v1beta1", 1)), 0o600))
 	status, out, report := invoke(t, "migrate", "metallb", "--server=http://127.0.0.1:1", "-f", file)
 	if diff := cmp.Diff(converted, out); diff != "" || status != statusHealthy {
 		t.Errorf("status %d, %s\n-want +got\n%s", status, report, diff)
@@ -233,9 +229,7 @@ func TestMigrateFiles(t *testing.T) {
 func TestMigrateSamples(t *testing.T) {
 	const samples = "../internal/config/testdata/metallb-v0.16.2.yaml"
 	text, err := os.ReadFile(samples)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	status, out, report := invoke(t, "migrate", "metallb", "-f", samples)
 	want := strings.Count(string(text), "apiVersion: metallb.io/") - 2
 	got, no := admitted(t, out)
@@ -275,9 +269,7 @@ func TestMigrateOpenStack(t *testing.T) {
 		t.Errorf("%d objects are admitted, %d are not", yes, no)
 	}
 	conf := filepath.Join(t.TempDir(), "cloud.conf")
-	if err := os.WriteFile(conf, []byte("[LoadBalancer]\nmax-shared-lb=5\ninternal-lb\nnode-selector=\"a=b, c=d\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(conf, []byte("[LoadBalancer]\nmax-shared-lb=5\ninternal-lb\nnode-selector=\"a=b, c=d\"\n"), 0o600))
 	_, out, report = invoke(t, "migrate", "openstack", "--cloud-conf", conf, cluster)
 	if !strings.Contains(report, `openStack: {maxShared: 5, internal: true, nodeSelector: "a=b, c=d"}`) || !strings.Contains(out, "scope: Internal") {
 		t.Errorf("%s\n%s", out, report)

@@ -18,13 +18,9 @@ import (
 func foreign(t *testing.T, kind, name, spec string) runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := v1beta1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v1beta1.AddToScheme(scheme))
 	o, err := scheme.New(v1beta1.GroupVersion.WithKind(kind))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := yaml.UnmarshalStrict([]byte("{apiVersion: metallb.io/v1beta1, kind: "+kind+", metadata: {name: "+name+", namespace: mlb, uid: u, annotations: {"+
 		corev1.LastAppliedConfigAnnotation+": x}}, spec: {"+spec+"}}"), o); err != nil {
 		t.Fatal(err)
@@ -72,9 +68,7 @@ func reported(m Move) (out []string) {
 func rendered(t *testing.T, o any) string {
 	t.Helper()
 	text, err := yaml.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, _, _ := strings.Cut(string(text), "status:")
 	return strings.ReplaceAll(strings.TrimSpace(out), "\n", "|")
 }

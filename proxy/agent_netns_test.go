@@ -49,17 +49,13 @@ func newPod(t *testing.T, services ...haproxy.Service) *pod {
 		t.Skip("HAProxy is not installed")
 	}
 	dir, err := os.MkdirTemp("", "proxy") // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	p := &pod{T: t, agent: newAgent(log, dir), engine: newEngine(log)}
 	p.engine.program, p.engine.dir, p.engine.listen, p.engine.maxWorkers, p.engine.drain = program, dir, "127.0.0.1:"+freePort(t), 8, time.Hour
 	p.agent.cluster, p.agent.program, p.agent.engine = fixed{}, program, haproxy.Engine{MaxConn: 4000, Threads: 2}
-	if err := p.agent.measure(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.agent.measure())
 	p.agent.desired = func() haproxy.State { return p.state }
 	p.state = haproxy.State{Engine: p.agent.engine, Services: services}
 	ctx, stop := context.WithCancel(context.Background())
@@ -142,9 +138,7 @@ func (n *network) listen(address string) net.Listener {
 	var l net.Listener
 	var err error
 	n.pods.Do(func() { l, err = net.Listen("tcp", address) })
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	n.Cleanup(func() { l.Close() })
 	return l
 }
@@ -266,9 +260,7 @@ func TestHeaders(t *testing.T) {
 			r.Header.Set("X-Forwarded-For", "198.51.100.7") // what the client says of itself stays, before what is true
 			r.Header.Set("X-Forwarded-Proto", "https")
 			answer, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, _ := io.ReadAll(answer.Body)
 			if want := fmt.Sprintf("[198.51.100.7 %s] [http] [443]", from); string(got) != want {
 				t.Errorf("from %s: %q, want %q", from, got, want)
@@ -356,9 +348,7 @@ func TestQuarter(t *testing.T) {
 		var open []net.Conn
 		for range 2 {
 			c, err := n.dial("10.0.0.10", "10.0.0.1:31001")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
 			fmt.Fprintln(c, "hello")
 			if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
@@ -403,9 +393,7 @@ func TestSourceIP(t *testing.T) {
 			for i := range hops {
 				from := fmt.Sprintf("10.0.0.%d", 10+i)
 				answer, _, err := n.ask(from, "10.0.0.1:"+port)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				out[from] = answer
 			}
 			return out
@@ -461,9 +449,7 @@ func TestReloads(t *testing.T) {
 		}
 		nstest.Until(t, 10*time.Second, "the check fails", down)
 		open, err := n.dial("10.0.0.10", "10.0.0.1:31001")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer open.Close()
 		answers := bufio.NewReader(open)
 		ctx, stop := context.WithCancel(context.Background())
@@ -509,9 +495,7 @@ func TestRefusedFile(t *testing.T) {
 		n.names("10.1.0.1:80")
 		n.names("10.1.0.2:80")
 		taken, err := net.Listen("tcp", "0.0.0.0:31002") // another program has the port
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p := newPod(t, testService("plain", 31001, nil, "10.1.0.1:80"))
 		before := p.state.Config().Hash
 		other := testService("other", 31002, nil, "10.1.0.1:80")

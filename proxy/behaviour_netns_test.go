@@ -57,9 +57,7 @@ func TestIdle(t *testing.T) {
 		for _, from := range []string{"10.0.0.10", "fd00::10"} {
 			for port, line := range map[int]string{31001: "hello\n", 31002: "hello\n", 31003: "GET / HTTP/1.1\r\nHost: shop\r\n\r\n"} {
 				c, err := n.dial(from, door(from, port))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				group.Go(func() {
 					defer c.Close()
 					r := bufio.NewReader(c)
@@ -100,9 +98,7 @@ func TestDistribution(t *testing.T) {
 			for i := range times {
 				from := []string{"10.0.0.10", "fd00::10"}[i%2]
 				answer, _, err := n.ask(from, door(from, port))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				share[answer]++
 			}
 			return share
@@ -122,15 +118,11 @@ func TestDistribution(t *testing.T) {
 		open := map[string][]net.Conn{}
 		keep := func() {
 			c, err := n.dial("10.0.0.10", "10.0.0.1:31002")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { c.Close() })
 			fmt.Fprintln(c, "hello")
 			answer, err := bufio.NewReader(c).ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			to := strings.TrimSpace(answer)
 			open[to] = append(open[to], c)
 		}
@@ -266,9 +258,7 @@ func TestSlowClients(t *testing.T) {
 		for i := range hops {
 			from := []string{fmt.Sprintf("10.0.0.%d", 10+i), fmt.Sprintf("fd00::%d", 10+i)}[i%2]
 			c, err := n.dial(from, door(from, 31001))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			start := time.Now()
 			fmt.Fprint(c, "G") // the request begins
 			stop := make(chan struct{})
@@ -297,17 +287,13 @@ func TestSlowClients(t *testing.T) {
 		}
 		start := time.Now()
 		deaf, err := n.dial("10.0.0.10", "10.0.0.1:31002")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer deaf.Close()
 		var times []time.Duration
 		for range 100 {
 			start := time.Now()
 			c, err := n.dial("fd00::49", "[fd00::1]:31001")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
 			if text, err := io.ReadAll(c); err != nil || !strings.Contains(string(text), " 200 ") {
 				t.Errorf("beside slow clients: %q %v", text, err)

@@ -61,9 +61,7 @@ func (p *tlsPod) adopt(a *agent) {
 // set has another version of the Secret, and waits until it is in force or reported.
 func (p *tlsPod) set(o *corev1.Secret) {
 	p.Helper()
-	if err := p.tell(o, nil); err != nil {
-		p.Fatal(err)
-	}
+	must(p, p.tell(o, nil))
 	p.agent.last = time.Time{} // the pause between reloads has a test of its own
 	p.apply()
 }
@@ -85,14 +83,10 @@ func (p *tlsPod) pairs() (out []string) {
 // faults are what a speaker is told.
 func (p *tlsPod) faults() map[string]lb.Reason {
 	response, err := http.Get("http://" + p.engine.listen + "/frontends")
-	if err != nil {
-		p.Fatal(err)
-	}
+	must(p, err)
 	defer response.Body.Close()
 	var answer struct{ Faults map[string]lb.Reason }
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		p.Fatal(err)
-	}
+	must(p, json.NewDecoder(response.Body).Decode(&answer))
 	return answer.Faults
 }
 
@@ -173,9 +167,7 @@ func TestTLS(t *testing.T) {
 				}
 			}
 			c, err := n.handshake(from, net.JoinHostPort(to, "31003"), func(c *tls.Config) { c.NextProtos = []string{"h2", "http/1.1"} })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			fmt.Fprintln(c, "hello")
 			got, err := bufio.NewReader(c).ReadString('\n')
 			destination := map[string]string{"10.0.0.10": "192.0.2.10:443", "fd00::10": "[2001:db8::10]:443"}[from]
@@ -207,9 +199,7 @@ func TestRotation(t *testing.T) {
 		named := func(name string) *corev1.Secret { return tlsSecret(t, name, 0, time.Hour, time.Hour) }
 		p.set(named("v0"))
 		open, err := n.handshake("10.0.0.10", "10.0.0.1:31001", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer open.Close()
 		answers := bufio.NewReader(open)
 		ctx, stop := context.WithCancel(context.Background())

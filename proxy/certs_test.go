@@ -30,16 +30,12 @@ func testKey(t *testing.T, bits int) (private any, public any) {
 	t.Helper()
 	if bits == 0 {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return key, key.Public()
 	}
 	t.Setenv("GODEBUG", "rsa1024min=0")
 	key, err := rsa.GenerateKey(rand.Reader, bits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return key, key.Public()
 }
 
@@ -52,13 +48,9 @@ func tlsSecret(t *testing.T, name string, bits int, before, after time.Duration)
 		NotBefore: time.Now().Add(-before), NotAfter: time.Now().Add(after),
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &corev1.Secret{Type: corev1.SecretTypeTLS, Data: map[string][]byte{
 		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
 		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
@@ -183,9 +175,7 @@ func TestCertificates(t *testing.T) {
 	}
 	tell := func(key lb.Key, o *corev1.Secret, err error) string {
 		t.Helper()
-		if err := v.see[key](o, err); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.see[key](o, err))
 		if o == nil {
 			return ""
 		}
@@ -215,9 +205,7 @@ func TestCertificates(t *testing.T) {
 	check("forbidden, kept", lb.SecretForbidden, first, web)
 	wrong := goodSecret(t)
 	wrong.Type = corev1.SecretTypeOpaque
-	if err := v.see[key](wrong, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.see[key](wrong, nil))
 	check("wrong, kept", lb.SecretWrong, first, web)
 	second := tell(key, goodSecret(t), nil)
 	check("rotated", "", second, web)

@@ -10,15 +10,18 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
@@ -36,9 +39,7 @@ type rig struct {
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
@@ -51,14 +52,10 @@ func newRig(t *testing.T, change func(*engine)) *rig {
 		t.Skip("NO HAPROXY HERE: nothing of the engine is tested; run make install")
 	}
 	dir, err := os.MkdirTemp("", "engine") // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { echo.Close() })
 	go func() {
 		for {
@@ -116,9 +113,7 @@ listen a:b:80
     server s %s
 %s`, hash, r.port, r.backend, more)
 	name := filepath.Join(r.dir, configFile)
-	if err := errors.Join(os.WriteFile(name+".new", []byte(text), 0o600), os.Rename(name+".new", name)); err != nil {
-		r.Fatal(err)
-	}
+	must(r, errors.Join(os.WriteFile(name+".new", []byte(text), 0o600), os.Rename(name+".new", name)))
 }
 
 // serve writes a configuration and waits until a worker has it.
@@ -137,15 +132,11 @@ func (r *rig) serve(hash string) {
 func (r *rig) tell(command string) string {
 	r.Helper()
 	conn, err := net.Dial("unix", filepath.Join(r.dir, masterSocket))
-	if err != nil {
-		r.Fatal(err)
-	}
+	must(r, err)
 	defer conn.Close()
 	fmt.Fprintln(conn, command)
 	text, err := io.ReadAll(conn)
-	if err != nil {
-		r.Fatal(err)
-	}
+	must(r, err)
 	return string(text)
 }
 
@@ -214,9 +205,7 @@ func (r *rig) pid() int {
 
 func (r *rig) signal(pid int, s syscall.Signal) {
 	r.Helper()
-	if err := syscall.Kill(pid, s); err != nil {
-		r.Fatal(err)
-	}
+	must(r, syscall.Kill(pid, s))
 }
 
 func (r *rig) failed(what string) float64 {
@@ -282,18 +271,14 @@ while kill -0 $!; do wait $!; done 2>/dev/null
 	r := newRig(t, func(e *engine) { e.program = late })
 	r.serve("aaaa0000")
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	go serveEach(other, func(c net.Conn) { fmt.Fprintln(c, "other") })
 	r.backend = other.Addr().String()
 	r.serve("aaaa1111")
 	for range 50 {
 		conn, err := net.Dial("tcp", "127.0.0.1:"+r.port)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		fmt.Fprintln(conn, "hello")
 		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "other\n" {
 			t.Errorf("a new connection has what was: %q %v", line, err)
@@ -491,13 +476,75 @@ func TestEngineAgain(t *testing.T) {
 	}
 	r.ran <- nil
 	// Killed, it would have left its socket.
-	if err := os.WriteFile(filepath.Join(r.dir, masterSocket), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(r.dir, masterSocket), nil, 0o600))
 	before := r.engine
 	r.engine = newEngine(before.log)
 	r.program, r.dir, r.listen, r.maxWorkers, r.drain = before.program, before.dir, before.listen, before.maxWorkers, before.drain
 	r.run()
 	r.until("it serves", func() bool { what, _ := r.state(); return what.Hash == "aaaa0000" })
 	r.dial()
+}
+
+// TestKeep: an agent that ends or hangs is started again, and the pod's order to end ends both, after endpoints have followed for a while.
+func TestKeep(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	lines := func() string { text, _ := os.ReadFile(log); return string(text) }
+	var hang atomic.Bool
+	health := httptest.NewServer(daemon.Health(func() error {
+		if hang.Load() {
+			return alive(time.Now().Add(-runTime - time.Second))
+		}
+		return alive(time.Time{})
+	}, daemon.Runs))
+	defer health.Close()
+	const stay = time.Second
+	ended := make(chan int, 1)
+	go func() {
+		ended <- keep([]string{"sh", "-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log +
+			") = 1 && exit 2; while :; do sleep 0.1; done"},
+			strings.TrimPrefix(health.URL, "http://"), stay)
+	}()
+	nstest.Until(t, 10*time.Second, "it starts again", func() bool { return lines() == "x\nx\n" })
+	hang.Store(true)
+	nstest.Until(t, 2*checkInterval, "it starts again when it hangs", func() bool { return lines() == "x\nx\nx\n" })
+	hang.Store(false)
+	ordered := time.Now()
+	must(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+	select {
+	case code := <-ended:
+		if took := time.Since(ordered); took < stay || code != 0 || lines() != "x\nx\nx\ny\n" {
+			t.Errorf("after %v: code %d, %q", took, code, lines())
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it does not end")
+	}
+}
+
+// TestHangs: an agent that is stopped does not answer; an agent that does not listen yet waits for the API server.
+func TestHangs(t *testing.T) {
+	t.Parallel()
+	stopped, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer stopped.Close()
+	lives := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
+	defer lives.Close()
+	for at, want := range map[string]bool{
+		stopped.Addr().String():                  true,
+		strings.TrimPrefix(lives.URL, "http://"): false,
+		"127.0.0.1:" + freePort(t):               false,
+	} {
+		if err := hangs(at); (err != nil) != want {
+			t.Errorf("%s: %v, want an error: %t", at, err, want)
+		}
+	}
+	if err := errors.Join(alive(time.Now().Add(-commandTime)), alive(time.Time{})); err != nil {
+		t.Errorf("a run that waits for the engine, and none: %v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -71,15 +71,11 @@ func (n *network) server(port, file, text string, command ...string) {
 		n.Fatalf("install Debian's packages nginx-light and haproxy: %v", err)
 	}
 	dir := n.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, file), []byte(strings.ReplaceAll(text, "%[1]s", dir)), 0o600); err != nil {
-		n.Fatal(err)
-	}
+	must(n, os.WriteFile(filepath.Join(dir, file), []byte(strings.ReplaceAll(text, "%[1]s", dir)), 0o600))
 	cmd := n.pods.Command(path, append(command[1:], filepath.Join(dir, file))...)
 	cmd.Stdout, cmd.Stderr = n.Output(), n.Output()
 	cmd.WaitDelay = time.Second // nginx has children, which have its output until the namespace ends
-	if err := cmd.Start(); err != nil {
-		n.Fatal(err)
-	}
+	must(n, cmd.Start())
 	n.Cleanup(func() { _ = cmd.Wait() }) // it dies with the test
 	nstest.Until(n.T, 10*time.Second, command[0]+" listens", func() bool {
 		var c net.Conn
@@ -95,9 +91,7 @@ func (n *network) server(port, file, text string, command ...string) {
 func (n *network) get(from, to string) (answer string, local net.Addr) {
 	n.Helper()
 	c, err := n.dial(from, to)
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n")

@@ -68,9 +68,7 @@ func TestModule(t *testing.T) {
 // TestPins: each architecture has HAProxy pinned, and a pin that is gone, or whose package is another one, is named with what to do.
 func TestPins(t *testing.T) {
 	lock, err := os.ReadFile("haproxy.lock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range []string{"amd64", "arm64"} {
 		pins, err := readPins(string(lock), a)
 		if err != nil || !slices.ContainsFunc(pins, func(p pin) bool { return p.name == "haproxy" && strings.HasPrefix(p.version, "3.0.") }) {
@@ -96,9 +94,7 @@ func TestPins(t *testing.T) {
 	good := pin{"amd64", "haproxy", "3.0", server.URL + "/there", sumOf([]byte("package"))}
 	for range 2 {
 		file, err := fetch(t.Context(), cache, good)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if text, err := os.ReadFile(file); err != nil || string(text) != "package" || asked != 1 {
 			t.Errorf("%q, %v, after %d downloads", text, err, asked)
 		}
@@ -111,5 +107,12 @@ func TestPins(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "haproxy 3.0 for amd64") || !strings.Contains(err.Error(), "run make haproxy-pins") {
 			t.Errorf("%s: %v", p.url, err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

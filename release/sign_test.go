@@ -23,44 +23,30 @@ func TestSign(t *testing.T) {
 	}
 	dir := t.TempDir()
 	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key := filepath.Join(t.TempDir(), "key.pem")
 	for file, content := range map[string]string{
 		key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), filepath.Join(dir, "holdfast-1.2.3.tgz"): "chart",
 	} {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(content), 0o600))
 	}
 	for _, name := range []string{"holdfast", "holdfast-proxy"} {
-		if err := oci.Write(filepath.Join(dir, name+".tar"), oci.Program(name+":1.2.3", key)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, oci.Write(filepath.Join(dir, name+".tar"), oci.Program(name+":1.2.3", key)))
 	}
-	if err := sums(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sums(dir))
 	if out, err := exec.Command("./sign.sh", dir, key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	text := func(name string) string {
 		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(content)
 	}
 	decode := func(s string) []byte {
 		raw, err := base64.StdEncoding.DecodeString(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return raw
 	}
 	all := text("SHA256SUMS")

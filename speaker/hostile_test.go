@@ -302,9 +302,7 @@ func (w *world) assign() {
 
 func (w *world) set(t *testing.T, ns *nstest.NS) {
 	ns.Do(func() {
-		if err := w.table.Set(filter.Desired{Filter: w.plan.Filter}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.table.Set(filter.Desired{Filter: w.plan.Filter}))
 	})
 }
 

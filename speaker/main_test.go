@@ -57,15 +57,11 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 func (w *syncer) atCluster(t *testing.T, api *rest.Config) {
 	t.Helper()
 	clients, err := k8s.ClientsFor(api, w.node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.cluster, err = k8s.New(clients, k8s.Config{
 		Log: w.log, Component: w.node, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() { w.loop.Kick() },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.liveness = liveness.New(liveness.Config{
 		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: votes{w.cluster},
 		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.states.Kick() },
@@ -119,5 +115,12 @@ func TestMetrics(t *testing.T) {
 		if f.GetName() == "holdfast_repairs_total" && len(f.GetMetric()) < 4 {
 			t.Errorf("repairs of %d kinds, want those of every part", len(f.GetMetric()))
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -78,9 +78,7 @@ func TestKeysFollowed(t *testing.T) {
 		hold(map[string]byte{keyed.Key: 1, keyed.InUse: 1})
 		m := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: "holdfast", Name: "members"}, log: w.log}
 		keys, err := m.look(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		var set [][]byte
 		ended := make(chan struct{})

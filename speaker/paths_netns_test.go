@@ -28,43 +28,6 @@ protocol bgp node6 { local 2001:db8::2 as 65000; neighbor 2001:db8::1 as 65000;
   direct; bfd on; error wait time 1,1; ipv6 { import all; export none; }; }
 `
 
-// frrFar is behind a router.
-const frrFar = `
-frr defaults traditional
-bfd
- profile slow
-  receive-interval 500
-  transmit-interval 500
-  detect-multiplier 4
-router bgp 65001
- bgp router-id 192.0.2.10
- no bgp ebgp-requires-policy
- no bgp default ipv4-unicast
- neighbor 192.0.2.1 remote-as 65000
- neighbor 192.0.2.1 ttl-security hops 2
- neighbor 192.0.2.1 bfd profile slow
- neighbor 2001:db8:1::1 remote-as 65000
- neighbor 2001:db8:1::1 ttl-security hops 2
- neighbor 2001:db8:1::1 bfd profile slow
- address-family ipv4 unicast
-  neighbor 192.0.2.1 activate
- address-family ipv6 unicast
-  neighbor 2001:db8:1::1 activate
-`
-
-const birdFar = `
-log stderr all;
-router id 192.0.2.10;
-protocol device {}
-protocol static { ipv4; route 192.0.2.0/30 via 192.0.2.9; }
-protocol static { ipv6; route 2001:db8:1::/64 via 2001:db8:3::1; }
-protocol bfd { multihop { interval 500 ms; multiplier 4; }; }
-protocol bgp far4 { local 192.0.2.10 as 65001; neighbor 192.0.2.1 as 65000; 
-  multihop 2; ttl security on; bfd on; error wait time 1,1; ipv4 { import all; export none; }; }
-protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 65000; 
-  multihop 2; ttl security on; bfd on; error wait time 1,1; ipv6 { import all; export none; }; }
-`
-
 const frrRange = `
 frr defaults traditional
 bfd
@@ -111,25 +74,6 @@ func besideRouter(t *testing.T) *nstest.NS {
 	return ns
 }
 
-// behindRouter returns a namespace two hops away, that of the addresses 192.0.2.10 and 2001:db8:3::2.
-func behindRouter(t *testing.T) *nstest.NS {
-	t.Helper()
-	node, between, far := nstest.Self(t), nstest.New(t), nstest.New(t)
-	nstest.Veth(t, node, "eth0", between, "eth0")
-	nstest.Veth(t, between, "eth1", far, "eth0")
-	node.AddAddress("eth0", "192.0.2.1/30", "2001:db8:1::1/64")
-	between.AddAddress("eth0", "192.0.2.2/30", "2001:db8:1::2/64")
-	between.AddAddress("eth1", "192.0.2.9/30", "2001:db8:3::1/64")
-	far.AddAddress("eth0", "192.0.2.10/30", "2001:db8:3::2/64")
-	between.Sysctl("ipv4/ip_forward", "1")
-	between.Sysctl("ipv6/conf/all/forwarding", "1")
-	for n, by := range map[*nstest.NS][]string{node: {"192.0.2.2", "2001:db8:1::2"}, far: {"192.0.2.9", "2001:db8:3::1"}} {
-		n.Output("ip", "route", "add", "default", "via", by[0])
-		n.Output("ip", "-6", "route", "add", "default", "via", by[1])
-	}
-	return far
-}
-
 // bfdPeer is a router whose session falls by BFD within two seconds, and without it after 90.
 func bfdPeer(name, address string, as uint32) lb.Peer {
 	return lb.Peer{
@@ -153,61 +97,27 @@ func (p *paths) each(t *testing.T, what string, such func(lb.Session) bool) {
 
 func bothUp(s lb.Session) bool { return s.State == lb.Established && s.BFD == "up" }
 
-// testFreezes has the sessions of peers come up, fall by BFD when their router freezes, and come back.
-func testFreezes(t *testing.T, start func() *nstest.Router, peers ...lb.Peer) *paths {
-	t.Helper()
-	p := startPaths(t)
-	p.want(peers...)
-	p.each(t, "all wait for BFD", func(s lb.Session) bool {
-		return strings.HasPrefix(s.LastError, "BFD has not come up: the router does not answer")
-	})
-	router := start()
-	p.each(t, "all sessions are up", bothUp)
-	router.Signal(syscall.SIGSTOP)
-	p.each(t, "all fall by BFD", func(s lb.Session) bool { return strings.HasPrefix(s.LastError, "BFD: ") })
-	router.Signal(syscall.SIGCONT)
-	p.each(t, "all are up again", bothUp)
-	return p
-}
-
-// A router on the link; without a profile its sessions do not wait for BFD.
+// The sessions of a router on the link come up, fall by BFD when the router freezes, and come back; without a profile they do not wait
+// for BFD.
 func TestPathsWithBIRD(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
-		ns := besideRouter(t)
+		ns, p := besideRouter(t), startPaths(t)
 		peers := []lb.Peer{bfdPeer("v4", "192.0.2.2", 65001), bfdPeer("v6", "2001:db8::2", 65000)}
-		p := testFreezes(t, func() *nstest.Router { return nstest.StartBIRD(t, ns, birdConfig).Router }, peers...)
+		p.want(peers...)
+		p.each(t, "all wait for BFD", func(s lb.Session) bool {
+			return strings.HasPrefix(s.LastError, "BFD has not come up: the router does not answer")
+		})
+		router := nstest.StartBIRD(t, ns, birdConfig)
+		p.each(t, "all sessions are up", bothUp)
+		router.Signal(syscall.SIGSTOP)
+		p.each(t, "all fall by BFD", func(s lb.Session) bool { return strings.HasPrefix(s.LastError, "BFD: ") })
+		router.Signal(syscall.SIGCONT)
+		p.each(t, "all are up again", bothUp)
 		peers[0].BFD, peers[1].BFD = nil, nil
 		p.want(peers...)
 		// BIRD 2.0 takes AdminDown for a failure, and ends the session itself.
 		p.each(t, "BFD has ended, and BGP does without", func(s lb.Session) bool { return s.BFD == "" && s.State == lb.Established })
-	})
-}
-
-// farPeers are a router two hops away, with TTL security.
-func farPeers(minimumTTL uint8) []lb.Peer {
-	peers := []lb.Peer{bfdPeer("far4", "192.0.2.10", 65001), bfdPeer("far6", "2001:db8:3::2", 65001)}
-	for i := range peers {
-		peers[i].MinTTL, peers[i].BFD.MinimumTTL = 254, minimumTTL
-	}
-	return peers
-}
-
-// With TTL security of two hops BFD runs across a router, too. FRR sends its packets with TTL 255.
-func TestTTLSecurityWithFRR(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		far := behindRouter(t)
-		testFreezes(t, func() *nstest.Router { return startFRR(t, far, frrFar).Router }, farPeers(254)...)
-	})
-}
-
-// BIRD sends them with TTL 64, which the profile must allow.
-func TestTTLSecurityWithBIRD(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		far := behindRouter(t)
-		testFreezes(t, func() *nstest.Router { return nstest.StartBIRD(t, far, birdFar).Router }, farPeers(63)...)
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -8,15 +9,23 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // TestConditions: which conditions of a Service this node writes.
@@ -153,4 +162,165 @@ func TestLook(t *testing.T) {
 	if n := reflect.TypeFor[lb.AddressState]().NumField(); n != 7 {
 		t.Errorf("an address's state has %d fields", n)
 	}
+}
+
+// TestAPIReached: which results show that the network reaches the API server.
+func TestAPIReached(t *testing.T) {
+	states := schema.GroupResource{Resource: "speakerstates"}
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true},
+		{apierrors.NewNotFound(states, "a"), true},
+		{fmt.Errorf("read: %w", apierrors.NewForbidden(states, "a", nil)), true},
+		{apierrors.NewUnauthorized("no"), true},
+		{apierrors.NewTooManyRequests("later", 1), true},
+		{apierrors.NewServiceUnavailable("no upstream"), false},
+		{apierrors.NewInternalError(context.Canceled), false},
+		{context.DeadlineExceeded, false},
+	} {
+		if got := apiReached(tt.err); got != tt.want {
+			t.Errorf("%v: %t, want %t", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestInterval: how long after the last write the next one may come.
+func TestInterval(t *testing.T) {
+	written := v1beta1.SpeakerStateStatus{}
+	owned := written
+	owned.Owned.IPv4 = 1
+	unreachable := liveness.Silence{Unreachable: []liveness.SilentNode{{Node: "u"}}}
+	for _, tt := range []struct {
+		name    string
+		want    v1beta1.SpeakerStateStatus
+		silence liveness.Silence
+		alive   int
+		min     time.Duration
+	}{
+		{"nothing changed", written, liveness.Silence{}, 100, refreshInterval},
+		{"an address is owned", owned, liveness.Silence{}, 3, stateInterval},
+		{"an address is owned, by one of many speakers", owned, liveness.Silence{}, 500, 5 * time.Second},
+		{"that does not delay a silence", owned, unreachable, 500, 0},
+	} {
+		w := &stateWriter{written: written, silence: tt.silence, at: time.Unix(1, 0)}
+		if got := w.interval(tt.want, tt.alive, false); got != tt.min {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.min)
+		}
+	}
+}
+
+// TestNodeProblems: the state has a bounded part of the problems.
+func TestNodeProblems(t *testing.T) {
+	if got := nodeProblems(nil); got != nil {
+		t.Errorf("no problem: %v", got)
+	}
+	many := slices.Repeat([]lb.Problem{{Reason: lb.KernelFeatureMissing, Message: strings.Repeat("m", 10_000)}}, 2*maxProblems)
+	got := nodeProblems(many)
+	if len(got) != maxProblems || got[0].Reason != "KernelFeatureMissing" || len(got[0].Message) > 8192 {
+		t.Errorf("%d problems, the first has %d bytes", len(got), len(got[0].Message))
+	}
+}
+
+// announcingPlan is of a node that announces the Service web by both protocols, and has a session and links that do so.
+func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
+	here := plan.Outcome{Here: lb.Announced, Peers: []string{"r1"}}
+	elsewhere := plan.Outcome{Here: lb.NotOwner}
+	p := plan.Plan{Advertised: map[netip.Addr]time.Time{}, Verdicts: []*plan.Verdict{
+		{Service: lb.Key{Namespace: "ns", Name: "web"}, L2: here, BGP: here},
+		{Service: lb.Key{Namespace: "ns", Name: "other"}, L2: elsewhere, BGP: elsewhere},
+	}}
+	for _, f := range []struct{ service, address string }{{"web", "192.0.2.1"}, {"other", "192.0.2.2"}, {"web", "2001:db8::1"}} {
+		p.Advertised[netip.MustParseAddr(f.address)] = time.Time{}
+		for _, port := range []uint16{80, 443} {
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{
+				Address: netip.MustParseAddr(f.address), Port: port, Service: lb.Key{Namespace: "ns", Name: f.service},
+			})
+		}
+	}
+	states := []lb.AddressState{
+		{Address: netip.MustParseAddr("192.0.2.1"), Answered: true}, {Address: netip.MustParseAddr("192.0.2.2"), Answered: true},
+		{Address: netip.MustParseAddr("2001:db8::1"), Answered: true},
+	}
+	return p, states, []lb.Session{{Peer: "r1", State: lb.Established, Families: []lb.Family{lb.IPv4, lb.IPv6}}}
+}
+
+// TestAnnouncedHere: what the metric says is what the links and the sessions do, and not what the plan wants.
+func TestAnnouncedHere(t *testing.T) {
+	const l4, l6, b4, b6 = "IPv4 layer2", "IPv6 layer2", "IPv4 bgp", "IPv6 bgp"
+	for name, tt := range map[string]struct {
+		change func(*plan.Plan, []lb.AddressState, []lb.Session)
+		want   []string
+	}{
+		"all is well":                 {func(*plan.Plan, []lb.AddressState, []lb.Session) {}, []string{l4, l6, b4, b6}},
+		"another machine has one":     {func(_ *plan.Plan, a []lb.AddressState, _ []lb.Session) { a[2].Answered = false }, []string{l4, b4, b6}},
+		"another node's address":      {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[0].L2.Here = lb.NotOwner }, []string{b4, b6}},
+		"no session":                  {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].State = "active" }, []string{l4, l6}},
+		"a session of one family":     {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Families = []lb.Family{lb.IPv6} }, []string{l4, l6, b6}},
+		"a session with another peer": {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Peer = "r2" }, []string{l4, l6}},
+		"a route is withheld": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) {
+			delete(p.Advertised, netip.MustParseAddr("192.0.2.1"))
+		}, []string{l4, l6, b6}},
+		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[0].BGP.Here = lb.NoPeer }, []string{l4, l6}},
+	} {
+		p, states, sessions := announcingPlan()
+		tt.change(&p, states, sessions)
+		want := map[[4]string]bool{}
+		for _, w := range tt.want {
+			family, protocol, _ := strings.Cut(w, " ")
+			want[[4]string{"ns", "web", family, protocol}] = true
+		}
+		if diff := cmp.Diff(want, announcedHere(p, states, sessions)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestAnnouncedHereIsBounded: a user who makes many Services costs Prometheus no more than the bound.
+func TestAnnouncedHereIsBounded(t *testing.T) {
+	var p plan.Plan
+	var states []lb.AddressState
+	a := netip.MustParseAddr("192.0.2.0")
+	for i := range daemon.MaxNamed + 10 {
+		k := lb.Key{Namespace: "ns", Name: fmt.Sprint("s", i)}
+		a = a.Next()
+		p.Verdicts = append(p.Verdicts, &plan.Verdict{Service: k, L2: plan.Outcome{Here: lb.Announced}})
+		p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: a, Service: k})
+		states = append(states, lb.AddressState{Address: a, Answered: true})
+	}
+	if n := len(announcedHere(p, states, nil)); n != daemon.MaxNamed {
+		t.Errorf("%d series", n)
+	}
+}
+
+// TestTablesInForce: the metric is what the kernel does.
+func TestTablesInForce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newTestSyncer(func() []lb.Interface { return nil })
+		w.hang = &hang{}
+		expect := func(when, filter, headstart, proxy string) {
+			t.Helper()
+			want := "# HELP holdfast_table_in_force 1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; " +
+				"0 also if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
+				"holdfast_table_in_force{kind=\"filter\"} " + filter + "\nholdfast_table_in_force{kind=\"headstart\"} " + headstart +
+				"\nholdfast_table_in_force{kind=\"proxy\"} " + proxy + "\n"
+			if err := testutil.CollectAndCompare(w, strings.NewReader(want), "holdfast_table_in_force"); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		set := func() {
+			t.Helper()
+			must(t, w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}))
+		}
+		expect("before the first plan", "0", "0", "0")
+		w.headstart.Set(nil)
+		expect("the head start only", "0", "1", "0")
+		set()
+		w.divert.Set(divert.Desired{})
+		expect("all", "1", "1", "1")
+		w.filter.on = false
+		set()
+		expect("the filter is off", "0", "1", "1")
+	})
 }

@@ -117,9 +117,7 @@ type testRouter struct {
 func newTestRouter(t *testing.T) *testRouter {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	r := &testRouter{l.Addr().(*net.TCPAddr).AddrPort(), make(chan string, 1)}
 	go func() {

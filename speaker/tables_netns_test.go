@@ -48,9 +48,7 @@ func earlierRun(t *testing.T, links func() []lb.Interface) {
 	d.Expect = true // both tables
 	former.Set(d)
 	stop()
-	if err := <-ran; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-ran)
 }
 
 // TestFilterOnlyRelayed: while the other speakers are not known, the limits on new connections do not apply to addresses that the
@@ -62,9 +60,7 @@ func TestFilterOnlyRelayed(t *testing.T) {
 		earlierRun(t, links)
 		w := newTestSyncer(links)
 		w.atCluster(t, &rest.Config{Host: "http://192.0.2.3"})
-		if err := w.filterOnly(w.read(links())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.filterOnly(w.read(links())))
 		if got := self.Output("nft", "list", "table", "inet", "holdfast"); !strings.Contains(got, relayedAddress) {
 			t.Errorf("%s is relayed, but not in the filter:\n%s", relayedAddress, got)
 		}
@@ -77,18 +73,14 @@ func TestOff(t *testing.T) {
 		self := nstest.Self(t)
 		links := oneLink(t, self)
 		earlierRun(t, links)
-		if err := newTestGuard(false).set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, newTestGuard(false).set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil))
 		tables := func() string { return strings.TrimSpace(self.Output("nft", "list", "tables")) }
 		if got := tables(); strings.Count(got, "holdfast") != 3 {
 			t.Fatalf("the earlier run left\n%s", got)
 		}
 		off, relays := newTestGuard(true), newRelays(slog.New(slog.DiscardHandler), settings{}, links, func() {})
 		for range 2 {
-			if err := errors.Join(off.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil), relays.set(desiredRelay(time.Time{}))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(off.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil), relays.set(desiredRelay(time.Time{}))))
 			if got := tables(); got != "" || off.failed() || len(relays.lasting()) != 0 {
 				t.Errorf("filter and relays are off, and there is\n%s", got)
 			}
@@ -110,9 +102,7 @@ func TestRelayedEnds(t *testing.T) {
 		go func() { ran <- r.Run(ctx) }()
 		want := []netip.Addr{netip.MustParseAddr(relayedAddress)}
 		d := desiredRelay(time.Now())
-		if err := r.set(d); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.set(d))
 		if got := r.relayed(d.Relays); !slices.Equal(got, want) {
 			t.Errorf("relayed are %v", got)
 		}
@@ -147,9 +137,7 @@ func readLinks(t *testing.T) []lb.Interface {
 	go func() { done <- m.Run(ctx) }()
 	nstest.Until(t, 10*time.Second, "the links", m.Synced)
 	stop()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	return m.Links()
 }
 
@@ -164,9 +152,7 @@ func TestUnknownLinks(t *testing.T) {
 		vip4, vip6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8:f::10")
 		node.AddAddress("lo", "10.96.0.7/32", "fd01::7/128")
 		listener, err := net.Listen("tcp", ":80")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer listener.Close()
 		// join puts a host behind a new link of the node.
 		join := func(name, v4, v6 string) *nstest.NS {
@@ -198,9 +184,7 @@ func TestUnknownLinks(t *testing.T) {
 		}
 		us := lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:c::1")}}
 		g := newTestGuard(false)
-		if err := g.set(p, nil, us, readLinks(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, g.set(p, nil, us, readLinks(t)))
 		defer func() { _ = g.table.Remove() }()
 		stranger := join("wg1", "10.99.0.1", "fd99::1")
 		calico := join("cali34", "10.244.2.1", "fd00:2::1")
@@ -218,9 +202,7 @@ func TestUnknownLinks(t *testing.T) {
 		expect("a host beyond a new tunnel", stranger, false)
 		expect("a pod behind a link that has the name of a pod's", calico, true)
 		expect("a pod behind a new link", later, false)
-		if err := g.set(p, nil, us, readLinks(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, g.set(p, nil, us, readLinks(t)))
 		expect("a pod, once its link is known", later, true)
 		expect("a host beyond a known tunnel", stranger, false)
 	})

@@ -192,9 +192,7 @@ func TestSelf(t *testing.T) {
 func TestOtherDataPath(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "holdfast-system")
 	var s settings
-	if err := s.parse([]string{"--node-name=w1", "--data-path=Other"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.parse([]string{"--node-name=w1", "--data-path=Other"}))
 	w := newTestSyncer(noLinks)
 	w.options, w.filter, w.relays = s.Options, newGuard(w.log, s, nil, func() {}), newRelays(w.log, s, noLinks, func() {})
 	w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: s.kubeProxyLivez})
@@ -224,20 +222,14 @@ func TestFilterOwnedByOther(t *testing.T) {
 		w := newTestSyncer(noLinks)
 		w.filter = newGuard(w.log, settings{}, nil, func() { kicked <- struct{}{} })
 		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
-		if err := set(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, set())
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.filter.table.Run(ctx) }()
 		holder := node.Command("nft", "-i")
 		stdin, err := holder.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := holder.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, holder.Start())
 		if _, err := io.WriteString(stdin, "delete table inet holdfast; add table inet holdfast { flags owner; }\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -250,9 +242,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		if err := set(); err == nil {
 			t.Error("it can be set")
 		}
-		if err := stdin.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stdin.Close())
 		_ = holder.Wait()
 		<-kicked
 		if got := w.self(inputs{}).Unfit; got != lb.Sessionless {

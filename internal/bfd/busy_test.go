@@ -22,9 +22,7 @@ func busyTime(t *testing.T) time.Duration {
 	t.Helper()
 	text := cmp.Or(os.Getenv("BUSY"), "10s")
 	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return d
 }
 
@@ -53,9 +51,7 @@ func TestBusy(t *testing.T) {
 		}
 		for range 2 * runtime.NumCPU() {
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Start())
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		}
 		wanted := busyTime(t)
@@ -91,9 +87,7 @@ func capture(t *testing.T, ns *nstest.NS, d time.Duration) (times []time.Duratio
 	defer unix.Close(fd)
 	second := unix.Timeval{Sec: 1}
 	err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	source := netip.MustParseAddr("192.0.2.1").As4()
 	var b, oob [256]byte
 	for end := time.Now().Add(d); time.Now().Before(end); {

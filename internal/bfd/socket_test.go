@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -23,18 +22,14 @@ func say(t *testing.T, ns *nstest.NS, from, to string, port uint16, ttl int, b [
 	ns.Do(func() {
 		local, remote := netip.MustParseAddr(from), netip.MustParseAddr(to)
 		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, port)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		if remote.Is4() {
 			err = ipv4.NewConn(c).SetTTL(ttl)
 		} else {
 			err = ipv6.NewConn(c).SetHopLimit(ttl)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := c.Write(b); err != nil {
 			t.Fatal(err)
 		}
@@ -121,9 +116,7 @@ func TestSourcePorts(t *testing.T) {
 			clear(ports)
 			for _, table := range []string{"udp", "udp6"} {
 				b, err := os.ReadFile("/proc/thread-self/net/" + table)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for l := range strings.Lines(string(b)) {
 					var port int
 					f := strings.Fields(l)
@@ -153,9 +146,7 @@ func TestSourcePortsDiffer(t *testing.T) {
 			p := good()
 			p.Source = netip.MustParseAddr(source)
 			s, err := openSender(p, taken, lastPort-firstPort-1) // and the search goes on at the first port
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer s.close()
 			if taken[s.port] || s.port < firstPort || s.port > lastPort {
 				t.Errorf("%s sends from port %d, others from %v", source, s.port, taken)
@@ -174,9 +165,7 @@ func TestTroubles(t *testing.T) {
 		self.AddAddress("lan", "192.0.2.1/24", "fe80::1/64")
 		ns.AddAddress("lan", "192.0.2.2/24", "fe80::2/64")
 		other, err := net.ListenPacket("udp4", ":3784")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n := startNode(t)
 		link := only("link", passive, func(p *Peer) { p.Interface, p.Links = "lan2", linksOf("lan2") })[0]
 		source := only("v6", func(p *Peer) { p.Source = netip.MustParseAddr("2001:db8:1::1") })[0]
@@ -188,9 +177,7 @@ func TestTroubles(t *testing.T) {
 		} {
 			n.until(name+" says: "+want, func() bool { return n.status(name).Error == want })
 		}
-		if err := other.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Close())
 		self.Output("ip", "link", "set", "lan", "down")
 		self.Output("ip", "link", "set", "lan", "name", "lan2")
 		self.SetUp("lan2")
@@ -236,9 +223,7 @@ func TestStepAllocates(t *testing.T) {
 func loopback(t testing.TB, n int) (step func()) {
 	t.Helper()
 	th, err := newThread(func() bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(th.close)
 	var peers []Peer
 	for i := range n {
@@ -262,22 +247,4 @@ func loopback(t testing.TB, n int) (step func()) {
 		t.Fatalf("%d packets sent, %d received", s.sent, s.received)
 	}
 	return step
-}
-
-// BenchmarkStep is the cost of one packet sent and one received, in system calls and all, with eight sessions.
-func BenchmarkStep(b *testing.B) {
-	step := loopback(b, 8)
-	user := func() time.Duration {
-		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	before := user()
-	b.ReportAllocs()
-	for b.Loop() {
-		step()
-	}
-	b.ReportMetric(float64((user()-before).Nanoseconds())/float64(8*b.N), "cpu-ns/packet")
 }

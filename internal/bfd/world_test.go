@@ -182,3 +182,10 @@ func seeds(t *testing.T, n int, fn func(t *testing.T, seed uint64)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { fn(t, uint64(seed)) })
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

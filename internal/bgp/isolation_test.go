@@ -42,9 +42,7 @@ func strike(t *testing.T, s *Speaker, peer string, with syscall.Signal, before i
 		pid = pidOf(s, peer)
 		return pid != 0 && pid != before
 	})
-	if err := syscall.Kill(pid, with); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(pid, with))
 	nstest.Until(t, patience, "the engine has died", func() bool { return pidOf(s, peer) != pid })
 	return pid
 }
@@ -120,9 +118,7 @@ func TestEngineHangs(t *testing.T) {
 	set(t, s, desire([]lb.Peer{r.peer("r", 65000), other.peer("other", 65000)}, route("198.51.100.1/32", "other", "r")))
 	established(t, s, "r", "other")
 	pid, spared := pidOf(s, "r"), pidOf(s, "other")
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
 	nstest.Until(t, patience, "it is ended", func() bool { return strings.Contains(session(s, "r").LastError, "did not answer for 10s") })
 	established(t, s, "r")
 	if now := pidOf(s, "r"); now == pid || pidOf(s, "other") != spared || r.opened() != 2 || other.opened() != 1 {
@@ -174,9 +170,7 @@ func TestEngineLeavesNothing(t *testing.T) {
 func entries(t *testing.T, dir string) int {
 	t.Helper()
 	all, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(all)
 }
 
@@ -184,9 +178,7 @@ func entries(t *testing.T, dir string) int {
 func childrenOf(t *testing.T, pid int) []string {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []string
 	for _, path := range threads {
 		b, err := os.ReadFile(path)
@@ -202,14 +194,10 @@ func childrenOf(t *testing.T, pid int) []string {
 func startSpeaker(t *testing.T, d Desired) *exec.Cmd {
 	t.Helper()
 	b, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(os.Args[0], speakerArgument)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(b), t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return cmd
 }
@@ -231,38 +219,14 @@ func killSpeaker(t *testing.T, hangs bool) {
 	}
 	if hangs {
 		pid, err := strconv.Atoi(engines[0])
-		if err := errors.Join(err, syscall.Kill(pid, syscall.SIGSTOP)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, syscall.Kill(pid, syscall.SIGSTOP)))
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	nstest.Until(t, patience, "the engine is gone", func() bool {
 		state, err := os.ReadFile("/proc/" + engines[0] + "/stat")
 		return err != nil || strings.Contains(string(state), ") Z ")
 	})
 	await(t, "what the router heard", "connection closed", r.log)
-}
-
-// Routers keep the routes of a speaker that was killed, until the next one has them.
-func TestInteropSpeakerKilled(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
-		cmd := startSpeaker(t, desire(l.peers(), l.routes()...))
-		l.up(t)
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		nstest.Until(t, patience, "the routers see the sessions end", func() bool {
-			return l.frr.established() == 0 && l.bird.established() == 0
-		})
-		s, _ := run(t)
-		set(t, s, desire(l.peers(), l.routes()...))
-		established(t, s, "frr4", "frr6", "bird4", "bird6")
-		l.kept(t, s, desire(l.peers(), l.routes()...), "another speaker")
-	})
 }
 
 // What an engine is sent is the least that makes one set of routes of another.

@@ -104,14 +104,10 @@ func bareGoBGP(t *testing.T, p lb.Peer) *server.BgpServer {
 	s := server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), nil))
 	go s.Serve()
 	t.Cleanup(s.Stop)
-	if err := s.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{Asn: 65535, RouterId: "192.0.2.1", ListenPort: -1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
+	must(t, s.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{Asn: 65535, RouterId: "192.0.2.1", ListenPort: -1}}))
+	must(t, s.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
 		Conf: &api.PeerConf{NeighborAddress: p.Address.String(), LocalAsn: p.LocalASN, PeerAsn: p.PeerASN},
-	}}); err != nil {
-		t.Fatal(err)
-	}
+	}}))
 	nstest.Until(t, patience, "GoBGP's session is up", func() (up bool) {
 		err := s.ListPeer(t.Context(), &api.ListPeerRequest{}, func(p *api.Peer) {
 			up = p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -116,9 +115,7 @@ func TestAccess(t *testing.T) {
 					t.Errorf("%+v is not a fault of the filter", p)
 				}
 			}
-			if diff := cmp.Diff(tt.reported, reported); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			same(t, "problems", tt.reported, reported)
 			if s.Services[0].Problem != nil {
 				t.Error("the Service waits for an address because of its filter")
 			}
@@ -191,9 +188,7 @@ func TestUndeclaredPorts(t *testing.T) {
 		f := flag.NewFlagSet("", flag.ContinueOnError)
 		opt.Define(f)
 		if tt.chart != "" {
-			if err := f.Parse([]string{"--undeclared-ports", string(tt.chart)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.Parse([]string{"--undeclared-ports", string(tt.chart)}))
 		}
 		o := poolObject("p", 1, "192.0.2.0/28")
 		o.Spec.UndeclaredPorts = tt.pool
@@ -234,9 +229,7 @@ func TestNoFilter(t *testing.T) {
 		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, " +
 			"loadbalancer.openstack.org/connection-limit, holdfast.dev/log-drops",
 	}
-	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "problems", want, problemTexts(problems))
 }
 
 // TestOtherDataPath: spec.loadBalancerSourceRanges closes nothing, since the network plugin enforces it; whatever else asks for closes, since
@@ -277,9 +270,7 @@ func TestOtherDataPath(t *testing.T) {
 		if got := accessText(s.Services[0].Access); got != tt.access || !s.OtherDataPath {
 			t.Errorf("%s: access %q, want %q", tt.name, got, tt.access)
 		}
-		if diff := cmp.Diff(tt.want, reported); diff != "" {
-			t.Errorf("%s: -want +got\n%s", tt.name, diff)
-		}
+		same(t, tt.name, tt.want, reported)
 	}
 	ranged := poolObject("ranged", 1, "192.0.2.0/28")
 	ranged.Spec.SourceRanges = []string{"10.0.0.0/8"}
@@ -287,9 +278,7 @@ func TestOtherDataPath(t *testing.T) {
 	if !s.Pools[0].Restricted || s.Pools[1].Restricted {
 		t.Errorf("pools %+v", s.Pools)
 	}
-	if diff := cmp.Diff([]string{"IPAddressPool ranged " + nothing("spec.sourceRanges")}, problemTexts(problems)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "problems", []string{"IPAddressPool ranged " + nothing("spec.sourceRanges")}, problemTexts(problems))
 }
 
 // FuzzSources: the list admits exactly the sources that its readable entries

@@ -99,9 +99,7 @@ func TestLeastSpecific(t *testing.T) {
 		"::1-ffff:ffff:ffff::ffff:1:0": 2,
 	} {
 		r, _, err := parseRange(entry)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := leastSpecific(r); got != want {
 			t.Errorf("%s: %d, want %d", entry, got, want)
 		}

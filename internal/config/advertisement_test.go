@@ -1,13 +1,16 @@
 package config
 
 import (
+	"bytes"
+	"os"
+	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 )
 
 func TestL2Advertisement(t *testing.T) {
@@ -38,17 +41,13 @@ func TestL2Advertisement(t *testing.T) {
 		Preferred: []lb.Preference{{Weight: 10, Selector: lb.Selector{{Key: "zone", Operator: lb.In, Values: []string{"a"}}}},
 			{Weight: 100, Selector: lb.Selector{{Operator: lb.In}}}},
 	}, {Name: "b"}}
-	if diff := cmp.Diff(want, s.L2Advertisements); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "L2Advertisements", want, s.L2Advertisements)
 	wantProblems := []string{
 		`L2Advertisement a InvalidSelector: spec.ipAddressPoolSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
 		`L2Advertisement a InvalidSelector: spec.preferredNodeSelectors[1].preference matches nothing: "Near" is not a valid label selector operator`,
 		`L2Advertisement a UnknownReference: spec.ipAddressPools names IPAddressPool "typo", which does not exist: create it or take the name out`,
 	}
-	if diff := cmp.Diff(wantProblems, problemTexts(problems)); diff != "" {
-		t.Errorf("problems: -want +got\n%s", diff)
-	}
+	same(t, "problems", wantProblems, problemTexts(problems))
 }
 
 func TestBGPAdvertisement(t *testing.T) {
@@ -125,14 +124,10 @@ func TestBGPAdvertisement(t *testing.T) {
 				Communities:       []*v1beta1.Community{communityObject("names", 1, "backup", "64512:80")},
 				BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 1), Spec: tt.spec}, {ObjectMeta: meta("z", 0)}},
 			}, Options{})
-			if diff := cmp.Diff(want, s.BGPAdvertisements); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			same(t, "BGPAdvertisements", want, s.BGPAdvertisements)
 			// Pool "cut" overlaps "wide" on purpose: as written it contains the whole /23.
 			overlap := `IPAddressPool cut OverlappingAddresses: IPAddressPool "wide" is older and keeps 192.0.2.0-192.0.2.255: take that out of one of the two pools`
-			if diff := cmp.Diff(append(tt.problems, overlap), problemTexts(problems)); diff != "" {
-				t.Errorf("problems: -want +got\n%s", diff)
-			}
+			same(t, "problems", append(tt.problems, overlap), problemTexts(problems))
 		})
 	}
 }
@@ -150,4 +145,85 @@ func TestAdvertisementSchema(t *testing.T) {
 	} {
 		checkSchema(t, KindBGPAdvertisement, spec, want)
 	}
+}
+
+// TestMetalLBSamples: with another apiVersion the API server admits every object of MetalLB's samples and documentation, without
+// an unknown field, and all of it is in force, but for a VRF.
+func TestMetalLBSamples(t *testing.T) {
+	crds, err := apitest.Read("1.31")
+	must(t, err)
+	kinds := map[string]apitest.CRD{}
+	for _, c := range crds {
+		kinds[c.Kind] = c
+	}
+	text, err := os.ReadFile("testdata/metallb-v0.16.2.yaml")
+	must(t, err)
+	documents, vrf := bytes.Split(text, []byte("\n---\n"))[1:], 0
+	if len(documents) < 60 {
+		t.Fatalf("%d objects", len(documents))
+	}
+	for _, document := range documents {
+		for _, version := range []string{"v1beta1", "v1beta2"} {
+			document = bytes.Replace(document, []byte("metallb.io/"+version), []byte(v1beta1.GroupVersion.String()), 1)
+		}
+		body, err := yaml.YAMLToJSONStrict(document)
+		must(t, err)
+		var head struct{ Kind string }
+		must(t, yaml.Unmarshal(document, &head))
+		switch err := kinds[head.Kind].Check(body); {
+		case strings.Contains(string(document), "vrf: "):
+			vrf++
+			if err == nil || !strings.Contains(err.Error(), "sessions within a VRF are not served: remove vrf") {
+				t.Errorf("%v\n%s", err, document)
+			}
+			continue
+		case err != nil:
+			t.Errorf("%v\n%s", err, document)
+			continue
+		}
+		var o Objects
+		switch head.Kind {
+		case KindPool:
+			o.Pools = strict(t, o.Pools, document)
+		case KindL2Advertisement:
+			o.L2Advertisements = strict(t, o.L2Advertisements, document)
+		case KindBGPAdvertisement:
+			o.BGPAdvertisements = strict(t, o.BGPAdvertisements, document)
+		case KindPeer:
+			o.Peers = strict(t, o.Peers, document)
+			if ref := o.Peers[0].Spec.PasswordSecret; ref != nil && ref.Name != "" {
+				o.SecretNamespace, o.Secrets = "own", append(o.Secrets, secretObject("own", ref.Name, "kubernetes.io/basic-auth", "x"))
+			}
+		case KindBFDProfile:
+			o.BFDProfiles = strict(t, o.BFDProfiles, document)
+		case KindCommunity:
+			o.Communities = strict(t, o.Communities, document)
+		default:
+			t.Fatalf("%s", document)
+		}
+		s, problems := Compile(o, Options{})
+		if len(s.Peers) != len(o.Peers) || len(s.Pools) != len(o.Pools) || len(s.L2Advertisements) != len(o.L2Advertisements) ||
+			len(s.BGPAdvertisements) != len(o.BGPAdvertisements) {
+			t.Errorf("not in force\n%s", document)
+		}
+		for _, p := range problems {
+			elsewhere := p.Reason == lb.UnknownReference || strings.Contains(p.Message, "no Community has the name") // in another object
+			if !elsewhere && p.Reason != lb.HostBitsIgnored {
+				t.Errorf("%v\n%s", p, document)
+			}
+		}
+	}
+	if vrf != 2 {
+		t.Errorf("%d objects with a VRF", vrf)
+	}
+}
+
+// strict appends an object without unknown fields.
+func strict[T any](t *testing.T, to []*T, document []byte) []*T {
+	t.Helper()
+	o := new(T)
+	if err := yaml.UnmarshalStrict(document, o); err != nil {
+		t.Errorf("%v\n%s", err, document)
+	}
+	return append(to, o)
 }

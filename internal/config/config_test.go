@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,9 +63,7 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	if len(problems) < 10 {
 		t.Errorf("only %d problems in a world full of them: %v", len(problems), problemTexts(problems))
 	}
-	if diff := cmp.Diff(map[string]map[string]string{"default": {"team": "red"}, "other": nil}, state.Namespaces); diff != "" {
-		t.Errorf("namespaces: -want +got\n%s", diff)
-	}
+	same(t, "namespaces", map[string]map[string]string{"default": {"team": "red"}, "other": nil}, state.Namespaces)
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		again, permuted := Compile(Objects{
@@ -92,55 +89,17 @@ func TestInputIsNotChanged(t *testing.T) {
 	}
 }
 
-func BenchmarkCompile10k(b *testing.B) {
-	var o Objects
-	for i := range 20 {
-		p := poolObject(fmt.Sprintf("p%02d", i), int64(i))
-		for j := range 256 {
-			p.Spec.Addresses = append(p.Spec.Addresses, fmt.Sprintf("10.%d.%d.0-10.%d.%d.200", i, j, i, j))
-		}
-		o.Pools = append(o.Pools, p)
-	}
-	address := netip.MustParseAddr("10.0.0.0")
-	for i := range 10_000 {
-		name := fmt.Sprintf("s%05d", i)
-		o.Services = append(o.Services, serviceObject(name, having(address.String())))
-		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: name}}}
-		for j := range 3 {
-			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{NodeName: ptr(fmt.Sprintf("n%03d", (i+j)%100))})
-		}
-		o.EndpointSlices = append(o.EndpointSlices, slice)
-		address = address.Next()
-	}
-	b.Run("new", func(b *testing.B) {
-		for b.Loop() {
-			Compile(o, served())
-		}
-	})
-	b.Run("one-more", func(b *testing.B) {
-		var c Compiler
-		for b.Loop() {
-			o.Services[7] = o.Services[7].DeepCopy()
-			c.Compile(o, served())
-		}
-	})
-}
-
 const samples = "../../config/samples"
 
 // Every sample parses as strictly as in the API server, without unknown fields, and
 // all samples together are a configuration without a Problem.
 func TestSamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(samples, "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var o Objects
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, document := range bytes.Split(text, []byte("\n---\n")) {
 			if err := o.add(document); err != nil {
 				t.Errorf("%s: %v\n%s", filepath.Base(file), err, document)
@@ -160,9 +119,7 @@ func TestSamples(t *testing.T) {
 		"routed":     "[198.18.0.0-198.18.0.255 fd00:198::-fd00:198::ffff]",
 		"restricted": "[198.18.7.0-198.18.7.15 fd00:198:7::-fd00:198:7::f]",
 	}
-	if diff := cmp.Diff(want, rangesOf(state)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "result", want, rangesOf(state))
 	if len(state.L2Advertisements) != 1 || len(state.BGPAdvertisements) != 1 || len(state.Peers) != 5 || len(state.Services) != 3 {
 		t.Errorf("a kind is missing: %+v", state)
 	}
@@ -197,4 +154,19 @@ func addTo[T any](list *[]*T, document []byte) error {
 	var v T
 	*list = append(*list, &v)
 	return yaml.UnmarshalStrict(document, &v)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// same reports how what was got differs.
+func same(t testing.TB, what string, want, got any, options ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		t.Errorf("%s: -want +got\n%s", what, diff)
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/apitest"
@@ -83,13 +82,9 @@ func TestPeer(t *testing.T) {
 		Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), Port: 179, MinTTL: 254,
 		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
 	}}
-	if diff := cmp.Diff(want, s.Peers, addrs(), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "peers", want, s.Peers, addrs(), cmpopts.EquateEmpty())
 	wantProblems := []string{`BGPPeer full InvalidSelector: spec.nodeSelectors[0] matches nothing: "Near" is not a valid label selector operator`}
-	if diff := cmp.Diff(wantProblems, problemTexts(problems)); diff != "" {
-		t.Errorf("problems: -want +got\n%s", diff)
-	}
+	same(t, "problems", wantProblems, problemTexts(problems))
 }
 
 // TestInvalidPeer: what no schema refuses.
@@ -121,9 +116,7 @@ func TestInvalidPeer(t *testing.T) {
 			if len(s.Peers) != 1 || s.Peers[0].Name != "good" {
 				t.Errorf("peers in force: %v", s.Peers)
 			}
-			if diff := cmp.Diff([]string{"BGPPeer bad InvalidPeer: not used: " + tt.want}, problemTexts(problems)); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			same(t, "problems", []string{"BGPPeer bad InvalidPeer: not used: " + tt.want}, problemTexts(problems))
 		})
 	}
 }
@@ -178,12 +171,8 @@ func TestPeerConflicts(t *testing.T) {
 			for _, p := range s.Peers {
 				got[p.Name] = p.Unusable
 			}
-			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {
-				t.Errorf("problems: -want +got\n%s", diff)
-			}
+			same(t, "result", tt.want, got, cmpopts.EquateEmpty())
+			same(t, "problems", tt.problems, problemTexts(problems))
 		})
 	}
 }
@@ -192,13 +181,9 @@ func TestPeerConflicts(t *testing.T) {
 func checkSchema(t *testing.T, kind, spec, want string) {
 	t.Helper()
 	all, err := apitest.Read("1.31")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	body, err := yaml.YAMLToJSON([]byte("{apiVersion: holdfast.dev/v1beta1, kind: " + kind + ", metadata: {name: x}, spec: {" + spec + "}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = all[slices.IndexFunc(all, func(c apitest.CRD) bool { return c.Kind == kind })].Check(body)
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 		t.Errorf("{%s}: %v, want %q", spec, err, want)

@@ -98,12 +98,8 @@ func TestPoolAddresses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, problems := Compile(Objects{Pools: tt.pools}, Options{})
-			if diff := cmp.Diff(tt.want, rangesOf(s)); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {
-				t.Errorf("problems: -want +got\n%s", diff)
-			}
+			same(t, "result", tt.want, rangesOf(s))
+			same(t, "problems", tt.problems, problemTexts(problems))
 		})
 	}
 }
@@ -134,16 +130,12 @@ func TestPoolSpec(t *testing.T) {
 			ServiceSelectors: []lb.Selector{never},
 		},
 	}}
-	if diff := cmp.Diff(want, s.Pools, addrs()); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "pools", want, s.Pools, addrs())
 	wantProblems := []string{
 		`IPAddressPool p InvalidSelector: spec.serviceAllocation.namespaceSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
 		`IPAddressPool p InvalidSelector: spec.serviceAllocation.serviceSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
 	}
-	if diff := cmp.Diff(wantProblems, problemTexts(problems)); diff != "" {
-		t.Errorf("problems: -want +got\n%s", diff)
-	}
+	same(t, "problems", wantProblems, problemTexts(problems))
 	for _, labels := range []map[string]string{nil, {}, {"": ""}, {"zone": "a"}} {
 		if never.Matches(labels) {
 			t.Errorf("an unreadable selector matches %v", labels)
@@ -189,12 +181,8 @@ func TestUnusableAddresses(t *testing.T) {
 				}
 				got += " " + a.String()
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {
-				t.Errorf("problems: -want +got\n%s", diff)
-			}
+			same(t, "result", tt.want, got)
+			same(t, "problems", tt.problems, problemTexts(problems))
 		})
 	}
 }
@@ -210,9 +198,7 @@ func TestNodeAddressOfYounger(t *testing.T) {
 		`IPAddressPool young AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.13 (node "n1"): take that out`,
 		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: take that out of one of the two pools`,
 	}
-	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "problems", want, problemTexts(problems))
 	if len(s.Pools[0].NodeAddresses) != 1 || len(s.Pools[1].NodeAddresses) != 1 {
 		t.Errorf("%v and %v are not kept from new Services", s.Pools[0].NodeAddresses, s.Pools[1].NodeAddresses)
 	}

@@ -9,13 +9,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/openstack"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func withProxies(changes ...func(*Options)) Options {
@@ -175,9 +174,7 @@ func TestProxyOfService(t *testing.T) {
 			o := serviceObject("a", port, tt.change)
 			state, problems := Compile(Objects{Services: []*corev1.Service{o}, Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}},
 				tt.opt)
-			if diff := cmp.Diff(tt.want, proxyText(state.Services[0])); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			same(t, "services", tt.want, proxyText(state.Services[0]))
 			var texts []string
 			for _, p := range problems {
 				texts = append(texts, string(p.Reason)+": "+p.Message)
@@ -284,9 +281,7 @@ func TestProxiesAreEndpoints(t *testing.T) {
 		"bfalse false false 0 map[]", "cfalse false false 0 map[]", "dfalse false false 0 map[n9:true]", // d waits for none, and c shares with d and b
 		"etrue true true 0 map[n1:true]", "ffalse false false 0 map[]", // f is refused: no node announces it
 	}
-	if diff := cmp.Diff(want, text(withProxies())); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "result", want, text(withProxies()))
 	if got := text(served())[0]; got != "afalse true false 30000 map[n9:true]" {
 		t.Errorf("without proxies: %s", got)
 	}
@@ -335,6 +330,45 @@ func TestProxyFlags(t *testing.T) {
 		}
 		if !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestProxyPods: the pods behind the proxies' Service, each with the addresses of both families, and no others.
+func TestProxyPods(t *testing.T) {
+	endpoint := func(pod, address string, conditions discoveryv1.EndpointConditions) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: new("on-" + pod), Conditions: conditions,
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: pod}}
+	}
+	slice := func(service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Labels: map[string]string{discoveryv1.LabelServiceName: service}}, Endpoints: endpoints,
+		}
+	}
+	ready := discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true)}
+	ends := discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
+	nowhere := endpoint("x", "10.0.0.9", ready)
+	nowhere.NodeName = nil
+	objects := Objects{EndpointSlices: []*discoveryv1.EndpointSlice{
+		slice("proxies", endpoint("b", "fd00::2", ready), endpoint("a", "fd00::1", ends), endpoint("e", "fd00::5", ready)),
+		slice("proxies", endpoint("e", "10.0.0.5", ends), endpoint("a", "10.0.0.1", ready), endpoint("b", "10.0.0.2", ready), nowhere, endpoint("c", "host", ready),
+			endpoint("d", "10.0.0.4", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false)}), endpoint("b", "10.0.0.22", ready)),
+		slice("web", endpoint("w", "10.0.0.7", ready)),
+	}}
+	opt := Options{Proxy: ProxyOptions{Enabled: true, Service: lb.Key{Namespace: "holdfast-system", Name: "proxies"}}}
+	addr := netip.MustParseAddr
+	want := []lb.ProxyPod{
+		{Name: "a", Node: "on-a", Addresses: []netip.Addr{addr("10.0.0.1"), addr("fd00::1")}},
+		{Name: "b", Node: "on-b", Addresses: []netip.Addr{addr("10.0.0.2"), addr("fd00::2")}, Ready: true},
+		{Name: "e", Node: "on-e", Addresses: []netip.Addr{addr("10.0.0.5"), addr("fd00::5")}},
+	}
+	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	if s, _ := Compile(objects, opt); cmp.Diff(want, s.ProxyPods, same) != "" {
+		t.Error(cmp.Diff(want, s.ProxyPods, same))
+	}
+	for name, other := range map[string]Options{"disabled": {}, "another data path": {Proxy: opt.Proxy, OtherDataPath: true}} {
+		if s, _ := Compile(objects, other); s.ProxyPods != nil {
+			t.Errorf("%s: %v", name, s.ProxyPods)
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -161,4 +163,230 @@ func TestDialect(t *testing.T) {
 	if diff := cmp.Diff(lb.Wish{}, s.Services[0].Wish); diff != "" || problems != nil || s.Services[0].ConnectionLimit > 0 {
 		t.Errorf("ignored, and yet %s, %v", diff, problemTexts(problems))
 	}
+}
+
+// communityObject has names, each followed by its value.
+func communityObject(name string, second int64, namesAndValues ...string) *v1beta1.Community {
+	o := &v1beta1.Community{ObjectMeta: meta(name, second)}
+	for i := 0; i < len(namesAndValues); i += 2 {
+		o.Spec.Communities = append(o.Spec.Communities, v1beta1.CommunityAlias{Name: namesAndValues[i], Value: namesAndValues[i+1]})
+	}
+	return o
+}
+
+// A name has one meaning: the standard's, else the oldest object's.
+func TestAliases(t *testing.T) {
+	_, problems := Compile(Objects{Communities: []*v1beta1.Community{
+		communityObject("old", 1, "backup", "64512:80", "wide", "64512:65536"),
+		communityObject("young", 2, "backup", "64512:81", "no-export", "64512:1", "wide", "large:64512:0:65536"),
+		communityObject("twin", 3, "backup", "64512:80", "wide", "large:64512:0:65536"),
+	}}, Options{})
+	want := []string{
+		`Community old InvalidCommunity: spec.communities[1] is not known: "64512:65536" is not a community: write two numbers up to 65535 (65000:100), or ` +
+			`large: and three up to 4294967295 (large:64500:1:2)`,
+		`Community young DuplicateAlias: spec.communities[0] is not used: in Community "old", which is older, backup is 64512:80`,
+		`Community young DuplicateAlias: spec.communities[1] is not used: no-export is a well-known community, 65535:65281`,
+	}
+	same(t, "problems", want, problemTexts(problems))
+}
+
+func profile(name string, s v1beta1.BFDProfileSpec) *v1beta1.BFDProfile {
+	return &v1beta1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: s}
+}
+
+func bfdPeer(name, address, profile string) *v1beta1.BGPPeer {
+	return &v1beta1.BGPPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 64513, PeerAddress: address, BFDProfile: profile},
+	}
+}
+
+// Intervals are milliseconds, as MetalLB has them. Once a peer took such a number for microseconds: 300 became 0.3 ms.
+func TestBFDProfile(t *testing.T) {
+	objects := Objects{
+		BFDProfiles: []*v1beta1.BFDProfile{
+			profile("plain", v1beta1.BFDProfileSpec{}),
+			profile("all", v1beta1.BFDProfileSpec{
+				ReceiveInterval: new(int32(50)), TransmitInterval: new(int32(60)), DetectMultiplier: new(int32(5)), PassiveMode: true,
+				MinimumTTL: new(int32(100)), EchoInterval: new(int32(50)),
+			}),
+		},
+		Peers: []*v1beta1.BGPPeer{bfdPeer("a", "192.0.2.1", "plain"), bfdPeer("b", "2001:db8::1", "all"), bfdPeer("c", "192.0.2.3", "")},
+	}
+	state, problems := Compile(objects, Options{})
+	if len(problems) > 0 {
+		t.Errorf("%v", problems)
+	}
+	got := map[string]*lb.BFD{}
+	for _, p := range state.Peers {
+		got[p.Name] = p.BFD
+	}
+	want := map[string]*lb.BFD{
+		"a": {Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
+		"b": {Transmit: 60 * time.Millisecond, Receive: 50 * time.Millisecond, Multiplier: 5, Passive: true, MinimumTTL: 100},
+		"c": nil,
+	}
+	same(t, "result", want, got)
+}
+
+// A peer whose profile does not exist runs without BFD; all other peers run as they should.
+func TestBFDProfileMissing(t *testing.T) {
+	state, problems := Compile(Objects{
+		BFDProfiles: []*v1beta1.BFDProfile{profile("good", v1beta1.BFDProfileSpec{})},
+		Peers:       []*v1beta1.BGPPeer{bfdPeer("a", "192.0.2.1", "good"), bfdPeer("c", "192.0.2.3", "missing")},
+	}, Options{})
+	want := []string{`BGPPeer c UnknownReference: spec.bfdProfile names BFDProfile "missing", which does not exist: the session runs without BFD`}
+	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" || len(state.Peers) != 2 || state.Peers[0].BFD == nil || state.Peers[1].BFD != nil {
+		t.Errorf("%v: -want +got\n%s", state.Peers, diff)
+	}
+}
+
+func secretObject(namespace, name string, kind corev1.SecretType, password string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: kind,
+		Data: map[string][]byte{"username": []byte("nobody"), "password": []byte(password)},
+	}
+}
+
+// A peer whose password cannot be had is not used, and no message shows a password.
+func TestPasswordSecret(t *testing.T) {
+	const own, password = "holdfast-system", "Geheim-7"
+	const missing = `namespace "holdfast-system" has no Secret "s" of type kubernetes.io/basic-auth: create it`
+	ref := v1beta1.SecretReference{Name: "s"}
+	for _, tt := range []struct {
+		name   string
+		ref    v1beta1.SecretReference
+		secret *corev1.Secret
+		want   string
+	}{
+		{"ours", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password), ""},
+		{"ours by name", v1beta1.SecretReference{Name: "s", Namespace: own}, secretObject(own, "s", corev1.SecretTypeBasicAuth, password), ""},
+		{"with spaces", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, "Geheim 7"), ""},
+		{"with a space at its end", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password+" "),
+			`entry "password" of Secret "s" must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake`},
+		{"no such", v1beta1.SecretReference{Name: "s", Namespace: own}, secretObject(own, "t", corev1.SecretTypeBasicAuth, password), missing},
+		{"another type", ref, secretObject(own, "s", corev1.SecretTypeOpaque, password), missing},
+		{"of a tenant", ref, secretObject("tenant", "s", corev1.SecretTypeBasicAuth, password), missing},
+		{"asked of a tenant", v1beta1.SecretReference{Name: "s", Namespace: "tenant"}, secretObject("tenant", "s", corev1.SecretTypeBasicAuth, password),
+			`passwordSecret is in namespace "tenant", and only Holdfast's own, "holdfast-system", is read: create the Secret there`},
+		{"empty", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, ""), `entry "password" of Secret "s" must have 1 to 80 characters, and has 0`},
+		{"with a line break", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password+"\n"),
+			`entry "password" of Secret "s" must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, problems := Compile(Objects{SecretNamespace: own, Secrets: []*corev1.Secret{tt.secret}, Peers: []*v1beta1.BGPPeer{
+				peerObject("p", 1, func(s *v1beta1.BGPPeerSpec) { s.PasswordSecret = &tt.ref }),
+				peerObject("other", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.31.0.2" }),
+			}}, Options{})
+			var want []string
+			used := map[string]lb.Secret{"other": "", "p": lb.Secret(tt.secret.Data[corev1.BasicAuthPasswordKey])}
+			if tt.want != "" {
+				want = []string{"BGPPeer p PasswordMissing: not used: " + tt.want}
+				delete(used, "p")
+			}
+			got := map[string]lb.Secret{}
+			for _, p := range s.Peers {
+				got[p.Name] = p.Password
+			}
+			texts := problemTexts(problems)
+			same(t, "passwords", used, got)
+			same(t, "problems", want, texts)
+			if strings.Contains(strings.Join(texts, "\n"), password) {
+				t.Errorf("a message shows the password: %v", texts)
+			}
+		})
+	}
+}
+
+func loadBalancerIP(ip string) func(*corev1.Service) {
+	return func(o *corev1.Service) { o.Spec.LoadBalancerIP = ip }
+}
+
+func TestRequest(t *testing.T) {
+	v4only := func(o *corev1.Service) { o.Spec.ClusterIPs = []string{"10.96.0.1"} }
+	headless := func(o *corev1.Service) { o.Spec.ClusterIPs = []string{"None"} }
+	for _, tt := range []struct {
+		name    string
+		service *corev1.Service
+		want    string
+		// waits: the Service is not served; otherwise the problem is only reported.
+		waits   bool
+		problem []string
+	}{
+		{"nothing", serviceObject("s"), `[] ""`, false, nil},
+		{"spec", serviceObject("s", loadBalancerIP("192.0.2.1")), `[192.0.2.1] ""`, false, nil},
+		{"ours", serviceObject("s", annotated(AnnotationAddresses, " 192.0.2.1 , 2001:db8::1")), `[192.0.2.1 2001:db8::1] ""`, false, nil},
+		{"MetalLB's", serviceObject("s", annotated(MetalLBAddresses, "2001:db8::1"), annotated(MetalLBPool, "p")), `[2001:db8::1] "p"`, false, nil},
+		{"MetalLB's old", serviceObject("s", annotated(MetalLBAddressesOld, "192.0.2.1,2001:db8::1"), annotated(MetalLBPoolOld, "p")), `[192.0.2.1 2001:db8::1] "p"`,
+			false, nil},
+		{"all agree", serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "p"), annotated(MetalLBPoolOld, " p")), `[] "p"`, false, nil},
+		{"spec is among the annotation's", serviceObject("s", loadBalancerIP("2001:DB8::1"), annotated(AnnotationAddresses, "192.0.2.1,2001:db8::1")),
+			`[192.0.2.1 2001:db8::1] ""`, false, nil},
+		{"ours wins over MetalLB's", serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "q")), `[] "p"`, false,
+			[]string{`Service default/s InvalidRequest: annotation holdfast.dev/pool ("p") overrides metallb.io/address-pool ("q"): remove that one`}},
+		{"headless has no family to disagree with", serviceObject("s", headless, loadBalancerIP("2001:db8::1")), `[2001:db8::1] ""`, false, nil},
+
+		{"spec and annotation disagree", serviceObject("s", loadBalancerIP("192.0.2.2"), annotated(AnnotationAddresses, "192.0.2.1")), `[] ""`, true,
+			[]string{"Service default/s InvalidRequest: spec.loadBalancerIP asks for 192.0.2.2 and annotation holdfast.dev/addresses for 192.0.2.1: remove one of " +
+				"the two"}},
+		{"garbage", serviceObject("s", annotated(MetalLBAddresses, "192.0.2.1,,")), `[] ""`, true,
+			[]string{`Service default/s InvalidRequest: annotation metallb.io/loadBalancerIPs: "" is not an IPv4 or IPv6 address`}},
+		{"garbage in spec", serviceObject("s", loadBalancerIP("192.0.2.256")), `[] ""`, true,
+			[]string{`Service default/s InvalidRequest: spec.loadBalancerIP: "192.0.2.256" is not an IPv4 or IPv6 address`}},
+		{"two of one family", serviceObject("s", annotated(AnnotationAddresses, "192.0.2.1,192.0.2.2")), `[] ""`, true,
+			[]string{"Service default/s InvalidRequest: annotation holdfast.dev/addresses: 192.0.2.1 and 192.0.2.2 are both IPv4: a Service has one address of " +
+				"each family"}},
+		{"of a family it has not", serviceObject("s", v4only, annotated(AnnotationAddresses, "2001:db8::1")), `[] ""`, true,
+			[]string{"Service default/s InvalidRequest: asks for 2001:db8::1, but has no IPv6 cluster IP: ask for an IPv4 address or change spec.ipFamilies"}},
+		{"with a zone", serviceObject("s", annotated(AnnotationAddresses, "fe80::1%eth0")), `[] ""`, true,
+			[]string{`Service default/s InvalidRequest: annotation holdfast.dev/addresses: "fe80::1%eth0" has a zone: write fe80::1`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, problems := Compile(Objects{Services: []*corev1.Service{tt.service, serviceObject("other")}}, served())
+			if len(s.Services) != 2 {
+				t.Fatalf("%d Services", len(s.Services))
+			}
+			svc := s.Services[1]
+			same(t, "result", tt.want, fmt.Sprintf("%v %q", svc.RequestedAddresses, svc.RequestedPool))
+			same(t, "problems", tt.problem, problemTexts(problems))
+			if (svc.Problem != nil) != tt.waits || tt.waits && *svc.Problem != problems[0] {
+				t.Errorf("the Service's problem: %v", svc.Problem)
+			}
+		})
+	}
+}
+
+// Any content of a Service is harmless: the result is a request for at most one
+// address of each of its families, or a Problem, and others are still served.
+func FuzzServiceRequest(f *testing.F) {
+	f.Add("192.0.2.1,2001:db8::1", "", "192.0.2.1", "10.96.0.1", "192.0.2.1")
+	f.Add("", "192.0.2.1", "192.0.2.2", "fd00:96::1", "host.example")
+	f.Add(",,", "fe80::1%eth0", "::ffff:1.2.3.4", "None", "")
+	f.Add("\x00", "1.2.3.4/5", " ", "", "::")
+	f.Fuzz(func(t *testing.T, ours, metallb, spec, clusterIP, status string) {
+		s, problems := Compile(Objects{Services: []*corev1.Service{
+			serviceObject("fuzzed", annotated(AnnotationAddresses, ours), annotated(MetalLBAddresses, metallb), annotated(AnnotationPool, metallb),
+				annotated(MetalLBPool, ours), loadBalancerIP(spec), having(status, ours), func(o *corev1.Service) { o.Spec.ClusterIPs = []string{clusterIP, "10.96.0.9"} }),
+			serviceObject("good", annotated(AnnotationAddresses, "192.0.2.1")),
+		}}, served())
+		fuzzed, good := s.Services[0], s.Services[1]
+		if len(good.RequestedAddresses) != 1 || good.Problem != nil {
+			t.Fatalf("the good one suffers: %v", good)
+		}
+		if fuzzed.Problem != nil && (len(fuzzed.RequestedAddresses) > 0 || fuzzed.RequestedPool != "" || len(problems) == 0) {
+			t.Fatalf("half read: %v", fuzzed)
+		}
+		seen := map[lb.Family]bool{}
+		for _, a := range fuzzed.RequestedAddresses {
+			if !a.IsValid() || a.Is4In6() || a.Zone() != "" || seen[lb.FamilyOf(a)] {
+				t.Fatalf("asks for %v", fuzzed.RequestedAddresses)
+			}
+			seen[lb.FamilyOf(a)] = true
+		}
+		for _, p := range problems {
+			if p.Object != (lb.Object{Kind: KindService, Namespace: "default", Name: "fuzzed"}) || p.Message == "" {
+				t.Fatalf("problem of nobody: %v", p)
+			}
+		}
+	})
 }

@@ -1,18 +1,21 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -72,9 +75,7 @@ func TestWhichServicesAreOurs(t *testing.T) {
 			for _, svc := range s.Services {
 				got = append(got, svc.Key.Name)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			same(t, "result", tt.want, got)
 			reserved := map[string]string{}
 			for addr, key := range s.Reserved {
 				reserved[addr.String()] = key.Name
@@ -86,9 +87,7 @@ func TestWhichServicesAreOurs(t *testing.T) {
 					}
 				}
 			}
-			if diff := cmp.Diff(tt.reserved, reserved); diff != "" {
-				t.Errorf("reserved: -want +got\n%s", diff)
-			}
+			same(t, "reserved", tt.reserved, reserved)
 			if problems != nil {
 				t.Errorf("problems: %v", problemTexts(problems))
 			}
@@ -145,9 +144,7 @@ func TestService(t *testing.T) {
 		Addresses:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		ServingNodes: map[string]bool{"ready": true, "unknown": true, "draining": true}, Serving: true,
 	}}
-	if diff := cmp.Diff(want, s.Services, addrs()); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "services", want, s.Services, addrs())
 	if problems != nil {
 		t.Errorf("problems: %v", problemTexts(problems))
 	}
@@ -187,7 +184,169 @@ func TestNotServed(t *testing.T) {
 	objects.FloatingIPs = []*v1beta1.FloatingIP{{}}
 	s, _ := Compile(objects, served())
 	want := map[lb.Key]string{{Namespace: "default", Name: "theirs"}: "uid-theirs", {Namespace: "default", Name: "internal"}: "uid-internal"}
-	if diff := cmp.Diff(want, s.NotServed); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	same(t, "not served", want, s.NotServed)
+}
+
+// TestRecord: the record is read as it was written, only on the object that it is of, and only whole.
+func TestRecord(t *testing.T) {
+	held := origins("192.0.2.1=lan#3x", "2001:db8::1=lan6#3x", "203.0.113.9=old#released", "203.0.113.8=fip")
+	const text = "uid=u1 192.0.2.1=lan#3x 2001:db8::1=lan6#3x 203.0.113.9=old#released 203.0.113.8=fip"
+	c, stands := Record("u1", held)
+	if !stands || c.Message != text || c.Type != v1beta1.ConditionAddressRecord {
+		t.Errorf("wrote %v, %v", c, stands)
+	}
+	if _, stands := Record("u1", nil); stands {
+		t.Error("there is a record of nothing")
+	}
+	var many lb.Origins
+	for a := netip.MustParseAddr("192.0.2.1"); len(many) < 2*maxOrigins; a = a.Next() {
+		many = append(many, lb.Origin{Address: a, Pool: strings.Repeat("p", 253), Terms: "3x"})
+	}
+	for _, tt := range []struct {
+		name, uid, text string
+		want            lb.Origins
+	}{
+		{"its own", "u1", text, held},
+		{"of another object", "u2", text, nil},
+		{"of an object with a longer UID", "u", text, nil},
+		{"none", "u1", "", nil},
+		{"empty", "u1", "uid=u1", nil},
+		{"empty items", "u1", "uid=u1 ", nil},
+		{"no pool", "u1", "uid=u1 192.0.2.1", nil},
+		{"another spelling", "u1", "uid=u1 2001:db8:0::1=lan6", nil},
+		{"IPv4 in IPv6", "u1", "uid=u1 ::ffff:192.0.2.1=lan", nil},
+		{"empty terms", "u1", "uid=u1 192.0.2.1=lan#", nil},
+		{"a part that cannot be read", "u1", "uid=u1 192.0.2.1=lan#3x eaten", nil},
+		{"too many", "u1", recordTextOf("u1", many), nil},
+		{"as many as fit", "u1", recordText("u1", many), many[:maxOrigins]},
+	} {
+		got := readRecord(types.UID(tt.uid), []metav1.Condition{{Type: v1beta1.ConditionAddressRecord, Message: tt.text}})
+		same(t, tt.name, tt.want, got, cmpopts.EquateComparable(netip.Addr{}))
+	}
+}
+
+// recordTextOf is recordText without a bound.
+func recordTextOf(uid types.UID, list lb.Origins) string {
+	text := recordText(uid, list[:1])
+	for _, o := range list[1:] {
+		_, item, _ := strings.Cut(recordText(uid, lb.Origins{o}), " ")
+		text += " " + item
+	}
+	return text
+}
+
+// FuzzRecord: whatever stands in the condition, what is read of it is what Record writes.
+func FuzzRecord(f *testing.F) {
+	f.Add("u", "uid=u 192.0.2.1=lan#3x 2001:db8::1=lan6#released")
+	f.Add("", "uid= 192.0.2.1==#")
+	f.Fuzz(func(t *testing.T, uid, text string) {
+		conditions := []metav1.Condition{{Type: v1beta1.ConditionAddressRecord, Message: text}}
+		got := readRecord(types.UID(uid), conditions)
+		if got == nil {
+			return
+		}
+		c, stands := Record(types.UID(uid), got)
+		if !stands || c.Message != text || len(got) > maxOrigins {
+			t.Errorf("read %v of %q, which is written %q", got, text, c.Message)
+		}
+	})
+}
+
+func origins(items ...string) lb.Origins {
+	var out lb.Origins
+	for _, item := range items {
+		address, from, _ := strings.Cut(item, "=")
+		pool, terms, _ := strings.Cut(from, "#")
+		out = append(out, lb.Origin{Address: netip.MustParseAddr(address), Pool: pool, Terms: terms})
+	}
+	return out
+}
+
+// recorded gives a Service the record that the controller writes.
+func recorded(items ...string) func(*corev1.Service) {
+	return func(o *corev1.Service) {
+		c, _ := Record(o.UID, origins(items...))
+		o.Status.Conditions = append(o.Status.Conditions, c)
+	}
+}
+
+// TestRecall: an annotation asks back one address of each family, and nothing else that anybody writes into it counts.
+func TestRecall(t *testing.T) {
+	many := "for=ns/web"
+	for i := range 200 {
+		many += fmt.Sprintf(",198.51.100.%d=lan,198.51.100.%d#3x", i, i)
+	}
+	for annotation, want := range map[string]lb.Origins{
+		"":                               nil,
+		"192.0.2.1=lan,2001:db8::1=lan6": origins("192.0.2.1=lan", "2001:db8::1=lan6"),
+		"192.0.2.1":                      nil,
+		"garbage=lan,,=,192.0.2.1=lan":   origins("192.0.2.1=lan"),
+		"for=ns/web,192.0.2.1=lan":       origins("192.0.2.1=lan"),
+		"for=ns/original,192.0.2.1=lan":  nil,
+		"for=other/web,192.0.2.1=lan":    nil,
+		"192.0.2.1=lan,for=ns/original":  nil,
+		"192.0.2.1#3x,2001:db8::1#3x":    nil,
+		"192.0.2.1=a,192.0.2.2=b,192.0.2.3#3x,2001:db8::1=a,2001:db8::2=a": origins("192.0.2.1=a", "2001:db8::1=a"),
+		many[:maxAssigned]: origins("198.51.100.0=lan"),
+		many:               nil,
+	} {
+		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "restored",
+			Annotations: map[string]string{"holdfast.dev/assigned": annotation}}}
+		if diff := cmp.Diff(want, recall(o), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%q: -want +got\n%s", annotation, diff)
+		}
+	}
+}
+
+// TestAnnouncedBy: the record of who announced is read leniently, and from the status only: an annotation that a user writes
+// makes no speaker skip a probe or relay to a node.
+func TestAnnouncedBy(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tt := range []struct {
+		name, record, annotation string
+		want                     map[netip.Addr]string
+	}{
+		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", "", map[netip.Addr]string{a: "w1.example", b: "w2"}},
+		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9", "", map[netip.Addr]string{a: "w1"}},
+		{"of another load balancer: a node for all addresses", "w1.example", "", map[netip.Addr]string{a: "w1.example", b: "w1.example"}},
+		{"none", "", "", nil},
+		{"forged", "192.0.2.1=w1", "192.0.2.1=w3,2001:db8::1=w3", map[netip.Addr]string{a: "w1"}},
+		{"forged on a new Service", "", "192.0.2.1=w3", nil},
+	} {
+		o := serviceObject("s")
+		o.Annotations = map[string]string{"holdfast.dev/announced-by": tt.annotation}
+		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: a.String()}, {Hostname: "lb.example.com"}, {IP: b.String()}}
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Message: "192.0.2.1 by node w4"}}
+		if tt.record != "" {
+			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: tt.record})
+		}
+		s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
+		same(t, tt.name, tt.want, s.Services[0].AnnouncedBy, cmpopts.EquateComparable(netip.Addr{}))
+	}
+}
+
+// A copied manifest brings the annotations that Holdfast wrote on the original. Neither its address nor its load
+// balancer id are asked for; an id that a user wrote is.
+func TestCopiedManifest(t *testing.T) {
+	original := serviceObject("original", func(o *corev1.Service) { o.UID = "u-original" })
+	for _, tt := range []struct {
+		name, record, id, want string
+	}{
+		{"copied", "for=default/original,192.0.2.1=lan", "u-original", ""},
+		{"copied, and asks for another", "for=default/original,192.0.2.1=lan", "u-third", "u-third"},
+		{"a copy of one that shares", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original"},
+		{"not copied", "", "u-original", "u-original"},
+		{"its own", "for=default/copy,192.0.2.1=lan", "u-copy", "u-copy"},
+	} {
+		o := serviceObject("copy", func(o *corev1.Service) {
+			o.UID, o.ResourceVersion = "u-copy", "7"
+			o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record, openstack.ID: tt.id, AnnotationSharingKey: ""}
+		})
+		third := serviceObject("third", func(o *corev1.Service) { o.UID = "u-third" })
+		s, _ := Compile(Objects{Services: []*corev1.Service{o, original, third}}, served())
+		got := s.Services[0]
+		if got.LoadBalancerID != tt.want || got.MaxShared > 0 != (tt.want != "") {
+			t.Errorf("%s: asks to share %q with %d", tt.name, got.LoadBalancerID, got.MaxShared)
+		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,9 +37,7 @@ func TestWish(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
-			if diff := cmp.Diff(tt.want, s.Services[0].Wish); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			same(t, "services", tt.want, s.Services[0].Wish)
 			fault := ""
 			if p := s.Services[0].Problem; p != nil {
 				fault = p.Message
@@ -96,9 +93,7 @@ func testHostname(t *testing.T, pairs []string, want string, texts []string) {
 		got = append(got, p.Message)
 	}
 	slices.Sort(got)
-	if diff := cmp.Diff(texts, got); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	same(t, "problems", texts, got)
 }
 
 func TestFloatingIP(t *testing.T) {
@@ -120,9 +115,7 @@ func TestFloatingIP(t *testing.T) {
 			Wanted: []netip.Addr{one, netip.MustParseAddr("2001:db8::1")}, Addresses: []netip.Addr{one},
 			Recall: origins("192.0.2.1=p"), BoundTo: lb.Key{Namespace: "a", Name: "web"}, BoundUID: "u"},
 	}
-	if diff := cmp.Diff(want, s.FloatingIPs, addrs()); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "FloatingIPs", want, s.FloatingIPs, addrs())
 	if len(problems) > 0 {
 		t.Errorf("problems: %v", problemTexts(problems))
 	}
@@ -151,9 +144,7 @@ func TestRestoredFloatingIP(t *testing.T) {
 		o := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "f"}, Spec: tt.spec, Status: v1beta1.FloatingIPStatus{Addresses: tt.status}}
 		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record}
 		s, _ := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{o}}, served())
-		if diff := cmp.Diff(tt.want, s.FloatingIPs[0].Wanted, addrs()); diff != "" {
-			t.Errorf("%s: -want +got\n%s", tt.name, diff)
-		}
+		same(t, tt.name, tt.want, s.FloatingIPs[0].Wanted, addrs())
 	}
 }
 
@@ -192,9 +183,7 @@ func TestLeaving(t *testing.T) {
 	want := []lb.Leaving{
 		{Key: lb.Key{Namespace: "default", Name: "a"}, UID: "u", Addresses: held}, {Key: lb.Key{Namespace: "default", Name: "b"}, UID: "u", Addresses: held},
 	}
-	if diff := cmp.Diff(want, s.Leaving, addrs()); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "leaving", want, s.Leaving, addrs())
 }
 
 // The source ranges of a Service that is deleted hold for what its status shows. A Service of another type may have lost
@@ -217,9 +206,7 @@ func TestLeavingServed(t *testing.T) {
 		"b[192.0.2.2] [] [] []",
 		"c[192.0.2.1 2001:db8::1] [] [] []",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "result", want, got)
 	if problems != nil {
 		t.Errorf("problems: %v", problemTexts(problems))
 	}
@@ -236,16 +223,12 @@ func TestLeavingForAnotherClass(t *testing.T) {
 		serviceObject("never", other, claims, having("192.0.2.9")),
 	}}, served())
 	leaving := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "was"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
-	if diff := cmp.Diff(leaving, s.Leaving, addrs(), cmpopts.IgnoreFields(lb.Leaving{}, "Served")); diff != "" {
-		t.Errorf("leaving: -want +got\n%s", diff)
-	}
+	same(t, "leaving", leaving, s.Leaving, addrs(), cmpopts.IgnoreFields(lb.Leaving{}, "Served"))
 	reserved := map[netip.Addr]lb.Key{
 		netip.MustParseAddr("192.0.2.2"): {Namespace: "default", Name: "was"},
 		netip.MustParseAddr("192.0.2.9"): {Namespace: "default", Name: "never"},
 	}
-	if diff := cmp.Diff(reserved, s.Reserved, addrs()); diff != "" {
-		t.Errorf("reserved: -want +got\n%s", diff)
-	}
+	same(t, "reserved", reserved, s.Reserved, addrs())
 }
 
 // TestTerms: on which terms a pool assigns addresses, and what its status and its own memory record.
@@ -267,9 +250,7 @@ func TestTerms(t *testing.T) {
 		Released:          []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
 		Retained:          []lb.Retention{{Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time.Time}},
 	}
-	if diff := cmp.Diff(want, s.Pools[0].PoolTerms, addrs()); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same(t, "pools", want, s.Pools[0].PoolTerms, addrs())
 	o.UID = "2" // the memory is an earlier pool's
 	s, _ = Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: []*v1beta1.PoolMemory{memory}}, served())
 	if p := s.Pools[0]; len(p.Released) > 0 || p.ReleasedForgotten > 0 {

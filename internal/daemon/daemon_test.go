@@ -6,7 +6,15 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func parse(t *testing.T, args ...string) (Settings, error) {
@@ -59,5 +67,76 @@ func TestMainCodes(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("parse %v, serve %v: exit code %d, want %d", tt.parsed, tt.served, got, tt.want)
 		}
+	}
+}
+
+func TestBuild(t *testing.T) {
+	version, commit, date = "1.2.3", "8fd0094", "2026-11-23T00:00:00Z"
+	want := `# HELP holdfast_build_info The build of the program; the value is always 1.
+# TYPE holdfast_build_info gauge
+holdfast_build_info{commit="8fd0094",date="2026-11-23T00:00:00Z",goversion="` + runtime.Version() + `",version="1.2.3"} 1
+`
+	if err := testutil.CollectAndCompare(BuildInfo(), strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	if got := buildOf("speaker"); !strings.HasPrefix(got, "speaker 1.2.3, commit 8fd0094 of 2026-11-23T00:00:00Z, ") {
+		t.Error(got)
+	}
+}
+
+// TestPulse: something hangs when its threads had the time for it, however long that took.
+func TestPulse(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		delay time.Duration // its wait for a core in each second
+		want  int           // looks; 0 for never
+	}{
+		{"it sleeps", 0, 10},
+		{"it waits for a core half of the time", 500 * time.Millisecond, 20},
+		{"it gets none", time.Second, 0},
+		{"several threads wait", 3 * time.Second, 0},
+	} {
+		var p Pulse
+		hung := 0
+		for look := 1; look <= 1000 && hung == 0; look++ {
+			if p.Look(time.Second, time.Duration(look)*tt.delay) >= 10*time.Second {
+				hung = look
+			}
+		}
+		if hung != tt.want {
+			t.Errorf("%s: after %d looks, want %d", tt.name, hung, tt.want)
+		}
+	}
+	var p Pulse
+	for range 1000 {
+		if p.Answered(); p.Look(time.Second, 0) > time.Second {
+			t.Fatal("it answers")
+		}
+	}
+}
+
+// TestWaited: the kernel counts for how long threads wait for a core.
+func TestWaited(t *testing.T) {
+	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
+		t.Skip("this kernel does not")
+	}
+	before := Waited(os.Getpid())
+	var done atomic.Bool
+	for range 4 * runtime.NumCPU() {
+		go func() {
+			runtime.LockOSThread() // many threads, more than cores
+			for !done.Load() {
+			}
+		}()
+	}
+	defer done.Store(true)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU()))
+	nstest.Until(t, time.Minute, "threads have waited", func() bool { return Waited(os.Getpid()) > before+10*time.Millisecond })
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -23,9 +23,7 @@ func dial(t *testing.T, to, from string) (answered bool) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	c, err := d.DialContext(t.Context(), "tcp", to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 	line, err := bufio.NewReader(c).ReadString('\n')
@@ -35,9 +33,7 @@ func dial(t *testing.T, to, from string) (answered bool) {
 // TestCrowd: connections that one address keeps open leave others room, and the process descriptors.
 func TestCrowd(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at := free.Addr().String()
 	free.Close()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -26,18 +26,12 @@ import (
 func certificate(t *testing.T, name string) (crt, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
@@ -48,9 +42,7 @@ func TestServeMetrics(t *testing.T) {
 		t.Helper()
 		crt, key := certificate(t, name)
 		for file, data := range map[string][]byte{"tls.crt": crt, "tls.key": key} {
-			if err := os.WriteFile(filepath.Join(dir, file), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, file), data, 0o600))
 		}
 	}
 	put("first")
@@ -109,9 +101,7 @@ func TestServeMetrics(t *testing.T) {
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer free.Close()
 	return free.Addr().String()
 }
@@ -121,9 +111,7 @@ func ask(t *testing.T, url, header string) (status int, by, body string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if header != "" {
 		request.Header.Set("Authorization", header)
 	}
@@ -138,9 +126,7 @@ func ask(t *testing.T, url, header string) (status int, by, body string) {
 		}
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if answer.TLS != nil {
 			by = answer.TLS.PeerCertificates[0].DNSNames[0]
 		}

@@ -84,9 +84,7 @@ func (w *world) serve(ns *nstest.NS, name string) {
 	var l net.Listener
 	var err error
 	ns.Do(func() { l, err = net.Listen("tcp", fmt.Sprint(":", nodePort)) })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -246,9 +244,7 @@ func TestOpen(t *testing.T) {
 		var echo net.Listener
 		var err error
 		w.from["endpoint"].Do(func() { echo, err = net.Listen("tcp", ":8080") })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer echo.Close()
 		w.node.Output("nft", "insert", "rule", "ip", "kube-proxy", "services", "fib", "daddr", "type", "local", "tcp", "dport", "31081", "dnat", "to",
 			pods["endpoint"][0]+":8080")
@@ -273,9 +269,7 @@ func TestOpen(t *testing.T) {
 		}()
 		var open net.Conn
 		w.from["client"].Do(func() { open, err = net.DialTimeout("tcp", nodes[0]+":31081", patient) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer open.Close()
 		for _, d := range []Desired{{}, {NodePorts: []uint16{31081}}, {}} {
 			w.table.Set(d)
@@ -322,9 +316,7 @@ func TestRest(t *testing.T) {
 						err = unix.Sendto(fd, fin, 0, &unix.SockaddrInet6{Addr: to.As16()})
 					}
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			}
 		}
 		for i, want := range []string{"1", "1"} { // the node forwards the first, and no more once proxies serve
@@ -368,9 +360,7 @@ func TestDamage(t *testing.T) {
 			t.Errorf("without a speaker: %q, want %q", got, want)
 		}
 		before, err := layout().Handle()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		next := New(slog.New(slog.DiscardHandler), func() {})
 		next.Set(desired("here"))
 		if after, err := layout().Handle(); err != nil || after != before || next.Failed() {
@@ -384,4 +374,11 @@ func TestDamage(t *testing.T) {
 			t.Errorf("removed: %v, %s", err, w.tables())
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -65,15 +65,11 @@ func BenchmarkFull10k(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		if table != nil {
-			if err := table.Remove(); err != nil {
-				b.Fatal(err)
-			}
+			must(b, table.Remove())
 		}
 		table = quietTable()
 		b.StartTimer()
-		if err := table.Set(d); err != nil {
-			b.Fatal(err)
-		}
+		must(b, table.Set(d))
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "full_10k_ms")
@@ -89,9 +85,7 @@ func BenchmarkFull10k(b *testing.B) {
 // kernelMemory is what the kernel holds for itself, in KiB: slabs and large allocations.
 func kernelMemory(b *testing.B) (sum int) {
 	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	for line := range strings.Lines(string(data)) {
 		var name string
 		var n int
@@ -108,15 +102,11 @@ func BenchmarkOneChange(b *testing.B) {
 	states := [2]Desired{crowd(), crowd()}
 	states[1].Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
 	table := quietTable()
-	if err := table.Set(states[0]); err != nil {
-		b.Fatal(err)
-	}
+	must(b, table.Set(states[0]))
 	i := 0
 	for b.Loop() {
 		i++
-		if err := table.Set(states[i%2]); err != nil {
-			b.Fatal(err)
-		}
+		must(b, table.Set(states[i%2]))
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "one_ms")
 }
@@ -182,14 +172,10 @@ func compare(b *testing.B, name string, serve func(w *world), load func(w *world
 // loadBefore returns how many processes wanted a processor in the last minute (proc_loadavg(5)). A comparison beside others is void.
 func loadBefore(b *testing.B) float64 {
 	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	first, _, _ := strings.Cut(string(text), " ")
 	load, err := strconv.ParseFloat(first, 64)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	if load > 1 {
 		b.Logf("void: the load of the machine was %.2f before, more than 1", load)
 	}
@@ -231,9 +217,7 @@ func BenchmarkThroughput(b *testing.B) {
 		begin, sent := time.Now(), 0
 		for time.Since(begin) < runTime {
 			n, err := c.Write(chunk)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			sent += n
 		}
 		return float64(sent) / time.Since(begin).Seconds()
@@ -245,9 +229,7 @@ func swallow(w *world) {
 	var l net.Listener
 	var err error
 	w.pod.Do(func() { l, err = net.Listen("tcp", ":80") })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -276,12 +258,8 @@ func BenchmarkConnectionRate(b *testing.B) {
 		begin, done := time.Now(), 0
 		for time.Since(begin) < runTime {
 			c, err := dial(w.client, "tcp", client4, vip4, 80, patient)
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := talk(c, patient); err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
+			must(b, talk(c, patient))
 			// No TIME-WAIT: ports would run out.
 			_ = c.(*net.TCPConn).SetLinger(0)
 			c.Close()
@@ -299,9 +277,7 @@ func BenchmarkPackets(b *testing.B) {
 		var err error
 		// Nobody reads: what does not fit any more is dropped.
 		w.pod.Do(func() { p, err = net.ListenPacket("udp", ":82") })
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		b.Cleanup(func() { p.Close() })
 	}
 	compare(b, "packets", serve, func(w *world) float64 {
@@ -329,9 +305,7 @@ func BenchmarkPackets(b *testing.B) {
 // nothing of the filter.
 func realtime(b *testing.B) {
 	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
 	for _, t := range threads {
 		id, err := strconv.Atoi(t.Name())

@@ -3,6 +3,7 @@ package filter
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,9 +16,7 @@ import (
 func (w *world) elements() map[string]int {
 	w.t.Helper()
 	is, err := w.actual().table.Read()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	count := map[string]int{}
 	for _, m := range is.Elements {
 		count[strings.TrimRight(m.Set, "46")]++
@@ -101,4 +100,176 @@ func TestBound(t *testing.T) {
 	if img := newImage(&y, &d, img); len(img.refused) != 0 {
 		t.Errorf("below the bound %d are refused", len(img.refused))
 	}
+}
+
+// What is set again as it is in force costs nothing: nothing is computed, and nothing is sent.
+func TestUnchanged(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(full())
+		again, sent := full(), w.sent()
+		if n := testing.AllocsPerRun(10, func() { w.set(again) }); n > 1 {
+			t.Errorf("%v allocations", n)
+		}
+		if *sent > 0 {
+			t.Errorf("something was sent")
+		}
+		w.node.Output("nft", "delete", "table", "inet", tableName)
+		if !w.table.owned.Audit() {
+			t.Error("not repaired")
+		}
+		w.intact(w.table)
+	})
+}
+
+// The elements of one frontend are made if one frontend changes, and not those of all: what Set allocates does not
+// grow with their number.
+func TestOneChangeAllocates(t *testing.T) {
+	const most = crowdServices / 20
+	before, after := crowd(), crowd()
+	after.Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
+	var y library
+	old := newImage(&y, &before, nil)
+	old.From(nil)
+	n := testing.AllocsPerRun(3, func() {
+		want := newImage(&y, &after, old)
+		if c := want.From(old); len(c.Add) != 4 || len(c.Remove) != 7 {
+			t.Errorf("a change adds %d elements and removes %d", len(c.Add), len(c.Remove))
+		}
+	})
+	if n > most {
+		t.Errorf("%v allocations for one of %d frontends, want at most %d", n, crowdServices, most)
+	}
+}
+
+// No field of what is desired is overlooked.
+func TestEqual(t *testing.T) {
+	values := []any{
+		true, 1, uint16(1), "TCP", lb.Key{Name: "web"}, addr(vip4), []netip.Addr{addr(vip4)}, []string{"eth0"},
+		prefixes("0.0.0.0/0"), pools(), []lb.Frontend{tcp(vip4)},
+	}
+	var plain Desired
+	plain.Frontends = make([]lb.Frontend, 1)
+	var try func(name string, get func(*Desired) reflect.Value)
+	try = func(name string, get func(*Desired) reflect.Value) {
+		other := plain
+		other.Frontends = slices.Clone(plain.Frontends)
+		field := get(&other)
+		if slices.Contains([]reflect.Type{reflect.TypeFor[lb.Filter](), reflect.TypeFor[lb.Frontend](), reflect.TypeFor[lb.Access]()}, field.Type()) {
+			for i := range field.NumField() {
+				try(name+"."+field.Type().Field(i).Name, func(d *Desired) reflect.Value { return get(d).Field(i) })
+			}
+			return
+		}
+		at := slices.IndexFunc(values, func(v any) bool { return reflect.TypeOf(v) == field.Type() })
+		if at < 0 {
+			t.Fatalf("%s: no value of type %s here", name, field.Type())
+		}
+		if !plain.equal(&other) {
+			t.Errorf("%s differs before it was changed", name)
+		}
+		field.Set(reflect.ValueOf(values[at]))
+		if plain.equal(&other) {
+			t.Errorf("%s is overlooked", name)
+		}
+	}
+	for i := range reflect.TypeFor[Desired]().NumField() {
+		try(reflect.TypeFor[Desired]().Field(i).Name, func(d *Desired) reflect.Value { return reflect.ValueOf(d).Elem().Field(i) })
+	}
+	try("Frontend", func(d *Desired) reflect.Value { return reflect.ValueOf(&d.Frontends[0]).Elem() })
+}
+
+// A frontend that no plan may ask for is closed, and so are two of which one may not exist; all others are in force.
+func TestInvalid(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		if ok, _ := w.table.Enforced(); ok {
+			t.Error("enforced before anything was set")
+		}
+		w.set(desired(tcp(vip4)))
+		if ok, _ := w.table.Enforced(); !ok {
+			t.Error("not enforced")
+		}
+		bad := lb.Key{Namespace: "ns", Name: "bad"}
+		for _, frontends := range [][]lb.Frontend{
+			{{Address: addr(closedVIP4), Protocol: "ICMP", Port: 80, Service: bad}},
+			{{Protocol: "TCP", Port: 80, Service: bad}},
+			{{Address: netip.MustParseAddr("fe80::1%eth0"), Protocol: "TCP", Port: 80, Service: bad}},
+		} {
+			w.set(desired(append(frontends, tcp(vip4))...))
+			if refused := w.table.Refused(); len(refused) != 1 || refused[bad] == nil {
+				t.Errorf("%+v: refused are %v", frontends, refused)
+			}
+			w.finds(answer, w.client, "tcp", client4, vip4, 80)
+		}
+		w.set(desired(tcp(vip4), tcp(vip4), tcp(vip6)))
+		w.finds(silence, w.client, "tcp", client4, vip4, 80)
+		w.finds(answer, w.client, "tcp", client6, vip6, 80)
+		w.set(desired())
+		if refused := w.table.Refused(); len(refused) != 0 {
+			t.Errorf("refused are %v", refused)
+		}
+	})
+}
+
+// TestRulesAreBounded: a tenant's lists of many lengths, each Service with others or with another limit, do not have each kernel make
+// a rule for each: beyond the bound his Services are closed, and no others. For the kernel the work is quadratic.
+func TestRulesAreBounded(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		allow  func(i int) []netip.Prefix
+		limits bool
+	}{
+		{"other lengths", func(i int) []netip.Prefix { return manyLengths(i) }, false},
+		{"one list with other limits", func(int) []netip.Prefix { return manyLengths(0) }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := crowd()
+			for i := range 400 {
+				fe := lb.Frontend{Address: netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)), Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true,
+					Allow: tt.allow(i)},
+					Service: lb.Key{Namespace: "evil", Name: fmt.Sprint(i)}}
+				if tt.limits {
+					fe.ConnectionLimit = i + 1
+				}
+				d.Frontends = append(d.Frontends, fe)
+			}
+			same := d.Frontends[len(d.Frontends)-400]
+			same.Address, same.Service = netip.MustParseAddr("2001:db8::1:0"), lb.Key{Namespace: "honest", Name: "web"}
+			d.Frontends = append(d.Frontends, same)
+			img := newImage(&library{}, &d, nil)
+			rules, evil := map[profile]int{}, 0
+			for i := range img.frontends {
+				rules[img.frontends[i].profile.even()] = img.frontends[i].profile.rules()
+			}
+			all := 0
+			for _, n := range rules {
+				all += n
+			}
+			for s := range img.refused {
+				if s.Namespace != "evil" {
+					t.Errorf("%s is refused: %v", s, img.refused[s])
+				}
+				evil++
+			}
+			if all > maxCost.rules || evil == 0 || evil == 400 {
+				t.Errorf("the table has %d rules for lists, want %d at most; %d of 400 Services of the tenant are closed", all, maxCost.rules, evil)
+			}
+		})
+	}
+}
+
+// manyLengths returns prefixes of most lengths, which differ with i.
+func manyLengths(i int) (out []netip.Prefix) {
+	for bits := 1; bits <= 128; bits++ {
+		if (bits+i*7)%(9+i/9) == 0 {
+			continue
+		}
+		a := netip.MustParseAddr("4000::").As16()
+		a[(bits-1)/8] ^= 1 << (7 - (bits-1)%8)
+		out = append(out, netip.PrefixFrom(netip.AddrFrom16(a), bits).Masked())
+	}
+	return out
 }

@@ -107,13 +107,9 @@ func TestEstablished(t *testing.T) {
 			d.Restricted, d.Allow = true, []netip.Prefix{netip.PrefixFrom(addr(client), addr(client).BitLen())}
 			w.set(desired(d))
 			c, err := dial(w.client, "tcp", client, vip, 80, patient)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
-			if err := talk(c, patient); err != nil {
-				t.Fatal(err)
-			}
+			must(t, talk(c, patient))
 			shut := d
 			shut.Allow = nil
 			w.set(desired(shut))
@@ -213,15 +209,11 @@ func TestFragmentsAndPathMTU(t *testing.T) {
 			big.Restricted, big.Allow = d.Restricted, d.Allow
 			w.set(desired(big, d))
 			c, err := dial(w.client, "udp", client, vip, 80, patient)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
 			exchange(t, c, 8000, patient, true)
 			strange, err := dial(w.client, "udp", map[string]string{vip4: stranger4, vip6: stranger6}[vip], vip, 80, patient)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer strange.Close()
 			exchange(t, strange, 8000, silent, false)
 		}
@@ -241,9 +233,7 @@ func TestFragmentsAndPathMTU(t *testing.T) {
 		for vip, from := range map[string]string{vip4: "203.0.113.2", vip6: "2001:db8:d::2"} {
 			w.set(desired(tcp(vip)))
 			c, err := dial(narrow, "tcp", from, vip, 80, patient)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
 			exchange(t, c, 60000, patient, true)
 			if got := w.pod.Output("ss", "-tin", "state", "established"); !strings.Contains(got, "pmtu:1300") {
@@ -308,9 +298,7 @@ func TestConnectionLimit(t *testing.T) {
 			var open []net.Conn
 			for range 2 {
 				c, err := dial(w.client, "tcp", client, vip, 80, patient)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer c.Close()
 				open = append(open, c)
 			}
@@ -326,9 +314,7 @@ func TestConnectionLimit(t *testing.T) {
 			// Those that were there before the limit changed do not count.
 			for range 2 {
 				c, err := dial(w.client, "tcp", client, vip, 80, patient)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer c.Close()
 				open = append(open, c)
 			}

@@ -264,13 +264,9 @@ table inet beyond {
 	}
 }`)
 	conn, err := openLog(group)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.t.Cleanup(func() { conn.Close() })
-	if err := conn.SetReadBuffer(16 << 20); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, conn.SetReadBuffer(16<<20))
 	return func(last uint32) map[uint32]bool {
 		got := make(map[uint32]bool)
 		_ = conn.SetReadDeadline(time.Now().Add(patient))
@@ -295,9 +291,7 @@ func (w *world) sender() func([]byte) {
 	w.t.Helper()
 	runtime.LockOSThread()
 	var one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &one); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, unix.SchedGetaffinity(0, &one))
 	for cpu := range len(one) * 64 {
 		if one.IsSet(cpu) {
 			one.Zero()
@@ -305,15 +299,11 @@ func (w *world) sender() func([]byte) {
 			break
 		}
 	}
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, unix.SchedSetaffinity(0, &one))
 	var fd int
 	var err error
 	w.client.Do(func() { fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0) })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.t.Cleanup(func() { unix.Close(fd) })
 	to := unix.SockaddrLinklayer{Ifindex: w.client.Link("eth0").Attrs().Index, Halen: 6}
 	frame := append(append([]byte{}, w.node.MAC("eth0")...), w.client.MAC("eth0")...)
@@ -322,8 +312,6 @@ func (w *world) sender() func([]byte) {
 		if packet[0]>>4 == 6 {
 			ethertype = []byte{0x86, 0xdd}
 		}
-		if err := unix.Sendto(fd, append(append(frame[:12:12], ethertype...), packet...), 0, &to); err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, unix.Sendto(fd, append(append(frame[:12:12], ethertype...), packet...), 0, &to))
 	}
 }

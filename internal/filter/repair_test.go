@@ -8,15 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // run runs the table's healing until the test ends.
@@ -148,9 +149,7 @@ func TestTakeOver(t *testing.T) {
 // A killed process leaves the filter in force; Remove takes it away and nothing else.
 func TestKillAndRemove(t *testing.T) {
 	if os.Getenv("HOLDFAST_FILTER_VICTIM") != "" {
-		if err := New(Config{Log: slog.New(slog.DiscardHandler)}).Set(full()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, New(Config{Log: slog.New(slog.DiscardHandler)}).Set(full()))
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 	}
 	nstest.Run(t, func(t *testing.T) {
@@ -169,9 +168,7 @@ func TestKillAndRemove(t *testing.T) {
 			t.Errorf("tables of others: got\n%s\nwant\n%s", got, foreign)
 		}
 		for range 2 {
-			if err := w.table.Remove(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.table.Remove())
 			if tables := w.node.Output("nft", "list", "tables"); strings.Contains(tables, tableName) {
 				t.Errorf("the table is there still: %s", tables)
 			}
@@ -231,9 +228,7 @@ func TestCollect(t *testing.T) {
 		d.Frontends[1].Service = lb.Key{Namespace: "ns", Name: "gone"}
 		w.set(d)
 		c, err := dial(w.client, "udp", stranger4, vip4, 80, patient)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		for range 3 {
 			_, _ = c.Write([]byte("x"))
@@ -241,9 +236,7 @@ func TestCollect(t *testing.T) {
 		w.finds(refused, w.client, "tcp", client4, vip4, 81)
 		w.finds(answer, w.client, "tcp", client4, vip4, 80)
 		dropped, accepted, err := w.table.readCounters()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for s, want := range map[series]uint64{
 			{lb.Key{}, undeclared}:                              3,
 			{lb.Key{Namespace: "ns", Name: "gone"}, noEndpoint}: 1,
@@ -268,6 +261,100 @@ func TestCollect(t *testing.T) {
 		}
 		if problems, err := testutil.CollectAndLint(w.table); err != nil || problems != nil {
 			t.Error(problems, err)
+		}
+	})
+}
+
+// TestNames: the number of Services that exist is bounded for names in the metrics, and not how many ever existed.
+func TestNames(t *testing.T) {
+	const churn, atOnce = 2000, 10
+	var y packetTotals
+	frontends := func(from, n int) (out []frontend) {
+		for i := range n {
+			fe := tcp("2001:db8::")
+			fe.Port, fe.Service = uint16(i+1), lb.Key{Namespace: "ns", Name: fmt.Sprint("s", from+i)}
+			out = append(out, frontend{Frontend: fe})
+		}
+		return out
+	}
+	for i := range churn {
+		owners := y.name(frontends(i, atOnce))
+		for _, k := range owners {
+			y.totals[series{k, 0}]++
+		}
+		if len(owners) != atOnce {
+			t.Fatalf("at Service %d %d have a name, want %d", i, len(owners), atOnce)
+		}
+	}
+	if dropped, accepted := y.snapshot(); len(dropped) != 0 || len(accepted) != atOnce || len(y.totals) != atOnce {
+		t.Errorf("%d Services have series, want %d", len(accepted), atOnce)
+	}
+	y.name(frontends(0, maxServices))
+	owners := y.name(frontends(-5, maxServices+10))
+	if kept := frontends(0, 1)[0].Service; len(owners) != maxServices || !y.named[kept] {
+		t.Errorf("%d Services have a name, want %d; %s kept it: %v", len(owners), maxServices, kept, y.named[kept])
+	}
+}
+
+// TestUpgrade: a speaker replaces the table of a predecessor of another version while packets flow. At no
+// time a packet of another client gets through, and those of the clients that may come do.
+func TestUpgrade(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const rounds = 25
+		w := newWorld(t)
+		survivors := w.survivors()
+		out := w.sender()
+		var last uint32
+		flow := func(change func()) {
+			t.Helper()
+			var stop atomic.Bool
+			var flood sync.WaitGroup
+			first := last
+			begun := make(chan bool)
+			flood.Go(func() {
+				// What is logged must fit into a buffer.
+				for !stop.Load() && last < first+8000 || last < first+400 {
+					for _, f := range [][2]string{{client4, vip4}, {stranger4, vip4}, {client6, vip6}, {stranger6, vip6}} {
+						last++
+						out(packet(addr(f[0]), addr(f[1]), "TCP", 80, last))
+					}
+					if last == first+40 {
+						close(begun)
+					}
+				}
+			})
+			<-begun
+			change()
+			stop.Store(true)
+			flood.Wait()
+			last++
+			out(packet(addr("198.18.0.1"), addr("203.0.113.255"), "UDP", 9, last))
+			got := survivors(last)
+			lost := 0
+			for n := first + 1; n < last; n++ {
+				switch admitted := (n-first)%2 == 1; {
+				case !admitted && got[n]:
+					t.Errorf("packet %d of %d of a client that may not come gets through", n-first, last-first)
+				case admitted && !got[n]:
+					lost++
+				}
+			}
+			if lost > 2 { // those in flight between the two tables
+				t.Errorf("%d of %d packets are lost", lost, (last-first)/2)
+			}
+			for (last % 4) != 0 {
+				last++
+			}
+		}
+		for range rounds {
+			d := desired(full().Frontends...)
+			d.NoLog = true // other rules
+			w.table = quietTable()
+			w.set(d)
+			w.table = quietTable()
+			d.NoLog = false
+			flow(func() { w.set(d) })
+			w.intact(w.table)
 		}
 	})
 }

@@ -113,9 +113,7 @@ table %[1]s kube-proxy {
 // set fails the test if the filter cannot be set.
 func (w *world) set(d Desired) {
 	w.t.Helper()
-	if err := w.table.Set(d); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.table.Set(d))
 }
 
 // pools are the guarded ranges of the world.
@@ -255,4 +253,11 @@ func talk(c net.Conn, wait time.Duration) error {
 	}
 	_, err := c.Read(make([]byte, 16))
 	return err
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,26 +1,25 @@
 package heartbeat
 
 import (
+	"encoding/json"
+	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
-	"golang.org/x/net/bpf"
-
+	"github.com/holdfast-lb/holdfast/internal/child"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"golang.org/x/net/bpf"
 )
 
 // TestChoice: the kernel has only routine heartbeats wait, whatever claims they repeat.
 func TestChoice(t *testing.T) {
 	vm, err := bpf.NewVM(choice)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := newSeal(testKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	random := rand.New(rand.NewPCG(1, 1))
 	waiting := 0
 	for flags := range 1 << 7 {
@@ -117,4 +116,46 @@ func TestBeatsWait(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A node that has no peer any more sends the heartbeat process an empty list.
+func TestNoPeerIsAnOrder(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	h, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: [][]byte{testKey}})
+	must(t, err)
+	h.child = &child.Process{Conn: ours}
+	go func() {
+		h.Set([]Peer{{Name: "b", Address: netip.MustParseAddr("2001:db8::2")}})
+		h.Set(nil)
+	}()
+	in := json.NewDecoder(theirs)
+	for _, want := range []int{1, 0} {
+		var o order
+		must(t, in.Decode(&o))
+		if o.Peers == nil || len(o.Peers) != want {
+			t.Errorf("the order is %+v, want %d peers", o, want)
+		}
+	}
+}
+
+// TestTimers: what can be set changes how long it takes until a lost node is dead to all.
+//
+// Trap: knobs that are stored and never looked at, as renewDeadline and retryPeriod (PureLB).
+func TestTimers(t *testing.T) {
+	for _, tt := range []struct {
+		timers    Timers
+		low, high time.Duration
+	}{
+		{Timers{}, 100 * ms, 350 * ms},
+		{Timers{Interval: 200 * ms}, 350 * ms, 900 * ms},
+		{Timers{Multiplier: 10}, 350 * ms, 700 * ms},
+	} {
+		w := newWorldOf(12, 3, tt.timers)
+		settle(t, w)
+		w.nodes[0].stop()
+		if took := w.must(t, 5*time.Second, w.all(w.nodes[0], Dead), "dead to all"); took < tt.low || took > tt.high {
+			t.Errorf("with %+v it takes %v, want %v to %v", tt.timers, took, tt.low, tt.high)
+		}
+	}
 }

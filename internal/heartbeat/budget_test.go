@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,11 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/holdfast-lb/holdfast/internal/rt"
-
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/rt"
+	"golang.org/x/sys/unix"
 )
 
 // faultEnv is the directory where files named after a fault have the heartbeat process get it.
@@ -119,9 +119,7 @@ func realtimeThreads(t *testing.T, process int) int {
 	n := 0
 	for _, thread := range threads {
 		id, err := strconv.Atoi(thread.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if a, err := unix.SchedGetAttr(id, 0); err == nil && a.Policy != unix.SCHED_NORMAL {
 			n++
 		}
@@ -140,9 +138,7 @@ func needRealtime(t testing.TB) {
 	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: realtimePriority}, 0); err != nil {
 		t.Skipf("no real-time priority here: %v", err)
 	}
-	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL}, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL}, 0))
 }
 
 // program is an ordinary one that wants each core whole: how long it did not run, and how long it did.
@@ -231,9 +227,7 @@ func TestRunaway(t *testing.T) {
 			}
 			p := newProgram(t)
 			began := boottime()
-			if err := os.WriteFile(filepath.Join(dir, c.fault), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, c.fault), nil, 0o600))
 			nstest.Until(t, within, "the fault has begun", func() bool {
 				_, err := os.Stat(filepath.Join(dir, c.fault))
 				return errors.Is(err, fs.ErrNotExist)
@@ -277,9 +271,7 @@ func TestRealtimeAgain(t *testing.T) {
 	s := clusterWith(t, speaker{env: []string{faultEnv + "=" + dir}}, 2, "192.0.2.%d")
 	ready(t, s)
 	s[0].await(t, "it has real-time priority", func(l line) bool { return l.View.Realtime && l.Child != 0 })
-	if err := os.WriteFile(filepath.Join(dir, "share"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "share"), nil, 0o600))
 	lost := s[0].await(t, "it lost that", func(l line) bool { return !l.View.Realtime })
 	again := s[0].await(t, "it has it again", func(l line) bool { return l.View.Realtime })
 	if took := again.At - lost.At; took < minCooldown-time.Second {
@@ -300,9 +292,7 @@ func TestKilledEarly(t *testing.T) {
 	s := cluster(t, 2, "192.0.2.%d")
 	ready(t, s)
 	killed := s[0].await(t, "it runs", func(l line) bool { return l.Child != 0 && l.View.Settled && l.View.Realtime }).Child
-	if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(killed, syscall.SIGKILL))
 	l := s[0].await(t, "it runs again", func(l line) bool { return l.Child != 0 && l.Child != killed && l.View.Settled })
 	if l.View.Realtime {
 		t.Error("it has real-time priority at once")
@@ -332,4 +322,118 @@ func TestPulse(t *testing.T) {
 	if got, want := looks(6), 1+int(lostTime/keepaliveInterval); got != want {
 		t.Errorf("after a heartbeat it is lost after %d looks, want %d", got, want)
 	}
+}
+
+// newTestThread returns a thread that the test drives.
+func newTestThread(t *testing.T, c processSettings, peers []Peer) *thread {
+	t.Helper()
+	c.Timers = c.withDefaults()
+	th, err := newThread(c, &shared{}, nil)
+	must(t, err)
+	t.Cleanup(th.socket.close)
+	must(t, th.obey(order{Peers: peers, Keys: [][]byte{testKey}}))
+	return th
+}
+
+// steady is a thread that the test drives, with n peers in its own process that do not answer it but
+// have their packets read by it.
+func steady(t *testing.T, n int) (step func()) {
+	t.Helper()
+	var peers []Peer
+	for i := range n {
+		peers = append(peers, Peer{Name: fmt.Sprintf("node%d", i), Address: netip.MustParseAddr(fmt.Sprintf("127.0.0.%d", i+1)), Gossip: true})
+	}
+	var threads []*thread
+	for _, p := range peers {
+		threads = append(threads, newTestThread(t, processSettings{
+			NodeName: p.Name, Address: p.Address, Port: testPort, Timers: Timers{Interval: time.Microsecond, Multiplier: 1000},
+		}, peers))
+	}
+	step = func() {
+		for _, th := range threads {
+			th.step()
+			th.account()
+			th.socket.wait(0, true, true, true)
+		}
+	}
+	for range 1000 {
+		step()
+	}
+	return step
+}
+
+// A heartbeat allocates a View and its Members to compare with the last; nothing that is sent or read does. So the
+// limit where garbage is collected is hours away in a small cluster.
+func TestStepAllocates(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		step := steady(t, 4)
+		if n := testing.AllocsPerRun(1000, step); n > 4*2 {
+			t.Errorf("a heartbeat of 4 nodes allocates %v times, want 8 at most", n)
+		}
+	})
+}
+
+const us = time.Microsecond
+
+// TestInStep: nodes that beat at the same moment get sessions with each other.
+//
+// Trap: each has just challenged the other when the other's challenge arrives, and answers nothing so soon.
+func TestInStep(t *testing.T) {
+	for _, n := range []int{2, 3, 7} {
+		w := newWorldWith(1, n, func(w *world) { w.inStep, w.wakes, w.late = true, us, us })
+		w.must(t, 200*ms, func() bool {
+			for _, a := range w.nodes {
+				for _, b := range w.nodes {
+					if a != b && a.d.peers[b.id].session.boot == 0 {
+						return false
+					}
+				}
+			}
+			return true
+		}, fmt.Sprintf("%d sessions each", n-1))
+	}
+}
+
+// TestDeathInStep: how evenly threads wake does not delay the verdict on a node that lost its power, nor how many watch it.
+//
+// Trap: nodes in step have no sessions, so that nobody watches the one that dies.
+func TestDeathInStep(t *testing.T) {
+	for _, wakes := range []time.Duration{20 * us, 200 * us, ms} {
+		for _, n := range []int{3, 7, 50} {
+			deaths := 50
+			if n > 7 {
+				deaths = 10
+			}
+			var took []time.Duration
+			packets := 0
+			for i := range deaths {
+				w := newWorldWith(uint64(i), n, func(w *world) { w.inStep, w.wakes, w.late = i%2 == 0, wakes, max(wakes, 20*us) })
+				settle(t, w)
+				victim := w.nodes[i%n]
+				w.after(time.Duration(i) * ms)
+				asked := 0
+				w.tap = func(_, _ *node, p packet) {
+					for _, c := range p.claims {
+						if c.status == ask {
+							asked++
+						}
+					}
+				}
+				victim.stop()
+				within, _ := w.within(10*time.Second, w.all(victim, Dead))
+				took, packets = append(took, within), packets+asked
+			}
+			name := fmt.Sprintf("wake-ups within %v, %d nodes", wakes, n)
+			t.Logf("%s: p50 %v, worst %v, %d questions", name, quantile(took, 0.5), quantile(took, 1), packets/deaths)
+			if quantile(took, 0.5) >= 160*ms || quantile(took, 1) >= 250*ms {
+				t.Errorf("%s: p50 %v, worst %v", name, quantile(took, 0.5), quantile(took, 1))
+			}
+		}
+	}
+}
+
+func quantile(times []time.Duration, q float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(times))
+	rank := int(q*float64(len(sorted)) + 0.999999)
+	return sorted[min(max(rank, 1), len(sorted))-1]
 }

@@ -43,9 +43,7 @@ func TestHostilePackets(t *testing.T) {
 					}
 				},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			h.Set(peers)
 			ended := make(chan error, 1)
 			go func() { ended <- h.Run(t.Context()) }()
@@ -70,15 +68,11 @@ func TestHostilePackets(t *testing.T) {
 		p := testPacket(3)
 		forged := mustSeal(t, 1).close(nil, &p)
 		seal, err := newSeal(testKey)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		genuine := seal.close(nil, &p)
 		flood := func(from string, datagram []byte, times int) {
 			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, testPort)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Close()
 			for range times {
 				_, _ = conn.Write(datagram)
@@ -123,17 +117,13 @@ func flood(t *testing.T, from *nstest.NS, datagram []byte, to netip.Addr, rate i
 	t.Helper()
 	from.Do(func() {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer unix.Close(fd)
 		address := &unix.SockaddrInet4{Addr: to.As4()}
 		began := boottime()
 		for boottime()-began < lasts {
 			for due := int((boottime() - began) * time.Duration(rate) / time.Second); sent < due; sent++ {
-				if err := unix.Sendto(fd, datagram, 0, address); err != nil {
-					t.Fatal(err)
-				}
+				must(t, unix.Sendto(fd, datagram, 0, address))
 			}
 			pause := unix.NsecToTimespec(int64(ms))
 			_ = unix.Nanosleep(&pause, nil)
@@ -146,16 +136,12 @@ func flood(t *testing.T, from *nstest.NS, datagram []byte, to netip.Addr, rate i
 func cpuOf(t *testing.T, process int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, stat, _ := strings.Cut(string(b), ") ")
 	var ticks int
 	for _, field := range strings.Fields(stat)[11:13] { // utime and stime: proc_pid_stat(5), where state is the third
 		n, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * ms // USER_HZ is 100
@@ -168,9 +154,7 @@ func TestFlood(t *testing.T) {
 	const rate, lasts = 100_000, 3 * time.Second
 	p := testPacket(3)
 	known, err := newSeal(testKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seen := known.close(nil, &p)
 	seen[len(seen)-1] ^= 1
 	to, peer, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")

@@ -1,12 +1,17 @@
 package heartbeat
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"math/bits"
 	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -214,4 +219,109 @@ func TestEveryNetworkOfFour(t *testing.T) {
 		t.Skip("make test-unit runs it without the race detector")
 	}
 	every(t, 4, false, func(l links) bool { return l.whole() && bits.OnesCount(uint(l.state)) >= 12-4 })
+}
+
+// That the process ended comes after all that its guest reported.
+func TestGuestGone(t *testing.T) {
+	var last []byte
+	h, err := New(Config{
+		Log: slog.New(slog.DiscardHandler), NodeName: "node", Keys: [][]byte{make([]byte, 32)},
+		Command: []string{"sh", "-c", `printf 'last words' >&5`},
+		Guest:   func(conn net.Conn) { last, _ = io.ReadAll(conn) },
+	})
+	must(t, err)
+	if err := h.runProcess(t.Context(), 0); !errors.Is(err, errEnded) {
+		t.Fatal(err)
+	}
+	if string(last) != "last words" {
+		t.Errorf("the guest's last words were %q", last)
+	}
+}
+
+// Switches that answer ARP for all keep no dead node alive.
+func TestPowerOffBehindSwitchThatAnswers(t *testing.T) {
+	for _, n := range []int{2, 3, 7} {
+		for seed := range uint64(10) {
+			w := newWorld(seed, n)
+			w.answersARP = true
+			settle(t, w)
+			victim := w.nodes[seed%uint64(n)]
+			victim.stop()
+			w.must(t, 250*ms, w.all(victim, Dead), fmt.Sprintf("%d nodes, seed %d: dead", n, seed))
+		}
+	}
+}
+
+// A leaf that answers for all and is cut off is a partition like any other: soon after it heals each address has one
+// owner.
+func TestLeafThatAnswersIsCutOff(t *testing.T) {
+	for _, n := range []int{2, 3, 4, 7} {
+		for leaf := 1; leaf <= n/2; leaf++ {
+			a := newAnnouncers(uint64(n), n, 1)
+			a.answersARP = true
+			behind := map[*node]bool{}
+			for _, node := range a.nodes[:leaf] {
+				behind[node] = true
+			}
+			a.cut = func(from, to *node) bool { return behind[from] != behind[to] }
+			a.run(10*time.Second, nil)
+			what := fmt.Sprintf("%d of %d nodes", leaf, n)
+			for j, owner := range a.owners {
+				if len(strings.Fields(owner)) != 2 {
+					t.Errorf("%s cut off: %s has the owners %q, one of each side would be right", what, a.addresses[j], owner)
+				}
+			}
+			a.cut = nil
+			a.run(2*time.Second, nil)
+			for j, owner := range a.owners {
+				if len(strings.Fields(owner)) != 1 {
+					t.Errorf("%s: 2 s after it healed %s has the owners %q", what, a.addresses[j], owner)
+				}
+			}
+			a.healed(t, what)
+		}
+	}
+}
+
+// powerless is a world of n nodes with the first m of them, and the router, on one power line, which fails. A client is the
+// only other foreign machine: it is known once it asks.
+func powerless(t *testing.T, seed uint64, n, m int) (w *world, clientAsks func()) {
+	w = newWorld(seed, n)
+	settle(t, w)
+	for _, one := range w.nodes[:m] {
+		one.stop()
+	}
+	asked := false
+	w.cut = func(from, to *node) bool { return !asked && (from == outside || to == outside) }
+	return w, func() { asked = true }
+}
+
+// The only foreign machine falls silent with all other nodes: the survivor cannot tell that from a fault of its own port, and
+// takes nothing, until a client asks for one of their addresses. With a second survivor it need not wait.
+func TestRouterOnTheSamePowerLine(t *testing.T) {
+	for seed := range uint64(10) {
+		for _, n := range []int{2, 3} {
+			for _, wait := range []time.Duration{2 * time.Second, 20 * time.Second, 5 * time.Minute} {
+				w, clientAsks := powerless(t, seed, n, n-1)
+				last := w.nodes[n-1]
+				dead := func() bool { return last.sees(w.nodes[0]) == Dead && last.sees(w.nodes[n-2]) == Dead }
+				w.stays(t, wait, func() bool { return !dead() }, "it takes nothing")
+				clientAsks()
+				w.must(t, 2900*ms, dead, "it takes over")
+			}
+		}
+		w, _ := powerless(t, seed, 3, 1)
+		w.must(t, time.Second, w.all(w.nodes[0], Dead), "two survivors")
+	}
+}
+
+// A node that loses nine of ten frames, those of clients too, never takes what the other has, however long it lasts.
+func TestClientsOfALossyNode(t *testing.T) {
+	for seed := range uint64(5) {
+		w := newWorld(seed, 2)
+		settle(t, w)
+		good, bad := w.nodes[0], w.nodes[1]
+		w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 90 }
+		w.stays(t, 10*time.Minute, func() bool { return bad.sees(good) != Dead }, "the other lives")
+	}
 }

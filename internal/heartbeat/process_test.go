@@ -56,9 +56,7 @@ func TestProcess(t *testing.T) {
 		t.Skip("started by other tests only")
 	}
 	multiplier, err := strconv.Atoi(arguments[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	speak(t, arguments[0], multiplier, arguments[2:])
 }
 
@@ -103,9 +101,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 		Changed: func() { changed(); h.Confirm(h.View()) },
 		Ask:     func(string) Answer { return Answer{Node: Silent, Foreign: Answered} },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.Set(all)
 	go func() {
 		for l := range lines {
@@ -129,9 +125,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 			last = now
 		}
 	}()
-	if err := h.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.Run(t.Context()))
 }
 
 // speaker is one such process, in a namespace of its own.
@@ -189,9 +183,7 @@ func clusterWith(t testing.TB, first speaker, n int, address string, multipliers
 func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.cmd = s.ns.Command(exe, "-test.run=^TestProcess$", "-test.v")
 	s.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", speakerEnv, s.name, multiplier, strings.Join(peers, " ")))
 	s.cmd.Env = append(s.cmd.Env, s.env...)
@@ -201,12 +193,8 @@ func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 	}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with its heartbeat process
 	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.cmd.Start())
 	s.lines = make(chan line, 1024)
 	go func(lines chan<- line) {
 		defer close(lines)
@@ -255,9 +243,7 @@ func sees(of *speaker, status Status) func(line) bool {
 func (s *speaker) signal(t testing.TB, sig syscall.Signal) time.Duration {
 	t.Helper()
 	at := boottime()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cmd.Process.Signal(sig))
 	return at
 }
 
@@ -265,8 +251,6 @@ func (s *speaker) signal(t testing.TB, sig syscall.Signal) time.Duration {
 func (s *speaker) signalAll(t testing.TB, sig syscall.Signal) time.Duration {
 	t.Helper()
 	at := boottime()
-	if err := syscall.Kill(-s.cmd.Process.Pid, sig); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(-s.cmd.Process.Pid, sig))
 	return at
 }

@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
-
-	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // refusing is a thread that the test itself drives, with one peer, in whose name
@@ -58,9 +58,7 @@ func unreachable(t *testing.T, local netip.AddrPort, peer netip.Addr, packet []b
 	}
 	message.Body = &icmp.DstUnreach{Data: append(header, datagram...)}
 	b, err := message.Marshal(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -72,9 +70,7 @@ func (r *refusing) forge(t *testing.T, port uint16, packet []byte, times int) {
 		network = "ip6:ipv6-icmp"
 	}
 	conn, err := net.DialIP(network, &net.IPAddr{IP: r.peer.AsSlice()}, &net.IPAddr{IP: r.local.AsSlice()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	for range times {
 		if _, err := conn.Write(b); err != nil {
@@ -87,9 +83,7 @@ func (r *refusing) forge(t *testing.T, port uint16, packet []byte, times int) {
 func (r *refusing) datagram(t *testing.T, payload []byte) {
 	t.Helper()
 	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: r.peer.AsSlice()}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.local, testPort)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if _, err := conn.Write(payload); err != nil {
 		t.Fatal(err)
@@ -100,9 +94,7 @@ func (r *refusing) datagram(t *testing.T, payload []byte) {
 func portOf(t *testing.T, fd int) uint16 {
 	t.Helper()
 	a, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if a6, is := a.(*unix.SockaddrInet6); is {
 		return uint16(a6.Port)
 	}
@@ -257,4 +249,31 @@ func TestRejectedHeartbeats(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTryRealtime: it needs SYS_NICE, and leaves the thread as it was.
+func TestTryRealtime(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	policy := func() uint32 {
+		is, err := unix.SchedGetAttr(0, 0)
+		must(t, err)
+		return is.Policy
+	}
+	before := policy()
+	if err := TryRealtime(); err != nil {
+		t.Skipf("no real-time priority here: %v", err)
+	}
+	if after := policy(); after != before {
+		t.Errorf("the policy of the thread was %d and is %d", before, after)
+	}
+	limit := unix.Rlimit{}
+	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &limit); err != nil || limit.Cur > 0 {
+		t.Skipf("everybody may have real-time priority here: %+v, %v", limit, err)
+	}
+	nstest.Without(t, unix.CAP_SYS_NICE, func() {
+		if err := TryRealtime(); !errors.Is(err, unix.EPERM) {
+			t.Errorf("without SYS_NICE: %v", err)
+		}
+	})
 }

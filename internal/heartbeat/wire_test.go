@@ -38,9 +38,7 @@ func TestPacket(t *testing.T) {
 func mustSeal(t testing.TB, first byte) *seal {
 	t.Helper()
 	s, err := newSeal(bytes.Repeat([]byte{first}, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -68,9 +66,7 @@ func TestSeal(t *testing.T) {
 		key := bytes.Repeat([]byte{1}, 32)
 		key[i] ^= 1
 		other, err := newSeal(key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, ok := other.open(b); ok {
 			t.Errorf("a key that differs in octet %d opens it", i)
 		}

@@ -48,18 +48,14 @@ func newPlugin(t *testing.T, manifest string) *validating.Plugin {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
 	plugin, err := validating.NewPlugin(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	plugin.SetExternalKubeClientSet(client)
 	plugin.SetExternalKubeInformerFactory(factory)
 	plugin.SetRESTMapper(mapper)
 	plugin.SetDynamicClient(dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()))
 	plugin.SetDrainedNotification(t.Context().Done())
 	plugin.SetAuthorizer(authorizerfactory.NewAlwaysDenyAuthorizer())
-	if err := plugin.ValidateInitialization(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, plugin.ValidateInitialization())
 	factory.Start(t.Context().Done())
 	if !plugin.WaitForReady() {
 		t.Fatal("the plugin is not ready")
@@ -73,9 +69,7 @@ func policyObjects(t *testing.T, manifest string) []runtime.Object {
 	var out []runtime.Object
 	for part := range strings.SplitSeq("\n"+manifest, "\n---\n") {
 		var m metav1.TypeMeta
-		if err := yaml.Unmarshal([]byte(part), &m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(part), &m))
 		var o runtime.Object
 		switch m.Kind {
 		case "ValidatingAdmissionPolicy":
@@ -87,9 +81,7 @@ func policyObjects(t *testing.T, manifest string) []runtime.Object {
 		default:
 			continue
 		}
-		if err := yaml.UnmarshalStrict([]byte(part), o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.UnmarshalStrict([]byte(part), o))
 		if policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy); ok {
 			setDefaults(policy.Spec.MatchConstraints)
 		}
@@ -155,24 +147,16 @@ func (w write) admit(t *testing.T, plugin *validating.Plugin) error {
 func patched(t *testing.T, o runtime.Object, patch string) runtime.Object {
 	t.Helper()
 	before, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	after := o.DeepCopyObject()
 	if u, ok := after.(*unstructured.Unstructured); ok {
-		if err := json.Unmarshal([]byte(patch), &u.Object); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(patch), &u.Object))
 		return u
 	}
 	body, err := strategicpatch.StrategicMergePatch(before, []byte(patch), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	after, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return after
 }
 
@@ -180,15 +164,11 @@ func patched(t *testing.T, o runtime.Object, patch string) runtime.Object {
 func object(t *testing.T, text string) runtime.Object {
 	t.Helper()
 	var u unstructured.Unstructured
-	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(text), &u.Object))
 	if !scheme.Scheme.IsVersionRegistered(schema.GroupVersion{Group: u.GroupVersionKind().Group, Version: u.GroupVersionKind().Version}) {
 		return &u
 	}
 	o, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(text), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return o
 }

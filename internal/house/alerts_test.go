@@ -39,9 +39,7 @@ type prometheusRule struct {
 func alerts(t *testing.T, args ...string) prometheusRule {
 	t.Helper()
 	text, err := template(t, append([]string{"--set", "metrics.alerts.enabled=true", "-s", "templates/prometheusrule.yaml"}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var rule prometheusRule
 	if err := yaml.Unmarshal([]byte(text), &rule); err != nil || len(rule.Spec.Groups) != 1 {
 		t.Fatalf("%d groups: %v", len(rule.Spec.Groups), err)
@@ -58,13 +56,9 @@ func promtool(t *testing.T, groups []promGroup, tests string, command ...string)
 	}
 	dir := t.TempDir()
 	rules, err := yaml.Marshal(map[string]any{"groups": groups})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, text := range map[string]string{"rules.yaml": string(rules), "test.yaml": tests} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	cmd := exec.Command(tool, command...)
 	cmd.Dir = dir
@@ -116,9 +110,7 @@ func TestDashboard(t *testing.T) {
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(config.Data["holdfast.json"]), &board); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(config.Data["holdfast.json"]), &board))
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
 			rules = append(rules, promRule{Record: "panel:x", Expr: strings.ReplaceAll(target.Expr, "$__rate_interval", "1m")})

@@ -81,9 +81,7 @@ var kinds = map[string]func() any{
 func render(t *testing.T, args ...string) map[string]any {
 	t.Helper()
 	text, err := template(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return decode(t, text)
 }
 
@@ -180,14 +178,10 @@ func TestChartRBACWithoutDeadEndpoints(t *testing.T) {
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s is outdated: run make generate, or go test ./internal/house -update\n-want +got\n%s", file, diff)
 	}
@@ -261,9 +255,7 @@ func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
 // readiness of the pod is the engine's; and all who read Services do so with the same settings of proxies.
 func TestChartProxy(t *testing.T) {
 	without, err := template(t, "--set", "metrics.podMonitor.enabled=true,networkPolicy.enabled=true,metrics.authentication=true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if strings.Contains(strings.ReplaceAll(without, "kube-proxy", ""), "holdfast-proxy") || strings.Contains(without, "--prox") {
 		t.Error("the chart makes something of proxies without proxy.enabled")
 	}
@@ -335,13 +327,9 @@ func TestChartProxy(t *testing.T) {
 // TestChartRenderIsStable: an upgrade with the same values changes nothing.
 func TestChartRenderIsStable(t *testing.T) {
 	first, err := template(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	second, err := template(t, "--is-upgrade")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(first, second); diff != "" {
 		t.Errorf("-first +second\n%s", diff)
 	}
@@ -450,9 +438,7 @@ func TestChartValues(t *testing.T) {
 				t.Errorf("helm lint: %v\n%s", err, out)
 			}
 			text, err := template(t, "--set", tt.set)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			decode(t, text)
 			for _, w := range tt.want {
 				if !strings.Contains(text, w) {
@@ -559,9 +545,7 @@ func TestCRDsAreKept(t *testing.T) {
 			t.Errorf("the Job writes another %s", file)
 		}
 		var crd metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(text), &crd); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(text), &crd))
 		if crd.Annotations["helm.sh/resource-policy"] != "keep" {
 			t.Errorf("%s has the annotations %v", crd.Name, crd.Annotations)
 		}
@@ -586,13 +570,9 @@ func TestCRDsAreKept(t *testing.T) {
 func TestCRDs(t *testing.T) {
 	const generated = "../../config/crd"
 	inConfig, err := filepath.Glob(generated + "/holdfast.dev_*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inChart, err := filepath.Glob(chart + "/crds/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	base := func(files []string) (out []string) {
 		for _, f := range files {
 			out = append(out, filepath.Base(f))
@@ -601,12 +581,8 @@ func TestCRDs(t *testing.T) {
 	}
 	var kustomization struct{ Resources []string }
 	text, err := os.ReadFile(generated + "/kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &kustomization); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, yaml.Unmarshal(text, &kustomization))
 	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_communities.yaml",
 		"holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml",
 		"holdfast.dev_speakerstates.yaml"}

@@ -20,14 +20,10 @@ func documents(t *testing.T) map[string]string {
 	out := map[string]string{}
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
 		paths, err := filepath.Glob("../../" + pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, p := range paths {
 			text, err := os.ReadFile(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			out[strings.TrimPrefix(p, "../../")] = string(text)
 		}
 	}
@@ -103,9 +99,7 @@ func sources(t *testing.T) map[string]string {
 			out[p] = string(text)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return out
 }
@@ -128,5 +122,12 @@ func TestMetricsExist(t *testing.T) {
 				t.Errorf("%s names the metric %s, which no code describes", p, name)
 			}
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -41,14 +41,10 @@ func TestOldestPolicies(t *testing.T) {
 func (s oldest) testOneRelease(t *testing.T) {
 	another := binding(t, "edge-holdfast-speaker", "edge", "edge")
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(another)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u := &unstructured.Unstructured{Object: fields}
 	client, err := apitest.Resource(s.config, u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var refusal error
 	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		if _, refusal = client.Create(ctx, u, metav1.CreateOptions{}); refusal == nil {
@@ -66,9 +62,7 @@ func (s oldest) testOneRelease(t *testing.T) {
 func addAccount(t *testing.T, config *rest.Config) {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -103,9 +97,7 @@ func (s oldest) decide(t *testing.T, w write) error {
 	before := s.put(t, w.object)
 	defer s.remove(t, before)
 	client, err := apitest.Resource(apitest.As(s.config, w.account, w.node), before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	after, err := client.Patch(t.Context(), before.GetName(), patchType(w.object), patchBody(t, w), metav1.PatchOptions{}, "status")
 	if err == nil && w.patch != `{}` && cmp.Equal(content(before), content(after)) {
 		return errIgnored
@@ -127,17 +119,13 @@ func patchBody(t *testing.T, w write) []byte {
 		return []byte(w.patch)
 	}
 	var parts map[string]any
-	if err := json.Unmarshal([]byte(w.patch), &parts); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(w.patch), &parts))
 	ops := []any{}
 	for part, value := range parts {
 		ops = append(ops, map[string]any{"op": "add", "path": "/" + part, "value": value})
 	}
 	body, err := json.Marshal(ops)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return body
 }
 
@@ -153,19 +141,13 @@ func content(o *unstructured.Unstructured) map[string]any {
 func (s oldest) put(t *testing.T, o runtime.Object) *unstructured.Unstructured {
 	t.Helper()
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u := &unstructured.Unstructured{Object: fields}
 	complete(t, u)
 	client, err := apitest.Resource(s.config, u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	created, err := client.Create(t.Context(), u, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	created.Object["status"] = u.Object["status"]
 	if created, err = client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -183,9 +165,7 @@ func complete(t *testing.T, u *unstructured.Unstructured) {
 	case "Pod":
 		err = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"name": "web", "image": "web"}}, "spec", "containers")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func (s oldest) remove(t *testing.T, o *unstructured.Unstructured) {
@@ -197,9 +177,7 @@ func (s oldest) remove(t *testing.T, o *unstructured.Unstructured) {
 	if err == nil {
 		err = client.Delete(t.Context(), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // testRights: where RBAC ends, and that a speaker cannot create another's SpeakerState.
@@ -213,9 +191,7 @@ func (s oldest) testRights(t *testing.T) {
 	} {
 		o := s.put(t, object(t, tt.manifest))
 		client, err := apitest.Resource(apitest.As(s.config, tt.account, "w1"), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = client.Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
@@ -226,9 +202,7 @@ func (s oldest) testRights(t *testing.T) {
 		state := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "holdfast.dev/v1beta1", "kind": "SpeakerState",
 			"metadata": map[string]any{"name": "w1"}}}
 		client, err := apitest.Resource(apitest.As(s.config, speaker, node), state)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		created, err := client.Create(t.Context(), state, metav1.CreateOptions{})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("create w1 from node %q: got %v, want %q", node, err, want)

@@ -84,9 +84,7 @@ func (b block) manifests() (out []string) {
 // TestPagesManifests: the API server accepts each manifest of a page, and none has a field that it does not know.
 func TestPagesManifests(t *testing.T) {
 	kinds, err := apitest.Read("1.31")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	count := 0
 	for page, text := range operators(t) {
 		for _, b := range blocks(page, text) {
@@ -377,9 +375,7 @@ func help(t *testing.T, program string, sub []string) string {
 	}
 	if text != "" && filepath.Base(program) == "kubectl" {
 		options, err := exec.Command(program, "options").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text += string(options)
 	}
 	helps[key] = text
@@ -446,9 +442,7 @@ func resources(t *testing.T) map[string]bool {
 		out[name] = true
 	}
 	kinds, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range kinds {
 		var crd struct {
 			Spec struct {
@@ -458,9 +452,7 @@ func resources(t *testing.T) map[string]bool {
 				}
 			}
 		}
-		if err := yaml.Unmarshal([]byte(read(t, file)), &crd); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(read(t, file)), &crd))
 		for _, name := range append(crd.Spec.Names.ShortNames, crd.Spec.Names.Plural, crd.Spec.Names.Singular) {
 			out[name] = true
 		}
@@ -508,9 +500,7 @@ func TestPagesQuotes(t *testing.T) {
 	page, literals := documents(t)["docs/troubleshooting.md"], ""
 	for p, text := range sources(t) {
 		file, err := parser.ParseFile(token.NewFileSet(), p, text, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for e := range nodes[*ast.BasicLit](file) {
 			s, _ := literal(e)
 			literals += s + "\n"
@@ -540,9 +530,7 @@ var ofOthers = []string{"lb", "address", "v", "uninstall", "announced-by"}
 // TestPagesNames: annotations and values of the chart that pages name exist.
 func TestPagesNames(t *testing.T) {
 	annotations, values := constants(t)["Annotation"], map[string]any{}
-	if err := yaml.Unmarshal([]byte(read(t, chart+"/values.yaml")), &values); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(read(t, chart+"/values.yaml")), &values))
 	own, value := regexp.MustCompile(`holdfast\.dev/([a-z][a-z-]*[a-z]|v)`), regexp.MustCompile("`(?:--set )?([a-z][A-Za-z]*(?:\\.[a-z][A-Za-z]*)+)(?:[=:]|`)")
 	found := 0
 	for page, text := range documents(t) {
@@ -576,9 +564,7 @@ func TestPagesNames(t *testing.T) {
 // TestPagesCanFail: what is wrong on a page is found.
 func TestPagesCanFail(t *testing.T) {
 	kinds, err := apitest.Read("1.31")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const pool = "apiVersion: holdfast.dev/v1beta1\nkind: IPAddressPool\nmetadata: {name: x}\nspec: {addresses: [%s]%s}\n"
 	for name, manifest := range map[string]string{
 		"an address":    strings.Replace(strings.Replace(pool, "%s", "nonsense", 1), "%s", "", 1),

@@ -3,12 +3,16 @@ package house
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
@@ -93,9 +97,7 @@ func (tt policyTest) run(t *testing.T, decide verdict, account, node string) {
 func generatedPolicies(t *testing.T) verdict {
 	t.Helper()
 	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return newPolicies(t, string(text))
 }
 
@@ -130,9 +132,7 @@ func speakerPolicies(t *testing.T, decide verdict) {
 // TestSpeakerMakesItsState: no account could remove a finalizer with the Node, and another's Node waits for nothing.
 func TestSpeakerMakesItsState(t *testing.T) {
 	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	plugin := newPlugin(t, string(text))
 	for metadata, want := range map[string]string{
 		`{name: w1}`: "",
@@ -258,23 +258,17 @@ func TestPoliciesFollowOverlay(t *testing.T) {
 	}
 	reads(t, "../../config")
 	base, err := filepath.Abs("../../config/default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	if base, err = filepath.Rel(dir, base); err != nil {
 		t.Fatal(err)
 	}
 	overlay := fmt.Sprintf("namespace: elsewhere\nresources: [%s]\n", base)
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644))
 	cmd := exec.Command(kubectl, "kustomize", dir)
 	cmd.Stderr = t.Output()
 	text, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	decide := newPolicies(t, string(text))
 	addresses := policyTest{"addresses", aService, `{"status":{"loadBalancer":null}}`, "may not change the addresses"}
 	addresses.run(t, decide, "elsewhere:holdfast-speaker", "w1")
@@ -282,5 +276,108 @@ func TestPoliciesFollowOverlay(t *testing.T) {
 	for _, account := range []string{"holdfast-system:holdfast-speaker", "default:holdfast-speaker", "elsewhere:other"} {
 		addresses.want = ""
 		addresses.run(t, decide, account, "w1")
+	}
+}
+
+const (
+	fromElsewhere = `this cluster has the release "holdfast" of Holdfast in the namespace holdfast-system`
+	aBinding      = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: NAME, labels: {app.kubernetes.io/name: holdfast, app.kubernetes.io/instance: INSTANCE, app.kubernetes.io/component: speaker}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
+subjects: [{kind: ServiceAccount, name: NAME, namespace: NAMESPACE}]
+`
+)
+
+// binding is what gives the speakers of a release their rights.
+func binding(t *testing.T, name, instance, namespace string) runtime.Object {
+	t.Helper()
+	return object(t, strings.NewReplacer("NAMESPACE", namespace, "NAME", name, "INSTANCE", instance).Replace(aBinding))
+}
+
+// TestOneRelease: two releases would write to the same pools, Services and nftables tables, and the uninstall of one takes the
+// finalizers of both. So no user can give rights to a second one, whichever way it is installed.
+func TestOneRelease(t *testing.T) {
+	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
+	must(t, err)
+	plugin := newPlugin(t, string(text))
+	own := binding(t, "holdfast-speaker", "holdfast", "holdfast-system")
+	others := binding(t, "metallb-speaker", "metallb", "metallb-system")
+	others.(*rbacv1.ClusterRoleBinding).Labels["app.kubernetes.io/name"] = "metallb"
+	user := own.DeepCopyObject()
+	user.(*rbacv1.ClusterRoleBinding).Subjects[0] = rbacv1.Subject{Kind: "User", Name: "eve"}
+	for _, tt := range []struct {
+		name          string
+		before, after runtime.Object
+		refused       bool
+	}{
+		{"installed", nil, own, false},
+		{"upgraded", own, own, false},
+		{"its uninstall Job", nil, binding(t, "holdfast-uninstall", "holdfast", "holdfast-system"), false},
+		{"another program", nil, others, false},
+		{"a release in another namespace", nil, binding(t, "edge-holdfast-speaker", "edge", "edge"), true},
+		{"a release in the same namespace", nil, binding(t, "edge-holdfast-speaker", "edge", "holdfast-system"), true},
+		{"the uninstall Job of another release", nil, binding(t, "edge-holdfast-uninstall", "edge", "edge"), true},
+		{"the same manifests in another namespace", own, binding(t, "holdfast-speaker", "holdfast", "edge"), true},
+		{"with a prefix in another namespace", nil, binding(t, "edge-holdfast-speaker", "holdfast", "edge"), true},
+		{"a user", own, user, true},
+	} {
+		err := create(t, plugin, tt.before, tt.after, administrator)
+		if tt.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), fromElsewhere) {
+			t.Errorf("%s: got %v, want a refusal: %v", tt.name, err, tt.refused)
+		}
+	}
+}
+
+// TestPoliciesHostileService: however many annotations and finalizers a tenant writes on a Service, the policies let our accounts
+// do their work there. Otherwise no controller could take its address back.
+func TestPoliciesHostileService(t *testing.T) {
+	decide := generatedPolicies(t)
+	const (
+		takes    = `{"status":{"loadBalancer":{"ingress":[]}}}`
+		forgets  = `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`
+		releases = `{"metadata":{"annotations":{"holdfast.dev/assigned":null},"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address"]}}`
+	)
+	for _, hostile := range []struct {
+		name    string
+		edit    func(*corev1.Service)
+		patches []string
+	}{
+		// With keys of three letters they are shorter than 256 KiB, the bound of the API server.
+		{"annotations", func(s *corev1.Service) { maps.Copy(s.Annotations, maps.Collect(names("", 80_000))) }, []string{takes, releases}},
+		// An object has 1.5 MiB at most. A strategic merge patch that touches so many finalizers takes many seconds.
+		{"finalizers", func(s *corev1.Service) {
+			for name := range names("x/", 60_000) {
+				s.Finalizers = append(s.Finalizers, name)
+			}
+		}, []string{takes, forgets}},
+		{"our finalizer twice", func(s *corev1.Service) { s.Finalizers = append(s.Finalizers, "holdfast.dev/address") }, []string{takes, releases}},
+	} {
+		t.Run(hostile.name, func(t *testing.T) {
+			service := object(t, aService).(*corev1.Service)
+			hostile.edit(service)
+			for _, patch := range hostile.patches {
+				if err := decide(t, write{"holdfast-system:holdfast-controller", "", service, patch}); err != nil {
+					t.Errorf("the controller writes %s: %.300v", patch, err)
+				}
+			}
+			if err := decide(t, write{"holdfast-system:holdfast-speaker", "w1", service, condition("holdfast.dev/AnnouncedL2", "False", "NoNode")}); err != nil {
+				t.Errorf("a speaker writes a condition: %.300v", err)
+			}
+		})
+	}
+}
+
+// names yields so many different short names, each with an empty value.
+func names(prefix string, n int) func(func(string, string) bool) {
+	return func(yield func(string, string) bool) {
+		const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+		for i := range n {
+			at := func(place int) byte { return letters[i/place%len(letters)] }
+			if !yield(prefix+string([]byte{at(len(letters) * len(letters)), at(len(letters)), at(1)}), "") {
+				return
+			}
+		}
 	}
 }

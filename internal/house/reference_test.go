@@ -63,9 +63,7 @@ func apiReference(t *testing.T) string {
 	}
 	for _, file := range files {
 		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.Unmarshal([]byte(read(t, file)), &crd); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(read(t, file)), &crd))
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 		names, scope := crd.Spec.Names, "belongs to the cluster"
 		if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
@@ -152,9 +150,7 @@ func valuesReference(t *testing.T) string {
 		initial := ""
 		if v.initial != nil {
 			raw, err := json.Marshal(v.initial)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			initial = "`" + string(raw) + "`"
 		}
 		if v.comment != "" {
@@ -169,9 +165,7 @@ func valuesReference(t *testing.T) string {
 // describedSchema returns the schema of the values with their comments as descriptions.
 func describedSchema(t *testing.T) string {
 	var schema map[string]any
-	if err := json.Unmarshal([]byte(read(t, chart+"/values.schema.json")), &schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(read(t, chart+"/values.schema.json")), &schema))
 	for _, v := range chartValues(t) {
 		at := schema
 		for name := range strings.SplitSeq(v.path, ".") {
@@ -188,9 +182,7 @@ func describedSchema(t *testing.T) string {
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, encoder.Encode(schema))
 	return out.String()
 }
 
@@ -198,9 +190,7 @@ func describedSchema(t *testing.T) string {
 func chartValues(t *testing.T) (out []value) {
 	text := read(t, chart+"/values.yaml")
 	var values map[string]any
-	if err := yaml.Unmarshal([]byte(text), &values); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(text), &values))
 	initial := map[string]any{}
 	leaves("", values, initial)
 	var path []string
@@ -251,13 +241,9 @@ func reasonsReference(t *testing.T) string {
 		In []string `json:"in"`
 		Do string   `json:"do"`
 	}
-	if err := yaml.UnmarshalStrict([]byte(read(t, "testdata/reasons.yaml")), &advice); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict([]byte(read(t, "testdata/reasons.yaml")), &advice))
 	file, err := parser.ParseFile(token.NewFileSet(), "../../internal/lb/reason.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out := "# Reasons\n\nOne word, the same in condition, Event, log line and metric label. The message beside it names the object and what to do. " +
 		"A condition that changes is an Event with its reason too, on the same object. `kubectl holdfast why` shows where a Service is concerned.\n"
 	conditions, users := constants(t)["Condition"], users(t)
@@ -367,9 +353,7 @@ func users(t *testing.T) map[string][]string {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), p, all[p], 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		add := func(n ast.Node, where string) {
 			ast.Inspect(n, func(n ast.Node) bool {
 				if s, ok := n.(*ast.SelectorExpr); ok && fmt.Sprint(s.X) == "lb" && !slices.Contains(out[s.Sel.Name], where) {
@@ -396,9 +380,7 @@ func constants(t *testing.T) map[string]map[string]string {
 	out := map[string]map[string]string{"Annotation": {}, "Condition": {}, "MetalLB": {}}
 	for p, text := range sources(t) {
 		file, err := parser.ParseFile(token.NewFileSet(), p, text, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for group := range nodes[*ast.GenDecl](file) {
 			for _, s := range group.Specs {
 				spec, ok := s.(*ast.ValueSpec)
@@ -456,9 +438,7 @@ func namesReference(t *testing.T) string {
 func openStackReference(t *testing.T) string {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "../../internal/openstack/openstack.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	beside := map[int]string{}
 	for _, c := range file.Comments {
 		beside[set.Position(c.Pos()).Line] = cell(c.Text())
@@ -526,9 +506,7 @@ func packagesReference(t *testing.T) string {
 		module+"/kubectl-holdfast", module+"/release/...", module+"/speaker/...")
 	cmd.Stderr = t.Output()
 	list, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out := "# Packages\n\n`go doc ./internal/…` shows the whole comment of each.\n\n| package | it |\n|---|---|\n"
 	for line := range strings.Lines(string(list)) {
 		name, comment, _ := strings.Cut(strings.TrimSpace(line), "\t")
@@ -546,9 +524,7 @@ func packagesReference(t *testing.T) string {
 // kernelReference has what Holdfast needs of the kernel, and what each lack costs.
 func kernelReference(t *testing.T) string {
 	file, err := parser.ParseFile(token.NewFileSet(), "../../speaker/feature.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	entries := func(list ast.Expr) map[string]ast.Expr {
 		out := map[string]ast.Expr{}
 		for _, e := range list.(*ast.CompositeLit).Elts {
@@ -615,9 +591,7 @@ func metrics(t *testing.T) []metric {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), p, text, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range described(file) {
 			m.labels = slices.Compact(slices.Sorted(slices.Values(append(m.labels, found[m.name].labels...))))
 			found[m.name] = m
@@ -721,8 +695,6 @@ func labels(call *ast.CallExpr) []string {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }

@@ -143,9 +143,7 @@ func TestWords(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, dir := range slices.Sorted(maps.Keys(seen)) {
 		if slices.Contains(unread, dir) {
 			t.Logf("%s: %d places", dir, seen[dir])
@@ -161,9 +159,7 @@ func TestWordsCanFail(t *testing.T) {
 func f(is bool, leastKernel int) string { now := "nobody mends it, also if"; return now }`
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "x.go", text, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if found := goFaults(set, file); len(found) != 7 {
 		t.Errorf("found %d places, want 7: %q", len(found), found)
 	}

@@ -100,12 +100,3 @@ func manyServices(n int, family lb.Family) []*lb.Service {
 	}
 	return services
 }
-
-func BenchmarkAssign10k(b *testing.B) {
-	s := lb.State{Services: manyServices(10_000, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
-	for b.Loop() {
-		if got := Assign(s).Assignments[9_999].Reason; got != lb.Assigned {
-			b.Fatal(got)
-		}
-	}
-}

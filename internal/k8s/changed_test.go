@@ -1,13 +1,23 @@
 package k8s
 
 import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -133,17 +143,13 @@ func TestSameConfig(t *testing.T) {
 func TestSameEndpoints(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
 	services, err := newView(informer, func(_, _ *corev1.Service) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k := &Cluster{services: services, config: Config{Proxies: lb.Key{Namespace: "ns", Name: "proxies"}}}
 	for _, s := range []*corev1.Service{
 		withAddress(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "served"}}),
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "waits"}},
 	} {
-		if err := informer.GetStore().Add(s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, informer.GetStore().Add(s))
 	}
 	slice := func(service, version string, nodes ...string) *discoveryv1.EndpointSlice {
 		out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
@@ -170,6 +176,135 @@ func TestSameEndpoints(t *testing.T) {
 	} {
 		if got := k.sameEndpoints(tt.a, tt.b); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
+		}
+	}
+}
+
+// A few Services are no burst; many are one until a second after the last.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &Cluster{burst: newBurst()}
+		add := func(services int, pause time.Duration) {
+			for range services {
+				k.burst.Allow()
+				time.Sleep(pause)
+			}
+		}
+		for _, tt := range []struct {
+			name     string
+			services int
+			pause    time.Duration
+			active   bool
+		}{
+			{"steady", 20, time.Second / burstRate, false},
+			{"a handful", burstSize, 0, false},
+			{"a thousand", 1000, 3 * time.Millisecond, true},
+			{"as soon as none comes", 0, 0, true},
+		} {
+			if add(tt.services, tt.pause); k.InBurst() != tt.active {
+				t.Errorf("%s: a burst: %t", tt.name, !tt.active)
+			}
+			if !tt.active {
+				time.Sleep(time.Minute)
+			}
+		}
+		if time.Sleep(800 * time.Millisecond); !k.InBurst() {
+			t.Error("it ends too early")
+		}
+		if time.Sleep(300 * time.Millisecond); k.InBurst() {
+			t.Error("it does not end")
+		}
+	})
+}
+
+// TestSpeakerOverwritesItsState: what a speaker writes of itself names every field that the schema has but those that
+// others own. A merge patch leaves the rest as it is, readable or not.
+func TestSpeakerOverwritesItsState(t *testing.T) {
+	body, err := json.Marshal(v1beta1.SpeakerStateStatus{Observed: new(v1beta1.NewMicroTime(time.Now()))})
+	must(t, err)
+	var written map[string]any
+	must(t, json.Unmarshal(body, &written))
+	for _, c := range readCRDs(t) {
+		if c.name != "SpeakerState" {
+			continue
+		}
+		for name := range c.schema.Properties["status"].Properties {
+			if _, named := written[name]; !named && name != "conditions" {
+				t.Errorf("status.%s would stay as it is", name)
+			}
+		}
+		for _, name := range []string{"members", "owned"} {
+			for within := range c.schema.Properties["status"].Properties[name].Properties {
+				if _, named := written[name].(map[string]any)[within]; !named {
+					t.Errorf("status.%s.%s would stay as it is", name, within)
+				}
+			}
+		}
+	}
+}
+
+// TestAPIAge: an API server that has nothing to tell is heard by its kernel's answers, and one that is unreachable is not.
+func TestAPIAge(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		ns := nstest.Self(t)
+		ns.SetUp("lo")
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}))
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		t.Cleanup(server.CloseClientConnections)
+		clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+		must(t, err)
+		cluster := &Cluster{clients: clients}
+		watch := func() bool {
+			w, err := clients.kube.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return false
+			}
+			t.Cleanup(w.Stop)
+			return true
+		}
+		if !watch() {
+			t.Fatal("no watch")
+		}
+		quiet := time.Now()
+		nstest.Until(t, 30*time.Second, "heard, though it has sent nothing for long", func() bool {
+			return time.Since(quiet) > 2*deadTime && cluster.APIAge() < deadTime
+		})
+		port := server.Listener.Addr().(*net.TCPAddr).Port
+		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+
+			" drop")
+		nstest.Until(t, 30*time.Second, "not heard", func() bool { return cluster.APIAge() > 2*deadTime })
+		ns.Output("nft", "delete table inet off")
+		nstest.Until(t, 30*time.Second, "heard again", func() bool { return watch() && cluster.APIAge() < deadTime })
+	})
+}
+
+// TestAPIHangs: the kernel accepts and acknowledges for an API server that hangs. It counts as heard until client-go should have
+// had an answer to a ping.
+func TestAPIHangs(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	h := newHearing()
+	dialed, err := h.over(dial)(context.Background(), "tcp", listener.Addr().String())
+	must(t, err)
+	defer dialed.Close()
+	h.last = time.Now().Add(-time.Hour)
+	c := dialed.(*heardConn)
+	if age := h.age(); age < time.Hour {
+		t.Errorf("the API server sent nothing, and was heard %v ago", age)
+	}
+	for ago, want := range map[time.Duration]bool{pingTime - 5*time.Second: true, pingTime: false} {
+		at := time.Now().Add(-ago)
+		c.read.Store(&at)
+		h.last = time.Now().Add(-time.Hour)
+		if heard := h.age() < ago; heard != want {
+			t.Errorf("the API server sent nothing for %v; heard: %v", ago, heard)
 		}
 	}
 }

@@ -105,9 +105,7 @@ func TestPodWrites(t *testing.T) {
 				t.Errorf("wrote %t, error %v", wrote, err)
 			}
 			got, err := kube.CoreV1().Pods("ns").Get(t.Context(), "web", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want := tt.want
 			if want == nil {
 				want = tt.have

@@ -81,9 +81,7 @@ func TestFollowSecret(t *testing.T) {
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k := &Cluster{clients: clients}
 	seen := make(chan string, 10)
 	fail := true

@@ -103,9 +103,7 @@ func TestEvents(t *testing.T) {
 // Events are paced, and nothing else.
 func TestEventsArePaced(t *testing.T) {
 	c, err := ClientsFor(&rest.Config{Host: "192.0.2.1"}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if qps := c.paced.RESTClient().GetRateLimiter().QPS(); qps != eventRate || c.kube.CoreV1().RESTClient().GetRateLimiter() != nil {
 		t.Errorf("%v Events a second", qps)
 	}

@@ -64,17 +64,13 @@ func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := Config{Log: slog.New(slog.DiscardHandler), Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}
 	for _, f := range change {
 		f(&c)
 	}
 	k, err := New(clients, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() { _ = k.Run(t.Context()) }()
 	return k
 }
@@ -91,9 +87,7 @@ func TestSecrets(t *testing.T) {
 		secret("holdfast", "ours", corev1.SecretTypeBasicAuth), secret("holdfast", "other-type", corev1.SecretTypeOpaque),
 		secret("tenant", "theirs", corev1.SecretTypeBasicAuth),
 	})
-	if err := k.WaitForSync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.WaitForSync(t.Context()))
 	o := k.Objects()
 	want := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "ours"}, Type: corev1.SecretTypeBasicAuth,
 		Data: map[string][]byte{"password": []byte("Geheim-7")}}

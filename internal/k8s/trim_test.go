@@ -1,12 +1,16 @@
 package k8s
 
 import (
+	"context"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"reflect"
-	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -14,11 +18,16 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	authentication "k8s.io/api/authentication/v1"
+	authorization "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // encoded is what the API server sends of one kind.
@@ -37,9 +46,7 @@ func received[T encoded](tb testing.TB, from, into T) T {
 	if err == nil {
 		_, err = trim(into)
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return into
 }
 
@@ -112,42 +119,6 @@ func wholeSlice(i int) *discoveryv1.EndpointSlice {
 	}
 }
 
-func heap() float64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return float64(m.HeapAlloc)
-}
-
-// What a daemon holds of each Service: the object, its slice, and what is compiled of both.
-func BenchmarkHeap10k(b *testing.B) {
-	const n = 10_000
-	for b.Loop() {
-		var o config.Objects
-		last := heap()
-		report := func(unit string) {
-			after := heap()
-			b.ReportMetric((after-last)/n, unit)
-			last = after
-		}
-		for i := range n {
-			o.Services = append(o.Services, received(b, wholeService(i), &corev1.Service{}))
-		}
-		report("B/Service")
-		for i := range n {
-			o.EndpointSlices = append(o.EndpointSlices, received(b, wholeSlice(i), &discoveryv1.EndpointSlice{}))
-		}
-		report("B/slice")
-		var c config.Compiler
-		state, _ := c.Compile(o, config.Options{LoadBalancerClass: "holdfast.dev/lb", Default: true})
-		report("B/compiled")
-		runtime.KeepAlive(o)
-		runtime.KeepAlive(&c)
-		runtime.KeepAlive(state)
-	}
-}
-
 // What is dropped decides nothing, and what many objects have is one copy.
 func TestTrim(t *testing.T) {
 	options := config.Options{LoadBalancerClass: "holdfast.dev/lb", Default: true}
@@ -193,5 +164,102 @@ func TestInternedIsBounded(t *testing.T) {
 	defer interned.Unlock()
 	if n := len(interned.known); n > maxInterned {
 		t.Errorf("%d texts are remembered", n)
+	}
+}
+
+// TestMetricsReaders: the API server says whose token it is and what that user may get; one who may is not asked about again for a
+// while, also while the API server is away.
+func TestMetricsReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset()
+		away, asked := false, 0
+		kube.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			asked++
+			r := a.(clienttesting.CreateAction).GetObject().(*authentication.TokenReview).DeepCopy()
+			if away {
+				return true, nil, errors.New("away")
+			}
+			r.Status.Authenticated = r.Spec.Token != "forged"
+			r.Status.User = authentication.UserInfo{Username: r.Spec.Token, UID: "1", Groups: []string{"g"}}
+			return true, r, nil
+		})
+		kube.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			r := a.(clienttesting.CreateAction).GetObject().(*authorization.SubjectAccessReview).DeepCopy()
+			s := r.Spec
+			if s.NonResourceAttributes == nil || s.NonResourceAttributes.Path != "/metrics" || s.NonResourceAttributes.Verb != "get" || s.Groups[0] != "g" ||
+				s.UID != "1" {
+				t.Errorf("asks for %+v", s)
+			}
+			r.Status.Allowed = s.User == "prometheus"
+			return true, r, nil
+		})
+		may := Clients{kube: kube}.MetricsReaders()
+		expect := func(token string, status, questions int) {
+			t.Helper()
+			before := asked
+			if got := may(context.Background(), token); got != status || asked-before != questions {
+				t.Errorf("token %q: %d after %d questions, want %d after %d", token, got, asked-before, status, questions)
+			}
+		}
+		expect("", http.StatusUnauthorized, 0)
+		expect("forged", http.StatusUnauthorized, 1)
+		expect("tenant", http.StatusForbidden, 1)
+		expect("tenant", http.StatusForbidden, 1)
+		expect("prometheus", http.StatusOK, 1)
+		away = true
+		time.Sleep(9 * time.Minute)
+		expect("prometheus", http.StatusOK, 0)
+		expect("tenant", http.StatusUnauthorized, 1)
+		time.Sleep(2 * time.Minute)
+		expect("prometheus", http.StatusUnauthorized, 1)
+	})
+}
+
+// TestSelfSigned: the certificate serves for longer than a process does.
+func TestSelfSigned(t *testing.T) {
+	c, err := SelfSigned()
+	must(t, err)
+	leaf, err := x509.ParseCertificate(c.Certificate[0])
+	if err != nil || time.Until(leaf.NotAfter) < 9*365*24*time.Hour || leaf.DNSNames[0] != "holdfast" {
+		t.Errorf("%v: until %v for %v", err, leaf.NotAfter, leaf.DNSNames)
+	}
+}
+
+// TestUpdateMemory: a memory is created when there is something to remember, written only as it was read, and never
+// in vain. It belongs to its pool.
+func TestUpdateMemory(t *testing.T) {
+	const owners = `"ownerReferences":[{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","name":"p","uid":"1","controller":true}]`
+	some, none := v1beta1.PoolMemoryStatus{Forgotten: 5}, v1beta1.PoolMemoryStatus{}
+	memory := func(owner types.UID, s v1beta1.PoolMemoryStatus) *v1beta1.PoolMemory {
+		return &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{
+			Name: "p", ResourceVersion: "7", OwnerReferences: []metav1.OwnerReference{{UID: owner, Controller: new(true)}},
+		}, Status: s}
+	}
+	patch := func(status string) []string {
+		return []string{`{"metadata":{` + owners + `,"resourceVersion":"7"},"status":` + status + `}`}
+	}
+	for _, tt := range []struct {
+		name string
+		have *v1beta1.PoolMemory
+		want v1beta1.PoolMemoryStatus
+		sent []string
+	}{
+		{"nothing", nil, none, nil},
+		{"the first", nil, some, []string{`{"kind":"PoolMemory","apiVersion":"holdfast.dev/v1beta1","metadata":{"name":"p",` + owners +
+			`},"status":{"forgotten":5}}`}},
+		{"more", memory("1", none), some, patch(`{"forgotten":5}`)},
+		{"no more", memory("1", some), none, patch(`{"forgotten":null}`)},
+		{"the same", memory("1", some), some, nil},
+		{"the same of an earlier pool", memory("0", some), some, patch(`{"forgotten":5}`)},
+		{"an earlier pool's", memory("0", some), none, nil},
+	} {
+		k, sent := writingTo(t, "PoolMemory")
+		pool := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}}
+		if err := k.UpdateMemory(t.Context(), pool, tt.have, tt.want); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if diff := cmp.Diff(tt.sent, *sent); diff != "" && len(tt.sent)+len(*sent) > 0 {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }

@@ -4,18 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -82,9 +87,7 @@ func TestSettle(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &v1beta1.FloatingIP{}, 0, cache.Indexers{})
 			v, err := newView(informer, func(_, _ *v1beta1.FloatingIP) {})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			wrote := object("web", "5")
 			if tt.creates {
 				wrote.ResourceVersion = ""
@@ -92,9 +95,7 @@ func TestSettle(t *testing.T) {
 			address := netip.MustParseAddr("192.0.2.1")
 			v.unanswered(wrote, []netip.Addr{address}, context.DeadlineExceeded)
 			if tt.shown != "" {
-				if err := informer.GetStore().Update(object("web", tt.shown)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, informer.GetStore().Update(object("web", tt.shown)))
 				v.touch(object("web", tt.shown))
 			}
 			if tt.deleted {
@@ -116,9 +117,7 @@ func TestSettle(t *testing.T) {
 // TestClaimsAdd: as long as it is not known what became of the first write, the addresses of all later ones count too.
 func TestClaimsAdd(t *testing.T) {
 	v, err := newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), func(_, _ *corev1.Service) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "5"}}
 	for _, a := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.2"} {
 		v.unanswered(web, []netip.Addr{netip.MustParseAddr(a)}, context.DeadlineExceeded)
@@ -162,6 +161,56 @@ func TestAttempts(t *testing.T) {
 		}
 		if err := do(`{"v":"2"}`, nil); err != nil {
 			t.Errorf("what was not sent is held back: %v", err)
+		}
+	})
+}
+
+// TestServerLosesPower: a watch that waits, and a request that was sent, end soon after the API server's machine fell silent.
+func TestServerLosesPower(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		ns := nstest.Self(t)
+		ns.SetUp("lo")
+		arrived := make(chan struct{}, 2)
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			arrived <- struct{}{}
+			<-r.Context().Done()
+		}))
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		t.Cleanup(server.CloseClientConnections)
+		clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+		must(t, err)
+		w, err := clients.kube.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		defer w.Stop()
+		<-arrived
+		port := server.Listener.Addr().(*net.TCPAddr).Port
+		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+
+			" drop")
+		answered := make(chan error, 1)
+		go func() {
+			_, err := clients.kube.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+			answered <- err
+		}()
+		deadline := time.After(3 * deadTime)
+		select {
+		case event, open := <-w.ResultChan():
+			if open {
+				t.Fatalf("an Event of nobody: %v", event)
+			}
+		case <-deadline:
+			t.Fatal("the watch still stands")
+		}
+		select {
+		case err := <-answered:
+			if err == nil {
+				t.Fatal("answered by nobody")
+			}
+		case <-deadline:
+			t.Fatal("the request still waits")
 		}
 	})
 }

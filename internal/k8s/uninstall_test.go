@@ -59,12 +59,8 @@ func TestUninstallServices(t *testing.T) {
 	}))
 	defer server.Close()
 	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := clients.clearServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, clients.clearServices(t.Context()))
 	want := map[string]string{
 		"/api/v1/namespaces/ns/services/own": `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null,` +
 			`"loadbalancer.openstack.org/load-balancer-id":null},` +
@@ -101,13 +97,9 @@ func TestUninstallWithoutDaemonSet(t *testing.T) {
 	}))
 	defer server.Close()
 	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var log strings.Builder
-	if err := clients.Uninstall(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "holdfast", "speaker", time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clients.Uninstall(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "holdfast", "speaker", time.Second))
 	if !strings.Contains(log.String(), `nodes="[w1 w2]"`) || patched.Load() != 1 {
 		t.Errorf("%d patches, and the log is\n%s", patched.Load(), &log)
 	}

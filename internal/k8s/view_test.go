@@ -21,9 +21,7 @@ func TestViewVersion(t *testing.T) {
 		client := fake.NewClientset()
 		services := client.CoreV1().Services("ns")
 		v, err := newView(informers.NewSharedInformerFactory(client, 0).Core().V1().Services().Informer(), func(_, _ *corev1.Service) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		go v.run(t.Context())
 		synctest.Wait()
 		last := v.version()
@@ -54,9 +52,7 @@ func TestViewVersion(t *testing.T) {
 		expect("the watch shows it", true)
 		v.List()
 		expect("and nothing happened since", false)
-		if err := services.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, services.Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		expect("deleted", true)
 	})
 }
@@ -64,16 +60,12 @@ func TestViewVersion(t *testing.T) {
 func TestViewOverlaysOwnWrites(t *testing.T) {
 	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "12"}
 	v, err := newView(informer, func(_, _ *corev1.Service) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	service := func(version string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: version}}
 	}
 	watched := func(version string) {
-		if err := informer.GetStore().Update(service(version)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, informer.GetStore().Update(service(version)))
 		v.touch(service(version))
 	}
 	expect := func(when, version string) {
@@ -97,9 +89,7 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	v.wrote(service("10"))
 	expect("a late answer does not bring the old back", "11")
 
-	if err := informer.GetStore().Delete(service("11")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, informer.GetStore().Delete(service("11")))
 	v.touch(service("11"))
 	v.forget(service("11"))
 	expect("deleted", "")
@@ -130,16 +120,12 @@ func (l *lagging) LastSyncResourceVersion() string { return l.version }
 func TestViewGhosts(t *testing.T) {
 	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "9"}
 	v, err := newView(informer, func(_, _ *corev1.Service) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	service := func(name, version string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
 	}
 	watched := func(s *corev1.Service) {
-		if err := informer.GetStore().Update(s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, informer.GetStore().Update(s))
 		v.touch(s)
 	}
 	expect := func(when string, want ...string) {
@@ -192,9 +178,7 @@ func TestViewForgets(t *testing.T) {
 	} {
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
 		v, err := newView(informer, func(_, _ *corev1.Service) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		v.wrote(tt.wrote)
 		v.forget(tt.gone)
 		if got := v.List(); len(got) != tt.kept {
@@ -210,16 +194,12 @@ func TestViewRestored(t *testing.T) {
 		for _, jumps := range []bool{false, true} {
 			informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "1000"}
 			v, err := newView(informer, func(_, _ *corev1.Service) {})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			service := func(name, version string) *corev1.Service {
 				return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
 			}
 			watched := func(s *corev1.Service) {
-				if err := informer.GetStore().Update(s); err != nil {
-					t.Fatal(err)
-				}
+				must(t, informer.GetStore().Update(s))
 				v.touch(s)
 			}
 			expect := func(when string, want ...string) {

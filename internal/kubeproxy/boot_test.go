@@ -3,12 +3,19 @@ package kubeproxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -85,15 +92,118 @@ func TestRunStops(t *testing.T) {
 func TestNoLivez(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for _, before := range []func() error{mark, Forget} {
-			if err := before(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, before())
 			b := New(Config{Log: slog.New(slog.DiscardHandler)})
 			b.find = func(context.Context) sign { t.Error("it looks"); return silent }
 			<-b.Looked()
 			if err := b.Run(t.Context()); err != nil || !b.Served() || exists(marker()) {
 				t.Errorf("%v, served %t, marked %t", err, b.Served(), exists(marker()))
 			}
+		}
+	})
+}
+
+// TestLivez asks real servers.
+func TestLivez(t *testing.T) {
+	answer := func(livez, healthz int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/livez":
+				w.WriteHeader(livez)
+			case "/healthz":
+				w.WriteHeader(healthz)
+			}
+		}
+	}
+	t.Setenv("HTTP_PROXY", "http://192.0.2.1:3128")
+	for _, tt := range []struct {
+		name   string
+		server http.HandlerFunc
+		want   sign
+	}{
+		{"it lives, on a node that is to go", answer(200, 503), live},
+		{"it is not well", answer(503, 200), unready},
+		{"it is old", answer(404, 200), live},
+		{"old, and not well", answer(404, 503), unready},
+		{"another program", answer(404, 404), silent},
+		{"one that leads elsewhere", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		}, unready},
+		{"it hangs", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, unready},
+	} {
+		s := httptest.NewServer(tt.server)
+		if got := askLivez(t.Context(), s.Listener.Addr().String()); got != tt.want {
+			t.Errorf("%s: %s", tt.name, got.describe("it"))
+		}
+		s.CloseClientConnections()
+		s.Close()
+		if got := askLivez(t.Context(), s.Listener.Addr().String()); got != silent {
+			t.Errorf("%s, and is gone: %s", tt.name, got.describe("it"))
+		}
+	}
+}
+
+// TestStranded: attempts to all lost endpoints are forgotten at the loss of each, and several times after the last one.
+func TestStranded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var swept []string
+		s := NewSweeper(slog.New(slog.DiscardHandler))
+		s.forgetAttempts = func(endpoints map[netip.Addr]bool) (int, error) {
+			swept = append(swept, fmt.Sprint(time.Since(start).Milliseconds(), len(endpoints)))
+			return 0, fmt.Errorf("no buffer space")
+		}
+		go func() { _ = s.Run(t.Context()) }()
+		for _, step := range []struct {
+			at   time.Duration
+			lost []string
+		}{
+			{0, nil}, {0, []string{"10.0.0.1"}}, {500 * time.Millisecond, []string{"10.0.0.1"}},
+			{600 * time.Millisecond, []string{"10.0.0.1", "2001:db8::1"}},
+			// It serves again, and is lost again.
+			{7 * time.Second, []string{"2001:db8::1"}}, {8 * time.Second, []string{"10.0.0.1", "2001:db8::1"}},
+			{60 * time.Second, []string{"2001:db8::1"}}, {90 * time.Second, nil},
+		} {
+			time.Sleep(time.Until(start.Add(step.at)))
+			lost := map[netip.Addr]bool{}
+			for _, a := range step.lost {
+				lost[netip.MustParseAddr(a)] = true
+			}
+			s.Set(lost)
+			synctest.Wait()
+		}
+		if want := "[0 1 600 2 1600 2 2600 2 5600 2 8000 2 9000 2 10000 2 13000 2 23000 2]"; fmt.Sprint(swept) != want {
+			t.Errorf("swept %v, want %s", swept, want)
+		}
+	})
+}
+
+// TestMoved: ended connections to an address are forgotten when its relay begins, once, and again if the kernel refused that.
+func TestMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var swept []string
+		var refusal error
+		s := NewSweeper(slog.New(slog.DiscardHandler))
+		s.forgetEnded = func(addresses map[netip.Addr]bool) (int, error) {
+			if len(addresses) > 0 {
+				swept = append(swept, fmt.Sprint(time.Since(start).Milliseconds(), slices.Collect(maps.Keys(addresses))))
+			}
+			return 0, refusal
+		}
+		go func() { _ = s.Run(t.Context()) }()
+		first := lb.Relay{Address: netip.MustParseAddr("192.0.2.1"), Start: start}
+		second := lb.Relay{Address: netip.MustParseAddr("2001:db8::1"), Start: start.Add(time.Minute)}
+		inherited := lb.Relay{Address: netip.MustParseAddr("192.0.2.2")}
+		for _, relays := range [][]lb.Relay{{inherited, first}, {inherited, first, second}, {first, second}} {
+			s.Relay(relays, time.Now())
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			refusal = fmt.Errorf("no buffer space")
+		}
+		want := "[0 [192.0.2.1] 60000 [2001:db8::1] 61000 [2001:db8::1] 62000 [2001:db8::1] 65000 [2001:db8::1] 75000 [2001:db8::1]]"
+		if fmt.Sprint(swept) != want {
+			t.Errorf("swept %v, want %s", swept, want)
 		}
 	})
 }

@@ -189,3 +189,10 @@ func TestServed(t *testing.T) {
 		t.Errorf("a closed port: %d", got)
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

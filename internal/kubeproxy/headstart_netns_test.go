@@ -206,9 +206,7 @@ func TestHeadStartEnds(t *testing.T) {
 		open := map[string]net.Conn{}
 		for _, vip := range []string{vip4, vip6} {
 			c, err := w.dial(w.client, "tcp", vip, patient)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
 			open[vip] = c
 		}

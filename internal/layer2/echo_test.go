@@ -88,9 +88,7 @@ func TestEchoFilter(t *testing.T) {
 func TestEchoPhases(t *testing.T) {
 	lease, none, keyed := &testLease{}, netip.IPv6Unspecified(), true
 	runPlay(t, lease, func(p *play) {
-		if err := p.SetKeys([][]byte{keyOf(1)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.SetKeys([][]byte{keyOf(1)}))
 		expect := func(when string, answered bool) {
 			t.Helper()
 			for _, addr := range []netip.Addr{v4, v6, none} {
@@ -114,19 +112,13 @@ func TestEchoPhases(t *testing.T) {
 		lease.lapsed.Store(false)
 		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
 		expect("with it again", true)
-		if err := p.SetKeys([][]byte{keyOf(2), keyOf(1)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.SetKeys([][]byte{keyOf(2), keyOf(1)}))
 		expect("by an older key, which is still accepted", true)
-		if err := p.SetKeys([][]byte{keyOf(2)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.SetKeys([][]byte{keyOf(2)}))
 		keyed = false
 		expect("by one that is not", false)
 		keyed = true
-		if err := p.SetKeys([][]byte{keyOf(1)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.SetKeys([][]byte{keyOf(1)}))
 		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
 		synctest.Wait()
 		sentFor(p.lan, 0)

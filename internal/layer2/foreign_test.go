@@ -3,14 +3,16 @@ package layer2
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
-
-	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // host is the MAC and the IPv4 address of the n-th foreign host.
@@ -114,4 +116,229 @@ func TestGatewayIsRemembered(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
+}
+
+// TestDefenceAgainstBursts: another machine claims an address in bursts of five, once a second. A gateway and a machine that asked
+// send to us again within 100 ms of each burst. All others hear a defence every ten seconds (RFC 5227 section 2.4), and one after the
+// last burst. The other link hears nothing.
+//
+// Trap: the defence leaves after the first claim of a burst, the other four win, and what comes within ten seconds is dropped.
+func TestDefenceAgainstBursts(t *testing.T) {
+	const seconds = 35
+	third, eth1 := lb.MAC{2, 0x53, 0, 0, 0, 4}, lb.Interface{Index: 3, Name: "eth1", MAC: lb.MAC{2, 0x53, 0, 0, 0, 5}, Up: true}
+	for family, tt := range []struct {
+		addr     netip.Addr
+		gateway  string
+		question []byte
+		claim    []byte
+		all      string
+	}{
+		{v4, "192.0.2.254", arpRequest(v4, nil), claim4(third), "us>all"},
+		{v6, "fe80::254", ns(v6, nil), claim6(third), "us>33:33:00:00:00:01"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			lan := newFakeLAN(eth0, eth1)
+			r := lan.responder()
+			r.gateways = func(int) []lb.Neighbour {
+				return []lb.Neighbour{{Address: netip.MustParseAddr(tt.gateway), MAC: otherMAC}}
+			}
+			defer run(t, r)()
+			r.Set(Desired{Announcements: []lb.Announcement{{Address: tt.addr}}})
+			synctest.Wait()
+			w := lan.wire("eth0", r.protocols[family])
+			w.in <- tt.question
+			sentFor(lan, 2*time.Minute)
+			frames := make(map[string]int)
+			// deceived is since when a machine sends to the other one, longest for how long it did at most.
+			deceived, longest := make(map[string]time.Time), make(map[string]time.Duration)
+			collect := func(d time.Duration) {
+				for end := time.After(d); ; {
+					select {
+					case f := <-lan.out:
+						if !announcedBy(f).IsValid() {
+							continue // a question who else has it
+						}
+						to := strings.Fields(describe(f))[0]
+						frames[to]++
+						for who, since := range deceived {
+							if to == who || to == tt.all {
+								longest[who] = max(longest[who], time.Since(since))
+								delete(deceived, who)
+							}
+						}
+					case <-end:
+						return
+					}
+				}
+			}
+			gateway, asker := "us>"+otherMAC.String(), "us>asker"
+			for range seconds {
+				for range 5 {
+					w.in <- tt.claim
+					for _, who := range []string{gateway, asker, tt.all} {
+						deceived[who] = time.Now()
+					}
+					collect(time.Millisecond)
+				}
+				collect(995 * time.Millisecond)
+			}
+			collect(10 * time.Second)
+			if longest[gateway] >= 100*time.Millisecond || longest[asker] >= 100*time.Millisecond || len(deceived) > 0 {
+				t.Errorf("%v: deceived for %v, and at the end %v", tt.addr, longest, deceived)
+			}
+			// The refresh goes out on both links.
+			refreshes := frames[strings.Replace(tt.all, "us", eth1.MAC.String(), 1)]
+			if all, one := frames[tt.all]-refreshes, frames[gateway]; all < 4 || all > 5 || one < seconds || one > seconds+1 || frames[asker] != one {
+				t.Errorf("%v: sent %v", tt.addr, frames)
+			}
+			if len(frames) > 4 || refreshes > 2 {
+				t.Errorf("%v: sent on a link without a conflict: %v", tt.addr, frames)
+			}
+		})
+	}
+}
+
+// TestDefenceOfMany: claims of a thousand addresses without end leave half of the pace to repetitions.
+func TestDefenceOfMany(t *testing.T) {
+	timers := Timers{}.withDefaults()
+	now := time.Now()
+	s := newSchedule(timers, &pace{}, between)
+	set := manyAddresses(1000)
+	for _, a := range set {
+		s.put(a.Address, job{ours, nil}, now)
+	}
+	sent := make(map[use]int)
+	for range 60 * 1000 {
+		for it := s.due(now); it != nil; it = s.due(now) {
+			s.spend(1, it.lane, now)
+			sent[it.use]++
+			s.done(it, now)
+		}
+		now = now.Add(time.Millisecond)
+		s.defend(set[sent[nearDefence]%len(set)].Address, now)
+		for i := range 4 {
+			s.defend(set[(sent[steps]+i*250)%len(set)].Address, now)
+		}
+	}
+	if all := sent[steps] + sent[defence] + sent[nearDefence]; all > 1000+61*timers.Rate {
+		t.Errorf("%d frames in a minute", all)
+	}
+	// Each is announced once, repeated six times, and claimed throughout.
+	if sent[steps] < 6000 || sent[nearDefence] < 10*timers.Rate {
+		t.Errorf("sent %v", sent)
+	}
+}
+
+// questions returns when within a time we asked everybody who else has an address, and drops all other frames.
+func questions(lan *fakeLAN, d time.Duration) (at []time.Duration) {
+	start, end := time.Now(), time.After(d)
+	for {
+		select {
+		case f := <-lan.out:
+			what := strings.Fields(describe(f))
+			if slices.Contains(what, "NS") || what[1] == "ARP" && what[2] == "1" && what[3] != what[6] {
+				at = append(at, time.Since(start))
+			}
+		case <-end:
+			return at
+		}
+	}
+}
+
+// twoOwners are, for each family, our announcement, a claim by the other speaker to all, and its answer to us.
+func twoOwners(t *testing.T) []struct {
+	ours           lb.Announcement
+	claim          []byte
+	answer, ofOurs []byte
+} {
+	answer4 := func(mac lb.MAC) []byte {
+		return arpRequest(netip.IPv4Unspecified(), func(p *arp.Packet, f *ethernet.Frame) {
+			p.Operation, p.SenderIP, p.SenderHardwareAddr = arp.OperationReply, v4, mac.HardwareAddr()
+			f.Source, f.Destination = askerMAC.HardwareAddr(), ourMAC.HardwareAddr()
+		})
+	}
+	return []struct {
+		ours           lb.Announcement
+		claim          []byte
+		answer, ofOurs []byte
+	}{
+		{ourAnnouncements[0], claim4(askerMAC), answer4(askerMAC), answer4(ourMAC)},
+		{ourAnnouncements[1], claim6(askerMAC), solicitedNA(t, ourMAC, askerMAC, askerMAC, true), solicitedNA(t, ourMAC, askerMAC, ourMAC, true)},
+	}
+}
+
+// TestSecondOwner: a new owner asks once who else has the address, when the move has settled, and again after a speaker
+// claimed it. An answer is a conflict, whoever's MAC it has, within ten seconds of the claim, and for as long as there is
+// one; but not that of a stand-in, which answers with our own MAC.
+func TestSecondOwner(t *testing.T) {
+	const conflict = "announced against 02:53:00:00:00:02"
+	for _, tt := range twoOwners(t) {
+		runPlay(t, nil, func(p *play) {
+			p.Set(Desired{Announcements: []lb.Announcement{tt.ours}, Speakers: speakers})
+			p.put(tt.claim)
+			if at := questions(p.lan, settleTime-time.Millisecond); len(at) > 0 {
+				t.Errorf("%s: asked before the move settled, after %v", tt.ours.Address, at)
+			}
+			p.expectIs("a move", "announced")
+			if at := questions(p.lan, time.Minute); len(at) != 1 {
+				t.Errorf("%s: asked after %v", tt.ours.Address, at)
+			}
+			p.put(tt.ofOurs)
+			p.expectIs("a stand-in", "announced")
+			p.put(tt.claim)
+			p.expectIs("a speaker claims it", "announced")
+			if at := questions(p.lan, 9*time.Second); len(at) != 1 {
+				t.Errorf("%s: after a claim asked after %v", tt.ours.Address, at)
+			}
+			p.put(tt.answer)
+			p.expectIs("it answers", conflict)
+			for range 10 {
+				if at := questions(p.lan, conflictAge/2); len(at) == 0 {
+					t.Fatalf("%s: not asked while another machine has it", tt.ours.Address)
+				}
+				p.put(tt.answer)
+			}
+			p.expectIs("it still answers", conflict)
+			questions(p.lan, conflictAge+time.Second)
+			p.expectIs("it does not answer any more", "announced")
+			if at := questions(p.lan, 10*time.Minute); len(at) > 1 {
+				t.Errorf("%s: asked without a conflict after %v", tt.ours.Address, at)
+			}
+		})
+	}
+}
+
+// TestManyNewOwnersAsk: of a thousand new addresses no more than fifty a second are asked for.
+func TestManyNewOwnersAsk(t *testing.T) {
+	runPlay(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: manyAddresses(1000), Speakers: speakers})
+		at := questions(p.lan, time.Minute)
+		if len(at) != 1000 {
+			t.Errorf("asked %d times", len(at))
+		}
+		for i := range at[50:] {
+			if at[i+50]-at[i] < 950*time.Millisecond {
+				t.Fatalf("51 questions within %v", at[i+50]-at[i])
+			}
+		}
+	})
+}
+
+// TestLeftoverOwner: the kernel of another speaker's node has an address of ours, as what was left by keepalived: it never
+// announces the address, and answers for it.
+func TestLeftoverOwner(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		l.other.AddAddress("eth0", v4.String()+"/32", v6.String()+"/128")
+		l.first.Set(l.here())
+		nstest.Until(t, within, "a conflict of both", func() bool {
+			found := 0
+			for _, a := range l.first.State().Addresses {
+				if a.Answered && len(a.Conflicts) == 1 && a.Conflicts[0].MAC == lb.MACFrom(l.other.MAC("eth0")) {
+					found++
+				}
+			}
+			return found == 2
+		})
+	})
 }

@@ -159,32 +159,6 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 	})
 }
 
-// TestHungOwner: the next owner takes over from one whose plan does not come, without a question going unanswered; then the
-// former one answers no more.
-func TestHungOwner(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
-		l.second.Set(l.elsewhere())
-		l.first.Set(l.here())
-		all := func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" }
-		nstest.Until(t, within, "first answers", all)
-		l.first.Offer()
-		if !all() || len(l.first.Offered()) != 2 {
-			t.Fatalf("nobody answers for an address while no other owner is there; %d are left", len(l.first.Offered()))
-		}
-		l.second.Set(l.here())
-		if !all() {
-			t.Error("nobody answers for an address during the takeover")
-		}
-		nstest.Until(t, within, "the former owner has heard the new one", func() bool { return len(l.first.Offered()) == 0 })
-		nstest.Until(t, within, "the far host knows the new owner", func() bool {
-			_, mac4 := l.far.Neighbor("eth0", v4)
-			_, mac6 := l.far.Neighbor("eth0", v6)
-			return lb.MACFrom(mac4) == l.macOf(l.second) && lb.MACFrom(mac6) == l.macOf(l.second)
-		})
-	})
-}
-
 // TestStandingIn: the stand-in answers questions that the owner's dead speaker cannot
 // answer, and traffic reaches the owner.
 func TestStandingIn(t *testing.T) {
@@ -201,16 +175,12 @@ func TestStandingIn(t *testing.T) {
 		l.node.Sysctl("ipv4/conf/all/arp_ignore", "1")
 		for _, addr := range []netip.Addr{v4, v6} {
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 9)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
 			l.far.Forget("eth0", addr)
 			nstest.Until(t, within, "what is sent to "+addr.String()+" reaches the owner", func() bool {
 				l.far.Send(addr)
-				if err := c.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 				_, _, err := c.ReadFrom(make([]byte, 1))
 				return err == nil
 			})
@@ -223,19 +193,9 @@ func TestStandingIn(t *testing.T) {
 //
 // Trap: duplicates go undetected (MetalLB #306).
 func TestConflictWithARealHost(t *testing.T) {
-	conflictWithARealHost(t, Timers{AnnounceWait: 2 * time.Second})
-}
-
-// TestLateAnswerOfARealHost: the same where the host answers after the address became ours.
-func TestLateAnswerOfARealHost(t *testing.T) {
-	conflictWithARealHost(t, Timers{ProbeTimes: []time.Duration{0}, AnnounceWait: time.Nanosecond})
-}
-
-func conflictWithARealHost(t *testing.T, timers Timers) {
-	timers.RateLimitInterval = 500 * time.Millisecond
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
-		r := timedResponder(t, timers)
+		r := timedResponder(t, Timers{AnnounceWait: 2 * time.Second, RateLimitInterval: 500 * time.Millisecond})
 		r.Set(Desired{Announcements: []lb.Announcement{{Address: foreign4}}})
 		nstest.Until(t, within, "link in use", func() bool { return len(r.State().Links) == 1 })
 
@@ -253,7 +213,7 @@ func conflictWithARealHost(t *testing.T, timers Timers) {
 			})
 		}
 		for i := range 2 {
-			if n := r.counts.announcements[i][sent].Load(); n > 2 && timers.AnnounceWait > lateTime {
+			if n := r.counts.announcements[i][sent].Load(); n > 2 {
 				t.Errorf("%d announcements of another host's address", n)
 			}
 		}
@@ -265,29 +225,76 @@ func conflictWithARealHost(t *testing.T, timers Timers) {
 	})
 }
 
-// TestForeignClaims: the announcement of a host that takes an announced address is
-// detected, and the address is announced again.
-//
-// Trap: claims of others are ignored (MetalLB #306).
-func TestForeignClaims(t *testing.T) {
+// TestKnock with real kernels at both ends: a port with a listener, one without, one that a filter drops and one that it rejects. The
+// machine keeps no connection, even where a firewall here takes its answer from the kernel.
+func TestKnock(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
-		r := realResponder(t)
-		r.Set(Desired{Announcements: ourAnnouncements})
-		for _, addr := range []netip.Addr{v4, v6} {
-			nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) == n.mac() })
-		}
-		for i, proto := range r.protocols[:families] {
-			if _, err := farWire(t, n.far, proto).Write(claims()[i]); err != nil {
-				t.Fatal(err)
+		l := newLAN(t)
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
+		us := l.first.links()[len(l.first.links())-1]
+		mac := lb.MACFrom(l.far.MAC("eth0"))
+		l.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
+		l.far.Do(func() {
+			listener, err := net.Listen("tcp", ":80")
+			must(t, err)
+			t.Cleanup(func() { listener.Close() })
+		})
+		l.far.Output("nft", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in tcp dport 82 drop; "+
+			"add rule inet f in tcp dport 83 reject with icmpx port-unreachable")
+		l.node.Output("nft", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in tcp flags syn,ack drop")
+		for _, a := range []netip.Addr{v4, v6} {
+			for port, want := range map[uint16]Answer{80: Open, 81: Refused, 82: Silent, 83: Rejected} {
+				start := time.Now()
+				got, err := l.first.Knock(t.Context(), us, mac, netip.AddrPortFrom(a, port), time.Second)
+				if took := time.Since(start); err != nil || got != want || (took >= time.Second) != (want == Silent) {
+					t.Errorf("%s port %d: %q, %v after %v", a, port, got, err, took)
+				}
 			}
 		}
-		for i := range 2 {
-			nstest.Until(t, within, "conflict noticed", func() bool { c := r.State().Addresses[i].Conflicts; return len(c) == 1 && c[0].MAC == askerMAC })
-		}
-		nstest.Until(t, within, "both defended", func() bool { return r.counts.repairs[repairConflict].Load() == 2 })
-		for _, addr := range []netip.Addr{v4, v6} {
-			nstest.Until(t, within, addr.String()+" is still ours", func() bool { return n.ask(t, addr) == n.mac() })
+		nstest.Until(t, within, "no half-open connection", func() bool {
+			return l.far.Output("ss", "-Htn", "state", "syn-recv") == ""
+		})
+		if got, err := l.first.Knock(t.Context(), us, mac, netip.MustParseAddrPort("203.0.113.1:80"), time.Second); err == nil {
+			t.Errorf("beyond the subnet: %q", got)
 		}
 	})
+}
+
+// TestKnockParse: what is about other ports, other addresses, or cut short, is no answer.
+func TestKnockParse(t *testing.T) {
+	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.9"}, {"2001:db8::1", "2001:db8::9"}} {
+		from, to := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 40000), netip.AddrPortFrom(netip.MustParseAddr(addrs[1]), 80)
+		k := knock{lb.Interface{}, lb.MAC{}, from, to, 0x0800, 1, 23, 20}
+		if to.Addr().Is6() {
+			k.etherType, k.icmp, k.offProtocol, k.ipLen = 0x86dd, 58, 20, ipv6Len
+		}
+		reply := func(from, to netip.AddrPort, flags byte) []byte {
+			other := k
+			other.from, other.to = from, to
+			return other.segment(7, flags)
+		}
+		elsewhere := netip.AddrPortFrom(to.Addr().Next(), 80)
+		for _, tt := range []struct {
+			frame []byte
+			want  Answer
+		}{
+			{reply(to, from, flagSYN|flagACK), Open},
+			{reply(to, from, flagRST|flagACK), Refused},
+			{reply(to, from, flagACK), ""},
+			{reply(to, from, flagSYN), ""},
+			{reply(elsewhere, from, flagSYN|flagACK), ""},
+			{reply(netip.AddrPortFrom(to.Addr(), 81), from, flagRST), ""},
+			{reply(to, netip.AddrPortFrom(from.Addr(), 40001), flagRST), ""},
+			{reply(from, to, flagSYN|flagACK), ""},
+		} {
+			if got := k.parse(tt.frame); got != tt.want {
+				t.Errorf("%x: %q, not %q", tt.frame, got, tt.want)
+			}
+			for n := range len(tt.frame) {
+				if got := k.parse(tt.frame[:n]); got != "" {
+					t.Errorf("%d bytes: %q", n, got)
+				}
+			}
+		}
+	}
 }

@@ -413,8 +413,8 @@ func TestDefence(t *testing.T) {
 		p.expect("meanwhile", "v4")
 		time.Sleep(62 * time.Second)
 		p.expectIs("when it is long gone", "announced")
-		if p.changes.Load() != 2 || p.counts.conflicts[0].Load() != 20 {
-			t.Errorf("reported %d times, %d claims counted", p.changes.Load(), p.counts.conflicts[0].Load())
+		if p.changes.Load() != 2 || p.counts.conflicts[0].Load() != 20 || p.counts.repairs[repairConflict].Load() != 3 {
+			t.Errorf("reported %d times, %d claims counted, %d defences", p.changes.Load(), p.counts.conflicts[0].Load(), p.counts.repairs[repairConflict].Load())
 		}
 	})
 }

@@ -1,16 +1,18 @@
 package layer2
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/mdlayher/arp"
-	"github.com/mdlayher/ethernet"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
 )
 
 // patience is enough for an answer on a busy machine. Answers arrive sooner, and silent
@@ -57,9 +59,7 @@ func TestAsk(t *testing.T) {
 		echoes[0].Echo, echoes[1].Echo = true, true
 		expectAnswers(t, "an echo without a key", l.first.Ask(ctx, echoes, patience), lb.Unasked, lb.Unasked)
 		for _, r := range []*Responder{l.first, l.second} {
-			if err := r.SetKeys([][]byte{keyOf(1)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.SetKeys([][]byte{keyOf(1)}))
 		}
 		expectAnswers(t, "an echo", l.first.Ask(ctx, append(echoes, both(owner, v4, v6)...), patience), 3, 3, 3, 3)
 
@@ -166,5 +166,78 @@ func TestAskManyAtOnce(t *testing.T) {
 			}
 		}
 		expectAnswers(t, "at the same time", <-beside, 0, 0)
+	})
+}
+
+// TestAskersOfOthersAddresses: a node that announces nothing learns from a host's question for an address of another node,
+// which is dead, that the host is there; not from one for an address that is nobody's.
+func TestAskersOfOthersAddresses(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		d := l.elsewhere()
+		d.Owners = map[netip.Addr]string{v4: "other", v6: "other"}
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
+		l.first.Set(d)
+		far := lb.MACFrom(l.far.MAC("eth0"))
+		for _, tt := range []struct{ nobodys, dead, asker netip.Addr }{{foreign4, v4, asker4}, {foreign6, v6, asker6}} {
+			knows := func() bool {
+				return slices.Contains(l.first.Foreign("eth0", 8), lb.Question{Link: "eth0", MAC: far, Address: tt.asker})
+			}
+			for range 3 {
+				l.far.Send(tt.nobodys)
+			}
+			if knows() {
+				t.Errorf("%s is known before it asked for an address of ours", tt.asker)
+			}
+			nstest.Until(t, within, tt.asker.String()+" is known", func() bool { l.far.Send(tt.dead); return knows() })
+		}
+		// A card or a switch that knows groups passes IPv6 questions to those who joined.
+		group, _ := solicitedNode(v6)
+		member := func() bool {
+			groups, err := readIGMP6()
+			return err == nil && groups[membership{l.node.Link("eth0").Attrs().Index, group}]
+		}
+		nstest.Until(t, within, "in the group of the dead node's address", member)
+		l.first.Set(l.elsewhere())
+		nstest.Until(t, within, "not in it any more, once the address is gone", func() bool { return !member() })
+	})
+}
+
+// TestWhoHas with real kernels: the speaker that announces an address answers; with a foreign machine in conflict both do; none
+// answers for an address that no machine has.
+func TestWhoHas(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		l.second.Set(l.here())
+		owner, far := lb.MACFrom(l.other.MAC("eth0")), lb.MACFrom(l.far.MAC("eth0"))
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
+		us := l.first.links()[len(l.first.links())-1]
+		expect := func(addrs []netip.Addr, want ...lb.MAC) {
+			t.Helper()
+			for _, a := range addrs {
+				nstest.Until(t, within, fmt.Sprintf("%s at %v", a, want), func() bool {
+					got, err := l.first.WhoHas(t.Context(), us, a, 300*time.Millisecond)
+					return err == nil && len(got) == len(want) && !slices.ContainsFunc(want, func(mac lb.MAC) bool { return !got[mac] })
+				})
+			}
+		}
+		ours := []netip.Addr{v4, v6}
+		expect(ours, owner)
+		other := make(chan error)
+		go func() { // answers to another question do not count
+			_, err := l.first.WhoHas(t.Context(), us, v4, time.Second)
+			other <- errors.Join(err, func() error { _, err := l.first.WhoHas(t.Context(), us, v6, time.Second); return err }())
+		}()
+		expect([]netip.Addr{foreign4, foreign6})
+		if err := <-other; err != nil {
+			t.Error(err)
+		}
+		l.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
+		expect(ours, owner, far)
+		l.node.SetDown("eth0")
+		if got, err := l.first.WhoHas(t.Context(), us, v4, time.Second); err == nil ||
+			!strings.HasSuffix(err.Error(), "it is down, or has no address of the family") {
+			t.Errorf("on a link that is down it got %v, %v", got, err)
+		}
 	})
 }

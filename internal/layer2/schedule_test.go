@@ -88,9 +88,7 @@ func TestRefresh(t *testing.T) {
 				continue
 			}
 			at, err := time.ParseDuration(strings.Fields(line)[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if gap := at - last; last > 0 && (gap < r.timers.RefreshMin || gap > r.timers.RefreshMax+time.Millisecond) {
 				t.Errorf("%v between two announcements", gap)
 			} else if last > 0 {

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"unsafe"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
+	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func TestBypass(t *testing.T) {
@@ -120,4 +121,156 @@ func program(t *testing.T, kind uint32, value int32) int {
 	}
 	t.Cleanup(func() { _ = unix.Close(int(fd)) })
 	return int(fd)
+}
+
+// TestNeighbours: machines that answered lately and whose addresses are wanted, on links that announce.
+func TestNeighbours(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		nstest.Veth(t, node, "veth1", far, "pod")
+		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64")
+		node.AddAddress("veth1", "198.51.100.1/24")
+		far.AddAddress("eth0", "192.0.2.9/24", "192.0.2.10/24", "2001:db8::9/64")
+		far.AddAddress("pod", "198.51.100.9/24")
+		m, _ := running(t)
+		start(t, m)
+		nstest.Until(t, within, "both links", func() bool { return find(m, "eth0").Usable() && find(m, "veth1").NoClients })
+		unwanted := netip.MustParseAddr("192.0.2.10")
+		neighbours := func() []lb.Neighbour {
+			list, err := Neighbours(m.Links(), func(a netip.Addr) bool { return a != unwanted && !a.IsLinkLocalUnicast() })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return list
+		}
+		silent := netip.MustParseAddr("192.0.2.77")
+		if err := node.Netlink().NeighSet(&netlink.Neigh{LinkIndex: node.Link("eth0").Attrs().Index, IP: silent.AsSlice(),
+			State: netlink.NUD_INCOMPLETE}); err != nil {
+			t.Fatal(err)
+		}
+		if got := neighbours(); len(got) > 0 {
+			t.Errorf("before anybody answered: %v", got)
+		}
+		for _, a := range []string{"192.0.2.9", "192.0.2.10", "2001:db8::9", "198.51.100.9"} {
+			node.Output("ping", "-c", "1", "-W", "5", a)
+		}
+		mac := lb.MACFrom(far.MAC("eth0"))
+		want := []lb.Neighbour{{Address: netip.MustParseAddr("192.0.2.9"), MAC: mac}, {Address: netip.MustParseAddr("2001:db8::9"), MAC: mac}}
+		if got := neighbours(); !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
+// TestAnswered: an entry of the neighbour table counts for ten minutes after the last answer.
+func TestAnswered(t *testing.T) {
+	minutes := func(n uint32) uint32 { return n * 60 * 100 }
+	for _, tt := range []struct {
+		state     int
+		confirmed uint32
+		want      bool
+	}{
+		{netlink.NUD_REACHABLE, 0, true},
+		{netlink.NUD_STALE, minutes(9), true},
+		{netlink.NUD_STALE, minutes(10), false},
+		{netlink.NUD_FAILED, 0, false},
+		{netlink.NUD_INCOMPLETE, 0, false},
+		{netlink.NUD_PERMANENT, minutes(99), true},
+		{netlink.NUD_NOARP, 0, false},
+	} {
+		if got := answered(netlink.Neigh{State: tt.state, Confirmed: tt.confirmed}); got != tt.want {
+			t.Errorf("state %#x, confirmed %d ticks ago: %v, want %v", tt.state, tt.confirmed, got, tt.want)
+		}
+	}
+}
+
+// TestGateways: the router of each family with its MAC once the kernel knows it, and
+// none where a link has no default route.
+func TestGateways(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, router := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", router, "eth0")
+		nstest.Veth(t, node, "eth1", router, "eth1")
+		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
+		router.AddAddress("eth0", "192.0.2.254/24", "2001:db8::fe/64", "fe80::fe/64")
+		node.Output("ip", "route", "add", "default", "via", "192.0.2.254")
+		node.Output("ip", "-6", "route", "add", "default", "via", "fe80::fe", "dev", "eth0")
+		eth0, eth1 := node.Link("eth0").Attrs().Index, node.Link("eth1").Attrs().Index
+		v4, v6 := netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("fe80::fe")
+		same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+		if diff := cmp.Diff([]lb.Neighbour{{Address: v4}, {Address: v6}}, Gateways(eth0), same); diff != "" {
+			t.Errorf("before anything was sent (-want +got):\n%s", diff)
+		}
+		mac := lb.MACFrom(router.MAC("eth0"))
+		for _, addr := range []netip.Addr{v4, v6} {
+			if err := node.Netlink().NeighSet(&netlink.Neigh{
+				LinkIndex: eth0, IP: addr.AsSlice(), HardwareAddr: mac.HardwareAddr(), State: netlink.NUD_STALE,
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff([]lb.Neighbour{{Address: v4, MAC: mac}, {Address: v6, MAC: mac}}, Gateways(eth0), same); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if got := Gateways(eth1); got != nil {
+			t.Errorf("of a link without default route: %v", got)
+		}
+	})
+}
+
+// A router is heard on the links of its network and where the kernel's route to it leads, and nowhere else.
+func TestToward(t *testing.T) {
+	links := []lb.Interface{
+		{Index: 1, Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}},
+		{Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8"), netip.MustParsePrefix("2001:db8::1/64")}},
+		{Index: 3, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/16")}},
+		{Index: 4, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}},
+		{Index: 5}, // a pod's
+		{Index: 6, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.9/32")}}, // a Service's address in mode IPVS
+	}
+	for _, tt := range []struct {
+		to     string
+		direct int
+		want   []int
+	}{
+		{"10.2.0.9", 2, []int{2}}, {"10.1.0.9", 3, []int{3, 4}}, {"2001:db8::9", 0, []int{2}},
+		{"192.0.2.9", 0, nil}, {"192.0.2.9", 7, []int{7}},
+	} {
+		if got := Toward(links, netip.MustParseAddr(tt.to), tt.direct); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.to, got, tt.want)
+		}
+	}
+}
+
+// The kernel's route counts if no router is on the way.
+func TestDirect(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		nstest.Veth(t, node, "eth0", nstest.New(t), "eth0")
+		node.AddAddress("eth0", "192.0.2.1/32", "2001:db8::1/128")
+		eth0, lo := node.Link("eth0").Attrs().Index, node.Link("lo").Attrs().Index
+		node.SetUp("lo")
+		node.Output("ip", "route", "add", "192.0.2.9", "dev", "eth0")
+		node.Output("ip", "route", "add", "198.51.100.0/24", "via", "192.0.2.9")
+		node.Output("ip", "-6", "route", "add", "2001:db8::9", "dev", "eth0")
+		for to, want := range map[string]int{
+			"192.0.2.9": eth0, "2001:db8::9": eth0, "198.51.100.9": 0, "203.0.113.9": 0, "192.0.2.1": lo,
+		} {
+			if got := Direct(netip.MustParseAddr(to), netip.Addr{}); got != want {
+				t.Errorf("%s: %d, want %d", to, got, want)
+			}
+		}
+		if got := Direct(netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")); got != eth0 {
+			t.Errorf("from its source: %d, want %d", got, eth0)
+		}
+	})
+}
+
+// Any link that is not a pod's by its name or prefix leads outside.
+func TestOutside(t *testing.T) {
+	links := []lb.Interface{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "cali12"}, {Index: 4, Name: "veth7"}, {Index: 5, Name: "veth70"}}
+	if got := Outside(links, []string{"cali*", "veth7"}); !slices.Equal(got, []int{1, 2, 5}) {
+		t.Errorf("%v", got)
+	}
 }

@@ -1,10 +1,22 @@
 package liveness
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // Until a node that is missed was asked, what a speaker writes is not complete.
@@ -18,4 +30,212 @@ func TestSilent(t *testing.T) {
 	if s := p.Silence(false); !s.Complete {
 		t.Errorf("b was asked: %+v", s)
 	}
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func node(name string) lb.Object { return lb.Object{Kind: "Node", Name: name} }
+
+// twoNodes is a cluster of a and b, whose API server is away.
+type twoNodes struct{}
+
+func (twoNodes) speakers() map[string]netip.Addr {
+	return map[string]netip.Addr{"a": netip.MustParseAddr("192.0.2.1"), "b": netip.MustParseAddr("192.0.2.2")}
+}
+
+func (c twoNodes) Kernels(port uint16) map[string][]netip.AddrPort {
+	out := map[string][]netip.AddrPort{}
+	for node, a := range c.speakers() {
+		out[node] = []netip.AddrPort{netip.AddrPortFrom(a, port)}
+	}
+	return out
+}
+
+func (twoNodes) Vote(context.Context, string) (Vote, error) { return Vote{}, ErrAway }
+
+// TestCutOff: b is cut off, powers on again without its speaker, and is heard again.
+func TestCutOff(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", far, "eth0")
+		self.AddAddress("eth0", "192.0.2.1/24")
+		far.AddAddress("eth0", "192.0.2.2/24")
+
+		var changed atomic.Int64
+		var probes *daemon.Loop
+		m := New(Config{
+			Log: quiet, Node: node("a"), MembersPort: 7947, Cluster: twoNodes{}, Asker: &lan{},
+			Links: func() []lb.Interface { return nil }, Changed: func() { changed.Add(1) }, SilenceChanged: func() {},
+			KickProbe: func() { probes.Kick() },
+		})
+		probes = daemon.NewLoop(daemon.LoopConfig{Log: quiet, Sync: m.Probe})
+		ctx, stop := context.WithCancel(t.Context())
+		ran, probed := make(chan error, 1), make(chan error, 1)
+		go func() { ran <- m.Run(ctx) }()
+		go func() { probed <- probes.Run(ctx) }()
+		defer func() {
+			stop()
+			if err := errors.Join(<-ran, <-probed); err != nil {
+				t.Error(err)
+			}
+		}()
+
+		services := []*lb.Service{{Serving: true, ServingNodes: nodes("b")}}
+		set := func(alive string) {
+			m.Set(Known{View: heartbeat.Nodes{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
+		}
+		lost := func() string { return fmt.Sprint(m.State().CutOffFrom) }
+		must := func(what, want string) {
+			t.Helper()
+			nstest.Until(t, 30*time.Second, what+": lost are "+want, func() bool { return lost() == want })
+		}
+		const nobody, inDoubt, known = "map[]", "map[b:false]", "map[b:true]"
+		set("a b")
+		must("both are heard", nobody)
+		far.SetDown("eth0")
+		set("a")
+		if got := lost(); got != inDoubt {
+			t.Errorf("before anything was asked lost are %s, want %s", got, inDoubt)
+		}
+		nstest.Until(t, 30*time.Second, "the plan loop is kicked", func() bool { return changed.Load() > 0 })
+		must("b does not answer", known)
+		if s := m.Silence(false); s.missed != 1 || !s.Complete || len(s.Unreachable) != 1 {
+			t.Errorf("silence: %+v", s)
+		}
+		if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.CutOff || p[0].Object != node("a") {
+			t.Errorf("problems: %v", p)
+		}
+		yield := func(to ...string) {
+			m.prober.mu.Lock()
+			defer m.prober.mu.Unlock()
+			m.prober.partition.YieldsTo = to
+		}
+		yield("b")
+		if s := m.State(); !s.Alive["b"] || !s.HeldDown["a"] || len(s.Problems) != 1 || !s.CutOffFrom["b"] {
+			t.Errorf("while it yields to b, which it does not hear: %+v", s)
+		}
+		set("a")
+		if got := lost(); got != known {
+			t.Errorf("yielding, lost are %s, want %s", got, known)
+		}
+		yield()
+		far.SetUp("eth0")
+		must("b answers, which is not believed at once", inDoubt)
+		set("a b")
+		must("both are heard", nobody)
+		if p := m.State().Problems; p != nil {
+			t.Errorf("problems: %v", p)
+		}
+	})
+}
+
+// long is what an answer may take on a busy machine, short what silence is given.
+const (
+	long  = 30 * time.Second
+	short = 200 * time.Millisecond
+)
+
+func TestKernelAnswers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64")
+		far.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64")
+		nobody := netip.MustParseAddrPort("192.0.2.3:80")
+		ask := func(what string, want bool, addresses ...netip.AddrPort) {
+			t.Helper()
+			within := long
+			if !want {
+				within = short
+			}
+			if got := kernelAnswers(t.Context(), within, addresses...); got != want {
+				t.Errorf("%s: %t, want %t", what, got, want)
+			}
+		}
+		for _, host := range []string{"192.0.2.2", "2001:db8::2"} {
+			closed := netip.AddrPortFrom(netip.MustParseAddr(host), 81)
+			ask("nobody listens", true, closed)
+			far.Do(func() {
+				// It never accepts, as a program that hangs.
+				l, err := net.Listen("tcp", fmt.Sprintf("[%s]:82", host))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { l.Close() })
+			})
+			hung := netip.AddrPortFrom(closed.Addr(), 82)
+			ask("a program hangs", true, hung)
+			ask("one of two addresses", true, nobody, closed)
+		}
+		ask("nobody has the address", false, nobody)
+		ask("there is no route", false, netip.MustParseAddrPort("198.51.100.1:80"))
+		ask("no address", false)
+		far.SetDown("eth0")
+		ask("it is off", false, netip.MustParseAddrPort("192.0.2.2:81"), netip.MustParseAddrPort("[2001:db8::2]:82"))
+	})
+}
+
+// TestKernelAnswersDropped: if one port is blocked, the other one shows that the node lives.
+func TestKernelAnswersDropped(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		node.AddAddress("eth0", "192.0.2.1/24")
+		far.AddAddress("eth0", "192.0.2.2/24")
+		far.Output("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in tcp dport 7947 drop")
+		blocked, open := netip.MustParseAddrPort("192.0.2.2:7947"), netip.MustParseAddrPort("192.0.2.2:10250")
+		if kernelAnswers(t.Context(), short, blocked) {
+			t.Error("the blocked port answers: the test shows nothing")
+		}
+		if !kernelAnswers(t.Context(), long, blocked, open) {
+			t.Error("the open port does not answer")
+		}
+	})
+}
+
+// TestClientOfTheDead: the owner of an address is dead, and no foreign machine is known; a client asks for that address. So the
+// survivor, which announces nothing, learns on real links that its own link works, and may take over.
+func TestClientOfTheDead(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, client := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", client, "eth0")
+		self.AddAddress("eth0", "192.0.2.1/24")
+		client.AddAddress("eth0", "192.0.2.50/24")
+		address, dead := netip.MustParseAddr("192.0.2.100"), [6]byte{2, 0x53, 0, 0, 0, 2}
+
+		links := link.New(quiet, func() {})
+		r := layer2.New(layer2.Config{Log: quiet, Links: links.Links, Gateways: link.Gateways})
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error, 2)
+		go func() { ran <- links.Run(ctx) }()
+		go func() { ran <- r.Run(ctx) }()
+		defer func() {
+			stop()
+			for range cap(ran) {
+				if err := <-ran; err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		nstest.Until(t, 30*time.Second, "links known", links.Synced)
+		r.Set(layer2.Desired{
+			Yield: []netip.Addr{address}, Owners: map[netip.Addr]string{address: "b"},
+			Speakers: map[lb.MAC]bool{lb.MACFrom(self.MAC("eth0")): true, dead: true},
+		})
+		w := newWire(r, links.Links)
+		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},
+			nil, map[netip.Addr]string{address: "b"}, netip.MustParseAddr("192.0.2.1"))
+		if got := w.ask("b").Foreign; got != heartbeat.NotAsked {
+			t.Errorf("before the client asks, foreign machines: %v", got)
+		}
+		var got heartbeat.Answer
+		nstest.Until(t, 30*time.Second, "the client answers", func() bool {
+			client.Send(address)
+			got = w.ask("b")
+			return got.Foreign == heartbeat.Answered
+		})
+		if got.Node != heartbeat.Silent {
+			t.Errorf("the dead node: %v", got.Node)
+		}
+	})
 }

@@ -1,14 +1,19 @@
 package liveness
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // TestLost: what is lost to node a, "?" behind what is in doubt.
@@ -87,5 +92,166 @@ func TestLost(t *testing.T) {
 				t.Errorf("lost are %v, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// known is what Monitor knows of speakers and of this node's address.
+func known(metadata map[string]lb.Member, alive map[string]bool, own netip.Addr) func() Known {
+	return func() Known { return Known{View: heartbeat.Nodes{Alive: alive}, Members: metadata, Address: own} }
+}
+
+// A link that goes dead with its carrier up is silent after two rounds, and not any more after ten seconds. The
+// link of the heartbeats is theirs.
+func TestLinks(t *testing.T) {
+	l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
+	kicks := 0
+	w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() { kicks++ })
+	rounds := func(n int, want ...string) {
+		t.Helper()
+		for range n {
+			w.round(t.Context())
+		}
+		if got := slices.Sorted(maps.Keys(w.Silent())); !slices.Equal(got, want) {
+			t.Errorf("silent are %v, want %v", got, want)
+		}
+	}
+	rounds(3)
+	for _, q := range l.asked {
+		if q.Link != "eth1" {
+			t.Errorf("asked %v", q)
+		}
+	}
+	l.answers[mac(2)], l.answers[mac(12)] = 0, 1
+	rounds(1)
+	rounds(1, "eth1")
+	rounds(50, "eth1")
+	l.answers[mac(12)] = 3
+	rounds(linkReturns-1, "eth1")
+	rounds(1)
+	if kicks != 2 {
+		t.Errorf("kicked %d times, want 2", kicks)
+	}
+}
+
+// While the usual machine answers it is asked one question every 400 ms; every four seconds while nobody announces anything, but a silence
+// is found a second later.
+func TestLinksAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
+		w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() {})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = w.Run(ctx)
+		}()
+		asked := func(long time.Duration) int {
+			before := len(l.asked)
+			time.Sleep(long)
+			synctest.Wait()
+			return len(l.asked) - before
+		}
+		asked(linkInterval)
+		if got := asked(4 * time.Second); got != 10 {
+			t.Errorf("asked %d questions in four seconds, want 10", got)
+		}
+		if l.long != 1 {
+			t.Errorf("asked three times in %d rounds, want the first one alone", l.long)
+		}
+		w.idle.Store(true)
+		asked(4 * time.Second)
+		if got := asked(40 * time.Second); got != 10 {
+			t.Errorf("asked %d questions in forty idle seconds, want 10", got)
+		}
+		l.answers[mac(2)], l.answers[mac(12)] = 0, 0
+		asked(5 * time.Second)
+		if len(w.Silent()) != 1 {
+			t.Error("a silence is not found while idle")
+		}
+		l.answers[mac(2)], l.answers[mac(12)] = 3, 3
+		asked(11 * time.Second)
+		if len(w.Silent()) != 0 {
+			t.Error("a link that works again is silent for more than ten seconds")
+		}
+		stop()
+		<-ended
+	})
+}
+
+// One machine that is gone is not the link: another one answers, or a foreign one.
+func TestLinkOthersAnswer(t *testing.T) {
+	gateway := lb.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
+	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{gateway}}
+	w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() {})
+	w.round(t.Context())
+	for _, gone := range []lb.MAC{mac(12), mac(99)} {
+		l.answers = map[lb.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
+		for range 10 {
+			if w.round(t.Context()); len(w.Silent()) > 0 {
+				t.Fatalf("silent without %v", gone)
+			}
+		}
+	}
+}
+
+// living has all of them.
+func living(members map[string]lb.Member) map[string]bool {
+	out := map[string]bool{}
+	for name := range members {
+		out[name] = true
+	}
+	return out
+}
+
+// Many machines that die at once are not the link, the usual one among them: the next round asks others, and those that
+// live, and foreign ones, are asked first.
+func TestLinkManyDie(t *testing.T) {
+	for name, tt := range map[string]struct {
+		die     int
+		known   bool
+		foreign []lb.Question
+	}{
+		"more than are asked at once":          {die: window + 1},
+		"more than are asked twice, and known": {die: 2*window + 1, known: true},
+		"all but a foreign machine":            {die: 30, foreign: []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}},
+	} {
+		for rounds := range 30 {
+			members, l := map[string]lb.Member{}, &lan{answers: map[lb.MAC]int{mac(99): 3}, foreign: tt.foreign}
+			for i := range byte(30) {
+				members[fmt.Sprintf("w%02d", i)] = lb.Member{Links: []lb.Link{{
+					Name: "eth1", MAC: mac(100 + i), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, 100 + i})},
+				}}}
+				l.answers[mac(100+i)] = 3
+			}
+			alive := living(members)
+			w := newLinks(slog.New(slog.DiscardHandler), l, own, known(members, alive, netip.MustParseAddr("192.0.2.1")), func() {})
+			for range 1 + rounds {
+				w.round(t.Context())
+			}
+			for i := range tt.die {
+				l.answers[mac(byte(100+i))] = 0
+				if tt.known {
+					delete(alive, fmt.Sprintf("w%02d", i))
+				}
+			}
+			for range 10 {
+				if w.round(t.Context()); len(w.Silent()) > 0 {
+					t.Fatalf("%s: silent after %d rounds", name, rounds)
+				}
+			}
+		}
+	}
+}
+
+// Where nobody ever answered, or nobody else is, a link is not silent.
+func TestLinkOfNobody(t *testing.T) {
+	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
+		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[lb.MAC]int{mac(12): 0}}, own,
+			known(members, living(members), netip.MustParseAddr("192.0.2.1")), func() {})
+		for range 10 {
+			if w.round(t.Context()); len(w.Silent()) > 0 {
+				t.Fatalf("%s: silent", name)
+			}
+		}
 	}
 }

@@ -1,10 +1,16 @@
 package liveness
 
 import (
+	"maps"
 	"math"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // TestQuietAtOnce: a silence without a reason is written at once, by those that repeat.
@@ -107,6 +113,206 @@ func TestBlocked(t *testing.T) {
 			if yields > time.Second {
 				t.Errorf("looking at %s, noticed at %s: d yields after %s", phase, notice, yields)
 			}
+		}
+	}
+}
+
+// TestGoodbyes: a node whose speaker was stopping forwards for a while after it is
+// gone; one whose speaker is there, or was not stopping, is no case of that.
+func TestGoodbyes(t *testing.T) {
+	g, now := goodbyes{}, time.Unix(1000, 0)
+	stopping, fresh := lb.Member{Stopping: true}, lb.Member{}
+	for _, tt := range []struct {
+		when  string
+		after time.Duration
+		a     lb.Member
+		alive string
+		said  string
+		left  bool
+		again time.Duration
+	}{
+		{"a is stopping", 0, stopping, "a b", "", false, 0},
+		{"a has left, b is dead", time.Second, stopping, "", "", true, leftTime},
+		{"shortly before time is up", leftTime - time.Second, stopping, "", "", true, time.Second},
+		{"time is up", time.Second, stopping, "", "", false, 0},
+		{"a is back", time.Second, fresh, "a", "", false, 0},
+		{"a has left again", time.Second, stopping, "", "", true, leftTime},
+		{"a is back again", time.Second, fresh, "a", "", false, 0},
+		{"a has left, and its last metadata was lost", time.Second, fresh, "", "a", true, leftTime},
+		{"time is up again", leftTime, fresh, "", "a", false, 0},
+	} {
+		now = now.Add(tt.after)
+		left, again := g.left(now, map[string]lb.Member{"a": tt.a, "b": {}}, nodes(tt.alive), nodes(tt.said))
+		if left["a"] != tt.left || left["b"] || again != tt.again {
+			t.Errorf("%s: left are %v, again after %v; want a: %t, %v", tt.when, left, again, tt.left, tt.again)
+		}
+	}
+}
+
+// echoTest is a watcher of w2, for which a switch answers ARP.
+type echoTest struct {
+	*wire
+	*lan
+	t       *testing.T
+	time    time.Time
+	changes int
+}
+
+func newEchoTest(t *testing.T, echoes int) *echoTest {
+	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): echoes}}
+	e := &echoTest{wire: newWire(l, own), lan: l, t: t, time: time.Now()}
+	e.wire.now = func() time.Time { return e.time }
+	e.wire.changed = func() { e.changes++ }
+	e.hears("w2")
+	return e
+}
+
+// hears sets the nodes that are heard, of which w2 announces an address.
+func (e *echoTest) hears(heard ...string) {
+	is := map[string]bool{}
+	for _, node := range heard {
+		is[node] = true
+	}
+	e.set(neighbours(), is, map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1"},
+		netip.MustParseAddr("192.0.2.1"))
+}
+
+// tries lets so much time pass, looks for speakers that are due, and reports whether it asked w2.
+func (e *echoTest) tries(after time.Duration, echoes int) bool {
+	e.time, e.asked, e.echoes[mac(2)] = e.time.Add(after), nil, echoes
+	e.tryEchoes(e.t.Context())
+	return len(e.asked) > 0
+}
+
+func (e *echoTest) want(what string, echoes int, want heartbeat.Reply, without ...string) {
+	e.t.Helper()
+	e.echoes[mac(2)] = echoes
+	if got := e.ask("w2").Node; got != want {
+		e.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+	if got := e.withoutEcho(); !slices.Equal(got, without) {
+		e.t.Errorf("%s: without echo are %v, want %v", what, got, without)
+	}
+}
+
+// What a switch answers for a node counts for nothing once the node's echo got through, and otherwise as before.
+func TestEcho(t *testing.T) {
+	const late = 2 * trialInterval
+	e := newEchoTest(t, 0)
+	e.want("not tried yet", 0, heartbeat.Answered)
+	if !e.tries(0, 1) || e.tries(trialInterval/3, 1) {
+		t.Error("it is tried at once, and then for a while no more")
+	}
+	e.want("one answer shows that it gets through", 0, heartbeat.Silent)
+	e.want("it answers", minAnswers, heartbeat.Answered)
+	if !e.tries(late, 0) || e.tries(retrialInterval-time.Millisecond, 0) {
+		t.Error("it is tried again, and soon after once more")
+	}
+	e.want("it may have died when it was tried", 0, heartbeat.Silent)
+	e.hears()
+	if e.tries(late, 0) {
+		t.Error("it is tried while it is not heard")
+	}
+	e.hears("w2")
+	if !e.tries(0, 0) {
+		t.Error("another run is not tried at once")
+	}
+	e.want("another run, tried once", 0, heartbeat.Silent)
+	e.tries(retrialInterval, 0)
+	e.want("it is heard, and its echo is not", 0, heartbeat.Answered, "w2")
+	e.tries(late, 3)
+	e.want("it gets through again", 0, heartbeat.Silent)
+	if e.changes != 2 {
+		t.Errorf("%d changes, want 2", e.changes)
+	}
+}
+
+// A speaker is tried before it announces anything: when it dies right after it begins, it is known whether its echo gets
+// through. Only a speaker that announces is reported for an echo that does not.
+func TestEchoOfTheIdle(t *testing.T) {
+	e := newEchoTest(t, 0)
+	announced := e.announced["w2"]
+	e.announced, e.announces = map[string][]netip.Addr{}, map[string]bool{}
+	if !e.tries(0, 0) || !e.tries(retrialInterval, 0) || len(e.withoutEcho()) != 0 {
+		t.Errorf("asked %v, without echo are %v", e.asked, e.withoutEcho())
+	}
+	if e.tries(2*trialInterval, 1); len(e.asked) != 1 || !e.asked[0].Address.IsUnspecified() {
+		t.Errorf("asked %v, want about no address: it may have lost what it announced before", e.asked)
+	}
+	e.announced["w2"], e.announces = announced, map[string]bool{"w2": true}
+	e.want("dead as soon as it announces", 0, heartbeat.Silent)
+}
+
+// A speaker that does not live to the end of a trial, or cannot be asked, shows nothing.
+func TestEchoOfTheDying(t *testing.T) {
+	e := newEchoTest(t, 0)
+	e.tries(0, 3)
+	for range 5 {
+		e.trials["w2"] = e.trials["w2"].after(e.time, 0, false)
+	}
+	delete(e.echoes, mac(2))
+	for range 5 {
+		e.time = e.time.Add(2 * trialInterval)
+		e.tryEchoes(t.Context())
+	}
+	e.want("its echo got through", 0, heartbeat.Silent)
+}
+
+// A speaker that is heard and whose echo is not is a Problem of this node, until its echo gets through.
+func TestEchoBlocked(t *testing.T) {
+	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): 0}}
+	changes := 0
+	m := New(Config{
+		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
+	})
+	m.Set(Known{View: heartbeat.Nodes{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
+	m.SetOwners(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"})
+	now := time.Now()
+	m.wire.now = func() time.Time { return now }
+	for range minSilentTrials {
+		m.wire.tryEchoes(t.Context())
+		now = now.Add(retrialInterval)
+	}
+	if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.EchoBlocked || p[0].Object != node("w1") {
+		t.Errorf("problems: %v", p)
+	}
+	l.echoes[mac(2)], now = 1, now.Add(2*trialInterval)
+	m.wire.tryEchoes(t.Context())
+	if p := m.State().Problems; len(p) != 0 || changes != 2 {
+		t.Errorf("problems: %v after %d changes", p, changes)
+	}
+
+	// A node that gave its last address up is no Problem, whatever its echo does.
+	l.echoes[mac(2)] = 0
+	for range minSilentTrials {
+		now = now.Add(2 * trialInterval)
+		m.wire.tryEchoes(t.Context())
+	}
+	blocked := len(m.State().Problems)
+	if m.SetOwners(nil); blocked != 1 || len(m.State().Problems) != 0 || changes != 4 {
+		t.Errorf("%d problems, then %v after %d changes", blocked, m.State().Problems, changes)
+	}
+}
+
+// Speakers are tried that are heard, and not too many at once.
+func TestEchoesDue(t *testing.T) {
+	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
+	for alone, want := range map[bool]map[string]bool{false: nodes("heard"), true: {}} {
+		v := heartbeat.Nodes{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
+		v.Alone = alone
+		m.Set(Known{View: v})
+		if m.SetOwners(nil); !maps.Equal(m.wire.heard, want) {
+			t.Errorf("alone %t: %v are heard", alone, m.wire.heard)
+		}
+	}
+	e := newEchoTest(t, 0)
+	for i := range 3 * maxTrials {
+		name := string(rune('A' + i))
+		e.heard[name] = true
+	}
+	for range 5 {
+		if n := len(e.due()); n != maxTrials {
+			t.Errorf("%d are tried at once", n)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package liveness
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
@@ -121,4 +124,120 @@ func listed(nodes []SilentNode) (out []string) {
 		out = append(out, n.Node)
 	}
 	return out
+}
+
+// results returns the partition as a node sees it after votes "VOTER ALIVE MISSED..." that came one second apart.
+func results(self, ours, missed string, after time.Duration, heard ...string) lb.Partition {
+	w, at := votes{}, time.Unix(1000, 0)
+	for i, text := range heard {
+		if i > 0 {
+			at = at.Add(time.Second)
+		}
+		f := strings.Fields(text)
+		vote := Vote{Written: fmt.Sprint(i), Expected: 5, Misses: f[2:]}
+		fmt.Sscan(f[1], &vote.Alive)
+		w.add(at, f[0], vote)
+	}
+	return w.partition(at.Add(after), self, nodes(ours), false, strings.Fields(missed), nodes(missed))
+}
+
+func TestYield(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		ours, missed string // self is the first of ours
+		heard        string
+		after        time.Duration
+		want         string
+	}{
+		{"no vote: the others may be dead", "c", "a b", "", 0, "[]"},
+		{"a vote from before the silence", "c", "a b", "a 2 c", 0, "[]"},
+		{"one node of three, and one of the others votes", "c", "a b", "a 3, a 2 c", 0, "[a b]"},
+		{"one node of three, and one of the others is dead", "c", "a b", "a 3, a 2 b c", 0, "[a]"},
+		{"two of three", "a b", "c", "c 3, c 1 a b", 0, "[]"},
+		{"one of two, with the lower name", "a", "b", "b 2, b 1 a", 0, "[]"},
+		{"one of two, with the higher name", "b", "a", "a 2, a 1 b", 0, "[a]"},
+		{"it is running and hears this node", "c", "a b", "a 3, a 3", 0, "[]"},
+		{"it is running and misses another", "c", "a b", "a 3, a 2 b", 0, "[]"},
+		{"it was running and votes no more", "c", "a b", "a 3, a 2 c", voteTime, "[]"},
+		{"it goes on voting", "c", "a b", "a 3, a 2 c, a 2 c", voteTime - time.Second, "[a b]"},
+		{"half of four, all running", "b d", "a c", "a 4, c 4, a 2 b d, c 2 b d", 0, "[a c]"},
+		{"half of four, the lowest of which cannot be read", "b d", "a c", "c 4, c 2 b d", 0, "[a c]"},
+		{"a larger side that is cut off too", "c", "a b d e", "a 3, a 2 c d e", 0, "[a b]"},
+		{"one of many sides, with a higher name", "c", "a b d e", "d 4, d 1 a b c e", 0, "[]"},
+		{"one of many sides, with a lower name", "c", "a b d e", "a 4, a 1 b c d e", 0, "[a]"},
+		{"a list that is full misses all", "c", "a b", "a 3, a 2" + strings.Repeat(" x", MostNamed), 0, "[a]"},
+	} {
+		var heard []string
+		if tt.heard != "" {
+			heard = strings.Split(tt.heard, ",")
+		}
+		if got := fmt.Sprint(results(tt.ours[:1], tt.ours, tt.missed, tt.after, heard...).YieldsTo); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestVotesWhileTheWallClockIsSet: a vote counts as long as ever, however the wall clock is set meanwhile.
+func TestVotesWhileTheWallClockIsSet(t *testing.T) {
+	start := time.Now()
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		w := votes{}
+		w.add(start, "a", Vote{Written: "1", Alive: 3})
+		w.add(nstest.SetClock(start.Add(time.Second), by), "a", Vote{Written: "2", Alive: 2, Misses: []string{"c"}})
+		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteTime - 1: "[a]", time.Second + voteTime: "[]"} {
+			if got := fmt.Sprint(w.partition(nstest.SetClock(start.Add(after), 2*by), "c", nodes("c"), false, []string{"a"}, nil).YieldsTo); got != want {
+				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
+			}
+		}
+	}
+}
+
+// TestOneSideYields: however a cluster is divided in two, exactly one side yields when both read each other's votes, even if
+// one node cannot write any: of two halves the one whose link fails, whatever its name. None yields when neither can read.
+//
+// Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
+// #598, #2747; kube-vip #1775).
+func TestOneSideYields(t *testing.T) {
+	all := []string{"a", "b", "c", "d", "e"}
+	now := time.Unix(1000, 0)
+	for n := 2; n <= len(all); n++ {
+		for split := 1; split < 1<<n-1; split++ {
+			for unreadable := -1; unreadable < n; unreadable++ {
+				for _, fails := range [][2]bool{{}, {true, false}, {true, true}} {
+					sides := [2]map[string]bool{{}, {}}
+					for i, name := range all[:n] {
+						sides[split>>i&1][name] = true
+					}
+					if unreadable >= 0 && len(sides[split>>unreadable&1]) == 1 {
+						continue // no node there can be read
+					}
+					yields := [2]int{}
+					for i, mine := range sides {
+						w, them := votes{}, slices.Sorted(maps.Keys(sides[1-i]))
+						for _, vote := range []Vote{{Written: "1", Alive: n}, {Written: "2", Alive: len(them), Misses: slices.Collect(maps.Keys(mine)), LinkFails: fails[1-i]}} {
+							if vote.Written == "2" && w.partition(now, all[0], mine, fails[i], them, nil).YieldsTo != nil {
+								t.Errorf("%v yields without a new vote", mine)
+							}
+							for _, theirs := range them {
+								if unreadable < 0 || theirs != all[unreadable] {
+									w.add(now, theirs, vote)
+								}
+							}
+						}
+						for self := range mine {
+							if got := w.partition(now, self, mine, fails[i], them, nil).YieldsTo; slices.Equal(got, them) {
+								yields[i]++
+							} else if got != nil {
+								t.Errorf("%s yields to %v, want %v", self, got, them)
+							}
+						}
+					}
+					if a, b := yields[0], yields[1]; (a == 0) == (b == 0) || a+b != len(sides[0]) && a+b != len(sides[1]) ||
+						fails == [2]bool{true, false} && len(sides[0]) == len(sides[1]) && b > 0 {
+						t.Errorf("of %v and %v, where %d cannot write and links fail %v, %v yield", sides[0], sides[1], unreadable, fails, yields)
+					}
+				}
+			}
+		}
+	}
 }

@@ -14,11 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // heartbeats has the test program be a heartbeat process.
@@ -56,9 +55,7 @@ func startOwner(t *testing.T, owner Owner, port uint16, address, name string, ke
 			// On a busy machine a process may not run for a while, and is not dead.
 			Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	speakers := map[string]netip.Addr{}
 	for _, j := range join {
 		speaker, at, _ := strings.Cut(j, "=")
@@ -74,9 +71,7 @@ func startOwner(t *testing.T, owner Owner, port uint16, address, name string, ke
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
@@ -101,9 +96,7 @@ func (m member) taken(t *testing.T) uint64 {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.Members.heartbeats)
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		if f.GetName() == "holdfast_heartbeat_gap_seconds" {
 			return f.GetMetric()[0].GetHistogram().GetSampleCount()
@@ -174,9 +167,7 @@ func TestRotation(t *testing.T) {
 	eventually(t, "both see each other", seen)
 	for _, keys := range [][][]byte{{old, next}, {next, old}, {next}} {
 		for _, m := range []member{a, b} {
-			if err := m.SetKeys(keys); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.SetKeys(keys))
 			a.hears(t, b)
 			b.hears(t, a)
 			if !seen() {
@@ -193,5 +184,32 @@ func TestRotation(t *testing.T) {
 	b.hears(t, a)
 	if !seen() || !outsider.sees("s")() {
 		t.Errorf("the old key still opens doors: %v, %v, %v", a.View().Alive, b.View().Alive, outsider.View().Alive)
+	}
+}
+
+// Of many keys none is left that is not among the new ones: it would still open doors.
+func TestKeysReplaced(t *testing.T) {
+	keys := func(firsts ...byte) (all [][]byte) {
+		for _, first := range firsts {
+			all = append(all, bytes.Repeat([]byte{first}, 32))
+		}
+		return all
+	}
+	m, err := New(Config{Config: heartbeat.Config{
+		Log: slog.New(slog.DiscardHandler), NodeName: "a", Address: netip.MustParseAddr("127.0.0.1"), Keys: keys(1, 2, 3, 4),
+	}})
+	must(t, err)
+	for _, want := range [][][]byte{keys(1, 4), keys(5, 6, 7), keys(7)} {
+		must(t, m.SetKeys(want))
+		if got := m.keys.GetKeys(); !bytes.Equal(bytes.Join(got, nil), bytes.Join(want, nil)) {
+			t.Errorf("keys are %v, want %v", got, want)
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

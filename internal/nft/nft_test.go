@@ -53,9 +53,7 @@ func (l *Layout) make(t *testing.T) {
 	b.Create()
 	l.Build(b)
 	b.AddElements(l, samples())
-	if err := b.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Commit())
 }
 
 // A process reads the table of another as that one made it, and recognizes every other table.
@@ -67,9 +65,7 @@ func TestRead(t *testing.T) {
 		}
 		l.make(t)
 		c, err := sample().Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range samples() {
 			if !slices.Contains(c.Elements, m) {
 				t.Errorf("%s has no %x: %x", m.Set, m.Key, m.Value)
@@ -101,9 +97,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("a layout with other later chains: %v", err)
 		}
 		for range 2 {
-			if err := l.Delete(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Delete())
 		}
 		if _, err := l.Handle(); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("after its deletion: %v", err)
@@ -127,9 +121,7 @@ func TestWatch(t *testing.T) {
 		<-changes // what was before is unknown
 		b := l.Batch()
 		b.FlushSet("plain")
-		if err := own.Commit(b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, own.Commit(b))
 		node.Output("nft", "add table ip other; add table inet sample")
 		for _, damage := range []string{"add element ip sample plain { 02:00:00:00:00:02 }", "add rule ip sample end drop"} {
 			if len(changes) > 0 {
@@ -190,4 +182,11 @@ func FuzzMessages(f *testing.F) {
 			_ = l.concerns(m)
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

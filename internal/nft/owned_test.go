@@ -35,9 +35,7 @@ func TestOwned(t *testing.T) {
 			if i == 4 {
 				o = owner(&want) // another process
 			}
-			if err := o.Apply(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, o.Apply())
 			if is, err := sample().Read(); list != nil && (err != nil || len(is.Elements) != len(list)) {
 				t.Errorf("image %d of %d elements: %v, %+v", i, len(list), err, is)
 			}
@@ -59,9 +57,7 @@ func TestGoneTwice(t *testing.T) {
 		for i, damage := range []string{"list tables", "flush map ip sample links", "flush set ip sample plain"} {
 			o.Lock()
 			want = samples()
-			if err := o.Apply(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, o.Apply())
 			nstest.Self(t).Output("nft", damage)
 			want = samples()[1:5]
 			sent, transact := 0, o.Transact

@@ -75,13 +75,9 @@ func startNeighbour(t *testing.T, ns *nstest.NS, name, address string) *neighbou
 		})
 	})
 	for _, group := range []netip.Addr{allNodes, allRouters} {
-		if err := n.conn.JoinGroup(group); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.conn.JoinGroup(group))
 	}
-	if err := n.conn.SetControlMessage(ipv6.FlagHopLimit, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.conn.SetControlMessage(ipv6.FlagHopLimit, true))
 	t.Cleanup(func() { n.conn.Close() })
 	go func() {
 		for {
@@ -180,17 +176,13 @@ func TestFinderLink(t *testing.T) {
 		nstest.Until(t, patience, "the first advertisements", func() bool { return a.adverts.Load() >= initialAdverts })
 		before := a.adverts.Load()
 		nstest.Until(t, 20*time.Second, "solicitations are answered", func() bool {
-			if err := a.conn.WriteTo(&ndp.RouterSolicitation{}, nil, allRouters); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.conn.WriteTo(&ndp.RouterSolicitation{}, nil, allRouters))
 			return a.adverts.Load() >= before+4
 		})
 
 		l := self.Link("eth0")
 		for _, own := range addresses(t, self, l) {
-			if err := self.Netlink().AddrDel(l, &own); err != nil {
-				t.Fatal(err)
-			}
+			must(t, self.Netlink().AddrDel(l, &own))
 		}
 		nstest.Until(t, patience, "there is no address", func() bool {
 			return f.Found("eth0") == Router{Problem: "link eth0 has no IPv6 link-local address: it is down, or IPv6 is off there"}
@@ -223,9 +215,7 @@ func TestFinderHostile(t *testing.T) {
 		before := rejected()
 		crossed := &ipv6.ControlMessage{HopLimit: 64, IfIndex: ns.Link("eth0").Attrs().Index}
 		nstest.Until(t, patience, "one with another hop limit too", func() bool {
-			if err := near.conn.WriteTo(&ndp.RouterAdvertisement{}, crossed, allNodes); err != nil {
-				t.Fatal(err)
-			}
+			must(t, near.conn.WriteTo(&ndp.RouterAdvertisement{}, crossed, allNodes))
 			return rejected() > before
 		})
 		if got := f.Found("eth0"); got.Address.IsValid() {
@@ -280,13 +270,18 @@ func TestFinderFlood(t *testing.T) {
 func addresses(t *testing.T, ns *nstest.NS, l netlink.Link) []netlink.Addr {
 	t.Helper()
 	all, err := ns.Netlink().AddrList(l, netlink.FAMILY_V6)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 
 // count is how many messages on eth0 are counted.
 func (f *Finder) count(direction string) int {
 	return int(testutil.ToFloat64(f.messages.WithLabelValues("eth0", direction)))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

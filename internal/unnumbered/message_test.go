@@ -11,9 +11,7 @@ import (
 func message(t testing.TB, m ndp.Message) []byte {
 	t.Helper()
 	b, err := ndp.MarshalMessage(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 

@@ -27,9 +27,7 @@ func testImage(t *testing.T, architectures ...string) Image {
 	for _, a := range architectures {
 		source, text := filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "text")
 		for file, mode := range map[string]os.FileMode{source: 0o700, text: 0o600} {
-			if err := os.WriteFile(file, []byte("for "+a), mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte("for "+a), mode))
 		}
 		img.Platforms = append(img.Platforms, Platform{Architecture: a, Files: map[string]string{"/usr/bin/program": source, "/a": text}})
 	}
@@ -39,18 +37,14 @@ func testImage(t *testing.T, architectures ...string) Image {
 func pack(t *testing.T, img Image) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "image.tar")
-	if err := Write(file, img); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Write(file, img))
 	return file
 }
 
 func contents(t *testing.T, file string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -63,17 +57,11 @@ func unpack(t *testing.T, file string) string {
 		if errors.Is(err, io.EOF) {
 			return dir
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		to := filepath.Join(dir, filepath.FromSlash(h.Name))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, b, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, b, 0o600)))
 	}
 }
 
@@ -81,20 +69,14 @@ func unpack(t *testing.T, file string) string {
 func open(t *testing.T, file string) (layout.Path, *v1.IndexManifest) {
 	t.Helper()
 	path, err := layout.FromPath(unpack(t, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	index, err := path.ImageIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := validate.Index(index); err != nil {
 		t.Error(err)
 	}
 	manifest, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path, manifest
 }
 
@@ -103,9 +85,7 @@ func TestWriteIsReproducible(t *testing.T) {
 	first := contents(t, pack(t, img))
 	later := time.Now().Add(time.Hour)
 	for _, p := range img.Platforms {
-		if err := os.Chtimes(p.Files["/a"], later, later); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(p.Files["/a"], later, later))
 	}
 	img.Platforms[0], img.Platforms[1] = img.Platforms[1], img.Platforms[0]
 	if !bytes.Equal(first, contents(t, pack(t, img))) {
@@ -124,9 +104,7 @@ func TestWriteOne(t *testing.T) {
 		t.Errorf("names -want +got\n%s", diff)
 	}
 	image, err := path.Image(top.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	checkImage(t, image, "arm64")
 	checkDocker(t, path, "docker.io/lab/test:v1")
 }
@@ -143,21 +121,15 @@ func TestWriteSeveral(t *testing.T) {
 	if err == nil {
 		index, err = index.ImageIndex(top.Manifests[0].Digest)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inner, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, architecture := range []string{"amd64", "arm64"} {
 		if p := inner.Manifests[i].Platform; p == nil || p.Architecture != architecture || p.OS != "linux" {
 			t.Errorf("platform %+v", p)
 		}
 		image, err := index.Image(inner.Manifests[i].Digest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		checkImage(t, image, architecture)
 	}
 	checkDocker(t, path, "docker.io/lab/test:v1-amd64", "docker.io/lab/test:v1-arm64")
@@ -166,9 +138,7 @@ func TestWriteSeveral(t *testing.T) {
 func checkImage(t *testing.T, image v1.Image, architecture string) {
 	t.Helper()
 	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if config.OS != "linux" || config.Architecture != architecture || config.Config.User != "65532" ||
 		config.Config.Labels["a"] != "b" || config.Config.Entrypoint[0] != "/usr/bin/program" || config.Created.Unix() != 1_700_000_000 {
 		t.Errorf("configuration %+v", config)
@@ -178,22 +148,16 @@ func checkImage(t *testing.T, image v1.Image, architecture string) {
 		t.Fatalf("%d layers, %v", len(layers), err)
 	}
 	unpacked, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for r := tar.NewReader(unpacked); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+string(b))
 	}
 	want := []string{"dtrwxrwxrwx tmp/ ", "drwxr-xr-x usr/ ", "drwxr-xr-x usr/bin/ ", "-rw-r--r-- a for " + architecture,
@@ -207,9 +171,7 @@ func checkImage(t *testing.T, image v1.Image, architecture string) {
 func checkDocker(t *testing.T, path layout.Path, tags ...string) {
 	t.Helper()
 	var images []dockerImage
-	if err := json.Unmarshal(contents(t, filepath.Join(string(path), "manifest.json")), &images); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(contents(t, filepath.Join(string(path), "manifest.json")), &images))
 	var got []string
 	for _, i := range images {
 		got = append(got, i.RepoTags...)
@@ -240,5 +202,12 @@ func TestWriteRefuses(t *testing.T) {
 		if err := Write(filepath.Join(t.TempDir(), "x.tar"), img); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

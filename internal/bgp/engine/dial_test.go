@@ -19,9 +19,7 @@ import (
 // The engine dials at once, and again while no session comes of it; in the end GoBGP does. What was counted stays counted.
 func TestDial(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.9:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	p := lb.Peer{
 		Name: "r", Address: netip.MustParseAddr("127.0.0.9"), Port: uint16(listener.Addr().(*net.TCPAddr).Port),
@@ -29,9 +27,7 @@ func TestDial(t *testing.T) {
 	}
 	begin, times, notifications := time.Now(), []time.Duration{}, uint64(0)
 	e, err := start(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for o := (lb.Order{Peer: &p}); len(times) <= maxDials; o = (lb.Order{}) {
 		notice, lost, err := e.obey(o)
 		if c := notice.Counters; err != nil || lost || c.Sent < notifications {
@@ -140,9 +136,7 @@ func TestConnect(t *testing.T) {
 				t.Fatalf("%s, %s: %v", address, tt.name, err)
 			}
 			raw, err := conn.(*net.TCPConn).SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_ = raw.Control(func(fd uintptr) {
 				level, ttl, minTTL := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
 				if p.Address.Is6() {

@@ -2,13 +2,15 @@ package engine
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
+	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // linked is a node with a link eth0 that has these addresses.
@@ -29,13 +31,9 @@ func TestOnLinkOf(t *testing.T) {
 		brief := func(address string) func() {
 			return func() {
 				a, err := netlink.ParseAddr(address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				a.ValidLft, a.PreferedLft, a.Flags = 3600, 3600, unix.IFA_F_NODAD
-				if err := node.Netlink().AddrAdd(node.Link("eth0"), a); err != nil {
-					t.Fatal(err)
-				}
+				must(t, node.Netlink().AddrAdd(node.Link("eth0"), a))
 			}
 		}
 		for _, tt := range []struct {
@@ -57,9 +55,7 @@ func TestOnLinkOf(t *testing.T) {
 		} {
 			tt.do()
 			all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := onLinkOf(all, netip.MustParseAddr(tt.local), tt.family); got.String() != tt.want {
 				t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 			}
@@ -109,4 +105,42 @@ func TestHopOfRouter(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNegotiated: only what both ends can do is named.
+func TestNegotiated(t *testing.T) {
+	family := func(afi api.Family_Afi, safi api.Family_Safi) *api.Family { return &api.Family{Afi: afi, Safi: safi} }
+	ipv4, ipv6 := family(api.Family_AFI_IP, api.Family_SAFI_UNICAST), family(api.Family_AFI_IP6, api.Family_SAFI_UNICAST)
+	carries := func(f *api.Family) *api.Capability {
+		return &api.Capability{Cap: &api.Capability_MultiProtocol{MultiProtocol: &api.MultiProtocolCapability{Family: f}}}
+	}
+	restart := func(seconds uint32) *api.Capability {
+		return &api.Capability{Cap: &api.Capability_GracefulRestart{GracefulRestart: &api.GracefulRestartCapability{Time: seconds}}}
+	}
+	nextHop := func(of, by *api.Family) *api.Capability {
+		return &api.Capability{Cap: &api.Capability_ExtendedNexthop{ExtendedNexthop: &api.ExtendedNexthopCapability{
+			Tuples: []*api.ExtendedNexthopCapabilityTuple{{NlriFamily: of, NexthopFamily: by}}}}}
+	}
+	fourByte := &api.Capability{Cap: &api.Capability_FourOctetAsn{FourOctetAsn: &api.FourOctetASNCapability{}}}
+	refresh := &api.Capability{Cap: &api.Capability_RouteRefresh{RouteRefresh: &api.RouteRefreshCapability{}}}
+	unknown := &api.Capability{Cap: &api.Capability_Unknown{Unknown: &api.UnknownCapability{Code: 200}}}
+	all := []*api.Capability{carries(ipv4), carries(ipv6), fourByte, refresh, nextHop(ipv4, ipv6), restart(20)}
+	for _, tt := range []struct {
+		name          string
+		local, remote []*api.Capability
+		want          []string
+	}{
+		{"all, whatever the order and however often", all, slices.Concat([]*api.Capability{restart(120), unknown, nextHop(ipv4, ipv6), refresh, refresh}, all[:3]),
+			[]string{"IPv4 unicast", "IPv6 unicast", "4-byte AS", "route refresh", "extended next hop", "graceful restart (20 s)"}},
+		{"an old router", all, nil, []string{"IPv4 unicast"}},
+		{"another family", all, []*api.Capability{carries(ipv6)}, []string{"IPv6 unicast"}},
+		{"another kind of routes", all, []*api.Capability{carries(family(api.Family_AFI_IP, api.Family_SAFI_MULTICAST))}, nil},
+		{"other next hops", all, []*api.Capability{carries(ipv4), nextHop(ipv6, ipv6), nextHop(ipv4, ipv4)}, []string{"IPv4 unicast"}},
+		{"graceful restart is off", all[:3], all, []string{"IPv4 unicast", "IPv6 unicast", "4-byte AS"}},
+		{"an empty capability", all, []*api.Capability{{}, carries(nil), nextHop(nil, nil)}, nil},
+	} {
+		if diff := cmp.Diff(tt.want, (abilitiesOf(tt.local) & abilitiesOf(tt.remote)).names()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
 }

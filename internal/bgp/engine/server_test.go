@@ -2,19 +2,22 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
-	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // first and second are routes of IPv4, six is one of IPv6.
@@ -28,9 +31,7 @@ func testEngine(t *testing.T, router string, dualStack bool, routes ...netip.Pre
 		HoldTime: 90 * time.Second, ConnectTime: time.Second, DualStack: dualStack, GracefulRestart: dualStack,
 	}
 	e, err := start(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := lb.Order{Peer: &p}
 	for _, prefix := range routes {
 		o.Put = append(o.Put, lb.Route{Prefix: prefix})
@@ -57,11 +58,9 @@ func (e *engine) has(t *testing.T, what string, prefixes []netip.Prefix) {
 	t.Helper()
 	have := map[netip.Prefix]bool{}
 	for _, family := range []gobgp.Family{gobgp.RF_IPv4_UC, gobgp.RF_IPv6_UC} {
-		if err := e.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family}, func(nlri gobgp.NLRI, paths []*apiutil.Path) {
+		must(t, e.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family}, func(nlri gobgp.NLRI, paths []*apiutil.Path) {
 			have[nlri.(*gobgp.IPAddrPrefix).Prefix] = len(paths) > 0
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	for _, p := range prefixes {
 		if !have[p] {
@@ -78,9 +77,7 @@ func TestLost(t *testing.T) {
 	e := testEngine(t, "127.0.0.9", false, first, second)
 	e.holds(t, lb.Order{}, "at first", []netip.Prefix{first, second})
 	e.holds(t, lb.Order{Remove: []netip.Prefix{first, six}}, "after a removal", []netip.Prefix{second})
-	if err := e.gobgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: e.settings.Address.String()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.gobgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: e.settings.Address.String()}))
 	if n, _, err := e.obey(lb.Order{}); err == nil {
 		t.Errorf("without a peer it reports %+v", n)
 	}
@@ -92,18 +89,14 @@ func TestLost(t *testing.T) {
 // What changes while a session comes up is sent again when it is up: GoBGP may have sent its table already, and no change yet.
 func TestConfirm(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.9:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	p := lb.Peer{
 		Name: "r", Address: netip.MustParseAddr("127.0.0.9"), Port: uint16(listener.Addr().(*net.TCPAddr).Port),
 		RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second, ConnectTime: time.Second,
 	}
 	e, err := start(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	obey := func(o lb.Order) lb.Notice {
 		notice, lost, err := e.obey(o)
 		if err != nil || lost {
@@ -211,5 +204,38 @@ func TestSeconds(t *testing.T) {
 		if got := seconds(d); got != want {
 			t.Errorf("%v is %d seconds, want %d: parts count as whole", d, got, want)
 		}
+	}
+}
+
+// greedyArgument makes the test's program a confined one that takes ever more memory.
+const greedyArgument = "greedy"
+
+func TestMain(m *testing.M) {
+	if !slices.Contains(os.Args, greedyArgument) {
+		os.Exit(m.Run())
+	}
+	if err := confine(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+	for taken := [][]byte{}; len(taken) < 1024; {
+		taken = append(taken, make([]byte, 1<<20)) // the kernel need not find it, since nobody writes to it
+	}
+}
+
+// An engine that takes too much memory ends.
+func TestConfine(t *testing.T) {
+	out, err := exec.Command(os.Args[0], greedyArgument).CombinedOutput()
+	text := string(out)
+	// The race detector takes memory in a way of its own.
+	if err == nil || !strings.Contains(text, "out of memory") && !strings.Contains(text, "ThreadSanitizer failed to allocate") {
+		t.Errorf("%v:\n%s", err, text)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
