@@ -17,9 +17,7 @@
 // A SYN opens a connection, and this node serves it with all of its later packets. Conntrack's
 // state invalid covers FIN and RST of unknown connections, and segments outside the window of
 // a known connection. The former owner could pick up such data segments as a new connection,
-// and an endpoint would reset it; it does not pick up FIN and RST. If nf_conntrack_tcp_loose is 0
-// when the speaker starts, every segment of an unknown connection is invalid, and all invalid segments
-// are relayed: a former owner with the same setting picks up none of them.
+// and an endpoint would reset it; it does not pick up FIN and RST.
 //
 // Where an address comes back within two minutes (nf_conntrack_tcp_timeout_time_wait), conntrack still has ended connections, and
 // every segment of a connection of the former owner that has the ports of such a connection would be invalid. kubeproxy.Sweeper deletes
@@ -46,7 +44,8 @@
 //
 // Limits: TCP only, because UDP does not show whether a packet is the first of a flow. 65,535 addresses of a family at once,
 // the kernel's limit of a set that packets renew. Each address has one former owner: when it moves again, the connections of
-// the owner before that are lost. Connections through a router that is itself a node of the cluster are not relayed.
+// the owner before that are lost. Connections through a router that is itself a node of the cluster are not relayed, nor any where
+// nf_conntrack_tcp_loose is 0: conntrack calls each of their segments invalid.
 //
 // The package takes no decisions: the former owner and its health are decided before Set. It changes no
 // other table.

@@ -2,9 +2,7 @@ package relay
 
 import (
 	"encoding/binary"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -81,9 +79,8 @@ func families() []*family {
 	}
 }
 
-// layout makes the table, whose relays end after idle; with strict, conntrack takes up no connection in its middle: see
-// strict.
-func (f *family) layout(strict bool, idle time.Duration) *nft.Layout {
+// layout makes the table, whose relays end after idle.
+func (f *family) layout(idle time.Duration) *nft.Layout {
 	sets := []nft.Set{
 		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP, Data: f.Address},
 		{Name: linksMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP, Data: nft.LinkIndex},
@@ -97,25 +94,14 @@ func (f *family) layout(strict bool, idle time.Duration) *nft.Layout {
 	}
 	segment := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
 	goesOn, ends := nft.TCPFlags(expr.CmpOpEq, tcpSYN|tcpFIN|tcpRST), slices.Concat(nft.TCPFlags(expr.CmpOpEq, tcpSYN), nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST))
-	unknown := nft.State(expr.CmpOpNeq, expr.CtStateBitNEW)
-	if strict {
-		unknown = nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID)
-	}
 	connections := chain(connectionsChain, connectionsPriority,
-		slices.Concat(segment, goesOn, unknown, f.relayRule(use())),
+		slices.Concat(segment, goesOn, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.relayRule(use())),
 		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.relayRule(nil)))
 	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
 
 func chain(name string, priority int32, rules ...nft.Rule) nft.Chain {
 	return nft.Chain{Name: name, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priority, Rules: rules}
-}
-
-// strict reports whether conntrack calls every segment of a connection that it does not know invalid. By default
-// it takes the connection up as a new one, unless the segment ends it (nf_conntrack-sysctl, nf_conntrack_tcp_loose).
-func strict() bool {
-	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
-	return err == nil && strings.TrimSpace(string(text)) == "0" // it is not there until somebody uses conntrack
 }
 
 func icmpTypes(types [2]byte) nft.Rule {

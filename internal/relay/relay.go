@@ -66,7 +66,7 @@ func New(c Config) *Relayer {
 func Try(of lb.Family) error {
 	for _, f := range families() {
 		if f.name == of {
-			return f.layout(strict(), idleTime).Try()
+			return f.layout(idleTime).Try()
 		}
 	}
 	panic(fmt.Sprintf("no family %v", of))

@@ -34,7 +34,7 @@ type course struct {
 const tick = 10 * time.Millisecond
 
 func newTable(r *Relayer, f *family) *table {
-	t := &table{relayer: r, family: f, layout: f.layout(strict(), r.idle)}
+	t := &table{relayer: r, family: f, layout: f.layout(r.idle)}
 	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{
 		Log: r.log.With("family", f.name), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.idle / 3,
 		Done: func(*nft.Static) {
