@@ -66,7 +66,7 @@ func (s Service) usable() bool {
 	valid := func(p netip.Prefix) bool { return p.IsValid() }
 	return label.MatchString(s.Key.Namespace) && label.MatchString(s.Key.Name) && known && s.Header >= 0 && s.Header < len(headers) &&
 		certificate.MatchString(s.Certificate) && (s.Certificate == "") == (s.Secret == "") &&
-		len(valid4and6(s.Addresses)) == len(s.Addresses) && all(s.Allow, valid) && all(s.Deny, valid) &&
+		all(s.Addresses, plain) && all(s.Allow, valid) && all(s.Deny, valid) &&
 		all(s.Ports, func(p Port) bool {
 			return p.Port > 0 && p.Listen > 0 && all(p.Endpoints, func(e netip.AddrPort) bool { return e.Port() > 0 && plain(e.Addr()) })
 		})
@@ -77,16 +77,6 @@ func all[T any](list []T, holds func(T) bool) bool {
 }
 
 func plain(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
-
-// valid4and6 returns addresses that are plain, at most one of each family.
-func valid4and6(addresses []netip.Addr) (out []netip.Addr) {
-	for _, a := range addresses {
-		if plain(a) && !slices.ContainsFunc(out, func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
-			out = append(out, a)
-		}
-	}
-	return out
-}
 
 // listener begins with plain text, which Go finds seven times as fast as a line's start.
 var listener = regexp.MustCompile(`\nlisten ([^:\n]+):([^:\n]+):([0-9]+)\n +bind [^ \n]*:([0-9]+)`)
