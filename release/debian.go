@@ -1,26 +1,26 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
 // The image of the proxies has HAProxy from packages of Debian's stable release, which has the LTS branch of its time and fixes its faults.
-const (
-	debianRelease = "trixie"
-	haproxy       = "/usr/sbin/haproxy"
-	licenses      = "usr/share/common-licenses" // which the copyright files of packages refer to
-)
+const debianRelease = "trixie"
+
+// imageFiles are what the image has of them: HAProxy, the loader, libraries by the names that programs know, and licences, to which the
+// copyright files refer.
+var imageFiles = regexp.MustCompile(`^/usr/(sbin/haproxy|lib(64)?/ld-linux-[^/]+|lib/[^/]+/[^/]+\.so\.\d+|` +
+	`share/doc/[^/]+/copyright|share/common-licenses/[^/]+)$`)
 
 // pinFile has the packages: for each its architecture, name, version, URL and SHA-256.
 var pinFile = filepath.Join("release", "haproxy.lock")
@@ -85,69 +85,6 @@ func fetch(ctx context.Context, cache string, p pin) (file string, err error) {
 
 func sumOf(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(content)) }
 
-// runs returns what HAProxy needs of the packages below dir to run, by path in the image: itself, the loader that it names, and the libraries
-// that each needs.
-func runs(dir string) (map[string]string, error) {
-	out, todo := map[string]string{}, []string{haproxy}
-	for len(todo) > 0 {
-		name := todo[0]
-		todo = todo[1:]
-		if out[name] != "" {
-			continue
-		}
-		// Debian has /lib and /lib64 below /usr.
-		file, err := filepath.EvalSymlinks(filepath.Join(dir, "usr", strings.TrimPrefix(name, "/usr")))
-		if err != nil {
-			return nil, fmt.Errorf("HAProxy needs %s: %w", name, err)
-		}
-		out[name] = file
-		program, err := elf.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		if s := program.Section(".interp"); s != nil {
-			loader, err := s.Data()
-			if err != nil {
-				return nil, err
-			}
-			todo = append(todo, string(bytes.TrimRight(loader, "\x00")))
-		}
-		libraries, err := program.ImportedLibraries()
-		if err := errors.Join(err, program.Close()); err != nil {
-			return nil, err
-		}
-		for _, l := range libraries {
-			where, err := filepath.Glob(filepath.Join(dir, "usr/lib/*", l))
-			if err != nil || len(where) != 1 {
-				return nil, fmt.Errorf("HAProxy needs the library %s, which is at %v: %w; add its package to %s", l, where, err, pinFile)
-			}
-			todo = append(todo, "/"+strings.TrimPrefix(where[0], dir+"/"))
-		}
-	}
-	return out, nil
-}
-
-// texts returns the licences of packages below dir, by path in the image.
-func texts(dir string, names []string) (map[string]string, error) {
-	out := map[string]string{}
-	all := []string{}
-	for _, n := range names {
-		all = append(all, filepath.Join(dir, "usr/share/doc", n, "copyright"))
-	}
-	common, err := filepath.Glob(filepath.Join(dir, licenses, "*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range append(all, common...) {
-		file, err := filepath.EvalSymlinks(name)
-		if err != nil {
-			return nil, err
-		}
-		out["/"+strings.TrimPrefix(name, dir+"/")] = file
-	}
-	return out, nil
-}
-
 // haproxyFiles returns the files of HAProxy for the image of an architecture, by path in the image.
 func haproxyFiles(ctx context.Context, architecture, dir string) (map[string]string, error) {
 	lock, err := os.ReadFile(pinFile)
@@ -162,7 +99,6 @@ func haproxyFiles(ctx context.Context, architecture, dir string) (map[string]str
 	if err != nil {
 		return nil, err
 	}
-	var names []string
 	for _, p := range pins {
 		file, err := fetch(ctx, filepath.Join(cache, "holdfast-debian"), p)
 		if err != nil {
@@ -171,13 +107,17 @@ func haproxyFiles(ctx context.Context, architecture, dir string) (map[string]str
 		if _, err := output(ctx, "dpkg-deb", "--extract", file, dir); err != nil {
 			return nil, err
 		}
-		names = append(names, p.name)
 	}
-	out, err := runs(dir)
-	if err != nil {
-		return nil, err
-	}
-	licences, err := texts(dir, names)
-	maps.Copy(out, licences)
-	return out, err
+	out := map[string]string{}
+	return out, filepath.WalkDir(dir, func(file string, _ fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(file, dir)
+		if err != nil || !imageFiles.MatchString(name) {
+			return err
+		}
+		if strings.Contains(name, "/ld-linux-") {
+			name = strings.TrimPrefix(name, "/usr") // Debian has /lib and /lib64 below /usr
+		}
+		out[name], err = filepath.EvalSymlinks(file)
+		return err
+	})
 }
