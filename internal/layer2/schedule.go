@@ -62,10 +62,14 @@ const (
 	asking
 	defending
 	repeated
+	refreshing
 	doubting
 
 	lanes
 )
+
+// refreshBatch is how long a later announcement waits for others, so that a thousand addresses wake this process five times a second.
+const refreshBatch = 200 * time.Millisecond
 
 // pace is how far one link is ahead of the steady rate. It outlives the link's port.
 type pace struct {
@@ -225,6 +229,8 @@ func (s *schedule) opens(lane int) time.Time {
 		return due
 	case first, asking:
 		return later(due, s.pace.free.Add(-s.timers.frames(s.timers.Burst)))
+	case refreshing: // a batch at once
+		return later(due, s.pace.free.Add(-s.timers.frames(int(quietRate*refreshBatch/time.Second))))
 	case doubting:
 		return later(due, later(s.pace.free, s.pace.doubted))
 	case defending:
@@ -288,7 +294,7 @@ func (s *schedule) queue(it *item, now time.Time) {
 		}
 		it.due = now.Add(wait)
 	case it.phase == ours:
-		it.due = now.Add(s.between(s.timers.refresh(s.announced)))
+		it.lane, it.due = refreshing, now.Add(s.between(s.timers.refresh(s.announced)))
 	case it.number == len(times) && end > 0:
 		it.due, it.ends = now.Add(end-before), true
 	default:
@@ -313,7 +319,11 @@ func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
 		if len(q) == 0 {
 			continue
 		}
-		if until := s.opens(lane).Sub(now); !any || until < wait {
+		until := s.opens(lane).Sub(now)
+		if lane == refreshing {
+			until += refreshBatch
+		}
+		if !any || until < wait {
 			wait, any = until, true
 		}
 	}

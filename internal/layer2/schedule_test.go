@@ -89,7 +89,7 @@ func TestRefresh(t *testing.T) {
 			}
 			at, err := time.ParseDuration(strings.Fields(line)[0])
 			must(t, err)
-			if gap := at - last; last > 0 && (gap < r.timers.RefreshMin || gap > r.timers.RefreshMax+time.Millisecond) {
+			if gap := at - last; last > 0 && (gap < r.timers.RefreshMin || gap > r.timers.RefreshMax+refreshBatch+time.Millisecond) {
 				t.Errorf("%v between two announcements", gap)
 			} else if last > 0 {
 				gaps[gap] = true
@@ -142,6 +142,45 @@ func TestRefreshOfMany(t *testing.T) {
 		if perSecond > 1.1*float64(tt.most) || len(last) < tt.addresses {
 			t.Errorf("%d addresses: %.1f a second, want %d; %d had their turn", tt.addresses, perSecond, tt.most, len(last))
 		}
+	}
+}
+
+// Later announcements wake the process five times a second at most, however many addresses there are, and fall behind by no more than that.
+func TestRefreshTogether(t *testing.T) {
+	timers := Timers{}.withDefaults()
+	now := time.Unix(0, 0)
+	s := newSchedule(timers, &pace{}, between)
+	addr := netip.MustParseAddr("2001:db8:1::")
+	for range 3000 {
+		addr = addr.Next()
+		s.put(addr, job{phase: ours, status: newStatus(ours)}, now)
+	}
+	wakes, sent := 0, 0
+	quiet := now.Add(5 * time.Minute) // past the first announcements
+	for end := quiet.Add(5 * time.Minute); now.Before(end); {
+		wait, _ := s.next(now)
+		now = now.Add(wait)
+		if now.After(quiet) {
+			wakes++
+		}
+		for it := s.due(now); it != nil; it = s.due(now) {
+			if it.use != steps {
+				s.done(it, now)
+				continue
+			}
+			if now.After(quiet) {
+				sent++
+				if late := now.Sub(it.due); late > 2*refreshBatch {
+					t.Fatalf("%v is announced again %v late", it.addr, late)
+				}
+			}
+			lane := it.lane
+			s.done(it, now)
+			s.spend(1, lane, now)
+		}
+	}
+	if perSecond := float64(wakes) / 300; perSecond > 5 || sent < 45*300 {
+		t.Errorf("%.1f wakes a second for %d announcements in 300 s, want at most 5, for 50 a second", perSecond, sent)
 	}
 }
 

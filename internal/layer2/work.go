@@ -103,7 +103,7 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 	switch {
 	case it.use == nearDefence, it.lane == first && p.schedule.roomy(now):
 		machines = p.near(it.addr)
-	case p.r.requests && it.phase == ours && it.use == steps && it.lane == repeated:
+	case p.r.requests && it.phase == ours && it.use == steps && it.lane != first:
 		machines = slices.DeleteFunc(p.near(it.addr), func(m machine) bool { return !m.isGateway() })
 	}
 	switch {
