@@ -64,38 +64,53 @@ func ownAddresses(l lb.Interface) []netip.Addr {
 	return out
 }
 
-// applyMembers adds the metadata of all speakers to a State.
-func applyMembers(s *lb.State, metadata map[string]lb.Member) {
-	s.Links, s.Unfit = map[string][]lb.Link{}, map[string]lb.Unfit{}
-	s.HeldDown = maps.Clone(s.HeldDown)
-	for _, of := range []*map[string]bool{&s.Stopping, &s.HeldDown} {
-		if *of == nil {
-			*of = map[string]bool{}
-		}
-	}
-	for name, m := range metadata {
-		if !m.Partial {
-			s.Links[name] = m.Links
-		}
-		if m.Stopping {
-			s.Stopping[name] = true
-		}
-		s.Unfit[name] = m.Unfit
-		if m.API == lb.APIBehind {
-			s.HeldDown[name] = true
-		}
-	}
+// crowd is what the metadata of all speakers says: as long as that is the same, so is this.
+type crowd struct {
+	of    map[string]lb.Member
+	links map[string][]lb.Link
+	unfit map[string]lb.Unfit
+	// stopping and behind are nodes.
+	stopping, behind []string
+	macs             map[lb.MAC]bool
 }
 
-// macsOf returns the MACs of the links of all speakers.
-func macsOf(metadata map[string]lb.Member) map[lb.MAC]bool {
-	macs := map[lb.MAC]bool{}
-	for _, m := range metadata {
+// newCrowd reads the metadata; before is what was read last, nil for nothing.
+func newCrowd(metadata map[string]lb.Member, before *crowd) *crowd {
+	if before != nil && maps.EqualFunc(before.of, metadata, lb.Member.Equal) {
+		return before
+	}
+	c := &crowd{metadata, map[string][]lb.Link{}, map[string]lb.Unfit{}, nil, nil, map[lb.MAC]bool{}}
+	for name, m := range metadata {
+		if !m.Partial {
+			c.links[name] = m.Links
+		}
+		if m.Stopping {
+			c.stopping = append(c.stopping, name)
+		}
+		c.unfit[name] = m.Unfit
+		if m.API == lb.APIBehind {
+			c.behind = append(c.behind, name)
+		}
 		for _, l := range m.Links {
-			macs[l.MAC] = true
+			c.macs[l.MAC] = true
 		}
 	}
-	return macs
+	return c
+}
+
+// apply adds the metadata of all speakers to a State.
+func (c *crowd) apply(s *lb.State) {
+	s.Links, s.Unfit, s.HeldDown = c.links, c.unfit, maps.Clone(s.HeldDown)
+	add := func(to *map[string]bool, names []string) {
+		if *to == nil {
+			*to = map[string]bool{}
+		}
+		for _, name := range names {
+			(*to)[name] = true
+		}
+	}
+	add(&s.Stopping, c.stopping)
+	add(&s.HeldDown, c.behind)
 }
 
 // self returns this node's metadata: its links, and what it cannot do. This speaker plans by what it has sent, like all
@@ -164,16 +179,30 @@ func (w *syncer) unserved(in inputs) map[lb.Key]bool {
 // healthPorts returns where kube-proxy says what it serves here. Connections to addresses with a head start are served before, unless
 // kube-proxy knows the Service already, and drops them.
 func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
+	if w.local.here == nil {
+		w.local.here = map[lb.Key]*lb.Service{}
+	}
+	lb.Changes(w.local.services, in.state.Services, func(before, s *lb.Service, _, _ int) {
+		if before != nil {
+			delete(w.local.here, before.Key)
+		}
+		if s != nil && s.Local && s.ServingNodes[w.node] && s.HealthPort != 0 {
+			w.local.here[s.Key] = s
+		}
+	})
+	w.local.services = in.state.Services
 	own := in.state.Nodes[w.node].Own(in.state.Here.Addresses)
 	here := map[lb.Key]kubeproxy.HealthPort{}
-	for _, s := range in.state.Services {
-		if s.Local && s.ServingNodes[w.node] && s.HealthPort != 0 {
-			here[s.Key] = kubeproxy.HealthPort{
-				Addresses: own, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(s.Key, s.Addresses) },
-			}
-		}
+	for key, s := range w.local.here {
+		here[key] = kubeproxy.HealthPort{Addresses: own, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(key, s.Addresses) }}
 	}
 	return here
+}
+
+// local are the Services with externalTrafficPolicy Local that have an endpoint here, among these Services.
+type local struct {
+	services []*lb.Service
+	here     map[lb.Key]*lb.Service
 }
 
 // proxyPods adds to the proxies of this node what each serves; nothing while the kernel refuses the way to them. It reports false
@@ -205,53 +234,51 @@ const (
 
 // newcomers are the addresses that Services got a short while ago, or from proxies, and that kube-proxy may not serve yet.
 type newcomers struct {
-	// held is what all Services held at the last look; nil before the first.
-	held map[holding]bool
-	// until is when each newcomer stops being one.
-	until map[holding]time.Time
-	// version of the objects at the last look.
-	version uint64
+	// services of the last look; nil before the first.
+	services []*lb.Service
+	new      []newcomer
 }
 
-// holding is an address of a Service, by its UID. Services may share an address.
-type holding struct {
+// newcomer is a new address of a Service, by its UID, until a time.
+type newcomer struct {
+	service lb.Key
+	uid     string
 	address netip.Addr
-	service string
+	until   time.Time
 }
 
-// see returns the new addresses of the Services in a version of the objects, and when the next of them stops being new; 0
-// for never. Nothing is new at the first look: kube-proxy was there before.
-func (n *newcomers) see(services []*lb.Service, version uint64, now time.Time) (fresh map[lb.Key][]netip.Addr, again time.Duration) {
-	before := n.held
-	if before != nil && n.version == version && len(n.until) == 0 {
-		return nil, 0 // the death of a node changes no object, and its addresses must not wait
+// see returns the new addresses of the Services, and when the next of them stops being new; 0 for never. Nothing is new at the first look:
+// kube-proxy was there before. A Service that is proxied holds nothing: kube-proxy serves it when proxies no longer do.
+func (n *newcomers) see(services []*lb.Service, now time.Time) (fresh map[lb.Key][]netip.Addr, again time.Duration) {
+	holds := func(s *lb.Service, uid string, a netip.Addr) bool {
+		return s != nil && !s.Proxied && s.UID == uid && slices.Contains(s.Addresses, a)
 	}
-	n.version = version
-	n.held = make(map[holding]bool, len(before))
-	until := map[holding]time.Time{}
-	for _, s := range services {
-		if s.Proxied {
-			continue // kube-proxy serves it when proxies no longer do
-		}
-		for _, a := range s.Addresses {
-			h := holding{a, s.UID}
-			n.held[h] = true
-			end := n.until[h]
-			if before != nil && !before[h] {
-				end = now.Add(newcomerTime)
+	n.new = slices.DeleteFunc(n.new, func(one newcomer) bool { return !one.until.After(now) })
+	if n.services != nil {
+		lb.Changes(n.services, services, func(before, s *lb.Service, _, _ int) {
+			if before != nil {
+				n.new = slices.DeleteFunc(n.new, func(one newcomer) bool { return one.service == before.Key && !holds(s, one.uid, one.address) })
 			}
-			if !end.After(now) || len(until) == mostNewcomers {
-				continue
+			if s == nil {
+				return
 			}
-			if fresh == nil {
-				fresh = map[lb.Key][]netip.Addr{}
+			for _, a := range s.Addresses {
+				if holds(s, s.UID, a) && !holds(before, s.UID, a) && len(n.new) < mostNewcomers {
+					n.new = append(n.new, newcomer{s.Key, s.UID, a, now.Add(newcomerTime)})
+				}
 			}
-			until[h] = end
-			fresh[s.Key] = append(fresh[s.Key], a)
-			again = sooner(again, end.Sub(now))
-		}
+		})
 	}
-	n.until = until
+	if n.services = services; services == nil {
+		n.services = []*lb.Service{}
+	}
+	for _, one := range n.new {
+		if fresh == nil {
+			fresh = map[lb.Key][]netip.Addr{}
+		}
+		fresh[one.service] = append(fresh[one.service], one.address)
+		again = sooner(again, one.until.Sub(now))
+	}
 	return fresh, again
 }
 
@@ -271,7 +298,7 @@ func (f *foreign) find(w *syncer) []lb.Neighbour {
 		return f.found
 	}
 	f.at = time.Now()
-	nodes := macsOf(m.Metadata())
+	nodes := newCrowd(m.Metadata(), nil).macs
 	found, err := link.Neighbours(w.links.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
 	if err != nil {
 		w.log.Debug("cannot look for foreign machines in pools", "error", err)

@@ -25,14 +25,18 @@ const maxLogged = 20
 
 // logChanges logs the Services whose announcement by this node changed, and each new problem of this node.
 func (w *syncer) logChanges(last, now *planned) {
-	changes, before := 0, last.plan().Verdicts
-	for _, v := range now.Plan.Verdicts {
+	changes, before, verdicts := 0, last.plan().Verdicts, now.Plan.Verdicts
+	if lb.Same(before, verdicts) {
+		verdicts = nil // as mostly
+	}
+	for _, v := range verdicts {
+		if len(before) > 0 && before[0] == v {
+			before = before[1:]
+			continue
+		}
 		old := &plan.Verdict{}
 		if before = past(before, v.Service, func(v *plan.Verdict) lb.Key { return v.Service }); len(before) > 0 && before[0].Service == v.Service {
 			old = before[0]
-		}
-		if old == v {
-			continue // as mostly
 		}
 		layer2, bgp := old.L2.Here != v.L2.Here && v.L2.Selected, old.BGP.Here != v.BGP.Here && v.BGP.Selected
 		if layer2 || bgp {

@@ -163,8 +163,9 @@ func TestLocalMember(t *testing.T) {
 	got.Stopping, got.Unfit = true, lb.Unfiltered
 	var s lb.State
 	metadata := map[string]lb.Member{"a": got, "b": {Partial: true, Links: want.Links}}
-	applyMembers(&s, metadata)
-	macs := macsOf(metadata)
+	c := newCrowd(metadata, nil)
+	c.apply(&s)
+	macs := c.macs
 	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil || s.Unfit["a"] != lb.Unfiltered {
 		t.Errorf("macs %v, state %+v", macs, s)
 	}
@@ -223,7 +224,7 @@ func TestNewcomers(t *testing.T) {
 	proxied := service("again", "4", "192.0.2.1")
 	proxied.Proxied = true
 	var n newcomers
-	for i, tt := range []struct {
+	for _, tt := range []struct {
 		after    time.Duration
 		services []*lb.Service
 		fresh    string
@@ -244,7 +245,7 @@ func TestNewcomers(t *testing.T) {
 		{newcomerTime, burst, fmt.Sprint(mostNewcomers), newcomerTime},
 	} {
 		now = now.Add(tt.after)
-		fresh, again := n.see(tt.services, uint64(i), now)
+		fresh, again := n.see(tt.services, now)
 		got := fmt.Sprint(fresh)
 		if len(fresh) > 2 {
 			got = fmt.Sprint(len(fresh))

@@ -39,6 +39,8 @@ type look struct {
 	states   []lb.AddressState
 	sessions []lb.Session
 	problems []lb.Problem
+	verdicts []*plan.Verdict
+	services []*corev1.Service
 	// stood are the Services of which nothing was to be written, ordered.
 	stood []stood
 	// whole is when all were looked at.
@@ -61,6 +63,9 @@ func (l *look) since(before look) (changed map[netip.Addr]bool, stands []stood) 
 		return nil, nil
 	}
 	changed = map[netip.Addr]bool{}
+	if lb.Same(l.states, before.states) {
+		return changed, before.stood
+	}
 	old := before.states
 	for _, s := range l.states {
 		for len(old) > 0 && old[0].Address.Less(s.Address) {
@@ -130,15 +135,23 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
 func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
-	seen := look{states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, whole: time.Now()}
-	changed, stands := seen.since(r.looked)
-	states, conflicts := map[netip.Addr]lb.AddressState{}, map[string]bool{}
-	for _, a := range seen.states {
-		states[a.Address] = a
+	seen := look{
+		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.Services(),
+		whole: time.Now(),
 	}
+	changed, stands := seen.since(r.looked)
+	if len(stands) == len(seen.verdicts) && len(changed) == 0 && lb.Same(seen.verdicts, r.looked.verdicts) && lb.Same(seen.services, r.looked.services) {
+		return nil // as mostly
+	}
+	conflicts := map[string]bool{}
 	var out []k8s.ServiceUpdate
-	services := r.cluster.Services()
-	for _, verdict := range last.Plan.Verdicts {
+	services := seen.services
+	for _, verdict := range seen.verdicts {
+		if len(stands) > 0 && len(services) > 0 && stands[0] == (stood{services[0], verdict}) && !touches(verdict, changed) {
+			seen.stood = append(seen.stood, stands[0])
+			stands, services = stands[1:], services[1:]
+			continue // as mostly
+		}
 		stands = past(stands, verdict.Service, func(s stood) lb.Key { return s.verdict.Service })
 		services = past(services, verdict.Service, func(s *corev1.Service) lb.Key { return lb.Key{Namespace: s.Namespace, Name: s.Name} })
 		if len(services) == 0 {
@@ -149,10 +162,11 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 			continue // it has changed since the plan: no speaker would remove a condition that is written here
 		}
 		one := stood{s, verdict}
-		if len(stands) > 0 && stands[0] == one && !slices.ContainsFunc(v.L2.Announcers, func(a plan.Announcer) bool { return changed[a.Address] }) {
+		if len(stands) > 0 && stands[0] == one && !touches(verdict, changed) {
 			seen.stood = append(seen.stood, one)
-			continue // as mostly
+			continue
 		}
+		states := seen.of(verdict)
 		sentences := v.L2.Conflicts(r.node, states)
 		for _, sentence := range sentences {
 			if conflicts[sentence] = true; !r.conflicts[sentence] {
@@ -178,6 +192,23 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 		}
 	}
 	r.conflicts, r.looked = conflicts, seen
+	return out
+}
+
+// touches reports whether a Service is announced at one of these addresses.
+func touches(v *plan.Verdict, changed map[netip.Addr]bool) bool {
+	return len(changed) > 0 && slices.ContainsFunc(v.L2.Announcers, func(a plan.Announcer) bool { return changed[a.Address] })
+}
+
+// of returns the states of the addresses at which a Service is announced.
+func (l *look) of(v *plan.Verdict) map[netip.Addr]lb.AddressState {
+	out := map[netip.Addr]lb.AddressState{}
+	for _, a := range v.L2.Announcers {
+		i, found := slices.BinarySearchFunc(l.states, a.Address, func(s lb.AddressState, a netip.Addr) int { return s.Address.Compare(a) })
+		if found {
+			out[a.Address] = l.states[i]
+		}
+	}
 	return out
 }
 

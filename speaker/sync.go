@@ -55,6 +55,8 @@ type syncer struct {
 	// headstart serves the addresses of newcomers until kube-proxy does.
 	headstart *kubeproxy.HeadStart
 	newcomers newcomers
+	local     local
+	crowd     *crowd
 
 	// compiler reads the objects of the API server; compiled is what they say, as of version.
 	compiler config.Compiler
@@ -155,7 +157,7 @@ func (w *syncer) read(links []lb.Interface) inputs {
 	}
 	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
-	fresh, freshFor := w.newcomers.see(state.Services, w.version, time.Now())
+	fresh, freshFor := w.newcomers.see(state.Services, time.Now())
 	pods, proxied := w.proxyPods(state.ProxyPods)
 	state.ProxyPods = pods
 	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load() || w.hung.Load(), fresh, freshFor, proxied}
@@ -191,8 +193,9 @@ func (w *syncer) tell(m *members.Members, self lb.Member) {
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
 func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Member) (again time.Duration, err error) {
 	live := w.liveness.State()
-	state := w.complete(in, view.Epoch, live, metadata)
-	p, err := w.apply(in, state, macsOf(metadata))
+	w.crowd = newCrowd(metadata, w.crowd)
+	state := w.complete(in, view.Epoch, live)
+	p, err := w.apply(in, state, w.crowd.macs)
 	w.liveness.SetOwners(p.Owners)
 	problems := append(w.problems(in.links), live.Problems...)
 	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), in.sessions})
@@ -204,12 +207,12 @@ func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Mem
 }
 
 // complete adds to the State what is known from all sources but the API server.
-func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata map[string]lb.Member) lb.State {
+func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State {
 	s := in.state
 	s.Now = time.Now()
 	s.Members, s.HeldDown, s.SpeakerDown, s.Left = live.Alive, live.HeldDown, live.SpeakerDown, live.Left
 	s.Stopping = w.cluster.StoppingSpeakers()
-	applyMembers(&s, metadata)
+	w.crowd.apply(&s)
 	if in.stopping {
 		s.Stopping[w.node] = true
 	}

@@ -37,7 +37,9 @@ type Desired struct {
 func (d *Desired) equal(o *Desired) bool {
 	return d.NoLog == o.NoLog && slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) &&
 		slices.Equal(d.Guarded, o.Guarded) &&
-		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Open, o.Open) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)
+		(lb.Same(d.Frontends, o.Frontends) || slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)) &&
+		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Open, o.Open) &&
+		(lb.Same(d.Pings, o.Pings) || slices.Equal(d.Pings, o.Pings))
 }
 
 // equalFrontends reports whether two frontends are the same in every field.

@@ -169,6 +169,7 @@ func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
 	}
 	c.Last, c.phase = now, p
 	e.setConflict(n.link, c)
+	k.r.version.Add(1)
 	k.conflicts[n.addr] = e.status
 	if fresh {
 		k.r.log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "phase", p)

@@ -8,7 +8,9 @@ func (r *Responder) Handing() []netip.Addr { return r.table.Load().in(handing) }
 // Offer has this node answer for what it has only until another speaker is heard to have it. It is for a caller whose Set does not
 // come, may overlap with that and be repeated, and holds until the next Set.
 func (r *Responder) Offer() {
-	for _, e := range r.table.Load().entries {
+	t := r.table.Load()
+	t.offered.Store(true)
+	for _, e := range t.entries {
 		if e.become(ours, offered) || e.become(standing, offered) {
 			r.changed()
 		}
@@ -49,6 +51,7 @@ func (r *Responder) Owned(addrs []netip.Addr) {
 // heard ends the handover, or the offer, of an address whose new owner was heard.
 func (r *Responder) heard(e *entry) {
 	if e.become(handing, gone) || e.become(offered, gone) {
+		r.version.Add(1)
 		r.counts.handovers[heard].Add(1)
 		r.Kick()
 	}

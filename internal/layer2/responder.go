@@ -49,6 +49,11 @@ type Responder struct {
 	gateways func(index int) []lb.Neighbour
 
 	table atomic.Pointer[table]
+	// desired is the argument of the last Set.
+	desired Desired
+	// version counts what changed of the statuses, seen is the last result of State.
+	version atomic.Uint64
+	seen    atomic.Pointer[seen]
 	// announcing mirrors the keeper's.
 	announcing atomic.Bool
 	ports      atomic.Pointer[map[int]*port]
@@ -72,7 +77,6 @@ func New(c Config) *Responder {
 		timers:   c.Timers.withDefaults(),
 		requests: c.Requests,
 		lease:    leased{lease: c.Lease},
-		changed:  c.Changed,
 		refused:  c.Refused,
 		echo:     &echoes{},
 		listen:   listen,
@@ -86,11 +90,12 @@ func New(c Config) *Responder {
 	if r.gateways == nil {
 		r.gateways = func(int) []lb.Neighbour { return nil }
 	}
-	for _, f := range []*func(){&r.changed, &r.refused} {
+	for _, f := range []*func(){&c.Changed, &r.refused} {
 		if *f == nil {
 			*f = func() {}
 		}
 	}
+	r.changed = func() { r.version.Add(1); c.Changed() }
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
 	r.table.Store(newTable(Desired{}, &table{}, false, time.Time{}))
 	r.ports.Store(&map[int]*port{})
@@ -102,8 +107,13 @@ func New(c Config) *Responder {
 // more, except addresses whose new owner does not announce them yet. Run announces
 // the new ones. Calls must not overlap.
 func (r *Responder) Set(d Desired) {
-	old := r.table.Load()
-	want := newTable(d, old, r.lease.lapsed(), r.now())
+	old, lapsed := r.table.Load(), r.lease.lapsed()
+	if !lapsed && !old.leaves && !old.offered.Load() && d.same(r.desired) {
+		r.Kick()
+		return
+	}
+	r.desired = d
+	want := newTable(d, old, lapsed, r.now())
 	if !want.equal(old) {
 		r.table.Store(want)
 		added, removed := want.changes(old)

@@ -7,19 +7,40 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// State returns the addresses that were set and the links that answer for them.
+// seen is a result of State, and what that depends on.
+type seen struct {
+	basis
+	state lb.Layer2
+}
+
+type basis struct {
+	version         uint64
+	followed, table *table
+	ports           *map[int]*port
+	refusals        *[]refusal
+}
+
+// State returns the addresses that were set and the links that answer for them. The caller must not change the result, which is the same
+// as before if nothing changed.
 func (r *Responder) State() lb.Layer2 {
-	// In this order, so that the ports are those of the followed table or of a later one.
-	followed, t := r.followed.Load(), r.table.Load()
+	// In this order, so that the ports are those of the followed table or of a later one, and what changes meanwhile is seen next time.
+	of := basis{version: r.version.Load(), followed: r.followed.Load(), table: r.table.Load(), ports: r.ports.Load(), refusals: r.refusals.Load()}
+	if last := r.seen.Load(); last != nil && last.basis == of {
+		return last.state
+	}
+	s := r.state(of)
+	r.seen.Store(&seen{of, s})
+	return s
+}
+
+func (r *Responder) state(of basis) (s lb.Layer2) {
+	followed, t, refusals := of.followed, of.table, *of.refusals
 	var links []*attached
 	used := make(map[string]bool)
-	var s lb.Layer2
-	for _, p := range *r.ports.Load() {
-		l := p.link.Load()
-		links = append(links, l)
+	for _, p := range *of.ports {
+		links = append(links, p.link.Load())
 	}
 	s.Refused = r.Refused()
-	refusals := *r.refusals.Load()
 	s.Addresses = make([]lb.AddressState, 0, len(t.entries))
 	for addr, e := range t.entries {
 		phase := e.is()

@@ -3,6 +3,7 @@ package layer2
 import (
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -23,6 +24,11 @@ type Desired struct {
 	Owners map[netip.Addr]string
 }
 
+// same reports whether both are the same slices and maps.
+func (d Desired) same(o Desired) bool {
+	return lb.Same(d.Announcements, o.Announcements) && lb.Same(d.Yield, o.Yield) && lb.SameMap(d.Speakers, o.Speakers) && lb.SameMap(d.Owners, o.Owners)
+}
+
 // table is the desired set, prepared for lookups. It is immutable, so readers need no
 // lock; only the status of an address changes.
 type table struct {
@@ -33,6 +39,9 @@ type table struct {
 	named map[string]bool
 	// left is when addresses were taken from us that no machine has since, as far as we know.
 	left map[netip.Addr]time.Time
+	// leaves: some addresses are answered for only until their new owner is heard; offered: others too, since Offer.
+	leaves  bool
+	offered atomic.Bool
 }
 
 // leftTime is for how long an address that was ours counts as free when it comes back: its Service had no endpoint for a moment.
@@ -128,9 +137,9 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 		}
 		switch e.is() {
 		case ours, standing, offered:
-			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: e.successor(handing)}
+			t.entries[addr], t.leaves = &entry{links: e.links, mac: e.mac, status: e.successor(handing)}, true
 		case handing:
-			t.entries[addr] = e
+			t.entries[addr], t.leaves = e, true
 		}
 	}
 }
@@ -162,8 +171,11 @@ func (t *table) on(addr netip.Addr, l *lb.Interface) *entry {
 	return nil
 }
 
-// in returns the addresses in a phase.
+// in returns the addresses in one of the phases handing and offered.
 func (t *table) in(p phase) (out []netip.Addr) {
+	if !t.leaves && !t.offered.Load() {
+		return nil // as mostly
+	}
 	for addr, e := range t.entries {
 		if e.is() == p {
 			out = append(out, addr)

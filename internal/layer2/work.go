@@ -158,6 +158,7 @@ func (k *keeper) end(p *port, t task, now time.Time) (became bool) {
 			k.r.log.Warn("address released although no new owner was heard", "address", t.addr, "after", k.r.timers.LingerTime)
 		}
 	}
+	k.r.version.Add(1)
 	k.reschedule(t.addr, now)
 	return became
 }

@@ -46,6 +46,11 @@ type Member struct {
 	Partial bool
 }
 
+// Equal reports whether two speakers say the same; of links, in the same slice.
+func (m Member) Equal(o Member) bool {
+	return m.Stopping == o.Stopping && m.Unfit == o.Unfit && m.API == o.API && m.Partial == o.Partial && Same(m.Links, o.Links)
+}
+
 // API is what a speaker says of the API server.
 type API uint8
 

@@ -44,6 +44,9 @@ type wire struct {
 	// when it announced anything.
 	members   map[string]lb.Member
 	announced map[string][]netip.Addr
+	// owners are what was set last, and owns has the addresses of each.
+	owners map[netip.Addr]string
+	owns   map[string][]netip.Addr
 	// announces has those that announce something now, heard those whose heartbeats arrive.
 	announces, heard map[string]bool
 	trials           map[string]trial
@@ -70,11 +73,6 @@ func newWire(asker Asker, links func() []lb.Interface) *wire {
 // set takes over the speakers' metadata, which of them are heard, which node announces each address by layer 2, and the
 // address of this node that heartbeats use.
 func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners map[netip.Addr]string, own netip.Addr) {
-	announced, announces := map[string][]netip.Addr{}, map[string]bool{}
-	for a, node := range owners {
-		announced[node] = append(announced[node], a)
-		announces[node] = true
-	}
 	before := w.withoutEcho()
 	defer func() {
 		if !slices.Equal(w.withoutEcho(), before) {
@@ -88,10 +86,16 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners m
 			w.trials[node] = trial{echoes: w.trials[node].echoes} // it may be another run
 		}
 	}
-	w.members, w.heard, w.announces, w.own = members, heard, announces, own
+	if !lb.SameMap(owners, w.owners) || w.owns == nil {
+		w.owners, w.owns, w.announces = owners, map[string][]netip.Addr{}, map[string]bool{}
+		for a, node := range owners {
+			w.owns[node], w.announces[node] = append(w.owns[node], a), true
+		}
+	}
+	w.members, w.heard, w.own = members, heard, own
 	maps.DeleteFunc(w.announced, func(node string, _ []netip.Addr) bool { _, known := members[node]; return !known })
 	maps.DeleteFunc(w.trials, func(node string, _ trial) bool { _, known := members[node]; return !known })
-	maps.Copy(w.announced, announced)
+	maps.Copy(w.announced, w.owns)
 }
 
 // run asks foreign machines and speakers from time to time until ctx ends, so that it is known which of them answer when it
