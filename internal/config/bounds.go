@@ -102,8 +102,8 @@ const DefaultMorePorts = 5_000
 
 // boundPorts leaves the Services of each namespace so many ports together beyond the first of each, those of the older
 // Services first, so that a new Service takes none from another. Services are ordered by key. One that has more ports than
-// are left gets no address, and keeps the addresses that it has, with the first ports of its spec.
-func boundPorts(r *report, services []*lb.Service, most int) {
+// are left gets no address, and keeps the addresses that it has, with the first ports of its spec. It reports whether there are any.
+func boundPorts(r *report, services []*lb.Service, most int) (bounded bool) {
 	for len(services) > 0 {
 		n, more := 0, 0
 		for ; n < len(services) && services[n].Key.Namespace == services[0].Key.Namespace; n++ {
@@ -111,9 +111,11 @@ func boundPorts(r *report, services []*lb.Service, most int) {
 		}
 		if more > most {
 			boundTogether(r, services[:n], more, most)
+			bounded = true
 		}
 		services = services[n:]
 	}
+	return bounded
 }
 
 func morePorts(s *lb.Service) int { return max(0, len(s.Ports)-1) }

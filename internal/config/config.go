@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -152,11 +153,17 @@ type Compiler struct {
 	nodes    memo[*corev1.Node, lb.Node]
 	services memo[*corev1.Service, servicePart]
 	slices   memo[*discoveryv1.EndpointSlice, endpoints]
-	// byName are the nodes of the last run, whole has what each Service is made of.
-	byName map[string]lb.Node
-	whole  map[lb.Key]*whole
+	// byName are the nodes of the last run, whole has what each Service is made of; touched are the Services of which an object changed.
+	byName  map[string]lb.Node
+	whole   map[lb.Key]*whole
+	touched []lb.Key
 	// named are the pools of the last run. What Services ask of pools by name was read for these.
 	named []pool
+	// objects, state and problems are of the last run. plain: no Service there depends on another one, on proxies, or leaves.
+	objects  Objects
+	state    lb.State
+	problems []lb.Problem
+	plain    bool
 }
 
 // Compile reads the objects. The caller adds Members and Now to the State.
@@ -166,8 +173,49 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	return c.Compile(o, opt)
 }
 
-// Compile reads the objects, as the function of that name does.
+// Compile reads the objects, as the function of that name does. Lists of objects must not be changed either.
 func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
+	if c.plain && c.objects.equal(o) && c.compileEndpoints(o, opt) {
+		return c.state, c.problems
+	}
+	c.objects = o
+	c.state, c.problems = c.compile(o, opt)
+	return c.state, c.problems
+}
+
+// equal reports whether all lists but EndpointSlices are the same.
+func (o *Objects) equal(p Objects) bool {
+	return lb.Same(o.Pools, p.Pools) && lb.Same(o.PoolMemories, p.PoolMemories) && lb.Same(o.FloatingIPs, p.FloatingIPs) &&
+		lb.Same(o.L2Advertisements, p.L2Advertisements) && lb.Same(o.BGPAdvertisements, p.BGPAdvertisements) && lb.Same(o.Peers, p.Peers) &&
+		lb.Same(o.BFDProfiles, p.BFDProfiles) && lb.Same(o.Communities, p.Communities) && lb.Same(o.Services, p.Services) && lb.Same(o.Nodes, p.Nodes) &&
+		lb.Same(o.Namespaces, p.Namespaces) && (o.Namespaces == nil) == (p.Namespaces == nil) && lb.Same(o.Secrets, p.Secrets) &&
+		o.SecretNamespace == p.SecretNamespace
+}
+
+// compileEndpoints reads EndpointSlices only, and replaces the Services in the State whose endpoints changed. It reports false if more does.
+func (c *Compiler) compileEndpoints(o Objects, opt Options) bool {
+	c.touched = nil
+	c.readSlices(o, opt)
+	if slices.Contains(c.touched, opt.Proxy.Service) {
+		return false
+	}
+	services := slices.Clone(c.state.Services)
+	for _, key := range c.touched {
+		i, found := slices.BinarySearchFunc(services, key, func(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) })
+		if !found {
+			continue
+		}
+		j, _ := slices.BinarySearchFunc(c.services.parts, key, func(p *part[servicePart], k lb.Key) int { return p.key.Compare(k) })
+		services[i] = new(joined).service(&c.services.parts[j].made, nil)
+	}
+	if len(c.touched) > 0 {
+		c.state.Services = services
+	}
+	return true
+}
+
+// compile reads all that changed.
+func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
 	nodes := c.compileNodes(o.Nodes, opt)
 	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes, opt.Undeclared)
@@ -184,11 +232,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		Peers: compilePeers(&r, o, nodes),
 	}
 	if !slices.EqualFunc(c.named, pools, sameNames) {
-		for _, p := range c.services {
-			if len(p.made.PoolWishes) > 0 {
-				p.of = nil
-			}
-		}
+		c.services.drop(func(p servicePart) bool { return len(p.PoolWishes) > 0 })
 	}
 	c.named = pools
 	for _, p := range pools {
@@ -201,7 +245,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if len(o.FloatingIPs) > 0 {
 		s.notServed = map[lb.Key]string{}
 	}
-	s.join(c.services, c.whole[opt.Proxy.Service])
+	s.join(c.services.parts, c.whole[opt.Proxy.Service])
 	state.ProxyPods = opt.proxyPods(o.EndpointSlices)
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
@@ -209,7 +253,8 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	opt.admitProxies(&r, s.ours, state.Namespaces)
 	joinProxies(s.ours, s.proxies)
 	state.ProxyNodes = s.proxies.nodes
-	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
+	bounded := boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
+	c.plain = s.plain && !bounded && len(s.leaving) == 0 && s.notServed == nil
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	return state, r.sorted()
 }
@@ -221,43 +266,58 @@ func sameNames(a, b pool) bool {
 
 // compileNodes returns the nodes by name: the same map as before if none has changed.
 func (c *Compiler) compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
-	changed := c.byName == nil
-	c.nodes.update(objects, opt.compileNode, func(*part[lb.Node], bool) { changed = true })
+	changed, gone := c.byName == nil, map[string]bool{}
+	c.nodes.update(objects, opt.compileNode, func(p *part[lb.Node], made bool) {
+		if gone[p.key.Name] = !made; made {
+			changed = changed || !reflect.DeepEqual(c.byName[p.key.Name], p.made)
+		}
+	})
+	for _, is := range gone {
+		changed = changed || is
+	}
 	if changed {
 		c.byName = make(map[string]lb.Node, len(objects))
-		for _, p := range c.nodes {
+		for _, p := range c.nodes.parts {
 			c.byName[p.key.Name] = p.made
 		}
 	}
 	return c.byName
 }
 
+// change applies a change of an object to what a Service is made of.
+func (c *Compiler) change(key lb.Key, apply func(*whole)) {
+	w := c.whole[key]
+	if w == nil {
+		w = &whole{}
+		c.whole[key] = w
+	}
+	w.joined = nil
+	if apply(w); w.parts == 0 {
+		delete(c.whole, key)
+	}
+	c.touched = append(c.touched, key)
+}
+
 // read reads the Services and EndpointSlices that changed.
 func (c *Compiler) read(o Objects, x reader) {
-	if c.whole == nil {
+	if c.touched = nil; c.whole == nil {
 		c.whole = map[lb.Key]*whole{}
 	}
-	change := func(key lb.Key, apply func(*whole)) {
-		w := c.whole[key]
-		if w == nil {
-			w = &whole{}
-			c.whole[key] = w
-		}
-		w.joined = nil
-		if apply(w); w.parts == 0 {
-			delete(c.whole, key)
-		}
-	}
 	c.services.update(o.Services, x.compileService, func(p *part[servicePart], made bool) {
-		change(p.key, func(w *whole) {
+		c.change(p.key, func(w *whole) {
 			if w.parts--; made {
 				p.made.whole = w
 				w.parts += 2
 			}
 		})
 	})
-	c.slices.update(o.EndpointSlices, x.compileEndpoints, func(p *part[endpoints], made bool) {
-		change(p.key, func(w *whole) {
+	c.readSlices(o, x.Options)
+}
+
+// readSlices reads the EndpointSlices that changed.
+func (c *Compiler) readSlices(o Objects, opt Options) {
+	c.slices.update(o.EndpointSlices, opt.compileEndpoints, func(p *part[endpoints], made bool) {
+		c.change(p.key, func(w *whole) {
 			w.parts--
 			if w.slices = slices.DeleteFunc(w.slices, func(o *part[endpoints]) bool { return o == p }); made {
 				w.slices = append(w.slices, p)
@@ -269,11 +329,18 @@ func (c *Compiler) read(o Objects, x reader) {
 
 // memo keeps what was made of each object, as long as that is the same: an informer replaces an object and never changes it. Its version
 // would not do, which etcd repeats after it was restored.
-type memo[T metav1.Object, P any] []*part[P]
+type memo[T object, P any] struct {
+	objects []T
+	parts   []*part[P]
+}
+
+type object interface {
+	metav1.Object
+	comparable
+}
 
 // part is what was made of one object.
 type part[P any] struct {
-	of metav1.Object
 	// name of the object; key is what it is about.
 	name, key lb.Key
 	made      P
@@ -282,31 +349,44 @@ type part[P any] struct {
 // update makes parts of the objects that are new and forgets those that are gone, and calls changed for each of both. Objects in another
 // order than before are new.
 func (m *memo[T, P]) update(objects []T, create func(T) (lb.Key, P), changed func(p *part[P], made bool)) {
-	old, all := *m, make(memo[T, P], len(objects))
+	if lb.Same(objects, m.objects) {
+		return
+	}
+	of, old, all := m.objects, m.parts, make([]*part[P], len(objects))
 	drop := func() {
 		changed(old[0], false)
-		old = old[1:]
+		of, old = of[1:], old[1:]
 	}
 	for i, o := range objects {
-		if len(old) == 0 || old[0].of != metav1.Object(o) {
+		if len(old) == 0 || of[0] != o {
 			name := lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
 			for len(old) > 0 && old[0].name.Compare(name) < 0 {
 				drop()
 			}
-			if len(old) == 0 || old[0].of != metav1.Object(o) {
+			if len(old) == 0 || of[0] != o {
 				if len(old) > 0 && old[0].name == name {
 					drop()
 				}
-				all[i] = &part[P]{of: o, name: name}
+				all[i] = &part[P]{name: name}
 				all[i].key, all[i].made = create(o)
 				changed(all[i], true)
 				continue
 			}
 		}
-		all[i], old = old[0], old[1:]
+		all[i], of, old = old[0], of[1:], old[1:]
 	}
 	for len(old) > 0 {
 		drop()
 	}
-	*m = all
+	m.objects, m.parts = objects, all
+}
+
+// drop has objects read again.
+func (m *memo[T, P]) drop(which func(P) bool) {
+	m.objects = slices.Clone(m.objects)
+	for i, p := range m.parts {
+		if which(p.made) {
+			m.objects[i] = *new(T)
+		}
+	}
 }

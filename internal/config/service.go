@@ -87,6 +87,8 @@ type joined struct {
 	follows bool
 	// proxies are where proxies serve.
 	proxies endpoints
+	// plain: each Service stands for itself, and they were ordered.
+	plain bool
 	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
 	notServed map[lb.Key]string
 }
@@ -94,7 +96,7 @@ type joined struct {
 // join takes Services; those of the proxies are of proxies.
 func (j *joined) join(services []*part[servicePart], proxies *whole) {
 	byKey := func(a, b *part[servicePart]) int { return a.key.Compare(b.key) }
-	if !slices.IsSortedFunc(services, byKey) {
+	if j.plain = slices.IsSortedFunc(services, byKey); !j.plain {
 		services = slices.SortedFunc(slices.Values(services), byKey)
 	}
 	named := namedByID(services)
@@ -133,6 +135,8 @@ func (j *joined) service(p *servicePart, named map[string]*servicePart) *lb.Serv
 	}
 	if s.LoadBalancerID == "" && s.Proxy == nil && !s.AsksProxy && !s.Proxied {
 		p.joined = &s
+	} else {
+		j.plain = false
 	}
 	j.joinID(&s, p.original, named)
 	return &s
