@@ -648,6 +648,34 @@ func TestOffered(t *testing.T) {
 	})
 }
 
+// TestSetAgain: the same plan once more does nothing, unless addresses were offered or left since it was made.
+func TestSetAgain(t *testing.T) {
+	desired := Desired{Announcements: ourAnnouncements, Speakers: speakers}
+	runPlay(t, nil, func(p *play) {
+		p.Set(desired)
+		sentFor(p.lan, 3*time.Second)
+		table, state := p.table.Load(), p.State()
+		if p.Set(desired); p.table.Load() != table || !lb.Same(p.State().Addresses, state.Addresses) {
+			t.Error("the same plan makes another table, or another state")
+		}
+		p.Offer()
+		if a := p.State().Addresses[0]; a.Answered {
+			t.Errorf("the state does not show what is offered: %v", a)
+		}
+		if p.Set(desired); len(p.Offered()) > 0 || !p.State().Addresses[0].Pending && !p.State().Addresses[0].Answered {
+			t.Errorf("offered are %v after a plan that takes them back", p.Offered())
+		}
+		sentFor(p.lan, 3*time.Second)
+		left := Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers}
+		p.Set(left)
+		p.put(claim4(askerMAC))
+		p.expect("when the new owner of one is heard", "v6")
+		if p.Set(left); len(p.table.Load().entries) != 1 || len(p.Handing()) != 1 {
+			t.Errorf("the table still has %d addresses, and %d are handed over", len(p.table.Load().entries), len(p.Handing()))
+		}
+	})
+}
+
 // testLease is valid unless invalid is set.
 type testLease struct{ lapsed atomic.Bool }
 
