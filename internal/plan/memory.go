@@ -51,11 +51,11 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 	last := m.last.Load()
 	var p *planner
 	if !m.wrong.Swap(false) && last != nil && last.node == node && reflect.DeepEqual(common(s), common(last.state)) {
-		p = last.next(s, false)
+		p = follow(last, s, false)
 	}
 	if p == nil || !slices.Equal(p.ranged, last.ranged) || !slices.Equal(p.closed, last.closed) {
 		last = newPlanner(node, s)
-		p = last.next(s, true)
+		p = follow(last, s, true)
 	}
 	p.heed(last)
 	p.widen()
@@ -110,8 +110,8 @@ func common(s lb.State) lb.State {
 	return s
 }
 
-// next returns a planner that has what the last one had, and knows which Services changed. The last one is used no more, but for its plan.
-func (last *planner) next(s lb.State, whole bool) *planner {
+// follow returns a planner that has what the last one had, and knows which Services changed. The last one is used no more, but for its plan.
+func follow(last *planner, s lb.State, whole bool) *planner {
 	p := *last
 	p.state, p.elections = s, map[netip.Addr]*election{}
 	n := 0
