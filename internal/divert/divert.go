@@ -12,7 +12,6 @@
 package divert
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -31,8 +30,8 @@ type Desired struct {
 
 // Table is the table of this node.
 type Table struct {
+	*nft.Owned[*nft.Static]
 	layout *nft.Layout
-	owned  *nft.Owned[*nft.Static]
 	// desired is the argument of the last Set.
 	desired Desired
 }
@@ -40,7 +39,7 @@ type Table struct {
 // New returns a Table, and does not change the kernel. It calls changed when the kernel refuses the table, or takes it again.
 func New(log *slog.Logger, changed func()) *Table {
 	t := &Table{layout: layout()}
-	t.owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: t.layout.Table, Image: t.image, Changed: changed})
+	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: t.layout.Table, Image: t.image, Changed: changed})
 	return t
 }
 
@@ -49,41 +48,27 @@ func Try() error { return layout().Try() }
 
 // Set makes the kernel do exactly this. It never fails: Failed reports whether the kernel refuses it, and Run asks again.
 func (t *Table) Set(d Desired) {
-	t.owned.Lock()
-	defer t.owned.Unlock()
-	if t.owned.Settled() && slices.Equal(d.Diversions, t.desired.Diversions) && slices.Equal(d.NodePorts, t.desired.NodePorts) {
+	t.Lock()
+	defer t.Unlock()
+	if t.Settled() && slices.Equal(d.Diversions, t.desired.Diversions) && slices.Equal(d.NodePorts, t.desired.NodePorts) {
 		return
 	}
 	t.desired = d
-	_ = t.owned.Apply() // it logs, and Run retries
+	_ = t.Apply() // it logs, and Run retries
 }
-
-// Run repairs the table until the context ends. The table then stays.
-func (t *Table) Run(ctx context.Context) error { return t.owned.Run(ctx) }
 
 // Failed reports whether the kernel refuses what was set last.
 func (t *Table) Failed() bool {
-	t.owned.Lock()
-	defer t.owned.Unlock()
-	return t.owned.Failure() != nil
+	t.Lock()
+	defer t.Unlock()
+	return t.Failure() != nil
 }
-
-// InForce reports whether the kernel does what was set last.
-func (t *Table) InForce() bool {
-	t.owned.Lock()
-	defer t.owned.Unlock()
-	ok, _ := t.owned.Enforced()
-	return ok
-}
-
-// Repairs counts the repairs of what others changed.
-func (t *Table) Repairs() uint64 { return t.owned.Repairs() }
 
 // State returns what was set last, and whether the kernel does it.
 func (t *Table) State() any {
-	t.owned.Lock()
-	defer t.owned.Unlock()
-	ok, _ := t.owned.Enforced()
+	t.Lock()
+	defer t.Unlock()
+	ok, _ := t.Enforced()
 	return struct {
 		Desired
 		InForce bool
@@ -92,10 +77,10 @@ func (t *Table) State() any {
 
 // Remove deletes the table. A concurrent Run does not restore it.
 func (t *Table) Remove() error {
-	t.owned.Lock()
+	t.Lock()
 	t.desired = Desired{}
-	t.owned.Unlock()
-	if err := t.owned.Remove(); err != nil {
+	t.Unlock()
+	if err := t.Owned.Remove(); err != nil {
 		return fmt.Errorf("remove the way to the proxies: %w", err)
 	}
 	return nil

@@ -31,13 +31,6 @@ const (
 	behindDNAT     = -99
 )
 
-// Registers: the key of a frontend from first on, where a connection goes in to and toPort.
-const (
-	first  = nft.Reg
-	to     = first + 8
-	toPort = first + 12
-)
-
 func layout() *nft.Layout {
 	sets := []nft.Set{{Name: nodePortsSet, Key: nft.Key{nft.Port}}}
 	refuse := nft.Chain{Name: "refuse", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: refusePriority, Rules: []nft.Rule{refuseNodePort()}}
@@ -63,28 +56,22 @@ func layout() *nft.Layout {
 func refuseNodePort() nft.Rule {
 	return slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
 		nft.Expr(
-			&expr.Payload{DestRegister: first, Base: expr.PayloadBaseTransportHeader, Offset: nft.DestinationPort, Len: 2},
-			&expr.Lookup{SourceRegister: first, SetName: nodePortsSet}),
+			&expr.Payload{DestRegister: nft.Reg, Base: expr.PayloadBaseTransportHeader, Offset: nft.DestinationPort, Len: 2},
+			&expr.Lookup{SourceRegister: nft.Reg, SetName: nodePortsSet}),
 		local(&expr.Fib{FlagDADDR: true}),
 		nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))
 }
 
 // local matches an address of a packet if it is this node's.
 func local(fib *expr.Fib) nft.Rule {
-	fib.Register, fib.ResultADDRTYPE = first, true
-	return nft.Expr(fib, &expr.Cmp{Register: first, Data: nft.Native(unix.RTN_LOCAL)})
+	fib.Register, fib.ResultADDRTYPE = nft.Reg, true
+	return nft.Expr(fib, &expr.Cmp{Register: nft.Reg, Data: nft.Native(unix.RTN_LOCAL)})
 }
 
 // translate leads a connection to the proxy of its frontend.
 func translate(f nft.Family) nft.Rule {
 	key, _ := f.LoadFrontend()
-	lookUp := func(set string, into uint32) *expr.Lookup {
-		return &expr.Lookup{SourceRegister: first, SetName: set + f.Suffix, IsDestRegSet: true, DestRegister: into}
-	}
-	return slices.Concat(f.Is(), key, nft.Expr(
-		lookUp(proxiesMap, to), lookUp(portsMap, toPort),
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: to, RegProtoMin: toPort},
-	))
+	return slices.Concat(f.Is(), key, f.Lead(proxiesMap, portsMap))
 }
 
 // drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The kernel would route it
@@ -92,17 +79,14 @@ func translate(f nft.Family) nft.Rule {
 func drop(f nft.Family) nft.Rule {
 	key, _ := f.LoadFrontend()
 	return slices.Concat(f.Is(), key, nft.Expr(
-		&expr.Lookup{SourceRegister: first, SetName: proxiesMap + f.Suffix, IsDestRegSet: true, DestRegister: to},
+		&expr.Lookup{SourceRegister: nft.Reg, SetName: proxiesMap + f.Suffix, IsDestRegSet: true, DestRegister: nft.Reg + 8},
 		&expr.Verdict{Kind: expr.VerdictDrop}))
 }
 
 // masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the clients may be
 // none that packets to pods have. The original destination says that the connection was led there.
 func masquerade(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), local(&expr.Fib{FlagSADDR: true}), f.LoadAsked(), nft.Expr(
-		&expr.Lookup{SourceRegister: first, SetName: remoteSet + f.Suffix},
-		&expr.Masq{},
-	))
+	return slices.Concat(f.Is(), local(&expr.Fib{FlagSADDR: true}), f.Masquerade(remoteSet))
 }
 
 // elements are the elements of the sets.

@@ -27,7 +27,7 @@ import (
 // is no table. What another program deletes or changes is not repaired before Set names something else: who flushes the ruleset takes the
 // filter too, and packets must not be led past it. Until then clients wait for kube-proxy, as without a head start.
 type HeadStart struct {
-	owned *nft.Owned[*nft.Static]
+	*nft.Owned[*nft.Static]
 	// starts are those of the last Set.
 	starts []lb.Start
 }
@@ -35,7 +35,7 @@ type HeadStart struct {
 // NewHeadStart returns a HeadStart. It does not change the kernel.
 func NewHeadStart(log *slog.Logger) *HeadStart {
 	t := &HeadStart{}
-	t.owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: headStartLayout().Table, Image: t.image})
+	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: headStartLayout().Table, Image: t.image})
 	return t
 }
 
@@ -44,11 +44,11 @@ func TryHeadStart() error { return headStartLayout().Try() }
 
 // Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for kube-proxy.
 func (t *HeadStart) Set(starts []lb.Start) {
-	t.owned.Lock()
-	defer t.owned.Unlock()
-	if !t.owned.Settled() || len(starts)+len(t.starts) > 0 && !reflect.DeepEqual(starts, t.starts) {
+	t.Lock()
+	defer t.Unlock()
+	if !t.Settled() || len(starts)+len(t.starts) > 0 && !reflect.DeepEqual(starts, t.starts) {
 		t.starts = starts
-		_ = t.owned.Apply() // it logs; without it clients wait for kube-proxy
+		_ = t.Apply() // it logs; without it clients wait for kube-proxy
 	}
 }
 
@@ -62,29 +62,21 @@ func (t *HeadStart) image(*nft.Static) *nft.Static {
 
 // Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
 func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
-	t.owned.Lock()
-	defer t.owned.Unlock()
-	led, _ := t.owned.Enforced()
+	t.Lock()
+	defer t.Unlock()
+	led, _ := t.Enforced()
 	for _, a := range addresses {
 		led = led && slices.ContainsFunc(t.starts, func(s lb.Start) bool { return s.Service == service && s.Address == a })
 	}
 	return led && len(addresses) > 0
 }
 
-// InForce reports whether the kernel does what was set last.
-func (t *HeadStart) InForce() bool {
-	t.owned.Lock()
-	defer t.owned.Unlock()
-	ok, _ := t.owned.Enforced()
-	return ok
-}
-
 // Remove deletes the table.
 func (t *HeadStart) Remove() error {
-	t.owned.Lock()
+	t.Lock()
 	t.starts = nil
-	t.owned.Unlock()
-	if err := t.owned.Remove(); err != nil {
+	t.Unlock()
+	if err := t.Owned.Remove(); err != nil {
 		return fmt.Errorf("remove head start: %w", err)
 	}
 	return nil

@@ -38,13 +38,6 @@ const startTimeout = 2 * time.Minute
 // kubeProxyMark is the mark by which kube-proxy knows connections to masquerade; its KUBE-FORWARD chain accepts them too.
 const kubeProxyMark = 1 << 14
 
-// Registers: the key of a frontend from first on, where a connection goes in to and toPort.
-const (
-	first  = nft.Reg
-	to     = first + 8
-	toPort = first + 12
-)
-
 // startKey returns the key of a frontend; false if it is none.
 func startKey(s lb.Start) (f nft.Family, key string, ok bool) {
 	number, ok := nft.ProtocolNumber(s.Protocol)
@@ -67,7 +60,8 @@ func headStartLayout() *nft.Layout {
 			nft.Set{Name: portsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.Port, Timeout: startTimeout},
 			nft.Set{Name: masqueradeSet + f.Suffix, Key: f.PortType(), Flags: unix.NFT_SET_TIMEOUT, Timeout: startTimeout})
 		lead.Rules = append(lead.Rules, markStart(f), translate(f))
-		back.Rules = append(back.Rules, masquerade(f))
+		// By the original destination. No packet comes here whose source was translated before.
+		back.Rules = append(back.Rules, slices.Concat(f.Is(), f.Masquerade(masqueradeSet)))
 	}
 	chains := []nft.Chain{lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), back}
 	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: headStartTable}, sets, chains)
@@ -77,31 +71,15 @@ func headStartLayout() *nft.Layout {
 func markStart(f nft.Family) nft.Rule {
 	key, _ := f.LoadFrontend()
 	return slices.Concat(f.Is(), key, nft.Expr(
-		&expr.Lookup{SourceRegister: first, SetName: masqueradeSet + f.Suffix},
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: nft.Native(^uint32(kubeProxyMark)), Xor: nft.Native(kubeProxyMark)},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: first},
+		&expr.Lookup{SourceRegister: nft.Reg, SetName: masqueradeSet + f.Suffix},
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: nft.Reg},
+		&expr.Bitwise{SourceRegister: nft.Reg, DestRegister: nft.Reg, Len: 4, Mask: nft.Native(^uint32(kubeProxyMark)), Xor: nft.Native(kubeProxyMark)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: nft.Reg},
 	))
 }
 
 // translate leads a connection to the endpoint in one of the frontend's slots.
 func translate(f nft.Family) nft.Rule {
 	key, slot := f.LoadFrontend()
-	lookUp := func(set string, into uint32) *expr.Lookup {
-		return &expr.Lookup{SourceRegister: first, SetName: set + f.Suffix, IsDestRegSet: true, DestRegister: into}
-	}
-	return slices.Concat(f.Is(), key, nft.Expr(
-		&expr.Numgen{Register: slot, Modulus: slots, Type: unix.NFT_NG_RANDOM},
-		lookUp(endpointsMap, to), lookUp(portsMap, toPort),
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: to, RegProtoMin: toPort},
-	))
-}
-
-// masquerade translates the source of a connection by its original destination. No packet comes here whose source was translated
-// before.
-func masquerade(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadAsked(), nft.Expr(
-		&expr.Lookup{SourceRegister: first, SetName: masqueradeSet + f.Suffix},
-		&expr.Masq{},
-	))
+	return slices.Concat(f.Is(), key, nft.Expr(&expr.Numgen{Register: slot, Modulus: slots, Type: unix.NFT_NG_RANDOM}), f.Lead(endpointsMap, portsMap))
 }

@@ -52,6 +52,21 @@ func (f *Family) LoadAsked() Rule {
 	)...)
 }
 
+// Lead translates the destination of a connection to the address and the port that two maps have for the key from Reg on.
+func (f *Family) Lead(addresses, ports string) Rule {
+	const to, toPort = Reg + 8, Reg + 12
+	lookUp := func(set string, into uint32) *expr.Lookup {
+		return &expr.Lookup{SourceRegister: Reg, SetName: set + f.Suffix, IsDestRegSet: true, DestRegister: into}
+	}
+	return Expr(lookUp(addresses, to), lookUp(ports, toPort),
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: to, RegProtoMin: toPort})
+}
+
+// Masquerade translates the source of a connection whose original destination is in a set.
+func (f *Family) Masquerade(set string) Rule {
+	return append(f.LoadAsked(), Expr(&expr.Lookup{SourceRegister: Reg, SetName: set + f.Suffix}, &expr.Masq{})...)
+}
+
 // PortKey is a port of an address as a key.
 func PortKey(a netip.Addr, protocol byte, port uint16) string {
 	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port)

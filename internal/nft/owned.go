@@ -254,6 +254,13 @@ func (o *Owned[I]) Remove() error {
 // Enforced reports whether the table holds the image of the last Apply, and the time of the last change of this.
 func (o *Owned[I]) Enforced() (ok bool, since time.Time) { return o.enforced, o.since }
 
+// InForce is Enforced for who does not hold the lock.
+func (o *Owned[I]) InForce() bool {
+	o.Lock()
+	defer o.Unlock()
+	return o.enforced
+}
+
 // Failure is why the table does not hold the image of the last Apply.
 func (o *Owned[I]) Failure() error { return o.failure }
 
