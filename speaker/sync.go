@@ -268,8 +268,8 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	if len(fresh) == 0 || !w.filter.inForce() {
 		return nil
 	}
-	objects := w.cluster.Objects()
-	return config.Starts(fresh, objects.Services, objects.EndpointSlices, w.node)
+	services, endpoints := w.compiler.ObjectsOf(maps.Keys(fresh))
+	return config.Starts(fresh, services, endpoints, w.node)
 }
 
 // announce sets the sinks that attract traffic. If this run was found to hang, others take over by now, and the next plan is

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
@@ -178,6 +179,10 @@ func TestSameIsShared(t *testing.T) {
 	}
 	if s := after.Services[1]; !s.ServingNodes["n2"] || before.Services[1].ServingNodes["n2"] {
 		t.Errorf("%s has endpoints on %v", s.Key, s.ServingNodes)
+	}
+	services, endpoints := c.ObjectsOf(slices.Values([]lb.Key{after.Services[1].Key, {Name: "none"}}))
+	if len(services) != 1 || len(endpoints) != 1 || services[0] != o.Services[1] || endpoints[0] != o.EndpointSlices[1] {
+		t.Errorf("its objects are %v and %v", services, endpoints)
 	}
 	if reflect.ValueOf(before.Nodes).UnsafePointer() != reflect.ValueOf(after.Nodes).UnsafePointer() {
 		t.Error("the nodes were read again")

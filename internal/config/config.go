@@ -305,8 +305,8 @@ func (c *Compiler) read(o Objects, x reader) {
 	}
 	c.services.update(o.Services, x.compileService, func(p *part[servicePart], made bool) {
 		c.change(p.key, func(w *whole) {
-			if w.parts--; made {
-				p.made.whole = w
+			if w.parts, w.of = w.parts-1, nil; made {
+				p.made.whole, w.of = w, p.made.of
 				w.parts += 2
 			}
 		})

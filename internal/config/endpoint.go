@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 // endpoints are the nodes that can serve a Service.
 type endpoints struct {
+	of    *discoveryv1.EndpointSlice
 	nodes map[string]bool
 	// serving: at least one endpoint serves; anywhere: at least one has no node.
 	serving, anywhere bool
@@ -20,7 +22,7 @@ type endpoints struct {
 
 // compileEndpoints returns what serves of one slice, and the Service that it is of. A proxy that terminates takes no new connections.
 func (opt Options) compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
-	var e endpoints
+	e := endpoints{of: slice}
 	key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
 	for _, endpoint := range slice.Endpoints {
 		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && (!opt.Proxy.Enabled || key != opt.Proxy.Service) {
@@ -32,6 +34,7 @@ func (opt Options) compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, e
 
 // whole is what one Service is made of.
 type whole struct {
+	of *corev1.Service
 	// parts counts the objects.
 	parts  int
 	slices []*part[endpoints]
@@ -105,6 +108,19 @@ func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discovery
 		delete(lost, a)
 	}
 	return lost
+}
+
+// ObjectsOf returns the Services of these keys, ordered by key, and their EndpointSlices, as they were read last.
+func (c *Compiler) ObjectsOf(keys iter.Seq[lb.Key]) (services []*corev1.Service, endpoints []*discoveryv1.EndpointSlice) {
+	for _, key := range slices.SortedFunc(keys, lb.Key.Compare) {
+		if w := c.whole[key]; w != nil && w.of != nil {
+			services = append(services, w.of)
+			for _, p := range w.slices {
+				endpoints = append(endpoints, p.made.of)
+			}
+		}
+	}
+	return services, endpoints
 }
 
 // maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has 17 elements for each.

@@ -15,6 +15,7 @@ import (
 
 // servicePart is what one Service says by itself.
 type servicePart struct {
+	of *corev1.Service
 	// serves: it is ours to serve.
 	serves bool
 	*whole
@@ -39,7 +40,7 @@ type reader struct {
 
 func (x reader) compileService(o *corev1.Service) (lb.Key, servicePart) {
 	key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-	p := servicePart{Service: lb.Service{Key: key, UID: string(o.UID)}, serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
+	p := servicePart{of: o, Service: lb.Service{Key: key, UID: string(o.UID)}, serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
 	if p.serves {
 		var r report
 		p.original, _ = copyOf(o)

@@ -92,6 +92,7 @@ func (t *Table) Set(desired Desired) error {
 	t.owned.Lock()
 	defer t.owned.Unlock()
 	if t.owned.Settled() && t.desired.equal(&desired) {
+		t.desired = &desired // which costs nothing to compare when it comes again
 		return t.owned.Failure()
 	}
 	t.desired = &desired
