@@ -149,9 +149,7 @@ func (b bird) has(prefix string) bool {
 // A neighbor that says once that it switched the session off, falls silent and comes back: at no time is that a failure. Then
 // a failure is one.
 func TestSwitchedOff(t *testing.T) {
-	w := newWorld(t, 16)
-	w.both()
-	w.settled()
+	w := settled(t, 16)
 	off := func(d time.Duration) {
 		t.Helper()
 		for end := w.now + d; w.now < end; w.run(time.Millisecond) {

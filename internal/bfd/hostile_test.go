@@ -42,9 +42,7 @@ func TestAuthenticationRefused(t *testing.T) {
 
 // One peer cannot speak for another: what comes for one session with the discriminator of another is nobody's.
 func TestNobodySpeaksForAnother(t *testing.T) {
-	w := newWorld(t, 2)
-	w.both()
-	w.settled()
+	w := settled(t, 2)
 	s := w.session(0)
 	p := packet{state: Down, multiplier: 3, mine: 9, yours: s.mine + 1}
 	var b [packetLen]byte
@@ -97,9 +95,7 @@ func FuzzTable(f *testing.F) {
 	p.marshal(&b)
 	f.Add(b[:], true)
 	f.Fuzz(func(t *testing.T, in []byte, known bool) {
-		w := newWorld(t, 1)
-		w.both()
-		w.settled()
+		w := settled(t, 1)
 		if s := w.session(0); known && len(in) >= packetLen {
 			p, _ := parse(in)
 			p.yours = s.mine

@@ -88,9 +88,7 @@ func TestNegotiation(t *testing.T) {
 // A silent neighbor is given up after its detection time, and not earlier.
 func TestDetection(t *testing.T) {
 	seeds(t, 20, func(t *testing.T, seed uint64) {
-		w := newWorld(t, seed)
-		w.both()
-		w.settled()
+		w := settled(t, seed)
 		w.ends[1].frozen = true
 		w.run(2 * w.delay) // its last packet arrives
 		last := w.session(0).heardAt
@@ -109,9 +107,7 @@ func TestDetection(t *testing.T) {
 
 // One-way loss: the side that hears nothing says so, and the other falls at once instead of never.
 func TestOneWayLoss(t *testing.T) {
-	w := newWorld(t, 3)
-	w.both()
-	w.settled()
+	w := settled(t, 3)
 	w.ends[0].deaf = true
 	w.until(time.Second, "the deaf one is down", w.is(0, Down))
 	w.until(5*time.Millisecond, "the other one is down", w.is(1, Down))
@@ -155,9 +151,7 @@ func TestLossAndReordering(t *testing.T) {
 
 // A process that did not run for less than the detection time reads what came meanwhile before it judges.
 func TestFrozenShortly(t *testing.T) {
-	w := newWorld(t, 4)
-	w.both()
-	w.settled()
+	w := settled(t, 4)
 	w.ends[0].frozen = true
 	w.run(100 * time.Millisecond)
 	w.ends[0].frozen = false
@@ -169,9 +163,7 @@ func TestFrozenShortly(t *testing.T) {
 
 // A neighbor that starts again with another discriminator is found by its address, and the session falls at once.
 func TestRestart(t *testing.T) {
-	w := newWorld(t, 5)
-	w.both()
-	w.settled()
+	w := settled(t, 5)
 	w.ends[1].table = newTable(w.random.Uint64)
 	w.set(1)
 	w.until(10*time.Millisecond, "end 0 knows", func() bool { return w.status(0).Failures == 1 })
@@ -188,9 +180,7 @@ func passive(p *Peer) { p.Passive = true }
 
 // A session that is not wanted any more says so and ends; what comes later finds no session.
 func TestLeave(t *testing.T) {
-	w := newWorld(t, 8)
-	w.both()
-	w.settled()
+	w := settled(t, 8)
 	w.ends[0].sent, w.ends[1].deaf = nil, true
 	w.ends[0].table.leave(w.now)
 	if all := w.ends[0].table.statuses(w.now); len(all) > 0 {
@@ -233,9 +223,7 @@ func TestLeaveSilent(t *testing.T) {
 
 // Other addresses under the same name are another session; other settings are not.
 func TestSetChanges(t *testing.T) {
-	w := newWorld(t, 9)
-	w.both()
-	w.settled()
+	w := settled(t, 9)
 	mine := w.session(0).mine
 	w.set(0, func(p *Peer) { p.Multiplier, p.Transmit = 5, 70*time.Millisecond })
 	w.run(time.Second)
@@ -254,9 +242,7 @@ func TestSetChanges(t *testing.T) {
 
 // While the neighbor has not confirmed, a session sends as before and expects as before (RFC 5880 section 6.8.3).
 func TestPollBeforeChange(t *testing.T) {
-	w := newWorld(t, 10)
-	w.both()
-	w.settled()
+	w := settled(t, 10)
 	w.ends[0].deaf = true // no Final arrives
 	w.set(0, func(p *Peer) { p.Transmit, p.Receive = 90*time.Millisecond, 20*time.Millisecond })
 	w.ends[0].sent = nil
@@ -337,9 +323,7 @@ func TestPassive(t *testing.T) {
 // A neighbor in demand mode gets no periodic packets, but a Final for each Poll, and its own packets still show that it
 // lives (RFC 5880 section 6.6). One that accepts nothing gets nothing.
 func TestRemoteDemand(t *testing.T) {
-	w := newWorld(t, 12)
-	w.both()
-	w.settled()
+	w := settled(t, 12)
 	s := w.session(0)
 	in := packet{state: Up, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond, receive: 50 * time.Millisecond, demand: true}
 	w.ends[1].frozen = true
@@ -371,9 +355,7 @@ func TestRemoteDemand(t *testing.T) {
 
 // A poll is answered at once, and the answer does not delay the periodic packets.
 func TestAnswer(t *testing.T) {
-	w := newWorld(t, 13)
-	w.both()
-	w.settled()
+	w := settled(t, 13)
 	s := w.session(0)
 	next := s.nextAt
 	s.receive(w.now, packet{state: Up, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond, receive: 50 * time.Millisecond, poll: true,

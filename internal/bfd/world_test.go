@@ -189,3 +189,12 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// settled is a world in which both ends have a session that is up.
+func settled(t *testing.T, seed uint64) *world {
+	t.Helper()
+	w := newWorld(t, seed)
+	w.both()
+	w.settled()
+	return w
+}

@@ -124,9 +124,7 @@ func TestHeld(t *testing.T) {
 // A peer whose BFD failed loses its session and its routes at once, whatever the hold time is, and no other peer notices.
 // It opens again when BFD is up. A session that must wait for BFD is not dialed.
 func TestHold(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		const why = "BFD: detection time expired"
 		hold := func(bird4 Path) {

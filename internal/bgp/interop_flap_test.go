@@ -14,9 +14,7 @@ import (
 // A router that resets a session three times has it back at once each time. The fourth time its peer waits, and says so. The
 // other sessions, one of them with the same router, stay as they are.
 func TestInteropFlaps(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		set(t, s, desire(l.peers(), l.routes()...))
 		l.up(t)
@@ -64,9 +62,7 @@ func TestInteropFlaps(t *testing.T) {
 // A route that comes and goes a thousand times, as with an endpoint that is restarted again and again, ends as it should in both
 // routers. No session falls, and the other routes never leave a router's kernel.
 func TestInteropRouteFlaps(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		stable := []lb.Route{route(both4, "bird4", "frr4"), route(both6, "bird6", "frr6")}
 		const flapping4, flapping6 = "198.51.100.7/32", "2001:db8:ffff::7/128"
@@ -125,9 +121,7 @@ func (f frr) preference(prefix string) string {
 
 // A node that leaves its routes, withdraws them, goes down and comes back: routers see each step, and take it back at once.
 func TestInteropLeave(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		routes := l.routes()
 		set(t, s, desire(l.peers(), routes...))
@@ -182,9 +176,7 @@ func TestInteropRestartTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")
 	}
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, stop := run(t)
 		set(t, s, desire(l.peers(), l.routes()...))
 		l.up(t)

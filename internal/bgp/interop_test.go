@@ -141,9 +141,7 @@ func (l *lab) kept(t *testing.T, s *Speaker, d Desired, what string) {
 
 // Routes and their attributes arrive at real routers, change without a gap, and are withdrawn.
 func TestInterop(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		routes := l.routes()
 		set(t, s, desire(l.peers(), routes...))
@@ -177,9 +175,7 @@ func TestInterop(t *testing.T) {
 // While one speaker process replaces another, no route leaves a router's kernel.
 // When the node leaves BGP all do, at once.
 func TestInteropRestart(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		d := desire(l.peers(), l.routes()...)
 		s, stop := run(t)
 		set(t, s, d)
@@ -207,9 +203,7 @@ func TestInteropRestart(t *testing.T) {
 
 // Real routers' refusals become sentences.
 func TestInteropMistakes(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		l.frr4.PeerASN, l.bird4.PeerASN = 65009, 65009
 		l.frr6.LocalASN, l.bird6.LocalASN = 65008, 65008
@@ -316,9 +310,7 @@ func TestInteropRoutes(t *testing.T) {
 // A new session is dialled at once: GoBGP alone would wait for 1.5 s at least. The best of the times counts, because a busy machine
 // only adds to them.
 func TestInteropStart(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		times := map[string][]time.Duration{}
 		for range 12 {
 			s, stop := run(t)
@@ -345,4 +337,10 @@ func TestInteropStart(t *testing.T) {
 			}
 		}
 	})
+}
+
+// inLab is a test between both routers.
+func inLab(t *testing.T, test func(t *testing.T, l *lab)) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) { test(t, newLab(t)) })
 }

@@ -50,9 +50,7 @@ func strike(t *testing.T, s *Speaker, peer string, with syscall.Signal, before i
 // An engine that dies is started again, and its routes stay in the router. With one that dies again and again nothing
 // happens to the other sessions. Its peer rests, until it is edited.
 func TestInteropIsolation(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		var log book
 		s, _ := runWith(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		names := []string{"frr4", "frr6", "bird4", "bird6"}

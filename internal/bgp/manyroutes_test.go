@@ -41,9 +41,7 @@ func TestInteropManyRoutes(t *testing.T) {
 	if raceDetector {
 		t.Skip("the figures would be of the race detector, which takes a minute")
 	}
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLab(t)
+	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := runWith(t, Config{})
 		set(t, s, desire([]lb.Peer{l.frr4, l.bird4}))
 		established(t, s, "frr4", "bird4")

@@ -181,10 +181,7 @@ func TestEqual(t *testing.T) {
 
 // A frontend that no plan may ask for is closed, and so are two of which one may not exist; all others are in force.
 func TestInvalid(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		if ok, _ := w.table.Enforced(); ok {
 			t.Error("enforced before anything was set")
 		}

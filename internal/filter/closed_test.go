@@ -98,10 +98,7 @@ func TestUndeclaredAllowed(t *testing.T) {
 // An established connection ends when its source is no longer among those that may come, and so does one to
 // a frontend that is gone.
 func TestEstablished(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
 			d := tcp(vip)
 			d.Restricted, d.Allow = true, []netip.Prefix{netip.PrefixFrom(addr(client), addr(client).BitLen())}
@@ -198,10 +195,7 @@ func TestPingRate(t *testing.T) {
 // Fragments are put together before they are judged, and errors about a connection come through: the client's
 // side of path MTU discovery, and the server's.
 func TestFragmentsAndPathMTU(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
 			d := tcp(vip)
 			d.Protocol, d.Restricted, d.Allow = "UDP", true, []netip.Prefix{netip.PrefixFrom(addr(client), addr(client).BitLen())}
@@ -284,10 +278,7 @@ func TestNeighborDiscovery(t *testing.T) {
 // Connections beyond the limit are refused, those that are there go on whatever the limit becomes, and ended
 // ones make room.
 func TestConnectionLimit(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
 			limited := func(n int) Desired {
 				d := tcp(vip)
@@ -332,10 +323,7 @@ func TestConnectionLimit(t *testing.T) {
 
 // One source opens so many connections a second, another is not held up by it.
 func TestRateLimit(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		d := tcp(vip4)
 		d.RateLimit = 3
 		w.set(desired(d))

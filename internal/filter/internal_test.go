@@ -180,10 +180,7 @@ func (w *world) tunnel() *nstest.NS {
 // TestClusterSources: sources within the cluster are in the lists like any other, also where only our own lists name
 // them, and the node's own packets too.
 func TestClusterSources(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		for _, f := range []struct{ vip, pod, node string }{{vip4, pod4, node4}, {vip6, pod6, node6}} {
 			bits := "/" + fmt.Sprint(addr(f.vip).BitLen())
 			for _, tt := range []struct {
@@ -212,10 +209,7 @@ func TestClusterSources(t *testing.T) {
 // TestClusterIPsInPool: a pool that covers ClusterIPs by mistake takes none from pods and the node; the API server's is one
 // of them.
 func TestClusterIPsInPool(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		d := desired(tcp(vip4), tcp(vip6))
 		d.Guarded = append(d.Guarded, between("10.0.0.0", "10.255.255.255"), between("fd00::", "fdff::"))
 		d.PodLinks = []string{"pod*"}
@@ -256,10 +250,7 @@ func TestForeignMachines(t *testing.T) {
 // TestRefusedElsewhere: a node without an endpoint of a Service with externalTrafficPolicy: Local refuses clients, and
 // leaves its pods and itself to kube-proxy, which leads them to the endpoints of other nodes.
 func TestRefusedElsewhere(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		for _, vip := range []string{vip4, vip6} {
 			fe := tcp(vip)
 			fe.Refuse = true
@@ -276,10 +267,7 @@ func TestRefusedElsewhere(t *testing.T) {
 // TestInside: the cluster's own traffic passes the lists, limits and refusal of a frontend with Inside, to its own address, and
 // nothing from outside does.
 func TestInside(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		for _, vip := range []string{vip4, vip6} {
 			for _, refuse := range []bool{false, true} {
 				fe := tcp(vip)

@@ -118,10 +118,7 @@ func (w *world) sent() *int {
 
 // A process that follows another keeps a table that holds what it wants, with what was counted, and replaces any other in one go.
 func TestTakeOver(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		w.set(full())
 		w.finds(answer, w.client, "tcp", client4, vip4, 80)
 		_, counted, err := w.table.readCounters()
@@ -152,10 +149,7 @@ func TestKillAndRemove(t *testing.T) {
 		must(t, New(Config{Log: slog.New(slog.DiscardHandler)}).Set(full()))
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 	}
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		foreign := foreignTables(w)
 		victim := exec.Command("/proc/self/exe", "-test.run=^TestKillAndRemove$")
 		victim.Env = append(os.Environ(), "HOLDFAST_FILTER_VICTIM=1")
@@ -220,10 +214,7 @@ func (w *world) others() string {
 
 // What packets met is told by Service and reason, and survives a table that was rebuilt.
 func TestCollect(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
+	serving(t, func(t *testing.T, w *world) {
 		d := full()
 		d.Frontends[1].Service = lb.Key{Namespace: "ns", Name: "gone"}
 		w.set(d)

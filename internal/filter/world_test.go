@@ -261,3 +261,13 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// serving is a test in a world whose pod serves port 80, behind kube-proxy.
+func serving(t *testing.T, test func(t *testing.T, w *world)) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		test(t, w)
+	})
+}

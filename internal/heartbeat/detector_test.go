@@ -7,13 +7,21 @@ import (
 	"time"
 )
 
-// settle runs the world until everybody sees everybody.
+// settle runs the world until every node sees every other.
 func settle(t *testing.T, w *world) {
 	t.Helper()
 	for _, n := range w.nodes {
 		w.must(t, 5*time.Second, w.all(n, Alive), n.name+" is alive to all")
 	}
 	w.after(3 * time.Second)
+}
+
+// settled is a world in which every node sees every other.
+func settled(t *testing.T, seed uint64, n int) *world {
+	t.Helper()
+	w := newWorld(seed, n)
+	settle(t, w)
+	return w
 }
 
 // must runs the world until ok, and says how long it took.
@@ -52,8 +60,7 @@ func (w *world) total(count func(*counters) uint64) (sum uint64) {
 // alive again soon after it is back: held down, because it was dead.
 func TestDeathAndReturn(t *testing.T) {
 	for _, n := range []int{2, 3, 7, 8, 30} {
-		w := newWorld(1, n)
-		settle(t, w)
+		w := settled(t, 1, n)
 		first := w.nodes[0]
 		first.stop()
 		if took := w.must(t, time.Second, w.all(first, Dead), "dead to all"); took > 250*ms {
@@ -74,8 +81,7 @@ func TestDeathAndReturn(t *testing.T) {
 //
 // Trap: a node that comes and goes takes its addresses along each time (MetalLB).
 func TestHoldDownGrows(t *testing.T) {
-	w := newWorld(2, 3)
-	settle(t, w)
+	w := settled(t, 2, 3)
 	first := w.nodes[0]
 	var held []time.Duration
 	for range 3 {
@@ -112,8 +118,7 @@ func TestDeathBeforeFirstBeat(t *testing.T) {
 
 // Deaths that a new run of the speaker hears of are forgiven as its own are.
 func TestForgivenAfterRestart(t *testing.T) {
-	w := newWorld(2, 3)
-	settle(t, w)
+	w := settled(t, 2, 3)
 	first := w.nodes[0]
 	first.stop()
 	w.must(t, time.Second, w.all(first, Dead), "dead to all")
@@ -132,8 +137,7 @@ func TestForgivenAfterRestart(t *testing.T) {
 
 // A speaker that says goodbye is gone at once, and not held down afterwards.
 func TestLeave(t *testing.T) {
-	w := newWorld(3, 8)
-	settle(t, w)
+	w := settled(t, 3, 8)
 	first := w.nodes[0]
 	first.d.leave(first.now())
 	first.run()
@@ -150,8 +154,7 @@ func TestBroadcastAmongMuch(t *testing.T) {
 	const many = 100
 	broadcasts := func(about Status, do func(one *node, other *peer)) {
 		t.Helper()
-		w := newWorld(3, many)
-		settle(t, w)
+		w := settled(t, 3, many)
 		one := w.nodes[0]
 		for _, p := range one.d.ring {
 			one.d.disseminate(p.id)
@@ -181,8 +184,7 @@ func TestBroadcastAmongMuch(t *testing.T) {
 // dead only when it does not come back, or when its node goes too.
 func TestSpeakerDown(t *testing.T) {
 	for _, n := range []int{2, 3, 7, 30} {
-		w := newWorld(4, n)
-		settle(t, w)
+		w := settled(t, 4, n)
 		first := w.nodes[0]
 		first.kill()
 		if took := w.must(t, time.Second, w.all(first, SpeakerDown), "SpeakerDown to all"); took > 250*ms {
@@ -216,8 +218,7 @@ func TestSpeakerDown(t *testing.T) {
 //
 // Trap: a loser that steps down late (PureLB).
 func TestFreeze(t *testing.T) {
-	w := newWorld(5, 3)
-	settle(t, w)
+	w := settled(t, 5, 3)
 	first := w.nodes[0]
 	epoch := first.d.epoch
 	first.pausedUntil = w.now + 2*time.Second
@@ -242,8 +243,7 @@ func TestFreeze(t *testing.T) {
 // A watcher that did not run distrusts its own clock: it calls nobody dead.
 func TestStallOfTheWatcher(t *testing.T) {
 	for seed := range uint64(20) {
-		w := newWorld(seed, 3)
-		settle(t, w)
+		w := settled(t, seed, 3)
 		w.nodes[0].pausedUntil = w.now + time.Duration(60+seed*7)*ms
 		// What waited in its socket is lost too, as on a machine that stood still.
 		w.cut = func(_, to *node) bool { return w.now < to.pausedUntil }
@@ -259,8 +259,7 @@ func TestStallOfTheWatcher(t *testing.T) {
 func TestSlowWatchers(t *testing.T) {
 	for _, n := range []int{2, 3, 8} {
 		for _, slow := range []time.Duration{100 * ms, 160 * ms, 240 * ms, 320 * ms, 640 * ms} {
-			w := newWorld(11, n)
-			settle(t, w)
+			w := settled(t, 11, n)
 			first := w.nodes[0]
 			for _, o := range w.nodes[1:] {
 				o.slow = slow
@@ -275,8 +274,7 @@ func TestSlowWatchers(t *testing.T) {
 
 // One broken path is no death: another watcher vouches.
 func TestOnePathCut(t *testing.T) {
-	w := newWorld(6, 4)
-	settle(t, w)
+	w := settled(t, 6, 4)
 	a, b := w.nodes[0], w.nodes[1]
 	w.gossips = true
 	w.cut = func(from, to *node) bool { return from == a && to == b || from == b && to == a }
@@ -290,8 +288,7 @@ func TestOnePathCut(t *testing.T) {
 // heard well for a while.
 func TestHearsBadly(t *testing.T) {
 	for _, n := range []int{3, 5, 30} {
-		w := newWorld(7, n)
-		settle(t, w)
+		w := settled(t, 7, n)
 		bad := w.nodes[0]
 		others := func(status Status) bool {
 			for _, o := range w.nodes[1:] {
@@ -312,8 +309,7 @@ func TestHearsBadly(t *testing.T) {
 // A node that nobody hears is dead to the others, knows it, and stays so for as long as that lasts.
 func TestUnheard(t *testing.T) {
 	for _, n := range []int{3, 5, 30} {
-		w := newWorld(7, n)
-		settle(t, w)
+		w := settled(t, 7, n)
 		unheard := w.nodes[0]
 		w.cut = func(from, _ *node) bool { return from == unheard }
 		w.must(t, 300*ms, w.all(unheard, Dead), "dead to all")
@@ -327,8 +323,7 @@ func TestUnheard(t *testing.T) {
 // The larger side of a partition goes on, and a node whose link is dead takes nothing. Healed, that one is
 // held down and the others are not, so that nothing moves twice.
 func TestPartition(t *testing.T) {
-	w := newWorld(8, 3)
-	settle(t, w)
+	w := settled(t, 8, 3)
 	alone, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
 	w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
 	w.must(t, 300*ms, w.all(alone, Dead), "the majority goes on")
@@ -342,8 +337,7 @@ func TestPartition(t *testing.T) {
 // A node that hears no other and whose link works takes the others for dead: they may well be.
 func TestAloneOnAWorkingLink(t *testing.T) {
 	for _, n := range []int{2, 3, 7} {
-		w := newWorld(8, n)
-		settle(t, w)
+		w := settled(t, 8, n)
 		alone := w.nodes[0]
 		for _, o := range w.nodes[1:] {
 			o.stop()
@@ -374,8 +368,7 @@ func TestHeartbeatBlocked(t *testing.T) {
 		"outbound":  func(from, _, blocked *node) bool { return from == blocked },
 		"all nodes": func(_, _, _ *node) bool { return true },
 	} {
-		w := newWorld(9, 4)
-		settle(t, w)
+		w := settled(t, 9, 4)
 		first := w.nodes[0]
 		w.blocked = func(from, to *node) bool { return is(from, to, first) }
 		alive := func() bool {
@@ -400,8 +393,7 @@ func TestHeartbeatUnblocked(t *testing.T) {
 		"all nodes": func(_, _, _ *node) bool { return true },
 	} {
 		for _, n := range []int{2, 3, 4, 8} {
-			w := newWorld(9, n)
-			settle(t, w)
+			w := settled(t, 9, n)
 			first := w.nodes[0]
 			alive := func() bool {
 				return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
@@ -417,8 +409,7 @@ func TestHeartbeatUnblocked(t *testing.T) {
 // A blocked gossip port is no death as long as heartbeats get through.
 func TestGossipBlocked(t *testing.T) {
 	for _, n := range []int{3, 30} {
-		w := newWorld(10, n)
-		settle(t, w)
+		w := settled(t, 10, n)
 		w.gossips = false
 		w.gossip()
 		all := func() bool {
@@ -463,8 +454,7 @@ func TestGossipBlockedAmongMany(t *testing.T) {
 func TestCutOffAtOnce(t *testing.T) {
 	for _, n := range []int{3, 4, 7, 30} {
 		for seed := range uint64(20) {
-			w := newWorld(seed, n)
-			settle(t, w)
+			w := settled(t, seed, n)
 			alone := w.nodes[int(seed)%n]
 			w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
 			w.must(t, 500*ms, func() bool { return alone.d.alone(alone.now()) }, "alone")
@@ -480,8 +470,7 @@ func TestCutOffAtOnce(t *testing.T) {
 // A node that was alone and gave all others up for itself adopts what they say of one that was lost meanwhile.
 func TestPrivateDeathIsShared(t *testing.T) {
 	for want, lose := range map[Status]func(*node){Dead: (*node).stop, SpeakerDown: (*node).kill} {
-		w := newWorld(14, 4)
-		settle(t, w)
+		w := settled(t, 14, 4)
 		alone, other, lost := w.nodes[0], w.nodes[1], w.nodes[2]
 		w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) && from != outside && to != outside }
 		w.must(t, time.Second, func() bool { return alone.sees(other) == Dead && alone.sees(lost) == Dead }, "the others are lost")
@@ -499,8 +488,7 @@ func TestPrivateDeathIsShared(t *testing.T) {
 // Half of a cluster that loses the other half knows so at once, too.
 func TestHalvesAtOnce(t *testing.T) {
 	for seed := range uint64(20) {
-		w := newWorld(seed, 4)
-		settle(t, w)
+		w := settled(t, seed, 4)
 		near := func(n *node) bool { return n == w.nodes[0] || n == w.nodes[1] }
 		w.cut = func(from, to *node) bool { return near(from) != near(to) && from != outside && to != outside }
 		one := w.nodes[seed%4]
@@ -523,8 +511,7 @@ func TestHalvesAtOnce(t *testing.T) {
 // A half of a cluster that hears no foreign machine any more knows that its link fails, though its nodes hear each other; the other
 // half, and a whole cluster, do not say so.
 func TestHalfKnowsThatItsLinkFails(t *testing.T) {
-	w := newWorld(1, 4)
-	settle(t, w)
+	w := settled(t, 1, 4)
 	near := func(n *node) bool { return n == w.nodes[0] || n == w.nodes[1] }
 	fails := func(n *node) bool { return n.d.link.fails() }
 	if slices.ContainsFunc(w.nodes, fails) {

@@ -123,8 +123,7 @@ func TestLossAmongMany(t *testing.T) {
 // Of two nodes, one that loses a part of what comes does not hold the other one down that is back after a reboot.
 func TestComplaintOfOne(t *testing.T) {
 	for _, percent := range []int{20, 30} {
-		w := newWorld(5, 2)
-		settle(t, w)
+		w := settled(t, 5, 2)
 		good, bad := w.nodes[0], w.nodes[1]
 		good.stop()
 		w.must(t, time.Second, w.all(good, Dead), "dead to the other")
@@ -165,8 +164,7 @@ func TestSurvivorWithoutForeignMachines(t *testing.T) {
 
 // Two speakers that are started again at once do not make the third think that it hears badly.
 func TestRestartOfTwo(t *testing.T) {
-	w := newWorld(5, 3)
-	settle(t, w)
+	w := settled(t, 5, 3)
 	for _, n := range w.nodes[:2] {
 		n.kill()
 	}
@@ -200,8 +198,7 @@ func TestDeafWithoutForeign(t *testing.T) {
 // A node that each of the others hears now and then, and one of them always, is not silent to all; it steps back by
 // what they tell it.
 func TestHeardByNobody(t *testing.T) {
-	w := newWorld(7, 4)
-	settle(t, w)
+	w := settled(t, 7, 4)
 	bad := w.nodes[0]
 	w.cut = func(from, to *node) bool {
 		turn := int(w.now / (50 * time.Millisecond) % 6)

@@ -318,8 +318,7 @@ func TestRouterOnTheSamePowerLine(t *testing.T) {
 // A node that loses nine of ten frames, those of clients too, never takes what the other has, however long it lasts.
 func TestClientsOfALossyNode(t *testing.T) {
 	for seed := range uint64(5) {
-		w := newWorld(seed, 2)
-		settle(t, w)
+		w := settled(t, seed, 2)
 		good, bad := w.nodes[0], w.nodes[1]
 		w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 90 }
 		w.stays(t, 10*time.Minute, func() bool { return bad.sees(good) != Dead }, "the other lives")

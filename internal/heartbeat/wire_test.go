@@ -117,8 +117,7 @@ func FuzzReceive(f *testing.F) {
 // A recorded packet is worth nothing: neither one of this run of the sender, nor
 // one of an earlier run after it has died.
 func TestReplay(t *testing.T) {
-	w := newWorld(1, 3)
-	settle(t, w)
+	w := settled(t, 1, 3)
 	a, b := w.nodes[0], w.nodes[1]
 	var recorded []packet
 	w.tap = func(from, to *node, p packet) {

@@ -32,8 +32,7 @@ func manyHere(n int) []lb.Announcement {
 // every address reaches the far end, except frames that the kernel of a busy machine
 // reports as dropped.
 func TestThousandTakeovers(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := timedResponder(t, Timers{AnnounceTimes: []time.Duration{0, time.Second, 2 * time.Second}})
 		set := manyHere(1000)
 		var mu sync.Mutex
@@ -100,8 +99,7 @@ func TestThousandTakeovers(t *testing.T) {
 // TestRealPolicer: a host whose kernel takes 1,000 packets of ARP and Neighbor Discovery a second, with a burst of 500, learns a thousand
 // addresses of two new owners without asking.
 func TestRealPolicer(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		rules := l.far.Command("nft", "-f", "-")
 		rules.Stdin = strings.NewReader(`table netdev police {
 			chain ingress {
@@ -146,8 +144,7 @@ func TestRealPolicer(t *testing.T) {
 // TestFloodIsFilteredByTheKernel: a flood of questions for other addresses never wakes
 // the speaker, and a question for one of ours among them is answered.
 func TestFloodIsFilteredByTheKernel(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := realResponder(t)
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
@@ -177,8 +174,7 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 // TestFilterFitsIntoLittleMemory: the kernel accepts the largest programs and replaces one
 // by the other with a limit of 20 KiB for each socket, the default before Linux 6.9.
 func TestFilterFitsIntoLittleMemory(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		n.node.Sysctl("core/optmem_max", "20480")
 		r := realResponder(t)
 		set := ourAnnouncements

@@ -327,8 +327,7 @@ func TestManyNewOwnersAsk(t *testing.T) {
 // TestLeftoverOwner: the kernel of another speaker's node has an address of ours, as what was left by keepalived: it never
 // announces the address, and answers for it.
 func TestLeftoverOwner(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		l.other.AddAddress("eth0", v4.String()+"/32", v6.String()+"/128")
 		l.first.Set(l.here())
 		nstest.Until(t, within, "a conflict of both", func() bool {

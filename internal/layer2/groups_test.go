@@ -121,8 +121,7 @@ func member(t *testing.T, n *realNetwork) bool {
 // when a link's MTU falls below IPv6's minimum (RFC 8200 section 5). IPv6 comes back
 // with the MTU, but the groups do not.
 func TestGroupsHeal(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := realResponder(t)
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "group joined", func() bool { return member(t, n) })

@@ -18,8 +18,7 @@ import (
 // Trap: different views leave an address without an owner for a moment
 // (MetalLB #589, #740).
 func TestNoQuestionIsLostInAMove(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			l.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "1000")
 		}
@@ -61,8 +60,7 @@ func TestNoQuestionIsLostInAMove(t *testing.T) {
 //
 // Trap: the former owner goes on to answer for a minute, beside the new one.
 func TestMoveOnPrivateVLAN(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		for _, port := range []string{"port0", "port2"} {
 			l.bridge.Output("bridge", "link", "set", "dev", port, "isolated", "on")
 		}
@@ -141,8 +139,7 @@ func (l *lan) macOf(r *Responder) lb.MAC {
 // Trap: two owners, and clients that stay with the wrong one (kube-vip #996, #1579,
 // #1775; Cilium #48456).
 func TestTwoOwnersBecomeOne(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		l.second.Set(l.here())
 		nstest.Until(t, within, "the one that stays answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
 		l.first.Set(l.here())
@@ -162,8 +159,7 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 // TestStandingIn: the stand-in answers questions that the owner's dead speaker cannot
 // answer, and traffic reaches the owner.
 func TestStandingIn(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		owner := lb.MACFrom(l.node.MAC("eth0"))
 		set := Desired{Announcements: []lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}, Speakers: l.speakers()}
 		l.second.Set(set)
@@ -193,8 +189,7 @@ func TestStandingIn(t *testing.T) {
 //
 // Trap: duplicates go undetected (MetalLB #306).
 func TestConflictWithARealHost(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := timedResponder(t, Timers{AnnounceWait: 2 * time.Second, RateLimitInterval: 500 * time.Millisecond})
 		r.Set(Desired{Announcements: []lb.Announcement{{Address: foreign4}}})
 		nstest.Until(t, within, "link in use", func() bool { return len(r.State().Links) == 1 })
@@ -228,8 +223,7 @@ func TestConflictWithARealHost(t *testing.T) {
 // TestKnock with real kernels at both ends: a port with a listener, one without, one that a filter drops and one that it rejects. The
 // machine keeps no connection, even where a firewall here takes its answer from the kernel.
 func TestKnock(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
 		us := l.first.links()[len(l.first.links())-1]
 		mac := lb.MACFrom(l.far.MAC("eth0"))

@@ -119,3 +119,13 @@ func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) 
 		return uint64(stats.Drops)
 	}
 }
+
+// onLAN is a test with two nodes and a far host on a LAN.
+func onLAN(t *testing.T, test func(t *testing.T, l *lan)) {
+	nstest.Run(t, func(t *testing.T) { test(t, newLAN(t)) })
+}
+
+// besideHost is a test with a node and a far host.
+func besideHost(t *testing.T, test func(t *testing.T, n *realNetwork)) {
+	nstest.Run(t, func(t *testing.T) { test(t, newRealNetwork(t)) })
+}

@@ -36,8 +36,7 @@ func expectAnswers(t *testing.T, what string, got []int, want ...int) {
 // There is no answer for another address or from a missing machine. The node that asks
 // announces nothing and has no port.
 func TestAsk(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		outside := netip.MustParseAddr("198.51.100.7") // of no subnet here
 		l.second = responderIn(t, l.other, Timers{AnnounceTimes: []time.Duration{0, time.Millisecond}})
 		set := l.here()
@@ -96,8 +95,7 @@ func TestAsk(t *testing.T) {
 
 // TestAskBesideAPort: a node that announces on the link can ask there too, and continues to answer.
 func TestAskBesideAPort(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		mine := []lb.Announcement{{Address: foreign4}, {Address: foreign6}}
 		l.first.Set(Desired{Announcements: mine, Speakers: l.speakers()})
 		l.second.Set(l.here())
@@ -143,8 +141,7 @@ func TestAskBesideAPort(t *testing.T) {
 
 // TestAskManyAtOnce: a hundred addresses of one machine, during another inquiry.
 func TestAskManyAtOnce(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		set := manyHere(100)
 		l.second.Set(Desired{Announcements: set, Speakers: l.speakers()})
 		owner := lb.MACFrom(l.other.MAC("eth0"))
@@ -172,8 +169,7 @@ func TestAskManyAtOnce(t *testing.T) {
 // TestAskersOfOthersAddresses: a node that announces nothing learns from a host's question for an address of another node,
 // which is dead, that the host is there; not from one for an address that is nobody's.
 func TestAskersOfOthersAddresses(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		d := l.elsewhere()
 		d.Owners = map[netip.Addr]string{v4: "other", v6: "other"}
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
@@ -206,8 +202,7 @@ func TestAskersOfOthersAddresses(t *testing.T) {
 // TestWhoHas with real kernels: the speaker that announces an address answers; with a foreign machine in conflict both do; none
 // answers for an address that no machine has.
 func TestWhoHas(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		l := newLAN(t)
+	onLAN(t, func(t *testing.T, l *lan) {
 		l.second.Set(l.here())
 		owner, far := lb.MACFrom(l.other.MAC("eth0")), lb.MACFrom(l.far.MAC("eth0"))
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })

@@ -151,8 +151,7 @@ func TestStuckLink(t *testing.T) {
 // TestStuckLinkIsReal: the same with a queue of the kernel that hardly moves. The bound is far above the time on an idle machine and far
 // below the time that blocked writes take.
 func TestStuckLinkIsReal(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		nstest.Veth(t, n.node, "eth1", n.far, "eth1")
 		n.node.Output("tc", "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "8bit", "burst", "2000", "limit", "100000000")
 		r := realResponder(t)

@@ -143,8 +143,7 @@ func timedResponder(t *testing.T, timers Timers) *Responder {
 // owner, with IPv6 as with IPv4. Only a failed entry (FAILED) ignores advertisements
 // (RFC 4861 section 7.2.5: there is no entry); that neighbour asks with its next packet.
 func TestTakeoverInAnyState(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			// Its own questions must not resolve the address.
 			n.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "600000")
@@ -186,8 +185,7 @@ func TestTakeoverInAnyState(t *testing.T) {
 // Trap: unicast probes get no answer, since no interface has their destination
 // address (MetalLB #2920, #2685).
 func TestReachabilityProbe(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			n.far.Sysctl(family+"/neigh/eth0/base_reachable_time_ms", "100")
 			n.far.Sysctl(family+"/neigh/eth0/delay_first_probe_time", "0")
@@ -216,8 +214,7 @@ func TestReachabilityProbe(t *testing.T) {
 //
 // Trap: duplicate address detection, which has no source option, gets no answer (MetalLB).
 func TestDuplicateAddressDetection(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := timedResponder(t, Timers{AnnounceTimes: []time.Duration{0, 100 * time.Millisecond}})
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
@@ -272,8 +269,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 // A question from a VLAN without a link here is not answered on the link below; one with
 // only a priority tag is (IEEE 802.1Q: VLAN 0 is no VLAN).
 func TestVLANIsNotOurs(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := realResponder(t)
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
@@ -310,8 +306,7 @@ func TestVLANIsNotOurs(t *testing.T) {
 // A socket gets what its own link received, and nothing of what the VLANs on it received. This kernel has no VLANs: a
 // socket that is bound to no link gets the frames of all, each with the index of the link that received it.
 func TestReceivedBy(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
+	besideHost(t, func(t *testing.T, n *realNetwork) {
 		nstest.Veth(t, n.node, "eth1", n.far, "eth1")
 		for i, proto := range protocols() {
 			ours := []netip.Addr{v4, v6}[i]

@@ -3,17 +3,20 @@ package members
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -211,5 +214,207 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func testMember(links int) lb.Member {
+	m := lb.Member{Stopping: true}
+	for i := range links {
+		m.Links = append(m.Links, lb.Link{
+			Name: fmt.Sprint("eth", i), MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Default: i%2 == 0,
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8::/49"), netip.MustParsePrefix("0.0.0.0/0")},
+		})
+	}
+	return m
+}
+
+func TestMeta(t *testing.T) {
+	unfit := testMember(3)
+	unfit.Unfit, unfit.Links[1].Refused = lb.Booting|lb.Unfiltered|lb.Sessionless, true
+	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.Unfiltered}, {Unfit: lb.Sessionless}, {Unfit: lb.SessionlessIPv4},
+		{Unfit: lb.SessionlessIPv6}, testMember(1), testMember(8), unfit} {
+		got, err := decodeMember(encodeMember(m, memberlist.MetaMaxSize))
+		if err != nil || !reflect.DeepEqual(got, m) {
+			t.Errorf("%+v became %+v, %v", m, got, err)
+		}
+	}
+	// What does not fit is left out, and the metadata says so.
+	many := testMember(300)
+	b := encodeMember(many, memberlist.MetaMaxSize)
+	got, err := decodeMember(b)
+	if err != nil || len(b) > memberlist.MetaMaxSize || !got.Partial || len(got.Links) < 10 || !reflect.DeepEqual(got.Links, many.Links[:len(got.Links)]) {
+		t.Errorf("%d octets became %+v, %v", len(b), got, err)
+	}
+	for i := range len(b) - len(got.Links) - 1 {
+		if _, err := decodeMember(b[:i]); err == nil {
+			t.Errorf("the first %d octets of %d are read", i, len(b))
+		}
+	}
+}
+
+// Addresses of links and what a speaker says of the API server stand where an older writer stops, and addresses give way to
+// links.
+func TestMetaAddresses(t *testing.T) {
+	m := testMember(3)
+	without := encodeMember(m, memberlist.MetaMaxSize)
+	without = without[:len(without)-len(m.Links)-1]
+	if got, err := decodeMember(without); err != nil || !reflect.DeepEqual(got, m) {
+		t.Errorf("of an older writer: %+v, %v", got, err)
+	}
+	m.Links[0].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
+	m.Links[2].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.66")}
+	with := encodeMember(m, memberlist.MetaMaxSize)
+	if !bytes.HasPrefix(with, without) {
+		t.Errorf("%x does not begin with %x", with, without)
+	}
+	if got, err := decodeMember(with); err != nil || !reflect.DeepEqual(got, m) {
+		t.Errorf("%+v became %+v, %v", m, got, err)
+	}
+	for i := len(without) + 1; i < len(with)-1; i++ {
+		got, err := decodeMember(with[:i])
+		if err == nil && len(got.Links[2].Addresses) > 0 {
+			t.Errorf("of %d octets %d are read as %+v", len(with), i, got)
+		}
+	}
+	got, err := decodeMember(encodeMember(m, len(with)-1))
+	if want := m.Links[0].Addresses; err != nil || got.Partial || len(got.Links) != 3 || !reflect.DeepEqual(got.Links[0].Addresses, want) ||
+		got.Links[2].Addresses != nil {
+		t.Errorf("in little room: %+v, %v", got, err)
+	}
+}
+
+// What a speaker says of the API server always has room.
+func TestMetaAPI(t *testing.T) {
+	addressed := testMember(3)
+	addressed.Links[1].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
+	for _, m := range []lb.Member{{}, testMember(1), addressed, testMember(300)} {
+		for _, api := range []lb.API{lb.APIHeard, lb.APIAway, lb.APIBehind} {
+			m.API = api
+			for _, limit := range []int{memberlist.MetaMaxSize, memberlist.MetaMaxSize - 1, 200, 100, 4} {
+				b := encodeMember(m, limit)
+				got, err := decodeMember(b)
+				if err != nil || len(b) > limit || got.API != api || len(m.Links) <= 3 && limit > 200 && !reflect.DeepEqual(got, m) {
+					t.Errorf("%d octets of %d became %+v, %v", len(b), limit, got, err)
+				}
+			}
+		}
+	}
+	if got, err := decodeMember([]byte{metaVersion, 0, 0, 99}); err != nil || got.API != lb.APIUnknown {
+		t.Errorf("what a later speaker says is read as %+v, %v", got, err)
+	}
+}
+
+// Flags that a reader of before does not know are nothing to it, and the rest stands where it stood.
+func TestMetaFlags(t *testing.T) {
+	m := testMember(2)
+	before := encodeMember(m, memberlist.MetaMaxSize)
+	m.Unfit, m.Links[0].Refused = lb.Booting|lb.Unfiltered, true
+	after := encodeMember(m, memberlist.MetaMaxSize)
+	if len(after) != len(before) {
+		t.Fatalf("%d octets became %d", len(before), len(after))
+	}
+	after[1] &= flagStopping | flagPartial
+	after[3] &= linkDefault
+	if !bytes.Equal(before, after) {
+		t.Errorf("%x became %x", before, after)
+	}
+}
+
+func FuzzMeta(f *testing.F) {
+	f.Add(encodeMember(testMember(3), memberlist.MetaMaxSize))
+	addressed := testMember(3)
+	addressed.Links[1].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
+	f.Add(encodeMember(addressed, memberlist.MetaMaxSize))
+	addressed.Unfit, addressed.Links[2].Refused, addressed.API = lb.Booting|lb.Unfiltered, true, lb.APIAway
+	f.Add(encodeMember(addressed, memberlist.MetaMaxSize))
+	f.Add([]byte{metaVersion, 0, 1, 0, 2, 0, 0, 0, 0, 1, 1, 'e', 1, 16, 129})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decodeMember(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeMember(encodeMember(m, 1<<20))
+		if err != nil || !reflect.DeepEqual(again, m) {
+			t.Errorf("%+v became %+v, %v", m, again, err)
+		}
+	})
+}
+
+// What a member tells of itself reaches the others, at once when it changes, and
+// is remembered after its death.
+func TestMetadata(t *testing.T) {
+	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
+	a := start(t, port, "127.0.0.1", "a", key)
+	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
+	hears := func(m member, of string, want lb.Member) func() bool {
+		return func() bool { got, ok := m.Metadata()[of]; return ok && reflect.DeepEqual(got, want) }
+	}
+	eventually(t, "members see each other", a.sees("a", "b"))
+	if _, known := a.Metadata()["b"]; known {
+		t.Error("b has metadata before SetSelf")
+	}
+	first := testMember(2)
+	b.SetSelf(first)
+	eventually(t, "a hears what b tells", hears(a, "b", first))
+	second := testMember(1)
+	b.SetSelf(second)
+	eventually(t, "a hears what changed", hears(a, "b", second))
+	b.stop()
+	if err := <-b.ended; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "b is gone", a.sees("a"))
+	if !hears(a, "b", second)() {
+		t.Error("the metadata of the dead is forgotten")
+	}
+}
+
+// The metadata of a member is forgotten when its speaker has been gone from the cluster for a while: neither its death nor
+// a new pod of it is that.
+func TestForgetUnknown(t *testing.T) {
+	m := silent(t, nil)
+	delete(m.addresses, "b")
+	b := &memberlist.Node{Name: "b", Addr: net.IPv4(127, 0, 0, 2), Meta: encodeMember(testMember(1), memberlist.MetaMaxSize)}
+	none, both := map[string]netip.Addr{}, map[string]netip.Addr{"b": netip.MustParseAddr("127.0.0.2")}
+	now := time.Now()
+	for _, step := range []struct {
+		name    string
+		does    func()
+		after   time.Duration
+		forgets bool
+	}{
+		{"it lives, and no speaker is known yet", func() { m.update(b) }, time.Hour, false},
+		{"it lives on", func() {}, time.Hour, false},
+		{"it dies", func() { m.SetSpeakers(both); m.forget(b) }, time.Hour, false},
+		{"it is dead for long", func() {}, time.Hour, false},
+		{"its pod is gone for less than the time", func() { m.SetSpeakers(none) }, keepTime - 1, false},
+		{"there is a new one", func() { m.SetSpeakers(both) }, time.Hour, false},
+		{"that is gone too, for the time", func() { m.SetSpeakers(none) }, keepTime, true},
+	} {
+		now = now.Add(step.after)
+		step.does()
+		if got := m.forgetGone(now); got != step.forgets {
+			t.Errorf("%s: forgets %t", step.name, got)
+		}
+		if _, known := m.Metadata()["b"]; known == step.forgets {
+			t.Errorf("%s: its metadata is known: %t", step.name, known)
+		}
+	}
+	m.update(b)
+	if _, known := m.Metadata()["b"]; !known {
+		t.Error("it is back, and not heard")
+	}
+}
+
+// A member that runs forgets by itself.
+func TestForgetsUnknown(t *testing.T) {
+	a := start(t, freePort(t), "127.0.0.1", "a", bytes.Repeat([]byte{7}, 32))
+	a.mu.Lock()
+	a.metadata["b"] = metadata{testMember(1), time.Now().Add(-keepTime)}
+	a.mu.Unlock()
+	eventually(t, "b is forgotten", func() bool { return len(a.Metadata()) == 0 })
+	a.stop()
+	if err := <-a.ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -20,9 +20,7 @@ const healTime = 2 * time.Second
 
 // What others do to the tables is undone and counted, and connections go on.
 func TestHeal(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.serve()
+	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
 		open := w.connections(1)
 		w.run(w.relayer)
@@ -70,9 +68,7 @@ func sameTable(a, b string) bool {
 
 // A speaker that is killed leaves relays that work, and the next one takes them over as they are.
 func TestAdopt(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.serve()
+	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
 		open := w.connections(5)
 		stop := w.run(w.relayer)
@@ -125,9 +121,7 @@ func TestAdopt(t *testing.T) {
 // An address that goes back is relayed until the client knows: its connections have come a long way, and end nowhere.
 // A speaker that stops meanwhile leaves nothing of that.
 func TestGoesBack(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.serve()
+	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
 		open := w.connections(5)
 		stop := w.run(w.relayer)
@@ -155,9 +149,7 @@ func TestGoesBack(t *testing.T) {
 
 // What is not relayed any more ends at once, and what is removed stays removed.
 func TestRemove(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.serve()
+	serving(t, func(t *testing.T, w *world) {
 		w.run(w.relayer)
 		w.relayer.Set(Desired{Speakers: w.speakers()})
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
@@ -199,9 +191,7 @@ func TestRemove(t *testing.T) {
 // Behind the packet filter: connections of sources that may come are relayed, past
 // limits on new ones and past the way to the ClusterIP; those of others are not.
 func TestFilter(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.serve()
+	serving(t, func(t *testing.T, w *world) {
 		const stranger4, stranger6 = "192.0.2.3", "2001:db8::3"
 		w.client.AddAddress("eth0", stranger4+"/24", stranger6+"/64")
 		w.owner(w.former)

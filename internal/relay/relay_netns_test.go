@@ -201,9 +201,7 @@ func TestUnknown(t *testing.T) {
 // A segment outside of the window of a connection that this node serves is not the former owner's, who would
 // start it again and have the endpoint reset it.
 func TestOutOfWindow(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.serve()
+	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.node)
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())
@@ -243,9 +241,7 @@ table inet behind {
 
 // Errors about connections of the former owner reach it, so that it learns of a path's MTU.
 func TestErrors(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.serve()
+	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
 		load(t, w.former, `
 table inet seen {

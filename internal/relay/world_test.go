@@ -362,3 +362,12 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// serving is a test in a world whose pod serves.
+func serving(t *testing.T, test func(t *testing.T, w *world)) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve()
+		test(t, w)
+	})
+}
