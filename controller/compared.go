@@ -12,7 +12,8 @@ import (
 // compareAge is for how long nothing is compared of a Service that does not change; at most for twice the time, so that all are compared by turns.
 const compareAge = 4 * time.Minute
 
-// formerOf returns a function that returns the write of the last run about a Service, nil for none. It must be asked in the order of keys.
+// formerOf returns a function that returns the write of the last run about a Service, nil for none. It must be asked once of
+// each, in the order of keys.
 func formerOf(last []*serviceWrite) func(*lb.Service) *serviceWrite {
 	return func(svc *lb.Service) *serviceWrite {
 		for len(last) > 0 && last[0].compiled != svc && last[0].compiled.Key.Compare(svc.Key) < 0 {
@@ -21,7 +22,9 @@ func formerOf(last []*serviceWrite) func(*lb.Service) *serviceWrite {
 		if len(last) == 0 || last[0].compiled != svc && last[0].compiled.Key != svc.Key {
 			return nil
 		}
-		return last[0]
+		w := last[0]
+		last = last[1:]
+		return w
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -18,7 +20,7 @@ import (
 // settledSyncer returns a syncer with so many Services and Nodes, of which nothing is left to write.
 func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 	t.Helper()
-	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, services)}
+	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, services+100)}
 	pool := lan()
 	pool.Spec.Addresses = []string{"10.0.0.0/16"}
 	server.put(t, poolsPath, pool)
@@ -91,6 +93,57 @@ func TestWitness(t *testing.T) {
 	kept := *last[3]
 	if kept.keep = new(ipam.Keep); !s.differs(now, &kept, last[3]) || !kept.stands.IsZero() {
 		t.Error("a FloatingIP is to be made of a Service that is as it shall be, and nothing is written")
+	}
+}
+
+// TestMore: what is to be said of a Service beyond what it has comes and goes, though nothing of it changes.
+func TestMore(t *testing.T) {
+	s, _ := settledSyncer(t, 20, 0)
+	last := slices.Clone(s.compared)
+	run := func(change func(*decision)) {
+		t.Helper()
+		d := &decision{objects: s.cluster.Objects(), proxied: make([]verdict, len(s.compared))}
+		d.state, _ = s.compiler.Compile(d.objects, s.options)
+		d.state.Now = time.Now()
+		s.assign(d)
+		change(d)
+		if err := s.writeServices(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+	}
+	key := last[7].compiled.Key
+	for what, said := range map[string]struct {
+		say   func(*decision)
+		stays func(*serviceWrite) bool
+	}{
+		"a problem": {func(d *decision) {
+			d.problems = []lb.Problem{{Object: lb.Object{Kind: config.KindService, Namespace: key.Namespace, Name: key.Name}, Reason: lb.NodesUnfiltered}}
+		}, func(w *serviceWrite) bool { return w.problems != nil }},
+		"access": {func(d *decision) {
+			d.frontends = []lb.Frontend{{Service: key, Access: lb.Access{RateLimit: 1}}}
+		}, func(w *serviceWrite) bool { return w.frontends != nil }},
+		"a FloatingIP": {func(d *decision) {
+			d.result.Keep = []ipam.Keep{{Service: key, Refusal: "none"}}
+		}, func(w *serviceWrite) bool { return w.keep != nil }},
+		"proxies": {func(d *decision) {
+			d.proxied[7].Type = v1beta1.ConditionProxied
+		}, func(w *serviceWrite) bool { return w.proxied.Type != "" }},
+		"nodes": {func(*decision) {
+			s.speakers.unfiltered.known = !s.speakers.unfiltered.known
+		}, func(w *serviceWrite) bool { return !w.nodesUnknown }},
+	} {
+		run(said.say)
+		if w := s.compared[7]; !said.stays(w) {
+			t.Errorf("%s of a Service is not said", what)
+		}
+		if s.speakers.unfiltered.known = false; what != "nodes" && s.compared[8] != last[8] {
+			t.Errorf("%s of a Service changes another one", what)
+		}
+		if run(func(*decision) {}); said.stays(s.compared[7]) {
+			t.Errorf("%s of a Service is said for good", what)
+		}
+		run(func(*decision) {}) // of what was written
+		last = slices.Clone(s.compared)
 	}
 }
 

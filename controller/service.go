@@ -26,7 +26,7 @@ const remindInterval = 30 * time.Minute
 // serviceWrite is one Service of ours with its assignment, the problems of its
 // annotations, and the access rules of its addresses.
 type serviceWrite struct {
-	// compiled is the Service as package config read it.
+	// compiled is the Service as package config read it. While its assignment is the same, it is.
 	compiled   *lb.Service
 	assignment *ipam.Assignment
 	// stands is until when nothing is to be written while the same decides; zero if something is.
@@ -85,7 +85,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		}
 		before := former(svc)
 		more, w := more[i] || d.proxied[i].Type != "", before
-		if w == nil || w.compiled != svc || w.assignment != a || w.nodesUnknown != nodesUnknown || w.more || more {
+		if w == nil || w.assignment != a || w.nodesUnknown != nodesUnknown || w.more || more {
 			w = &serviceWrite{
 				compiled: svc, assignment: a, pending: !given[a.Reason], more: more, nodesUnknown: nodesUnknown,
 				service: find(d.objects.Services, a.Key), hostname: svc.Hostname, loadBalancer: svc.LoadBalancerID,
