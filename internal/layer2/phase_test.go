@@ -655,7 +655,8 @@ func TestSetAgain(t *testing.T) {
 		p.Set(desired)
 		sentFor(p.lan, 3*time.Second)
 		table, state := p.table.Load(), p.State()
-		if p.Set(desired); p.table.Load() != table || !lb.Same(p.State().Addresses, state.Addresses) {
+		p.Set(desired)
+		if synctest.Wait(); p.table.Load() != table || !lb.Same(p.State().Addresses, state.Addresses) {
 			t.Error("the same plan makes another table, or another state")
 		}
 		p.Offer()

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -45,8 +46,11 @@ func (k *keeper) refuse(links []lb.Interface) {
 		}
 	}
 	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !there[index] })
-	before := k.r.refusals.Swap(&now)
-	if !slices.EqualFunc(*before, now, func(a, b refusal) bool { return a.Name == b.Name && a.err == b.err }) {
+	before := k.r.refusals.Load()
+	if reflect.DeepEqual(*before, now) {
+		return // State is as before
+	}
+	if k.r.refusals.Store(&now); !slices.EqualFunc(*before, now, func(a, b refusal) bool { return a.Name == b.Name && a.err == b.err }) {
 		k.r.refused()
 	}
 }
