@@ -137,3 +137,50 @@ func TestLedgerChecks(t *testing.T) {
 	decide("what is kept is wrong", true, true)
 	decide("and no more", false, false)
 }
+
+// TestLedgerReopens: what a Service waits for, or has beside what it holds, keeps it from being settled.
+func TestLedgerReopens(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, tt := range map[string]struct{ change, then func(*lb.State) }{
+		"it waits for the pool that it asks for": {func(s *lb.State) {
+			s.Services[0].RequestedPool = "q"
+		}, func(s *lb.State) { s.Services = slices.Delete(slices.Clone(s.Services), 3, 4) }},
+		"it waits for an address": {func(s *lb.State) {
+			s.Services[0].RequestedAddresses = s.Services[3].Addresses
+		}, func(s *lb.State) { s.Services = slices.Delete(slices.Clone(s.Services), 3, 4) }},
+		"it would move when its pool serves its namespace no more": {func(s *lb.State) {
+			s.Services[0].Renew = true
+			s.Pools[0].Allocation = &lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{{{Key: "team", Operator: lb.In, Values: []string{"a"}}}}}
+			s.Services = s.Services[:3]
+		}, func(s *lb.State) {
+			s.Namespaces = map[string]map[string]string{s.Services[0].Key.Namespace: {"team": "b"}}
+		}},
+		"its status has one more address": {func(s *lb.State) {
+			s.Services[0].Addresses = append(slices.Clone(s.Services[0].Addresses), addrs("192.0.2.9")...)
+			s.Services[0].Record = append(slices.Clone(s.Services[0].Record), s.Services[0].Record[0])
+			s.Services[0].Record[1].Address = s.Services[0].Addresses[1]
+			s.Pools[0].Released = []lb.Release{{Address: addrs("192.0.2.9")[0], Time: now, Holder: s.Services[0].Key, UID: s.Services[0].UID}}
+		}, func(*lb.State) {}},
+	} {
+		s := lb.State{Now: now, Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9"), pool("q", "198.51.100.1-198.51.100.1")}}
+		s.Namespaces = map[string]map[string]string{s.Services[0].Key.Namespace: {"team": "a"}}
+		s.Services[3].RequestedPool = "q"
+		s = applied(s, Assign(s))
+		tt.change(&s)
+		var l Ledger
+		for step := range 3 {
+			s.Now = s.Now.Add(time.Second)
+			if step == 2 {
+				tt.then(&s)
+			}
+			last := l.last
+			got, _ := l.Assign(s, false)
+			if want := Assign(s); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: a Ledger decides otherwise than Assign: %s", name, gocmp.Diff(want, got))
+			}
+			if step > 0 && l.last != last {
+				t.Errorf("%s: decision %d did not follow the last one", name, step)
+			}
+		}
+	}
+}
