@@ -145,11 +145,21 @@ func TestLinksAtRest(t *testing.T) {
 			defer close(ended)
 			_ = w.Run(ctx)
 		}()
+		count := func() int {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.asked)
+		}
+		answer := func(n int) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.answers[mac(2)], l.answers[mac(12)] = n, n
+		}
 		asked := func(long time.Duration) int {
-			before := len(l.asked)
+			before := count()
 			time.Sleep(long)
 			synctest.Wait()
-			return len(l.asked) - before
+			return count() - before
 		}
 		asked(linkInterval)
 		if got := asked(4 * time.Second); got != 10 {
@@ -163,12 +173,12 @@ func TestLinksAtRest(t *testing.T) {
 		if got := asked(40 * time.Second); got != 10 {
 			t.Errorf("asked %d questions in forty idle seconds, want 10", got)
 		}
-		l.answers[mac(2)], l.answers[mac(12)] = 0, 0
+		answer(0)
 		asked(5 * time.Second)
 		if len(w.Silent()) != 1 {
 			t.Error("a silence is not found while idle")
 		}
-		l.answers[mac(2)], l.answers[mac(12)] = 3, 3
+		answer(3)
 		asked(11 * time.Second)
 		if len(w.Silent()) != 0 {
 			t.Error("a link that works again is silent for more than ten seconds")

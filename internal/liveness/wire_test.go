@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // lan answers questions as set: so many times of three by MAC, Unasked for those that are not there. Of those who do not answer three times
 // the first answer is lost.
 type lan struct {
+	mu      sync.Mutex // for those that ask in another goroutine
 	answers map[lb.MAC]int
 	// echoes are the answers to echoes; nil is those of above.
 	echoes  map[lb.MAC]int
@@ -26,6 +28,8 @@ type lan struct {
 }
 
 func (l *lan) Ask(_ context.Context, questions []lb.Question, within time.Duration) []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.asked = append(l.asked, questions...)
 	if within >= wireTime {
 		l.long++
