@@ -184,10 +184,15 @@ func (m *memberKeys) read(secret *corev1.Secret) (keys [][]byte, err error) {
 func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byte) error) {
 	var shown atomic.Pointer[corev1.Secret] // nil while the API server is away: the present keys still work
 	followed := make(chan struct{})
+	refused := ""
 	go func() {
 		defer close(followed)
 		m.cluster.FollowSecret(ctx, m.secret, func(secret *corev1.Secret, err error) error {
-			if secret == nil && err == nil {
+			switch {
+			case err != nil && err.Error() != refused:
+				refused = err.Error()
+				m.log.Warn("members' Secret cannot be read, its present keys stay", "secret", m.secret.Name, "error", err)
+			case err == nil && secret == nil:
 				secret = &corev1.Secret{}
 			}
 			shown.Store(secret)

@@ -70,7 +70,8 @@ func (k *Cluster) FollowSecret(ctx context.Context, secret lb.Key, see func(*cor
 }
 
 // followFrom watches once, from a version, or from a list without one. It reports whether it could, and returns the version to go on from,
-// so that a watch that merely ended costs no list.
+// so that a watch that merely ended costs no list. A watch that showed nothing ends with one: an API server whose etcd was restored has no
+// events up to the version that it was asked for, nor has one without etcd.
 func (k *Cluster) followFrom(ctx context.Context, secret lb.Key, version string, see func(*corev1.Secret, error) error) (reached string, followed bool) {
 	api := k.clients.kube.CoreV1().Secrets(secret.Namespace)
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", secret.Name).String()}
@@ -100,7 +101,7 @@ func (k *Cluster) followFrom(ctx context.Context, secret lb.Key, version string,
 		if !isSecret {
 			return "", event.Type != apiwatch.Error
 		}
-		version = o.ResourceVersion
+		reached = o.ResourceVersion
 		if event.Type == apiwatch.Deleted {
 			o = nil
 		}
@@ -108,5 +109,5 @@ func (k *Cluster) followFrom(ctx context.Context, secret lb.Key, version string,
 			return "", true
 		}
 	}
-	return version, true
+	return reached, true
 }
