@@ -37,7 +37,7 @@ func (s *syncer) differs(now time.Time, w, before *serviceWrite) bool {
 		w.stands = before.stands
 		return false
 	case w.keep == nil && w.update(s.options).Stands():
-		w.stands = now.Add(compareAge + rand.N(compareAge))
+		w.stands = now.Add(s.compareAge + rand.N(s.compareAge))
 		return false
 	case stood:
 		s.repairs.Add(1)

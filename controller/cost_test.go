@@ -45,11 +45,13 @@ func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 // TestWitness: of a Service that did not change nothing is compared, but by turns: something that should be written is found then,
 // written and counted.
 func TestWitness(t *testing.T) {
+	const age = time.Hour
+	t.Setenv("HOLDFAST_WITNESS", age.String())
 	s, server := settledSyncer(t, 20, 0)
 	now, times := time.Now(), map[time.Time]bool{}
 	for _, c := range s.compared {
 		times[c.stands] = true
-		if in := c.stands.Sub(now); in < compareAge/2 || in > 2*compareAge {
+		if in := c.stands.Sub(now); in < age/2 || in > 2*age {
 			t.Errorf("%s is compared again in %v", c.assignment.Key, in)
 		}
 	}
@@ -82,7 +84,7 @@ func TestWitness(t *testing.T) {
 	if got := s.last.Load().Result.Assignments[5].Reason; got != lb.Assigned {
 		t.Errorf("what was decided is checked, and stays %s", got)
 	}
-	if in := time.Until(s.checkAt); in < compareAge-time.Minute || in > 2*compareAge {
+	if in := time.Until(s.checkAt); in < age-time.Minute || in > 2*age {
 		t.Errorf("what is kept of decisions is checked again in %v", in)
 	}
 	run(2)

@@ -93,8 +93,8 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 		d.frontends = plan.Frontends(restricted(d.state))
 	}
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
-	d.problems = append(d.problems, s.speakers.unfiltered.problems(d.frontends)...)
-	d.problems = append(d.problems, s.speakers.proxied.problems(d.state.Services)...)
+	// The compiler keeps its problems.
+	d.problems = slices.Concat(d.problems, s.speakers.unfiltered.problems(d.frontends), s.speakers.proxied.problems(d.state.Services))
 	s.last.Store(&outcome{d.result, d.problems})
 
 	// Holders lose an address only after its pool has recorded the release.
@@ -112,7 +112,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 func (s *syncer) assign(d *decision) {
 	check, wrong := !d.state.Now.Before(s.checkAt), false
 	if check {
-		s.checkAt = d.state.Now.Add(compareAge + rand.N(compareAge))
+		s.checkAt = d.state.Now.Add(s.compareAge + rand.N(s.compareAge))
 	}
 	if d.result, wrong = s.ledger.Assign(d.state, check); wrong {
 		s.repairs.Add(1)
@@ -143,9 +143,9 @@ func (s *syncer) look() {
 	s.loop.Kick()
 }
 
-// lead runs the loop while this replica leads. What the speakers report later is not known to the next term.
+// lead runs the loop while this replica leads. What others decide or speakers report later is not known to the next term.
 func (s *syncer) lead(ctx context.Context) error {
-	defer func() { s.speakers = speakers{} }()
+	defer func() { s.speakers, s.ledger, s.compared = speakers{}, ipam.Ledger{}, nil }()
 	return s.loop.Run(ctx)
 }
 

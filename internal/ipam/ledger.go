@@ -45,10 +45,11 @@ func (a *assigner) settles(s *subject, reason lb.Reason) bool {
 }
 
 // follow makes the last decision the beginning of the next one, in which all Services are open that changed or are not settled. It
-// reports whether it could: not where anything else changed that may concern settled ones, nor where open ones may share addresses.
+// reports whether it could: not where the clock was set back, which its monotonic reading hides, nor where anything else changed that may
+// concern settled ones, nor where open ones may share addresses.
 func (a *assigner) follow(s lb.State) bool {
 	last := a.state
-	if a.memory.dated || s.Now.Before(last.Now) || len(s.FloatingIPs)+len(last.FloatingIPs) > 0 || !reflect.DeepEqual(s.Pools, last.Pools) {
+	if a.memory.dated || s.Now.Round(0).Before(last.Now.Round(0)) || len(s.FloatingIPs)+len(last.FloatingIPs) > 0 || !reflect.DeepEqual(s.Pools, last.Pools) {
 		return false
 	}
 	clear(a.unanswered)
