@@ -217,7 +217,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	}
 	m := &membership{node: s.nodeName, log: log}
 	// layer2 opens its sockets before the links become metadata.
-	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); kick() }, s.excludedLinks...)
+	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) }, s.excludedLinks...)
 	l2 := layer2.New(layer2.Config{
 		Log: log, Links: links.Links, Gateways: link.Gateways, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m,
 		Changed: func() { w.report.kick() }, Refused: kick,

@@ -35,7 +35,7 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 		return // this node announces nothing yet, or has withdrawn everything
 	}
 	w.stopping.Store(true)
-	w.loop.Kick()
+	w.loop.Hurry()
 	ctx, cancel := context.WithTimeout(whole, handoverTime)
 	defer cancel()
 	start := time.Now()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -182,6 +183,17 @@ func (w *syncer) participate(m *members.Members, in inputs) (heartbeat.Nodes, ma
 	metadata := m.Metadata()
 	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.speakers, Address: m.Address(), Services: in.state.Services})
 	return view, metadata
+}
+
+// linksChanged makes a plan, at once if a link is gone that the others know: its addresses must not wait until a burst has a pause.
+func (w *syncer) linksChanged(links []lb.Interface) {
+	now, told := localMember(links, nil, nil), w.told.Load()
+	if told != nil && slices.ContainsFunc(told.Links, func(l lb.Link) bool {
+		return !slices.ContainsFunc(now.Links, func(n lb.Link) bool { return n.Name == l.Name })
+	}) {
+		w.loop.Hurry()
+	}
+	w.loop.Kick()
 }
 
 // tell sends this node's metadata.

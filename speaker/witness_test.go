@@ -50,3 +50,36 @@ func TestWitness(t *testing.T) {
 		}
 	})
 }
+
+// TestLinksChanged: a link that others know and that is gone makes a plan at once, though a burst has it wait; nothing else does.
+func TestLinksChanged(t *testing.T) {
+	known := lb.Interface{Name: "eth0", Index: 2, MAC: lb.MAC{2, 0, 0, 0, 0, 1}, Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}
+	for name, tt := range map[string]struct {
+		links []lb.Interface
+		runs  int64
+	}{"gone": {nil, 2}, "another one": {[]lb.Interface{known, {Name: "dummy"}}, 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestSyncer(noLinks)
+				w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, MinInterval: time.Hour,
+					Sync: func(context.Context) (time.Duration, error) { return 0, nil }})
+				m := localMember([]lb.Interface{known}, nil, nil)
+				if len(m.Links) != 1 {
+					t.Fatal("the link cannot announce")
+				}
+				w.told.Store(&m)
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { defer close(ended); _ = w.loop.Run(ctx) }()
+				synctest.Wait()
+				w.linksChanged(tt.links)
+				time.Sleep(time.Second)
+				if got := w.loop.Done(); got != tt.runs {
+					t.Errorf("%d runs, want %d", got, tt.runs)
+				}
+				stop()
+				<-ended
+			})
+		})
+	}
+}

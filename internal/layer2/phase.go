@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -48,8 +49,8 @@ type status struct {
 	phase atomic.Uint32
 	// conflicts, at most one on a link, are ordered by link.
 	conflicts atomic.Pointer[[]rival]
-	// back: it was ours a short while ago, and is probed once, without a wait: who has it since then answers in time (lateTime).
-	back bool
+	// left is when it was taken from us. Within leftTime it is probed once, without a wait: who has it since then answers in time (lateTime).
+	left time.Time
 	// announced: the first announcement to all neighbours has left, on every link.
 	announced atomic.Bool
 }

@@ -273,7 +273,7 @@ func (s *schedule) done(it *item, now time.Time) {
 // ones each time.
 func (s *schedule) queue(it *item, now time.Time) {
 	times, end := s.timers.times(it.phase)
-	if it.phase == probing && it.status.back && len(*it.status.conflicts.Load()) == 0 {
+	if it.phase == probing && now.Sub(it.status.left) < leftTime && len(*it.status.conflicts.Load()) == 0 {
 		times, end = times[:1], time.Nanosecond
 	}
 	it.ends, it.lane, it.pos = false, repeated, -1

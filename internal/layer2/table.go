@@ -72,7 +72,7 @@ func newTable(d Desired, old *table, lapsed bool, now time.Time) *table {
 		e, seen := t.entries[addr]
 		switch {
 		case !seen:
-			e = &entry{links: slices.Clone(a.Links), mac: a.MAC, status: old.next(addr, a, lapsed, now)}
+			e = &entry{links: slices.Clone(a.Links), mac: a.MAC, status: old.next(addr, a, lapsed)}
 			t.entries[addr] = e
 		case len(a.Links) == 0 || len(e.links) == 0:
 			e.links = nil
@@ -84,8 +84,8 @@ func newTable(d Desired, old *table, lapsed bool, now time.Time) *table {
 	}
 	if !lapsed {
 		t.handOver(old, d.Yield)
+		t.leave(old, now)
 	}
-	t.leave(old, now)
 	for _, e := range t.entries {
 		for _, name := range e.links {
 			t.named[name] = true
@@ -95,7 +95,7 @@ func newTable(d Desired, old *table, lapsed bool, now time.Time) *table {
 }
 
 // next returns the status of an address that was set before, or a new one.
-func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool, now time.Time) *status {
+func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	first := ours
 	switch {
 	case a.MAC != lb.MAC{}:
@@ -106,8 +106,7 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool, now time.T
 	e := t.entries[addr]
 	if e == nil {
 		s := newStatus(first)
-		at, left := t.left[addr]
-		s.back = left && now.Sub(at) < leftTime
+		s.left = t.left[addr]
 		return s
 	}
 	switch p := e.is(); {
