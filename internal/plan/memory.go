@@ -241,9 +241,11 @@ func (p *planner) heed(last *planner) {
 	p.changes.touch(last.changes.advertised.between(b.Advertised, h.Advertised)...)
 	if h.Previous != nil && b.Previous != nil {
 		p.changes.touch(last.changes.owners.between(b.Previous.Owners, h.Previous.Owners)...)
-		for _, r := range slices.Concat(h.Previous.Relays, b.Previous.Relays) {
-			if relayOf(h.Previous.Relays, r.Address) != relayOf(b.Previous.Relays, r.Address) {
-				p.changes.touch(r.Address)
+		if !lb.Same(h.Previous.Relays, b.Previous.Relays) {
+			for _, r := range slices.Concat(h.Previous.Relays, b.Previous.Relays) {
+				if relayOf(h.Previous.Relays, r.Address) != relayOf(b.Previous.Relays, r.Address) {
+					p.changes.touch(r.Address)
+				}
 			}
 		}
 	}
