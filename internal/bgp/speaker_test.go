@@ -154,7 +154,7 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// Unchanged routes are not sent again; a change is one update, without a withdrawal.
+// Unchanged routes are not sent again; a change is one update, without a withdrawal. Another router ID opens sessions again.
 func TestChange(t *testing.T) {
 	r, other := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
 	s, _ := run(t)
@@ -188,4 +188,12 @@ func TestChange(t *testing.T) {
 	if n := other.opened(); n != 1 {
 		t.Errorf("the other session was opened %d times", n)
 	}
+	d := desire(peers[1:], changed)
+	d.RouterID = netip.MustParseAddr("192.0.2.2")
+	set(t, s, d)
+	await(t, "router ID of the last OPEN", "192.0.2.2", func() string {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return other.opens[len(other.opens)-1].ID.String()
+	})
 }
