@@ -64,8 +64,8 @@ func ownAddresses(l lb.Interface) []netip.Addr {
 	return out
 }
 
-// crowd is what the metadata of all speakers says: as long as that is the same, so is this.
-type crowd struct {
+// memberFacts is what the metadata of all speakers says: as long as that is the same, so is this.
+type memberFacts struct {
 	of    map[string]lb.Member
 	links map[string][]lb.Link
 	unfit map[string]lb.Unfit
@@ -74,12 +74,12 @@ type crowd struct {
 	macs             map[lb.MAC]bool
 }
 
-// newCrowd reads the metadata; before is what was read last, nil for nothing.
-func newCrowd(metadata map[string]lb.Member, before *crowd) *crowd {
+// newMemberFacts reads the metadata; before is what was read last, nil for nothing.
+func newMemberFacts(metadata map[string]lb.Member, before *memberFacts) *memberFacts {
 	if before != nil && maps.EqualFunc(before.of, metadata, lb.Member.Equal) {
 		return before
 	}
-	c := &crowd{metadata, map[string][]lb.Link{}, map[string]lb.Unfit{}, nil, nil, map[lb.MAC]bool{}}
+	c := &memberFacts{metadata, map[string][]lb.Link{}, map[string]lb.Unfit{}, nil, nil, map[lb.MAC]bool{}}
 	for name, m := range metadata {
 		if !m.Partial {
 			c.links[name] = m.Links
@@ -99,7 +99,7 @@ func newCrowd(metadata map[string]lb.Member, before *crowd) *crowd {
 }
 
 // apply adds the metadata of all speakers to a State.
-func (c *crowd) apply(s *lb.State) {
+func (c *memberFacts) apply(s *lb.State) {
 	s.Links, s.Unfit, s.HeldDown = c.links, c.unfit, maps.Clone(s.HeldDown)
 	add := func(to *map[string]bool, names []string) {
 		if *to == nil {
@@ -298,7 +298,7 @@ func (f *foreign) find(w *syncer) []lb.Neighbour {
 		return f.found
 	}
 	f.at = time.Now()
-	nodes := newCrowd(m.Metadata(), nil).macs
+	nodes := newMemberFacts(m.Metadata(), nil).macs
 	found, err := link.Neighbours(w.links.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
 	if err != nil {
 		w.log.Debug("cannot look for foreign machines in pools", "error", err)

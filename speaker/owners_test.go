@@ -233,7 +233,7 @@ func (s *sim) plan(name string, n *simNode) {
 	for name := range s.nodes {
 		state.Members[name] = true
 	}
-	newCrowd(s.metadata(), nil).apply(&state)
+	newMemberFacts(s.metadata(), nil).apply(&state)
 	state.Links = nil
 	state.Here.Newer = n.newerOwners()
 	state.Here.Previous = &lb.Previous{Owners: n.last.Owners}

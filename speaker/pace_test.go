@@ -163,7 +163,7 @@ func TestLocalMember(t *testing.T) {
 	got.Stopping, got.Unfit = true, lb.Unfiltered
 	var s lb.State
 	metadata := map[string]lb.Member{"a": got, "b": {Partial: true, Links: want.Links}}
-	c := newCrowd(metadata, nil)
+	c := newMemberFacts(metadata, nil)
 	c.apply(&s)
 	macs := c.macs
 	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil || s.Unfit["a"] != lb.Unfiltered {

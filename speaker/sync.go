@@ -54,10 +54,10 @@ type syncer struct {
 	conntrack *kubeproxy.Sweeper
 	report    *reporter
 	// headstart serves the addresses of newcomers until kube-proxy does.
-	headstart *kubeproxy.HeadStart
-	newcomers newcomers
-	local     local
-	crowd     *crowd
+	headstart   *kubeproxy.HeadStart
+	newcomers   newcomers
+	local       local
+	memberFacts *memberFacts
 
 	// compiler reads the objects of the API server; compiled is what they say, as of version.
 	compiler config.Compiler
@@ -205,9 +205,9 @@ func (w *syncer) tell(m *members.Members, self lb.Member) {
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
 func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Member) (again time.Duration, err error) {
 	live := w.liveness.State()
-	w.crowd = newCrowd(metadata, w.crowd)
+	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
 	state := w.complete(in, view.Epoch, live)
-	p, err := w.apply(in, state, w.crowd.macs)
+	p, err := w.apply(in, state, w.memberFacts.macs)
 	w.liveness.SetOwners(p.Owners)
 	problems := append(w.problems(in.links), live.Problems...)
 	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), in.sessions})
@@ -224,7 +224,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 	s.Now = time.Now()
 	s.Members, s.HeldDown, s.SpeakerDown, s.Left = live.Alive, live.HeldDown, live.SpeakerDown, live.Left
 	s.Stopping = w.cluster.StoppingSpeakers()
-	w.crowd.apply(&s)
+	w.memberFacts.apply(&s)
 	if in.stopping {
 		s.Stopping[w.node] = true
 	}

@@ -23,7 +23,7 @@ type witness struct {
 	*daemon.Loop
 	w    *syncer
 	calm time.Duration
-	// plant: plant a wrong entry, which is to be found.
+	// plant a wrong entry, for a test that it is found.
 	plant bool
 	// epoch of the verdicts at the last look; looks and repairs count the looks and those that found a difference.
 	epoch          uint64
