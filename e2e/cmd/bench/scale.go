@@ -299,6 +299,22 @@ func (s *simulation) spent() (out spent, err error) {
 	return out, nil
 }
 
+// unasked waits until the speakers ask the API server for nothing any more: Events follow what they are about by minutes.
+func (s *simulation) unasked(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, scaleLimit)
+	defer cancel()
+	for before := -1.0; ; {
+		asked, err := requests(ctx, s.b)
+		if err != nil || asked[testbed.Speaker] == before {
+			return err
+		}
+		before = asked[testbed.Speaker]
+		if err := pause(ctx, calmTime); err != nil {
+			return err
+		}
+	}
+}
+
 // controller finds the only one.
 func (s *simulation) controller() (daemon, error) {
 	for _, node := range s.b.Cluster.Nodes() {
@@ -315,7 +331,7 @@ func (s *simulation) rest(ctx context.Context, got map[string]float64) error {
 	if err := s.b.ReplaceSpeaker(ctx, s.speakers[0]); err != nil {
 		return err
 	}
-	if err := errors.Join(s.b.Calm(ctx), s.fleet.calm(ctx)); err != nil {
+	if err := errors.Join(s.b.Calm(ctx), s.fleet.calm(ctx), s.unasked(ctx)); err != nil {
 		return err
 	}
 	s.progress("at rest")
