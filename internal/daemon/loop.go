@@ -11,7 +11,8 @@ import (
 )
 
 // The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at most, a fortieth in a
-// burst, within these bounds. A run that waits for the API server is no reason to let the next one wait.
+// burst, within these bounds. A run that waits for the API server is no reason to let the next one wait. A quiet time of up to mostPause counts
+// for the pauses after it: a new Service gets its address and its endpoints one after the other, and must not wait between them.
 const (
 	costFactor, burstFactor = 10, 40
 
@@ -103,6 +104,7 @@ func (l *Loop) Began() time.Time {
 func (l *Loop) Run(ctx context.Context) error {
 	var logged string
 	retry := l.config.RetryInterval
+	rested := time.Now() // when the pauses of all runs so far are over
 	for {
 		started, spent := time.Now(), l.spent()
 		l.began.Store(&started)
@@ -122,7 +124,10 @@ func (l *Loop) Run(ctx context.Context) error {
 			again = soonest(again, retry)
 			retry = min(2*retry, l.config.MaxRetryInterval)
 		}
-		if !l.sleep(ctx, soonest(again, l.config.ResyncInterval), l.pause(cost, took)) {
+		now := started.Add(took)
+		pause := l.pause(rested.Sub(now), cost)
+		rested = now.Add(pause)
+		if !l.sleep(ctx, soonest(again, l.config.ResyncInterval), max(pause, l.config.MinInterval-took)) {
 			return nil
 		}
 	}
@@ -136,13 +141,14 @@ func soonest(again, other time.Duration) time.Duration {
 	return min(again, other)
 }
 
-// pause returns the pause after a run that cost so much of the processors and took so long.
-func (l *Loop) pause(cost, took time.Duration) time.Duration {
+// pause returns the pause after a run that cost so much of the processors, given what is left of the pauses before it: less than nothing after
+// a quiet time.
+func (l *Loop) pause(left, cost time.Duration) time.Duration {
 	factor := time.Duration(costFactor)
 	if l.config.Burst != nil && l.config.Burst() {
 		factor = burstFactor
 	}
-	return max(min(max(factor*cost, leastPause), mostPause), l.config.MinInterval-took)
+	return min(max(left, -mostPause)+factor*cost, mostPause)
 }
 
 // processorTime returns the processor time of this process (getrusage(2)).

@@ -88,40 +88,55 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1005 * ms}},
-		"the pause is ten times what the run took": {LoopConfig{}, func(l *loop) {
+		"the pause is ten times what the run took, less a second of the quiet time before it": {LoopConfig{}, func(l *loop) {
+			l.at(3000 * ms)
+			l.from(acts{cost: 110 * ms})
+			l.Kick()
+			l.at(3001 * ms)
+			l.Kick()
+			l.at(4000 * ms)
+		}, []time.Duration{0, 3000 * ms, 3210 * ms}},
+		"so what comes in parts does not wait, and what goes on does": {LoopConfig{}, func(l *loop) {
+			l.at(3000 * ms)
+			l.from(acts{cost: 40 * ms})
+			for _, kick := range []time.Duration{3000, 3001, 3050, 3100, 3250} {
+				l.at(kick * ms)
+				l.Kick()
+			}
+			l.at(5000 * ms)
+		}, []time.Duration{0, 3000 * ms, 3045 * ms, 3090 * ms, 3240 * ms, 3640 * ms}},
+		"there is no quiet time before the first run": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 20 * ms})
+			l.at(1 * ms)
+			l.Kick()
 			l.at(1000 * ms)
-			l.Kick()
-			l.at(1001 * ms)
-			l.Kick()
-			l.at(2000 * ms)
-		}, []time.Duration{0, 1000 * ms, 1220 * ms}},
+		}, []time.Duration{0, 200 * ms}},
 		"four times as long in a burst, but not before the first run, nor against a hurry": {LoopConfig{Burst: func() bool { return true }}, func(l *loop) {
-			l.from(acts{cost: 20 * ms})
 			l.at(1000 * ms)
+			l.from(acts{cost: 30 * ms})
 			l.Kick()
 			l.at(1001 * ms)
 			l.Kick()
 			l.at(1900 * ms)
 			l.Hurry()
 			l.at(2000 * ms)
-		}, []time.Duration{0, 1000 * ms, 1820 * ms, 1900 * ms}},
+		}, []time.Duration{0, 1000 * ms, 1230 * ms, 1900 * ms}},
 		"no longer without one": {LoopConfig{Burst: func() bool { return false }}, func(l *loop) {
-			l.from(acts{cost: 20 * ms})
 			l.at(1000 * ms)
+			l.from(acts{cost: 30 * ms})
 			l.Kick()
 			l.at(1001 * ms)
 			l.Kick()
 			l.at(1500 * ms)
-		}, []time.Duration{0, 1000 * ms, 1220 * ms}},
+		}, []time.Duration{0, 1000 * ms, 1035 * ms}},
 		"a run that waits for others costs nothing": {LoopConfig{}, func(l *loop) {
-			l.from(acts{cost: 2 * ms, waits: 300 * ms})
 			l.at(1000 * ms)
+			l.from(acts{cost: 110 * ms, waits: 300 * ms})
 			l.Kick()
 			l.at(1100 * ms)
 			l.Kick()
 			l.at(2000 * ms)
-		}, []time.Duration{0, 1000 * ms, 1322 * ms}},
+		}, []time.Duration{0, 1000 * ms, 1510 * ms}},
 		"and a second at most": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 500 * ms})
 			l.at(10 * ms)
