@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -249,4 +250,27 @@ func TestLateWakeUp(t *testing.T) {
 			before = all
 		}
 	})
+}
+
+// What timers are late does not add up over the steps of a phase, for whose end a Service waits; nor do frames follow each other closely after a
+// delay.
+func TestLateTimers(t *testing.T) {
+	for _, tt := range []struct {
+		late time.Duration
+		want string
+	}{{0, "[0s 12ms 25ms 40ms]"}, {3 * time.Millisecond, "[3ms 18ms 31ms 46ms]"}, {11 * time.Millisecond, "[11ms 34ms 58ms 84ms]"}} {
+		start := time.Unix(0, 0)
+		now := start
+		s := newSchedule(Timers{}.withDefaults(), &pace{}, between)
+		s.put(v4, job{phase: probing, status: newStatus(probing)}, now)
+		var at []time.Duration
+		for wait, any := s.next(now); any; wait, any = s.next(now) {
+			now = now.Add(wait + tt.late)
+			at = append(at, now.Sub(start))
+			s.done(s.due(now), now)
+		}
+		if got := fmt.Sprint(at); got != tt.want {
+			t.Errorf("each timer %v late: steps at %s, want %s", tt.late, got, tt.want)
+		}
+	}
 }

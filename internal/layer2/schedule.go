@@ -265,12 +265,16 @@ func (s *schedule) done(it *item, now time.Time) {
 		it.start = now
 		return
 	}
-	s.queue(it, now)
+	at := it.due
+	if it.number == 1 || now.Sub(at) > paceSlack {
+		at = now
+	}
+	s.queue(it, at)
 }
 
 // queue finds when the next step of an item is due, and queues it for that time. Steps keep their distance if the pace
-// delays one of them. Repetitions change their order, so that a router that takes some of them does not lose the same
-// ones each time.
+// delays one of them, but what timers are late does not add up, since a Service waits for the end. Repetitions change
+// their order, so that a router that takes some of them does not lose the same ones each time.
 func (s *schedule) queue(it *item, now time.Time) {
 	times, end := s.timers.times(it.phase)
 	if it.phase == probing && now.Sub(it.status.left) < leftTime && len(*it.status.conflicts.Load()) == 0 {
