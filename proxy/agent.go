@@ -32,6 +32,9 @@ const (
 	closedInterval = 10 * time.Second
 	// retryTime is after how long a configuration that was refused is tried again: a port may be free, or a worker may have been too slow.
 	retryTime = time.Minute
+	// maxThreads are HAProxy's; fewer where there are fewer processors.
+	maxThreads = 4
+	program    = "/usr/sbin/haproxy"
 )
 
 // cluster is what the API server has.
@@ -81,7 +84,7 @@ type agent struct {
 
 func newAgent(log *slog.Logger, dir string) *agent {
 	a := &agent{
-		log: log, dir: dir, budgets: haproxy.Budgets{}, lingers: map[lb.Key]time.Time{}, program: "/usr/sbin/haproxy", certified: certified{complete: true},
+		log: log, dir: dir, budgets: haproxy.Budgets{}, lingers: map[lb.Key]time.Time{}, program: program, certified: certified{complete: true},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_reloads_total",
 			Help: "Configurations that the agent gave to HAProxy, by result: done or refused. A refused one is a fault of Holdfast.",
@@ -101,21 +104,19 @@ func newAgent(log *slog.Logger, dir string) *agent {
 func agentMain(args []string) int {
 	var s daemon.Settings
 	var options config.Options
-	a := newAgent(nil, "")
+	a := newAgent(nil, shared)
 	f := flag.NewFlagSet("holdfast-proxy agent", flag.ContinueOnError)
 	s.Define(f, healthListen)
 	options.Define(f)
-	f.StringVar(&a.dir, "directory", "/run/holdfast", "`directory` that engine and agent share")
 	f.IntVar(&a.engine.MaxConn, "max-connections", 20000, "most `connections` of all Services at once, of which one Service has a "+
 		"quarter; fewer where the file limit is low")
-	f.IntVar(&a.engine.Threads, "threads", 4, "most `threads` of HAProxy; fewer where there are fewer processors")
 	var own []uint16
 	return daemon.Main("holdfast-proxy", &s, func() error {
 		if err := s.Parse(f, args); err != nil {
 			return err
 		}
-		if !options.Proxy.Enabled || a.engine.MaxConn < 4 || a.engine.Threads < 1 {
-			return errors.New("want --proxies, four connections and a thread at least")
+		if !options.Proxy.Enabled || a.engine.MaxConn < 4 {
+			return errors.New("want --proxies, and four connections at least")
 		}
 		for _, listen := range []string{s.MetricsListen, s.HealthListen, s.DebugListen, ":7950"} {
 			if a, err := net.ResolveTCPAddr("tcp", listen); err == nil {
@@ -175,7 +176,7 @@ func (a *agent) measure() error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("read the file limit: %w", err)
 	}
-	a.engine.Directory, a.engine.Files, a.engine.Threads = a.dir, int(min(limit.Max, 1<<30)), min(a.engine.Threads, runtime.NumCPU())
+	a.engine.Directory, a.engine.Files, a.engine.Threads = a.dir, int(min(limit.Max, 1<<30)), min(maxThreads, runtime.NumCPU())
 	for family, address := range map[lb.Family]string{lb.IPv4: "0.0.0.0:0", lb.IPv6: "[::]:0"} {
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()

@@ -53,7 +53,7 @@ func newPod(t *testing.T, services ...haproxy.Service) *pod {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	p := &pod{T: t, agent: newAgent(log, dir), engine: newEngine(log)}
-	p.engine.program, p.engine.dir, p.engine.listen, p.engine.maxWorkers, p.engine.drain = program, dir, "127.0.0.1:"+freePort(t), 8, time.Hour
+	p.engine.program, p.engine.dir, p.engine.listen, p.engine.drain = program, dir, "127.0.0.1:"+freePort(t), time.Hour
 	p.agent.cluster, p.agent.program, p.agent.engine = fixed{}, program, haproxy.Engine{MaxConn: 4000, Threads: 2}
 	must(t, p.agent.measure())
 	p.agent.desired = func() haproxy.State { return p.state }

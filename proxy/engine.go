@@ -21,6 +21,7 @@ import (
 
 // What engine and agent share in their directory.
 const (
+	shared       = "/run/holdfast"
 	configFile   = "haproxy.cfg"
 	goodFile     = "haproxy-good.cfg" // the last that a worker took
 	workerSocket = "worker.sock"      // leads to the serving worker's own
@@ -88,7 +89,8 @@ var nothing = served{Frontends: map[string]map[string]uint16{}}
 
 func newEngine(log *slog.Logger) *engine {
 	return &engine{
-		log: log, calls: make(chan func()), ended: make(chan *worker), served: nothing, changed: make(chan struct{}),
+		log: log, program: program, dir: shared, maxWorkers: haproxy.MaxOld + 1,
+		calls: make(chan func()), ended: make(chan *worker), served: nothing, changed: make(chan struct{}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_failures_total", Help: "Workers of HAProxy that died, hung, or did not start (refused): by what.",
 		}, []string{"what"}),
@@ -107,10 +109,7 @@ func engineMain(args []string) int {
 	var s daemon.Settings
 	e := newEngine(nil)
 	f := flag.NewFlagSet("holdfast-proxy engine", flag.ContinueOnError)
-	f.StringVar(&e.program, "haproxy", "/usr/sbin/haproxy", "HAProxy's `program`")
-	f.StringVar(&e.dir, "directory", "/run/holdfast", "`directory` that engine and agent share")
 	f.StringVar(&e.listen, "listen", ":7950", "`address` of /frontends, /readyz and /metrics")
-	f.IntVar(&e.maxWorkers, "max-workers", 8, "most `workers` at once; one more ends the oldest")
 	drain := f.Uint("drain-seconds", 3600, "`seconds` that a worker has for its connections after another one took its place")
 	terminate := f.Uint("termination-seconds", 60, "`seconds` that connections have when the pod ends")
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
@@ -118,8 +117,8 @@ func engineMain(args []string) int {
 		if err := f.Parse(args); err != nil {
 			return err
 		}
-		if f.NArg() > 0 || e.maxWorkers < 2 {
-			return errors.New("want no further argument, and two workers at least")
+		if f.NArg() > 0 {
+			return errors.New("want no further argument")
 		}
 		e.drain, e.terminate = time.Duration(*drain)*time.Second, time.Duration(*terminate)*time.Second
 		return nil

@@ -67,7 +67,7 @@ func newRig(t *testing.T, change func(*engine)) *rig {
 		}
 	}()
 	r := &rig{T: t, engine: newEngine(slog.New(slog.NewTextHandler(t.Output(), nil))), backend: echo.Addr().String(), port: freePort(t)}
-	r.program, r.dir, r.listen, r.maxWorkers, r.drain = program, dir, "127.0.0.1:"+freePort(t), 8, time.Hour
+	r.program, r.dir, r.listen, r.drain = program, dir, "127.0.0.1:"+freePort(t), time.Hour
 	if change != nil {
 		change(r.engine)
 	}

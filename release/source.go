@@ -3,10 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -23,27 +23,18 @@ type source struct {
 
 // readSource asks git.
 func readSource(ctx context.Context) (source, error) {
-	commit, err := output(ctx, "git", "rev-parse", "HEAD")
-	if err != nil {
+	commit, err1 := output(ctx, "git", "log", "-1", "--format=%H %cI")
+	tags, err2 := output(ctx, "git", "tag", "--points-at", "HEAD")
+	changes, err3 := output(ctx, "git", "status", "--porcelain")
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return source{}, err
 	}
-	seconds, err := output(ctx, "git", "log", "-1", "--format=%ct")
-	if err != nil {
-		return source{}, err
-	}
-	unix, err := strconv.ParseInt(seconds, 10, 64)
+	hash, committed, _ := strings.Cut(commit, " ")
+	date, err := time.Parse(time.RFC3339, committed)
 	if err != nil {
 		return source{}, fmt.Errorf("read the commit's date: %w", err)
 	}
-	tags, err := output(ctx, "git", "tag", "--points-at", "HEAD")
-	if err != nil {
-		return source{}, err
-	}
-	changes, err := output(ctx, "git", "status", "--porcelain")
-	if err != nil {
-		return source{}, err
-	}
-	s := source{commit: commit, date: time.Unix(unix, 0).UTC(), modified: changes != ""}
+	s := source{commit: hash, date: date.UTC(), modified: changes != ""}
 	s.version, err = s.name(strings.Fields(tags))
 	return s, err
 }

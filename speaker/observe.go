@@ -200,7 +200,7 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 func (w *syncer) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(),
-		w.layer2, w.bgp, w.paths.bfd, w.paths.finder, w.filter.table, w.relays, w.conntrack, w, w.heartbeatProcess())
+		w.layer2, w.bgp, w.paths.bfd, w.paths.finder.Messages, w.filter.table, w.relays, w.conntrack.Forgotten, w, w.heartbeatProcess())
 	return r
 }
 

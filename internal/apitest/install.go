@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // Install applies our CRDs and what config/default installs, and waits until the API server serves our kinds. No field may be
@@ -151,4 +153,32 @@ func established(c *apiextensionsv1.CustomResourceDefinition) error {
 		return fmt.Errorf("%s: %v", c.Name, c.Status.Conditions)
 	}
 	return nil
+}
+
+// As returns the access of a service account, NAMESPACE:NAME, whose pod is on a node.
+func As(config *rest.Config, account, node string) *rest.Config {
+	out := rest.CopyConfig(config)
+	out.Impersonate.UserName = "system:serviceaccount:" + account
+	out.Impersonate.Groups = []string{"system:serviceaccounts", "system:authenticated"}
+	if node != "" {
+		out.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+	}
+	return out
+}
+
+// Kubeconfig writes an access to a file, and returns its path.
+func Kubeconfig(t testing.TB, config *rest.Config) string {
+	t.Helper()
+	const name = "test"
+	file := clientcmdapi.NewConfig()
+	file.CurrentContext = name
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthority: config.CAFile}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: config.BearerToken, Impersonate: config.Impersonate.UserName,
+		ImpersonateGroups: config.Impersonate.Groups, ImpersonateUserExtra: config.Impersonate.Extra}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -1,7 +1,6 @@
 package bfd
 
 import (
-	"fmt"
 	"net/netip"
 	"time"
 )
@@ -18,12 +17,7 @@ const (
 	Up
 )
 
-func (s State) String() string {
-	if int(s) >= len(stateNames) {
-		return fmt.Sprintf("State(%d)", uint8(s))
-	}
-	return stateNames[s]
-}
+func (s State) String() string { return stateNames[s] }
 
 var stateNames = [...]string{AdminDown: "admin-down", Down: "down", Init: "init", Up: "up"}
 
@@ -42,16 +36,10 @@ const (
 )
 
 var diagnosticTexts = [...]string{
-	"no diagnostic", "detection time expired", "echo function failed", "neighbor signaled session down", "forwarding plane reset",
-	"path down", "concatenated path down", "administratively down", "reverse concatenated path down",
+	NoDiagnostic: "no diagnostic", Expired: "detection time expired", Signaled: "neighbor signaled session down", SwitchedOff: "administratively down",
 }
 
-func (d Diagnostic) String() string {
-	if int(d) >= len(diagnosticTexts) {
-		return fmt.Sprintf("diagnostic %d", uint8(d))
-	}
-	return diagnosticTexts[d]
-}
+func (d Diagnostic) String() string { return diagnosticTexts[d] }
 
 // Peer is a session that is wanted with a neighbor.
 type Peer struct {

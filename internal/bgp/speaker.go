@@ -1,3 +1,11 @@
+// Package bgp advertises a node's routes to its routers. Each peer has an engine, a process of its own that speaks BGP with
+// that router alone (package engine): GoBGP had many remote crashes, and a router that crashes an engine disturbs nothing
+// else. This package supervises the engines. A peer whose session falls, or whose engine dies, again and again rests ever longer.
+//
+// Callers decide which peer receives which routes. An engine is sent what changed, and a new one everything.
+//
+// The package accepts no routes and decides nothing about addresses. It may import the vocabulary, its own parts,
+// internal/child and Prometheus. It knows no Kubernetes and, so that no router's message is parsed in the speaker's process, no GoBGP.
 package bgp
 
 import (
@@ -160,3 +168,42 @@ func settingsOf(p lb.Peer, routerID netip.Addr) lb.Peer {
 	p.RouterID, p.NodeSelectors, p.Unusable, p.BFD = routerID, nil, nil, nil
 	return p
 }
+
+// routesOf returns the routes of each peer, by name, sorted by prefix.
+func routesOf(routes []lb.Route) map[string][]lb.Route {
+	out := map[string][]lb.Route{}
+	for _, r := range routes {
+		peers := r.Peers
+		r.Prefix, r.Peers = r.Prefix.Masked(), nil
+		for _, name := range peers {
+			out[name] = append(out[name], r)
+		}
+	}
+	for name, list := range out {
+		slices.SortStableFunc(list, comparePrefixes)
+		out[name] = slices.CompactFunc(list, func(a, b lb.Route) bool { return a.Prefix == b.Prefix })
+	}
+	return out
+}
+
+// difference returns what changes from one sorted list of routes to another.
+func difference(from, to []lb.Route) (o lb.Order) {
+	for len(from) > 0 || len(to) > 0 {
+		switch {
+		case len(to) == 0 || len(from) > 0 && comparePrefixes(from[0], to[0]) < 0:
+			o.Remove = append(o.Remove, from[0].Prefix)
+			from = from[1:]
+		case len(from) == 0 || comparePrefixes(from[0], to[0]) > 0:
+			o.Put = append(o.Put, to[0])
+			to = to[1:]
+		default:
+			if !from[0].SameAttributes(to[0]) {
+				o.Put = append(o.Put, to[0])
+			}
+			from, to = from[1:], to[1:]
+		}
+	}
+	return o
+}
+
+func comparePrefixes(a, b lb.Route) int { return netip.Prefix.Compare(a.Prefix, b.Prefix) }

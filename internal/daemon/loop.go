@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -56,19 +57,9 @@ type Loop struct {
 
 // NewLoop returns a Loop that Run starts.
 func NewLoop(c LoopConfig) *Loop {
-	defaults := []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&c.RetryInterval, 200 * time.Millisecond},
-		{&c.MaxRetryInterval, 10 * time.Second},
-		{&c.ResyncInterval, 30 * time.Second},
-	}
-	for _, d := range defaults {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
+	c.RetryInterval = cmp.Or(c.RetryInterval, 200*time.Millisecond)
+	c.MaxRetryInterval = cmp.Or(c.MaxRetryInterval, 10*time.Second)
+	c.ResyncInterval = cmp.Or(c.ResyncInterval, 30*time.Second)
 	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1), spent: processorTime}
 }
 

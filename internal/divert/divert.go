@@ -16,6 +16,9 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
@@ -93,3 +96,111 @@ func (t *Table) image(*nft.Static) *nft.Static {
 	}
 	return &nft.Static{Layout: t.layout, Elements: elements(t.desired)}
 }
+
+const tableName = "holdfast-proxy"
+
+// The sets; all but nodePortsSet with a family's suffix.
+const (
+	// proxiesMap has the address of the proxy for each frontend, and portsMap its port. In one map, the nft command could not
+	// show them. remoteSet has the frontends whose proxy is on another node.
+	proxiesMap = "proxies"
+	portsMap   = "ports"
+	remoteSet  = "remote"
+	// nodePortsSet has the node ports that are refused.
+	nodePortsSet = "nodeports"
+)
+
+// Priorities of the chains. Of chains of type nat the first that translates a connection wins: kube-proxy's are at -100, and at
+// 100 after routing.
+const (
+	refusePriority = -102
+	aheadOfDNAT    = -101
+	aheadOfSNAT    = 99
+	behindDNAT     = -99
+)
+
+func layout() *nft.Layout {
+	sets := []nft.Set{{Name: nodePortsSet, Key: nft.Key{nft.Port}}}
+	refuse := nft.Chain{Name: "refuse", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: refusePriority, Rules: []nft.Rule{refuseNodePort()}}
+	lead := nft.Chain{Name: "lead", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: aheadOfDNAT}
+	rest := nft.Chain{Name: "rest", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: behindDNAT}
+	back := nft.Chain{Name: "masquerade", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: aheadOfSNAT}
+	for _, f := range nft.Families() {
+		key := f.PortType()
+		sets = append(sets,
+			nft.Set{Name: proxiesMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: f.Address},
+			nft.Set{Name: portsMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: nft.Port},
+			nft.Set{Name: remoteSet + f.Suffix, Key: key})
+		lead.Rules = append(lead.Rules, translate(f))
+		rest.Rules = append(rest.Rules, drop(f))
+		back.Rules = append(back.Rules, masquerade(f))
+	}
+	chains := []nft.Chain{refuse, refuse.At("refuse-output", unix.NF_INET_LOCAL_OUT), lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), rest, back}
+	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: tableName}, sets, chains)
+}
+
+// refuseNodePort resets new connections to a node port at an address of this node, its loopback among them. Known connections go on,
+// such as to an endpoint in the node's own network at a port of this number.
+func refuseNodePort() nft.Rule {
+	return slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
+		nft.Expr(
+			&expr.Payload{DestRegister: nft.Reg, Base: expr.PayloadBaseTransportHeader, Offset: nft.DestinationPort, Len: 2},
+			&expr.Lookup{SourceRegister: nft.Reg, SetName: nodePortsSet}),
+		local(&expr.Fib{FlagDADDR: true}),
+		nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))
+}
+
+// local matches an address of a packet if it is this node's.
+func local(fib *expr.Fib) nft.Rule {
+	fib.Register, fib.ResultADDRTYPE = nft.Reg, true
+	return nft.Expr(fib, &expr.Cmp{Register: nft.Reg, Data: nft.Native(unix.RTN_LOCAL)})
+}
+
+// translate leads a connection to the proxy of its frontend.
+func translate(f nft.Family) nft.Rule {
+	key, _ := f.LoadFrontend()
+	return slices.Concat(f.Is(), key, f.Lead(proxiesMap, portsMap))
+}
+
+// drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The kernel would route it
+// back to its link, and redirect the IPv6 client (RFC 4861 section 8) to the MAC that it remembers for the address: the dead node's.
+func drop(f nft.Family) nft.Rule {
+	key, _ := f.LoadFrontend()
+	return slices.Concat(f.Is(), key, nft.Expr(
+		&expr.Lookup{SourceRegister: nft.Reg, SetName: proxiesMap + f.Suffix, IsDestRegSet: true, DestRegister: nft.Reg + 8},
+		&expr.Verdict{Kind: expr.VerdictDrop}))
+}
+
+// masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the clients may be
+// none that packets to pods have. The original destination says that the connection was led there.
+func masquerade(f nft.Family) nft.Rule {
+	return slices.Concat(f.Is(), local(&expr.Fib{FlagSADDR: true}), f.Masquerade(remoteSet))
+}
+
+// elements are the elements of the sets.
+func elements(d Desired) []nft.SetElement {
+	var list []nft.SetElement
+	put := func(set, key, value string) {
+		list = append(list, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
+	}
+	for _, v := range d.Diversions {
+		for _, f := range nft.Families() {
+			if !f.Has(v.Address) || !f.Has(v.To.Addr()) {
+				continue
+			}
+			key := nft.PortKey(v.Address, unix.IPPROTO_TCP, v.Port)
+			put(proxiesMap+f.Suffix, key, string(v.To.Addr().AsSlice()))
+			put(portsMap+f.Suffix, key, port(v.To.Port()))
+			if v.Remote {
+				put(remoteSet+f.Suffix, key, "")
+			}
+		}
+	}
+	for _, p := range d.NodePorts {
+		put(nodePortsSet, port(p), "")
+	}
+	return list
+}
+
+// port is the number of a port as the kernel has it.
+func port(n uint16) string { return string([]byte{byte(n >> 8), byte(n)}) }

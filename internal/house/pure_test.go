@@ -25,7 +25,7 @@ var dating = []string{"onWall"}
 // pureFiles contain the decisions of packages that also have effects. They take the time and all
 // input as arguments.
 var pureFiles = map[string][]string{
-	"internal/bfd":           {"packet.go", "session.go", "status.go", "table.go", "timers.go"},
+	"internal/bfd":           {"packet.go", "session.go", "status.go", "table.go"},
 	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
 	"kubectl-holdfast":       {"change.go", "move.go", "objects.go", "service.go", "snapshot.go"},
 }

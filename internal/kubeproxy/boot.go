@@ -11,9 +11,19 @@ package kubeproxy
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptrace"
+	"os"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // interval is the time between two checks. A check takes a millisecond.
@@ -117,4 +127,176 @@ func (b *Boot) pass(by sign, after time.Duration) {
 	if err := b.mark(); err != nil {
 		b.log.Warn("the next speaker on this node will wait for kube-proxy again", "error", err)
 	}
+}
+
+// Where kube-proxy's rules are. In mode nftables kube-proxy makes its table and the rules in one
+// transaction. In modes iptables and IPVS (visible if iptables uses nf_tables) it makes its first
+// chains before their rules, and iptablesChain together with them.
+const (
+	nftablesTable = "kube-proxy"
+	iptablesTable = "nat"
+	iptablesChain = "KUBE-MARK-MASQ"
+)
+
+// markerTable is an empty table that records that kube-proxy has served. It survives restarts of the speaker, but not of
+// the node.
+const markerTable = "holdfast-booted"
+
+func marker() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: markerTable} }
+
+// look returns the strongest sign of kube-proxy, whose health endpoint is at livez.
+func look(ctx context.Context, livez string) sign {
+	if seen := rules(); seen >= oneFamily {
+		return seen
+	}
+	return askLivez(ctx, livez)
+}
+
+// rules returns the strongest sign in the kernel, silent without any. It takes an unreadable table for a missing one.
+func rules() sign {
+	if exists(marker()) {
+		return servedBefore
+	}
+	all := families()
+	found := 0
+	for _, f := range all {
+		if exists(nft.Table{Family: f, Name: nftablesTable}) || (nft.Table{Family: f, Name: iptablesTable}).HasChain(iptablesChain) {
+			found++
+		}
+	}
+	switch found {
+	case 0:
+		return silent
+	case len(all):
+		return allFamilies
+	}
+	return oneFamily
+}
+
+func exists(t nft.Table) bool {
+	_, err := t.Handle()
+	return err == nil
+}
+
+// families returns the families that kube-proxy makes rules for: all that the node's kernel has enabled, whatever the
+// families of the cluster.
+func families() []byte {
+	out := []byte{unix.NFPROTO_IPV4}
+	_, err := os.Stat("/proc/net/if_inet6")
+	off, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+	if err == nil && strings.TrimSpace(string(off)) != "1" {
+		out = append(out, unix.NFPROTO_IPV6)
+	}
+	return out
+}
+
+// mark records that kube-proxy has served since the node started.
+func mark() error {
+	b := marker().Batch()
+	b.Create()
+	if err := b.Commit(); err != nil {
+		return fmt.Errorf("add table %s: %w", markerTable, err)
+	}
+	return nil
+}
+
+// Forget deletes the record that kube-proxy has served, so that an uninstalled speaker leaves nothing behind.
+func Forget() error {
+	if err := marker().Delete(); err != nil {
+		return fmt.Errorf("delete table %s: %w", markerTable, err)
+	}
+	return nil
+}
+
+// sign is an observation of kube-proxy, the stronger ones last.
+type sign int32
+
+const (
+	// silent: nothing listens on the address of kube-proxy.
+	silent sign = iota
+	// unready: a server listens, and does not report that it is healthy.
+	unready
+	// live: it reports that it is healthy. kube-proxy does so from its start, before it has made any rule.
+	live
+	// oneFamily: its rules exist for one of the node's families.
+	oneFamily
+	// allFamilies: its rules exist for all families of the node.
+	allFamilies
+	// servedBefore: an earlier speaker recorded that kube-proxy has served since the node started.
+	servedBefore
+)
+
+// never is longer than any sign lasts.
+const never = time.Duration(math.MaxInt64)
+
+// signs are how long each sign must last before the node counts as served, and a clause for logs and conditions.
+var signs = [...]struct {
+	lasts time.Duration
+	text  string
+}{
+	// On nodes without kube-proxy an unknown program serves, which has no health endpoint here.
+	silent:  {30 * time.Second, "nothing listens on ADDRESS"},
+	unready: {never, "the server on ADDRESS does not report that it is healthy"},
+	// If its rules are invisible (iptables without nf_tables, another proxy in its place), allow the time to read all Services.
+	live: {10 * time.Second, "it answers on ADDRESS, but its rules are not visible"},
+	// kube-proxy treats its families independently, and may never make the rules of one.
+	oneFamily:    {2 * time.Second, "its rules exist for one IP family"},
+	allFamilies:  {0, "its rules are in the kernel"},
+	servedBefore: {0, "it has served since the node started"},
+}
+
+// describe returns the clause of a sign, with the address of kube-proxy's health endpoint.
+func (s sign) describe(address string) string {
+	return strings.Replace(signs[s].text, "ADDRESS", address, 1)
+}
+
+// steadySign is a sign and the time of its first observation in a row. It is pure: the time is an argument.
+type steadySign struct {
+	sign  sign
+	since time.Time
+}
+
+// observe records a sign, and reports whether it has lasted long enough.
+func (l *steadySign) observe(now time.Time, is sign) bool {
+	if l.since.IsZero() || is != l.sign {
+		*l = steadySign{is, now}
+	}
+	return now.Sub(l.since) >= signs[is].lasts
+}
+
+// requestTimeout limits one HTTP request to kube-proxy.
+const requestTimeout = time.Second
+
+// newClient returns a client that talks to kube-proxy itself: it ignores redirects and the environment's proxy settings.
+func newClient(timeout time.Duration) *http.Client {
+	return &http.Client{
+		Timeout:       timeout,
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// askLivez requests the health of kube-proxy at host and port. A server without the path is not kube-proxy.
+func askLivez(ctx context.Context, address string) sign {
+	client, listens := newClient(requestTimeout), false
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { listens = true }})
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/livez", nil)
+	if err != nil {
+		return silent
+	}
+	response, err := client.Do(request)
+	if err != nil && !listens {
+		return silent
+	}
+	if err != nil {
+		return unready
+	}
+	_ = response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+		return live
+	case http.StatusNotFound:
+		return silent
+	}
+	return unready
 }

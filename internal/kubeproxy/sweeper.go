@@ -2,6 +2,9 @@ package kubeproxy
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -10,6 +13,9 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // sweepTimes are the delays, after the loss of endpoints, at which the connection attempts to all lost ones are forgotten.
@@ -33,7 +39,8 @@ type Sweeper struct {
 	// These are forgetAttempts and forgetEnded. Tests replace them.
 	forgetAttempts, forgetEnded func(map[netip.Addr]bool) (int, error)
 
-	forgotten prometheus.Counter
+	// Forgotten counts the attempts that were deleted.
+	Forgotten prometheus.Counter
 	// more wakes Run when more endpoints are lost, or an address moved here.
 	more chan struct{}
 
@@ -45,7 +52,7 @@ type Sweeper struct {
 // NewSweeper returns a Sweeper that sweeps while Run runs.
 func NewSweeper(log *slog.Logger) *Sweeper {
 	return &Sweeper{log: log, forgetAttempts: forgetAttempts, forgetEnded: forgetEnded, more: make(chan struct{}, 1), moved: map[netip.Addr]bool{},
-		forgotten: prometheus.NewCounter(prometheus.CounterOpts{
+		Forgotten: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_stranded_attempts_forgotten_total", Help: "Connection attempts to endpoints on dead nodes that were deleted from conntrack.",
 		})}
 }
@@ -124,7 +131,7 @@ func (s *Sweeper) sweep() {
 		s.mu.Unlock()
 	}
 	attempts, err := s.forgetAttempts(lost)
-	s.forgotten.Add(float64(attempts))
+	s.Forgotten.Add(float64(attempts))
 	if attempts > 0 {
 		s.log.Info("forgot connection attempts to endpoints on dead nodes", "attempts", attempts, "endpoints", len(lost))
 	}
@@ -133,8 +140,126 @@ func (s *Sweeper) sweep() {
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (s *Sweeper) Describe(ch chan<- *prometheus.Desc) { s.forgotten.Describe(ch) }
+// Of linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_common.h and nf_conntrack_tcp.h.
+const (
+	ctaStatusMask = 26
+	ipsSeenReply  = 1 << 1
+	ipsDstNAT     = 1 << 5
+	// unacknowledged: not all that this direction sent was acknowledged.
+	unacknowledged = 0x10
+)
 
-// Collect implements prometheus.Collector.
-func (s *Sweeper) Collect(ch chan<- prometheus.Metric) { s.forgotten.Collect(ch) }
+// forgetAttempts deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait for
+// its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel walks
+// the whole table, and shows only what waits.
+func forgetAttempts(endpoints map[netip.Addr]bool) (int, error) {
+	return forget(ipsSeenReply, waitsFor, endpoints)
+}
+
+// forgetEnded deletes the entries of TCP connections to one of the addresses that have ended and lose nothing without an entry. It
+// returns their number. The kernel shows all connections with destination NAT.
+func forgetEnded(addresses map[netip.Addr]bool) (int, error) {
+	return forget(0, ended, addresses)
+}
+
+// forget deletes the entries of connections with destination NAT and without a status that concern one of the addresses. One walk
+// shows both families. Each entry is deleted when it is shown: there may be tens of thousands.
+func forget(without uint32, concerns func([]byte, map[netip.Addr]bool) bool, addresses map[netip.Addr]bool) (forgotten int, err error) {
+	if len(addresses) == 0 {
+		return 0, nil
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER) // one for all: to open it takes longer than to delete an entry
+	if err != nil {
+		return 0, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	defer socket.Close()
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
+	list := request(unix.AF_UNSPEC, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	// Older kernels ignore the filter, and show everything.
+	list.AddData(nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(ipsDstNAT)))
+	list.AddData(nl.NewRtAttr(ctaStatusMask, nl.BEUint32Attr(ipsDstNAT|without)))
+	var failed error
+	err = list.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+		if len(message) < nl.SizeofNfgenmsg || !concerns(message[nl.SizeofNfgenmsg:], addresses) {
+			return true
+		}
+		r := request(message[0], nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		r.AddRawData(message[nl.SizeofNfgenmsg:])
+		r.Sockets = sockets
+		switch _, err := r.Execute(unix.NETLINK_NETFILTER, 0); {
+		case err == nil:
+			forgotten++
+		case !errors.Is(err, fs.ErrNotExist):
+			failed = fmt.Errorf("delete conntrack entry: %w", err)
+		}
+		return true
+	})
+	if err != nil {
+		err = fmt.Errorf("list conntrack entries: %w", err)
+	}
+	return forgotten, errors.Join(err, failed)
+}
+
+// waitsFor reports whether an entry's attributes describe an unanswered attempt to reach one of the endpoints.
+func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
+	state := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
+	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_SYN_SENT {
+		return false
+	}
+	// The endpoint is the source of the reply direction.
+	endpoint, ok := address(attributes, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
+	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+	return ok && known && endpoints[endpoint] && endpoint != asked
+}
+
+// ended reports whether an entry's attributes describe an ended connection to one of the addresses: after a reset, or closed and
+// acknowledged by both sides. In these states conntrack itself lets a SYN have the ports (nf_conntrack_proto_tcp.c). In TIME_WAIT too
+// the last data may have to come again: the state means only that some segment followed both FINs.
+func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
+	tcp := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP)
+	state := attribute(tcp, nl.CTA_PROTOINFO_TCP_STATE)
+	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_TIME_WAIT && state[0] != nl.TCP_CONNTRACK_CLOSE {
+		return false
+	}
+	for _, direction := range []uint16{nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, nl.CTA_PROTOINFO_TCP_FLAGS_REPLY} {
+		flags := attribute(tcp, direction)
+		if state[0] == nl.TCP_CONNTRACK_TIME_WAIT && (len(flags) == 0 || flags[0]&unacknowledged != 0) {
+			return false
+		}
+	}
+	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+	return known && addresses[asked]
+}
+
+// address returns an address of one direction; v4 and v6 are its attribute in each family.
+func address(attributes []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
+	for _, a := range []uint16{v4, v6} {
+		if addr, ok := netip.AddrFromSlice(attribute(attributes, tuple, nl.CTA_TUPLE_IP, a)); ok {
+			return addr, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// attribute returns the value of a nested attribute, nil if it is not there.
+func attribute(b []byte, path ...uint16) []byte {
+	for _, want := range path {
+		list, err := nl.ParseRouteAttr(b)
+		if err != nil {
+			return nil
+		}
+		b = nil
+		for _, a := range list {
+			if a.Attr.Type&nl.NLA_TYPE_MASK == want {
+				b = a.Value
+			}
+		}
+	}
+	return b
+}
+
+func request(family uint8, operation, flags int) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|operation, flags)
+	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	return r
+}

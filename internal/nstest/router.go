@@ -1,10 +1,15 @@
 package nstest
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -95,5 +100,139 @@ func (r *Router) write(path, text string) {
 	r.t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		r.t.Fatal(err)
+	}
+}
+
+// BIRD is the BIRD Internet Routing Daemon.
+type BIRD struct {
+	*Router
+	dir string
+}
+
+// StartBIRD starts it.
+func StartBIRD(t *testing.T, ns *NS, config string) *BIRD {
+	t.Helper()
+	b := &BIRD{newRouter(t, ns, "bird", "birdc"), t.TempDir()}
+	b.write(b.config(), config)
+	b.programs = []*program{{
+		argv:    []string{"bird", "-f", "-c", b.config(), "-s", b.socket(), "-P", filepath.Join(b.dir, "pid")},
+		console: b.socket(),
+	}}
+	b.Start()
+	return b
+}
+
+func (b *BIRD) config() string { return filepath.Join(b.dir, "bird.conf") }
+func (b *BIRD) socket() string { return filepath.Join(b.dir, "socket") }
+
+// Show returns what a command of the console shows; nothing while BIRD starts.
+func (b *BIRD) Show(command string) string {
+	out, err := b.NS.Command("birdc", "-s", b.socket(), command).Output()
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
+
+// Configure replaces the configuration of the running router.
+func (b *BIRD) Configure(config string) {
+	b.t.Helper()
+	b.write(b.config(), config)
+	if out := b.Show("configure"); !strings.Contains(out, "Reconfigured") && !strings.Contains(out, "Reconfiguration in progress") {
+		b.t.Fatalf("configure BIRD: %s", out)
+	}
+}
+
+// frrDir is where FRR's daemons are, which are not in PATH.
+const frrDir = "/usr/lib/frr/"
+
+// FRR is FRRouting: zebra and other daemons of its.
+type FRR struct {
+	*Router
+	dir string
+}
+
+// StartFRR starts zebra and further daemons, each given by its name and arguments, with one configuration for all.
+func StartFRR(t *testing.T, ns *NS, config string, daemons ...[]string) *FRR {
+	t.Helper()
+	// Without this argument zebra deletes an IPv6 route before it replaces it.
+	daemons = append([][]string{{"zebra", "--v6-rr-semantics"}}, daemons...)
+	needs := []string{"vtysh"}
+	for _, d := range daemons {
+		needs = append(needs, frrDir+d[0])
+	}
+	f := &FRR{dir: frrOwned(t)}
+	f.Router = newRouter(t, ns, needs...)
+	f.SetConfig(config)
+	f.write(filepath.Join(f.dir, "vtysh.conf"), "")
+	for _, d := range daemons {
+		name := d[0]
+		// -P 0: no listener for the console
+		argv := append([]string{frrDir + name, "-f", f.config(), "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
+			"-i", filepath.Join(f.dir, name+".pid"), "-P", "0", "--log", "stdout"}, d[1:]...)
+		if name == "bfdd" {
+			argv = append(argv, "--bfdctl", filepath.Join(f.dir, "bfdd.sock"))
+		}
+		f.programs = append(f.programs, &program{argv: argv, console: filepath.Join(f.dir, name+".vty")})
+	}
+	f.Start()
+	return f
+}
+
+// frrOwned is a directory of FRR's user, to which FRR always switches.
+func frrOwned(t *testing.T) string {
+	t.Helper()
+	account, err := user.Lookup("frr")
+	if err != nil {
+		t.Skipf("FRR has no user: %v", err)
+	}
+	dir, err := os.MkdirTemp("", "frr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	uid, err1 := strconv.Atoi(account.Uid)
+	gid, err2 := strconv.Atoi(account.Gid)
+	if err := errors.Join(err1, err2, os.Chown(dir, uid, gid)); err != nil {
+		t.Skipf("FRR needs a directory of its user's: %v", err)
+	}
+	return dir
+}
+
+func (f *FRR) config() string { return filepath.Join(f.dir, "frr.conf") }
+
+// SetConfig replaces the configuration that it reads when it starts. Each daemon warns about the lines of others.
+func (f *FRR) SetConfig(text string) {
+	f.t.Helper()
+	f.write(f.config(), text)
+}
+
+func (f *FRR) vtysh(commands []string) ([]byte, error) {
+	args := []string{"--vty_socket", f.dir, "--config_dir", f.dir}
+	for _, c := range commands {
+		args = append(args, "-c", c)
+	}
+	return f.NS.Command("vtysh", args...).CombinedOutput()
+}
+
+// Show returns what a command of the console shows, which is an error's text while the daemon starts.
+func (f *FRR) Show(command string) string {
+	out, _ := f.vtysh([]string{command})
+	return string(out)
+}
+
+// ShowJSON reads the JSON that a command of the console shows. What is not JSON means that there is nothing, and leaves into
+// empty.
+func (f *FRR) ShowJSON(command string, into any) {
+	if out, err := f.vtysh([]string{command + " json"}); err == nil {
+		_ = json.Unmarshal(out, into)
+	}
+}
+
+// Configure enters lines into the configuration of the running router.
+func (f *FRR) Configure(lines ...string) {
+	f.t.Helper()
+	if out, err := f.vtysh(append([]string{"configure terminal"}, lines...)); err != nil {
+		f.t.Fatalf("configure FRR: %v\n%s", err, out)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,4 +104,59 @@ func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 			t.Fatalf("timeout after %v: %s", within, what)
 		}
 	}
+}
+
+// clock is a time.Time: the flag that it has a monotonic reading, seconds since
+// 1885 and nanoseconds in one word, and the reading in the other.
+type clock struct {
+	wall uint64
+	ext  int64
+	loc  *time.Location
+}
+
+const (
+	hasMonotonic  = 1 << 63
+	nanosecondLen = 30
+)
+
+// SetClock returns what time.Now would have returned in the moment of t if the wall clock had been
+// set on, or back, by whole seconds before: another date with the same
+// monotonic reading. It panics if t has none.
+func SetClock(t time.Time, by time.Duration) time.Time {
+	c := (*clock)(unsafe.Pointer(&t))
+	if c.wall&hasMonotonic == 0 {
+		panic("a time without a monotonic reading cannot tell that the clock was set")
+	}
+	c.wall += uint64(int64(by/time.Second) << nanosecondLen)
+	return t
+}
+
+// Without runs fn on a thread without a capability, a CAP_… of linux/capability.h: the kernel refuses what needs it. fn
+// must not start goroutines for that.
+func Without(t testing.TB, capability int, fn func()) {
+	t.Helper()
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err = drop(capability); err == nil {
+			fn()
+		}
+	}()
+	<-done
+	if err != nil {
+		t.Fatalf("drop capability %d: %v", capability, err)
+	}
+}
+
+// drop removes a capability from those that the calling thread uses (capset(2)).
+func drop(capability int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return err
+	}
+	sets[capability/32].Effective &^= 1 << (capability % 32)
+	return unix.Capset(&header, &sets[0])
 }

@@ -210,7 +210,7 @@ func TestFinderHostile(t *testing.T) {
 		self.AddAddress("eth0", "2001:db8::2/64")
 		f := startFinder(t, func() {})
 		far, near := startNeighbour(t, ns, "eth0", "2001:db8::1"), startNeighbour(t, ns, "eth0", "fe80::a")
-		rejected := func() int { return f.count(rejectedMessages) }
+		rejected := func() int { return f.count("rejected") }
 		nstest.Until(t, patience, "an advertisement from a global address is refused", func() bool { far.advertise(); return rejected() > 0 })
 		before := rejected()
 		crossed := &ipv6.ControlMessage{HopLimit: 64, IfIndex: ns.Link("eth0").Attrs().Index}
@@ -250,7 +250,7 @@ func TestFinderFlood(t *testing.T) {
 			ns.AddAddress("eth0", address+"/64")
 			invented = append(invented, startNeighbour(t, ns, "eth0", address))
 		}
-		received := func() int { return f.count(receivedMessages) }
+		received := func() int { return f.count("received") }
 		heard, before := received(), changes.Load()
 		nstest.Until(t, patience, "many are heard", func() bool {
 			for _, n := range invented {
@@ -276,7 +276,7 @@ func addresses(t *testing.T, ns *nstest.NS, l netlink.Link) []netlink.Addr {
 
 // count is how many messages on eth0 are counted.
 func (f *Finder) count(direction string) int {
-	return int(testutil.ToFloat64(f.messages.WithLabelValues("eth0", direction)))
+	return int(testutil.ToFloat64(f.Messages.WithLabelValues("eth0", direction)))
 }
 
 func must(t testing.TB, err error) {

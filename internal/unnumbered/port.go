@@ -142,7 +142,7 @@ func (p *port) step(moment time.Time) time.Time {
 func (p *port) sent(err error) {
 	p.trouble = err
 	if err == nil {
-		p.finder.messages.WithLabelValues(p.link.Name, sentMessages).Inc()
+		p.finder.Messages.WithLabelValues(p.link.Name, "sent").Inc()
 	}
 }
 
@@ -179,7 +179,7 @@ func (p *port) router(up bool) Router {
 
 // read passes what is heard, a limited number in a time, until the socket fails or ctx ends.
 func (p *port) read(ctx context.Context, events chan<- event) {
-	messages := p.finder.messages
+	messages := p.finder.Messages
 	limit := rate.NewLimiter(maxReads, maxReads)
 	for limit.Wait(ctx) == nil {
 		b, from, hops, err := p.socket.read()
@@ -194,10 +194,10 @@ func (p *port) read(ctx context.Context, events chan<- event) {
 		}
 		e := event{parse(b, from, hops), from}
 		if e.kind == rejected {
-			messages.WithLabelValues(p.link.Name, rejectedMessages).Inc()
+			messages.WithLabelValues(p.link.Name, "rejected").Inc()
 			continue
 		}
-		messages.WithLabelValues(p.link.Name, receivedMessages).Inc()
+		messages.WithLabelValues(p.link.Name, "received").Inc()
 		select {
 		case events <- e:
 		case <-ctx.Done():

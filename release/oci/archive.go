@@ -40,31 +40,30 @@ func Archive(file, dir, prefix string, at time.Time) (err error) {
 		if err != nil {
 			return err
 		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		from, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		defer from.Close()
-		err = w.WriteHeader(&tar.Header{Name: path.Join(prefix, filepath.ToSlash(relative)), Mode: mode(info), Size: info.Size(), ModTime: at, Typeflag: tar.TypeReg})
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(w, from)
-		return err
+		return add(w, path.Join(prefix, filepath.ToSlash(relative)), name, at)
 	})
 	return errors.Join(err, w.Close())
 }
 
-// mode is a file's in an archive: the umask of whoever made the file is no property of it.
-func mode(info fs.FileInfo) int64 {
-	if info.Mode()&0o100 != 0 {
-		return 0o755
+// add adds a file. The umask of whoever made the file is no property of it.
+func add(w *tar.Writer, name, source string, at time.Time) error {
+	content, err := os.ReadFile(source)
+	if err != nil {
+		return err
 	}
-	return 0o644
+	info, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	mode := int64(0o644)
+	if info.Mode()&0o100 != 0 {
+		mode = 0o755
+	}
+	err = w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg})
+	if err == nil {
+		_, err = w.Write(content)
+	}
+	return err
 }
 
 // files returns an uncompressed layer: the files, their parents, and /tmp.
@@ -88,19 +87,7 @@ func files(sources map[string]string, at time.Time) (func() (io.ReadCloser, erro
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		info, err := os.Stat(sources[name])
-		if err != nil {
-			return nil, err
-		}
-		content, err := os.ReadFile(sources[name])
-		if err != nil {
-			return nil, err
-		}
-		err = w.WriteHeader(&tar.Header{Name: name[1:], Mode: mode(info), Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg})
-		if err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(content); err != nil {
+		if err := add(w, name[1:], sources[name], at); err != nil {
 			return nil, err
 		}
 	}
