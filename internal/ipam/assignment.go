@@ -20,7 +20,8 @@ func (a *assigner) assignment(s *subject) Assignment {
 			out.Record = append(out.Record, s.overwritten()...)
 		}
 		for had := range s.lost {
-			if out.Record.Of(had.Address) == (lb.Origin{}) {
+			// Of each family one is asked back.
+			if !slices.ContainsFunc(out.Record, func(o lb.Origin) bool { return lb.FamilyOf(o.Address) == lb.FamilyOf(had.Address) }) {
 				out.Awaits = append(out.Awaits, had)
 			}
 		}

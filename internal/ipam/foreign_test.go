@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -101,6 +102,22 @@ func TestOverwrittenIsReleased(t *testing.T) {
 	rewrite(&s)
 	if got, want := has(Assign(s)), "a [] AddressInUse; b [192.0.2.2] Assigned; c [192.0.2.3] Assigned; d [192.0.2.1] Assigned; "; got != want {
 		t.Errorf("the other load balancer is off: got %s, want %s", got, want)
+	}
+}
+
+// TestForeignAwaits: a Service with an address of ours beside that of another load balancer asks nothing back of the family of ours, which the next
+// decision would not read.
+func TestForeignAwaits(t *testing.T) {
+	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.3", "2001:db8::1-2001:db8::3")}}
+	s.Services = []*lb.Service{service("a", dual(lb.PreferDualStack))}
+	s = applied(s, Assign(s))
+	s.Services[0].Addresses = addrs("2001:db8::2", foreignNode)
+	first := Assign(s)
+	if got := first.Assignments[0].Awaits; len(got) != 1 || got[0].Address.String() != "192.0.2.1" {
+		t.Errorf("it asks back %v", got)
+	}
+	if diff := cmp.Diff(first.Assignments, Assign(applied(s, first)).Assignments, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("decided otherwise the second time: -first +second\n%s", diff)
 	}
 }
 

@@ -204,6 +204,7 @@ func (a *assigner) leave(s *subject, addr netip.Addr) {
 	} else {
 		t.services = slices.DeleteFunc(slices.Clone(t.services), func(o *subject) bool { return o == s })
 	}
+	a.left = true
 	a.count(s, addr, t, -1)
 	for _, p := range s.Ports {
 		if t.ports[p.Frontend()] == s {

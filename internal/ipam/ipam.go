@@ -74,6 +74,8 @@ type assigner struct {
 	shared map[string]*[]netip.Addr
 	// barred and freed are the addresses that this decision barred others from, and that came free in it.
 	barred, freed []netip.Addr
+	// left: a holder left an address for another one.
+	left bool
 	// named are the FloatingIPs by their names, dedicated those of the Service that their specs name.
 	named     map[lb.Key]*subject
 	dedicated map[lb.Key][]*subject
@@ -101,6 +103,7 @@ func newAssigner(s lb.State) *assigner {
 func (a *assigner) decide() Result {
 	services, floating := oldestFirst(a.open), oldestFirst(a.floating)
 	a.keep(services, floating)
+	a.left = false
 	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
 	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from. What an annotation
 	// asks back is a request like any other.
@@ -112,6 +115,12 @@ func (a *assigner) decide() Result {
 	a.takeAll(services, func(s *subject) bool { return !s.joins })
 	for a.takeAll(services, func(s *subject) bool { return s.joins }) {
 		continue
+	}
+	for a.left { // a quota or a port, which those before it could not have
+		a.left = false
+		lacks := func(s *subject) bool { return len(s.missing(perFamily{})) > 0 }
+		a.takeAll(floating, lacks)
+		a.takeAll(services, lacks)
 	}
 	return a.result()
 }
