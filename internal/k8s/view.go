@@ -128,7 +128,8 @@ func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 func keyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 
-// List returns the objects ordered by key, but our own writes in no particular order. Neither they nor the list may be changed.
+// List returns the objects ordered by key. Neither they nor the list may be changed. While the watch does not show our own writes it costs
+// a copy, and what these are.
 func (v *View[T]) List() []T {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -137,26 +138,37 @@ func (v *View[T]) List() []T {
 	if len(v.own)+len(v.open) == 0 && v.existed == nil {
 		return items // as mostly
 	}
-	out := make([]T, 0, len(items))
-	seen := 0
-	for _, t := range items {
-		w, ours := v.own[keyOf(t)]
-		switch {
-		case v.ghost(t):
-			continue
-		case ours && newer(w.object, t) && !v.orphaned(now, versionOf(w.object), &w.past):
-			if seen++; w.gone {
-				continue
-			}
-			t = w.object
-		case ours:
-			delete(v.own, keyOf(t))
-		}
-		v.settle(t)
-		out = append(out, t)
+	var none T
+	shown, gone, unseen := items, false, false
+	if v.existed != nil {
+		shown = slices.DeleteFunc(slices.Clone(items), v.ghost)
 	}
-	if seen < len(v.own) {
-		out = v.appendUnseen(now, out)
+	out := slices.Clone(shown)
+	for k, w := range v.own {
+		i, found := find(shown, k)
+		switch {
+		case found && !newer(w.object, shown[i]), v.ghost(w.object), v.orphaned(now, versionOf(w.object), &w.past):
+			delete(v.own, k)
+			continue
+		case found && w.gone:
+			out[i], gone = none, true
+		case found:
+			out[i] = w.object
+		case !w.gone:
+			out, unseen = append(out, w.object), true
+		}
+		v.settle(w.object)
+	}
+	for k := range v.open {
+		if i, found := find(shown, k); found && out[i] != none {
+			v.settle(out[i])
+		}
+	}
+	if gone {
+		out = slices.DeleteFunc(out, func(t T) bool { return t == none })
+	}
+	if unseen {
+		slices.SortFunc(out, func(a, b T) int { return keyOf(a).Compare(keyOf(b)) })
 	}
 	return out
 }
@@ -204,23 +216,6 @@ func (v *View[T]) version() uint64 {
 		v.changes.Add(1)
 	}
 	return v.changes.Load()
-}
-
-// appendUnseen adds objects that a write or a list past the watch returned and the watch does not show yet.
-func (v *View[T]) appendUnseen(now time.Time, out []T) []T {
-	for k, w := range v.own {
-		if i, found := find(v.items, k); found && !v.ghost(v.items[i]) {
-			continue
-		}
-		if v.ghost(w.object) || v.orphaned(now, versionOf(w.object), &w.past) {
-			delete(v.own, k)
-			continue
-		}
-		if v.settle(w.object); !w.gone {
-			out = append(out, w.object)
-		}
-	}
-	return out
 }
 
 // wrote records an object as the API server returned it from a write or a consistent

@@ -112,12 +112,10 @@ type memory struct {
 	handled map[types.UID]pod
 }
 
-// snapshot is what one run read.
+// snapshot is what one run read. Services and endpoints, of which there are many, are read only where something is withdrawn or restored.
 type snapshot struct {
 	state
-	services      []*corev1.Service
 	nodes         []*corev1.Node
-	endpoints     []*discoveryv1.EndpointSlice
 	speakerStates []*v1beta1.SpeakerState
 }
 
@@ -161,9 +159,7 @@ func (c *Controller) Sync(ctx context.Context) (again time.Duration, err error) 
 
 // read takes a snapshot, in which nothing was seen of any node yet.
 func (c *Controller) read(now time.Time) snapshot {
-	s := snapshot{
-		services: c.cluster.Services(), nodes: c.cluster.Nodes(), endpoints: c.cluster.EndpointSlices(), speakerStates: c.cluster.SpeakerStates(),
-	}
+	s := snapshot{nodes: c.cluster.Nodes(), speakerStates: c.cluster.SpeakerStates()}
 	withdrawn, restored := map[string]bool{}, map[string]time.Time{}
 	reports := make([]report, 0, len(s.speakerStates))
 	for _, o := range s.speakerStates {

@@ -118,9 +118,9 @@ func NotReady(nodes []*corev1.Node) map[string]bool {
 }
 
 // served are the Services that an outside client may be using.
-func (s snapshot) served(serves func(*corev1.Service) bool) map[lb.Key]bool {
+func served(services []*corev1.Service, serves func(*corev1.Service) bool) map[lb.Key]bool {
 	out := map[lb.Key]bool{}
-	for _, o := range s.services {
+	for _, o := range services {
 		if serves(o) && len(o.Status.LoadBalancer.Ingress) > 0 {
 			out[lb.Key{Namespace: o.Namespace, Name: o.Name}] = true
 		}

@@ -34,7 +34,7 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 		errs = append(errs, err)
 		recorded[node] = err == nil
 	}
-	pods := slices.DeleteFunc(toWithdraw(s.endpoints, s.served(c.serves), dead), func(p pod) bool {
+	pods := slices.DeleteFunc(toWithdraw(c.cluster.EndpointSlices(), served(c.cluster.Services(), c.serves), dead), func(p pod) bool {
 		return !recorded[p.node] || s.now.Sub(c.memory.handled[p.uid].handled) <= propagationTime
 	})
 	done, _, err := c.write(ctx, pods, func(ctx context.Context, p pod) (bool, error) {
@@ -42,7 +42,7 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 			fmt.Sprintf("the speakers of most nodes cannot reach node %s: Holdfast takes the pod out until one of them does", p.node))
 	})
 	c.withdrawn.Add(int64(len(done)))
-	c.serviceEvents(s, done, false, lb.EndpointsWithdrawn, "%d endpoints on nodes that most speakers cannot reach are marked not ready")
+	c.serviceEvents(done, false, lb.EndpointsWithdrawn, "%d endpoints on nodes that most speakers cannot reach are marked not ready")
 	return errors.Join(append(errs, err)...)
 }
 
@@ -51,7 +51,7 @@ func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error 
 	var errs []error
 	for _, node := range d.restore {
 		pods := map[types.UID]pod{}
-		for _, p := range toRestore(s.endpoints, node) {
+		for _, p := range toRestore(c.cluster.EndpointSlices(), node) {
 			pods[p.uid] = p
 		}
 		// The EndpointSlices may not show yet what was written last.
@@ -64,7 +64,7 @@ func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error 
 			return c.cluster.RestorePod(ctx, p.namespace, p.name, p.uid)
 		})
 		c.restored.Add(int64(len(done)))
-		c.serviceEvents(s, done, true, lb.EndpointsRestored, "%d endpoints that were marked not ready may serve again")
+		c.serviceEvents(done, true, lb.EndpointsRestored, "%d endpoints that were marked not ready may serve again")
 		if all {
 			err = c.record(ctx, s, verdict{node: node, reason: lb.NodeReachable, message: "the node lives: what was written to its pods is taken back"})
 		}
@@ -130,7 +130,7 @@ func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
 }
 
 // serviceEvents sends one Event on each Service whose endpoints were written to.
-func (c *Controller) serviceEvents(s snapshot, pods []pod, good bool, reason lb.Reason, format string) {
+func (c *Controller) serviceEvents(pods []pod, good bool, reason lb.Reason, format string) {
 	counts := map[lb.Key]int{}
 	for _, p := range pods {
 		for _, service := range p.services {
@@ -141,7 +141,7 @@ func (c *Controller) serviceEvents(s snapshot, pods []pod, good bool, reason lb.
 		return
 	}
 	c.log.Info("endpoints", "reason", reason, "pods", len(pods), "services", len(counts))
-	for _, o := range s.services {
+	for _, o := range c.cluster.Services() {
 		if n := counts[lb.Key{Namespace: o.Namespace, Name: o.Name}]; n > 0 && c.serves(o) {
 			c.cluster.Event(lb.Object{Kind: "Service", Namespace: o.Namespace, Name: o.Name}, o.UID, good, reason, fmt.Sprintf(format, n))
 		}
