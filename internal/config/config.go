@@ -157,8 +157,8 @@ type Compiler struct {
 	byName  map[string]lb.Node
 	whole   map[lb.Key]*whole
 	touched []lb.Key
-	// named are the pools of the last run. What Services ask of pools by name was read for these.
-	named []pool
+	// common is of the last run. What Services ask of pools by name was read for the pools there.
+	common *common
 	// objects, state and problems are of the last run. plain: no Service there depends on another one, on proxies, or leaves.
 	objects  Objects
 	state    lb.State
@@ -185,10 +185,15 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 
 // equal reports whether all lists but EndpointSlices are the same.
 func (o *Objects) equal(p Objects) bool {
-	return lb.Same(o.Pools, p.Pools) && lb.Same(o.PoolMemories, p.PoolMemories) && lb.Same(o.FloatingIPs, p.FloatingIPs) &&
+	return o.equalCommon(p) && lb.Same(o.FloatingIPs, p.FloatingIPs) && lb.Same(o.Services, p.Services) && lb.Same(o.Nodes, p.Nodes) &&
+		lb.Same(o.Namespaces, p.Namespaces) && (o.Namespaces == nil) == (p.Namespaces == nil)
+}
+
+// equalCommon reports whether the lists of the administrator's objects are the same.
+func (o *Objects) equalCommon(p Objects) bool {
+	return lb.Same(o.Pools, p.Pools) && lb.Same(o.PoolMemories, p.PoolMemories) &&
 		lb.Same(o.L2Advertisements, p.L2Advertisements) && lb.Same(o.BGPAdvertisements, p.BGPAdvertisements) && lb.Same(o.Peers, p.Peers) &&
-		lb.Same(o.BFDProfiles, p.BFDProfiles) && lb.Same(o.Communities, p.Communities) && lb.Same(o.Services, p.Services) && lb.Same(o.Nodes, p.Nodes) &&
-		lb.Same(o.Namespaces, p.Namespaces) && (o.Namespaces == nil) == (p.Namespaces == nil) && lb.Same(o.Secrets, p.Secrets) &&
+		lb.Same(o.BFDProfiles, p.BFDProfiles) && lb.Same(o.Communities, p.Communities) && lb.Same(o.Secrets, p.Secrets) &&
 		o.SecretNamespace == p.SecretNamespace
 }
 
@@ -214,38 +219,54 @@ func (c *Compiler) compileEndpoints(o Objects, opt Options) bool {
 	return true
 }
 
-// compile reads all that changed.
-func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
+// common is what the administrator's objects say, on these nodes, a State without Services.
+type common struct {
+	objects  Objects
+	pools    []pool
+	state    lb.State
+	problems []*lb.Problem
+}
+
+func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 	var r report
-	nodes := c.compileNodes(o.Nodes, opt)
 	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes, opt.Undeclared)
 	if !opt.Filters() {
 		opt.openPools(&r, pools)
 	}
 	state := lb.State{
 		OtherDataPath:    opt.OtherDataPath,
-		Namespaces:       map[string]map[string]string{},
 		Nodes:            nodes,
 		L2Advertisements: compileL2Advertisements(&r, o.L2Advertisements, pools),
 		BGPAdvertisements: compileBGPAdvertisements(&r, o.BGPAdvertisements, pools, o.Peers,
 			compileAliases(&r, o.Communities)),
 		Peers: compilePeers(&r, o, nodes),
 	}
-	if !slices.EqualFunc(c.named, pools, sameNames) {
-		c.services.drop(func(p servicePart) bool { return len(p.PoolWishes) > 0 })
-	}
-	c.named = pools
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
 	}
-	x := reader{opt, openstack.New(opt.OpenStack, state.Pools)}
-	c.read(o, x)
+	o.Services, o.EndpointSlices, o.FloatingIPs = nil, nil, nil
+	return &common{o, pools, state, r.problems}
+}
+
+// compile reads all that changed.
+func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
+	before := c.byName
+	if nodes := c.compileNodes(o.Nodes, opt); c.common == nil || !lb.SameMap(before, nodes) || !c.common.objects.equalCommon(o) {
+		last := c.common
+		c.common = compileCommon(o, opt, nodes)
+		if last == nil || !slices.EqualFunc(last.pools, c.common.pools, sameNames) {
+			c.services.drop(func(p servicePart) bool { return len(p.PoolWishes) > 0 })
+		}
+	}
+	r, state := report{slices.Clone(c.common.problems)}, c.common.state
+	state.Namespaces = map[string]map[string]string{}
+	c.read(o, reader{opt, openstack.New(opt.OpenStack, state.Pools)})
 	state.FloatingIPs = compileFloatingIPs(o.FloatingIPs, o.Services)
 	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}, follows: o.Namespaces == nil}
 	if len(o.FloatingIPs) > 0 {
 		s.notServed = map[lb.Key]string{}
 	}
-	s.join(c.services.parts, c.whole[opt.Proxy.Service])
+	s.join(c.services.parts, c.services.ordered, c.whole[opt.Proxy.Service])
 	state.ProxyPods = opt.proxyPods(o.EndpointSlices)
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
@@ -332,6 +353,8 @@ func (c *Compiler) readSlices(o Objects, opt Options) {
 type memo[T object, P any] struct {
 	objects []T
 	parts   []*part[P]
+	// ordered: the parts are, by their names.
+	ordered bool
 }
 
 type object interface {
@@ -352,7 +375,7 @@ func (m *memo[T, P]) update(objects []T, create func(T) (lb.Key, P), changed fun
 	if lb.Same(objects, m.objects) {
 		return
 	}
-	of, old, all := m.objects, m.parts, make([]*part[P], len(objects))
+	of, old, all, ordered := m.objects, m.parts, make([]*part[P], len(objects)), m.ordered || len(m.parts) == 0
 	drop := func() {
 		changed(old[0], false)
 		of, old = of[1:], old[1:]
@@ -368,6 +391,7 @@ func (m *memo[T, P]) update(objects []T, create func(T) (lb.Key, P), changed fun
 					drop()
 				}
 				all[i] = &part[P]{name: name}
+				ordered = ordered && (i == 0 || all[i-1].name.Compare(name) < 0)
 				all[i].key, all[i].made = create(o)
 				changed(all[i], true)
 				continue
@@ -378,7 +402,7 @@ func (m *memo[T, P]) update(objects []T, create func(T) (lb.Key, P), changed fun
 	for len(old) > 0 {
 		drop()
 	}
-	m.objects, m.parts = objects, all
+	m.objects, m.parts, m.ordered = objects, all, ordered
 }
 
 // drop has objects read again.

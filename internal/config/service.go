@@ -94,11 +94,10 @@ type joined struct {
 	notServed map[lb.Key]string
 }
 
-// join takes Services; those of the proxies are of proxies.
-func (j *joined) join(services []*part[servicePart], proxies *whole) {
-	byKey := func(a, b *part[servicePart]) int { return a.key.Compare(b.key) }
-	if j.plain = slices.IsSortedFunc(services, byKey); !j.plain {
-		services = slices.SortedFunc(slices.Values(services), byKey)
+// join takes Services, which may be ordered by key; those of the proxies are of proxies.
+func (j *joined) join(services []*part[servicePart], ordered bool, proxies *whole) {
+	if j.plain = ordered; !ordered {
+		services = slices.SortedFunc(slices.Values(services), func(a, b *part[servicePart]) int { return a.key.Compare(b.key) })
 	}
 	named := namedByID(services)
 	j.proxies = proxies.endpoints()
