@@ -170,7 +170,7 @@ func (k *Cluster) watchAsProxy(core rest.Interface) []error {
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error {
-		k.events.run(ctx, &typed.EventSinkImpl{Interface: k.clients.paced.Events("")})
+		k.events.run(ctx, &typed.EventSinkImpl{Interface: k.clients.paced.Events("")}, k.InBurst)
 		return nil
 	})
 	for _, v := range k.views {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +21,8 @@ const (
 	eventTime = 40 * time.Second
 	// eventRetry is between attempts.
 	eventRetry = 5 * time.Second
+	// burstInterval is between two notes while many Services get addresses, whose status says the same.
+	burstInterval = time.Second
 )
 
 // recorder writes Events in the background by client-go's broadcasters, which merge repeated Events into a series, drop
@@ -57,11 +60,26 @@ func reference(o lb.Object, uid types.UID) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: version, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}
 }
 
-// run writes Events until ctx is cancelled.
-func (r *recorder) run(ctx context.Context, sink record.EventSink) {
-	for _, b := range []record.EventBroadcaster{r.warnings, r.notes} {
-		defer b.Shutdown()
-		b.StartRecordingToSink(sink)
-	}
+// run writes Events until ctx is cancelled, notes rarely in a burst.
+func (r *recorder) run(ctx context.Context, sink record.EventSink, burst func() bool) {
+	defer r.warnings.Shutdown()
+	defer r.notes.Shutdown()
+	r.warnings.StartRecordingToSink(sink)
+	r.notes.StartRecordingToSink(rareSink{sink, ctx, burst, rate.NewLimiter(rate.Every(burstInterval), 1)})
 	<-ctx.Done()
+}
+
+// rareSink lets new Events wait for each other in a burst.
+type rareSink struct {
+	record.EventSink
+	ctx   context.Context
+	burst func() bool
+	pace  *rate.Limiter
+}
+
+func (s rareSink) Create(e *corev1.Event) (*corev1.Event, error) {
+	if s.burst() {
+		_ = s.pace.Wait(s.ctx) // it is the last one if that ends
+	}
+	return s.EventSink.Create(e)
 }

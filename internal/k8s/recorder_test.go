@@ -62,7 +62,8 @@ func TestEvents(t *testing.T) {
 		d, k := &diary{}, &Cluster{events: newRecorder("test")}
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { k.events.run(ctx, d) })
+		burst := false
+		running.Go(func() { k.events.run(ctx, d, func() bool { return burst }) })
 		synctest.Wait()
 		event := func(name string, good bool) {
 			k.Event(lb.Object{Kind: "Service", Namespace: "ns", Name: name}, "1", good, lb.Assigned, "has it")
@@ -95,6 +96,19 @@ func TestEvents(t *testing.T) {
 		expect("the same again", "create ns/late Normal Assigned: has it x1")
 		k.Event(lb.Object{Kind: "IPAddressPool", Name: "lan"}, "2", true, lb.Valid, "good")
 		expect("of an object without a namespace", "create /lan Normal Valid: good x1")
+
+		burst = true
+		for i := range 4 {
+			event(fmt.Sprint("many", i), true)
+		}
+		expect("notes wait in a burst", "create ns/many0 Normal Assigned: has it x1")
+		event("bad", false)
+		expect("warnings do not", "create ns/bad Warning Assigned: has it x1")
+		time.Sleep(burstInterval)
+		expect("but for one a second", "create ns/many1 Normal Assigned: has it x1")
+		burst = false
+		time.Sleep(burstInterval)
+		expect("and after it all come", "create ns/many2 Normal Assigned: has it x1", "create ns/many3 Normal Assigned: has it x1")
 		stop()
 		running.Wait()
 	})
