@@ -44,7 +44,7 @@ var kinds = map[string]string{
 }
 
 // apiServer lists objects and accepts patches of them; Secrets can be read and written. Its watches show
-// nothing, like watches that lag far behind.
+// nothing, like watches that lag far behind, unless it is live: then those of Services do.
 type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
@@ -65,6 +65,9 @@ type apiServer struct {
 	schemas *apitest.Objects
 	// events are the Events that were written.
 	events chan *corev1.Event
+	live   bool
+	// watches of Services take the changes.
+	watches []chan<- []byte
 }
 
 // put creates or overwrites an object, like another client.
@@ -89,7 +92,37 @@ func (s *apiServer) store(collection string, o metav1.Object) error {
 	}
 	object["apiVersion"], object["kind"] = groupVersion(collection), kinds[path.Base(collection)]
 	s.objects[collection+"/"+o.GetName()] = object
+	s.show(object)
 	return nil
+}
+
+// show shows a changed object in the watches. mu is held.
+func (s *apiServer) show(object map[string]any) {
+	if len(s.watches) == 0 || object["kind"] != "Service" {
+		return
+	}
+	change, _ := json.Marshal(map[string]any{"type": "MODIFIED", "object": object})
+	for _, w := range s.watches {
+		w <- change
+	}
+}
+
+// watch shows changes until the client ends it.
+func (s *apiServer) watch(w http.ResponseWriter, r *http.Request) {
+	changes := make(chan []byte, 100)
+	if s.mu.Lock(); s.live && path.Base(r.URL.Path) == "services" {
+		s.watches = append(s.watches, changes)
+	}
+	s.mu.Unlock()
+	for {
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case c := <-changes:
+			_, _ = w.Write(c)
+		}
+	}
 }
 
 // get reads an object into o.
@@ -129,8 +162,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 	case query.Get("watch") != "":
 		w.WriteHeader(http.StatusOK)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
+		s.watch(w, r)
 	case r.Method == http.MethodGet && (path.Dir(r.URL.Path) == secretsPath || kinds[path.Base(r.URL.Path)] == ""):
 		s.read(w, r)
 	case r.Method == http.MethodGet:
@@ -299,6 +331,7 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	s.version++
 	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
 	s.patched = append(s.patched, r.URL.Path)
+	s.show(o)
 	if lost {
 		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout)
 		return

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -20,7 +21,8 @@ import (
 // settledSyncer returns a syncer with so many Services and Nodes, of which nothing is left to write.
 func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 	t.Helper()
-	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, services+100)}
+	_, measures := t.(*testing.B)
+	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, services+100), live: measures}
 	pool := lan()
 	pool.Spec.Addresses = []string{"10.0.0.0/16"}
 	server.put(t, poolsPath, pool)
@@ -192,15 +194,24 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// BenchmarkRun is a run in which nothing changed, or one Service. cpu-ms is the processor time of this process only.
+// BenchmarkRun is a run in which nothing changed, one Service did or there is one more, which gets its address: that is written and comes back.
+// cpu-ms is the processor time of this process only.
 func BenchmarkRun(b *testing.B) {
 	for _, n := range []int{1_000, 3_000, 10_000} {
-		s, _ := settledSyncer(b, n, 1_000)
+		s, server := settledSyncer(b, n, 1_000)
+		services, more := s.cluster.Services(), n
 		for name, change := range map[string]func(i int) error{
 			"nothing": func(int) error { return nil },
 			"one": func(i int) error {
 				_, err := s.cluster.UpdateService(b.Context(), k8s.ServiceUpdate{Service: s.compared[i*7919%n].service, Annotations: map[string]string{"n": fmt.Sprint(i)}})
 				return err
+			},
+			"more": func(int) error {
+				server.put(b, servicesPath, loadBalancer(fmt.Sprintf("s%05d", more)))
+				for more++; len(services) < more; services = s.cluster.Services() {
+					runtime.Gosched()
+				}
+				return nil
 			},
 		} {
 			b.Run(fmt.Sprint(n, "/", name), func(b *testing.B) {

@@ -70,7 +70,7 @@ func TestUnannouncedIsBounded(t *testing.T) {
 	var services []*corev1.Service
 	var assignments []*ipam.Assignment
 	for i := range daemon.MaxNamed + 10 {
-		k := lb.Key{Name: fmt.Sprint("s", i)}
+		k := lb.Key{Name: fmt.Sprintf("s%05d", i)}
 		services = append(services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: k.Name}})
 		assignments = append(assignments, &ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	}

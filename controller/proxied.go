@@ -96,13 +96,13 @@ func (p *proxied) problems(services []*lb.Service) (out []lb.Problem) {
 	return out
 }
 
-// decide returns what is due for all Services. Services that share an address switch together: to proxies when all of them ask, and the
+// decide returns what is due for all Services, nil for nothing. Services that share an address switch together: to proxies when all of them ask, and the
 // proxies of all nodes serve those whose addresses are announced already; back when none asks any more, for pods of the others want headers.
 func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict {
-	out, began := make([]verdict, len(assigned)), map[lb.Key]int{}
 	if !slices.ContainsFunc(state.Services, func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused }) {
-		return out // as mostly
+		return nil // as mostly
 	}
+	out, began := make([]verdict, len(assigned)), map[lb.Key]int{}
 	services := make([]*lb.Service, len(assigned))
 	for i := range services {
 		s := *state.Services[i]

@@ -83,13 +83,17 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
+		var proxied verdict
+		if d.proxied != nil {
+			proxied = d.proxied[i]
+		}
 		before := former(svc)
-		more, w := more[i] || d.proxied[i].Type != "", before
+		more, w := more[i] || proxied.Type != "", before
 		if w == nil || w.assignment != a || w.nodesUnknown != nodesUnknown || w.more || more {
 			w = &serviceWrite{
 				compiled: svc, assignment: a, pending: !given[a.Reason], more: more, nodesUnknown: nodesUnknown,
 				service: find(d.objects.Services, a.Key), hostname: svc.Hostname, loadBalancer: svc.LoadBalancerID,
-				problems: problems[a.Key], frontends: frontends[a.Key], proxied: d.proxied[i].with(problems[a.Key]), keep: keeps[a.Key],
+				problems: problems[a.Key], frontends: frontends[a.Key], proxied: proxied.with(problems[a.Key]), keep: keeps[a.Key],
 			}
 		}
 		if s.compared = append(s.compared, w); s.differs(d.state.Now, w, before) {
@@ -386,14 +390,11 @@ func marked(sv *corev1.Service) bool {
 	})
 }
 
-// find returns the Service of a key, nil if there is none, of a list that is ordered but perhaps for what we wrote ourselves.
+// find returns the Service of a key, nil if there is none, of an ordered list.
 func find(services []*corev1.Service, k lb.Key) *corev1.Service {
 	keyOf := func(sv *corev1.Service) lb.Key { return lb.Key{Namespace: sv.Namespace, Name: sv.Name} }
 	i, found := slices.BinarySearchFunc(services, k, func(sv *corev1.Service, k lb.Key) int { return keyOf(sv).Compare(k) })
 	if !found {
-		i = slices.IndexFunc(services, func(sv *corev1.Service) bool { return keyOf(sv) == k })
-	}
-	if i < 0 {
 		return nil
 	}
 	return services[i]

@@ -47,7 +47,7 @@ type syncer struct {
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
 	s := &syncer{metrics: metrics{services: cluster.Services}, cluster: cluster, options: options, log: log, compareAge: daemon.WitnessInterval(compareAge)}
-	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, Sync: s.sync})
+	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, Sync: s.sync, Burst: cluster.InBurst})
 	return s
 }
 
@@ -90,7 +90,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	}
 	s.assign(d)
 	if s.options.Filters() {
-		d.frontends = plan.Frontends(restricted(d.state))
+		d.frontends = plan.Frontends(restricted(d.state, d.result.Assignments))
 	}
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	// The compiler keeps its problems.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -96,10 +97,20 @@ func unfilteredText(nodes []string) string {
 		"spec.loadBalancerSourceRanges only; let speaker.tolerations and speaker.nodeSelector admit the node, or see its SpeakerState", lb.SomeOf(nodes))
 }
 
-// restricted returns the State with the Services only to which access may be restricted.
-func restricted(s lb.State) lb.State {
-	if !slices.ContainsFunc(s.Pools, func(p lb.Pool) bool { return p.Restricted }) {
-		s.Services = slices.DeleteFunc(slices.Clone(s.Services), func(s *lb.Service) bool { return !restricts(&s.Access) })
+// restricted returns the State with the Services only to which access may be restricted, and these with the addresses that they are to have: what
+// they show may be a mistake.
+func restricted(s lb.State, assigned []*ipam.Assignment) lb.State {
+	pools, all := slices.ContainsFunc(s.Pools, func(p lb.Pool) bool { return p.Restricted }), s.Services
+	s.Services = nil
+	for i, svc := range all {
+		if !pools && !restricts(&svc.Access) {
+			continue
+		}
+		if a := assigned[i]; a.Reason != lb.ForeignAddress && !slices.Equal(a.Addresses, svc.Addresses) {
+			other := *svc
+			other.Addresses, svc = a.Addresses, &other
+		}
+		s.Services = append(s.Services, svc)
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -195,7 +196,6 @@ func TestOtherDataPath(t *testing.T) {
 	s := newTestSyncer(t, server)
 	s.options.OtherDataPath = true
 	syncOnce(t, s)
-	syncOnce(t, s) // the first one assigns the addresses
 	for _, name := range []string{"field", "annotation"} {
 		var got corev1.Service
 		server.get(t, servicesPath+"/"+name, &got)
@@ -236,7 +236,6 @@ func TestUnfilteredSync(t *testing.T) {
 	f.node("c", true)
 	reason := func() string {
 		syncOnce(t, s)
-		syncOnce(t, s) // the first one assigns the address
 		var got corev1.Service
 		server.get(t, servicesPath+"/web", &got)
 		if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionFiltered); c != nil {
@@ -341,12 +340,44 @@ func TestEachRuleShows(t *testing.T) {
 	s := newTestSyncer(t, server)
 	s.speakers.unfiltered.known = true
 	refreshed(t, s)
-	refreshed(t, s) // with the addresses
 	for rule := range rules {
 		var sv corev1.Service
 		server.get(t, servicesPath+"/"+name(rule), &sv)
 		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionFiltered); (c != nil) != (rule != "example.org/other") {
 			t.Errorf("%s: condition %v", rule, c)
+		}
+	}
+}
+
+// TestStrangeAddress: another program writes the address of one Service into the status of another. That is undone, and neither says other ranges
+// meanwhile.
+func TestStrangeAddress(t *testing.T) {
+	for what, keepsOwn := range map[string]bool{"beside its own": true, "instead of its own": false} {
+		server := &apiServer{objects: map[string]map[string]any{}}
+		server.put(t, poolsPath, lan())
+		for name, ranges := range map[string]string{"a": "10.1.0.0/16", "b": "10.2.0.0/16"} {
+			sv := loadBalancer(name)
+			sv.Spec.LoadBalancerSourceRanges = []string{ranges}
+			server.put(t, servicesPath, sv)
+		}
+		run := func() (a, b corev1.Service) {
+			s := newTestSyncer(t, server)
+			s.speakers.unfiltered.known = true
+			syncOnce(t, s)
+			server.get(t, servicesPath+"/a", &a)
+			server.get(t, servicesPath+"/b", &b)
+			return a, b
+		}
+		a, b := run()
+		strange := b.DeepCopy()
+		if !keepsOwn {
+			strange.Status.LoadBalancer.Ingress = nil
+		}
+		strange.Status.LoadBalancer.Ingress = append(strange.Status.LoadBalancer.Ingress, a.Status.LoadBalancer.Ingress...)
+		server.put(t, servicesPath, strange)
+		server.landed()
+		if afterA, afterB := run(); a.ResourceVersion != afterA.ResourceVersion || !reflect.DeepEqual(b.Status, afterB.Status) {
+			t.Errorf("%s: %v is written\n%+v\nbefore\n%+v", what, server.landed(), afterB.Status, b.Status)
 		}
 	}
 }
