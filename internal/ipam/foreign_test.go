@@ -216,3 +216,17 @@ func TestLocalAcrossNamespaces(t *testing.T) {
 		t.Errorf("it lost the address that it shares: %s: %s", a.Reason, a.Message)
 	}
 }
+
+// TestLeftQuota: a Service that waits for the quota of its namespace gets an address in the decision in which another one moves away, or waits on:
+// it is not called assigned without one.
+func TestLeftQuota(t *testing.T) {
+	one := with(pool("one", "192.0.2.1-192.0.2.9"), func(p *lb.Pool) { p.Quota = map[lb.Family]int{lb.IPv4: 1} })
+	fromOne := func(s *lb.Service) { s.RequestedPool = "one" }
+	s := lb.State{Pools: []lb.Pool{one, pool("two", "198.51.100.1-198.51.100.9")}}
+	s.Services = []*lb.Service{service("moves", fromOne), service("waits", fromOne, created(1))}
+	s = applied(s, Assign(s))
+	s.Services[0].RequestedPool, s.Services[0].Created = "two", s.Services[1].Created.Add(time.Second)
+	if got, want := has(Assign(s)), "moves [198.51.100.1] Assigned; waits [192.0.2.2] Assigned; "; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

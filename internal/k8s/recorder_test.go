@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,8 +63,8 @@ func TestEvents(t *testing.T) {
 		d, k := &diary{}, &Cluster{events: newRecorder("test")}
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		burst := false
-		running.Go(func() { k.events.run(ctx, d, func() bool { return burst }) })
+		var burst atomic.Bool
+		running.Go(func() { k.events.run(ctx, d, burst.Load) })
 		synctest.Wait()
 		event := func(name string, good bool) {
 			k.Event(lb.Object{Kind: "Service", Namespace: "ns", Name: name}, "1", good, lb.Assigned, "has it")
@@ -97,7 +98,7 @@ func TestEvents(t *testing.T) {
 		k.Event(lb.Object{Kind: "IPAddressPool", Name: "lan"}, "2", true, lb.Valid, "good")
 		expect("of an object without a namespace", "create /lan Normal Valid: good x1")
 
-		burst = true
+		burst.Store(true)
 		for i := range 4 {
 			event(fmt.Sprint("many", i), true)
 		}
@@ -106,7 +107,7 @@ func TestEvents(t *testing.T) {
 		expect("warnings do not", "create ns/bad Warning Assigned: has it x1")
 		time.Sleep(burstInterval)
 		expect("but for one a second", "create ns/many1 Normal Assigned: has it x1")
-		burst = false
+		burst.Store(false)
 		time.Sleep(burstInterval)
 		expect("and after it all come", "create ns/many2 Normal Assigned: has it x1", "create ns/many3 Normal Assigned: has it x1")
 		stop()
