@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,6 +84,7 @@ func TestBeatsWait(t *testing.T) {
 					send(packet{})
 				}
 				a.step()
+				b.look()
 				b.step()
 				return waits(ms) && ofB.lastHeard != 0
 			})
@@ -116,6 +118,92 @@ func TestBeatsWait(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBatches: what is more than one system call takes or sends arrives whole and in order, beside packets that are refused.
+//
+// Trap: the error of one packet is reported by the next one, which is not sent.
+func TestBatches(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var peers []Peer
+		for i, name := range []string{"a", "b", "nobody"} {
+			peers = append(peers, Peer{name, netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), true})
+		}
+		var threads [2]*thread
+		for i, p := range peers[:2] {
+			threads[i] = newTestThread(t, processSettings{
+				NodeName: p.Name, Address: p.Address, Port: testPort, Timers: Timers{Interval: time.Hour, Multiplier: 1},
+			}, peers)
+			threads[i].step()
+		}
+		a, b := threads[0], threads[1]
+		ofA := b.detector.peers[a.detector.self]
+		const sent = 3*batch + 5
+		for i := range sent {
+			b.detector.heartbeats++
+			b.detector.sendOnly(ofA, packet{heartbeat: true, ping: i%2 == 0})
+			if i%5 == 0 {
+				b.detector.sendOnly(b.detector.peers[idOf("nobody")], packet{})
+			}
+		}
+		b.send()
+		for name, box := range map[string]*box{"urgent": a.socket.urgent, "beats": a.socket.beats} {
+			numbers, want := []uint16{}, sent/2
+			if name == "urgent" {
+				want++
+			}
+			for n := box.take(1000, 0); n > 0; n = box.take(1000, 0) {
+				for i := range n {
+					p, ok := a.open(box.datagram(i))
+					if !ok || box.from(i) != peers[1].Address {
+						t.Errorf("%s: a packet of %v, %v", name, box.from(i), ok)
+					}
+					numbers = append(numbers, p.heartbeats)
+				}
+			}
+			if len(numbers) != want || !slices.IsSorted(numbers) {
+				t.Errorf("%s: the heartbeats %v came, want %d in order", name, numbers, want)
+			}
+		}
+		for range sent {
+			b.detector.sendOnly(ofA, packet{ping: true})
+			b.detector.sendOnly(ofA, packet{heartbeat: true})
+		}
+		b.send()
+		a.look()
+		if a.receive(); a.read != 2*sent || a.drained == 0 {
+			t.Errorf("%d datagrams are read at once, want all %d", a.read, 2*sent)
+		}
+	})
+}
+
+// TestWake: whoever wakes a waiter, before it sleeps or while it does, ends that sleep and no other.
+func TestWake(t *testing.T) {
+	w, err := newWaiter()
+	must(t, err)
+	defer w.close()
+	for i := range 1000 {
+		woke := make(chan struct{})
+		wake := func() {
+			w.wake()
+			close(woke)
+		}
+		if i == 0 {
+			wake()
+		} else {
+			go wake()
+		}
+		began := boottime()
+		w.sleep(within)
+		if took := boottime() - began; took >= within {
+			t.Fatalf("wake-up %d is lost", i)
+		}
+		<-woke
+	}
+	began := boottime()
+	if w.sleep(10 * ms); boottime()-began < 10*ms {
+		t.Error("it slept too little")
+	}
 }
 
 // A node that has no peer any more sends the heartbeat process an empty list.

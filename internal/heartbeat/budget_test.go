@@ -335,6 +335,9 @@ func newTestThread(t *testing.T, c processSettings, peers []Peer) *thread {
 	return th
 }
 
+// look finds out what waits to be read.
+func (t *thread) look() { t.socket.wait(0, t.read < t.budget, false, t.refusals < maxRefusals) }
+
 // steady is a thread that the test drives, with n peers in its own process that do not answer it but
 // have their packets read by it.
 func steady(t *testing.T, n int) (step func()) {

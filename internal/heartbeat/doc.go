@@ -21,17 +21,16 @@
 // a run of the peer that has answered a challenge of this node, and in rising order: a recorded packet is worth
 // nothing. A socket filter drops what does not begin with a prefix that depends on the key.
 //
-// The detector is a state machine without clock, sockets or goroutines. It runs on one locked thread with SCHED_RR and
-// sockets of its own that the runtime's poller does not know: ordinary threads are delayed for 300 ms on a busy node.
-// Heartbeats that say nothing new wait in the kernel, which dates them, until the thread sends its own, unless their sender is
-// suspected: a thread costs more to wake than to run. All else wakes it at once.
-// Time is CLOCK_BOOTTIME, which counts suspension and which nobody sets.
+// The detector is a state machine without clock, sockets or goroutines. It runs on one goroutine of a process whose threads all
+// have SCHED_RR: ordinary threads are delayed for 300 ms on a busy node. Heartbeats that say nothing new wait in the kernel,
+// which dates them, until it sends its own, unless their sender is suspected: a thread costs more to wake than to run. One
+// system call takes them, and one sends. All else wakes it at once. Time is CLOCK_BOOTTIME,
+// which counts suspension and which nobody sets.
 //
-// That thread is in a process of its own (Config.Command, Serve). All of that process has SCHED_RR, and it does little
-// else. In the speaker's process the thread would wait for ordinary threads, up to 635 ms on a busy node: a garbage
-// collection stops it until each of them has run to a safe point, and after a system call it needs one of GOMAXPROCS,
-// which they keep while they wait for a core. The two processes share the Lease and the counters as memory, and
-// exchange the rest over a socket. The heartbeat process ends with the speaker's. If the speaker's process does not
+// That process does little else (Config.Command, Serve). In the speaker's, one thread with priority would wait for ordinary ones,
+// up to 635 ms on a busy node: a garbage collection stops it until each of them has run to a safe point, and after a system call it
+// needs one of GOMAXPROCS, which they keep while they wait for a core. The two processes share the Lease and the counters as
+// memory, and exchange the rest over a socket. The heartbeat process ends with the speaker's. If the speaker's process does not
 // run for speakerDownTime, it does not serve, and heartbeats stop too. If the heartbeat process ends, or sends no
 // heartbeats, the speaker starts it again.
 //

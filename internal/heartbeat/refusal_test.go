@@ -128,6 +128,7 @@ func TestForgedRefusals(t *testing.T) {
 				counts := func(what string, refused uint64, errors int) {
 					t.Helper()
 					nstest.Until(t, within, what, func() bool {
+						r.look()
 						r.receive()
 						return r.detector.counts.refused.Load() >= refused && r.refusals >= errors
 					})
@@ -140,7 +141,7 @@ func TestForgedRefusals(t *testing.T) {
 				counts("the kernel refuses a packet", 1, 1)
 
 				r.refusals = 0
-				port := portOf(t, r.socket.out)
+				port := portOf(t, r.socket.out.fd)
 				r.forge(t, port, nil, 50)
 				r.forge(t, port, make([]byte, headLen), 50)
 				counts("refusals of what was never sent", 1, 100)
@@ -151,6 +152,7 @@ func TestForgedRefusals(t *testing.T) {
 				r.refusals = 0
 				r.forge(t, port, nil, maxRefusals+100)
 				counts("as many as it may take", 2, maxRefusals)
+				r.look()
 				if r.receive(); r.refusals > maxRefusals {
 					t.Errorf("it took %d errors, want %d", r.refusals, maxRefusals)
 				}
@@ -161,6 +163,7 @@ func TestForgedRefusals(t *testing.T) {
 				r.datagram(t, prefix)
 				nstest.Until(t, within, "a datagram arrives behind many errors", func() bool {
 					r.read, r.refusals = 0, 0
+					r.look()
 					r.receive()
 					return r.shared.rejected.Load() > 0
 				})

@@ -110,6 +110,6 @@ func (t *thread) obey(o order) error {
 	if o.Leave {
 		t.stopped.Store(true)
 	}
-	t.socket.event.Wake()
+	t.socket.wake()
 	return nil
 }

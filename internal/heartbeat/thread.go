@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -48,7 +47,7 @@ type thread struct {
 	peers  *[]Peer
 	seals  *[]*seal
 	byAddr map[netip.Addr]*peer
-	addrs  map[id]unix.Sockaddr
+	addrs  map[id][]byte
 	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a flood of
 	// either must not keep a thread busy that has priority over all others, nor displace the other.
 	read, budget, refusals int
@@ -56,8 +55,7 @@ type thread struct {
 	// drained is when all heartbeats that can wait were read last.
 	drained time.Duration
 
-	in, beat, out [maxDatagram]byte
-	claims        []claim
+	claims []claim
 }
 
 // newThread opens the socket, and has the thread wait for its first order.
@@ -78,7 +76,6 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 }
 
 func (t *thread) run() {
-	runtime.LockOSThread() // never unlocked: it ends with the thread
 	for !t.stopped.Load() {
 		if t.shared.speakerHangs() {
 			t.socket.wait(t.Interval, false, false, false) // the detector will find that it did not run
@@ -150,21 +147,21 @@ func (t *thread) filter() {
 		prefixes = append(prefixes, s.Prefix)
 	}
 	sources := slices.Collect(maps.Keys(t.byAddr))
-	errs := errors.Join(accept(t.socket.fd, prefixes, sources), accept(t.socket.beats, prefixes, sources))
+	errs := errors.Join(accept(t.socket.urgent.fd, prefixes, sources), accept(t.socket.beats.fd, prefixes, sources))
 	t.shared.filtered.Store(errs == nil)
 }
 
 func (t *thread) set(peers []Peer) {
 	t.detector.set(boottime(), peers)
 	t.byAddr = make(map[netip.Addr]*peer, len(peers))
-	t.addrs = make(map[id]unix.Sockaddr, len(peers))
+	t.addrs = make(map[id][]byte, len(peers))
 	for _, p := range peers {
 		known := t.detector.peers[idOf(p.Name)]
 		if known == nil || p.Address.Is6() != t.socket.is6 {
 			continue // this node itself, or one of the other family, which only gossip reaches
 		}
 		t.byAddr[p.Address] = known
-		t.addrs[known.id] = rt.Sockaddr(netip.AddrPortFrom(p.Address, t.Port), 0)
+		t.addrs[known.id] = sockaddr(netip.AddrPortFrom(p.Address, t.Port))
 	}
 	t.budget = 1000 + 10*len(peers)
 }
@@ -172,26 +169,28 @@ func (t *thread) set(peers []Peer) {
 // receive reads until nothing waits or the budget is spent.
 func (t *thread) receive() {
 	for more := true; more; {
-		var n int
-		var from netip.Addr
-		if more = t.read < t.budget; more {
-			n, from, _, more = t.socket.read(t.socket.fd, t.in[:])
+		n := 0
+		if more = t.socket.found[urgentFile] && t.read < t.budget; more {
+			n = t.socket.urgent.take(t.budget-t.read, 0)
+			more = n == batch
 		}
+		t.read += n
 		// Those that came before it: one with a lower number than the sender's last counts as lost.
 		t.receiveBeats()
-		if more {
-			t.read++
-			t.take(boottime(), from, t.in[:n])
+		for i := range n {
+			t.take(boottime(), t.socket.urgent.from(i), t.socket.urgent.datagram(i))
 		}
 	}
-	for t.refusals < maxRefusals {
-		from, packet, ok := t.socket.refusal()
-		if !ok {
-			break
+	for b := t.socket.refusals; t.socket.found[refusalsFile] && t.refusals < maxRefusals; {
+		n := b.take(maxRefusals-t.refusals, unix.MSG_ERRQUEUE)
+		for i := range n {
+			from, packet, ok := b.refusal(i)
+			if p := t.byAddr[from]; ok && p != nil && t.sentByUs(packet) {
+				t.detector.refused(boottime(), p)
+			}
 		}
-		t.refusals++
-		if p := t.byAddr[from]; p != nil && t.sentByUs(packet) {
-			t.detector.refused(boottime(), p)
+		if t.refusals += n; n < batch {
+			break
 		}
 	}
 }
@@ -200,14 +199,16 @@ func (t *thread) receive() {
 // clock.
 func (t *thread) receiveBeats() {
 	now, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
-	for t.read < t.budget {
-		n, from, at, ok := t.socket.read(t.socket.beats, t.beat[:])
-		if !ok {
+	for b := t.socket.beats; t.read < t.budget; {
+		n := b.take(t.budget-t.read, 0)
+		t.read += n
+		for i := range n {
+			t.take(min(max(now-(wall-b.at(i)), t.drained), now), b.from(i), b.datagram(i))
+		}
+		if n < batch && t.read < t.budget {
 			t.drained = now
 			return
 		}
-		t.read++
-		t.take(min(max(now-(wall-at), t.drained), now), from, t.beat[:n])
 	}
 }
 
@@ -255,9 +256,10 @@ func (t *thread) open(b []byte) (packet, bool) {
 func (t *thread) send() {
 	for _, o := range t.detector.take() {
 		if to := t.addrs[o.to.id]; to != nil {
-			_ = rt.Send(t.socket.out, (*t.seals)[0].close(t.out[:0], &o.packet), to) // whether it arrived shows elsewhere
+			t.socket.out.put((*t.seals)[0], &o.packet, to)
 		}
 	}
+	t.socket.out.send()
 	for _, q := range t.detector.asks {
 		select {
 		case t.asks <- q:

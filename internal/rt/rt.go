@@ -21,7 +21,7 @@ func Boottime() time.Duration { return Clock(unix.CLOCK_BOOTTIME) }
 // Clock reads a clock of the kernel.
 func Clock(id int32) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(id, &t); err != nil {
+	if _, _, err := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, uintptr(id), uintptr(unsafe.Pointer(&t)), 0); err != 0 {
 		panic(fmt.Sprintf("no clock %d: %v", id, err)) // since Linux 2.6.39
 	}
 	return time.Duration(t.Nano())
