@@ -466,8 +466,8 @@ func (s *simulation) move(ctx context.Context, i int, listener *testbed.Claims) 
 	if err := s.fleet.write(ctx, i, 0, false); err != nil {
 		return 0, err
 	}
-	// Time to withdraw it.
-	if err := pause(ctx, time.Second); err != nil {
+	// Time to withdraw it: a speaker rests for a second at most after the run before.
+	if err := pause(ctx, 2*time.Second); err != nil {
 		return 0, err
 	}
 	start := time.Now()
