@@ -104,7 +104,8 @@ func TestEvents(t *testing.T) {
 		}
 		expect("notes wait in a burst", "create ns/many0 Normal Assigned: has it x1")
 		event("bad", false)
-		expect("warnings do not", "create ns/bad Warning Assigned: has it x1")
+		event("worse", false)
+		expect("warnings do not", "create ns/bad Warning Assigned: has it x1", "create ns/worse Warning Assigned: has it x1")
 		time.Sleep(burstInterval)
 		expect("but for one a second", "create ns/many1 Normal Assigned: has it x1")
 		burst.Store(false)
