@@ -101,13 +101,13 @@ var chartDir = filepath.Join("charts", "holdfast")
 
 // chart is what a release takes from the chart's source.
 type chart struct {
-	name, description string
-	repository        string // of the image
-	proxyRepository   string // of the proxies' image
+	description     string
+	repository      string // of the image
+	proxyRepository string // of the proxies' image
 }
 
 func readChart() (chart, error) {
-	var about struct{ Name, Description string }
+	var about struct{ Description string }
 	var values struct {
 		Image struct{ Repository string }
 		Proxy struct{ Image struct{ Repository string } }
@@ -121,5 +121,5 @@ func readChart() (chart, error) {
 			return chart{}, fmt.Errorf("read %s of the chart: %w", file, err)
 		}
 	}
-	return chart{about.Name, about.Description, values.Image.Repository, values.Proxy.Image.Repository}, nil
+	return chart{about.Description, values.Image.Repository, values.Proxy.Image.Repository}, nil
 }

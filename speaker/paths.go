@@ -93,7 +93,7 @@ func (p *paths) sync(context.Context) (again time.Duration, err error) {
 	d.Peers, d.Paths = peers, pathsOf(wanted, statuses, established, p.waits)
 	addRouters(d.Paths, routers)
 	for _, path := range d.Paths {
-		if path.Hold != bgp.Free {
+		if path.Held {
 			again = time.Second
 		}
 	}
@@ -114,16 +114,13 @@ func waitsOf(before map[string]waiting, wanted []bfd.Peer, statuses map[string]b
 		case !known:
 			w.over = w.over || now.Sub(w.since) >= pathWait
 		default:
-			silent := s.State == bfd.Down && !refused(s) && s.Since >= pathWait
+			silent := s.State == bfd.Down && !s.Refused && s.Since >= pathWait
 			w = waiting{over: s.State != bfd.Up && (w.over || silent)}
 		}
 		out[p.Name] = w
 	}
 	return out
 }
-
-// refused reports whether BFD does not work for a reason of this node. Otherwise BGP may find out by itself.
-func refused(s bfd.Status) bool { return s.Cause == bfd.Refused || s.Cause == bfd.NoSocket }
 
 // pathsOf says which sessions of BGP may be up: those whose BFD is. One that either side switched off says nothing about
 // the path until it is up again (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP that is up: its profile is
@@ -132,17 +129,15 @@ func pathsOf(wanted []bfd.Peer, statuses map[string]bfd.Status, established map[
 	out := map[string]bgp.Path{}
 	for _, p := range wanted {
 		s, known := statuses[p.Name]
-		path := bgp.Path{State: "down", Hold: bgp.PathDown}
+		path := bgp.Path{State: "down", Held: true}
 		switch {
 		case !known:
-			path.Hold, path.Why = bgp.PathUnknown, "BFD is starting"
+			path.Why = "BFD is starting"
 		case s.State == bfd.Up:
 			path = bgp.Path{State: "up"}
 		case s.SwitchedOff:
 			path = bgp.Path{State: "admin-down"}
-		case refused(s):
-			path.Hold, path.Why = bgp.PathUnwatched, "BFD: "+s.Error
-		case s.Cause != bfd.NoCause:
+		case s.Error != "":
 			path.Why = "BFD: " + s.Error
 		case s.Ups == 0 && p.MultiHop:
 			path.Why = fmt.Sprintf("BFD has not come up: the router does not answer with a TTL of %d or more at this node", p.MinimumTTL)
@@ -152,7 +147,7 @@ func pathsOf(wanted []bfd.Peer, statuses map[string]bfd.Status, established map[
 			path.Why = "BFD: " + s.Diagnostic.String()
 		}
 		if waits[p.Name].over || s.Ups == 0 && established[p.Name] {
-			path.Hold, path.Why = bgp.Free, ""
+			path.Held, path.Why = false, ""
 		}
 		out[p.Name] = path
 	}
@@ -246,9 +241,9 @@ func addRouters(paths map[string]bgp.Path, routers map[string]unnumbered.Router)
 		path := paths[name]
 		switch {
 		case !r.Address.IsValid() && r.Looking:
-			path.Hold, path.Why = bgp.RouterSought, "looking for a router on the link"
+			path.Held, path.Quiet, path.Why = true, true, "looking for a router on the link"
 		case !r.Address.IsValid():
-			path.Hold, path.Why = bgp.RouterMissing, r.Problem
+			path.Held, path.Why = true, r.Problem
 		case r.Problem == "":
 			continue
 		default:

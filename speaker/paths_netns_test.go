@@ -242,39 +242,39 @@ func TestPaths(t *testing.T) {
 		established bool
 		want        bgp.Path
 	}{
-		"nothing is known":            {nil, false, bgp.Path{State: down, Hold: bgp.PathUnknown, Why: "BFD is starting"}},
+		"nothing is known":            {nil, false, bgp.Path{State: down, Held: true, Why: "BFD is starting"}},
 		"nothing is known, BGP is up": {nil, true, bgp.Path{State: down}},
 		"never up": {&bfd.Status{State: bfd.Down, Remote: bfd.Down}, false,
-			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD has not come up: the router does not answer"}},
+			bgp.Path{State: down, Held: true, Why: "BFD has not come up: the router does not answer"}},
 		"silent for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, false,
 			bgp.Path{State: down}},
 		"silent for long, BGP is up again": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, true,
 			bgp.Path{State: down}},
-		"trouble for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoSocket, Error: "no port", Since: pathWait}, false,
-			bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: no port"}},
+		"trouble for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Refused: true, Error: "no port", Since: pathWait}, false,
+			bgp.Path{State: down, Held: true, Why: "BFD: no port"}},
 		"the router does not hear for long": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Since: pathWait}, false,
-			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD has not come up: the router does not answer"}},
+			bgp.Path{State: down, Held: true, Why: "BFD has not come up: the router does not answer"}},
 		"never up, BGP is up": {&bfd.Status{State: bfd.Init, Remote: bfd.Down}, true, bgp.Path{State: down}},
 		"up":                  {&bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, false, bgp.Path{State: up}},
 		"failed, BGP is up": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}, true,
-			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: detection time expired"}},
+			bgp.Path{State: down, Held: true, Why: "BFD: detection time expired"}},
 		"failed and coming up, BGP is down": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled}, false,
-			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: neighbor signaled session down"}},
+			bgp.Path{State: down, Held: true, Why: "BFD: neighbor signaled session down"}},
 		"router switched it off": {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, true,
 			bgp.Path{State: admin}},
 		"router switches it on": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, false,
 			bgp.Path{State: admin}},
 		"switched off": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1, SwitchedOff: true}, true, bgp.Path{State: admin}},
-		"refused": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Cause: bfd.Refused, Error: "too many"}, false,
-			bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: too many"}},
-		"authenticates": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.Authenticates, Error: "it authenticates"}, false,
-			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: it authenticates"}},
-		"authenticates for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.Authenticates, Error: "it authenticates", Since: pathWait},
+		"refused": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Refused: true, Error: "too many"}, false,
+			bgp.Path{State: down, Held: true, Why: "BFD: too many"}},
+		"authenticates": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Error: "it authenticates"}, false,
+			bgp.Path{State: down, Held: true, Why: "BFD: it authenticates"}},
+		"authenticates for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Error: "it authenticates", Since: pathWait},
 			false, bgp.Path{State: down}},
-		"no link for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoLink, Error: "no link", Since: pathWait}, false,
+		"no link for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Error: "no link", Since: pathWait}, false,
 			bgp.Path{State: down}},
-		"trouble": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoSocket, Error: "no port"}, false,
-			bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: no port"}},
+		"trouble": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Refused: true, Error: "no port"}, false,
+			bgp.Path{State: down, Held: true, Why: "BFD: no port"}},
 	} {
 		wanted := []bfd.Peer{{Name: "a"}}
 		statuses := map[string]bfd.Status{}
@@ -299,12 +299,12 @@ func TestReleased(t *testing.T) {
 		after       time.Duration
 		status      *bfd.Status
 		established bool
-		want        bgp.Hold
+		want        bool
 	}
 	for name, steps := range map[string][]step{
-		"silent": {{0, &silent, false, bgp.PathDown}, {0, &longSilent, false, bgp.Free}, {0, &comes, false, bgp.Free}, {0, &comes, true, bgp.Free},
-			{0, &up, true, bgp.Free}, {0, &failed, true, bgp.PathDown}},
-		"never reports": {{0, nil, false, bgp.PathUnknown}, {pathWait, nil, false, bgp.Free}},
+		"silent": {{0, &silent, false, true}, {0, &longSilent, false, false}, {0, &comes, false, false}, {0, &comes, true, false},
+			{0, &up, true, false}, {0, &failed, true, true}},
+		"never reports": {{0, nil, false, true}, {pathWait, nil, false, false}},
 	} {
 		var waits map[string]waiting
 		for i, step := range steps {
@@ -313,7 +313,7 @@ func TestReleased(t *testing.T) {
 				statuses["a"] = *step.status
 			}
 			waits = waitsOf(waits, wanted, statuses, now.Add(step.after))
-			if got := pathsOf(wanted, statuses, map[string]bool{"a": step.established}, waits)["a"].Hold; got != step.want {
+			if got := pathsOf(wanted, statuses, map[string]bool{"a": step.established}, waits)["a"].Held; got != step.want {
 				t.Errorf("%s, step %d: hold %v, want %v", name, i, got, step.want)
 			}
 		}
@@ -386,7 +386,7 @@ func TestBFDPeersUnnumbered(t *testing.T) {
 	paths := pathsOf(wanted, map[string]bfd.Status{"a": {State: bfd.Up}}, nil, nil)
 	addRouters(paths, routers)
 	wantPaths := map[string]bgp.Path{
-		"a": {State: "up", Note: "two"}, "b": {Hold: bgp.RouterMissing, Why: "none"}, "c": {Hold: bgp.RouterSought, Why: "looking for a router on the link"},
+		"a": {State: "up", Note: "two"}, "b": {Held: true, Why: "none"}, "c": {Held: true, Quiet: true, Why: "looking for a router on the link"},
 	}
 	if diff := cmp.Diff(wantPaths, paths); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

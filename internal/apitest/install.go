@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -144,12 +145,7 @@ func waitEstablished(t testing.TB, config *rest.Config, want int) {
 }
 
 func established(c *apiextensionsv1.CustomResourceDefinition) error {
-	conditions := map[apiextensionsv1.CustomResourceDefinitionConditionType]apiextensionsv1.ConditionStatus{}
-	for _, condition := range c.Status.Conditions {
-		conditions[condition.Type] = condition.Status
-	}
-	if conditions[apiextensionsv1.Established] != apiextensionsv1.ConditionTrue ||
-		conditions[apiextensionsv1.NonStructuralSchema] == apiextensionsv1.ConditionTrue {
+	if !apihelpers.IsCRDConditionTrue(c, apiextensionsv1.Established) || apihelpers.IsCRDConditionTrue(c, apiextensionsv1.NonStructuralSchema) {
 		return fmt.Errorf("%s: %v", c.Name, c.Status.Conditions)
 	}
 	return nil

@@ -14,7 +14,7 @@
 //   - A session that is not wanted any more, and all of them at the end of the speaker, are switched off in good order.
 //   - The process ends with the speaker, so the control-plane-independent bit is never set: a router that knows graceful
 //     restart must not take the end of such a session for a failure of the path (RFC 5882 section 4.3).
-//   - A session that cannot run says why in Status.Cause and Status.Error. The others run.
+//   - A session that cannot run says why in Status.Error. The others run.
 //
 // Input is hostile. A session's neighbor is known by the source address of its packets, the links that they may come by,
 // and their TTL: 255 over one hop (RFC 5881 section 5), a minimum across routers. The kernel gives what fits to the

@@ -26,16 +26,16 @@ func TestAuthenticationRefused(t *testing.T) {
 	with[1] |= authenticationBit
 	with[3] = byte(len(with))
 	w.ends[0].table.receive(w.now, w.session(0), with)
-	if s := w.status(0); s.State != Down || s.Received != 0 || s.Rejected != 1 || s.Cause != Authenticates {
+	if s := w.status(0); s.State != Down || s.Received != 0 || s.Rejected != 1 || s.Error != "the neighbor authenticates its packets, which is not supported" {
 		t.Errorf("%+v", s)
 	}
 	w.run(authenticatedTime)
-	if s := w.status(0); s.Cause != NoCause || s.Error != "" {
+	if s := w.status(0); s.Error != "" {
 		t.Errorf("after a while: %+v", s)
 	}
 	w.ends[0].table.receive(w.now, w.session(0), with)
 	w.ends[0].table.receive(w.now, w.session(0), b[:])
-	if s := w.status(0); s.State != Init || s.Cause != NoCause {
+	if s := w.status(0); s.State != Init || s.Error != "" {
 		t.Errorf("without authentication: %+v", s)
 	}
 }

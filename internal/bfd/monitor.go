@@ -104,7 +104,7 @@ func (m *Monitor) logChanges(before, now []Status) bool {
 		}
 		changed = true
 		switch {
-		case s.Cause != NoCause:
+		case s.Error != "":
 			m.config.Log.Warn("BFD session cannot come up", "peer", s.Name, "error", s.Error)
 		case known || s.State != Down:
 			m.config.Log.Info("BFD session", "peer", s.Name, "state", s.State.String(), "why", s.Diagnostic.String(),

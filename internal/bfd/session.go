@@ -204,14 +204,14 @@ func (s *session) status(now time.Duration) Status {
 	out := Status{
 		Name: s.peer.Name, State: s.state, Remote: s.remote, Diagnostic: s.diagnostic,
 		SwitchedOff: s.switchedOff, Since: now - s.changedAt, Ups: s.ups, Failures: s.failures, Transmit: s.interval(),
-		Sent: s.sent, Received: s.received, Rejected: s.rejected, Cause: s.trouble.cause, Error: s.trouble.text,
+		Sent: s.sent, Received: s.received, Rejected: s.rejected, Refused: s.trouble.refused, Error: s.trouble.text,
 	}
 	if s.yours != 0 {
 		out.Detection = s.detection()
 	}
 	// What one packet said is forgotten when a neighbor would have said it again.
-	if s.authenticatedAt != 0 && now < s.authenticatedAt+authenticatedTime && s.state != Up && out.Cause == NoCause {
-		out.Cause, out.Error = Authenticates, "the neighbor authenticates its packets, which is not supported"
+	if s.authenticatedAt != 0 && now < s.authenticatedAt+authenticatedTime && s.state != Up && out.Error == "" {
+		out.Error = "the neighbor authenticates its packets, which is not supported"
 	}
 	return out
 }

@@ -193,7 +193,7 @@ func TestTroubles(t *testing.T) {
 		self.Delete("lan2")
 		link.Links = nil
 		n.Set([]Peer{link})
-		n.until("its interface is missed", func() bool { return n.status("link").Cause == NoLink })
+		n.until("its interface is missed", func() bool { return n.status("link").Error == "there is no interface lan2" })
 		nstest.Veth(t, self, "lan2", ns, "lan")
 		self.AddAddress("lan2", "fe80::1/64")
 		ns.AddAddress("lan", "fe80::2/64")

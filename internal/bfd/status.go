@@ -82,29 +82,14 @@ type Status struct {
 	Transmit, Detection time.Duration
 	// Sent and Received are packets; Rejected are packets of the neighbor's address that the session did not accept.
 	Sent, Received, Rejected uint64
-	// Cause is why the session cannot come up, and Error a sentence about it.
-	Cause Cause  `json:",omitempty"`
+	// Error is a sentence about why the session cannot come up, beside what its neighbor and the path do. Each such reason ends.
 	Error string `json:",omitempty"`
+	// Refused: it is a reason of this node, its settings or its kernel. About others BGP may find out by itself.
+	Refused bool `json:",omitempty"`
 }
 
-// Cause is why a session cannot come up, beside what its neighbor and the path do. Each ends.
-type Cause uint8
-
-// The causes.
-const (
-	NoCause Cause = iota
-	// Refused: the settings cannot be served; others may be.
-	Refused
-	// NoLink: no link of the node leads to the neighbor; one may come.
-	NoLink
-	// NoSocket: the kernel refuses what the session needs. It is tried again each second.
-	NoSocket
-	// Authenticates: the neighbor authenticates its packets. It counts for some seconds after such a packet.
-	Authenticates
-)
-
-// trouble is a cause on this node's side, in words.
+// trouble is why a session cannot come up on this node's side, in words; refused is as in Status.
 type trouble struct {
-	cause Cause
-	text  string
+	refused bool
+	text    string
 }

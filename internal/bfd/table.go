@@ -54,7 +54,7 @@ func (t *table) set(now time.Duration, peers []Peer) {
 			err = fmt.Errorf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
 		}
 		if err != nil {
-			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Cause: Refused, Error: err.Error()})
+			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Refused: true, Error: err.Error()})
 			continue
 		}
 		load += p.packets()

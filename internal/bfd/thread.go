@@ -191,11 +191,11 @@ func (t *thread) trouble(s *session, err error) {
 	var now trouble
 	switch err = cmp.Or(err, t.troubles[kindOf(s.peer)]); {
 	case len(s.peer.Links) == 0 && s.peer.Interface != "":
-		now = trouble{NoLink, "there is no interface " + s.peer.Interface}
+		now = trouble{text: "there is no interface " + s.peer.Interface}
 	case len(s.peer.Links) == 0:
-		now = trouble{NoLink, fmt.Sprintf("%s is on no link of the node", s.peer.Address)}
+		now = trouble{text: fmt.Sprintf("%s is on no link of the node", s.peer.Address)}
 	case err != nil:
-		now = trouble{NoSocket, err.Error()}
+		now = trouble{true, err.Error()}
 	}
 	if now != s.trouble {
 		s.trouble = now
@@ -258,7 +258,7 @@ func (t *thread) transmit(s *session, p *packet) {
 	}
 	p.marshal(&t.out)
 	err := rt.Send(o.fd, t.out[:], o.to)
-	if o.failing = err != nil; o.failing || s.trouble.cause == NoSocket {
+	if o.failing = err != nil; o.failing || s.trouble.refused {
 		if err != nil {
 			err = fmt.Errorf("send: %w", err)
 			t.retry = true

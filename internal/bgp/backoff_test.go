@@ -84,9 +84,9 @@ func TestHeld(t *testing.T) {
 	d := desire([]lb.Peer{never.peer("never", 65000), good.peer("good", 65000)}, route("198.51.100.1/32", "good"))
 	hold := func(names ...string) {
 		t.Helper()
-		d.Paths = map[string]Path{"never": {Hold: PathUnknown, Why: "BFD is starting"}}
+		d.Paths = map[string]Path{"never": {Held: true, Why: "BFD is starting"}}
 		for _, name := range names {
-			d.Paths[name] = Path{State: "down", Hold: PathDown, Why: why}
+			d.Paths[name] = Path{State: "down", Held: true, Why: why}
 		}
 		s.Set(d)
 		for _, name := range names {
@@ -133,7 +133,7 @@ func TestHold(t *testing.T) {
 			d.Paths = map[string]Path{"bird4": bird4, "bird6": {State: "up"}}
 			s.Set(d)
 		}
-		hold(Path{State: "down", Hold: PathDown, Why: "BFD has not come up"})
+		hold(Path{State: "down", Held: true, Why: "BFD has not come up"})
 		nstest.Until(t, patience, "the others are up", func() bool { return l.frr.established() == 2 && l.bird.established() == 1 })
 		if w := session(s, "bird4"); w.State != "idle" || w.BFD != "down" || w.LastError != "BFD has not come up" {
 			t.Errorf("a session that waits is %+v", w)
@@ -147,7 +147,7 @@ func TestHold(t *testing.T) {
 		since := session(s, "bird6").Since
 
 		began := time.Now()
-		hold(Path{State: "down", Hold: PathDown, Why: why})
+		hold(Path{State: "down", Held: true, Why: why})
 		nstest.Until(t, patience, "the router has lost the routes", func() bool { return !l.birdKernel.has(both4) && !l.birdKernel.has(forBIRD) })
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("that took %v, and the hold time is 9s", took)
@@ -165,11 +165,11 @@ func TestHold(t *testing.T) {
 		// A path that fails again and again is a session that falls again and again.
 		for range free - 1 {
 			established(t, s, "bird4")
-			hold(Path{State: "down", Hold: PathDown, Why: why})
+			hold(Path{State: "down", Held: true, Why: why})
 			hold(Path{State: "up"})
 		}
 		established(t, s, "bird4")
-		hold(Path{State: "down", Hold: PathDown, Why: why})
+		hold(Path{State: "down", Held: true, Why: why})
 		hold(Path{State: "up"})
 		await(t, "the session", "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: "+why,
 			func() string { return session(s, "bird4").LastError })
@@ -186,8 +186,8 @@ func TestExplain(t *testing.T) {
 		said, want string
 	}{
 		{Path{}, "timeout", "timeout"},
-		{Path{Hold: RouterSought, Why: "looking"}, "timeout", ""},
-		{Path{Hold: RouterMissing, Why: "no router"}, "timeout", "no router"},
+		{Path{Held: true, Quiet: true, Why: "looking"}, "timeout", ""},
+		{Path{Held: true, Why: "no router"}, "timeout", "no router"},
 		{Path{Note: "two routers"}, "timeout", "timeout; two routers"},
 		{Path{Note: "two routers"}, "", ""},
 	} {

@@ -88,7 +88,7 @@ func (s *Speaker) Set(d Desired) {
 	s.desired = d
 	for _, l := range s.listed {
 		name := l.settings.Name
-		if p := d.Paths[name]; p.Hold != Free && before[name].Hold == Free && l.supervisor.established() {
+		if p := d.Paths[name]; p.Held && !before[name].Held && l.supervisor.established() {
 			s.failed(name, p.Why, true)
 		}
 	}
@@ -139,7 +139,7 @@ func (s *Speaker) sync() {
 		r.serve(settings)
 		records[settings.Name] = r
 		// An unnumbered peer without an address is held, or is about to be.
-		if s.desired.Paths[settings.Name].Hold != Free || !settings.Address.IsValid() || r.trouble.rests(time.Now()) {
+		if s.desired.Paths[settings.Name].Held || !settings.Address.IsValid() || r.trouble.rests(time.Now()) {
 			s.listed = append(s.listed, listed{settings: settings})
 			continue
 		}

@@ -4,40 +4,26 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// logWriter passes memberlist's log on to slog, one level lower: a failed probe of a dead node
-// is ordinary work, and events logs joins and leaves. It is not safe for concurrent use.
+// logWriter passes memberlist's log on to slog, one level lower: a failed probe of a dead node is ordinary work, and events logs joins
+// and leaves. Beyond a limit its lines are lower still: each packet of a stranger is one.
 type logWriter struct {
-	log *slog.Logger
-	// since is when the window of lines at the level of information began, and lines how many it has.
-	since time.Time
-	lines int
+	log   *slog.Logger
+	limit *rate.Limiter
 }
 
-// mostLines in a window are logged at the level of information, the rest below: each packet of a stranger is a line.
-const (
-	mostLines = 10
-	window    = 10 * time.Second
-)
+func newLogWriter(log *slog.Logger) *logWriter { return &logWriter{log, rate.NewLimiter(1, 10)} }
 
 // Write never fails.
 func (w *logWriter) Write(line []byte) (int, error) {
 	mark, text, _ := bytes.Cut(line, []byte("]"))
 	level := slog.LevelDebug
-	if string(mark) == "[ERR" && w.admit() {
+	if string(mark) == "[ERR" && w.limit.Allow() {
 		level = slog.LevelInfo
 	}
 	w.log.Log(context.Background(), level, string(bytes.TrimSpace(text)))
 	return len(line), nil
-}
-
-// admit reports whether one more line fits into the window.
-func (w *logWriter) admit() bool {
-	if time.Since(w.since) > window {
-		w.since, w.lines = time.Now(), 0
-	}
-	w.lines++
-	return w.lines <= mostLines
 }

@@ -182,7 +182,7 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c.DeadNodeReclaimTime = time.Second
 	c.Events = events{m}
 	c.Delegate = delegate{m}
-	c.Logger = log.New(&logWriter{log: m.config.Log}, "", 0)
+	c.Logger = log.New(newLogWriter(m.config.Log), "", 0)
 	return c
 }
 
