@@ -126,7 +126,7 @@ func states(assignments []*ipam.Assignment, services []*corev1.Service) (waits m
 		default:
 			by, reason := config.AnnouncedBy(sv), withheld(sv)
 			for _, address := range a.Addresses {
-				if by[address] == "" && reason != lb.Announced && len(unannounced) < daemon.MaxNamed {
+				if by.Of(address) == "" && reason != lb.Announced && len(unannounced) < daemon.MaxNamed {
 					unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(lb.FamilyOf(address)), string(reason)}] = true
 				}
 			}

@@ -141,8 +141,6 @@ func newSim(t *testing.T, names ...string) *sim {
 	for i := range simAddresses {
 		s.spec.Services = append(s.spec.Services, &lb.Service{
 			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{addressNumber(i)}, Serving: true,
-			// Every node announced it at some time, so nobody probes.
-			AnnouncedBy: map[netip.Addr]string{},
 		})
 	}
 	for _, name := range names {

@@ -40,7 +40,7 @@ type look struct {
 	sessions []lb.Session
 	problems []lb.Problem
 	verdicts []*plan.Verdict
-	services []*corev1.Service
+	services []config.Held[corev1.Service]
 	// stood are the Services of which nothing was to be written, ordered.
 	stood []stood
 	// whole is when all were looked at.
@@ -51,7 +51,7 @@ type look struct {
 const lookAge = 5 * time.Minute
 
 type stood struct {
-	service *corev1.Service
+	service config.Held[corev1.Service]
 	verdict *plan.Verdict
 }
 
@@ -136,7 +136,7 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
 func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 	seen := look{
-		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.Services(),
+		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.HeldServices(),
 		whole: time.Now(),
 	}
 	changed, stands := seen.since(r.looked)
@@ -153,18 +153,20 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 			continue // as mostly
 		}
 		stands = past(stands, verdict.Service, func(s stood) lb.Key { return s.verdict.Service })
-		services = past(services, verdict.Service, func(s *corev1.Service) lb.Key { return lb.Key{Namespace: s.Namespace, Name: s.Name} })
+		services = past(services, verdict.Service, func(s config.Held[corev1.Service]) lb.Key {
+			return lb.Key{Namespace: s.GetNamespace(), Name: s.GetName()}
+		})
 		if len(services) == 0 {
 			break
 		}
-		s, v := services[0], *verdict
-		if s.Name != v.Service.Name || s.Namespace != v.Service.Namespace || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			continue // it has changed since the plan: no speaker would remove a condition that is written here
-		}
-		one := stood{s, verdict}
+		one := stood{services[0], verdict}
 		if len(stands) > 0 && stands[0] == one && !touches(verdict, changed) {
 			seen.stood = append(seen.stood, one)
 			continue
+		}
+		s, v := services[0].Read(), *verdict
+		if s.Name != v.Service.Name || s.Namespace != v.Service.Namespace || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue // it has changed since the plan: no speaker would remove a condition that is written here
 		}
 		states := seen.of(verdict)
 		sentences := v.L2.Conflicts(r.node, states)

@@ -312,8 +312,7 @@ func (w *syncer) lostEndpoints(speakers map[string]netip.Addr, alive map[string]
 	if len(silent) == 0 {
 		return nil // as mostly: costs nothing
 	}
-	objects := w.cluster.Objects()
-	return w.options.LostEndpoints(objects.Services, objects.EndpointSlices, silent)
+	return w.compiler.LostEndpoints(silent)
 }
 
 // plan returns the plan of a run; an empty one before the first.

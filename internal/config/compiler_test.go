@@ -184,6 +184,10 @@ func TestSameIsShared(t *testing.T) {
 	if len(services) != 1 || len(endpoints) != 1 || services[0] != o.Services[1] || endpoints[0] != o.EndpointSlices[1] {
 		t.Errorf("its objects are %v and %v", services, endpoints)
 	}
+	o.Pools = []*v1beta1.IPAddressPool{{}}
+	if last, _ := c.Compile(o, served()); !slices.Equal(last.Services, after.Services) {
+		t.Error("the Services were read again")
+	}
 	if reflect.ValueOf(before.Nodes).UnsafePointer() != reflect.ValueOf(after.Nodes).UnsafePointer() {
 		t.Error("the nodes were read again")
 	}

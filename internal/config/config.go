@@ -44,8 +44,11 @@ type Objects struct {
 	Communities       []*v1beta1.Community
 	Services          []*corev1.Service
 	EndpointSlices    []*discoveryv1.EndpointSlice
-	Nodes             []*corev1.Node
-	Namespaces        []*corev1.Namespace
+	// HeldServices and HeldSlices stand in place of Services and EndpointSlices where these are kept otherwise.
+	HeldServices []Held[corev1.Service]
+	HeldSlices   []Held[discoveryv1.EndpointSlice]
+	Nodes        []*corev1.Node
+	Namespaces   []*corev1.Namespace
 	// Secrets of Holdfast's own namespace, which is SecretNamespace.
 	Secrets         []*corev1.Secret
 	SecretNamespace string
@@ -151,8 +154,8 @@ func byName[T metav1.Object](objects []T) []T {
 // least if objects are ordered by name. The zero Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
 type Compiler struct {
 	nodes    memo[*corev1.Node, lb.Node]
-	services memo[*corev1.Service, servicePart]
-	slices   memo[*discoveryv1.EndpointSlice, endpoints]
+	services memo[Held[corev1.Service], servicePart]
+	slices   memo[Held[discoveryv1.EndpointSlice], endpoints]
 	// byName are the nodes of the last run, whole has what each Service is made of; touched are the Services of which an object changed.
 	byName  map[string]lb.Node
 	whole   map[lb.Key]*whole
@@ -164,6 +167,7 @@ type Compiler struct {
 	state    lb.State
 	problems []lb.Problem
 	plain    bool
+	lost     lost
 }
 
 // Compile reads the objects. The caller adds Members and Now to the State.
@@ -185,8 +189,8 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 
 // equal reports whether all lists but EndpointSlices are the same.
 func (o *Objects) equal(p Objects) bool {
-	return o.equalCommon(p) && lb.Same(o.FloatingIPs, p.FloatingIPs) && lb.Same(o.Services, p.Services) && lb.Same(o.Nodes, p.Nodes) &&
-		lb.Same(o.Namespaces, p.Namespaces) && (o.Namespaces == nil) == (p.Namespaces == nil)
+	return o.equalCommon(p) && lb.Same(o.FloatingIPs, p.FloatingIPs) && lb.Same(o.Services, p.Services) && lb.Same(o.HeldServices, p.HeldServices) &&
+		lb.Same(o.Nodes, p.Nodes) && lb.Same(o.Namespaces, p.Namespaces) && (o.Namespaces == nil) == (p.Namespaces == nil)
 }
 
 // equalCommon reports whether the lists of the administrator's objects are the same.
@@ -244,7 +248,7 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
 	}
-	o.Services, o.EndpointSlices, o.FloatingIPs = nil, nil, nil
+	o.Services, o.EndpointSlices, o.HeldServices, o.HeldSlices, o.FloatingIPs = nil, nil, nil, nil, nil
 	return &common{o, pools, state, r.problems}
 }
 
@@ -255,7 +259,7 @@ func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		last := c.common
 		c.common = compileCommon(o, opt, nodes)
 		if last == nil || !slices.EqualFunc(last.pools, c.common.pools, sameNames) {
-			c.services.drop(func(p servicePart) bool { return len(p.PoolWishes) > 0 })
+			c.services.drop(func(p servicePart) bool { return p.serves && len(p.PoolWishes) > 0 })
 		}
 	}
 	r, state := report{slices.Clone(c.common.problems)}, c.common.state
@@ -267,7 +271,7 @@ func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		s.notServed = map[lb.Key]string{}
 	}
 	s.join(c.services.parts, c.services.ordered, c.whole[opt.Proxy.Service])
-	state.ProxyPods = opt.proxyPods(o.EndpointSlices)
+	state.ProxyPods = opt.proxyPods(c.whole[opt.Proxy.Service])
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}
@@ -312,7 +316,7 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 		w = &whole{}
 		c.whole[key] = w
 	}
-	w.joined = nil
+	w.joined = false
 	if apply(w); w.parts == 0 {
 		delete(c.whole, key)
 	}
@@ -324,10 +328,11 @@ func (c *Compiler) read(o Objects, x reader) {
 	if c.touched = nil; c.whole == nil {
 		c.whole = map[lb.Key]*whole{}
 	}
-	c.services.update(o.Services, x.compileService, func(p *part[servicePart], made bool) {
+	services := held(o.HeldServices, o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} })
+	c.services.update(services, x.compileService, func(p *part[servicePart], made bool) {
 		c.change(p.key, func(w *whole) {
-			if w.parts, w.of = w.parts-1, nil; made {
-				p.made.whole, w.of = w, p.made.of
+			if w.parts, w.of, w.serves = w.parts-1, nil, false; made {
+				p.made.whole, w.of, w.serves = w, p.made.of, p.made.serves
 				w.parts += 2
 			}
 		})
@@ -337,7 +342,8 @@ func (c *Compiler) read(o Objects, x reader) {
 
 // readSlices reads the EndpointSlices that changed.
 func (c *Compiler) readSlices(o Objects, opt Options) {
-	c.slices.update(o.EndpointSlices, opt.compileEndpoints, func(p *part[endpoints], made bool) {
+	list := held(o.HeldSlices, o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} })
+	c.slices.update(list, opt.compileEndpoints, func(p *part[endpoints], made bool) {
 		c.change(p.key, func(w *whole) {
 			w.parts--
 			if w.slices = slices.DeleteFunc(w.slices, func(o *part[endpoints]) bool { return o == p }); made {

@@ -14,19 +14,30 @@ import (
 
 // endpoints are the nodes that can serve a Service.
 type endpoints struct {
-	of    *discoveryv1.EndpointSlice
+	of    Held[discoveryv1.EndpointSlice]
 	nodes map[string]bool
 	// serving: at least one endpoint serves; anywhere: at least one has no node.
 	serving, anywhere bool
+	// idle are endpoints that cannot serve.
+	idle lb.ByNode
 }
 
 // compileEndpoints returns what serves of one slice, and the Service that it is of. A proxy that terminates takes no new connections.
-func (opt Options) compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
-	e := endpoints{of: slice}
+func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, endpoints) {
+	e, slice := endpoints{of: h}, h.Read()
 	key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
 	for _, endpoint := range slice.Endpoints {
+		node := valueOr(endpoint.NodeName, "")
 		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && (!opt.Proxy.Enabled || key != opt.Proxy.Service) {
-			e.add(valueOr(endpoint.NodeName, ""))
+			e.add(node)
+		}
+		for _, text := range endpoint.Addresses {
+			if canServe(endpoint.Conditions) {
+				break
+			}
+			if a, err := netip.ParseAddr(text); err == nil {
+				e.idle = append(e.idle, lb.OnNode{Address: a, Node: node})
+			}
 		}
 	}
 	return key, e
@@ -34,12 +45,12 @@ func (opt Options) compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, e
 
 // whole is what one Service is made of.
 type whole struct {
-	of *corev1.Service
+	of Held[corev1.Service]
 	// parts counts the objects.
 	parts  int
 	slices []*part[endpoints]
-	// joined is the Service with its endpoints, before other Services are looked at; nil if one of the objects has changed.
-	joined *lb.Service
+	// joined: the Service stands for itself and has its endpoints; false if one of the objects has changed. serves: it is ours to serve.
+	joined, serves bool
 }
 
 // endpoints joins those of all slices; of nil there are none.
@@ -77,46 +88,49 @@ func canServe(c discoveryv1.EndpointConditions) bool {
 	return valueOr(c.Ready, true) || valueOr(c.Serving, false)
 }
 
+// lost are endpoints on nodes, of the last time.
+type lost struct {
+	services []Held[corev1.Service]
+	slices   []Held[discoveryv1.EndpointSlice]
+	nodes    map[string]bool
+	lost     map[netip.Addr]bool
+}
+
 // LostEndpoints returns the addresses of endpoints on the given nodes that cannot serve and
-// belong to Services that opt serves. It leaves out an address that can serve another
+// belong to Services that are ours to serve. It leaves out an address that can serve another
 // Service, or that by now serves on another node.
-func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discoveryv1.EndpointSlice, nodes map[string]bool) map[netip.Addr]bool {
-	served := map[lb.Key]bool{}
-	for _, s := range services {
-		if opt.Serves(s) {
-			served[lb.Key{Namespace: s.Namespace, Name: s.Name}] = true
+func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
+	l := &c.lost
+	if lb.Same(l.services, c.services.objects) && lb.Same(l.slices, c.slices.objects) && maps.Equal(l.nodes, nodes) {
+		return l.lost
+	}
+	*l = lost{c.services.objects, c.slices.objects, nodes, map[netip.Addr]bool{}}
+	for _, p := range c.slices.parts {
+		for _, e := range p.made.idle {
+			if nodes[e.Node] && c.whole[p.key].serves {
+				l.lost[e.Address] = true
+			}
 		}
 	}
-	lost, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, slice := range slices {
-		ours := served[lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}]
-		for _, e := range slice.Endpoints {
-			missed := nodes[valueOr(e.NodeName, "")]
+	for i := 0; len(l.lost) > 0 && i < len(l.slices); i++ {
+		for _, e := range l.slices[i].Read().Endpoints {
 			for _, text := range e.Addresses {
-				a, err := netip.ParseAddr(text)
-				switch {
-				case err != nil: // a host name, or unreadable
-				case canServe(e.Conditions):
-					serving[a] = true
-				case ours && missed:
-					lost[a] = true
+				if a, err := netip.ParseAddr(text); err == nil && canServe(e.Conditions) {
+					delete(l.lost, a)
 				}
 			}
 		}
 	}
-	for a := range serving {
-		delete(lost, a)
-	}
-	return lost
+	return l.lost
 }
 
 // ObjectsOf returns the Services of these keys, ordered by key, and their EndpointSlices, as they were read last.
 func (c *Compiler) ObjectsOf(keys iter.Seq[lb.Key]) (services []*corev1.Service, endpoints []*discoveryv1.EndpointSlice) {
 	for _, key := range slices.SortedFunc(keys, lb.Key.Compare) {
 		if w := c.whole[key]; w != nil && w.of != nil {
-			services = append(services, w.of)
+			services = append(services, w.of.Read())
 			for _, p := range w.slices {
-				endpoints = append(endpoints, p.made.of)
+				endpoints = append(endpoints, p.made.of.Read())
 			}
 		}
 	}

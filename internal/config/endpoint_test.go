@@ -26,21 +26,38 @@ func TestLostEndpoints(t *testing.T) {
 	}
 	other := serviceObject("other")
 	other.Spec.Type = corev1.ServiceTypeClusterIP
-	got := Options{Default: true}.LostEndpoints(
-		[]*corev1.Service{serviceObject("a"), serviceObject("b"), other},
-		[]*discoveryv1.EndpointSlice{
-			slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"), endpoint("live", false, "10.0.0.3"),
-				endpoint("dead", false, "name", "")),
-			slice("a", endpoint("dead", false, "2001:db8::1"), discoveryv1.Endpoint{Addresses: []string{"10.0.0.4"}}),
-			slice("b", endpoint("dead", false, "10.0.0.2", "10.0.0.5")),
-			slice("other", endpoint("dead", false, "10.0.0.6")), slice("nobody", endpoint("dead", false, "10.0.0.7")),
-			// These serve again, on a live node and on an unknown one.
-			slice("a", endpoint("dead", false, "10.0.0.8", "10.0.0.9")),
-			slice("other", endpoint("live", true, "10.0.0.8")), slice("nobody", discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
-		}, map[string]bool{"dead": true})
-	if want := "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]"; fmt.Sprint(got) != want {
-		t.Errorf("%v, want %s", got, want)
+	o := Objects{
+		HeldServices: []Held[corev1.Service]{heldService{serviceObject("a")}, heldService{serviceObject("b")}, heldService{other}},
 	}
+	for _, s := range []*discoveryv1.EndpointSlice{
+		slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"), endpoint("live", false, "10.0.0.3"),
+			endpoint("dead", false, "name", "")),
+		slice("a", endpoint("dead", false, "2001:db8::1"), discoveryv1.Endpoint{Addresses: []string{"10.0.0.4"}}),
+		slice("b", endpoint("dead", false, "10.0.0.2", "10.0.0.5")),
+		slice("other", endpoint("dead", false, "10.0.0.6")), slice("nobody", endpoint("dead", false, "10.0.0.7")),
+		// These serve again, on a live node and on an unknown one.
+		slice("a", endpoint("dead", false, "10.0.0.8", "10.0.0.9")),
+		slice("other", endpoint("live", true, "10.0.0.8")), slice("nobody", discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
+	} {
+		o.HeldSlices = append(o.HeldSlices, heldSlice{s})
+	}
+	var c Compiler
+	expect := func(node, want string) {
+		t.Helper()
+		c.Compile(o, Options{Default: true})
+		for range 2 {
+			if got := c.LostEndpoints(map[string]bool{node: true}); fmt.Sprint(got) != want {
+				t.Errorf("%v, want %s", got, want)
+			}
+		}
+	}
+	expect("dead", "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]")
+	expect("live", "map[10.0.0.3:true]")
+	expect("dead", "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]")
+	o.HeldSlices = o.HeldSlices[:1]
+	expect("dead", "map[10.0.0.1:true]")
+	o.HeldServices = o.HeldServices[1:]
+	expect("dead", "map[]")
 }
 
 // TestStarts: connections go where kube-proxy would lead them.

@@ -6,20 +6,16 @@ import (
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // proxyPods returns the proxies that serve, from the slices of their Service.
-func (opt Options) proxyPods(all []*discoveryv1.EndpointSlice) []lb.ProxyPod {
-	if !opt.Proxies() {
+func (opt Options) proxyPods(proxies *whole) []lb.ProxyPod {
+	if !opt.Proxies() || proxies == nil {
 		return nil
 	}
 	pods := map[string]*lb.ProxyPod{}
-	for _, slice := range all {
-		if slice.Labels[discoveryv1.LabelServiceName] != opt.Proxy.Service.Name || slice.Namespace != opt.Proxy.Service.Namespace {
-			continue
-		}
-		for _, e := range slice.Endpoints {
+	for _, p := range proxies.slices {
+		for _, e := range p.made.of.Read().Endpoints {
 			// Addresses beyond the first have no meaning (discovery/v1).
 			if !canServe(e.Conditions) || len(e.Addresses) == 0 {
 				continue

@@ -150,12 +150,12 @@ func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]st
 
 // AnnouncedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user
 // writes. An administrator who moves the Service from another load balancer writes the name of a node alone, for all its addresses.
-func AnnouncedBy(o *corev1.Service) map[netip.Addr]string {
+func AnnouncedBy(o *corev1.Service) lb.ByNode {
 	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncers)
 	if c == nil {
 		return nil
 	}
-	var out map[netip.Addr]string
+	var out lb.ByNode
 	text := c.Message
 	if !strings.Contains(text, "=") {
 		text = ""
@@ -166,13 +166,9 @@ func AnnouncedBy(o *corev1.Service) map[netip.Addr]string {
 	for item := range strings.SplitSeq(text, ",") {
 		address, node, found := strings.Cut(item, "=")
 		a, err := parseAddr(address)
-		if !found || err != nil {
-			continue
+		if found && err == nil && out.Of(a) == "" {
+			out = append(out, lb.OnNode{Address: a, Node: node})
 		}
-		if out == nil {
-			out = map[netip.Addr]string{}
-		}
-		out[a] = node
 	}
 	return out
 }

@@ -15,11 +15,13 @@ import (
 
 // servicePart is what one Service says by itself.
 type servicePart struct {
-	of *corev1.Service
+	of Held[corev1.Service]
 	// serves: it is ours to serve.
 	serves bool
 	*whole
-	lb.Service
+	// uid of the Service; Service is it, with its endpoints once it is joined, if it stands for itself. nil if it is not ours.
+	uid string
+	*lb.Service
 	// deleting: it is being deleted.
 	deleting bool
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
@@ -38,13 +40,14 @@ type reader struct {
 	dialect *openstack.Translator
 }
 
-func (x reader) compileService(o *corev1.Service) (lb.Key, servicePart) {
+func (x reader) compileService(h Held[corev1.Service]) (lb.Key, servicePart) {
+	o := h.Read()
 	key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-	p := servicePart{of: o, Service: lb.Service{Key: key, UID: string(o.UID)}, serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
+	p := servicePart{of: h, uid: string(o.UID), serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
 	if p.serves {
 		var r report
 		p.original, _ = copyOf(o)
-		p.Service = x.readService(&r, key, o)
+		p.Service = new(x.readService(&r, key, o))
 		p.problems = r.problems
 		c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionProxied)
 		p.refused = c != nil && c.Reason == string(lb.ProxyRefused)
@@ -109,7 +112,7 @@ func (j *joined) join(services []*part[servicePart], ordered bool, proxies *whol
 			continue
 		}
 		if j.notServed != nil && !p.made.deleting {
-			j.notServed[p.key] = p.made.UID
+			j.notServed[p.key] = p.made.uid
 		}
 		e := p.made.endpoints()
 		if p.made.leaving != nil && len(p.made.leaving.Addresses) > 0 {
@@ -124,17 +127,17 @@ func (j *joined) join(services []*part[servicePart], ordered bool, proxies *whol
 }
 
 // service returns a Service with its endpoints: as before, unless an object has changed, or others may decide.
-func (j *joined) service(p *servicePart, named map[string]*servicePart) *lb.Service {
-	if p.joined != nil {
-		return p.joined
+func (j *joined) service(p *servicePart, named map[string]*part[servicePart]) *lb.Service {
+	if p.joined {
+		return p.Service
 	}
-	e, s := p.endpoints(), p.Service
+	e, s := p.endpoints(), *p.Service
 	s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
 	if p.refused && j.follows && s.AsksProxy {
 		s.AsksProxy, s.ProxyRefused = false, true
 	}
 	if s.LoadBalancerID == "" && s.Proxy == nil && !s.AsksProxy && !s.Proxied {
-		p.joined = &s
+		p.joined, p.Service = true, &s
 	} else {
 		j.plain = false
 	}
@@ -143,19 +146,19 @@ func (j *joined) service(p *servicePart, named map[string]*servicePart) *lb.Serv
 }
 
 // namedByID returns the Services that others name by their ids.
-func namedByID(services []*part[servicePart]) map[string]*servicePart {
-	named := map[string]*servicePart{}
+func namedByID(services []*part[servicePart]) map[string]*part[servicePart] {
+	named := map[string]*part[servicePart]{}
 	for _, p := range services {
-		if id := p.made.LoadBalancerID; p.made.serves && id != "" {
-			named[id] = nil
+		if p.made.serves && p.made.LoadBalancerID != "" {
+			named[p.made.LoadBalancerID] = nil
 		}
 	}
 	if len(named) == 0 {
 		return nil // as mostly
 	}
 	for _, p := range services {
-		if _, is := named[p.made.UID]; is {
-			named[p.made.UID] = &p.made
+		if _, is := named[p.made.uid]; is {
+			named[p.made.uid] = p
 		}
 	}
 	return named
@@ -164,13 +167,13 @@ func namedByID(services []*part[servicePart]) map[string]*servicePart {
 // joinID drops a load balancer id that nobody asked for: a copied manifest brought what Holdfast had written on its
 // original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
 // annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
-func (j *joined) joinID(s *lb.Service, original string, named map[string]*servicePart) {
+func (j *joined) joinID(s *lb.Service, original string, named map[string]*part[servicePart]) {
 	if s.LoadBalancerID == "" {
 		return
 	}
 	of := named[s.LoadBalancerID]
-	copied := of != nil && original == of.Key.String() && original != s.Key.String()
-	if copied || len(s.Recall) > 0 && (of == nil || !of.serves) {
+	copied := of != nil && original == of.key.String() && original != s.Key.String()
+	if copied || len(s.Recall) > 0 && (of == nil || !of.made.serves) {
 		s.LoadBalancerID, s.MaxShared = "", 0
 		return
 	}

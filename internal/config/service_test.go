@@ -304,13 +304,13 @@ func TestAnnouncedBy(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, tt := range []struct {
 		name, record, annotation string
-		want                     map[netip.Addr]string
+		want                     lb.ByNode
 	}{
-		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", "", map[netip.Addr]string{a: "w1.example", b: "w2"}},
-		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9", "", map[netip.Addr]string{a: "w1"}},
-		{"of another load balancer: a node for all addresses", "w1.example", "", map[netip.Addr]string{a: "w1.example", b: "w1.example"}},
+		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", "", lb.ByNode{{Address: a, Node: "w1.example"}, {Address: b, Node: "w2"}}},
+		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9,192.0.2.1=w2", "", lb.ByNode{{Address: a, Node: "w1"}}},
+		{"of another load balancer: a node for all addresses", "w1.example", "", lb.ByNode{{Address: a, Node: "w1.example"}, {Address: b, Node: "w1.example"}}},
 		{"none", "", "", nil},
-		{"forged", "192.0.2.1=w1", "192.0.2.1=w3,2001:db8::1=w3", map[netip.Addr]string{a: "w1"}},
+		{"forged", "192.0.2.1=w1", "192.0.2.1=w3,2001:db8::1=w3", lb.ByNode{{Address: a, Node: "w1"}}},
 		{"forged on a new Service", "", "192.0.2.1=w3", nil},
 	} {
 		o := serviceObject("s")

@@ -5,7 +5,6 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 )
 
 const (
@@ -23,14 +22,9 @@ func newBurst() *rate.Limiter { return rate.NewLimiter(burstRate, burstSize+burs
 // urgent ones are delayed.
 func (k *Cluster) InBurst() bool { return k.burst.Tokens() < burstRate }
 
-// watchBurst counts the Services whose addresses change.
-func (k *Cluster) watchBurst() error {
-	_, err := k.services.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(old, new any) {
-			if !reflect.DeepEqual(old.(*corev1.Service).Status.LoadBalancer, new.(*corev1.Service).Status.LoadBalancer) {
-				k.burst.Allow()
-			}
-		},
-	})
-	return err
+// countBurst counts a Service whose addresses change.
+func (k *Cluster) countBurst(old, new *corev1.Service) {
+	if old != nil && new != nil && !reflect.DeepEqual(old.Status.LoadBalancer, new.Status.LoadBalancer) {
+		k.burst.Allow()
+	}
 }

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Most changes of objects change no decision. These functions report whether two
@@ -133,7 +134,7 @@ func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
 
 // serves reports whether the endpoints belong to a Service with an address, or are the proxies.
 func (k *Cluster) serves(slice *discoveryv1.EndpointSlice) bool {
-	name := metav1.ObjectMeta{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-	s, found, err := k.services.informer.GetStore().GetByKey(key(&name))
-	return err == nil && found && holds(s.(*corev1.Service)) || k.config.Proxies == lb.Key{Namespace: name.Namespace, Name: name.Name}
+	of := serviceOf(slice)
+	s, found, err := k.heldServices.informer.GetStore().GetByKey(cache.NewObjectName(of.Namespace, of.Name).String())
+	return err == nil && found && s.(*packedService).holds || k.config.Proxies == of
 }

@@ -3,6 +3,7 @@ package k8s
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -142,14 +143,15 @@ func TestSameConfig(t *testing.T) {
 
 func TestSameEndpoints(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-	services, err := newView(informer, func(_, _ *corev1.Service) {})
+	services, err := newView(informer, func(_, _ heldService) {})
 	must(t, err)
-	k := &Cluster{services: services, config: Config{Proxies: lb.Key{Namespace: "ns", Name: "proxies"}}}
+	k := &Cluster{heldServices: services, config: Config{Proxies: lb.Key{Namespace: "ns", Name: "proxies"}}}
 	for _, s := range []*corev1.Service{
 		withAddress(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "served"}}),
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "waits"}},
 	} {
-		must(t, informer.GetStore().Add(s))
+		p, err := pack[corev1.Service](s)
+		must(t, errors.Join(err, informer.GetStore().Add(p)))
 	}
 	slice := func(service, version string, nodes ...string) *discoveryv1.EndpointSlice {
 		out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{

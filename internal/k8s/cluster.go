@@ -74,6 +74,7 @@ type Cluster struct {
 	attempts attempts
 
 	services          *View[*corev1.Service]
+	heldServices      *View[heldService] // of a speaker, in place of services
 	namespaces        *View[*corev1.Namespace]
 	nodes             *View[*corev1.Node]
 	pools             *View[*v1beta1.IPAddressPool]
@@ -86,6 +87,7 @@ type Cluster struct {
 	communities       *View[*v1beta1.Community]
 	daemonSets        *View[*appsv1.DaemonSet]
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
+	heldSlices        *View[heldSlice] // of a speaker, in place of endpointSlices
 	pods              *View[*corev1.Pod]
 	speakerStates     *View[*v1beta1.SpeakerState]
 	secrets           *View[*corev1.Secret]
@@ -112,16 +114,17 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	} else {
 		errs = append(errs, k.watchAsController(core)...)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return k, k.watchBurst()
+	return k, errors.Join(errs...)
 }
 
 func (k *Cluster) watchAsController(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
+	same := func(a, b *corev1.Service) bool {
+		k.countBurst(a, b)
+		return sameToController(a, b)
+	}
 	errs := []error{
-		watch(k, &k.services, core, "services", "", nil, sameToController, kick),
+		watch(k, &k.services, core, "services", "", nil, same, kick),
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
@@ -144,14 +147,15 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
 	speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
 	return []error{
-		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, kick),
+		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, pack[corev1.Service], k.sameHeld, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, sameConfig, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
 		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
 		watch(k, &k.bfdProfiles, own, "bfdprofiles", "", nil, sameConfig, kick),
 		watch(k, &k.communities, own, "communities", "", nil, sameConfig, kick),
-		watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, k.sameEndpoints, kick),
+		watchAs(k, &k.heldSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice,
+			func(a, b heldSlice) bool { return k.sameEndpoints(read(a), read(b)) }, kick),
 		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
 	}
 }
@@ -229,15 +233,14 @@ func (k *Cluster) Objects() config.Objects {
 		Peers:             k.peers.List(),
 		BFDProfiles:       k.bfdProfiles.List(),
 		Communities:       k.communities.List(),
-		Services:          k.services.List(),
 		Nodes:             k.nodes.List(),
 		Secrets:           k.secrets.List(),
 		SecretNamespace:   k.config.Namespace,
 	}
 	if k.config.Speaker {
-		o.EndpointSlices = k.endpointSlices.List()
+		o.HeldServices, o.HeldSlices = k.heldServices.List(), k.heldSlices.List()
 	} else {
-		o.Namespaces, o.FloatingIPs, o.PoolMemories = k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
+		o.Services, o.Namespaces, o.FloatingIPs, o.PoolMemories = k.services.List(), k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
 	}
 	return o
 }
@@ -253,6 +256,9 @@ func (k *Cluster) Version() uint64 {
 
 // Services returns all Services, in no particular order.
 func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
+
+// HeldServices are those of a speaker, ordered by key, but what it wrote in no particular order.
+func (k *Cluster) HeldServices() []config.Held[corev1.Service] { return k.heldServices.List() }
 
 // Nodes returns those that are known.
 func (k *Cluster) Nodes() []*corev1.Node { return k.nodes.List() }

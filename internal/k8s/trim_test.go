@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -22,6 +23,7 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,6 +55,26 @@ func received[T encoded](tb testing.TB, from, into T) T {
 // managed is what the API server keeps of who wrote an object; some 700 bytes are usual.
 var managed = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Apply", FieldsType: "FieldsV1",
 	FieldsV1: metav1.NewFieldsV1(strings.Repeat(" ", 700))}}
+
+// wholeNode is a Node as a kubelet writes it, which goes down.
+func wholeNode() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelTopologyZone: "a"}, ManagedFields: managed},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.1.0.0/24"}, ProviderID: "kind://w1", Taints: []corev1.Taint{{Key: corev1.TaintNodeUnschedulable}}},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
+			Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
+				{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue},
+				{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "node is shutting down"},
+			},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
+			Capacity:        corev1.ResourceList{corev1.ResourceCPU: quantity.MustParse("64")},
+			NodeInfo:        corev1.NodeSystemInfo{KernelVersion: "6.12.0"},
+			Images:          []corev1.ContainerImage{{Names: []string{"registry.example.org/image:v1"}}},
+		},
+	}
+}
 
 // wholeService is a Service as the API server has it when it has an address.
 func wholeService(i int) *corev1.Service {
@@ -122,28 +144,62 @@ func wholeSlice(i int) *discoveryv1.EndpointSlice {
 // What is dropped decides nothing, and what many objects have is one copy.
 func TestTrim(t *testing.T) {
 	options := config.Options{LoadBalancerClass: "holdfast.dev/lb", Default: true}
-	options.Proxy.Service.Namespace, options.Proxy.Service.Name = "shop", "web-1"
-	var whole, trimmed config.Objects
+	options.Proxy.Enabled, options.Proxy.Service = true, lb.Key{Namespace: "shop", Name: "web-1"}
+	k := &Cluster{config: Config{Proxies: options.Proxy.Service}}
+	var whole, trimmed, packed config.Objects
+	whole.Nodes = []*corev1.Node{wholeNode()}
+	trimmed.Nodes = []*corev1.Node{received(t, wholeNode(), &corev1.Node{})}
 	for i := range 2 {
 		s, e := wholeService(i), wholeSlice(i)
+		s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionFilterEnforced})
 		s.Labels["key"], s.Annotations[config.AnnotationSharingKey] = "value", "k"
 		whole.Services, trimmed.Services = append(whole.Services, s), append(trimmed.Services, received(t, s, &corev1.Service{}))
 		whole.EndpointSlices, trimmed.EndpointSlices = append(whole.EndpointSlices, e), append(trimmed.EndpointSlices, received(t, e, &discoveryv1.EndpointSlice{}))
+		copied := s.DeepCopy()
+		service, err := pack[corev1.Service](copied)
+		must(t, err)
+		if copied.Name != s.Name || copied.UID != s.UID { // the writer of a Service goes on with it
+			t.Errorf("%s lost its name: %q, %q", s.Name, copied.Name, copied.UID)
+		}
+		slice, err := k.packSlice(e.DeepCopy())
+		must(t, err)
+		packed.HeldServices, packed.HeldSlices = append(packed.HeldServices, service.(heldService)), append(packed.HeldSlices, slice.(heldSlice))
 	}
+	packed.Nodes = trimmed.Nodes
 	wantState, wantProblems := config.Compile(whole, options)
-	state, problems := config.Compile(trimmed, options)
-	if diff := cmp.Diff(wantState, state, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("the trimmed objects are read otherwise (-whole +trimmed):\n%s", diff)
+	for what, o := range map[string]config.Objects{"trimmed": trimmed, "packed": packed} {
+		state, problems := config.Compile(o, options)
+		if diff := cmp.Diff(wantState, state, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+			t.Errorf("the %s objects are read otherwise (-whole +%s):\n%s", what, what, diff)
+		}
+		if diff := cmp.Diff(wantProblems, problems); diff != "" {
+			t.Errorf("problems (-whole +%s):\n%s", what, diff)
+		}
 	}
-	if diff := cmp.Diff(wantProblems, problems); diff != "" {
-		t.Errorf("problems (-whole +trimmed):\n%s", diff)
+	for i, p := range packed.HeldServices {
+		if again, err := pack[corev1.Service](p); again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
+			t.Errorf("%s is packed to %v, %v", p.GetName(), p.Read(), err)
+		}
+		if p.GetUID() != whole.Services[i].UID || p.GetResourceVersion() != whole.Services[i].ResourceVersion || len(p.GetFinalizers()) != 2 ||
+			p.GetDeletionTimestamp() != nil {
+			t.Errorf("%s is another one", p.GetName())
+		}
 	}
 	fresh := map[lb.Key][]netip.Addr{{Namespace: "shop", Name: "web-0"}: {netip.MustParseAddr("192.0.0.0")}}
 	starts := config.Starts(fresh, trimmed.Services, trimmed.EndpointSlices, "node-0")
 	if want := config.Starts(fresh, whole.Services, whole.EndpointSlices, "node-0"); len(want) == 0 || !reflect.DeepEqual(want, starts) {
 		t.Errorf("the head start is %v, not %v", starts, want)
 	}
+	if want, got := kernels(nil, whole.Nodes, 1), kernels(nil, trimmed.Nodes, 1); len(want) == 0 || !reflect.DeepEqual(want, got) {
+		t.Errorf("the kernels are asked at %v, not %v", got, want)
+	}
+	if n := trimmed.Nodes[0]; n.Status.Images != nil || n.Status.Capacity != nil || n.Status.NodeInfo != (corev1.NodeSystemInfo{}) || n.Spec.ProviderID != "" {
+		t.Errorf("a Node keeps what nobody reads: %v", n)
+	}
 	a, b := trimmed.Services[0], trimmed.Services[1]
+	if cap(a.Status.Conditions) != len(a.Status.Conditions) {
+		t.Error("room for more conditions is kept")
+	}
 	if unsafe.StringData(a.Namespace) != unsafe.StringData(b.Namespace) || a.Spec.IPFamilyPolicy != b.Spec.IPFamilyPolicy ||
 		trimmed.EndpointSlices[0].Endpoints[1].NodeName != trimmed.EndpointSlices[1].Endpoints[0].NodeName {
 		t.Error("equal texts are kept twice")
@@ -152,6 +208,21 @@ func TestTrim(t *testing.T) {
 		if o.GetManagedFields() != nil || o.GetOwnerReferences() != nil || o.GetAnnotations()[corev1.LastAppliedConfigAnnotation] != "" {
 			t.Errorf("%s keeps what nobody reads: %v", o.GetName(), o)
 		}
+	}
+}
+
+// Objects with equal labels share one map, and no others do.
+func TestSharedMap(t *testing.T) {
+	of := func(value string) map[string]string { return sharedMap(map[string]string{"app": value}) }
+	for range 2 {
+		for i := range 2 * len(interned.maps) {
+			if value := fmt.Sprint(i); of(value)["app"] != value || !lb.SameMap(of(value), of(value)) {
+				t.Fatalf("the labels of %s are %v, and then %v", value, of(value), of(value))
+			}
+		}
+	}
+	if sharedMap(map[string]string{}) != nil {
+		t.Error("an empty map is kept")
 	}
 }
 

@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"reflect"
 	"slices"
@@ -20,13 +21,19 @@ import (
 // watch creates the view of one kind. A change kicks unless same reports both versions as equal.
 func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
 	same func(old, new T) bool, kick func()) error {
+	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
+	return watchAs(k, view, client, resource, namespace, options, example, trim, same, kick)
+}
+
+// watchAs creates the view of the kind that example is of, as what transform makes of its objects.
+func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
+	example runtime.Object, transform cache.TransformFunc, same func(old, new T) bool, kick func()) error {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}
 	source := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
-	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
 	informer := cache.NewSharedIndexInformer(source, example, 0, cache.Indexers{})
-	if err := informer.SetTransform(trim); err != nil {
+	if err := informer.SetTransform(transform); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	v, err := newView(informer, func(old, new T) {
@@ -54,14 +61,17 @@ func trim(o any) (any, error) {
 	case *corev1.Service:
 		trimService(o)
 	case *corev1.Node:
-		o.Status.Images = nil
+		o.Spec = corev1.NodeSpec{PodCIDRs: o.Spec.PodCIDRs, Unschedulable: o.Spec.Unschedulable, Taints: o.Spec.Taints}
+		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: o.Status.Conditions, DaemonEndpoints: o.Status.DaemonEndpoints}
+		o.Labels = sharedKeys(o.Labels)
 		maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return name != v1beta1.AnnotationReadyWithoutSessions })
 		o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
 		})
-		for i := range o.Status.Conditions {
-			o.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		for i, c := range o.Status.Conditions {
+			o.Status.Conditions[i] = corev1.NodeCondition{Type: shared(c.Type), Status: shared(c.Status), Message: shared(c.Message)}
 		}
+		o.Status.Conditions = exact(o.Status.Conditions)
 	case *corev1.Secret:
 		o.Annotations = nil // kubectl apply keeps a copy of the data there
 		maps.DeleteFunc(o.Data, func(entry string, _ []byte) bool { return entry != corev1.BasicAuthPasswordKey })
@@ -72,6 +82,7 @@ func trim(o any) (any, error) {
 			Name: o.Name, Namespace: shared(o.Namespace), UID: o.UID, ResourceVersion: o.ResourceVersion, DeletionTimestamp: o.DeletionTimestamp,
 			Labels: map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]},
 		}
+		o.Endpoints = exact(o.Endpoints)
 		for i, e := range o.Endpoints {
 			c := discoveryv1.EndpointConditions{Ready: sharedField(e.Conditions.Ready), Serving: sharedField(e.Conditions.Serving)}
 			o.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: c, NodeName: sharedField(e.NodeName), TargetRef: e.TargetRef}
@@ -86,7 +97,7 @@ func trim(o any) (any, error) {
 func trimService(o *corev1.Service) {
 	o.OwnerReferences = nil
 	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
-	o.Namespace, o.Labels, o.Annotations = shared(o.Namespace), sharedKeys(o.Labels), sharedKeys(o.Annotations)
+	o.Namespace, o.Labels, o.Annotations = shared(o.Namespace), sharedMap(o.Labels), sharedKeys(o.Annotations)
 	for i, f := range o.Finalizers {
 		o.Finalizers[i] = shared(f)
 	}
@@ -103,17 +114,29 @@ func trimService(o *corev1.Service) {
 		in := &o.Status.LoadBalancer.Ingress[i]
 		in.IPMode = sharedField(in.IPMode)
 	}
+	o.Status.Conditions = exact(o.Status.Conditions)
 	for i := range o.Status.Conditions {
 		c := &o.Status.Conditions[i]
 		c.Type, c.Status, c.Reason = shared(c.Type), shared(c.Status), shared(c.Reason)
 	}
 }
 
+// exact returns the list without the room that a decoder leaves at its end: up to as much again.
+func exact[T any](list []T) []T {
+	if cap(list) == len(list) {
+		return list
+	}
+	return append(make([]T, 0, len(list)), list...)
+}
+
 // interned has the values that many objects have, by themselves. It begins again when it is full: tenants choose some of them.
-var interned struct {
+var interned = struct {
 	sync.Mutex
 	known map[any]any
-}
+	// maps are some that were seen lately, by their contents.
+	maps [512]map[string]string
+	seed maphash.Seed
+}{seed: maphash.MakeSeed()}
 
 const maxInterned = 16_384
 
@@ -135,6 +158,25 @@ func sharedField[T comparable](field *T) *T {
 }
 
 func shared[T ~string](text T) T { return *sharedField(&text) }
+
+// sharedMap returns the one copy of a map, nil if it is empty: many objects have the same labels. Nobody may change it.
+func sharedMap(from map[string]string) map[string]string {
+	if len(from) == 0 {
+		return nil
+	}
+	var sum uint64
+	for key, value := range from {
+		sum += maphash.String(interned.seed, key) ^ 3*maphash.String(interned.seed, value)
+	}
+	own := sharedKeys(from)
+	interned.Lock()
+	defer interned.Unlock()
+	one := &interned.maps[sum%uint64(len(interned.maps))]
+	if !maps.Equal(*one, own) {
+		*one = own
+	}
+	return *one
+}
 
 // sharedKeys returns the map with shared keys, nil if it is empty.
 func sharedKeys(from map[string]string) map[string]string {

@@ -48,10 +48,10 @@ type Service struct {
 	Serving bool
 	// ServingAnywhere: an endpoint that can serve names no node in its EndpointSlice.
 	ServingAnywhere bool
-	// AnnouncedBy maps each address to the node that announced it by ARP or NDP when the condition
+	// AnnouncedBy has the node that announced each address by ARP or NDP when the condition
 	// holdfast.dev/Announcers was last written. A node that takes over such an address announces it without
 	// probing, even if it has just started; and it relays older connections to that node.
-	AnnouncedBy map[netip.Addr]string
+	AnnouncedBy ByNode
 	// Proxy is how proxies serve the Service: it asks for them, or still is proxied. nil otherwise.
 	Proxy *Proxy
 	// AsksProxy: it asks for proxies, and may have them.
@@ -61,6 +61,25 @@ type Service struct {
 	// Proxied: proxies serve its addresses and all Services that share them, by their status. They stand in place of its endpoints, Local is
 	// true, and HealthPort 0.
 	Proxied bool
+}
+
+// ByNode are addresses with a node of each. There are at most a few: a map for each Service would be ten times as large.
+type ByNode []OnNode
+
+// OnNode is an address with a node.
+type OnNode struct {
+	Address netip.Addr
+	Node    string
+}
+
+// Of returns the node of an address; "" if there is none.
+func (b ByNode) Of(a netip.Addr) string {
+	for _, o := range b {
+		if o.Address == a {
+			return o.Node
+		}
+	}
+	return ""
 }
 
 // Origin is the pool that an address was assigned from, even if the address was cut from the pool later.

@@ -44,7 +44,7 @@ func (w *town) service(i int) *lb.Service {
 		shared = w.IntN(12)
 	}
 	s.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(20 + 3*shared)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", 0x20+3*i))}
-	s.AnnouncedBy = map[netip.Addr]string{s.Addresses[0]: w.node()}
+	s.AnnouncedBy = lb.ByNode{{Address: s.Addresses[0], Node: w.node()}}
 	s.Created = start.Add(time.Duration(w.IntN(3)) * time.Second)
 	if w.IntN(4) == 0 {
 		s.NodeSelectors = labelled("name", w.node(), w.node())

@@ -111,10 +111,10 @@ func relayOf(relays []lb.Relay, a netip.Addr) lb.Relay {
 // announcedBy returns the node that announced an address for the Service, or for a Service that shares it, by the record in
 // lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
 func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
-	by := s.AnnouncedBy[a]
+	by := s.AnnouncedBy.Of(a)
 	for _, other := range p.servicesOf[a] {
 		if by == "" || by == p.node {
-			by = cmp.Or(other.AnnouncedBy[a], by)
+			by = cmp.Or(other.AnnouncedBy.Of(a), by)
 		}
 	}
 	return by

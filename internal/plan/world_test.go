@@ -44,7 +44,7 @@ func base() lb.State {
 		}}},
 		Services: []*lb.Service{{
 			Key: lb.Key{Namespace: "default", Name: "web"}, Labels: map[string]string{"app": "web"}, Addresses: []netip.Addr{v4, v6},
-			Serving: true, ServingNodes: map[string]bool{"w2": true}, AnnouncedBy: map[netip.Addr]string{v4: "w1", v6: "w1"},
+			Serving: true, ServingNodes: map[string]bool{"w2": true}, AnnouncedBy: lb.ByNode{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}},
 			Ports: []lb.Port{{Protocol: "TCP", Port: 80}}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")},
 		}},
 		L2Advertisements:  []lb.L2Advertisement{{Name: "l2"}},
@@ -168,7 +168,9 @@ var orders = map[string]func(s *lb.State, args []string){
 	"local":     func(s *lb.State, args []string) { s.Services[0].Local, s.Services[0].ServingNodes = true, set(args) },
 	"nodes":     func(s *lb.State, args []string) { s.Services[0].NodeSelectors = labelled("name", args...) },
 	"norecord":  func(s *lb.State, _ []string) { s.Services[0].AnnouncedBy = nil },
-	"record":    func(s *lb.State, args []string) { s.Services[0].AnnouncedBy = ownedBy(args[0]).Owners },
+	"record": func(s *lb.State, args []string) {
+		s.Services[0].AnnouncedBy = lb.ByNode{{Address: v4, Node: args[0]}, {Address: v6, Node: args[0]}}
+	},
 	"ranged": func(s *lb.State, _ []string) {
 		s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("192.0.2.0/24")}
 	},

@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestReturnMemory: what was garbage is the kernel's again, though nothing collects it by itself.
+func TestReturnMemory(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	const size = 64 << 20
+	garbage := make([]byte, size)
+	for i := range garbage {
+		garbage[i] = 1
+	}
+	runtime.KeepAlive(garbage)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { returnMemory(ctx, 5*time.Millisecond) })
+	deadline := time.After(10 * time.Second)
+	for poll := time.Tick(10 * time.Millisecond); ; <-poll {
+		var m runtime.MemStats
+		if runtime.ReadMemStats(&m); m.HeapSys-m.HeapReleased < size {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%d MiB are held, %d of them in use", (m.HeapSys-m.HeapReleased)>>20, m.HeapAlloc>>20)
+		default:
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package k8s
+
+import (
+	"fmt"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+type (
+	heldService = config.Held[corev1.Service]
+	heldSlice   = config.Held[discoveryv1.EndpointSlice]
+)
+
+// packed is an object in the API's encoding, a third as large as when it is decoded, and nothing for the garbage collector to look at. Every speaker
+// has all Services and endpoints, and reads one only when it changed or is reported.
+type packed[T any, P wire[T]] struct {
+	// Object is nil: nothing but what is below is asked of an object that is kept so.
+	metav1.Object
+	namespace, name, version string
+	uid                      types.UID
+	// holds: a Service has an address, or had one that is not released yet.
+	holds bool
+	body  []byte
+}
+
+// wire is an object that the API server sends in protobuf.
+type wire[T any] interface {
+	*T
+	metav1.Object
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+// pack returns an object trimmed and packed; what is not of its kind stays, as what is packed already and tombstones.
+func pack[T any, P wire[T]](from any) (any, error) {
+	o, is := from.(P)
+	if !is {
+		return from, nil
+	}
+	if _, err := trim(o); err != nil {
+		return nil, err
+	}
+	p := &packed[T, P]{namespace: o.GetNamespace(), name: o.GetName(), version: o.GetResourceVersion(), uid: o.GetUID()}
+	if s, is := from.(*corev1.Service); is {
+		p.holds = holds(s)
+	}
+	p.label(o, &packed[T, P]{})
+	body, err := o.Marshal()
+	p.label(o, p)
+	p.body = body
+	return p, err
+}
+
+// label gives an object the names of another one, which are kept apart.
+func (*packed[T, P]) label(o P, as *packed[T, P]) {
+	o.SetNamespace(as.namespace)
+	o.SetName(as.name)
+	o.SetResourceVersion(as.version)
+	o.SetUID(as.uid)
+}
+
+// Read returns the object.
+func (p *packed[T, P]) Read() *T {
+	o := P(new(T))
+	err := o.Unmarshal(p.body)
+	p.label(o, p)
+	if err == nil {
+		_, err = trim(o)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("k8s: %s/%s was packed and cannot be read: %v", p.namespace, p.name, err))
+	}
+	return o
+}
+
+func (p *packed[T, P]) GetNamespace() string               { return p.namespace }
+func (p *packed[T, P]) GetName() string                    { return p.name }
+func (p *packed[T, P]) GetResourceVersion() string         { return p.version }
+func (p *packed[T, P]) GetUID() types.UID                  { return p.uid }
+func (p *packed[T, P]) GetDeletionTimestamp() *metav1.Time { return P(p.Read()).GetDeletionTimestamp() }
+func (p *packed[T, P]) GetFinalizers() []string            { return P(p.Read()).GetFinalizers() }
+
+type packedService = packed[corev1.Service, *corev1.Service]
+
+// packSlice packs an EndpointSlice without the names of its pods, which are asked of proxies only.
+func (k *Cluster) packSlice(o any) (any, error) {
+	if s, is := o.(*discoveryv1.EndpointSlice); is && serviceOf(s) != k.config.Proxies {
+		for i := range s.Endpoints {
+			s.Endpoints[i].TargetRef = nil
+		}
+	}
+	return pack[discoveryv1.EndpointSlice](o)
+}
+
+func serviceOf(s *discoveryv1.EndpointSlice) lb.Key {
+	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+}
+
+// read returns what is held, nil for nil.
+func read[T any](h config.Held[T]) *T {
+	if h == nil {
+		return nil
+	}
+	return h.Read()
+}
+
+// sameHeld is sameToSpeaker, and counts the Services whose addresses change.
+func (k *Cluster) sameHeld(a, b heldService) bool {
+	has := func(h heldService) bool { return h != nil && h.(*packedService).holds }
+	if !has(a) && !has(b) {
+		return true // as mostly: nothing is read
+	}
+	old, new := read(a), read(b)
+	k.countBurst(old, new)
+	return sameToSpeaker(old, new)
+}
