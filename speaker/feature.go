@@ -96,7 +96,7 @@ var features = map[feature]about{
 	},
 	realTime: {
 		name: "real-time priority", capability: "SYS_NICE",
-		without: "the node's death is noticed after nine missed heartbeats, and not after three",
+		without: "the node's death is noticed after sixteen missed heartbeats, and not after four",
 		modules: "SCHED_RR",
 	},
 }

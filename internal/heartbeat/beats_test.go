@@ -235,9 +235,9 @@ func TestTimers(t *testing.T) {
 		timers    Timers
 		low, high time.Duration
 	}{
-		{Timers{}, 100 * ms, 350 * ms},
-		{Timers{Interval: 200 * ms}, 350 * ms, 900 * ms},
-		{Timers{Multiplier: 10}, 350 * ms, 700 * ms},
+		{Timers{}, 60 * ms, 250 * ms},
+		{Timers{Interval: 200 * ms}, 500 * ms, 1100 * ms},
+		{Timers{Multiplier: 20}, 350 * ms, 700 * ms},
 	} {
 		w := newWorldOf(12, 3, tt.timers)
 		settle(t, w)

@@ -175,7 +175,7 @@ func (d *detector) tick(now time.Duration) {
 func (d *detector) heartbeat(now time.Duration) {
 	gap := now - d.lastTick
 	late := gap - d.Interval
-	if late > d.Interval/2 {
+	if late > d.Interval {
 		d.extendGrace(now, min(late, d.hold))
 	}
 	if gap > d.hold {

@@ -7,11 +7,11 @@ import "time"
 const (
 	fullReception = 1000
 	// receptionSamples is the weight of the past in the average.
-	receptionSamples = 10
+	receptionSamples = 20
 	// cleanRun is how many heartbeats in a row show a link that loses none: silence after them is no loss.
-	cleanRun = 40
+	cleanRun = 80
 	// maxLost samples in a row leave nothing of what was before.
-	maxLost = 50
+	maxLost = 100
 	// goodReception and more is good. Less than complaintReception is worth a complaint, whatever lossy links are
 	// used for. A node that hears nobody well, and all together worse than badReception, cannot serve clients either.
 	goodReception      = 750

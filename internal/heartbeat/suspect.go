@@ -65,7 +65,7 @@ func (d *detector) patience(p *peer) time.Duration {
 	case p.answersOnWire():
 		return wirePatience
 	case p.refuses():
-		return d.Interval + d.Interval/2
+		return 3 * d.Interval
 	}
 	return p.hold + p.slack
 }
@@ -249,7 +249,7 @@ func (d *detector) clear(now time.Duration, p *peer) {
 	p.suspicion = nil
 	d.version++
 	d.counts.cleared.Add(1)
-	p.extend(now, d.Interval)
+	p.extend(now, 2*d.Interval)
 }
 
 // declare ends a suspicion by a verdict: for this node alone, or for everybody.

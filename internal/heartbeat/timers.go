@@ -7,9 +7,9 @@ import (
 
 // Timers of a Heartbeat; a zero field means its default.
 type Timers struct {
-	// Interval between heartbeats. Default 50 ms.
+	// Interval between heartbeats. Default 25 ms.
 	Interval time.Duration
-	// Multiplier is how many intervals of silence make a suspect, as RFC 5880's Detect Mult. Default 3.
+	// Multiplier is how many intervals of silence make a suspect, as RFC 5880's Detect Mult. Default 4.
 	Multiplier int
 }
 
@@ -29,11 +29,11 @@ const (
 	maxAdaptedHold = 350 * time.Millisecond
 	// patienceFactor is how much longer a node without real-time priority may be silent. On two cores
 	// with seven runnable threads the longest gap of a 45 ms timer was 287 ms, and 49 ms with that priority.
-	patienceFactor = 3
+	patienceFactor = 4
 )
 
 func (t Timers) withDefaults() Timers {
-	return Timers{cmp.Or(t.Interval, 50*time.Millisecond), cmp.Or(t.Multiplier, 3)}
+	return Timers{cmp.Or(t.Interval, 25*time.Millisecond), cmp.Or(t.Multiplier, 4)}
 }
 
 // hold is how long others may hear nothing of this node.

@@ -101,4 +101,4 @@ func (p *peer) blocked(now time.Duration, s Status) bool {
 }
 
 // settled: enough time has passed since this node ran again to hear what others declared about it.
-func (d *detector) settled(now time.Duration) bool { return now >= d.lapsedAt+d.Interval }
+func (d *detector) settled(now time.Duration) bool { return now >= d.lapsedAt+2*d.Interval }

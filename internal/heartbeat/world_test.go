@@ -161,7 +161,7 @@ func (n *node) boot() {
 		n.plan(w.now)
 		return
 	}
-	n.plan(w.now + time.Duration(w.random.Int64N(int64(50*ms))))
+	n.plan(w.now + time.Duration(w.random.Int64N(int64(n.d.Interval))))
 }
 
 // now is the time by the node's own clock.
