@@ -7,26 +7,39 @@ import (
 	"time"
 )
 
-// memoryInterval is how often a look is taken at the memory.
-const memoryInterval = 20 * time.Second
+const (
+	// memoryInterval is how often a look is taken at the memory.
+	memoryInterval = 20 * time.Second
+	// startGarbage is how much garbage there may be while the first list of all objects is read, in percent of what lives: what stays lies among
+	// it, and keeps its pages.
+	startGarbage = 30
+	// startTicks end the start, if nothing does before.
+	startTicks = 6
+)
 
 // returnMemory returns to the kernel, until ctx ends, what the process does not need at rest. The first list of all objects and each burst of
 // changes leave garbage as large as all that lives, and the runtime alone keeps that memory: it expects to need it again soon. While it
-// collects by itself it does.
-func returnMemory(ctx context.Context, interval time.Duration) {
+// collects by itself it does. When the start is over there may be as much garbage as usual.
+func returnMemory(ctx context.Context, interval time.Duration, usual int) {
 	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/free:bytes"}}
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
-	for collected := uint64(0); ; collected = sample[0].Value.Uint64() {
+	started := false
+	for i, collected := 1, uint64(0); ; i, collected = i+1, sample[0].Value.Uint64() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
 		}
 		metrics.Read(sample)
+		quiet := sample[0].Value.Uint64() == collected
+		if !started && (quiet || i == startTicks) {
+			started = true
+			debug.SetGCPercent(usual)
+		}
 		// A collection is worth a fifth of what lives.
-		if lives, held := sample[1].Value.Uint64(), sample[2].Value.Uint64()+sample[3].Value.Uint64(); sample[0].Value.Uint64() == collected && held > lives+lives/5 {
+		if lives, held := sample[1].Value.Uint64(), sample[2].Value.Uint64()+sample[3].Value.Uint64(); quiet && held > lives+lives/5 {
 			debug.FreeOSMemory()
 			metrics.Read(sample)
 		}

@@ -22,7 +22,7 @@ func TestReturnMemory(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
-	running.Go(func() { returnMemory(ctx, 5*time.Millisecond) })
+	running.Go(func() { returnMemory(ctx, 5*time.Millisecond, -1) })
 	deadline := time.After(10 * time.Second)
 	for poll := time.Tick(10 * time.Millisecond); ; <-poll {
 		var m runtime.MemStats
@@ -33,6 +33,21 @@ func TestReturnMemory(t *testing.T) {
 		case <-deadline:
 			t.Fatalf("%d MiB are held, %d of them in use", (m.HeapSys-m.HeapReleased)>>20, m.HeapAlloc>>20)
 		default:
+		}
+	}
+}
+
+// TestStartGarbage: after the start there may be as much garbage as usual.
+func TestStartGarbage(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(startGarbage))
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { returnMemory(ctx, time.Millisecond, 77) })
+	for poll := time.Tick(10 * time.Millisecond); debug.SetGCPercent(startGarbage) != 77; <-poll {
+		if ctx.Err() != nil {
+			t.Fatal("the start does not end")
 		}
 	}
 }

@@ -21,6 +21,8 @@ const (
 	eventTime = 40 * time.Second
 	// eventRetry is between attempts.
 	eventRetry = 5 * time.Second
+	// eventObjects are how many objects the Events of which are remembered, a KiB each.
+	eventObjects = 1024
 	// burstInterval is between two notes while many Services get addresses, whose status says the same.
 	burstInterval = time.Second
 )
@@ -35,8 +37,8 @@ type recorder struct {
 }
 
 func newRecorder(component string) *recorder {
-	wait := record.WithSleepDuration(eventRetry)
-	r := &recorder{warnings: record.NewBroadcaster(wait), notes: record.NewBroadcaster(wait)}
+	wait, remember := record.WithSleepDuration(eventRetry), record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: eventObjects})
+	r := &recorder{warnings: record.NewBroadcaster(wait, remember), notes: record.NewBroadcaster(wait, remember)}
 	source := corev1.EventSource{Component: component}
 	r.warn, r.note = r.warnings.NewRecorder(runtime.NewScheme(), source), r.notes.NewRecorder(runtime.NewScheme(), source)
 	return r
