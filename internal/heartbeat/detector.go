@@ -185,7 +185,7 @@ func (d *detector) heartbeat(now time.Duration) {
 		d.counts.lapsed.Add(1)
 	}
 	d.lateness.add(now, late)
-	d.hold = max(d.minHold, min(2*d.Interval+d.lateness.worst()*3/2, maxAdaptedHold))
+	d.hold = max(d.minHold, min(4*d.Interval+d.lateness.worst()*3/2, maxAdaptedHold))
 	// Keep the rhythm unless it is lost.
 	if d.lastTick += d.Interval; now-d.lastTick >= d.Interval {
 		d.lastTick = now
