@@ -310,6 +310,5 @@ func (f *foreign) find(w *syncer) []lb.Neighbour {
 
 // unassigned reports whether a pool covers an address that no Service and no node has.
 func unassigned(p plan.Plan, a netip.Addr) bool {
-	_, has := slices.BinarySearchFunc(p.Filter.Frontends, a, func(f lb.Frontend, a netip.Addr) int { return f.Address.Compare(a) })
-	return !has && slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool { return r.Contains(a) })
+	return !p.Filter.Frontends.Has(a) && slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool { return r.Contains(a) })
 }

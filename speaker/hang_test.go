@@ -111,9 +111,9 @@ func (h *hangers) plan(name string) {
 	defer h.mu.Unlock()
 	s := h.state
 	s.Stopping = maps.Clone(h.stopping)
-	for _, a := range plan.ForNode(name, s).Announcements {
-		if h.owners[a.Address] != name {
-			h.owners[a.Address] = name
+	for a := range plan.ForNode(name, s).Announcements.Keys() {
+		if h.owners[a] != name {
+			h.owners[a] = name
 			h.moves++
 		}
 	}

@@ -272,7 +272,7 @@ func newWorld(t *testing.T, ns *nstest.NS, tenant func() []*corev1.Service, grow
 	w.table = filter.New(filter.Config{Log: slog.New(slog.DiscardHandler)})
 	w.set(t, ns)
 	w.memory[1] = heap() - before - (w.memory[0] - objects)
-	if served := len(w.plan.Filter.Frontends); served < 2*honestServices {
+	if served := len(slices.Collect(w.plan.Filter.Each())); served < 2*honestServices {
 		t.Fatalf("only %d frontends are served", served)
 	}
 	return w

@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -123,4 +124,16 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// frontends returns frontends by address.
+func frontends(list ...lb.Frontend) lb.Map[netip.Addr, *[]lb.Frontend] {
+	out := map[netip.Addr]*[]lb.Frontend{}
+	for _, f := range list {
+		if out[f.Address] == nil {
+			out[f.Address] = new([]lb.Frontend)
+		}
+		*out[f.Address] = append(*out[f.Address], f)
+	}
+	return lb.MapOf(out)
 }

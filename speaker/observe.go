@@ -168,13 +168,15 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 	for _, s := range states {
 		answered[s.Address] = s.Answered
 	}
-	for i := 0; i < len(p.Filter.Frontends) && len(out) < daemon.MaxNamed; i++ {
-		f := &p.Filter.Frontends[i]
+	for f := range p.Filter.Each() {
+		if len(out) == daemon.MaxNamed {
+			break
+		}
 		v, family := verdicts[f.Service], lb.FamilyOf(f.Address)
 		if v.L2.Here == lb.Announced && answered[f.Address] {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "layer2"}] = true
 		}
-		if _, route := p.Advertised[f.Address]; route && v.BGP.Here == lb.Announced && slices.ContainsFunc(sessions, func(s lb.Session) bool {
+		if p.Advertised.Has(f.Address) && v.BGP.Here == lb.Announced && slices.ContainsFunc(sessions, func(s lb.Session) bool {
 			return up(s) && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
 		}) {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "bgp"}] = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,7 +96,7 @@ func (o *owners) leave() bool {
 	handing := o.layer2.Handing()
 	to, byOwner := o.plan().Owners, map[string][]netip.Addr{}
 	for _, a := range handing {
-		byOwner[to[a]] = append(byOwner[to[a]], a)
+		byOwner[to.Of(a)] = append(byOwner[to.Of(a)], a)
 	}
 	for owner, addrs := range byOwner {
 		o.ask(owner, share(addrs, o.turns), true)
@@ -120,9 +121,7 @@ func (o *owners) doubtful(age time.Duration) (own []netip.Addr, others map[strin
 	if age <= awayTime && len(o.newer) == 0 && len(o.layer2.Offered()) == 0 {
 		return nil, nil
 	}
-	for _, a := range o.plan().Announcements {
-		own = append(own, a.Address)
-	}
+	own = slices.Collect(o.plan().Announcements.Keys())
 	others = map[string]bool{}
 	for a, by := range o.newer {
 		if time.Since(by.said) > newerTime {

@@ -57,7 +57,7 @@ func TestLeavesToOwner(t *testing.T) {
 	}
 	to[addressNumber(0)] = "c"
 	asked := map[string][]netip.Addr{}
-	o := &owners{layer2: from, plan: func() plan.Plan { return plan.Plan{Owners: to} }, age: func() time.Duration { return 0 }}
+	o := &owners{layer2: from, plan: func() plan.Plan { return plan.Plan{Owners: lb.MapOf(to)} }, age: func() time.Duration { return 0 }}
 	o.ask = func(member string, addrs []netip.Addr, leaves bool) {
 		if len(addrs) > maxAsked || !leaves {
 			t.Errorf("%s is asked about %d addresses, leaves: %v", member, len(addrs), leaves)
@@ -87,7 +87,10 @@ func TestLeavesToOwner(t *testing.T) {
 func TestOfferedToAll(t *testing.T) {
 	a, b := addressNumber(1), addressNumber(2)
 	from := &fakeResponder{offered: []netip.Addr{a, b}}
-	announced := plan.Plan{Announcements: []lb.Announcement{{Address: a}, {Address: b}}, Owners: map[netip.Addr]string{a: "w1", b: "w1"}}
+	announced := plan.Plan{
+		Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{a: {Address: a}, b: {Address: b}}),
+		Owners:        lb.MapOf(map[netip.Addr]string{a: "w1", b: "w1"}),
+	}
 	o := &owners{node: "w1", layer2: from, plan: func() plan.Plan { return announced }, age: func() time.Duration { return 0 }, kick: func() {}}
 	o.members = func() map[string]lb.Member {
 		return map[string]lb.Member{"w1": {API: lb.APIHeard}, "w2": {API: lb.APIHeard}, "w3": {API: lb.APIHeard}}
@@ -238,11 +241,9 @@ func (s *sim) plan(name string, n *simNode) {
 	n.last = plan.ForNode(name, state)
 	answered := slices.Concat(n.owns, n.handing)
 	n.owns, n.handing = nil, nil
-	for _, a := range n.last.Announcements {
-		n.owns = append(n.owns, a.Address)
-	}
+	n.owns = slices.AppendSeq(n.owns, n.last.Announcements.Keys())
 	for _, a := range answered {
-		if slices.Contains(n.last.Yield, a) {
+		if n.last.Yield.Has(a) {
 			n.handing = append(n.handing, a)
 		}
 	}

@@ -282,7 +282,7 @@ func TestHeadStartIsServed(t *testing.T) {
 			return lb.Start{Service: s.Key, Address: address, Protocol: "TCP", Port: port, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)}}
 		}
 		w := &syncer{node: "w1", filter: newTestGuard(false), headstart: kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))}
-		if err := w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}); err != nil || !w.filter.inForce() {
+		if err := w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}); err != nil || !w.filter.inForce() {
 			t.Fatalf("no filter: %v", err)
 		}
 		ports := w.healthPorts(in)
@@ -309,10 +309,10 @@ func TestUnassigned(t *testing.T) {
 	a := netip.MustParseAddr
 	p := plan.Plan{Filter: lb.Filter{
 		Guarded: []lb.Range{{From: a("192.0.2.0"), To: a("192.0.2.9")}, {From: a("2001:db8::"), To: a("2001:db8::ff")}},
-		Frontends: []lb.Frontend{
-			{Address: a("192.0.2.3"), Protocol: "TCP", Port: 80}, {Address: a("192.0.2.3"), Protocol: "TCP", Port: 443},
-			{Address: a("2001:db8::3"), Protocol: "UDP", Port: 53},
-		},
+		Frontends: frontends(
+			lb.Frontend{Address: a("192.0.2.3"), Protocol: "TCP", Port: 80}, lb.Frontend{Address: a("192.0.2.3"), Protocol: "TCP", Port: 443},
+			lb.Frontend{Address: a("2001:db8::3"), Protocol: "UDP", Port: 53},
+		),
 	}}
 	for text, want := range map[string]bool{
 		"192.0.2.2": true, "192.0.2.3": false, "192.0.2.4": true, "192.0.2.10": false, "2001:db8::3": false, "2001:db8::4": true, "2001:db8:1::": false,

@@ -64,7 +64,7 @@ func (w *syncer) askOwners(ctx context.Context, service string) (step probed, kn
 	step = probed{Step: "wire at " + w.node, Verdict: "ok"}
 	var asked netip.Addr
 	var owners []knock
-	for _, f := range w.last.Load().plan().Filter.Frontends { // ordered by address
+	for f := range w.last.Load().plan().Filter.Each() { // ordered by address
 		if f.Service.String() != service {
 			continue
 		}
@@ -72,7 +72,7 @@ func (w *syncer) askOwners(ctx context.Context, service string) (step probed, kn
 			asked, owners = f.Address, w.askOwner(ctx, f.Address, &step)
 		}
 		for _, k := range owners {
-			if k.Frontend = f; f.Protocol == "TCP" {
+			if k.Frontend = *f; f.Protocol == "TCP" {
 				knocks = append(knocks, k)
 			}
 		}

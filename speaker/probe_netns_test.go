@@ -50,12 +50,14 @@ func probing(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
 	})
 	nstest.Until(t, 5*time.Second, "links", w.links.Synced)
 	var p plan.Plan
+	var all []lb.Frontend
 	for _, a := range addresses {
 		for port := range uint16(2) { // of which one is asked about
-			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(a), Protocol: "TCP", Port: 80 + port,
+			all = append(all, lb.Frontend{Address: netip.MustParseAddr(a), Protocol: "TCP", Port: 80 + port,
 				Service: lb.Key{Namespace: "default", Name: "web"}})
 		}
 	}
+	p.Filter.Frontends = frontends(all...)
 	w.last.Store(&planned{Plan: p})
 	return w
 }
@@ -73,7 +75,7 @@ func TestProbe(t *testing.T) {
 		other := lb.MAC{}
 		w := probing(t, &other, "192.0.2.2", "2001:db8::2", "192.0.2.9")
 		want := fmt.Sprintf(`{"Step":"wire at w1","Verdict":"problem","Text":"for 192.0.2.2 on link eth0 answers %s of no speaker; `+
-			`for 2001:db8::2 on link eth0 answers %[1]s of no speaker; for 192.0.2.9 on link eth0 answers no machine",`+
+			`for 192.0.2.9 on link eth0 answers no machine; for 2001:db8::2 on link eth0 answers %[1]s of no speaker",`+
 			`"Details":["TCP port 80 of 192.0.2.2 refuses connections","TCP port 81 of 192.0.2.2 is open",`+
 			`"TCP port 80 of 2001:db8::2 refuses connections","TCP port 81 of 2001:db8::2 is open"]}`+"\n", other)
 		if code, body := w.post("default/web"); code != http.StatusOK || body != want {
@@ -87,8 +89,7 @@ func TestAskPorts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		mac := lb.MAC{}
 		w := probing(t, &mac, "192.0.2.2")
-		frontends := w.last.Load().Plan.Filter.Frontends
-		frontends[0].Protocol = "UDP"
+		(*w.last.Load().Plan.Filter.Frontends.Of(netip.MustParseAddr("192.0.2.2")))[0].Protocol = "UDP"
 		step, knocks := w.askOwners(t.Context(), "default/web")
 		if len(knocks) != 1 || knocks[0].Port != 81 || knocks[0].mac != mac {
 			t.Fatalf("%+v", knocks)
@@ -186,7 +187,7 @@ func comesBack(address netip.Addr) lb.State {
 		Services: []*lb.Service{web}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
 		Pools:     []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: address, To: address}}}},
 		ProxyPods: []lb.ProxyPod{{Name: "proxy", Node: "w1", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}},
-		Here:      lb.Here{Previous: &lb.Previous{Owners: map[netip.Addr]string{address: "w2"}}},
+		Here:      lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{address: "w2"})}},
 	}
 }
 
@@ -200,7 +201,7 @@ func TestComesBack(t *testing.T) {
 		endedConnection(t, self, address)
 		p, err := w.apply(inputs{}, comesBack(address), nil)
 		must(t, err)
-		if len(p.Relays) != 1 || len(p.Diversions) != 1 || len(p.Filter.Frontends) != 1 {
+		if p.Relays.Len() != 1 || len(p.Diversions) != 1 || p.Filter.Frontends.Len() != 1 {
 			t.Fatalf("the plan shows nothing: %+v", p)
 		}
 		// The kernel lists tables by age.

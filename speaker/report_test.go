@@ -227,18 +227,20 @@ func TestNodeProblems(t *testing.T) {
 func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
 	here := plan.Outcome{Here: lb.Announced, Peers: []string{"r1"}}
 	elsewhere := plan.Outcome{Here: lb.NotOwner}
-	p := plan.Plan{Advertised: map[netip.Addr]time.Time{}, Verdicts: []*plan.Verdict{
+	var all []lb.Frontend
+	p := plan.Plan{Verdicts: []*plan.Verdict{
 		{Service: lb.Key{Namespace: "ns", Name: "web"}, L2: here, BGP: here},
 		{Service: lb.Key{Namespace: "ns", Name: "other"}, L2: elsewhere, BGP: elsewhere},
 	}}
 	for _, f := range []struct{ service, address string }{{"web", "192.0.2.1"}, {"other", "192.0.2.2"}, {"web", "2001:db8::1"}} {
-		p.Advertised[netip.MustParseAddr(f.address)] = time.Time{}
+		p.Advertised = p.Advertised.Put(netip.MustParseAddr(f.address), time.Time{})
 		for _, port := range []uint16{80, 443} {
-			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{
+			all = append(all, lb.Frontend{
 				Address: netip.MustParseAddr(f.address), Port: port, Service: lb.Key{Namespace: "ns", Name: f.service},
 			})
 		}
 	}
+	p.Filter.Frontends = frontends(all...)
 	states := []lb.AddressState{
 		{Address: netip.MustParseAddr("192.0.2.1"), Answered: true}, {Address: netip.MustParseAddr("192.0.2.2"), Answered: true},
 		{Address: netip.MustParseAddr("2001:db8::1"), Answered: true},
@@ -260,7 +262,7 @@ func TestAnnouncedHere(t *testing.T) {
 		"a session of one family":     {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Families = []lb.Family{lb.IPv6} }, []string{l4, l6, b6}},
 		"a session with another peer": {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Peer = "r2" }, []string{l4, l6}},
 		"a route is withheld": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) {
-			delete(p.Advertised, netip.MustParseAddr("192.0.2.1"))
+			p.Advertised = p.Advertised.Without(netip.MustParseAddr("192.0.2.1"))
 		}, []string{l4, l6, b6}},
 		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[0].BGP.Here = lb.NoPeer }, []string{l4, l6}},
 	} {
@@ -281,14 +283,16 @@ func TestAnnouncedHere(t *testing.T) {
 func TestAnnouncedHereIsBounded(t *testing.T) {
 	var p plan.Plan
 	var states []lb.AddressState
+	var all []lb.Frontend
 	a := netip.MustParseAddr("192.0.2.0")
 	for i := range daemon.MaxNamed + 10 {
 		k := lb.Key{Namespace: "ns", Name: fmt.Sprint("s", i)}
 		a = a.Next()
 		p.Verdicts = append(p.Verdicts, &plan.Verdict{Service: k, L2: plan.Outcome{Here: lb.Announced}})
-		p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: a, Service: k})
+		all = append(all, lb.Frontend{Address: a, Service: k})
 		states = append(states, lb.AddressState{Address: a, Answered: true})
 	}
+	p.Filter.Frontends = frontends(all...)
 	if n := len(announcedHere(p, states, nil)); n != daemon.MaxNamed {
 		t.Errorf("%d series", n)
 	}
@@ -311,7 +315,7 @@ func TestTablesInForce(t *testing.T) {
 		}
 		set := func() {
 			t.Helper()
-			must(t, w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}))
+			must(t, w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}))
 		}
 		expect("before the first plan", "0", "0", "0")
 		w.headstart.Set(nil)

@@ -62,14 +62,6 @@ func goodbye(n lb.Node, p plan.Plan) string {
 	return ""
 }
 
-// withdrawn returns the time until the next route is withdrawn that this node leaves; 0 if it leaves none.
-func withdrawn(p plan.Plan, now time.Time) time.Duration {
-	if p.Withdraws.IsZero() {
-		return 0
-	}
-	return max(p.Withdraws.Sub(now), time.Millisecond)
-}
-
 // errMarkRemoved ends a process that has withdrawn everything and should announce again.
 var errMarkRemoved = errors.New("the uninstall mark was removed: only a new process announces again")
 

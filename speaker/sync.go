@@ -215,7 +215,7 @@ func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Mem
 		w.loop.Kick()
 	}
 	w.report.kick()
-	return sooner(sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), withdrawn(p, state.Now)), err
+	return sooner(sooner(sooner(live.Again, in.freshFor), until(p.RelaysEnd, state.Now)), until(p.Withdraws, state.Now)), err
 }
 
 // complete adds to the State what is known from all sources but the API server.
@@ -249,7 +249,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	last := w.last.Load().plan()
 	p := w.memory.ForNode(w.node, state)
 	if !w.relays.on {
-		p.Relays = nil
+		p.Relays, p.RelaysEnd = lb.Map[netip.Addr, lb.Relay]{}, time.Time{}
 	}
 	w.conntrack.Relay(p.Relays, state.Now)
 	if rest, less := last.Staying(p); less {
@@ -264,7 +264,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	if (filterErr != nil || changed) && !state.Here.Unfiltered {
 		p = p.Waiting(last)
 	}
-	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
+	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: p.Owners.Len() > 0, Speakers: macs})
 	// A connection finds the way to a proxy before the head start ends, and the head start before that way ends.
 	w.divert.Set(divert.Desired{Diversions: p.Entering(last, true), NodePorts: p.ClosedNodePorts})
 	w.headstart.Set(w.starts(in.fresh))

@@ -43,7 +43,7 @@ func newGuard(log *slog.Logger, s settings, lacks *kernel, kick func()) *guard {
 }
 
 // set makes the kernel enforce the plan's filter; relayed is that of filter.Desired.
-func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lb.Interface) error {
+func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.Node, links []lb.Interface) error {
 	if !g.on {
 		return g.table.Remove()
 	}
@@ -56,10 +56,16 @@ func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lb.
 	return nil
 }
 
+// possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
+func possible(d filter.Desired, k *kernel) filter.Desired {
+	d.NoLog, d.NoLimits, d.NoInternal = k.lacks(dropLogs), k.lacks(connectionLimits), k.lacks(internalTraffic)
+	return d
+}
+
 // announcing returns the names of the links to which announcements are restricted.
-func announcing(announcements []lb.Announcement) []string {
+func announcing(announcements lb.Map[netip.Addr, *lb.Announcement]) []string {
 	var out []string
-	for _, a := range announcements {
+	for _, a := range announcements.All() {
 		for _, name := range a.Links {
 			if !slices.Contains(out, name) {
 				out = append(out, name)
@@ -104,11 +110,15 @@ func (g *guard) why(node lb.Object) string {
 type relays struct {
 	*relay.Relayer
 	on bool
+	// list and ended are what relayed was asked for last, and addresses what it returned.
+	list      lb.Map[netip.Addr, lb.Relay]
+	ended     map[netip.Addr]time.Time
+	addresses lb.Map[netip.Addr, struct{}]
 }
 
 // newRelays returns relays that kick when some of them end.
 func newRelays(log *slog.Logger, s settings, links func() []lb.Interface, kick func()) *relays {
-	return &relays{relay.New(relay.Config{Log: log, Links: links, Changed: kick}), s.relay}
+	return &relays{Relayer: relay.New(relay.Config{Log: log, Links: links, Changed: kick}), on: s.relay}
 }
 
 // set makes the kernel relay what is desired.
@@ -130,28 +140,32 @@ func (r *relays) inherited() map[netip.Addr]netip.Addr {
 }
 
 // lasting returns the addresses that the kernel relays since an earlier run.
-func (r *relays) lasting() (out []netip.Addr) {
+func (r *relays) lasting() lb.Map[netip.Addr, struct{}] {
+	var out []netip.Addr
 	for a, is := range r.Inherited() {
 		if r.on && !is.Ended {
 			out = append(out, a)
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
+	return lb.SetOf(out...)
 }
 
 // relayed returns the addresses whose older connections this node relays to another one.
-func (r *relays) relayed(list []lb.Relay) []netip.Addr {
+func (r *relays) relayed(list lb.Map[netip.Addr, lb.Relay]) lb.Map[netip.Addr, struct{}] {
 	ended := r.Ended()
-	var out []netip.Addr
-	for _, one := range list {
-		start, over := ended[one.Address]
-		over = over && (one.Start.IsZero() || one.Start.Equal(start))
-		if one.Via.IsValid() && !over {
-			out = append(out, one.Address)
-		}
+	if !lb.SameMap(ended, r.ended) {
+		r.list, r.addresses = lb.Map[netip.Addr, lb.Relay]{}, lb.Map[netip.Addr, struct{}]{}
 	}
-	return out
+	var at []netip.Addr
+	r.list.Changes(list, func(a netip.Addr, _, _ lb.Relay, _, _ bool) { at = append(at, a) })
+	r.list, r.ended = list, ended
+	r.addresses = r.addresses.With(slices.Values(at), func(a netip.Addr) (v struct{}, has bool) {
+		one := list.Of(a)
+		start, over := ended[a]
+		over = over && (one.Start.IsZero() || one.Start.Equal(start))
+		return v, one.Via.IsValid() && !over
+	})
+	return r.addresses
 }
 
 // switchable is the state of what may be switched off, for /debug/state.
@@ -162,14 +176,12 @@ func switchable(on bool, state any) any {
 	return "off"
 }
 
-// relaysEnd returns the time until the next relay ends because its address moved on; 0 if none does.
-func relaysEnd(list []lb.Relay, now time.Time) (next time.Duration) {
-	for _, r := range list {
-		if !r.Until.IsZero() {
-			next = sooner(next, max(r.Until.Sub(now), time.Millisecond))
-		}
+// until returns the time until another; 0, which is never, for the zero Time.
+func until(at, now time.Time) time.Duration {
+	if at.IsZero() {
+		return 0
 	}
-	return next
+	return max(at.Sub(now), time.Millisecond)
 }
 
 // sooner returns the shorter of two times; 0 means never.
@@ -206,24 +218,4 @@ func tries(s settings) (out []attempt) {
 func hasIPv6() bool {
 	_, err := os.Stat("/proc/net/if_inet6")
 	return err == nil
-}
-
-// possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
-func possible(d filter.Desired, k *kernel) filter.Desired {
-	noLimits, noInternal := k.lacks(connectionLimits), k.lacks(internalTraffic)
-	d.NoLog = k.lacks(dropLogs)
-	if !noLimits && !noInternal {
-		return d
-	}
-	d.Frontends = slices.Clone(d.Frontends)
-	for i := range d.Frontends {
-		f := &d.Frontends[i]
-		if noLimits {
-			f.ConnectionLimit = 0
-		}
-		if noInternal {
-			f.ClusterIP = netip.Addr{}
-		}
-	}
-	return d
 }

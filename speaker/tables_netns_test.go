@@ -23,9 +23,10 @@ const relayedAddress = "192.0.2.100"
 
 // desiredRelay relays an address to another node since a time.
 func desiredRelay(since time.Time) relay.Desired {
-	return relay.Desired{Relays: []lb.Relay{
-		{Address: netip.MustParseAddr(relayedAddress), Former: "w2", Via: netip.MustParseAddr("192.0.2.2"), Link: "eth0", Start: since},
-	}}
+	a := netip.MustParseAddr(relayedAddress)
+	return relay.Desired{Relays: lb.MapOf(map[netip.Addr]lb.Relay{
+		a: {Address: a, Former: "w2", Via: netip.MustParseAddr("192.0.2.2"), Link: "eth0", Start: since},
+	})}
 }
 
 // oneLink gives the namespace a link, and returns a source of links.
@@ -73,15 +74,15 @@ func TestOff(t *testing.T) {
 		self := nstest.Self(t)
 		links := oneLink(t, self)
 		earlierRun(t, links)
-		must(t, newTestGuard(false).set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil))
+		must(t, newTestGuard(false).set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil))
 		tables := func() string { return strings.TrimSpace(self.Output("nft", "list", "tables")) }
 		if got := tables(); strings.Count(got, "holdfast") != 3 {
 			t.Fatalf("the earlier run left\n%s", got)
 		}
 		off, relays := newTestGuard(true), newRelays(slog.New(slog.DiscardHandler), settings{}, links, func() {})
 		for range 2 {
-			must(t, errors.Join(off.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil), relays.set(desiredRelay(time.Time{}))))
-			if got := tables(); got != "" || off.failed() || len(relays.lasting()) != 0 {
+			must(t, errors.Join(off.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil), relays.set(desiredRelay(time.Time{}))))
+			if got := tables(); got != "" || off.failed() || relays.lasting().Len() != 0 {
 				t.Errorf("filter and relays are off, and there is\n%s", got)
 			}
 		}
@@ -96,14 +97,14 @@ func TestRelayedEnds(t *testing.T) {
 			Log: slog.New(slog.DiscardHandler), Links: oneLink(t, nstest.Self(t)), Changed: func() { kicked <- struct{}{} },
 			IdleTime: time.Second,
 		})
-		r := &relays{relayer, true}
+		r := &relays{Relayer: relayer, on: true}
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
 		go func() { ran <- r.Run(ctx) }()
 		want := []netip.Addr{netip.MustParseAddr(relayedAddress)}
 		d := desiredRelay(time.Now())
 		must(t, r.set(d))
-		if got := r.relayed(d.Relays); !slices.Equal(got, want) {
+		if got := slices.Collect(r.relayed(d.Relays).Keys()); !slices.Equal(got, want) {
 			t.Errorf("relayed are %v", got)
 		}
 		select {
@@ -111,13 +112,13 @@ func TestRelayedEnds(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatal("the end of the relay kicks nothing")
 		}
-		if got := r.relayed(d.Relays); len(got) != 0 {
+		if got := r.relayed(d.Relays); got.Len() != 0 {
 			t.Errorf("after its end relayed are %v", got)
 		}
-		if got := r.relayed(desiredRelay(time.Now()).Relays); !slices.Equal(got, want) {
+		if got := slices.Collect(r.relayed(desiredRelay(time.Now()).Relays).Keys()); !slices.Equal(got, want) {
 			t.Errorf("for the address that moves again relayed are %v", got)
 		}
-		if got, via := r.inherited(), netip.MustParseAddr("192.0.2.2"); len(r.lasting()) != 0 || got[want[0]] != via {
+		if got, via := r.inherited(), netip.MustParseAddr("192.0.2.2"); r.lasting().Len() != 0 || got[want[0]] != via {
 			t.Errorf("a next run would inherit %v, and relay %v", got, r.lasting())
 		}
 		stop()
@@ -178,13 +179,15 @@ func TestUnknownLinks(t *testing.T) {
 		pod := join("veth12", "10.244.1.1", "fd00:1::1")
 
 		var p plan.Plan
+		var all []lb.Frontend
 		for vip, cluster := range map[netip.Addr]string{vip4: "10.96.0.7", vip6: "fd01::7"} {
-			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: vip, Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true},
+			all = append(all, lb.Frontend{Address: vip, Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true},
 				ClusterIP: netip.MustParseAddr(cluster)})
 		}
+		p.Filter.Frontends = frontends(all...)
 		us := lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:c::1")}}
 		g := newTestGuard(false)
-		must(t, g.set(p, nil, us, readLinks(t)))
+		must(t, g.set(p, lb.SetOf[netip.Addr](), us, readLinks(t)))
 		defer func() { _ = g.table.Remove() }()
 		stranger := join("wg1", "10.99.0.1", "fd99::1")
 		calico := join("cali34", "10.244.2.1", "fd00:2::1")
@@ -202,7 +205,7 @@ func TestUnknownLinks(t *testing.T) {
 		expect("a host beyond a new tunnel", stranger, false)
 		expect("a pod behind a link that has the name of a pod's", calico, true)
 		expect("a pod behind a new link", later, false)
-		must(t, g.set(p, nil, us, readLinks(t)))
+		must(t, g.set(p, lb.SetOf[netip.Addr](), us, readLinks(t)))
 		expect("a pod, once its link is known", later, true)
 		expect("a host beyond a known tunnel", stranger, false)
 	})

@@ -32,16 +32,19 @@ func TestGuardRefused(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		bad, good := lb.Key{Namespace: "ns", Name: "bad"}, lb.Key{Namespace: "ns", Name: "good"}
 		var p plan.Plan
+		var all []lb.Frontend
 		for _, s := range []struct {
 			address string
 			service lb.Key
 		}{{"192.0.2.10", bad}, {"192.0.2.10", bad}, {"192.0.2.11", good}} {
-			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(s.address), Protocol: "TCP", Port: 80, Service: s.service,
+			all = append(all, lb.Frontend{Address: netip.MustParseAddr(s.address), Protocol: "TCP", Port: 80, Service: s.service,
 				Access: lb.Access{Restricted: true}})
 		}
+		p.Filter.Frontends = frontends(all...)
+		none := lb.SetOf[netip.Addr]()
 		w := newTestSyncer(noLinks)
 		g := w.filter
-		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || !g.inForce() || g.failed() {
+		if err := g.set(p, none, lb.Node{Name: "w1"}, nil); err != nil || !g.inForce() || g.failed() {
 			t.Fatalf("not in force: %v", err)
 		}
 		if diff := cmp.Diff(map[lb.Key]bool{bad: true}, g.refused()); diff != "" {
@@ -52,8 +55,8 @@ func TestGuardRefused(t *testing.T) {
 			strings.Contains(problems[0].Message, "ns/good") {
 			t.Errorf("problems %v", problems)
 		}
-		p.Filter.Frontends = p.Filter.Frontends[1:]
-		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || g.refused() != nil || w.problems(nil) != nil {
+		p.Filter.Frontends = frontends(all[1:]...)
+		if err := g.set(p, none, lb.Node{Name: "w1"}, nil); err != nil || g.refused() != nil || w.problems(nil) != nil {
 			t.Errorf("afterwards: %v, refused %v", err, g.refused())
 		}
 	})
@@ -112,22 +115,12 @@ func TestTries(t *testing.T) {
 
 // TestPossible: the filter does without what the kernel lacks, and keeps all else.
 func TestPossible(t *testing.T) {
-	d := filter.Desired{Filter: lb.Filter{Frontends: []lb.Frontend{{
-		Port: 80, Access: lb.Access{Restricted: true, ConnectionLimit: 5, RateLimit: 7, LogDrops: true}, ClusterIP: netip.MustParseAddr("10.96.0.7"),
-	}}}}
-	for _, tt := range []struct {
-		lack        feature
-		internal    bool
-		connections int
-	}{
-		{relaysIPv4, true, 5}, {internalTraffic, false, 5}, {connectionLimits, true, 0}, {dropLogs, true, 5},
-	} {
-		got := possible(d, without(t, tt.lack))
-		f := got.Frontends[0]
-		if f.ClusterIP.IsValid() != tt.internal || f.ConnectionLimit != tt.connections || f.RateLimit != 7 || !f.Restricted ||
-			got.NoLog != (tt.lack == dropLogs) ||
-			d.Frontends[0].ConnectionLimit != 5 {
-			t.Errorf("without feature %d: %+v", tt.lack, got)
+	d := filter.Desired{Filter: lb.Filter{Frontends: frontends(lb.Frontend{Address: netip.MustParseAddr("192.0.2.3")})}}
+	for _, lack := range []feature{relaysIPv4, internalTraffic, connectionLimits, dropLogs} {
+		got := possible(d, without(t, lack))
+		if got.NoInternal != (lack == internalTraffic) || got.NoLimits != (lack == connectionLimits) || got.NoLog != (lack == dropLogs) ||
+			!got.Frontends.Same(d.Frontends) {
+			t.Errorf("without feature %d: %+v", lack, got)
 		}
 	}
 }
@@ -221,7 +214,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		kicked := make(chan struct{}, 9)
 		w := newTestSyncer(noLinks)
 		w.filter = newGuard(w.log, settings{}, nil, func() { kicked <- struct{}{} })
-		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
+		set := func() error { return w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil) }
 		must(t, set())
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -23,12 +23,13 @@ func TestWitness(t *testing.T) {
 			Nodes: map[string]lb.Node{"w1": {Name: "w1"}}, Members: map[string]bool{"w1": true}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
 			Pools:    []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: a, To: a}}}},
 			Services: []*lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Serving: true}},
-			Here:     lb.Here{Previous: &lb.Previous{Owners: map[netip.Addr]string{a: "w1"}}},
+			Here:     lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{a: "w1"})}},
 		}
 		w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {
 			p := w.memory.ForNode("w1", state)
 			if plant.Swap(false) {
-				p.Owners[a] = "w2" // in the memory too
+				w.memory.Plant()
+				p.Owners = p.Owners.Put(a, "w2")
 			}
 			w.last.Store(&planned{Plan: p, Epoch: 1})
 			return 0, nil
@@ -39,7 +40,7 @@ func TestWitness(t *testing.T) {
 		group.Go(func() error { return w.witness.Run(ctx) })
 		for minutes, want := range []int64{0, 1, 1} {
 			time.Sleep(10 * time.Minute)
-			if got, owner := w.witness.repairs.Load(), w.last.Load().Plan.Owners[a]; got != want || owner != "w1" {
+			if got, owner := w.witness.repairs.Load(), w.last.Load().Plan.Owners.Of(a); got != want || owner != "w1" {
 				t.Errorf("after %d minutes: %d repairs, want %d; the owner is %s", 10*(minutes+1), got, want, owner)
 			}
 			plant.Store(minutes == 0)

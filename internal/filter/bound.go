@@ -20,6 +20,7 @@ var maxCost = cost{prefixes: 250_000, rules: 10_000}
 
 func (c cost) plus(o cost) cost { return cost{c.prefixes + o.prefixes, c.rules + o.rules} }
 
+// beyond reports whether a cost is beyond the bound. An image counts chains of both parities, which may be one.
 func (c cost) beyond() bool { return c.prefixes > maxCost.prefixes || c.rules > maxCost.rules }
 
 // weight makes costs comparable: in parts of the bound.
@@ -44,35 +45,12 @@ func (d *frontend) charge(paid map[any]bool, pay bool) (c cost) {
 	return c
 }
 
-// beyond reports whether the frontends may cost more than the bound. Neighbours mostly have the same lists, or nothing in common with
-// others.
-func (img *image) beyond() bool {
-	var all cost
-	counted, before := map[profile]bool{}, &frontend{}
-	for i := range img.frontends {
-		d := &img.frontends[i]
-		if d.allow != nil && d.allow != before.allow {
-			all.prefixes += d.allow.size
-		}
-		if d.deny != nil && d.deny != before.deny {
-			all.prefixes += d.deny.size
-		}
-		if p := d.profile.even(); p != before.profile.even() && !counted[p] {
-			counted[p] = true
-			all.rules += p.rules()
-		}
-		before = d
-	}
-	return all.beyond()
-}
-
 // admit closes the frontends that are beyond the bound. The frontends of a namespace that costs little in all come first, so that no
 // tenant has the Services of another closed.
 func (img *image) admit() {
 	total, own := map[string]int{}, map[string]map[any]bool{}
-	order := make([]*frontend, 0, len(img.frontends))
-	for i := range img.frontends {
-		d := &img.frontends[i]
+	var order []*frontend
+	for d := range img.all() {
 		space := d.Service.Namespace
 		if own[space] == nil {
 			own[space] = map[any]bool{}

@@ -1,62 +1,97 @@
 package filter
 
 import (
-	"maps"
+	"net/netip"
 	"slices"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Permanent implements nft.Image.
 func (img *image) Permanent() *nft.Layout { return img.table }
 
-// From implements nft.Image. It compares every frontend, but makes elements only of those that differ.
+// From implements nft.Image. It makes elements only of what differs.
 func (img *image) From(old *image) nft.Change {
 	if old == nil {
-		old = &image{}
+		old = blank()
 	}
 	var had, want []nft.SetElement
-	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
-		if a != nil && b != nil && a.equal(b) {
-			return
+	old.frontends.Changes(img.frontends, func(at netip.Addr, was, is *[]frontend, there, wanted bool) {
+		var a, b []frontend
+		if there {
+			a = *was
 		}
-		if a != nil {
-			had = a.elements(had)
+		if wanted {
+			b = *is
 		}
-		if b != nil {
-			want = b.elements(want)
-		}
+		eachPair(a, b, func(a, b *frontend) {
+			if a != nil && b != nil && a.equal(b) {
+				return
+			}
+			if a != nil {
+				had = a.elements(had)
+			}
+			if b != nil {
+				want = b.elements(want)
+			}
+		})
+		had, want = changeAt(addressesSet, at, there, wanted, had, want)
 	})
-	for l := range old.lists() {
-		if !img.lists()[l] {
+	old.lists.Changes(img.lists, func(l *list, _, _ int, there, wanted bool) {
+		switch {
+		case !wanted:
 			had = l.elements(had)
-		}
-	}
-	for l := range img.lists() {
-		if !old.lists()[l] {
+		case !there:
 			want = l.elements(want)
 		}
-	}
-	if !slices.Equal(old.others, img.others) {
+	})
+	old.internal.Changes(img.internal, func(p clusterPort, was, is *[]netip.Addr, there, wanted bool) {
+		if there {
+			had = p.elements(had, (*was)[0])
+		}
+		if wanted {
+			want = p.elements(want, (*is)[0])
+		}
+	})
+	old.of.Pings.Changes(img.of.Pings, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
+		had, want = changeAt(pingsSet, a, there, wanted, had, want)
+	})
+	old.of.Relayed.Changes(img.of.Relayed, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
+		had, want = changeAt(relayedSet, a, there, wanted, had, want)
+	})
+	if !lb.Same(old.others, img.others) {
 		had, want = append(had, old.others...), append(want, img.others...)
 	}
 	c := nft.Between(had, want)
-	there, wanted := old.chains(), img.chains()
-	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if _, has := there[name]; !has {
-			c.Sets = append(c.Sets, wanted[name].setsOf(name)...)
-			c.Chains = append(c.Chains, wanted[name].chain(name))
+	var gone []chainUse
+	old.chains.Changes(img.chains, func(name chainName, was, is chainUse, there, wanted bool) {
+		switch {
+		case !there:
+			c.Sets, c.Chains = append(c.Sets, is.profile.setsOf(string(name))...), append(c.Chains, is.profile.chain(string(name)))
+		case !wanted:
+			c.GoneChains, gone = append(c.GoneChains, string(name)), append(gone, was)
 		}
-	}
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(there))) {
-		if _, stays := wanted[name]; !stays {
-			c.GoneChains = append(c.GoneChains, name)
-			for _, s := range there[name].setsOf(name) {
-				c.GoneSets = append(c.GoneSets, s.Name)
-			}
+	})
+	slices.Reverse(c.GoneChains)
+	slices.Reverse(gone)
+	for i, name := range c.GoneChains {
+		for _, s := range gone[i].profile.setsOf(name) {
+			c.GoneSets = append(c.GoneSets, s.Name)
 		}
 	}
 	return c
+}
+
+// changeAt adds the element of an address in a set that comes or goes.
+func changeAt(set string, a netip.Addr, there, wanted bool, had, want []nft.SetElement) (_, _ []nft.SetElement) {
+	switch {
+	case !wanted:
+		had = append(had, ofAddress(set, a))
+	case !there:
+		want = append(want, ofAddress(set, a))
+	}
+	return had, want
 }
 
 // eachPair calls fn for the frontends of two ordered lists: in pairs of equal keys, and with nil for a frontend that is
@@ -86,24 +121,4 @@ func compareAt(a []frontend, i int, b []frontend, j int) int {
 		return -1
 	}
 	return a[i].compare(&b[j])
-}
-
-// chains returns the names of the chains that the frontends need, each with a profile that makes it.
-func (img *image) chains() map[string]profile {
-	if img.chainProfiles != nil {
-		return img.chainProfiles
-	}
-	used := make(map[profile]bool)
-	for i := range img.frontends {
-		if p := img.frontends[i].profile; i == 0 || p != img.frontends[i-1].profile {
-			used[p] = true
-		}
-	}
-	img.chainProfiles = make(map[string]profile)
-	for p := range used {
-		for _, c := range p.chainNames() {
-			img.chainProfiles[c] = p
-		}
-	}
-	return img.chainProfiles
 }

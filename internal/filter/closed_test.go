@@ -85,7 +85,7 @@ func TestUndeclaredAllowed(t *testing.T) {
 			w.finds(answer, w.client, "udp", "", vip, 81)
 			w.finds(silence, w.client, "tcp", "", vip, 80)
 			w.finds(silence, w.client, "tcp", "", vip, 23)
-			w.set(Desired{Filter: lb.Filter{Guarded: d.Guarded, Open: d.Open}})
+			w.set(draft{Desired: Desired{Filter: lb.Filter{Guarded: d.Guarded, Open: d.Open}}})
 			w.finds(answer, w.client, "tcp", "", vip, 80)
 			w.finds(answer, w.client, "tcp", "", vip, 23)
 			for _, other := range []string{closedVIP4, closedVIP6} {
@@ -280,7 +280,7 @@ func TestNeighborDiscovery(t *testing.T) {
 func TestConnectionLimit(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
-			limited := func(n int) Desired {
+			limited := func(n int) draft {
 				d := tcp(vip)
 				d.ConnectionLimit = n
 				return desired(d)

@@ -3,6 +3,8 @@ package filter
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -12,13 +14,9 @@ import (
 type frontend struct {
 	lb.Frontend
 	profile profile
-	// first: no frontend of the same address is ahead of it. The first holds the element of their address.
-	first bool
 	// allow and deny are its lists; nil if they are empty. refused says why the frontend is closed.
 	allow, deny *list
 	refused     error
-	// internal: internal traffic is redirected to its ClusterIP.
-	internal bool
 }
 
 func (d *frontend) key() string {
@@ -33,28 +31,64 @@ func (d *frontend) compare(o *frontend) int {
 
 // equal reports whether both have the same elements.
 func (d *frontend) equal(o *frontend) bool {
-	return d.profile == o.profile && d.first == o.first && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
-		d.sameLists(o)
+	return d.profile == o.profile && d.LogDrops == o.LogDrops && d.sameLists(o)
 }
 
-// newFrontend validates a frontend.
-func newFrontend(d lb.Frontend) (frontend, error) {
-	d.Address, d.ClusterIP = d.Address.Unmap(), d.ClusterIP.Unmap()
-	if _, ok := nft.ProtocolNumber(d.Protocol); !ok || !d.Address.IsValid() || d.Address.Zone() != "" {
-		return frontend{}, fmt.Errorf("invalid frontend: %s port %d of %s", d.Protocol, d.Port, d.Address)
+// frontends returns the frontends of an address, in order, as far as the kernel can have them. If two have all in common that a packet
+// shows, no node knows whose lists hold, and the first stays to be closed.
+func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
+	list := make([]frontend, 0, len(all))
+	for _, one := range all {
+		if _, ok := nft.ProtocolNumber(one.Protocol); !ok || !one.Address.IsValid() || one.Address.Is4In6() || one.Address.Zone() != "" {
+			// No machine can send packets there.
+			c.refused[one.Service] = fmt.Errorf("invalid frontend: %s port %d of %s", one.Protocol, one.Port, one.Address)
+			continue
+		}
+		if d.NoLimits {
+			one.ConnectionLimit = 0
+		}
+		if d.NoInternal {
+			one.ClusterIP = netip.Addr{}
+		}
+		list = append(list, frontend{Frontend: one})
 	}
-	return frontend{Frontend: d}, nil
+	slices.SortStableFunc(list, func(a, b frontend) int { return a.compare(&b) })
+	distinct := list[:0]
+	for _, fe := range list {
+		if n := len(distinct); n > 0 && distinct[n-1].compare(&fe) == 0 {
+			err := fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
+			distinct[n-1].refused, c.refused[fe.Service] = err, err
+			continue
+		}
+		distinct = append(distinct, fe)
+	}
+	return distinct
 }
 
-// resolve finds the lists and the profile of a frontend. Its lists are likely those of a neighbour, or of the same
-// frontend in another image.
-func (d *frontend) resolve(y *library, neighbour, before *frontend) {
-	ipv6 := d.Address.Is6()
-	if d.Restricted {
-		d.allow = y.list(ipv6, d.Allow, neighbour.allow, before.allow)
+// resolve finds the lists, profiles and parities of the frontends of an address, which has others in an older image.
+func resolve(y *library, list []frontend, old *[]frontend) {
+	none := &frontend{}
+	var rest []frontend
+	if old != nil {
+		rest = *old
 	}
-	d.deny = y.list(ipv6, d.Deny, neighbour.deny, before.deny)
-	d.profile = profileOf(d)
+	for i := range list {
+		d, before := &list[i], none
+		for len(rest) > 0 && rest[0].compare(d) < 0 {
+			rest = rest[1:]
+		}
+		if len(rest) > 0 && rest[0].compare(d) == 0 {
+			before = &rest[0]
+		}
+		ipv6 := d.Address.Is6()
+		if d.Restricted {
+			d.allow = y.list(ipv6, d.Allow, &y.recent[0], before.allow)
+		}
+		d.deny = y.list(ipv6, d.Deny, &y.recent[1], before.deny)
+		if d.profile = profileOf(d); before != none {
+			d.profile.odd = before.profile.odd == before.sameLists(d)
+		}
+	}
 }
 
 // lists returns the lists that the frontend uses, or nil.
@@ -72,21 +106,21 @@ func (d *frontend) elements(list []nft.SetElement) []nft.SetElement {
 		list = append(list, element(f.named(base), key, value))
 	}
 	put(frontendsSet, key, d.profile.firstChain())
-	if d.first {
-		put(addressesSet, string(d.Address.AsSlice()), "")
-	}
 	for _, r := range d.profile.reasons() {
 		put(dropsSet, key+string(nft.Native(uint32(r))), "")
 	}
 	if d.LogDrops {
 		put(loggedSet, key, "")
 	}
-	if d.internal {
-		protocol, _ := nft.ProtocolNumber(d.Protocol)
-		put(internalSet, key, string(d.ClusterIP.AsSlice()))
-		put(externalSet, nft.PortKey(d.ClusterIP, protocol, d.Port), string(d.Address.AsSlice()))
-	}
 	return d.roles(list)
+}
+
+// elements appends the elements that redirect internal traffic to a frontend at an address to the port.
+func (p clusterPort) elements(list []nft.SetElement, a netip.Addr) []nft.SetElement {
+	f := familyOf(a.Is6())
+	protocol, _ := nft.ProtocolNumber(p.protocol)
+	return append(list, element(f.named(internalSet), nft.PortKey(a, protocol, p.port), string(p.addr.AsSlice())),
+		element(f.named(externalSet), nft.PortKey(p.addr, protocol, p.port), string(a.AsSlice())))
 }
 
 // roles appends the elements that lead to the frontend's lists.

@@ -2,7 +2,8 @@ package filter
 
 import (
 	"cmp"
-	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,123 +12,215 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// image is the desired content of the table, in a form that can be compared.
+// image is the desired content of the table, in a form that can be compared. It is made of an older one and shares most with it: what is made
+// and compared is what changed.
 type image struct {
+	// of is what it is an image of.
+	of     *Desired
 	layout layout
 	// table is the layout's.
 	table *nft.Layout
-	// frontends in order.
-	frontends []frontend
+	// frontends of each address, ordered by protocol and port.
+	frontends lb.Map[netip.Addr, *[]frontend]
+	// lists and chains that the frontends use, how often, and what they cost.
+	lists  lb.Map[*list, int]
+	chains lb.Map[chainName, chainUse]
+	cost   cost
+	// internal has the addresses of the frontends that share a port of a ClusterIP, in order. Its replies can be rewritten to one
+	// address only: the first.
+	internal lb.Map[clusterPort, *[]netip.Addr]
+	// outside are the addresses of frontends that are in no guarded range.
+	outside lb.Map[netip.Addr, struct{}]
 	// refused are the Services whose frontends are closed, and why.
 	refused map[lb.Key]error
-	// chainProfiles is the result of chains, used of lists.
-	chainProfiles map[string]profile
-	used          map[*list]bool
-	// others are the elements that belong to no frontend, ordered.
+	// others are the elements that belong to no frontend, but for addresses of their own sets; ordered.
 	others []nft.SetElement
 }
 
-// newImage makes the image of a desired filter. It takes lists and parities from an older image, nil for none.
+// chainName orders the chains of profiles, jump targets first.
+type chainName string
+
+// Compare implements lb.Ordered.
+func (c chainName) Compare(o chainName) int { return strings.Compare(string(c), string(o)) }
+
+// chainUse is a profile that makes a chain, and how many frontends use that.
+type chainUse struct {
+	profile profile
+	n       int
+}
+
+// clusterPort is a port of a ClusterIP.
+type clusterPort struct {
+	addr     netip.Addr
+	protocol string
+	port     uint16
+}
+
+// Compare implements lb.Ordered.
+func (p clusterPort) Compare(o clusterPort) int {
+	return cmp.Or(p.addr.Compare(o.addr), strings.Compare(p.protocol, o.protocol), cmp.Compare(p.port, o.port))
+}
+
+// blank is an image of nothing.
+func blank() *image { return &image{of: &Desired{}} }
+
+// newImage makes the image of a desired filter. It takes what did not change from an older image, nil for none.
 func newImage(y *library, d *Desired, old *image) *image {
-	img := &image{layout: layout{log: !d.NoLog}, frontends: make([]frontend, 0, len(d.Frontends)), refused: make(map[lb.Key]error)}
+	if old == nil {
+		old = blank()
+	}
+	// A change of one frontend may open others that are closed.
+	shared := len(old.refused) == 0 && old.of.NoLog == d.NoLog && old.of.NoLimits == d.NoLimits && old.of.NoInternal == d.NoInternal
+	var img *image
+	if shared {
+		img = old.with(d, old.changed(y, d, old))
+	}
+	if !shared || len(img.refused) > 0 || img.cost.beyond() {
+		all := blank().changed(y, d, old)
+		if img = blank().with(d, all); img.cost.beyond() {
+			img.admit()
+			for a, list := range all.at {
+				resolve(y, *list, old.frontends.Of(a))
+			}
+			img = blank().with(d, all)
+		}
+	}
+	if img.others = old.others; old.table == nil || !img.outside.Same(old.outside) || !old.of.sameOthers(d) {
+		img.others = others(d, img.outside)
+	}
+	img.layout = layout{log: !d.NoLog, internal: img.internal.Len() > 0}
 	for i, f := range families() {
 		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
 			img.layout.answering[i] = d.Addresses[at]
 		}
 	}
-	for _, from := range d.Frontends {
-		to, err := newFrontend(from)
-		if err != nil {
-			img.refused[from.Service] = err // nobody can send packets there
-			continue
-		}
-		img.frontends = append(img.frontends, to)
-	}
-	img.order()
-	img.resolve(y, old)
-	if img.beyond() {
-		img.admit()
-		img.resolve(y, old)
-	}
-	img.markInternal()
-	img.others = others(d, img.frontends)
-	if old != nil && old.layout == img.layout {
-		img.table = old.table
-	} else {
+	if img.table = old.table; img.table == nil || old.layout != img.layout {
 		img.table = img.layout.table()
 	}
 	return img
 }
 
-// order orders the frontends. If two have all in common that a packet shows, nobody knows whose lists hold, and the first
-// stays to be closed.
-func (img *image) order() {
-	compare := func(a, b frontend) int { return a.compare(&b) }
-	if !slices.IsSortedFunc(img.frontends, compare) {
-		slices.SortStableFunc(img.frontends, compare)
-	}
-	distinct := img.frontends[:0]
-	for _, fe := range img.frontends {
-		n := len(distinct)
-		if n > 0 && distinct[n-1].compare(&fe) == 0 {
-			err := fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
-			distinct[n-1].refused, img.refused[fe.Service] = err, err
-			continue
-		}
-		fe.first = n == 0 || distinct[n-1].Address != fe.Address
-		distinct = append(distinct, fe)
-	}
-	img.frontends = distinct
+// changed are the frontends at addresses where these change, and the Services of those that are closed for what they are.
+type changed struct {
+	at      map[netip.Addr]*[]frontend
+	refused map[lb.Key]error
 }
 
-// resolve finds the lists, profiles and parities of the frontends.
-func (img *image) resolve(y *library, old *image) {
-	if old == nil {
-		old = &image{}
-	}
-	none := &frontend{}
-	neighbour := none
-	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
-		switch {
-		case b == nil:
-			return
-		case a == nil:
-			b.resolve(y, neighbour, none)
-		default:
-			b.resolve(y, neighbour, a)
-			b.profile.odd = a.profile.odd == a.sameLists(b)
+// changed returns the frontends at each address where the image has others than are desired. They keep the parities of an older image.
+func (img *image) changed(y *library, d *Desired, old *image) changed {
+	out := changed{map[netip.Addr]*[]frontend{}, map[lb.Key]error{}}
+	img.of.Frontends.Changes(d.Frontends, func(a netip.Addr, _, is *[]lb.Frontend, _, has bool) {
+		var list []frontend
+		if has {
+			list = out.frontends(d, *is)
+			resolve(y, list, old.frontends.Of(a))
 		}
-		if neighbour = b; b.refused != nil {
-			img.refused[b.Service] = b.refused
-		}
+		out.at[a] = &list
 	})
+	return out
 }
 
-// markInternal marks the frontends whose internal traffic is redirected to the ClusterIP. Replies of a port of a ClusterIP
-// can be rewritten to one address only: the first.
-func (img *image) markInternal() {
-	type port struct {
-		addr     netip.Addr
-		protocol string
-		port     uint16
+// with returns an image of what is desired, with other frontends at some addresses.
+func (img *image) with(d *Desired, c changed) *image {
+	out, at := *img, c.at
+	out.of, out.refused = d, maps.Clone(c.refused)
+	u := uses{lists: map[*list]int{}, chains: map[chainName]chainUse{}, names: map[profile][]string{}, ports: map[clusterPort][]netip.Addr{}}
+	for a, list := range at {
+		u.count(img.frontends.Of(a), -1)
+		u.count(list, 1)
+		for i := range *list {
+			if fe := &(*list)[i]; fe.refused != nil {
+				out.refused[fe.Service] = fe.refused
+			}
+		}
 	}
-	taken := make(map[port]bool, len(img.frontends))
-	for i := range img.frontends {
-		d := &img.frontends[i]
-		p := port{d.ClusterIP, d.Protocol, d.Port}
-		if d.refused == nil && d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() && !taken[p] {
-			taken[p], d.internal, img.layout.internal = true, true, true
+	out.frontends = img.frontends.With(maps.Keys(at), func(a netip.Addr) (*[]frontend, bool) { return at[a], len(*at[a]) > 0 })
+	out.lists = img.lists.With(maps.Keys(u.lists), func(l *list) (int, bool) {
+		n, more := img.lists.Of(l), u.lists[l]
+		out.cost.prefixes += (min(n+more, 1) - min(n, 1)) * l.size
+		return n + more, n+more > 0
+	})
+	out.chains = img.chains.With(maps.Keys(u.chains), func(c chainName) (chainUse, bool) {
+		n, use := img.chains.Of(c).n, u.chains[c]
+		if string(c) == use.profile.rangesChain() {
+			out.cost.rules += (min(n+use.n, 1) - min(n, 1)) * use.profile.rules()
+		}
+		use.n += n
+		return use, use.n > 0
+	})
+	out.internal = img.internal.With(maps.Keys(u.ports), func(p clusterPort) (*[]netip.Addr, bool) {
+		all := u.ports[p]
+		if before := img.internal.Of(p); before != nil {
+			all = append(all, slices.DeleteFunc(slices.Clone(*before), func(a netip.Addr) bool { return at[a] != nil })...)
+		}
+		slices.SortFunc(all, netip.Addr.Compare)
+		return &all, len(all) > 0
+	})
+	moved, isOutside := maps.Keys(at), func(a netip.Addr) (v struct{}, has bool) { return v, out.frontends.Has(a) && !within(d.Guarded, a) }
+	if !slices.Equal(img.of.Guarded, d.Guarded) {
+		moved = out.frontends.Keys()
+		out.outside = lb.Map[netip.Addr, struct{}]{}
+	}
+	out.outside = out.outside.With(moved, isOutside)
+	return &out
+}
+
+// uses counts what frontends use.
+type uses struct {
+	lists  map[*list]int
+	chains map[chainName]chainUse
+	names  map[profile][]string
+	// ports are those that frontends use which come or go, with the addresses of those that come.
+	ports map[clusterPort][]netip.Addr
+}
+
+// count counts frontends n times.
+func (u *uses) count(list *[]frontend, n int) {
+	if list == nil {
+		return
+	}
+	for i := range *list {
+		d := &(*list)[i]
+		for _, l := range d.lists() {
+			if l != nil {
+				u.lists[l] += n
+			}
+		}
+		names, known := u.names[d.profile]
+		if !known {
+			names = d.profile.chainNames()
+			u.names[d.profile] = names
+		}
+		for _, name := range names {
+			u.chains[chainName(name)] = chainUse{d.profile, u.chains[chainName(name)].n + n}
+		}
+		if d.refused == nil && d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() {
+			p := clusterPort{d.ClusterIP, d.Protocol, d.Port}
+			if u.ports[p] = u.ports[p][:len(u.ports[p]):len(u.ports[p])]; n > 0 {
+				u.ports[p] = append(u.ports[p], d.Address)
+			}
 		}
 	}
 }
 
-// others returns the elements that belong to no frontend.
-func others(d *Desired, frontends []frontend) []nft.SetElement {
+// all returns all frontends, in order.
+func (img *image) all() iter.Seq[*frontend] {
+	return func(yield func(*frontend) bool) {
+		for _, list := range img.frontends.All() {
+			for i := range *list {
+				if !yield(&(*list)[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// others returns the elements that belong to no frontend, but for addresses of their own sets.
+func others(d *Desired, outside lb.Map[netip.Addr, struct{}]) []nft.SetElement {
 	guarded := slices.Clone(d.Guarded)
-	for i := range frontends {
-		if fe := &frontends[i]; fe.first && !within(d.Guarded, fe.Address) {
-			guarded = append(guarded, lb.Range{From: fe.Address, To: fe.Address})
-		}
+	for a := range outside.All() {
+		guarded = append(guarded, lb.Range{From: a, To: a})
 	}
 	list := insideLinks(nil, d.PodLinks)
 	for _, f := range families() {
@@ -137,11 +230,14 @@ func others(d *Desired, frontends []frontend) []nft.SetElement {
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
 		list = f.intervals(list, openSet, d.Open)
-		list = f.addresses(list, pingsSet, d.Pings)
-		list = f.addresses(list, relayedSet, d.Relayed)
 	}
 	slices.SortFunc(list, compareElements)
 	return slices.Compact(list)
+}
+
+// ofAddress is the element of an address in a set of its family.
+func ofAddress(base string, a netip.Addr) nft.SetElement {
+	return element(familyOf(a.Is6()).named(base), string(a.AsSlice()), "")
 }
 
 func element(set, key, value string) nft.SetElement {
@@ -161,16 +257,6 @@ func within(ranges []lb.Range, a netip.Addr) bool {
 		return -1
 	})
 	return behind > 0 && ranges[behind-1].Contains(a)
-}
-
-// addresses appends the family's addresses as elements of a set.
-func (f *family) addresses(list []nft.SetElement, base string, addresses []netip.Addr) []nft.SetElement {
-	for _, a := range addresses {
-		if a = a.Unmap(); f.Has(a) {
-			list = append(list, element(f.named(base), string(a.AsSlice()), ""))
-		}
-	}
-	return list
 }
 
 // intervals appends the family's ranges as elements of an interval set. It merges ranges that touch or overlap, as the

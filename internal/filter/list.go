@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"cmp"
 	"hash/fnv"
 	"io"
 	"maps"
@@ -31,19 +32,28 @@ type library struct {
 	numbers map[uint32]bool
 	// kept is how many lists there were after the last cleaning.
 	kept int
+	// recent are the lists that were asked for last, of sources that are allowed and denied: neighbours mostly have the same.
+	recent [2]*list
 }
 
-// list returns the list of some prefixes; nil if it is empty. A list that is likely to be of the same prefixes is looked
-// at first: it may be long, and belong to hundreds of frontends.
-func (y *library) list(ipv6 bool, given []netip.Prefix, likely ...*list) *list {
+// list returns the list of some prefixes; nil if it is empty. The recent one and the one before are looked at first: a list may be long,
+// and belong to hundreds of frontends.
+func (y *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *list) *list {
 	if len(given) == 0 {
 		return nil
 	}
-	for _, l := range likely {
+	for _, l := range [...]*list{*recent, before} {
 		if l != nil && l.ipv6 == ipv6 && samePrefixes(l.given, given) {
+			*recent = l
 			return l
 		}
 	}
+	*recent = y.find(ipv6, given)
+	return *recent
+}
+
+// find returns the list of some prefixes by their content; nil if it is empty.
+func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 	l := &list{ipv6: ipv6, given: given}
 	var keys []string
 	for _, p := range familyOf(ipv6).normal(given) {
@@ -79,12 +89,12 @@ func (y *library) clean(img *image) {
 	if len(y.lists) <= 2*y.kept+some {
 		return
 	}
-	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !img.lists()[l] })
+	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !img.lists.Has(l) })
 	clear(y.numbers)
 	for _, l := range y.lists {
 		y.numbers[l.number] = true
 	}
-	y.kept = len(y.lists)
+	y.kept, y.recent = len(y.lists), [2]*list{}
 }
 
 // numberSize is the size of a list's number in a key.
@@ -118,17 +128,5 @@ func (l *list) elements(to []nft.SetElement) []nft.SetElement {
 	return to
 }
 
-// lists returns the lists that the frontends use.
-func (img *image) lists() map[*list]bool {
-	if img.used == nil {
-		img.used = make(map[*list]bool, len(img.frontends))
-		for i := range img.frontends {
-			for _, l := range img.frontends[i].lists() {
-				if l != nil {
-					img.used[l] = true
-				}
-			}
-		}
-	}
-	return img.used
-}
+// Compare implements lb.Ordered.
+func (l *list) Compare(o *list) int { return cmp.Compare(l.number, o.number) }

@@ -59,8 +59,10 @@ func (t *Table) logPacket(l logged) {
 	protocol := nft.ProtocolName(h.protocol)
 	if img != nil {
 		at := frontend{Frontend: lb.Frontend{Address: h.to, Protocol: protocol, Port: h.port}}
-		if i, ok := slices.BinarySearchFunc(img.frontends, at, func(a, b frontend) int { return a.compare(&b) }); ok {
-			service = img.frontends[i].Service
+		if list := img.frontends.Of(h.to); list != nil {
+			if i, ok := slices.BinarySearchFunc(*list, at, func(a, b frontend) int { return a.compare(&b) }); ok {
+				service = (*list)[i].Service
+			}
 		}
 	}
 	t.log.Info("packet refused", "service", service, "reason", strings.TrimSpace(l.prefix),

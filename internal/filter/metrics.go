@@ -3,6 +3,7 @@ package filter
 import (
 	"cmp"
 	"encoding/binary"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -40,7 +41,7 @@ func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
 func (y *packetTotals) read(img *image) error {
-	owners := y.name(img.frontends)
+	owners := y.name(img.all())
 	last := make(map[nft.SetElement]uint64, len(y.last))
 	for _, f := range families() {
 		seen, dropped := f.counting()
@@ -72,24 +73,24 @@ func (y *packetTotals) read(img *image) error {
 
 // name returns the Services of frontends by key, no Service for those beyond maxServices: who has a series keeps it. It frees the
 // series of Services that have no frontend any more.
-func (y *packetTotals) name(frontends []frontend) map[string]lb.Key {
+func (y *packetTotals) name(frontends iter.Seq[*frontend]) map[string]lb.Key {
 	if y.totals == nil {
 		y.totals, y.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
 	}
 	named := make(map[lb.Key]bool)
-	for i := range frontends {
-		if k := frontends[i].Service; y.named[k] {
+	for d := range frontends {
+		if k := d.Service; y.named[k] {
 			named[k] = true
 		}
 	}
-	owners := make(map[string]lb.Key, len(frontends))
-	for i := range frontends {
-		k := frontends[i].Service
+	owners := make(map[string]lb.Key)
+	for d := range frontends {
+		k := d.Service
 		if len(named) < maxServices {
 			named[k] = true
 		}
 		if named[k] {
-			owners[frontends[i].key()] = k
+			owners[d.key()] = k
 		}
 	}
 	y.named = named

@@ -16,7 +16,7 @@ import (
 )
 
 // lets is the filter in plain words: does a packet come in?
-func lets(d Desired, from, to netip.Addr, protocol string, port uint16) bool {
+func lets(d draft, from, to netip.Addr, protocol string, port uint16) bool {
 	guarded := false
 	for _, r := range d.Guarded {
 		guarded = guarded || r.Contains(to)
@@ -111,8 +111,8 @@ func (d dice) ranges(v6 bool) (list []netip.Prefix) {
 	return list
 }
 
-func (d dice) desired() Desired {
-	var out Desired
+func (d dice) desired() draft {
+	var out draft
 	for _, v6 := range []bool{false, true} {
 		for range d.IntN(3) {
 			from, to := d.destination(v6), d.destination(v6)

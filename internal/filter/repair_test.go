@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,7 +35,7 @@ func (w *world) run(table *Table) {
 }
 
 // full is a filter of every kind.
-func full() Desired {
+func full() draft {
 	restricted := tcp(vip4)
 	restricted.Restricted, restricted.Allow, restricted.Deny = true, prefixes(client4+"/32", "203.0.113.0/24"), prefixes("203.0.113.0/28")
 	restricted.ClusterIP, restricted.LogDrops = addr(cluster4), true
@@ -53,7 +54,7 @@ func TestRepair(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
-		number := fmt.Sprint(w.actual().frontends[0].allow.number)
+		number := fmt.Sprint((*w.actual().frontends.Of(addr(vip4)))[0].allow.number)
 		w.run(w.table)
 		for _, damage := range [][]string{
 			{"flush", "ruleset"},
@@ -146,7 +147,7 @@ func TestTakeOver(t *testing.T) {
 // A killed process leaves the filter in force; Remove takes it away and nothing else.
 func TestKillAndRemove(t *testing.T) {
 	if os.Getenv("HOLDFAST_FILTER_VICTIM") != "" {
-		must(t, New(Config{Log: slog.New(slog.DiscardHandler)}).Set(full()))
+		must(t, New(Config{Log: slog.New(slog.DiscardHandler)}).Set(full().desired()))
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 	}
 	serving(t, func(t *testing.T, w *world) {
@@ -260,16 +261,16 @@ func TestCollect(t *testing.T) {
 func TestNames(t *testing.T) {
 	const churn, atOnce = 2000, 10
 	var y packetTotals
-	frontends := func(from, n int) (out []frontend) {
+	frontends := func(from, n int) (out []*frontend) {
 		for i := range n {
 			fe := tcp("2001:db8::")
 			fe.Port, fe.Service = uint16(i+1), lb.Key{Namespace: "ns", Name: fmt.Sprint("s", from+i)}
-			out = append(out, frontend{Frontend: fe})
+			out = append(out, &frontend{Frontend: fe})
 		}
 		return out
 	}
 	for i := range churn {
-		owners := y.name(frontends(i, atOnce))
+		owners := y.name(slices.Values(frontends(i, atOnce)))
 		for _, k := range owners {
 			y.totals[series{k, 0}]++
 		}
@@ -280,8 +281,8 @@ func TestNames(t *testing.T) {
 	if dropped, accepted := y.snapshot(); len(dropped) != 0 || len(accepted) != atOnce || len(y.totals) != atOnce {
 		t.Errorf("%d Services have series, want %d", len(accepted), atOnce)
 	}
-	y.name(frontends(0, maxServices))
-	owners := y.name(frontends(-5, maxServices+10))
+	y.name(slices.Values(frontends(0, maxServices)))
+	owners := y.name(slices.Values(frontends(-5, maxServices+10)))
 	if kept := frontends(0, 1)[0].Service; len(owners) != maxServices || !y.named[kept] {
 		t.Errorf("%d Services have a name, want %d; %s kept it: %v", len(owners), maxServices, kept, y.named[kept])
 	}

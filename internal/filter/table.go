@@ -25,29 +25,23 @@ type Desired struct {
 	PodLinks []string
 	// Relayed are the addresses whose older connections another node serves. Limits do not count the packets of these
 	// connections.
-	Relayed []netip.Addr
+	Relayed lb.Map[netip.Addr, struct{}]
 	// Addresses are the node's own. The first of a family answers echo requests; without one, the address of the
 	// receiving link does.
 	Addresses []netip.Addr
-	// NoLog: the kernel cannot log to a group.
-	NoLog bool
+	// NoLog: the kernel cannot log to a group. NoLimits: it cannot limit connections. NoInternal: it cannot redirect internal traffic.
+	NoLog, NoLimits, NoInternal bool
 }
 
 // equal reports whether both are the same.
 func (d *Desired) equal(o *Desired) bool {
-	return d.NoLog == o.NoLog && slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) &&
-		slices.Equal(d.Guarded, o.Guarded) &&
-		(lb.Same(d.Frontends, o.Frontends) || slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)) &&
-		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Open, o.Open) &&
-		(lb.Same(d.Pings, o.Pings) || slices.Equal(d.Pings, o.Pings))
+	return d.NoLog == o.NoLog && d.NoLimits == o.NoLimits && d.NoInternal == o.NoInternal && slices.Equal(d.Addresses, o.Addresses) &&
+		d.sameOthers(o) && d.Relayed.Same(o.Relayed) && d.Frontends.Same(o.Frontends) && d.Pings.Same(o.Pings)
 }
 
-// equalFrontends reports whether two frontends are the same in every field.
-func equalFrontends(a, b lb.Frontend) bool {
-	return a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Service == b.Service &&
-		a.Restricted == b.Restricted && a.InternalAllowed == b.InternalAllowed && a.Refuse == b.Refuse &&
-		a.ConnectionLimit == b.ConnectionLimit && a.RateLimit == b.RateLimit && a.ClusterIP == b.ClusterIP && a.Inside == b.Inside &&
-		a.LogDrops == b.LogDrops && samePrefixes(a.Allow, b.Allow) && samePrefixes(a.Deny, b.Deny)
+// sameOthers reports whether both have the same elements that belong to no frontend.
+func (d *Desired) sameOthers(o *Desired) bool {
+	return slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Guarded, o.Guarded) && slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Open, o.Open)
 }
 
 // Config is what a Table needs.

@@ -111,9 +111,29 @@ table %[1]s kube-proxy {
 }
 
 // set fails the test if the filter cannot be set.
-func (w *world) set(d Desired) {
+func (w *world) set(d draft) {
 	w.t.Helper()
-	must(w.t, w.table.Set(d))
+	must(w.t, w.table.Set(d.desired()))
+}
+
+// draft is a filter whose lists a test may change.
+type draft struct {
+	Desired
+	Frontends      []lb.Frontend
+	Pings, Relayed []netip.Addr
+}
+
+func (d draft) desired() Desired {
+	lists := map[netip.Addr]*[]lb.Frontend{}
+	for _, f := range d.Frontends {
+		if lists[f.Address] == nil {
+			lists[f.Address] = new([]lb.Frontend)
+		}
+		*lists[f.Address] = append(*lists[f.Address], f)
+	}
+	out := d.Desired
+	out.Frontends, out.Pings, out.Relayed = lb.MapOf(lists), lb.SetOf(d.Pings...), lb.SetOf(d.Relayed...)
+	return out
 }
 
 // pools are the guarded ranges of the world.
@@ -127,8 +147,8 @@ func tcp(a string) lb.Frontend {
 }
 
 // desired is a filter with these frontends.
-func desired(frontends ...lb.Frontend) Desired {
-	return Desired{Filter: lb.Filter{Guarded: pools(), Frontends: frontends}}
+func desired(frontends ...lb.Frontend) draft {
+	return draft{Desired: Desired{Filter: lb.Filter{Guarded: pools()}}, Frontends: frontends}
 }
 
 // serve answers each line on a port of the pod, TCP and UDP, with the address that it comes from.

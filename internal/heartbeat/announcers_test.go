@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -75,7 +76,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 			Key: lb.Key{Namespace: "default", Name: a.String()}, Addresses: []netip.Addr{a}, Serving: true, ServingAnywhere: true,
 		})
 	}
-	return plan.ForNode(n.name, state).Owners
+	return maps.Collect(plan.ForNode(n.name, state).Owners.All())
 }
 
 // announced returns which of the addresses a node announces by what it sees.

@@ -189,7 +189,11 @@ func TestMoved(t *testing.T) {
 		second := lb.Relay{Address: netip.MustParseAddr("2001:db8::1"), Start: start.Add(time.Minute)}
 		inherited := lb.Relay{Address: netip.MustParseAddr("192.0.2.2")}
 		for _, relays := range [][]lb.Relay{{inherited, first}, {inherited, first, second}, {first, second}} {
-			s.Relay(relays, time.Now())
+			list := map[netip.Addr]lb.Relay{}
+			for _, r := range relays {
+				list[r.Address] = r
+			}
+			s.Relay(lb.MapOf(list), time.Now())
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			refusal = fmt.Errorf("no buffer space")

@@ -47,6 +47,7 @@ type Sweeper struct {
 	mu sync.Mutex
 	// lost are the endpoints on dead nodes, moved the addresses that moved here since the last sweep.
 	lost, moved map[netip.Addr]bool
+	relays      lb.Map[netip.Addr, lb.Relay]
 }
 
 // NewSweeper returns a Sweeper that sweeps while Run runs.
@@ -71,15 +72,16 @@ func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 
 // Relay forgets ended connections to the addresses whose relays begin now. It does not wait for that: called ahead of all that a
 // plan changes, it is mostly over when clients hear of the new owner.
-func (s *Sweeper) Relay(relays []lb.Relay, now time.Time) {
+func (s *Sweeper) Relay(relays lb.Map[netip.Addr, lb.Relay], now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := len(s.moved)
-	for _, r := range relays {
-		if r.Start.Equal(now) {
-			s.moved[r.Address] = true
+	s.relays.Changes(relays, func(a netip.Addr, _, r lb.Relay, _, has bool) {
+		if has && r.Start.Equal(now) {
+			s.moved[a] = true
 		}
-	}
+	})
+	s.relays = relays
 	s.wake(len(s.moved) > before)
 }
 

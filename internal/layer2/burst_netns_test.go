@@ -78,7 +78,7 @@ func TestThousandTakeovers(t *testing.T) {
 			return c[0][sent].Load()+c[0][failed].Load() >= uint64(100*times) && c[1][sent].Load()+c[1][failed].Load() >= uint64(900*times)
 		}
 		start := time.Now()
-		r.Set(Desired{Announcements: set})
+		r.Set(Desired{Announcements: announcing(set)})
 		nstest.Until(t, within, "an announcement of each address", func() bool { never, _ := missing(); return never == 0 })
 		mu.Lock()
 		t.Logf("each of %d addresses was announced within %v", len(set), last.Sub(start))
@@ -125,8 +125,8 @@ func TestRealPolicer(t *testing.T) {
 			})
 		}
 		start := time.Now()
-		l.first.Set(Desired{Announcements: set[:500], Speakers: l.speakers()})
-		l.second.Set(Desired{Announcements: set[500:], Speakers: l.speakers()})
+		l.first.Set(Desired{Announcements: announcing(set[:500]), Speakers: l.speakers()})
+		l.second.Set(Desired{Announcements: announcing(set[500:]), Speakers: l.speakers()})
 		nstest.Until(t, within, "all addresses", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
@@ -146,7 +146,7 @@ func TestRealPolicer(t *testing.T) {
 func TestFloodIsFilteredByTheKernel(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := realResponder(t)
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 		for i, foreign := range [families][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)} {
 			w := farWire(t, n.far, r.protocols[i])
@@ -182,7 +182,7 @@ func TestFilterFitsIntoLittleMemory(t *testing.T) {
 			set = append(set, lb.Announcement{Address: address4(10<<24 + i*7919)}, lb.Announcement{Address: address6(uint64(i%(mostGroups-1)), i*7919)})
 		}
 		for i := range 3 {
-			r.Set(Desired{Announcements: set[:len(set)-i]})
+			r.Set(Desired{Announcements: announcing(set[:len(set)-i])})
 			for _, addr := range []netip.Addr{v4, v6} {
 				nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) == n.mac() })
 			}

@@ -102,7 +102,7 @@ func TestEchoPhases(t *testing.T) {
 			}
 			sentFor(p.lan, 0)
 		}
-		p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(probed)), Speakers: speakers})
 		expect("before it is ours", false)
 		time.Sleep(5 * time.Second)
 		sentFor(p.lan, 0)
@@ -110,7 +110,7 @@ func TestEchoPhases(t *testing.T) {
 		lease.lapsed.Store(true)
 		expect("without the lease", false)
 		lease.lapsed.Store(false)
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
 		expect("with it again", true)
 		must(t, p.SetKeys([][]byte{keyOf(2), keyOf(1)}))
 		expect("by an older key, which is still accepted", true)
@@ -119,11 +119,11 @@ func TestEchoPhases(t *testing.T) {
 		expect("by one that is not", false)
 		keyed = true
 		must(t, p.SetKeys([][]byte{keyOf(1)}))
-		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
 		synctest.Wait()
 		sentFor(p.lan, 0)
 		expect("while it is handed over", true)
-		p.Set(Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC }), Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC })), Speakers: speakers})
 		synctest.Wait()
 		expect("in another's stead", false)
 	})

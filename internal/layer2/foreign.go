@@ -57,7 +57,7 @@ func (c *foreignByLink) on(name string) *foreignMachines {
 
 // asker records who asks for a planned address, if it is no speaker, and asks for itself.
 func (r *Responder) asker(t *table, c *foreignMachines, m message, frame []byte) {
-	if !t.speakers[m.mac] && m.mac == lb.MAC(frame[offSource:offEtherType]) {
+	if !t.of.Speakers[m.mac] && m.mac == lb.MAC(frame[offSource:offEtherType]) {
 		c.record(number(lb.FamilyOf(m.target)), machine{addr: m.sender, mac: m.mac, seen: r.now()})
 	}
 }
@@ -159,7 +159,7 @@ func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again
 	known := make(map[lb.MAC]bool)
 	add := func(m machine) {
 		switch {
-		case !m.mac.IsUnicast() || t.speakers[m.mac] || t.entries[m.addr] != nil:
+		case !m.mac.IsUnicast() || t.of.Speakers[m.mac] || t.entries.Has(m.addr):
 		case known[m.mac]:
 			again = append(again, m)
 		default:

@@ -31,7 +31,7 @@ func askedBy(n byte) []byte {
 // without an address yet; of many the latest are known.
 func TestForeign(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: map[lb.MAC]bool{ourMAC: true, otherMAC: true}})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: map[lb.MAC]bool{ourMAC: true, otherMAC: true}})
 		expect := func(when string, n int, want ...lb.Question) {
 			t.Helper()
 			same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
@@ -76,7 +76,7 @@ func TestForeign(t *testing.T) {
 // before them.
 func TestForgedAskers(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		p.put(arpRequest(v4, nil))
 		p.answered(&tap{socket: socket{link: eth0, proto: p.protocols[0]}}, message{mac: askerMAC, claimed: asker4})
 		for range 3 {
@@ -143,7 +143,7 @@ func TestDefenceAgainstBursts(t *testing.T) {
 				return []lb.Neighbour{{Address: netip.MustParseAddr(tt.gateway), MAC: otherMAC}}
 			}
 			defer run(t, r)()
-			r.Set(Desired{Announcements: []lb.Announcement{{Address: tt.addr}}})
+			r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr}})})
 			synctest.Wait()
 			w := lan.wire("eth0", r.protocols[family])
 			w.in <- tt.question
@@ -274,7 +274,7 @@ func TestSecondOwner(t *testing.T) {
 	const conflict = "announced against 02:53:00:00:00:02"
 	for _, tt := range twoOwners(t) {
 		runPlay(t, nil, func(p *play) {
-			p.Set(Desired{Announcements: []lb.Announcement{tt.ours}, Speakers: speakers})
+			p.Set(Desired{Announcements: announcing([]lb.Announcement{tt.ours}), Speakers: speakers})
 			p.put(tt.claim)
 			if at := questions(p.lan, settleTime-time.Millisecond); len(at) > 0 {
 				t.Errorf("%s: asked before the move settled, after %v", tt.ours.Address, at)
@@ -311,7 +311,7 @@ func TestSecondOwner(t *testing.T) {
 // TestManyNewOwnersAsk: of a thousand new addresses no more than fifty a second are asked for.
 func TestManyNewOwnersAsk(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: manyAddresses(1000), Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(manyAddresses(1000)), Speakers: speakers})
 		at := questions(p.lan, time.Minute)
 		if len(at) != 1000 {
 			t.Errorf("asked %d times", len(at))

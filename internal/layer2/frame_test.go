@@ -143,7 +143,7 @@ func (s *solicitation) marshal() []byte {
 // testPort is a port on eth0 without wires, of a Responder that announces both addresses.
 func testPort() *port {
 	r := New(Config{Log: slog.New(slog.DiscardHandler)})
-	r.table.Store(newTable(Desired{Announcements: ourAnnouncements}, &table{}, false, r.now()))
+	r.table.Store(newTable(Desired{Announcements: announcing(ourAnnouncements)}, Desired{}, &table{}, false, r.now()))
 	r.echo = keyedBy(1)
 	r.protocols[echo] = r.echo.protocol()
 	p := &port{r: r}

@@ -123,7 +123,7 @@ func member(t *testing.T, n *realNetwork) bool {
 func TestGroupsHeal(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := realResponder(t)
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "group joined", func() bool { return member(t, n) })
 
 		n.node.Output("ip", "link", "set", "eth0", "mtu", "1200")
@@ -135,7 +135,7 @@ func TestGroupsHeal(t *testing.T) {
 		nstest.Until(t, within, "group rejoined", func() bool { return member(t, n) })
 		nstest.Until(t, within, "repair counted", func() bool { return r.counts.repairs[repairGroup].Load() > 0 })
 
-		r.Set(Desired{Announcements: ourAnnouncements[:1]})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
 		nstest.Until(t, within, "group left", func() bool { return !member(t, n) })
 	})
 }
@@ -158,7 +158,7 @@ func TestSnoopingSwitch(t *testing.T) {
 		n.far.Sysctl("ipv6/neigh/eth0/retrans_time_ms", "100")
 
 		r := realResponder(t)
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer through the switch", func() bool { return n.ask(t, v6) == n.mac() })
 		// The switch forwards to the port because of the report, not by flooding.
 		group, _ := solicitedNode(v6)

@@ -161,7 +161,7 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 func TestStandingIn(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		owner := lb.MACFrom(l.node.MAC("eth0"))
-		set := Desired{Announcements: []lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}, Speakers: l.speakers()}
+		set := Desired{Announcements: announcing([]lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}), Speakers: l.speakers()}
 		l.second.Set(set)
 		for _, addr := range []netip.Addr{v4, v6} {
 			nstest.Until(t, within, "answer with the owner's MAC", func() bool { return l.ask(t, addr) == owner.String() })
@@ -191,7 +191,7 @@ func TestStandingIn(t *testing.T) {
 func TestConflictWithARealHost(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := timedResponder(t, Timers{AnnounceWait: 2 * time.Second, RateLimitInterval: 500 * time.Millisecond})
-		r.Set(Desired{Announcements: []lb.Announcement{{Address: foreign4}}})
+		r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: foreign4}})})
 		nstest.Until(t, within, "link in use", func() bool { return len(r.State().Links) == 1 })
 
 		n.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
@@ -199,7 +199,7 @@ func TestConflictWithARealHost(t *testing.T) {
 		nstest.Until(t, within, "a host that hears questions", func() bool {
 			return strings.Contains(n.far.Output("ip", "maddr", "show", "dev", "eth0"), group.String())
 		})
-		r.Set(Desired{Announcements: bothFamilies(probed)})
+		r.Set(Desired{Announcements: announcing(bothFamilies(probed))})
 		far := lb.MACFrom(n.far.MAC("eth0"))
 		for i := range 2 {
 			nstest.Until(t, within, "conflict found", func() bool {

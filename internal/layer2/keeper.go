@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -23,6 +22,8 @@ type keeper struct {
 	known map[string]*pace
 	// synced is the table that schedules and groups reflect; nil after a change of ports.
 	synced *table
+	// linkless are the addresses that no link answers for.
+	linkless map[netip.Addr]bool
 	// conflicts are the statuses of addresses that foreign machines claimed.
 	conflicts map[netip.Addr]*status
 }
@@ -31,7 +32,7 @@ func newKeeper(r *Responder) *keeper {
 	return &keeper{
 		r: r, ports: make(map[int]*port),
 		broken: make(map[int]time.Time), complaints: make(map[int]string), known: make(map[string]*pace),
-		conflicts: make(map[netip.Addr]*status),
+		linkless: make(map[netip.Addr]bool), conflicts: make(map[netip.Addr]*status),
 	}
 }
 
@@ -44,7 +45,7 @@ func (k *keeper) sync() {
 		switch refused := k.complaints[l.Index] != ""; {
 		// The others know that a node cannot announce on a link before it has to. What refuses stays wanted: who loses its
 		// addresses for that must not forget why, and take them back.
-		case l.Usable(), l.CanAnnounce() && (t.named[l.Name] || refused):
+		case l.Usable(), l.CanAnnounce() && (t.named[l.Name] > 0 || refused):
 			wanted[l.Index] = l
 		case l.CanAnnounce():
 			delete(k.known, l.Name) // it works, but is not needed
@@ -64,13 +65,13 @@ func (k *keeper) sync() {
 		return
 	}
 	moved := k.synced == nil
-	k.synced = t
 	addrs := t.sorted()
 	k.filter(addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.r.followed.Store(t) // after the ports: State relies on this order
-	if everywhere := k.follow(t, addrs[number(lb.IPv6)]); moved || !everywhere {
+	k.follow(t)
+	if k.synced = t; moved || len(k.linkless) > 0 {
 		k.r.changed()
 	}
 }
@@ -167,65 +168,77 @@ func (k *keeper) filter(addrs [kinds][]netip.Addr) {
 	}
 }
 
-// follow updates schedules and groups from the table, whose IPv6 addresses these are, and reports whether every address
-// has a link.
-func (k *keeper) follow(t *table, addrs6 []netip.Addr) bool {
-	jobs := make(map[*port]map[netip.Addr]job, len(k.ports))
-	for _, p := range k.ports {
-		jobs[p] = make(map[netip.Addr]job, len(t.entries))
-	}
-	groups := k.others(t, addrs6)
-	everywhere := true
-	for addr := range t.entries {
-		linked := false
-		for index, p := range k.ports {
-			l := p.link.Load()
-			e := t.on(addr, &l.Interface)
-			if e == nil {
-				continue
-			}
-			linked = true
-			jobs[p][addr] = job{e.on(l.Name), e.status}
-			if group, ok := solicitedNode(addr); ok {
-				groups[membership{index, group}] = true
+// follow updates schedules and groups from the table: of all addresses after a change of ports, else of those that changed.
+func (k *keeper) follow(t *table) {
+	before, regroup := k.synced, false
+	if before == nil {
+		before, regroup = &table{}, true
+		for _, p := range k.ports {
+			for it := range p.schedule.items {
+				if !t.entries.Has(it.addr) {
+					p.schedule.drop(it.addr)
+				}
 			}
 		}
-		everywhere = everywhere && linked
+		clear(k.linkless)
 	}
-	for p, want := range jobs {
-		p.schedule.set(want, k.r.now())
+	before.entries.Changes(t.entries, func(addr netip.Addr, _, _ *entry, _, _ bool) {
+		k.reschedule(t, addr, k.r.now())
+		regroup = regroup || addr.Is6()
+	})
+	before.of.Owners.Changes(t.of.Owners, func(addr netip.Addr, _, _ string, had, has bool) { regroup = regroup || addr.Is6() && had != has })
+	if regroup {
+		k.r.groups.set(k.memberships(t))
 	}
-	k.r.groups.set(groups)
-	return everywhere
 }
 
 // maxOthers bounds the groups that a link joins to hear who asks for others' addresses.
 const maxOthers = 64
 
-// others returns the groups of addresses of other nodes on all links, without which a card or a switch passes no question for them.
-func (k *keeper) others(t *table, addrs []netip.Addr) map[membership]bool {
-	groups := make(map[membership]bool)
-	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return !t.elsewhere(a) })
-	for _, addr := range addrs[:min(len(addrs), maxOthers)] {
-		if group, ok := solicitedNode(addr); ok {
-			for index := range k.ports {
-				groups[membership{index, group}] = true
+// memberships returns the groups of the IPv6 addresses on their links, and of addresses of other nodes on all links: without these a card
+// or a switch passes no question for them.
+func (k *keeper) memberships(t *table) map[membership]bool {
+	groups, others := make(map[membership]bool), 0
+	join := func(addr netip.Addr, index int) {
+		group, _ := solicitedNode(addr)
+		groups[membership{index, group}] = true
+	}
+	for index, p := range k.ports {
+		for addr := range t.entries.Keys() {
+			if addr.Is6() && t.on(addr, &p.link.Load().Interface) != nil {
+				join(addr, index)
 			}
+		}
+	}
+	for addr := range t.of.Owners.Keys() {
+		if others == maxOthers {
+			break
+		}
+		if !addr.Is6() || !t.elsewhere(addr) {
+			continue
+		}
+		others++
+		for index := range k.ports {
+			join(addr, index)
 		}
 	}
 	return groups
 }
 
-// reschedule updates the schedules for one address.
-func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
-	t := k.r.table.Load()
+// reschedule updates the schedules for one address of a table.
+func (k *keeper) reschedule(t *table, addr netip.Addr, now time.Time) {
+	linked := !t.entries.Has(addr)
 	for _, p := range k.ports {
 		l := p.link.Load()
 		if e := t.on(addr, &l.Interface); e != nil {
+			linked = true
 			p.schedule.put(addr, job{e.on(l.Name), e.status}, now)
 		} else {
 			p.schedule.drop(addr)
 		}
+	}
+	if delete(k.linkless, addr); !linked {
+		k.linkless[addr] = true
 	}
 }
 

@@ -44,10 +44,12 @@ func (l *lan) speakers() map[lb.MAC]bool {
 
 // elsewhere is the desired state of a node that announces nothing.
 func (l *lan) elsewhere() Desired {
-	return Desired{Yield: []netip.Addr{v4, v6}, Speakers: l.speakers()}
+	return Desired{Yield: lb.SetOf(v4, v6), Speakers: l.speakers()}
 }
 
-func (l *lan) here() Desired { return Desired{Announcements: ourAnnouncements, Speakers: l.speakers()} }
+func (l *lan) here() Desired {
+	return Desired{Announcements: announcing(ourAnnouncements), Speakers: l.speakers()}
+}
 
 // responderIn runs a Responder on eth0 of another namespace.
 func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {

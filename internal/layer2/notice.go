@@ -40,7 +40,7 @@ type notice struct {
 
 // claimed handles a machine that claims one of our addresses.
 func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome {
-	speaker := t.speakers[m.mac]
+	speaker := t.of.Speakers[m.mac]
 	switch {
 	case r.own(m.mac):
 		return ownFrame // whoever sent it
@@ -69,7 +69,7 @@ func (r *Responder) own(mac lb.MAC) bool {
 
 // asked decides whether to answer a question for one of our addresses.
 func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
-	p, speaker := e.on(l.Name), t.speakers[m.mac]
+	p, speaker := e.on(l.Name), t.of.Speakers[m.mac]
 	switch {
 	case p == probing && m.isProbe() && !speaker:
 		// Another machine wants the same address at the same time (RFC 5227 section
@@ -98,7 +98,7 @@ func (r *Responder) notify(n notice) {
 
 // handle acts on a reader's notice.
 func (k *keeper) handle(n notice) {
-	e := k.r.table.Load().entries[n.addr]
+	e := k.r.table.Load().entries.Of(n.addr)
 	if e == nil {
 		return
 	}
@@ -120,7 +120,7 @@ func (k *keeper) handle(n notice) {
 	switch e.on(n.link) {
 	case probing, conflicting:
 		k.conflict(e, n, conflicting, now)
-		k.reschedule(n.addr, now)
+		k.reschedule(k.r.table.Load(), n.addr, now)
 	case ours:
 		for _, p := range k.on(n.link) {
 			k.contested(p, e, n, now)
@@ -136,7 +136,7 @@ func (k *keeper) contested(p *port, e *entry, n notice, now time.Time) {
 	if p.schedule.early(n.addr, now) {
 		if n.answer && !n.speaker {
 			k.conflict(e, n, conflicting, now)
-			k.reschedule(n.addr, now)
+			k.reschedule(k.r.table.Load(), n.addr, now)
 			return
 		}
 		ask = now
@@ -180,7 +180,7 @@ func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
 // forgetConflicts drops conflicts of announced addresses that are over. Others end with a probe.
 func (k *keeper) forgetConflicts(now time.Time) {
 	for addr, s := range k.conflicts {
-		if e := k.r.table.Load().entries[addr]; e == nil || e.status != s {
+		if e := k.r.table.Load().entries.Of(addr); e == nil || e.status != s {
 			delete(k.conflicts, addr)
 			continue
 		}

@@ -10,7 +10,7 @@ func (r *Responder) Handing() []netip.Addr { return r.table.Load().in(handing) }
 func (r *Responder) Offer() {
 	t := r.table.Load()
 	t.offered.Store(true)
-	for _, e := range t.entries {
+	for _, e := range t.entries.All() {
 		if e.become(ours, offered) || e.become(standing, offered) {
 			r.changed()
 		}
@@ -29,7 +29,7 @@ func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
 	}
 	t := r.table.Load()
 	for i, addr := range addrs {
-		e := t.entries[addr]
+		e := t.entries.Of(addr)
 		out[i] = e != nil && e.is() == ours && e.announced.Load()
 		if out[i] && leaves {
 			r.notify(notice{addr: addr, handover: true})
@@ -42,7 +42,7 @@ func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
 func (r *Responder) Owned(addrs []netip.Addr) {
 	t := r.table.Load()
 	for _, addr := range addrs {
-		if e := t.entries[addr]; e != nil {
+		if e := t.entries.Of(addr); e != nil {
 			r.heard(e)
 		}
 	}

@@ -110,7 +110,7 @@ func TestPolicedNeighbour(t *testing.T) {
 				for i := owner; i < len(set); i += tt.owners {
 					own = append(own, set[i])
 				}
-				r.Set(Desired{Announcements: own})
+				r.Set(Desired{Announcements: announcing(own)})
 			}
 			time.Sleep(tt.most)
 			router.Lock()
@@ -136,7 +136,7 @@ func TestRateOfALink(t *testing.T) {
 		r := lan.responder()
 		r.between = between
 		defer run(t, r)()
-		r.Set(Desired{Announcements: manyAddresses(addresses)})
+		r.Set(Desired{Announcements: announcing(manyAddresses(addresses))})
 		times := make(map[netip.Addr][]time.Duration)
 		start := time.Now()
 		collect := func(d time.Duration) (frames int) {
@@ -198,12 +198,12 @@ func TestNearMachinesFirst(t *testing.T) {
 		r := lan.responder()
 		r.gateways = func(int) []lb.Neighbour { return []lb.Neighbour{gateway} }
 		defer run(t, r)()
-		r.Set(Desired{Announcements: ourAnnouncements[:1]})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
 		heard(lan, time.Minute)
 		lan.wire("eth0", r.protocols[0]).in <- arpRequest(v4, nil)
 		heard(lan, time.Second)
 		second := lb.Announcement{Address: netip.MustParseAddr("192.0.2.101")}
-		r.Set(Desired{Announcements: []lb.Announcement{ourAnnouncements[0], second}})
+		r.Set(Desired{Announcements: announcing([]lb.Announcement{ourAnnouncements[0], second})})
 		got := heard(lan, 500*time.Millisecond)
 		for i, to := range []string{"us>" + otherMAC.String(), "us>asker", "us>all"} {
 			if len(got) != 3 || !strings.HasPrefix(got[i], to) || !strings.Contains(got[i], "192.0.2.101 us") {
@@ -211,7 +211,7 @@ func TestNearMachinesFirst(t *testing.T) {
 			}
 		}
 		heard(lan, time.Minute)
-		r.Set(Desired{Announcements: manyAddresses(1000)})
+		r.Set(Desired{Announcements: announcing(manyAddresses(1000))})
 		toAll := 0
 		for _, line := range heard(lan, 25*time.Millisecond) {
 			if strings.HasPrefix(line, "us>all") || strings.HasPrefix(line, "us>33:33") {
@@ -229,7 +229,7 @@ func TestLateWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
-		r.Set(Desired{Announcements: manyAddresses(900)})
+		r.Set(Desired{Announcements: announcing(manyAddresses(900))})
 		if !r.Announcing() {
 			t.Error("nothing is to be announced, says it before it begins")
 		}

@@ -144,12 +144,12 @@ func claim6(mac lb.MAC) []byte { return na(v6, mac, nil) }
 // questions within 40 ms, no answer before, then the announcements.
 func TestNewAddressIsProbed(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: bothFamilies(probed)})
+		p.Set(Desired{Announcements: announcing(bothFamilies(probed))})
 		p.expect("while probing", "")
 		p.expectIs("while probing", "probing, probing")
 	})
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
+		p.Set(Desired{Announcements: announcing(bothFamilies(probed)[:1])})
 		synctest.Wait()
 		p.changes.Store(0)
 		want := []string{"0s ARP 1", "12ms ARP 1", "25ms ARP 1", "40ms ARP 1"}
@@ -159,7 +159,7 @@ func TestNewAddressIsProbed(t *testing.T) {
 		if p.changes.Load() == 0 {
 			t.Error("the announcement was not reported")
 		}
-		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
+		p.Set(Desired{Announcements: announcing(bothFamilies(probed)[:1])})
 		p.expect("once announced it stays so", "v4")
 	})
 }
@@ -167,8 +167,8 @@ func TestNewAddressIsProbed(t *testing.T) {
 // TestAddressComesBack: an address that was ours and had no owner since is announced after one probe, and left to a machine that answers that. After a
 // minute, another owner or a conflict it is new.
 func TestAddressComesBack(t *testing.T) {
-	one, none := Desired{Announcements: bothFamilies(probed)[:1]}, Desired{}
-	elsewhere := Desired{Owners: map[netip.Addr]string{v4: "w2"}}
+	one, none := Desired{Announcements: announcing(bothFamilies(probed)[:1])}, Desired{}
+	elsewhere := Desired{Owners: lb.MapOf(map[netip.Addr]string{v4: "w2"})}
 	full := []string{"0s ARP 1", "12ms ARP 1", "25ms ARP 1", "40ms ARP 1"}
 	for _, tt := range []struct {
 		name     string
@@ -234,7 +234,7 @@ func TestConflictWhileProbing(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runPlay(t, nil, func(p *play) {
-				p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+				p.Set(Desired{Announcements: announcing(bothFamilies(probed)), Speakers: speakers})
 				synctest.Wait()
 				p.changes.Store(0)
 				for _, f := range tt.frames {
@@ -286,7 +286,7 @@ func TestLateAnswer(t *testing.T) {
 		} {
 			t.Run(family+" "+tt.name, func(t *testing.T) {
 				runPlay(t, nil, func(p *play) {
-					p.Set(Desired{Announcements: []lb.Announcement{{Address: []netip.Addr{v4, v6}[i], Probe: !tt.unasked}}})
+					p.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: []netip.Addr{v4, v6}[i], Probe: !tt.unasked}})})
 					sentFor(p.lan, during+tt.after)
 					asked := 0
 					for _, f := range tt.frames {
@@ -317,7 +317,7 @@ func TestLateAnswer(t *testing.T) {
 		}
 	}
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(probed)), Speakers: speakers})
 		sentFor(p.lan, during+time.Millisecond)
 		for i, tt := range twoOwners(t) {
 			p.lan.wire("eth0", p.protocols[i]).in <- tt.answer
@@ -340,7 +340,7 @@ func TestConflictOnOneLink(t *testing.T) {
 		p.on = eth0
 	}
 	claimed := func(p *play, a []lb.Announcement) {
-		p.Set(Desired{Announcements: a, Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(a), Speakers: speakers})
 		p.put(claim4(otherMAC))
 		p.put(claim6(otherMAC))
 		expect(p, "while probing", "", "")
@@ -365,16 +365,16 @@ func TestConflictOnOneLink(t *testing.T) {
 	}
 	runPlay(t, nil, func(p *play) {
 		claimed(p, bothFamilies(probed))
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
 		expect(p, "planned again", "", "v4 v6")
 		sentFor(p.lan, 12*time.Second)
 		expect(p, "when it is free", "v4 v6", "v4 v6")
 	}, eth1)
 	runPlay(t, nil, func(p *play) {
 		claimed(p, bothFamilies(probed))
-		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
 		expect(p, "handed over", "", "v4 v6")
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
 		expect(p, "back", "", "v4 v6")
 	}, eth1)
 }
@@ -383,7 +383,7 @@ func TestConflictOnOneLink(t *testing.T) {
 // announcement each DEFEND_INTERVAL (RFC 5227 section 2.4), and later forgotten.
 func TestDefence(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers})
 		sentFor(p.lan, 33*time.Second)
 		for _, mac := range []lb.MAC{askerMAC, ourMAC} {
 			p.put(claim4(mac))
@@ -425,7 +425,7 @@ func TestManyClaim(t *testing.T) {
 	third := lb.MAC{2, 0x53, 0, 0, 0, 4}
 	for name, announcements := range map[string][]lb.Announcement{"announced": ourAnnouncements[:1], "probed": bothFamilies(probed)[:1]} {
 		runPlay(t, nil, func(p *play) {
-			p.Set(Desired{Announcements: announcements, Speakers: speakers})
+			p.Set(Desired{Announcements: announcing(announcements), Speakers: speakers})
 			synctest.Wait()
 			p.changes.Store(0)
 			claim := func(times int, named lb.MAC, reports int64, macs ...lb.MAC) {
@@ -457,8 +457,8 @@ func sentBy(mac lb.MAC, frame []byte) []byte {
 //
 // Trap: the new owner does not know yet that it is the owner, and meanwhile nobody answers.
 func TestHandover(t *testing.T) {
-	gone := Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers}
-	ours := Desired{Announcements: ourAnnouncements, Speakers: speakers}
+	gone := Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers}
+	ours := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	wait := func(d time.Duration) func(p *play) { return func(p *play) { sentFor(p.lan, d) } }
 	for _, tt := range []struct {
 		name string
@@ -476,7 +476,11 @@ func TestHandover(t *testing.T) {
 		{"the other speaker says that it has both", func(p *play) { p.Owned([]netip.Addr{v4, v6}) }, ""},
 		{"set again", func(p *play) { p.Set(gone); p.Kick() }, "v4 v6"},
 		{"comes back", func(p *play) { p.put(claim4(askerMAC)); p.Set(ours) }, "v4 v6"},
-		{"is withdrawn", func(p *play) { p.Set(Desired{}); p.Set(ours); p.Set(Desired{Announcements: ourAnnouncements[:1]}) }, "v4"},
+		{"is withdrawn", func(p *play) {
+			p.Set(Desired{})
+			p.Set(ours)
+			p.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
+		}, "v4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runPlay(t, nil, func(p *play) {
@@ -494,9 +498,9 @@ func TestHandover(t *testing.T) {
 // asks for its new owner.
 func TestHandoverIsQuiet(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers})
 		sentFor(p.lan, 3*time.Second)
-		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4), Speakers: speakers})
 		if got := p.Handing(); !slices.Equal(got, []netip.Addr{v4}) {
 			t.Errorf("handed over: %v", got)
 		}
@@ -508,9 +512,9 @@ func TestHandoverIsQuiet(t *testing.T) {
 		}
 	})
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
 		sentFor(p.lan, 3*time.Second)
-		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
 		if got := p.put(arpProbeBy(askerMAC)); got != "" {
 			t.Errorf("who lingers answers another who lingers: %s", got)
 		}
@@ -523,7 +527,7 @@ func TestHandoverIsQuiet(t *testing.T) {
 // Trap: a host of the LAN that forges a speaker's probes makes the owner announce without end.
 func TestLeftToUs(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
 		sentFor(p.lan, 40*time.Second)
 		for range 90 {
 			p.lan.wire("eth0", p.protocols[0]).in <- arpProbeBy(askerMAC)
@@ -565,21 +569,21 @@ func TestOwns(t *testing.T) {
 		}
 	}
 	runPlay(t, lease, func(p *play) {
-		p.Set(Desired{Announcements: bothFamilies(probed)[:1], Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(probed)[:1]), Speakers: speakers})
 		synctest.Wait()
 		owns(p, "while it probes", false)
 		sentFor(p.lan, time.Second)
 		owns(p, "once announced", true)
 		lease.lapsed.Store(true)
 		owns(p, "without a lease", false)
-		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers})
 		lease.lapsed.Store(false)
 		owns(p, "with a new lease, before the announcement", false)
 		sentFor(p.lan, time.Second)
 		owns(p, "with a new lease", true)
-		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4), Speakers: speakers})
 		owns(p, "while it is handed over", false)
-		p.Set(Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })[:1], Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })[:1]), Speakers: speakers})
 		sentFor(p.lan, time.Second)
 		owns(p, "as a stand-in", false)
 	})
@@ -587,14 +591,14 @@ func TestOwns(t *testing.T) {
 
 // TestStanding: a stand-in answers questions and announces nothing.
 func TestStanding(t *testing.T) {
-	standIn := Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC }), Speakers: speakers}
+	standIn := Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
 		p.Set(standIn)
 		if got := sentFor(p.lan, 2*time.Minute); got != nil {
 			t.Errorf("sent %v", got)
 		}
 		p.expect("as stand-in", "v4 v6")
-		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
 		p.expect("while the owner comes back", "v4 v6")
 		p.put(claim4(askerMAC))
 		p.expect("when it is heard", "v6")
@@ -602,7 +606,7 @@ func TestStanding(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(standIn)
 		synctest.Wait()
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
 		if got := sentFor(p.lan, 8*time.Millisecond); len(got) != 2 {
 			t.Errorf("a takeover after that sends %v", got)
 		}
@@ -612,7 +616,7 @@ func TestStanding(t *testing.T) {
 // TestOffered: a node whose plan does not come answers for its addresses for as long as no other speaker announces them, and says
 // nothing of its own accord. A foreign machine takes none of them. Its next plan is obeyed as ever.
 func TestOffered(t *testing.T) {
-	desired := Desired{Announcements: ourAnnouncements, Speakers: speakers}
+	desired := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
 		p.Set(desired)
 		sentFor(p.lan, 3*time.Second)
@@ -630,7 +634,7 @@ func TestOffered(t *testing.T) {
 		if p.Offer(); len(p.Offered()) != 1 {
 			t.Errorf("%d addresses are left, want 1", len(p.Offered()))
 		}
-		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
 		p.expect("by a plan that gives both away", "v6")
 		p.Set(desired)
 		if got := sentFor(p.lan, 8*time.Millisecond); len(got) != 2 {
@@ -639,7 +643,7 @@ func TestOffered(t *testing.T) {
 		p.expect("by that plan", "v4 v6")
 	})
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC }), Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC })), Speakers: speakers})
 		sentFor(p.lan, time.Second)
 		p.Offer()
 		p.expect("as stand-in", "v4 v6")
@@ -650,7 +654,7 @@ func TestOffered(t *testing.T) {
 
 // TestSetAgain: the same plan once more does nothing, unless addresses were offered or left since it was made.
 func TestSetAgain(t *testing.T) {
-	desired := Desired{Announcements: ourAnnouncements, Speakers: speakers}
+	desired := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
 		p.Set(desired)
 		sentFor(p.lan, 3*time.Second)
@@ -667,12 +671,12 @@ func TestSetAgain(t *testing.T) {
 			t.Errorf("offered are %v after a plan that takes them back", p.Offered())
 		}
 		sentFor(p.lan, 3*time.Second)
-		left := Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers}
+		left := Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers}
 		p.Set(left)
 		p.put(claim4(askerMAC))
 		p.expect("when the new owner of one is heard", "v6")
-		if p.Set(left); len(p.table.Load().entries) != 1 || len(p.Handing()) != 1 {
-			t.Errorf("the table still has %d addresses, and %d are handed over", len(p.table.Load().entries), len(p.Handing()))
+		if p.Set(left); p.table.Load().entries.Len() != 1 || len(p.Handing()) != 1 {
+			t.Errorf("the table still has %d addresses, and %d are handed over", p.table.Load().entries.Len(), len(p.Handing()))
 		}
 	})
 }
@@ -688,9 +692,9 @@ func (l *testLease) Valid() bool { return !l.lapsed.Load() }
 // Trap: a loser that steps down by itself, and late (PureLB).
 func TestLapse(t *testing.T) {
 	lease := &testLease{}
-	elsewhere := Desired{Yield: []netip.Addr{v4, v6}}
+	elsewhere := Desired{Yield: lb.SetOf(v4, v6)}
 	runPlay(t, lease, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		sentFor(p.lan, 3*time.Second)
 		lease.lapsed.Store(true)
 		p.expect("lapsed", "")
@@ -700,7 +704,7 @@ func TestLapse(t *testing.T) {
 		if n := p.counts.requests[0][lapsed].Load(); n != 1 {
 			t.Errorf("%d questions counted as lapsed", n)
 		}
-		p.Set(Desired{Announcements: ourAnnouncements})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		p.expect("set again, not yet valid", "")
 		lease.lapsed.Store(false)
 		if got := sentFor(p.lan, 8*time.Millisecond); len(got) != 2 {
@@ -708,7 +712,7 @@ func TestLapse(t *testing.T) {
 		}
 		p.expect("valid again", "v4 v6")
 		sentFor(p.lan, 3*time.Second)
-		p.Set(Desired{Announcements: ourAnnouncements})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		if got := sentFor(p.lan, 10*time.Millisecond); got != nil {
 			t.Errorf("a lapse long past starts over: %v", got)
 		}
@@ -716,7 +720,7 @@ func TestLapse(t *testing.T) {
 	for _, first := range []string{"valid first", "set first"} {
 		runPlay(t, lease, func(p *play) {
 			lease.lapsed.Store(false)
-			p.Set(Desired{Announcements: ourAnnouncements})
+			p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 			sentFor(p.lan, 3*time.Second)
 			lease.lapsed.Store(true)
 			p.expect("lapsed", "")
@@ -736,7 +740,7 @@ func TestLapse(t *testing.T) {
 func TestNoDefenceWithoutLease(t *testing.T) {
 	lease := &testLease{}
 	runPlay(t, lease, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		sentFor(p.lan, 33*time.Second)
 		lease.lapsed.Store(true)
 		for i, claim := range [][]byte{claim4(otherMAC), claim6(otherMAC)} {

@@ -78,7 +78,7 @@ func (in *inquiry) waits(a *asked) bool { return a.tap != nil && !a.tap.failed &
 
 // inquire opens the sockets for the questions, and sends nothing yet.
 func (r *Responder) inquire(questions []lb.Question) *inquiry {
-	in := &inquiry{r: r, speakers: r.table.Load().speakers, asked: make(map[lb.Question]*asked, len(questions))}
+	in := &inquiry{r: r, speakers: r.table.Load().of.Speakers, asked: make(map[lb.Question]*asked, len(questions))}
 	links := make(map[string]lb.Interface)
 	for _, l := range r.links() {
 		links[l.Name] = l

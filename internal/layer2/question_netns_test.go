@@ -40,7 +40,7 @@ func TestAsk(t *testing.T) {
 		outside := netip.MustParseAddr("198.51.100.7") // of no subnet here
 		l.second = responderIn(t, l.other, Timers{AnnounceTimes: []time.Duration{0, time.Millisecond}})
 		set := l.here()
-		set.Announcements = append(slices.Clone(set.Announcements), lb.Announcement{Address: outside})
+		set.Announcements = set.Announcements.Put(outside, &lb.Announcement{Address: outside})
 		l.second.Set(set)
 		owner, far := lb.MACFrom(l.other.MAC("eth0")), lb.MACFrom(l.far.MAC("eth0"))
 		announced := func(family int) uint64 { return l.second.counts.announcements[family][sent].Load() }
@@ -97,7 +97,7 @@ func TestAsk(t *testing.T) {
 func TestAskBesideAPort(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		mine := []lb.Announcement{{Address: foreign4}, {Address: foreign6}}
-		l.first.Set(Desired{Announcements: mine, Speakers: l.speakers()})
+		l.first.Set(Desired{Announcements: announcing(mine), Speakers: l.speakers()})
 		l.second.Set(l.here())
 		for _, addr := range []netip.Addr{v4, v6, foreign4, foreign6} {
 			nstest.Until(t, within, "answer", func() bool { return l.ask(t, addr) != "" })
@@ -143,7 +143,7 @@ func TestAskBesideAPort(t *testing.T) {
 func TestAskManyAtOnce(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		set := manyHere(100)
-		l.second.Set(Desired{Announcements: set, Speakers: l.speakers()})
+		l.second.Set(Desired{Announcements: announcing(set), Speakers: l.speakers()})
 		owner := lb.MACFrom(l.other.MAC("eth0"))
 		var questions []lb.Question
 		for _, a := range set {
@@ -171,7 +171,7 @@ func TestAskManyAtOnce(t *testing.T) {
 func TestAskersOfOthersAddresses(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		d := l.elsewhere()
-		d.Owners = map[netip.Addr]string{v4: "other", v6: "other"}
+		d.Owners = lb.MapOf(map[netip.Addr]string{v4: "other", v6: "other"})
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
 		l.first.Set(d)
 		far := lb.MACFrom(l.far.MAC("eth0"))

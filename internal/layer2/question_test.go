@@ -113,7 +113,7 @@ func aloneTo(frame []byte) []byte {
 func TestAskedAlone(t *testing.T) {
 	question := func() []byte { return aloneTo(arpProbeBy(askerMAC)) }
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(probed)), Speakers: speakers})
 		if got := p.put(question()); got != "" {
 			t.Errorf("before it is ours: %s", got)
 		}
@@ -125,7 +125,7 @@ func TestAskedAlone(t *testing.T) {
 		if got := sentFor(p.lan, time.Second); got != nil {
 			t.Errorf("sent to all neighbours: %v", got)
 		}
-		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
 		synctest.Wait()
 		sentFor(p.lan, 0)
 		if got := p.put(question()); got == "" {
@@ -233,7 +233,7 @@ func TestProbeFrames(t *testing.T) {
 // A stand-in answers with the MAC of the owner whose speaker is down, in frames from its own MAC.
 func TestAnswerInStead(t *testing.T) {
 	p := testPort()
-	p.r.Set(Desired{Announcements: []lb.Announcement{{Address: v4, MAC: otherMAC}, {Address: v6, MAC: otherMAC}}})
+	p.r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: v4, MAC: otherMAC}, {Address: v6, MAC: otherMAC}})})
 	for i, want := range []string{
 		"us>asker ARP 2 192.0.2.100 02:53:00:00:00:03 > 192.0.2.2 asker",
 		"us>asker fe80::1 > 2001:db8::2 hop limit 255 NA 2001:db8::100 R=false S=true O=true lla 02:53:00:00:00:03",

@@ -58,7 +58,7 @@ func TestRefused(t *testing.T) {
 		}
 		is := "eth0: " + err
 		step("nothing is announced, and nobody asks pods' links", []string{is}, 1, func() {})
-		step("announced", []string{is}, 1, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
+		step("announced", []string{is}, 1, func() { r.Set(Desired{Announcements: announcing(ourAnnouncements)}) })
 		if a := r.State().Addresses[0]; len(a.Links) > 0 || a.Pending || !slices.Equal(a.Refused, []string{err}) {
 			t.Errorf("of an address: %+v", a)
 		}
@@ -66,7 +66,7 @@ func TestRefused(t *testing.T) {
 		step("the link goes down", []string{is}, 1, func() { lan.set(down) })
 		step("and up", []string{is}, 1, func() { lan.set(eth0, pod) })
 		both := []string{is, "veth4: " + err}
-		step("a pods' link is named", both, 2, func() { r.Set(Desired{Announcements: named("veth4")}) })
+		step("a pods' link is named", both, 2, func() { r.Set(Desired{Announcements: announcing(named("veth4"))}) })
 		step("others announce there", both, 2, func() { r.Set(Desired{}) })
 		step("it works, while others announce", nil, 3, func() { refuse() })
 		opened := lan.opened
@@ -75,7 +75,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%d sockets more", lan.opened-opened)
 		}
 		step("it fails in vain", nil, 3, func() { refuse("eth0") })
-		step("announced by the sockets that it has", nil, 3, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
+		step("announced by the sockets that it has", nil, 3, func() { r.Set(Desired{Announcements: announcing(ourAnnouncements)}) })
 		step("the link is gone", nil, 3, func() { lan.set() })
 		step("another link is there", []string{is}, 4, func() {
 			other := eth0
@@ -97,7 +97,7 @@ func TestInUse(t *testing.T) {
 		lan := newFakeLAN(eth0, second)
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(Desired{Announcements: named("eth0")})
+		r.Set(Desired{Announcements: announcing(named("eth0"))})
 		synctest.Wait()
 		if got := r.State().Links; lan.opened != 2*kinds || !slices.Equal(got, []string{"eth0"}) {
 			t.Errorf("%d sockets, links in use are %v", lan.opened, got)
@@ -122,7 +122,7 @@ func TestStuckLink(t *testing.T) {
 		lan.stuck.Store(true)
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(Desired{Announcements: manyAddresses(addresses)})
+		r.Set(Desired{Announcements: announcing(manyAddresses(addresses))})
 		announced := func(within time.Duration, mac lb.MAC) int {
 			seen := make(map[netip.Addr]bool)
 			for end := time.After(within); ; {
@@ -164,7 +164,7 @@ func TestStuckLinkIsReal(t *testing.T) {
 				}
 			}
 		})
-		r.Set(Desired{Announcements: manyHere(500)})
+		r.Set(Desired{Announcements: announcing(manyHere(500))})
 		select {
 		case <-done:
 		case <-time.After(5 * time.Second):

@@ -39,20 +39,20 @@ func testResolve(t *testing.T) {
 		expect(what, v6, want)
 	}
 	both("silence before Set", "")
-	r.Set(Desired{Announcements: ourAnnouncements})
+	r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 	both("answer", n.mac())
 
-	r.Set(Desired{Announcements: ourAnnouncements[1:]})
+	r.Set(Desired{Announcements: announcing(ourAnnouncements[1:])})
 	if got := n.ask(t, v4); got != "" {
 		t.Errorf("%s answers for an address that was removed", got)
 	}
 	expect("answer for what stayed", v6, n.mac())
 
-	r.Set(Desired{Announcements: []lb.Announcement{{Address: v4, Links: []string{"eth9"}}, {Address: v6, Links: []string{"eth0"}}}})
+	r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: v4, Links: []string{"eth9"}}, {Address: v6, Links: []string{"eth0"}}})})
 	expect("silence on a link not named", v4, "")
 	expect("answer on the link named", v6, n.mac())
 
-	r.Set(Desired{Announcements: ourAnnouncements})
+	r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 	n.setMAC(otherMAC)
 	both("answer with the new MAC", otherMAC.String())
 	n.bounce()
@@ -167,7 +167,7 @@ func TestTakeoverInAnyState(t *testing.T) {
 			for _, addr := range []netip.Addr{v4, v6} {
 				nstest.Until(t, within, "an entry of "+addr.String(), func() bool { return before(state, addr) })
 			}
-			r.Set(Desired{Announcements: ourAnnouncements})
+			r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 			for _, addr := range []netip.Addr{v4, v6} {
 				nstest.Until(t, within, fmt.Sprintf("the new owner's MAC of %s in state %#x", addr, state), func() bool {
 					is, mac := n.far.Neighbor("eth0", addr)
@@ -193,7 +193,7 @@ func TestReachabilityProbe(t *testing.T) {
 			n.far.Sysctl(family+"/neigh/eth0/mcast_resolicit", "0")
 		}
 		r := realResponder(t)
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		for _, addr := range []netip.Addr{v4, v6} {
 			nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) != "" })
 			for range 3 {
@@ -216,7 +216,7 @@ func TestReachabilityProbe(t *testing.T) {
 func TestDuplicateAddressDetection(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := timedResponder(t, Timers{AnnounceTimes: []time.Duration{0, 100 * time.Millisecond}})
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 		// An announcement would reveal the duplicate, too.
 		nstest.Until(t, within, "all announcements are made", func() bool { return r.counts.announcements[1][sent].Load() >= 2 })
@@ -271,7 +271,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 func TestVLANIsNotOurs(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
 		r := realResponder(t)
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 
 		for i, proto := range r.protocols[:families] {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -97,7 +98,7 @@ func New(c Config) *Responder {
 	}
 	r.changed = func() { r.version.Add(1); c.Changed() }
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
-	r.table.Store(newTable(Desired{}, &table{}, false, time.Time{}))
+	r.table.Store(newTable(Desired{}, Desired{}, &table{}, false, time.Time{}))
 	r.ports.Store(&map[int]*port{})
 	r.refusals.Store(&[]refusal{})
 	return r
@@ -108,19 +109,14 @@ func New(c Config) *Responder {
 // the new ones. Calls must not overlap.
 func (r *Responder) Set(d Desired) {
 	old, lapsed := r.table.Load(), r.lease.lapsed()
-	if !lapsed && !old.leaves && !old.offered.Load() && d.same(r.desired) {
-		r.Kick()
-		return
-	}
-	r.desired = d
-	want := newTable(d, old, lapsed, r.now())
-	if !want.equal(old) {
+	want := newTable(d, r.desired, old, lapsed, r.now())
+	if r.desired = d; !want.entries.Same(old.entries) {
 		r.table.Store(want)
 		added, removed := want.changes(old)
 		r.announcing.Store(r.announcing.Load() || added > 0)
 		r.countTakeovers(want, old)
-		r.log.Info("announcements changed", "addresses", len(want.entries), "added", added, "removed", removed)
-	} else if !maps.Equal(want.speakers, old.speakers) || !maps.Equal(want.owners, old.owners) {
+		r.log.Info("announcements changed", "addresses", want.entries.Len(), "added", added, "removed", removed)
+	} else if !maps.Equal(d.Speakers, old.of.Speakers) || !d.Owners.Same(old.of.Owners) {
 		r.table.Store(want)
 	}
 	r.Kick()
@@ -128,11 +124,11 @@ func (r *Responder) Set(d Desired) {
 
 // countTakeovers counts addresses that are announced without a probe.
 func (r *Responder) countTakeovers(want, old *table) {
-	for addr, e := range want.entries {
-		if before := old.entries[addr]; e.is() == ours && (before == nil || before.status != e.status) {
+	old.entries.Changes(want.entries, func(addr netip.Addr, before, e *entry, _, has bool) {
+		if has && e.is() == ours && (before == nil || before.status != e.status) {
 			r.counts.takeovers[number(lb.FamilyOf(addr))].Add(1)
 		}
-	}
+	})
 }
 
 // SetKeys replaces the keys of the echo. All are accepted, and frames are sent with the first.

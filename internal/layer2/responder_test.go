@@ -25,16 +25,14 @@ func TestState(t *testing.T) {
 		lan := newFakeLAN(port(2, "eth0"), port(3, "eth1"), pods, lb.Interface{Index: 5, Name: "eth5"})
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(Desired{Announcements: []lb.Announcement{
+		r.Set(Desired{Announcements: announcing([]lb.Announcement{
 			{Address: v6},
 			{Address: v4, Links: []string{"veth4", "eth5"}},
-			{Address: addr("192.0.2.101"), Links: []string{"eth1"}},
-			{Address: addr("192.0.2.101"), Links: []string{"eth0", "eth1"}},
-			{Address: addr("::ffff:192.0.2.102"), Links: []string{"nowhere"}},
-			{Address: addr("192.0.2.103"), Links: []string{"eth1"}},
+			{Address: addr("192.0.2.101"), Links: []string{"eth1", "eth0", "eth1"}},
+			{Address: addr("192.0.2.102"), Links: []string{"nowhere"}},
 			{Address: addr("192.0.2.103")},
 			{}, {Address: addr("0.0.0.0")}, {Address: addr("ff02::1")},
-		}})
+		})})
 		synctest.Wait()
 		want := lb.Layer2{
 			Links: []string{"eth0", "eth1", "veth4"},
@@ -59,7 +57,7 @@ func TestState(t *testing.T) {
 // TestNoLinkYet: an address stays pending until its links were read; then Changed is
 // called.
 func TestNoLinkYet(t *testing.T) {
-	first := Desired{Announcements: []lb.Announcement{{Address: v4, Links: []string{"eth0"}}}}
+	first := Desired{Announcements: announcing([]lb.Announcement{{Address: v4, Links: []string{"eth0"}}})}
 	for _, tt := range []struct {
 		name   string
 		before Desired
@@ -79,7 +77,7 @@ func TestNoLinkYet(t *testing.T) {
 		r.Set(tt.before)
 		k.sync()
 		calls = 0
-		r.Set(Desired{Announcements: []lb.Announcement{tt.addr}})
+		r.Set(Desired{Announcements: announcing([]lb.Announcement{tt.addr})})
 		if a := r.State().Addresses[0]; !a.Pending || calls != 0 {
 			t.Errorf("%s: %+v, calls %d times", tt.name, a, calls)
 		}
@@ -187,7 +185,7 @@ func manyAddresses(n int) []lb.Announcement {
 // Trap: a walk through all Services for each frame (MetalLB: 328 µs at 10,000).
 func BenchmarkLookup(b *testing.B) {
 	p := testPort()
-	p.r.table.Store(newTable(Desired{Announcements: append(manyAddresses(10_000), ourAnnouncements...)}, &table{}, false, p.r.now()))
+	p.r.table.Store(newTable(Desired{Announcements: announcing(append(manyAddresses(10_000), ourAnnouncements...))}, Desired{}, &table{}, false, p.r.now()))
 	b.Run("table", func(b *testing.B) {
 		l := p.link.Load()
 		for b.Loop() {
@@ -239,10 +237,10 @@ func TestDrainedThenPoweredOff(t *testing.T) {
 		}
 		slices.SortFunc(yield, netip.Addr.Compare)
 		speakers := map[lb.MAC]bool{ourMAC: true, otherMAC: true}
-		former.Set(Desired{Announcements: moved, Speakers: speakers})
+		former.Set(Desired{Announcements: announcing(moved), Speakers: speakers})
 		synctest.Wait()
-		owner.Set(Desired{Announcements: moved, Speakers: speakers})
-		former.Set(Desired{Yield: yield, Speakers: speakers})
+		owner.Set(Desired{Announcements: announcing(moved), Speakers: speakers})
+		former.Set(Desired{Yield: lb.SetOf(yield...), Speakers: speakers})
 		for turns := 0; ; turns++ {
 			left := former.Handing()
 			if len(left) == 0 {

@@ -103,20 +103,7 @@ func between(low, high time.Duration) time.Duration {
 	return low + rand.N(max(high-low, 0)+1)
 }
 
-// set takes the whole desired set. New and changed jobs start from the beginning; the
-// rest continue.
-func (s *schedule) set(want map[netip.Addr]job, now time.Time) {
-	for k := range s.items {
-		if _, ok := want[k.addr]; !ok {
-			s.drop(k.addr)
-		}
-	}
-	for addr, j := range want {
-		s.put(addr, j, now)
-	}
-}
-
-// put sets one address's job.
+// put sets one address's job. A new or changed one starts from the beginning.
 func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
 	if it := s.items[key{addr, steps}]; it == nil || it.job != j {
 		s.start(addr, j, now)

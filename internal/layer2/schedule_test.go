@@ -52,7 +52,7 @@ func TestAnnounceTimes(t *testing.T) {
 			lan := newFakeLAN(eth0)
 			r := lan.responder()
 			defer run(t, r)()
-			r.Set(Desired{Announcements: []lb.Announcement{{Address: tt.addr}}})
+			r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr}})})
 			var want []string
 			for i, at := range []string{"0s", "1s", "2s", "4s", "8s", "16s", "32s"} {
 				want = append(want, at+" "+tt.frames[i%len(tt.frames)])
@@ -76,7 +76,7 @@ func TestRefresh(t *testing.T) {
 		r := lan.responder()
 		r.between = between
 		defer run(t, r)()
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		sentFor(lan, 45*time.Second)
 		var last time.Duration
 		gaps := map[time.Duration]bool{}
@@ -188,7 +188,7 @@ func TestRefreshTogether(t *testing.T) {
 func announced(t *testing.T, lan *fakeLAN) (*Responder, func()) {
 	r := lan.responder()
 	stop := run(t, r)
-	r.Set(Desired{Announcements: ourAnnouncements})
+	r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 	sentFor(lan, 33*time.Second)
 	return r, stop
 }
@@ -201,7 +201,7 @@ func TestSetTwiceIsSilent(t *testing.T) {
 		defer stop()
 		again := slices.Clone(ourAnnouncements)
 		slices.Reverse(again)
-		r.Set(Desired{Announcements: again})
+		r.Set(Desired{Announcements: announcing(again)})
 		r.Kick()
 		if got := sentFor(lan, 28*time.Second); got != nil || lan.opened != kinds {
 			t.Errorf("sent %v, opened %d wires", got, lan.opened)
@@ -251,7 +251,7 @@ func TestAnnouncedAnew(t *testing.T) {
 		{"removed and set again", func(lan *fakeLAN, r *Responder) {
 			r.Set(Desired{})
 			synctest.Wait()
-			r.Set(Desired{Announcements: ourAnnouncements})
+			r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		}, 2, repairs},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -286,9 +286,9 @@ func TestRemovedWhileAnnounced(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		sentFor(lan, 60*time.Millisecond)
-		r.Set(Desired{Announcements: ourAnnouncements[:1]})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
 		for _, line := range sentFor(lan, 5*time.Minute) {
 			if strings.HasSuffix(line, "NA") {
 				t.Errorf("sent %s", line)
@@ -307,7 +307,7 @@ func TestAnnouncing(t *testing.T) {
 		if r.Announcing() {
 			t.Error("announcing without an address")
 		}
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		sentFor(lan, time.Second)
 		if !r.Announcing() {
 			t.Error("not announcing before the first announcement")
@@ -335,7 +335,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 			addr = addr.Next()
 			set = append(set, lb.Announcement{Address: addr})
 		}
-		r.Set(Desired{Announcements: set})
+		r.Set(Desired{Announcements: announcing(set)})
 		// Kicks must not accelerate it.
 		for range 10 {
 			synctest.Wait()
@@ -369,7 +369,7 @@ func TestOpenFails(t *testing.T) {
 		lan.fail = map[string]error{"eth0": errors.New("operation not permitted")}
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(Desired{Announcements: ourAnnouncements})
+		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		if got := sentFor(lan, 5*time.Millisecond); len(got) != 2 {
 			t.Errorf("on the link beside it %v are sent", got)
 		}
@@ -421,7 +421,7 @@ func TestRemovedBeforeSync(t *testing.T) {
 	r := lan.responder()
 	k := newKeeper(r)
 	defer k.close()
-	r.Set(Desired{Announcements: ourAnnouncements})
+	r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 	k.sync()
 	r.Set(Desired{})
 	k.work()
@@ -439,7 +439,7 @@ func TestBondFailsOver(t *testing.T) {
 		lan := newFakeLAN(bond)
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(Desired{Announcements: manyAddresses(100)})
+		r.Set(Desired{Announcements: announcing(manyAddresses(100))})
 		sentFor(lan, 100*time.Second)
 		bond.Member = 0 // for a moment there is none
 		lan.set(bond)

@@ -41,8 +41,8 @@ func (r *Responder) state(of basis) (s lb.Layer2) {
 		links = append(links, p.link.Load())
 	}
 	s.Refused = r.Refused()
-	s.Addresses = make([]lb.AddressState, 0, len(t.entries))
-	for addr, e := range t.entries {
+	s.Addresses = make([]lb.AddressState, 0, t.entries.Len())
+	for addr, e := range t.entries.All() {
 		phase := e.is()
 		if phase == gone {
 			continue
@@ -73,6 +73,5 @@ func (r *Responder) state(of basis) (s lb.Layer2) {
 		s.Addresses = append(s.Addresses, a)
 	}
 	s.Links = slices.Sorted(maps.Keys(used))
-	slices.SortFunc(s.Addresses, func(a, b lb.AddressState) int { return a.Address.Compare(b.Address) })
 	return s
 }

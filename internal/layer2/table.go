@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -12,35 +13,29 @@ import (
 // Desired is the whole desired state of a Responder.
 type Desired struct {
 	// Announcements are the addresses to answer for.
-	Announcements []lb.Announcement
-	// Yield are addresses that another node owns, sorted. If one was answered here,
+	Announcements lb.Map[netip.Addr, *lb.Announcement]
+	// Yield are addresses that another node owns. If one was answered here,
 	// it is answered until the new owner is heard.
-	Yield []netip.Addr
+	Yield lb.Map[netip.Addr, struct{}]
 	// Speakers are the MACs of the links of all speakers, including this one: their claims
 	// are no conflicts.
 	Speakers map[lb.MAC]bool
-	// Owners are the nodes that announce addresses: who asks for one of another node is a machine worth knowing. The caller must
-	// not change them afterwards.
-	Owners map[netip.Addr]string
-}
-
-// same reports whether both are the same slices and maps.
-func (d Desired) same(o Desired) bool {
-	return lb.Same(d.Announcements, o.Announcements) && lb.Same(d.Yield, o.Yield) && lb.SameMap(d.Speakers, o.Speakers) && lb.SameMap(d.Owners, o.Owners)
+	// Owners are the nodes that announce addresses: who asks for one of another node is a machine worth knowing.
+	Owners lb.Map[netip.Addr, string]
 }
 
 // table is the desired set, prepared for lookups. It is immutable, so readers need no
 // lock; only the status of an address changes.
 type table struct {
-	entries  map[netip.Addr]*entry
-	speakers map[lb.MAC]bool
-	owners   map[netip.Addr]string
-	// named are the links that some address names.
-	named map[string]bool
+	// of is what the table was made of.
+	of      Desired
+	entries lb.Map[netip.Addr, *entry]
+	// named counts the addresses that name each link.
+	named map[string]int
 	// left is when addresses were taken from us that no machine has since, as far as we know.
 	left map[netip.Addr]time.Time
-	// leaves: some addresses are answered for only until their new owner is heard; offered: others too, since Offer.
-	leaves  bool
+	// leaves are the addresses that are answered for only until their new owner is heard; offered: others too, since Offer.
+	leaves  []netip.Addr
 	offered atomic.Bool
 }
 
@@ -56,42 +51,67 @@ type entry struct {
 	*status
 }
 
-// newTable makes a table of what can be announced. An address given twice is answered on
-// the links of both. Statuses of the old table continue, except after a lapse: then all
-// our addresses start from the beginning.
-func newTable(d Desired, old *table, lapsed bool, now time.Time) *table {
-	t := &table{
-		entries: make(map[netip.Addr]*entry, len(d.Announcements)), speakers: d.Speakers, owners: d.Owners,
-		named: make(map[string]bool), left: make(map[netip.Addr]time.Time),
+// newTable makes a table of what can be announced: of the old one, with what changed since before was desired. Statuses continue, except
+// after a lapse: then all our addresses start from the beginning.
+func newTable(d, before Desired, old *table, lapsed bool, now time.Time) *table {
+	t := &table{of: d, named: make(map[string]int), left: make(map[netip.Addr]time.Time)}
+	maps.Copy(t.named, old.named)
+	at := slices.Clone(old.leaves)
+	if lapsed || old.offered.Load() {
+		at = slices.AppendSeq(slices.Collect(old.entries.Keys()), d.Announcements.Keys())
+	} else {
+		before.Announcements.Changes(d.Announcements, func(a netip.Addr, _, _ *lb.Announcement, _, _ bool) { at = append(at, a) })
 	}
-	for _, a := range d.Announcements {
-		addr := a.Address.Unmap().WithZone("")
-		if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
-			continue
+	t.entries = old.entries.With(slices.Values(at), func(a netip.Addr) (*entry, bool) {
+		e := t.entry(a, old, lapsed)
+		return e, e != nil
+	})
+	old.entries.Changes(t.entries, func(a netip.Addr, before, e *entry, had, has bool) {
+		if had {
+			t.name(before.links, -1)
 		}
-		e, seen := t.entries[addr]
-		switch {
-		case !seen:
-			e = &entry{links: slices.Clone(a.Links), mac: a.MAC, status: old.next(addr, a, lapsed)}
-			t.entries[addr] = e
-		case len(a.Links) == 0 || len(e.links) == 0:
-			e.links = nil
-		default:
-			e.links = append(e.links, a.Links...)
+		if has {
+			t.name(e.links, 1)
 		}
-		slices.Sort(e.links)
-		e.links = slices.Compact(e.links)
-	}
+	})
 	if !lapsed {
-		t.handOver(old, d.Yield)
 		t.leave(old, now)
 	}
-	for _, e := range t.entries {
-		for _, name := range e.links {
-			t.named[name] = true
+	return t
+}
+
+// entry returns the entry of an address, the old one if it is the same; nil for none.
+func (t *table) entry(a netip.Addr, old *table, lapsed bool) *entry {
+	before, one := old.entries.Of(a), t.of.Announcements.Of(a)
+	switch {
+	case one != nil && a.IsValid() && !a.IsUnspecified() && !a.IsMulticast():
+		e := &entry{slices.Sorted(slices.Values(one.Links)), one.MAC, old.next(a, *one, lapsed)}
+		if e.links = slices.Compact(e.links); before != nil && before.status == e.status && before.mac == e.mac && slices.Equal(before.links, e.links) {
+			return before
+		}
+		return e
+	case before == nil || lapsed || !t.of.Yield.Has(a):
+		return nil
+	}
+	// It was answered here and belongs to another node.
+	switch before.is() {
+	case ours, standing, offered:
+		before = &entry{links: before.links, mac: before.mac, status: before.successor(handing)}
+	case handing:
+	default:
+		return nil
+	}
+	t.leaves = append(t.leaves, a)
+	return before
+}
+
+// name counts addresses that name links.
+func (t *table) name(links []string, n int) {
+	for _, l := range links {
+		if t.named[l] += n; t.named[l] == 0 {
+			delete(t.named, l)
 		}
 	}
-	return t
 }
 
 // next returns the status of an address that was set before, or a new one.
@@ -103,7 +123,7 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	case a.Probe:
 		first = probing
 	}
-	e := t.entries[addr]
+	e := t.entries.Of(addr)
 	if e == nil {
 		s := newStatus(first)
 		s.left = t.left[addr]
@@ -125,34 +145,16 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	return e.successor(first)
 }
 
-// handOver keeps addresses that were answered here and now belong to another node.
-func (t *table) handOver(old *table, elsewhere []netip.Addr) {
-	for addr, e := range old.entries {
-		if t.entries[addr] != nil {
-			continue
-		}
-		if _, found := slices.BinarySearchFunc(elsewhere, addr, netip.Addr.Compare); !found {
-			continue
-		}
-		switch e.is() {
-		case ours, standing, offered:
-			t.entries[addr], t.leaves = &entry{links: e.links, mac: e.mac, status: e.successor(handing)}, true
-		case handing:
-			t.entries[addr], t.leaves = e, true
-		}
-	}
-}
-
 // leave notes which addresses were ours without a conflict, and have no owner now.
 func (t *table) leave(old *table, now time.Time) {
-	free := func(addr netip.Addr) bool { return t.entries[addr] == nil && !t.elsewhere(addr) }
+	free := func(addr netip.Addr) bool { return !t.entries.Has(addr) && !t.elsewhere(addr) }
 	for addr, at := range old.left {
 		if free(addr) && now.Sub(at) < leftTime {
 			t.left[addr] = at
 		}
 	}
-	for addr, e := range old.entries {
-		if free(addr) && e.is() == ours && len(*e.conflicts.Load()) == 0 {
+	for _, addr := range old.entries.Beyond(t.entries) {
+		if e := old.entries.Of(addr); free(addr) && e.is() == ours && len(*e.conflicts.Load()) == 0 {
 			t.left[addr] = now
 		}
 	}
@@ -160,7 +162,7 @@ func (t *table) leave(old *table, now time.Time) {
 
 // on returns the entry of an address if it concerns the link.
 func (t *table) on(addr netip.Addr, l *lb.Interface) *entry {
-	e := t.entries[addr]
+	e := t.entries.Of(addr)
 	switch {
 	case e == nil:
 		return nil
@@ -172,46 +174,25 @@ func (t *table) on(addr netip.Addr, l *lb.Interface) *entry {
 
 // in returns the addresses in one of the phases handing and offered.
 func (t *table) in(p phase) (out []netip.Addr) {
-	if !t.leaves && !t.offered.Load() {
-		return nil // as mostly
+	of := slices.Values(t.leaves)
+	if t.offered.Load() {
+		of = t.entries.Keys()
 	}
-	for addr, e := range t.entries {
-		if e.is() == p {
+	for addr := range of {
+		if t.entries.Of(addr).is() == p {
 			out = append(out, addr)
 		}
 	}
 	return out
 }
 
-// equal reports whether both are equivalent for readers and schedule.
-func (t *table) equal(o *table) bool {
-	if len(t.entries) != len(o.entries) {
-		return false
-	}
-	for addr, e := range t.entries {
-		before := o.entries[addr]
-		if before == nil || e.status != before.status || e.mac != before.mac || !slices.Equal(e.links, before.links) {
-			return false
-		}
-	}
-	return true
-}
-
 // changes counts the addresses that only t has, and those that only old has.
 func (t *table) changes(old *table) (added, removed int) {
-	for addr := range t.entries {
-		if old.entries[addr] == nil {
-			added++
-		}
-	}
-	return added, len(old.entries) - (len(t.entries) - added)
+	return len(t.entries.Beyond(old.entries)), len(old.entries.Beyond(t.entries))
 }
 
 // elsewhere reports whether another node announces an address.
-func (t *table) elsewhere(addr netip.Addr) bool {
-	_, planned := t.owners[addr]
-	return planned && t.entries[addr] == nil
-}
+func (t *table) elsewhere(addr netip.Addr) bool { return t.of.Owners.Has(addr) && !t.entries.Has(addr) }
 
 // sorted returns the addresses of all nodes by protocol, in order.
 func (t *table) sorted() (out [kinds][]netip.Addr) {
@@ -219,16 +200,20 @@ func (t *table) sorted() (out [kinds][]netip.Addr) {
 		n := number(lb.FamilyOf(addr))
 		out[n] = append(out[n], addr)
 	}
-	for addr := range t.entries {
+	alien := false
+	for addr := range t.of.Owners.Keys() {
 		add(addr)
 	}
-	for addr := range t.owners {
-		if t.elsewhere(addr) {
+	for addr := range t.entries.Keys() {
+		if !t.of.Owners.Has(addr) {
+			alien = true
 			add(addr)
 		}
 	}
 	for _, addrs := range out {
-		slices.SortFunc(addrs, netip.Addr.Compare)
+		if alien {
+			slices.SortFunc(addrs, netip.Addr.Compare)
+		}
 	}
 	return out
 }

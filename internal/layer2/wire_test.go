@@ -193,7 +193,7 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 				out = append(out, p.is())
 			}
 		}
-		ours := Desired{Announcements: []lb.Announcement{{Address: v4, Probe: true}}, Speakers: speakers}
+		ours := Desired{Announcements: announcing([]lb.Announcement{{Address: v4, Probe: true}}), Speakers: speakers}
 		p.Set(ours)
 		goesOn("asked for", 80*time.Millisecond)
 		p.put(claim4(otherMAC))
@@ -206,7 +206,7 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 			goesOn("claimed by another", time.Second)
 		}
 		goesOn("not claimed any more", 20*time.Second, 45*time.Second)
-		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
+		p.Set(Desired{Yield: lb.SetOf(v4), Speakers: speakers})
 		goesOn("handed over", time.Second, 900*time.Millisecond, 200*time.Millisecond)
 	})
 	return out
@@ -254,4 +254,13 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// announcing returns announcements by address.
+func announcing(list []lb.Announcement) lb.Map[netip.Addr, *lb.Announcement] {
+	out := map[netip.Addr]*lb.Announcement{}
+	for _, a := range list {
+		out[a.Address] = &a
+	}
+	return lb.MapOf(out)
 }

@@ -159,7 +159,7 @@ func (k *keeper) end(p *port, t task, now time.Time) (became bool) {
 		}
 	}
 	k.r.version.Add(1)
-	k.reschedule(t.addr, now)
+	k.reschedule(k.r.table.Load(), t.addr, now)
 	return became
 }
 

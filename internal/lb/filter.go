@@ -2,6 +2,7 @@ package lb
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -77,15 +78,28 @@ type Filter struct {
 	// Guarded are the ranges that are closed except for their frontends; disjoint and ordered. The address of
 	// a frontend is guarded too, even outside these ranges.
 	Guarded []Range
-	// Frontends ordered by address, protocol and port; no two have all three in common.
-	Frontends []Frontend
+	// Frontends of each address, ordered by protocol and port; no two have both in common.
+	Frontends Map[netip.Addr, *[]Frontend]
 	// Reset are the ranges in which a closed port answers with a TCP reset or an ICMP unreachable, as a host
 	// without a listener does. Elsewhere closed ports drop packets silently.
 	Reset []Range
 	// Open are the ranges in which the filter leaves closed ports alone.
 	Open []Range
-	// Pings are the addresses whose echo requests this node answers, ordered.
-	Pings []netip.Addr
+	// Pings are the addresses whose echo requests this node answers.
+	Pings Map[netip.Addr, struct{}]
+}
+
+// Each returns the frontends, ordered by address, protocol and port.
+func (f Filter) Each() iter.Seq[*Frontend] {
+	return func(yield func(*Frontend) bool) {
+		for _, list := range f.Frontends.All() {
+			for i := range *list {
+				if !yield(&(*list)[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Start is a frontend that is new, with the endpoints to which this node leads connections until kube-proxy does.

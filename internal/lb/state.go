@@ -87,7 +87,7 @@ type Here struct {
 	Announced map[netip.Addr]bool
 	// Advertised are the addresses that this node advertises by BGP by its last plan, in any epoch; until then, if it leaves
 	// them.
-	Advertised map[netip.Addr]time.Time
+	Advertised Map[netip.Addr, time.Time]
 	// Partition is what other sides of a partition wrote, if this node is cut off and reaches the API server.
 	Partition Partition
 	// Newer maps addresses that this node may own by its spec to those nodes that own them and heard the API server clearly later.
@@ -103,9 +103,9 @@ type Here struct {
 // Previous is what the next plan needs to know of the last one.
 type Previous struct {
 	// Owners are the nodes that announced each address, as this node saw it.
-	Owners map[netip.Addr]string
-	// Relays of this node, ordered by address.
-	Relays []Relay
+	Owners Map[netip.Addr, string]
+	// Relays of this node.
+	Relays Map[netip.Addr, Relay]
 }
 
 // Partition is what running speakers wrote that do not hear this node.

@@ -88,13 +88,13 @@ func (m *Monitor) Set(k Known) {
 }
 
 // SetOwners sets which node announces each address by layer 2: a node that falls silent is asked for these.
-func (m *Monitor) SetOwners(owners map[netip.Addr]string) {
+func (m *Monitor) SetOwners(owners lb.Map[netip.Addr, string]) {
 	m.mu.Lock()
 	k, heard := m.known, m.reach.audible()
 	m.mu.Unlock()
 	maps.DeleteFunc(heard, func(node string, _ bool) bool { return node == m.reach.node || k.View.SpeakerDown[node] })
 	m.wire.set(k.Members, heard, owners, k.Address)
-	m.links.idle.Store(len(owners) == 0)
+	m.links.idle.Store(owners.Len() == 0)
 }
 
 // State returns which nodes live now, by what was set last.

@@ -219,12 +219,12 @@ func TestClientOfTheDead(t *testing.T) {
 		}()
 		nstest.Until(t, 30*time.Second, "links known", links.Synced)
 		r.Set(layer2.Desired{
-			Yield: []netip.Addr{address}, Owners: map[netip.Addr]string{address: "b"},
+			Yield: lb.SetOf(address), Owners: lb.MapOf(map[netip.Addr]string{address: "b"}),
 			Speakers: map[lb.MAC]bool{lb.MACFrom(self.MAC("eth0")): true, dead: true},
 		})
 		w := newWire(r, links.Links)
 		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},
-			nil, map[netip.Addr]string{address: "b"}, netip.MustParseAddr("192.0.2.1"))
+			nil, lb.MapOf(map[netip.Addr]string{address: "b"}), netip.MustParseAddr("192.0.2.1"))
 		if got := w.ask("b").Foreign; got != heartbeat.NotAsked {
 			t.Errorf("before the client asks, foreign machines: %v", got)
 		}

@@ -173,8 +173,8 @@ func (e *echoTest) hears(heard ...string) {
 	for _, node := range heard {
 		is[node] = true
 	}
-	e.set(neighbours(), is, map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1"},
-		netip.MustParseAddr("192.0.2.1"))
+	owners := map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1"}
+	e.set(neighbours(), is, lb.MapOf(owners), netip.MustParseAddr("192.0.2.1"))
 }
 
 // tries lets so much time pass, looks for speakers that are due, and reports whether it asked w2.
@@ -232,7 +232,7 @@ func TestEcho(t *testing.T) {
 func TestEchoOfTheIdle(t *testing.T) {
 	e := newEchoTest(t, 0)
 	announced := e.announced["w2"]
-	e.announced, e.announces = map[string][]netip.Addr{}, map[string]bool{}
+	e.announced, e.announces = map[string]lb.Map[netip.Addr, struct{}]{}, map[string]bool{}
 	if !e.tries(0, 0) || !e.tries(retrialInterval, 0) || len(e.withoutEcho()) != 0 {
 		t.Errorf("asked %v, without echo are %v", e.asked, e.withoutEcho())
 	}
@@ -266,7 +266,8 @@ func TestEchoBlocked(t *testing.T) {
 		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
 	})
 	m.Set(Known{View: heartbeat.Nodes{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
-	m.SetOwners(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"})
+	var none lb.Map[netip.Addr, string]
+	m.SetOwners(lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"}))
 	now := time.Now()
 	m.wire.now = func() time.Time { return now }
 	for range minSilentTrials {
@@ -289,7 +290,7 @@ func TestEchoBlocked(t *testing.T) {
 		m.wire.tryEchoes(t.Context())
 	}
 	blocked := len(m.State().Problems)
-	if m.SetOwners(nil); blocked != 1 || len(m.State().Problems) != 0 || changes != 4 {
+	if m.SetOwners(none); blocked != 1 || len(m.State().Problems) != 0 || changes != 4 {
 		t.Errorf("%d problems, then %v after %d changes", blocked, m.State().Problems, changes)
 	}
 }
@@ -301,7 +302,7 @@ func TestEchoesDue(t *testing.T) {
 		v := heartbeat.Nodes{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
 		v.Alone = alone
 		m.Set(Known{View: v})
-		if m.SetOwners(nil); !maps.Equal(m.wire.heard, want) {
+		if m.SetOwners(lb.Map[netip.Addr, string]{}); !maps.Equal(m.wire.heard, want) {
 			t.Errorf("alone %t: %v are heard", alone, m.wire.heard)
 		}
 	}

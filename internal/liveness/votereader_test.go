@@ -27,7 +27,7 @@ func TestOneOwner(t *testing.T) {
 					owners, writers, routes := "", "", ""
 					for i := range n {
 						p := partitioned(t, all[:n], side, serving, i, kernels)
-						if len(p.Announcements) > 0 {
+						if p.Announcements.Len() > 0 {
 							owners += all[i]
 						}
 						if len(p.Routes) > 0 {

@@ -43,10 +43,10 @@ type wire struct {
 	// members are the speakers' metadata, announced what each node announces, or what it did
 	// when it announced anything.
 	members   map[string]lb.Member
-	announced map[string][]netip.Addr
+	announced map[string]lb.Map[netip.Addr, struct{}]
 	// owners are what was set last, and owns has the addresses of each.
-	owners map[netip.Addr]string
-	owns   map[string][]netip.Addr
+	owners lb.Map[netip.Addr, string]
+	owns   map[string]lb.Map[netip.Addr, struct{}]
 	// announces has those that announce something now, heard those whose heartbeats arrive.
 	announces, heard map[string]bool
 	trials           map[string]trial
@@ -66,13 +66,14 @@ const (
 func newWire(asker Asker, links func() []lb.Interface) *wire {
 	return &wire{
 		asker: asker, links: links, now: time.Now, changed: func() {},
-		announced: map[string][]netip.Addr{}, trials: map[string]trial{}, answeredAt: map[lb.Question]time.Time{},
+		announced: map[string]lb.Map[netip.Addr, struct{}]{}, owns: map[string]lb.Map[netip.Addr, struct{}]{}, announces: map[string]bool{},
+		trials: map[string]trial{}, answeredAt: map[lb.Question]time.Time{},
 	}
 }
 
 // set takes over the speakers' metadata, which of them are heard, which node announces each address by layer 2, and the
 // address of this node that heartbeats use.
-func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners map[netip.Addr]string, own netip.Addr) {
+func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners lb.Map[netip.Addr, string], own netip.Addr) {
 	before := w.withoutEcho()
 	defer func() {
 		if !slices.Equal(w.withoutEcho(), before) {
@@ -86,14 +87,21 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners m
 			w.trials[node] = trial{echoes: w.trials[node].echoes} // it may be another run
 		}
 	}
-	if !lb.SameMap(owners, w.owners) || w.owns == nil {
-		w.owners, w.owns, w.announces = owners, map[string][]netip.Addr{}, map[string]bool{}
-		for a, node := range owners {
-			w.owns[node], w.announces[node] = append(w.owns[node], a), true
+	moved := map[string][]netip.Addr{}
+	w.owners.Changes(owners, func(a netip.Addr, old, new string, _, _ bool) {
+		moved[old], moved[new] = append(moved[old], a), append(moved[new], a)
+	})
+	delete(moved, "")
+	w.owners = owners
+	for node, addrs := range moved {
+		w.owns[node] = w.owns[node].With(slices.Values(addrs), func(a netip.Addr) (v struct{}, has bool) { return v, owners.Of(a) == node })
+		if w.announces[node] = true; w.owns[node].Len() == 0 {
+			delete(w.owns, node)
+			delete(w.announces, node)
 		}
 	}
 	w.members, w.heard, w.own = members, heard, own
-	maps.DeleteFunc(w.announced, func(node string, _ []netip.Addr) bool { _, known := members[node]; return !known })
+	maps.DeleteFunc(w.announced, func(node string, _ lb.Map[netip.Addr, struct{}]) bool { _, known := members[node]; return !known })
 	maps.DeleteFunc(w.trials, func(node string, _ trial) bool { _, known := members[node]; return !known })
 	maps.Copy(w.announced, w.owns)
 }
@@ -165,7 +173,7 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 func (w *wire) announcedBy(node string) []netip.Addr {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.announced[node]
+	return slices.Collect(w.announced[node].Keys())
 }
 
 // questions returns the questions about addresses to the node, and to foreign machines: on the link of the heartbeats if

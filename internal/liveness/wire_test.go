@@ -117,9 +117,9 @@ func TestWire(t *testing.T) {
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
 		w := newWire(l, own)
-		w.set(neighbours(), nil, map[netip.Addr]string{
+		w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
-		}, netip.MustParseAddr("192.0.2.1"))
+		}), netip.MustParseAddr("192.0.2.1"))
 		for _, q := range tt.foreign {
 			w.answeredAt[q] = time.Now()
 		}
@@ -139,12 +139,12 @@ func TestWireRemembers(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}}
 	w := newWire(l, own)
 	a := netip.MustParseAddr("192.0.2.100")
-	w.set(neighbours(), nil, map[netip.Addr]string{a: "w2"}, netip.MustParseAddr("192.0.2.1"))
-	w.set(neighbours(), nil, map[netip.Addr]string{a: "w1"}, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w2"}), netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w1"}), netip.MustParseAddr("192.0.2.1"))
 	if got := w.ask("w2"); got.Node != heartbeat.Answered || l.asked[0].Address != a {
 		t.Errorf("%+v, asked %v", got, l.asked)
 	}
-	w.set(map[string]lb.Member{}, nil, nil, netip.Addr{})
+	w.set(map[string]lb.Member{}, nil, lb.MapOf(map[netip.Addr]string{}), netip.Addr{})
 	if got := w.ask("w2"); got.Node != heartbeat.NotAsked {
 		t.Errorf("a node that is gone is asked: %+v", got)
 	}
@@ -154,7 +154,7 @@ func TestWireRemembers(t *testing.T) {
 func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
 	w := newWire(l, own)
-	w.set(neighbours(), nil, map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}, netip.MustParseAddr("203.0.113.1"))
+	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}), netip.MustParseAddr("203.0.113.1"))
 	if got, want := w.ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -166,7 +166,7 @@ func TestWireForeignMachines(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(99): 1}, foreign: []lb.Question{{Link: "eth0", MAC: mac(99)}}}
 	w := newWire(l, own)
 	w.now = func() time.Time { return now }
-	w.set(neighbours(), nil, nil, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.run(ctx); err != nil {
@@ -190,7 +190,7 @@ func TestWireForgedAskers(t *testing.T) {
 	asker := func(n byte) lb.Question { return lb.Question{Link: "eth0", MAC: mac(n)} }
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(98): 3}, foreign: []lb.Question{asker(98)}}
 	w := newWire(l, own)
-	w.set(neighbours(), nil, nil, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
 	expect := func(what string, want heartbeat.Reply) {
 		t.Helper()
 		if got := w.ask("w2").Foreign; got != want {
@@ -241,7 +241,7 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	go func() { ran <- f.speaker.Run(ctx) }()
 	f.stop = func() { stop(); <-ran; ran <- nil }
 	t.Cleanup(f.stop)
-	f.speaker.Set(layer2.Desired{Announcements: []lb.Announcement{{Address: addresses[0]}, {Address: addresses[1]}}})
+	f.speaker.Set(layer2.Desired{Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{addresses[0]: {}, addresses[1]: {}})})
 
 	asker := responder(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	f.setKeys(t, f.speaker, keys)
@@ -253,7 +253,7 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	f.wire.now = func() time.Time { return f.now }
 	f.wire.set(map[string]lb.Member{"w2": {Links: []lb.Link{{
 		Name: "eth0", MAC: eth0(f.owner).MAC, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
-	}}}}, map[string]bool{"w2": true}, map[netip.Addr]string{address: "w2"}, netip.MustParseAddr("192.0.2.1"))
+	}}}}, map[string]bool{"w2": true}, lb.MapOf(map[netip.Addr]string{address: "w2"}), netip.MustParseAddr("192.0.2.1"))
 	return f
 }
 

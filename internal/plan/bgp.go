@@ -93,8 +93,7 @@ func (p *planner) sessionless(name string, a netip.Addr) bool {
 // unserved reports whether a route to an address must wait, because this node's kube-proxy would drop what arrives. It never
 // ends a route that is there.
 func (p *planner) unserved(s *lb.Service, a netip.Addr) bool {
-	_, advertised := p.state.Here.Advertised[a]
-	return p.state.Here.Unserved[s.Key] && !advertised
+	return p.state.Here.Unserved[s.Key] && !p.state.Here.Advertised.Has(a)
 }
 
 // announcers returns the nodes that advertise an address, and those that leave it to them; or why there are none.
@@ -190,7 +189,7 @@ func (p *planner) leaves(s *lb.Service, ads []int) bool {
 // leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
 // a node that has booted and is still cordoned, advertises nothing.
 func (p *planner) leaveRoute(a netip.Addr, ads []int, peers map[string]bool) {
-	until, advertised := p.state.Here.Advertised[a]
+	until, advertised := p.state.Here.Advertised.Get(a)
 	if !advertised {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 
 // filter plans which packets this node lets through at addresses that are not as in the last plan. Every node filters all frontends: packets
 // for an address may arrive at a node that does not announce it.
-func (p *planner) filter(last *planner, at []netip.Addr) {
+func (p *planner) filter(last *planner) {
 	part, f, b := p.state, &p.plan.Filter, &last.plan.Filter
 	part.Services = nil
 	for i, again := range p.changes.again {
@@ -20,8 +20,8 @@ func (p *planner) filter(last *planner, at []netip.Addr) {
 		}
 	}
 	all := frontends(part, p.pools, p.node)
-	f.Frontends = patched(b.Frontends, at, all, func(f lb.Frontend, a netip.Addr) int { return f.Address.Compare(a) })
-	f.Pings = patched(b.Pings, at, p.pings(part.Services, all), netip.Addr.Compare)
+	f.Pings = with(&p.changes, b.Pings, p.pings(part.Services, all))
+	f.Frontends = with(&p.changes, b.Frontends, keptAll(b.Frontends, byAddress(all)))
 	f.Guarded = kept(b.Guarded, p.guarded())
 	if p.changes.terms || p.changes.whole {
 		f.Reset, f.Open = kept(b.Reset, p.rangesOf(func(o *lb.Pool) bool { return o.Reset })), kept(b.Open, p.open())
@@ -31,7 +31,7 @@ func (p *planner) filter(last *planner, at []netip.Addr) {
 // pings returns the addresses of the frontends of some Services that can be served from this node, which are ordered by address. The node
 // answers pings to them whether it announces them or not, as kube-proxy serves them: so no ping is lost while an address
 // moves, or while a speaker starts and does not know the others yet.
-func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) []netip.Addr {
+func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) map[netip.Addr]struct{} {
 	silent := map[lb.Key]bool{}
 	for _, s := range services {
 		if !s.Serving || s.Local && !s.ServingNodes[p.node] {
@@ -41,11 +41,20 @@ func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) []netip
 	for i := range p.state.Leaving {
 		silent[p.state.Leaving[i].Served.Key] = true
 	}
-	var out []netip.Addr
-	for _, f := range frontends {
-		if !silent[f.Service] && (len(out) == 0 || out[len(out)-1] != f.Address) {
-			out = append(out, f.Address)
+	out := map[netip.Addr]struct{}{}
+	for i := range frontends {
+		if f := &frontends[i]; !silent[f.Service] {
+			out[f.Address] = struct{}{}
 		}
+	}
+	return out
+}
+
+// byAddress returns ordered frontends by their addresses.
+func byAddress(frontends []lb.Frontend) map[netip.Addr][]lb.Frontend {
+	out := map[netip.Addr][]lb.Frontend{}
+	for _, f := range frontends {
+		out[f.Address] = append(out[f.Address], f)
 	}
 	return out
 }
@@ -70,7 +79,7 @@ func (p *planner) guarded() []lb.Range {
 // namespace's bound, which are closed.
 func (p *planner) open() []lb.Range {
 	var bounded []netip.Addr
-	for _, s := range p.state.Services {
+	for _, s := range p.exceptions {
 		if len(s.Unserved) > 0 {
 			bounded = append(bounded, s.Addresses...)
 		}
@@ -86,7 +95,7 @@ func (p *planner) rangesOf(wished func(*lb.Pool) bool) []lb.Range {
 			all = append(all, r.Range)
 		}
 	}
-	for _, s := range p.state.Services {
+	for _, s := range p.exceptions {
 		for _, origin := range s.Record {
 			if pool := p.pools.pool(s, origin.Address); pool != nil && wished(pool) {
 				all = append(all, lb.Range{From: origin.Address, To: origin.Address})
@@ -308,6 +317,14 @@ func newPoolIndex(pools []lb.Pool) poolIndex {
 
 // pool returns the pool of an address: the pool that contains it, else the pool that it was assigned from; nil for none.
 func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
+	if pool := x.around(a); pool != nil {
+		return pool
+	}
+	return x.byName[s.Record.Of(a).Pool]
+}
+
+// around returns the pool that contains an address; nil for none.
+func (x poolIndex) around(a netip.Addr) *lb.Pool {
 	i, found := slices.BinarySearchFunc(x.ranges, a, func(r poolRange, a netip.Addr) int { return r.From.Compare(a) })
 	if !found {
 		i--
@@ -315,5 +332,10 @@ func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
 	if i >= 0 && x.ranges[i].Contains(a) {
 		return x.ranges[i].pool
 	}
-	return x.byName[s.Record.Of(a).Pool]
+	return nil
+}
+
+// exceptional reports whether a Service has an address beyond the pools, or ports that are not served.
+func (x poolIndex) exceptional(s *lb.Service) bool {
+	return len(s.Unserved) > 0 || slices.ContainsFunc(s.Record, func(o lb.Origin) bool { return x.around(o.Address) == nil })
 }

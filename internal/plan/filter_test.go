@@ -22,10 +22,10 @@ func filterText(f lb.Filter) string {
 	if len(f.Open) > 0 {
 		fmt.Fprintf(&b, "open %v\n", f.Open)
 	}
-	if len(f.Pings) > 0 {
-		fmt.Fprintf(&b, "ping %v\n", f.Pings)
+	if f.Pings.Len() > 0 {
+		fmt.Fprintf(&b, "ping %v\n", slices.Collect(f.Pings.Keys()))
 	}
-	for _, d := range f.Frontends {
+	for d := range f.Each() {
 		fmt.Fprintf(&b, "%s %s/%d %s", d.Address, d.Protocol, d.Port, d.Service)
 		if d.Restricted {
 			fmt.Fprintf(&b, " from %v", d.Allow)
@@ -243,12 +243,14 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 			t.Errorf("%s is guarded: %v, want %v", a, !want, want)
 		}
 	}
-	if !slices.IsSortedFunc(f.Frontends, func(a, b lb.Frontend) int { return compareFrontends(&a, &b) }) ||
-		len(f.Frontends) != len(merged(slices.Clone(f.Frontends))) {
-		t.Errorf("frontends %v are not ordered and unique", f.Frontends)
+	all := slices.Collect(f.Each())
+	if !slices.IsSortedFunc(all, compareFrontends) || len(all) != len(slices.CompactFunc(slices.Clone(all), func(a, b *lb.Frontend) bool {
+		return compareFrontends(a, b) == 0
+	})) {
+		t.Errorf("frontends %v are not ordered and unique", all)
 	}
 	index := newPoolIndex(s.Pools)
-	for _, d := range f.Frontends {
+	for _, d := range all {
 		for range 20 {
 			from, want := randomAddr(r), true
 			for i := range s.Services {
@@ -264,5 +266,20 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 				t.Errorf("%s comes in to %+v: %v, want %v", from, d, got, want)
 			}
 		}
+	}
+}
+
+// TestOpenBounded: an address with ports beyond its namespace's bound is closed in a pool that is open.
+func TestOpenBounded(t *testing.T) {
+	s := base()
+	s.Pools[0].Open = true
+	open := func() bool {
+		return slices.ContainsFunc(ForNode("w1", s).Filter.Open, func(r lb.Range) bool { return r.Contains(v4) })
+	}
+	if !open() {
+		t.Error("the pool is closed")
+	}
+	if s.Services[0].Unserved = []lb.Port{{Protocol: "TCP", Port: 81}}; open() {
+		t.Error("the address is open")
 	}
 }

@@ -60,7 +60,7 @@ func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *
 	if won.owner.Name != p.node || previous == nil || len(p.state.Here.Unserved) == 0 && !s.Proxied {
 		return nil
 	}
-	former, e := previous.Owners[a], p.election(s, a, ads)
+	former, e := previous.Owners.Of(a), p.election(s, a, ads)
 	unserved := slices.ContainsFunc(e.services, func(s *lb.Service) bool {
 		return p.state.Here.Unserved[s.Key] || s.Proxied && !proxiedHere(&p.state, p.node, s, a)
 	})
@@ -100,7 +100,7 @@ func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 	case p.closes(single(a)):
 		// It would answer on until the owner is heard, and let every client in.
 	default:
-		p.yield[a] = true
+		p.yield[a] = struct{}{}
 	}
 }
 
@@ -136,7 +136,7 @@ func (p *planner) linksFor(a netip.Addr, ads []int) []string {
 // wasAnnounced reports whether an address was announced for the Service, or for a Service that shares it: by another node
 // in the previous plan, or by the record of any node, which may be late if many Services change at once.
 func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
-	if previous := p.state.Here.Previous; previous != nil && previous.Owners[a] != "" && previous.Owners[a] != p.node {
+	if previous := p.state.Here.Previous; previous != nil && previous.Owners.Of(a) != "" && previous.Owners.Of(a) != p.node {
 		return true
 	}
 	return p.announcedBy(s, a) != ""

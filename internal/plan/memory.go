@@ -35,15 +35,6 @@ type changes struct {
 	prefixes map[netip.Prefix]bool
 	// terms: what Services say of their addresses beside their frontends; verdicts: the list of verdicts is not the last plan's.
 	terms, verdicts bool
-	// owners and advertised are what this plan changed.
-	owners     delta[string]
-	advertised delta[time.Time]
-}
-
-// delta is where a map differs from another one.
-type delta[V comparable] struct {
-	from, to map[netip.Addr]V
-	at       []netip.Addr
 }
 
 // ForNode computes the plan of the named node.
@@ -92,9 +83,8 @@ func (m *Memory) Plant() {
 		return
 	}
 	wrong := *last
-	wrong.plan.Owners = maps.Clone(last.plan.Owners)
-	for a := range wrong.plan.Owners {
-		wrong.plan.Owners[a] = "planted"
+	for a := range last.plan.Owners.All() {
+		wrong.plan.Owners = last.plan.Owners.Put(a, "planted")
 		break
 	}
 	m.last.CompareAndSwap(last, &wrong)
@@ -104,7 +94,7 @@ func (m *Memory) Plant() {
 func common(s lb.State) lb.State {
 	s.Now, s.Services, s.Leaving, s.Reserved, s.ProxyNodes, s.ProxyPods = time.Time{}, nil, nil, nil, nil, nil
 	h := &s.Here
-	if h.Unserved, h.Advertised = nil, nil; h.Previous != nil {
+	if h.Unserved, h.Advertised = nil, (lb.Map[netip.Addr, time.Time]{}); h.Previous != nil {
 		h.Previous = &lb.Previous{}
 	}
 	return s
@@ -121,7 +111,7 @@ func follow(last *planner, s lb.State, whole bool) *planner {
 	}
 	p.part = part{
 		owners: make(map[netip.Addr]string, n), advertised: map[netip.Addr]time.Time{}, announced: map[netip.Addr]lb.Announcement{},
-		yield: map[netip.Addr]bool{}, relays: map[netip.Addr]lb.Relay{},
+		yield: map[netip.Addr]struct{}{}, relays: map[netip.Addr]lb.Relay{},
 	}
 	p.changes = changes{whole: whole, again: make([]bool, len(s.Services)), at: map[netip.Addr]bool{}, prefixes: map[netip.Prefix]bool{}}
 	c, moved := &p.changes, false
@@ -152,6 +142,9 @@ func (p *planner) meet(s *lb.Service) {
 		}
 	}
 	p.changes.touch(s.Addresses...)
+	if p.pools.exceptional(s) {
+		p.exceptions[s.Key] = s
+	}
 	if concernsProxies(s) {
 		p.proxied++
 	}
@@ -169,6 +162,7 @@ func (p *planner) forget(s *lb.Service) {
 	p.changes.touch(s.Addresses...)
 	p.reroute(s.Key, nil)
 	delete(p.dated, s.Key)
+	delete(p.exceptions, s.Key)
 	if concernsProxies(s) {
 		p.proxied--
 	}
@@ -238,22 +232,21 @@ func (p *planner) heed(last *planner) {
 			}
 		}
 	}
-	p.changes.touch(last.changes.advertised.between(b.Advertised, h.Advertised)...)
+	compare(&p.changes, b.Advertised, h.Advertised)
 	if h.Previous != nil && b.Previous != nil {
-		p.changes.touch(last.changes.owners.between(b.Previous.Owners, h.Previous.Owners)...)
-		if !lb.Same(h.Previous.Relays, b.Previous.Relays) {
-			for _, r := range slices.Concat(h.Previous.Relays, b.Previous.Relays) {
-				if relayOf(h.Previous.Relays, r.Address) != relayOf(b.Previous.Relays, r.Address) {
-					p.changes.touch(r.Address)
-				}
-			}
-		}
+		compare(&p.changes, b.Previous.Owners, h.Previous.Owners)
+		compare(&p.changes, b.Previous.Relays, h.Previous.Relays)
 	}
 	for _, leaving := range [][]lb.Leaving{p.state.Leaving, last.state.Leaving} {
 		for i := range leaving {
 			p.changes.touch(leaving[i].Served.Addresses...)
 		}
 	}
+}
+
+// compare notes where two maps differ.
+func compare[V comparable](c *changes, before, after lb.Map[netip.Addr, V]) {
+	before.Changes(after, func(a netip.Addr, _, _ V, _, _ bool) { c.touch(a) })
 }
 
 // widen notes that all Services are to be planned that share an address with a Service that is. So a Service that is not planned shares none.
@@ -285,67 +278,37 @@ func (p *planner) reroute(k lb.Key, routes []routeTo) {
 // finish makes the plan of what the last one had, and of what the Services contribute that were planned.
 func (p *planner) finish(last *planner) {
 	c, b := &p.changes, &last.plan
-	at := slices.SortedFunc(maps.Keys(c.at), netip.Addr.Compare)
-	c.owners, c.advertised = changed(c, b.Owners, p.owners), changed(c, b.Advertised, p.advertised)
-	if p.plan.Owners, p.plan.Advertised = c.owners.to, c.advertised.to; len(c.advertised.at) > 0 {
-		p.plan.Withdraws = earliest(p.plan.Advertised)
-	}
-	p.plan.Announcements = patched(b.Announcements, at, sorted(p.announced), func(x lb.Announcement, a netip.Addr) int { return x.Address.Compare(a) })
-	p.plan.Yield = patched(b.Yield, at, slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare), netip.Addr.Compare)
-	for _, r := range b.Relays {
-		if r.Until.IsZero() && !c.at[r.Address] { // otherwise relayPrevious decides
-			p.relays[r.Address] = r
+	p.plan.Owners, p.plan.Yield = with(c, b.Owners, p.owners), with(c, b.Yield, p.yield)
+	if p.plan.Advertised = with(c, b.Advertised, p.advertised); !p.plan.Advertised.Same(b.Advertised) {
+		p.plan.Withdraws = time.Time{}
+		for _, until := range p.plan.Advertised.All() {
+			p.plan.Withdraws = earlier(p.plan.Withdraws, until)
 		}
 	}
-	p.relayPrevious()
-	p.plan.Relays = kept(b.Relays, sorted(p.relays))
+	p.plan.Announcements = with(c, b.Announcements, keptAll(b.Announcements, p.announced))
+	p.continueRelays(last)
 	p.advertise(last)
 	p.contradict()
-	p.filter(last, at)
+	p.filter(last)
 	p.divert()
 	p.elections, p.part = nil, part{}
 }
 
-// changed returns how a map of the last plan changes.
-func changed[V comparable](c *changes, last, part map[netip.Addr]V) delta[V] {
-	d := delta[V]{from: last, to: last}
+// with returns a map of the last plan with what the Services contribute that were planned.
+func with[V comparable](c *changes, last lb.Map[netip.Addr, V], part map[netip.Addr]V) lb.Map[netip.Addr, V] {
+	at := maps.Keys(c.at)
 	if c.whole {
-		d.to, d.at = part, slices.Collect(maps.Keys(part))
-		return d
+		at = maps.Keys(part)
 	}
-	for a := range c.at {
-		had, before := last[a]
-		has, after := part[a]
-		if had == has && before == after {
-			continue
-		}
-		if len(d.at) == 0 {
-			d.to = maps.Clone(last)
-		}
-		if d.at = append(d.at, a); after {
-			d.to[a] = has
-		} else {
-			delete(d.to, a)
-		}
-	}
-	return d
+	return last.With(at, func(a netip.Addr) (V, bool) { v, has := part[a]; return v, has })
 }
 
-// between returns where two maps differ.
-func (d delta[V]) between(a, b map[netip.Addr]V) (out []netip.Addr) {
-	switch {
-	case lb.SameMap(a, b):
-		return nil
-	case lb.SameMap(a, d.from) && lb.SameMap(b, d.to):
-		return d.at
-	}
-	for _, one := range []map[netip.Addr]V{a, b} {
-		for k := range one {
-			x, left := a[k]
-			y, right := b[k]
-			if left != right || x != y {
-				out = append(out, k)
-			}
+// keptAll returns pointers to values: a pointer of the last plan where its value is equal.
+func keptAll[T any](last lb.Map[netip.Addr, *T], part map[netip.Addr]T) map[netip.Addr]*T {
+	out := make(map[netip.Addr]*T, len(part))
+	for a, v := range part {
+		if out[a] = last.Of(a); out[a] == nil || !reflect.DeepEqual(*out[a], v) {
+			out[a] = &v
 		}
 	}
 	return out

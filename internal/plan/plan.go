@@ -4,7 +4,6 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -15,15 +14,17 @@ import (
 
 // Plan is everything one node is to do.
 type Plan struct {
-	// Announcements of this node, by ARP and NDP; ordered by address.
-	Announcements []lb.Announcement
+	// Announcements of this node, by ARP and NDP.
+	Announcements lb.Map[netip.Addr, *lb.Announcement]
 	// Owners are the nodes that announce each address by ARP and NDP.
-	Owners map[netip.Addr]string
-	// Relays of older connections to the former owners of addresses; ordered by address.
-	Relays []lb.Relay
-	// Yield are addresses that another node owns, sorted. A node that announces one of them goes on until it
+	Owners lb.Map[netip.Addr, string]
+	// Relays of older connections to the former owners of addresses.
+	Relays lb.Map[netip.Addr, lb.Relay]
+	// RelaysEnd is when the first of them ends because its address moved on; the zero Time if none does.
+	RelaysEnd time.Time
+	// Yield are addresses that another node owns. A node that announces one of them goes on until it
 	// hears the owner announce it.
-	Yield []netip.Addr
+	Yield lb.Map[netip.Addr, struct{}]
 	// Peers with which this node holds sessions.
 	Peers []lb.Peer
 	// RouterID of this node's BGP speaker.
@@ -31,7 +32,7 @@ type Plan struct {
 	// Routes that this node advertises.
 	Routes []lb.Route
 	// Advertised are the addresses of Routes, each with the time at which this node withdraws it, or the zero Time.
-	Advertised map[netip.Addr]time.Time `json:"-"`
+	Advertised lb.Map[netip.Addr, time.Time] `json:"-"`
 	// Withdraws is the first of these times; the zero Time if this node leaves nothing.
 	Withdraws time.Time
 	// Filter of this node.
@@ -92,7 +93,7 @@ func newPlanner(node string, s lb.State) *planner {
 	p := &planner{
 		state: s, node: node, peers: map[string][]lb.Peer{}, servicesOf: map[netip.Addr][]*lb.Service{}, pools: newPoolIndex(s.Pools),
 		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, routesOf: map[lb.Key][]routeTo{}, conflicts: map[netip.Prefix]string{},
-		dated: map[lb.Key]bool{}, plan: Plan{Owners: map[netip.Addr]string{}, Advertised: map[netip.Addr]time.Time{}},
+		dated: map[lb.Key]bool{}, ending: map[netip.Addr]time.Time{}, exceptions: map[lb.Key]*lb.Service{},
 	}
 	p.readNodes()
 	p.me = p.index(node)
@@ -141,7 +142,10 @@ type planner struct {
 	// number of Services that proxies serve or are to serve.
 	dated   map[lb.Key]bool
 	proxied int
-	changes changes
+	// ending is when relays end because their address moved on; exceptions are the Services that may widen or narrow the ranges of pools.
+	ending     map[netip.Addr]time.Time
+	exceptions map[lb.Key]*lb.Service
+	changes    changes
 }
 
 // part is a part of a plan.
@@ -150,7 +154,7 @@ type part struct {
 	advertised map[netip.Addr]time.Time
 	// announced has what this node announces; yield the addresses of Plan.Yield.
 	announced map[netip.Addr]lb.Announcement
-	yield     map[netip.Addr]bool
+	yield     map[netip.Addr]struct{}
 	relays    map[netip.Addr]lb.Relay
 	// routes to the addresses of current, the Service that is being planned.
 	routes  []routeTo
@@ -182,23 +186,12 @@ func (p *planner) judge(i int, v Verdict) {
 	p.plan.Verdicts[i] = &v
 }
 
-// sorted returns the values of a map, ordered by address.
-func sorted[V any](values map[netip.Addr]V) []V {
-	var out []V
-	for _, a := range slices.SortedFunc(maps.Keys(values), netip.Addr.Compare) {
-		out = append(out, values[a])
+// earlier returns the earlier of two times; the zero Time is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return out
-}
-
-// earliest returns the earliest of times that are not zero; the zero Time for none.
-func earliest(times map[netip.Addr]time.Time) (out time.Time) {
-	for _, t := range times {
-		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
-			out = t
-		}
-	}
-	return out
+	return a
 }
 
 // peersOf returns the peers with which a node holds sessions, ordered by name.
@@ -233,47 +226,39 @@ func (p *planner) routerID(name string) netip.Addr {
 // Staying returns the part of p that a node announces until the filter of next is in force, and whether that is less
 // than p: what next leaves out is withdrawn before its ports close.
 func (p Plan) Staying(next Plan) (rest Plan, less bool) {
-	if lb.Same(p.Announcements, next.Announcements) && lb.Same(p.Routes, next.Routes) {
-		return p, false
-	}
-	rest = p.only(func(a lb.Announcement) bool { return next.announces(a.Address) }, func(r lb.Route) bool { return next.advertises(r.Prefix) })
+	rest = p.without(p.Announcements.Beyond(next.Announcements), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
 	rest.Yield = next.Yield // an address that moves is handed over, and its ports stay open here
-	return rest, len(rest.Announcements)+len(rest.Routes) < len(p.Announcements)+len(p.Routes)
+	return rest, rest.Announcements.Len()+len(rest.Routes) < p.Announcements.Len()+len(p.Routes)
 }
 
 // Waiting returns the part of p that a node announces while the filter of the previous plan is still in force:
 // addresses with source ranges wait if the previous plan did not attract traffic for them.
 func (p Plan) Waiting(previous Plan) Plan {
 	var ranged addresses
-	for _, f := range p.Filter.Frontends { // ordered by address
+	for f := range p.Filter.Each() {
 		if f.HasRanges() {
 			ranged = append(ranged, f.Address)
 		}
 	}
-	return p.only(
-		func(a lb.Announcement) bool { return previous.announces(a.Address) || !ranged.in(single(a.Address)) },
-		func(r lb.Route) bool { return previous.advertises(r.Prefix) || !ranged.in(r.Prefix) })
+	waits := slices.DeleteFunc(p.Announcements.Beyond(previous.Announcements), func(a netip.Addr) bool { return !ranged.in(single(a)) })
+	return p.without(waits, func(r lb.Route) bool { return !previous.advertises(r.Prefix) && ranged.in(r.Prefix) })
 }
 
-// only returns the part of p that has some of its announcements and routes.
-func (p Plan) only(announcement func(lb.Announcement) bool, route func(lb.Route) bool) Plan {
-	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool { return !announcement(a) })
-	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool { return !route(r) })
+// without returns the part of p that has none of these addresses and routes.
+func (p Plan) without(addrs []netip.Addr, gone func(lb.Route) bool) Plan {
+	if p.Announcements = p.Announcements.Without(addrs...); slices.ContainsFunc(p.Routes, gone) {
+		p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), gone)
+	}
 	return p
 }
 
 // Announced are the addresses that the node announces by ARP and NDP.
 func (p Plan) Announced() map[netip.Addr]bool {
-	out := make(map[netip.Addr]bool, len(p.Announcements))
-	for _, a := range p.Announcements {
-		out[a.Address] = true
+	out := make(map[netip.Addr]bool, p.Announcements.Len())
+	for a := range p.Announcements.All() {
+		out[a] = true
 	}
 	return out
-}
-
-func (p Plan) announces(a netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(p.Announcements, a, func(have lb.Announcement, a netip.Addr) int { return have.Address.Compare(a) })
-	return found
 }
 
 func (p Plan) advertises(prefix netip.Prefix) bool {

@@ -163,7 +163,9 @@ var tables = []struct {
 	// A probe finds out whether another machine has the address.
 	{"probes", "", []row{
 		{"a new Service", "norecord", "probes 192.0.2.10 2001:db8::10", nil},
-		{"another node had one address", "norecord; previous w1", "probes 2001:db8::10", func(s *lb.State) { s.Here.Previous.Owners[v4] = "w2" }},
+		{"another node had one address", "norecord; previous w1", "probes 2001:db8::10", func(s *lb.State) {
+			s.Here.Previous.Owners = s.Here.Previous.Owners.Put(v4, "w2")
+		}},
 		{"by the record one was announced", "", "probes 192.0.2.10", func(s *lb.State) { s.Services[0].AnnouncedBy = s.Services[0].AnnouncedBy[1:] }},
 		{"another Service announced them", "twin w2; norecord", "probes -", nil},
 	}},
@@ -269,8 +271,9 @@ var tables = []struct {
 		{"or no advertisement selects it", "relayed w2; nol2", "relays ", nil},
 		{"an address that moved from another node to none", "previous w2; idle", "relays ", nil},
 		{"an address that moved on, and then to none", "relayed w2; idle", "relays ", func(s *lb.State) {
-			for i := range s.Here.Previous.Relays {
-				s.Here.Previous.Relays[i].Until = start
+			for a, r := range s.Here.Previous.Relays.All() {
+				r.Until = start
+				s.Here.Previous.Relays = s.Here.Previous.Relays.Put(a, r)
 			}
 		}},
 		{"an address that waits for its filter", "relayed w2; closed; ranged", "relays " + toW2, nil},
@@ -321,7 +324,7 @@ var tables = []struct {
 		{"drained", "drain w1", "left 3s; bgp Announced w2 w3; here NoAdvertisement NodeDraining; bgpsays advertised by w2, w3 (not w1: NodeDraining)", nil},
 		{"for a second", "drain w1; since 1s", "left 2s; bgp Announced w2 w3", nil},
 		{"for three", "drain w1; since 3s", "left at once; bgp Announced w2 w3; here NoAdvertisement NodeDraining", nil},
-		{"drained, and advertised nothing before", "drain w1", "left at once; bgp Announced w2 w3", func(s *lb.State) { s.Here.Advertised = nil }},
+		{"drained, and advertised nothing before", "drain w1", "left at once; bgp Announced w2 w3", func(s *lb.State) { s.Here.Advertised = lb.Here{}.Advertised }},
 		{"uncordoned in time", "since 1s", "left stays; bgp Announced w1 w2 w3", nil},
 		{"all are drained", "drain w1 w2 w3; since 1s", "left stays; bgp Announced w1 w2 w3", nil},
 		{"the others are dead", "drain w1; dead w2 w3", "left stays; bgp Announced w1", nil},
@@ -341,7 +344,7 @@ var tables = []struct {
 		{"excluded for three seconds", "exclude w1; since 3s", "left at once; here NoAdvertisement NodeExcluded", nil},
 		{"excluded, and no other has an endpoint", "exclude w1; local w1", "left at once; bgp NoEligibleNode -", nil},
 		{"kube-proxy does not serve its endpoint yet", "local w1 w2; unserved", "left at once; bgp Announced w1 w2; here NoAdvertisement KubeProxyNotReady",
-			func(s *lb.State) { s.Here.Advertised = nil }},
+			func(s *lb.State) { s.Here.Advertised = lb.Here{}.Advertised }},
 		{"the same of a route that is there", "local w1 w2; unserved", "left stays; bgp Announced w1 w2", nil},
 		{"has no peer", "drain w1; nopeer w1", "left at once; bgp Announced w2 w3; here NoAdvertisement NoPeer", nil},
 		{"another address in the aggregate stays", "drain w1; aggregate", "routes 192.0.2.0/28 [r1v4]", localNeighbour("w1")},

@@ -47,7 +47,7 @@ func allOwners(t *testing.T, s lb.State) map[netip.Addr]string {
 	var agreed map[netip.Addr]string
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		p := ForNode(name, s)
-		for _, one := range p.Announcements {
+		for _, one := range p.Announcements.All() {
 			out[one.Address] = strings.TrimSpace(out[one.Address] + " " + name)
 		}
 		for _, v := range p.Verdicts {
@@ -57,10 +57,11 @@ func allOwners(t *testing.T, s lb.State) map[netip.Addr]string {
 				}
 			}
 		}
-		if agreed != nil && !maps.Equal(agreed, p.Owners) {
-			t.Errorf("%s sees %v, others %v", name, p.Owners, agreed)
+		seen := maps.Collect(p.Owners.All())
+		if agreed != nil && !maps.Equal(agreed, seen) {
+			t.Errorf("%s sees %v, others %v", name, seen, agreed)
 		}
-		agreed = p.Owners
+		agreed = seen
 	}
 	for what, who := range writers {
 		if !s.Members[who] {
@@ -156,9 +157,9 @@ func TestUnfitAgreed(t *testing.T) {
 		closed, want := ForNode("n0", fit).Owners, map[string]string{}
 		for _, sv := range s.Services {
 			for _, a := range sv.Addresses {
-				owner := open[a]
+				owner := open.Of(a)
 				if slices.ContainsFunc(s.Services, func(o *lb.Service) bool { return o.HasRanges() && slices.Contains(o.Addresses, a) }) {
-					owner = closed[a]
+					owner = closed.Of(a)
 				}
 				if owner != "" {
 					want[a.String()] = owner
@@ -166,7 +167,7 @@ func TestUnfitAgreed(t *testing.T) {
 			}
 		}
 		got := map[string]string{}
-		for a, owner := range ForNode("n0", s).Owners {
+		for a, owner := range ForNode("n0", s).Owners.All() {
 			got[a.String()] = owner
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -269,8 +270,8 @@ func TestCandidates(t *testing.T) {
 				return sv.Local && !sv.ServingNodes[name] || !selects(sv.NodeSelectors, n.Labels)
 			})
 		}
-		if want := ForNode("node0", alone).Owners[a]; owners[a] != want {
-			t.Errorf("%v is owned by %q, want %q: %+v", a, owners[a], want, services)
+		if want := ForNode("node0", alone).Owners.Of(a); owners.Of(a) != want {
+			t.Errorf("%v is owned by %q, want %q: %+v", a, owners.Of(a), want, services)
 		}
 	}
 }

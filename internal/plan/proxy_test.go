@@ -73,7 +73,7 @@ func init() {
 	// lets: what w1 does with connections to each address from outside and from inside.
 	facts["lets"] = func(_ lb.State, p Plan) string {
 		var out []string
-		for _, f := range p.Filter.Frontends {
+		for f := range p.Filter.Each() {
 			text := map[bool]string{true: "refused", false: "in"}[f.Refuse]
 			if f.Inside {
 				text += " or inside"

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -24,23 +25,41 @@ func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
 // client takes to learn the new owner's MAC.
 const relayGrace = 10 * time.Second
 
-// relayPrevious continues previous relays of addresses that moved on, for relayGrace: mostly such an address goes
-// back to its former owner, and packets that still arrive here belong there.
-func (p *planner) relayPrevious() {
-	previous := p.state.Here.Previous
-	if previous == nil {
-		return
+// continued returns the relay of an address that is not as in the last plan. If the address moved on the previous relay goes on for
+// relayGrace: mostly such an address goes back to its former owner, and packets that still arrive here belong there.
+func (p *planner) continued(a netip.Addr) (r lb.Relay, has bool) {
+	delete(p.ending, a)
+	r, has = p.relays[a]
+	if p.state.Here.Previous == nil {
+		return r, has
 	}
-	for _, r := range previous.Relays {
-		owner := p.plan.Owners[r.Address]
-		if owner == "" || owner == p.node || !p.forwards(r.Former) {
-			continue
+	before, relayed := p.state.Here.Previous.Relays.Get(a)
+	if owner := p.plan.Owners.Of(a); !relayed || owner == "" || owner == p.node || !p.forwards(before.Former) {
+		return r, has
+	}
+	if before.Until.IsZero() {
+		before.Until = p.state.Now.Add(relayGrace)
+	}
+	p.ending[a] = before.Until
+	if p.state.Now.Before(before.Until) {
+		return before, true
+	}
+	return r, has
+}
+
+// continueRelays plans the relays to addresses that are not as in the last plan, or depend on the time.
+func (p *planner) continueRelays(last *planner) {
+	at := slices.Concat(slices.Collect(maps.Keys(p.changes.at)), slices.Collect(maps.Keys(p.ending)))
+	if p.changes.whole {
+		at = slices.Collect(maps.Keys(p.relays))
+		if previous := p.state.Here.Previous; previous != nil {
+			at = slices.AppendSeq(at, previous.Relays.Keys())
 		}
-		if r.Until.IsZero() {
-			r.Until = p.state.Now.Add(relayGrace)
-		}
-		if p.state.Now.Before(r.Until) {
-			p.relays[r.Address] = r
+	}
+	p.plan.Relays, p.plan.RelaysEnd = last.plan.Relays.With(slices.Values(at), p.continued), time.Time{}
+	for a, until := range p.ending {
+		if p.plan.Relays.Has(a) {
+			p.plan.RelaysEnd = earlier(p.plan.RelaysEnd, until)
 		}
 	}
 }
@@ -52,7 +71,7 @@ func (p *planner) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
 	if previous == nil {
 		return
 	}
-	if one := relayOf(previous.Relays, a); one.Former != "" && one.Until.IsZero() {
+	if one := previous.Relays.Of(a); one.Former != "" && one.Until.IsZero() {
 		p.relay(s, a, ads)
 	}
 }
@@ -72,7 +91,7 @@ func (p *planner) forwards(name string) bool {
 //     the kernel of this node would have reset.
 func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, start time.Time) {
 	if previous := p.state.Here.Previous; previous != nil {
-		owner, one := previous.Owners[a], relayOf(previous.Relays, a)
+		owner, one := previous.Owners.Of(a), previous.Relays.Of(a)
 		switch {
 		case owner == "" && one.Former == "":
 			return p.announcedBy(s, a), p.date()
@@ -97,15 +116,6 @@ func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, s
 func (p *planner) date() time.Time {
 	p.dated[p.current] = true
 	return p.state.Now
-}
-
-// relayOf returns the relay of an address among relays, which are ordered by address; the zero value for none.
-func relayOf(relays []lb.Relay, a netip.Addr) lb.Relay {
-	i, found := slices.BinarySearchFunc(relays, a, func(r lb.Relay, a netip.Addr) int { return r.Address.Compare(a) })
-	if !found {
-		return lb.Relay{}
-	}
-	return relays[i]
 }
 
 // announcedBy returns the node that announced an address for the Service, or for a Service that shares it, by the record in

@@ -114,7 +114,7 @@ func set(names []string) map[string]bool {
 }
 
 func ownedBy(name string) *lb.Previous {
-	return &lb.Previous{Owners: map[netip.Addr]string{v4: name, v6: name}}
+	return &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{v4: name, v6: name})}
 }
 
 // nodeOrders change each of the nodes that they name, which w1 then knows of them.
@@ -201,15 +201,15 @@ var orders = map[string]func(s *lb.State, args []string){
 		s.Here.Previous.Relays = relaysTo(args[0])
 	},
 	"inherits":   func(s *lb.State, args []string) { s.Here.Inherited = inherited(args[0]) },
-	"advertised": func(s *lb.State, _ []string) { s.Here.Advertised = map[netip.Addr]time.Time{v4: {}} },
+	"advertised": func(s *lb.State, _ []string) { s.Here.Advertised = s.Here.Advertised.Put(v4, time.Time{}) },
 	"since": func(s *lb.State, args []string) {
 		ago, _ := time.ParseDuration(args[0])
-		s.Here.Advertised[v4] = s.Now.Add(leaveTime - ago)
+		s.Here.Advertised = s.Here.Advertised.Put(v4, s.Now.Add(leaveTime-ago))
 	},
 }
 
-func relaysTo(name string) []lb.Relay {
-	return []lb.Relay{{Address: v4, Former: name}, {Address: v6, Former: name}}
+func relaysTo(name string) lb.Map[netip.Addr, lb.Relay] {
+	return lb.MapOf(map[netip.Addr]lb.Relay{v4: {Address: v4, Former: name}, v6: {Address: v6, Former: name}})
 }
 
 func inherited(name string) map[netip.Addr]netip.Addr {
@@ -282,7 +282,8 @@ func orNone(list []string) string {
 // owners returns the nodes that announce an address as their own.
 func owners(s lb.State, a netip.Addr) string {
 	return nodesWhere(s, func(_ string, p Plan) bool {
-		return slices.ContainsFunc(p.Announcements, func(one lb.Announcement) bool { return one.Address == a && one.MAC == lb.MAC{} })
+		one := p.Announcements.Of(a)
+		return one != nil && one.MAC == lb.MAC{}
 	})
 }
 
@@ -297,13 +298,13 @@ var facts = map[string]func(s lb.State, p Plan) string{
 	"stands": func(s lb.State, _ Plan) string {
 		owner := ""
 		names := nodesWhere(s, func(_ string, p Plan) bool {
-			i := slices.IndexFunc(p.Announcements, func(a lb.Announcement) bool { return a.Address == v4 && a.MAC != lb.MAC{} })
-			if i < 0 {
+			one := p.Announcements.Of(v4)
+			if one == nil || one.MAC == (lb.MAC{}) {
 				return false
 			}
-			owner = p.Owners[v4]
+			owner = p.Owners.Of(v4)
 			return slices.ContainsFunc(s.Links[owner], func(l lb.Link) bool {
-				return l.MAC == p.Announcements[i].MAC && len(l.Prefixes) > 0 && !p.Announcements[i].Probe
+				return l.MAC == one.MAC && len(l.Prefixes) > 0 && !one.Probe
 			})
 		})
 		return strings.TrimSuffix(names+" for "+owner, " for ")
@@ -313,7 +314,7 @@ var facts = map[string]func(s lb.State, p Plan) string{
 		return l2 + ", " + nodesWhere(s, func(_ string, p Plan) bool { return p.Verdicts[0].BGP.Writer })
 	},
 	"w1": func(_ lb.State, p Plan) string {
-		return fmt.Sprintf("announces %d, yields %d, routes %d", len(p.Announcements), len(p.Yield), len(p.Routes))
+		return fmt.Sprintf("announces %d, yields %d, routes %d", p.Announcements.Len(), p.Yield.Len(), len(p.Routes))
 	},
 	"l2": func(_ lb.State, p Plan) string {
 		return fmt.Sprintf("%s %s", p.Verdicts[0].L2.Reason, orNone(p.Verdicts[0].L2.Nodes))
@@ -327,20 +328,20 @@ var facts = map[string]func(s lb.State, p Plan) string{
 	"peers":   func(_ lb.State, p Plan) string { return orNone(p.Verdicts[0].BGP.Peers) },
 	"bgpsays": func(_ lb.State, p Plan) string { return p.Verdicts[0].BGP.Message },
 	"says":    func(_ lb.State, p Plan) string { return says(p) },
-	"owner":   func(_ lb.State, p Plan) string { return p.Owners[v4] },
+	"owner":   func(_ lb.State, p Plan) string { return p.Owners.Of(v4) },
 	"relays":  func(_ lb.State, p Plan) string { return relaysOf(p) },
 	"left":    func(s lb.State, p Plan) string { return left(p, s) },
 	"routes":  func(_ lb.State, p Plan) string { return routesOf(p) },
 	"announces": func(_ lb.State, p Plan) string {
 		var out []string
-		for _, a := range p.Announcements {
+		for _, a := range p.Announcements.All() {
 			out = append(out, fmt.Sprint(a.Address, a.Links))
 		}
 		return orNone(out)
 	},
 	"probes": func(_ lb.State, p Plan) string {
 		var out []string
-		for _, a := range p.Announcements {
+		for _, a := range p.Announcements.All() {
 			if a.Probe {
 				out = append(out, a.Address.String())
 			}
@@ -361,7 +362,7 @@ func says(p Plan) string {
 // relaysOf returns the relays of a plan as text.
 func relaysOf(p Plan) string {
 	var out []string
-	for _, r := range p.Relays {
+	for _, r := range p.Relays.All() {
 		via := "no way"
 		if r.Via.IsValid() {
 			via = fmt.Sprint(r.Via, " ", r.Link)
@@ -392,7 +393,7 @@ func routesOf(p Plan) string {
 // left says what a node does with v4: the time from now to its withdrawal if it leaves the address.
 func left(p Plan, s lb.State) string {
 	i := slices.IndexFunc(p.Routes, func(r lb.Route) bool { return r.Prefix.Contains(v4) })
-	until, advertised := p.Advertised[v4]
+	until, advertised := p.Advertised.Get(v4)
 	switch {
 	case advertised != (i >= 0), i >= 0 && (p.Routes[i].Leaving != !until.IsZero() || p.Withdraws != until):
 		return "the plan contradicts itself"
@@ -436,7 +437,8 @@ func check(t *testing.T, name string, s lb.State, want string) {
 		}
 	}
 	if boots := nodesWhere(s, func(n string, p Plan) bool {
-		return s.Unfit[n].Has(lb.Booting) && (len(p.Routes) > 0 || slices.ContainsFunc(p.Announcements, func(a lb.Announcement) bool { return a.MAC == lb.MAC{} }))
+		one := p.Announcements.Of(v4)
+		return s.Unfit[n].Has(lb.Booting) && (len(p.Routes) > 0 || one != nil && one.MAC == lb.MAC{})
 	}); boots != "-" {
 		t.Errorf("%s: %s boots and attracts traffic", name, boots)
 	}
@@ -464,7 +466,7 @@ func localNeighbour(nodes ...string) func(*lb.State) {
 	return func(s *lb.State) {
 		n := twin(s, "neighbour")
 		n.Addresses, n.Local, n.ServingNodes = []netip.Addr{v4.Next()}, true, set(nodes)
-		s.Here.Advertised[v4.Next()] = time.Time{}
+		s.Here.Advertised = s.Here.Advertised.Put(v4.Next(), time.Time{})
 	}
 }
 

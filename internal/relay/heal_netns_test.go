@@ -127,11 +127,7 @@ func TestGoesBack(t *testing.T) {
 		stop := w.run(w.relayer)
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
-		d := w.desired()
-		for i := range d.Relays {
-			d.Relays[i].Until = time.Now().Add(time.Hour)
-		}
-		w.relayer.Set(d)
+		w.relayer.Set(w.desired().changed(func(r *lb.Relay) { r.Until = time.Now().Add(time.Hour) }))
 		for _, back := range []*nstest.NS{w.node, w.former} {
 			w.owner(back)
 			for vip, list := range open {
@@ -162,14 +158,13 @@ func TestRemove(t *testing.T) {
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
 		d := w.desired()
-		d.Relays = d.Relays[:1] // the former owner of the IPv6 address died, say
+		d.Relays = d.Relays.Without(addr(vip6)) // the former owner of the IPv6 address died, say
 		w.relayer.Set(d)
 		nstest.Until(t, patient, "one family is relayed", func() bool { return len(w.relayer.Inherited()) == 1 })
 		if n4, n6 := w.alive(open[vip4]), w.alive(open[vip6]); n4 != 3 || n6 != 0 {
 			t.Errorf("%d and %d connections are alive, want 3 and 0", n4, n6)
 		}
-		d.Relays[0].Link = "eth9"
-		w.relayer.Set(d)
+		w.relayer.Set(d.changed(func(r *lb.Relay) { r.Link = "eth9" }))
 		nstest.Until(t, patient, "a link that is not there relays nothing", func() bool { return len(w.relayer.Inherited()) == 0 })
 		if s := w.relayer.State(); len(s.Relays) > 0 {
 			t.Errorf("%+v", s)
@@ -198,18 +193,18 @@ func TestFilter(t *testing.T) {
 		open := w.connections(10)
 		strangers := map[string]net.Conn{vip4: w.dialFrom(stranger4, vip4), vip6: w.dialFrom(stranger6, vip6)}
 
-		var frontends []lb.Frontend
+		frontends := map[netip.Addr]*[]lb.Frontend{}
 		for vip, own := range map[string]struct{ client, cluster string }{vip4: {client4 + "/32", "10.96.0.1"}, vip6: {client6 + "/128", "fd01::1"}} {
-			frontends = append(frontends, lb.Frontend{
+			frontends[addr(vip)] = &[]lb.Frontend{{
 				Address: addr(vip), Protocol: "TCP", Port: port, Service: lb.Key{Namespace: "ns", Name: "web"},
 				Access:    lb.Access{Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix(own.client)}, RateLimit: 1, ConnectionLimit: 1},
 				ClusterIP: addr(own.cluster),
-			})
+			}}
 		}
 		table := filter.New(filter.Config{Log: testLog(t)})
 		must(t, table.Set(filter.Desired{
-			Filter: lb.Filter{Frontends: frontends}, PodLinks: []string{"pod*"},
-			Relayed: []netip.Addr{addr(vip4), addr(vip6)},
+			Filter: lb.Filter{Frontends: lb.MapOf(frontends)}, PodLinks: []string{"pod*"},
+			Relayed: lb.SetOf(addr(vip4), addr(vip6)),
 		}))
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())

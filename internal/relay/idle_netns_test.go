@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -28,11 +29,7 @@ func (w *world) another(idle time.Duration) *Relayer {
 
 // since is when the addresses move here.
 func (w *world) since(start time.Time) Desired {
-	d := w.desired()
-	for i := range d.Relays {
-		d.Relays[i].Start = start
-	}
-	return d
+	return w.desired().changed(func(r *lb.Relay) { r.Start = start })
 }
 
 // ended waits until the relays of both addresses have ended.
@@ -208,8 +205,11 @@ func TestOtherVia(t *testing.T) {
 		w.relayer.Set(d)
 		vias := func(via4, via6 string) {
 			t.Helper()
-			d.Relays[0].Via, d.Relays[1].Via = addr(via4), addr(via6)
-			w.relayer.Set(d)
+			w.relayer.Set(d.changed(func(r *lb.Relay) {
+				if r.Via = addr(via6); r.Address.Is4() {
+					r.Via = addr(via4)
+				}
+			}))
 			nstest.Until(t, patient, "relays lead to another address", func() bool {
 				got := w.relayer.Inherited()
 				return got[addr(vip4)].Via == addr(via4) && got[addr(vip6)].Via == addr(via6)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,11 +17,11 @@ import (
 
 // Desired is the whole desired state of a Relayer.
 type Desired struct {
-	// Relays, at most one for each address. State shows a relay without Via, but the kernel does not get it.
-	Relays []lb.Relay
+	// Relays of addresses. State shows a relay without Via, but the kernel does not get it.
+	Relays lb.Map[netip.Addr, lb.Relay]
 	// Expect creates the tables even without relays, so that an address that moves here does not wait for them.
 	Expect bool
-	// Speakers are the MACs of the links of all speakers: packets from them are not relayed again.
+	// Speakers are the MACs of the links of all speakers: packets from them are not relayed again. The map must not be changed.
 	Speakers map[lb.MAC]bool
 }
 
@@ -74,7 +73,6 @@ func Try(of lb.Family) error {
 
 // Set relays exactly this. New relays are in force when it returns, unless the kernel refuses. It never fails: without relays an address moves all the same.
 func (r *Relayer) Set(d Desired) {
-	d.Relays, d.Speakers = slices.Clone(d.Relays), maps.Clone(d.Speakers)
 	indexes := make(map[string]int)
 	for _, l := range r.links() {
 		if l.CanAnnounce() {
@@ -82,8 +80,8 @@ func (r *Relayer) Set(d Desired) {
 		}
 	}
 	r.mu.Lock()
-	same := r.desired != nil && r.desired.Expect == d.Expect && slices.Equal(r.desired.Relays, d.Relays) &&
-		maps.Equal(r.desired.Speakers, d.Speakers) && maps.Equal(r.indexes, indexes)
+	same := r.desired != nil && r.desired.Expect == d.Expect && r.desired.Relays.Same(d.Relays) &&
+		(lb.SameMap(r.desired.Speakers, d.Speakers) || maps.Equal(r.desired.Speakers, d.Speakers)) && maps.Equal(r.indexes, indexes)
 	r.mu.Unlock()
 	if !same {
 		r.apply(&d, indexes)
@@ -117,7 +115,11 @@ func (r *Relayer) Run(ctx context.Context) error {
 	r.mu.Unlock()
 	if d != nil {
 		stays := *d
-		stays.Relays = slices.DeleteFunc(slices.Clone(d.Relays), func(one lb.Relay) bool { return !one.Until.IsZero() })
+		for a, one := range d.Relays.All() {
+			if !one.Until.IsZero() {
+				stays.Relays = stays.Relays.Without(a)
+			}
+		}
 		r.apply(&stays, indexes)
 	}
 	return err

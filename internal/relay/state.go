@@ -52,7 +52,7 @@ func (r *Relayer) State() (s State) {
 	if desired == nil {
 		return s
 	}
-	for _, one := range desired.Relays {
+	for _, one := range desired.Relays.All() {
 		if one.Via.IsValid() && inForce[one.Address] {
 			s.Relays = append(s.Relays, one)
 		}

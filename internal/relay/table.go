@@ -2,7 +2,6 @@ package relay
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -57,7 +56,7 @@ func (t *table) image(*nft.Static) *nft.Static {
 	t.relayer.mu.Lock()
 	defer t.relayer.mu.Unlock()
 	d := t.relayer.desired
-	if d == nil || !d.Expect && !slices.ContainsFunc(d.Relays, t.has) {
+	if d == nil {
 		return nil
 	}
 	out := &nft.Static{Layout: t.layout}
@@ -65,7 +64,7 @@ func (t *table) image(*nft.Static) *nft.Static {
 	put := func(set, key, value string) {
 		out.Elements = append(out.Elements, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
 	}
-	for _, one := range d.Relays {
+	for _, one := range d.Relays.All() {
 		if !t.has(one) {
 			continue
 		}
@@ -84,6 +83,9 @@ func (t *table) image(*nft.Static) *nft.Static {
 		if !c.ended {
 			put(usedSet, key, c.mark())
 		}
+	}
+	if !d.Expect && len(t.next) == 0 {
+		return nil
 	}
 	for mac := range d.Speakers {
 		put(speakersSet, string(mac[:]), "")

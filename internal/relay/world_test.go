@@ -110,10 +110,19 @@ func (w *world) speakers() map[lb.MAC]bool {
 
 // desired relays both addresses to the former owner.
 func (w *world) desired() Desired {
-	return Desired{Speakers: w.speakers(), Relays: []lb.Relay{
-		{Address: addr(vip4), Former: "former", Via: addr(former4), Link: "eth0"},
-		{Address: addr(vip6), Former: "former", Via: w.linkLocal(w.former), Link: "eth0"},
-	}}
+	return Desired{Speakers: w.speakers(), Relays: lb.MapOf(map[netip.Addr]lb.Relay{
+		addr(vip4): {Address: addr(vip4), Former: "former", Via: addr(former4), Link: "eth0"},
+		addr(vip6): {Address: addr(vip6), Former: "former", Via: w.linkLocal(w.former), Link: "eth0"},
+	})}
+}
+
+// changed returns the same with other relays.
+func (d Desired) changed(change func(*lb.Relay)) Desired {
+	for a, r := range d.Relays.All() {
+		change(&r)
+		d.Relays = d.Relays.Put(a, r)
+	}
+	return d
 }
 
 // linkLocal is an address of the node that it surely has on the link.
