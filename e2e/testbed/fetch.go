@@ -97,27 +97,33 @@ func (b *Bed) WaitFetch(ctx context.Context, host, protocol string, address neti
 	return got, err
 }
 
-// FirstFetch probes every 20 ms, and returns the first good probe. More would compete with what is measured.
-func (b *Bed) FirstFetch(ctx context.Context, host string, address netip.Addr) (probe.Result, error) {
-	s, err := b.Probe(ctx, host, probe.TCP, address, "-every", "20ms", "-until-ok")
+// FirstFetch starts a prober, and returns a function that has it probe an address every 20 ms and returns the first good probe. More would
+// compete with what is measured, as would the start of a program.
+func (b *Bed) FirstFetch(ctx context.Context, host string) (func(netip.Addr) (probe.Result, error), error) {
+	s, err := b.start(ctx, host, "-", "-every", "20ms", "-until-ok")
 	if err != nil {
-		return probe.Result{}, err
+		return nil, err
 	}
-	if err := s.wait(); err != nil {
-		return probe.Result{}, err
-	}
-	for _, r := range s.Results() {
-		if r.OK {
-			return r, nil
+	return func(address netip.Addr) (probe.Result, error) {
+		if _, err := io.WriteString(s.stdin, Target(probe.TCP, address)+"\n"); err != nil {
+			return probe.Result{}, fmt.Errorf("name the target to the prober: %w", err)
 		}
-	}
-	return probe.Result{}, fmt.Errorf("no answer of %s", address)
+		if err := s.wait(); err != nil {
+			return probe.Result{}, err
+		}
+		for _, r := range s.Results() {
+			if r.OK {
+				return r, nil
+			}
+		}
+		return probe.Result{}, fmt.Errorf("no answer of %s", address)
+	}, nil
 }
 
 // Stream is a running prober.
 type Stream struct {
 	cmd    *exec.Cmd
-	stdin  io.Closer
+	stdin  io.WriteCloser
 	stderr bytes.Buffer
 	done   chan struct{}
 
@@ -128,7 +134,11 @@ type Stream struct {
 
 // Probe starts to probe an address every 5 ms from a host, with further arguments for the prober.
 func (b *Bed) Probe(ctx context.Context, host, protocol string, address netip.Addr, args ...string) (*Stream, error) {
-	argv := append([]string{b.prober(), "-protocol", protocol}, append(args, Target(protocol, address))...)
+	return b.start(ctx, host, Target(protocol, address), append([]string{"-protocol", protocol}, args...)...)
+}
+
+func (b *Bed) start(ctx context.Context, host, target string, args ...string) (*Stream, error) {
+	argv := append(append([]string{b.prober()}, args...), target)
 	s := &Stream{cmd: b.Cluster.Command(ctx, host, argv...), done: make(chan struct{})}
 	s.cmd.Stderr = &s.stderr
 	stdin, err := s.cmd.StdinPipe()

@@ -55,12 +55,7 @@ func services(toAddress, toFetch string) func(context.Context, *testbed.Bed) (ma
 		pace := time.NewTicker(every)
 		defer pace.Stop()
 		for i := range rounds {
-			select {
-			case <-pace.C:
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-			address, answer, err := one(ctx, b, fmt.Sprintf("bench-%02d", i))
+			address, answer, err := one(ctx, b, fmt.Sprintf("bench-%02d", i), pace.C)
 			if err != nil {
 				return nil, err
 			}
@@ -83,9 +78,18 @@ const every = 3 * time.Second
 // limit for one Service to be served.
 const limit = time.Minute
 
-func one(ctx context.Context, b *testbed.Bed, name string) (address, answer time.Duration, err error) {
+func one(ctx context.Context, b *testbed.Bed, name string, due <-chan time.Time) (address, answer time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	fetch, err := b.FirstFetch(ctx, testbed.Client)
+	if err != nil {
+		return 0, 0, err
+	}
+	select {
+	case <-due:
+	case <-ctx.Done():
+		return 0, 0, ctx.Err()
+	}
 	client := b.Kube.CoreV1().Services(app.Namespace)
 	events, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
@@ -101,7 +105,7 @@ func one(ctx context.Context, b *testbed.Bed, name string) (address, answer time
 		return 0, 0, fmt.Errorf("watch Service %s: %w", name, err)
 	}
 	address = time.Since(start)
-	first, err := b.FirstFetch(ctx, testbed.Client, got)
+	first, err := fetch(got)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -1,11 +1,13 @@
 // Command probe runs on a host of the lab and probes the echo application, once
 // or at a steady pace. It prints one line of JSON for each probe. Without -n it
-// runs until its standard input is closed. With -keep it opens connections, reports
+// runs until its standard input is closed. The target - means that it waits for a
+// line with one on its standard input. With -keep it opens connections, reports
 // that, and sends one more request on each when its standard input is closed. With
 // -load it sends -n requests without a pause, and prints how long they took.
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/probe"
@@ -39,7 +42,14 @@ func run() error {
 	if flag.NArg() != 1 {
 		return fmt.Errorf("got %d arguments, want one: ADDRESS:PORT", flag.NArg())
 	}
-	c.Target = flag.Arg(0)
+	in := bufio.NewReader(os.Stdin)
+	if c.Target = flag.Arg(0); c.Target == "-" {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("read the target: %w", err)
+		}
+		c.Target = strings.TrimSpace(line)
+	}
 	if c.Forged != "" {
 		c.Forged += "\r\n"
 	}
@@ -49,7 +59,7 @@ func run() error {
 		go func() {
 			defer stop()
 			// It carries no data; only its end matters.
-			_, _ = io.Copy(io.Discard, os.Stdin)
+			_, _ = io.Copy(io.Discard, in)
 		}()
 	}
 	out := json.NewEncoder(os.Stdout)
