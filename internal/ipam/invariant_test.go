@@ -210,11 +210,11 @@ func (w *witness) othersOwn(svc *lb.Service, addr netip.Addr) bool {
 }
 
 // deviates reports whether the Service does not hold the address under the recorded terms, and
-// clashes with a holder that does, or that is older.
+// clashes with one that does, though it may move away now, or with an older holder.
 func (w *witness) deviates(svc *lb.Service, addr netip.Addr) bool {
-	return !loyal(svc, addr) && slices.ContainsFunc(w.holds[addr], func(k lb.Key) bool {
+	return !loyal(svc, addr) && slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool {
 		o := w.services[k]
-		return slices.Contains(o.Addresses, addr) && (loyal(o, addr) || older(o, svc)) && disagree(o, svc) != ""
+		return (loyal(o, addr) || slices.Contains(w.holds[addr], k) && older(o, svc)) && disagree(o, svc) != ""
 	})
 }
 
