@@ -117,7 +117,7 @@ func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys []
 		if !w.links.Synced() {
 			return false, nil
 		}
-		state, _ := config.Compile(w.cluster.Objects(), w.options)
+		state, _ := config.Compile(config.Objects{Nodes: w.cluster.Nodes()}, w.options)
 		var why error
 		if own := state.Nodes[w.node].Own(link.Addresses(w.links.Links())); len(own) > 0 {
 			address = own[0]

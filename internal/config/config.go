@@ -167,7 +167,6 @@ type Compiler struct {
 	state    lb.State
 	problems []lb.Problem
 	plain    bool
-	lost     lost
 }
 
 // Compile reads the objects. The caller adds Members and Now to the State.

@@ -18,8 +18,9 @@ type endpoints struct {
 	nodes map[string]bool
 	// serving: at least one endpoint serves; anywhere: at least one has no node.
 	serving, anywhere bool
-	// idle are endpoints that cannot serve.
+	// idle are endpoints that cannot serve, busy the addresses of those that can.
 	idle lb.ByNode
+	busy []netip.Addr
 }
 
 // compileEndpoints returns what serves of one slice, and the Service that it is of. A proxy that terminates takes no new connections.
@@ -32,14 +33,17 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 			e.add(node)
 		}
 		for _, text := range endpoint.Addresses {
-			if canServe(endpoint.Conditions) {
-				break
-			}
-			if a, err := netip.ParseAddr(text); err == nil {
+			a, err := netip.ParseAddr(text)
+			switch {
+			case err != nil:
+			case canServe(endpoint.Conditions):
+				e.busy = append(e.busy, a)
+			default:
 				e.idle = append(e.idle, lb.OnNode{Address: a, Node: node})
 			}
 		}
 	}
+	e.busy = slices.Clip(e.busy)
 	return key, e
 }
 
@@ -88,40 +92,24 @@ func canServe(c discoveryv1.EndpointConditions) bool {
 	return valueOr(c.Ready, true) || valueOr(c.Serving, false)
 }
 
-// lost are endpoints on nodes, of the last time.
-type lost struct {
-	services []Held[corev1.Service]
-	slices   []Held[discoveryv1.EndpointSlice]
-	nodes    map[string]bool
-	lost     map[netip.Addr]bool
-}
-
 // LostEndpoints returns the addresses of endpoints on the given nodes that cannot serve and
 // belong to Services that are ours to serve. It leaves out an address that can serve another
 // Service, or that by now serves on another node.
 func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
-	l := &c.lost
-	if lb.Same(l.services, c.services.objects) && lb.Same(l.slices, c.slices.objects) && maps.Equal(l.nodes, nodes) {
-		return l.lost
-	}
-	*l = lost{c.services.objects, c.slices.objects, nodes, map[netip.Addr]bool{}}
+	lost := map[netip.Addr]bool{}
 	for _, p := range c.slices.parts {
 		for _, e := range p.made.idle {
 			if nodes[e.Node] && c.whole[p.key].serves {
-				l.lost[e.Address] = true
+				lost[e.Address] = true
 			}
 		}
 	}
-	for i := 0; len(l.lost) > 0 && i < len(l.slices); i++ {
-		for _, e := range l.slices[i].Read().Endpoints {
-			for _, text := range e.Addresses {
-				if a, err := netip.ParseAddr(text); err == nil && canServe(e.Conditions) {
-					delete(l.lost, a)
-				}
-			}
+	for _, p := range c.slices.parts {
+		for _, a := range p.made.busy {
+			delete(lost, a)
 		}
 	}
-	return l.lost
+	return lost
 }
 
 // ObjectsOf returns the Services of these keys, ordered by key, and their EndpointSlices, as they were read last.

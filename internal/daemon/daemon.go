@@ -98,7 +98,9 @@ func Main(name string, s *Settings, parse func() error, serve func(context.Conte
 	log.Info("starting", "version", version)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	go returnMemory(ctx, memoryInterval, debug.SetGCPercent(startGarbage))
+	if os.Getenv("GOGC") == "" {
+		go returnMemory(ctx, memoryInterval, debug.SetGCPercent(startGarbage))
+	}
 	if err := serve(ctx, log); err != nil {
 		log.Error("stopped", "error", err)
 		return 1

@@ -19,7 +19,7 @@ const (
 
 // returnMemory returns to the kernel, until ctx ends, what the process does not need at rest. The first list of all objects and each burst of
 // changes leave garbage as large as all that lives, and the runtime alone keeps that memory: it expects to need it again soon. While it
-// collects by itself it does. When the start is over there may be as much garbage as usual.
+// collects by itself it does. When the start is over there may be as much garbage as usual. Who sets GOGC decides all this.
 func returnMemory(ctx context.Context, interval time.Duration, usual int) {
 	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/free:bytes"}}

@@ -254,10 +254,10 @@ func (k *Cluster) Version() uint64 {
 	return sum
 }
 
-// Services returns all Services, in no particular order.
+// Services returns all Services, ordered by key; of a controller or a proxy only.
 func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
 
-// HeldServices are those of a speaker, ordered by key, but what it wrote in no particular order.
+// HeldServices are those of a speaker, ordered by key.
 func (k *Cluster) HeldServices() []config.Held[corev1.Service] { return k.heldServices.List() }
 
 // Nodes returns those that are known.

@@ -20,7 +20,7 @@ const PodWithdrawn = "HoldfastNodeUnreachable"
 // errNoRenewal: the node's Lease has never been renewed.
 var errNoRenewal = errors.New("it was never renewed")
 
-// EndpointSlices returns the endpoints of all Services, in no particular order.
+// EndpointSlices returns the endpoints of all Services, ordered by key; of a controller or a proxy only.
 func (k *Cluster) EndpointSlices() []*discoveryv1.EndpointSlice { return k.endpointSlices.List() }
 
 // NodeRenewed returns when a node's kubelet last renewed its Lease, by the node's clock.

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -169,7 +170,7 @@ func TestTrim(t *testing.T) {
 	wantState, wantProblems := config.Compile(whole, options)
 	for what, o := range map[string]config.Objects{"trimmed": trimmed, "packed": packed} {
 		state, problems := config.Compile(o, options)
-		if diff := cmp.Diff(wantState, state, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+		if diff := cmp.Diff(wantState, state, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(lb.Map[netip.Addr, time.Time]{})); diff != "" {
 			t.Errorf("the %s objects are read otherwise (-whole +%s):\n%s", what, what, diff)
 		}
 		if diff := cmp.Diff(wantProblems, problems); diff != "" {
@@ -223,6 +224,13 @@ func TestSharedMap(t *testing.T) {
 	}
 	if sharedMap(map[string]string{}) != nil {
 		t.Error("an empty map is kept")
+	}
+	long := map[string]string{}
+	for i := range maxSharedMap + 1 {
+		long[fmt.Sprint("tenant-", i)] = "value"
+	}
+	if one := sharedMap(long); !maps.Equal(one, long) || lb.SameMap(one, sharedMap(long)) {
+		t.Error("a map that a tenant made long is kept")
 	}
 }
 

@@ -138,7 +138,11 @@ var interned = struct {
 	seed maphash.Seed
 }{seed: maphash.MakeSeed()}
 
-const maxInterned = 16_384
+const (
+	maxInterned = 16_384
+	// maxSharedMap is how many entries a shared map has at most: tenants choose how many labels their objects have.
+	maxSharedMap = 16
+)
 
 // sharedField returns the one copy of what an optional field has. Nobody may change it.
 func sharedField[T comparable](field *T) *T {
@@ -159,10 +163,10 @@ func sharedField[T comparable](field *T) *T {
 
 func shared[T ~string](text T) T { return *sharedField(&text) }
 
-// sharedMap returns the one copy of a map, nil if it is empty: many objects have the same labels. Nobody may change it.
+// sharedMap returns the one copy of a map, nil if it is empty: many objects have the same few labels. Nobody may change it.
 func sharedMap(from map[string]string) map[string]string {
-	if len(from) == 0 {
-		return nil
+	if len(from) == 0 || len(from) > maxSharedMap {
+		return sharedKeys(from)
 	}
 	var sum uint64
 	for key, value := range from {
