@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -186,4 +187,20 @@ func keys(refused map[lb.Key]error) map[string]bool {
 		out[k.String()] = true
 	}
 	return out
+}
+
+// TestCleaned: the lists of a frontend that is closed are not forgotten, or another list would get their number, and both be one for the image.
+func TestCleaned(t *testing.T) {
+	var y library
+	sources := func(i int) []netip.Prefix {
+		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}
+	}
+	closed := frontend{allow: y.find(false, sources(0)), deny: y.find(false, sources(1)), refused: errors.New("too many")}
+	for i := range 2000 {
+		y.find(false, sources(2+i))
+	}
+	y.clean(&image{frontends: lb.MapOf(map[netip.Addr]*[]frontend{closed.Address: {closed}})})
+	if len(y.lists) != 2 || y.find(false, sources(0)) != closed.allow || y.find(false, sources(1)) != closed.deny {
+		t.Errorf("%d lists are left, and those of the closed frontend may be others", len(y.lists))
+	}
 }

@@ -83,13 +83,17 @@ func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 // content tells a list from all others.
 func (l *list) content() string { return familyOf(l.ipv6).Suffix + l.keys }
 
-// clean forgets the lists that an image does not have, now and then.
+// clean forgets the lists that no frontend of an image has, now and then: one that is closed may open with what it has.
 func (y *library) clean(img *image) {
 	const some = 1000
 	if len(y.lists) <= 2*y.kept+some {
 		return
 	}
-	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !img.lists.Has(l) })
+	used := map[*list]bool{}
+	for d := range img.all() {
+		used[d.allow], used[d.deny] = true, true
+	}
+	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !used[l] })
 	clear(y.numbers)
 	for _, l := range y.lists {
 		y.numbers[l.number] = true

@@ -8,11 +8,13 @@ func (r *Responder) Handing() []netip.Addr { return r.table.Load().in(handing) }
 // Offer has this node answer for what it has only until another speaker is heard to have it. It is for a caller whose Set does not
 // come, may overlap with that and be repeated, and holds until the next Set.
 func (r *Responder) Offer() {
-	t := r.table.Load()
-	t.offered.Store(true)
-	for _, e := range t.entries.All() {
-		if e.become(ours, offered) || e.become(standing, offered) {
-			r.changed()
+	for t := (*table)(nil); t != r.table.Load(); {
+		t = r.table.Load()
+		t.offered.Store(true)
+		for _, e := range t.entries.All() {
+			if e.become(ours, offered) || e.become(standing, offered) {
+				r.changed()
+			}
 		}
 	}
 }

@@ -167,7 +167,7 @@ func TestNewAddressIsProbed(t *testing.T) {
 // TestAddressComesBack: an address that was ours and had no owner since is announced after one probe, and left to a machine that answers that. After a
 // minute, another owner or a conflict it is new.
 func TestAddressComesBack(t *testing.T) {
-	one, none := Desired{Announcements: announcing(bothFamilies(probed)[:1])}, Desired{}
+	one, none := Desired{Announcements: announcing(bothFamilies(probed)[:1]), Owners: lb.MapOf(map[netip.Addr]string{v4: "w1"})}, Desired{}
 	elsewhere := Desired{Owners: lb.MapOf(map[netip.Addr]string{v4: "w2"})}
 	full := []string{"0s ARP 1", "12ms ARP 1", "25ms ARP 1", "40ms ARP 1"}
 	for _, tt := range []struct {

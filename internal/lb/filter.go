@@ -73,6 +73,14 @@ type Frontend struct {
 	Inside bool
 }
 
+// Equal reports whether two frontends are the same in every field. Their lists may be long, and are mostly the same slices.
+func (f Frontend) Equal(o Frontend) bool {
+	return f.Address == o.Address && f.Protocol == o.Protocol && f.Port == o.Port && f.Service == o.Service && f.Refuse == o.Refuse &&
+		f.ClusterIP == o.ClusterIP && f.Inside == o.Inside && f.Restricted == o.Restricted && f.InternalAllowed == o.InternalAllowed &&
+		f.ConnectionLimit == o.ConnectionLimit && f.RateLimit == o.RateLimit && f.LogDrops == o.LogDrops &&
+		(Same(f.Allow, o.Allow) || slices.Equal(f.Allow, o.Allow)) && (Same(f.Deny, o.Deny) || slices.Equal(f.Deny, o.Deny))
+}
+
 // Filter is which packets one node lets through to the addresses that Holdfast serves.
 type Filter struct {
 	// Guarded are the ranges that are closed except for their frontends; disjoint and ordered. The address of
@@ -126,6 +134,11 @@ type Announcement struct {
 	// MAC replaces the link's own MAC in answers: the node stands in for an owner whose speaker is away, and
 	// whose kernel forwards all the same. A stand-in sends no gratuitous ARP. The zero MAC is the link's own.
 	MAC MAC
+}
+
+// Equal reports whether two announcements are the same in every field.
+func (a Announcement) Equal(o Announcement) bool {
+	return a.Address == o.Address && a.Probe == o.Probe && a.MAC == o.MAC && slices.Equal(a.Links, o.Links)
 }
 
 // Relay sends packets of older connections to the former owner of an address that this node took over.

@@ -11,7 +11,7 @@ import (
 
 // filter plans which packets this node lets through at addresses that are not as in the last plan. Every node filters all frontends: packets
 // for an address may arrive at a node that does not announce it.
-func (p *planner) filter(last *planner) {
+func (p *planner) filter(last *planner, before *Plan) {
 	part, f, b := p.state, &p.plan.Filter, &last.plan.Filter
 	part.Services = nil
 	for i, again := range p.changes.again {
@@ -21,7 +21,7 @@ func (p *planner) filter(last *planner) {
 	}
 	all := frontends(part, p.pools, p.node)
 	f.Pings = with(&p.changes, b.Pings, p.pings(part.Services, all))
-	f.Frontends = with(&p.changes, b.Frontends, keptAll(b.Frontends, byAddress(all)))
+	f.Frontends = with(&p.changes, b.Frontends, keptAll(before.Filter.Frontends, byAddress(all), equalFrontends))
 	f.Guarded = kept(b.Guarded, p.guarded())
 	if p.changes.terms || p.changes.whole {
 		f.Reset, f.Open = kept(b.Reset, p.rangesOf(func(o *lb.Pool) bool { return o.Reset })), kept(b.Open, p.open())
@@ -49,6 +49,8 @@ func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) map[net
 	}
 	return out
 }
+
+func equalFrontends(a, b []lb.Frontend) bool { return slices.EqualFunc(a, b, lb.Frontend.Equal) }
 
 // byAddress returns ordered frontends by their addresses.
 func byAddress(frontends []lb.Frontend) map[netip.Addr][]lb.Frontend {

@@ -112,6 +112,9 @@ func TestOrder(t *testing.T) {
 		}
 		return rest
 	}
+	if rest := stays(open, none, true); rest.Owners.Len() > 0 {
+		t.Errorf("what goes keeps its owner: %v", rest.Owners)
+	}
 	all, one := []netip.Prefix{single(v4), single(v6), single(v4), single(v6)}, []netip.Prefix{single(v4), single(v4)}
 	for _, tt := range []struct {
 		name string

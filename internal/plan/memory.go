@@ -40,6 +40,10 @@ type changes struct {
 // ForNode computes the plan of the named node.
 func (m *Memory) ForNode(node string, s lb.State) Plan {
 	last := m.last.Load()
+	before := &Plan{}
+	if last != nil {
+		before = &last.plan
+	}
 	var p *planner
 	if !m.wrong.Swap(false) && last != nil && last.node == node && reflect.DeepEqual(common(s), common(last.state)) {
 		p = follow(last, s, false)
@@ -55,7 +59,7 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 			p.service(i)
 		}
 	}
-	p.finish(last)
+	p.finish(last, before)
 	m.last.Store(p)
 	return p.plan
 }
@@ -275,8 +279,9 @@ func (p *planner) reroute(k lb.Key, routes []routeTo) {
 	}
 }
 
-// finish makes the plan of what the last one had, and of what the Services contribute that were planned.
-func (p *planner) finish(last *planner) {
+// finish makes the plan of what the last one had, and of what the Services contribute that were planned. Also in a plan of all Services what is
+// equal to the plan before stays the same pointer.
+func (p *planner) finish(last *planner, before *Plan) {
 	c, b := &p.changes, &last.plan
 	p.plan.Owners, p.plan.Yield = with(c, b.Owners, p.owners), with(c, b.Yield, p.yield)
 	if p.plan.Advertised = with(c, b.Advertised, p.advertised); !p.plan.Advertised.Same(b.Advertised) {
@@ -285,11 +290,11 @@ func (p *planner) finish(last *planner) {
 			p.plan.Withdraws = earlier(p.plan.Withdraws, until)
 		}
 	}
-	p.plan.Announcements = with(c, b.Announcements, keptAll(b.Announcements, p.announced))
+	p.plan.Announcements = with(c, b.Announcements, keptAll(before.Announcements, p.announced, lb.Announcement.Equal))
 	p.continueRelays(last)
 	p.advertise(last)
 	p.contradict()
-	p.filter(last)
+	p.filter(last, before)
 	p.divert()
 	p.elections, p.part = nil, part{}
 }
@@ -304,10 +309,10 @@ func with[V comparable](c *changes, last lb.Map[netip.Addr, V], part map[netip.A
 }
 
 // keptAll returns pointers to values: a pointer of the last plan where its value is equal.
-func keptAll[T any](last lb.Map[netip.Addr, *T], part map[netip.Addr]T) map[netip.Addr]*T {
+func keptAll[T any](last lb.Map[netip.Addr, *T], part map[netip.Addr]T, equal func(a, b T) bool) map[netip.Addr]*T {
 	out := make(map[netip.Addr]*T, len(part))
 	for a, v := range part {
-		if out[a] = last.Of(a); out[a] == nil || !reflect.DeepEqual(*out[a], v) {
+		if out[a] = last.Of(a); out[a] == nil || !equal(*out[a], v) {
 			out[a] = &v
 		}
 	}

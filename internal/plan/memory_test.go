@@ -309,4 +309,9 @@ func TestShared(t *testing.T) {
 			t.Errorf("the verdict on %v: the same pointer is %v", v.Service, v == moved.Verdicts[i])
 		}
 	}
+	m.wrong.Store(true)
+	whole := m.ForNode("w1", s)
+	if !whole.Filter.Frontends.Same(silent.Filter.Frontends) || !whole.Announcements.Same(silent.Announcements) {
+		t.Error("a plan of all Services, as after a node's death, has the same content, and the sinks take it for another one")
+	}
 }

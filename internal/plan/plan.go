@@ -227,7 +227,8 @@ func (p *planner) routerID(name string) netip.Addr {
 // than p: what next leaves out is withdrawn before its ports close.
 func (p Plan) Staying(next Plan) (rest Plan, less bool) {
 	rest = p.without(p.Announcements.Beyond(next.Announcements), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
-	rest.Yield = next.Yield // an address that moves is handed over, and its ports stay open here
+	// An address that moves is handed over, and its ports stay open here. What has no owner any more is free.
+	rest.Yield, rest.Owners = next.Yield, next.Owners
 	return rest, rest.Announcements.Len()+len(rest.Routes) < p.Announcements.Len()+len(p.Routes)
 }
 
