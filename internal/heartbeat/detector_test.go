@@ -559,7 +559,7 @@ func TestNoLifeByHearsay(t *testing.T) {
 				}
 				half, worst := quantile(took, 0.5), quantile(took, 1)
 				t.Logf("%s: dead to all after %v, at worst %v; %d questions and answers of each watcher", what, half, worst, told/len(took)/min(n-1, Watchers))
-				if half >= 160*ms || worst >= 250*ms {
+				if half >= 120*ms || worst >= 150*ms {
 					t.Errorf("%s: dead to all after %v, at worst %v", what, half, worst)
 				}
 			}

@@ -164,7 +164,7 @@ func (t *thread) set(peers []Peer) {
 		t.byAddr[p.Address] = known
 		t.addrs[known.id] = sockaddr(netip.AddrPortFrom(p.Address, t.Port))
 	}
-	t.budget = 500 + 10*len(peers)
+	t.budget = 500 + 5*len(peers)
 }
 
 // receive reads until nothing waits or the budget is spent.

@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -42,26 +43,29 @@ func newWaiter() (*waiter, error) {
 		return nil, fmt.Errorf("open a timer: %w", err)
 	}
 	w := &waiter{epoll: epoll, timer: timer, file: os.NewFile(uintptr(epoll), "timer")}
-	if w.conn, err = w.file.SyscallConn(); err != nil {
-		return nil, fmt.Errorf("wait for a timer: %w", err)
-	}
+	w.conn, err = w.file.SyscallConn()
 	w.look = w.takeFound
 	w.watch(timerFile, timer, unix.EPOLLIN, true)
+	// A file that the poller did not take has no deadline: each sleep would end at once.
+	if err = errors.Join(err, w.file.SetReadDeadline(time.Time{})); err != nil || !w.watched[timerFile] {
+		return nil, fmt.Errorf("wait for a timer: %w", cmp.Or[error](err, unix.ENOSPC))
+	}
 	return w, nil
 }
 
-// watch has a file end sleeps, or not.
+// watch has a file end sleeps, or not. What the kernel refuses, as where the node has too many files watched, the next call asks again.
 func (w *waiter) watch(file, fd int, events uint32, wanted bool) {
 	if w.watched[file] == wanted {
 		return
 	}
-	w.watched[file] = wanted
 	op := unix.EPOLL_CTL_DEL
 	if wanted {
 		op = unix.EPOLL_CTL_ADD
 	}
 	e := unix.EpollEvent{Events: events, Fd: int32(file)}
-	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(w.epoll), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&e)), 0, 0)
+	if _, _, err := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(w.epoll), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&e)), 0, 0); err == 0 {
+		w.watched[file] = wanted
+	}
 }
 
 // sleep returns when a file is ready, when it is woken, or after a time.
