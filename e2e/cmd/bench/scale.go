@@ -39,6 +39,8 @@ const (
 	ratioFrom, ratioTo = 2000, 3000
 	// growthProfile and restProfile are how long profiles of CPU are.
 	growthProfile, restProfile = 25 * time.Second, 30 * time.Second
+	// lateGrowth is how many Services are still to come when the profile of their coming begins.
+	lateGrowth = 500
 )
 
 // scaleFigures are the figures of a run.
@@ -188,7 +190,7 @@ func (s *simulation) measureBare(ctx context.Context) error {
 	serving, stop := context.WithCancel(ctx)
 	var group errgroup.Group
 	group.Go(func() error { return s.fleet.bare(serving) })
-	at, err := s.fleet.grow(ctx, 0, ratioTo, new(bareClass))
+	at, err := s.fleet.grow(ctx, 0, ratioTo, new(bareClass), nil)
 	stop()
 	if err := errors.Join(err, group.Wait()); err != nil {
 		return err
@@ -227,8 +229,12 @@ func (s *simulation) growth(ctx context.Context, before, size int, got map[strin
 		return err
 	}
 	began := time.Now()
-	profiled := s.profiles(ctx, "growth", growthProfile)
-	at, err := s.fleet.grow(ctx, before, size, nil)
+	var profiled func() error
+	at, err := s.fleet.grow(ctx, before, size, nil, func(i int) {
+		if i == max(before, size-lateGrowth) { // what grows with their number shows late
+			profiled = s.profiles(ctx, "growth", growthProfile)
+		}
+	})
 	if err == nil {
 		err = s.fleet.announced(ctx, size)
 	}

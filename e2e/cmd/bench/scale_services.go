@@ -95,8 +95,9 @@ func (f fleet) write(ctx context.Context, i, generation int, ready bool) error {
 	return err
 }
 
-// grow creates Services up to a number, and returns when each of all had its address, in the order in which they got them.
-func (f fleet) grow(ctx context.Context, from, to int, class *string) (at []time.Time, err error) {
+// grow creates Services up to a number, and returns when each of all had its address, in the order in which they got them. Before each it calls
+// next, unless that is nil, also for several at once.
+func (f fleet) grow(ctx context.Context, from, to int, class *string, next func(i int)) (at []time.Time, err error) {
 	group, both := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		at, err = f.arrivals(both, to)
@@ -104,6 +105,9 @@ func (f fleet) grow(ctx context.Context, from, to int, class *string) (at []time
 	})
 	group.Go(func() error {
 		return f.each(both, from, to, func(ctx context.Context, i int) error {
+			if next != nil {
+				next(i)
+			}
 			if _, err := f.b.Kube.CoreV1().Services(app.Namespace).Create(ctx, f.service(i, class), metav1.CreateOptions{}); err != nil {
 				return err
 			}
