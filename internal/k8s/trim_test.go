@@ -170,7 +170,8 @@ func TestTrim(t *testing.T) {
 	wantState, wantProblems := config.Compile(whole, options)
 	for what, o := range map[string]config.Objects{"trimmed": trimmed, "packed": packed} {
 		state, problems := config.Compile(o, options)
-		if diff := cmp.Diff(wantState, state, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(lb.Map[netip.Addr, time.Time]{})); diff != "" {
+		inside := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(lb.Map[netip.Addr, time.Time]{})}
+		if diff := cmp.Diff(wantState, state, inside); diff != "" {
 			t.Errorf("the %s objects are read otherwise (-whole +%s):\n%s", what, what, diff)
 		}
 		if diff := cmp.Diff(wantProblems, problems); diff != "" {
