@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -47,7 +48,9 @@ func problemTexts(problems []lb.Problem) []string {
 }
 
 // addrs lets cmp compare addresses and prefixes.
-func addrs() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}) }
+func addrs() cmp.Option {
+	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(lb.Map[netip.Addr, time.Time]{})}
+}
 
 func rangesOf(s lb.State) map[string]string {
 	out := map[string]string{}
