@@ -23,7 +23,7 @@ const (
 	eventRetry = 5 * time.Second
 	// eventObjects are how many objects the Events of which are remembered, a KiB each.
 	eventObjects = 1024
-	// burstInterval is between two notes while many Services get addresses, whose status says the same.
+	// burstInterval is between two notes while many Services get addresses: statuses say the same of all but EndpointsRestored.
 	burstInterval = time.Second
 )
 
