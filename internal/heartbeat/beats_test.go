@@ -113,8 +113,15 @@ func TestBeatsWait(t *testing.T) {
 				t.Errorf("%v: a suspect's heartbeat does not wake the thread", addresses)
 			}
 			a.receive()
-			if r := ofB.reception; r.clean != 3 || r.share != fullReception {
-				t.Errorf("%v: three heartbeats that came are %+v", addresses, r)
+			a.detector.take()
+			send(packet{ping: true})
+			send(packet{heartbeat: true})
+			waits(within)
+			if a.receive(); len(a.detector.take()) != 1 {
+				t.Errorf("%v: a question is not answered, since a heartbeat came after it", addresses)
+			}
+			if r := ofB.reception; r.clean != 4 || r.share != fullReception {
+				t.Errorf("%v: four heartbeats that came are %+v", addresses, r)
 			}
 		}
 	})

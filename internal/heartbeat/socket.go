@@ -39,13 +39,14 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 	}()
 	// No other program may have the port when urgent is bound. The kernel counts the sockets of a port in the order of their opening.
 	share := rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1}
-	if s.urgent.fd, err = bound(local); err != nil {
+	dates := rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_TIMESTAMPNS, Value: 1}
+	if s.urgent.fd, err = bound(local, dates); err != nil {
 		return nil, err
 	}
 	if err = unix.SetsockoptInt(s.urgent.fd, share.Level, share.Name, share.Value); err != nil {
 		return nil, fmt.Errorf("share UDP %s: %w", local, err)
 	}
-	if s.beats.fd, err = bound(local, share, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_TIMESTAMPNS, Value: 1}); err != nil {
+	if s.beats.fd, err = bound(local, share, dates); err != nil {
 		return nil, err
 	}
 	if err = rt.Attach(s.urgent.fd, unix.SO_ATTACH_REUSEPORT_CBPF, choice); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -54,6 +55,8 @@ type thread struct {
 	since                  time.Duration
 	// drained is when all heartbeats that can wait were read last.
 	drained time.Duration
+	// beat is the next one of them, and beats how many were read at once.
+	beat, beats int
 
 	claims []claim
 }
@@ -176,12 +179,16 @@ func (t *thread) receive() {
 			more = n == batch
 		}
 		t.read += n
-		// Those that came before it: one with a lower number than the sender's last counts as lost.
-		t.receiveBeats()
+		if t.beat == t.beats {
+			t.nextBeats()
+		}
 		for i := range n {
+			// In the order in which they came: one with a lower number than the sender's last counts as lost.
+			t.receiveBeats(t.socket.urgent.at(i))
 			t.take(boottime(), t.socket.urgent.from(i), t.socket.urgent.datagram(i))
 		}
 	}
+	t.receiveBeats(math.MaxInt64)
 	for b := t.socket.refusals; t.socket.found[refusalsFile] && t.refusals < maxRefusals; {
 		n := b.take(maxRefusals-t.refusals, unix.MSG_ERRQUEUE)
 		for i := range n {
@@ -196,17 +203,31 @@ func (t *thread) receive() {
 	}
 }
 
-// receiveBeats reads the heartbeats that can wait, each as of when it came: after all that were read before, whoever sets the wall
-// clock.
-func (t *thread) receiveBeats() {
+// nextBeats reads a batch of the heartbeats that can wait.
+func (t *thread) nextBeats() {
+	t.beat, t.beats = 0, 0
+	if t.read < t.budget {
+		t.beats = t.socket.beats.take(t.budget-t.read, 0)
+		t.read += t.beats
+	}
+}
+
+// receiveBeats takes the heartbeats that can wait and came until a time by the wall clock, each as of when it came: after all that were
+// read before, whoever sets that clock.
+func (t *thread) receiveBeats(until time.Duration) {
 	now, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
-	for b := t.socket.beats; t.read < t.budget; {
-		n := b.take(t.budget-t.read, 0)
-		t.read += n
-		for i := range n {
-			t.take(min(max(now-(wall-b.at(i)), t.drained), now), b.from(i), b.datagram(i))
+	for b := t.socket.beats; ; t.nextBeats() {
+		for ; t.beat < t.beats; t.beat++ {
+			at := b.at(t.beat)
+			if at > until {
+				return
+			}
+			t.take(min(max(now-(wall-at), t.drained), now), b.from(t.beat), b.datagram(t.beat))
 		}
-		if n < batch && t.read < t.budget {
+		if t.read >= t.budget {
+			return
+		}
+		if t.beats < batch {
 			t.drained = now
 			return
 		}
