@@ -17,8 +17,9 @@ const (
 	slowPace = 500 * time.Millisecond
 	// fewReports is how many reports are written at once although addresses are still being announced.
 	fewReports = 10
-	// slowWait is the time between two runs in the slow pace.
-	slowWait = time.Second
+	// slowWait is the time between two runs in the slow pace, burstWait in a burst: what is to be written of thousands of Services takes longer
+	// to find than the few reports take that may be written.
+	slowWait, burstWait = time.Second, 5 * time.Second
 	// yieldTime is how long a run waits for announcements at most: comparing what to write for a thousand Services takes a core for longer
 	// than they do, and a link that takes no frame must not stop reports.
 	yieldTime = 200 * time.Millisecond
@@ -32,15 +33,19 @@ type pace struct {
 	slow              *rate.Limiter
 	// yielding is when announcements began that are still being sent; zero if none are.
 	yielding time.Time
+	// after is when a burst lets the next run begin.
+	after time.Time
 }
 
 func newPace(burst, announcing func() bool) pace {
 	return pace{burst: burst, announcing: announcing, slow: rate.NewLimiter(0, 1)}
 }
 
-// yields returns how long a run is to wait because announcements are being sent, 0 if it may begin.
+// yields returns how long a run is to wait because of a burst, or because announcements are being sent; 0 if it may begin.
 func (p *pace) yields(now time.Time) time.Duration {
 	switch {
+	case p.burst() && now.Before(p.after):
+		return min(slowWait, p.after.Sub(now)) // the burst may end sooner
 	case !p.announcing():
 		p.yielding = time.Time{}
 		return 0
@@ -73,7 +78,7 @@ func (p *pace) each(reports []k8s.ServiceUpdate, speakers int, write func(k8s.Se
 	for i, one := range slices.Concat(first, rest) {
 		slow := p.burst() || len(reports)-i > fewReports && p.announcing()
 		if slow && p.slow.Tokens() < 1 {
-			again = slowWait
+			again, p.after = slowWait, time.Now().Add(burstWait)
 			break
 		}
 		err := write(one)

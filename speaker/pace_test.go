@@ -112,7 +112,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestYields: a run waits while announcements are being sent, but not for a link that takes none, and the next ones count from their start.
+// TestYields: a run waits while announcements are being sent, but not for a link that takes none, and the next ones count from their start. In a
+// burst it waits for longer once no more reports may be written, but not beyond the burst.
 func TestYields(t *testing.T) {
 	announcing, at := true, time.Now()
 	p := newPace(func() bool { return false }, func() bool { return announcing })
@@ -129,6 +130,19 @@ func TestYields(t *testing.T) {
 			t.Errorf("waits for %v though nothing is announced", wait)
 		}
 		announcing = true
+	}
+	burst := true
+	p = newPace(func() bool { return burst }, func() bool { return false })
+	if wait := p.yields(time.Now()); wait != 0 {
+		t.Errorf("the first run of a burst waits for %v", wait)
+	}
+	_, err := p.each([]k8s.ServiceUpdate{reportOf("a", false), reportOf("b", false)}, 2, func(k8s.ServiceUpdate) error { return nil })
+	must(t, err)
+	if wait, last := p.yields(time.Now()), p.yields(time.Now().Add(burstWait)); wait != slowWait || last != 0 {
+		t.Errorf("with a report left in a burst it waits for %v, and after %v for %v", wait, burstWait, last)
+	}
+	if burst = false; p.yields(time.Now()) != 0 {
+		t.Error("it waits though the burst is over")
 	}
 }
 

@@ -188,24 +188,23 @@ func TestAPIReached(t *testing.T) {
 
 // TestInterval: how long after the last write the next one may come.
 func TestInterval(t *testing.T) {
-	written := v1beta1.SpeakerStateStatus{}
-	owned := written
-	owned.Owned.IPv4 = 1
 	unreachable := liveness.Silence{Unreachable: []liveness.SilentNode{{Node: "u"}}}
 	for _, tt := range []struct {
-		name    string
-		want    v1beta1.SpeakerStateStatus
-		silence liveness.Silence
-		alive   int
-		min     time.Duration
+		name           string
+		changed, burst bool
+		silence        liveness.Silence
+		alive          int
+		min            time.Duration
 	}{
-		{"nothing changed", written, liveness.Silence{}, 100, refreshInterval},
-		{"an address is owned", owned, liveness.Silence{}, 3, stateInterval},
-		{"an address is owned, by one of many speakers", owned, liveness.Silence{}, 500, 5 * time.Second},
-		{"that does not delay a silence", owned, unreachable, 500, 0},
+		{"nothing changed", false, true, liveness.Silence{}, 100, refreshInterval},
+		{"an address is owned", true, false, liveness.Silence{}, 3, stateInterval},
+		{"an address is owned, by one of many speakers", true, false, liveness.Silence{}, 400, 4 * time.Second},
+		{"an address is owned, in a burst", true, true, liveness.Silence{}, 3, burstWait},
+		{"that does not delay a silence", true, true, unreachable, 500, 0},
 	} {
-		w := &stateWriter{written: written, silence: tt.silence, at: time.Unix(1, 0)}
-		if got := w.interval(tt.want, tt.alive, false); got != tt.min {
+		r := &reporter{pace: newPace(func() bool { return tt.burst }, nil)}
+		w := &stateWriter{reporter: r, silence: tt.silence, at: time.Unix(1, 0)}
+		if got := w.interval(tt.changed, tt.alive, false); got != tt.min {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.min)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// stateInterval is the least time between two writes of changes that can wait. If it is longer, that is statePace
+	// stateInterval is the least time between two writes of changes that can wait, burstWait in a burst. If it is longer, that is statePace
 	// for each living speaker: all together write at most a hundred times a second.
 	stateInterval = time.Second
 	statePace     = 10 * time.Millisecond
@@ -72,16 +72,25 @@ func (w *stateWriter) writeState(ctx context.Context) (again time.Duration, err 
 	if !w.silence.Complete && !lives {
 		return 0, nil // liveness kicks when all kernels had time to answer
 	}
+	early := func(changed bool) time.Duration {
+		if lives {
+			return 0
+		}
+		return min(stateLook, w.interval(changed, len(alive), repeats)-now.Sub(w.at))
+	}
+	if wait := early(true); wait > 0 {
+		return wait, nil // whether anything has changed or not
+	}
 	want := w.status(len(w.cluster.SpeakerAddresses()), len(alive))
-	if wait := w.interval(want, len(alive), repeats) - now.Sub(w.at); wait > 0 && !lives {
-		return min(stateLook, wait), nil
+	if wait := early(!same(want, w.written)); wait > 0 {
+		return wait, nil
 	}
 	want.Observed = new(v1beta1.NewMicroTime(now))
 	if err := w.send(ctx, want); err != nil {
 		return 0, err
 	}
 	w.at = now
-	return min(stateLook, w.interval(want, len(alive), repeats)), nil
+	return min(stateLook, w.interval(false, len(alive), repeats)), nil
 }
 
 func (w *stateWriter) send(ctx context.Context, s v1beta1.SpeakerStateStatus) error {
@@ -101,14 +110,17 @@ func (w *stateWriter) send(ctx context.Context, s v1beta1.SpeakerStateStatus) er
 	return nil
 }
 
-// interval returns the least time between the last write and the next one.
-func (w *stateWriter) interval(want v1beta1.SpeakerStateStatus, alive int, repeats bool) time.Duration {
+// interval returns the least time between the last write and the next one, of a state that has changed or has not.
+func (w *stateWriter) interval(changed bool, alive int, repeats bool) time.Duration {
 	if w.at.IsZero() {
 		return 0
 	}
-	next := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval)
-	if !same(want, w.written) {
-		next = min(next, max(stateInterval, statePace*time.Duration(alive)))
+	next, changes := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval), stateInterval
+	if w.pace.burst() {
+		changes = burstWait
+	}
+	if changed {
+		next = min(next, max(changes, statePace*time.Duration(alive)))
 	}
 	return next
 }
