@@ -87,7 +87,7 @@ type Cluster struct {
 	communities       *View[*v1beta1.Community]
 	daemonSets        *View[*appsv1.DaemonSet]
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
-	heldSlices        *View[heldSlice] // of a speaker, in place of endpointSlices
+	heldSlices        *View[heldSlice] // in place of endpointSlices where they are read only when they changed, or seldom
 	pods              *View[*corev1.Pod]
 	speakerStates     *View[*v1beta1.SpeakerState]
 	secrets           *View[*corev1.Secret]
@@ -136,9 +136,14 @@ func (k *Cluster) watchAsController(core rest.Interface) []error {
 		watch(k, &k.memories, own, "poolmemories", "", nil, nil, kick),
 	}
 	errs = append(errs, watch(k, &k.speakerStates, own, "speakerstates", "", nil, nil, k.config.KickStates))
-	if k.config.Endpoints {
-		// A change of an endpoint decides nothing: they are read when a node is dead.
-		errs = append(errs, watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, nil, func() {}))
+	// A change of an endpoint decides nothing: they are read when a node is dead, and by times if there may be proxies.
+	discovery, endpoints, never := k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", func() {}
+	switch {
+	case !k.config.Endpoints:
+	case k.config.Proxies == lb.Key{}:
+		errs = append(errs, watchAs(k, &k.heldSlices, discovery, endpoints, "", nil, &discoveryv1.EndpointSlice{}, packPods, nil, never))
+	default:
+		errs = append(errs, watch(k, &k.endpointSlices, discovery, endpoints, "", nil, nil, never))
 	}
 	return errs
 }

@@ -21,7 +21,17 @@ const PodWithdrawn = "HoldfastNodeUnreachable"
 var errNoRenewal = errors.New("it was never renewed")
 
 // EndpointSlices returns the endpoints of all Services, ordered by key; of a controller or a proxy only.
-func (k *Cluster) EndpointSlices() []*discoveryv1.EndpointSlice { return k.endpointSlices.List() }
+// Without proxies a controller has their pods only, and to read them costs.
+func (k *Cluster) EndpointSlices() []*discoveryv1.EndpointSlice {
+	if k.heldSlices == nil {
+		return k.endpointSlices.List()
+	}
+	var out []*discoveryv1.EndpointSlice
+	for _, s := range k.heldSlices.List() {
+		out = append(out, s.Read())
+	}
+	return out
+}
 
 // NodeRenewed returns when a node's kubelet last renewed its Lease, by the node's clock.
 func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, error) {

@@ -17,7 +17,7 @@ type (
 )
 
 // packed is an object in the API's encoding, a third as large as when it is decoded, and nothing for the garbage collector to look at. Every speaker
-// has all Services and endpoints, and reads one only when it changed or is reported.
+// has all Services and endpoints, and reads one only when it changed or is reported; a controller reads endpoints when a node is dead.
 type packed[T any, P wire[T]] struct {
 	// Object is nil: nothing but what is below is asked of an object that is kept so.
 	metav1.Object
@@ -92,6 +92,17 @@ func (k *Cluster) packSlice(o any) (any, error) {
 	if s, is := o.(*discoveryv1.EndpointSlice); is && serviceOf(s) != k.config.Proxies {
 		for i := range s.Endpoints {
 			s.Endpoints[i].TargetRef = nil
+		}
+	}
+	return pack[discoveryv1.EndpointSlice](o)
+}
+
+// packPods packs an EndpointSlice with no more than its pods.
+func packPods(o any) (any, error) {
+	if s, is := o.(*discoveryv1.EndpointSlice); is {
+		s.Ports = nil
+		for i := range s.Endpoints {
+			s.Endpoints[i].Addresses = nil
 		}
 	}
 	return pack[discoveryv1.EndpointSlice](o)

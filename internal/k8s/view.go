@@ -32,7 +32,7 @@ type View[T object] struct {
 	told func() bool
 
 	mu sync.Mutex
-	// items are the objects that the watch shows, ordered by key; stale are the keys of those that changed since.
+	// items are the objects that the watch shows, ordered by key; stale are the keys of those that changed since, nil if all are to be read.
 	items []T
 	stale map[lb.Key]bool
 	own   map[lb.Key]*written[T]
@@ -63,7 +63,7 @@ const orphanAge = 10 * time.Second
 // newView calls changed for each change, with the old and the new version; the zero T
 // is a missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
-	v := &View[T]{informer: informer, stale: map[lb.Key]bool{}, own: map[lb.Key]*written[T]{}, open: map[lb.Key]openWrite[T]{}}
+	v := &View[T]{informer: informer, own: map[lb.Key]*written[T]{}, open: map[lb.Key]openWrite[T]{}}
 	notify := changed
 	changed = func(old, new T) {
 		v.changes.Add(1)
@@ -92,16 +92,33 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 	return v, nil
 }
 
-// touch notes that the watch shows another version of an object.
+// touch notes that the watch shows another version of an object. What is noted must not grow where the list is never asked for.
 func (v *View[T]) touch(o T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.stale[keyOf(o)] = true
+	if v.stale != nil {
+		v.stale[keyOf(o)] = true
+	}
+	if len(v.stale) > maxStale {
+		v.items, v.stale = nil, nil
+	}
 }
+
+// maxStale is how many changed objects are noted: to read all costs little more then.
+const maxStale = 1024
 
 // watched returns the objects that the watch shows, ordered by key. Only what changed is read again.
 func (v *View[T]) watched() []T {
-	if len(v.stale) == 0 {
+	switch {
+	case v.stale == nil:
+		v.stale, v.items = map[lb.Key]bool{}, nil
+		for _, o := range v.informer.GetStore().List() {
+			v.items = append(v.items, o.(T))
+		}
+		slices.SortFunc(v.items, func(a, b T) int { return keyOf(a).Compare(keyOf(b)) })
+		v.items = slices.Clip(v.items)
+		return v.items
+	case len(v.stale) == 0:
 		return v.items
 	}
 	out, rest := make([]T, 0, len(v.items)+len(v.stale)), v.items

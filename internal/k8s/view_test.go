@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -104,6 +105,29 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	v.wrote(last)
 	if list := v.List(); len(list) > 0 {
 		t.Errorf("an object whose last finalizer we took is still there: %v", list)
+	}
+}
+
+// A view that is never listed, or seldom, notes no endless number of changed objects, and misses none.
+func TestViewIsBounded(t *testing.T) {
+	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "1"}
+	v, err := newView(informer, func(_, _ *corev1.Service) {})
+	must(t, err)
+	named := func(i int) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("s%05d", i), ResourceVersion: "1"}}
+	}
+	for round, last := range []int{10, 3 * maxStale, 3*maxStale + 5} {
+		for i := range last {
+			must(t, informer.GetStore().Update(named(i)))
+			v.touch(named(i))
+		}
+		must(t, informer.GetStore().Delete(named(round)))
+		if v.touch(named(round)); len(v.stale) > maxStale {
+			t.Errorf("round %d: %d changes are noted", round, len(v.stale))
+		}
+		if list := v.List(); len(list) != last-1 || !slices.IsSortedFunc(list, func(a, b *corev1.Service) int { return keyOf(a).Compare(keyOf(b)) }) {
+			t.Errorf("round %d: %d objects are shown, not %d, or not in order", round, len(list), last-1)
+		}
 	}
 }
 

@@ -48,10 +48,14 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 
 // restore undoes what was written to the pods of nodes that live after all.
 func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error {
+	if len(d.restore) == 0 {
+		return nil
+	}
 	var errs []error
+	endpoints := c.cluster.EndpointSlices()
 	for _, node := range d.restore {
 		pods := map[types.UID]pod{}
-		for _, p := range toRestore(c.cluster.EndpointSlices(), node) {
+		for _, p := range toRestore(endpoints, node) {
 			pods[p.uid] = p
 		}
 		// The EndpointSlices may not show yet what was written last.
