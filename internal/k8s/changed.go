@@ -18,13 +18,6 @@ import (
 // versions of an object lead to the same decision. A version is nil if the object
 // was just created or deleted.
 
-// sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
-func sameNode(a, b *corev1.Node) bool {
-	return a != nil && b != nil && reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
-		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		a.Spec.Unschedulable == b.Spec.Unschedulable && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
-}
-
 func sameNamespace(a, b *corev1.Namespace) bool {
 	return a != nil && b != nil && maps.Equal(a.Labels, b.Labels)
 }

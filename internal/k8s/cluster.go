@@ -101,7 +101,7 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
 	// No other Secret of the namespace comes into memory.
 	basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))
-	errs := []error{watch(k, &k.nodes, core, "nodes", "", nil, sameNode, c.Kick)}
+	errs := []error{watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)}
 	if c.Proxy {
 		errs = append(errs, k.watchAsProxy(core)...)
 		return k, errors.Join(errs...)

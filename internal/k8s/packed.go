@@ -85,7 +85,10 @@ func (p *packed[T, P]) GetUID() types.UID                  { return p.uid }
 func (p *packed[T, P]) GetDeletionTimestamp() *metav1.Time { return P(p.Read()).GetDeletionTimestamp() }
 func (p *packed[T, P]) GetFinalizers() []string            { return P(p.Read()).GetFinalizers() }
 
-type packedService = packed[corev1.Service, *corev1.Service]
+type (
+	packedService = packed[corev1.Service, *corev1.Service]
+	packedSlice   = packed[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]
+)
 
 // packSlice packs an EndpointSlice without the names of its pods, which are asked of proxies only.
 func (k *Cluster) packSlice(o any) (any, error) {

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 )
 
 // encoded is what the API server sends of one kind.
@@ -51,6 +52,59 @@ func received[T encoded](tb testing.TB, from, into T) T {
 	}
 	must(tb, err)
 	return into
+}
+
+// A version of an object that says nothing new is the version before, as nothing is to be read again. What is written by its version is not.
+func TestKeeping(t *testing.T) {
+	k := &Cluster{}
+	for name, tt := range map[string]struct {
+		transform cache.TransformFunc
+		object    metav1.Object
+		change    func(metav1.Object)
+		keeps     bool
+	}{
+		"heartbeat of a node": {trim, wholeNode(), func(o metav1.Object) {
+			for i := range o.(*corev1.Node).Status.Conditions {
+				o.(*corev1.Node).Status.Conditions[i].LastHeartbeatTime = metav1.Now()
+			}
+		}, true},
+		"cordon": {trim, wholeNode(), func(o metav1.Object) { o.(*corev1.Node).Spec.Unschedulable = true }, false},
+		"annotation that makes a speaker ready": {trim, wholeNode(), func(o metav1.Object) {
+			o.SetAnnotations(map[string]string{v1beta1.AnnotationReadyWithoutSessions: "true"})
+		}, false},
+		"another node of its name":       {trim, wholeNode(), func(o metav1.Object) { o.SetUID("2") }, false},
+		"annotation of an EndpointSlice": {k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetAnnotations(map[string]string{"a": "b"}) }, true},
+		"endpoint": {k.packSlice, wholeSlice(1), func(o metav1.Object) {
+			o.(*discoveryv1.EndpointSlice).Endpoints[0].NodeName = new("n")
+		}, false},
+		"another EndpointSlice of its name":  {k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetUID("2") }, false},
+		"Service that is listed again":       {pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1") }, true},
+		"another Service of its name":        {pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1"); o.SetUID("2") }, false},
+		"version of a Service":               {pack[corev1.Service], wholeService(1), func(metav1.Object) {}, false},
+		"a pool, which is written as it was": {trim, &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, func(metav1.Object) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+			transform := keeping(store, tt.transform)
+			version := func(version string, change func(metav1.Object)) any {
+				o := tt.object.(runtime.Object).DeepCopyObject()
+				o.(metav1.Object).SetResourceVersion(version)
+				change(o.(metav1.Object))
+				out, err := transform(o)
+				must(t, err)
+				return out
+			}
+			first := version("1", func(metav1.Object) {})
+			must(t, store.Add(first))
+			if second := version("2", tt.change); (second == first) != tt.keeps {
+				t.Errorf("it is kept: %t", second == first)
+			}
+		})
+	}
+	gone := cache.DeletedFinalStateUnknown{Key: "w1"}
+	if out, err := keeping(cache.NewStore(cache.MetaNamespaceKeyFunc), trim)(gone); out != any(gone) || err != nil {
+		t.Errorf("a tombstone becomes %v, %v", out, err)
+	}
 }
 
 // managed is what the API server keeps of who wrote an object; some 700 bytes are usual.

@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"bytes"
 	"fmt"
 	"hash/maphash"
 	"maps"
@@ -33,7 +34,7 @@ func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resour
 	}
 	source := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
 	informer := cache.NewSharedIndexInformer(source, example, 0, cache.Indexers{})
-	if err := informer.SetTransform(transform); err != nil {
+	if err := informer.SetTransform(keeping(informer.GetStore(), transform)); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	v, err := newView(informer, func(old, new T) {
@@ -47,6 +48,42 @@ func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resour
 	*view = v
 	k.views = append(k.views, v)
 	return nil
+}
+
+// keeping is transform, but returns what the store has in place of a version of an object that says nothing else: heartbeats of a thousand
+// nodes change no list then, which would be read again, and what is listed again takes no memory.
+func keeping(store cache.Store, transform cache.TransformFunc) cache.TransformFunc {
+	return func(o any) (any, error) {
+		out, err := transform(o)
+		if err != nil {
+			return out, err
+		}
+		if have, there, err := store.Get(out); err == nil && there && saysSame(have, out) {
+			return have, nil
+		}
+		return out, nil
+	}
+}
+
+// saysSame reports whether one version of an object stands for another: nothing but its version differs, and nobody writes the object by that.
+func saysSame(have, out any) bool {
+	switch b := out.(type) {
+	case *corev1.Node:
+		a, is := have.(*corev1.Node)
+		if !is {
+			return false
+		}
+		one := *a
+		one.ResourceVersion = b.ResourceVersion
+		return reflect.DeepEqual(&one, b)
+	case *packedSlice:
+		a, is := have.(*packedSlice)
+		return is && a.uid == b.uid && bytes.Equal(a.body, b.body)
+	case *packedService:
+		a, is := have.(*packedService)
+		return is && a.uid == b.uid && a.version == b.version
+	}
+	return false
 }
 
 // trim drops fields that Holdfast does not read, and shares the texts that many objects have: half of an average object, and

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+)
+
+// BenchmarkCompiler reads a change of one object among 10,000 Services, their EndpointSlices, and 1,000 nodes.
+func BenchmarkCompiler(b *testing.B) {
+	o := Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}}
+	slice := func(i, node int) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("s%05d", i),
+			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%05d", i)}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}, NodeName: ptr(fmt.Sprintf("n%04d", node%1000))}}}
+	}
+	node := func(i int) *corev1.Node {
+		return nodeObject(fmt.Sprintf("n%04d", i), "a", fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250))
+	}
+	for i := range 1000 {
+		o.Nodes = append(o.Nodes, node(i))
+	}
+	for i := range 10_000 {
+		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250))))
+		o.EndpointSlices = append(o.EndpointSlices, slice(i, i))
+	}
+	o.HeldServices = held(nil, o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} })
+	o.HeldSlices = held(nil, o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} })
+	o.Services, o.EndpointSlices = nil, nil
+	var c Compiler
+	c.Compile(o, served())
+	for name, change := range map[string]func(i int){
+		"Slice": func(i int) {
+			o.HeldSlices = slices.Clone(o.HeldSlices)
+			o.HeldSlices[i%10_000] = heldSlice{slice(i%10_000, i)}
+		},
+		"Heartbeat": func(i int) { o.Nodes = slices.Clone(o.Nodes); o.Nodes[i%1000] = o.Nodes[i%1000].DeepCopy() },
+		"Service": func(i int) {
+			o.HeldServices = slices.Clone(o.HeldServices)
+			o.HeldServices[i%10_000] = heldService{o.HeldServices[i%10_000].Read().DeepCopy()}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				change(i)
+				c.Compile(o, served())
+			}
+		})
+	}
+}
