@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -28,11 +29,14 @@ type guard struct {
 	podLinks []string
 	// kernel knows what the node's kernel lacks for the filter.
 	kernel *kernel
+	// announced are the announcements that were set last, of which named counts those that each link is named by.
+	announced lb.Map[netip.Addr, *lb.Announcement]
+	named     map[string]int
 }
 
 // newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
 func newGuard(log *slog.Logger, s settings, lacks *kernel, kick func()) *guard {
-	g := &guard{podLinks: s.podLinks, kernel: lacks, on: s.Options.Filters()}
+	g := &guard{podLinks: s.podLinks, kernel: lacks, on: s.Options.Filters(), named: map[string]int{}}
 	g.table = filter.New(filter.Config{Log: log, Changed: func() {
 		if g.failed() {
 			g.kernel.recheck()
@@ -48,7 +52,7 @@ func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.N
 		return g.table.Remove()
 	}
 	own := node.Own(link.Addresses(links))
-	pods := link.PodLinks(links, own, announcing(p.Announcements), g.podLinks)
+	pods := link.PodLinks(links, own, g.announcing(p.Announcements), g.podLinks)
 	d := filter.Desired{Filter: p.Filter, PodLinks: pods, Addresses: own, Relayed: relayed}
 	if err := g.table.Set(possible(d, g.kernel)); err != nil {
 		return fmt.Errorf("set filter: %w", err)
@@ -63,16 +67,20 @@ func possible(d filter.Desired, k *kernel) filter.Desired {
 }
 
 // announcing returns the names of the links to which announcements are restricted.
-func announcing(announcements lb.Map[netip.Addr, *lb.Announcement]) []string {
-	var out []string
-	for _, a := range announcements.All() {
-		for _, name := range a.Links {
-			if !slices.Contains(out, name) {
-				out = append(out, name)
+func (g *guard) announcing(announcements lb.Map[netip.Addr, *lb.Announcement]) []string {
+	count := func(a *lb.Announcement, n int) {
+		for i := 0; a != nil && i < len(a.Links); i++ {
+			if g.named[a.Links[i]] += n; g.named[a.Links[i]] == 0 {
+				delete(g.named, a.Links[i])
 			}
 		}
 	}
-	return out
+	g.announced.Changes(announcements, func(_ netip.Addr, before, a *lb.Announcement, _, _ bool) {
+		count(before, -1)
+		count(a, 1)
+	})
+	g.announced = announcements
+	return slices.Collect(maps.Keys(g.named))
 }
 
 // inForce reports whether the kernel enforces the filter that was set last.

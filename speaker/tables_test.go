@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,27 @@ func TestGuardRefused(t *testing.T) {
 			t.Errorf("afterwards: %v, refused %v", err, g.refused())
 		}
 	})
+}
+
+// The links that announcements name are known after each change of one.
+func TestAnnouncing(t *testing.T) {
+	g, address := newTestGuard(false), netip.MustParseAddr("192.0.2.1")
+	on := func(links ...string) *lb.Announcement { return &lb.Announcement{Address: address, Links: links} }
+	var last lb.Map[netip.Addr, *lb.Announcement]
+	for _, tt := range []struct {
+		next lb.Map[netip.Addr, *lb.Announcement]
+		want []string
+	}{
+		{last, nil},
+		{last.Put(address, on("a", "b")).Put(address.Next(), on("a")).Put(address.Prev(), on()), []string{"a", "b"}},
+		{last.Put(address, on("c")).Put(address.Next(), on("a")), []string{"a", "c"}},
+		{last.Put(address.Next(), on("a")), []string{"a"}},
+		{last, nil},
+	} {
+		if got := slices.Sorted(slices.Values(g.announcing(tt.next))); !slices.Equal(got, tt.want) {
+			t.Errorf("announcements name %v, want %v", got, tt.want)
+		}
+	}
 }
 
 // without returns a kernel that lacks features.

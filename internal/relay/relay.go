@@ -82,6 +82,9 @@ func (r *Relayer) Set(d Desired) {
 	r.mu.Lock()
 	same := r.desired != nil && r.desired.Expect == d.Expect && r.desired.Relays.Same(d.Relays) &&
 		(lb.SameMap(r.desired.Speakers, d.Speakers) || maps.Equal(r.desired.Speakers, d.Speakers)) && maps.Equal(r.indexes, indexes)
+	if same {
+		r.desired = &d // which costs nothing to compare when it comes again
+	}
 	r.mu.Unlock()
 	if !same {
 		r.apply(&d, indexes)
