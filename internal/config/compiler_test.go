@@ -109,12 +109,22 @@ func TestCompilerHistory(t *testing.T) {
 	for seed := range uint64(8) {
 		v := village{Rand: rand.New(rand.NewPCG(seed, 0)), plain: seed%2 > 0}
 		v.Nodes = []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")}
+		objects := func() Objects {
+			o := v.Objects
+			for _, s := range o.EndpointSlices {
+				o.HeldSlices = o.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})
+			}
+			if seed%4 > 1 {
+				o.EndpointSlices = nil
+			}
+			return o
+		}
 		var c Compiler
 		for step := range 100 {
-			before, _ := c.Compile(v.Objects, served())
+			before, _ := c.Compile(objects(), served())
 			want, _ := Compile(v.Objects, served())
 			v.step()
-			state, problems := c.Compile(v.Objects, served())
+			state, problems := c.Compile(objects(), served())
 			fresh, freshProblems := Compile(v.Objects, served())
 			if diff := cmp.Diff(fresh, state, addrs()); diff != "" {
 				t.Fatalf("seed %d, step %d: -Compile +Compiler\n%s", seed, step, diff)
@@ -126,7 +136,7 @@ func TestCompilerHistory(t *testing.T) {
 				t.Fatalf("seed %d, step %d changed an earlier result: -before +after\n%s", seed, step, diff)
 			}
 		}
-		got, want := []int{len(c.nodes.parts), len(c.services.parts), len(c.slices.parts)}, []int{len(v.Nodes), len(v.Services), len(v.EndpointSlices)}
+		got, want := []int{len(c.nodes.parts), len(c.services.parts), len(c.slices)}, []int{len(v.Nodes), len(v.Services), len(v.EndpointSlices)}
 		if !slices.Equal(got, want) {
 			t.Errorf("seed %d: it remembers %d objects of %d", seed, got, want)
 		}

@@ -46,7 +46,7 @@ type Objects struct {
 	EndpointSlices    []*discoveryv1.EndpointSlice
 	// HeldServices and HeldSlices stand in place of Services and EndpointSlices where these are kept otherwise.
 	HeldServices []Held[corev1.Service]
-	HeldSlices   []Held[discoveryv1.EndpointSlice]
+	HeldSlices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
 	Nodes        []*corev1.Node
 	Namespaces   []*corev1.Namespace
 	// Secrets of Holdfast's own namespace, which is SecretNamespace.
@@ -155,7 +155,10 @@ func byName[T metav1.Object](objects []T) []T {
 type Compiler struct {
 	nodes    memo[*corev1.Node, lb.Node]
 	services memo[Held[corev1.Service], servicePart]
-	slices   memo[Held[discoveryv1.EndpointSlice], endpoints]
+	// slices has what was made of held, the EndpointSlices of the last run, by their names; list is what held was made of, if it was.
+	slices map[lb.Key]*part[endpoints]
+	held   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
+	list   []*discoveryv1.EndpointSlice
 	// byName are the nodes of the last run, whole has what each Service is made of; touched are the Services of which an object changed.
 	byName  map[string]lb.Node
 	whole   map[lb.Key]*whole
@@ -247,7 +250,8 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
 	}
-	o.Services, o.EndpointSlices, o.HeldServices, o.HeldSlices, o.FloatingIPs = nil, nil, nil, nil, nil
+	o.Services, o.EndpointSlices, o.HeldServices, o.FloatingIPs = nil, nil, nil, nil
+	o.HeldSlices = lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]{}
 	return &common{o, pools, state, r.problems}
 }
 
@@ -327,8 +331,7 @@ func (c *Compiler) read(o Objects, x reader) {
 	if c.touched = nil; c.whole == nil {
 		c.whole = map[lb.Key]*whole{}
 	}
-	services := held(o.HeldServices, o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} })
-	c.services.update(services, x.compileService, func(p *part[servicePart], made bool) {
+	c.services.update(heldServices(o), x.compileService, func(p *part[servicePart], made bool) {
 		c.change(p.key, func(w *whole) {
 			if w.parts, w.of, w.serves = w.parts-1, nil, false; made {
 				p.made.whole, w.of, w.serves = w, p.made.of, p.made.serves
@@ -341,16 +344,44 @@ func (c *Compiler) read(o Objects, x reader) {
 
 // readSlices reads the EndpointSlices that changed.
 func (c *Compiler) readSlices(o Objects, opt Options) {
-	list := held(o.HeldSlices, o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} })
-	c.slices.update(list, opt.compileEndpoints, func(p *part[endpoints], made bool) {
-		c.change(p.key, func(w *whole) {
-			w.parts--
-			if w.slices = slices.DeleteFunc(w.slices, func(o *part[endpoints]) bool { return o == p }); made {
+	if c.slices == nil {
+		c.slices = map[lb.Key]*part[endpoints]{}
+	}
+	before := c.held
+	c.hold(o)
+	before.Changes(c.held, func(name lb.Key, _, h Held[discoveryv1.EndpointSlice], had, has bool) {
+		if p := c.slices[name]; had {
+			delete(c.slices, name)
+			c.change(p.key, func(w *whole) {
+				w.parts--
+				w.slices = slices.DeleteFunc(w.slices, func(o *part[endpoints]) bool { return o == p })
+			})
+		}
+		if has {
+			p := &part[endpoints]{name: name}
+			p.key, p.made = opt.compileEndpoints(h)
+			c.slices[name] = p
+			c.change(p.key, func(w *whole) {
+				w.parts++
 				w.slices = append(w.slices, p)
-				w.parts += 2
-			}
-		})
+			})
+		}
 	})
+}
+
+// hold takes the EndpointSlices.
+func (c *Compiler) hold(o Objects) {
+	switch {
+	case len(o.EndpointSlices) == 0:
+		c.held = o.HeldSlices
+	case !lb.Same(o.EndpointSlices, c.list):
+		byName := make(map[lb.Key]Held[discoveryv1.EndpointSlice], len(o.EndpointSlices))
+		for _, s := range o.EndpointSlices {
+			byName[lb.Key{Namespace: s.Namespace, Name: s.Name}] = heldSlice{s}
+		}
+		c.held = lb.MapOf(byName)
+	}
+	c.list = o.EndpointSlices
 }
 
 // memo keeps what was made of each object, as long as that is the same: an informer replaces an object and never changes it. Its version

@@ -40,15 +40,23 @@ func world() Objects {
 			serviceObject("c", leaving, having("192.0.2.1")), serviceObject("d", leaving, having("192.0.2.1")),
 		},
 		EndpointSlices: []*discoveryv1.EndpointSlice{
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
 				Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n1")}}},
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "2", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
 				Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n2")}}},
 		},
 		Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b")},
 		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "red"}}},
 			{ObjectMeta: metav1.ObjectMeta{Name: "other"}}},
 	}
+}
+
+// numbered gives objects names.
+func numbered[T metav1.Object](objects ...T) []T {
+	for i, o := range objects {
+		o.SetName(fmt.Sprint(i))
+	}
+	return objects
 }
 
 func shuffled[T any](r *rand.Rand, s []T) []T {
@@ -69,7 +77,8 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 		again, permuted := Compile(Objects{
 			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements),
 			shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities),
-			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), nil, nil, shuffled(r, o.Nodes), shuffled(r, o.Namespaces), shuffled(r, o.Secrets), o.SecretNamespace,
+			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), nil, o.HeldSlices, shuffled(r, o.Nodes), shuffled(r, o.Namespaces), shuffled(r, o.Secrets),
+			o.SecretNamespace,
 		}, served())
 		if diff := cmp.Diff(state, again, addrs()); diff != "" {
 			t.Fatalf("seed %d: -first +shuffled\n%s", seed, diff)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // BenchmarkCompiler reads a change of one object among 10,000 Services, their EndpointSlices, and 1,000 nodes.
@@ -20,6 +21,9 @@ func BenchmarkCompiler(b *testing.B) {
 			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%05d", i)}},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}, NodeName: ptr(fmt.Sprintf("n%04d", node%1000))}}}
 	}
+	put := func(s *discoveryv1.EndpointSlice) {
+		o.HeldSlices = o.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})
+	}
 	node := func(i int) *corev1.Node {
 		return nodeObject(fmt.Sprintf("n%04d", i), "a", fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250))
 	}
@@ -28,17 +32,14 @@ func BenchmarkCompiler(b *testing.B) {
 	}
 	for i := range 10_000 {
 		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250))))
-		o.EndpointSlices = append(o.EndpointSlices, slice(i, i))
+		put(slice(i, i))
 	}
-	o.HeldServices = held(nil, o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} })
-	o.HeldSlices = held(nil, o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} })
-	o.Services, o.EndpointSlices = nil, nil
+	o.HeldServices, o.Services = heldServices(o), nil
 	var c Compiler
 	c.Compile(o, served())
 	for name, change := range map[string]func(i int){
 		"Slice": func(i int) {
-			o.HeldSlices = slices.Clone(o.HeldSlices)
-			o.HeldSlices[i%10_000] = heldSlice{slice(i%10_000, i)}
+			put(slice(i%10_000, i))
 		},
 		"Heartbeat": func(i int) { o.Nodes = slices.Clone(o.Nodes); o.Nodes[i%1000] = o.Nodes[i%1000].DeepCopy() },
 		"Service": func(i int) {

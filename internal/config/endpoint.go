@@ -97,14 +97,14 @@ func canServe(c discoveryv1.EndpointConditions) bool {
 // Service, or that by now serves on another node.
 func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	lost := map[netip.Addr]bool{}
-	for _, p := range c.slices.parts {
+	for _, p := range c.slices {
 		for _, e := range p.made.idle {
 			if nodes[e.Node] && c.whole[p.key].serves {
 				lost[e.Address] = true
 			}
 		}
 	}
-	for _, p := range c.slices.parts {
+	for _, p := range c.slices {
 		for _, a := range p.made.busy {
 			delete(lost, a)
 		}

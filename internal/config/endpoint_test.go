@@ -29,7 +29,7 @@ func TestLostEndpoints(t *testing.T) {
 	o := Objects{
 		HeldServices: []Held[corev1.Service]{heldService{serviceObject("a")}, heldService{serviceObject("b")}, heldService{other}},
 	}
-	for _, s := range []*discoveryv1.EndpointSlice{
+	for i, s := range []*discoveryv1.EndpointSlice{
 		slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"), endpoint("live", false, "10.0.0.3"),
 			endpoint("dead", false, "name", "")),
 		slice("a", endpoint("dead", false, "2001:db8::1"), discoveryv1.Endpoint{Addresses: []string{"10.0.0.4"}}),
@@ -39,7 +39,7 @@ func TestLostEndpoints(t *testing.T) {
 		slice("a", endpoint("dead", false, "10.0.0.8", "10.0.0.9")),
 		slice("other", endpoint("live", true, "10.0.0.8")), slice("nobody", discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
 	} {
-		o.HeldSlices = append(o.HeldSlices, heldSlice{s})
+		o.HeldSlices = o.HeldSlices.Put(lb.Key{Name: fmt.Sprint(i)}, heldSlice{s})
 	}
 	var c Compiler
 	expect := func(node, want string) {
@@ -54,7 +54,7 @@ func TestLostEndpoints(t *testing.T) {
 	expect("dead", "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]")
 	expect("live", "map[10.0.0.3:true]")
 	expect("dead", "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]")
-	o.HeldSlices = o.HeldSlices[:1]
+	o.HeldSlices = o.HeldSlices.Without(slices.Collect(o.HeldSlices.Keys())[1:]...)
 	expect("dead", "map[10.0.0.1:true]")
 	o.HeldServices = o.HeldServices[1:]
 	expect("dead", "map[]")

@@ -20,14 +20,14 @@ type heldSlice struct{ *discoveryv1.EndpointSlice }
 
 func (h heldSlice) Read() *discoveryv1.EndpointSlice { return h.EndpointSlice }
 
-// held returns objects as they are held, or else the same of those that are not.
-func held[T any, O any](as []Held[T], objects []O, hold func(O) Held[T]) []Held[T] {
-	if as != nil || len(objects) == 0 {
-		return as
+// heldServices returns the Services as they are held, or else the same of those that are not.
+func heldServices(o Objects) []Held[corev1.Service] {
+	if o.HeldServices != nil || len(o.Services) == 0 {
+		return o.HeldServices
 	}
-	out := make([]Held[T], 0, len(objects))
-	for _, o := range objects {
-		out = append(out, hold(o))
+	out := make([]Held[corev1.Service], 0, len(o.Services))
+	for _, s := range o.Services {
+		out = append(out, heldService{s})
 	}
 	return out
 }

@@ -262,12 +262,12 @@ func TestProxiesAreEndpoints(t *testing.T) {
 			serviceObject("e", port, proxiedStatus, having("192.0.2.4")),
 			serviceObject("f", asking(ownPrefix+"data-path", "Proxy"), func(o *corev1.Service) { o.Spec.Ports = []corev1.ServicePort{{Port: 9}} }, having("192.0.2.4")),
 		},
-		EndpointSlices: []*discoveryv1.EndpointSlice{
+		EndpointSlices: numbered(
 			slice("default", "a", "n9", discoveryv1.EndpointConditions{}),
 			slice("default", "d", "n9", discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true)}),
 			slice("holdfast-system", "proxies", "n1", discoveryv1.EndpointConditions{}),
 			slice("holdfast-system", "proxies", "n2", discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true)}),
-		},
+		),
 	}
 	text := func(opt Options) (out []string) {
 		state, _ := Compile(o, opt)
@@ -349,12 +349,12 @@ func TestProxyPods(t *testing.T) {
 	ends := discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 	nowhere := endpoint("x", "10.0.0.9", ready)
 	nowhere.NodeName = nil
-	objects := Objects{EndpointSlices: []*discoveryv1.EndpointSlice{
+	objects := Objects{EndpointSlices: numbered(
 		slice("proxies", endpoint("b", "fd00::2", ready), endpoint("a", "fd00::1", ends), endpoint("e", "fd00::5", ready)),
 		slice("proxies", endpoint("e", "10.0.0.5", ends), endpoint("a", "10.0.0.1", ready), endpoint("b", "10.0.0.2", ready), nowhere, endpoint("c", "host", ready),
 			endpoint("d", "10.0.0.4", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false)}), endpoint("b", "10.0.0.22", ready)),
 		slice("web", endpoint("w", "10.0.0.7", ready)),
-	}}
+	)}
 	opt := Options{Proxy: ProxyOptions{Enabled: true, Service: lb.Key{Namespace: "holdfast-system", Name: "proxies"}}}
 	addr := netip.MustParseAddr
 	want := []lb.ProxyPod{

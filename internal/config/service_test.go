@@ -119,7 +119,7 @@ func TestService(t *testing.T) {
 	s, problems := Compile(Objects{
 		Services: []*corev1.Service{o, serviceObject("idle", func(o *corev1.Service) { o.Spec.ClusterIPs, o.Spec.ClusterIP = nil, "None" }),
 			serviceObject("far", func(o *corev1.Service) { o.Spec.ClusterIPs = []string{"fd00:96::2"} })},
-		EndpointSlices: []*discoveryv1.EndpointSlice{
+		EndpointSlices: numbered(
 			slice("web", "ready", discoveryv1.EndpointConditions{Ready: yes, Serving: yes}),
 			slice("web", "unknown", discoveryv1.EndpointConditions{}),
 			slice("web", "draining", discoveryv1.EndpointConditions{Ready: no, Serving: yes, Terminating: yes}),
@@ -129,7 +129,7 @@ func TestService(t *testing.T) {
 			slice("far", "", discoveryv1.EndpointConditions{Ready: yes}),
 			slice("idle", "n", discoveryv1.EndpointConditions{Ready: no}),
 			foreign,
-		},
+		),
 	}, served())
 	want := []*lb.Service{{
 		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Serving: true, ServingAnywhere: true,

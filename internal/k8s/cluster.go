@@ -243,7 +243,7 @@ func (k *Cluster) Objects() config.Objects {
 		SecretNamespace:   k.config.Namespace,
 	}
 	if k.config.Speaker {
-		o.HeldServices, o.HeldSlices = k.heldServices.List(), k.heldSlices.List()
+		o.HeldServices, o.HeldSlices = k.heldServices.List(), k.heldSlices.Map()
 	} else {
 		o.Services, o.Namespaces, o.FloatingIPs, o.PoolMemories = k.services.List(), k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
 	}

@@ -218,7 +218,7 @@ func TestTrim(t *testing.T) {
 		}
 		slice, err := k.packSlice(e.DeepCopy())
 		must(t, err)
-		packed.HeldServices, packed.HeldSlices = append(packed.HeldServices, service.(heldService)), append(packed.HeldSlices, slice.(heldSlice))
+		packed.HeldServices, packed.HeldSlices = append(packed.HeldServices, service.(heldService)), packed.HeldSlices.Put(keyOf(e), slice.(heldSlice))
 	}
 	packed.Nodes = trimmed.Nodes
 	wantState, wantProblems := config.Compile(whole, options)

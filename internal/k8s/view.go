@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -32,10 +31,13 @@ type View[T object] struct {
 	told func() bool
 
 	mu sync.Mutex
-	// items are the objects that the watch shows, ordered by key; stale are the keys of those that changed since, nil if all are to be read.
-	items []T
+	// items are the objects that the watch shows; stale are the keys of those that changed since, nil if all are to be read.
+	items lb.Map[lb.Key, T]
 	stale map[lb.Key]bool
-	own   map[lb.Key]*written[T]
+	// list is what List returned last, which was made of listOf.
+	list   []T
+	listOf lb.Map[lb.Key, T]
+	own    map[lb.Key]*written[T]
 	// open are the writes that may have landed without an answer, by the keys of their objects.
 	open map[lb.Key]openWrite[T]
 	// listed is the version of the last list past the watch, and existed has the objects that it returned. What
@@ -100,92 +102,90 @@ func (v *View[T]) touch(o T) {
 		v.stale[keyOf(o)] = true
 	}
 	if len(v.stale) > maxStale {
-		v.items, v.stale = nil, nil
+		v.items, v.stale = lb.Map[lb.Key, T]{}, nil
 	}
 }
 
 // maxStale is how many changed objects are noted: to read all costs little more then.
 const maxStale = 1024
 
-// watched returns the objects that the watch shows, ordered by key. Only what changed is read again.
-func (v *View[T]) watched() []T {
-	switch {
-	case v.stale == nil:
-		v.stale, v.items = map[lb.Key]bool{}, nil
-		for _, o := range v.informer.GetStore().List() {
-			v.items = append(v.items, o.(T))
-		}
-		slices.SortFunc(v.items, func(a, b T) int { return keyOf(a).Compare(keyOf(b)) })
-		v.items = slices.Clip(v.items)
-		return v.items
-	case len(v.stale) == 0:
-		return v.items
-	}
-	out, rest := make([]T, 0, len(v.items)+len(v.stale)), v.items
-	for _, k := range slices.SortedFunc(maps.Keys(v.stale), lb.Key.Compare) {
-		i, found := find(rest, k)
-		out, rest = append(out, rest[:i]...), rest[i:]
-		if found {
-			rest = rest[1:]
-		}
-		if item, there, _ := v.informer.GetStore().GetByKey(cache.NewObjectName(k.Namespace, k.Name).String()); there {
-			out = append(out, item.(T))
+// watched returns the objects that the watch shows. Only what changed is read again.
+func (v *View[T]) watched() lb.Map[lb.Key, T] {
+	changed := maps.Keys(v.stale)
+	if v.stale == nil {
+		changed = func(yield func(lb.Key) bool) {
+			for _, o := range v.informer.GetStore().List() {
+				if !yield(keyOf(o.(T))) {
+					return
+				}
+			}
 		}
 	}
-	v.items, v.stale = slices.Clip(append(out, rest...)), map[lb.Key]bool{}
+	if v.stale == nil || len(v.stale) > 0 {
+		v.items = v.items.With(changed, func(k lb.Key) (t T, there bool) {
+			o, there, _ := v.informer.GetStore().GetByKey(cache.NewObjectName(k.Namespace, k.Name).String())
+			if there {
+				t = o.(T)
+			}
+			return t, there
+		})
+		v.stale = map[lb.Key]bool{}
+	}
 	return v.items
-}
-
-// find returns the index of the object of a key in an ordered list.
-func find[T object](list []T, k lb.Key) (int, bool) {
-	return slices.BinarySearchFunc(list, k, func(t T, k lb.Key) int { return keyOf(t).Compare(k) })
 }
 
 func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 func keyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 
-// List returns the objects ordered by key. Neither they nor the list may be changed. While the watch does not show our own writes it costs
-// a copy, and what these are.
+// List returns the objects ordered by key: the same list as before while nothing changed. Neither they nor the list may be changed.
 func (v *View[T]) List() []T {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	now, items := time.Now(), v.watched()
+	if m := v.objects(); v.list == nil || !m.Same(v.listOf) {
+		v.list, v.listOf = make([]T, 0, m.Len()), m
+		for _, t := range m.All() {
+			v.list = append(v.list, t)
+		}
+	}
+	return v.list
+}
+
+// Map returns the objects by key.
+func (v *View[T]) Map() lb.Map[lb.Key, T] {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.objects()
+}
+
+// objects returns the objects. While the watch does not show our own writes it costs what these are.
+func (v *View[T]) objects() lb.Map[lb.Key, T] {
+	now, shown := time.Now(), v.watched()
 	v.look(now)
 	if len(v.own)+len(v.open) == 0 && v.existed == nil {
-		return items // as mostly
+		return shown // as mostly
 	}
-	var none T
-	shown, gone, unseen := items, false, false
 	if v.existed != nil {
-		shown = slices.DeleteFunc(slices.Clone(items), v.ghost)
+		var ghosts []lb.Key
+		for k, t := range shown.All() {
+			if v.ghost(t) {
+				ghosts = append(ghosts, k)
+			}
+		}
+		shown = shown.Without(ghosts...)
 	}
-	out := slices.Clone(shown)
 	for k, w := range v.own {
-		i, found := find(shown, k)
-		switch {
-		case found && !newer(w.object, shown[i]), v.ghost(w.object), v.orphaned(now, versionOf(w.object), &w.past):
+		if t, found := shown.Get(k); found && !newer(w.object, t) || v.ghost(w.object) || v.orphaned(now, versionOf(w.object), &w.past) {
 			delete(v.own, k)
-			continue
-		case found && w.gone:
-			out[i], gone = none, true
-		case found:
-			out[i] = w.object
-		case !w.gone:
-			out, unseen = append(out, w.object), true
+		} else {
+			v.settle(w.object)
 		}
-		v.settle(w.object)
 	}
+	out := shown.With(maps.Keys(v.own), func(k lb.Key) (T, bool) { return v.own[k].object, !v.own[k].gone })
 	for k := range v.open {
-		if i, found := find(shown, k); found && out[i] != none {
-			v.settle(out[i])
+		if t, there := out.Get(k); there && shown.Has(k) {
+			v.settle(t)
 		}
-	}
-	if gone {
-		out = slices.DeleteFunc(out, func(t T) bool { return t == none })
-	}
-	if unseen {
-		slices.SortFunc(out, func(a, b T) int { return keyOf(a).Compare(keyOf(b)) })
 	}
 	return out
 }
