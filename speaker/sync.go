@@ -280,8 +280,7 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	if len(fresh) == 0 || !w.filter.inForce() {
 		return nil
 	}
-	services, endpoints := w.compiler.ObjectsOf(maps.Keys(fresh))
-	return config.Starts(fresh, services, endpoints, w.node)
+	return w.compiler.Starts(fresh, w.node)
 }
 
 // announce sets the sinks that attract traffic. If this run was found to hang, others take over by now, and the next plan is

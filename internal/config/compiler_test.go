@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -173,7 +174,7 @@ func TestSameIsShared(t *testing.T) {
 			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%d", i)}}, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr(node)}}}
 	}
 	for i := range 3 {
-		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%d", i)))
+		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%d", i), port))
 		o.EndpointSlices = append(o.EndpointSlices, slice(i, "n1"))
 	}
 	o.Nodes = []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")}
@@ -190,9 +191,22 @@ func TestSameIsShared(t *testing.T) {
 	if s := after.Services[1]; !s.ServingNodes["n2"] || before.Services[1].ServingNodes["n2"] {
 		t.Errorf("%s has endpoints on %v", s.Key, s.ServingNodes)
 	}
-	services, endpoints := c.ObjectsOf(slices.Values([]lb.Key{after.Services[1].Key, {Name: "none"}}))
-	if len(services) != 1 || len(endpoints) != 1 || services[0] != o.Services[1] || endpoints[0] != o.EndpointSlices[1] {
-		t.Errorf("its objects are %v and %v", services, endpoints)
+	key := after.Services[1].Key
+	fresh := map[lb.Key][]netip.Addr{key: {netip.MustParseAddr("192.0.2.1")}, {Name: "none"}: {netip.MustParseAddr("192.0.2.2")}}
+	for _, address := range []string{"10.0.0.1", "10.0.0.2"} { // as read, and changed
+		o.EndpointSlices = slices.Clone(o.EndpointSlices)
+		o.EndpointSlices[1] = slice(1, "n2")
+		o.EndpointSlices[1].AddressType, o.EndpointSlices[1].Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Port: ptr(int32(80))}}
+		o.EndpointSlices[1].Endpoints[0].Addresses = []string{address}
+		after, _ = c.Compile(o, served())
+		first, again := c.Starts(fresh, "n2"), c.Starts(fresh, "n2")
+		if len(first) != 1 || first[0].Service != key || first[0].Endpoints[0].Addr().String() != address || &again[0].Endpoints[0] != &first[0].Endpoints[0] {
+			t.Errorf("connections to a new address go to %v, and then to %v", first, again)
+		}
+	}
+	fresh[key] = append(fresh[key], netip.MustParseAddr("192.0.2.3"))
+	if starts := c.Starts(fresh, "n2"); len(starts) != 2 {
+		t.Errorf("connections to two new addresses go to %v", starts)
 	}
 	o.Pools = []*v1beta1.IPAddressPool{{}}
 	if last, _ := c.Compile(o, served()); !slices.Equal(last.Services, after.Services) {

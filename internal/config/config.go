@@ -163,6 +163,8 @@ type Compiler struct {
 	byName  map[string]lb.Node
 	whole   map[lb.Key]*whole
 	touched []lb.Key
+	// starts of Services with new addresses, none of whose objects changed since.
+	starts map[lb.Key]starts
 	// common is of the last run. What Services ask of pools by name was read for the pools there.
 	common *common
 	// objects, state and problems are of the last run. plain: no Service there depends on another one, on proxies, or leaves.
@@ -320,6 +322,7 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 		c.whole[key] = w
 	}
 	w.joined = false
+	delete(c.starts, key)
 	if apply(w); w.parts == 0 {
 		delete(c.whole, key)
 	}

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -112,17 +111,32 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	return lost
 }
 
-// ObjectsOf returns the Services of these keys, ordered by key, and their EndpointSlices, as they were read last.
-func (c *Compiler) ObjectsOf(keys iter.Seq[lb.Key]) (services []*corev1.Service, endpoints []*discoveryv1.EndpointSlice) {
-	for _, key := range slices.SortedFunc(keys, lb.Key.Compare) {
-		if w := c.whole[key]; w != nil && w.of != nil {
-			services = append(services, w.of.Read())
+// starts is the head start of new addresses of one Service.
+type starts struct {
+	addresses []netip.Addr
+	list      []lb.Start
+}
+
+// Starts returns what the function of that name does, of the objects that were read last, ordered by Service. It reads only those that changed.
+func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.Start) {
+	before := c.starts
+	c.starts = make(map[lb.Key]starts, len(fresh))
+	for _, key := range slices.SortedFunc(maps.Keys(fresh), lb.Key.Compare) {
+		w, one := c.whole[key], before[key]
+		switch {
+		case w == nil || w.of == nil:
+			continue
+		case !slices.Equal(one.addresses, fresh[key]):
+			var endpoints []*discoveryv1.EndpointSlice
 			for _, p := range w.slices {
 				endpoints = append(endpoints, p.made.of.Read())
 			}
+			one = starts{fresh[key], Starts(fresh, []*corev1.Service{w.of.Read()}, endpoints, node)}
 		}
+		c.starts[key] = one
+		out = append(out, one.list...)
 	}
-	return services, endpoints
+	return out
 }
 
 // maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has 17 elements for each.
