@@ -263,7 +263,7 @@ func TestAPIAge(t *testing.T) {
 		must(t, err)
 		cluster := &Cluster{clients: clients}
 		watch := func() bool {
-			w, err := clients.kube.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{})
+			w, err := clients.kube.services("").Watch(t.Context(), metav1.ListOptions{})
 			if err != nil {
 				return false
 			}

@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,12 +13,12 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -29,9 +30,9 @@ const Oldest = "1.31.0"
 
 // Clients talk to one API server.
 type Clients struct {
-	kube kubernetes.Interface
+	kube kinds
 	// paced writes Events, which cost the API server as much as addresses and must not delay them.
-	paced typed.CoreV1Interface
+	paced rest.Interface
 	// holdfast serves the kinds of group holdfast.dev.
 	holdfast rest.Interface
 	hearing  *hearing
@@ -70,15 +71,15 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	core := rest.CopyConfig(config)
 	core.ContentType = "application/vnd.kubernetes.protobuf"
 	core.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	kube, err := kubernetes.NewForConfigAndClient(core, transport)
+	kube, err := newKinds(core, transport)
 	if err != nil {
-		return Clients{}, fmt.Errorf("make client: %w", err)
+		return Clients{}, err
 	}
 	events := rest.CopyConfig(core)
 	events.QPS, events.Burst = eventRate, eventBurst
-	paced, err := typed.NewForConfigAndClient(events, &http.Client{Transport: transport.Transport, Timeout: eventTime})
+	paced, err := clientOf(corev1.SchemeGroupVersion, events, &http.Client{Transport: transport.Transport, Timeout: eventTime})
 	if err != nil {
-		return Clients{}, fmt.Errorf("make client of events: %w", err)
+		return Clients{}, err
 	}
 
 	scheme := runtime.NewScheme()
@@ -118,6 +119,16 @@ func checkVersion(gitVersion string) error {
 	return nil
 }
 
+// version returns the API server's.
+func (c Clients) version(ctx context.Context) (string, error) {
+	var info apiversion.Info
+	text, err := c.kube.core.Get().AbsPath("/version").Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(text, &info)
+	}
+	return info.GitVersion, err
+}
+
 // WaitForVersion waits until the API server answers, and returns nil if it is new
 // enough. It logs once that it waits. It returns an error if the server is too
 // old or ctx ends.
@@ -125,7 +136,7 @@ func (c Clients) WaitForVersion(ctx context.Context, log *slog.Logger) error {
 	var tooOld error
 	logged := false
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
-		info, err := c.kube.Discovery().ServerVersion()
+		version, err := c.version(ctx)
 		if err != nil {
 			if !logged {
 				log.Warn("waiting for the API server", "error", err)
@@ -133,7 +144,7 @@ func (c Clients) WaitForVersion(ctx context.Context, log *slog.Logger) error {
 			}
 			return false, nil
 		}
-		tooOld = checkVersion(info.GitVersion)
+		tooOld = checkVersion(version)
 		return true, nil
 	})
 	if err != nil {

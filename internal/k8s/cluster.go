@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -96,8 +95,8 @@ type Cluster struct {
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) (*Cluster, error) {
 	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst()}
-	core := clients.kube.CoreV1().RESTClient()
-	apps := clients.kube.AppsV1().RESTClient()
+	core := clients.kube.core
+	apps := clients.kube.apps
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
 	// No other Secret of the namespace comes into memory.
 	basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))
@@ -137,7 +136,7 @@ func (k *Cluster) watchAsController(core rest.Interface) []error {
 	}
 	errs = append(errs, watch(k, &k.speakerStates, own, "speakerstates", "", nil, nil, k.config.KickStates))
 	// A change of an endpoint decides nothing: they are read when a node is dead, and by times if there may be proxies.
-	discovery, endpoints, never := k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", func() {}
+	discovery, endpoints, never := k.clients.kube.discovery, "endpointslices", func() {}
 	switch {
 	case !k.config.Endpoints:
 	case k.config.Proxies == lb.Key{}:
@@ -159,7 +158,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
 		watch(k, &k.bfdProfiles, own, "bfdprofiles", "", nil, sameConfig, kick),
 		watch(k, &k.communities, own, "communities", "", nil, sameConfig, kick),
-		watchAs(k, &k.heldSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice,
+		watchAs(k, &k.heldSlices, k.clients.kube.discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice,
 			func(a, b heldSlice) bool { return k.sameEndpoints(read(a), read(b)) }, kick),
 		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
 	}
@@ -171,7 +170,7 @@ func (k *Cluster) watchAsProxy(core rest.Interface) []error {
 		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, kick),
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
 		watch(k, &k.pools, k.clients.holdfast, "ipaddresspools", "", nil, sameConfig, kick),
-		watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, sameSlice, kick),
+		watch(k, &k.endpointSlices, k.clients.kube.discovery, "endpointslices", "", nil, sameSlice, kick),
 	}
 }
 
@@ -179,7 +178,7 @@ func (k *Cluster) watchAsProxy(core rest.Interface) []error {
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error {
-		k.events.run(ctx, &typed.EventSinkImpl{Interface: k.clients.paced.Events("")}, k.InBurst)
+		k.events.run(ctx, eventSink{kindOf(k.clients.paced, "events", func() *corev1.Event { return &corev1.Event{} })}, k.InBurst)
 		return nil
 	})
 	for _, v := range k.views {

@@ -34,7 +34,7 @@ func (c Clients) WriteCRDs(ctx context.Context, log *slog.Logger, dir string) er
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 		const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-		client := c.kube.Discovery().RESTClient()
+		client := c.kube.core
 		err = client.Patch(types.MergePatchType).AbsPath(all, o.Name).Body(text).Do(ctx).Error()
 		if apierrors.IsNotFound(err) {
 			err = client.Post().AbsPath(all).SetHeader("Content-Type", "application/json").Body(text).Do(ctx).Error()

@@ -105,7 +105,7 @@ func (p *process) lead(ctx context.Context) error {
 		writing, pausing := p.world.between()
 		sleep(context.WithoutCancel(ctx), writing)
 		p.standStill()
-		_, err := p.cluster.clients.kube.CoreV1().Services("default").Patch(ctx, "web", types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
+		_, err := p.cluster.clients.kube.services("default").Patch(ctx, "web", types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
 		if err != nil {
 			p.world.set(func() { p.world.refused++ })
 		}

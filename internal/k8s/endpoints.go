@@ -35,7 +35,7 @@ func (k *Cluster) EndpointSlices() []*discoveryv1.EndpointSlice {
 
 // NodeRenewed returns when a node's kubelet last renewed its Lease, by the node's clock.
 func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, error) {
-	lease, err := k.clients.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+	lease, err := k.clients.kube.leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
 	if err == nil && lease.Spec.RenewTime == nil {
 		err = errNoRenewal
 	}
@@ -101,7 +101,7 @@ func (k *Cluster) patchPod(ctx context.Context, namespace, name string, patch an
 	if err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}
-	pod, err := k.clients.kube.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	pod, err := k.clients.kube.pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return nil, fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
 	}

@@ -34,6 +34,11 @@ func podOf(conditions []corev1.PodCondition) *corev1.Pod {
 	return pod
 }
 
+// podClients read and write pods only.
+func podClients(kube *fake.Clientset) Clients {
+	return Clients{kube: kinds{pods: func(ns string) client[*corev1.Pod] { return kube.CoreV1().Pods(ns) }}}
+}
+
 // checkVersions has a fake API server check the version that a patch of a pod names, as a real one does. A patch that
 // changes something and names none is an error. Before it comes there, meanwhile happens.
 func checkVersions(t *testing.T, kube *fake.Clientset, meanwhile func()) {
@@ -100,7 +105,7 @@ func TestPodWrites(t *testing.T) {
 			}
 			kube := fake.NewClientset(pod)
 			checkVersions(t, kube, func() {})
-			wrote, err := tt.do(&Cluster{clients: Clients{kube: kube}}, t.Context())
+			wrote, err := tt.do(&Cluster{clients: podClients(kube)}, t.Context())
 			if err != nil || wrote != (tt.want != nil) {
 				t.Errorf("wrote %t, error %v", wrote, err)
 			}
@@ -140,7 +145,7 @@ func TestPodWriteOvertaken(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				if _, err := do(&Cluster{clients: Clients{kube: kube}}, t.Context()); !Overtaken(err) {
+				if _, err := do(&Cluster{clients: podClients(kube)}, t.Context()); !Overtaken(err) {
 					t.Errorf("got %v", err)
 				}
 				got, err := kube.Tracker().Get(pods, "ns", "web")

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 const (
@@ -62,10 +62,9 @@ func holderNode(holder string) string {
 // Lead lets the candidate lead while it holds the Lease. It returns nil if ctx is cancelled, ErrLeadershipLost if
 // another process took over, and otherwise the error of the candidate's Lead.
 func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
-	e := &election{log: k.config.Log, candidate: c, lock: &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: k.config.Namespace, Name: LeaseName},
-		Client:     k.clients.kube.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: c.holder()},
+	e := &election{log: k.config.Log, candidate: c, self: c.holder(), lock: leaseLock{
+		client: k.clients.kube.leases(k.config.Namespace),
+		lease:  &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: k.config.Namespace, Name: LeaseName}},
 	}}
 	t := e.win(ctx)
 	if t == nil {
@@ -98,14 +97,66 @@ func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
 type election struct {
 	log       *slog.Logger
 	candidate Candidate
-	lock      resourcelock.Interface
+	self      string
+	lock      leaseLock
 	seen      observed
+}
+
+// leaseRecord is what a Lease says about its holder.
+type leaseRecord struct {
+	HolderIdentity                          string
+	LeaseDurationSeconds, LeaderTransitions int32
+	AcquireTime, RenewTime                  metav1.MicroTime
+}
+
+// leaseLock is the Lease as it was read or written last.
+type leaseLock struct {
+	client client[*coordinationv1.Lease]
+	lease  *coordinationv1.Lease
+}
+
+func (l *leaseLock) get(ctx context.Context) (*leaseRecord, error) {
+	lease, err := l.client.Get(ctx, l.lease.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	l.lease = lease
+	s := &lease.Spec
+	return &leaseRecord{deref(s.HolderIdentity), deref(s.LeaseDurationSeconds), deref(s.LeaseTransitions), deref(s.AcquireTime), deref(s.RenewTime)}, nil
+}
+
+func deref[T any](field *T) (value T) {
+	if field != nil {
+		value = *field
+	}
+	return value
+}
+
+func (l *leaseLock) create(ctx context.Context, r leaseRecord) error {
+	fresh := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.lease.Namespace, Name: l.lease.Name}}
+	return l.write(fresh, r, func() (*coordinationv1.Lease, error) { return l.client.Create(ctx, fresh, metav1.CreateOptions{}) })
+}
+
+func (l *leaseLock) update(ctx context.Context, r leaseRecord) error {
+	next := l.lease.DeepCopy()
+	return l.write(next, r, func() (*coordinationv1.Lease, error) { return l.client.Update(ctx, next, metav1.UpdateOptions{}) })
+}
+
+func (l *leaseLock) write(next *coordinationv1.Lease, r leaseRecord, write func() (*coordinationv1.Lease, error)) error {
+	s := &next.Spec
+	s.HolderIdentity, s.LeaseDurationSeconds, s.LeaseTransitions = &r.HolderIdentity, &r.LeaseDurationSeconds, &r.LeaderTransitions
+	s.AcquireTime, s.RenewTime = &r.AcquireTime, &r.RenewTime
+	wrote, err := write()
+	if err == nil {
+		l.lease = wrote
+	}
+	return err
 }
 
 // observed is the Lease as this process read it last.
 type observed struct {
 	// record is nil if the Lease does not exist.
-	record *resourcelock.LeaderElectionRecord
+	record *leaseRecord
 	// since is when it was first read so, by our monotonic clock. No other clock counts.
 	since time.Time
 }
@@ -127,7 +178,7 @@ func (o observed) mayTake(now time.Time, self string, missed bool) bool {
 }
 
 // same reports whether this is the record that was read before: nobody renewed it.
-func (o observed) same(r *resourcelock.LeaderElectionRecord) bool {
+func (o observed) same(r *leaseRecord) bool {
 	if o.record == nil || r == nil {
 		return o.record == r && !o.since.IsZero()
 	}
@@ -172,14 +223,14 @@ func (e *election) try(ctx context.Context) (*term, error) {
 		missed = e.candidate.Missed(node)
 	}
 	start := time.Now()
-	if !e.seen.mayTake(start, e.lock.Identity(), missed) {
+	if !e.seen.mayTake(start, e.self, missed) {
 		return nil, nil
 	}
-	taken := resourcelock.LeaderElectionRecord{AcquireTime: metav1.NewTime(start)}
-	write := e.lock.Create
+	taken := leaseRecord{AcquireTime: metav1.NewMicroTime(start)}
+	write := e.lock.create
 	if read != nil {
 		taken.LeaderTransitions = read.LeaderTransitions + 1
-		write = e.lock.Update
+		write = e.lock.update
 	}
 	taken = e.renewal(taken, start)
 	if err := e.write(ctx, write, taken); err != nil {
@@ -192,21 +243,20 @@ func (e *election) try(ctx context.Context) (*term, error) {
 
 // read reads the Lease. Each call to the API server has renewTime for itself, or a server that is nearly as slow as a
 // leader may bear would let nobody lead.
-func (e *election) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, error) {
+func (e *election) read(ctx context.Context) (*leaseRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
-	r, _, err := e.lock.Get(ctx)
-	return r, err
+	return e.lock.get(ctx)
 }
 
-func (e *election) write(ctx context.Context, write func(context.Context, resourcelock.LeaderElectionRecord) error, r resourcelock.LeaderElectionRecord) error {
+func (e *election) write(ctx context.Context, write func(context.Context, leaseRecord) error, r leaseRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
 	return write(ctx, r)
 }
 
 // observe takes the Lease as it was read, or written, just now.
-func (e *election) observe(r *resourcelock.LeaderElectionRecord) {
+func (e *election) observe(r *leaseRecord) {
 	if e.seen.same(r) {
 		return
 	}
@@ -222,8 +272,8 @@ func (e *election) observe(r *resourcelock.LeaderElectionRecord) {
 
 // renewal returns the record of this process's Lease as it is renewed now. The duration is for standbys of older
 // versions and for readers.
-func (e *election) renewal(r resourcelock.LeaderElectionRecord, now time.Time) resourcelock.LeaderElectionRecord {
-	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = e.lock.Identity(), int(silentTime.Seconds()), metav1.NewTime(now)
+func (e *election) renewal(r leaseRecord, now time.Time) leaseRecord {
+	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = e.self, int32(silentTime.Seconds()), metav1.NewMicroTime(now)
 	return r
 }
 
@@ -257,17 +307,17 @@ func (e *election) hold(t *term, ended <-chan struct{}) (lost bool) {
 func (e *election) renew(t *term) error {
 	ctx := context.Background()
 	start := time.Now()
-	err := e.write(ctx, e.lock.Update, e.renewal(*e.seen.record, start))
+	err := e.write(ctx, e.lock.update, e.renewal(*e.seen.record, start))
 	if err != nil {
-		var read *resourcelock.LeaderElectionRecord
+		var read *leaseRecord
 		read, err = e.read(ctx)
-		if apierrors.IsNotFound(err) || err == nil && read.HolderIdentity != e.lock.Identity() {
+		if apierrors.IsNotFound(err) || err == nil && read.HolderIdentity != e.self {
 			e.observe(read)
 			return ErrLeadershipLost
 		}
 		if err == nil {
 			start = time.Now()
-			err = e.write(ctx, e.lock.Update, e.renewal(*read, start))
+			err = e.write(ctx, e.lock.update, e.renewal(*read, start))
 		}
 	}
 	if err != nil {
@@ -286,7 +336,7 @@ func (e *election) release(t *term) {
 	}
 	free := e.renewal(*e.seen.record, time.Now())
 	free.HolderIdentity, free.LeaseDurationSeconds = "", 1
-	if err := e.lock.Update(ctx, free); err != nil {
+	if err := e.lock.update(ctx, free); err != nil {
 		e.log.Warn("cannot release the Lease, another leader follows late", "error", err)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // TestLeaderDies: the next leader writes within 3 s if most speakers miss the node, and else after 15 s.
@@ -139,11 +138,11 @@ func TestLeaderLapsed(t *testing.T) {
 
 // TestMayTake: when a standby may take the Lease, by its monotonic clock alone.
 func TestMayTake(t *testing.T) {
-	held := func(by string) *resourcelock.LeaderElectionRecord {
-		return &resourcelock.LeaderElectionRecord{HolderIdentity: by, LeaseDurationSeconds: 15}
+	held := func(by string) *leaseRecord {
+		return &leaseRecord{HolderIdentity: by, LeaseDurationSeconds: 15}
 	}
 	for _, tt := range []struct {
-		record *resourcelock.LeaderElectionRecord
+		record *leaseRecord
 		missed bool
 		after  time.Duration
 	}{

@@ -34,9 +34,9 @@ func newOldest(t *testing.T) oldest {
 	apitest.Install(t, config)
 	clients, err := ClientsFor(config, "test")
 	must(t, err)
-	info, err := clients.kube.Discovery().ServerVersion()
-	if err != nil || !strings.HasPrefix(info.GitVersion, strings.TrimSuffix("v"+Oldest, "0")) || checkVersion(info.GitVersion) != nil {
-		t.Fatalf("the server is %v, want one like %s: %v", info, Oldest, err)
+	version, err := clients.version(t.Context())
+	if err != nil || !strings.HasPrefix(version, strings.TrimSuffix("v"+Oldest, "0")) || checkVersion(version) != nil {
+		t.Fatalf("the server is %v, want one like %s: %v", version, Oldest, err)
 	}
 	return oldest{clients, config}
 }

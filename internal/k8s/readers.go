@@ -23,12 +23,12 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 		} else if token == "" {
 			return http.StatusUnauthorized
 		}
-		review, err := c.kube.AuthenticationV1().TokenReviews().Create(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}},
+		review, err := c.kube.tokenReviews.Create(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}},
 			metav1.CreateOptions{})
 		if err != nil || !review.Status.Authenticated {
 			return http.StatusUnauthorized
 		}
-		access, err := c.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
+		access, err := c.kube.accessReviews.Create(ctx, &authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
 			User: review.Status.User.Username, UID: review.Status.User.UID, Groups: review.Status.User.Groups,
 			NonResourceAttributes: &authorization.NonResourceAttributes{Path: "/metrics", Verb: "get"},
 		}}, metav1.CreateOptions{})

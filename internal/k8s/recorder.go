@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -69,6 +70,21 @@ func (r *recorder) run(ctx context.Context, sink record.EventSink, burst func() 
 	r.warnings.StartRecordingToSink(sink)
 	r.notes.StartRecordingToSink(rareSink{sink, ctx, burst, rate.NewLimiter(rate.Every(burstInterval), 1)})
 	<-ctx.Done()
+}
+
+// eventSink writes Events where they belong, also the last ones while the process ends.
+type eventSink struct{ kind[*corev1.Event] }
+
+func (s eventSink) Create(e *corev1.Event) (*corev1.Event, error) {
+	return s.kind(e.Namespace).Create(context.Background(), e, metav1.CreateOptions{})
+}
+
+func (s eventSink) Update(e *corev1.Event) (*corev1.Event, error) {
+	return s.kind(e.Namespace).Update(context.Background(), e, metav1.UpdateOptions{})
+}
+
+func (s eventSink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
+	return s.kind(e.Namespace).Patch(context.Background(), e.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 }
 
 // rareSink lets new Events wait for each other in a burst.

@@ -120,7 +120,7 @@ func TestEvents(t *testing.T) {
 func TestEventsArePaced(t *testing.T) {
 	c, err := ClientsFor(&rest.Config{Host: "192.0.2.1"}, "test")
 	must(t, err)
-	if qps := c.paced.RESTClient().GetRateLimiter().QPS(); qps != eventRate || c.kube.CoreV1().RESTClient().GetRateLimiter() != nil {
+	if qps := c.paced.GetRateLimiter().QPS(); qps != eventRate || c.kube.core.GetRateLimiter() != nil {
 		t.Errorf("%v Events a second", qps)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // repeat its predecessor's last decisions, nor assign addresses that a FloatingIP was just
 // given or whose release was just recorded, nor of pools that a Service's namespace does not have.
 func (k *Cluster) Refresh(ctx context.Context) error {
-	core, own := k.clients.kube.CoreV1().RESTClient(), k.clients.holdfast
+	core, own := k.clients.kube.core, k.clients.holdfast
 	services, namespaces, pools := &corev1.ServiceList{}, &corev1.NamespaceList{}, &v1beta1.IPAddressPoolList{}
 	memories, floatingIPs := &v1beta1.PoolMemoryList{}, &v1beta1.FloatingIPList{}
 	for _, kind := range []struct {

@@ -17,7 +17,7 @@ import (
 // Secret reads a Secret of Holdfast's namespace from the API server itself. A Secret that
 // does not exist has no resource version.
 func (k *Cluster) Secret(ctx context.Context, name string) (*corev1.Secret, error) {
-	secret, err := k.clients.kube.CoreV1().Secrets(k.config.Namespace).Get(ctx, name, metav1.GetOptions{})
+	secret, err := k.clients.kube.secrets(k.config.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/name": "holdfast"}}}, nil
 	}
@@ -31,7 +31,7 @@ func (k *Cluster) Secret(ctx context.Context, name string) (*corev1.Secret, erro
 // did not exist. It returns the result, or an Overtaken error if another client wrote
 // since it was read.
 func (k *Cluster) WriteSecret(ctx context.Context, read *corev1.Secret, data map[string][]byte) (*corev1.Secret, error) {
-	secrets := k.clients.kube.CoreV1().Secrets(k.config.Namespace)
+	secrets := k.clients.kube.secrets(k.config.Namespace)
 	secret := read.DeepCopy()
 	secret.Data = data
 	write := func() (*corev1.Secret, error) { return secrets.Update(ctx, secret, metav1.UpdateOptions{}) }
@@ -73,10 +73,11 @@ func (k *Cluster) FollowSecret(ctx context.Context, secret lb.Key, see func(*cor
 // so that a watch that merely ended costs no list. A watch that showed nothing ends with one: an API server whose etcd was restored has no
 // events up to the version that it was asked for, nor has one without etcd.
 func (k *Cluster) followFrom(ctx context.Context, secret lb.Key, version string, see func(*corev1.Secret, error) error) (reached string, followed bool) {
-	api := k.clients.kube.CoreV1().Secrets(secret.Namespace)
+	api := k.clients.kube.secrets(secret.Namespace)
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", secret.Name).String()}
 	if version == "" {
-		list, err := api.List(ctx, options)
+		var list corev1.SecretList
+		err := k.clients.kube.core.Get().Namespace(secret.Namespace).Resource("secrets").VersionedParams(&options, parameters).Do(ctx).Into(&list)
 		if ctx.Err() != nil {
 			return "", false
 		}

@@ -65,7 +65,7 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *co
 
 func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte) (*corev1.Service, error) {
 	s := u.Service
-	after, err := k.clients.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	after, err := k.clients.kube.services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		if k.services != nil { // a speaker gives no address
 			k.services.unanswered(s, u.gains(), err)

@@ -327,7 +327,9 @@ func TestMetricsReaders(t *testing.T) {
 			r.Status.Allowed = s.User == "prometheus"
 			return true, r, nil
 		})
-		may := Clients{kube: kube}.MetricsReaders()
+		may := Clients{kube: kinds{
+			tokenReviews: kube.AuthenticationV1().TokenReviews(), accessReviews: kube.AuthorizationV1().SubjectAccessReviews(),
+		}}.MetricsReaders()
 		expect := func(token string, status, questions int) {
 			t.Helper()
 			before := asked

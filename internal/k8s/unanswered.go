@@ -87,7 +87,7 @@ func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
 	services, err := k.services.read(func(namespace, name string) (*corev1.Service, error) {
-		return k.clients.kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+		return k.clients.kube.services(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read a service: %w", err)

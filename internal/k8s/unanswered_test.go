@@ -183,7 +183,7 @@ func TestServerLosesPower(t *testing.T) {
 		t.Cleanup(server.CloseClientConnections)
 		clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
 		must(t, err)
-		w, err := clients.kube.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{})
+		w, err := clients.kube.services("").Watch(t.Context(), metav1.ListOptions{})
 		must(t, err)
 		defer w.Stop()
 		<-arrived
@@ -192,7 +192,7 @@ func TestServerLosesPower(t *testing.T) {
 			" drop")
 		answered := make(chan error, 1)
 		go func() {
-			_, err := clients.kube.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+			_, err := clients.kube.services("default").Get(t.Context(), "web", metav1.GetOptions{})
 			answered <- err
 		}()
 		deadline := time.After(3 * deadTime)

@@ -36,7 +36,7 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 	if marked {
 		log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout.String())
 		err := wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-			ds, err := c.kube.AppsV1().DaemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
+			ds, err := c.kube.daemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
 			return apierrors.IsNotFound(err) || err == nil && ds.Status.NumberReady == 0, nil
 		})
 		if err != nil {
@@ -80,7 +80,7 @@ func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, e
 	if err != nil {
 		return false, fmt.Errorf("encode mark: %w", err)
 	}
-	_, err = c.kube.AppsV1().DaemonSets(namespace).Patch(ctx, daemonSet, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.kube.daemonSets(namespace).Patch(ctx, daemonSet, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -141,8 +141,8 @@ func each[T any](objects []T, fn func(*T) error) error {
 }
 
 func (c Clients) clearServices(ctx context.Context) error {
-	services, err := c.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
-	if err != nil {
+	var services corev1.ServiceList
+	if err := c.kube.core.Get().Resource("services").Do(ctx).Into(&services); err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
 	return each(services.Items, func(s *corev1.Service) error {
@@ -151,7 +151,7 @@ func (c Clients) clearServices(ctx context.Context) error {
 		alone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
 		patch, err := withoutFinalizers(s, config.Options{}.Cleared(s, nil), alone)
 		if patch != nil {
-			_, err = c.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			_, err = c.kube.services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			err = ignoreNotFound(err)
 		}
 		return err

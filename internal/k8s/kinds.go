@@ -1,0 +1,111 @@
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authentication "k8s.io/api/authentication/v1"
+	authorization "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/rest"
+)
+
+// kinds are clients of the kinds of Kubernetes that Holdfast knows. A clientset of client-go has all there are: a quarter of the program, which
+// every speaker would have in memory.
+type kinds struct {
+	core, apps, discovery rest.Interface
+	services              kind[*corev1.Service]
+	pods                  kind[*corev1.Pod]
+	secrets               kind[*corev1.Secret]
+	daemonSets            kind[*appsv1.DaemonSet]
+	leases                kind[*coordinationv1.Lease]
+	tokenReviews          creator[*authentication.TokenReview]
+	accessReviews         creator[*authorization.SubjectAccessReview]
+}
+
+// kind returns the client of the objects of one kind in a namespace, in all for "".
+type kind[T any] func(namespace string) client[T]
+
+type client[T any] interface {
+	creator[T]
+	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
+	Update(ctx context.Context, object T, o metav1.UpdateOptions) (T, error)
+	Patch(ctx context.Context, name string, how types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (T, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
+}
+
+type creator[T any] interface {
+	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
+}
+
+// known has what the API server sends of these kinds.
+var known = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	err := errors.Join(corev1.AddToScheme(s), appsv1.AddToScheme(s), discoveryv1.AddToScheme(s), coordinationv1.AddToScheme(s),
+		authentication.AddToScheme(s), authorization.AddToScheme(s))
+	if err != nil {
+		panic(err)
+	}
+	return s
+}()
+
+var (
+	parameters  = runtime.NewParameterCodec(known)
+	negotiation = rest.CodecFactoryForGeneratedClient(known, serializer.NewCodecFactory(known)).WithoutConversion()
+)
+
+// newKinds returns clients that share a transport.
+func newKinds(config *rest.Config, transport *http.Client) (k kinds, err error) {
+	var coordination, authn, authz rest.Interface
+	for group, client := range map[schema.GroupVersion]*rest.Interface{
+		corev1.SchemeGroupVersion: &k.core, appsv1.SchemeGroupVersion: &k.apps, discoveryv1.SchemeGroupVersion: &k.discovery,
+		coordinationv1.SchemeGroupVersion: &coordination, authentication.SchemeGroupVersion: &authn, authorization.SchemeGroupVersion: &authz,
+	} {
+		if *client, err = clientOf(group, config, transport); err != nil {
+			return kinds{}, err
+		}
+	}
+	k.services = kindOf(k.core, "services", func() *corev1.Service { return &corev1.Service{} })
+	k.pods = kindOf(k.core, "pods", func() *corev1.Pod { return &corev1.Pod{} })
+	k.secrets = kindOf(k.core, "secrets", func() *corev1.Secret { return &corev1.Secret{} })
+	k.daemonSets = kindOf(k.apps, "daemonsets", func() *appsv1.DaemonSet { return &appsv1.DaemonSet{} })
+	k.leases = kindOf(coordination, "leases", func() *coordinationv1.Lease { return &coordinationv1.Lease{} })
+	k.tokenReviews = kindOf(authn, "tokenreviews", func() *authentication.TokenReview { return &authentication.TokenReview{} })("")
+	k.accessReviews = kindOf(authz, "subjectaccessreviews", func() *authorization.SubjectAccessReview { return &authorization.SubjectAccessReview{} })("")
+	return k, nil
+}
+
+func clientOf(group schema.GroupVersion, config *rest.Config, transport *http.Client) (rest.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.NegotiatedSerializer, config.APIPath = &group, negotiation, "/apis"
+	if group.Group == "" {
+		config.APIPath = "/api"
+	}
+	client, err := rest.RESTClientForConfigAndClient(config, transport)
+	if err != nil {
+		return nil, fmt.Errorf("make client of %s: %w", group, err)
+	}
+	return client, nil
+}
+
+type apiObject interface {
+	runtime.Object
+	metav1.Object
+}
+
+func kindOf[T apiObject](c rest.Interface, resource string, create func() T) kind[T] {
+	return func(namespace string) client[T] { return gentype.NewClient(resource, c, parameters, namespace, create) }
+}
