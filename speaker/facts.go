@@ -76,7 +76,7 @@ type memberFacts struct {
 
 // newMemberFacts reads the metadata; before is what was read last, nil for nothing.
 func newMemberFacts(metadata map[string]lb.Member, before *memberFacts) *memberFacts {
-	if before != nil && maps.EqualFunc(before.of, metadata, lb.Member.Equal) {
+	if before != nil && (lb.SameMap(before.of, metadata) || maps.EqualFunc(before.of, metadata, lb.Member.Equal)) {
 		return before
 	}
 	c := &memberFacts{metadata, map[string][]lb.Link{}, map[string]lb.Unfit{}, nil, nil, map[lb.MAC]bool{}}

@@ -100,7 +100,7 @@ func (v *View) equal(o *View) bool {
 type Heartbeat struct {
 	*Lease
 	config Config
-	view   atomic.Pointer[View]
+	view   atomic.Pointer[Nodes]
 	shared *shared
 	// memory is the file that shared is mapped from.
 	memory *os.File
@@ -127,7 +127,7 @@ func New(c Config) (*Heartbeat, error) {
 	h := &Heartbeat{
 		Lease: &s.lease, config: c, shared: s, memory: memory, asking: make(chan struct{}, maxWireQuestions), peers: []Peer{},
 	}
-	h.view.Store(&View{})
+	h.view.Store(new(View{}.Nodes()))
 	if err := h.SetKeys(c.Keys); err != nil {
 		return nil, errors.Join(err, memory.Close())
 	}
@@ -157,8 +157,11 @@ func (h *Heartbeat) SetKeys(keys [][]byte) error {
 	return nil
 }
 
-// View returns what is known now. It is shared: do not modify it.
-func (h *Heartbeat) View() View { return *h.view.Load() }
+// View returns what is known now, and Nodes the same by names. Both are shared: do not modify them.
+func (h *Heartbeat) View() View { return h.view.Load().View }
+
+// Nodes returns what is known now.
+func (h *Heartbeat) Nodes() Nodes { return *h.view.Load() }
 
 // Confirm says that a plan that was made from v is carried out.
 // Only then does the Lease hold again after a lapse.
@@ -188,8 +191,8 @@ func (h *Heartbeat) ask(q question) {
 
 // took takes a View from the heartbeat process.
 func (h *Heartbeat) took(v *View) {
-	before := h.view.Swap(v)
-	h.logChanges(*before, *v)
+	before := h.view.Swap(new(v.Nodes()))
+	h.logChanges(before.View, *v)
 	h.config.Changed()
 }
 

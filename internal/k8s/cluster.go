@@ -88,6 +88,7 @@ type Cluster struct {
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
 	heldSlices        *View[heldSlice] // in place of endpointSlices where they are read only when they changed, or seldom
 	pods              *View[*corev1.Pod]
+	speakers          atomic.Pointer[speakers]
 	speakerStates     *View[*v1beta1.SpeakerState]
 	secrets           *View[*corev1.Secret]
 }
@@ -290,25 +291,35 @@ func (k *Cluster) WaitWhileUninstalling(ctx context.Context) error {
 // markInterval is how often the waits check the uninstall mark, which the watch keeps current.
 const markInterval = 250 * time.Millisecond
 
-// SpeakerAddresses returns the host addresses of the speakers' pods, by node.
-func (k *Cluster) SpeakerAddresses() map[string]netip.Addr {
-	out := map[string]netip.Addr{}
-	for _, p := range k.pods.List() {
-		if a, err := netip.ParseAddr(p.Status.HostIP); err == nil && p.Spec.NodeName != "" {
-			out[p.Spec.NodeName] = a
-		}
-	}
-	return out
+// speakers are the nodes of the speakers' pods.
+type speakers struct {
+	of        []*corev1.Pod
+	addresses map[string]netip.Addr
+	stopping  map[string]bool
 }
+
+// speakersNow returns the nodes of the speakers' pods: what it returned before while these are the same.
+func (k *Cluster) speakersNow() *speakers {
+	pods := k.pods.List()
+	if last := k.speakers.Load(); last != nil && lb.Same(last.of, pods) {
+		return last
+	}
+	s := &speakers{pods, map[string]netip.Addr{}, map[string]bool{}}
+	for _, p := range pods {
+		if a, err := netip.ParseAddr(p.Status.HostIP); err == nil && p.Spec.NodeName != "" {
+			s.addresses[p.Spec.NodeName] = a
+		}
+		stopping, seen := s.stopping[p.Spec.NodeName]
+		s.stopping[p.Spec.NodeName] = p.DeletionTimestamp != nil && (stopping || !seen)
+	}
+	maps.DeleteFunc(s.stopping, func(_ string, stopping bool) bool { return !stopping })
+	k.speakers.Store(s)
+	return s
+}
+
+// SpeakerAddresses returns the host addresses of the speakers' pods, by node. They must not be changed.
+func (k *Cluster) SpeakerAddresses() map[string]netip.Addr { return k.speakersNow().addresses }
 
 // StoppingSpeakers returns the names of nodes whose speaker pod is being
 // deleted and has no successor yet.
-func (k *Cluster) StoppingSpeakers() map[string]bool {
-	out := map[string]bool{}
-	for _, p := range k.pods.List() {
-		stopping, seen := out[p.Spec.NodeName]
-		out[p.Spec.NodeName] = p.DeletionTimestamp != nil && (stopping || !seen)
-	}
-	maps.DeleteFunc(out, func(_ string, stopping bool) bool { return !stopping })
-	return out
-}
+func (k *Cluster) StoppingSpeakers() map[string]bool { return maps.Clone(k.speakersNow().stopping) }

@@ -258,3 +258,42 @@ func TestViewRestored(t *testing.T) {
 		}
 	})
 }
+
+// The nodes of speakers are found again only when a pod changed.
+func TestSpeakersNow(t *testing.T) {
+	k := &Cluster{}
+	var err error
+	k.pods, err = newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{}), func(_, _ *corev1.Pod) {})
+	must(t, err)
+	put := func(name, node, address string, stops bool) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{HostIP: address}}
+		if stops {
+			p.DeletionTimestamp = new(metav1.Now())
+		}
+		must(t, k.pods.informer.GetStore().Add(p))
+		k.pods.touch(p)
+	}
+	expect := func(addresses, stopping string) {
+		t.Helper()
+		if got := fmt.Sprint(k.SpeakerAddresses()); got != addresses {
+			t.Errorf("speakers at %s, want %s", got, addresses)
+		}
+		stops := k.StoppingSpeakers()
+		if got := fmt.Sprint(stops); got != stopping {
+			t.Errorf("stopping are %s, want %s", got, stopping)
+		}
+		stops["mine"] = true // the caller may change it
+		if before := k.speakersNow(); k.speakersNow() != before {
+			t.Error("they are found again though nothing changed")
+		}
+	}
+	expect("map[]", "map[]")
+	put("a", "n1", "192.0.2.1", false)
+	put("b", "n2", "192.0.2.2", false)
+	put("c", "", "", false)
+	expect("map[n1:192.0.2.1 n2:192.0.2.2]", "map[]")
+	put("a", "n1", "192.0.2.1", true)
+	expect("map[n1:192.0.2.1 n2:192.0.2.2]", "map[n1:true]")
+	put("d", "n1", "192.0.2.1", false)
+	expect("map[n1:192.0.2.1 n2:192.0.2.2]", "map[]")
+}

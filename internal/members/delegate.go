@@ -35,15 +35,17 @@ const keepTime = 5 * time.Minute
 
 // Metadata returns the last metadata of each member, this one included. It has members that
 // died, too, while the cluster has their speakers and for keepTime more: their frames are
-// still recognised as a speaker's.
+// still recognised as a speaker's. As long as none changed it is the same map, which must not be changed.
 func (m *Members) Metadata() map[string]lb.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := make(map[string]lb.Member, len(m.metadata))
-	for name, d := range m.metadata {
-		out[name] = d.Member
+	if m.sent == nil {
+		m.sent = make(map[string]lb.Member, len(m.metadata))
+		for name, d := range m.metadata {
+			m.sent[name] = d.Member
+		}
 	}
-	return out
+	return m.sent
 }
 
 // forget drops the address of a member that does not live any more.
@@ -67,7 +69,7 @@ func (m *Members) forgetGone(now time.Time) (forgot bool) {
 			m.metadata[name] = d
 		case now.Sub(d.known) >= keepTime:
 			delete(m.metadata, name)
-			forgot = true
+			forgot, m.sent = true, nil
 		}
 	}
 	return forgot
@@ -84,7 +86,7 @@ func (m *Members) update(n *memberlist.Node) {
 		// It has started again and not sent any yet.
 		if before, known := m.metadata[n.Name]; known {
 			before.Stopping = false
-			m.metadata[n.Name] = before
+			m.metadata[n.Name], m.sent = before, nil
 		}
 		return
 	}
@@ -93,7 +95,7 @@ func (m *Members) update(n *memberlist.Node) {
 		m.config.Log.Debug("metadata of a member is unreadable", "member", n.Name, "error", err)
 		return
 	}
-	m.metadata[n.Name] = metadata{member, time.Now()}
+	m.metadata[n.Name], m.sent = metadata{member, time.Now()}, nil
 }
 
 // delegate gives memberlist our metadata, and takes messages of other members.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // maxJoins bounds the connections that a first join opens side by side.
@@ -47,6 +48,8 @@ type Members struct {
 	// meta is this member's encoded metadata, metadata what each member sent last.
 	meta     []byte
 	metadata map[string]metadata
+	// sent is the result of Metadata; nil if it is not as metadata any more.
+	sent map[string]lb.Member
 	// addresses of the living members, copied from events: memberlist changes its nodes while others read them.
 	addresses map[string]netip.Addr
 	questions questions
@@ -71,9 +74,14 @@ func New(c Config) (*Members, error) {
 // SetSpeakers sets the addresses of the nodes that have a speaker; this node may be among them.
 func (m *Members) SetSpeakers(addresses map[string]netip.Addr) {
 	m.mu.Lock()
-	m.join = maps.Clone(addresses)
+	same := m.join != nil && maps.Equal(m.join, addresses)
+	if !same {
+		m.join = maps.Clone(addresses)
+	}
 	m.mu.Unlock()
-	m.setPeers()
+	if !same {
+		m.setPeers()
+	}
 }
 
 // Joined reports whether every address of a join list has been tried once. Before
@@ -205,5 +213,6 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 
 func (e events) NotifyUpdate(n *memberlist.Node) {
 	e.m.update(n)
+	e.m.setPeers()
 	e.m.config.Changed()
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 )
 
-// View returns what is known now.
-func (m *Members) View() heartbeat.Nodes { return m.heartbeats.View().Nodes() }
+// View returns what is known now. It is shared: do not modify it.
+func (m *Members) View() heartbeat.Nodes { return m.heartbeats.Nodes() }
 
 // Address returns the address by which the other members know this one.
 func (m *Members) Address() netip.Addr { return m.config.Address }

@@ -45,8 +45,13 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 		before = &last.plan
 	}
 	var p *planner
-	if !m.wrong.Swap(false) && last != nil && last.node == node && reflect.DeepEqual(common(s), common(last.state)) {
-		p = follow(last, s, false)
+	if !m.wrong.Swap(false) && last != nil && last.node == node {
+		if maps.Equal(s.Members, last.state.Members) {
+			s.Members = last.state.Members // most of what there is to compare
+		}
+		if reflect.DeepEqual(common(s), common(last.state)) {
+			p = follow(last, s, false)
+		}
 	}
 	if p == nil || !slices.Equal(p.ranged, last.ranged) || !slices.Equal(p.closed, last.closed) {
 		last = newPlanner(node, s)
