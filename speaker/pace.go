@@ -5,8 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -55,7 +57,20 @@ func (p *pace) yields(now time.Time) time.Duration {
 	return max(0, min(yieldTime/10, p.yielding.Add(yieldTime).Sub(now)))
 }
 
-// corrects reports whether the Service has a condition that is wrong.
+// report is an update of a Service that is read again when it is written: thousands that wait would be as large as all else.
+type report struct {
+	k8s.ServiceUpdate
+	held config.Held[corev1.Service]
+	// corrects: the Service has a condition that is wrong.
+	corrects bool
+}
+
+func newReport(u k8s.ServiceUpdate, held config.Held[corev1.Service]) report {
+	r := report{u, held, corrects(u)}
+	r.Service = nil
+	return r
+}
+
 func corrects(u k8s.ServiceUpdate) bool {
 	have := u.Service.Status.Conditions
 	return slices.ContainsFunc(u.RemoveConditions, func(kind string) bool { return meta.FindStatusCondition(have, kind) != nil }) ||
@@ -64,10 +79,10 @@ func corrects(u k8s.ServiceUpdate) bool {
 
 // each writes reports, corrections first; in the slow pace only as many as there is room for with so many speakers. A report that
 // waits, because the API server refused it, takes no room. It returns when to call it again: 0 means not before something changes.
-func (p *pace) each(reports []k8s.ServiceUpdate, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
-	var first, rest []k8s.ServiceUpdate
+func (p *pace) each(reports []report, speakers int, write func(report) error) (again time.Duration, err error) {
+	var first, rest []report
 	for _, one := range reports {
-		if corrects(one) {
+		if one.corrects {
 			first = append(first, one)
 		} else {
 			rest = append(rest, one)

@@ -27,18 +27,20 @@ import (
 )
 
 // reportOf returns a report on a Service, which may have such a condition already.
-func reportOf(name string, exists bool) k8s.ServiceUpdate {
+func reportOf(name string, exists bool) report {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if exists {
 		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionUnknown}}
 	}
-	return k8s.ServiceUpdate{Service: s, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue}}}
+	u := k8s.ServiceUpdate{Service: s, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue}}}
+	return report{ServiceUpdate: u, corrects: corrects(u)}
 }
 
 func (p *pace) overtakes(err error) (names []string, again time.Duration, failed error) {
 	gone := reportOf("gone", true)
 	gone.Conditions, gone.RemoveConditions = nil, []string{v1beta1.ConditionAnnouncedL2}
-	again, failed = p.each([]k8s.ServiceUpdate{reportOf("new", false), reportOf("wrong", true), gone}, 4, func(u k8s.ServiceUpdate) error {
+	gone.corrects = corrects(gone.ServiceUpdate)
+	again, failed = p.each([]report{reportOf("new", false), reportOf("wrong", true), gone}, 4, func(u report) error {
 		if names = append(names, u.Service.Name); u.Service.Name == "wrong" {
 			return err
 		}
@@ -77,18 +79,18 @@ func TestPace(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			slow := true
 			p := newPace(func() bool { return slow && tt.burst }, func() bool { return slow && tt.announcing })
-			reports := []k8s.ServiceUpdate{reportOf("denied", true)}
+			reports := []report{reportOf("denied", true)}
 			for i := range tt.reports {
 				reports = append(reports, reportOf(fmt.Sprint(i), false))
 			}
 			written := 0
 			look := func() time.Duration {
-				again, err := p.each(slices.Clone(reports), tt.speakers, func(u k8s.ServiceUpdate) error {
+				again, err := p.each(slices.Clone(reports), tt.speakers, func(u report) error {
 					if u.Service.Name == "denied" {
 						return apierrors.NewConflict(schema.GroupResource{}, "denied", nil) // or any error that says to wait
 					}
 					written++
-					reports = slices.DeleteFunc(reports, func(r k8s.ServiceUpdate) bool { return r.Service.Name == u.Service.Name })
+					reports = slices.DeleteFunc(reports, func(r report) bool { return r.Service.Name == u.Service.Name })
 					return nil
 				})
 				must(t, err)
@@ -136,7 +138,7 @@ func TestYields(t *testing.T) {
 	if wait := p.yields(time.Now()); wait != 0 {
 		t.Errorf("the first run of a burst waits for %v", wait)
 	}
-	_, err := p.each([]k8s.ServiceUpdate{reportOf("a", false), reportOf("b", false)}, 2, func(k8s.ServiceUpdate) error { return nil })
+	_, err := p.each([]report{reportOf("a", false), reportOf("b", false)}, 2, func(report) error { return nil })
 	must(t, err)
 	if wait, last := p.yields(time.Now()), p.yields(time.Now().Add(burstWait)); wait != slowWait || last != 0 {
 		t.Errorf("with a report left in a burst it waits for %v, and after %v for %v", wait, burstWait, last)

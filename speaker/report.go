@@ -130,11 +130,11 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 	if wait := r.pace.yields(time.Now()); wait > 0 {
 		return wait, nil
 	}
-	return r.pace.each(r.reports(last), len(last.Members), func(u k8s.ServiceUpdate) error { return r.writeService(ctx, u) })
+	return r.pace.each(r.reports(last), len(last.Members), func(one report) error { return r.writeService(ctx, one) })
 }
 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
-func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
+func (r *reporter) reports(last *planned) []report {
 	seen := look{
 		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.HeldServices(),
 		whole: time.Now(),
@@ -144,7 +144,7 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 		return nil // as mostly
 	}
 	conflicts := map[string]bool{}
-	var out []k8s.ServiceUpdate
+	var out []report
 	services := seen.services
 	for _, verdict := range seen.verdicts {
 		if len(stands) > 0 && len(services) > 0 && stands[0] == (stood{services[0], verdict}) && !touches(verdict, changed) {
@@ -188,7 +188,7 @@ func (r *reporter) reports(last *planned) []k8s.ServiceUpdate {
 		u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
 		announcers(&u, v.L2, record)
 		if !u.Stands() {
-			out = append(out, u)
+			out = append(out, newReport(u, services[0]))
 		} else if len(sentences) == 0 {
 			seen.stood = append(seen.stood, one)
 		}
@@ -228,8 +228,9 @@ func announcers(u *k8s.ServiceUpdate, o plan.Outcome, record string) {
 	}
 }
 
-func (r *reporter) writeService(ctx context.Context, u k8s.ServiceUpdate) error {
-	s := u.Service
+func (r *reporter) writeService(ctx context.Context, one report) error {
+	u, s := one.ServiceUpdate, one.held.Read()
+	u.Service = s
 	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
 	if after, err := r.cluster.UpdateService(ctx, u); err != nil || after == nil {
 		return err
