@@ -288,6 +288,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, list string) {
 	version, kind := kindOf(list)
 	sent, _ := strconv.Atoi(r.FormValue("resourceVersion"))
 	var first []json.RawMessage
+	at := 0 // of the log
 	s.mu.Lock()
 	if r.FormValue("sendInitialEvents") == "true" {
 		sent = s.version
@@ -310,8 +311,8 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, list string) {
 	for {
 		var fresh []json.RawMessage
 		err := s.wait(r.Context(), func() bool {
-			for _, c := range s.log {
-				if c.list == list && c.version > sent {
+			for ; at < len(s.log); at++ {
+				if c := s.log[at]; c.list == list && c.version > sent {
 					fresh, sent = append(fresh, c.event), c.version
 				}
 			}

@@ -55,7 +55,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 }
 
 // atCluster gives a speaker an API server, and what needs one.
-func (w *syncer) atCluster(t *testing.T, api *rest.Config) {
+func (w *syncer) atCluster(t testing.TB, api *rest.Config) {
 	t.Helper()
 	clients, err := k8s.ClientsFor(api, w.node)
 	must(t, err)
