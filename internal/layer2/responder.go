@@ -108,15 +108,15 @@ func New(c Config) *Responder {
 // more, except addresses whose new owner does not announce them yet. Run announces
 // the new ones. Calls must not overlap.
 func (r *Responder) Set(d Desired) {
-	old, lapsed := r.table.Load(), r.lease.lapsed()
-	want := newTable(d, r.desired, old, lapsed, r.now())
+	old, before, lapsed := r.table.Load(), r.desired, r.lease.lapsed()
+	want := newTable(d, before, old, lapsed, r.now())
 	if r.desired = d; !want.entries.Same(old.entries) {
 		r.table.Store(want)
 		added, removed := want.changes(old)
 		r.announcing.Store(r.announcing.Load() || added > 0)
 		r.countTakeovers(want, old)
 		r.log.Info("announcements changed", "addresses", want.entries.Len(), "added", added, "removed", removed)
-	} else if !maps.Equal(d.Speakers, old.of.Speakers) || !d.Owners.Same(old.of.Owners) {
+	} else if !lb.SameMap(d.Speakers, before.Speakers) && !maps.Equal(d.Speakers, before.Speakers) || !d.Owners.Same(before.Owners) {
 		r.table.Store(want)
 	}
 	r.Kick()

@@ -74,6 +74,12 @@ func newWire(asker Asker, links func() []lb.Interface) *wire {
 // set takes over the speakers' metadata, which of them are heard, which node announces each address by layer 2, and the
 // address of this node that heartbeats use.
 func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners lb.Map[netip.Addr, string], own netip.Addr) {
+	w.mu.Lock()
+	same := lb.SameMap(members, w.members) && maps.Equal(heard, w.heard) && w.owners.Same(owners) && own == w.own
+	w.mu.Unlock()
+	if same {
+		return // as mostly: there may be a thousand of them
+	}
 	before := w.withoutEcho()
 	defer func() {
 		if !slices.Equal(w.withoutEcho(), before) {
