@@ -102,7 +102,15 @@ func newAssigner(s lb.State) *assigner {
 // decide starts with what must not change and ends with what may be chosen freely.
 func (a *assigner) decide() Result {
 	services, floating := oldestFirst(a.open), oldestFirst(a.floating)
+	freed := a.freed
+	a.freed = nil
 	a.keep(services, floating)
+	for _, addr := range freed { // most are held again: then no pool is searched again from there
+		p := a.index.find(addr)
+		if _, taken := a.holders[addr]; !taken && p != nil {
+			p.regain(addr)
+		}
+	}
 	a.left = false
 	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
 	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from. What an annotation

@@ -68,12 +68,6 @@ func (a *assigner) follow(s lb.State) bool {
 			a.put(addr, t)
 		}
 	}
-	for _, addr := range a.freed {
-		if p := a.index.find(addr); p != nil {
-			p.regain(addr)
-		}
-	}
-	a.freed = nil
 	return !slices.ContainsFunc(a.open, func(s *subject) bool {
 		return slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool { return a.holders[addr].held() })
 	})
@@ -116,16 +110,27 @@ func (a *assigner) reopen() bool {
 
 // robs reports whether an open Service gets an address that another one gets too, or has by its status. It relies on nothing that is kept.
 func (a *assigner) robs() bool {
-	given, twice := map[netip.Addr]bool{}, false
+	var given []netip.Addr
 	for _, s := range a.open {
 		for _, addr := range s.held {
 			if addr.IsValid() && !slices.Contains(s.Addresses, addr) {
-				twice = twice || given[addr]
-				given[addr] = true
+				given = append(given, addr)
 			}
 		}
 	}
-	return twice || len(given) > 0 && slices.ContainsFunc(a.state.Services, func(s *lb.Service) bool {
-		return slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool { return given[addr] })
+	if len(given) == 0 {
+		return false
+	}
+	slices.SortFunc(given, netip.Addr.Compare)
+	first, last, n := given[0], given[len(given)-1], len(given)
+	given = slices.Compact(given)
+	return len(given) < n || slices.ContainsFunc(a.state.Services, func(s *lb.Service) bool {
+		return slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool {
+			if addr.Less(first) || last.Less(addr) {
+				return false // as mostly
+			}
+			_, is := slices.BinarySearchFunc(given, addr, netip.Addr.Compare)
+			return is
+		})
 	})
 }

@@ -138,6 +138,33 @@ func TestLedgerChecks(t *testing.T) {
 	decide("and no more", false, false)
 }
 
+// TestLedgerSearchesOn: a Service that changes and keeps its address has no pool searched again from there; one that goes has.
+func TestLedgerSearchesOn(t *testing.T) {
+	s := lb.State{Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9")}}
+	s = applied(s, Assign(s))
+	var l Ledger
+	decide := func(what, next string) {
+		t.Helper()
+		if got, _ := l.Assign(s, false); !reflect.DeepEqual(got, Assign(s)) {
+			t.Errorf("%s: a Ledger decides otherwise than Assign", what)
+		}
+		if got := l.last.supplies[0].next[0]; got != addrs(next)[0] {
+			t.Errorf("%s: the pool is searched from %s, want %s", what, got, next)
+		}
+	}
+	decide("nothing is free before the last one", "192.0.2.1")
+	s.Services = append(slices.Clone(s.Services), service("t", only(lb.IPv4)))
+	decide("one more", "192.0.2.5")
+	s = applied(s, Assign(s))
+	changed := *s.Services[0]
+	changed.Labels = map[string]string{"a": "b"}
+	s.Services = slices.Clone(s.Services)
+	s.Services[0] = &changed
+	decide("the first changes", "192.0.2.5")
+	s.Services = s.Services[1:]
+	decide("the first goes", "192.0.2.1")
+}
+
 // TestLedgerReopens: what a Service waits for, or has beside what it holds, keeps it from being settled.
 func TestLedgerReopens(t *testing.T) {
 	now := time.Unix(1000, 0)

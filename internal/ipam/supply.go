@@ -149,7 +149,7 @@ func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released m
 	return netip.Addr{}, false
 }
 
-// regain notes that an address is free again, for the next decision.
+// regain notes that an address is free again.
 func (s *supply) regain(addr netip.Addr) {
 	for i, r := range s.Ranges {
 		if r.Contains(addr) && (!s.next[i].IsValid() || addr.Less(s.next[i])) {
