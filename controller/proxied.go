@@ -82,6 +82,9 @@ var ofSecret = map[lb.Reason]string{
 
 // problems returns what is wrong with the Secrets of Services.
 func (p *proxied) problems(services []*lb.Service) (out []lb.Problem) {
+	if len(p.faults) == 0 {
+		return nil // as mostly
+	}
 	for _, s := range services {
 		fault := p.faults[s.Key]
 		if fault == "" || s.Proxy == nil || s.Proxy.Secret == "" || s.ProxyRefused {

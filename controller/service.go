@@ -297,17 +297,14 @@ var ourConditions = []string{
 // releaseServices clears Services that we do not serve and that have something of ours: they are being
 // deleted, or have another type or class. Those whose pools have not recorded their addresses wait.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
-	if len(d.objects.Services) == len(d.state.Services) {
-		return nil // all are ours
-	}
 	waits := map[lb.Key]bool{}
 	for i := range d.state.Leaving {
 		l := &d.state.Leaving[i]
 		waits[l.Key] = d.waits(slices.Values(l.Addresses))
 	}
 	var leaving []*corev1.Service
-	for _, sv := range d.objects.Services {
-		if !s.options.Serves(sv) && marked(sv) && !waits[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] {
+	for sv := range s.compiler.NotServed {
+		if marked(sv) && !waits[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] {
 			leaving = append(leaving, sv)
 		}
 	}

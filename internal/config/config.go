@@ -172,6 +172,8 @@ type Compiler struct {
 	state    lb.State
 	problems []lb.Problem
 	plain    bool
+	// others are the Services there that are not ours.
+	others []*part[servicePart]
 }
 
 // Compile reads the objects. The caller adds Members and Now to the State.
@@ -284,6 +286,7 @@ func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	joinProxies(s.ours, s.proxies)
 	state.ProxyNodes = s.proxies.nodes
 	bounded := boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
+	c.others = s.others
 	c.plain = s.plain && !bounded && len(s.leaving) == 0 && s.notServed == nil
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	return state, r.sorted()

@@ -111,6 +111,15 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	return lost
 }
 
+// NotServed yields the Services, as they were read last, that are not ours to serve.
+func (c *Compiler) NotServed(yield func(*corev1.Service) bool) {
+	for _, p := range c.others {
+		if !yield(p.made.of.Read()) {
+			return
+		}
+	}
+}
+
 // starts is the head start of new addresses of one Service.
 type starts struct {
 	addresses []netip.Addr

@@ -95,6 +95,8 @@ type joined struct {
 	plain bool
 	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
 	notServed map[lb.Key]string
+	// others are not ours.
+	others []*part[servicePart]
 }
 
 // join takes Services, which may be ordered by key; those of the proxies are of proxies.
@@ -111,6 +113,7 @@ func (j *joined) join(services []*part[servicePart], ordered bool, proxies *whol
 			j.ours = append(j.ours, j.service(&p.made, named))
 			continue
 		}
+		j.others = append(j.others, p)
 		if j.notServed != nil && !p.made.deleting {
 			j.notServed[p.key] = p.made.uid
 		}
