@@ -107,6 +107,27 @@ func TestKeeping(t *testing.T) {
 	}
 }
 
+// A version takes the name and the UID of the version before, but not of an earlier object of its name.
+func TestShare(t *testing.T) {
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	transform := keeping(store, pack[corev1.Service])
+	version := func(version string, uid types.UID) *packedService {
+		s := wholeService(1)
+		s.Name, s.UID, s.ResourceVersion = strings.Clone(s.Name), uid, version
+		out, err := transform(s)
+		must(t, err)
+		must(t, store.Update(out))
+		return out.(*packedService)
+	}
+	first, second, other := version("1", "a"), version("2", "a"), version("3", "b")
+	if unsafe.StringData(first.name) != unsafe.StringData(second.name) || unsafe.StringData(first.name) == unsafe.StringData(other.name) {
+		t.Error("the name is kept twice, or that of another Service")
+	}
+	if s, o := second.Read(), other.Read(); s.ResourceVersion != "2" || s.UID != "a" || o.ResourceVersion != "3" || o.UID != "b" {
+		t.Errorf("versions %s of %s and %s of %s", s.ResourceVersion, s.UID, o.ResourceVersion, o.UID)
+	}
+}
+
 // managed is what the API server keeps of who wrote an object; some 700 bytes are usual.
 var managed = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Apply", FieldsType: "FieldsV1",
 	FieldsV1: metav1.NewFieldsV1(strings.Repeat(" ", 700))}}

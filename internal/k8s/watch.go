@@ -58,8 +58,15 @@ func keeping(store cache.Store, transform cache.TransformFunc) cache.TransformFu
 		if err != nil {
 			return out, err
 		}
-		if have, there, err := store.Get(out); err == nil && there && saysSame(have, out) {
+		have, there, err := store.Get(out)
+		if err != nil || !there {
+			return out, nil
+		}
+		if saysSame(have, out) {
 			return have, nil
+		}
+		if p, is := out.(interface{ share(have any) }); is {
+			p.share(have)
 		}
 		return out, nil
 	}
