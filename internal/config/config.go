@@ -155,8 +155,10 @@ func byName[T metav1.Object](objects []T) []T {
 type Compiler struct {
 	nodes    memo[*corev1.Node, lb.Node]
 	services memo[Held[corev1.Service], servicePart]
-	// slices has what was made of held, the EndpointSlices of the last run, by their names; list is what held was made of, if it was.
+	// slices has what was made of held, the EndpointSlices of the last run, by their names; list is what held was made of, if it was. idle are
+	// those with endpoints that cannot serve.
 	slices map[lb.Key]*part[endpoints]
+	idle   map[lb.Key]*part[endpoints]
 	held   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
 	list   []*discoveryv1.EndpointSlice
 	// byName are the nodes of the last run, whole has what each Service is made of; touched are the Services of which an object changed.
@@ -188,8 +190,9 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if c.plain && c.objects.equal(o) && c.compileEndpoints(o, opt) {
 		return c.state, c.problems
 	}
-	c.objects = o
 	c.state, c.problems = c.compile(o, opt)
+	c.objects = o
+	c.objects.EndpointSlices, c.objects.HeldSlices = nil, lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]{} // which may change
 	return c.state, c.problems
 }
 
@@ -351,13 +354,14 @@ func (c *Compiler) read(o Objects, x reader) {
 // readSlices reads the EndpointSlices that changed.
 func (c *Compiler) readSlices(o Objects, opt Options) {
 	if c.slices == nil {
-		c.slices = map[lb.Key]*part[endpoints]{}
+		c.slices, c.idle = map[lb.Key]*part[endpoints]{}, map[lb.Key]*part[endpoints]{}
 	}
 	before := c.held
 	c.hold(o)
 	before.Changes(c.held, func(name lb.Key, _, h Held[discoveryv1.EndpointSlice], had, has bool) {
 		if p := c.slices[name]; had {
 			delete(c.slices, name)
+			delete(c.idle, name)
 			c.change(p.key, func(w *whole) {
 				w.parts--
 				w.slices = slices.DeleteFunc(w.slices, func(o *part[endpoints]) bool { return o == p })
@@ -366,7 +370,9 @@ func (c *Compiler) readSlices(o Objects, opt Options) {
 		if has {
 			p := &part[endpoints]{name: name}
 			p.key, p.made = opt.compileEndpoints(h)
-			c.slices[name] = p
+			if c.slices[name] = p; len(p.made.idle) > 0 {
+				c.idle[name] = p
+			}
 			c.change(p.key, func(w *whole) {
 				w.parts++
 				w.slices = append(w.slices, p)

@@ -96,12 +96,15 @@ func canServe(c discoveryv1.EndpointConditions) bool {
 // Service, or that by now serves on another node.
 func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	lost := map[netip.Addr]bool{}
-	for _, p := range c.slices {
+	for _, p := range c.idle {
 		for _, e := range p.made.idle {
 			if nodes[e.Node] && c.whole[p.key].serves {
 				lost[e.Address] = true
 			}
 		}
+	}
+	if len(lost) == 0 {
+		return lost // as mostly: there may be many that can serve
 	}
 	for _, p := range c.slices {
 		for _, a := range p.made.busy {
