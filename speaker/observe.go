@@ -161,19 +161,18 @@ func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 
 // announcedHere returns the rows of announcedDesc.
 func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session) map[[4]string]bool {
-	verdicts, answered, out := map[lb.Key]*plan.Verdict{}, map[netip.Addr]bool{}, map[[4]string]bool{}
-	for _, v := range p.Verdicts {
-		verdicts[v.Service] = v
-	}
-	for _, s := range states {
-		answered[s.Address] = s.Answered
-	}
+	out := map[[4]string]bool{}
 	for f := range p.Filter.Each() {
 		if len(out) == daemon.MaxNamed {
 			break
 		}
-		v, family := verdicts[f.Service], lb.FamilyOf(f.Address)
-		if v.L2.Here == lb.Announced && answered[f.Address] {
+		i, known := slices.BinarySearchFunc(p.Verdicts, f.Service, func(v *plan.Verdict, k lb.Key) int { return v.Service.Compare(k) })
+		if !known {
+			continue
+		}
+		v, family := p.Verdicts[i], lb.FamilyOf(f.Address)
+		j, shown := slices.BinarySearchFunc(states, f.Address, func(s lb.AddressState, a netip.Addr) int { return s.Address.Compare(a) })
+		if v.L2.Here == lb.Announced && shown && states[j].Answered {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "layer2"}] = true
 		}
 		if p.Advertised.Has(f.Address) && v.BGP.Here == lb.Announced && slices.ContainsFunc(sessions, func(s lb.Session) bool {

@@ -228,8 +228,8 @@ func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
 	elsewhere := plan.Outcome{Here: lb.NotOwner}
 	var all []lb.Frontend
 	p := plan.Plan{Verdicts: []*plan.Verdict{
-		{Service: lb.Key{Namespace: "ns", Name: "web"}, L2: here, BGP: here},
 		{Service: lb.Key{Namespace: "ns", Name: "other"}, L2: elsewhere, BGP: elsewhere},
+		{Service: lb.Key{Namespace: "ns", Name: "web"}, L2: here, BGP: here},
 	}}
 	for _, f := range []struct{ service, address string }{{"web", "192.0.2.1"}, {"other", "192.0.2.2"}, {"web", "2001:db8::1"}} {
 		p.Advertised = p.Advertised.Put(netip.MustParseAddr(f.address), time.Time{})
@@ -256,14 +256,14 @@ func TestAnnouncedHere(t *testing.T) {
 	}{
 		"all is well":                 {func(*plan.Plan, []lb.AddressState, []lb.Session) {}, []string{l4, l6, b4, b6}},
 		"another machine has one":     {func(_ *plan.Plan, a []lb.AddressState, _ []lb.Session) { a[2].Answered = false }, []string{l4, b4, b6}},
-		"another node's address":      {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[0].L2.Here = lb.NotOwner }, []string{b4, b6}},
+		"another node's address":      {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[1].L2.Here = lb.NotOwner }, []string{b4, b6}},
 		"no session":                  {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].State = "active" }, []string{l4, l6}},
 		"a session of one family":     {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Families = []lb.Family{lb.IPv6} }, []string{l4, l6, b6}},
 		"a session with another peer": {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Peer = "r2" }, []string{l4, l6}},
 		"a route is withheld": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) {
 			p.Advertised = p.Advertised.Without(netip.MustParseAddr("192.0.2.1"))
 		}, []string{l4, l6, b6}},
-		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[0].BGP.Here = lb.NoPeer }, []string{l4, l6}},
+		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[1].BGP.Here = lb.NoPeer }, []string{l4, l6}},
 	} {
 		p, states, sessions := announcingPlan()
 		tt.change(&p, states, sessions)
@@ -285,7 +285,7 @@ func TestAnnouncedHereIsBounded(t *testing.T) {
 	var all []lb.Frontend
 	a := netip.MustParseAddr("192.0.2.0")
 	for i := range daemon.MaxNamed + 10 {
-		k := lb.Key{Namespace: "ns", Name: fmt.Sprint("s", i)}
+		k := lb.Key{Namespace: "ns", Name: fmt.Sprintf("s%05d", i)}
 		a = a.Next()
 		p.Verdicts = append(p.Verdicts, &plan.Verdict{Service: k, L2: plan.Outcome{Here: lb.Announced}})
 		all = append(all, lb.Frontend{Address: a, Service: k})
