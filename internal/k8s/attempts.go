@@ -86,11 +86,11 @@ var dates = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 
 // do sends a write of this object, unless the same one has just failed.
 func (a *attempts) do(ctx context.Context, object string, body []byte, send func() error) error {
-	content := maphash.Bytes(digestSeed, dates.ReplaceAllLiteral(body, nil))
+	digest := func() uint64 { return maphash.Bytes(digestSeed, dates.ReplaceAllLiteral(body, nil)) }
 	a.mu.Lock()
 	last, failed := a.failed[object]
 	a.mu.Unlock()
-	failed = failed && last.content == content
+	failed = failed && last.content == digest()
 	if failed && time.Now().Before(last.until) {
 		return fmt.Errorf("%s: %w", object, &heldError{last.until, last.err})
 	}
@@ -116,7 +116,7 @@ func (a *attempts) do(ctx context.Context, object string, body []byte, send func
 	if a.failed == nil {
 		a.failed = map[string]attempt{}
 	}
-	a.failed[object] = attempt{content, wait, now.Add(wait), err}
+	a.failed[object] = attempt{digest(), wait, now.Add(wait), err}
 	return err
 }
 
