@@ -24,6 +24,8 @@ type keeper struct {
 	synced *table
 	// linkless are the addresses that no link answers for.
 	linkless map[netip.Addr]bool
+	// addrs is what sockets filter by, kept for its room.
+	addrs [kinds][]netip.Addr
 	// conflicts are the statuses of addresses that foreign machines claimed.
 	conflicts map[netip.Addr]*status
 }
@@ -65,8 +67,8 @@ func (k *keeper) sync() {
 		return
 	}
 	moved := k.synced == nil
-	addrs := t.sorted()
-	k.filter(addrs)
+	k.addrs = t.sorted(k.addrs)
+	k.filter(k.addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.r.followed.Store(t) // after the ports: State relies on this order
