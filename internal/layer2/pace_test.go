@@ -258,7 +258,7 @@ func TestLateTimers(t *testing.T) {
 	for _, tt := range []struct {
 		late time.Duration
 		want string
-	}{{0, "[0s 12ms 25ms 40ms]"}, {3 * time.Millisecond, "[3ms 18ms 31ms 46ms]"}, {11 * time.Millisecond, "[11ms 34ms 58ms 84ms]"}} {
+	}{{0, "[0s 8ms 16ms 25ms]"}, {3 * time.Millisecond, "[3ms 14ms 22ms 31ms]"}, {11 * time.Millisecond, "[11ms 30ms 49ms 69ms]"}} {
 		start := time.Unix(0, 0)
 		now := start
 		s := newSchedule(Timers{}.withDefaults(), &pace{}, between)

@@ -141,7 +141,7 @@ func claim4(mac lb.MAC) []byte {
 func claim6(mac lb.MAC) []byte { return na(v6, mac, nil) }
 
 // TestNewAddressIsProbed (RFC 5227 section 2.1.1, RFC 4862 section 5.4): three
-// questions within 40 ms, no answer before, then the announcements.
+// questions within 25 ms, no answer before, then the announcements.
 func TestNewAddressIsProbed(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: announcing(bothFamilies(probed))})
@@ -152,7 +152,7 @@ func TestNewAddressIsProbed(t *testing.T) {
 		p.Set(Desired{Announcements: announcing(bothFamilies(probed)[:1])})
 		synctest.Wait()
 		p.changes.Store(0)
-		want := []string{"0s ARP 1", "12ms ARP 1", "25ms ARP 1", "40ms ARP 1"}
+		want := []string{"0s ARP 1", "8ms ARP 1", "16ms ARP 1", "25ms ARP 1"}
 		if diff := cmp.Diff(want, sentFor(p.lan, 300*time.Millisecond)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -169,7 +169,7 @@ func TestNewAddressIsProbed(t *testing.T) {
 func TestAddressComesBack(t *testing.T) {
 	one, none := Desired{Announcements: announcing(bothFamilies(probed)[:1]), Owners: lb.MapOf(map[netip.Addr]string{v4: "w1"})}, Desired{}
 	elsewhere := Desired{Owners: lb.MapOf(map[netip.Addr]string{v4: "w2"})}
-	full := []string{"0s ARP 1", "12ms ARP 1", "25ms ARP 1", "40ms ARP 1"}
+	full := []string{"0s ARP 1", "8ms ARP 1", "16ms ARP 1", "25ms ARP 1"}
 	for _, tt := range []struct {
 		name     string
 		away     Desired

@@ -54,10 +54,10 @@ func (t Timers) withDefaults() Timers {
 		t.AnnounceTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
 	}
 	if t.ProbeTimes == nil {
-		t.ProbeTimes = []time.Duration{0, 12 * ms, 25 * ms}
+		t.ProbeTimes = []time.Duration{0, 8 * ms, 16 * ms}
 	}
 	t.RefreshMin, t.RefreshMax = cmp.Or(t.RefreshMin, 30*time.Second), cmp.Or(t.RefreshMax, time.Minute)
-	t.AnnounceWait = cmp.Or(t.AnnounceWait, 40*ms)
+	t.AnnounceWait = cmp.Or(t.AnnounceWait, 25*ms)
 	t.DefendInterval = cmp.Or(t.DefendInterval, 10*time.Second)
 	t.NearDefendWait, t.NearDefendInterval = cmp.Or(t.NearDefendWait, 50*ms), cmp.Or(t.NearDefendInterval, time.Second)
 	t.RateLimitInterval = cmp.Or(t.RateLimitInterval, 10*time.Second)

@@ -337,7 +337,7 @@ func (s *simulation) rest(ctx context.Context, got map[string]float64) error {
 	if err := s.b.ReplaceSpeaker(ctx, s.speakers[0]); err != nil {
 		return err
 	}
-	if err := errors.Join(s.b.Calm(ctx), s.fleet.calm(ctx), s.unasked(ctx)); err != nil {
+	if err := errors.Join(s.b.Calm(ctx), s.fleet.calm(ctx), s.unasked(ctx), pause(ctx, repeatTime)); err != nil {
 		return err
 	}
 	s.progress("at rest")

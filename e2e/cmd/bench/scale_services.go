@@ -29,6 +29,8 @@ const (
 	scaleLimit = 20 * time.Minute
 	// calmTime without a change of any of them is when their conditions are written.
 	calmTime = 20 * time.Second
+	// repeatTime is for how long an address that has moved is announced again, and handed over by who had it.
+	repeatTime = time.Minute
 	// serviceProxyLabel names another proxy than kube-proxy, which would load the machine of the measurement.
 	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 )
