@@ -88,12 +88,20 @@ func (p *pace) each(reports []report, speakers int, write func(report) error) (a
 			rest = append(rest, one)
 		}
 	}
-	p.slow.SetLimit(rate.Every(slowPace * time.Duration(max(1, speakers))))
+	each, room := slowPace*time.Duration(max(1, speakers)), 1
+	if p.burst() {
+		room = max(room, int(burstWait/each))
+	}
+	p.slow.SetLimit(rate.Every(each))
+	p.slow.SetBurst(room)
 	var errs []error
 	for i, one := range slices.Concat(first, rest) {
 		slow := p.burst() || len(reports)-i > fewReports && p.announcing()
 		if slow && p.slow.Tokens() < 1 {
-			again, p.after = slowWait, time.Now().Add(burstWait)
+			if again == 0 && i >= len(first) {
+				p.after = time.Now().Add(burstWait)
+			}
+			again = sooner(again, slowWait)
 			break
 		}
 		err := write(one)

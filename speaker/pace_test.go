@@ -133,6 +133,19 @@ func TestYields(t *testing.T) {
 		}
 		announcing = true
 	}
+	synctest.Test(t, func(t *testing.T) {
+		p, n := newPace(func() bool { return true }, func() bool { return false }), 0
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(slowWait / 2) {
+			if p.yields(time.Now()) > 0 {
+				continue
+			}
+			_, err := p.each(slices.Repeat([]report{reportOf("a", false)}, 100), 3, func(report) error { n++; return nil })
+			must(t, err)
+		}
+		if n < 30 || n > 43 {
+			t.Errorf("one of three speakers wrote %d reports in a minute of a burst", n)
+		}
+	})
 	burst := true
 	p = newPace(func() bool { return burst }, func() bool { return false })
 	if wait := p.yields(time.Now()); wait != 0 {

@@ -76,7 +76,11 @@ func (w *stateWriter) writeState(ctx context.Context) (again time.Duration, err 
 		if lives {
 			return 0
 		}
-		return min(stateLook, w.interval(changed, len(alive), repeats)-now.Sub(w.at))
+		look := stateLook
+		if w.pace.burst() {
+			look = slowWait // it may end sooner
+		}
+		return min(look, w.interval(changed, len(alive), repeats)-now.Sub(w.at))
 	}
 	if wait := early(true); wait > 0 {
 		return wait, nil // whether anything has changed or not

@@ -277,8 +277,8 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 // starts returns where connections to new addresses go. Without the filter only kube-proxy knows source ranges, and nobody
 // may come in before it does.
 func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
-	if len(fresh) == 0 || !w.filter.inForce() {
-		return nil
+	if !w.filter.inForce() {
+		fresh = nil
 	}
 	return w.compiler.Starts(fresh, w.node)
 }

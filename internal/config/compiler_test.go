@@ -208,6 +208,9 @@ func TestSameIsShared(t *testing.T) {
 	if starts := c.Starts(fresh, "n2"); len(starts) != 2 {
 		t.Errorf("connections to two new addresses go to %v", starts)
 	}
+	if starts := c.Starts(nil, "n2"); len(starts)+len(c.starts) > 0 {
+		t.Errorf("%v and %v are kept though nothing is new", starts, c.starts)
+	}
 	o.Pools = []*v1beta1.IPAddressPool{{}}
 	if last, _ := c.Compile(o, served()); !slices.Equal(last.Services, after.Services) {
 		t.Error("the Services were read again")

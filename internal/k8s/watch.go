@@ -88,7 +88,7 @@ func saysSame(have, out any) bool {
 		return is && a.uid == b.uid && bytes.Equal(a.body, b.body)
 	case *packedService:
 		a, is := have.(*packedService)
-		return is && a.uid == b.uid && a.version == b.version
+		return is && a.uid == b.uid && a.version == b.version && bytes.Equal(a.body, b.body)
 	}
 	return false
 }
@@ -96,6 +96,11 @@ func saysSame(have, out any) bool {
 // trim drops fields that Holdfast does not read, and shares the texts that many objects have: half of an average object, and
 // most of a Node.
 func trim(o any) (any, error) {
+	if n, is := o.(*corev1.Node); is { // client-go transforms a list twice, and what the first time kept has readers
+		one := *n
+		one.Annotations, one.Status.Conditions = maps.Clone(n.Annotations), slices.Clone(n.Status.Conditions)
+		o = &one
+	}
 	m, err := meta.Accessor(o)
 	if err != nil {
 		return o, nil // a tombstone

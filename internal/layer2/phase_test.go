@@ -264,7 +264,7 @@ func TestConflictWhileProbing(t *testing.T) {
 //
 // Trap: one forged packet takes an address.
 func TestLateAnswer(t *testing.T) {
-	const during = 40 * time.Millisecond
+	const during = 25 * time.Millisecond
 	for i, tt := range twoOwners(t) {
 		family := []string{"v4", "v6"}[i]
 		claim, answer := tt.claim, tt.answer
