@@ -88,11 +88,11 @@ func (p *pace) each(reports []report, speakers int, write func(report) error) (a
 			rest = append(rest, one)
 		}
 	}
-	each, room := slowPace*time.Duration(max(1, speakers)), 1
+	period, room := slowPace*time.Duration(max(1, speakers)), 1
 	if p.burst() {
-		room = max(room, int(burstWait/each))
+		room = max(room, int(burstWait/period))
 	}
-	p.slow.SetLimit(rate.Every(each))
+	p.slow.SetLimit(rate.Every(period))
 	p.slow.SetBurst(room)
 	var errs []error
 	for i, one := range slices.Concat(first, rest) {
