@@ -151,7 +151,7 @@ func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.
 	return out
 }
 
-// maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has 17 elements for each.
+// maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has up to 17 elements for each.
 const maxStartPorts = 32
 
 // Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services

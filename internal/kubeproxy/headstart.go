@@ -22,7 +22,7 @@ import (
 //
 // The table `inet holdfast-headstart` translates the destination of connections that no other program has translated:
 // its chains are behind kube-proxy's (-100), and conntrack translates a connection once. So kube-proxy takes over as soon as it can,
-// and a connection that was begun here stays what it is. Rules choose one of eight slots of a frontend at random.
+// and a connection that was begun here stays what it is. Rules choose one of a frontend's slots at random, of which as many are filled as it has endpoints.
 //
 // The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's firewall
 // treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where no other rule did.
@@ -32,14 +32,15 @@ import (
 // filter too, and packets must not be led past it. Until then clients wait for kube-proxy, as without a head start.
 type HeadStart struct {
 	*nft.Owned[*nft.Static]
+	layout *nft.Layout
 	// starts are those of the last Set.
 	starts []lb.Start
 }
 
 // NewHeadStart returns a HeadStart. It does not change the kernel.
 func NewHeadStart(log *slog.Logger) *HeadStart {
-	t := &HeadStart{}
-	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: headStartLayout().Table, Image: t.image})
+	t := &HeadStart{layout: headStartLayout()}
+	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: t.layout.Table, Image: t.image})
 	return t
 }
 
@@ -61,7 +62,7 @@ func (t *HeadStart) image(*nft.Static) *nft.Static {
 	if len(t.starts) == 0 {
 		return nil
 	}
-	return &nft.Static{Layout: headStartLayout(), Elements: startElements(t.starts)}
+	return &nft.Static{Layout: t.layout, Elements: startElements(t.starts)}
 }
 
 // Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
@@ -103,9 +104,8 @@ func startElements(starts []lb.Start) []nft.SetElement {
 		if s.Masquerade {
 			put(masqueradeSet, key, "")
 		}
-		for slot := range uint32(slots) {
-			to := s.Endpoints[int(slot)%len(s.Endpoints)]
-			at := key + string(nft.Native(slot))
+		for slot, to := range s.Endpoints[:min(slots, len(s.Endpoints))] {
+			at := key + string(nft.Native(uint32(slot)))
 			put(endpointsMap, at, string(to.Addr().Unmap().AsSlice()))
 			put(portsMap, at, string(binary.BigEndian.AppendUint16(nil, to.Port())))
 		}
@@ -161,7 +161,10 @@ func headStartLayout() *nft.Layout {
 			nft.Set{Name: endpointsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: startTimeout},
 			nft.Set{Name: portsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.Port, Timeout: startTimeout},
 			nft.Set{Name: masqueradeSet + f.Suffix, Key: f.PortType(), Flags: unix.NFT_SET_TIMEOUT, Timeout: startTimeout})
-		lead.Rules = append(lead.Rules, markStart(f), translate(f))
+		lead.Rules = append(lead.Rules, markStart(f))
+		for among := uint32(slots); among > 0; among /= 2 {
+			lead.Rules = append(lead.Rules, translate(f, among))
+		}
 		// By the original destination. No packet comes here whose source was translated before.
 		back.Rules = append(back.Rules, slices.Concat(f.Is(), f.Masquerade(masqueradeSet)))
 	}
@@ -180,8 +183,9 @@ func markStart(f nft.Family) nft.Rule {
 	))
 }
 
-// translate leads a connection to the endpoint in one of the frontend's slots.
-func translate(f nft.Family) nft.Rule {
+// translate leads a connection to the endpoint in one of the frontend's first slots. Where that is empty it is for the next rule, which
+// chooses among half of them.
+func translate(f nft.Family, among uint32) nft.Rule {
 	key, slot := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, nft.Expr(&expr.Numgen{Register: slot, Modulus: slots, Type: unix.NFT_NG_RANDOM}), f.Lead(endpointsMap, portsMap))
+	return slices.Concat(f.Is(), key, nft.Expr(&expr.Numgen{Register: slot, Modulus: among, Type: unix.NFT_NG_RANDOM}), f.Lead(endpointsMap, portsMap))
 }

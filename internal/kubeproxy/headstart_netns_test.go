@@ -133,13 +133,16 @@ func (w *startWorld) fetch(from *nstest.NS, network, vip string, wait time.Durat
 	return answer
 }
 
-// starts are TCP and UDP port 80 of both addresses, at the first two pods.
+// endpoints are how many pods have a port.
+var endpoints = map[string]int{"tcp": 1, "udp": 3}
+
+// starts are TCP and UDP port 80 of both addresses.
 func starts(masquerade bool) []lb.Start {
 	var out []lb.Start
 	for family, vip := range []string{vip4, vip6} {
 		for _, protocol := range []string{"TCP", "UDP"} {
 			s := lb.Start{Address: netip.MustParseAddr(vip), Protocol: protocol, Port: 80, Masquerade: masquerade}
-			for _, pod := range pods[:2] {
+			for _, pod := range pods[:endpoints[strings.ToLower(protocol)]] {
 				s.Endpoints = append(s.Endpoints, netip.AddrPortFrom(netip.MustParseAddr(pod[family]), 8080))
 			}
 			out = append(out, s)
@@ -168,7 +171,7 @@ func TestHeadStart(t *testing.T) {
 			for family, vip := range []string{vip4, vip6} {
 				for _, network := range []string{"tcp", "udp"} {
 					seen := map[string]bool{}
-					nstest.Until(t, patient, "answers of both pods", func() bool {
+					nstest.Until(t, patient, "answers of all pods", func() bool {
 						answer := w.fetch(w.client, network, vip, patient)
 						pod, from, _ := strings.Cut(answer, " ")
 						want := []string{client4, client6}[family]
@@ -179,7 +182,7 @@ func TestHeadStart(t *testing.T) {
 							t.Fatalf("%s %s, masqueraded %v: %q, want one from %s", network, vip, masquerade, answer, want)
 						}
 						seen[pod] = true
-						return seen["0"] && seen["1"]
+						return len(seen) == endpoints[network]
 					})
 					if got := w.fetch(w.node, network, vip, patient); got == "nothing" {
 						t.Errorf("%s %s from the node: nothing", network, vip)

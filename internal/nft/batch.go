@@ -155,7 +155,7 @@ func (b *Batch) DeleteElements(l *Layout, elements []SetElement) {
 }
 
 func (b *Batch) elements(typ int, flags uint16, l *Layout, list []SetElement) {
-	slices.SortStableFunc(list, func(a, b SetElement) int { return strings.Compare(a.Set, b.Set) })
+	list = slices.SortedStableFunc(slices.Values(list), func(a, b SetElement) int { return strings.Compare(a.Set, b.Set) })
 	for len(list) > 0 {
 		n, s := 1, l.Set(list[0].Set)
 		for n < min(len(list), elementsPerMessage) && list[n].Set == s.Name {

@@ -18,6 +18,12 @@ type Change struct {
 
 // Between returns the change from elements to others.
 func Between(old, want []SetElement) (c Change) {
+	for len(old) > 0 && len(want) > 0 && old[0] == want[0] {
+		old, want = old[1:], want[1:]
+	}
+	for len(old) > 0 && len(want) > 0 && old[len(old)-1] == want[len(want)-1] {
+		old, want = old[:len(old)-1], want[:len(want)-1]
+	}
 	if len(old) == 0 {
 		return Change{Add: want}
 	}
