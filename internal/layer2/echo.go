@@ -49,7 +49,7 @@ func (e *echoes) protocol() protocol {
 		number:    echo,
 		name:      "echo",
 		etherType: etherTypeEcho,
-		filter:    func([]netip.Addr) []bpf.Instruction { return echoesOf(echoQuestion) },
+		filter:    func(cover) []bpf.Instruction { return echoesOf(echoQuestion) },
 		parse:     e.parse,
 		answer: func(l *lb.Interface, _ lb.MAC, m message) []byte {
 			return e.frame(l, m.mac, echoAnswer, m.nonce, m.target)

@@ -2,18 +2,22 @@ package layer2
 
 import (
 	"encoding/binary"
+	"iter"
+	"math"
 	"net/netip"
 	"slices"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/net/ipv6"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // The kernel filters each ARP packet and each IPv6 packet of a link, and wakes us
 // only for packets about addresses of this and other nodes: a flood of questions for others must not
 // cost the node a core. Classic BPF has no maps, so the addresses become ranges, and
-// a program can have only a few. Therefore gaps between nearby addresses pass too; the
-// reader drops those frames.
+// a program can have only a few. Therefore gaps between nearby addresses pass too, and a few addresses after a long range, so
+// that most of those that come need no other program; the reader drops those frames.
 const (
 	// mostRanges keeps a program within net.core.optmem_max of any kernel (20 KiB, which
 	// must hold both programs while one replaces the other).
@@ -29,9 +33,43 @@ var pass = bpf.RetConstant{Val: maxFrame}
 // span is an inclusive range of the last 32 bits of addresses.
 type span struct{ from, to uint32 }
 
-// cover returns at most n spans that contain all the values, which are sorted. Values share a span if they are no farther
+// cover has the addresses of a family and some more: spans of their last 32 bits, by the bits before these.
+type cover map[[12]byte][]span
+
+func split(a netip.Addr) (network [12]byte, value uint32) {
+	b := a.As16()
+	return [12]byte(b[:]), binary.BigEndian.Uint32(b[12:])
+}
+
+// coversOf returns the covers of addresses by protocol: an echo may be about any.
+func coversOf(addrs ...iter.Seq[netip.Addr]) (out [kinds]cover) {
+	values := [families]map[[12]byte][]uint32{{}, {}}
+	for _, some := range addrs {
+		for a := range some {
+			network, value := split(a)
+			of := values[number(lb.FamilyOf(a))]
+			of[network] = append(of[network], value)
+		}
+	}
+	for n, networks := range values {
+		out[n] = cover{}
+		for network, values := range networks {
+			slices.Sort(values)
+			out[n][network] = spansOf(values, max(1, mostRanges/len(networks)))
+		}
+	}
+	return out
+}
+
+// has reports whether an address is covered.
+func (c cover) has(a netip.Addr) bool {
+	network, value := split(a)
+	return len(c) > mostGroups || slices.ContainsFunc(c[network], func(s span) bool { return s.from <= value && value <= s.to })
+}
+
+// spansOf returns at most n spans that contain all the values, which are sorted. Values share a span if they are no farther
 // apart than some distance: the shortest one by which n spans suffice, but for a factor of two.
-func cover(values []uint32, n int) []span {
+func spansOf(values []uint32, n int) []span {
 	for distance := uint64(1); ; distance *= 2 {
 		var out []span
 		for _, v := range values {
@@ -41,9 +79,13 @@ func cover(values []uint32, n int) []span {
 				out = append(out, span{v, v})
 			}
 		}
-		if len(out) <= n {
-			return out
+		if len(out) > n {
+			continue
 		}
+		for i, s := range out {
+			out[i].to += min((s.to-s.from)/16, math.MaxUint32-s.to)
+		}
+		return out
 	}
 }
 
@@ -69,28 +111,21 @@ func only(off uint32, size int, value uint32) []bpf.Instruction {
 }
 
 // arpFilter passes packets that ask for one of the addresses or claim one.
-func arpFilter(addrs []netip.Addr) []bpf.Instruction {
-	spans := passAny(addrs)
+func arpFilter(addrs cover) []bpf.Instruction {
+	var spans []bpf.Instruction
+	for _, s := range addrs { // IPv4 is one network
+		spans = passIn(s)
+	}
 	return toUs(slices.Concat(
 		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, spans,
 		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4}}, spans,
 	)...)
 }
 
-// passAny passes the frame if the loaded word is one of the IPv4 addresses.
-func passAny(addrs []netip.Addr) []bpf.Instruction {
-	values := make([]uint32, len(addrs))
-	for i, a := range addrs {
-		b := a.As4()
-		values[i] = binary.BigEndian.Uint32(b[:])
-	}
-	return passIn(cover(values, mostRanges))
-}
-
 // ndpFilter passes Neighbor Solicitations and Advertisements for the addresses.
 // In practice they have no extension header, and a message with a Fragment header
 // must be dropped anyway (RFC 6980 section 5).
-func ndpFilter(addrs []netip.Addr) []bpf.Instruction {
+func ndpFilter(addrs cover) []bpf.Instruction {
 	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborSolicitation), SkipTrue: 2},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
@@ -124,20 +159,14 @@ func alone() []bpf.Instruction {
 }
 
 // targets passes messages of Neighbor Discovery about one of the addresses.
-func targets(addrs []netip.Addr) []bpf.Instruction {
+func targets(addrs cover) []bpf.Instruction {
 	const off = offICMP + offTarget
-	groups := map[[12]byte][]uint32{}
-	for _, a := range addrs {
-		b := a.As16()
-		groups[[12]byte(b[:])] = append(groups[[12]byte(b[:])], binary.BigEndian.Uint32(b[12:]))
-	}
-	if len(groups) > mostGroups {
+	if len(addrs) > mostGroups {
 		return []bpf.Instruction{pass}
 	}
 	var program []bpf.Instruction
-	for network, values := range groups {
-		low := passIn(cover(values, mostRanges/len(groups)))
-		block := slices.Concat([]bpf.Instruction{bpf.LoadAbsolute{Off: off + 12, Size: 4}}, low)
+	for network, spans := range addrs {
+		block := slices.Concat([]bpf.Instruction{bpf.LoadAbsolute{Off: off + 12, Size: 4}}, passIn(spans))
 		for word := 8; word >= 0; word -= 4 {
 			block = slices.Concat([]bpf.Instruction{
 				bpf.LoadAbsolute{Off: off + uint32(word), Size: 4},

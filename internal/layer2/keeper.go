@@ -24,8 +24,10 @@ type keeper struct {
 	synced *table
 	// linkless are the addresses that no link answers for.
 	linkless map[netip.Addr]bool
-	// addrs is what sockets filter by, kept for its room.
-	addrs [kinds][]netip.Addr
+	// filtered is the table that the kernel's filters were made for, and when; they pass frames about covers.
+	filtered   *table
+	filteredAt time.Time
+	covers     [kinds]cover
 	// conflicts are the statuses of addresses that foreign machines claimed.
 	conflicts map[netip.Addr]*status
 }
@@ -63,12 +65,14 @@ func (k *keeper) sync() {
 		}
 	}
 	k.refuse(links)
+	now := k.r.now()
+	if k.synced == nil || k.filtered != t && (now.Sub(k.filteredAt) >= k.r.timers.CheckInterval || !k.passes(t)) {
+		k.filter(t, now)
+	}
 	if k.synced == t {
 		return
 	}
 	moved := k.synced == nil
-	k.addrs = t.sorted(k.addrs)
-	k.filter(k.addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.r.followed.Store(t) // after the ports: State relies on this order
@@ -156,10 +160,21 @@ func (k *keeper) open(l lb.Interface) {
 	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)
 }
 
-// filter sets the kernel's filters for these addresses, before any of them is announced.
-func (k *keeper) filter(addrs [kinds][]netip.Addr) {
+// passes reports whether the kernel's filters pass frames about all addresses of a table.
+func (k *keeper) passes(t *table) bool {
+	all := true
+	check := func(a netip.Addr) { all = all && k.covers[number(lb.FamilyOf(a))].has(a) }
+	k.filtered.entries.Changes(t.entries, func(a netip.Addr, _, _ *entry, _, _ bool) { check(a) })
+	k.filtered.of.Owners.Changes(t.of.Owners, func(a netip.Addr, _, _ string, _, _ bool) { check(a) })
+	return all
+}
+
+// filter sets the kernel's filters for the addresses of all nodes, before any of them is announced.
+func (k *keeper) filter(t *table, now time.Time) {
+	k.filtered, k.filteredAt = t, now
+	k.covers = coversOf(t.of.Owners.Keys(), t.entries.Keys())
 	for i, proto := range k.r.protocols {
-		program := proto.filter(addrs[i])
+		program := proto.filter(k.covers[i])
 		for _, p := range k.ports {
 			if err := p.wires[i].SetFilter(program); err != nil && !p.failed.Swap(true) {
 				// The old filter stays in force; a new socket gets the right one.

@@ -91,7 +91,7 @@ func (k kernelIn) join(m membership) (err error) {
 // returns a function that returns how many frames were dropped since its last call.
 func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) (overflowed func() uint64) {
 	t.Helper()
-	proto.filter = func([]netip.Addr) []bpf.Instruction { return toUs(pass) }
+	proto.filter = func(cover) []bpf.Instruction { return toUs(pass) }
 	var w wire
 	ns.Do(func() {
 		var err error

@@ -46,8 +46,8 @@ type protocol struct {
 	name      string
 	etherType uint16
 	// filter drops frames of other protocols, and frames about none of the addresses,
-	// which are of its family and sorted. An echo may be about any.
-	filter func(addrs []netip.Addr) []bpf.Instruction
+	// which are of its family. An echo may be about any.
+	filter func(addrs cover) []bpf.Instruction
 	// parse reads a whole frame that arrived at the link with this MAC. The outcome
 	// of every valid frame is answered.
 	parse func(frame []byte, own lb.MAC) (message, outcome)

@@ -316,7 +316,7 @@ func TestReceivedBy(t *testing.T) {
 			defer e.close()
 			// The program is for eth0, and the socket is bound to no link.
 			e.link.Index = index(n.node, "eth0")
-			must(t, e.SetFilter(proto.filter([]netip.Addr{ours})))
+			must(t, e.SetFilter(proto.filter(coversOf(slices.Values([]netip.Addr{ours}))[i])))
 			for sequence, from := range []string{"eth1", "eth0"} {
 				w := wireOn(t, n.far, lb.Interface{Index: index(n.far, from), Name: from}, proto)
 				frame := tagged4or6(ours, nil)

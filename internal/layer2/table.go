@@ -193,30 +193,3 @@ func (t *table) changes(old *table) (added, removed int) {
 
 // elsewhere reports whether another node announces an address.
 func (t *table) elsewhere(addr netip.Addr) bool { return t.of.Owners.Has(addr) && !t.entries.Has(addr) }
-
-// sorted returns the addresses of all nodes by protocol, in order, in lists whose contents are no longer needed.
-func (t *table) sorted(out [kinds][]netip.Addr) [kinds][]netip.Addr {
-	for n := range out {
-		out[n] = out[n][:0]
-	}
-	add := func(addr netip.Addr) {
-		n := number(lb.FamilyOf(addr))
-		out[n] = append(out[n], addr)
-	}
-	alien := false
-	for addr := range t.of.Owners.Keys() {
-		add(addr)
-	}
-	for addr := range t.entries.Keys() {
-		if !t.of.Owners.Has(addr) {
-			alien = true
-			add(addr)
-		}
-	}
-	for _, addrs := range out {
-		if alien {
-			slices.SortFunc(addrs, netip.Addr.Compare)
-		}
-	}
-	return out
-}

@@ -27,6 +27,8 @@ type fakeWire struct {
 	once    sync.Once
 	// stuck: the link takes no frames.
 	stuck *atomic.Bool
+	// filters are the programs set.
+	filters [][]bpf.Instruction
 }
 
 // Read implements wire.
@@ -65,6 +67,7 @@ func (w *fakeWire) Offer(b []byte) (bool, error) {
 // SetFilter implements wire: everything passes, and the reader drops the rest.
 func (w *fakeWire) SetFilter(program []bpf.Instruction) error {
 	_, err := bpf.Assemble(program)
+	w.filters = append(w.filters, program)
 	return err
 }
 
