@@ -262,6 +262,9 @@ func TestTrim(t *testing.T) {
 		if again, err := pack[corev1.Service](p); again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
 			t.Errorf("%s is packed to %v, %v", p.GetName(), p.Read(), err)
 		}
+		if whole, err := whole.Services[i].Marshal(); err != nil || len(p.(*packedService).body) > len(whole)/4 {
+			t.Errorf("%d bytes are packed to %d, %v", len(whole), len(p.(*packedService).body), err)
+		}
 		if p.GetUID() != whole.Services[i].UID || p.GetResourceVersion() != whole.Services[i].ResourceVersion || len(p.GetFinalizers()) != 2 ||
 			p.GetDeletionTimestamp() != nil {
 			t.Errorf("%s is another one", p.GetName())

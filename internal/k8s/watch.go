@@ -1,7 +1,6 @@
 package k8s
 
 import (
-	"bytes"
 	"fmt"
 	"hash/maphash"
 	"maps"
@@ -85,10 +84,10 @@ func saysSame(have, out any) bool {
 		return reflect.DeepEqual(&one, b)
 	case *packedSlice:
 		a, is := have.(*packedSlice)
-		return is && a.uid == b.uid && bytes.Equal(a.body, b.body)
+		return is && a.uid == b.uid && a.body == b.body
 	case *packedService:
 		a, is := have.(*packedService)
-		return is && a.uid == b.uid && a.version == b.version && bytes.Equal(a.body, b.body)
+		return is && a.uid == b.uid && a.version == b.version && a.body == b.body
 	}
 	return false
 }
