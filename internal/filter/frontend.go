@@ -12,7 +12,7 @@ import (
 
 // frontend is a frontend with what the table derives from it.
 type frontend struct {
-	lb.Frontend
+	*lb.Frontend
 	profile profile
 	// allow and deny are its lists; nil if they are empty. refused says why the frontend is closed.
 	allow, deny *list
@@ -38,17 +38,15 @@ func (d *frontend) equal(o *frontend) bool {
 // shows, no node knows whose lists hold, and the first stays to be closed.
 func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
 	list := make([]frontend, 0, len(all))
-	for _, one := range all {
+	for i := range all {
+		one := &all[i]
 		if _, ok := nft.ProtocolNumber(one.Protocol); !ok || !one.Address.IsValid() || one.Address.Is4In6() || one.Address.Zone() != "" {
 			// No machine can send packets there.
 			c.refused[one.Service] = fmt.Errorf("invalid frontend: %s port %d of %s", one.Protocol, one.Port, one.Address)
 			continue
 		}
-		if d.NoLimits {
-			one.ConnectionLimit = 0
-		}
-		if d.NoInternal {
-			one.ClusterIP = netip.Addr{}
+		if d.NoLimits || d.NoInternal {
+			one = d.possible(*one)
 		}
 		list = append(list, frontend{Frontend: one})
 	}
@@ -63,6 +61,17 @@ func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
 		distinct = append(distinct, fe)
 	}
 	return distinct
+}
+
+// possible returns a frontend without what the kernel lacks.
+func (d *Desired) possible(f lb.Frontend) *lb.Frontend {
+	if d.NoLimits {
+		f.ConnectionLimit = 0
+	}
+	if d.NoInternal {
+		f.ClusterIP = netip.Addr{}
+	}
+	return &f
 }
 
 // resolve finds the lists, profiles and parities of the frontends of an address, which has others in an older image.

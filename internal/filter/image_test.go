@@ -160,7 +160,7 @@ func parities(old *image) *image {
 func same(a, b *image) bool {
 	texts := func(img *image) (out []string) {
 		for fe := range img.all() {
-			out = append(out, fmt.Sprint(fe.Frontend, fe.profile, fe.refused))
+			out = append(out, fmt.Sprint(*fe.Frontend, fe.profile, fe.refused))
 			for _, l := range fe.lists() {
 				if l != nil {
 					out = append(out, fmt.Sprint(l.number, l.keys))
@@ -195,7 +195,7 @@ func TestCleaned(t *testing.T) {
 	sources := func(i int) []netip.Prefix {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}
 	}
-	closed := frontend{allow: y.find(false, sources(0)), deny: y.find(false, sources(1)), refused: errors.New("too many")}
+	closed := frontend{Frontend: &lb.Frontend{}, allow: y.find(false, sources(0)), deny: y.find(false, sources(1)), refused: errors.New("too many")}
 	for i := range 2000 {
 		y.find(false, sources(2+i))
 	}

@@ -58,7 +58,7 @@ func (t *Table) logPacket(l logged) {
 	var service lb.Key
 	protocol := nft.ProtocolName(h.protocol)
 	if img != nil {
-		at := frontend{Frontend: lb.Frontend{Address: h.to, Protocol: protocol, Port: h.port}}
+		at := frontend{Frontend: &lb.Frontend{Address: h.to, Protocol: protocol, Port: h.port}}
 		if list := img.frontends.Of(h.to); list != nil {
 			if i, ok := slices.BinarySearchFunc(*list, at, func(a, b frontend) int { return a.compare(&b) }); ok {
 				service = (*list)[i].Service

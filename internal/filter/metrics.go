@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -24,11 +25,17 @@ type series struct {
 	why reason
 }
 
+// counter is that of an element: a frontend's, or with drops of one reason.
+type counter struct {
+	key   string
+	drops bool
+}
+
 // packetTotals sums the counters of elements, which start again with every new table.
 type packetTotals struct {
 	mu sync.Mutex
-	// last is the last value of each element's counter.
-	last map[nft.SetElement]uint64
+	// last are the last values of the counters that were not 0.
+	last map[counter]uint64
 	// totals never fall.
 	totals map[series]uint64
 	// accepted are the last results by Service. They must not fall either, though they are differences.
@@ -41,39 +48,49 @@ func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
 func (y *packetTotals) read(img *image) error {
-	owners := y.name(img.all())
-	last := make(map[nft.SetElement]uint64, len(y.last))
+	y.name(img.all())
+	last := make(map[counter]uint64, len(y.last))
 	for _, f := range families() {
 		seen, dropped := f.counting()
 		for _, name := range []string{dropped, seen} {
-			list, err := img.table.List(img.table.Set(name))
+			err := img.table.Counters(name, func(key string, packets uint64) { last[counter{key, name == dropped}] = packets })
 			if err != nil {
 				return err
 			}
-			for _, e := range list {
-				key, why := e.Key, reason(0)
-				if name == dropped {
-					key, why = splitReason(e.Key)
-				}
-				m := element(name, e.Key, "")
-				last[m] = e.Packets
-				before := y.last[m]
-				if e.Packets < before {
-					before = 0
-				}
-				if n := e.Packets - before; n > 0 {
-					y.totals[series{owners[key], why}] += n
-				}
-			}
+		}
+	}
+	for c, n := range last {
+		if before := y.last[c]; n >= before {
+			n -= before
+		}
+		if n > 0 {
+			y.totals[y.series(img, c)] += n
 		}
 	}
 	y.last = last
 	return nil
 }
 
-// name returns the Services of frontends by key, no Service for those beyond maxServices: who has a series keeps it. It frees the
-// series of Services that have no frontend any more.
-func (y *packetTotals) name(frontends iter.Seq[*frontend]) map[string]lb.Key {
+// series returns the series of a counter, of no Service for those without one of their own.
+func (y *packetTotals) series(img *image, c counter) (s series) {
+	key := c.key
+	if c.drops {
+		key, s.why = splitReason(key)
+	}
+	a, _ := netip.AddrFromSlice([]byte(key[:len(key)-nft.PortSize]))
+	if list := img.frontends.Of(a); list != nil {
+		for i := range *list {
+			if d := &(*list)[i]; y.named[d.Service] && d.key() == key {
+				s.service = d.Service
+			}
+		}
+	}
+	return s
+}
+
+// name chooses the Services with series of their own: who has one keeps it. It frees the series of Services that have no
+// frontend any more.
+func (y *packetTotals) name(frontends iter.Seq[*frontend]) {
 	if y.totals == nil {
 		y.totals, y.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
 	}
@@ -83,21 +100,16 @@ func (y *packetTotals) name(frontends iter.Seq[*frontend]) map[string]lb.Key {
 			named[k] = true
 		}
 	}
-	owners := make(map[string]lb.Key)
 	for d := range frontends {
-		k := d.Service
-		if len(named) < maxServices {
-			named[k] = true
+		if len(named) == maxServices {
+			break
 		}
-		if named[k] {
-			owners[d.key()] = k
-		}
+		named[d.Service] = true
 	}
 	y.named = named
 	gone := func(k lb.Key) bool { return k != lb.Key{} && !named[k] }
 	maps.DeleteFunc(y.totals, func(s series, _ uint64) bool { return gone(s.service) })
 	maps.DeleteFunc(y.accepted, func(k lb.Key, _ uint64) bool { return gone(k) })
-	return owners
 }
 
 // splitReason splits the key of a drop into that of the frontend and the reason.

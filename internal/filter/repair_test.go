@@ -265,26 +265,26 @@ func TestNames(t *testing.T) {
 		for i := range n {
 			fe := tcp("2001:db8::")
 			fe.Port, fe.Service = uint16(i+1), lb.Key{Namespace: "ns", Name: fmt.Sprint("s", from+i)}
-			out = append(out, &frontend{Frontend: fe})
+			out = append(out, &frontend{Frontend: &fe})
 		}
 		return out
 	}
 	for i := range churn {
-		owners := y.name(slices.Values(frontends(i, atOnce)))
-		for _, k := range owners {
+		y.name(slices.Values(frontends(i, atOnce)))
+		for k := range y.named {
 			y.totals[series{k, 0}]++
 		}
-		if len(owners) != atOnce {
-			t.Fatalf("at Service %d %d have a name, want %d", i, len(owners), atOnce)
+		if len(y.named) != atOnce {
+			t.Fatalf("at Service %d %d have a name, want %d", i, len(y.named), atOnce)
 		}
 	}
 	if dropped, accepted := y.snapshot(); len(dropped) != 0 || len(accepted) != atOnce || len(y.totals) != atOnce {
 		t.Errorf("%d Services have series, want %d", len(accepted), atOnce)
 	}
 	y.name(slices.Values(frontends(0, maxServices)))
-	owners := y.name(slices.Values(frontends(-5, maxServices+10)))
-	if kept := frontends(0, 1)[0].Service; len(owners) != maxServices || !y.named[kept] {
-		t.Errorf("%d Services have a name, want %d; %s kept it: %v", len(owners), maxServices, kept, y.named[kept])
+	y.name(slices.Values(frontends(-5, maxServices+10)))
+	if kept := frontends(0, 1)[0].Service; len(y.named) != maxServices || !y.named[kept] {
+		t.Errorf("%d Services have a name, want %d; %s kept it: %v", len(y.named), maxServices, kept, y.named[kept])
 	}
 }
 

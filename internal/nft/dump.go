@@ -39,32 +39,25 @@ func retryChanged(list func() error) (err error) {
 	return err
 }
 
-// CountedElement is an element, the number of packets that matched it, and the time until it expires, 0 if it never does.
-type CountedElement struct {
+// listed is an element, and the time until it expires, 0 if it never does.
+type listed struct {
 	Element
-	Packets uint64
-	Expires time.Duration
+	expires time.Duration
 }
 
-// List returns the elements of a set.
-func (t Table) List(s Set) (list []CountedElement, err error) {
+// list returns the elements of a set.
+func (t Table) list(s Set) (list []listed, err error) {
 	ends := make(map[string]bool)
-	of := func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, s.Name) }
-	err = retryChanged(func() error {
-		list = nil
-		clear(ends)
-		return t.dump(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, of, func(a attributes) {
-			for e := range a.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).each(unix.NFTA_LIST_ELEM) {
-				if e.find(unix.NFTA_SET_ELEM_FLAGS).number()&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
-					ends[string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))] = true
-				} else {
-					list = append(list, decodeElement(e))
-				}
-			}
-		})
+	begin := func() { list = nil; clear(ends) }
+	err = t.eachElement(s.Name, begin, func(e attributes) {
+		if e.find(unix.NFTA_SET_ELEM_FLAGS).number()&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+			ends[string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))] = true
+		} else {
+			list = append(list, decodeElement(e))
+		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", s.Name, err)
+		return nil, err
 	}
 	if s.Intervals() {
 		pairEnds(list, ends)
@@ -72,8 +65,35 @@ func (t Table) List(s Set) (list []CountedElement, err error) {
 	return list, nil
 }
 
+// Counters calls fn for each element of a set that packets matched, with their number. Where a transaction interrupts the listing
+// fn may be called for an element again.
+func (t Table) Counters(set string, fn func(key string, packets uint64)) error {
+	return t.eachElement(set, func() {}, func(e attributes) {
+		if n := e.find(unix.NFTA_SET_ELEM_EXPR).packets(); n > 0 {
+			fn(string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)), n)
+		}
+	})
+}
+
+// eachElement calls fn for each element of a set, and begin before that, again for each attempt.
+func (t Table) eachElement(set string, begin func(), fn func(attributes)) error {
+	of := func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, set) }
+	err := retryChanged(func() error {
+		begin()
+		return t.dump(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, of, func(a attributes) {
+			for e := range a.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).each(unix.NFTA_LIST_ELEM) {
+				fn(e)
+			}
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", set, err)
+	}
+	return nil
+}
+
 // pairEnds assigns to each interval the nearest end after its start.
-func pairEnds(list []CountedElement, ends map[string]bool) {
+func pairEnds(list []listed, ends map[string]bool) {
 	sorted := slices.Sorted(maps.Keys(ends))
 	for i := range list {
 		at, found := slices.BinarySearch(sorted, list[i].Key)
@@ -84,18 +104,17 @@ func pairEnds(list []CountedElement, ends map[string]bool) {
 			list[i].Value = sorted[at]
 		}
 	}
-	slices.SortFunc(list, func(a, b CountedElement) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(list, func(a, b listed) int { return strings.Compare(a.Key, b.Key) })
 }
 
 // decodeElement reads an element.
-func decodeElement(e attributes) (c CountedElement) {
+func decodeElement(e attributes) (c listed) {
 	c.Key = string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
 	c.Value = string(e.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
 	if chain := e.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN); chain != nil {
 		c.Value = chain.text()
 	}
-	c.Packets = e.find(unix.NFTA_SET_ELEM_EXPR).packets()
-	c.Expires = time.Duration(e.find(unix.NFTA_SET_ELEM_EXPIRATION).number()) * time.Millisecond
+	c.expires = time.Duration(e.find(unix.NFTA_SET_ELEM_EXPIRATION).number()) * time.Millisecond
 	return c
 }
 

@@ -67,6 +67,9 @@ func (f *Family) Masquerade(set string) Rule {
 	return append(f.LoadAsked(), Expr(&expr.Lookup{SourceRegister: Reg, SetName: set + f.Suffix}, &expr.Masq{})...)
 }
 
+// PortSize is the size of a port in a key, behind the address.
+const PortSize = 8
+
 // PortKey is a port of an address as a key.
 func PortKey(a netip.Addr, protocol byte, port uint16) string {
 	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port)

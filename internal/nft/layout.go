@@ -80,14 +80,14 @@ func (l *Layout) Read() (*Content, error) {
 			continue
 		}
 		now := time.Now()
-		listed, err := l.List(s)
+		list, err := l.list(s)
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range listed {
+		for _, e := range list {
 			c.Elements = append(c.Elements, SetElement{s.Name, e.Element})
-			if e.Expires > 0 {
-				c.Ends[SetElement{s.Name, Element{Key: e.Key}}] = now.Add(e.Expires)
+			if e.expires > 0 {
+				c.Ends[SetElement{s.Name, Element{Key: e.Key}}] = now.Add(e.expires)
 			}
 		}
 	}
