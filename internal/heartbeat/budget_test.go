@@ -309,21 +309,6 @@ func TestFurther(t *testing.T) {
 	}
 }
 
-func TestPulse(t *testing.T) {
-	p := pulse{deadline: 5}
-	looks := func(deadline int64) (n int) {
-		for n = 1; !p.lost(deadline); n++ {
-		}
-		return n
-	}
-	if got, want := looks(5), int(startTime/keepaliveInterval); got != want {
-		t.Errorf("without a first heartbeat it is lost after %d looks, want %d", got, want)
-	}
-	if got, want := looks(6), 1+int(lostTime/keepaliveInterval); got != want {
-		t.Errorf("after a heartbeat it is lost after %d looks, want %d", got, want)
-	}
-}
-
 // newTestThread returns a thread that the test drives.
 func newTestThread(t *testing.T, c processSettings, peers []Peer) *thread {
 	t.Helper()

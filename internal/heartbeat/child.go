@@ -20,6 +20,11 @@ const (
 	keepaliveInterval = 500 * time.Millisecond
 	// leaveTime is how long the heartbeat process has to say goodbye, or to print its stacks.
 	leaveTime = time.Second
+	// lostTime is for how long no heartbeats are sent when their process is ended, startTime the same
+	// before the first one: an ordinary process may be kept waiting for a while.
+	lostTime, startTime = 3 * time.Second, 10 * time.Second
+	// maxPause is the most time between the end of a heartbeat process and its next start.
+	maxPause = 5 * time.Second
 )
 
 // The files of the heartbeat process.
@@ -185,24 +190,25 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 	}
 }
 
-// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats.
+// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats: each moves the deadline of the
+// Lease. It counts how often it looked, not time: this process may itself not have run.
 func (h *Heartbeat) keepAlive(ctx context.Context, c *child.Process) {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
-	p := pulse{deadline: h.shared.lease.deadline.Load()}
-	for {
+	deadline, patience := h.shared.lease.deadline.Load(), startTime
+	for looks := 0; time.Duration(looks)*keepaliveInterval < patience; looks++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			h.shared.keepalive.Store(int64(boottime()))
 		}
-		if p.lost(h.shared.lease.deadline.Load()) {
-			h.config.Log.Error("no heartbeats are sent: killing their process")
-			c.Quit()
-			defer time.AfterFunc(leaveTime, c.Kill).Stop()
-			<-ctx.Done()
-			return
+		if moved := h.shared.lease.deadline.Load(); moved != deadline {
+			deadline, patience, looks = moved, lostTime, -1
 		}
 	}
+	h.config.Log.Error("no heartbeats are sent: killing their process")
+	c.Quit()
+	defer time.AfterFunc(leaveTime, c.Kill).Stop()
+	<-ctx.Done()
 }

@@ -249,11 +249,8 @@ func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
 		t.shared.rejected.Add(1)
 		return
 	}
-	last := p.lastHeard
+	t.shared.received.Add(1)
 	t.detector.receive(now, pkt)
-	if last != 0 && pkt.watch && p.lastHeard == now {
-		t.shared.gaps.observe(now - last)
-	}
 }
 
 // sentByUs reports whether the packet begins as this node's own do, with any of the keys.

@@ -101,8 +101,8 @@ func (m member) taken(t *testing.T) uint64 {
 	families, err := registry.Gather()
 	must(t, err)
 	for _, f := range families {
-		if f.GetName() == "holdfast_heartbeat_gap_seconds" {
-			return f.GetMetric()[0].GetHistogram().GetSampleCount()
+		if f.GetName() == "holdfast_heartbeat_received_total" {
+			return uint64(f.GetMetric()[0].GetCounter().GetValue())
 		}
 	}
 	t.Fatal("heartbeats are not counted")
