@@ -190,7 +190,7 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 		Namespace: "holdfast_heartbeat",
 		PidFn: func() (int, error) {
 			if m := w.membership.members.Load(); m != nil {
-				return m.HeartbeatProcess()
+				return m.Process()
 			}
 			return 0, errors.New("the membership has not started")
 		},

@@ -157,15 +157,12 @@ func (h *Heartbeat) SetKeys(keys [][]byte) error {
 	return nil
 }
 
-// View returns what is known now, and Nodes the same by names. Both are shared: do not modify them.
-func (h *Heartbeat) View() View { return h.view.Load().View }
-
-// Nodes returns what is known now.
-func (h *Heartbeat) Nodes() Nodes { return *h.view.Load() }
+// View returns what is known now. It is shared: do not modify it.
+func (h *Heartbeat) View() Nodes { return *h.view.Load() }
 
 // Confirm says that a plan that was made from v is carried out.
 // Only then does the Lease hold again after a lapse.
-func (h *Heartbeat) Confirm(v View) {
+func (h *Heartbeat) Confirm(v Nodes) {
 	if v.Settled {
 		h.confirmed.Store(v.Epoch)
 	}

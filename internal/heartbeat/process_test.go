@@ -88,7 +88,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	lines := make(chan line, 1024)
 	var h *Heartbeat
 	changed := func() {
-		l := line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
+		l := line{At: boottime(), View: h.View().View, Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
 		l.Child, _ = h.Process() // 0 before it runs
 		l.Overruns, l.Restarts = h.shared.overruns.Load(), h.shared.restarts.Load()
 		lines <- l
@@ -120,7 +120,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 			now := boottime()
 			valid := h.Valid()
 			if now-last > time.Second {
-				lines <- line{At: now, Woke: true, Valid: valid, View: h.View()}
+				lines <- line{At: now, Woke: true, Valid: valid, View: h.View().View}
 			}
 			last = now
 		}

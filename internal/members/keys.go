@@ -41,5 +41,5 @@ func (m *Members) SetKeys(keys [][]byte) error {
 			}
 		}
 	}
-	return m.heartbeats.SetKeys(keys)
+	return m.Heartbeat.SetKeys(keys)
 }

@@ -1,12 +1,14 @@
 package members
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log"
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -38,13 +40,14 @@ type Config struct {
 
 // Members is this node's view of the living speakers.
 type Members struct {
-	config     Config
-	heartbeats *heartbeat.Heartbeat
-	keys       *memberlist.Keyring
-	mu         sync.Mutex
-	list       *memberlist.Memberlist
-	join       map[string]netip.Addr
-	joined     bool
+	// Heartbeat knows who is alive.
+	*heartbeat.Heartbeat
+	config Config
+	keys   *memberlist.Keyring
+	mu     sync.Mutex
+	list   *memberlist.Memberlist
+	join   map[string]netip.Addr
+	joined bool
 	// meta is this member's encoded metadata, metadata what each member sent last.
 	meta     []byte
 	metadata map[string]metadata
@@ -67,7 +70,7 @@ func New(c Config) (*Members, error) {
 	if m.keys, err = newKeyring(c.Keys); err != nil {
 		return nil, err
 	}
-	m.heartbeats, err = heartbeat.New(c.Config)
+	m.Heartbeat, err = heartbeat.New(c.Config)
 	return m, err
 }
 
@@ -84,6 +87,33 @@ func (m *Members) SetSpeakers(addresses map[string]netip.Addr) {
 	}
 }
 
+// setPeers sets the peers of the heartbeats.
+func (m *Members) setPeers() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	// A member's own address takes precedence over that of its pod.
+	all := maps.Clone(m.addresses)
+	taken := map[netip.Addr]bool{}
+	for _, a := range all {
+		taken[a] = true
+	}
+	for name, a := range m.join {
+		if _, known := all[name]; !known && !taken[a] {
+			all[name] = a
+		}
+	}
+	peers := make([]heartbeat.Peer, 0, len(all))
+	for name, a := range all {
+		_, gossip := m.addresses[name]
+		peers = append(peers, heartbeat.Peer{Name: name, Address: a, Gossip: gossip})
+	}
+	slices.SortFunc(peers, func(a, b heartbeat.Peer) int { return cmp.Compare(a.Name, b.Name) })
+	m.Heartbeat.Set(peers)
+}
+
+// Address returns the address by which the other members know this one.
+func (m *Members) Address() netip.Addr { return m.config.Address }
+
 // Joined reports whether every address of a join list has been tried once. Before
 // that this node knows only itself, and would announce every address.
 func (m *Members) Joined() bool {
@@ -97,7 +127,7 @@ func (m *Members) Joined() bool {
 // returns an error when it cannot listen.
 func (m *Members) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.heartbeats.Run(ctx) })
+	group.Go(func() error { return m.Heartbeat.Run(ctx) })
 	group.Go(func() error { return m.gossip(ctx) })
 	return group.Wait()
 }

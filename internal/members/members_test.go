@@ -97,7 +97,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func (m member) taken(t *testing.T) uint64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.Members.heartbeats)
+	registry.MustRegister(m.Members)
 	families, err := registry.Gather()
 	must(t, err)
 	for _, f := range families {
