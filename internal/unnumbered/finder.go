@@ -59,6 +59,7 @@ type Router struct {
 type Finder struct {
 	config Config
 	wake   chan struct{}
+	heard  chan event
 	// Messages counts by link and direction.
 	Messages *prometheus.CounterVec
 
@@ -76,7 +77,9 @@ func New(c Config) *Finder {
 		Name: "holdfast_bgp_router_discovery_messages_total",
 		Help: "Router Advertisements and Solicitations on links of unnumbered peers by direction: sent, received, or rejected.",
 	}, []string{"link", "direction"})
-	return &Finder{config: c, wake: make(chan struct{}, 1), Messages: messages, found: map[string]Router{}, ports: map[string]*port{}}
+	return &Finder{
+		config: c, wake: make(chan struct{}, 1), heard: make(chan event), Messages: messages, found: map[string]Router{}, ports: map[string]*port{},
+	}
 }
 
 // Set makes these the links, by name, on which this node advertises itself and looks for a router. It does not wait. It is
@@ -119,22 +122,36 @@ func (f *Finder) Run(ctx context.Context) error {
 			f.close(name)
 		}
 	}()
+	retry := f.reconcile(ctx)
 	for {
-		var retry <-chan time.Time
-		if !f.reconcile(ctx) {
-			retry = time.After(retryInterval)
-		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-f.wake:
+			retry = f.reconcile(ctx)
 		case <-retry:
+			retry = f.reconcile(ctx)
+		case e := <-f.heard:
+			e.port.hear(time.Now(), e)
+		case <-time.After(time.Until(f.step(time.Now()))):
 		}
 	}
 }
 
-// reconcile has a port on each wanted link that can have one, and reports whether all opened that can.
-func (f *Finder) reconcile(ctx context.Context) (ok bool) {
+// step has each port send what is due, publishes what it found, and returns when something is due again.
+func (f *Finder) step(moment time.Time) (next time.Time) {
+	next = moment.Add(maxInterval)
+	for name, p := range f.ports {
+		if at := p.step(moment); at.Before(next) {
+			next = at
+		}
+		f.publish(name, p.router())
+	}
+	return next
+}
+
+// reconcile has a port on each wanted link that can have one. It returns when to try again, unless all opened that can.
+func (f *Finder) reconcile(ctx context.Context) (retry <-chan time.Time) {
 	f.mu.Lock()
 	wanted := f.wanted
 	f.mu.Unlock()
@@ -142,7 +159,6 @@ func (f *Finder) reconcile(ctx context.Context) (ok bool) {
 	for _, l := range f.config.Links() {
 		byName[l.Name] = l
 	}
-	ok = true
 	for name, p := range f.ports {
 		l, exists := byName[name]
 		if !slices.Contains(wanted, name) || !exists || !p.serves(l) {
@@ -159,17 +175,17 @@ func (f *Finder) reconcile(ctx context.Context) (ok bool) {
 			f.publish(name, Router{Problem: "link " + name + " has no IPv6 link-local address: it is down, or IPv6 is off there"})
 		case p != nil && p.ended():
 			f.close(name) // and another one after a pause
-			ok = false
+			retry = time.After(retryInterval)
 		case p != nil:
-			p.setUp(l.Up)
+			p.setUp(time.Now(), l.Up)
 		default:
 			if err := f.open(ctx, l); err != nil {
-				ok = false
+				retry = time.After(retryInterval)
 				f.publish(name, Router{Problem: fmt.Sprintf("cannot look for routers on link %s: %v", name, err)})
 			}
 		}
 	}
-	return ok
+	return retry
 }
 
 func (f *Finder) open(ctx context.Context, l lb.Interface) error {
@@ -182,7 +198,7 @@ func (f *Finder) open(ctx context.Context, l lb.Interface) error {
 }
 
 func (f *Finder) close(name string) {
-	f.ports[name].stop()
+	f.ports[name].close()
 	delete(f.ports, name)
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -21,13 +19,11 @@ type port struct {
 	finder *Finder
 	link   lb.Interface
 	socket *socket
-	cancel context.CancelFunc
-	done   chan struct{}
-	// up: packets can be sent; woken: that changed.
-	up    atomic.Bool
-	woken chan struct{}
-
-	// The rest is its goroutine's.
+	stop   context.CancelFunc
+	// done is closed when nothing is read any more.
+	done chan struct{}
+	// up: packets can be sent.
+	up      bool
 	routers *routers
 	adverts adverts
 	// trouble is why the last packet could not be sent.
@@ -36,18 +32,19 @@ type port struct {
 
 // event is a message that was heard.
 type event struct {
+	port *port
 	kind kind
 	from netip.Addr
 }
 
 func startPort(ctx context.Context, f *Finder, l lb.Interface, s *socket) *port {
-	ctx, cancel := context.WithCancel(ctx)
-	p := &port{finder: f, link: l, socket: s, cancel: cancel, done: make(chan struct{}), woken: make(chan struct{}, 1)}
-	p.up.Store(l.Up)
+	ctx, stop := context.WithCancel(ctx)
+	p := &port{finder: f, link: l, socket: s, stop: stop, done: make(chan struct{}), routers: newRouters(time.Now())}
+	p.setUp(time.Now(), l.Up)
 	go func() {
+		defer f.kick()
 		defer close(p.done)
-		p.run(ctx)
-		f.kick()
+		p.read(ctx)
 	}()
 	return p
 }
@@ -57,13 +54,13 @@ func (p *port) serves(l lb.Interface) bool {
 	return p.link.Index == l.Index && p.link.MAC == l.MAC && p.link.LinkLocal() == l.LinkLocal()
 }
 
-func (p *port) setUp(up bool) {
-	if p.up.Swap(up) != up {
-		select {
-		case p.woken <- struct{}{}:
-		default:
-		}
+func (p *port) setUp(moment time.Time, up bool) {
+	if up && !p.up {
+		// The cable may lead to another router, and the same one may have forgotten this node.
+		p.adverts.begin(moment)
+		p.routers.ask(moment)
 	}
+	p.up = up
 }
 
 // ended reports whether the socket failed.
@@ -76,56 +73,25 @@ func (p *port) ended() bool {
 	}
 }
 
-func (p *port) stop() {
-	p.cancel()
+func (p *port) close() {
+	p.stop()
+	p.socket.close()
 	<-p.done
 }
 
-// run ends when ctx does, or the socket fails.
-func (p *port) run(ctx context.Context) {
-	events := make(chan event)
-	ctx, cancel := context.WithCancel(ctx)
-	var reader sync.WaitGroup
-	reader.Go(func() {
-		defer cancel()
-		p.read(ctx, events)
-	})
-	defer reader.Wait()
-	defer p.socket.close()
-	defer cancel()
-	p.routers = newRouters(time.Now())
-	p.adverts.begin(time.Now())
-	up := true
-	for {
-		if works := p.up.Load(); works != up {
-			if up = works; up {
-				// The cable may lead to another router, and the same one may have forgotten this node.
-				p.adverts.begin(time.Now())
-				p.routers.ask(time.Now())
-			}
-		}
-		var timer <-chan time.Time
-		if up {
-			timer = time.After(time.Until(p.step(time.Now())))
-		}
-		p.finder.publish(p.link.Name, p.router(up))
-		select {
-		case <-ctx.Done():
-			return
-		case e := <-events:
-			if e.kind == solicitation {
-				p.adverts.solicited(time.Now())
-				continue
-			}
-			p.routers.hear(time.Now(), e.from)
-		case <-p.woken:
-		case <-timer:
-		}
+func (p *port) hear(moment time.Time, e event) {
+	if e.kind == solicitation {
+		p.adverts.solicited(moment)
+		return
 	}
+	p.routers.hear(moment, e.from)
 }
 
 // step sends what is due, and returns when something is due again.
 func (p *port) step(moment time.Time) time.Time {
+	if !p.up {
+		return moment.Add(maxInterval)
+	}
 	if p.adverts.tick(moment) {
 		p.sent(p.socket.advertise())
 	}
@@ -153,11 +119,11 @@ func (p *port) established() bool {
 }
 
 // router returns what was found.
-func (p *port) router(up bool) Router {
-	r := Router{Looking: up && p.routers.asking()}
+func (p *port) router() Router {
+	r := Router{Looking: p.up && p.routers.asking()}
 	others := p.routers.others()
 	switch {
-	case !up:
+	case !p.up:
 		r.Problem = "link " + p.link.Name + " is down"
 	case p.trouble != nil:
 		r.Problem = fmt.Sprintf("cannot send on link %s: %v", p.link.Name, p.trouble)
@@ -178,7 +144,7 @@ func (p *port) router(up bool) Router {
 }
 
 // read passes what is heard, a limited number in a time, until the socket fails or ctx ends.
-func (p *port) read(ctx context.Context, events chan<- event) {
+func (p *port) read(ctx context.Context) {
 	messages := p.finder.Messages
 	limit := rate.NewLimiter(maxReads, maxReads)
 	for limit.Wait(ctx) == nil {
@@ -192,14 +158,14 @@ func (p *port) read(ctx context.Context, events chan<- event) {
 		if from == p.link.LinkLocal() {
 			continue // this node's own
 		}
-		e := event{parse(b, from, hops), from}
+		e := event{p, parse(b, from, hops), from}
 		if e.kind == rejected {
 			messages.WithLabelValues(p.link.Name, "rejected").Inc()
 			continue
 		}
 		messages.WithLabelValues(p.link.Name, "received").Inc()
 		select {
-		case events <- e:
+		case p.finder.heard <- e:
 		case <-ctx.Done():
 			return
 		}
