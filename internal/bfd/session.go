@@ -47,7 +47,6 @@ type session struct {
 func newSession(now time.Duration, p Peer, mine uint32, random func() uint64) *session {
 	s := &session{peer: p, random: random, mine: mine, state: Down, remote: Down, changedAt: now, nextAt: now}
 	s.remoteReceive = initialRemoteReceive
-	s.configure(now, p)
 	return s
 }
 

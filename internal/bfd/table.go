@@ -23,7 +23,6 @@ type table struct {
 	// sessions in the order of their names, then those that leave.
 	sessions []*session
 	byName   map[string]*session
-	byMine   map[uint32]*session
 	// refused are the statuses of peers that have no session.
 	refused []Status
 	// version changes with every change of a state.
@@ -33,7 +32,7 @@ type table struct {
 }
 
 func newTable(random func() uint64) *table {
-	return &table{random: random, byName: map[string]*session{}, byMine: map[uint32]*session{}}
+	return &table{random: random, byName: map[string]*session{}}
 }
 
 // set makes these the wanted sessions. Sessions that are not wanted say so to their neighbors before they end.
@@ -43,12 +42,12 @@ func (t *table) set(now time.Duration, peers []Peer) {
 	wanted := map[string]*session{}
 	load := 0.
 	peers = slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
-	var accepted []Peer
+	var rest []*session
 	for _, p := range peers {
-		err := clash(accepted, p)
+		err := clash(rest, p)
 		switch {
 		case err != nil:
-		case len(accepted) == mostSessions:
+		case len(rest) == mostSessions:
 			err = fmt.Errorf("the node has %d sessions already", mostSessions)
 		case load+p.packets() > mostPackets:
 			err = fmt.Errorf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
@@ -58,17 +57,11 @@ func (t *table) set(now time.Duration, peers []Peer) {
 			continue
 		}
 		load += p.packets()
-		accepted = append(accepted, p)
-	}
-	var rest []*session
-	for _, p := range accepted {
 		s := t.byName[p.Name]
-		if s != nil && s.peer.same(p) {
-			s.configure(now, p)
-		} else {
-			s = newSession(now, p, t.discriminator(), t.random)
-			t.byMine[s.mine] = s
+		if s == nil || !s.peer.same(p) {
+			s = newSession(now, p, t.discriminator(rest), t.random)
 		}
+		s.configure(now, p)
 		wanted[p.Name] = s
 		rest = append(rest, s)
 	}
@@ -93,8 +86,9 @@ func (p Peer) same(o Peer) bool {
 func (p Peer) packets() float64 { return 1/p.Transmit.Seconds() + 1/p.Receive.Seconds() }
 
 // clash returns an error if packets of the peer could not be told from those of one before.
-func clash(before []Peer, p Peer) error {
-	for _, o := range before {
+func clash(before []*session, p Peer) error {
+	for _, s := range before {
+		o := s.peer
 		if o.Name == p.Name || o.Address == p.Address && o.MultiHop == p.MultiHop && (o.Interface == p.Interface || o.Interface == "" || p.Interface == "") {
 			return fmt.Errorf("peer %s has a session with %s already", o.Name, o.Address)
 		}
@@ -102,10 +96,11 @@ func clash(before []Peer, p Peer) error {
 	return nil
 }
 
-// discriminator returns one that no session has and nobody can guess.
-func (t *table) discriminator() uint32 {
+// discriminator returns one that no session has, new ones included, and nobody can guess.
+func (t *table) discriminator(more []*session) uint32 {
+	all := slices.Concat(t.sessions, more)
 	for {
-		if d := uint32(t.random()); d != 0 && t.byMine[d] == nil {
+		if d := uint32(t.random()); d != 0 && !slices.ContainsFunc(all, func(s *session) bool { return s.mine == d }) {
 			return d
 		}
 	}
@@ -137,7 +132,6 @@ func (s *session) minTTL() uint8 {
 
 // tick does what is due, and passes what is to be sent.
 func (t *table) tick(now time.Duration, send func(*session, *packet)) {
-	ended := false
 	for _, s := range t.sessions {
 		before := s.state
 		// An answer and a packet of another cause may be due at once.
@@ -147,16 +141,8 @@ func (t *table) tick(now time.Duration, send func(*session, *packet)) {
 		if s.state != before {
 			t.version++
 		}
-		ended = ended || s.ended()
 	}
-	if ended {
-		t.sessions = slices.DeleteFunc(t.sessions, func(s *session) bool {
-			if s.ended() {
-				delete(t.byMine, s.mine)
-			}
-			return s.ended()
-		})
-	}
+	t.sessions = slices.DeleteFunc(t.sessions, (*session).ended)
 }
 
 // due is when tick has something to do next, if anything.
