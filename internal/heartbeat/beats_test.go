@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/child"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/net/bpf"
 )
 
@@ -19,7 +20,7 @@ import (
 func TestChoice(t *testing.T) {
 	vm, err := bpf.NewVM(choice)
 	must(t, err)
-	s, err := newSeal(testKey)
+	s, err := rt.NewSeal(testKey, "heartbeat")
 	must(t, err)
 	random := rand.New(rand.NewPCG(1, 1))
 	waiting := 0
@@ -31,7 +32,7 @@ func TestChoice(t *testing.T) {
 				from: id(random.Uint64()), to: id(random.Uint64()), boot: random.Uint64(), seq: random.Uint64(), hold: time.Second,
 				challenge: numbers[0], answer: numbers[1], heartbeats: uint16(random.Uint64()), claims: make([]claim, random.IntN(3)),
 			}
-			got, err := vm.Run(s.close(nil, &p))
+			got, err := vm.Run(closed(s, nil, &p))
 			if err != nil || got == 1 != p.routine() || got > 1 {
 				t.Fatalf("%+v goes to socket %d, %v", p, got, err)
 			}

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // batch is how many datagrams one system call takes or sends at most.
@@ -97,10 +99,10 @@ func sockaddr(a netip.AddrPort) []byte {
 }
 
 // put adds a packet to what is sent.
-func (b *box) put(s *seal, p *packet, to []byte) {
+func (b *box) put(s *rt.Seal, p *packet, to []byte) {
 	h := &b.heads[b.filled]
 	h.Name, h.Namelen = &to[0], uint32(len(to))
-	b.parts[b.filled].SetLen(len(s.close(b.data[b.filled][:0], p)))
+	b.parts[b.filled].SetLen(len(closed(s, b.data[b.filled][:0], p)))
 	if b.filled++; b.filled == batch {
 		b.send()
 	}

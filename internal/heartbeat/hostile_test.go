@@ -119,10 +119,10 @@ func TestHostilePackets(t *testing.T) {
 		nstest.Until(t, within, "both hear each other", func() bool { return hears(speakers[0]) && hears(speakers[1]) })
 
 		p := testPacket(3)
-		forged := mustSeal(t, 1).close(nil, &p)
-		seal, err := newSeal(testKey)
+		forged := closed(mustSeal(t, 1), nil, &p)
+		seal, err := rt.NewSeal(testKey, "heartbeat")
 		must(t, err)
-		genuine := seal.close(nil, &p)
+		genuine := closed(seal, nil, &p)
 		flood := func(from string, datagram []byte, times int) {
 			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, testPort)))
 			must(t, err)
@@ -206,13 +206,13 @@ func TestFlood(t *testing.T) {
 	needRealtime(t)
 	const rate, lasts = 100_000, 3 * time.Second
 	p := testPacket(3)
-	known, err := newSeal(testKey)
+	known, err := rt.NewSeal(testKey, "heartbeat")
 	must(t, err)
-	seen := known.close(nil, &p)
+	seen := closed(known, nil, &p)
 	seen[len(seen)-1] ^= 1
 	to, peer, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")
 	for name, datagram := range map[string][]byte{
-		"of nobody":                          spoofed(nobody, to, mustSeal(t, 1).close(nil, &p)),
+		"of nobody":                          spoofed(nobody, to, closed(mustSeal(t, 1), nil, &p)),
 		"of a sender that saw others":        spoofed(peer, to, seen),
 		"errors of a sender that saw others": spoofedIP(peer, to, unix.IPPROTO_ICMP, unreachable(t, netip.AddrPortFrom(to, testPort), peer, seen)),
 	} {

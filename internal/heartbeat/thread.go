@@ -28,7 +28,7 @@ const (
 type thread struct {
 	// What the thread shares with other goroutines: neither waits.
 	wantedPeers atomic.Pointer[[]Peer]
-	wantedSeals atomic.Pointer[[]*seal]
+	wantedSeals atomic.Pointer[[]*rt.Seal]
 	answers     chan wireAnswer
 	stopped     atomic.Bool
 	views       chan *View
@@ -46,7 +46,7 @@ type thread struct {
 	view      *View
 
 	peers  *[]Peer
-	seals  *[]*seal
+	seals  *[]*rt.Seal
 	byAddr map[netip.Addr]*peer
 	addrs  map[id][]byte
 	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a flood of
@@ -255,12 +255,12 @@ func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
 
 // sentByUs reports whether the packet begins as this node's own do, with any of the keys.
 func (t *thread) sentByUs(packet []byte) bool {
-	return slices.ContainsFunc(*t.seals, func(s *seal) bool { return s.begins(packet) })
+	return slices.ContainsFunc(*t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
 }
 
 func (t *thread) open(b []byte) (packet, bool) {
 	for _, s := range *t.seals {
-		body, ok := s.open(b)
+		body, ok := opened(s, b)
 		if !ok {
 			continue
 		}

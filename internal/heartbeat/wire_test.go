@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 func testPacket(claims int) packet {
@@ -30,14 +32,14 @@ func TestPacket(t *testing.T) {
 		}
 	}
 	longest := testPacket(maxClaims)
-	if n := len(mustSeal(t, 1).close(nil, &longest)); n > maxDatagram || n > 1232 {
+	if n := len(closed(mustSeal(t, 1), nil, &longest)); n > maxDatagram || n > 1232 {
 		t.Errorf("the longest datagram has %d octets", n) // RFC 8200 section 5: 1280 less the headers
 	}
 }
 
-func mustSeal(t testing.TB, first byte) *seal {
+func mustSeal(t testing.TB, first byte) *rt.Seal {
 	t.Helper()
-	s, err := newSeal(bytes.Repeat([]byte{first}, 32))
+	s, err := rt.NewSeal(bytes.Repeat([]byte{first}, 32), "heartbeat")
 	must(t, err)
 	return s
 }
@@ -48,26 +50,26 @@ func mustSeal(t testing.TB, first byte) *seal {
 func TestSeal(t *testing.T) {
 	p := testPacket(2)
 	s := mustSeal(t, 1)
-	b := s.close(nil, &p)
-	if body, ok := s.open(b); !ok || !bytes.Equal(body, p.append(nil)) {
+	b := closed(s, nil, &p)
+	if body, ok := opened(s, b); !ok || !bytes.Equal(body, p.append(nil)) {
 		t.Error("what was closed does not open")
 	}
 	for i := range b {
 		b[i] ^= 1
-		if _, ok := s.open(b); ok {
+		if _, ok := opened(s, b); ok {
 			t.Errorf("changed in octet %d, it opens", i)
 		}
 		b[i] ^= 1
-		if _, ok := s.open(b[:i]); ok {
+		if _, ok := opened(s, b[:i]); ok {
 			t.Errorf("cut to %d octets, it opens", i)
 		}
 	}
 	for i := range 32 {
 		key := bytes.Repeat([]byte{1}, 32)
 		key[i] ^= 1
-		other, err := newSeal(key)
+		other, err := rt.NewSeal(key, "heartbeat")
 		must(t, err)
-		if _, ok := other.open(b); ok {
+		if _, ok := opened(other, b); ok {
 			t.Errorf("a key that differs in octet %d opens it", i)
 		}
 	}

@@ -1,7 +1,6 @@
 package layer2
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -55,9 +54,7 @@ func (e *echoes) protocol() protocol {
 			return e.frame(l, m.mac, echoAnswer, m.nonce, m.target)
 		},
 		question: func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
-			var nonce [8]byte
-			rand.Read(nonce[:]) // never fails
-			return e.frame(l, to, echoQuestion, max(1, binary.BigEndian.Uint64(nonce[:])), addr)
+			return e.frame(l, to, echoQuestion, rt.Random(), addr)
 		},
 		answers: echoesOf(echoAnswer),
 	}
@@ -69,13 +66,9 @@ func echoesOf(kind uint32) []bpf.Instruction {
 }
 
 func (e *echoes) setKeys(keys [][]byte) error {
-	var seals []*rt.Seal
-	for _, k := range keys {
-		s, err := rt.NewSeal(k, "echo")
-		if err != nil {
-			return fmt.Errorf("set keys of the echo: %w", err)
-		}
-		seals = append(seals, s)
+	seals, err := rt.NewSeals(keys, "echo")
+	if err != nil {
+		return fmt.Errorf("set keys of the echo: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,15 +118,13 @@ func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 
 // opens reports whether the frame was closed with one of our keys.
 func (e *echoes) opens(frame []byte) bool {
-	prefix := binary.BigEndian.Uint64(frame[offPrefix:])
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, s := range e.seals {
-		if s.Prefix != prefix {
-			continue
-		}
-		if _, ok := s.Open(frame); ok {
-			return true
+		if s.Begins(frame[offPrefix:]) {
+			if _, ok := s.Open(frame); ok {
+				return true
+			}
 		}
 	}
 	return false

@@ -100,9 +100,6 @@ func entersyscallblock()
 //go:linkname exitsyscall runtime.exitsyscall
 func exitsyscall()
 
-// Close closes its file.
-func (e *Event) Close() { _ = unix.Close(e.fd) }
-
 const (
 	// classSelector6 is the DSCP of network control (RFC 4594 section 3.1); socketPriority is the highest that needs no
 	// capability (socket(7), SO_PRIORITY).

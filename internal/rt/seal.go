@@ -32,6 +32,23 @@ func NewSeal(key []byte, kind string) (*Seal, error) {
 	return &Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])}, nil
 }
 
+// NewSeals derives those of some keys.
+func NewSeals(keys [][]byte, kind string) (seals []*Seal, err error) {
+	for _, k := range keys {
+		s, err := NewSeal(k, kind)
+		if err != nil {
+			return nil, err
+		}
+		seals = append(seals, s)
+	}
+	return seals, nil
+}
+
+// Begins reports whether b has the prefix of what was closed with the same key.
+func (s *Seal) Begins(b []byte) bool {
+	return len(b) >= PrefixLen && binary.BigEndian.Uint64(b) == s.Prefix
+}
+
 // Close appends the tag.
 func (s *Seal) Close(b []byte) []byte { return append(b, s.tag(b)...) }
 
