@@ -111,13 +111,8 @@ func repairsDesc(kind string) *prometheus.Desc {
 var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.RangesRefused, lb.StrictARPMissing, lb.SocketRefused, lb.KernelFeatureMissing,
 	lb.KubeProxyNotReady, lb.LinkSilent, lb.HeartbeatsBlocked, lb.EchoBlocked, lb.CutOff}
 
-// Describe implements prometheus.Collector.
-func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{membersDesc, apiAgeDesc, problemsDesc, inForceDesc, proxyRepairsDesc, planRepairsDesc, announcedDesc, hangsDesc} {
-		ch <- d
-	}
-	heartbeat.Describe(ch)
-}
+// Describe implements prometheus.Collector. It names no metric: those of the membership begin when that does.
+func (w *syncer) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector: it reads the membership at scrape time, and the result of the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {

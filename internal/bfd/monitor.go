@@ -149,11 +149,7 @@ var metrics = []metric{
 }
 
 // Describe implements prometheus.Collector.
-func (m *Monitor) Describe(ch chan<- *prometheus.Desc) {
-	for _, one := range metrics {
-		ch <- one.desc
-	}
-}
+func (m *Monitor) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
 
 // Collect implements prometheus.Collector.
 func (m *Monitor) Collect(ch chan<- prometheus.Metric) {

@@ -3,7 +3,6 @@ package bfd
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 )
@@ -377,28 +376,6 @@ const leastInterval = 10 * time.Millisecond
 
 func good() Peer {
 	return Peer{Name: "a", Address: addressB, Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 3}
-}
-
-// A peer whose packets could not be told from those of another is refused by a sentence, and the other one runs.
-func TestSetRefuses(t *testing.T) {
-	for want, change := range map[string]func(*Peer){
-		"":                                  func(*Peer) {},
-		"peer 0 has a session with":         func(p *Peer) { p.Address = addressA },
-		"peer 0 has a session with 192.0.2": func(p *Peer) { p.Address, p.Interface = addressA, "eth0" },
-	} {
-		w := newWorld(t, 1)
-		p := good()
-		change(&p)
-		w.ends[0].table.set(w.now, []Peer{p, {Name: "0", Address: addressA, Transmit: time.Second, Receive: time.Second, Multiplier: 1}})
-		for _, s := range w.ends[0].table.statuses(w.now) {
-			if s.Name == "0" && s.Error != "" || s.Name == "a" && (!strings.Contains(s.Error, want) || (want == "") != (s.Error == "")) {
-				t.Errorf("%s: %q, want %q", s.Name, s.Error, want)
-			}
-		}
-		if n, refused := len(w.ends[0].table.sessions), len(w.ends[0].table.refused); n+refused != 2 {
-			t.Errorf("%d sessions and %d refused", n, refused)
-		}
-	}
 }
 
 // All sessions together have a bounded cost; those beyond it are refused and the others keep running.

@@ -35,7 +35,8 @@ func newTable(random func() uint64) *table {
 	return &table{random: random, byName: map[string]*session{}}
 }
 
-// set makes these the wanted sessions. Sessions that are not wanted say so to their neighbors before they end.
+// set makes these the wanted sessions, no two of which have one neighbor: the configuration was checked. Sessions that are not
+// wanted say so to their neighbors before they end.
 func (t *table) set(now time.Duration, peers []Peer) {
 	t.version++
 	t.refused = nil
@@ -44,16 +45,15 @@ func (t *table) set(now time.Duration, peers []Peer) {
 	peers = slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	var rest []*session
 	for _, p := range peers {
-		err := clash(rest, p)
+		why := ""
 		switch {
-		case err != nil:
 		case len(rest) == mostSessions:
-			err = fmt.Errorf("the node has %d sessions already", mostSessions)
+			why = fmt.Sprintf("the node has %d sessions already", mostSessions)
 		case load+p.packets() > mostPackets:
-			err = fmt.Errorf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
+			why = fmt.Sprintf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
 		}
-		if err != nil {
-			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Refused: true, Error: err.Error()})
+		if why != "" {
+			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Refused: true, Error: why})
 			continue
 		}
 		load += p.packets()
@@ -84,17 +84,6 @@ func (p Peer) same(o Peer) bool {
 
 // packets are how many the session sends and receives in a second at most.
 func (p Peer) packets() float64 { return 1/p.Transmit.Seconds() + 1/p.Receive.Seconds() }
-
-// clash returns an error if packets of the peer could not be told from those of one before.
-func clash(before []*session, p Peer) error {
-	for _, s := range before {
-		o := s.peer
-		if o.Name == p.Name || o.Address == p.Address && o.MultiHop == p.MultiHop && (o.Interface == p.Interface || o.Interface == "" || p.Interface == "") {
-			return fmt.Errorf("peer %s has a session with %s already", o.Name, o.Address)
-		}
-	}
-	return nil
-}
 
 // discriminator returns one that no session has, new ones included, and nobody can guess.
 func (t *table) discriminator(more []*session) uint32 {

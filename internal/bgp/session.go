@@ -125,11 +125,7 @@ var metrics = []metric{
 }
 
 // Describe implements prometheus.Collector.
-func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range metrics {
-		ch <- m.desc
-	}
-}
+func (s *Speaker) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, ch) }
 
 // Collect implements prometheus.Collector. It shows what the engines reported last, a second ago at most.
 func (s *Speaker) Collect(ch chan<- prometheus.Metric) {

@@ -44,6 +44,7 @@ func (r *record) serve(settings lb.Peer) {
 // supervisor keeps an engine running for one peer. The speaker's mu guards all but the constants.
 type supervisor struct {
 	speaker *Speaker
+	address netip.Addr
 	// wake has one slot: what is wanted has changed.
 	wake chan struct{}
 
@@ -101,11 +102,7 @@ func (s *supervisor) next() *lb.Peer {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
 	if s.settings == nil {
-		for address, one := range s.speaker.byAddress {
-			if one == s {
-				delete(s.speaker.byAddress, address)
-			}
-		}
+		delete(s.speaker.byAddress, s.address)
 	}
 	return s.settings
 }

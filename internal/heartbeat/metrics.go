@@ -59,16 +59,8 @@ var metrics = []metric{
 		func(s *shared) float64 { return time.Duration(s.latest.Load()).Seconds() }),
 }
 
-// Describe names the metrics of every Heartbeat, for a collector that is
-// registered before there is one.
-func Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range metrics {
-		ch <- m.desc
-	}
-}
-
 // Describe implements prometheus.Collector.
-func (h *Heartbeat) Describe(ch chan<- *prometheus.Desc) { Describe(ch) }
+func (h *Heartbeat) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(h, ch) }
 
 // Collect implements prometheus.Collector.
 func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {

@@ -99,7 +99,7 @@ func (w *wire) withoutEcho() (nodes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for node, t := range w.trials {
-		if t.silent >= minSilentTrials && w.heard[node] && w.announces[node] {
+		if t.silent >= minSilentTrials && w.heard[node] && w.owns[node].Len() > 0 {
 			nodes = append(nodes, node)
 		}
 	}

@@ -231,15 +231,15 @@ func TestEcho(t *testing.T) {
 // through. Only a speaker that announces is reported for an echo that does not.
 func TestEchoOfTheIdle(t *testing.T) {
 	e := newEchoTest(t, 0)
-	announced := e.announced["w2"]
-	e.announced, e.announces = map[string]lb.Map[netip.Addr, struct{}]{}, map[string]bool{}
+	announced, owns := e.announced, e.owns
+	e.announced, e.owns = map[string]lb.Map[netip.Addr, struct{}]{}, map[string]lb.Map[netip.Addr, struct{}]{}
 	if !e.tries(0, 0) || !e.tries(retrialInterval, 0) || len(e.withoutEcho()) != 0 {
 		t.Errorf("asked %v, without echo are %v", e.asked, e.withoutEcho())
 	}
 	if e.tries(2*trialInterval, 1); len(e.asked) != 1 || !e.asked[0].Address.IsUnspecified() {
 		t.Errorf("asked %v, want about no address: it may have lost what it announced before", e.asked)
 	}
-	e.announced["w2"], e.announces = announced, map[string]bool{"w2": true}
+	e.announced, e.owns = announced, owns
 	e.want("dead as soon as it announces", 0, heartbeat.Silent)
 }
 

@@ -47,9 +47,9 @@ type wire struct {
 	// owners are what was set last, and owns has the addresses of each.
 	owners lb.Map[netip.Addr, string]
 	owns   map[string]lb.Map[netip.Addr, struct{}]
-	// announces has those that announce something now, heard those whose heartbeats arrive.
-	announces, heard map[string]bool
-	trials           map[string]trial
+	// heard has those whose heartbeats arrive.
+	heard  map[string]bool
+	trials map[string]trial
 	// answeredAt is when the foreign machines that answered lately did so last.
 	answeredAt map[lb.Question]time.Time
 }
@@ -66,7 +66,7 @@ const (
 func newWire(asker Asker, links func() []lb.Interface) *wire {
 	return &wire{
 		asker: asker, links: links, now: time.Now, changed: func() {},
-		announced: map[string]lb.Map[netip.Addr, struct{}]{}, owns: map[string]lb.Map[netip.Addr, struct{}]{}, announces: map[string]bool{},
+		announced: map[string]lb.Map[netip.Addr, struct{}]{}, owns: map[string]lb.Map[netip.Addr, struct{}]{},
 		trials: map[string]trial{}, answeredAt: map[lb.Question]time.Time{},
 	}
 }
@@ -101,9 +101,8 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners l
 	w.owners = owners
 	for node, addrs := range moved {
 		w.owns[node] = w.owns[node].With(slices.Values(addrs), func(a netip.Addr) (v struct{}, has bool) { return v, owners.Of(a) == node })
-		if w.announces[node] = true; w.owns[node].Len() == 0 {
+		if w.owns[node].Len() == 0 {
 			delete(w.owns, node)
-			delete(w.announces, node)
 		}
 	}
 	w.members, w.heard, w.own = members, heard, own
