@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -79,9 +78,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	if err := w.layer2.SetKeys(keys); err != nil {
-		return err
-	}
+	w.layer2.SetKeys(keys)
 	streams := daemon.Crowd{All: 64, OfOne: 4} // a member opens one every few seconds, for a moment
 	m, err := members.New(members.Config{GossipPort: uint16(s.membersPort), Owner: w.owners, Admit: streams.Admit, Config: heartbeat.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.heartbeatPort), Keys: keys,
@@ -103,7 +100,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error {
-		follower.follow(ctx, keys, func(keys [][]byte) error { return errors.Join(m.SetKeys(keys), w.layer2.SetKeys(keys)) })
+		follower.follow(ctx, keys, func(keys [][]byte) error { w.layer2.SetKeys(keys); return m.SetKeys(keys) })
 		return nil
 	})
 	return group.Wait()

@@ -20,8 +20,7 @@ import (
 func TestChoice(t *testing.T) {
 	vm, err := bpf.NewVM(choice)
 	must(t, err)
-	s, err := rt.NewSeal(testKey, "heartbeat")
-	must(t, err)
+	s := rt.NewSeal(testKey, sealKind)
 	random := rand.New(rand.NewPCG(1, 1))
 	waiting := 0
 	for flags := range 1 << 7 {

@@ -1,7 +1,6 @@
 package heartbeat
 
 import (
-	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -21,7 +20,7 @@ type Config struct {
 	Address  netip.Addr
 	// Port for UDP, the same on all nodes.
 	Port uint16
-	// Keys of 16 octets or more. All are accepted, and packets are sent with the first.
+	// Keys, one or more. All are accepted, and packets are sent with the first.
 	Keys [][]byte
 	Timers
 	// Ordinary leaves the process of Command without real-time priority.
@@ -117,7 +116,7 @@ type Heartbeat struct {
 // maxWireQuestions bounds the questions on the wire that are under way at once.
 const maxWireQuestions = 64
 
-// New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.
+// New returns a Heartbeat that Run starts.
 func New(c Config) (*Heartbeat, error) {
 	c.Timers = c.withDefaults()
 	s, memory, err := newShared()
@@ -125,12 +124,9 @@ func New(c Config) (*Heartbeat, error) {
 		return nil, err
 	}
 	h := &Heartbeat{
-		Lease: &s.lease, config: c, shared: s, memory: memory, asking: make(chan struct{}, maxWireQuestions), peers: []Peer{},
+		Lease: &s.lease, config: c, shared: s, memory: memory, asking: make(chan struct{}, maxWireQuestions), peers: []Peer{}, keys: c.Keys,
 	}
 	h.view.Store(new(View{}.Nodes()))
-	if err := h.SetKeys(c.Keys); err != nil {
-		return nil, errors.Join(err, memory.Close())
-	}
 	return h, nil
 }
 
@@ -146,15 +142,11 @@ func (h *Heartbeat) Set(peers []Peer) {
 }
 
 // SetKeys replaces the keys. All are accepted, and packets are sent with the first.
-func (h *Heartbeat) SetKeys(keys [][]byte) error {
-	if _, err := newSeals(keys); err != nil {
-		return err
-	}
+func (h *Heartbeat) SetKeys(keys [][]byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.keys = keys
 	h.pass(order{Keys: keys})
-	return nil
 }
 
 // View returns what is known now. It is shared: do not modify it.

@@ -2,27 +2,15 @@ package heartbeat
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
+// sealKind is the kind of packets that heartbeats are.
+const sealKind = "heartbeat"
+
 // maxDatagram fits into any link's MTU.
 const maxDatagram = rt.PrefixLen + maxBodyLen + rt.TagLen
-
-// newSeals derives seals of heartbeats from keys.
-func newSeals(keys [][]byte) ([]*rt.Seal, error) {
-	if len(keys) == 0 {
-		return nil, errors.New("no key")
-	}
-	for _, k := range keys {
-		if len(k) < 16 {
-			return nil, fmt.Errorf("a key of %d octets is too short, want 16 at least", len(k))
-		}
-	}
-	return rt.NewSeals(keys, "heartbeat")
-}
 
 // closed writes p as a datagram to b.
 func closed(s *rt.Seal, b []byte, p *packet) []byte {

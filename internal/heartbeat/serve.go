@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // maxThreads is how many run Go code at once: all have real-time priority. One is the heartbeats', one the Guest's.
@@ -48,9 +49,7 @@ func Serve(run Guest) error {
 		send(notice{Error: err.Error()})
 		return err
 	}
-	if err := t.obey(first); err != nil {
-		return err
-	}
+	t.obey(first)
 	leaveGuest, err := startGuest(run, s.speakerHangs)
 	if err != nil {
 		return err
@@ -83,19 +82,14 @@ func (t *thread) readOrders(in *json.Decoder) error {
 		if err := in.Decode(&o); err != nil {
 			return err
 		}
-		if err := t.obey(o); err != nil {
-			return err
-		}
+		t.obey(o)
 	}
 }
 
 // obey hands an order to the thread.
-func (t *thread) obey(o order) error {
+func (t *thread) obey(o order) {
 	if o.Keys != nil {
-		seals, err := newSeals(o.Keys)
-		if err != nil {
-			return err // they were checked before they were sent
-		}
+		seals := rt.NewSeals(o.Keys, sealKind)
 		t.wantedSeals.Store(&seals)
 	}
 	if o.Peers != nil {
@@ -111,5 +105,4 @@ func (t *thread) obey(o order) error {
 		t.stopped.Store(true)
 	}
 	t.socket.wake()
-	return nil
 }

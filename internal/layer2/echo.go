@@ -2,7 +2,6 @@ package layer2
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"sync"
 
@@ -65,15 +64,10 @@ func echoesOf(kind uint32) []bpf.Instruction {
 	return toUs(append(only(offVersion, 2, echoVersion<<8|kind), alone()...)...)
 }
 
-func (e *echoes) setKeys(keys [][]byte) error {
-	seals, err := rt.NewSeals(keys, "echo")
-	if err != nil {
-		return fmt.Errorf("set keys of the echo: %w", err)
-	}
+func (e *echoes) setKeys(keys [][]byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.seals = seals
-	return nil
+	e.seals = rt.NewSeals(keys, "echo")
 }
 
 func (e *echoes) frame(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr netip.Addr) []byte {

@@ -132,7 +132,7 @@ func (r *Responder) countTakeovers(want, old *table) {
 }
 
 // SetKeys replaces the keys of the echo. All are accepted, and frames are sent with the first.
-func (r *Responder) SetKeys(keys [][]byte) error { return r.echo.setKeys(keys) }
+func (r *Responder) SetKeys(keys [][]byte) { r.echo.setKeys(keys) }
 
 // Announcing reports whether addresses that just became ours are still to be announced
 // for the first time: work that can wait should not compete with that.

@@ -24,24 +24,20 @@ type Seal struct {
 }
 
 // NewSeal derives keys for a kind of packets, so that no key serves two: the membership encrypts with the same one.
-func NewSeal(key []byte, kind string) (*Seal, error) {
+func NewSeal(key []byte, kind string) *Seal {
 	derived, err := hkdf.Key(sha256.New, key, nil, "holdfast "+kind, PrefixLen+sha256.Size)
 	if err != nil {
-		return nil, fmt.Errorf("derive key: %w", err)
+		panic(fmt.Sprintf("derive a key: %v", err)) // for one that is too long only
 	}
-	return &Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])}, nil
+	return &Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])}
 }
 
 // NewSeals derives those of some keys.
-func NewSeals(keys [][]byte, kind string) (seals []*Seal, err error) {
+func NewSeals(keys [][]byte, kind string) (seals []*Seal) {
 	for _, k := range keys {
-		s, err := NewSeal(k, kind)
-		if err != nil {
-			return nil, err
-		}
-		seals = append(seals, s)
+		seals = append(seals, NewSeal(k, kind))
 	}
-	return seals, nil
+	return seals
 }
 
 // Begins reports whether b has the prefix of what was closed with the same key.
