@@ -32,37 +32,30 @@ type packet struct {
 
 // The layout: version, flags, hold in ms, six numbers of 64 bits, heartbeats, number of claims, claims.
 const (
-	version        = 1
-	headLen        = 1 + 1 + 2 + 6*8 + 2 + 1
-	claimLen       = 8 + 1 + 1 + 4
-	maxClaims      = 64
-	maxBodyLen     = headLen + maxClaims*claimLen
-	flagWatch      = 1 << 0
-	flagPing       = 1 << 1
-	flagHeartbeat  = 1 << 2
-	flagComplains  = 1 << 3
-	flagHearsBadly = 1 << 4
-	flagLost       = 1 << 5
-	flagHearsNone  = 1 << 6
-	flagsKnown     = flagWatch | flagPing | flagHeartbeat | flagComplains | flagHearsBadly | flagLost | flagHearsNone
-	shortestHold   = 20 * time.Millisecond
-	longestHold    = 10 * time.Second
+	version      = 1
+	headLen      = 1 + 1 + 2 + 6*8 + 2 + 1
+	claimLen     = 8 + 1 + 1 + 4
+	maxClaims    = 64
+	maxBodyLen   = headLen + maxClaims*claimLen
+	shortestHold = 20 * time.Millisecond
+	longestHold  = 10 * time.Second
 )
 
 var errPacket = errors.New("not a heartbeat packet")
 
+// flags are those of a packet, the lowest bit first; the filter knows two of them.
+func (p *packet) flags() [7]*bool {
+	return [...]*bool{&p.watch, &p.ping, &p.heartbeat, &p.complains, &p.hearsBadly, &p.lost, &p.hearsNone}
+}
+
+const flagWatch, flagHeartbeat, flagsKnown = 1 << 0, 1 << 2, 1<<7 - 1
+
 // append writes p behind b.
 func (p *packet) append(b []byte) []byte {
 	var flags byte
-	for _, f := range [...]struct {
-		is   bool
-		flag byte
-	}{
-		{p.watch, flagWatch}, {p.ping, flagPing}, {p.heartbeat, flagHeartbeat}, {p.complains, flagComplains}, {p.hearsBadly, flagHearsBadly},
-		{p.lost, flagLost}, {p.hearsNone, flagHearsNone},
-	} {
-		if f.is {
-			flags |= f.flag
+	for bit, is := range p.flags() {
+		if *is {
+			flags |= 1 << bit
 		}
 	}
 	b = append(b, version, flags)
@@ -87,12 +80,13 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 	}
 	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
 	p := packet{
-		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, heartbeat: b[1]&flagHeartbeat != 0,
-		complains: b[1]&flagComplains != 0, hearsBadly: b[1]&flagHearsBadly != 0, lost: b[1]&flagLost != 0, hearsNone: b[1]&flagHearsNone != 0,
 		hold: time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
 		from: id(number(0)), to: id(number(1)), boot: number(2), seq: number(3), challenge: number(4), answer: number(5),
 		heartbeats: binary.BigEndian.Uint16(b[headLen-3:]),
 		claims:     claims[:0],
+	}
+	for bit, is := range p.flags() {
+		*is = b[1]&(1<<bit) != 0
 	}
 	if b[headLen-1] > maxClaims || p.hold < shortestHold || p.hold > longestHold {
 		return packet{}, errPacket

@@ -32,8 +32,6 @@ type Member struct {
 	Blocked bool
 	// Deaths counts how often it was declared dead lately.
 	Deaths int
-	// Incarnation of its claim.
-	Incarnation uint32
 	// Silent: it counts as alive, and this node does not hear it.
 	Silent bool
 }
@@ -69,12 +67,12 @@ func (d *detector) orphaned(now time.Duration, p *peer) bool {
 // members returns what is known of every node, this one included, ordered by id.
 func (d *detector) members(now time.Duration, self string) []Member {
 	out := make([]Member, 0, len(d.ring)+1)
-	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths), Incarnation: d.own.incarnation})
+	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths)})
 	recent := d.recentDeath(now)
 	for _, p := range d.ring {
 		s := d.status(now, p)
 		out = append(out, Member{
-			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.deaths), Incarnation: p.incarnation,
+			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.deaths),
 			Silent: s.Living() && p.suspicion != nil && (recent || now-p.suspicion.at > verdictTime),
 		})
 	}

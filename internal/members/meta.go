@@ -21,11 +21,10 @@ const (
 	flagUnfiltered      = 1 << 3
 	flagSessionlessIPv4 = 1 << 5
 	flagSessionlessIPv6 = 1 << 6
-
-	linkDefault = 1 << 0
-	linkRefused = 1 << 1
-	linkSilent  = 1 << 2
 )
+
+// linkFlags are those of a link, the lowest bit first.
+func linkFlags(l *lb.Link) [3]*bool { return [...]*bool{&l.Default, &l.Refused, &l.Silent} }
 
 // unfitFlags are the flags of what a node cannot do.
 var unfitFlags = []struct {
@@ -83,14 +82,10 @@ func appendAddresses(b []byte, links []lb.Link, limit int) []byte {
 
 func appendLink(b []byte, l lb.Link) []byte {
 	var flags byte
-	if l.Default {
-		flags |= linkDefault
-	}
-	if l.Refused {
-		flags |= linkRefused
-	}
-	if l.Silent {
-		flags |= linkSilent
+	for bit, is := range linkFlags(&l) {
+		if *is {
+			flags |= 1 << bit
+		}
 	}
 	b = append(b, flags)
 	b = append(b, l.MAC[:]...)
@@ -155,7 +150,10 @@ func (r *reader) octet() byte { return r.take(1)[0] }
 
 func (r *reader) link() lb.Link {
 	flags := r.octet()
-	l := lb.Link{Default: flags&linkDefault != 0, Refused: flags&linkRefused != 0, Silent: flags&linkSilent != 0, MAC: [6]byte(r.take(6))}
+	l := lb.Link{MAC: [6]byte(r.take(6))}
+	for bit, is := range linkFlags(&l) {
+		*is = flags&(1<<bit) != 0
+	}
 	l.Name = string(r.take(int(r.octet())))
 	for range r.octet() {
 		if l.Prefixes = append(l.Prefixes, r.prefix()); r.bad {
