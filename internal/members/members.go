@@ -1,8 +1,10 @@
 package members
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"maps"
@@ -67,8 +69,8 @@ func New(c Config) (*Members, error) {
 		config: c, metadata: map[string]metadata{}, addresses: map[string]netip.Addr{}, questions: questions{asked: map[uint64]asked{}},
 	}
 	var err error
-	if m.keys, err = newKeyring(c.Keys); err != nil {
-		return nil, err
+	if m.keys, err = memberlist.NewKeyring(c.Keys, c.Keys[0]); err != nil {
+		return nil, fmt.Errorf("members' keys: %w", err)
 	}
 	m.Heartbeat, err = heartbeat.New(c.Config)
 	return m, err
@@ -120,6 +122,24 @@ func (m *Members) Joined() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.joined
+}
+
+// SetKeys replaces the keys: all are accepted from now on, and the first one encrypts what is sent.
+func (m *Members) SetKeys(keys [][]byte) error {
+	for _, k := range keys {
+		if err := m.keys.AddKey(k); err != nil {
+			return fmt.Errorf("add a key: %w", err)
+		}
+	}
+	err := m.keys.UseKey(keys[0])
+	// GetKeys returns the ring's own array, in which RemoveKey shifts.
+	for _, old := range slices.Clone(m.keys.GetKeys()) {
+		if !slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, old) }) {
+			err = errors.Join(err, m.keys.RemoveKey(old))
+		}
+	}
+	m.Heartbeat.SetKeys(keys)
+	return err
 }
 
 // Run takes part in the membership until ctx is cancelled, then says goodbye

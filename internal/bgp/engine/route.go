@@ -28,14 +28,18 @@ var gracefulShutdown = lb.Community{A: 65535, B: 0}
 // changeRoutes adds before it removes.
 func (e *engine) changeRoutes(o lb.Order) error {
 	for _, r := range o.Put {
-		e.routes[r.Prefix], e.unsure[r.Prefix] = r, true
+		e.routes[r.Prefix] = r
 	}
 	for _, p := range o.Remove {
 		delete(e.routes, p)
-		e.unsure[p] = true
 	}
-	if e.up {
-		clear(e.unsure)
+	if !e.up {
+		for _, r := range o.Put {
+			e.unsure[r.Prefix] = true
+		}
+		for _, p := range o.Remove {
+			e.unsure[p] = true
+		}
 	}
 	return errors.Join(e.put(o.Put), e.remove(o.Remove))
 }
