@@ -9,8 +9,6 @@
 //
 // What the rest of the speaker may rely on:
 //
-//   - Failures of a session counts how often it fell and the path may be broken. If one of both sides switched the
-//     session off, that says nothing about the path (RFC 5882 section 4.2), and is not counted.
 //   - A session that is not wanted any more, and all of them at the end of the speaker, are switched off in good order.
 //   - The process ends with the speaker, so the control-plane-independent bit is never set: a router that knows graceful
 //     restart must not take the end of such a session for a failure of the path (RFC 5882 section 4.3).

@@ -4,18 +4,12 @@
 //
 // Who watches whom, and rules 1 to 8, are in docs/design.md. What they leave out:
 //
-//   - A node that hears none of several nodes says so in its heartbeats. Those that hear others well take it for silent:
-//     if the others are dead, no node hears that.
-//   - A heartbeat complains when its sender hears the receiver badly, and others well. Two such complaints, or a claim
-//     of Dead from a node that has not heard the refutation yet, extend a hold-down.
+//   - Two complaints, or a claim of Dead from a node that has not heard the refutation yet, extend a hold-down.
 //   - A watcher that did not run itself waits for a full time-out more.
 //   - A side of a partition falls out together: for its nodes the hold-down does not double.
 //
 // A broadcast carries a verdict to all nodes at once. Every packet also carries fresh claims for a while, which
 // repairs a lost broadcast. Anti-entropy repeats old claims by turns.
-//
-// The Lease is the other direction: whether this node may still act on the last verdicts. It lapses when this node has
-// not sent heartbeats for so long that others may have declared it dead. A plan made after that confirms it again.
 //
 // Packets are authenticated by a key that all speakers share. They are accepted only from a peer's address, only from
 // a run of the peer that has answered a challenge of this node, and in rising order: a recorded packet is worth
@@ -34,10 +28,8 @@
 // run for speakerDownTime, it does not serve, and heartbeats stop too. If the heartbeat process ends, or sends no
 // heartbeats, the speaker starts it again.
 //
-// Real-time priority has a budget, so that no fault or flood starves the node. The kernel asks a thread that does not
-// sleep to give the priority back, and then kills the process. A process whose threads sleep often but take much all
-// the same gives it back by itself, and regains it later. The packets read between two heartbeats are limited, a
-// socket filter drops those that no peer sends, and no packet needs memory to be allocated.
+// Real-time priority has a budget, so that no fault or flood starves the node. The packets read between two heartbeats are
+// limited, a socket filter drops those that no peer sends, and no packet needs memory to be allocated.
 //
 // The package decides nothing about addresses.
 package heartbeat

@@ -1,10 +1,8 @@
 // Package liveness finds out what heartbeats alone cannot show: which nodes can be reached, which speakers run
 // unheard, and which links work. It decides nothing about addresses. The detector's own rules are in
-// internal/heartbeat. This package has the rest of the rules of docs/design.md:
+// internal/heartbeat. This package has the rest of the rules of docs/design.md: questions on the wire (2 and 5), links without
+// heartbeats (9), and rule 10, of which that page leaves out:
 //
-//   - The wire (rules 2 and 5): the speaker of a node that falls silent is asked at its own MAC whether it answers for what
-//     it announces, together with foreign machines on the link of the heartbeats.
-//   - Links without heartbeats (rule 9).
 //   - What cannot be served, and partitions (rule 10): speakers write to the API server at once which nodes they miss. Each
 //     writes those whose kernels are silent too. The first three by name also write those of which only the speaker fell
 //     silent, and repeat it, often while it is recent. A side with half of the speakers or fewer reads these votes. If

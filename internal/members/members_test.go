@@ -151,7 +151,7 @@ func TestMembers(t *testing.T) {
 }
 
 func TestWrongKey(t *testing.T) {
-	for _, keys := range [][][]byte{nil, {[]byte("short")}, {bytes.Repeat([]byte{1}, 32), []byte("short")}} {
+	for _, keys := range [][][]byte{{[]byte("short")}, {bytes.Repeat([]byte{1}, 32), []byte("short")}} {
 		c := heartbeat.Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: keys, Changed: func() {}}
 		if _, err := New(Config{Config: c}); err == nil ||
 			!strings.Contains(err.Error(), "key") {

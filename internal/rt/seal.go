@@ -27,12 +27,12 @@ type Seal struct {
 func NewSeal(key []byte, kind string) *Seal {
 	derived, err := hkdf.Key(sha256.New, key, nil, "holdfast "+kind, PrefixLen+sha256.Size)
 	if err != nil {
-		panic(fmt.Sprintf("derive a key: %v", err)) // for one that is too long only
+		panic(fmt.Sprintf("derive a key: %v", err)) // only a longer one than HKDF makes fails
 	}
 	return &Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])}
 }
 
-// NewSeals derives those of some keys.
+// NewSeals derives a seal from each key.
 func NewSeals(keys [][]byte, kind string) (seals []*Seal) {
 	for _, k := range keys {
 		seals = append(seals, NewSeal(k, kind))
