@@ -22,8 +22,8 @@ type servicePart struct {
 	// uid of the Service; Service is it, with its endpoints once it is joined, if it stands for itself. nil if it is not ours.
 	uid string
 	*lb.Service
-	// deleting: it is being deleted.
-	deleting bool
+	// shown: Service is in a State, and must not be changed. deleting: it is being deleted.
+	shown, deleting bool
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
 	original string
 	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
@@ -134,18 +134,22 @@ func (j *joined) service(p *servicePart, named map[string]*part[servicePart]) *l
 	if p.joined {
 		return p.Service
 	}
-	e, s := p.endpoints(), *p.Service
+	e, s, refused := p.endpoints(), p.Service, p.refused && j.follows && p.AsksProxy
+	alone := s.LoadBalancerID == "" && s.Proxy == nil && (refused || !s.AsksProxy) && !s.Proxied
+	if p.shown || !alone {
+		s = new(*s)
+	}
 	s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
-	if p.refused && j.follows && s.AsksProxy {
+	if refused {
 		s.AsksProxy, s.ProxyRefused = false, true
 	}
-	if s.LoadBalancerID == "" && s.Proxy == nil && !s.AsksProxy && !s.Proxied {
-		p.joined, p.Service = true, &s
-	} else {
-		j.plain = false
+	if alone {
+		p.joined, p.shown, p.Service = true, true, s
+		return s
 	}
-	j.joinID(&s, p.original, named)
-	return &s
+	j.plain = false
+	j.joinID(s, p.original, named)
+	return s
 }
 
 // namedByID returns the Services that others name by their ids.

@@ -104,19 +104,10 @@ func holds(s *corev1.Service) bool {
 	return s != nil && (len(s.Status.LoadBalancer.Ingress) > 0 || meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned))
 }
 
-// sameEndpoints ignores Kubernetes' metadata of the endpoints, and the endpoints of a
+// sameEndpoints ignores what does not decide, and the endpoints of a
 // Service without an address: the assignment of one kicks the speaker anyway.
-func (k *Cluster) sameEndpoints(a, b *discoveryv1.EndpointSlice) bool {
-	if a != nil && b != nil && reflect.DeepEqual(a.Endpoints, b.Endpoints) &&
-		a.Labels[discoveryv1.LabelServiceName] == b.Labels[discoveryv1.LabelServiceName] {
-		return true
-	}
-	for _, slice := range []*discoveryv1.EndpointSlice{a, b} {
-		if slice != nil && k.serves(slice) {
-			return false
-		}
-	}
-	return true
+func (k *Cluster) sameEndpoints(a, b heldSlice) bool {
+	return saysSame(a, b) || !k.serves(b) && !k.serves(a)
 }
 
 // sameSlice ignores Kubernetes' metadata of the endpoints.
@@ -126,8 +117,11 @@ func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
 }
 
 // serves reports whether the endpoints belong to a Service with an address, or are the proxies.
-func (k *Cluster) serves(slice *discoveryv1.EndpointSlice) bool {
-	of := serviceOf(slice)
+func (k *Cluster) serves(slice heldSlice) bool {
+	if slice == nil {
+		return false
+	}
+	of := serviceOf(slice.Read())
 	s, found, err := k.heldServices.informer.GetStore().GetByKey(cache.NewObjectName(of.Namespace, of.Name).String())
-	return err == nil && found && s.(*packedService).holds || k.config.Proxies == of
+	return err == nil && found && s.(*packedService).decides != 0 || k.config.Proxies == of
 }

@@ -3,7 +3,6 @@ package k8s
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,6 +32,22 @@ func withCondition(kind string, status metav1.ConditionStatus) func(*corev1.Serv
 	}
 }
 
+func withRecord(message string) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAddressRecord, Message: message})
+	}
+}
+
+// packService packs a Service, if there is one.
+func packService(t *testing.T, s *corev1.Service) heldService {
+	if s == nil {
+		return nil
+	}
+	p, err := pack[corev1.Service](s.DeepCopy())
+	must(t, err)
+	return p.(heldService)
+}
+
 // Every change that can change a speaker's plan kicks it, and no other.
 func TestSameToSpeaker(t *testing.T) {
 	service := func(change ...func(*corev1.Service)) *corev1.Service {
@@ -60,6 +75,11 @@ func TestSameToSpeaker(t *testing.T) {
 		{"gets another", addressed(), another, false},
 		{"goes with its address", addressed(), nil, false},
 		{"is another of the name", addressed(), addressed(func(s *corev1.Service) { s.UID = "2" }), false},
+		{"another record", addressed(withRecord("a")), addressed(withRecord("b")), false},
+		{"a record of the same with another time", addressed(withRecord("a")), addressed(withRecord("a"), func(s *corev1.Service) {
+			s.Status.Conditions[0].LastTransitionTime, s.Finalizers, s.Generation = metav1.Now(), []string{"f"}, 2
+		}), true},
+		{"gets proxies", addressed(), addressed(withCondition(v1beta1.ConditionProxied, metav1.ConditionTrue)), false},
 		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true},
 		{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), true},
 		{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true},
@@ -71,6 +91,9 @@ func TestSameToSpeaker(t *testing.T) {
 	} {
 		if got := sameToSpeaker(tt.a, tt.b); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
+		}
+		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a), packService(t, tt.b)); got != tt.same {
+			t.Errorf("%s, as it is held: same %t, want %t", tt.name, got, tt.same)
 		}
 	}
 }
@@ -150,8 +173,15 @@ func TestSameEndpoints(t *testing.T) {
 		withAddress(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "served"}}),
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "waits"}},
 	} {
-		p, err := pack[corev1.Service](s)
-		must(t, errors.Join(err, informer.GetStore().Add(p)))
+		must(t, informer.GetStore().Add(packService(t, s)))
+	}
+	packed := func(s *discoveryv1.EndpointSlice) heldSlice {
+		if s == nil {
+			return nil
+		}
+		p, err := k.packSlice(s)
+		must(t, err)
+		return p.(heldSlice)
 	}
 	slice := func(service, version string, nodes ...string) *discoveryv1.EndpointSlice {
 		out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
@@ -176,7 +206,7 @@ func TestSameEndpoints(t *testing.T) {
 		{"are the proxies", slice("proxies", "1", "w1"), slice("proxies", "2", "w2"), false},
 		{"leave a Service for another", slice("served", "1"), slice("waits", "2"), false},
 	} {
-		if got := k.sameEndpoints(tt.a, tt.b); got != tt.same {
+		if got := k.sameEndpoints(packed(tt.a), packed(tt.b)); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
 	}

@@ -159,8 +159,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
 		watch(k, &k.bfdProfiles, own, "bfdprofiles", "", nil, sameConfig, kick),
 		watch(k, &k.communities, own, "communities", "", nil, sameConfig, kick),
-		watchAs(k, &k.heldSlices, k.clients.kube.discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice,
-			func(a, b heldSlice) bool { return k.sameEndpoints(read(a), read(b)) }, kick),
+		watchAs(k, &k.heldSlices, k.clients.kube.discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice, k.sameEndpoints, kick),
 		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
 	}
 }

@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"fmt"
+	"hash/maphash"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -26,9 +27,9 @@ type packed[T any, P wire[T]] struct {
 	*metav1.ObjectMeta
 	namespace, name, version string
 	uid                      types.UID
-	// holds: a Service has an address, or had one that is not released yet.
-	holds bool
-	body  string
+	// decides is a digest of what of a Service decides for a speaker, 0 if the Service has no address and has released what it had.
+	decides uint64
+	body    string
 }
 
 // usual is how Services and EndpointSlices are mostly encoded: a few bytes stand for what one has of it. Another text would do, but takes more room.
@@ -85,7 +86,7 @@ func pack[T any, P wire[T]](from any) (any, error) {
 	}
 	p := &packed[T, P]{namespace: o.GetNamespace(), name: o.GetName(), version: o.GetResourceVersion(), uid: o.GetUID()}
 	if s, is := from.(*corev1.Service); is {
-		p.holds = holds(s)
+		p.decides = decides(s)
 	}
 	p.label(o, &packed[T, P]{})
 	body, err := o.Marshal()
@@ -109,9 +110,13 @@ func (p *packed[T, P]) share(have any) {
 	}
 }
 
-// Read returns the object.
+// Read returns the object. It has room beside it, since most are read once: a Service would be as large as what is made of it and stays, and leave
+// holes between.
 func (p *packed[T, P]) Read() *T {
-	o := P(new(T))
+	o := P(&new(struct {
+		object T
+		_      [64]byte
+	}).object)
 	body, err := usual.Decode(nil, []byte(p.body))
 	if err == nil {
 		err = o.Unmarshal(body)
@@ -163,21 +168,30 @@ func serviceOf(s *discoveryv1.EndpointSlice) lb.Key {
 	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-// read returns what is held, nil for nil.
-func read[T any](h config.Held[T]) *T {
-	if h == nil {
-		return nil
+// decides returns a digest of what sameToSpeaker compares, 0 if a Service neither has an address nor had one that is not released yet.
+func decides(s *corev1.Service) uint64 {
+	if !holds(s) {
+		return 0
 	}
-	return h.Read()
+	one := corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{UID: s.UID, Labels: s.Labels, Annotations: s.Annotations, DeletionTimestamp: s.DeletionTimestamp},
+		Spec:       s.Spec,
+		Status:     corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer, Conditions: []metav1.Condition{{Message: addressRecord(s)}, proxied(s)}},
+	}
+	return maphash.Bytes(interned.seed, encoding(&one)) | 1
 }
 
 // sameHeld is sameToSpeaker, and counts the Services whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
-	has := func(h heldService) bool { return h != nil && h.(*packedService).holds }
-	if !has(a) && !has(b) {
-		return true // as mostly: nothing is read
+	of := func(h heldService) (digest uint64) {
+		if h != nil {
+			digest = h.(*packedService).decides
+		}
+		return digest
 	}
-	old, new := read(a), read(b)
-	k.countBurst(old, new)
-	return sameToSpeaker(old, new)
+	same := of(a) == of(b)
+	if !same && a != nil && b != nil {
+		k.countBurst(a.Read(), b.Read())
+	}
+	return same
 }
