@@ -45,11 +45,10 @@ type task struct {
 // item is a job with its next step.
 type item struct {
 	task
-	// start of the job, or the last defence or question.
+	// start of the job, or the last defence. won: the address became ours by a probe.
 	start time.Time
-	// won is when the address became ours by a probe.
-	won time.Time
-	due time.Time
+	won   bool
+	due   time.Time
 	// lane and pos are its place in the queues, pos -1 for none.
 	lane, pos int
 }
@@ -71,6 +70,9 @@ const (
 // refreshBatch is how long a later announcement waits for others, so that a thousand addresses wake this process five times a second.
 const refreshBatch = 200 * time.Millisecond
 
+// repeatBatch is the time between two moments at which announcements of new addresses are repeated.
+const repeatBatch = 100 * time.Millisecond
+
 // pace is how far one link is ahead of the steady rate. It outlives the link's port.
 type pace struct {
 	// free is when all frames so far would have left at that rate.
@@ -89,8 +91,9 @@ type schedule struct {
 	pace   *pace
 	items  map[key]*item
 	queues [lanes]queue
-	// announced is the number of our addresses.
+	// announced is the number of our addresses, and repeats one of the moments at which announcements are repeated.
 	announced int
+	repeats   time.Time
 	// between chooses a time.
 	between func(low, high time.Duration) time.Duration
 }
@@ -114,7 +117,7 @@ func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
 func (s *schedule) restart(addr netip.Addr, now time.Time) {
 	if it := s.items[key{addr, steps}]; it != nil && it.phase == ours && it.number > 0 && now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
 		s.unqueue(it)
-		it.start, it.number, it.due, it.lane = now, 1, now, repeated
+		it.start, it.won, it.number, it.due, it.lane = now, false, 1, now, repeated
 		heap.Push(&s.queues[it.lane], it)
 	}
 }
@@ -144,7 +147,7 @@ func (s *schedule) defend(addr netip.Addr, now time.Time) {
 // early reports whether an address became ours by a probe so lately that another machine may yet answer that.
 func (s *schedule) early(addr netip.Addr, now time.Time) bool {
 	it := s.items[key{addr, steps}]
-	return it != nil && it.phase == ours && now.Sub(it.won) < lateTime
+	return it != nil && it.phase == ours && it.won && now.Sub(it.start) < lateTime
 }
 
 // doubt asks who else has an announced address, at a time at the earliest.
@@ -172,8 +175,8 @@ func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Du
 
 func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
 	it := &item{task: task{key: key{addr, steps}, job: j}, start: now}
-	if before := s.items[it.key]; before != nil && before.phase == probing {
-		it.won = now
+	if before := s.items[it.key]; before != nil {
+		it.won = before.phase == probing
 	}
 	s.drop(addr)
 	s.items[it.key] = it
@@ -216,7 +219,7 @@ func (s *schedule) opens(lane int) time.Time {
 		return due
 	case first, asking:
 		return later(due, s.pace.free.Add(-s.timers.frames(s.timers.Burst)))
-	case refreshing: // a batch at once
+	case repeated, refreshing: // a batch at once
 		return later(due, s.pace.free.Add(-s.timers.frames(int(quietRate*refreshBatch/time.Second))))
 	case doubting:
 		return later(due, later(s.pace.free, s.pace.doubted))
@@ -248,15 +251,18 @@ func (s *schedule) done(it *item, now time.Time) {
 	s.unqueue(it)
 	it.number++
 	it.told = 0
-	if it.use != steps {
+	switch it.use {
+	case steps:
+		at := it.due
+		if it.number == 1 || now.Sub(at) > paceSlack {
+			at = now
+		}
+		s.queue(it, at)
+	case doubt: // the next one need not keep a distance
+		delete(s.items, it.key)
+	default:
 		it.start = now
-		return
 	}
-	at := it.due
-	if it.number == 1 || now.Sub(at) > paceSlack {
-		at = now
-	}
-	s.queue(it, at)
 }
 
 // queue finds when the next step of an item is due, and queues it for that time. Steps keep their distance if the pace
@@ -275,15 +281,15 @@ func (s *schedule) queue(it *item, now time.Time) {
 	switch {
 	case it.number < len(times):
 		wait := times[it.number] - before
+		it.due = now.Add(wait)
 		switch {
 		case it.phase == ours && it.number == 0:
 			it.lane = first
 		case it.phase == ours:
-			wait = s.between(wait, wait+wait/4)
+			it.due = s.together(now.Add(s.between(wait, wait+max(0, wait/4-repeatBatch))))
 		default:
 			it.lane = asking
 		}
-		it.due = now.Add(wait)
 	case it.phase == ours:
 		it.lane, it.due = refreshing, now.Add(s.between(s.timers.refresh(s.announced)))
 	case it.number == len(times) && end > 0:
@@ -295,6 +301,14 @@ func (s *schedule) queue(it *item, now time.Time) {
 		it.lane = ending
 	}
 	heap.Push(&s.queues[it.lane], it)
+}
+
+// together returns when repetitions of others are due too, at the time or after it: each wake-up costs.
+func (s *schedule) together(at time.Time) time.Time {
+	if s.repeats.IsZero() {
+		s.repeats = at
+	}
+	return at.Add((repeatBatch - at.Sub(s.repeats)%repeatBatch) % repeatBatch)
 }
 
 func (s *schedule) unqueue(it *item) {

@@ -415,6 +415,34 @@ func TestSocketRepairs(t *testing.T) {
 	})
 }
 
+// Addresses that come one after the other are repeated together, and leave nothing but their next announcement behind.
+func TestRepeatedTogether(t *testing.T) {
+	s := newSchedule(Timers{}.withDefaults(), &pace{}, between)
+	const every, addresses = 50 * time.Millisecond, 1200
+	start := time.Unix(0, 0)
+	now, wakes, sent := start, 0, 0
+	for i := range uint32(addresses) {
+		come := start.Add(time.Duration(i) * every)
+		for wait, any := s.next(now); any && now.Add(wait).Before(come); wait, any = s.next(now) {
+			now = now.Add(wait)
+			wakes++
+			for it := s.due(now); it != nil; it = s.due(now) {
+				sent++
+				s.spend(1, it.lane, now)
+				s.done(it, now)
+			}
+		}
+		now = come
+		s.put(address4(10<<24+i), job{phase: ours, status: newStatus(ours)}, now)
+	}
+	if most := int(settleTime / every); len(s.items) > addresses+most+1 {
+		t.Errorf("%d items of %d addresses", len(s.items), addresses)
+	}
+	if wakes > sent/2 {
+		t.Errorf("%d wake-ups for %d frames", wakes, sent)
+	}
+}
+
 // A removed address is not announced even before Run has processed the Set.
 func TestRemovedBeforeSync(t *testing.T) {
 	lan := newFakeLAN(eth0)
