@@ -238,6 +238,8 @@ type common struct {
 	pools    []pool
 	state    lb.State
 	problems []*lb.Problem
+	// names of pools and nodes.
+	names map[string]string
 }
 
 func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
@@ -254,12 +256,17 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 			compileAliases(&r, o.Communities)),
 		Peers: compilePeers(&r, o, nodes),
 	}
+	names := make(map[string]string, len(nodes)+len(pools))
+	for name := range nodes {
+		names[name] = name
+	}
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
+		names[p.Name] = p.Name
 	}
 	o.Services, o.EndpointSlices, o.HeldServices, o.FloatingIPs = nil, nil, nil, nil
 	o.HeldSlices = lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]{}
-	return &common{o, pools, state, r.problems}
+	return &common{o, pools, state, r.problems, names}
 }
 
 // compile reads all that changed.
@@ -274,7 +281,7 @@ func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	}
 	r, state := report{slices.Clone(c.common.problems)}, c.common.state
 	state.Namespaces = map[string]map[string]string{}
-	c.read(o, reader{opt, openstack.New(opt.OpenStack, state.Pools)})
+	c.read(o, reader{opt, openstack.New(opt.OpenStack, state.Pools), c.common.names})
 	state.FloatingIPs = compileFloatingIPs(o.FloatingIPs, o.Services)
 	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}, follows: o.Namespaces == nil}
 	if len(o.FloatingIPs) > 0 {

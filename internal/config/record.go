@@ -54,7 +54,7 @@ func readRecord(uid types.UID, conditions []metav1.Condition) lb.Origins {
 		return nil
 	}
 	items := strings.SplitN(rest, " ", maxOrigins+1)
-	out := make(lb.Origins, 0, 2)
+	out := make(lb.Origins, 0, len(items))
 	for _, item := range items {
 		address, from, _ := strings.Cut(item, "=")
 		pool, terms, _ := strings.Cut(from, "#")

@@ -16,18 +16,15 @@ import (
 // servicePart is what one Service says by itself.
 type servicePart struct {
 	of Held[corev1.Service]
-	// serves: it is ours to serve.
-	serves bool
 	*whole
-	// uid of the Service; Service is it, with its endpoints once it is joined, if it stands for itself. nil if it is not ours.
-	uid string
+	// Service with its endpoints once it is joined, if it stands for itself. nil if it is not ours.
 	*lb.Service
-	// shown: Service is in a State, and must not be changed. deleting: it is being deleted.
-	shown, deleting bool
+	// serves: it is ours to serve. shown: Service is in a State, and must not be changed. deleting: it is being deleted.
+	serves, shown, deleting bool
+	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
+	refused bool
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
 	original string
-	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
-	refused  bool
 	problems []*lb.Problem
 	// leaving is what it has to give up, and others are addresses that another load balancer serves, if it is not ours.
 	leaving *lb.Leaving
@@ -38,12 +35,14 @@ type servicePart struct {
 type reader struct {
 	Options
 	dialect *openstack.Translator
+	// names of pools and nodes.
+	names map[string]string
 }
 
 func (x reader) compileService(h Held[corev1.Service]) (lb.Key, servicePart) {
 	o := h.Read()
 	key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-	p := servicePart{of: h, uid: string(o.UID), serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
+	p := servicePart{of: h, serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
 	if p.serves {
 		var r report
 		p.original, _ = copyOf(o)
@@ -115,7 +114,7 @@ func (j *joined) join(services []*part[servicePart], ordered bool, proxies *whol
 		}
 		j.others = append(j.others, p)
 		if j.notServed != nil && !p.made.deleting {
-			j.notServed[p.key] = p.made.uid
+			j.notServed[p.key] = string(p.made.of.GetUID())
 		}
 		e := p.made.endpoints()
 		if p.made.leaving != nil && len(p.made.leaving.Addresses) > 0 {
@@ -164,8 +163,9 @@ func namedByID(services []*part[servicePart]) map[string]*part[servicePart] {
 		return nil // as mostly
 	}
 	for _, p := range services {
-		if _, is := named[p.made.uid]; is {
-			named[p.made.uid] = p
+		uid := string(p.made.of.GetUID())
+		if _, is := named[uid]; is {
+			named[uid] = p
 		}
 	}
 	return named
@@ -273,7 +273,20 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		AnnouncedBy:        AnnouncedBy(o),
 	}
 	x.readProxy(r, object, read, &s)
+	x.shareNames(&s)
 	return s
+}
+
+// shareNames replaces names that are parts of long texts, which would be kept for them.
+func (x reader) shareNames(s *lb.Service) {
+	for _, origins := range []lb.Origins{s.Record, s.Recall} {
+		for i, o := range origins {
+			origins[i].Pool = cmp.Or(x.names[o.Pool], o.Pool)
+		}
+	}
+	for i, o := range s.AnnouncedBy {
+		s.AnnouncedBy[i].Node = cmp.Or(x.names[o.Node], o.Node)
+	}
 }
 
 func clusterIPs(o *corev1.Service) []netip.Addr {
