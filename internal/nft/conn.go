@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -22,11 +23,19 @@ const (
 // hash set from its start, so a small buffer is slow.
 const dumpBuffer = 32 << 10
 
+// The netlink addresses of this process' sockets are some in a row, beyond those that the kernel chooses. Notifications name the author of
+// a change by it.
+const addresses = 1 << 12
+
+var (
+	firstAddress = 1<<30 + addresses*rand.Uint32N(1<<18)
+	opened       atomic.Uint32
+)
+
 // Conn sends transactions. The zero value opens a socket when it needs one.
 type Conn struct {
-	// port is the socket's netlink address. Notifications name the author of a change by it. 0 without a socket.
-	port atomic.Uint32
-	fd   int
+	isOpen bool
+	fd     int
 }
 
 // Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing.
@@ -56,22 +65,23 @@ func (b *Batch) Commit() error {
 }
 
 func (c *Conn) open() error {
-	if c.port.Load() != 0 {
+	if c.isOpen {
 		return nil
 	}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", os.NewSyscallError("socket", err))
 	}
-	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
-		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+	err = unix.EADDRINUSE
+	for err == unix.EADDRINUSE {
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: firstAddress + opened.Add(1)%addresses})
+	}
+	err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
 		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, sendBuffer), setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer))
-	name, nameErr := unix.Getsockname(fd)
-	if err := errors.Join(err, nameErr); err != nil {
+	if err != nil {
 		return errors.Join(fmt.Errorf("set up nf_tables socket: %w", err), unix.Close(fd))
 	}
-	c.fd = fd
-	c.port.Store(name.(*unix.SockaddrNetlink).Pid)
+	c.fd, c.isOpen = fd, true
 	return nil
 }
 
@@ -85,9 +95,10 @@ func setBuffer(fd, force, option, size int) error {
 
 // Close closes the socket; Commit opens another one.
 func (c *Conn) Close() error {
-	if c.port.Swap(0) == 0 {
+	if !c.isOpen {
 		return nil
 	}
+	c.isOpen = false
 	return os.NewSyscallError("close", unix.Close(c.fd))
 }
 

@@ -115,7 +115,7 @@ func TestWatch(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
-			l.watch(ctx, slog.New(slog.DiscardHandler), &own, func() { changes <- true })
+			l.watch(ctx, slog.New(slog.DiscardHandler), func() { changes <- true })
 			close(done)
 		}()
 		<-changes // what was before is unknown
@@ -123,7 +123,8 @@ func TestWatch(t *testing.T) {
 		b.FlushSet("plain")
 		must(t, own.Commit(b))
 		node.Output("nft", "add table ip other; add table inet sample")
-		for _, damage := range []string{"add element ip sample plain { 02:00:00:00:00:02 }", "add rule ip sample end drop"} {
+		for _, damage := range []string{"add element ip sample plain { 02:00:00:00:00:02 }", "add rule ip sample end drop",
+			"add table ip another; add rule ip sample end drop"} {
 			if len(changes) > 0 {
 				t.Error("a change that is none is reported before " + damage)
 			}

@@ -11,7 +11,7 @@ func (o *Owned[I]) Run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		o.watch(ctx, o.Log, &o.conn, o.kick)
+		o.watch(ctx, o.Log, o.kick)
 	}()
 	o.keep(ctx)
 	<-watched

@@ -2,41 +2,60 @@ package nft
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
 // rewatch is the time after which a watch that failed begins again.
 const rewatch = time.Second
 
-// watch calls changed when others may have changed the table, until the context ends: own sends the changes of this process.
-func (t Table) watch(ctx context.Context, log *slog.Logger, own *Conn, changed func()) {
+// watch calls changed when other processes may have changed the table, until the context ends.
+func (t Table) watch(ctx context.Context, log *slog.Logger, changed func()) {
 	for ctx.Err() == nil {
-		if err := t.watchOnce(ctx, own, changed); err != nil {
+		if err := t.watchOnce(ctx, changed); err != nil {
 			log.Warn("cannot watch changes of nf_tables", "error", err)
 			sleep(ctx, rewatch)
 		}
 	}
 }
 
-func (t Table) watchOnce(ctx context.Context, own *Conn, changed func()) error {
+// byOthers passes what tells of changes by other processes, so that changes of one table do not wake who watches the others. The kernel
+// sends what one transaction changed, of however many tables, together.
+func byOthers() []bpf.RawInstruction {
+	const offPID = 12 // in struct nlmsghdr of linux/netlink.h
+	loaded := func(n uint32) uint32 { return binary.BigEndian.Uint32(Native(n)) }
+	program, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: offPID, Size: 4},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: loaded(^uint32(addresses - 1))},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded(firstAddress), SkipTrue: 1},
+		bpf.RetConstant{Val: receiveBuffer},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return program
+}
+
+func (t Table) watchOnce(ctx context.Context, changed func()) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", err)
 	}
-	if err := errors.Join(conn.SetReadBuffer(receiveBuffer), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+	if err := errors.Join(conn.SetReadBuffer(receiveBuffer), conn.SetBPF(byOthers()), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
 		return errors.Join(fmt.Errorf("join notifications of nf_tables: %w", err), conn.Close())
 	}
 	// Changes before the socket joined the group are unknown.
 	changed()
 	return Receive(ctx, conn, changed, func(m netlink.Message) {
-		// The header names the netlink address of the sender of the batch.
-		if m.Header.PID != own.port.Load() && t.concerns(m) {
+		if t.concerns(m) {
 			changed()
 		}
 	})
