@@ -90,15 +90,6 @@ func addressRecord(s *corev1.Service) string {
 	return ""
 }
 
-// sameToSpeaker ignores Services without an address, and conditions: speakers write
-// some of those themselves.
-func sameToSpeaker(a, b *corev1.Service) bool {
-	if !holds(a) && !holds(b) {
-		return true
-	}
-	return holds(a) == holds(b) && sameService(a, b)
-}
-
 // holds reports whether a Service has an address, or had one that is not released yet.
 func holds(s *corev1.Service) bool {
 	return s != nil && (len(s.Status.LoadBalancer.Ingress) > 0 || meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned))

@@ -89,7 +89,7 @@ func TestSameToSpeaker(t *testing.T) {
 		{"spec", addressed(), addressed(func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }), false},
 		{"is being deleted", addressed(), addressed(func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }), false},
 	} {
-		if got := sameToSpeaker(tt.a, tt.b); got != tt.same {
+		if got := decides(tt.a) == decides(tt.b); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
 		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a), packService(t, tt.b)); got != tt.same {

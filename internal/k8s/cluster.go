@@ -167,7 +167,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 func (k *Cluster) watchAsProxy(core rest.Interface) []error {
 	kick := k.config.Kick
 	return []error{
-		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, kick),
+		watch(k, &k.services, core, "services", "", nil, func(a, b *corev1.Service) bool { return decides(a) == decides(b) }, kick),
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
 		watch(k, &k.pools, k.clients.holdfast, "ipaddresspools", "", nil, sameConfig, kick),
 		watch(k, &k.endpointSlices, k.clients.kube.discovery, "endpointslices", "", nil, sameSlice, kick),

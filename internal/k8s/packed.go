@@ -3,7 +3,6 @@ package k8s
 import (
 	"fmt"
 	"hash/maphash"
-	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -32,32 +31,24 @@ type packed[T any, P wire[T]] struct {
 	body    string
 }
 
-// usual is how Services and EndpointSlices are mostly encoded: a few bytes stand for what one has of it. Another text would do, but takes more room.
-var usual = s2.MakeDict(slices.Concat(encoding(&discoveryv1.EndpointSlice{
-	ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: ""}},
-	Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true)}}},
-	Ports:      []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
-}), encoding(&corev1.Service{
+// usual is how a Service is mostly encoded: a few bytes stand for what an object has of it. Another text would do, but takes more room.
+var usual = s2.MakeDict(encoding(&corev1.Service{
 	ObjectMeta: metav1.ObjectMeta{
-		Labels:      map[string]string{"app.kubernetes.io/name": "", "app.kubernetes.io/instance": ""},
+		Labels:      map[string]string{discoveryv1.LabelServiceName: "", "app.kubernetes.io/name": "", "app.kubernetes.io/instance": ""},
 		Annotations: map[string]string{v1beta1.AnnotationAssigned: ""}, Finalizers: []string{v1beta1.FinalizerAddress, StandardFinalizer},
 	},
 	Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeLoadBalancer, SessionAffinity: corev1.ServiceAffinityNone, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
-		Ports:          []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30_000}},
 		IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack), InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
+		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 	},
-	Status: corev1.ServiceStatus{
-		LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IPMode: new(corev1.LoadBalancerIPModeVIP)}}},
-		Conditions: []metav1.Condition{
-			{Type: v1beta1.ConditionAnnouncedBGP, Status: metav1.ConditionTrue, Reason: string(lb.Announced)},
-			{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: string(lb.Assigned), Message: " from pool "},
-			{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", Message: "uid="},
-			{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: " by node "},
-			{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced)},
-		},
-	},
-})), nil)
+	Status: corev1.ServiceStatus{Conditions: []metav1.Condition{
+		{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: string(lb.Assigned), Message: " from pool "},
+		{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", Message: "uid="},
+		{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: " by node "},
+		{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced)},
+	}},
+}), nil)
 
 func encoding[T wire[S], S any](o T) []byte {
 	body, err := o.Marshal()
@@ -168,7 +159,8 @@ func serviceOf(s *discoveryv1.EndpointSlice) lb.Key {
 	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-// decides returns a digest of what sameToSpeaker compares, 0 if a Service neither has an address nor had one that is not released yet.
+// decides returns a digest of what of a Service decides for a speaker or a proxy, 0 if it neither has an address nor had one that is not
+// released yet. Speakers write conditions themselves.
 func decides(s *corev1.Service) uint64 {
 	if !holds(s) {
 		return 0
@@ -181,7 +173,7 @@ func decides(s *corev1.Service) uint64 {
 	return maphash.Bytes(interned.seed, encoding(&one)) | 1
 }
 
-// sameHeld is sameToSpeaker, and counts the Services whose addresses change.
+// sameHeld reports whether the same decides, and counts the Services whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
 	of := func(h heldService) (digest uint64) {
 		if h != nil {
