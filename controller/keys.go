@@ -41,7 +41,7 @@ func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *membe
 
 func (m *memberKeys) run(ctx context.Context) error {
 	sync := func(ctx context.Context) (time.Duration, error) { return keysInterval, m.sync(ctx) }
-	return daemon.NewLoop(daemon.LoopConfig{Name: "keys", Log: m.log, Sync: sync, MaxRetryInterval: keysInterval}).Run(ctx)
+	return daemon.NewLoop(daemon.LoopConfig{Name: "keys", Log: m.log, Sync: sync}).Run(ctx)
 }
 
 func newKey() []byte {

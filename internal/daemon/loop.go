@@ -19,6 +19,10 @@ const (
 
 	leastPause = 5 * time.Millisecond
 	mostPause  = time.Second
+
+	// firstRetry is the wait after a failed run, which doubles up to lastRetry.
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 10 * time.Second
 )
 
 // LoopConfig of a Loop. Zero durations take the defaults.
@@ -32,10 +36,6 @@ type LoopConfig struct {
 	// MinInterval is the least time between the starts of two runs; default 0. The first
 	// run after a quiet time starts at once, since a failover must not wait.
 	MinInterval time.Duration
-	// RetryInterval is the wait after a failed run; it doubles up to MaxRetryInterval. Default 200 ms.
-	RetryInterval time.Duration
-	// MaxRetryInterval defaults to 10 s.
-	MaxRetryInterval time.Duration
 	// Burst, unless nil, reports whether so much changes that the next run should take more of it at once.
 	Burst func() bool
 	// ResyncInterval is the slow tick, which covers changes without an event; default 30 s.
@@ -57,8 +57,6 @@ type Loop struct {
 
 // NewLoop returns a Loop that Run starts.
 func NewLoop(c LoopConfig) *Loop {
-	c.RetryInterval = cmp.Or(c.RetryInterval, 200*time.Millisecond)
-	c.MaxRetryInterval = cmp.Or(c.MaxRetryInterval, 10*time.Second)
 	c.ResyncInterval = cmp.Or(c.ResyncInterval, 30*time.Second)
 	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1), spent: processorTime}
 }
@@ -94,7 +92,7 @@ func (l *Loop) Began() time.Time {
 // Run runs the function once, then for every burst of kicks, until ctx is cancelled. It returns nil.
 func (l *Loop) Run(ctx context.Context) error {
 	var logged string
-	retry := l.config.RetryInterval
+	retry := firstRetry
 	rested := time.Now() // when the pauses of all runs so far are over
 	for {
 		started, spent := time.Now(), l.spent()
@@ -106,14 +104,14 @@ func (l *Loop) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			l.done.Add(1)
-			logged, retry = "", l.config.RetryInterval
+			logged, retry = "", firstRetry
 		case ctx.Err() == nil:
 			if err.Error() != logged {
 				logged = err.Error()
 				l.config.Log.Error("sync failed, will retry", "loop", l.config.Name, "error", err)
 			}
 			again = soonest(again, retry)
-			retry = min(2*retry, l.config.MaxRetryInterval)
+			retry = min(2*retry, lastRetry)
 		}
 		now := started.Add(took)
 		pause := l.pause(rested.Sub(now), cost)
