@@ -2,12 +2,15 @@ package liveness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -231,4 +234,42 @@ func (p *prober) Silence(atOnce bool) Silence {
 		Unreachable: missed.unreachable(), Quiet: missed.quiet(now, atOnce), Complete: missed.complete(), CutOff: p.reach.cutOff(),
 		LinkFails: p.known.View.LinkFails && len(missed) > 0, missed: len(missed), recent: missed.recent(now),
 	}
+}
+
+const (
+	// kernelAttempts to each address, with kernelPause between their starts: the kernel itself
+	// would repeat a lost SYN only after a second (RFC 6298 section 2.1).
+	kernelAttempts = 3
+	kernelPause    = 40 * time.Millisecond
+)
+
+// kernelAnswers reports whether the kernel of a node is alive, without the help of a program there: it refuses a TCP
+// connection to a port without a listener, and accepts one to a program that hangs. Only a node that is off, or that
+// the network does not reach, is silent. This separates the death of a speaker from the death of its node. The
+// addresses are those of one node, and one that accepts, refuses or resets within the time is enough.
+func kernelAnswers(ctx context.Context, within time.Duration, addresses ...netip.AddrPort) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tries := kernelAttempts * len(addresses)
+	answers := make(chan bool, tries)
+	for i := range kernelAttempts {
+		for _, a := range addresses {
+			time.AfterFunc(time.Duration(i)*kernelPause, func() { answers <- answered(ctx, a) })
+		}
+	}
+	for range tries {
+		if <-answers {
+			return true
+		}
+	}
+	return false
+}
+
+func answered(ctx context.Context, a netip.AddrPort) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.String())
+	if err == nil {
+		conn.Close()
+		return true
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
