@@ -4,13 +4,13 @@
 // Advertisements too. They have router lifetime 0 (RFC 4861 section 4.2) and no prefix: this node is no host's default
 // router.
 //
-// Which router a link has, and when to send, is decided by pure functions. A Finder drives them by the clock and by one raw
+// Which router a link has is decided by pure functions. A Finder drives them by the clock and by one raw
 // ICMPv6 socket for each link. It does not ask the kernel, which takes no notice of Router Advertisements where it
 // forwards.
 //
 // Input is hostile. Nothing is read of an advertisement but that it is one: it must come from a link-local address over no
-// hop (RFC 4861 section 6.1.2). How many packets are read in a time, how many routers are remembered and how often a
-// solicitation is answered is limited. A flood does not replace a router with which BGP has a session. Whoever can send on the
+// hop (RFC 4861 section 6.1.2). How many packets are read in a time and how many routers are remembered is limited, and the next
+// advertisement answers all solicitations. A flood does not replace a router with which BGP has a session. Whoever can send on the
 // link can pose as its router, as with any other client of router discovery; a password of the session does not let him in.
 //
 // The package sends on no link that it is not given, and dials no machine.
@@ -132,7 +132,7 @@ func (f *Finder) Run(ctx context.Context) error {
 		case <-retry:
 			retry = f.reconcile(ctx)
 		case e := <-f.heard:
-			e.port.hear(time.Now(), e)
+			e.port.routers.hear(time.Now(), e.from)
 		case <-time.After(time.Until(f.step(time.Now()))):
 		}
 	}

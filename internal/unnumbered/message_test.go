@@ -25,29 +25,24 @@ func TestParse(t *testing.T) {
 		b    []byte
 		from string
 		hops int
-		want kind
+		want bool
 	}{
-		{"advertisement", advert, "fe80::1", 255, advertisement},
-		{"with an unknown option", with(advert, 250, 1, 0, 0, 0, 0, 0, 0), "fe80::1", 255, advertisement},
-		{"that crossed a router", advert, "fe80::1", 254, rejected},
-		{"of no link-local address", advert, "2001:db8::1", 255, rejected},
-		{"too short", advert[:15], "fe80::1", 255, rejected},
-		{"without options", advert[:16], "fe80::1", 255, advertisement},
-		{"with a cut option", with(advert, 1, 1), "fe80::1", 255, rejected},
-		{"with an option of no length", with(advert, 1, 0, 0, 0, 0, 0, 0, 0), "fe80::1", 255, rejected},
-		{"with an option that is too long", with(advert, 1, 2, 0, 0, 0, 0, 0, 0), "fe80::1", 255, rejected},
-		{"of another code", with([]byte{134, 1}, advert[2:]...), "fe80::1", 255, rejected},
-		{"solicitation", ask, "fe80::1", 255, solicitation},
-		{"of a host without an address", ask, "::", 255, solicitation},
-		{"of a host without an address that tells its MAC", message(t, &ndp.RouterSolicitation{Options: []ndp.Option{mac}}), "::", 255, rejected},
-		{"of a host that tells its MAC", message(t, &ndp.RouterSolicitation{Options: []ndp.Option{mac}}), "fe80::1", 255, solicitation},
-		{"that crossed a router", ask, "fe80::1", 1, rejected},
-		{"too short", ask[:7], "fe80::1", 255, rejected},
-		{"another message", message(t, &ndp.NeighborSolicitation{TargetAddress: routerA}), "fe80::1", 255, rejected},
-		{"nothing", nil, "fe80::1", 255, rejected},
+		{"advertisement", advert, "fe80::1", 255, true},
+		{"with an unknown option", with(advert, 250, 1, 0, 0, 0, 0, 0, 0), "fe80::1", 255, true},
+		{"that crossed a router", advert, "fe80::1", 254, false},
+		{"of no link-local address", advert, "2001:db8::1", 255, false},
+		{"too short", advert[:15], "fe80::1", 255, false},
+		{"without options", advert[:16], "fe80::1", 255, true},
+		{"with a cut option", with(advert, 1, 1), "fe80::1", 255, false},
+		{"with an option of no length", with(advert, 1, 0, 0, 0, 0, 0, 0, 0), "fe80::1", 255, false},
+		{"with an option that is too long", with(advert, 1, 2, 0, 0, 0, 0, 0, 0), "fe80::1", 255, false},
+		{"of another code", with([]byte{134, 1}, advert[2:]...), "fe80::1", 255, false},
+		{"a solicitation", with(ask, 0, 0, 0, 0, 0, 0, 0, 0), "fe80::1", 255, false},
+		{"another message", message(t, &ndp.NeighborSolicitation{TargetAddress: routerA}), "fe80::1", 255, false},
+		{"nothing", nil, "fe80::1", 255, false},
 	} {
-		if got := parse(tt.b, netip.MustParseAddr(tt.from), tt.hops); got != tt.want {
-			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		if got := advertises(tt.b, netip.MustParseAddr(tt.from), tt.hops); got != tt.want {
+			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}
 }
@@ -59,20 +54,19 @@ func FuzzParse(f *testing.F) {
 	f.Add(append(message(f, &ndp.RouterAdvertisement{}), 5, 1, 0, 0, 0, 0, 5, 220))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := slices.Clone(b)
-		got := parse(b, routerA, ndp.HopLimit)
+		got := advertises(b, routerA, ndp.HopLimit)
 		if !slices.Equal(b, before) {
 			t.Error("it writes to its input")
 		}
-		if m, err := ndp.ParseMessage(b); err == nil && b[1] == 0 && got == rejected {
-			switch m.(type) {
-			case *ndp.RouterAdvertisement, *ndp.RouterSolicitation:
+		if m, err := ndp.ParseMessage(b); err == nil && b[1] == 0 && !got {
+			if _, is := m.(*ndp.RouterAdvertisement); is {
 				t.Errorf("refused: %x", b)
 			}
 		}
-		if got != rejected && (len(b)%8 != 0 || b[1] != 0) {
+		if got && (len(b)%8 != 0 || b[1] != 0) {
 			t.Errorf("taken: %x", b)
 		}
-		if parse(b, routerA, ndp.HopLimit-1) != rejected {
+		if advertises(b, routerA, ndp.HopLimit-1) {
 			t.Error("taken though it crossed a router")
 		}
 	})

@@ -3,6 +3,7 @@ package unnumbered
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -13,6 +14,10 @@ import (
 
 // maxReads is how many packets are read at once, and then in each second, so that a flood costs little; the kernel drops the rest.
 const maxReads = 50
+
+// Between advertisements is a random time of these, the least that RFC 4861 section 6.2.1 allows: so a router that comes, or asks, needs
+// no answer of its own, and a flood of questions is none of advertisements.
+const minInterval, maxInterval = 3 * time.Second, 4 * time.Second
 
 // port looks for the router on one link, and advertises this node there.
 type port struct {
@@ -25,15 +30,15 @@ type port struct {
 	// up: packets can be sent.
 	up      bool
 	routers *routers
-	adverts adverts
+	// advertiseAt is when this node advertises itself next.
+	advertiseAt time.Time
 	// trouble is why the last packet could not be sent.
 	trouble error
 }
 
-// event is a message that was heard.
+// event is an advertisement that was heard.
 type event struct {
 	port *port
-	kind kind
 	from netip.Addr
 }
 
@@ -56,9 +61,7 @@ func (p *port) serves(l lb.Interface) bool {
 
 func (p *port) setUp(moment time.Time, up bool) {
 	if up && !p.up {
-		// The cable may lead to another router, and the same one may have forgotten this node.
-		p.adverts.begin(moment)
-		p.routers.ask(moment)
+		p.routers.ask(moment) // the cable may lead to another one
 	}
 	p.up = up
 }
@@ -79,26 +82,19 @@ func (p *port) close() {
 	<-p.done
 }
 
-func (p *port) hear(moment time.Time, e event) {
-	if e.kind == solicitation {
-		p.adverts.solicited(moment)
-		return
-	}
-	p.routers.hear(moment, e.from)
-}
-
 // step sends what is due, and returns when something is due again.
 func (p *port) step(moment time.Time) time.Time {
 	if !p.up {
 		return moment.Add(maxInterval)
 	}
-	if p.adverts.tick(moment) {
+	if !moment.Before(p.advertiseAt) {
+		p.advertiseAt = moment.Add(minInterval + rand.N(maxInterval-minInterval))
 		p.sent(p.socket.advertise())
 	}
 	if p.routers.tick(moment, p.established()) {
 		p.sent(p.socket.solicit())
 	}
-	next := p.adverts.next
+	next := p.advertiseAt
 	if p.routers.asking() && p.routers.next.Before(next) {
 		next = p.routers.next
 	}
@@ -158,14 +154,13 @@ func (p *port) read(ctx context.Context) {
 		if from == p.link.LinkLocal() {
 			continue // this node's own
 		}
-		e := event{p, parse(b, from, hops), from}
-		if e.kind == rejected {
+		if !advertises(b, from, hops) {
 			messages.WithLabelValues(p.link.Name, "rejected").Inc()
 			continue
 		}
 		messages.WithLabelValues(p.link.Name, "received").Inc()
 		select {
-		case p.finder.heard <- e:
+		case p.finder.heard <- event{p, from}:
 		case <-ctx.Done():
 			return
 		}

@@ -2,7 +2,6 @@ package unnumbered
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -138,41 +137,5 @@ func TestRoutersFloodEstablished(t *testing.T) {
 	}
 	if flood(silence+(maxSolicitations+1)*solicitInterval, false); r.present == routerA {
 		t.Error("a router that is gone keeps the link")
-	}
-}
-
-// This node advertises itself at once, then at the pace of FRR. A flood of questions makes it no faster than every 3 s.
-func TestAdverts(t *testing.T) {
-	for seed := range uint64(50) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		var a adverts
-		moment := time.Unix(0, 0)
-		a.begin(moment)
-		var sent []time.Duration
-		var last time.Time
-		for range 6000 {
-			if a.tick(moment) {
-				if !last.IsZero() {
-					sent = append(sent, moment.Sub(last))
-				}
-				last = moment
-			}
-			if moment.Sub(time.Unix(0, 0)) > 30*time.Second && moment.Sub(time.Unix(0, 0)) < 40*time.Second || random.IntN(5000) == 0 {
-				asked := moment
-				a.solicited(moment)
-				if limit := max(0, last.Add(minPause).Sub(asked)) + answerDelay; a.next.Sub(asked) > limit {
-					t.Fatalf("the answer comes after %v", a.next.Sub(asked))
-				}
-			}
-			moment = moment.Add(10 * time.Millisecond)
-		}
-		if sent[0] != initialInterval || sent[1] != initialInterval {
-			t.Errorf("at first every %v", sent[:2])
-		}
-		for _, d := range sent {
-			if d < minPause || d > maxInterval+10*time.Millisecond {
-				t.Errorf("%v between two", d)
-			}
-		}
 	}
 }

@@ -164,15 +164,12 @@ func (a attributes) path(prefix netip.Prefix, hop netip.Addr) (*apiutil.Path, er
 	if err != nil {
 		return nil, err
 	}
-	family := gobgp.RF_IPv4_UC
+	family, own := gobgp.RF_IPv4_UC, netip.IPv4Unspecified()
 	if prefix.Addr().Is6() {
-		family = gobgp.RF_IPv6_UC
+		family, own = gobgp.RF_IPv6_UC, netip.IPv6Unspecified()
 	}
 	if !hop.IsValid() {
-		hop = netip.IPv4Unspecified()
-		if prefix.Addr().Is6() {
-			hop = netip.IPv6Unspecified()
-		}
+		hop = own
 	}
 	reach, err := gobgp.NewPathAttributeMpReachNLRI(family, []gobgp.PathNLRI{{NLRI: nlri}}, hop)
 	if err != nil {
