@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -29,7 +30,7 @@ type Monitor struct {
 	// excluded are name prefixes of links without clients, beside the usual ones.
 	excluded []string
 	// read returns the present links; a field so that tests can make it fail.
-	read func() ([]device, error)
+	read func() ([]lb.Interface, error)
 	// subscribe is a field so that tests can break the subscription.
 	subscribe func(wake chan<- struct{}, failed chan<- error) (*subscription, error)
 	// rereadInterval bounds how long a change that has no event is not seen: of eBPF programs and default routes.
@@ -94,7 +95,9 @@ func (m *Monitor) Run(ctx context.Context) error {
 				nudge(wake)
 			}
 		}
-		if err := m.update(); err != nil {
+		if err := m.update(); errors.Is(err, netlink.ErrDumpInterrupted) {
+			nudge(wake) // something changed meanwhile
+		} else if err != nil {
 			m.log.Warn("cannot read links, keeping the last snapshot", "error", err)
 			pause = m.retryInterval
 			nudge(wake)
@@ -119,7 +122,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 
 // update reads the links and kicks if they changed.
 func (m *Monitor) update() error {
-	devices, err := m.read()
+	links, err := m.read()
 	if err != nil {
 		return err
 	}
@@ -127,10 +130,8 @@ func (m *Monitor) update() error {
 	if known := m.surroundings.Load(); known != nil {
 		s = *known
 	}
-	links := make([]lb.Interface, len(devices))
-	for i, d := range devices {
-		links[i] = d.Interface
-		links[i].NoClients = hasPrefix(d.Name, excluded) || hasPrefix(d.Name, m.excluded) || s.inside(d)
+	for i, l := range links {
+		links[i].NoClients = hasPrefix(l.Name, excluded) || hasPrefix(l.Name, m.excluded) || s.inside(l)
 	}
 	if old := m.links.Load(); old != nil && reflect.DeepEqual(*old, links) {
 		return nil

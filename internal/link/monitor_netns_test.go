@@ -120,7 +120,7 @@ func TestMonitorVRF(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(links, func(l device) bool { return l.Name == "eth0" })
+		i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.Name == "eth0" })
 		if l := links[i]; l.Port || !l.Usable() {
 			t.Errorf("the link of a VRF is %+v", l)
 		}
@@ -152,7 +152,7 @@ func TestMonitorKeepsLastReading(t *testing.T) {
 		m, kicks := running(t)
 		m.retryInterval = time.Millisecond
 		var reads atomic.Int64
-		m.read = func() ([]device, error) {
+		m.read = func() ([]lb.Interface, error) {
 			switch n := reads.Add(1); n {
 			case 1, 2:
 				return nil, errors.New("dump interrupted")

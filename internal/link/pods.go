@@ -28,12 +28,6 @@ var excluded = []string{
 	"flannel", "kube-ipvs", "cni", "nodelocaldns", "lxc",
 }
 
-// device is a link, and whether it is a bridge whose ports are all ends of veth pairs.
-type device struct {
-	lb.Interface
-	vethBridge bool
-}
-
 // Surroundings are what the cluster says about the networks of this node's links.
 type Surroundings struct {
 	// Outside are addresses that others than pods reach: the node's, and the first and last ones of pools.
@@ -44,12 +38,12 @@ type Surroundings struct {
 
 // inside reports whether a link leads to pods and containers of this node only: no machine there needs an announcement, and
 // a claim of an address there conflicts with none. The links with the default route and with an address of Outside
-// in their subnets are none.
-func (s Surroundings) inside(l device) bool {
+// in their subnets are none. A bridge between pods has NoClients already: see read.
+func (s Surroundings) inside(l lb.Interface) bool {
 	if l.Default || slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.ContainsFunc(s.Outside, p.Contains) }) {
 		return false
 	}
-	return l.vethBridge || dockerBridge.MatchString(l.Name) || hasPrefix(l.Name, podLinks) && !hasPrefix(l.Name, notPods) ||
+	return l.NoClients || dockerBridge.MatchString(l.Name) || hasPrefix(l.Name, podLinks) && !hasPrefix(l.Name, notPods) ||
 		slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.ContainsFunc(s.Pods, p.Overlaps) })
 }
 

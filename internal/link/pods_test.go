@@ -23,28 +23,28 @@ func TestNoClients(t *testing.T) {
 	outside := func(a string) Surroundings { return Surroundings{Outside: []netip.Addr{netip.MustParseAddr(a)}} }
 	for _, tt := range []struct {
 		names string
-		link  device
+		link  lb.Interface
 		s     Surroundings
 		want  bool
 	}{
-		{"eth0 eth0.10 bond0 br0 br-ex", device{Interface: lb.Interface{Prefixes: subnet}}, Surroundings{}, false},
-		{"kube-bridge weave antrea-gw0 ovn-k8s-mp0 br-0123456789ab", device{}, Surroundings{}, true},
-		{"docker0 virbr0 veth12ab cali12ab cni0 kube-ipvs0 lxc12ab", device{}, Surroundings{}, true},
-		{"br0", device{Interface: lb.Interface{Prefixes: subnet[:1]}}, ranges, true},
-		{"br0", device{Interface: lb.Interface{Prefixes: subnet[1:]}}, ranges, true},
-		{"vxlan7", device{Interface: lb.Interface{Prefixes: overlay}}, ranges, true},
-		{"br0", device{vethBridge: true}, Surroundings{}, true},
-		{"edge0 edge", device{}, Surroundings{}, true}, // excluded by a flag
-		{"ed0 uplink-edge", device{}, Surroundings{}, false},
-		{"kube-bridge", device{vethBridge: true, Interface: lb.Interface{Default: true, Prefixes: subnet}}, ranges, false},
-		{"weave", device{vethBridge: true, Interface: lb.Interface{Prefixes: subnet}}, outside("10.244.1.1"), false},
-		{"weave", device{vethBridge: true, Interface: lb.Interface{Prefixes: subnet}}, outside("2001:db8:244::100"), false},
+		{"eth0 eth0.10 bond0 br0 br-ex", lb.Interface{Prefixes: subnet}, Surroundings{}, false},
+		{"kube-bridge weave antrea-gw0 ovn-k8s-mp0 br-0123456789ab", lb.Interface{}, Surroundings{}, true},
+		{"docker0 virbr0 veth12ab cali12ab cni0 kube-ipvs0 lxc12ab", lb.Interface{}, Surroundings{}, true},
+		{"br0", lb.Interface{Prefixes: subnet[:1]}, ranges, true},
+		{"br0", lb.Interface{Prefixes: subnet[1:]}, ranges, true},
+		{"vxlan7", lb.Interface{Prefixes: overlay}, ranges, true},
+		{"br0", lb.Interface{NoClients: true}, Surroundings{}, true},
+		{"edge0 edge", lb.Interface{}, Surroundings{}, true}, // excluded by a flag
+		{"ed0 uplink-edge", lb.Interface{}, Surroundings{}, false},
+		{"kube-bridge", lb.Interface{NoClients: true, Default: true, Prefixes: subnet}, ranges, false},
+		{"weave", lb.Interface{NoClients: true, Prefixes: subnet}, outside("10.244.1.1"), false},
+		{"weave", lb.Interface{NoClients: true, Prefixes: subnet}, outside("2001:db8:244::100"), false},
 	} {
 		for name := range strings.FieldsSeq(tt.names) {
 			l := tt.link
 			l.Name, l.MAC, l.Up = name, lb.MAC{2}, true
 			m := New(slog.New(slog.DiscardHandler), func() {}, "mgmt", "edge")
-			m.read = func() ([]device, error) { return []device{l}, nil }
+			m.read = func() ([]lb.Interface, error) { return []lb.Interface{l}, nil }
 			m.SetSurroundings(tt.s)
 			if err := m.update(); err != nil {
 				t.Fatal(err)

@@ -2,7 +2,6 @@ package link
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,40 +13,20 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// readAttempts is how often an inconsistent dump is tried before it is an error.
-const readAttempts = 3
-
-// read returns all links of the calling thread's network namespace, sorted by index.
-func read() ([]device, error) {
-	devices, err := dump("links", netlink.LinkList)
+// read returns all links of the calling thread's network namespace, sorted by index. So far bridges between pods alone have NoClients.
+func read() ([]lb.Interface, error) {
+	devices, err := netlink.LinkList()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list links: %w", err)
 	}
-	addrs, err := dump("addresses", func() ([]netlink.Addr, error) {
-		return netlink.AddrList(nil, netlink.FAMILY_ALL)
-	})
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	return convert(devices, addrs, defaultLinks()), nil
 }
 
-// dump repeats a listing that changed during the dump (NLM_F_DUMP_INTR).
-func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
-	var got []T
-	var err error
-	for range readAttempts {
-		if got, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", what, err)
-	}
-	return got, nil
-}
-
-func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []device {
+func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []lb.Interface {
 	kinds := make(map[int]string, len(devices))
 	for _, d := range devices {
 		kinds[d.Attrs().Index] = d.Type()
@@ -59,27 +38,28 @@ func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []dev
 		}
 	}
 	bridges, members := vethBridges(devices), activeMembers(devices)
-	links := make([]device, 0, len(devices))
+	links := make([]lb.Interface, 0, len(devices))
 	for _, d := range devices {
 		a := d.Attrs()
 		ps := prefixes[a.Index]
 		slices.SortFunc(ps, netip.Prefix.Compare)
-		links = append(links, device{vethBridge: bridges[a.Index], Interface: lb.Interface{
-			Index:    a.Index,
-			Name:     a.Name,
-			MAC:      lb.MACFrom(a.HardwareAddr),
-			Up:       a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown),
-			NoARP:    a.RawFlags&unix.IFF_NOARP != 0,
-			Loopback: a.Flags&net.FlagLoopback != 0,
-			Port:     a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
-			Member:   members[a.Index],
-			Veth:     d.Type() == "veth",
-			Default:  slices.Contains(defaults, a.Index),
-			Prefixes: ps,
-			Programs: programs(d),
-		}})
+		links = append(links, lb.Interface{
+			Index:     a.Index,
+			Name:      a.Name,
+			MAC:       lb.MACFrom(a.HardwareAddr),
+			Up:        a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown),
+			NoARP:     a.RawFlags&unix.IFF_NOARP != 0,
+			Loopback:  a.Flags&net.FlagLoopback != 0,
+			Port:      a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
+			Member:    members[a.Index],
+			Veth:      d.Type() == "veth",
+			Default:   slices.Contains(defaults, a.Index),
+			Prefixes:  ps,
+			Programs:  programs(d),
+			NoClients: bridges[a.Index],
+		})
 	}
-	slices.SortFunc(links, func(a, b device) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(links, func(a, b lb.Interface) int { return cmp.Compare(a.Index, b.Index) })
 	return links
 }
 
