@@ -29,7 +29,7 @@
 // heartbeats, the speaker starts it again.
 //
 // Real-time priority has a budget, so that no fault or flood starves the node. The packets read between two heartbeats are
-// limited, a socket filter drops those that no peer sends, and no packet needs memory to be allocated.
+// limited, a socket filter drops those without the prefix, and no packet needs memory to be allocated.
 //
 // The package decides nothing about addresses.
 package heartbeat

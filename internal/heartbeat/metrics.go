@@ -11,7 +11,6 @@ import (
 type counters struct {
 	received, rejected, refused                    atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
-	filtered                                       atomic.Bool
 	overruns, restarts                             atomic.Uint64
 	// latest is how late the latest heartbeat of the last one to two minutes was.
 	latest atomic.Int64
@@ -32,10 +31,6 @@ func counter(name, help string, count func(*shared) *atomic.Uint64) metric {
 	return of(name, help, nil, prometheus.CounterValue, func(s *shared) float64 { return float64(count(s).Load()) })
 }
 
-func gauge(name, help string, is func(*shared) *atomic.Bool) metric {
-	return of(name, help, nil, prometheus.GaugeValue, func(s *shared) float64 { return map[bool]float64{true: 1}[is(s).Load()] })
-}
-
 func suspicions(result string, count func(*shared) *atomic.Uint64) metric {
 	return of("suspicions_total", "Suspicions of nodes that this one watches, by result: cleared or confirmed.", prometheus.Labels{"result": result},
 		prometheus.CounterValue, func(s *shared) float64 { return float64(count(s).Load()) })
@@ -53,8 +48,8 @@ var metrics = []metric{
 		func(s *shared) *atomic.Uint64 { return &s.overruns }),
 	counter("restarts_total", "Times that the heartbeat process was started again: it ended, or it sent no heartbeats and was killed.",
 		func(s *shared) *atomic.Uint64 { return &s.restarts }),
-	gauge("realtime", "1 if the heartbeat process has real-time priority.", func(s *shared) *atomic.Bool { return &s.realtime }),
-	gauge("filtered", "1 if a socket filter drops packets before the heartbeat process reads them.", func(s *shared) *atomic.Bool { return &s.filtered }),
+	of("realtime", "1 if the heartbeat process has real-time priority.", nil, prometheus.GaugeValue,
+		func(s *shared) float64 { return map[bool]float64{true: 1}[s.realtime.Load()] }),
 	of("lateness_seconds", "How late this node's latest heartbeat was, in the last one to two minutes.", nil, prometheus.GaugeValue,
 		func(s *shared) float64 { return time.Duration(s.latest.Load()).Seconds() }),
 }

@@ -67,7 +67,7 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 	return s, nil
 }
 
-// bound returns a UDP socket with options that drops all datagrams: see thread.filter.
+// bound returns a UDP socket with options that drops all datagrams: see accept.
 func bound(local netip.AddrPort, options ...rt.Option) (fd int, err error) {
 	options = append(options, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer})
 	if fd, err = rt.UDP(local.Addr().Is6(), options...); err != nil {

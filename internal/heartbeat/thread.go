@@ -1,9 +1,7 @@
 package heartbeat
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -124,14 +122,13 @@ func (t *thread) step() {
 // load takes over new peers and keys, and answers from the wire.
 func (t *thread) load() {
 	seals, peers := t.wantedSeals.Load(), t.wantedPeers.Load()
-	changed := seals != t.seals || peers != t.peers
-	t.seals = seals
+	if seals != t.seals {
+		t.seals = seals
+		t.socket.accept(*seals)
+	}
 	if peers != t.peers {
 		t.peers = peers
 		t.set(*peers)
-	}
-	if changed {
-		t.filter()
 	}
 	for {
 		select {
@@ -141,18 +138,6 @@ func (t *thread) load() {
 			return
 		}
 	}
-}
-
-// filter has the kernel drop what no peer sends; before, it drops everything. After an error
-// the thread works all the same, at more cost under a flood.
-func (t *thread) filter() {
-	prefixes := make([]uint64, 0, len(*t.seals))
-	for _, s := range *t.seals {
-		prefixes = append(prefixes, s.Prefix)
-	}
-	sources := slices.Collect(maps.Keys(t.byAddr))
-	errs := errors.Join(accept(t.socket.urgent.fd, prefixes, sources), accept(t.socket.beats.fd, prefixes, sources))
-	t.shared.filtered.Store(errs == nil)
 }
 
 func (t *thread) set(peers []Peer) {
