@@ -235,7 +235,7 @@ func TestFinderHostile(t *testing.T) {
 	})
 }
 
-// Of a flood of invented routers a few are remembered, and not each advertisement changes what was found.
+// Of a flood of invented routers one is remembered, and not each advertisement changes what was found.
 func TestFinderFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
@@ -247,7 +247,7 @@ func TestFinderFlood(t *testing.T) {
 		a.answers.Store(true)
 		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
 		var invented []*neighbour
-		for i := range 2 * maxRouters {
+		for i := range 16 {
 			address := fmt.Sprintf("fe80::%x", 0x100+i)
 			ns.AddAddress("eth0", address+"/64")
 			invented = append(invented, startNeighbour(t, ns, "eth0", address))
@@ -260,7 +260,7 @@ func TestFinderFlood(t *testing.T) {
 			}
 			return received() > heard+4*maxReads
 		})
-		if told := changes.Load() - before; told == 0 || told > maxRouters {
+		if told := changes.Load() - before; told == 0 || told > 2 {
 			t.Errorf("%d changes", told)
 		}
 		if got := f.Found("eth0").Address; got != routerA.WithZone("eth0") {

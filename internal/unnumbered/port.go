@@ -29,7 +29,7 @@ type port struct {
 	done chan struct{}
 	// up: packets can be sent.
 	up      bool
-	routers *routers
+	routers routers
 	// advertiseAt is when this node advertises itself next.
 	advertiseAt time.Time
 	// trouble is why the last packet could not be sent.
@@ -44,7 +44,7 @@ type event struct {
 
 func startPort(ctx context.Context, f *Finder, l lb.Interface, s *socket) *port {
 	ctx, stop := context.WithCancel(ctx)
-	p := &port{finder: f, link: l, socket: s, stop: stop, done: make(chan struct{}), routers: newRouters(time.Now())}
+	p := &port{finder: f, link: l, socket: s, stop: stop, done: make(chan struct{})}
 	p.setUp(time.Now(), l.Up)
 	go func() {
 		defer f.kick()
@@ -117,7 +117,6 @@ func (p *port) established() bool {
 // router returns what was found.
 func (p *port) router() Router {
 	r := Router{Looking: p.up && p.routers.asking()}
-	others := p.routers.others()
 	switch {
 	case !p.up:
 		r.Problem = "link " + p.link.Name + " is down"
@@ -125,12 +124,8 @@ func (p *port) router() Router {
 		r.Problem = fmt.Sprintf("cannot send on link %s: %v", p.link.Name, p.trouble)
 	case !p.routers.present.IsValid() && !r.Looking:
 		r.Problem = fmt.Sprintf("no router advertises itself on link %s", p.link.Name)
-	case len(others) > 0:
-		var names []string
-		for _, o := range others {
-			names = append(names, o.String())
-		}
-		r.Problem = fmt.Sprintf("link %s has more routers than %s: %s; it should have one", p.link.Name, p.routers.present, lb.SomeOf(names))
+	case p.routers.other.IsValid():
+		r.Problem = fmt.Sprintf("link %s has more routers than %s: %s; it should have one", p.link.Name, p.routers.present, p.routers.other)
 	}
 	if p.routers.present.IsValid() {
 		r.Looking = false

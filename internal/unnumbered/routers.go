@@ -1,17 +1,11 @@
 package unnumbered
 
 import (
-	"cmp"
-	"maps"
 	"net/netip"
-	"slices"
 	"time"
 )
 
 const (
-	// maxRouters is how many routers of a link are remembered: more than one are a mistake, or an attack. Further ones wait until
-	// one is forgotten, so that a flood of invented ones does not become one of log lines and plans.
-	maxRouters = 8
 	// silence is longer than the time between two advertisements of a router, as FRR sends them: 10 s.
 	silence = 12 * time.Second
 	// remembered is how long a router that is not the link's is remembered: three of its advertisements.
@@ -26,30 +20,29 @@ const (
 // solicitation. That may also be because a flood drowned its answers: so it is not while BGP has a session with it, which ends
 // by itself when the router is gone.
 type routers struct {
-	// heard is when each router was heard last.
-	heard map[netip.Addr]time.Time
-	// present is the link's router; the zero Addr if none was heard yet.
+	// present is the link's router, heard last at heard; the zero Addr if none was heard yet.
 	present netip.Addr
+	heard   time.Time
+	// other is one beside it: a mistake, or an attack. No further one is remembered while it is heard, so that a flood of invented
+	// routers does not become one of log lines and plans.
+	other      netip.Addr
+	otherHeard time.Time
 	// asked counts the solicitations since one began to be looked for. The next one is due at next, or the end of the last
 	// one's time; the zero Time if no answer is awaited.
 	asked int
 	next  time.Time
 }
 
-// newRouters knows no router, and asks for one at once.
-func newRouters(moment time.Time) *routers {
-	return &routers{heard: map[netip.Addr]time.Time{}, next: moment}
-}
-
 // hear takes an advertisement of a router.
 func (r *routers) hear(moment time.Time, from netip.Addr) {
-	if _, known := r.heard[from]; known || len(r.heard) < maxRouters {
-		r.heard[from] = moment
+	if !r.present.IsValid() || from == r.present {
+		r.present, r.heard, r.next = from, moment, time.Time{}
+		return
 	}
-	switch {
-	case !r.present.IsValid(), from == r.present:
-		r.present, r.next = from, time.Time{}
-	case !r.asking() && moment.Sub(r.heard[r.present]) > silence:
+	if !r.other.IsValid() || from == r.other || moment.Sub(r.otherHeard) > silence {
+		r.other, r.otherHeard = from, moment
+	}
+	if !r.asking() && moment.Sub(r.heard) > silence {
 		r.ask(moment)
 	}
 }
@@ -63,7 +56,9 @@ func (r *routers) asking() bool { return !r.next.IsZero() }
 // tick reports whether a solicitation is due, and replaces a router that answered none, unless established: BGP has a session
 // with it.
 func (r *routers) tick(moment time.Time, established bool) (solicit bool) {
-	maps.DeleteFunc(r.heard, func(a netip.Addr, at time.Time) bool { return a != r.present && moment.Sub(at) > remembered })
+	if moment.Sub(r.otherHeard) > remembered {
+		r.other = netip.Addr{}
+	}
 	if !r.asking() || moment.Before(r.next) {
 		return false
 	}
@@ -72,24 +67,9 @@ func (r *routers) tick(moment time.Time, established bool) (solicit bool) {
 		r.next = moment.Add(solicitInterval)
 		return true
 	}
-	if other := r.latest(); other != r.present && !established {
-		delete(r.heard, r.present)
-		r.present = other
+	if r.other.IsValid() && r.otherHeard.After(r.heard) && !established {
+		r.present, r.heard, r.other = r.other, r.otherHeard, netip.Addr{}
 	}
 	r.next = time.Time{}
 	return false
-}
-
-// others are the routers beside the present one, sorted.
-func (r *routers) others() []netip.Addr {
-	all := slices.SortedFunc(maps.Keys(r.heard), netip.Addr.Compare)
-	return slices.DeleteFunc(all, func(a netip.Addr) bool { return a == r.present })
-}
-
-// latest is the router that was heard last; the zero Addr if there is none.
-func (r *routers) latest() netip.Addr {
-	if len(r.heard) == 0 {
-		return netip.Addr{}
-	}
-	return slices.MaxFunc(slices.Collect(maps.Keys(r.heard)), func(a, b netip.Addr) int { return cmp.Or(r.heard[a].Compare(r.heard[b]), a.Compare(b)) })
 }
