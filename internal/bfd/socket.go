@@ -163,9 +163,10 @@ func (l *listener) serve(sessions []*session) error {
 		chosen[i] = s.session
 	}
 	err := rt.Attach(l.sink, unix.SO_ATTACH_REUSEPORT_CBPF, choice(chosen))
+	all := []bpf.Instruction{bpf.RetConstant{Val: rt.Whole}}
 	for _, s := range l.slots {
 		// Before, it may have got what is nobody's.
-		err = cmp.Or(err, rt.Attach(s.fd, unix.SO_ATTACH_FILTER, wellFormed))
+		err = cmp.Or(err, rt.Attach(s.fd, unix.SO_ATTACH_FILTER, all))
 	}
 	for _, s := range entered {
 		s.drain()
@@ -224,17 +225,6 @@ const (
 	ttl4, source4 = rt.NetOffset + 8, rt.NetOffset + 12
 	ttl6, source6 = rt.NetOffset + 7, rt.NetOffset + 8
 )
-
-// wellFormed lets pass what is long enough and of this version.
-var wellFormed = []bpf.Instruction{
-	// A load beyond the end drops the datagram.
-	bpf.LoadAbsolute{Off: rt.UDPHeaderLen + packetLen - 1, Size: 1},
-	bpf.LoadAbsolute{Off: rt.UDPHeaderLen, Size: 1},
-	bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: versionShift},
-	bpf.JumpIf{Cond: bpf.JumpEqual, Val: version, SkipTrue: 1},
-	bpf.RetConstant{Val: 0},
-	bpf.RetConstant{Val: rt.Whole},
-}
 
 // choice finds the session of a datagram by the link that it came by, its source and its TTL, and returns the session's
 // index and 1; 0 if it is no session's. Sessions with the same links share the test of these.

@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -240,7 +240,8 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c.DeadNodeReclaimTime = time.Second
 	c.Events = events{m}
 	c.Delegate = delegate{m}
-	c.Logger = log.New(newLogWriter(m.config.Log), "", 0)
+	// A failed probe of a dead node is ordinary work, each packet of a stranger is a line, and events logs joins and leaves.
+	c.Logger = slog.NewLogLogger(m.config.Log.Handler(), slog.LevelDebug)
 	return c
 }
 
