@@ -145,7 +145,7 @@ func TestForgedRefusals(t *testing.T) {
 				r.forge(t, port, nil, 50)
 				r.forge(t, port, make([]byte, headLen), 50)
 				counts("refusals of what was never sent", 1, 100)
-				prefix := binary.BigEndian.AppendUint64(nil, (*r.seals)[0].Prefix)
+				prefix := binary.BigEndian.AppendUint64(nil, r.seals[0].Prefix)
 				r.forge(t, port, prefix, 1)
 				counts("one that quotes the prefix", 2, 0)
 

@@ -7,7 +7,6 @@ import (
 	"runtime"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
-	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // maxThreads is how many run Go code at once: all have real-time priority. One is the heartbeats', one the Guest's.
@@ -88,21 +87,6 @@ func (t *thread) readOrders(in *json.Decoder) error {
 
 // obey hands an order to the thread.
 func (t *thread) obey(o order) {
-	if o.Keys != nil {
-		seals := rt.NewSeals(o.Keys, sealKind)
-		t.wantedSeals.Store(&seals)
-	}
-	if o.Peers != nil {
-		t.wantedPeers.Store(&o.Peers)
-	}
-	if o.Answer != nil {
-		select {
-		case t.answers <- *o.Answer:
-		default: // full of others; it will be asked again
-		}
-	}
-	if o.Leave {
-		t.stopped.Store(true)
-	}
+	t.orders <- o
 	t.socket.wake()
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,13 +23,10 @@ const (
 // thread drives the detector with a real clock and a real socket. It calls
 // nothing that waits for another thread, and does not log.
 type thread struct {
-	// What the thread shares with other goroutines: neither waits.
-	wantedPeers atomic.Pointer[[]Peer]
-	wantedSeals atomic.Pointer[[]*rt.Seal]
-	answers     chan wireAnswer
-	stopped     atomic.Bool
-	views       chan *View
-	asks        chan question
+	// What the thread shares with other goroutines, for none of which it waits.
+	orders chan order
+	views  chan *View
+	asks   chan question
 
 	processSettings
 	shared *shared
@@ -43,10 +39,10 @@ type thread struct {
 	published uint64
 	view      *View
 
-	peers  *[]Peer
-	seals  *[]*rt.Seal
-	byAddr map[netip.Addr]*peer
-	addrs  map[id][]byte
+	stopped bool
+	seals   []*rt.Seal
+	byAddr  map[netip.Addr]*peer
+	addrs   map[id][]byte
 	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a flood of
 	// either must not keep a thread busy that has priority over all others, nor displace the other.
 	read, budget, refusals int
@@ -66,7 +62,7 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 		return nil, fmt.Errorf("start heartbeats: %w", err)
 	}
 	t := &thread{
-		answers: make(chan wireAnswer, maxWireQuestions), views: make(chan *View, 1), asks: make(chan question, maxWireQuestions),
+		orders: make(chan order, maxWireQuestions), views: make(chan *View, 1), asks: make(chan question, maxWireQuestions),
 		processSettings: c, shared: s, cpu: cpu, socket: socket, view: &View{}, realtime: s.realtime.Load(),
 	}
 	t.detector = newDetector(c.settings(t.realtime, rt.Random), c.NodeName, boottime())
@@ -77,7 +73,7 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 }
 
 func (t *thread) run() {
-	for !t.stopped.Load() {
+	for !t.stopped {
 		if t.shared.speakerHangs() {
 			t.socket.wait(t.Interval, false, false, false) // the detector will find that it did not run
 			continue
@@ -119,25 +115,30 @@ func (t *thread) step() {
 	}
 }
 
-// load takes over new peers and keys, and answers from the wire.
+// load carries out the orders that came.
 func (t *thread) load() {
-	seals, peers := t.wantedSeals.Load(), t.wantedPeers.Load()
-	if seals != t.seals {
-		t.seals = seals
-		t.socket.accept(*seals)
-	}
-	if peers != t.peers {
-		t.peers = peers
-		t.set(*peers)
-	}
 	for {
 		select {
-		case a := <-t.answers:
-			t.detector.answeredOnWire(boottime(), a.Question, a.Answer)
+		case o := <-t.orders:
+			t.carryOut(o)
 		default:
 			return
 		}
 	}
+}
+
+func (t *thread) carryOut(o order) {
+	if o.Keys != nil {
+		t.seals = rt.NewSeals(o.Keys, sealKind)
+		t.socket.accept(t.seals)
+	}
+	if o.Peers != nil {
+		t.set(o.Peers)
+	}
+	if o.Answer != nil {
+		t.detector.answeredOnWire(boottime(), o.Answer.Question, o.Answer.Answer)
+	}
+	t.stopped = t.stopped || o.Leave
 }
 
 func (t *thread) set(peers []Peer) {
@@ -240,11 +241,11 @@ func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
 
 // sentByUs reports whether the packet begins as this node's own do, with any of the keys.
 func (t *thread) sentByUs(packet []byte) bool {
-	return slices.ContainsFunc(*t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
+	return slices.ContainsFunc(t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
 }
 
 func (t *thread) open(b []byte) (packet, bool) {
-	for _, s := range *t.seals {
+	for _, s := range t.seals {
 		body, ok := opened(s, b)
 		if !ok {
 			continue
@@ -260,7 +261,7 @@ func (t *thread) open(b []byte) (packet, bool) {
 func (t *thread) send() {
 	for _, o := range t.detector.take() {
 		if to := t.addrs[o.to.id]; to != nil {
-			t.socket.out.put((*t.seals)[0], &o.packet, to)
+			t.socket.out.put(t.seals[0], &o.packet, to)
 		}
 	}
 	t.socket.out.send()
