@@ -48,13 +48,6 @@ func (m *Members) Metadata() map[string]lb.Member {
 	return m.sent
 }
 
-// forget drops the address of a member that does not live any more.
-func (m *Members) forget(n *memberlist.Node) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.addresses, n.Name)
-}
-
 // forgetGone drops the metadata of members that were gone for keepTime, and reports whether there were any: their
 // machines may be anything by now.
 func (m *Members) forgetGone(now time.Time) (forgot bool) {

@@ -250,14 +250,14 @@ type events struct{ m *Members }
 
 func (e events) NotifyJoin(n *memberlist.Node) {
 	e.m.config.Log.Debug("gossip: member joined", "member", n.Name, "address", n.Addr)
-	e.m.update(n)
-	e.m.setPeers()
-	e.m.config.Changed()
+	e.NotifyUpdate(n)
 }
 
 func (e events) NotifyLeave(n *memberlist.Node) {
-	e.m.forget(n)
 	e.m.config.Log.Debug("gossip: member left", "member", n.Name, "address", n.Addr)
+	e.m.mu.Lock()
+	delete(e.m.addresses, n.Name)
+	e.m.mu.Unlock()
 	e.m.setPeers()
 	e.m.config.Changed()
 }

@@ -385,7 +385,7 @@ func TestForgetUnknown(t *testing.T) {
 	}{
 		{"it lives, and no speaker is known yet", func() { m.update(b) }, time.Hour, false},
 		{"it lives on", func() {}, time.Hour, false},
-		{"it dies", func() { m.SetSpeakers(both); m.forget(b) }, time.Hour, false},
+		{"it dies", func() { m.SetSpeakers(both); events{m}.NotifyLeave(b) }, time.Hour, false},
 		{"it is dead for long", func() {}, time.Hour, false},
 		{"its pod is gone for less than the time", func() { m.SetSpeakers(none) }, keepTime - 1, false},
 		{"there is a new one", func() { m.SetSpeakers(both) }, time.Hour, false},
