@@ -59,7 +59,7 @@ func FuzzParse(f *testing.F) {
 			t.Error("it writes to its input")
 		}
 		if m, err := ndp.ParseMessage(b); err == nil && b[1] == 0 && !got {
-			if _, is := m.(*ndp.RouterAdvertisement); is {
+			if _, found := m.(*ndp.RouterAdvertisement); found {
 				t.Errorf("refused: %x", b)
 			}
 		}
