@@ -1,8 +1,6 @@
 package relay
 
 import (
-	"net/netip"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -27,10 +25,6 @@ type FamilyState struct {
 
 // State returns the current state. It reads the kernel's counters.
 func (r *Relayer) State() (s State) {
-	r.mu.Lock()
-	desired := r.desired
-	r.mu.Unlock()
-	inForce := map[netip.Addr]bool{}
 	for _, t := range r.tables {
 		f := FamilyState{Family: t.family.name}
 		t.Lock()
@@ -38,9 +32,9 @@ func (r *Relayer) State() (s State) {
 			f.Failure = err.Error()
 		}
 		if img := t.Actual(); img != nil {
-			for _, m := range img.Elements {
-				if a, ok := netip.AddrFromSlice([]byte(m.Key)); ok && m.Set == usedSet {
-					inForce[a] = true
+			for _, one := range img.of.Relays.All() {
+				if img.lasts(one) {
+					s.Relays = append(s.Relays, one)
 					f.Relayed++
 				}
 			}
@@ -48,14 +42,6 @@ func (r *Relayer) State() (s State) {
 		}
 		t.Unlock()
 		s.Families = append(s.Families, f)
-	}
-	if desired == nil {
-		return s
-	}
-	for _, one := range desired.Relays.All() {
-		if one.Via.IsValid() && inForce[one.Address] {
-			s.Relays = append(s.Relays, one)
-		}
 	}
 	return s
 }
@@ -83,12 +69,7 @@ func newDescs() descs {
 }
 
 // Describe implements prometheus.Collector.
-func (r *Relayer) Describe(ch chan<- *prometheus.Desc) {
-	d := newDescs()
-	for _, desc := range []*prometheus.Desc{d.addresses, d.packets, d.failed, d.repairs} {
-		ch <- desc
-	}
-}
+func (r *Relayer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
 
 // Collect implements prometheus.Collector. It reads the kernel's counters.
 func (r *Relayer) Collect(ch chan<- prometheus.Metric) {

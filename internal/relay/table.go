@@ -10,12 +10,20 @@ import (
 
 // table is one family's table in the kernel.
 type table struct {
-	*nft.Owned[*nft.Static]
+	*nft.Owned[*image]
 	relayer *Relayer
 	family  *family
 	layout  *nft.Layout
-	// course of each desired relay as the kernel's table has it, and next as of the last image. Relayer.mu guards both.
-	course, next map[netip.Addr]course
+	// course of each desired relay as the kernel's table has it. Relayer.mu guards it.
+	course map[netip.Addr]course
+}
+
+// image is what a table is to hold: relays whose links have these indexes, and whose courses these are.
+type image struct {
+	layout  *nft.Layout
+	of      *Desired
+	indexes map[string]int
+	course  map[netip.Addr]course
 }
 
 // course is what is known of one relay in the kernel.
@@ -34,11 +42,11 @@ const tick = 10 * time.Millisecond
 
 func newTable(r *Relayer, f *family) *table {
 	t := &table{relayer: r, family: f, layout: f.layout(r.idle)}
-	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{
+	t.Owned = nft.NewOwned(nft.Config[*image]{
 		Log: r.log.With("family", f.name), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.idle / 3,
-		Done: func(*nft.Static) {
+		Done: func(img *image) {
 			r.mu.Lock()
-			t.course = t.next
+			t.course = img.course
 			r.mu.Unlock()
 			r.publishEnded()
 		},
@@ -47,23 +55,14 @@ func newTable(r *Relayer, f *family) *table {
 }
 
 // image returns what the table is to hold; nil if no table is needed.
-//
-//	relays    relayed address: address of the former owner
-//	links     relayed address: index of the link to the former owner
-//	used      relayed address, unless the relay has ended: no value
-//	speakers  MAC: no value
-func (t *table) image(*nft.Static) *nft.Static {
+func (t *table) image(*image) *image {
 	t.relayer.mu.Lock()
 	defer t.relayer.mu.Unlock()
 	d := t.relayer.desired
 	if d == nil {
 		return nil
 	}
-	out := &nft.Static{Layout: t.layout}
-	t.next = make(map[netip.Addr]course)
-	put := func(set, key, value string) {
-		out.Elements = append(out.Elements, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
-	}
+	img := &image{t.layout, d, t.relayer.indexes, make(map[netip.Addr]course)}
 	for _, one := range d.Relays.All() {
 		if !t.has(one) {
 			continue
@@ -72,9 +71,46 @@ func (t *table) image(*nft.Static) *nft.Static {
 		if !known || !one.Start.IsZero() && !one.Start.Equal(c.start) {
 			c = course{start: one.Start, ends: time.Now().Add(t.relayer.idle)}
 		}
-		t.next[one.Address] = c
-		index, up := t.relayer.indexes[one.Link]
-		if !up {
+		img.course[one.Address] = c
+	}
+	if !d.Expect && len(img.course) == 0 {
+		return nil
+	}
+	return img
+}
+
+// Permanent implements nft.Image.
+func (img *image) Permanent() *nft.Layout { return img.layout }
+
+// From implements nft.Image.
+func (img *image) From(old *image) nft.Change {
+	if old == nil {
+		old = &image{of: &Desired{}}
+	}
+	return nft.Between(old.elements(), img.elements())
+}
+
+// lasts reports whether the table has a relay, and it has not ended.
+func (img *image) lasts(one lb.Relay) bool {
+	c, has := img.course[one.Address]
+	_, up := img.indexes[one.Link]
+	return has && up && !c.ended
+}
+
+// elements are those of the table.
+//
+//	relays    relayed address: address of the former owner
+//	links     relayed address: index of the link to the former owner
+//	used      relayed address, unless the relay has ended: no value
+//	speakers  MAC: no value
+func (img *image) elements() (list []nft.SetElement) {
+	put := func(set, key, value string) {
+		list = append(list, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
+	}
+	for _, one := range img.of.Relays.All() {
+		c, has := img.course[one.Address]
+		index, up := img.indexes[one.Link]
+		if !has || !up {
 			continue
 		}
 		key := string(one.Address.AsSlice())
@@ -84,13 +120,10 @@ func (t *table) image(*nft.Static) *nft.Static {
 			put(usedSet, key, c.mark())
 		}
 	}
-	if !d.Expect && len(t.next) == 0 {
-		return nil
-	}
-	for mac := range d.Speakers {
+	for mac := range img.of.Speakers {
 		put(speakersSet, string(mac[:]), "")
 	}
-	return out
+	return list
 }
 
 // has reports whether the table holds a relay.
