@@ -40,7 +40,7 @@ func decide(s Snapshot, drained string) outcome {
 	}
 	// Every node sees the same owners.
 	if members := slices.Sorted(maps.Keys(state.Members)); len(members) > 0 {
-		for _, v := range plan.ForNode(members[0], state).Verdicts {
+		for _, v := range plan.ForNode(members[0], state).Verdicts.All() {
 			o.verdicts[v.Service] = *v
 		}
 	}

@@ -83,7 +83,7 @@ func (s Snapshot) about(namespace, name string) *why {
 	}
 	w.verdicts = map[string]plan.Verdict{}
 	for node := range w.state.Nodes {
-		w.verdicts[node] = *plan.ForNode(node, w.state).Verdicts[0]
+		w.verdicts[node] = *plan.ForNode(node, w.state).Verdicts.Of(key)
 	}
 	return w
 }

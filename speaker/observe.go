@@ -25,33 +25,25 @@ const maxLogged = 20
 
 // logChanges logs the Services whose announcement by this node changed, and each new problem of this node.
 func (w *syncer) logChanges(last, now *planned) {
-	changes, before, verdicts := 0, last.plan().Verdicts, now.Plan.Verdicts
-	if lb.Same(before, verdicts) {
-		verdicts = nil // as mostly
-	}
-	for _, v := range verdicts {
-		if len(before) > 0 && before[0] == v {
-			before = before[1:]
-			continue
+	changes := 0
+	last.plan().Verdicts.Changes(now.Plan.Verdicts, func(_ lb.Key, old, v *plan.Verdict, had, has bool) {
+		if !has {
+			return
 		}
-		old := &plan.Verdict{}
-		if before = past(before, v.Service, func(v *plan.Verdict) lb.Key { return v.Service }); len(before) > 0 && before[0].Service == v.Service {
-			old = before[0]
+		if !had {
+			old = &plan.Verdict{}
 		}
 		layer2, bgp := old.L2.Here != v.L2.Here && v.L2.Selected, old.BGP.Here != v.BGP.Here && v.BGP.Selected
 		if layer2 || bgp {
 			changes++
 		}
-		if changes > maxLogged {
-			continue
-		}
-		if layer2 {
+		if layer2 && changes <= maxLogged {
 			w.log.Info("layer 2", "service", v.Service, "reason", v.L2.Here, "nodes", v.L2.Nodes, "message", v.L2.Message)
 		}
-		if bgp {
+		if bgp && changes <= maxLogged {
 			w.log.Info("BGP", "service", v.Service, "reason", v.BGP.Here, "message", v.BGP.Message)
 		}
-	}
+	})
 	if changes > maxLogged {
 		w.log.Info("more Services changed", "services", changes-maxLogged)
 	}
@@ -161,11 +153,10 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 		if len(out) == daemon.MaxNamed {
 			break
 		}
-		i, known := slices.BinarySearchFunc(p.Verdicts, f.Service, func(v *plan.Verdict, k lb.Key) int { return v.Service.Compare(k) })
-		if !known {
+		v, family := p.Verdicts.Of(f.Service), lb.FamilyOf(f.Address)
+		if v == nil {
 			continue
 		}
-		v, family := p.Verdicts[i], lb.FamilyOf(f.Address)
 		j, shown := slices.BinarySearchFunc(states, f.Address, func(s lb.AddressState, a netip.Addr) int { return s.Address.Compare(a) })
 		if v.L2.Here == lb.Announced && shown && states[j].Answered {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "layer2"}] = true

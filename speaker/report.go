@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -34,15 +36,15 @@ type reporter struct {
 	looked    look
 }
 
-// look is what reports looked at last. Of what is as it was then nothing is to be written.
+// look is what reports looked at last. Of what is as it was then nothing is to be written, unless it is open.
 type look struct {
 	states   []lb.AddressState
 	sessions []lb.Session
 	problems []lb.Problem
-	verdicts []*plan.Verdict
-	services []config.Held[corev1.Service]
-	// stood are the Services of which nothing was to be written, ordered.
-	stood []stood
+	verdicts lb.Map[lb.Key, *plan.Verdict]
+	services lb.Map[lb.Key, config.Held[corev1.Service]]
+	// open are the Services of which something is to be written, or is not known yet.
+	open map[lb.Key]bool
 	// whole is when all were looked at.
 	whole time.Time
 }
@@ -50,51 +52,46 @@ type look struct {
 // lookAge is for how long what stood is not looked at, so that no memory lasts that is wrong.
 const lookAge = 5 * time.Minute
 
-type stood struct {
-	service config.Held[corev1.Service]
-	verdict *plan.Verdict
+// due returns the Services to look at, in order: those that were open at another look, and those of which something has changed since then.
+func (l *look) due(before look, at lb.Map[netip.Addr, *[]lb.Frontend]) []lb.Key {
+	if l.whole.Sub(before.whole) >= lookAge || !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems) {
+		return slices.Collect(l.verdicts.Keys())
+	}
+	l.whole = before.whole
+	due := maps.Clone(before.open)
+	before.verdicts.Changes(l.verdicts, func(k lb.Key, _, _ *plan.Verdict, _, _ bool) { due[k] = true })
+	before.services.Changes(l.services, func(k lb.Key, _, _ config.Held[corev1.Service], _, _ bool) { due[k] = true })
+	for a := range l.changed(before) {
+		if all := at.Of(a); all != nil {
+			for _, f := range *all {
+				due[f.Service] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(due), lb.Key.Compare)
 }
 
-// since returns the addresses whose states changed since another look, and what stands unless one of its addresses is among them.
-func (l *look) since(before look) (changed map[netip.Addr]bool, stands []stood) {
-	at := l.whole
-	if l.whole = before.whole; at.Sub(before.whole) >= lookAge || !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems) {
-		l.whole = at
-		return nil, nil
-	}
-	changed = map[netip.Addr]bool{}
-	if lb.Same(l.states, before.states) {
-		return changed, before.stood
-	}
-	old := before.states
-	for _, s := range l.states {
-		for len(old) > 0 && old[0].Address.Less(s.Address) {
-			changed[old[0].Address], old = true, old[1:]
-		}
-		if len(old) == 0 || !sameState(old[0], s) {
-			changed[s.Address] = true
-		}
-		if len(old) > 0 && old[0].Address == s.Address {
-			old = old[1:]
+// changed yields the addresses whose states are not as at another look.
+func (l *look) changed(before look) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		old, new := before.states, l.states
+		for more := !lb.Same(old, new); more && len(old)+len(new) > 0; {
+			switch {
+			case len(new) == 0 || len(old) > 0 && old[0].Address.Less(new[0].Address):
+				more, old = yield(old[0].Address), old[1:]
+			case len(old) == 0 || new[0].Address.Less(old[0].Address):
+				more, new = yield(new[0].Address), new[1:]
+			default:
+				more = sameState(old[0], new[0]) || yield(new[0].Address)
+				old, new = old[1:], new[1:]
+			}
 		}
 	}
-	for _, s := range old {
-		changed[s.Address] = true
-	}
-	return changed, before.stood
 }
 
 func sameState(a, b lb.AddressState) bool {
 	return a.Address == b.Address && a.Phase == b.Phase && a.Answered == b.Answered && a.Pending == b.Pending &&
 		slices.Equal(a.Links, b.Links) && slices.Equal(a.Refused, b.Refused) && slices.Equal(a.Conflicts, b.Conflicts)
-}
-
-// past returns the elements of a list, ordered by key, from this key on.
-func past[T any](list []T, key lb.Key, of func(T) lb.Key) []T {
-	for len(list) > 0 && of(list[0]).Compare(key) < 0 {
-		list = list[1:]
-	}
-	return list
 }
 
 func newReporter(w *syncer) *reporter {
@@ -134,51 +131,28 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 }
 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
-func (r *reporter) reports(last *planned) []report {
+func (r *reporter) reports(last *planned) (out []report) {
 	seen := look{
 		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.HeldServices(),
-		whole: time.Now(),
-	}
-	changed, stands := seen.since(r.looked)
-	if len(stands) == len(seen.verdicts) && len(changed) == 0 && lb.Same(seen.verdicts, r.looked.verdicts) && lb.Same(seen.services, r.looked.services) {
-		return nil // as mostly
+		open: map[lb.Key]bool{}, whole: time.Now(),
 	}
 	conflicts := map[string]bool{}
-	var out []report
-	services := seen.services
-	for _, verdict := range seen.verdicts {
-		if len(stands) > 0 && len(services) > 0 && stands[0] == (stood{services[0], verdict}) && !touches(verdict, changed) {
-			seen.stood = append(seen.stood, stands[0])
-			stands, services = stands[1:], services[1:]
-			continue // as mostly
-		}
-		stands = past(stands, verdict.Service, func(s stood) lb.Key { return s.verdict.Service })
-		services = past(services, verdict.Service, func(s config.Held[corev1.Service]) lb.Key {
-			return lb.Key{Namespace: s.GetNamespace(), Name: s.GetName()}
-		})
-		if len(services) == 0 {
-			break
-		}
-		one := stood{services[0], verdict}
-		if len(stands) > 0 && stands[0] == one && !touches(verdict, changed) {
-			seen.stood = append(seen.stood, one)
+	for _, key := range seen.due(r.looked, last.Plan.Filter.Frontends) {
+		verdict, held := seen.verdicts.Of(key), seen.services.Of(key)
+		if verdict == nil || held == nil {
 			continue
 		}
-		s, v := services[0].Read(), *verdict
-		if s.Name != v.Service.Name || s.Namespace != v.Service.Namespace || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		s, v := held.Read(), *verdict
+		if s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue // it has changed since the plan: no speaker would remove a condition that is written here
 		}
 		states := seen.of(verdict)
-		sentences := v.L2.Conflicts(r.node, states)
-		for _, sentence := range sentences {
-			if conflicts[sentence] = true; !r.conflicts[sentence] {
+		for _, sentence := range v.L2.Conflicts(r.node, states) {
+			if conflicts[sentence], seen.open[key] = true, true; !r.conflicts[sentence] {
 				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
 			}
 		}
 		if !v.L2.Writer && !v.BGP.Writer {
-			if len(sentences) == 0 {
-				seen.stood = append(seen.stood, one)
-			}
 			continue // another node writes
 		}
 		l2, record, known := v.L2.OnLinks(r.node, states)
@@ -187,19 +161,16 @@ func (r *reporter) reports(last *planned) []report {
 		u := k8s.ServiceUpdate{Service: s}
 		u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
 		announcers(&u, v.L2, record)
-		if !u.Stands() {
-			out = append(out, newReport(u, services[0]))
-		} else if len(sentences) == 0 {
-			seen.stood = append(seen.stood, one)
+		stands := u.Stands()
+		if !stands {
+			out = append(out, newReport(u, held))
+		}
+		if !known || !stands {
+			seen.open[key] = true
 		}
 	}
 	r.conflicts, r.looked = conflicts, seen
 	return out
-}
-
-// touches reports whether a Service is announced at one of these addresses.
-func touches(v *plan.Verdict, changed map[netip.Addr]bool) bool {
-	return len(changed) > 0 && slices.ContainsFunc(v.L2.Announcers, func(a plan.Announcer) bool { return changed[a.Address] })
 }
 
 // of returns the states of the addresses at which a Service is announced.

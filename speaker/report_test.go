@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -133,7 +133,8 @@ func TestAnnouncers(t *testing.T) {
 	}
 }
 
-// TestLook: what stood is looked at again if one of its addresses changed, appeared or went, and all of it if sessions or problems changed.
+// TestLook: a Service is looked at again if its verdict, its object or a state of its addresses changed, appeared or went, or if it is open;
+// all are if sessions or problems changed.
 func TestLook(t *testing.T) {
 	at := func(texts ...string) (out []lb.AddressState) {
 		for _, text := range texts {
@@ -142,21 +143,45 @@ func TestLook(t *testing.T) {
 		}
 		return out
 	}
-	old := look{states: at("192.0.2.1 x", "192.0.2.2 x", "192.0.2.4 x", "192.0.2.5 x"), stood: []stood{{}}}
-	changed, stands := (&look{states: at("192.0.2.1 x", "192.0.2.2 y", "192.0.2.3 x", "192.0.2.4 x")}).since(old)
-	if got := fmt.Sprint(slices.SortedFunc(maps.Keys(changed), netip.Addr.Compare)); got != "[192.0.2.2 192.0.2.3 192.0.2.5]" || len(stands) != 1 {
-		t.Errorf("changed are %s, %d stand", got, len(stands))
+	var all []lb.Frontend
+	old := look{open: map[lb.Key]bool{}, states: at("192.0.2.1 x", "192.0.2.2 x", "192.0.2.4 x", "192.0.2.5 x")}
+	for i := range 9 {
+		key := lb.Key{Name: fmt.Sprint("s", i)}
+		all = append(all, lb.Frontend{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Service: key})
+		old.verdicts = old.verdicts.Put(key, &plan.Verdict{})
+		old.services = old.services.Put(key, &struct{ config.Held[corev1.Service] }{})
 	}
-	for name, next := range map[string]look{
-		"a session": {sessions: []lb.Session{{}}}, "a problem": {problems: []lb.Problem{{}}}, "the time": {whole: old.whole.Add(lookAge)},
+	old.open[lb.Key{Name: "s6"}] = true
+	next := func(change func(*look)) string {
+		next := old
+		next.whole = old.whole.Add(lookAge - 1)
+		change(&next)
+		var names []string
+		for _, k := range next.due(old, frontends(all...)) {
+			names = append(names, k.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	for name, tt := range map[string]struct {
+		change func(*look)
+		want   string
+	}{
+		"nothing": {func(*look) {}, "s6"},
+		"states":  {func(l *look) { l.states = at("192.0.2.1 x", "192.0.2.2 y", "192.0.2.3 x", "192.0.2.4 x") }, "s2 s3 s5 s6"},
+		"verdict": {func(l *look) { l.verdicts = l.verdicts.Put(lb.Key{Name: "s7"}, &plan.Verdict{}) }, "s6 s7"},
+		"object": {func(l *look) {
+			l.services = l.services.Put(lb.Key{Name: "s8"}, &struct{ config.Held[corev1.Service] }{})
+		}, "s6 s8"},
+		"session": {func(l *look) { l.sessions = []lb.Session{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
+		"problem": {func(l *look) { l.problems = []lb.Problem{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
+		"time":    {func(l *look) { l.whole = old.whole.Add(lookAge) }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
 	} {
-		if _, stands := next.since(old); stands != nil {
-			t.Errorf("%s is new, and %v stand", name, stands)
+		if got := next(tt.change); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-	next := look{whole: old.whole.Add(lookAge - 1)}
-	if _, stands := next.since(old); len(stands) != 1 || next.whole != old.whole {
-		t.Errorf("%d stand a moment before, the last whole look counts from %v", len(stands), next.whole)
+	if next := (look{whole: old.whole.Add(1)}); len(next.due(old, frontends())) == 0 || next.whole != old.whole {
+		t.Errorf("the last whole look counts from %v", next.whole)
 	}
 	// Who adds a field adds it to sameState.
 	if n := reflect.TypeFor[lb.AddressState]().NumField(); n != 7 {
@@ -227,10 +252,9 @@ func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
 	here := plan.Outcome{Here: lb.Announced, Peers: []string{"r1"}}
 	elsewhere := plan.Outcome{Here: lb.NotOwner}
 	var all []lb.Frontend
-	p := plan.Plan{Verdicts: []*plan.Verdict{
-		{Service: lb.Key{Namespace: "ns", Name: "other"}, L2: elsewhere, BGP: elsewhere},
-		{Service: lb.Key{Namespace: "ns", Name: "web"}, L2: here, BGP: here},
-	}}
+	var p plan.Plan
+	p.Verdicts = p.Verdicts.Put(lb.Key{Namespace: "ns", Name: "other"}, &plan.Verdict{L2: elsewhere, BGP: elsewhere})
+	p.Verdicts = p.Verdicts.Put(lb.Key{Namespace: "ns", Name: "web"}, &plan.Verdict{L2: here, BGP: here})
 	for _, f := range []struct{ service, address string }{{"web", "192.0.2.1"}, {"other", "192.0.2.2"}, {"web", "2001:db8::1"}} {
 		p.Advertised = p.Advertised.Put(netip.MustParseAddr(f.address), time.Time{})
 		for _, port := range []uint16{80, 443} {
@@ -249,6 +273,7 @@ func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
 
 // TestAnnouncedHere: what the metric says is what the links and the sessions do, and not what the plan wants.
 func TestAnnouncedHere(t *testing.T) {
+	web := lb.Key{Namespace: "ns", Name: "web"}
 	const l4, l6, b4, b6 = "IPv4 layer2", "IPv6 layer2", "IPv4 bgp", "IPv6 bgp"
 	for name, tt := range map[string]struct {
 		change func(*plan.Plan, []lb.AddressState, []lb.Session)
@@ -256,14 +281,14 @@ func TestAnnouncedHere(t *testing.T) {
 	}{
 		"all is well":                 {func(*plan.Plan, []lb.AddressState, []lb.Session) {}, []string{l4, l6, b4, b6}},
 		"another machine has one":     {func(_ *plan.Plan, a []lb.AddressState, _ []lb.Session) { a[2].Answered = false }, []string{l4, b4, b6}},
-		"another node's address":      {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[1].L2.Here = lb.NotOwner }, []string{b4, b6}},
+		"another node's address":      {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts.Of(web).L2.Here = lb.NotOwner }, []string{b4, b6}},
 		"no session":                  {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].State = "active" }, []string{l4, l6}},
 		"a session of one family":     {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Families = []lb.Family{lb.IPv6} }, []string{l4, l6, b6}},
 		"a session with another peer": {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Peer = "r2" }, []string{l4, l6}},
 		"a route is withheld": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) {
 			p.Advertised = p.Advertised.Without(netip.MustParseAddr("192.0.2.1"))
 		}, []string{l4, l6, b6}},
-		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts[1].BGP.Here = lb.NoPeer }, []string{l4, l6}},
+		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts.Of(web).BGP.Here = lb.NoPeer }, []string{l4, l6}},
 	} {
 		p, states, sessions := announcingPlan()
 		tt.change(&p, states, sessions)
@@ -287,7 +312,7 @@ func TestAnnouncedHereIsBounded(t *testing.T) {
 	for i := range daemon.MaxNamed + 10 {
 		k := lb.Key{Namespace: "ns", Name: fmt.Sprintf("s%05d", i)}
 		a = a.Next()
-		p.Verdicts = append(p.Verdicts, &plan.Verdict{Service: k, L2: plan.Outcome{Here: lb.Announced}})
+		p.Verdicts = p.Verdicts.Put(k, &plan.Verdict{L2: plan.Outcome{Here: lb.Announced}})
 		all = append(all, lb.Frontend{Address: a, Service: k})
 		states = append(states, lb.AddressState{Address: a, Answered: true})
 	}

@@ -101,21 +101,35 @@ func selectorFault(s lb.Selector) error {
 const DefaultMorePorts = 5_000
 
 // boundPorts leaves the Services of each namespace so many ports together beyond the first of each, those of the older
-// Services first, so that a new Service takes none from another. Services are ordered by key. One that has more ports than
-// are left gets no address, and keeps the addresses that it has, with the first ports of its spec. It reports whether there are any.
-func boundPorts(r *report, services []*lb.Service, most int) (bounded bool) {
-	for len(services) > 0 {
-		n, more := 0, 0
-		for ; n < len(services) && services[n].Key.Namespace == services[0].Key.Namespace; n++ {
-			more += morePorts(services[n])
+// Services first, so that a new Service takes none from another. Services are ordered by key, and ports has how many there are in each namespace.
+// One that has more ports than are left gets no address, and keeps the addresses that it has, with the first ports of its spec.
+func boundPorts(r *report, services []*lb.Service, ports map[string]int, most int) []*lb.Service {
+	bounded := services
+	for namespace, more := range ports {
+		if more <= most {
+			continue
 		}
-		if more > most {
-			boundTogether(r, services[:n], more, most)
-			bounded = true
+		if lb.Same(bounded, services) {
+			bounded = slices.Clone(services)
 		}
-		services = services[n:]
+		from, _ := slices.BinarySearchFunc(bounded, namespace, func(s *lb.Service, n string) int { return strings.Compare(s.Key.Namespace, n) })
+		to := from
+		for to < len(bounded) && bounded[to].Key.Namespace == namespace {
+			to++
+		}
+		boundTogether(r, bounded[from:to], more, most)
 	}
 	return bounded
+}
+
+// countPorts counts a Service's ports to its namespace's, so many times.
+func (c *Compiler) countPorts(s *lb.Service, times int) {
+	if more := morePorts(s); more > 0 {
+		c.ports[s.Key.Namespace] += times * more
+	}
+	if c.ports[s.Key.Namespace] == 0 {
+		delete(c.ports, s.Key.Namespace)
+	}
 }
 
 func morePorts(s *lb.Service) int { return max(0, len(s.Ports)-1) }

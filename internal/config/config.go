@@ -7,7 +7,7 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -45,7 +45,7 @@ type Objects struct {
 	Services          []*corev1.Service
 	EndpointSlices    []*discoveryv1.EndpointSlice
 	// HeldServices and HeldSlices stand in place of Services and EndpointSlices where these are kept otherwise.
-	HeldServices []Held[corev1.Service]
+	HeldServices lb.Map[lb.Key, Held[corev1.Service]]
 	HeldSlices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
 	Nodes        []*corev1.Node
 	Namespaces   []*corev1.Namespace
@@ -151,31 +151,25 @@ func byName[T metav1.Object](objects []T) []T {
 // Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is the
 // same pointer; so objects must not be changed. Its results are those of Compile: they are shared and must not be changed. What is
 // the same in two of them is mostly the same pointer, as a Service is that shares no load balancer id and asks for no proxies. It costs
-// least if objects are ordered by name. The zero Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
+// least if lists are ordered by name. The zero Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
 type Compiler struct {
-	nodes    memo[*corev1.Node, lb.Node]
-	services memo[Held[corev1.Service], servicePart]
-	// slices has what was made of held, the EndpointSlices of the last run, by their names; list is what held was made of, if it was. idle are
-	// those with endpoints that cannot serve.
-	slices map[lb.Key]*part[endpoints]
-	idle   map[lb.Key]*part[endpoints]
-	held   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
-	list   []*discoveryv1.EndpointSlice
-	// byName are the nodes of the last run, whole has what each Service is made of; touched are the Services of which an object changed.
-	byName  map[string]lb.Node
-	whole   map[lb.Key]*whole
-	touched []lb.Key
+	// nodes, services and slices are the objects of the last run.
+	nodes    named[*corev1.Node, *corev1.Node]
+	services named[*corev1.Service, Held[corev1.Service]]
+	slices   named[*discoveryv1.EndpointSlice, Held[discoveryv1.EndpointSlice]]
+	// byName are the nodes of the last run, whole has what each Service is made of. apart are those that are not ours, or have more; idle
+	// have endpoints that cannot serve.
+	byName             map[string]lb.Node
+	whole, apart, idle map[lb.Key]*whole
+	// touched are the Services of which an object has changed since the last run.
+	touched map[lb.Key]bool
+	// joined are ours, ordered by key; ports has how many they have in each namespace beyond the first of each.
+	joined []*lb.Service
+	ports  map[string]int
 	// starts of Services with new addresses, none of whose objects changed since.
 	starts map[lb.Key]starts
 	// common is of the last run. What Services ask of pools by name was read for the pools there.
 	common *common
-	// objects, state and problems are of the last run. plain: no Service there depends on another one, on proxies, or leaves.
-	objects  Objects
-	state    lb.State
-	problems []lb.Problem
-	plain    bool
-	// others are the Services there that are not ours.
-	others []*part[servicePart]
 }
 
 // Compile reads the objects. The caller adds Members and Now to the State.
@@ -185,51 +179,41 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	return c.Compile(o, opt)
 }
 
-// Compile reads the objects, as the function of that name does. Lists of objects must not be changed either.
+// Compile reads the objects, as the function of that name does. Lists of objects must not be changed either. It costs what changed since the
+// last run, and what depends on other objects.
 func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
-	if c.plain && c.objects.equal(o) && c.compileEndpoints(o, opt) {
-		return c.state, c.problems
+	if c.whole == nil {
+		c.byName, c.ports = map[string]lb.Node{}, map[string]int{}
+		c.whole, c.apart, c.idle, c.touched = map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]bool{}
 	}
-	c.state, c.problems = c.compile(o, opt)
-	c.objects = o
-	c.objects.EndpointSlices, c.objects.HeldSlices = nil, lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]{} // which may change
-	return c.state, c.problems
+	before, last := c.byName, c.common
+	if c.readNodes(o.Nodes, opt); last == nil || !lb.SameMap(before, c.byName) || !last.objects.equal(o) {
+		c.common = compileCommon(o, opt, c.byName)
+	}
+	r, state := report{slices.Clone(c.common.problems)}, c.common.state
+	renamed := last == nil || !slices.EqualFunc(last.pools, c.common.pools, sameNames)
+	c.read(o, reader{opt, openstack.New(opt.OpenStack, state.Pools), c.common.names}, renamed)
+	state.Namespaces = map[string]map[string]string{}
+	for _, ns := range o.Namespaces {
+		state.Namespaces[ns.Name] = ns.Labels
+	}
+	state.FloatingIPs = compileFloatingIPs(o.FloatingIPs, o.Services)
+	c.others(&state)
+	proxies := c.whole[opt.Proxy.Service]
+	state.ProxyPods, state.ProxyNodes = opt.proxyPods(proxies), proxies.endpoints().nodes
+	dependent := c.join(&r, o.Namespaces == nil)
+	opt.admitProxies(&r, dependent, state.Namespaces)
+	joinProxies(dependent, c.joined, proxies.endpoints())
+	state.Services = boundPorts(&r, c.joined, c.ports, cmp.Or(opt.MorePorts, DefaultMorePorts))
+	return state, r.sorted()
 }
 
-// equal reports whether all lists but EndpointSlices are the same.
+// equal reports whether the lists of the administrator's objects are the same.
 func (o *Objects) equal(p Objects) bool {
-	return o.equalCommon(p) && lb.Same(o.FloatingIPs, p.FloatingIPs) && lb.Same(o.Services, p.Services) && lb.Same(o.HeldServices, p.HeldServices) &&
-		lb.Same(o.Nodes, p.Nodes) && lb.Same(o.Namespaces, p.Namespaces) && (o.Namespaces == nil) == (p.Namespaces == nil)
-}
-
-// equalCommon reports whether the lists of the administrator's objects are the same.
-func (o *Objects) equalCommon(p Objects) bool {
 	return lb.Same(o.Pools, p.Pools) && lb.Same(o.PoolMemories, p.PoolMemories) &&
 		lb.Same(o.L2Advertisements, p.L2Advertisements) && lb.Same(o.BGPAdvertisements, p.BGPAdvertisements) && lb.Same(o.Peers, p.Peers) &&
 		lb.Same(o.BFDProfiles, p.BFDProfiles) && lb.Same(o.Communities, p.Communities) && lb.Same(o.Secrets, p.Secrets) &&
 		o.SecretNamespace == p.SecretNamespace
-}
-
-// compileEndpoints reads EndpointSlices only, and replaces the Services in the State whose endpoints changed. It reports false if more does.
-func (c *Compiler) compileEndpoints(o Objects, opt Options) bool {
-	c.touched = nil
-	c.readSlices(o, opt)
-	if slices.Contains(c.touched, opt.Proxy.Service) {
-		return false
-	}
-	services := slices.Clone(c.state.Services)
-	for _, key := range c.touched {
-		i, found := slices.BinarySearchFunc(services, key, func(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) })
-		if !found {
-			continue
-		}
-		j, _ := slices.BinarySearchFunc(c.services.parts, key, func(p *part[servicePart], k lb.Key) int { return p.key.Compare(k) })
-		services[i] = new(joined).service(&c.services.parts[j].made, nil)
-	}
-	if len(c.touched) > 0 {
-		c.state.Services = services
-	}
-	return true
 }
 
 // common is what the administrator's objects say, on these nodes, a State without Services.
@@ -264,42 +248,9 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 		state.Pools = append(state.Pools, p.Pool)
 		names[p.Name] = p.Name
 	}
-	o.Services, o.EndpointSlices, o.HeldServices, o.FloatingIPs = nil, nil, nil, nil
-	o.HeldSlices = lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]{}
-	return &common{o, pools, state, r.problems, names}
-}
-
-// compile reads all that changed.
-func (c *Compiler) compile(o Objects, opt Options) (lb.State, []lb.Problem) {
-	before := c.byName
-	if nodes := c.compileNodes(o.Nodes, opt); c.common == nil || !lb.SameMap(before, nodes) || !c.common.objects.equalCommon(o) {
-		last := c.common
-		c.common = compileCommon(o, opt, nodes)
-		if last == nil || !slices.EqualFunc(last.pools, c.common.pools, sameNames) {
-			c.services.drop(func(p servicePart) bool { return p.serves && len(p.PoolWishes) > 0 })
-		}
-	}
-	r, state := report{slices.Clone(c.common.problems)}, c.common.state
-	state.Namespaces = map[string]map[string]string{}
-	c.read(o, reader{opt, openstack.New(opt.OpenStack, state.Pools), c.common.names})
-	state.FloatingIPs = compileFloatingIPs(o.FloatingIPs, o.Services)
-	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}, follows: o.Namespaces == nil}
-	if len(o.FloatingIPs) > 0 {
-		s.notServed = map[lb.Key]string{}
-	}
-	s.join(c.services.parts, c.services.ordered, c.whole[opt.Proxy.Service])
-	state.ProxyPods = opt.proxyPods(c.whole[opt.Proxy.Service])
-	for _, ns := range o.Namespaces {
-		state.Namespaces[ns.Name] = ns.Labels
-	}
-	opt.admitProxies(&r, s.ours, state.Namespaces)
-	joinProxies(s.ours, s.proxies)
-	state.ProxyNodes = s.proxies.nodes
-	bounded := boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
-	c.others = s.others
-	c.plain = s.plain && !bounded && len(s.leaving) == 0 && s.notServed == nil
-	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
-	return state, r.sorted()
+	of := Objects{Pools: o.Pools, PoolMemories: o.PoolMemories, L2Advertisements: o.L2Advertisements, BGPAdvertisements: o.BGPAdvertisements,
+		Peers: o.Peers, BFDProfiles: o.BFDProfiles, Communities: o.Communities, Secrets: o.Secrets, SecretNamespace: o.SecretNamespace}
+	return &common{of, pools, state, r.problems, names}
 }
 
 // sameNames reports whether Services find the same pool by its names and tags.
@@ -307,24 +258,24 @@ func sameNames(a, b pool) bool {
 	return a.Name == b.Name && slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Tags, b.Tags)
 }
 
-// compileNodes returns the nodes by name: the same map as before if none has changed.
-func (c *Compiler) compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
-	changed, gone := c.byName == nil, map[string]bool{}
-	c.nodes.update(objects, opt.compileNode, func(p *part[lb.Node], made bool) {
-		if gone[p.key.Name] = !made; made {
-			changed = changed || !reflect.DeepEqual(c.byName[p.key.Name], p.made)
+// readNodes reads the nodes that changed. They are the same map as before if none says something else.
+func (c *Compiler) readNodes(objects []*corev1.Node, opt Options) {
+	cloned := false
+	c.nodes.take(objects, func(o *corev1.Node) *corev1.Node { return o }, lb.Map[lb.Key, *corev1.Node]{}, func(name lb.Key, _, o *corev1.Node, had, has bool) {
+		var node lb.Node
+		if has {
+			node = opt.compileNode(o)
+		}
+		if had && has && reflect.DeepEqual(c.byName[name.Name], node) {
+			return // as mostly: it is alive
+		}
+		if !cloned {
+			c.byName, cloned = maps.Clone(c.byName), true
+		}
+		if c.byName[name.Name] = node; !has {
+			delete(c.byName, name.Name)
 		}
 	})
-	for _, is := range gone {
-		changed = changed || is
-	}
-	if changed {
-		c.byName = make(map[string]lb.Node, len(objects))
-		for _, p := range c.nodes.parts {
-			c.byName[p.key.Name] = p.made
-		}
-	}
-	return c.byName
 }
 
 // change applies a change of an object to what a Service is made of.
@@ -334,82 +285,58 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 		w = &whole{}
 		c.whole[key] = w
 	}
-	w.joined = false
+	apply(w)
+	c.touched[key] = true
 	delete(c.starts, key)
-	if apply(w); w.parts == 0 {
-		delete(c.whole, key)
-	}
-	c.touched = append(c.touched, key)
 }
 
-// read reads the Services and EndpointSlices that changed.
-func (c *Compiler) read(o Objects, x reader) {
-	if c.touched = nil; c.whole == nil {
-		c.whole = map[lb.Key]*whole{}
+// read reads the Services and EndpointSlices that changed, and the Services that ask for pools if these have other names.
+func (c *Compiler) read(o Objects, x reader, renamed bool) {
+	c.services.take(o.Services, func(o *corev1.Service) Held[corev1.Service] { return heldService{o} }, o.HeldServices,
+		func(key lb.Key, _, h Held[corev1.Service], _, has bool) {
+			c.change(key, func(w *whole) {
+				if *w = (whole{slices: w.slices}); has {
+					x.compileService(key, h, w)
+				}
+			})
+		})
+	for key, w := range c.whole {
+		if !renamed {
+			break // as mostly
+		}
+		if w.made != nil && len(w.made.PoolWishes) > 0 {
+			c.change(key, func(w *whole) { x.compileService(key, w.of, w) })
+		}
 	}
-	c.services.update(heldServices(o), x.compileService, func(p *part[servicePart], made bool) {
-		c.change(p.key, func(w *whole) {
-			if w.parts, w.of, w.serves = w.parts-1, nil, false; made {
-				p.made.whole, w.of, w.serves = w, p.made.of, p.made.serves
-				w.parts += 2
+	c.slices.take(o.EndpointSlices, func(o *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{o} }, o.HeldSlices,
+		func(_ lb.Key, old, h Held[discoveryv1.EndpointSlice], had, has bool) {
+			if had {
+				c.change(serviceOf(old.Read()), func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) })
+			}
+			if has {
+				key, e := x.compileEndpoints(h)
+				c.change(key, func(w *whole) { w.slices = append(slices.Clip(w.slices), e) })
 			}
 		})
-	})
-	c.readSlices(o, x.Options)
-}
-
-// readSlices reads the EndpointSlices that changed.
-func (c *Compiler) readSlices(o Objects, opt Options) {
-	if c.slices == nil {
-		c.slices, c.idle = map[lb.Key]*part[endpoints]{}, map[lb.Key]*part[endpoints]{}
+	for key := range c.touched {
+		w := c.whole[key]
+		note(c.idle, key, w, slices.ContainsFunc(w.slices, func(e endpoints) bool { return len(e.idle) > 0 }))
+		note(c.apart, key, w, w.of != nil && (w.made == nil || w.more != nil))
+		note(c.whole, key, w, w.of != nil || len(w.slices) > 0)
 	}
-	before := c.held
-	c.hold(o)
-	before.Changes(c.held, func(name lb.Key, _, h Held[discoveryv1.EndpointSlice], had, has bool) {
-		if p := c.slices[name]; had {
-			delete(c.slices, name)
-			delete(c.idle, name)
-			c.change(p.key, func(w *whole) {
-				w.parts--
-				w.slices = slices.DeleteFunc(w.slices, func(o *part[endpoints]) bool { return o == p })
-			})
-		}
-		if has {
-			p := &part[endpoints]{name: name}
-			p.key, p.made = opt.compileEndpoints(h)
-			if c.slices[name] = p; len(p.made.idle) > 0 {
-				c.idle[name] = p
-			}
-			c.change(p.key, func(w *whole) {
-				w.parts++
-				w.slices = append(w.slices, p)
-			})
-		}
-	})
 }
 
-// hold takes the EndpointSlices.
-func (c *Compiler) hold(o Objects) {
-	switch {
-	case len(o.EndpointSlices) == 0:
-		c.held = o.HeldSlices
-	case !lb.Same(o.EndpointSlices, c.list):
-		byName := make(map[lb.Key]Held[discoveryv1.EndpointSlice], len(o.EndpointSlices))
-		for _, s := range o.EndpointSlices {
-			byName[lb.Key{Namespace: s.Namespace, Name: s.Name}] = heldSlice{s}
-		}
-		c.held = lb.MapOf(byName)
+// note keeps what a Service is made of in a map of Services that are so, and nothing of others.
+func note(m map[lb.Key]*whole, key lb.Key, w *whole, is bool) {
+	if m[key] = w; !is {
+		delete(m, key)
 	}
-	c.list = o.EndpointSlices
 }
 
-// memo keeps what was made of each object, as long as that is the same: an informer replaces an object and never changes it. Its version
-// would not do, which etcd repeats after it was restored.
-type memo[T object, P any] struct {
-	objects []T
-	parts   []*part[P]
-	// ordered: the parts are, by their names.
-	ordered bool
+// named are objects of one kind, by name. list is what they were made of, if they came in one.
+type named[O object, H comparable] struct {
+	list []O
+	all  lb.Map[lb.Key, H]
 }
 
 type object interface {
@@ -417,55 +344,37 @@ type object interface {
 	comparable
 }
 
-// part is what was made of one object.
-type part[P any] struct {
-	// name of the object; key is what it is about.
-	name, key lb.Key
-	made      P
+// take takes the objects of a run, of a list or else of a map, and calls changed for each that is not as before: an informer replaces an object
+// and never changes it. Its version would not do, which etcd repeats after it was restored.
+func (n *named[O, H]) take(list []O, as func(O) H, all lb.Map[lb.Key, H], changed func(name lb.Key, old, new H, had, has bool)) {
+	before := n.all
+	if len(list) > 0 {
+		all = n.replaced(list, as)
+	}
+	n.list, n.all = list, all
+	before.Changes(all, changed)
 }
 
-// update makes parts of the objects that are new and forgets those that are gone, and calls changed for each of both. Objects in another
-// order than before are new.
-func (m *memo[T, P]) update(objects []T, create func(T) (lb.Key, P), changed func(p *part[P], made bool)) {
-	if lb.Same(objects, m.objects) {
-		return
+// replaced returns the objects of a list. Where it and the last one are ordered by name it reads the names of those that changed only.
+func (n *named[O, H]) replaced(list []O, as func(O) H) lb.Map[lb.Key, H] {
+	before, all := n.list, n.all
+	if len(before) == 0 {
+		all = lb.Map[lb.Key, H]{}
 	}
-	of, old, all, ordered := m.objects, m.parts, make([]*part[P], len(objects)), m.ordered || len(m.parts) == 0
-	drop := func() {
-		changed(old[0], false)
-		of, old = of[1:], old[1:]
-	}
-	for i, o := range objects {
-		if len(old) == 0 || of[0] != o {
-			name := lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
-			for len(old) > 0 && old[0].name.Compare(name) < 0 {
-				drop()
-			}
-			if len(old) == 0 || of[0] != o {
-				if len(old) > 0 && old[0].name == name {
-					drop()
-				}
-				all[i] = &part[P]{name: name}
-				ordered = ordered && (i == 0 || all[i-1].name.Compare(name) < 0)
-				all[i].key, all[i].made = create(o)
-				changed(all[i], true)
-				continue
-			}
+	var none H
+	at := map[lb.Key]H{}
+	for len(before) > 0 || len(list) > 0 {
+		switch {
+		case len(before) > 0 && len(list) > 0 && before[0] == list[0]:
+			before, list = before[1:], list[1:]
+		case len(before) == 0 || len(list) > 0 && nameOf(list[0]).Compare(nameOf(before[0])) <= 0:
+			at[nameOf(list[0])], list = as(list[0]), list[1:]
+		default:
+			name := nameOf(before[0])
+			at[name], before = at[name], before[1:] // none, unless the list had it before
 		}
-		all[i], of, old = old[0], of[1:], old[1:]
 	}
-	for len(old) > 0 {
-		drop()
-	}
-	m.objects, m.parts, m.ordered = objects, all, ordered
+	return all.With(maps.Keys(at), func(name lb.Key) (H, bool) { return at[name], at[name] != none })
 }
 
-// drop has objects read again.
-func (m *memo[T, P]) drop(which func(P) bool) {
-	m.objects = slices.Clone(m.objects)
-	for i, p := range m.parts {
-		if which(p.made) {
-			m.objects[i] = *new(T)
-		}
-	}
-}
+func nameOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }

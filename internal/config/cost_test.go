@@ -31,10 +31,10 @@ func BenchmarkCompiler(b *testing.B) {
 		o.Nodes = append(o.Nodes, node(i))
 	}
 	for i := range 10_000 {
-		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250))))
+		s := serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+		o.HeldServices = o.HeldServices.Put(nameOf(s), heldService{s})
 		put(slice(i, i))
 	}
-	o.HeldServices, o.Services = heldServices(o), nil
 	var c Compiler
 	c.Compile(o, served())
 	for name, change := range map[string]func(i int){
@@ -43,8 +43,8 @@ func BenchmarkCompiler(b *testing.B) {
 		},
 		"Heartbeat": func(i int) { o.Nodes = slices.Clone(o.Nodes); o.Nodes[i%1000] = o.Nodes[i%1000].DeepCopy() },
 		"Service": func(i int) {
-			o.HeldServices = slices.Clone(o.HeldServices)
-			o.HeldServices[i%10_000] = heldService{o.HeldServices[i%10_000].Read().DeepCopy()}
+			name := lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", i%10_000)}
+			o.HeldServices = o.HeldServices.Put(name, heldService{o.HeldServices.Of(name).Read().DeepCopy()})
 		},
 	} {
 		b.Run(name, func(b *testing.B) {

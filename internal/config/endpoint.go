@@ -25,7 +25,7 @@ type endpoints struct {
 // compileEndpoints returns what serves of one slice, and the Service that it is of. A proxy that terminates takes no new connections.
 func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, endpoints) {
 	e, slice := endpoints{of: h}, h.Read()
-	key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+	key := serviceOf(slice)
 	for _, endpoint := range slice.Endpoints {
 		node := valueOr(endpoint.NodeName, "")
 		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && (!opt.Proxy.Enabled || key != opt.Proxy.Service) {
@@ -46,14 +46,9 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 	return key, e
 }
 
-// whole is what one Service is made of.
-type whole struct {
-	of Held[corev1.Service]
-	// parts counts the objects.
-	parts  int
-	slices []*part[endpoints]
-	// joined: the Service stands for itself and has its endpoints; false if one of the objects has changed. serves: it is ours to serve.
-	joined, serves bool
+// serviceOf returns the Service that an EndpointSlice is of.
+func serviceOf(s *discoveryv1.EndpointSlice) lb.Key {
+	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
 // endpoints joins those of all slices; of nil there are none.
@@ -62,15 +57,20 @@ func (w *whole) endpoints() (e endpoints) {
 		return e
 	}
 	for _, p := range w.slices {
-		e.serving, e.anywhere = e.serving || p.made.serving, e.anywhere || p.made.anywhere
+		e.serving, e.anywhere = e.serving || p.serving, e.anywhere || p.anywhere
 		if e.nodes == nil {
-			e.nodes = p.made.nodes
+			e.nodes = p.nodes
 		} else {
 			e.nodes = maps.Clone(e.nodes) // one slice's are kept for the next run
-			maps.Copy(e.nodes, p.made.nodes)
+			maps.Copy(e.nodes, p.nodes)
 		}
 	}
 	return e
+}
+
+// serve gives a Service the endpoints.
+func (e endpoints) serve(s *lb.Service) {
+	s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
 }
 
 func (e *endpoints) add(node string) {
@@ -96,19 +96,23 @@ func canServe(c discoveryv1.EndpointConditions) bool {
 // Service, or that by now serves on another node.
 func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	lost := map[netip.Addr]bool{}
-	for _, p := range c.idle {
-		for _, e := range p.made.idle {
-			if nodes[e.Node] && c.whole[p.key].serves {
-				lost[e.Address] = true
+	for _, w := range c.idle {
+		for _, e := range w.slices {
+			for _, one := range e.idle {
+				if nodes[one.Node] && w.made != nil {
+					lost[one.Address] = true
+				}
 			}
 		}
 	}
 	if len(lost) == 0 {
 		return lost // as mostly: there may be many that can serve
 	}
-	for _, p := range c.slices {
-		for _, a := range p.made.busy {
-			delete(lost, a)
+	for _, w := range c.whole {
+		for _, e := range w.slices {
+			for _, a := range e.busy {
+				delete(lost, a)
+			}
 		}
 	}
 	return lost
@@ -116,8 +120,8 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 
 // NotServed yields the Services, as they were read last, that are not ours to serve.
 func (c *Compiler) NotServed(yield func(*corev1.Service) bool) {
-	for _, p := range c.others {
-		if !yield(p.made.of.Read()) {
+	for _, w := range c.apart {
+		if w.made == nil && !yield(w.of.Read()) {
 			return
 		}
 	}
@@ -140,8 +144,8 @@ func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.
 			continue
 		case !slices.Equal(one.addresses, fresh[key]):
 			var endpoints []*discoveryv1.EndpointSlice
-			for _, p := range w.slices {
-				endpoints = append(endpoints, p.made.of.Read())
+			for _, e := range w.slices {
+				endpoints = append(endpoints, e.of.Read())
 			}
 			one = starts{fresh[key], Starts(fresh, []*corev1.Service{w.of.Read()}, endpoints, node)}
 		}
@@ -160,7 +164,7 @@ const maxStartPorts = 32
 func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
 	of := map[lb.Key][]*discoveryv1.EndpointSlice{}
 	for _, slice := range slices {
-		key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		key := serviceOf(slice)
 		if _, is := fresh[key]; is {
 			of[key] = append(of[key], slice)
 		}
@@ -208,7 +212,7 @@ func ReadyEndpoints(state lb.State, o Objects, proxies lb.Key) (use map[lb.Key]m
 		}
 	}
 	for _, slice := range o.EndpointSlices {
-		key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		key := serviceOf(slice)
 		if use[key] != nil {
 			of[key] = append(of[key], slice)
 		}

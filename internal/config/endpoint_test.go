@@ -26,8 +26,9 @@ func TestLostEndpoints(t *testing.T) {
 	}
 	other := serviceObject("other")
 	other.Spec.Type = corev1.ServiceTypeClusterIP
-	o := Objects{
-		HeldServices: []Held[corev1.Service]{heldService{serviceObject("a")}, heldService{serviceObject("b")}, heldService{other}},
+	var o Objects
+	for _, s := range []*corev1.Service{serviceObject("a"), serviceObject("b"), other} {
+		o.HeldServices = o.HeldServices.Put(nameOf(s), heldService{s})
 	}
 	for i, s := range []*discoveryv1.EndpointSlice{
 		slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"), endpoint("live", false, "10.0.0.3"),
@@ -56,7 +57,7 @@ func TestLostEndpoints(t *testing.T) {
 	expect("dead", "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]")
 	o.HeldSlices = o.HeldSlices.Without(slices.Collect(o.HeldSlices.Keys())[1:]...)
 	expect("dead", "map[10.0.0.1:true]")
-	o.HeldServices = o.HeldServices[1:]
+	o.HeldServices = o.HeldServices.Without(lb.Key{Namespace: "default", Name: "a"})
 	expect("dead", "map[]")
 }
 

@@ -19,15 +19,3 @@ func (h heldService) Read() *corev1.Service { return h.Service }
 type heldSlice struct{ *discoveryv1.EndpointSlice }
 
 func (h heldSlice) Read() *discoveryv1.EndpointSlice { return h.EndpointSlice }
-
-// heldServices returns the Services as they are held, or else the same of those that are not.
-func heldServices(o Objects) []Held[corev1.Service] {
-	if o.HeldServices != nil || len(o.Services) == 0 {
-		return o.HeldServices
-	}
-	out := make([]Held[corev1.Service], 0, len(o.Services))
-	for _, s := range o.Services {
-		out = append(out, heldService{s})
-	}
-	return out
-}

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-func (opt Options) compileNode(o *corev1.Node) (lb.Key, lb.Node) {
+func (opt Options) compileNode(o *corev1.Node) lb.Node {
 	// As everywhere in Kubernetes the label counts if it is present, whatever its value.
 	_, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
 	node := lb.Node{
@@ -35,7 +35,7 @@ func (opt Options) compileNode(o *corev1.Node) (lb.Key, lb.Node) {
 			node.NetworkUnavailable = true
 		}
 	}
-	return lb.Key{Name: o.Name}, node
+	return node
 }
 
 // autoscalerTaint marks a node that the cluster autoscaler is about to remove; it

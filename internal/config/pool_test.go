@@ -49,7 +49,8 @@ func problemTexts(problems []lb.Problem) []string {
 
 // addrs lets cmp compare addresses and prefixes.
 func addrs() cmp.Option {
-	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(lb.Map[netip.Addr, time.Time]{}, Objects{}.HeldSlices)}
+	var o Objects
+	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(lb.Map[netip.Addr, time.Time]{}, o.HeldServices, o.HeldSlices)}
 }
 
 func rangesOf(s lb.State) map[string]string {

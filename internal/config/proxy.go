@@ -70,18 +70,15 @@ func refuseProxy(r *report, s *lb.Service, why string) {
 
 // joinProxies puts the proxies in place of the endpoints of proxied Services. The status of Services that share an address is
 // written one by one: until it agrees none of them is proxied.
-func joinProxies(services []*lb.Service, proxies endpoints) {
-	if !slices.ContainsFunc(services, func(s *lb.Service) bool { return s.Proxied }) {
+func joinProxies(dependent, services []*lb.Service, proxies endpoints) {
+	if !slices.ContainsFunc(dependent, func(s *lb.Service) bool { return s.Proxied }) {
 		return // as mostly
 	}
 	all := Sharers(services, func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
-	for _, s := range services {
-		if !s.Proxied {
-			continue // it may be kept for the next run
-		}
-		if s.Proxied = all(s.Addresses); s.Proxied {
+	for _, s := range dependent {
+		if s.Proxied = s.Proxied && all(s.Addresses); s.Proxied {
 			s.Local, s.LocalByProxy, s.HealthPort = true, !s.Local, 0
-			s.ServingNodes, s.Serving, s.ServingAnywhere = proxies.nodes, proxies.serving, proxies.anywhere
+			proxies.serve(s)
 		}
 	}
 }

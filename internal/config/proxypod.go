@@ -15,7 +15,7 @@ func (opt Options) proxyPods(proxies *whole) []lb.ProxyPod {
 	}
 	pods := map[string]*lb.ProxyPod{}
 	for _, p := range proxies.slices {
-		for _, e := range p.made.of.Read().Endpoints {
+		for _, e := range p.of.Read().Endpoints {
 			// Addresses beyond the first have no meaning (discovery/v1).
 			if !canServe(e.Conditions) || len(e.Addresses) == 0 {
 				continue

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -13,22 +14,33 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
-// servicePart is what one Service says by itself.
-type servicePart struct {
-	of Held[corev1.Service]
-	*whole
-	// Service with its endpoints once it is joined, if it stands for itself. nil if it is not ours.
-	*lb.Service
-	// serves: it is ours to serve. shown: Service is in a State, and must not be changed. deleting: it is being deleted.
-	serves, shown, deleting bool
-	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
-	refused bool
+// whole is what one Service is made of.
+type whole struct {
+	// of is the Service; nil if there are only EndpointSlices of it.
+	of     Held[corev1.Service]
+	slices []endpoints
+	// made is what the Service says by itself, with its endpoints once it is joined if it depends on nothing else; nil if it is not ours.
+	made *lb.Service
+	// shown: made is in a State, and must not be changed.
+	shown bool
+	*more
+}
+
+// more is what few Services say: those that are not ours, have problems or depend on others.
+type more struct {
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
 	original string
+	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
+	refused  bool
 	problems []*lb.Problem
-	// leaving is what it has to give up, and others are addresses that another load balancer serves, if it is not ours.
-	leaving *lb.Leaving
-	others  []netip.Addr
+	// leaving is what it has to give up, and reserved are addresses that another load balancer serves, if it is not ours.
+	leaving  *lb.Leaving
+	reserved []netip.Addr
+}
+
+// depends reports whether other objects than its EndpointSlices decide what a Service is.
+func depends(s *lb.Service) bool {
+	return s.LoadBalancerID != "" || s.Proxy != nil || s.AsksProxy || s.Proxied
 }
 
 // reader reads Services one by one.
@@ -39,133 +51,145 @@ type reader struct {
 	names map[string]string
 }
 
-func (x reader) compileService(h Held[corev1.Service]) (lb.Key, servicePart) {
+// compileService reads a Service.
+func (x reader) compileService(key lb.Key, h Held[corev1.Service], w *whole) {
 	o := h.Read()
-	key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-	p := servicePart{of: h, serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
-	if p.serves {
+	var m more
+	if w.of, w.shown = h, false; x.Serves(o) {
 		var r report
-		p.original, _ = copyOf(o)
-		p.Service = new(x.readService(&r, key, o))
-		p.problems = r.problems
+		w.made = new(x.readService(&r, key, o))
+		m.original, _ = copyOf(o)
 		c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionProxied)
-		p.refused = c != nil && c.Reason == string(lb.ProxyRefused)
-		return key, p
+		m.refused, m.problems = c != nil && c.Reason == string(lb.ProxyRefused), r.problems
+	} else {
+		m.leaving, m.reserved = x.compileLeaving(key, o)
 	}
-	shown, others := x.Shown(o)
-	p.leaving, p.others = x.compileLeaving(key, o, shown), others
-	return key, p
+	ours := w.made != nil && (len(m.problems) > 0 || depends(w.made))
+	if w.more = nil; ours || w.made == nil && (m.leaving != nil || len(m.reserved) > 0) {
+		w.more = &m
+	}
 }
 
-// compileLeaving returns what a Service has to give up that had addresses of ours, with those that its status shows. The write
-// that changes a Service's type empties its status but for the conditions, so the recorded addresses count too. Its source
-// ranges hold for what its status shows; with another type it has lost them.
-func (x reader) compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr) *lb.Leaving {
+// compileLeaving returns what a Service has to give up that had addresses of ours, if there is anything, and the addresses of others that its
+// status shows. The write that changes a Service's type empties its status but for the conditions, so the recorded addresses count too. Its
+// source ranges hold for what its status shows; with another type it has lost them.
+func (x reader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leaving, []netip.Addr) {
+	shown, others := x.Shown(o)
 	l := &lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
-	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		// Nobody has to mend a Service that leaves.
-		l.Served = x.readService(&report{}, key, o)
-		l.Served.Addresses, l.Served.Wish = shown, lb.Wish{}
-	}
 	for _, origin := range readRecord(o.UID, o.Status.Conditions) {
 		if origin.Terms != lb.TermsReleased && !slices.Contains(l.Addresses, origin.Address) {
 			l.Addresses = append(l.Addresses, origin.Address)
 		}
 	}
+	if len(l.Addresses) == 0 {
+		return nil, others
+	}
 	slices.SortFunc(l.Addresses, netip.Addr.Compare)
-	return l
+	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		// Nobody has to mend a Service that leaves.
+		l.Served = x.readService(&report{}, key, o)
+		l.Served.Addresses, l.Served.Wish = shown, lb.Wish{}
+	}
+	return l, others
 }
 
-// joined are the Services with what depends on other objects: ours, ordered by key, those that are leaving, and
-// the addresses in the status of others. A Service that is being deleted is no longer
-// served, but kube-proxy delivers its addresses until the object is gone, so until
+// others adds the Services that are not ours to a State: those that are leaving, and the addresses in the status of others. A Service that is
+// being deleted is no longer served, but kube-proxy delivers its addresses until the object is gone, so until
 // then they are not assigned. The same is true of Services of another load balancer,
 // whose addresses may lie in our pools during a migration, and which may have been ours.
-type joined struct {
-	report   *report
-	ours     []*lb.Service
-	leaving  []lb.Leaving
-	reserved map[netip.Addr]lb.Key
-	// follows: the status of Services says which may not have proxies.
-	follows bool
-	// proxies are where proxies serve.
-	proxies endpoints
-	// plain: each Service stands for itself, and they were ordered.
-	plain bool
-	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
-	notServed map[lb.Key]string
-	// others are not ours.
-	others []*part[servicePart]
-}
-
-// join takes Services, which may be ordered by key; those of the proxies are of proxies.
-func (j *joined) join(services []*part[servicePart], ordered bool, proxies *whole) {
-	if j.plain = ordered; !ordered {
-		services = slices.SortedFunc(slices.Values(services), func(a, b *part[servicePart]) int { return a.key.Compare(b.key) })
+func (c *Compiler) others(s *lb.State) {
+	s.Reserved = map[netip.Addr]lb.Key{}
+	if len(s.FloatingIPs) > 0 {
+		s.NotServed = map[lb.Key]string{}
 	}
-	named := namedByID(services)
-	j.proxies = proxies.endpoints()
-	j.ours = make([]*lb.Service, 0, len(services))
-	for _, p := range services {
-		if p.made.serves {
-			j.report.problems = append(j.report.problems, p.made.problems...)
-			j.ours = append(j.ours, j.service(&p.made, named))
+	for key, w := range c.apart {
+		if w.made == nil && s.NotServed != nil && w.of.GetDeletionTimestamp() == nil {
+			s.NotServed[key] = string(w.of.GetUID())
+		}
+		if w.more == nil {
 			continue
 		}
-		j.others = append(j.others, p)
-		if j.notServed != nil && !p.made.deleting {
-			j.notServed[p.key] = string(p.made.of.GetUID())
-		}
-		e := p.made.endpoints()
-		if p.made.leaving != nil && len(p.made.leaving.Addresses) > 0 {
-			l := *p.made.leaving
+		if w.leaving != nil {
+			l := *w.leaving
 			if len(l.Served.Addresses) > 0 {
-				l.Served.ServingNodes, l.Served.Serving, l.Served.ServingAnywhere = e.nodes, e.serving, e.anywhere
+				w.endpoints().serve(&l.Served)
 			}
-			j.leaving = append(j.leaving, l)
+			s.Leaving = append(s.Leaving, l)
 		}
-		j.reserve(p.key, p.made.others)
+		for _, a := range w.reserved {
+			if other, taken := s.Reserved[a]; !taken || key.Compare(other) < 0 {
+				s.Reserved[a] = key
+			}
+		}
 	}
+	slices.SortFunc(s.Leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
 }
 
-// service returns a Service with its endpoints: as before, unless an object has changed, or others may decide.
-func (j *joined) service(p *servicePart, named map[string]*part[servicePart]) *lb.Service {
-	if p.joined {
-		return p.Service
+// join makes the Services of which an object has changed, and all that depend on others, and returns the latter, in order. If follows is set
+// the status of Services says which may not have proxies.
+func (c *Compiler) join(r *report, follows bool) (dependent []*lb.Service) {
+	for key, w := range c.apart {
+		if w.more == nil || w.made == nil {
+			continue
+		}
+		if r.problems = append(r.problems, w.problems...); depends(w.made) {
+			c.touched[key] = true
+		}
 	}
-	e, s, refused := p.endpoints(), p.Service, p.refused && j.follows && p.AsksProxy
-	alone := s.LoadBalancerID == "" && s.Proxy == nil && (refused || !s.AsksProxy) && !s.Proxied
-	if p.shown || !alone {
-		s = new(*s)
+	if len(c.touched) == 0 {
+		return nil
 	}
-	s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
-	if refused {
-		s.AsksProxy, s.ProxyRefused = false, true
+	named := c.namedByID()
+	joined, rest := make([]*lb.Service, 0, len(c.joined)+len(c.touched)), c.joined
+	for _, key := range slices.SortedFunc(maps.Keys(c.touched), lb.Key.Compare) {
+		i, found := slices.BinarySearchFunc(rest, key, func(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) })
+		if joined = append(joined, rest[:i]...); found {
+			c.countPorts(rest[i], -1)
+			i++
+		}
+		rest = rest[i:]
+		w := c.whole[key]
+		if w == nil || w.made == nil {
+			continue
+		}
+		s := w.made
+		if w.shown || depends(s) {
+			s = new(*s)
+		}
+		if w.endpoints().serve(s); depends(s) {
+			if w.refused && follows && s.AsksProxy {
+				s.AsksProxy, s.ProxyRefused = false, true
+			}
+			joinID(r, s, w.original, named)
+			dependent = append(dependent, s)
+		} else {
+			w.made, w.shown = s, true
+		}
+		c.countPorts(s, 1)
+		joined = append(joined, s)
 	}
-	if alone {
-		p.joined, p.shown, p.Service = true, true, s
-		return s
-	}
-	j.plain = false
-	j.joinID(s, p.original, named)
-	return s
+	c.joined = append(joined, rest...)
+	clear(c.touched)
+	return dependent
 }
 
 // namedByID returns the Services that others name by their ids.
-func namedByID(services []*part[servicePart]) map[string]*part[servicePart] {
-	named := map[string]*part[servicePart]{}
-	for _, p := range services {
-		if p.made.serves && p.made.LoadBalancerID != "" {
-			named[p.made.LoadBalancerID] = nil
+func (c *Compiler) namedByID() map[string]*whole {
+	named := map[string]*whole{}
+	for _, w := range c.apart {
+		if w.made != nil && w.made.LoadBalancerID != "" {
+			named[w.made.LoadBalancerID] = nil
 		}
 	}
 	if len(named) == 0 {
 		return nil // as mostly
 	}
-	for _, p := range services {
-		uid := string(p.made.of.GetUID())
-		if _, is := named[uid]; is {
-			named[uid] = p
+	for _, w := range c.whole {
+		if w.of == nil {
+			continue
+		}
+		if _, is := named[string(w.of.GetUID())]; is {
+			named[string(w.of.GetUID())] = w
 		}
 	}
 	return named
@@ -174,28 +198,20 @@ func namedByID(services []*part[servicePart]) map[string]*part[servicePart] {
 // joinID drops a load balancer id that nobody asked for: a copied manifest brought what Holdfast had written on its
 // original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
 // annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
-func (j *joined) joinID(s *lb.Service, original string, named map[string]*part[servicePart]) {
+func joinID(r *report, s *lb.Service, original string, named map[string]*whole) {
 	if s.LoadBalancerID == "" {
 		return
 	}
 	of := named[s.LoadBalancerID]
-	copied := of != nil && original == of.key.String() && original != s.Key.String()
-	if copied || len(s.Recall) > 0 && (of == nil || !of.made.serves) {
+	copied := of != nil && original == nameOf(of.of).String() && original != s.Key.String()
+	if copied || len(s.Recall) > 0 && (of == nil || of.made == nil) {
 		s.LoadBalancerID, s.MaxShared = "", 0
 		return
 	}
 	if s.SharingKey != "" && s.LoadBalancerID != s.UID {
 		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		s.Problem = waits(s.Problem, j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two",
+		s.Problem = waits(s.Problem, r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two",
 			AnnotationSharingKey, openstack.ID))
-	}
-}
-
-func (j *joined) reserve(key lb.Key, addresses []netip.Addr) {
-	for _, a := range addresses {
-		if other, taken := j.reserved[a]; !taken || key.Compare(other) < 0 {
-			j.reserved[a] = key
-		}
 	}
 }
 

@@ -242,7 +242,7 @@ func (k *Cluster) Objects() config.Objects {
 		SecretNamespace:   k.config.Namespace,
 	}
 	if k.config.Speaker {
-		o.HeldServices, o.HeldSlices = k.heldServices.List(), k.heldSlices.Map()
+		o.HeldServices, o.HeldSlices = k.heldServices.Map(), k.heldSlices.Map()
 	} else {
 		o.Services, o.Namespaces, o.FloatingIPs, o.PoolMemories = k.services.List(), k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
 	}
@@ -261,8 +261,10 @@ func (k *Cluster) Version() uint64 {
 // Services returns all Services, ordered by key; of a controller or a proxy only.
 func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
 
-// HeldServices are those of a speaker, ordered by key.
-func (k *Cluster) HeldServices() []config.Held[corev1.Service] { return k.heldServices.List() }
+// HeldServices are those of a speaker.
+func (k *Cluster) HeldServices() lb.Map[lb.Key, config.Held[corev1.Service]] {
+	return k.heldServices.Map()
+}
 
 // Nodes returns those that are known.
 func (k *Cluster) Nodes() []*corev1.Node { return k.nodes.List() }

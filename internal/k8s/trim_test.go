@@ -244,7 +244,7 @@ func TestTrim(t *testing.T) {
 		}
 		slice, err := k.packSlice(e.DeepCopy())
 		must(t, err)
-		packed.HeldServices, packed.HeldSlices = append(packed.HeldServices, service.(heldService)), packed.HeldSlices.Put(keyOf(e), slice.(heldSlice))
+		packed.HeldServices, packed.HeldSlices = packed.HeldServices.Put(keyOf(s), service.(heldService)), packed.HeldSlices.Put(keyOf(e), slice.(heldSlice))
 	}
 	packed.Nodes = trimmed.Nodes
 	wantState, wantProblems := config.Compile(whole, options)
@@ -258,14 +258,15 @@ func TestTrim(t *testing.T) {
 			t.Errorf("problems (-whole +%s):\n%s", what, diff)
 		}
 	}
-	for i, p := range packed.HeldServices {
+	for i, s := range whole.Services {
+		p := packed.HeldServices.Of(keyOf(s))
 		if again, err := pack[corev1.Service](p); again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
 			t.Errorf("%s is packed to %v, %v", p.GetName(), p.Read(), err)
 		}
-		if whole, err := whole.Services[i].Marshal(); err != nil || len(p.(*packedService).body) > len(whole)/4 {
+		if whole, err := s.Marshal(); err != nil || len(p.(*packedService).body) > len(whole)/4 {
 			t.Errorf("%d bytes are packed to %d, %v", len(whole), len(p.(*packedService).body), err)
 		}
-		if p.GetUID() != whole.Services[i].UID || p.GetResourceVersion() != whole.Services[i].ResourceVersion || len(p.GetFinalizers()) != 2 ||
+		if p.GetUID() != s.UID || p.GetResourceVersion() != s.ResourceVersion || len(p.GetFinalizers()) != 2 ||
 			p.GetDeletionTimestamp() != nil {
 			t.Errorf("%s is another one", p.GetName())
 		}

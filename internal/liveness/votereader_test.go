@@ -33,7 +33,7 @@ func TestOneOwner(t *testing.T) {
 						if len(p.Routes) > 0 {
 							routes += all[i]
 						}
-						if p.Verdicts[0].L2.Writer {
+						if p.Verdicts.Of(lb.Key{Name: "s"}).L2.Writer {
 							writers += all[i]
 						}
 					}

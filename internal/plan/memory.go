@@ -33,8 +33,8 @@ type changes struct {
 	queue []netip.Addr
 	// prefixes of the routes that are not as before.
 	prefixes map[netip.Prefix]bool
-	// terms: what Services say of their addresses beside their frontends; verdicts: the list of verdicts is not the last plan's.
-	terms, verdicts bool
+	// terms: what Services say of their addresses beside their frontends.
+	terms bool
 }
 
 // ForNode computes the plan of the named node.
@@ -120,12 +120,11 @@ func follow(last *planner, s lb.State, whole bool) *planner {
 	}
 	p.part = part{
 		owners: make(map[netip.Addr]string, n), advertised: map[netip.Addr]time.Time{}, announced: map[netip.Addr]lb.Announcement{},
-		yield: map[netip.Addr]struct{}{}, relays: map[netip.Addr]lb.Relay{},
+		yield: map[netip.Addr]struct{}{}, relays: map[netip.Addr]lb.Relay{}, verdicts: map[lb.Key]*Verdict{},
 	}
 	p.changes = changes{whole: whole, again: make([]bool, len(s.Services)), at: map[netip.Addr]bool{}, prefixes: map[netip.Prefix]bool{}}
-	c, moved := &p.changes, false
-	lb.Changes(last.state.Services, s.Services, func(old, new *lb.Service, i, j int) {
-		moved = moved || old == nil || new == nil
+	c := &p.changes
+	lb.Changes(last.state.Services, s.Services, func(old, new *lb.Service, _, j int) {
 		if c.terms = c.terms || !sameTerms(old, new); old != nil {
 			p.forget(old)
 		}
@@ -134,9 +133,6 @@ func follow(last *planner, s lb.State, whole bool) *planner {
 			c.again[j] = true
 		}
 	})
-	if moved {
-		p.align(last)
-	}
 	p.ranged = p.rangedAddresses()
 	p.closed = p.closedHere()
 	return &p
@@ -172,6 +168,7 @@ func (p *planner) forget(s *lb.Service) {
 	p.reroute(s.Key, nil)
 	delete(p.dated, s.Key)
 	delete(p.exceptions, s.Key)
+	p.verdicts[s.Key] = nil
 	if concernsProxies(s) {
 		p.proxied--
 	}
@@ -185,29 +182,6 @@ func concernsProxies(s *lb.Service) bool { return s.Proxied || s.Proxy != nil }
 func sameTerms(old, new *lb.Service) bool {
 	return old != nil && new != nil && slices.Equal(old.Record, new.Record) && slices.Equal(old.Addresses, new.Addresses) &&
 		len(old.Unserved) == len(new.Unserved)
-}
-
-// align brings the verdicts of the last plan into the order of the Services.
-func (p *planner) align(last *planner) {
-	var verdicts []*Verdict // nil for none, as from nothing
-	if n := len(p.state.Services); n > 0 {
-		verdicts = make([]*Verdict, n)
-	}
-	from, to := 0, 0
-	lb.Changes(last.state.Services, p.state.Services, func(old, new *lb.Service, i, j int) {
-		copy(verdicts[to:j], last.plan.Verdicts[from:i])
-		if from, to = i, j; old != nil {
-			from++
-		}
-		if new != nil {
-			to++
-		}
-		if old != nil && new != nil {
-			verdicts[j] = last.plan.Verdicts[i]
-		}
-	})
-	copy(verdicts[to:], last.plan.Verdicts[from:])
-	p.plan.Verdicts, p.changes.verdicts = verdicts, true
 }
 
 // touch notes that something of these addresses is not as before.
@@ -299,6 +273,7 @@ func (p *planner) finish(last *planner, before *Plan) {
 	p.continueRelays(last)
 	p.advertise(last)
 	p.contradict()
+	p.plan.Verdicts = b.Verdicts.With(maps.Keys(p.verdicts), func(k lb.Key) (*Verdict, bool) { return p.verdicts[k], p.verdicts[k] != nil })
 	p.filter(last, before)
 	p.divert()
 	p.elections, p.part = nil, part{}

@@ -235,12 +235,12 @@ func TestMemory(t *testing.T) {
 // recalled returns how many verdicts of a plan share memory with the plan before.
 func recalled(p, before Plan) (n int) {
 	shared := map[*string]bool{}
-	for _, v := range before.Verdicts {
+	for _, v := range before.Verdicts.All() {
 		if len(v.L2.Nodes) > 0 {
 			shared[&v.L2.Nodes[0]] = true
 		}
 	}
-	for _, v := range p.Verdicts {
+	for _, v := range p.Verdicts.All() {
 		if len(v.L2.Nodes) > 0 && shared[&v.L2.Nodes[0]] {
 			n++
 		}
@@ -291,7 +291,7 @@ func TestShared(t *testing.T) {
 		return []bool{
 			a.Owners.Same(b.Owners), a.Announcements.Same(b.Announcements), a.Yield.Same(b.Yield), lb.Same(a.Routes, b.Routes),
 			a.Advertised.Same(b.Advertised), a.Filter.Frontends.Same(b.Filter.Frontends), a.Filter.Pings.Same(b.Filter.Pings),
-			lb.Same(a.Filter.Guarded, b.Filter.Guarded), lb.Same(a.Verdicts, b.Verdicts),
+			lb.Same(a.Filter.Guarded, b.Filter.Guarded), a.Verdicts.Same(b.Verdicts),
 		}
 	}
 	next(func(*lb.Service) {})
@@ -304,9 +304,9 @@ func TestShared(t *testing.T) {
 	if moved.Owners.Same(silent.Owners) || moved.Filter.Pings.Same(silent.Filter.Pings) || !moved.Filter.Frontends.Same(silent.Filter.Frontends) {
 		t.Errorf("a Service serves no longer, and shared is %v", shared(moved, silent))
 	}
-	for i, v := range silent.Verdicts {
-		if (v == moved.Verdicts[i]) != (i != 3) {
-			t.Errorf("the verdict on %v: the same pointer is %v", v.Service, v == moved.Verdicts[i])
+	for k, v := range silent.Verdicts.All() {
+		if (v == moved.Verdicts.Of(k)) != (k != s.Services[3].Key) {
+			t.Errorf("the verdict on %v: the same pointer is %v", k, v == moved.Verdicts.Of(k))
 		}
 	}
 	m.wrong.Store(true)

@@ -43,8 +43,8 @@ type Plan struct {
 	ClosedNodePorts []uint16
 	// Proxied are the Services that proxies of this node serve, whether connections go there yet or not; ordered.
 	Proxied []lb.Key
-	// Verdicts, one for each Service of the State, in its order: the same pointer as in the last plan where nothing changed.
-	Verdicts []*Verdict
+	// Verdicts, one for each Service of the State: the same pointer as in the last plan where nothing changed.
+	Verdicts lb.Map[lb.Key, *Verdict]
 }
 
 // Verdict says how one Service is announced.
@@ -156,6 +156,8 @@ type part struct {
 	announced map[netip.Addr]lb.Announcement
 	yield     map[netip.Addr]struct{}
 	relays    map[netip.Addr]lb.Relay
+	// verdicts; nil of a Service that is gone.
+	verdicts map[lb.Key]*Verdict
 	// routes to the addresses of current, the Service that is being planned.
 	routes  []routeTo
 	current lb.Key
@@ -172,18 +174,16 @@ func (p *planner) service(i int) {
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
 	p.reroute(s.Key, p.routes)
-	p.judge(i, v)
+	p.judge(v)
 }
 
-// judge sets the verdict of a Service, which is the same pointer as before where it is the same.
-func (p *planner) judge(i int, v Verdict) {
-	if before := p.plan.Verdicts[i]; before != nil && reflect.DeepEqual(*before, v) {
+// judge sets the verdict of a Service, which is the same pointer as in the last plan where it is the same.
+func (p *planner) judge(v Verdict) {
+	if before := p.plan.Verdicts.Of(v.Service); before != nil && reflect.DeepEqual(*before, v) {
+		p.verdicts[v.Service] = before
 		return
 	}
-	if !p.changes.verdicts {
-		p.changes.verdicts, p.plan.Verdicts = true, slices.Clone(p.plan.Verdicts)
-	}
-	p.plan.Verdicts[i] = &v
+	p.verdicts[v.Service] = &v
 }
 
 // earlier returns the earlier of two times; the zero Time is never.

@@ -50,7 +50,7 @@ func allOwners(t *testing.T, s lb.State) map[netip.Addr]string {
 		for _, one := range p.Announcements.All() {
 			out[one.Address] = strings.TrimSpace(out[one.Address] + " " + name)
 		}
-		for _, v := range p.Verdicts {
+		for _, v := range p.Verdicts.All() {
 			for kind, o := range map[string]Outcome{"l2 ": v.L2, "bgp ": v.BGP} {
 				if o.Writer {
 					writers[kind+v.Service.String()] += name
@@ -201,8 +201,8 @@ func TestSharerOfAnotherNamespace(t *testing.T) {
 				t.Errorf("%s: %s is owned by %v, without the other tenant by %v", tt.name, a, got, want)
 			}
 			verdicts := ForNode("w1", s).Verdicts
-			if verdicts[0].L2.Reason != lb.Announced || verdicts[1].L2.Reason != tt.own {
-				t.Errorf("%s: the Services are %s and %s", tt.name, verdicts[0].L2.Reason, verdicts[1].L2.Reason)
+			if web, evil := verdicts.Of(s.Services[0].Key), verdicts.Of(evil.Key); web.L2.Reason != lb.Announced || evil.L2.Reason != tt.own {
+				t.Errorf("%s: the Services are %s and %s", tt.name, web.L2.Reason, evil.L2.Reason)
 			}
 		}
 	}
@@ -218,7 +218,7 @@ func TestSpread(t *testing.T) {
 		s.Services = append(s.Services, new(*web))
 		s.Services[i].Key.Name, s.Services[i].Addresses, a = fmt.Sprint("web", i), []netip.Addr{a}, a.Next()
 	}
-	for _, v := range ForNode("w1", s).Verdicts {
+	for _, v := range ForNode("w1", s).Verdicts.All() {
 		count[v.L2.Nodes[0]]++
 	}
 	for name, n := range count {

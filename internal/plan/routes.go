@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -95,13 +96,13 @@ func (p *planner) contradict() {
 		return
 	}
 	prefixes := slices.SortedFunc(maps.Keys(p.conflicts), netip.Prefix.Compare)
-	for i, s := range p.state.Services {
+	for _, s := range p.state.Services {
 		at := slices.IndexFunc(prefixes, func(prefix netip.Prefix) bool { return slices.ContainsFunc(s.Addresses, prefix.Contains) })
 		if at >= 0 {
-			v := *p.plan.Verdicts[i]
+			v := *cmp.Or(p.verdicts[s.Key], p.plan.Verdicts.Of(s.Key))
 			v.BGP.Reason, v.BGP.Message = lb.ConflictingAdvertisements, p.conflicts[prefixes[at]]
 			p.dated[s.Key] = true
-			p.judge(i, v)
+			p.judge(v)
 		}
 	}
 }

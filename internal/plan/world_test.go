@@ -310,23 +310,23 @@ var facts = map[string]func(s lb.State, p Plan) string{
 		return strings.TrimSuffix(names+" for "+owner, " for ")
 	},
 	"writers": func(s lb.State, _ Plan) string {
-		l2 := nodesWhere(s, func(_ string, p Plan) bool { return p.Verdicts[0].L2.Writer })
-		return l2 + ", " + nodesWhere(s, func(_ string, p Plan) bool { return p.Verdicts[0].BGP.Writer })
+		l2 := nodesWhere(s, func(_ string, p Plan) bool { return first(p).L2.Writer })
+		return l2 + ", " + nodesWhere(s, func(_ string, p Plan) bool { return first(p).BGP.Writer })
 	},
 	"w1": func(_ lb.State, p Plan) string {
 		return fmt.Sprintf("announces %d, yields %d, routes %d", p.Announcements.Len(), p.Yield.Len(), len(p.Routes))
 	},
 	"l2": func(_ lb.State, p Plan) string {
-		return fmt.Sprintf("%s %s", p.Verdicts[0].L2.Reason, orNone(p.Verdicts[0].L2.Nodes))
+		return fmt.Sprintf("%s %s", first(p).L2.Reason, orNone(first(p).L2.Nodes))
 	},
 	"bgp": func(_ lb.State, p Plan) string {
-		return fmt.Sprintf("%s %s", p.Verdicts[0].BGP.Reason, orNone(p.Verdicts[0].BGP.Nodes))
+		return fmt.Sprintf("%s %s", first(p).BGP.Reason, orNone(first(p).BGP.Nodes))
 	},
 	"here": func(_ lb.State, p Plan) string {
-		return fmt.Sprintf("%s %s", p.Verdicts[0].L2.Here, p.Verdicts[0].BGP.Here)
+		return fmt.Sprintf("%s %s", first(p).L2.Here, first(p).BGP.Here)
 	},
-	"peers":   func(_ lb.State, p Plan) string { return orNone(p.Verdicts[0].BGP.Peers) },
-	"bgpsays": func(_ lb.State, p Plan) string { return p.Verdicts[0].BGP.Message },
+	"peers":   func(_ lb.State, p Plan) string { return orNone(first(p).BGP.Peers) },
+	"bgpsays": func(_ lb.State, p Plan) string { return first(p).BGP.Message },
 	"says":    func(_ lb.State, p Plan) string { return says(p) },
 	"owner":   func(_ lb.State, p Plan) string { return p.Owners.Of(v4) },
 	"relays":  func(_ lb.State, p Plan) string { return relaysOf(p) },
@@ -350,10 +350,13 @@ var facts = map[string]func(s lb.State, p Plan) string{
 	},
 }
 
+// first returns the verdict on the Service of a world.
+func first(p Plan) *Verdict { return p.Verdicts.Of(lb.Key{Namespace: "default", Name: "web"}) }
+
 // says is what the plan has to remark on layer 2.
 func says(p Plan) string {
-	out := p.Verdicts[0].L2.Message
-	for _, a := range p.Verdicts[0].L2.Announcers {
+	out := first(p).L2.Message
+	for _, a := range first(p).L2.Announcers {
 		out += a.Remark
 	}
 	return out
@@ -426,10 +429,10 @@ func check(t *testing.T, name string, s lb.State, want string) {
 	if strings.HasPrefix(want, "own") && !strings.Contains(want, "says") && says(p) != "" {
 		t.Errorf("%s: layer 2: %q", name, says(p))
 	}
-	for i := range p.Verdicts {
+	for key := range p.Verdicts.All() {
 		for _, protocol := range []string{"layer 2", "BGP"} {
 			writer := func(_ string, p Plan) bool {
-				return protocol == "BGP" && p.Verdicts[i].BGP.Writer || protocol != "BGP" && p.Verdicts[i].L2.Writer
+				return protocol == "BGP" && p.Verdicts.Of(key).BGP.Writer || protocol != "BGP" && p.Verdicts.Of(key).L2.Writer
 			}
 			if who := nodesWhere(s, writer); s.Here.CutOffFrom == nil && (who == "-" || strings.Contains(who, " ")) {
 				t.Errorf("%s: the writers of the condition of %s are %q", name, protocol, who)
