@@ -131,7 +131,7 @@ func TestMore(t *testing.T) {
 		}, func(w *serviceWrite) bool { return w.keep != nil }},
 		"proxies": {func(d *decision) {
 			d.proxied[7].Type = v1beta1.ConditionProxied
-		}, func(w *serviceWrite) bool { return w.proxied.Type != "" }},
+		}, func(w *serviceWrite) bool { return w.proxied != nil }},
 		"nodes": {func(*decision) {
 			s.speakers.unfiltered.known = !s.speakers.unfiltered.known
 		}, func(w *serviceWrite) bool { return !w.nodesUnknown }},
@@ -172,7 +172,7 @@ func TestSame(t *testing.T) {
 			case reflect.Bool:
 				field.SetBool(true)
 			default: // below
-				if !slices.Contains([]string{"proxied", "stands", "Key"}, name) {
+				if !slices.Contains([]string{"stands", "Key"}, name) {
 					t.Errorf("no change is known for %s", name)
 				}
 				name = ""
@@ -185,8 +185,8 @@ func TestSame(t *testing.T) {
 	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o).Elem() }, "assignment", "compiled", "pending", "more") // from which others come
 	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o.assignment).Elem() })
 	for name, o := range map[string]*serviceWrite{
-		"the key": {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}}, "the mode of proxies": {assignment: &ipam.Assignment{}, proxied: verdict{mode: true}},
-		"a sentence of proxies": {assignment: &ipam.Assignment{}, proxied: verdict{Condition: metav1.Condition{Message: "x"}}},
+		"the key": {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}}, "the mode of proxies": {assignment: &ipam.Assignment{}, proxied: &verdict{mode: true}},
+		"a sentence of proxies": {assignment: &ipam.Assignment{}, proxied: &verdict{Condition: metav1.Condition{Message: "x"}}},
 	} {
 		if w().same(o) {
 			t.Errorf("%s makes no difference", name)

@@ -26,7 +26,7 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 		}
 	}
 	messages = append(messages, effect(w.frontends)...)
-	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) && w.proxied.Status != metav1.ConditionTrue { // nodes refuse those of proxied ones
+	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) && !w.proxied.serves() { // nodes refuse those of proxied ones
 		if text := openNodePorts(w.service); text != "" {
 			messages = append(messages, text)
 		}

@@ -237,6 +237,9 @@ func (p *proxied) say(state lb.State, services int) string {
 	return p.text
 }
 
+// serves reports whether proxies are to serve.
+func (c *verdict) serves() bool { return c != nil && c.Status == metav1.ConditionTrue }
+
 // with completes the condition with why proxies are refused, or with what is wrong with the Secret.
 func (c verdict) with(problems []lb.Problem) verdict {
 	var messages []string
@@ -257,7 +260,8 @@ func (c verdict) with(problems []lb.Problem) verdict {
 
 // underProxy returns the condition on proxies, if there is one.
 func (w serviceWrite) underProxy() (metav1.Condition, bool) {
-	c := w.proxied.Condition
-	c.Type = v1beta1.ConditionProxied
-	return c, w.proxied.Type != ""
+	if w.proxied == nil {
+		return metav1.Condition{Type: v1beta1.ConditionProxied}, false
+	}
+	return w.proxied.Condition, true
 }

@@ -274,7 +274,7 @@ func TestProxiedIsWritten(t *testing.T) {
 		Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
 	options := newProxyOptions()
 	w := serviceWrite{service: sv, assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
-		proxied: verdict{metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, true}}
+		proxied: &verdict{metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, true}}
 	u := w.update(options)
 	if !u.Proxied || !u.ProxyMode {
 		t.Error("no ipMode")
@@ -287,7 +287,7 @@ func TestProxiedIsWritten(t *testing.T) {
 		t.Errorf("%v", conditions)
 	}
 	delete(sv.Annotations, "holdfast.dev/data-path")
-	w.proxied = verdict{}
+	w.proxied = nil
 	if u = w.update(options); u.Proxied || !strings.Contains(strings.Join(u.RemoveConditions, " "), "Proxied holdfast.dev/ProxyRecord") {
 		t.Errorf("%v stand", u.Conditions)
 	}

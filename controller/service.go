@@ -41,8 +41,8 @@ type serviceWrite struct {
 	problems               []lb.Problem
 	// frontends with access rules.
 	frontends []lb.Frontend
-	// proxied is what is due about proxies.
-	proxied verdict
+	// proxied is what is due about proxies, nil for nothing.
+	proxied *verdict
 	// keep is the FloatingIP to make of its addresses, nil for none.
 	keep *ipam.Keep
 }
@@ -83,17 +83,17 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
-		var proxied verdict
-		if d.proxied != nil {
-			proxied = d.proxied[i]
+		var proxied *verdict
+		if d.proxied != nil && d.proxied[i].Type != "" {
+			proxied = new(d.proxied[i].with(problems[a.Key]))
 		}
 		before := former(svc)
-		more, w := more[i] || proxied.Type != "", before
+		more, w := more[i] || proxied != nil, before
 		if w == nil || w.assignment != a || w.nodesUnknown != nodesUnknown || w.more || more {
 			w = &serviceWrite{
 				compiled: svc, assignment: a, pending: !given[a.Reason], more: more, nodesUnknown: nodesUnknown,
 				service: find(d.objects.Services, a.Key), hostname: svc.Hostname, loadBalancer: svc.LoadBalancerID,
-				problems: problems[a.Key], frontends: frontends[a.Key], proxied: proxied.with(problems[a.Key]), keep: keeps[a.Key],
+				problems: problems[a.Key], frontends: frontends[a.Key], proxied: proxied, keep: keeps[a.Key],
 			}
 		}
 		if s.compared = append(s.compared, w); s.differs(d.state.Now, w, before) {
@@ -207,8 +207,8 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 		SetAddresses:   w.assignment.Reason != lb.ForeignAddress,
 		Addresses:      w.assignment.Addresses,
 		Hostname:       w.hostname,
-		Proxied:        w.proxied.Status == metav1.ConditionTrue,
-		ProxyMode:      w.proxied.mode,
+		Proxied:        w.proxied.serves(),
+		ProxyMode:      w.proxied != nil && w.proxied.mode,
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assigned()},
 		Annotations: map[string]string{
