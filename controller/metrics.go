@@ -53,13 +53,8 @@ type outcome struct {
 	Problems []lb.Problem
 }
 
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, pendingDesc, unannouncedDesc,
-		repairsDesc, problemsDesc} {
-		ch <- d
-	}
-}
+// Describe implements prometheus.Collector. It describes nothing: a replica that does not lead has no metrics.
+func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector: gauges are computed from the last run,
 // so they cannot go stale. A replica that does not lead has none.

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/prometheus/client_golang/prometheus"
@@ -226,7 +226,7 @@ func (g *sessionGate) check(now time.Time, sessions []lb.Session, awaited []stri
 	case g.open || overridden:
 	case len(awaited) > 0:
 		err = fmt.Errorf("no BGP session with %s, which the speaker before this one had; annotate the Node with %s=true to go on without",
-			lb.SomeOf(awaited), k8s.AnnotationReadyWithoutSessions)
+			lb.SomeOf(awaited), v1beta1.AnnotationReadyWithoutSessions)
 	case young && !known:
 		err = errors.New("the BGP sessions of the speaker before this one are not read")
 	case young && len(missing) > 0:

@@ -78,15 +78,12 @@ func denies(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
-// digestSeed is of this process only.
-var digestSeed = maphash.MakeSeed()
-
 // dates are the strings of an encoded object that are times. They tell when something was decided, not what.
 var dates = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 
 // do sends a write of this object, unless the same one has just failed.
 func (a *attempts) do(ctx context.Context, object string, body []byte, send func() error) error {
-	digest := func() uint64 { return maphash.Bytes(digestSeed, dates.ReplaceAllLiteral(body, nil)) }
+	digest := func() uint64 { return maphash.Bytes(interned.seed, dates.ReplaceAllLiteral(body, nil)) }
 	a.mu.Lock()
 	last, failed := a.failed[object]
 	a.mu.Unlock()

@@ -115,10 +115,7 @@ func (k *Cluster) PeersOf(node string) map[string]bool {
 	return out
 }
 
-// AnnotationReadyWithoutSessions makes the speaker of a Node ready.
-const AnnotationReadyWithoutSessions = v1beta1.AnnotationReadyWithoutSessions
-
-// ReadyWithoutSessions reports whether a node has that annotation.
+// ReadyWithoutSessions reports whether a node has the annotation that makes its speaker ready.
 func (k *Cluster) ReadyWithoutSessions(node string) bool {
 	return k.nodeOf(node).Annotations[v1beta1.AnnotationReadyWithoutSessions] == "true"
 }

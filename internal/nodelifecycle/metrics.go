@@ -22,12 +22,8 @@ type metrics struct {
 	withdrawn, restored atomic.Int64
 }
 
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- unreachableDesc
-	ch <- withdrawnDesc
-	ch <- restoredDesc
-}
+// Describe implements prometheus.Collector. It describes nothing: some metrics are of a leader only.
+func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. A replica that does not lead counts no nodes.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
