@@ -216,6 +216,18 @@ func (img *image) all() iter.Seq[*frontend] {
 	}
 }
 
+// serviceAt returns the Service of the frontend at an address that has a key; the zero Key for none.
+func (img *image) serviceAt(a netip.Addr, key string) (k lb.Key) {
+	if list := img.frontends.Of(a); list != nil {
+		for _, d := range *list {
+			if d.key() == key {
+				return d.Service
+			}
+		}
+	}
+	return k
+}
+
 // others returns the elements that belong to no frontend, but for addresses of their own sets.
 func others(d *Desired, outside lb.Map[netip.Addr, struct{}]) []nft.SetElement {
 	guarded := slices.Clone(d.Guarded)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -56,17 +55,11 @@ func (t *Table) logPacket(l logged) {
 	img := t.owned.Actual()
 	t.owned.Unlock()
 	var service lb.Key
-	protocol := nft.ProtocolName(h.protocol)
 	if img != nil {
-		at := frontend{Frontend: &lb.Frontend{Address: h.to, Protocol: protocol, Port: h.port}}
-		if list := img.frontends.Of(h.to); list != nil {
-			if i, ok := slices.BinarySearchFunc(*list, at, func(a, b frontend) int { return a.compare(&b) }); ok {
-				service = (*list)[i].Service
-			}
-		}
+		service = img.serviceAt(h.to, nft.PortKey(h.to, h.protocol, h.port))
 	}
 	t.log.Info("packet refused", "service", service, "reason", strings.TrimSpace(l.prefix),
-		"source", h.from, "address", h.to, "protocol", protocol, "port", h.port)
+		"source", h.from, "address", h.to, "protocol", nft.ProtocolName(h.protocol), "port", h.port)
 }
 
 // Of linux/netfilter/nfnetlink_log.h.

@@ -78,12 +78,8 @@ func (y *packetTotals) series(img *image, c counter) (s series) {
 		key, s.why = splitReason(key)
 	}
 	a, _ := netip.AddrFromSlice([]byte(key[:len(key)-nft.PortSize]))
-	if list := img.frontends.Of(a); list != nil {
-		for i := range *list {
-			if d := &(*list)[i]; y.named[d.Service] && d.key() == key {
-				s.service = d.Service
-			}
-		}
+	if k := img.serviceAt(a, key); y.named[k] {
+		s.service = k
 	}
 	return s
 }
@@ -156,12 +152,7 @@ func newDescs() descs {
 }
 
 // Describe implements prometheus.Collector.
-func (t *Table) Describe(ch chan<- *prometheus.Desc) {
-	d := newDescs()
-	for _, desc := range []*prometheus.Desc{d.dropped, d.accepted, d.repairs} {
-		ch <- desc
-	}
-}
+func (t *Table) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(t, ch) }
 
 // Collect implements prometheus.Collector. It reads the kernel's counters.
 func (t *Table) Collect(ch chan<- prometheus.Metric) {

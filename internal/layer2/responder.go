@@ -112,9 +112,8 @@ func (r *Responder) Set(d Desired) {
 	want := newTable(d, before, old, lapsed, r.now())
 	if r.desired = d; !want.entries.Same(old.entries) {
 		r.table.Store(want)
-		added, removed := want.changes(old)
+		added, removed := r.count(want, old)
 		r.announcing.Store(r.announcing.Load() || added > 0)
-		r.countTakeovers(want, old)
 		r.log.Info("announcements changed", "addresses", want.entries.Len(), "added", added, "removed", removed)
 	} else if !lb.SameMap(d.Speakers, before.Speakers) && !maps.Equal(d.Speakers, before.Speakers) || !d.Owners.Same(before.Owners) {
 		r.table.Store(want)
@@ -122,13 +121,21 @@ func (r *Responder) Set(d Desired) {
 	r.Kick()
 }
 
-// countTakeovers counts addresses that are announced without a probe.
-func (r *Responder) countTakeovers(want, old *table) {
-	old.entries.Changes(want.entries, func(addr netip.Addr, before, e *entry, _, has bool) {
-		if has && e.is() == ours && (before == nil || before.status != e.status) {
+// count returns how many addresses come and go, and counts those that are announced without a probe.
+func (r *Responder) count(want, old *table) (added, removed int) {
+	old.entries.Changes(want.entries, func(addr netip.Addr, before, e *entry, had, has bool) {
+		switch {
+		case !has:
+			removed++
+			return
+		case !had:
+			added++
+		}
+		if e.is() == ours && (before == nil || before.status != e.status) {
 			r.counts.takeovers[number(lb.FamilyOf(addr))].Add(1)
 		}
 	})
+	return added, removed
 }
 
 // SetKeys replaces the keys of the echo. All are accepted, and frames are sent with the first.

@@ -186,10 +186,5 @@ func (t *table) in(p phase) (out []netip.Addr) {
 	return out
 }
 
-// changes counts the addresses that only t has, and those that only old has.
-func (t *table) changes(old *table) (added, removed int) {
-	return len(t.entries.Beyond(old.entries)), len(old.entries.Beyond(t.entries))
-}
-
 // elsewhere reports whether another node announces an address.
 func (t *table) elsewhere(addr netip.Addr) bool { return t.of.Owners.Has(addr) && !t.entries.Has(addr) }

@@ -5,7 +5,7 @@
 //	Image    what a table is to hold: a layout and elements, and the difference of two
 //	Owned    keeps a table: holds it to an image, replaces it if it differs, asks again what was refused
 //	Batch    a transaction, which the kernel applies as a whole or not at all
-//	Conn     sends batches; notifications name it as the author
+//	Conn     sends batches
 //
 // Every rule has the signature of its layout as its comment. Two processes compute the same signature if they would
 // make the same table. So a process keeps the table of its predecessor if it holds the same, and replaces any other.
