@@ -1,7 +1,6 @@
 package divert
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +26,7 @@ import (
 const (
 	// frontendsPort is where a proxy says what it serves.
 	frontendsPort = 7950
-	// pollTime is longer than a proxy waits for news, firstTime the wait for the first answer.
+	// pollTime is longer than a proxy waits for news, firstTime the wait for a first answer, and of a speaker that starts for all of them.
 	pollTime  = 40 * time.Second
 	firstTime = time.Second
 	// pause is between two questions to a proxy, and longPause after a question that failed, or an answer that is no news and came at once.
@@ -35,8 +34,6 @@ const (
 	longPause = 500 * time.Millisecond
 	// leaveTime is how long a proxy that terminates serves what still comes, until others announce its addresses and all clients know.
 	leaveTime = 3 * time.Second
-	// settleTime is how long a speaker that starts waits for the first answers.
-	settleTime = 2 * time.Second
 	// maxAnswer bounds an answer in octets, maxServices its Services, maxFaults those with a fault, maxHash its hash, and maxPods the proxies
 	// that are asked.
 	maxAnswer   = 4 << 20
@@ -59,28 +56,22 @@ type Asker struct {
 	mu sync.Mutex
 	// began is when Set was called first.
 	began time.Time
-	polls map[podKey]*poll
-}
-
-// podKey tells a pod from another that has its name or its address later.
-type podKey struct {
-	name string
-	// address that is asked, of several.
-	address netip.Addr
+	// polls by the name of the pod.
+	polls map[string]*poll
 }
 
 // poll is what is known of one proxy.
 type poll struct {
+	// address that is asked, of several. Another pod of the name has others.
+	address netip.Addr
 	// leaves is when the pod began to terminate; zero if it is ready.
 	leaves time.Time
-	// asked: it has answered, or was given the time to.
-	asked  bool
-	answer answer
+	answer answer // the last one
 	// stop ends the questions; nil before they begin.
 	stop context.CancelFunc
 }
 
-// answer is what a proxy says.
+// answer is what a proxy says; the zero answer of none.
 type answer struct {
 	hash      string
 	frontends map[lb.Key]map[uint16]uint16
@@ -89,7 +80,7 @@ type answer struct {
 
 // NewAsker returns an Asker that asks nothing before Run, and calls kick when a proxy serves something else.
 func NewAsker(log *slog.Logger, kick func()) *Asker {
-	a := &Asker{log: log, kick: kick, more: make(chan struct{}, 1), polls: map[podKey]*poll{}}
+	a := &Asker{log: log, kick: kick, more: make(chan struct{}, 1), polls: map[string]*poll{}}
 	// It talks to the proxy itself: not by the environment's HTTP proxy, and not where the answer points to.
 	a.client = &http.Client{
 		Transport: &http.Transport{
@@ -110,11 +101,12 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 	defer a.mu.Unlock()
 	if a.began.IsZero() {
 		a.began = time.Now()
+		time.AfterFunc(firstTime, a.kick)
 	}
 	if len(pods)+len(a.polls) == 0 {
 		return nil, true // as mostly
 	}
-	next := make(map[podKey]*poll, len(pods))
+	next := make(map[string]*poll, len(pods))
 	known, settled = slices.Clone(pods), true
 	for i := range known {
 		pod := &known[i]
@@ -122,27 +114,24 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 		if len(pod.Addresses) == 0 || len(next) == maxPods {
 			continue
 		}
-		key := podKey{pod.Name, pod.Addresses[0]}
-		for _, address := range pod.Addresses { // the slice of the other family came later
-			if asked := (podKey{pod.Name, address}); a.polls[asked] != nil {
-				key = asked
-			}
+		p := a.polls[pod.Name]
+		if p == nil || !slices.Contains(pod.Addresses, p.address) { // the slice of the other family may come later
+			p = &poll{address: pod.Addresses[0]}
 		}
-		p := cmp.Or(a.polls[key], &poll{})
 		if pod.Ready {
 			p.leaves = time.Time{}
 		} else if p.leaves.IsZero() {
 			p.leaves = time.Now()
 			time.AfterFunc(leaveTime, a.kick)
 		}
-		next[key] = p
+		next[pod.Name] = p
 		if p.answer.frontends != nil && (pod.Ready || time.Since(p.leaves) < leaveTime) {
 			pod.Frontends = p.answer.frontends
 		}
-		settled = settled && p.asked
+		settled = settled && p.answer.frontends != nil
 	}
-	for key, p := range a.polls {
-		if next[key] == nil && p.stop != nil {
+	for name, p := range a.polls {
+		if next[name] != p && p.stop != nil {
 			p.stop()
 		}
 	}
@@ -151,7 +140,7 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 	case a.more <- struct{}{}:
 	default:
 	}
-	return known, settled || time.Since(a.began) > settleTime
+	return known, settled || time.Since(a.began) >= firstTime
 }
 
 // Faults returns what the proxies of this node have against the Secrets of Services: of several the first by name.
@@ -180,11 +169,11 @@ func (a *Asker) Run(ctx context.Context) error {
 		case <-a.more:
 		}
 		a.mu.Lock()
-		for key, p := range a.polls {
+		for name, p := range a.polls {
 			if p.stop == nil {
 				of, stop := context.WithCancel(ctx)
 				p.stop = stop
-				group.Go(func() { a.follow(of, key, p) })
+				group.Go(func() { a.follow(of, name, p) })
 			}
 		}
 		a.mu.Unlock()
@@ -192,8 +181,8 @@ func (a *Asker) Run(ctx context.Context) error {
 }
 
 // follow asks one proxy until ctx ends.
-func (a *Asker) follow(ctx context.Context, key podKey, p *poll) {
-	began, failing, hash := time.Now(), false, ""
+func (a *Asker) follow(ctx context.Context, name string, p *poll) {
+	failing, hash := false, ""
 	for ctx.Err() == nil {
 		limit := pollTime
 		if hash == "" {
@@ -201,7 +190,7 @@ func (a *Asker) follow(ctx context.Context, key podKey, p *poll) {
 		}
 		sent := time.Now()
 		asking, cancel := context.WithTimeout(ctx, limit)
-		got, err := a.ask(asking, key.address, hash)
+		got, err := a.ask(asking, p.address, hash)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -211,10 +200,10 @@ func (a *Asker) follow(ctx context.Context, key podKey, p *poll) {
 			wait = longPause
 		}
 		if err != nil && !failing {
-			a.log.Warn("a proxy does not say what it serves; its last answer holds as long as it is ready", "pod", key.name, "address", key.address, "error", err)
+			a.log.Warn("a proxy does not say what it serves; its last answer holds as long as it is ready", "pod", name, "address", p.address, "error", err)
 		}
 		failing, hash = err != nil, got.hash // "" after a failure: the next answer is not waited for
-		if a.learn(p, got, err, time.Since(began) >= settleTime-firstTime) {
+		if err == nil && a.learn(p, got) {
 			a.kick()
 		}
 		select {
@@ -224,17 +213,13 @@ func (a *Asker) follow(ctx context.Context, key podKey, p *poll) {
 	}
 }
 
-// learn notes an answer, or that there is none, and reports whether a plan may depend on it.
-func (a *Asker) learn(p *poll, got answer, err error, late bool) (news bool) {
+// learn notes an answer, and reports whether a plan may depend on it.
+func (a *Asker) learn(p *poll, got answer) (news bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err != nil {
-		got = p.answer
-	}
-	asked := p.asked || err == nil || late
-	news = asked != p.asked || !maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16]) ||
+	news = p.answer.frontends == nil || !maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16]) ||
 		!maps.Equal(got.faults, p.answer.faults)
-	p.answer, p.asked = got, asked
+	p.answer = got
 	return news
 }
 

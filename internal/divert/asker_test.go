@@ -78,34 +78,34 @@ func TestAsker(t *testing.T) {
 		time.Sleep(time.Second)
 		p.news <- serving("2", 80, 443)
 		both := map[uint16]uint16{80: 30080, 443: 30443}
-		check("news", both, true, 2)
+		check("news", both, true, 3)
 		time.Sleep(time.Second)
 		p.news <- serving("3", 80, 443)
-		check("other settings of the same ports", both, true, 2)
+		check("other settings of the same ports", both, true, 3)
 		time.Sleep(time.Second)
 		fault := serving("4", 80, 443)
 		fault.faults = map[lb.Key]lb.Reason{web: lb.SecretMissing}
 		p.news <- fault
-		check("a fault", both, true, 3)
+		check("a fault", both, true, 4)
 		p.fail.Store(true)
 		time.Sleep(10 * pollTime)
-		check("it cannot be asked", both, true, 3)
+		check("it cannot be asked", both, true, 4)
 		if got := a.Faults(); !maps.Equal(got, fault.faults) {
 			t.Errorf("faults %v", got)
 		}
 		pods[0].Ready = false
-		check("it terminates", both, true, 3)
+		check("it terminates", both, true, 4)
 		if got := a.Faults(); len(got) > 0 {
 			t.Errorf("faults %v of a pod that terminates", got)
 		}
 		time.Sleep(leaveTime)
-		check("others serve by now", nil, true, 4)
+		check("others serve by now", nil, true, 5)
 		pods[0].Ready = true
-		check("it is ready after all", both, true, 4)
+		check("it is ready after all", both, true, 5)
 		pods[0].Addresses = []netip.Addr{netip.MustParseAddr("10.244.0.9")}
-		check("another pod of the name", nil, true, 4)
+		check("another pod of the name", nil, true, 5)
 		p.fail.Store(false)
-		time.Sleep(settleTime)
+		time.Sleep(firstTime)
 		p.news <- serving("5", 80)
 		check("it answers", map[uint16]uint16{80: 30080}, true, 6)
 		pods[0].Addresses = append([]netip.Addr{netip.MustParseAddr("10.244.0.1")}, pods[0].Addresses...)
@@ -140,11 +140,11 @@ func TestAskerLate(t *testing.T) {
 			}
 			start := time.Now()
 			<-kicked
-			if _, settled := a.Set(pods); !settled || time.Since(start) > settleTime {
+			if _, settled := a.Set(pods); !settled || time.Since(start) > firstTime {
 				t.Errorf("%s: settled %v after %v", name, settled, time.Since(start))
 			}
 			more := append(pods, lb.ProxyPod{Name: "q", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("fd00::3")}})
-			time.Sleep(settleTime)
+			time.Sleep(firstTime)
 			if _, settled := a.Set(more); !settled {
 				t.Errorf("%s: a new pod keeps a speaker that runs from its work", name)
 			}
