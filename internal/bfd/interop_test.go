@@ -165,7 +165,8 @@ func testFaults(t *testing.T, l *lab) {
 	l.up()
 
 	// A router that crashed and starts again.
-	l.router.Restart()
+	l.router.Kill()
+	l.router.Start()
 	l.until("the sessions fell", func() bool { return l.status("v4").Ups > 2 || l.status("v4").Failures > 1 })
 	l.up()
 
@@ -188,7 +189,8 @@ func testFaults(t *testing.T, l *lab) {
 
 	// Passive: the router begins.
 	l.Set(l.peers(passive))
-	l.router.Restart()
+	l.router.Kill()
+	l.router.Start()
 	l.up()
 
 	// Other intervals while the session is up.

@@ -147,7 +147,8 @@ func only(name string, change ...func(*Peer)) []Peer {
 type daemon interface {
 	// up returns whether its session with an address is up.
 	up(address string) bool
-	Restart()
+	Kill()
+	Start()
 	Signal(syscall.Signal)
 }
 

@@ -173,7 +173,7 @@ func TestStandingIn(t *testing.T) {
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 9)))
 			must(t, err)
 			defer c.Close()
-			l.far.Forget("eth0", addr)
+			forget(l.far, addr)
 			nstest.Until(t, within, "what is sent to "+addr.String()+" reaches the owner", func() bool {
 				l.far.Send(addr)
 				must(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))

@@ -85,10 +85,15 @@ func (n *realNetwork) connect() {
 	}
 }
 
+// forget deletes what the kernel of a host knows of the machine that has an address.
+func forget(host *nstest.NS, addr netip.Addr) {
+	host.Output("ip", "neigh", "flush", "to", addr.String(), "dev", "eth0")
+}
+
 // ask resolves an address on the host, and returns the MAC, empty without an answer.
 func (n *realNetwork) ask(t *testing.T, addr netip.Addr) string {
 	t.Helper()
-	n.far.Forget("eth0", addr)
+	forget(n.far, addr)
 	n.far.Send(addr)
 	mac := ""
 	nstest.Until(t, within, "end of the far kernel's asking", func() bool {
@@ -101,8 +106,10 @@ func (n *realNetwork) ask(t *testing.T, addr netip.Addr) string {
 	return mac
 }
 
-func (n *realNetwork) setMAC(mac lb.MAC) { n.node.SetMAC("eth0", mac.String()) }
-func (n *realNetwork) mac() string       { return n.node.MAC("eth0").String() }
+func (n *realNetwork) setMAC(mac lb.MAC) {
+	n.node.Output("ip", "link", "set", "eth0", "address", mac.String())
+}
+func (n *realNetwork) mac() string { return n.node.MAC("eth0").String() }
 
 func (n *realNetwork) bounce() {
 	n.node.SetDown("eth0")
@@ -152,7 +159,7 @@ func TestTakeoverInAnyState(t *testing.T) {
 		states := []int{netlink.NUD_INCOMPLETE, netlink.NUD_REACHABLE, netlink.NUD_STALE, netlink.NUD_DELAY, netlink.NUD_PROBE}
 		// before makes an entry with another MAC or none; earlier announcements may still arrive.
 		before := func(state int, addr netip.Addr) bool {
-			n.far.Forget("eth0", addr)
+			forget(n.far, addr)
 			if state == netlink.NUD_INCOMPLETE {
 				n.far.Send(addr) // no answer
 			} else if err := n.far.Netlink().NeighSet(&netlink.Neigh{

@@ -74,7 +74,7 @@ func TestMonitorFollowsTheKernel(t *testing.T) {
 			return find(m, "eth0").LinkLocal().IsValid()
 		})
 
-		node.SetMAC("eth0", "02:53:00:00:00:09")
+		node.Output("ip", "link", "set", "eth0", "address", "02:53:00:00:00:09")
 		nstest.Until(t, within, "new MAC", func() bool { return find(m, "eth0").MAC.String() == "02:53:00:00:00:09" })
 
 		far.SetDown("eth0")

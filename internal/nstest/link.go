@@ -58,14 +58,6 @@ func (n *NS) MAC(name string) net.HardwareAddr {
 	return n.Link(name).Attrs().HardwareAddr
 }
 
-// SetMAC changes a link's hardware address.
-func (n *NS) SetMAC(name, mac string) {
-	n.t.Helper()
-	hw, err := net.ParseMAC(mac)
-	n.must("parse MAC", err)
-	n.must("set MAC of "+name, n.nl.LinkSetHardwareAddr(n.Link(name), hw))
-}
-
 // SetUp brings a link up.
 func (n *NS) SetUp(name string) {
 	n.t.Helper()
@@ -120,17 +112,6 @@ func (n *NS) Neighbor(link string, addr netip.Addr) (int, net.HardwareAddr) {
 		}
 	}
 	return 0, nil
-}
-
-// Forget deletes the kernel's neighbour entry for an address, if there is one.
-func (n *NS) Forget(link string, addr netip.Addr) {
-	n.t.Helper()
-	if state, _ := n.Neighbor(link, addr); state == 0 {
-		return
-	}
-	n.must("delete neighbour", n.nl.NeighDel(&netlink.Neigh{
-		LinkIndex: n.Link(link).Attrs().Index, IP: addr.AsSlice(),
-	}))
 }
 
 // Send makes the namespace's kernel send one datagram to the discard port of an

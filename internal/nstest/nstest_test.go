@@ -26,7 +26,6 @@ func TestFarHost(t *testing.T) {
 				state, mac := far.Neighbor("eth0", addr)
 				return state&Valid != 0 && mac.String() == node.MAC("eth0").String()
 			})
-			far.Forget("eth0", addr)
 		}
 		if got := far.Output("ip", "-o", "link"); strings.Contains(got, "br0") || !strings.Contains(got, "eth0") {
 			t.Errorf("the far host's command sees\n%s", got)

@@ -89,13 +89,6 @@ func (r *Router) Kill() {
 	}
 }
 
-// Restart ends the router as a power failure does, and starts it again.
-func (r *Router) Restart() {
-	r.t.Helper()
-	r.Kill()
-	r.Start()
-}
-
 func (r *Router) write(path, text string) {
 	r.t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -163,7 +156,7 @@ func StartFRR(t *testing.T, ns *NS, config string, daemons ...[]string) *FRR {
 	}
 	f := &FRR{dir: frrOwned(t)}
 	f.Router = newRouter(t, ns, needs...)
-	f.SetConfig(config)
+	f.write(f.config(), config) // of which each daemon warns about the lines of others
 	f.write(filepath.Join(f.dir, "vtysh.conf"), "")
 	for _, d := range daemons {
 		name := d[0]
@@ -200,12 +193,6 @@ func frrOwned(t *testing.T) string {
 }
 
 func (f *FRR) config() string { return filepath.Join(f.dir, "frr.conf") }
-
-// SetConfig replaces the configuration that it reads when it starts. Each daemon warns about the lines of others.
-func (f *FRR) SetConfig(text string) {
-	f.t.Helper()
-	f.write(f.config(), text)
-}
 
 func (f *FRR) vtysh(commands []string) ([]byte, error) {
 	args := []string{"--vty_socket", f.dir, "--config_dir", f.dir}
