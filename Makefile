@@ -57,7 +57,7 @@ kind-tools: image proxy-image chart
 
 .PHONY: test-oldest
 test-oldest: bin/oldest/kube-apiserver bin/oldest/etcd ## Tests against the API server of the oldest supported Kubernetes, which is compiled first
-	go test -tags oldest -run Oldest -count=1 -timeout 30m -v -p 1 ./internal/k8s ./internal/house ./controller
+	go test -tags oldest -run Oldest -count=1 -timeout 30m -v ./internal/house
 
 # The release before the commit or, while there is none, the commit before.
 FROM = $(shell git describe --tags --match 'v*' --abbrev=0 HEAD^ 2>/dev/null || git rev-parse HEAD^)

@@ -356,7 +356,7 @@ func (s *apiServer) refuses(patched map[string]any) bool {
 // address conflicts.
 func newTestSyncer(t testing.TB, server *apiServer) *syncer {
 	t.Helper()
-	server.schemas = apitest.New(t, k8s.Oldest)
+	server.schemas = apitest.New(t)
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
 	return newSyncerFor(t, &rest.Config{Host: h.URL})

@@ -180,7 +180,7 @@ func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // often, nothing is listed again, and no other namespace waits for it.
 func TestBrokenWebhook(t *testing.T) {
 	const broken, many = "/api/v1/namespaces/broken/services", 20
-	schemas := apitest.New(t, k8s.Oldest)
+	schemas := apitest.New(t)
 	// One error handler sleeps until some time after the last error of the process, by the real clock: for decades here.
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil

@@ -20,7 +20,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/apitest"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -73,7 +72,7 @@ type change struct {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
 		objects: map[string]map[string]json.RawMessage{}, changed: make(chan struct{}),
-		accept: make(chan net.Conn), closed: make(chan struct{}), schemas: apitest.New(t, k8s.Oldest),
+		accept: make(chan net.Conn), closed: make(chan struct{}), schemas: apitest.New(t),
 	}
 	s.close = sync.OnceFunc(func() { close(s.closed) })
 	server := &http.Server{Handler: s}

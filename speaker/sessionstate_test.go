@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/apitest"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -56,7 +55,7 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 		t.Errorf("%d sessions", len(out))
 	}
 	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
-	if _, err := apitest.New(t, k8s.Oldest).Patched(state, map[string]any{"status": map[string]any{"sessions": out}}); err != nil {
+	if _, err := apitest.New(t).Patched(state, map[string]any{"status": map[string]any{"sessions": out}}); err != nil {
 		t.Error(err)
 	}
 }

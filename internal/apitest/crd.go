@@ -1,3 +1,7 @@
+// Package apitest validates objects of our group as the API server of the oldest Kubernetes that Holdfast supports does, by the
+// schemas and rules in config/crd, without a running server.
+//
+// The package is for tests only; nothing that is shipped may import it.
 package apitest
 
 import (
@@ -37,36 +41,32 @@ type CRD struct {
 // crds is where the CRDs are in the repository.
 const crds = "config/crd/holdfast.dev_*.yaml"
 
-// Repository returns the repository's directory. Tests run in the directory of their package, which is inside; it is "."
-// where the CRDs are not found.
-func Repository() string {
-	for dir := "."; len(dir) < 64; dir = filepath.Join("..", dir) {
-		if files, err := filepath.Glob(filepath.Join(dir, crds)); err == nil && len(files) > 0 {
-			return dir
+// Oldest is the oldest Kubernetes that Holdfast supports. One before 1.36 enforces no format of numbers.
+const Oldest = "1.31.0"
+
+// Read returns all of our kinds. It reads them once, which takes long. Tests run in the directory of their package, which is inside
+// the repository.
+var Read = sync.OnceValues(func() (out []CRD, err error) {
+	var files []string
+	for dir := "."; len(files) == 0 && len(dir) < 64; dir = filepath.Join("..", dir) {
+		if files, err = filepath.Glob(filepath.Join(dir, crds)); err != nil {
+			return nil, err
 		}
 	}
-	return "."
-}
-
-// Read returns all of our kinds as the API server of this Kubernetes validates them. One before 1.36 enforces no format of
-// numbers.
-func Read(kubernetes string) ([]CRD, error) {
-	files, err := filepath.Glob(filepath.Join(Repository(), crds))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("no CRDs: %w", err)
+	if len(files) == 0 {
+		return nil, errors.New("no CRDs")
 	}
-	var out []CRD
 	for _, file := range files {
-		c, err := read(file, kubernetes)
+		c, err := read(file)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		out = append(out, c)
 	}
 	return out, nil
-}
+})
 
-func read(file, kubernetes string) (CRD, error) {
+func read(file string) (CRD, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return CRD{}, err
@@ -79,7 +79,6 @@ func read(file, kubernetes string) (CRD, error) {
 	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
 	v1.Status.StoredVersions = []string{v1.Spec.Versions[0].Name}
 	var whole apiextensions.CustomResourceDefinition
-	var props apiextensions.JSONSchemaProps
 	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, &whole, nil); err != nil {
 		return CRD{}, err
 	}
@@ -87,14 +86,12 @@ func read(file, kubernetes string) (CRD, error) {
 	if errs := crdvalidation.ValidateCustomResourceDefinition(context.Background(), &whole); len(errs) > 0 {
 		return CRD{}, errs.ToAggregate()
 	}
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v1.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
-		return CRD{}, err
-	}
+	props := whole.Spec.Validation.OpenAPIV3Schema // of the only version
 	c := CRD{Group: v1.Spec.Group, Kind: v1.Spec.Names.Kind}
-	if c.Schema, err = structuralschema.NewStructural(&props); err != nil {
+	if c.Schema, err = structuralschema.NewStructural(props); err != nil {
 		return CRD{}, err
 	}
-	c.validator, _, err = validation.NewSchemaValidatorForVersion(&props, version.MustParse(kubernetes))
+	c.validator, _, err = validation.NewSchemaValidatorForVersion(props, version.MustParse(Oldest))
 	c.rules = schemacel.NewValidator(c.Schema, true, celconfig.PerCallLimit)
 	return c, err
 }
@@ -122,14 +119,10 @@ type Objects struct {
 	kinds map[string]CRD
 }
 
-// cached are the results of Read, by version: it takes long.
-var cached sync.Map
-
-// New returns the validation of this Kubernetes.
-func New(t testing.TB, kubernetes string) *Objects {
+// New returns the validation.
+func New(t testing.TB) *Objects {
 	t.Helper()
-	once, _ := cached.LoadOrStore(kubernetes, sync.OnceValues(func() ([]CRD, error) { return Read(kubernetes) }))
-	crds, err := once.(func() ([]CRD, error))()
+	crds, err := Read()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -150,7 +150,7 @@ func TestAdvertisementSchema(t *testing.T) {
 // TestMetalLBSamples: with another apiVersion the API server admits every object of MetalLB's samples and documentation, without
 // an unknown field, and all of it is in force, but for a VRF.
 func TestMetalLBSamples(t *testing.T) {
-	crds, err := apitest.Read("1.31")
+	crds, err := apitest.Read()
 	must(t, err)
 	kinds := map[string]apitest.CRD{}
 	for _, c := range crds {

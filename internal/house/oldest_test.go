@@ -4,211 +4,149 @@ package house
 
 import (
 	"context"
-	"encoding/json"
-	"strings"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/holdfast-lb/holdfast/internal/apitest"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
+	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestOldestPolicies: on the oldest supported Kubernetes our accounts may write what they must, and nothing that the policies
-// forbid.
-func TestOldestPolicies(t *testing.T) {
-	config := apitest.Start(t)
-	apitest.Install(t, config)
-	addAccount(t, config)
-	s := oldest{config}
-	waitForPolicies(t, s)
-	speakerPolicies(t, s.decide)
-	controllerServicePolicy(t, s.decide)
-	controllerPodPolicy(t, s.decide)
-	t.Run("rights", s.testRights)
-	t.Run("one release", s.testOneRelease)
-}
-
-// testOneRelease: an administrator cannot install a second release, and can upgrade the first.
-func (s oldest) testOneRelease(t *testing.T) {
-	another := binding(t, "edge-holdfast-speaker", "edge", "edge")
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(another)
-	must(t, err)
-	u := &unstructured.Unstructured{Object: fields}
-	client, err := apitest.Resource(s.config, u)
-	must(t, err)
-	var refusal error
-	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		if _, refusal = client.Create(ctx, u, metav1.CreateOptions{}); refusal == nil {
-			return false, client.Delete(ctx, u.GetName(), metav1.DeleteOptions{}) // the server has yet to compile the policy
-		}
-		return true, nil
-	})
-	if err != nil || !strings.Contains(refusal.Error(), fromElsewhere) {
-		t.Errorf("a second release: got %v, %v, want %q", refusal, err, fromElsewhere)
-	}
-	apitest.Apply(t, s.config, "../../config/rbac/rbac.yaml")
-}
-
-// addAccount creates the account of pods, which no controller does here.
-func addAccount(t *testing.T, config *rest.Config) {
-	t.Helper()
-	kube, err := kubernetes.NewForConfig(config)
-	must(t, err)
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// waitForPolicies waits until each policy refuses something: the server compiles them after their creation.
-func waitForPolicies(t *testing.T, s oldest) {
-	t.Helper()
-	const label = `{"metadata":{"labels":{"app":"other"}}}`
-	for _, w := range []write{
-		{"holdfast-system:holdfast-speaker", "w1", object(t, aService), label},
-		{"holdfast-system:holdfast-speaker", "w2", object(t, aState), `{"status":{"unreachable":[]}}`},
-		{"holdfast-system:holdfast-controller", "", object(t, aService), label},
-		{"holdfast-system:holdfast-controller", "", object(t, aPod), label},
-	} {
-		err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-			return s.decide(t, w) != nil, nil
-		})
-		if err != nil {
-			t.Fatalf("%s may write %s to %s: %v", w.account, w.patch, w.object.GetObjectKind().GroupVersionKind().Kind, err)
-		}
-	}
-}
-
-// oldest is a server with our policies.
+// oldest is an API server of the oldest Kubernetes that Holdfast supports, with our installation.
 type oldest struct{ config *rest.Config }
 
-// decide lets the account patch the status of the object as it stands, and removes it afterwards.
-func (s oldest) decide(t *testing.T, w write) error {
+// newOldest starts a server, applies our CRDs and what config/default installs, and waits until our kinds are served. No field may
+// be unknown to the server.
+func newOldest(t testing.TB) oldest {
 	t.Helper()
-	before := s.put(t, w.object)
-	defer s.remove(t, before)
-	client, err := apitest.Resource(apitest.As(s.config, w.account, w.node), before)
-	must(t, err)
-	after, err := client.Patch(t.Context(), before.GetName(), patchType(w.object), patchBody(t, w), metav1.PatchOptions{}, "status")
-	if err == nil && w.patch != `{}` && cmp.Equal(content(before), content(after)) {
-		return errIgnored
+	s := oldest{startServer(t)}
+	crds, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
+	if err != nil || len(crds) == 0 {
+		t.Fatalf("no CRDs: %v", err)
 	}
-	return err
+	for _, file := range crds {
+		s.apply(t, file)
+	}
+	s.waitEstablished(t, len(crds))
+	for _, file := range []string{"default/namespace.yaml", "rbac/rbac.yaml", "default/holdfast.yaml"} {
+		s.apply(t, filepath.Join("../../config", file))
+	}
+	return s
 }
 
-// patchType is the daemons' own; a SpeakerState is written as a whole.
-func patchType(o runtime.Object) types.PatchType {
-	if o.GetObjectKind().GroupVersionKind().Kind == "SpeakerState" {
-		return types.JSONPatchType
-	}
-	return types.StrategicMergePatchType
-}
-
-func patchBody(t *testing.T, w write) []byte {
+// apply applies the manifests of a file, as kubectl apply --server-side does.
+func (s oldest) apply(t testing.TB, file string) {
 	t.Helper()
-	if patchType(w.object) != types.JSONPatchType {
-		return []byte(w.patch)
-	}
-	var parts map[string]any
-	must(t, json.Unmarshal([]byte(w.patch), &parts))
-	ops := []any{}
-	for part, value := range parts {
-		ops = append(ops, map[string]any{"op": "add", "path": "/" + part, "value": value})
-	}
-	body, err := json.Marshal(ops)
+	f, err := os.Open(file)
 	must(t, err)
-	return body
-}
-
-// content is an object without what every write changes.
-func content(o *unstructured.Unstructured) map[string]any {
-	out := o.DeepCopy()
-	out.SetResourceVersion("")
-	out.SetManagedFields(nil)
-	return out.Object
-}
-
-// put creates an object with its status.
-func (s oldest) put(t *testing.T, o runtime.Object) *unstructured.Unstructured {
-	t.Helper()
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	must(t, err)
-	u := &unstructured.Unstructured{Object: fields}
-	complete(t, u)
-	client, err := apitest.Resource(s.config, u)
-	must(t, err)
-	created, err := client.Create(t.Context(), u, metav1.CreateOptions{})
-	must(t, err)
-	created.Object["status"] = u.Object["status"]
-	if created, err = client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return created
-}
-
-// complete adds what the server wants of every object of a kind.
-func complete(t *testing.T, u *unstructured.Unstructured) {
-	t.Helper()
-	var err error
-	switch u.GetKind() {
-	case "Service":
-		err = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"port": int64(80)}}, "spec", "ports")
-	case "Pod":
-		err = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"name": "web", "image": "web"}}, "spec", "containers")
-	}
-	must(t, err)
-}
-
-func (s oldest) remove(t *testing.T, o *unstructured.Unstructured) {
-	t.Helper()
-	client, err := apitest.Resource(s.config, o)
-	if err == nil {
-		_, err = client.Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-	}
-	if err == nil {
-		err = client.Delete(t.Context(), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
-	}
-	must(t, err)
-}
-
-// testRights: where RBAC ends, and that a speaker cannot create another's SpeakerState.
-func (s oldest) testRights(t *testing.T) {
-	const speaker, controller = "holdfast-system:holdfast-speaker", "holdfast-system:holdfast-controller"
-	for _, tt := range []struct{ name, account, manifest, want string }{
-		{"a speaker and a Service", speaker, aService, "cannot patch resource"},
-		{"the controller and a Service", controller, aService, "cannot patch resource"},
-		{"the controller and a pod", controller, aPod, "cannot patch resource"},
-		{"a speaker and a pod", speaker, aPod, "cannot patch resource"},
-	} {
-		o := s.put(t, object(t, tt.manifest))
-		client, err := apitest.Resource(apitest.As(s.config, tt.account, "w1"), o)
+	defer f.Close()
+	for d := yamlutil.NewYAMLOrJSONDecoder(f, 4096); ; {
+		o := &unstructured.Unstructured{}
+		err := d.Decode(&o.Object)
+		if errors.Is(err, io.EOF) {
+			return
+		}
 		must(t, err)
-		_, err = client.Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
+		if len(o.Object) == 0 {
+			continue
 		}
-		s.remove(t, o)
-	}
-	for node, want := range map[string]string{"w1": "", "w2": "of its own node only", "": "of its own node only"} {
-		state := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "holdfast.dev/v1beta1", "kind": "SpeakerState",
-			"metadata": map[string]any{"name": "w1"}}}
-		client, err := apitest.Resource(apitest.As(s.config, speaker, node), state)
+		body, err := o.MarshalJSON()
 		must(t, err)
-		created, err := client.Create(t.Context(), state, metav1.CreateOptions{})
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("create w1 from node %q: got %v, want %q", node, err, want)
-		}
-		if err == nil {
-			s.remove(t, created)
+		_, err = resourceOf(t, s.config, o).Patch(t.Context(), o.GetName(), types.ApplyPatchType, body,
+			metav1.PatchOptions{FieldManager: "house", FieldValidation: metav1.FieldValidationStrict})
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
 		}
 	}
+}
+
+// resourceOf returns a client for the kind and namespace of an object.
+func resourceOf(t testing.TB, config *rest.Config, o *unstructured.Unstructured) dynamic.ResourceInterface {
+	t.Helper()
+	discover, err := discovery.NewDiscoveryClientForConfig(config)
+	must(t, err)
+	kind := o.GroupVersionKind()
+	mapping, err := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover)).RESTMapping(kind.GroupKind(), kind.Version)
+	must(t, err)
+	client, err := dynamic.NewForConfig(config)
+	must(t, err)
+	if mapping.Scope.Name() == "namespace" {
+		return client.Resource(mapping.Resource).Namespace(o.GetNamespace())
+	}
+	return client.Resource(mapping.Resource)
+}
+
+// waitEstablished waits until so many CRDs are served, none with a complaint of the API server.
+func (s oldest) waitEstablished(t testing.TB, want int) {
+	t.Helper()
+	client, err := apiextensions.NewForConfig(s.config)
+	must(t, err)
+	var missing error
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		list, err := client.CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		missing = nil
+		if len(list.Items) != want {
+			missing = fmt.Errorf("%d CRDs of %d", len(list.Items), want)
+		}
+		for _, c := range list.Items {
+			missing = errors.Join(missing, established(&c))
+		}
+		return missing == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("%v: %v", err, missing)
+	}
+}
+
+func established(c *apiextensionsv1.CustomResourceDefinition) error {
+	if !apihelpers.IsCRDConditionTrue(c, apiextensionsv1.Established) || apihelpers.IsCRDConditionTrue(c, apiextensionsv1.NonStructuralSchema) {
+		return fmt.Errorf("%s: %v", c.Name, c.Status.Conditions)
+	}
+	return nil
+}
+
+// as returns the access of a service account, NAMESPACE:NAME, whose pod is on a node.
+func (s oldest) as(account, node string) *rest.Config {
+	out := rest.CopyConfig(s.config)
+	out.Impersonate.UserName = "system:serviceaccount:" + account
+	out.Impersonate.Groups = []string{"system:serviceaccounts", "system:authenticated"}
+	if node != "" {
+		out.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+	}
+	return out
+}
+
+// kubeconfig writes an access to a file, and returns its path.
+func kubeconfig(t testing.TB, config *rest.Config) string {
+	t.Helper()
+	const name = "test"
+	file := clientcmdapi.NewConfig()
+	file.CurrentContext = name
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthority: config.CAFile}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: config.BearerToken, Impersonate: config.Impersonate.UserName,
+		ImpersonateGroups: config.Impersonate.Groups, ImpersonateUserExtra: config.Impersonate.Extra}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, clientcmd.WriteToFile(*file, path))
+	return path
 }

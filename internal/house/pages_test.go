@@ -83,7 +83,7 @@ func (b block) manifests() (out []string) {
 
 // TestPagesManifests: the API server accepts each manifest of a page, and none has a field that it does not know.
 func TestPagesManifests(t *testing.T) {
-	kinds, err := apitest.Read("1.31")
+	kinds, err := apitest.Read()
 	must(t, err)
 	count := 0
 	for page, text := range operators(t) {
@@ -563,7 +563,7 @@ func TestPagesNames(t *testing.T) {
 
 // TestPagesCanFail: what is wrong on a page is found.
 func TestPagesCanFail(t *testing.T) {
-	kinds, err := apitest.Read("1.31")
+	kinds, err := apitest.Read()
 	must(t, err)
 	const pool = "apiVersion: holdfast.dev/v1beta1\nkind: IPAddressPool\nmetadata: {name: x}\nspec: {addresses: [%s]%s}\n"
 	for name, manifest := range map[string]string{

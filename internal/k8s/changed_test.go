@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"context"
-	"encoding/json"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -247,32 +246,6 @@ func TestBurst(t *testing.T) {
 			t.Error("it does not end")
 		}
 	})
-}
-
-// TestSpeakerOverwritesItsState: what a speaker writes of itself names every field that the schema has but those that
-// others own. A merge patch leaves the rest as it is, readable or not.
-func TestSpeakerOverwritesItsState(t *testing.T) {
-	body, err := json.Marshal(v1beta1.SpeakerStateStatus{Observed: new(v1beta1.NewMicroTime(time.Now()))})
-	must(t, err)
-	var written map[string]any
-	must(t, json.Unmarshal(body, &written))
-	for _, c := range readCRDs(t) {
-		if c.name != "SpeakerState" {
-			continue
-		}
-		for name := range c.schema.Properties["status"].Properties {
-			if _, named := written[name]; !named && name != "conditions" {
-				t.Errorf("status.%s would stay as it is", name)
-			}
-		}
-		for _, name := range []string{"members", "owned"} {
-			for within := range c.schema.Properties["status"].Properties[name].Properties {
-				if _, named := written[name].(map[string]any)[within]; !named {
-					t.Errorf("status.%s.%s would stay as it is", name, within)
-				}
-			}
-		}
-	}
 }
 
 // TestAPIAge: an API server that has nothing to tell is heard by its kernel's answers, and one that is unreachable is not.

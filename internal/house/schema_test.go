@@ -1,29 +1,21 @@
-package k8s
+package house
 
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"log/slog"
 	"maps"
 	"math/rand"
-	"net/http"
-	"net/http/httptest"
-	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/apitest"
-	corev1 "k8s.io/api/core/v1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/client-go/rest"
 )
 
 // crd is one of our kinds as the oldest supported API server validates it.
@@ -35,9 +27,9 @@ type crd struct {
 
 func readCRDs(t testing.TB) []crd {
 	t.Helper()
-	all, err := apitest.Read(Oldest)
-	if err != nil || len(all) != 9 {
-		t.Fatal(len(all), err)
+	all, err := apitest.Read()
+	if err != nil || len(all) != 9 || apitest.Oldest != k8s.Oldest {
+		t.Fatal(len(all), apitest.Oldest, err)
 	}
 	var out []crd
 	for _, c := range all {
@@ -280,75 +272,28 @@ func TestBFDProfileSchema(t *testing.T) {
 	}
 }
 
-// TestWriteCRDs: a definition that is there is patched, a new one is created, none is deleted, and a refusal names the definition.
-func TestWriteCRDs(t *testing.T) {
-	const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	var sent []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		var o struct {
-			Kind string
-			Spec struct{ Versions []struct{ Name string } }
-		}
-		if err := json.Unmarshal(body, &o); err != nil || o.Kind != "CustomResourceDefinition" || len(o.Spec.Versions) != 1 || o.Spec.Versions[0].Name != "v1beta1" {
-			t.Errorf("%s %s: %v: %s", r.Method, r.URL.Path, err, body)
-		}
-		name := strings.TrimPrefix(r.URL.Path, all)
-		sent = append(sent, strings.Join([]string{r.Method, r.Header.Get("Content-Type"), name}, " "))
-		switch {
-		case name == "/floatingips.holdfast.dev":
-			w.WriteHeader(http.StatusNotFound)
-		case name == "/speakerstates.holdfast.dev":
-			w.WriteHeader(http.StatusForbidden)
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition"}`)
-	}))
-	defer server.Close()
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
+// TestSpeakerOverwritesItsState: what a speaker writes of itself names every field that the schema has but those that
+// others own. A merge patch leaves the rest as it is, readable or not.
+func TestSpeakerOverwritesItsState(t *testing.T) {
+	body, err := json.Marshal(v1beta1.SpeakerStateStatus{Observed: new(v1beta1.NewMicroTime(time.Now()))})
 	must(t, err)
-	dir := filepath.Join("..", "..", "charts", "holdfast", "crds")
-	err = clients.WriteCRDs(t.Context(), slog.New(slog.DiscardHandler), dir)
-	if err == nil || !strings.HasPrefix(err.Error(), "write speakerstates.holdfast.dev: ") {
-		t.Errorf("a refusal: got %v", err)
-	}
-	files, err := os.ReadDir(dir)
-	must(t, err)
-	var want []string
-	for _, f := range files {
-		plural := strings.TrimSuffix(strings.TrimPrefix(f.Name(), "holdfast.dev_"), ".yaml")
-		want = append(want, "PATCH application/merge-patch+json /"+plural+".holdfast.dev")
-	}
-	at := slices.Index(want, "PATCH application/merge-patch+json /floatingips.holdfast.dev")
-	if diff := cmp.Diff(slices.Insert(want, at+1, "POST application/json "), sent); diff != "" {
-		t.Errorf("-want +sent\n%s", diff)
-	}
-	if err := clients.WriteCRDs(t.Context(), slog.New(slog.DiscardHandler), t.TempDir()); err == nil {
-		t.Error("an empty directory is taken for definitions")
-	}
-}
-
-// TestKernels: a kubelet may list as many addresses as it likes, and every speaker asks at once.
-func TestKernels(t *testing.T) {
-	n := &corev1.Node{}
-	n.Name, n.Status.DaemonEndpoints.KubeletEndpoint.Port = "w1", 10250
-	speakers := map[string]netip.Addr{"w1": netip.MustParseAddr("192.0.2.1"), "w2": netip.MustParseAddr("192.0.2.2")}
-	add := func(kind corev1.NodeAddressType, address string) {
-		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: kind, Address: address})
-	}
-	add(corev1.NodeExternalIP, "198.51.100.1")
-	add(corev1.NodeInternalIP, "192.0.2.1")
-	add(corev1.NodeInternalIP, "2001:db8::1")
-	add(corev1.NodeHostName, "w1")
-	got := kernels(speakers, []*corev1.Node{n}, 7946)
-	want := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:7946"), netip.MustParseAddrPort("192.0.2.1:10250"), netip.MustParseAddrPort("[2001:db8::1]:10250")}
-	if !slices.Equal(got["w1"], want) || len(got["w2"]) != 1 {
-		t.Errorf("got %v", got)
-	}
-	for i := range 20_000 {
-		add(corev1.NodeInternalIP, fmt.Sprintf("10.0.%d.%d", i/256, i%256))
-	}
-	if got := kernels(speakers, []*corev1.Node{n}, 7946); len(got["w1"]) > 8 {
-		t.Errorf("a Node that lists 20,000 addresses is asked at %d", len(got["w1"]))
+	var written map[string]any
+	must(t, json.Unmarshal(body, &written))
+	for _, c := range readCRDs(t) {
+		if c.name != "SpeakerState" {
+			continue
+		}
+		for name := range c.schema.Properties["status"].Properties {
+			if _, named := written[name]; !named && name != "conditions" {
+				t.Errorf("status.%s would stay as it is", name)
+			}
+		}
+		for _, name := range []string{"members", "owned"} {
+			for within := range c.schema.Properties["status"].Properties[name].Properties {
+				if _, named := written[name].(map[string]any)[within]; !named {
+					t.Errorf("status.%s.%s would stay as it is", name, within)
+				}
+			}
+		}
 	}
 }

@@ -1,13 +1,6 @@
-// Package apitest starts the API server of the oldest Kubernetes that Holdfast supports, with an etcd and without nodes.
-// `make test-oldest` compiles both and runs the tests that have the build tag oldest.
-//
-// Every test that calls Start has a server of its own, on ports of the loopback, which ends with the test process.
-//
-// Read and New validate objects of our group as the API server does, by the schemas and rules in config/crd, without
-// a running server.
-//
-// The package is for tests only; nothing that is shipped may import it.
-package apitest
+//go:build oldest
+
+package house
 
 import (
 	"context"
@@ -31,24 +24,24 @@ import (
 // adminToken is the token of a member of system:masters. Only this machine can reach the server.
 const adminToken = "admin"
 
-// ready is how long a busy machine may take to start the server.
-const ready = 3 * time.Minute
+// startTime is how long a busy machine may take to start the server.
+const startTime = 3 * time.Minute
 
-// Start starts etcd and the API server, and returns the access of an administrator.
-func Start(t testing.TB) *rest.Config {
+// startServer starts etcd and the API server, and returns the access of an administrator.
+func startServer(t testing.TB) *rest.Config {
 	t.Helper()
 	dir := t.TempDir()
 	client, peer, secure := freePort(t), freePort(t), freePort(t)
 	etcd := "http://127.0.0.1:" + client
-	start(t, dir, "etcd", "--name=one", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
+	runServer(t, dir, "etcd", "--name=one", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
 		"--listen-peer-urls=http://127.0.0.1:"+peer, "--initial-advertise-peer-urls=http://127.0.0.1:"+peer, "--initial-cluster=one=http://127.0.0.1:"+peer)
 
 	tokens, key := filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "sa.key")
-	write(t, tokens, []byte(adminToken+`,admin,admin,"system:masters"`))
-	write(t, key, newKey(t))
+	must(t, os.WriteFile(tokens, []byte(adminToken+`,admin,admin,"system:masters"`), 0o600))
+	must(t, os.WriteFile(key, newKey(t), 0o600))
 	// The API server makes a certificate of its own. No test looks for it in the Service kubernetes.
-	start(t, dir, "kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+secure, "--cert-dir="+dir,
+	runServer(t, dir, "kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+secure, "--cert-dir="+dir,
 		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
 		"--token-auth-file="+tokens, "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+key, "--service-account-signing-key-file="+key, "--profiling=false")
@@ -59,28 +52,22 @@ func Start(t testing.TB) *rest.Config {
 	return config
 }
 
-// start runs one of the compiled programs until the test, or the test process, ends. Its log is in dir.
-func start(t testing.TB, dir, name string, args ...string) {
+// runServer runs one of the compiled programs until the test, or the test process, ends. Its log is in dir.
+func runServer(t testing.TB, dir, name string, args ...string) {
 	t.Helper()
-	program := filepath.Join(Repository(), "bin/oldest", name)
+	program := filepath.Join("../../bin/oldest", name)
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: run make test-oldest", err)
 	}
 	log, err := os.Create(filepath.Join(dir, name+".log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer log.Close()
 	// The shell reads the end of its input when the test process is gone, in whatever way.
 	cmd := exec.Command("sh", append([]string{"-c", `"$0" "$@" & read _; kill -9 $!`, program}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	input, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = input.Close()
 		_ = cmd.Wait()
@@ -90,7 +77,7 @@ func start(t testing.TB, dir, name string, args ...string) {
 func waitReady(t testing.TB, dir string, config *rest.Config) {
 	t.Helper()
 	var failure error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, ready, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, startTime, true, func(ctx context.Context) (bool, error) {
 		var kube *kubernetes.Clientset
 		// The client reads the certificate, which the API server has yet to make.
 		if kube, failure = kubernetes.NewForConfig(config); failure == nil {
@@ -107,9 +94,7 @@ func waitReady(t testing.TB, dir string, config *rest.Config) {
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
@@ -118,15 +103,6 @@ func freePort(t testing.TB) string {
 func newKey(t testing.TB) []byte {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-}
-
-func write(t testing.TB, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

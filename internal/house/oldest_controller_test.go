@@ -1,6 +1,6 @@
 //go:build oldest
 
-package main
+package house
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"golang.org/x/sync/errgroup"
 	batchv1 "k8s.io/api/batch/v1"
@@ -23,12 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 )
 
-// oldest is a server of the oldest supported Kubernetes with an installation, and our program.
-type oldest struct {
-	config  *rest.Config
+// oldestController is a server with an installation, and our program.
+type oldestController struct {
+	oldest
 	kube    *kubernetes.Clientset
 	program string
 }
@@ -36,8 +34,8 @@ type oldest struct {
 // TestOldestController: the controller assigns addresses by the rights that it is given. After uninstall the Service keeps
 // them, and nothing waits for a controller.
 func TestOldestController(t *testing.T) {
-	s := newOldest(t)
-	apitest.Apply(t, s.config, "../config/samples/pool.yaml")
+	s := newOldestController(t)
+	s.apply(t, "../../config/samples/pool.yaml")
 	stop := s.run(t)
 	s.create(t, "web")
 	s.waitAssigned(t, "web")
@@ -48,7 +46,7 @@ func TestOldestController(t *testing.T) {
 
 // TestOldestUninstallMany: 10,000 Services are let go within the Job's deadline.
 func TestOldestUninstallMany(t *testing.T) {
-	s := newOldest(t)
+	s := newOldestController(t)
 	const many = 10_000
 	var group errgroup.Group
 	group.SetLimit(16)
@@ -63,18 +61,16 @@ func TestOldestUninstallMany(t *testing.T) {
 	s.uninstall(t, many)
 }
 
-func newOldest(t *testing.T) oldest {
+func newOldestController(t *testing.T) oldestController {
 	t.Helper()
-	s := oldest{config: apitest.Start(t), program: filepath.Join(t.TempDir(), "controller")}
-	apitest.Install(t, s.config)
-	apitest.Apply(t, s.config, "../config/uninstall/uninstall.yaml")
-	if out, err := exec.Command("go", "build", "-o", s.program, ".").CombinedOutput(); err != nil {
+	s := oldestController{oldest: newOldest(t), program: filepath.Join(t.TempDir(), "controller")}
+	s.apply(t, "../../config/uninstall/uninstall.yaml")
+	if out, err := exec.Command("go", "build", "-o", s.program, "../../controller").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var err error
-	if s.kube, err = kubernetes.NewForConfig(s.config); err != nil {
-		t.Fatal(err)
-	}
+	s.kube, err = kubernetes.NewForConfig(s.config)
+	must(t, err)
 	return s
 }
 
@@ -88,7 +84,7 @@ func service(name string, finalizers ...string) *corev1.Service {
 	}
 }
 
-func (s oldest) create(t *testing.T, name string) {
+func (s oldestController) create(t *testing.T, name string) {
 	t.Helper()
 	if _, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Create(t.Context(), service(name), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -96,16 +92,16 @@ func (s oldest) create(t *testing.T, name string) {
 }
 
 // command returns our program with the rights of an account of the installation.
-func (s oldest) command(t *testing.T, account string, args ...string) *exec.Cmd {
+func (s oldestController) command(t *testing.T, account string, args ...string) *exec.Cmd {
 	t.Helper()
-	access := apitest.Kubeconfig(t, apitest.As(s.config, "holdfast-system:"+account, ""))
+	access := kubeconfig(t, s.as("holdfast-system:"+account, ""))
 	cmd := exec.Command(s.program, append(args, "--kubeconfig="+access)...)
 	cmd.Stderr = t.Output()
 	return cmd
 }
 
 // run starts the controller. The returned function ends it.
-func (s oldest) run(t *testing.T) (stop func()) {
+func (s oldestController) run(t *testing.T) (stop func()) {
 	t.Helper()
 	const anyPort = "127.0.0.1:0"
 	cmd := s.command(t, "holdfast-controller", "--namespace=holdfast-system", "--metrics-listen="+anyPort, "--health-listen="+anyPort, "--debug-listen="+anyPort)
@@ -119,7 +115,7 @@ func (s oldest) run(t *testing.T) (stop func()) {
 }
 
 // waitAssigned waits until a Service has an address of each family, the condition that says so, and our finalizers.
-func (s oldest) waitAssigned(t *testing.T, name string) {
+func (s oldestController) waitAssigned(t *testing.T, name string) {
 	t.Helper()
 	var last *corev1.Service
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (done bool, err error) {
@@ -133,7 +129,7 @@ func (s oldest) waitAssigned(t *testing.T, name string) {
 }
 
 // job returns the arguments of the uninstall Job, and how long it may run.
-func (s oldest) job(t *testing.T) (args []string, deadline time.Duration) {
+func (s oldestController) job(t *testing.T) (args []string, deadline time.Duration) {
 	t.Helper()
 	var job *batchv1.Job
 	job, err := s.kube.BatchV1().Jobs("holdfast-system").Get(t.Context(), "holdfast-uninstall", metav1.GetOptions{})
@@ -146,7 +142,7 @@ func (s oldest) job(t *testing.T) (args []string, deadline time.Duration) {
 }
 
 // uninstall does what the Job does. Afterwards so many Services stand, and nothing has a finalizer of ours.
-func (s oldest) uninstall(t *testing.T, services int) {
+func (s oldestController) uninstall(t *testing.T, services int) {
 	t.Helper()
 	args, deadline := s.job(t)
 	cmd, start := s.command(t, "holdfast-uninstall", args...), time.Now()
@@ -171,14 +167,13 @@ func (s oldest) uninstall(t *testing.T, services int) {
 }
 
 // deleteAll deletes the Service that had an address and the CRDs, as a user would after uninstall: nothing waits.
-func (s oldest) deleteAll(t *testing.T) {
+func (s oldestController) deleteAll(t *testing.T) {
 	t.Helper()
 	must(t, s.kube.CoreV1().Services(metav1.NamespaceDefault).Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	crd := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}}
-	client, err := apitest.Resource(s.config, crd)
-	must(t, err)
+	client := resourceOf(t, s.config, crd)
 	must(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		left, err := client.List(ctx, metav1.ListOptions{})
 		return err == nil && len(left.Items) == 0, err
 	})

@@ -1,49 +1,56 @@
 //go:build oldest
 
-package k8s
+package house
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/apitest"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"golang.org/x/sync/errgroup"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 )
 
-// oldest is a server of the oldest Kubernetes, with our kinds.
-type oldest struct {
-	Clients
-	config *rest.Config
-}
+// oldestKinds is a server with a client that reads our kinds as the daemons do.
+type oldestKinds struct{ holdfast rest.Interface }
 
-func newOldest(t *testing.T) oldest {
+func newOldestKinds(t *testing.T) oldestKinds {
 	t.Helper()
-	config := apitest.Start(t)
-	apitest.Install(t, config)
-	clients, err := ClientsFor(config, "test")
+	config := newOldest(t).config
+	clients, err := k8s.ClientsFor(config, "test")
 	must(t, err)
-	version, err := clients.version(t.Context())
-	if err != nil || !strings.HasPrefix(version, strings.TrimSuffix("v"+Oldest, "0")) || checkVersion(version) != nil {
-		t.Fatalf("the server is %v, want one like %s: %v", version, Oldest, err)
+	must(t, clients.WaitForVersion(t.Context(), slog.New(slog.DiscardHandler)))
+	server, err := discovery.NewDiscoveryClientForConfigOrDie(config).ServerVersion()
+	if err != nil || !strings.HasPrefix(server.GitVersion, strings.TrimSuffix("v"+k8s.Oldest, "0")) {
+		t.Fatalf("the server is %v, want one like %s: %v", server, k8s.Oldest, err)
 	}
-	return oldest{clients, config}
+	scheme := runtime.NewScheme()
+	must(t, v1beta1.AddToScheme(scheme))
+	config.GroupVersion, config.APIPath = &v1beta1.GroupVersion, "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	holdfast, err := rest.RESTClientFor(config)
+	must(t, err)
+	return oldestKinds{holdfast}
 }
 
 // TestOldest tries our CRDs on the oldest supported Kubernetes.
 func TestOldest(t *testing.T) {
-	s := newOldest(t)
+	s := newOldestKinds(t)
 	t.Run("Rules", s.testRules)
 	t.Run("Bounds", s.testBounds)
 	t.Run("Extremes", s.testExtremes)
@@ -59,7 +66,7 @@ func resource(kind string) (plural, namespace string) {
 }
 
 // store creates an object of spec and status.
-func (s oldest) store(ctx context.Context, kind, name string, parts map[string]any) error {
+func (s oldestKinds) store(ctx context.Context, kind, name string, parts map[string]any) error {
 	o := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": kind, "metadata": map[string]any{"name": name}}
 	maps.Copy(o, parts)
 	body, err := json.Marshal(o)
@@ -121,7 +128,7 @@ func trials(t *testing.T, c crd) []trial {
 
 // testExtremes: the server refuses an extreme value, or its object can be read. The tests without a server rely on the same
 // validation.
-func (s oldest) testExtremes(t *testing.T) {
+func (s oldestKinds) testExtremes(t *testing.T) {
 	for _, c := range readCRDs(t) {
 		t.Run(c.name, func(t *testing.T) {
 			all := trials(t, c)
@@ -140,8 +147,8 @@ func (s oldest) testExtremes(t *testing.T) {
 	}
 }
 
-// try stores an object, and compares the server's verdict with that of package crdtest.
-func (s oldest) try(t *testing.T, c crd, x trial, admitted *bool) error {
+// try stores an object, and compares the server's verdict with what package apitest says.
+func (s oldestKinds) try(t *testing.T, c crd, x trial, admitted *bool) error {
 	var parts map[string]json.RawMessage
 	if err := json.Unmarshal(x.body, &parts); err != nil {
 		return err
@@ -156,13 +163,13 @@ func (s oldest) try(t *testing.T, c crd, x trial, admitted *bool) error {
 	}
 	*admitted = err == nil
 	if predicted := c.Check(x.body); (predicted == nil) != *admitted {
-		t.Errorf("%s: the server says %v, package crdtest %v", x.what, err, predicted)
+		t.Errorf("%s: the server says %v, package apitest %v", x.what, err, predicted)
 	}
 	return nil
 }
 
 // checkReadable lists all objects of a kind as the daemons do.
-func (s oldest) checkReadable(t *testing.T, c crd, admitted []bool) {
+func (s oldestKinds) checkReadable(t *testing.T, c crd, admitted []bool) {
 	t.Helper()
 	plural, _ := resource(c.name)
 	list, err := s.holdfast.Get().Resource(plural).Do(t.Context()).Get()
@@ -231,7 +238,7 @@ func exampleParts(c crd) map[string]any {
 }
 
 // testRules: every rule in the CRDs refuses its sample, with its message; and the example stands.
-func (s oldest) testRules(t *testing.T) {
+func (s oldestKinds) testRules(t *testing.T) {
 	for _, c := range readCRDs(t) {
 		rules := map[string]bool{}
 		messages(c.schema, func(m string) { rules[m] = false })
@@ -284,7 +291,7 @@ const (
 
 // testBounds: numbers that int32 cannot hold, and dates of another shape, are refused by our bounds and patterns: this
 // server enforces no format of numbers.
-func (s oldest) testBounds(t *testing.T) {
+func (s oldestKinds) testBounds(t *testing.T) {
 	for _, tt := range []struct{ kind, parts, want string }{
 		{"IPAddressPool", tooLarge, "should be less than or equal to 2147483647"},
 		{"SpeakerState", `{"status":{"observed":"2026-01-02T03:04:05Z"}}`, "should match"},
@@ -295,7 +302,7 @@ func (s oldest) testBounds(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tt.parts, err, tt.want)
 		}
 		plural, _ := resource(tt.kind)
-		if err := s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error(); ignoreNotFound(err) != nil {
+		if err := s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error(); err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	}
