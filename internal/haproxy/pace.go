@@ -66,15 +66,9 @@ func (b Budgets) Spend(namespaces []string, at time.Time) {
 // that are wanted. It returns the namespaces with an edit, and those that are held. A port that another Service needs is not held.
 func Hold(inForce, want []Service, b Budgets, old int, at time.Time) (out []Service, edited, held []string) {
 	before, after := byNamespace(inForce), byNamespace(want)
-	names := slices.Sorted(maps.Keys(before))
-	for n := range after {
-		if before[n] == nil {
-			names = append(names, n)
-		}
-	}
-	slices.Sort(names)
-	used := map[uint16]bool{}
-	for _, n := range names {
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	for _, n := range slices.Sorted(maps.Keys(names)) {
 		switch {
 		case reflect.DeepEqual(Refresh(before[n], after[n]), after[n]):
 			out = append(out, after[n]...)
@@ -84,20 +78,29 @@ func Hold(inForce, want []Service, b Budgets, old int, at time.Time) (out []Serv
 			held = append(held, n)
 		}
 	}
-	for _, s := range out {
-		for _, p := range s.Ports {
-			used[p.Listen] = true
-		}
-	}
+	free := unused(out)
 	for _, n := range held {
 		for _, s := range Refresh(before[n], after[n]) {
-			s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool { return used[p.Listen] })
-			if len(s.Ports) > 0 {
+			if s = free(s); len(s.Ports) > 0 {
 				out = append(out, s)
 			}
 		}
 	}
 	return out, edited, held
+}
+
+// unused returns a function that takes from a Service the ports on which these Services listen.
+func unused(services []Service) func(Service) Service {
+	used := map[uint16]bool{}
+	for _, s := range services {
+		for _, p := range s.Ports {
+			used[p.Listen] = true
+		}
+	}
+	return func(s Service) Service {
+		s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool { return used[p.Listen] })
+		return s
+	}
 }
 
 // byNamespace returns the Services of each namespace, ordered.
@@ -116,14 +119,10 @@ const lingerTime = 10 * time.Second
 // Linger returns the Services that are wanted, and for a while what else its last result had, as it was; until holds
 // when each of these ends. A port that another Service needs does not linger.
 func Linger(last, want []Service, until map[lb.Key]time.Time, at time.Time) []Service {
-	out, used := slices.Clone(want), map[uint16]bool{}
-	wanted := map[lb.Key]bool{}
+	out, free, wanted := slices.Clone(want), unused(want), map[lb.Key]bool{}
 	for _, s := range want {
 		wanted[s.Key] = true
 		delete(until, s.Key)
-		for _, p := range s.Ports {
-			used[p.Listen] = true
-		}
 	}
 	for _, s := range last {
 		if wanted[s.Key] {
@@ -132,8 +131,7 @@ func Linger(last, want []Service, until map[lb.Key]time.Time, at time.Time) []Se
 		if until[s.Key].IsZero() {
 			until[s.Key] = at.Add(lingerTime)
 		}
-		s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool { return used[p.Listen] })
-		if len(s.Ports) == 0 || !at.Before(until[s.Key]) {
+		if s = free(s); len(s.Ports) == 0 || !at.Before(until[s.Key]) {
 			delete(until, s.Key)
 			continue
 		}
