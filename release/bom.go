@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -23,13 +24,9 @@ import (
 // bom writes the bill of materials: which modules each program of the images has, as the programs say themselves, and which packages of
 // Debian are in the proxies' image.
 func (r release) bom(context.Context) (err error) {
-	image, err := readChart()
-	if err != nil {
-		return err
-	}
 	bom := cyclonedx.NewBOM()
 	root := cyclonedx.Component{
-		BOMRef: image.repository + ":" + r.version, Type: cyclonedx.ComponentTypeContainer, Name: image.repository, Version: r.version,
+		BOMRef: r.name(daemons), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.repository, Version: r.version,
 		Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
 	}
 	lock, err := os.ReadFile(pinFile)
@@ -37,7 +34,7 @@ func (r release) bom(context.Context) (err error) {
 		return err
 	}
 	proxy := cyclonedx.Component{
-		BOMRef: image.proxyRepository + ":" + r.version, Type: cyclonedx.ComponentTypeContainer, Name: image.proxyRepository, Version: r.version,
+		BOMRef: r.name(proxies), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.proxyRepository, Version: r.version,
 	}
 	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.date.Format(time.RFC3339), Component: &root}
 	needs := map[string][]string{} // by reference
@@ -53,20 +50,19 @@ func (r release) bom(context.Context) (err error) {
 			parts = append(parts, part)
 			needs[proxy.BOMRef] = append(needs[proxy.BOMRef], part.BOMRef)
 		}
-		for _, name := range append(slices.Sorted(maps.Keys(programs)), proxyProgram) {
-			part, used, err := r.program(a, name)
-			if err != nil {
-				return err
-			}
-			parts = append(parts, part)
-			of := root.BOMRef
-			if name == proxyProgram {
-				of = proxy.BOMRef
-			}
-			needs[of] = append(needs[of], part.BOMRef)
-			for _, m := range used {
-				modules[m.BOMRef] = m
-				needs[part.BOMRef] = append(needs[part.BOMRef], m.BOMRef)
+		for _, i := range []image{daemons, proxies} {
+			for _, file := range slices.Sorted(maps.Keys(i.programs)) {
+				part, used, err := r.program(a, path.Base(i.programs[file]))
+				if err != nil {
+					return err
+				}
+				parts = append(parts, part)
+				of := r.name(i)
+				needs[of] = append(needs[of], part.BOMRef)
+				for _, m := range used {
+					modules[m.BOMRef] = m
+					needs[part.BOMRef] = append(needs[part.BOMRef], m.BOMRef)
+				}
 			}
 		}
 	}
@@ -100,7 +96,7 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 		return cyclonedx.Component{}, nil, err
 	}
 	// The linker reports nothing when there is no variable to stamp. The programs that a daemon starts have none.
-	daemon := name == "controller" || name == "speaker" || name == proxyProgram
+	daemon := name == "controller" || name == "speaker" || name == "proxy"
 	for _, stamp := range []string{r.version, r.commit, r.date.Format(time.RFC3339)} {
 		if daemon && !bytes.Contains(content, []byte(stamp)) {
 			return cyclonedx.Component{}, nil, fmt.Errorf("%s does not have %s in it", file, stamp)

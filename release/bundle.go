@@ -19,22 +19,18 @@ var loadScript string
 
 // airGap packs all that an installation without a registry needs.
 func (r release) airGap(context.Context) (err error) {
-	chart, err := readChart()
-	if err != nil {
-		return err
-	}
 	// Beside the files, so that links suffice.
 	dir, err := os.MkdirTemp(r.out, "airgap-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, file := range []string{r.archive(), r.proxyArchive(), r.packed(), filepath.Join(r.out, "install.yaml"), filepath.Join(r.out, "uninstall.yaml")} {
-		if err := os.Link(file, filepath.Join(dir, filepath.Base(file))); err != nil {
+	for _, file := range []string{daemons.archive, proxies.archive, filepath.Base(r.packed()), "install.yaml", "uninstall.yaml"} {
+		if err := os.Link(filepath.Join(r.out, file), filepath.Join(dir, file)); err != nil {
 			return err
 		}
 	}
-	script := strings.NewReplacer("@IMAGE@", chart.repository+":"+r.version, "@PROXY@", chart.proxyRepository+":"+r.version).Replace(loadScript)
+	script := strings.NewReplacer("@IMAGE@", r.name(daemons), "@PROXY@", r.name(proxies)).Replace(loadScript)
 	if err := os.WriteFile(filepath.Join(dir, "load.sh"), []byte(script), 0o755); err != nil {
 		return err
 	}

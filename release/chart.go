@@ -12,8 +12,8 @@ import (
 // namespace is where install.yaml installs, as docs/install.md does with Helm.
 const namespace = "holdfast-system"
 
-// chart packs the chart with the release's version. It removes the charts of others, so that dist/ has one.
-func (r release) chart(ctx context.Context) (err error) {
+// packChart packs the chart with the release's version. It removes the charts of others, so that dist/ has one.
+func (r release) packChart(ctx context.Context) (err error) {
 	others, err := filepath.Glob(filepath.Join(r.out, "holdfast-*.tgz"))
 	if err != nil {
 		return err

@@ -10,15 +10,35 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/release/oci"
 	"sigs.k8s.io/yaml"
 )
 
-// compile builds the programs for an architecture.
-func (r release) compile(ctx context.Context, architecture, dir string) error {
-	return r.build(ctx, "linux", architecture, dir, slices.Sorted(maps.Values(programs))...)
+// image is an image of the release: programs, and perhaps HAProxy.
+type image struct {
+	archive    string // the name of its file
+	licenses   string
+	entrypoint []string
+	user       string
+	programs   map[string]string // their packages, by their paths in the image
+	haproxy    bool
+}
+
+// daemons is the image of the daemons, proxies the proxies' image.
+var (
+	daemons = image{archive: "holdfast.tar", licenses: "Apache-2.0", programs: map[string]string{
+		"/controller": "./controller", "/speaker": "./speaker", "/heartbeat": "./speaker/heartbeat", "/bgp": "./speaker/bgp",
+	}}
+	proxies = image{archive: "holdfast-proxy.tar", licenses: "Apache-2.0 AND GPL-2.0-or-later AND LGPL-2.1-or-later",
+		entrypoint: []string{"/holdfast-proxy"}, user: "65532:65532", programs: map[string]string{"/holdfast-proxy": "./proxy"}, haproxy: true}
+)
+
+// compile builds the programs of an image for an architecture.
+func (r release) compile(ctx context.Context, i image, architecture, dir string) error {
+	return r.build(ctx, "linux", architecture, dir, slices.Sorted(maps.Values(i.programs))...)
 }
 
 // build builds packages: static, without paths of this machine, and stamped.
@@ -36,64 +56,40 @@ func (r release) build(ctx context.Context, system, architecture, dir string, pa
 	return err
 }
 
-// image compiles the programs and packs them.
-func (r release) image(ctx context.Context) error {
-	chart, err := readChart()
-	if err != nil {
-		return err
-	}
-	image := r.describe(chart, chart.repository, "Apache-2.0")
-	for _, a := range r.sorted() {
-		if err := r.compile(ctx, a, r.binDir(a)); err != nil {
-			return err
-		}
-		files := map[string]string{}
-		for name := range programs {
-			files["/"+name] = filepath.Join(r.binDir(a), name)
-		}
-		image.Platforms = append(image.Platforms, oci.Platform{Architecture: a, Files: files})
-	}
-	return oci.Write(r.archive(), image)
-}
-
-// proxyImage compiles the proxies' program and packs it with HAProxy.
-func (r release) proxyImage(ctx context.Context) (err error) {
-	chart, err := readChart()
-	if err != nil {
-		return err
-	}
-	image := r.describe(chart, chart.proxyRepository, "Apache-2.0 AND GPL-2.0-or-later AND LGPL-2.1-or-later")
-	image.Entrypoint, image.User = []string{"/holdfast-proxy"}, "65532:65532"
+// pack compiles the programs of an image and packs them.
+func (r release) pack(ctx context.Context, i image) (err error) {
+	name := r.name(i)
+	out := oci.Image{Name: name, Created: r.date, Entrypoint: i.entrypoint, User: i.user, Labels: map[string]string{
+		"org.opencontainers.image.title":       path.Base(strings.TrimSuffix(name, ":"+r.version)),
+		"org.opencontainers.image.description": r.chart.description,
+		"org.opencontainers.image.source":      "https://" + module,
+		"org.opencontainers.image.licenses":    i.licenses,
+		"org.opencontainers.image.version":     r.version,
+		"org.opencontainers.image.revision":    r.commit,
+		"org.opencontainers.image.created":     r.date.Format(time.RFC3339),
+	}}
 	dir, err := os.MkdirTemp("", "haproxy-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	for _, a := range r.sorted() {
-		files, err := haproxyFiles(ctx, a, filepath.Join(dir, a))
+		files := map[string]string{}
+		if i.haproxy {
+			files, err = haproxyFiles(ctx, a, filepath.Join(dir, a))
+		}
+		if err == nil {
+			err = r.compile(ctx, i, a, r.binDir(a))
+		}
 		if err != nil {
 			return err
 		}
-		if err := r.build(ctx, "linux", a, r.binDir(a), proxyPackage); err != nil {
-			return err
+		for file, program := range i.programs {
+			files[file] = filepath.Join(r.binDir(a), path.Base(program))
 		}
-		files["/holdfast-proxy"] = filepath.Join(r.binDir(a), proxyProgram)
-		image.Platforms = append(image.Platforms, oci.Platform{Architecture: a, Files: files})
+		out.Platforms = append(out.Platforms, oci.Platform{Architecture: a, Files: files})
 	}
-	return oci.Write(r.proxyArchive(), image)
-}
-
-// describe returns an image without files.
-func (r release) describe(chart chart, repository, licenses string) oci.Image {
-	return oci.Image{Name: repository + ":" + r.version, Created: r.date, Labels: map[string]string{
-		"org.opencontainers.image.title":       path.Base(repository),
-		"org.opencontainers.image.description": chart.description,
-		"org.opencontainers.image.source":      "https://" + module,
-		"org.opencontainers.image.licenses":    licenses,
-		"org.opencontainers.image.version":     r.version,
-		"org.opencontainers.image.revision":    r.commit,
-		"org.opencontainers.image.created":     r.date.Format(time.RFC3339),
-	}}
+	return oci.Write(filepath.Join(r.out, i.archive), out)
 }
 
 // chartDir is the chart's source.
@@ -104,6 +100,14 @@ type chart struct {
 	description     string
 	repository      string // of the image
 	proxyRepository string // of the proxies' image
+}
+
+// name is the reference of an image.
+func (r release) name(i image) string {
+	if i.haproxy {
+		return r.chart.proxyRepository + ":" + r.version
+	}
+	return r.chart.repository + ":" + r.version
 }
 
 func readChart() (chart, error) {

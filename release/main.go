@@ -34,13 +34,14 @@ func main() {
 // release is one run of the command, in the root of the repository.
 type release struct {
 	source
+	chart         chart
 	out           string // directory
 	helm          string // program
 	architectures []string
 }
 
 func run(ctx context.Context) error {
-	var r release
+	r := release{architectures: []string{runtime.GOARCH}}
 	flag.StringVar(&r.out, "out", "dist", "`directory` to write into")
 	flag.StringVar(&r.helm, "helm", filepath.Join("bin", "helm"), "`program` that packs the chart")
 	architectures := flag.String("arch", "amd64,arm64", "architectures of a release, separated by commas")
@@ -49,21 +50,21 @@ func run(ctx context.Context) error {
 	if r.source, err = readSource(ctx); err != nil {
 		return err
 	}
+	if r.chart, err = readChart(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	native := []string{runtime.GOARCH}
 	switch what := strings.Join(flag.Args(), " "); what {
 	case "binaries":
-		return r.compile(ctx, runtime.GOARCH, "bin")
+		return r.compile(ctx, daemons, runtime.GOARCH, "bin")
 	case "image":
-		r.architectures = native
-		return r.image(ctx)
+		return r.pack(ctx, daemons)
 	case "proxy":
-		r.architectures = native
-		return r.proxyImage(ctx)
+		return r.pack(ctx, proxies)
 	case "chart":
-		return r.chart(ctx)
+		return r.packChart(ctx)
 	case "all":
 		r.architectures = strings.Split(*architectures, ",")
 		return r.all(ctx)
@@ -90,7 +91,10 @@ func (r release) all(ctx context.Context) error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{r.image, r.proxyImage, r.chart, r.manifests, r.bom, r.airGap, r.plugin} {
+	if err := errors.Join(r.pack(ctx, daemons), r.pack(ctx, proxies)); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{r.packChart, r.manifests, r.bom, r.airGap, r.plugin} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -102,18 +106,6 @@ func (r release) all(ctx context.Context) error {
 func (r release) binDir(architecture string) string {
 	return filepath.Join("bin", "linux-"+architecture)
 }
-
-// programs are the packages of the programs, by their names.
-var programs = map[string]string{
-	"controller": "./controller", "speaker": "./speaker", "heartbeat": "./speaker/heartbeat", "bgp": "./speaker/bgp",
-}
-
-// proxyProgram is the program of the proxies' image, and its package.
-const proxyProgram, proxyPackage = "proxy", "./proxy"
-
-// archive is the file of the image, proxyArchive of the proxies' image.
-func (r release) archive() string      { return filepath.Join(r.out, "holdfast.tar") }
-func (r release) proxyArchive() string { return filepath.Join(r.out, "holdfast-proxy.tar") }
 
 // packed is the file of the chart.
 func (r release) packed() string { return filepath.Join(r.out, "holdfast-"+r.version+".tgz") }
