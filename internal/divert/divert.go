@@ -12,7 +12,6 @@
 package divert
 
 import (
-	"fmt"
 	"log/slog"
 	"slices"
 
@@ -76,17 +75,6 @@ func (t *Table) State() any {
 		Desired
 		InForce bool
 	}{t.desired, ok}
-}
-
-// Remove deletes the table. A concurrent Run does not restore it.
-func (t *Table) Remove() error {
-	t.Lock()
-	t.desired = Desired{}
-	t.Unlock()
-	if err := t.Owned.Remove(); err != nil {
-		return fmt.Errorf("remove the way to the proxies: %w", err)
-	}
-	return nil
 }
 
 // image is the table of what is desired; none for nothing.

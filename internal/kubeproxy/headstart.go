@@ -2,7 +2,6 @@ package kubeproxy
 
 import (
 	"encoding/binary"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"reflect"
@@ -74,17 +73,6 @@ func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
 		led = led && slices.ContainsFunc(t.starts, func(s lb.Start) bool { return s.Service == service && s.Address == a })
 	}
 	return led && len(addresses) > 0
-}
-
-// Remove deletes the table.
-func (t *HeadStart) Remove() error {
-	t.Lock()
-	t.starts = nil
-	t.Unlock()
-	if err := t.Owned.Remove(); err != nil {
-		return fmt.Errorf("remove head start: %w", err)
-	}
-	return nil
 }
 
 // startElements are those of the sets.

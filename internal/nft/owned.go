@@ -248,7 +248,10 @@ func (o *Owned[I]) Remove() error {
 	o.absent = false
 	err := o.clear()
 	o.on, o.absent, o.failure, o.enforced, o.since = false, false, nil, false, time.Now()
-	return errors.Join(err, o.conn.Close())
+	if err = errors.Join(err, o.conn.Close()); err != nil {
+		return fmt.Errorf("remove table %s: %w", o.Name, err)
+	}
+	return nil
 }
 
 // Enforced reports whether the table holds the image of the last Apply, and the time of the last change of this.
