@@ -61,8 +61,8 @@ type apiServer struct {
 	overtaken int
 	// invalid reports whether a patched Service is refused as invalid; nil refuses none.
 	invalid func(*corev1.Service) bool
-	// schemas validate patched objects of our group.
-	schemas *apitest.Objects
+	// t fails when a patched object of our group is invalid.
+	t testing.TB
 	// events are the Events that were written.
 	events chan *corev1.Event
 	live   bool
@@ -321,7 +321,7 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		}
 		s.objects[at], o = patched, patched
 	} else {
-		patched, err := s.schemas.Patched(o, patch)
+		patched, err := apitest.Patched(s.t, o, patch)
 		if err != nil {
 			refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 			return
@@ -356,7 +356,7 @@ func (s *apiServer) refuses(patched map[string]any) bool {
 // address conflicts.
 func newTestSyncer(t testing.TB, server *apiServer) *syncer {
 	t.Helper()
-	server.schemas = apitest.New(t)
+	server.t = t
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
 	return newSyncerFor(t, &rest.Config{Host: h.URL})

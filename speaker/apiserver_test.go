@@ -51,8 +51,8 @@ type apiServer struct {
 	accept  chan net.Conn
 	closed  chan struct{}
 	close   func()
-	// schemas validate patched objects of our group.
-	schemas *apitest.Objects
+	// t fails when a patched object of our group is invalid.
+	t testing.TB
 }
 
 // kinds of the resources that a speaker reads.
@@ -72,7 +72,7 @@ type change struct {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
 		objects: map[string]map[string]json.RawMessage{}, changed: make(chan struct{}),
-		accept: make(chan net.Conn), closed: make(chan struct{}), schemas: apitest.New(t),
+		accept: make(chan net.Conn), closed: make(chan struct{}), t: t,
 	}
 	s.close = sync.OnceFunc(func() { close(s.closed) })
 	server := &http.Server{Handler: s}
@@ -339,7 +339,7 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request, list, key stri
 		if err = errors.Join(json.Unmarshal(have, &into), json.Unmarshal(patch, &from)); err != nil {
 			break
 		}
-		if into, err = s.schemas.Patched(into, from); err != nil {
+		if into, err = apitest.Patched(s.t, into, from); err != nil {
 			s.refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 			return
 		}

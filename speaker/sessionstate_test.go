@@ -55,7 +55,7 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 		t.Errorf("%d sessions", len(out))
 	}
 	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
-	if _, err := apitest.New(t).Patched(state, map[string]any{"status": map[string]any{"sessions": out}}); err != nil {
+	if _, err := apitest.Patched(t, state, map[string]any{"status": map[string]any{"sessions": out}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -112,53 +113,34 @@ func (c CRD) Check(body []byte) error {
 	return errs.ToAggregate()
 }
 
-// Objects validates objects for a fake API server, and makes the test fail that wrote an invalid one.
-type Objects struct {
-	t     testing.TB
-	group string
-	kinds map[string]CRD
-}
-
-// New returns the validation.
-func New(t testing.TB) *Objects {
-	t.Helper()
-	crds, err := Read()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Objects{t: t, kinds: map[string]CRD{}}
-	for _, c := range crds {
-		s.group, s.kinds[c.Kind] = c.Group, c
-	}
-	return s
-}
-
-// Patched applies a JSON merge patch (RFC 7396) to an object and returns the result, or why the API server would call it
-// invalid.
-func (s *Objects) Patched(o, patch map[string]any) (map[string]any, error) {
+// Patched applies a JSON merge patch (RFC 7396) to an object and returns the result, or why the API server would call it invalid,
+// with which the test fails that wrote it. Objects of other groups are valid.
+func Patched(t testing.TB, o, patch map[string]any) (map[string]any, error) {
 	out, _ := merged(o, patch).(map[string]any)
-	err := s.check(out)
+	err := check(out)
 	if err != nil {
-		s.t.Errorf("a real API server would refuse the patch %v: %v", patch, err)
+		t.Errorf("a real API server would refuse the patch %v: %v", patch, err)
 	}
 	return out, err
 }
 
-// check returns why the API server would call the object invalid. Objects of other groups are valid.
-func (s *Objects) check(o map[string]any) error {
-	if apiVersion, _ := o["apiVersion"].(string); !strings.HasPrefix(apiVersion, s.group+"/") {
+func check(o map[string]any) error {
+	kinds, err := Read()
+	if err != nil {
+		return err
+	}
+	if apiVersion, _ := o["apiVersion"].(string); !strings.HasPrefix(apiVersion, kinds[0].Group+"/") {
 		return nil
 	}
-	kind, _ := o["kind"].(string)
-	c, known := s.kinds[kind]
-	if !known {
-		return errors.New("unknown kind " + kind)
+	i := slices.IndexFunc(kinds, func(c CRD) bool { return c.Kind == o["kind"] })
+	if i < 0 {
+		return fmt.Errorf("unknown kind %v", o["kind"])
 	}
 	body, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	return c.Check(body)
+	return kinds[i].Check(body)
 }
 
 // merged returns the value that a merge patch makes of another. A null removes, also in what is new.
