@@ -20,9 +20,11 @@ const startLimit = 30 * time.Second
 
 // Router is the processes of a router in a namespace. They end with the test.
 type Router struct {
-	t        *testing.T
-	NS       *NS
-	programs []*program
+	t  *testing.T
+	NS *NS
+	// dir has its files, config among them.
+	dir, config string
+	programs    []*program
 }
 
 // program is one process of a router.
@@ -34,14 +36,15 @@ type program struct {
 }
 
 // newRouter makes a router without programs.
-func newRouter(t *testing.T, ns *NS, needs ...string) *Router {
+func newRouter(t *testing.T, ns *NS, dir, config string, needs ...string) *Router {
 	t.Helper()
 	for _, p := range needs {
 		if _, err := exec.LookPath(p); err != nil {
 			t.Skipf("%s is not installed", p)
 		}
 	}
-	r := &Router{t: t, NS: ns}
+	r := &Router{t: t, NS: ns, dir: dir, config: filepath.Join(dir, "config")}
+	r.write(r.config, config)
 	t.Cleanup(r.Kill)
 	return r
 }
@@ -97,25 +100,20 @@ func (r *Router) write(path, text string) {
 }
 
 // BIRD is the BIRD Internet Routing Daemon.
-type BIRD struct {
-	*Router
-	dir string
-}
+type BIRD struct{ *Router }
 
 // StartBIRD starts it.
 func StartBIRD(t *testing.T, ns *NS, config string) *BIRD {
 	t.Helper()
-	b := &BIRD{newRouter(t, ns, "bird", "birdc"), t.TempDir()}
-	b.write(b.config(), config)
+	b := &BIRD{newRouter(t, ns, t.TempDir(), config, "bird", "birdc")}
 	b.programs = []*program{{
-		argv:    []string{"bird", "-f", "-c", b.config(), "-s", b.socket(), "-P", filepath.Join(b.dir, "pid")},
+		argv:    []string{"bird", "-f", "-c", b.config, "-s", b.socket(), "-P", filepath.Join(b.dir, "pid")},
 		console: b.socket(),
 	}}
 	b.Start()
 	return b
 }
 
-func (b *BIRD) config() string { return filepath.Join(b.dir, "bird.conf") }
 func (b *BIRD) socket() string { return filepath.Join(b.dir, "socket") }
 
 // Show returns what a command of the console shows; nothing while BIRD starts.
@@ -130,7 +128,7 @@ func (b *BIRD) Show(command string) string {
 // Configure replaces the configuration of the running router.
 func (b *BIRD) Configure(config string) {
 	b.t.Helper()
-	b.write(b.config(), config)
+	b.write(b.config, config)
 	if out := b.Show("configure"); !strings.Contains(out, "Reconfigured") && !strings.Contains(out, "Reconfiguration in progress") {
 		b.t.Fatalf("configure BIRD: %s", out)
 	}
@@ -140,10 +138,7 @@ func (b *BIRD) Configure(config string) {
 const frrDir = "/usr/lib/frr/"
 
 // FRR is FRRouting: zebra and other daemons of its.
-type FRR struct {
-	*Router
-	dir string
-}
+type FRR struct{ *Router }
 
 // StartFRR starts zebra and further daemons, each given by its name and arguments, with one configuration for all.
 func StartFRR(t *testing.T, ns *NS, config string, daemons ...[]string) *FRR {
@@ -154,14 +149,12 @@ func StartFRR(t *testing.T, ns *NS, config string, daemons ...[]string) *FRR {
 	for _, d := range daemons {
 		needs = append(needs, frrDir+d[0])
 	}
-	f := &FRR{dir: frrOwned(t)}
-	f.Router = newRouter(t, ns, needs...)
-	f.write(f.config(), config) // of which each daemon warns about the lines of others
+	f := &FRR{newRouter(t, ns, frrOwned(t), config, needs...)} // each daemon warns about the lines of others
 	f.write(filepath.Join(f.dir, "vtysh.conf"), "")
 	for _, d := range daemons {
 		name := d[0]
 		// -P 0: no listener for the console
-		argv := append([]string{frrDir + name, "-f", f.config(), "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
+		argv := append([]string{frrDir + name, "-f", f.config, "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
 			"-i", filepath.Join(f.dir, name+".pid"), "-P", "0", "--log", "stdout"}, d[1:]...)
 		if name == "bfdd" {
 			argv = append(argv, "--bfdctl", filepath.Join(f.dir, "bfdd.sock"))
@@ -191,8 +184,6 @@ func frrOwned(t *testing.T) string {
 	}
 	return dir
 }
-
-func (f *FRR) config() string { return filepath.Join(f.dir, "frr.conf") }
 
 func (f *FRR) vtysh(commands []string) ([]byte, error) {
 	args := []string{"--vty_socket", f.dir, "--config_dir", f.dir}
