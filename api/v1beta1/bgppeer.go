@@ -51,14 +51,10 @@ type BGPPeerStatus struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.holdTime) || !has(self.keepaliveTime) || duration(self.keepaliveTime) <= duration(self.holdTime)",message="keepaliveTime must not be longer than holdTime"
 type BGPPeerSpec struct {
 	// MyASN is the AS number the speakers use.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4294967295
-	MyASN int64 `json:"myASN"`
+	MyASN ASN `json:"myASN"`
 
 	// PeerASN is the AS number the router must have. Either this or dynamicASN is required.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4294967295
-	PeerASN int64 `json:"peerASN,omitempty"`
+	PeerASN ASN `json:"peerASN,omitempty"`
 
 	// DynamicASN in place of peerASN: internal is our own AS number, external any other.
 	// +kubebuilder:validation:Enum=internal;external
@@ -66,9 +62,7 @@ type BGPPeerSpec struct {
 
 	// LocalASN replaces myASN towards this router, in the OPEN and in AS_PATH: for a router that is to see another
 	// AS than the others do. The router must be of another AS.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4294967295
-	LocalASN int64 `json:"localASN,omitempty"`
+	LocalASN ASN `json:"localASN,omitempty"`
 
 	// PeerAddress to dial. Either this or interface is required.
 	// +kubebuilder:validation:MaxLength=64
@@ -162,6 +156,12 @@ type BGPPeerSpec struct {
 	// +kubebuilder:default=true
 	EnableGracefulRestart *bool `json:"enableGracefulRestart,omitempty"`
 }
+
+// ASN is the number of an autonomous system.
+//
+// +kubebuilder:validation:Minimum=1
+// +kubebuilder:validation:Maximum=4294967295
+type ASN = int64
 
 // SecretReference names a Secret in Holdfast's own namespace.
 //

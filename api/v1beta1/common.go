@@ -23,6 +23,18 @@ type Status struct {
 // +listType=atomic
 type LabelSelectors []metav1.LabelSelector
 
+// Count is of things.
+//
+// +kubebuilder:validation:Minimum=0
+// +kubebuilder:validation:Maximum=2147483647
+type Count = int32
+
+// AddressCount is of addresses, at most 2^62.
+//
+// +kubebuilder:validation:Minimum=0
+// +kubebuilder:validation:Maximum=4611686018427387904
+type AddressCount = int64
+
 // Words is a set of short words.
 //
 // +kubebuilder:validation:MaxItems=32

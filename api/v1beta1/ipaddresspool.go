@@ -133,13 +133,9 @@ type Quota struct {
 // FamilyCount is a number of addresses of each family; a family left out has no limit.
 type FamilyCount struct {
 	// IPv4 addresses at most.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
-	IPv4 *int32 `json:"ipv4,omitempty"`
+	IPv4 *Count `json:"ipv4,omitempty"`
 	// IPv6 addresses at most.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
-	IPv6 *int32 `json:"ipv6,omitempty"`
+	IPv6 *Count `json:"ipv6,omitempty"`
 }
 
 // Sharing says who may share an address.
@@ -149,9 +145,7 @@ type Sharing struct {
 	// +kubebuilder:default=Namespace
 	Scope SharingScope `json:"scope,omitempty"`
 	// MaxServices that may share one address; 0 means no limit.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
-	MaxServices int32 `json:"maxServices,omitempty"`
+	MaxServices Count `json:"maxServices,omitempty"`
 }
 
 // SharingScope is how far an address is shared.
@@ -190,33 +184,21 @@ type IPAddressPoolStatus struct {
 	Status `json:",inline"`
 
 	// AssignedIPv4 counts the IPv4 addresses held by Services.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
-	AssignedIPv4 int64 `json:"assignedIPv4"`
+	AssignedIPv4 AddressCount `json:"assignedIPv4"`
 	// AssignedIPv6 counts the IPv6 addresses held by Services.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
-	AssignedIPv6 int64 `json:"assignedIPv6"`
+	AssignedIPv6 AddressCount `json:"assignedIPv6"`
 	// AvailableIPv4 counts the IPv4 addresses that can still be assigned.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
-	AvailableIPv4 int64 `json:"availableIPv4"`
+	AvailableIPv4 AddressCount `json:"availableIPv4"`
 	// AvailableIPv6 counts the IPv6 addresses that can still be assigned, at most 2^62.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
-	AvailableIPv6 int64 `json:"availableIPv6"`
+	AvailableIPv6 AddressCount `json:"availableIPv6"`
 	// QuarantinedIPv4 counts the free IPv4 addresses that wait for reuseDelay.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
-	QuarantinedIPv4 int64 `json:"quarantinedIPv4,omitempty"`
+	QuarantinedIPv4 AddressCount `json:"quarantinedIPv4,omitempty"`
 	// QuarantinedIPv6 counts the free IPv6 addresses that wait for reuseDelay.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
-	QuarantinedIPv6 int64 `json:"quarantinedIPv6,omitempty"`
+	QuarantinedIPv6 AddressCount `json:"quarantinedIPv6,omitempty"`
 
 	// Retained addresses are still held although they were removed from the pool.
 	// +kubebuilder:validation:MaxItems=256
@@ -224,9 +206,7 @@ type IPAddressPoolStatus struct {
 	// +listMapKey=address
 	Retained []RetainedAddress `json:"retained,omitempty"`
 	// RetainedCount counts all retained addresses, including those for which the list has no room.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
-	RetainedCount int64 `json:"retainedCount,omitempty"`
+	RetainedCount AddressCount `json:"retainedCount,omitempty"`
 }
 
 // RetainedAddress is an address that is still held although it was removed from its pool.

@@ -27,9 +27,7 @@ type PoolMemoryStatus struct {
 	// +listMapKey=address
 	Released []ReleasedAddress `json:"released,omitempty"`
 	// Forgotten counts releases for which the list had no room, since the creation of the pool.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
-	Forgotten int64 `json:"forgotten,omitempty"`
+	Forgotten AddressCount `json:"forgotten,omitempty"`
 }
 
 // ReleasedAddress is an address that was released.

@@ -77,10 +77,8 @@ type SpeakerStateStatus struct {
 	Conflicts []AddressConflict `json:"conflicts"`
 
 	// ConflictCount counts all conflicts.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
-	ConflictCount int32 `json:"conflictCount"`
+	ConflictCount Count `json:"conflictCount"`
 
 	// Sessions of BGP.
 	// +listType=map
@@ -127,29 +125,21 @@ type ProxyFault struct {
 // MemberCounts counts speakers.
 type MemberCounts struct {
 	// Expected speakers: those with a pod.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
-	Expected int32 `json:"expected"`
+	Expected Count `json:"expected"`
 	// Alive speakers, including this one.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
-	Alive int32 `json:"alive"`
+	Alive Count `json:"alive"`
 }
 
 // AddressCounts counts addresses by family.
 type AddressCounts struct {
 	// IPv4 addresses.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
-	IPv4 int32 `json:"ipv4"`
+	IPv4 Count `json:"ipv4"`
 	// IPv6 addresses.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
-	IPv6 int32 `json:"ipv6"`
+	IPv6 Count `json:"ipv6"`
 }
 
 // SilentNode is a node whose speaker is not heard.
@@ -196,9 +186,7 @@ type SessionState struct {
 	// +kubebuilder:validation:MaxLength=512
 	Withheld string `json:"withheld,omitempty"`
 	// AdvertisedRoutes counts the routes that the peer has of this node. It may be late by some seconds.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=2147483647
-	AdvertisedRoutes int32 `json:"advertisedRoutes,omitempty"`
+	AdvertisedRoutes Count `json:"advertisedRoutes,omitempty"`
 	// Capabilities that both ends of an established session have.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16

@@ -500,12 +500,12 @@ func (in *FamilyCount) DeepCopyInto(out *FamilyCount) {
 	*out = *in
 	if in.IPv4 != nil {
 		in, out := &in.IPv4, &out.IPv4
-		*out = new(int32)
+		*out = new(Count)
 		**out = **in
 	}
 	if in.IPv6 != nil {
 		in, out := &in.IPv6, &out.IPv6
-		*out = new(int32)
+		*out = new(Count)
 		**out = **in
 	}
 }
@@ -762,7 +762,7 @@ func (in *IPAddressPoolSpec) DeepCopyInto(out *IPAddressPoolSpec) {
 	if in.Sharing != nil {
 		in, out := &in.Sharing, &out.Sharing
 		*out = new(Sharing)
-		**out = **in
+		(*in).DeepCopyInto(*out)
 	}
 	if in.ReuseDelay != nil {
 		in, out := &in.ReuseDelay, &out.ReuseDelay
@@ -1297,7 +1297,7 @@ func (in *SpeakerStateStatus) DeepCopyInto(out *SpeakerStateStatus) {
 		*out = new(MicroTime)
 		(*in).DeepCopyInto(*out)
 	}
-	out.Members = in.Members
+	in.Members.DeepCopyInto(&out.Members)
 	if in.Unreachable != nil {
 		in, out := &in.Unreachable, &out.Unreachable
 		*out = make([]SilentNode, len(*in))
@@ -1317,7 +1317,7 @@ func (in *SpeakerStateStatus) DeepCopyInto(out *SpeakerStateStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
-	out.Owned = in.Owned
+	in.Owned.DeepCopyInto(&out.Owned)
 	if in.Conflicts != nil {
 		in, out := &in.Conflicts, &out.Conflicts
 		*out = make([]AddressConflict, len(*in))
