@@ -178,7 +178,7 @@ func campaign(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, node 
 		}
 		// Release the Lease while we still have permission to write it; otherwise a later
 		// installation would wait for it to expire.
-		if err := cluster.WaitWhileUninstalling(ctx); err != nil {
+		if err := cluster.WaitUninstalling(ctx, false); err != nil {
 			return nil
 		}
 	}
@@ -197,7 +197,7 @@ func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []fu
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go func() {
-		if cluster.WaitUntilUninstalling(ctx) == nil {
+		if cluster.WaitUninstalling(ctx, true) == nil {
 			stop(errUninstalling)
 		}
 	}()

@@ -279,14 +279,9 @@ func (k *Cluster) Uninstalling() bool {
 	return k.uninstalling.Load()
 }
 
-// WaitUntilUninstalling blocks until the mark is set; it returns the error of ctx.
-func (k *Cluster) WaitUntilUninstalling(ctx context.Context) error {
-	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return k.Uninstalling(), nil })
-}
-
-// WaitWhileUninstalling blocks until the mark is removed; it returns the error of ctx.
-func (k *Cluster) WaitWhileUninstalling(ctx context.Context) error {
-	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return !k.Uninstalling(), nil })
+// WaitUninstalling blocks until the mark is set, or is not; it returns the error of ctx.
+func (k *Cluster) WaitUninstalling(ctx context.Context, set bool) error {
+	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return k.Uninstalling() == set, nil })
 }
 
 // markInterval is how often the waits check the uninstall mark, which the watch keeps current.
