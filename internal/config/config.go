@@ -192,7 +192,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	}
 	r, state := report{slices.Clone(c.common.problems)}, c.common.state
 	renamed := last == nil || !slices.EqualFunc(last.pools, c.common.pools, sameNames)
-	c.read(o, reader{opt, openstack.New(opt.OpenStack, state.Pools), c.common.names}, renamed)
+	c.read(o, reader{opt, &openstack.Translator{Options: opt.OpenStack, Pools: state.Pools}, c.common.names}, renamed)
 	state.Namespaces = map[string]map[string]string{}
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels

@@ -81,19 +81,14 @@ func (o Options) Records(have map[string]string, uid string, copied bool, joins 
 
 // Translator translates annotations of Services, which choose among pools.
 type Translator struct {
-	opt   Options
-	pools []lb.Pool
-}
-
-// New returns a Translator.
-func New(opt Options, pools []lb.Pool) *Translator {
-	return &Translator{opt, pools}
+	Options
+	Pools []lb.Pool
 }
 
 // Translate adds to the wishes of a Service what its annotations ask for, but for those that mean the same as ours. It returns
 // what they do not do. hasInternal: our own annotation says whether the Service is internal, which wins and has been read.
 func (t *Translator) Translate(annotations map[string]string, hasInternal bool, w *lb.Wish) (notes []string) {
-	if t.opt.Ignore {
+	if t.Ignore {
 		return nil
 	}
 	s := service{wish: w}
@@ -138,19 +133,19 @@ func (s *service) boolean(name, value string) bool {
 func (t *Translator) readInternal(s *service, value string, asked, hasInternal bool) {
 	internal := asked && s.boolean(Internal, value)
 	switch {
-	case !hasInternal && asked && !internal && t.opt.Internal:
+	case !hasInternal && asked && !internal && t.Internal:
 		s.note("%s (%q) is not in force: Services of this cluster are internal", Internal, value)
 	case hasInternal && asked && internal != s.wish.Internal:
 		s.note("%s (%q) is not in force: holdfast.dev/internal is", Internal, value)
 	}
 	if !hasInternal {
-		s.wish.Internal = internal || t.opt.Internal
+		s.wish.Internal = internal || t.Internal
 	}
 }
 
 func (t *Translator) readNamed(s *service) {
 	if s.wish.LoadBalancerID = s.annotations["load-balancer-id"]; s.wish.LoadBalancerID != "" {
-		s.wish.MaxShared = cmp.Or(t.opt.MaxShared, defaultShared)
+		s.wish.MaxShared = cmp.Or(t.MaxShared, defaultShared)
 	}
 	if value, asked := s.annotations["keep-floatingip"]; asked {
 		s.wish.KeepFloatingIP = s.boolean("keep-floatingip", value)
@@ -198,7 +193,7 @@ func (t *Translator) choose(s *service, name, value string) {
 	if err != nil {
 		s.note("%s (%q) cannot be read: %v", name, value, err)
 	} else {
-		for _, p := range t.pools {
+		for _, p := range t.Pools {
 			if match(p) {
 				found = append(found, p.Name)
 			}

@@ -66,14 +66,14 @@ func TestTranslate(t *testing.T) {
 			}
 			var w, ignored lb.Wish
 			_, hasInternal := annotations[own]
-			notes := New(Options{}, poolsOfCloud()).Translate(annotations, hasInternal, &w)
+			notes := (&Translator{Pools: poolsOfCloud()}).Translate(annotations, hasInternal, &w)
 			if got := wishText(w); got != tt.want {
 				t.Errorf("wish %q, want %q", got, tt.want)
 			}
 			if diff := cmp.Diff(tt.reported, strings.Join(notes, "; ")); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if notes := New(Options{Ignore: true, Internal: true}, poolsOfCloud()).Translate(annotations, hasInternal, &ignored); wishText(ignored) != "" ||
+			if notes := (&Translator{Options{Ignore: true, Internal: true}, poolsOfCloud()}).Translate(annotations, hasInternal, &ignored); wishText(ignored) != "" ||
 				notes != nil {
 				t.Errorf("turned off: %+v, %v", ignored, notes)
 			}
@@ -121,7 +121,7 @@ func FuzzMatchers(f *testing.F) {
 // TestMaxShared: what OCCM reads from its configuration. (Options.Internal is tested in package config.)
 func TestMaxShared(t *testing.T) {
 	var w lb.Wish
-	if New(Options{MaxShared: 5}, nil).Translate(map[string]string{ID: "u"}, false, &w); w.MaxShared != 5 {
+	if (&Translator{Options: Options{MaxShared: 5}}).Translate(map[string]string{ID: "u"}, false, &w); w.MaxShared != 5 {
 		t.Errorf("%d may share, want 5", w.MaxShared)
 	}
 }
@@ -172,7 +172,7 @@ func TestPatternBounds(t *testing.T) {
 		"too many (5000) to name more":                                   many,
 	} {
 		var w lb.Wish
-		notes := strings.Join(New(Options{}, poolsOfCloud()).Translate(annotations, false, &w), "; ")
+		notes := strings.Join((&Translator{Pools: poolsOfCloud()}).Translate(annotations, false, &w), "; ")
 		if len(notes) > 4096 || !strings.Contains(notes, want) || len(w.PoolWishes) > 0 && len(w.PoolWishes[0].Pools) > 0 {
 			t.Errorf("%d bytes: %.300q, want %q", len(notes), notes, want)
 		}
