@@ -32,6 +32,8 @@ const (
 	closedInterval = 10 * time.Second
 	// retryTime is after how long a configuration that was refused is tried again: a port may be free, or a worker may have been too slow.
 	retryTime = time.Minute
+	// commandsInLine in a line fit the engine's buffer of 16 KiB: the longest has some 320 characters.
+	commandsInLine = 32
 	// maxThreads are HAProxy's; fewer where there are fewer processors.
 	maxThreads = 4
 	program    = "/usr/sbin/haproxy"
@@ -328,8 +330,8 @@ func (a *agent) refresh(ctx context.Context, want haproxy.State) (time.Duration,
 func (a *agent) endpoints(ctx context.Context, want haproxy.State, c haproxy.Config) (again time.Duration, err error) {
 	commands, err := a.commands(ctx, want)
 	if len(commands) > 0 {
-		for batch := range batches(commands, 8<<10) {
-			if _, err := a.talk(ctx, workerSocket, batch); err != nil {
+		for line := range slices.Chunk(commands, commandsInLine) {
+			if _, err := a.talk(ctx, workerSocket, strings.Join(line, ";")); err != nil {
 				return 0, err
 			}
 		}
@@ -359,22 +361,6 @@ func (a *agent) commands(ctx context.Context, want haproxy.State) ([]string, err
 		return nil, err
 	}
 	return want.Commands(servers), nil
-}
-
-// batches joins commands to lines that fit the engine's buffer.
-func batches(commands []string, size int) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		var line strings.Builder
-		for i, c := range commands {
-			line.WriteString(c + ";")
-			if line.Len() > size || i == len(commands)-1 {
-				if !yield(line.String()) {
-					return
-				}
-				line.Reset()
-			}
-		}
-	}
 }
 
 // reload has a new worker take over.

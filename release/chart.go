@@ -14,10 +14,7 @@ const namespace = "holdfast-system"
 
 // packChart packs the chart with the release's version. It removes the charts of others, so that dist/ has one.
 func (r release) packChart(ctx context.Context) (err error) {
-	others, err := filepath.Glob(filepath.Join(r.out, "holdfast-*.tgz"))
-	if err != nil {
-		return err
-	}
+	others, _ := filepath.Glob(filepath.Join(r.out, "holdfast-*.tgz")) // the pattern is well-formed
 	for _, o := range others {
 		if err := os.Remove(o); err != nil {
 			return err
