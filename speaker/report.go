@@ -127,14 +127,17 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 	if wait := r.pace.yields(time.Now()); wait > 0 {
 		return wait, nil
 	}
-	return r.pace.each(r.reports(last), len(last.Members), func(one report) error { return r.writeService(ctx, one) })
+	reports, soon := r.reports(last, time.Now())
+	again, err = r.pace.each(reports, len(last.Members), func(one report) error { return r.writeService(ctx, one) })
+	return sooner(again, soon), err
 }
 
-// reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
-func (r *reporter) reports(last *planned) (out []report) {
+// reports returns the updates of Services that are due, and when others will be; 0 for not before something changes. It sends Events on foreign
+// claims of their addresses.
+func (r *reporter) reports(last *planned, now time.Time) (out []report, again time.Duration) {
 	seen := look{
 		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.HeldServices(),
-		open: map[lb.Key]bool{}, whole: time.Now(),
+		open: map[lb.Key]bool{}, whole: now,
 	}
 	conflicts := map[string]bool{}
 	for _, key := range seen.due(r.looked, last.Plan.Filter.Frontends) {
@@ -161,16 +164,36 @@ func (r *reporter) reports(last *planned) (out []report) {
 		u := k8s.ServiceUpdate{Service: s}
 		u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
 		announcers(&u, v.L2, record)
-		stands := u.Stands()
-		if !stands {
+		wait := hopeful(&u, now)
+		if again = sooner(again, wait); !u.Stands() {
 			out = append(out, newReport(u, held))
 		}
-		if !known || !stands {
+		if wait > 0 || !known || !u.Stands() {
 			seen.open[key] = true
 		}
 	}
 	r.conflicts, r.looked = conflicts, seen
-	return out
+	return out, again
+}
+
+// hopeTime is how long a new Service has no condition that it is not announced: its EndpointSlices are made after it, mostly in less, and each
+// write costs every node.
+const hopeTime = 5 * time.Second
+
+// hopeful leaves such conditions out of an update, and returns when they are due; 0 if none was left out.
+func hopeful(u *k8s.ServiceUpdate, now time.Time) time.Duration {
+	left := u.Service.CreationTimestamp.Add(hopeTime).Sub(now)
+	if left <= 0 || left > hopeTime { // the clock of the API server may be another
+		return 0
+	}
+	n := len(u.Conditions)
+	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool {
+		return c.Status == metav1.ConditionFalse && meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
+	})
+	if len(u.Conditions) == n {
+		return 0
+	}
+	return left
 }
 
 // of returns the states of the addresses at which a Service is announced.

@@ -133,6 +133,30 @@ func TestAnnouncers(t *testing.T) {
 	}
 }
 
+// TestHopeful: a Service gets no condition at first that it is not announced, but its own is corrected, and no clock hides one for long.
+func TestHopeful(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		created time.Duration
+		status  metav1.ConditionStatus
+		have    string
+		wait    time.Duration
+	}{
+		"new":                      {-time.Second, metav1.ConditionFalse, "", hopeTime - time.Second},
+		"new and announced":        {-time.Second, metav1.ConditionTrue, "", 0},
+		"announced before":         {-time.Second, metav1.ConditionFalse, v1beta1.ConditionAnnouncedL2, 0},
+		"no longer new":            {-hopeTime, metav1.ConditionFalse, "", 0},
+		"created by another clock": {time.Second, metav1.ConditionFalse, "", 0},
+	} {
+		u := k8s.ServiceUpdate{Service: &corev1.Service{}, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: tt.status}}}
+		u.Service.CreationTimestamp = metav1.Time{Time: now.Add(tt.created)}
+		u.Service.Status.Conditions = []metav1.Condition{{Type: tt.have, Status: metav1.ConditionTrue}}
+		if wait := hopeful(&u, now); wait != tt.wait || len(u.Conditions) == 0 != (wait > 0) {
+			t.Errorf("%s: %v, %v", name, wait, u.Conditions)
+		}
+	}
+}
+
 // TestLook: a Service is looked at again if its verdict, its object or a state of its addresses changed, appeared or went, or if it is open;
 // all are if sessions or problems changed.
 func TestLook(t *testing.T) {
