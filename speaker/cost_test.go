@@ -74,6 +74,8 @@ func BenchmarkService(b *testing.B) {
 				w = newCostly(all, size)
 			}
 			w.measure(b, func() {
+				before := w.loop.Done()
+				defer func() { b.ReportMetric(float64(w.loop.Done()-before)/float64(b.N), "runs/op") }()
 				tick := time.NewTicker(time.Second / costRate)
 				defer tick.Stop()
 				for range b.N {
@@ -160,7 +162,7 @@ func (w *costly) start(b *testing.B, api *rest.Config) {
 	w.syncer = newTestSyncer(func() []lb.Interface { return links.Links() })
 	links = link.New(w.log, func() { w.layer2.Kick(); w.loop.Kick() })
 	w.links, w.options, w.filter = links, config.Options{Default: true}, newTestGuard(false)
-	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: w.run, Burst: func() bool { return w.cluster.InBurst() }})
+	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: w.run, Burst: func() bool { return w.cluster.InBurst() }, BurstFactor: planFactor})
 	w.atCluster(b, api)
 	w.hang = newHang(w.syncer, w.loop)
 	ctx, stop := context.WithCancel(context.Background())

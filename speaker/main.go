@@ -207,7 +207,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 // assemble constructs all parts and starts none. They kick each other, but not before they run.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error) {
 	w := &syncer{}
-	runs := daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: w.sync, Burst: func() bool { return w.cluster.InBurst() }})
+	runs := daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: w.sync, Burst: func() bool { return w.cluster.InBurst() }, BurstFactor: planFactor})
 	kick := runs.Kick
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Proxies: s.Options.Proxy.Service, Kick: kick,

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at most, a fortieth in a
+// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at most, less in a
 // burst, within these bounds. A run that waits for the API server is no reason to let the next one wait. A quiet time of up to mostPause counts
 // for the pauses after it: a new Service gets its address and its endpoints one after the other, and must not wait between them.
 const (
@@ -36,8 +36,10 @@ type LoopConfig struct {
 	// MinInterval is the least time between the starts of two runs; default 0. The first
 	// run after a quiet time starts at once, since a failover must not wait.
 	MinInterval time.Duration
-	// Burst, unless nil, reports whether so much changes that the next run should take more of it at once.
-	Burst func() bool
+	// Burst, unless nil, reports whether so much changes that the next run should take more of it at once: the loop takes a BurstFactor-th of a
+	// core then; default 40.
+	Burst       func() bool
+	BurstFactor int
 	// ResyncInterval is the slow tick, which covers changes without an event; default 30 s.
 	ResyncInterval time.Duration
 }
@@ -57,6 +59,7 @@ type Loop struct {
 
 // NewLoop returns a Loop that Run starts.
 func NewLoop(c LoopConfig) *Loop {
+	c.BurstFactor = cmp.Or(c.BurstFactor, burstFactor)
 	c.ResyncInterval = cmp.Or(c.ResyncInterval, 30*time.Second)
 	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1), spent: processorTime}
 }
@@ -135,7 +138,7 @@ func soonest(again, other time.Duration) time.Duration {
 func (l *Loop) pause(left, cost time.Duration) time.Duration {
 	factor := time.Duration(costFactor)
 	if l.config.Burst != nil && l.config.Burst() {
-		factor = burstFactor
+		factor = time.Duration(l.config.BurstFactor)
 	}
 	return min(max(left, -mostPause)+factor*cost, mostPause)
 }

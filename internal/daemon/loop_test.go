@@ -121,6 +121,14 @@ func TestLoop(t *testing.T) {
 			l.Hurry()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1230 * ms, 1900 * ms}},
+		"as long as its factor says": {LoopConfig{Burst: func() bool { return true }, BurstFactor: 50}, func(l *loop) {
+			l.at(1000 * ms)
+			l.from(acts{cost: 30 * ms})
+			l.Kick()
+			l.at(1001 * ms)
+			l.Kick()
+			l.at(2000 * ms)
+		}, []time.Duration{0, 1000 * ms, 1530 * ms}},
 		"no longer without one": {LoopConfig{Burst: func() bool { return false }}, func(l *loop) {
 			l.at(1000 * ms)
 			l.from(acts{cost: 30 * ms})
