@@ -33,6 +33,9 @@ func (v *village) name() string { return fmt.Sprintf("s%d", v.IntN(8)) }
 // service returns a Service that may depend on every other object.
 func (v *village) service(name string) *corev1.Service {
 	o := serviceObject(name, func(o *corev1.Service) { o.UID = types.UID(fmt.Sprint(name, v.IntN(2))) })
+	for i := range v.IntN(4) {
+		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Port: int32(8000 + i)})
+	}
 	if v.plain && v.IntN(20) > 0 {
 		return o
 	}
@@ -107,6 +110,8 @@ func put[T metav1.Object](v *village, objects []T, o T) []T {
 
 // A Compiler returns what Compile returns, whatever it read before; and what it returned before stays as it was.
 func TestCompilerHistory(t *testing.T) {
+	options := served()
+	options.MorePorts = 6
 	for seed := range uint64(8) {
 		v := village{Rand: rand.New(rand.NewPCG(seed, 0)), plain: seed%2 > 0}
 		v.Nodes = []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")}
@@ -122,11 +127,11 @@ func TestCompilerHistory(t *testing.T) {
 		}
 		var c Compiler
 		for step := range 100 {
-			before, _ := c.Compile(objects(), served())
-			want, _ := Compile(v.Objects, served())
+			before, _ := c.Compile(objects(), options)
+			want, _ := Compile(v.Objects, options)
 			v.step()
-			state, problems := c.Compile(objects(), served())
-			fresh, freshProblems := Compile(v.Objects, served())
+			state, problems := c.Compile(objects(), options)
+			fresh, freshProblems := Compile(v.Objects, options)
 			if diff := cmp.Diff(fresh, state, addrs()); diff != "" {
 				t.Fatalf("seed %d, step %d: -Compile +Compiler\n%s", seed, step, diff)
 			}
@@ -138,12 +143,13 @@ func TestCompilerHistory(t *testing.T) {
 			}
 		}
 		var other Compiler
-		other.Compile(v.Objects, served())
+		other.Compile(v.Objects, options)
 		kept := func(c *Compiler) []int {
-			return []int{c.nodes.all.Len(), len(c.byName), c.services.all.Len(), c.slices.all.Len(), len(c.whole), len(c.apart), len(c.idle), len(c.touched)}
+			return []int{c.nodes.all.Len(), len(c.byName), c.services.all.Len(), c.slices.all.Len(), len(c.whole), len(c.apart), len(c.idle), len(c.touched),
+				c.ports["default"]}
 		}
 		if got, want := kept(&c), kept(&other); !slices.Equal(got, want) {
-			t.Errorf("seed %d: it remembers %d objects of %d", seed, got, want)
+			t.Errorf("seed %d: it remembers %d, not %d", seed, got, want)
 		}
 	}
 }
