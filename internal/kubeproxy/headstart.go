@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"slices"
 	"time"
 
@@ -30,16 +29,29 @@ import (
 // is no table. What another program deletes or changes is not repaired before Set names something else: who flushes the ruleset takes the
 // filter too, and packets must not be led past it. Until then clients wait for kube-proxy, as without a head start.
 type HeadStart struct {
-	*nft.Owned[*nft.Static]
+	*nft.Owned[*startImage]
 	layout *nft.Layout
-	// starts are those of the last Set.
+	// starts are those of the last Set, and taken their frontends.
+	starts []lb.Start
+	taken  map[frontend]bool
+}
+
+type frontend struct {
+	address  netip.Addr
+	protocol string
+	port     uint16
+}
+
+// startImage is the table that leads to starts, each of another frontend.
+type startImage struct {
+	layout *nft.Layout
 	starts []lb.Start
 }
 
 // NewHeadStart returns a HeadStart. It does not change the kernel.
 func NewHeadStart(log *slog.Logger) *HeadStart {
-	t := &HeadStart{layout: headStartLayout()}
-	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: t.layout.Table, Image: t.image})
+	t := &HeadStart{layout: headStartLayout(), taken: map[frontend]bool{}}
+	t.Owned = nft.NewOwned(nft.Config[*startImage]{Log: log, Table: t.layout.Table, Image: t.image})
 	return t
 }
 
@@ -50,18 +62,44 @@ func TryHeadStart() error { return headStartLayout().Try() }
 func (t *HeadStart) Set(starts []lb.Start) {
 	t.Lock()
 	defer t.Unlock()
-	if !t.Settled() || len(starts)+len(t.starts) > 0 && !reflect.DeepEqual(starts, t.starts) {
+	if !t.Settled() || !slices.EqualFunc(starts, t.starts, sameStart) {
 		t.starts = starts
 		_ = t.Apply() // it logs; without it clients wait for kube-proxy
 	}
 }
 
-// image is the table that leads to starts; none without them.
-func (t *HeadStart) image(*nft.Static) *nft.Static {
+func sameStart(a, b lb.Start) bool {
+	return a.Service == b.Service && a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Masquerade == b.Masquerade &&
+		slices.Equal(a.Endpoints, b.Endpoints)
+}
+
+// image is the table that leads to starts; none without them. Two Services claim one frontend only if another program wrote a
+// status. The kernel would refuse all.
+func (t *HeadStart) image(*startImage) *startImage {
 	if len(t.starts) == 0 {
 		return nil
 	}
-	return &nft.Static{Layout: t.layout, Elements: startElements(t.starts)}
+	clear(t.taken)
+	img := &startImage{t.layout, make([]lb.Start, 0, len(t.starts))}
+	for _, s := range t.starts {
+		if at := (frontend{s.Address.Unmap(), s.Protocol, s.Port}); !t.taken[at] {
+			t.taken[at] = true
+			img.starts = append(img.starts, s)
+		}
+	}
+	return img
+}
+
+// Permanent implements nft.Image.
+func (img *startImage) Permanent() *nft.Layout { return img.layout }
+
+// From implements nft.Image.
+func (img *startImage) From(old *startImage) nft.Change {
+	if old == nil {
+		old = &startImage{}
+	}
+	gone, come := nft.Apart(old.starts, img.starts, sameStart)
+	return nft.Between(startElements(gone), startElements(come))
 }
 
 // Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
@@ -78,14 +116,11 @@ func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
 // startElements are those of the sets.
 func startElements(starts []lb.Start) []nft.SetElement {
 	var list []nft.SetElement
-	taken := map[string]bool{}
 	for _, s := range starts {
 		f, key, ok := startKey(s)
-		// Two Services claim one frontend only if another program wrote a status. The kernel would refuse all.
-		if !ok || taken[key] {
+		if !ok {
 			continue
 		}
-		taken[key] = true
 		put := func(set, key, value string) {
 			list = append(list, nft.SetElement{Set: set + f.Suffix, Element: nft.Element{Key: key, Value: value}})
 		}

@@ -18,12 +18,7 @@ type Change struct {
 
 // Between returns the change from elements to others.
 func Between(old, want []SetElement) (c Change) {
-	for len(old) > 0 && len(want) > 0 && old[0] == want[0] {
-		old, want = old[1:], want[1:]
-	}
-	for len(old) > 0 && len(want) > 0 && old[len(old)-1] == want[len(want)-1] {
-		old, want = old[:len(old)-1], want[:len(want)-1]
-	}
+	old, want = Apart(old, want, func(a, b SetElement) bool { return a == b })
 	if len(old) == 0 {
 		return Change{Add: want}
 	}
@@ -40,6 +35,17 @@ func Between(old, want []SetElement) (c Change) {
 	}
 	c.Remove = slices.Collect(maps.Keys(had))
 	return c
+}
+
+// Apart returns two lists without what both begin and end with.
+func Apart[T any](a, b []T, same func(T, T) bool) (_, _ []T) {
+	for len(a) > 0 && len(b) > 0 && same(a[0], b[0]) {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && same(a[len(a)-1], b[len(b)-1]) {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return a, b
 }
 
 // empty reports whether the change needs no transaction of its own.

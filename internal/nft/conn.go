@@ -36,6 +36,8 @@ var (
 type Conn struct {
 	isOpen bool
 	fd     int
+	// buffer is for replies.
+	buffer []byte
 }
 
 // Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing.
@@ -107,16 +109,18 @@ func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 	if err := unix.Sendto(c.fd, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
 	}
-	buffer := make([]byte, dumpBuffer)
+	if c.buffer == nil {
+		c.buffer = make([]byte, dumpBuffer)
+	}
 	for done := false; !done; {
-		n, _, err := unix.Recvfrom(c.fd, buffer, 0)
+		n, _, err := unix.Recvfrom(c.fd, c.buffer, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
 			return os.NewSyscallError("recvfrom", err)
 		}
-		if done, err = parseReplies(buffer[:n], single, fn); err != nil {
+		if done, err = parseReplies(c.buffer[:n], single, fn); err != nil {
 			return err
 		}
 	}
