@@ -48,8 +48,7 @@ type L2AdvertisementSpec struct {
 	// +listType=set
 	Interfaces []string `json:"interfaces,omitempty"`
 
-	// PreferredNodeSelectors rank the nodes that may announce: the node with the highest sum of weights
-	// announces, while it can.
+	// PreferredNodeSelectors rank nodes: the node with the highest sum of weights announces, while it can.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	PreferredNodeSelectors []PreferredNodeSelector `json:"preferredNodeSelectors,omitempty"`

@@ -60,8 +60,7 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Enum=internal;external
 	DynamicASN string `json:"dynamicASN,omitempty"`
 
-	// LocalASN replaces myASN towards this router, in the OPEN and in AS_PATH: for a router that is to see another
-	// AS than the others do. The router must be of another AS.
+	// LocalASN replaces myASN towards this router, in the OPEN and in AS_PATH. The router must be of another AS.
 	LocalASN ASN `json:"localASN,omitempty"`
 
 	// PeerAddress to dial. Either this or interface is required.
@@ -135,8 +134,7 @@ type BGPPeerSpec struct {
 	// "password" is the password. If it changes, this session alone is opened again. The empty object names none.
 	PasswordSecret *SecretReference `json:"passwordSecret,omitempty"`
 
-	// DualStackAddressFamily makes the session carry both IPv4 and IPv6 routes. Otherwise it carries those of its own
-	// family.
+	// DualStackAddressFamily makes the session carry both IPv4 and IPv6 routes, and not only routes of its own family.
 	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
 
 	// DisableMP is read by MetalLB, and has no effect there or here.
@@ -147,8 +145,7 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == ''",message="sessions within a VRF are not served: remove vrf, and use a router that the node reaches by its main routing table"
 	VRF string `json:"vrf,omitempty"`
 
-	// BFDProfile is the name of a BFDProfile: with one, the session depends on BFD (RFC 5882). It opens when BFD is up, and
-	// ends at once when BFD fails.
+	// BFDProfile by name: with one, the session opens when BFD is up, and ends at once when BFD fails (RFC 5882).
 	// +kubebuilder:validation:MaxLength=253
 	BFDProfile string `json:"bfdProfile,omitempty"`
 

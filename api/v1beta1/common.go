@@ -2,9 +2,7 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ConditionValid says whether an object is in force: True if all of it is, False
-// with a reason and a sentence if some part is not. The usable parts of an object
-// stay in force.
+// ConditionValid is False, with a reason and a sentence, if a part of an object is not in force. Its usable parts are.
 const ConditionValid = "Valid"
 
 // Status is what Holdfast reports about objects without a status type of their own.
@@ -78,12 +76,10 @@ const (
 	ConditionAddressRecord = "holdfast.dev/AddressRecord"
 )
 
-// AnnotationHostnameShown records on a Service the host name that Holdfast wrote into its
-// status, so that Holdfast can remove it.
+// AnnotationHostnameShown records on a Service the host name in its status that Holdfast wrote, and can so remove.
 const AnnotationHostnameShown = "holdfast.dev/hostname-shown"
 
-// FinalizerAddress is on a Service or FloatingIP while it holds an address, and on a
-// pool while one of its addresses is held.
+// FinalizerAddress is on a Service or FloatingIP while it holds an address, and on the pool of that address.
 const FinalizerAddress = "holdfast.dev/address"
 
 // AnnotationReadyWithoutSessions on a Node, with the value true, makes a starting speaker ready although sessions that the speaker

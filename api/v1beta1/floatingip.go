@@ -49,14 +49,12 @@ type FloatingIPSpec struct {
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
 
-	// ReclaimPolicy Retain keeps the FloatingIP when the Service that it is bound to is deleted, Delete
-	// deletes it then. With either policy it is deleted with its namespace.
+	// ReclaimPolicy Retain keeps the FloatingIP when its Service is deleted, Delete does not. It is always deleted with its namespace.
 	// +kubebuilder:validation:Enum=Retain;Delete
 	// +kubebuilder:default=Retain
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 
-	// ServiceName associates the FloatingIP with this Service of its namespace, and with no other as long as that
-	// Service exists.
+	// ServiceName associates the FloatingIP with this Service of its namespace alone, as long as that Service exists.
 	// +kubebuilder:validation:MaxLength=63
 	ServiceName string `json:"serviceName,omitempty"`
 }

@@ -2,9 +2,8 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ConditionAddressesFree is False on a pool while foreign machines claim addresses of it that nodes announce
-// or should announce, or have addresses of it that no Service has, and lists them. The controller writes it, and
-// removes it when no speaker reports such a machine any more.
+// ConditionAddressesFree is False on a pool while foreign machines have or claim addresses of it, and lists them. The controller writes it,
+// and removes it when no speaker reports such a machine any more.
 const ConditionAddressesFree = "AddressesFree"
 
 // IPAddressPool is a supply of addresses for Services of type LoadBalancer.
@@ -66,8 +65,7 @@ type IPAddressPoolSpec struct {
 	// Tags by which Services may choose pools.
 	Tags Words `json:"tags,omitempty"`
 
-	// Aliases are other names or ids of the pool, such as the id of an OpenStack network or subnet. Several
-	// pools may share one.
+	// Aliases are other names or ids of the pool, such as the id of an OpenStack network or subnet. Pools may share one.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
@@ -80,8 +78,7 @@ type IPAddressPoolSpec struct {
 	// Sharing says who may share an address of the pool.
 	Sharing *Sharing `json:"sharing,omitempty"`
 
-	// ReuseDelay is how long a released address is not assigned to others. Its last holder may get it again
-	// at once.
+	// ReuseDelay is how long only its last holder may get a released address again.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="reuseDelay must not be negative: write a duration as 10m or 24h"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -157,8 +154,7 @@ const (
 	ShareCluster   SharingScope = "Cluster"
 )
 
-// ServiceAllocation restricts a pool to some namespaces and Services. If both
-// namespaces and serviceSelectors are given, both must allow a Service. A selector
+// ServiceAllocation restricts a pool to some namespaces and Services: if both are given, both must allow a Service. A selector
 // that matches nothing allows nothing.
 type ServiceAllocation struct {
 	// Priority among the pools that may serve a Service: the lowest number is tried first, 0 is last.

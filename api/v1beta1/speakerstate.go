@@ -87,8 +87,7 @@ type SpeakerStateStatus struct {
 	// +optional
 	Sessions []SessionState `json:"sessions"`
 
-	// Proxied are the Services, as NAMESPACE/NAME, that the proxies on this node serve on every port that they should: the first of
-	// them by name.
+	// Proxied are the Services, as NAMESPACE/NAME, that proxies on this node serve on all of their ports: the first by name.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4096
 	// +kubebuilder:validation:items:MaxLength=320
