@@ -49,9 +49,7 @@ func (s *syncer) differs(now time.Time, w, before *serviceWrite) bool {
 
 // same reports whether the same decides what is to be written; no object changes in place.
 func (w *serviceWrite) same(o *serviceWrite) bool {
-	a, b := w.assignment, o.assignment
 	return w.service == o.service && w.hostname == o.hostname && w.loadBalancer == o.loadBalancer && reflect.DeepEqual(w.proxied, o.proxied) && w.keep == o.keep &&
 		w.nodesUnknown == o.nodesUnknown && slices.Equal(w.problems, o.problems) && reflect.DeepEqual(w.frontends, o.frontends) &&
-		a.Key == b.Key && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Record, b.Record) &&
-		slices.Equal(a.Awaits, b.Awaits) && a.Reason == b.Reason && a.Message == b.Message
+		reflect.DeepEqual(w.assignment, o.assignment)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -53,18 +54,12 @@ func writeValid[T metav1.Object](ctx context.Context, s *syncer, d *decision, ki
 	})
 }
 
-// report sends an Event if a written condition has a new reason or message. A new
-// object without problems needs no Event.
+// report sends an Event if a written condition has a new reason or message.
 func (s *syncer) report(object lb.Object, uid types.UID, have []metav1.Condition, want metav1.Condition, wrote bool) {
-	var before metav1.Condition
-	for _, c := range have {
-		if c.Type == want.Type {
-			before = c
-		}
-	}
+	before := meta.FindStatusCondition(have, want.Type)
 	// Nothing happened to a new object that is well, nor to one whose state is not known yet.
-	fresh := before.Type == "" && want.Reason == string(lb.Valid) || want.Status == metav1.ConditionUnknown
-	if !wrote || fresh || before.Reason == want.Reason && before.Message == want.Message {
+	fresh := before == nil && want.Reason == string(lb.Valid) || want.Status == metav1.ConditionUnknown
+	if !wrote || fresh || before != nil && before.Reason == want.Reason && before.Message == want.Message {
 		return
 	}
 	good := want.Status == metav1.ConditionTrue

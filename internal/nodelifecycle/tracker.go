@@ -39,7 +39,7 @@ type report struct {
 // written while we looked, its clock is taken for right. All times that it returns have
 // the monotonic reading of the caller's, so that setting the clock later changes nothing.
 type tracker struct {
-	speakers map[string]*speaker
+	speakers map[string]speaker
 	leases   map[string]lease
 	// round is when Leases were read last.
 	round time.Time
@@ -96,33 +96,21 @@ func (c clock) ours(now, written time.Time) time.Time {
 
 // observeReports takes what all speakers have written, as it reads now.
 func (t *tracker) observeReports(now time.Time, reports []report) {
-	if t.speakers == nil {
-		t.speakers = make(map[string]*speaker, len(reports))
-	}
+	before := t.speakers
+	t.speakers = make(map[string]speaker, len(reports))
 	for _, r := range reports {
-		if s := t.speakers[r.node]; s == nil || !r.observed.Equal(s.observed) {
-			t.speakers[r.node] = t.speaker(r.node).next(now, r, s != nil)
+		s, known := before[r.node]
+		if !known || !r.observed.Equal(s.observed) {
+			s = s.next(now, r, known)
 		}
+		t.speakers[r.node] = s
 	}
-	if len(t.speakers) > len(reports) {
-		maps.DeleteFunc(t.speakers, func(node string, _ *speaker) bool {
-			return !slices.ContainsFunc(reports, func(r report) bool { return r.node == node })
-		})
-	}
-}
-
-// speaker returns what is known of a node's speaker.
-func (t *tracker) speaker(node string) speaker {
-	if s := t.speakers[node]; s != nil {
-		return *s
-	}
-	return speaker{}
 }
 
 // next is the speaker after it has written another report. A node that stays in the report was not heard in between, so that
 // its time does not move: a speaker that lies would date it after every sign of life.
-func (s speaker) next(now time.Time, r report, known bool) *speaker {
-	out := &speaker{report: r, clock: s.clock, since: make(map[string]time.Time, len(r.unreachable))}
+func (s speaker) next(now time.Time, r report, known bool) speaker {
+	out := speaker{report: r, clock: s.clock, since: make(map[string]time.Time, len(r.unreachable))}
 	if known {
 		out.clock.compare(now, r.observed)
 	}
@@ -164,7 +152,7 @@ func (t *tracker) leasesDue(now time.Time, nodes []string) []string {
 // observeLease takes the time a node's kubelet last renewed its Lease, as it reads now. The node's speaker has the same
 // clock. While that is unknown, what changed between two looks happened just now.
 func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
-	l, by := t.leases[node], t.speaker(node).clock
+	l, by := t.leases[node], t.speakers[node].clock
 	switch {
 	case l.renewed.Equal(renewed):
 		return
@@ -207,7 +195,7 @@ func (t *tracker) lastSeen() map[string]time.Time {
 // wrote returns when a node's own speaker last wrote, as a sign of life. A speaker that writes that it is cut off
 // was not dead when it wrote that.
 func (t *tracker) wrote(node string) time.Time {
-	s := t.speaker(node)
+	s := t.speakers[node]
 	if s.cutOff || s.wrote.IsZero() {
 		return s.wrote
 	}
