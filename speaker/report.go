@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -53,7 +52,7 @@ type look struct {
 const lookAge = 5 * time.Minute
 
 // due returns the Services to look at, in order: those that were open at another look, and those of which something has changed since then.
-func (l *look) due(before look, at lb.Map[netip.Addr, *[]lb.Frontend]) []lb.Key {
+func (l *look) due(before look) []lb.Key {
 	if l.whole.Sub(before.whole) >= lookAge || !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems) {
 		return slices.Collect(l.verdicts.Keys())
 	}
@@ -61,32 +60,33 @@ func (l *look) due(before look, at lb.Map[netip.Addr, *[]lb.Frontend]) []lb.Key 
 	due := maps.Clone(before.open)
 	before.verdicts.Changes(l.verdicts, func(k lb.Key, _, _ *plan.Verdict, _, _ bool) { due[k] = true })
 	before.services.Changes(l.services, func(k lb.Key, _, _ config.Held[corev1.Service], _, _ bool) { due[k] = true })
-	for a := range l.changed(before) {
-		if all := at.Of(a); all != nil {
-			for _, f := range *all {
-				due[f.Service] = true
+	if changed := l.changed(before); len(changed) > 0 {
+		for k, v := range l.verdicts.All() { // no frontend is at an address of this node's own links
+			if slices.ContainsFunc(v.L2.Announcers, func(a plan.Announcer) bool { return changed[a.Address] }) {
+				due[k] = true
 			}
 		}
 	}
 	return slices.SortedFunc(maps.Keys(due), lb.Key.Compare)
 }
 
-// changed yields the addresses whose states are not as at another look.
-func (l *look) changed(before look) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		old, new := before.states, l.states
-		for more := !lb.Same(old, new); more && len(old)+len(new) > 0; {
-			switch {
-			case len(new) == 0 || len(old) > 0 && old[0].Address.Less(new[0].Address):
-				more, old = yield(old[0].Address), old[1:]
-			case len(old) == 0 || new[0].Address.Less(old[0].Address):
-				more, new = yield(new[0].Address), new[1:]
-			default:
-				more = sameState(old[0], new[0]) || yield(new[0].Address)
-				old, new = old[1:], new[1:]
+// changed returns the addresses whose states are not as at another look.
+func (l *look) changed(before look) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for old, new := before.states, l.states; len(old)+len(new) > 0; {
+		switch {
+		case len(new) == 0 || len(old) > 0 && old[0].Address.Less(new[0].Address):
+			out[old[0].Address], old = true, old[1:]
+		case len(old) == 0 || new[0].Address.Less(old[0].Address):
+			out[new[0].Address], new = true, new[1:]
+		default:
+			if !sameState(old[0], new[0]) {
+				out[new[0].Address] = true
 			}
+			old, new = old[1:], new[1:]
 		}
 	}
+	return out
 }
 
 func sameState(a, b lb.AddressState) bool {
@@ -140,7 +140,7 @@ func (r *reporter) reports(last *planned, now time.Time) (out []report, again ti
 		open: map[lb.Key]bool{}, whole: now,
 	}
 	conflicts := map[string]bool{}
-	for _, key := range seen.due(r.looked, last.Plan.Filter.Frontends) {
+	for _, key := range seen.due(r.looked) {
 		verdict, held := seen.verdicts.Of(key), seen.services.Of(key)
 		if verdict == nil || held == nil {
 			continue
@@ -176,11 +176,11 @@ func (r *reporter) reports(last *planned, now time.Time) (out []report, again ti
 	return out, again
 }
 
-// hopeTime is how long a new Service has no condition that it is not announced: its EndpointSlices are made after it, mostly in less, and each
+// hopeTime is how long a new Service has no condition that it has no endpoint: its EndpointSlices are made after it, mostly in less, and each
 // write costs every node.
 const hopeTime = 5 * time.Second
 
-// hopeful leaves such conditions out of an update, and returns when they are due; 0 if none was left out.
+// hopeful leaves such a condition out of an update, and returns when they are due; 0 if none was left out.
 func hopeful(u *k8s.ServiceUpdate, now time.Time) time.Duration {
 	left := u.Service.CreationTimestamp.Add(hopeTime).Sub(now)
 	if left <= 0 || left > hopeTime { // the clock of the API server may be another
@@ -188,7 +188,7 @@ func hopeful(u *k8s.ServiceUpdate, now time.Time) time.Duration {
 	}
 	n := len(u.Conditions)
 	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool {
-		return c.Status == metav1.ConditionFalse && meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
+		return c.Reason == string(lb.NoServingEndpoint) && meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
 	})
 	if len(u.Conditions) == n {
 		return 0

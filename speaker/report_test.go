@@ -133,22 +133,24 @@ func TestAnnouncers(t *testing.T) {
 	}
 }
 
-// TestHopeful: a Service gets no condition at first that it is not announced, but its own is corrected, and no clock hides one for long.
+// TestHopeful: a Service gets no condition at first that it has no endpoint, but its own is corrected, other faults are told at once, and no clock
+// hides one for long.
 func TestHopeful(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
 		created time.Duration
-		status  metav1.ConditionStatus
+		reason  lb.Reason
 		have    string
 		wait    time.Duration
 	}{
-		"new":                      {-time.Second, metav1.ConditionFalse, "", hopeTime - time.Second},
-		"new and announced":        {-time.Second, metav1.ConditionTrue, "", 0},
-		"announced before":         {-time.Second, metav1.ConditionFalse, v1beta1.ConditionAnnouncedL2, 0},
-		"no longer new":            {-hopeTime, metav1.ConditionFalse, "", 0},
-		"created by another clock": {time.Second, metav1.ConditionFalse, "", 0},
+		"new":                      {-time.Second, lb.NoServingEndpoint, "", hopeTime - time.Second},
+		"new and announced":        {-time.Second, lb.Announced, "", 0},
+		"new and in conflict":      {-time.Second, lb.AddressConflict, "", 0},
+		"announced before":         {-time.Second, lb.NoServingEndpoint, v1beta1.ConditionAnnouncedL2, 0},
+		"no longer new":            {-hopeTime, lb.NoServingEndpoint, "", 0},
+		"created by another clock": {time.Second, lb.NoServingEndpoint, "", 0},
 	} {
-		u := k8s.ServiceUpdate{Service: &corev1.Service{}, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: tt.status}}}
+		u := k8s.ServiceUpdate{Service: &corev1.Service{}, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Reason: string(tt.reason)}}}
 		u.Service.CreationTimestamp = metav1.Time{Time: now.Add(tt.created)}
 		u.Service.Status.Conditions = []metav1.Condition{{Type: tt.have, Status: metav1.ConditionTrue}}
 		if wait := hopeful(&u, now); wait != tt.wait || len(u.Conditions) == 0 != (wait > 0) {
@@ -167,12 +169,10 @@ func TestLook(t *testing.T) {
 		}
 		return out
 	}
-	var all []lb.Frontend
 	old := look{open: map[lb.Key]bool{}, states: at("192.0.2.1 x", "192.0.2.2 x", "192.0.2.4 x", "192.0.2.5 x")}
 	for i := range 9 {
 		key := lb.Key{Name: fmt.Sprint("s", i)}
-		all = append(all, lb.Frontend{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Service: key})
-		old.verdicts = old.verdicts.Put(key, &plan.Verdict{})
+		old.verdicts = old.verdicts.Put(key, &plan.Verdict{L2: plan.Outcome{Announcers: []plan.Announcer{{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}}}})
 		old.services = old.services.Put(key, &struct{ config.Held[corev1.Service] }{})
 	}
 	old.open[lb.Key{Name: "s6"}] = true
@@ -181,7 +181,7 @@ func TestLook(t *testing.T) {
 		next.whole = old.whole.Add(lookAge - 1)
 		change(&next)
 		var names []string
-		for _, k := range next.due(old, frontends(all...)) {
+		for _, k := range next.due(old) {
 			names = append(names, k.Name)
 		}
 		return strings.Join(names, " ")
@@ -204,7 +204,7 @@ func TestLook(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-	if next := (look{whole: old.whole.Add(1)}); len(next.due(old, frontends())) == 0 || next.whole != old.whole {
+	if next := (look{whole: old.whole.Add(1)}); len(next.due(old)) == 0 || next.whole != old.whole {
 		t.Errorf("the last whole look counts from %v", next.whole)
 	}
 	// Who adds a field adds it to sameState.
