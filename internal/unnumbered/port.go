@@ -61,7 +61,9 @@ func (p *port) serves(l lb.Interface) bool {
 
 func (p *port) setUp(moment time.Time, up bool) {
 	if up && !p.up {
-		p.routers.ask(moment) // the cable may lead to another one
+		// The cable may lead to another router, and the same one may have forgotten this node.
+		p.routers.ask(moment)
+		p.advertiseAt = moment
 	}
 	p.up = up
 }

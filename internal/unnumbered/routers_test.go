@@ -84,6 +84,20 @@ func TestRoutersAfterLinkUp(t *testing.T) {
 	}
 }
 
+// A router at the other end of a cable that is plugged in again may have forgotten this node, which advertises itself at once.
+func TestPortUp(t *testing.T) {
+	start := time.Unix(100, 0)
+	p := &port{advertiseAt: start.Add(maxInterval), up: true}
+	for _, up := range []bool{true, false} {
+		if p.setUp(start, up); !p.advertiseAt.Equal(start.Add(maxInterval)) {
+			t.Errorf("up %v: it advertises itself after %v", up, p.advertiseAt.Sub(start))
+		}
+	}
+	if p.setUp(start, true); !p.advertiseAt.Equal(start) {
+		t.Errorf("it advertises itself %v after the link is up again", p.advertiseAt.Sub(start))
+	}
+}
+
 // A flood of invented routers moves nothing while the present one lives.
 func TestRoutersFlood(t *testing.T) {
 	r := &routers{next: time.Unix(0, 0)}
