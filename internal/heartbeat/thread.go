@@ -76,6 +76,7 @@ func (t *thread) run() {
 	for !t.stopped {
 		if t.shared.speakerHangs() {
 			t.socket.wait(t.Interval, false, false, false) // the detector will find that it did not run
+			t.load()                                       // it may be ordered to leave before it hears that the speaker goes on
 			continue
 		}
 		t.step()
