@@ -100,7 +100,7 @@ type SpeakerStateStatus struct {
 	// +optional
 	ProxyFaults []ProxyFault `json:"proxyFaults"`
 
-	// Problems of the node that its user must mend, the first of them.
+	// Problems of the node that its user must repair, the first of them.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
@@ -204,7 +204,7 @@ type SessionState struct {
 	BFD string `json:"bfd,omitempty"`
 }
 
-// NodeProblem is something about a node that its user must mend.
+// NodeProblem is something about a node that its user must repair.
 type NodeProblem struct {
 	// Reason is one word, as in the speaker's log and its metric holdfast_problems.
 	// +kubebuilder:validation:MaxLength=64

@@ -16,7 +16,7 @@ type Change struct {
 	GoneSets, GoneChains []string
 }
 
-// Between returns the change from elements to others.
+// Between returns the change from elements to others, of which none is in a list twice.
 func Between(old, want []SetElement) (c Change) {
 	old, want = Apart(old, want, func(a, b SetElement) bool { return a == b })
 	if len(old) == 0 {
