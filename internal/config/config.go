@@ -370,8 +370,10 @@ func (n *named[O, H]) replaced(list []O, as func(O) H) lb.Map[lb.Key, H] {
 		case len(before) == 0 || len(list) > 0 && nameOf(list[0]).Compare(nameOf(before[0])) <= 0:
 			at[nameOf(list[0])], list = as(list[0]), list[1:]
 		default:
-			name := nameOf(before[0])
-			at[name], before = at[name], before[1:] // none, unless the list had it before
+			if name := nameOf(before[0]); at[name] == none { // the list may have had it before
+				at[name] = none
+			}
+			before = before[1:]
 		}
 	}
 	return all.With(maps.Keys(at), func(name lb.Key) (H, bool) { return at[name], at[name] != none })
