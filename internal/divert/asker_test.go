@@ -55,18 +55,19 @@ func serving(hash string, ports ...uint16) answer {
 func TestAsker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p, kicks := &proxy{news: make(chan answer)}, 0
-		a := NewAsker(slog.New(slog.DiscardHandler), func() { kicks++ })
+		p := &proxy{news: make(chan answer)}
+		var kicks atomic.Int64
+		a := NewAsker(slog.New(slog.DiscardHandler), func() { kicks.Add(1) })
 		a.ask = p.ask
 		ended := make(chan error)
 		go func() { ended <- a.Run(ctx) }()
 		pods := []lb.ProxyPod{{Name: "p", Node: "n", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.0.2")}}}
-		check := func(when string, want map[uint16]uint16, wantSettled bool, wantKicks int) {
+		check := func(when string, want map[uint16]uint16, wantSettled bool, wantKicks int64) {
 			t.Helper()
 			synctest.Wait()
 			known, settled := a.Set(pods)
-			if got := known[0].Frontends[web]; !maps.Equal(got, want) || known[0].Frontends == nil || settled != wantSettled || kicks != wantKicks {
-				t.Errorf("%s: serves %v, settled %v, %d kicks; want %v, %v, %d", when, known[0].Frontends, settled, kicks, want, wantSettled, wantKicks)
+			if got := known[0].Frontends[web]; !maps.Equal(got, want) || known[0].Frontends == nil || settled != wantSettled || kicks.Load() != wantKicks {
+				t.Errorf("%s: serves %v, settled %v, %d kicks; want %v, %v, %d", when, known[0].Frontends, settled, kicks.Load(), want, wantSettled, wantKicks)
 			}
 		}
 		check("before any answer", nil, false, 0)
