@@ -171,18 +171,21 @@ func removeCgroup(ctx context.Context, dir string) error {
 
 // waitCgroup waits until cgroup.events has the line.
 func waitCgroup(ctx context.Context, dir, line string) error {
-	return waitFor(ctx, killWait, func() error {
-		b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
-		if err != nil {
-			return err
+	return waitFor(ctx, killWait, func() error { return cgroupIs(dir, line) })
+}
+
+// cgroupIs fails unless the kernel's file of the cgroup's events has the line.
+func cgroupIs(dir, line string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+	if err != nil {
+		return err
+	}
+	for l := range strings.Lines(string(b)) {
+		if strings.TrimSpace(l) == line {
+			return nil
 		}
-		for l := range strings.Lines(string(b)) {
-			if strings.TrimSpace(l) == line {
-				return nil
-			}
-		}
-		return fmt.Errorf("%s is not %q", dir, line)
-	})
+	}
+	return fmt.Errorf("%s is not %q", dir, line)
 }
 
 // waitFor polls until the check succeeds, the context ends or the time is over;

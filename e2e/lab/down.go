@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -63,31 +62,6 @@ func takeDown(ctx context.Context) error {
 		failed(os.RemoveAll(runDir))
 	}
 	return errors.Join(failures...)
-}
-
-// remains lists what of a lab is on the machine.
-func remains() ([]string, error) {
-	root, err := cgroupRoot()
-	if err != nil {
-		return nil, err
-	}
-	var left []string
-	for _, path := range []string{root, runDir} {
-		if _, err := os.Stat(path); err == nil {
-			left = append(left, path)
-		}
-	}
-	if _, err := net.InterfaceByName(mgmtLink); err == nil {
-		left = append(left, "link "+mgmtLink)
-	}
-	namespaces, err := labNetns()
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range namespaces {
-		left = append(left, filepath.Join(netnsDir, name))
-	}
-	return left, nil
 }
 
 // labMounts lists the mounts below the lab's directory, innermost first.

@@ -25,7 +25,6 @@ type Lab struct {
 	Plan     wire.Plan
 	ToolDirs map[string]string // by name of the tool set
 	Limits   bool              // cgroup controllers are ours, so limits work
-	Boot     string            // of the machine
 }
 
 // Kubeconfig returns the path of the administrator's kubeconfig.

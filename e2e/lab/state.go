@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,7 +59,7 @@ func (l *Lab) save() error {
 	return os.Rename(tmp, stateFile())
 }
 
-// Open returns the running lab. None outlives a boot of the machine.
+// Open returns the running lab. One of which every process ended, killed or with the machine, is not up.
 func Open() (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("open lab: must be root")
@@ -76,15 +75,9 @@ func Open() (*Lab, error) {
 	if err := json.Unmarshal(b, &l); err != nil {
 		return nil, fmt.Errorf("open lab: %w", err)
 	}
-	boot, err := bootID()
-	if err == nil && boot != l.Boot {
+	root, err := cgroupRoot()
+	if err == nil && cgroupIs(root, "populated 1") != nil {
 		err = ErrNotUp
 	}
 	return &l, err
-}
-
-// bootID tells one boot of the machine from another (random(4)).
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return string(bytes.TrimSpace(b)), err
 }

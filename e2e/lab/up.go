@@ -37,11 +37,12 @@ func Up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 	if _, err := Open(); err == nil {
 		return nil, ErrUp
-	}
-	if left, err := remains(); err != nil {
+	} else if !errors.Is(err, ErrNotUp) {
 		return nil, err
-	} else if len(left) > 0 {
-		return nil, fmt.Errorf("bring lab up: remains of another lab (%s ...): take it down first", left[0])
+	}
+	// What was killed, or a machine that started again, leaves a lab of which nothing runs.
+	if err := takeDown(ctx); err != nil {
+		return nil, err
 	}
 	repo, err := toolset.FindRepo()
 	if err != nil {
@@ -92,9 +93,6 @@ func (l *Lab) boot(ctx context.Context, compiler toolset.Builder, progress io.Wr
 		return err
 	}
 	var err error
-	if l.Boot, err = bootID(); err != nil {
-		return err
-	}
 	if l.Limits, err = cgroupLimits(); err != nil {
 		return err
 	}
