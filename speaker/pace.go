@@ -5,10 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -57,18 +56,11 @@ func (p *pace) yields(now time.Time) time.Duration {
 	return max(0, min(yieldTime/10, p.yielding.Add(yieldTime).Sub(now)))
 }
 
-// report is an update of a Service that is read again when it is written: thousands that wait would be as large as all else.
+// report is a Service to be written, of which only the name is kept: thousands that wait would be as large as all else.
 type report struct {
-	k8s.ServiceUpdate
-	held config.Held[corev1.Service]
+	service lb.Key
 	// corrects: the Service has a condition that is wrong.
 	corrects bool
-}
-
-func newReport(u k8s.ServiceUpdate, held config.Held[corev1.Service]) report {
-	r := report{u, held, corrects(u)}
-	r.Service = nil
-	return r
 }
 
 func corrects(u k8s.ServiceUpdate) bool {

@@ -26,22 +26,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// reportOf returns a report on a Service, which may have such a condition already.
+// reportOf returns a report on a Service, which may have such a condition already. One that is gone is to have none.
 func reportOf(name string, exists bool) report {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if exists {
 		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionUnknown}}
 	}
 	u := k8s.ServiceUpdate{Service: s, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue}}}
-	return report{ServiceUpdate: u, corrects: corrects(u)}
+	if name == "gone" {
+		u.Conditions, u.RemoveConditions = nil, []string{v1beta1.ConditionAnnouncedL2}
+	}
+	return report{lb.Key{Name: name}, corrects(u)}
 }
 
 func (p *pace) overtakes(err error) (names []string, again time.Duration, failed error) {
-	gone := reportOf("gone", true)
-	gone.Conditions, gone.RemoveConditions = nil, []string{v1beta1.ConditionAnnouncedL2}
-	gone.corrects = corrects(gone.ServiceUpdate)
-	again, failed = p.each([]report{reportOf("new", false), reportOf("wrong", true), gone}, 4, func(u report) error {
-		if names = append(names, u.Service.Name); u.Service.Name == "wrong" {
+	again, failed = p.each([]report{reportOf("new", false), reportOf("wrong", true), reportOf("gone", true)}, 4, func(u report) error {
+		if names = append(names, u.service.Name); u.service.Name == "wrong" {
 			return err
 		}
 		return nil
@@ -86,11 +86,11 @@ func TestPace(t *testing.T) {
 			written := 0
 			look := func() time.Duration {
 				again, err := p.each(slices.Clone(reports), tt.speakers, func(u report) error {
-					if u.Service.Name == "denied" {
+					if u.service.Name == "denied" {
 						return apierrors.NewConflict(schema.GroupResource{}, "denied", nil) // or any error that says to wait
 					}
 					written++
-					reports = slices.DeleteFunc(reports, func(r report) bool { return r.Service.Name == u.Service.Name })
+					reports = slices.DeleteFunc(reports, func(r report) bool { return r.service.Name == u.service.Name })
 					return nil
 				})
 				must(t, err)

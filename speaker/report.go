@@ -35,15 +35,16 @@ type reporter struct {
 	looked    look
 }
 
-// look is what reports looked at last. Of what is as it was then nothing is to be written, unless it is open.
+// look is what was looked at last. Of what is as it was then there is nothing new to write, unless it is open.
 type look struct {
 	states   []lb.AddressState
 	sessions []lb.Session
 	problems []lb.Problem
 	verdicts lb.Map[lb.Key, *plan.Verdict]
 	services lb.Map[lb.Key, config.Held[corev1.Service]]
-	// open are the Services of which something is to be written, or is not known yet.
-	open map[lb.Key]bool
+	// open are the Services of which something is not known yet, or may be written later. waits are those to be written: true if they have a
+	// condition that is wrong.
+	open, waits map[lb.Key]bool
 	// whole is when all were looked at.
 	whole time.Time
 }
@@ -56,7 +57,7 @@ func (l *look) due(before look) []lb.Key {
 	if l.whole.Sub(before.whole) >= lookAge || !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems) {
 		return slices.Collect(l.verdicts.Keys())
 	}
-	l.whole = before.whole
+	l.whole, l.waits = before.whole, before.waits
 	due := maps.Clone(before.open)
 	before.verdicts.Changes(l.verdicts, func(k lb.Key, _, _ *plan.Verdict, _, _ bool) { due[k] = true })
 	before.services.Changes(l.services, func(k lb.Key, _, _ config.Held[corev1.Service], _, _ bool) { due[k] = true })
@@ -127,53 +128,79 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 	if wait := r.pace.yields(time.Now()); wait > 0 {
 		return wait, nil
 	}
-	reports, soon := r.reports(last, time.Now())
-	again, err = r.pace.each(reports, len(last.Members), func(one report) error { return r.writeService(ctx, one) })
+	soon := r.look(last, time.Now())
+	again, err = r.pace.each(r.looked.reports(), len(last.Members), func(one report) error { return r.writeService(ctx, last, one.service) })
 	return sooner(again, soon), err
 }
 
-// reports returns the updates of Services that are due, and when others will be; 0 for not before something changes. It sends Events on foreign
+// look looks at the Services that are due, and returns when others will be; 0 for not before something changes. It sends Events on foreign
 // claims of their addresses.
-func (r *reporter) reports(last *planned, now time.Time) (out []report, again time.Duration) {
+func (r *reporter) look(last *planned, now time.Time) (again time.Duration) {
 	seen := look{
 		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.HeldServices(),
-		open: map[lb.Key]bool{}, whole: now,
+		open: map[lb.Key]bool{}, waits: map[lb.Key]bool{}, whole: now,
 	}
 	conflicts := map[string]bool{}
 	for _, key := range seen.due(r.looked) {
-		verdict, held := seen.verdicts.Of(key), seen.services.Of(key)
-		if verdict == nil || held == nil {
+		delete(seen.waits, key)
+		s, v := seen.read(key)
+		if s == nil {
 			continue
 		}
-		s, v := held.Read(), *verdict
-		if s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			continue // it has changed since the plan: no speaker would remove a condition that is written here
-		}
-		states := seen.of(verdict)
+		states := seen.of(v)
 		for _, sentence := range v.L2.Conflicts(r.node, states) {
 			if conflicts[sentence], seen.open[key] = true, true; !r.conflicts[sentence] {
 				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
 			}
 		}
-		if !v.L2.Writer && !v.BGP.Writer {
-			continue // another node writes
-		}
-		l2, record, known := v.L2.OnLinks(r.node, states)
-		v.L2 = l2
-		v.L2.Writer = v.L2.Writer && known
-		u := k8s.ServiceUpdate{Service: s}
-		u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
-		announcers(&u, v.L2, record)
+		u, known := r.update(last, s, *v, states)
 		wait := hopeful(&u, now)
-		if again = sooner(again, wait); !u.Stands() {
-			out = append(out, newReport(u, held))
-		}
-		if wait > 0 || !known || !u.Stands() {
+		if again = sooner(again, wait); wait > 0 || !known {
 			seen.open[key] = true
+		}
+		if !u.Stands() {
+			seen.waits[key] = corrects(u)
 		}
 	}
 	r.conflicts, r.looked = conflicts, seen
-	return out, again
+	return again
+}
+
+// read returns a Service and its verdict; nil if the Service went, or changed since the plan so that no speaker would remove a condition that is
+// written here.
+func (l *look) read(key lb.Key) (*corev1.Service, *plan.Verdict) {
+	verdict, held := l.verdicts.Of(key), l.services.Of(key)
+	if verdict == nil || held == nil {
+		return nil, nil
+	}
+	s := held.Read()
+	if s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return nil, nil
+	}
+	return s, verdict
+}
+
+// reports returns what waits, in order.
+func (l *look) reports() []report {
+	out := make([]report, 0, len(l.waits))
+	for _, key := range slices.SortedFunc(maps.Keys(l.waits), lb.Key.Compare) {
+		out = append(out, report{key, l.waits[key]})
+	}
+	return out
+}
+
+// update returns what this node writes of a Service: nothing if another node writes. Not all may be known yet.
+func (r *reporter) update(last *planned, s *corev1.Service, v plan.Verdict, states map[netip.Addr]lb.AddressState) (u k8s.ServiceUpdate, known bool) {
+	u.Service = s
+	if !v.L2.Writer && !v.BGP.Writer {
+		return u, true
+	}
+	l2, record, known := v.L2.OnLinks(r.node, states)
+	v.L2 = l2
+	v.L2.Writer = v.L2.Writer && known
+	u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
+	announcers(&u, v.L2, record)
+	return u, known
 }
 
 // hopeTime is how long a new Service has no condition that it has no endpoint: its EndpointSlices are made after it, mostly in less, and each
@@ -222,12 +249,22 @@ func announcers(u *k8s.ServiceUpdate, o plan.Outcome, record string) {
 	}
 }
 
-func (r *reporter) writeService(ctx context.Context, one report) error {
-	u, s := one.ServiceUpdate, one.held.Read()
-	u.Service = s
+// writeService writes a Service that waits. It waits on if the write fails.
+func (r *reporter) writeService(ctx context.Context, last *planned, key lb.Key) error {
+	s, v := r.looked.read(key)
+	if s == nil {
+		delete(r.looked.waits, key)
+		return nil
+	}
+	u, _ := r.update(last, s, *v, r.looked.of(v))
+	hopeful(&u, time.Now())
 	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
-	if after, err := r.cluster.UpdateService(ctx, u); err != nil || after == nil {
+	after, err := r.cluster.UpdateService(ctx, u)
+	if err != nil {
 		return err
+	}
+	if delete(r.looked.waits, key); after == nil {
+		return nil
 	}
 	for _, c := range changed {
 		if c.Type == v1beta1.ConditionAnnouncers {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -204,8 +205,12 @@ func TestLook(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-	if next := (look{whole: old.whole.Add(1)}); len(next.due(old)) == 0 || next.whole != old.whole {
-		t.Errorf("the last whole look counts from %v", next.whole)
+	old.waits = map[lb.Key]bool{{Name: "s1"}: true, {Name: "s2"}: false}
+	if next := (look{whole: old.whole.Add(1)}); len(next.due(old)) == 0 || next.whole != old.whole || !maps.Equal(next.waits, old.waits) {
+		t.Errorf("the last whole look counts from %v, and %v wait", next.whole, next.waits)
+	}
+	if got := fmt.Sprint(old.reports()); got != "[{{ s1} true} {{ s2} false}]" {
+		t.Errorf("reports are %s", got)
 	}
 	// Who adds a field adds it to sameState.
 	if n := reflect.TypeFor[lb.AddressState]().NumField(); n != 7 {
