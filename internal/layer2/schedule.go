@@ -67,7 +67,8 @@ const (
 	lanes
 )
 
-// refreshBatch is how long a later announcement waits for others, so that a thousand addresses wake this process five times a second.
+// refreshBatch is how long a later announcement and a question wait for others, so that a thousand addresses wake this process, and all others on
+// the link, five times a second.
 const refreshBatch = 200 * time.Millisecond
 
 // repeatBatch is the time between two moments at which announcements of new addresses are repeated.
@@ -78,7 +79,7 @@ type pace struct {
 	// free is when all frames so far would have left at that rate.
 	free time.Time
 	// defended is the same at half of the rate for defences to single machines: who claims without end must not stop
-	// the repetitions. doubted is when the next question may leave who else has an address.
+	// the repetitions. doubted is when all questions so far who else has an address would have left at their rate.
 	defended, doubted time.Time
 }
 
@@ -213,16 +214,16 @@ func (s *schedule) due(now time.Time) *item {
 
 // opens returns when the first item of a lane may go: when it is due, and the pace admits it.
 func (s *schedule) opens(lane int) time.Time {
-	due := s.queues[lane][0].due
+	due, batch := s.queues[lane][0].due, -s.timers.frames(int(quietRate*refreshBatch/time.Second))
 	switch lane {
 	case ending:
 		return due
 	case first, asking:
 		return later(due, s.pace.free.Add(-s.timers.frames(s.timers.Burst)))
 	case repeated, refreshing: // a batch at once
-		return later(due, s.pace.free.Add(-s.timers.frames(int(quietRate*refreshBatch/time.Second))))
+		return later(due, s.pace.free.Add(batch))
 	case doubting:
-		return later(due, later(s.pace.free, s.pace.doubted))
+		return later(due, later(s.pace.free.Add(batch), s.pace.doubted.Add(-refreshBatch)))
 	case defending:
 		half := -s.timers.frames(s.timers.Burst / 2)
 		return later(due, later(s.pace.free, s.pace.defended).Add(half))
@@ -242,7 +243,7 @@ func (s *schedule) spend(frames int, lane int, now time.Time) {
 	case defending:
 		s.pace.defended = later(s.pace.defended, now.Add(-paceSlack)).Add(2 * s.timers.frames(frames))
 	case doubting:
-		s.pace.doubted = now.Add(time.Second / quietRate)
+		s.pace.doubted = later(s.pace.doubted, now).Add(time.Second / quietRate)
 	}
 }
 
@@ -325,7 +326,7 @@ func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
 			continue
 		}
 		until := s.opens(lane).Sub(now)
-		if lane == refreshing {
+		if lane == refreshing || lane == doubting {
 			until += refreshBatch
 		}
 		if !any || until < wait {
