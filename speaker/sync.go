@@ -85,8 +85,8 @@ type syncer struct {
 	told atomic.Pointer[lb.Member]
 }
 
-// planFactor is as daemon.LoopConfig.BurstFactor says: with 10,000 Services a burst is planned five times a second.
-const planFactor = 120
+// planFactor is as daemon.LoopConfig.BurstFactor says: with 10,000 Services a burst is planned three to five times a second.
+const planFactor = 200
 
 // planned is the result of one run.
 type planned struct {
