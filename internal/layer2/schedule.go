@@ -83,6 +83,10 @@ type pace struct {
 	defended, doubted time.Time
 }
 
+// wonTimes is how often an address is announced that became ours by a probe, before the later announcements: no neighbour knows another machine that
+// has it. That is twice as often as RFC 5227 asks for (section 2.3).
+const wonTimes = 4
+
 // paceSlack is how much a link that is late may catch up.
 const paceSlack = 10 * time.Millisecond
 
@@ -273,6 +277,9 @@ func (s *schedule) queue(it *item, now time.Time) {
 	times, end := s.timers.times(it.phase)
 	if it.phase == probing && now.Sub(it.status.left) < leftTime && len(*it.status.conflicts.Load()) == 0 {
 		times, end = times[:1], time.Nanosecond
+	}
+	if it.won {
+		times = times[:min(wonTimes, len(times))]
 	}
 	it.ends, it.lane, it.pos = false, repeated, -1
 	var before time.Duration
