@@ -346,7 +346,7 @@ func TestConflictOnOneLink(t *testing.T) {
 		expect(p, "while probing", "", "")
 		for range 2 {
 			var frames []string
-			for end := time.After(time.Second); ; {
+			for end := time.After(2 * time.Second); ; {
 				select {
 				case f := <-p.lan.out:
 					frames = append(frames, lb.MAC(f[offSource:offEtherType]).String())

@@ -83,10 +83,6 @@ type pace struct {
 	defended, doubted time.Time
 }
 
-// wonTimes is how often an address is announced that became ours by a probe, before the later announcements: no neighbour knows another machine that
-// has it. That is twice as often as RFC 5227 asks for (section 2.3).
-const wonTimes = 4
-
 // paceSlack is how much a link that is late may catch up.
 const paceSlack = 10 * time.Millisecond
 
@@ -99,12 +95,19 @@ type schedule struct {
 	// announced is the number of our addresses, and repeats one of the moments at which announcements are repeated.
 	announced int
 	repeats   time.Time
+	// seldom has every second one of AnnounceTimes, for an address that a probe found free: hardly a neighbour knows another machine that had it.
+	// That is still more often than RFC 5227 asks for (section 2.3), and for as long as a port of a switch may block at its start.
+	seldom []time.Duration
 	// between chooses a time.
 	between func(low, high time.Duration) time.Duration
 }
 
 func newSchedule(timers Timers, p *pace, between func(low, high time.Duration) time.Duration) *schedule {
-	return &schedule{timers: timers, pace: p, items: make(map[key]*item), between: between}
+	s := &schedule{timers: timers, pace: p, items: make(map[key]*item), between: between}
+	for i := 0; i < len(timers.AnnounceTimes); i += 2 {
+		s.seldom = append(s.seldom, timers.AnnounceTimes[i])
+	}
+	return s
 }
 
 func between(low, high time.Duration) time.Duration {
@@ -278,8 +281,8 @@ func (s *schedule) queue(it *item, now time.Time) {
 	if it.phase == probing && now.Sub(it.status.left) < leftTime && len(*it.status.conflicts.Load()) == 0 {
 		times, end = times[:1], time.Nanosecond
 	}
-	if it.won {
-		times = times[:min(wonTimes, len(times))]
+	if it.won && it.phase == ours {
+		times = s.seldom
 	}
 	it.ends, it.lane, it.pos = false, repeated, -1
 	var before time.Duration

@@ -69,8 +69,8 @@ func TestAnnounceTimes(t *testing.T) {
 			r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr, Probe: true}})})
 			sentFor(lan, r.timers.AnnounceWait-time.Millisecond)
 			odd, even := tt.frames[0], tt.frames[len(tt.frames)-1]
-			// The question who else has it comes after 5 s, and the first later announcement after 30 s more.
-			want := []string{"1ms " + odd, "1.001s " + even, "2.001s " + odd, "4.001s " + even, "5.201s " + odd, "34.201s " + odd}
+			// The question who else has it comes after 5 s.
+			want := []string{"1ms " + odd, "2.001s " + even, "5.201s " + odd, "8.001s " + odd, "32.001s " + even}
 			if diff := cmp.Diff(want, sentFor(lan, 61*time.Second)); diff != "" {
 				t.Errorf("%v, probed (-want +got):\n%s", tt.addr, diff)
 			}
