@@ -171,21 +171,31 @@ func removeCgroup(ctx context.Context, dir string) error {
 
 // waitCgroup waits until cgroup.events has the line.
 func waitCgroup(ctx context.Context, dir, line string) error {
-	return waitFor(ctx, killWait, func() error { return cgroupIs(dir, line) })
+	return waitFor(ctx, killWait, func() error {
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+		if err != nil {
+			return err
+		}
+		for l := range strings.Lines(string(b)) {
+			if strings.TrimSpace(l) == line {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is not %q", dir, line)
+	})
 }
 
-// cgroupIs fails unless the kernel's file of the cgroup's events has the line.
-func cgroupIs(dir, line string) error {
-	b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+// runs reports whether a process of a lab runs.
+func runs() (bool, error) {
+	root, err := cgroupRoot()
 	if err != nil {
-		return err
+		return false, err
 	}
-	for l := range strings.Lines(string(b)) {
-		if strings.TrimSpace(l) == line {
-			return nil
-		}
+	b, err := os.ReadFile(filepath.Join(root, "cgroup.events"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	return fmt.Errorf("%s is not %q", dir, line)
+	return !strings.Contains(string(b), "populated 0"), err
 }
 
 // waitFor polls until the check succeeds, the context ends or the time is over;

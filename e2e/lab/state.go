@@ -75,9 +75,10 @@ func Open() (*Lab, error) {
 	if err := json.Unmarshal(b, &l); err != nil {
 		return nil, fmt.Errorf("open lab: %w", err)
 	}
-	root, err := cgroupRoot()
-	if err == nil && cgroupIs(root, "populated 1") != nil {
-		err = ErrNotUp
+	if running, err := runs(); err != nil {
+		return nil, fmt.Errorf("open lab: %w", err)
+	} else if !running {
+		return nil, ErrNotUp
 	}
-	return &l, err
+	return &l, nil
 }

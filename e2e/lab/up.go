@@ -40,6 +40,11 @@ func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 	} else if !errors.Is(err, ErrNotUp) {
 		return nil, err
 	}
+	if running, err := runs(); err != nil {
+		return nil, err
+	} else if running {
+		return nil, errors.New("bring lab up: processes of another lab run: take it down first")
+	}
 	// What was killed, or a machine that started again, leaves a lab of which nothing runs.
 	if err := takeDown(ctx); err != nil {
 		return nil, err
