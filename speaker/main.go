@@ -238,7 +238,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) }, s.excludedLinks...)
 	l2 := layer2.New(layer2.Config{
 		Log: log, Links: links.Links, Gateways: link.Gateways, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m,
-		Changed: func() { w.report.kick() }, Refused: kick,
+		Changed: func() { w.report.kick() }, Refused: runs.Hurry,
 	})
 	// The other speakers learn whether there is a session.
 	engine, err := beside("bgp")
@@ -260,7 +260,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		cluster: cluster, links: links, membership: m, liveness: live, prober: prober,
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),
-		kernel:    lacks, filter: newGuard(log, s, lacks, kick), relays: newRelays(log, s, links.Links, kick),
+		kernel:    lacks, filter: newGuard(log, s, lacks, runs.Hurry), relays: newRelays(log, s, links.Links, kick),
 		layer2: l2, owners: &owners{
 			node: s.nodeName, log: log, layer2: l2, ask: m.ask, members: m.alive, age: cluster.APIAge, kick: kick, newer: map[netip.Addr]newer{},
 			plan: func() plan.Plan { return w.last.Load().plan() },

@@ -257,7 +257,9 @@ func (r *reporter) writeService(ctx context.Context, last *planned, key lb.Key) 
 		return nil
 	}
 	u, _ := r.update(last, s, *v, r.looked.of(v))
-	hopeful(&u, time.Now())
+	if hopeful(&u, time.Now()) > 0 {
+		r.looked.open[key] = true
+	}
 	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
 	after, err := r.cluster.UpdateService(ctx, u)
 	if err != nil {
