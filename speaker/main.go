@@ -138,7 +138,7 @@ func run() int {
 const timerSlack = 500_000
 
 // frugal spares this process what the runtime does beside it. The process mostly wakes for one small thing: to look for more to do on other
-// cores takes a seventh of its CPU, and to look every 20 us for how long it has a core, a tenth. To make other threads' timers late needs
+// cores takes a fifth of its CPU, and to look every 20 us for how long it has a core, a tenth. To make other threads' timers late needs
 // SYS_NICE, as real-time heartbeats do.
 func frugal() {
 	if os.Getenv("GOMAXPROCS") == "" {

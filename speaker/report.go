@@ -147,18 +147,13 @@ func (r *reporter) look(last *planned, now time.Time) (again time.Duration) {
 		if s == nil {
 			continue
 		}
-		states := seen.of(v)
-		for _, sentence := range v.L2.Conflicts(r.node, states) {
+		for _, sentence := range v.L2.Conflicts(r.node, seen.of(v)) {
 			if conflicts[sentence], seen.open[key] = true, true; !r.conflicts[sentence] {
 				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
 			}
 		}
-		u, known := r.update(last, s, *v, states)
-		wait := hopeful(&u, now)
-		if again = sooner(again, wait); wait > 0 || !known {
-			seen.open[key] = true
-		}
-		if !u.Stands() {
+		u, wait := r.update(&seen, last, s, *v, now)
+		if again = sooner(again, wait); !u.Stands() {
 			seen.waits[key] = corrects(u)
 		}
 	}
@@ -189,18 +184,22 @@ func (l *look) reports() []report {
 	return out
 }
 
-// update returns what this node writes of a Service: nothing if another node writes. Not all may be known yet.
-func (r *reporter) update(last *planned, s *corev1.Service, v plan.Verdict, states map[netip.Addr]lb.AddressState) (u k8s.ServiceUpdate, known bool) {
+// update returns what this node writes of a Service, nothing if another node writes, and when more is due; 0 for not before something changes. A
+// Service of which not all is known, or due, is open.
+func (r *reporter) update(l *look, last *planned, s *corev1.Service, v plan.Verdict, now time.Time) (u k8s.ServiceUpdate, wait time.Duration) {
 	u.Service = s
 	if !v.L2.Writer && !v.BGP.Writer {
-		return u, true
+		return u, 0
 	}
-	l2, record, known := v.L2.OnLinks(r.node, states)
+	l2, record, known := v.L2.OnLinks(r.node, l.of(&v))
 	v.L2 = l2
 	v.L2.Writer = v.L2.Writer && known
 	u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.sessions, last.Problems)
 	announcers(&u, v.L2, record)
-	return u, known
+	if wait = hopeful(&u, now); wait > 0 || !known {
+		l.open[v.Service] = true
+	}
+	return u, wait
 }
 
 // hopeTime is how long a new Service has no condition that it has no endpoint: its EndpointSlices are made after it, mostly in less, and each
@@ -256,10 +255,7 @@ func (r *reporter) writeService(ctx context.Context, last *planned, key lb.Key) 
 		delete(r.looked.waits, key)
 		return nil
 	}
-	u, _ := r.update(last, s, *v, r.looked.of(v))
-	if hopeful(&u, time.Now()) > 0 {
-		r.looked.open[key] = true
-	}
+	u, _ := r.update(&r.looked, last, s, *v, time.Now())
 	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
 	after, err := r.cluster.UpdateService(ctx, u)
 	if err != nil {

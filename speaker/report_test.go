@@ -160,6 +160,25 @@ func TestHopeful(t *testing.T) {
 	}
 }
 
+// TestUpdateStaysOpen: a Service whose condition is left out for now is open, by whoever asks, and not any more once it is there.
+func TestUpdateStaysOpen(t *testing.T) {
+	r, now := &reporter{syncer: &syncer{node: "a"}}, time.Now()
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", CreationTimestamp: metav1.Time{Time: now}}}
+	v := plan.Verdict{Service: lb.Key{Name: "s"}, L2: plan.Outcome{Selected: true, Writer: true, Reason: lb.NoServingEndpoint}}
+	for after, open := range map[time.Duration]bool{hopeTime / 2: true, hopeTime: false} {
+		l := look{open: map[lb.Key]bool{}}
+		u, wait := r.update(&l, &planned{}, s, v, now.Add(after))
+		if l.open[v.Service] != open || wait > 0 != open || len(u.Conditions) == 0 != open {
+			t.Errorf("after %v: %d conditions, again in %v, open %v", after, len(u.Conditions), wait, l.open)
+		}
+	}
+	v.L2.Writer = false
+	l := look{open: map[lb.Key]bool{}}
+	if u, wait := r.update(&l, &planned{}, s, v, now); len(u.Conditions)+len(l.open) > 0 || wait != 0 {
+		t.Errorf("not the writer: %v, open %v", u.Conditions, l.open)
+	}
+}
+
 // TestLook: a Service is looked at again if its verdict, its object or a state of its addresses changed, appeared or went, or if it is open;
 // all are if sessions or problems changed.
 func TestLook(t *testing.T) {
