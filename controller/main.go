@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -37,10 +36,6 @@ type settings struct {
 	limit    nodelifecycle.Limit
 }
 
-// garbage is how much of the heap may be garbage, in percent, unless GOGC says: what a burst leaves on pages that stay in part is most of what a
-// controller has at rest, and its collections take a tenth of its CPU.
-const garbage = 50
-
 func run() int {
 	args, task := os.Args[1:], serve
 	if tasks := map[string]func(context.Context, settings, *slog.Logger) error{"uninstall": uninstall, "crds": crds}; len(args) > 0 && tasks[args[0]] != nil {
@@ -60,9 +55,6 @@ func run() int {
 		"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 3 s")
 	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: `time` to wait for the speakers to withdraw all announcements")
 	f.StringVar(&s.crds, "from", "/crds", "crds: `directory` with the custom resource definitions to write")
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage)
-	}
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {
 			k8s.LogTo(log)
