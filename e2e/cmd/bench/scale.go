@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,8 +34,6 @@ const (
 	scaleStill   = 80
 	changeEvery  = 250 * time.Millisecond
 	scaleMoves   = 50
-	// The rates of creation are compared where so many Services are there, up to so many.
-	ratioFrom, ratioTo = 2000, 3000
 	// growthProfile and restProfile are how long profiles of CPU are.
 	growthProfile, restProfile = 25 * time.Second, 30 * time.Second
 	// lateGrowth is how many Services are still to come when the profile of their coming begins.
@@ -58,10 +55,9 @@ type simulation struct {
 	crowd    crowd
 	fleet    fleet
 	speakers []string // the nodes that run one
-	// compares: rates are compared, so the bare client has to be measured.
+	// compares: rates of creation are compared; ratio is the result.
 	compares bool
-	// bareRate is how many Services a second the bare client served.
-	bareRate float64
+	ratio    float64
 }
 
 // measureScale prints the figures that have the prefix, and reports whether there are such.
@@ -86,7 +82,7 @@ func measureScale(ctx context.Context, only string) (found bool, err error) {
 	group, both := errgroup.WithContext(ctx)
 	both, stop := context.WithCancel(both)
 	s := &simulation{b: b, crowd: newCrowd(b, *scaleNodes), speakers: b.Cluster.Nodes()[1:],
-		compares: strings.HasPrefix("scale_create_ratio", only) && slices.ContainsFunc(sizes, func(n int) bool { return n >= ratioTo })}
+		compares: strings.HasPrefix("scale_create_ratio", only) && sizes[len(sizes)-1] >= ratioTo}
 	s.fleet = fleet{b, s.crowd}
 	var points []point
 	group.Go(func() (err error) {
@@ -124,6 +120,9 @@ func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int
 	before := 0
 	for _, size := range sizes {
 		got, err := s.measureAt(ctx, before, size)
+		if s.compares {
+			got["scale_create_ratio"] = s.ratio
+		}
 		s.progress("%d Services: %v", size, got)
 		points = append(points, point{size, got})
 		if err != nil {
@@ -140,7 +139,7 @@ func (s *simulation) progress(format string, args ...any) {
 	progress("%s load %.4s: %s", time.Now().Format(time.TimeOnly), load, fmt.Sprintf(format, args...))
 }
 
-// prepare makes the crowd, measures the bare client, and installs Holdfast.
+// prepare makes the crowd, compares the rates of creation, and installs Holdfast.
 func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
 	keep := func(period time.Duration, do func(context.Context, int) error) {
 		alive.Go(func() error { return s.crowd.live(ctx, period, do) })
@@ -151,20 +150,22 @@ func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
 	keep(leaseEvery, s.crowd.renew)
 	keep(nodeEvery, s.crowd.report)
 	s.progress("%d Nodes are there", len(s.crowd.names))
-	for _, step := range []func(context.Context) error{
+	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return s.b.EnsureNamespace(ctx, app.Namespace) },
-		s.measureBare,
-		s.b.Build, s.b.LoadImage, s.label, s.install, s.crowd.createStates,
-		func(ctx context.Context) error { return s.b.Apply(ctx, "", scaleObjects()) },
-		func(ctx context.Context) error { return countRequests(ctx, s.b) },
-	} {
+		s.b.Build, s.b.LoadImage, s.label,
+	}
+	if s.compares {
+		steps = append(steps, s.compare)
+	}
+	steps = append(steps, s.install, func(ctx context.Context) error { return countRequests(ctx, s.b) })
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
 	keep(stateEvery, s.crowd.writeState)
 	s.progress("Holdfast is there")
-	return s.b.Calm(ctx)
+	return nil
 }
 
 // label tells the chart which nodes run a speaker: the crowd cannot.
@@ -178,31 +179,12 @@ func (s *simulation) label(ctx context.Context) error {
 	return nil
 }
 
+// install installs Holdfast, with a SpeakerState of each Node and the objects that Services need.
 func (s *simulation) install(ctx context.Context) error {
-	return errors.Join(s.b.Install(ctx, "--set", "speaker.nodeSelector.bench=speaker", "--set", "controller.replicas=1"), s.b.WaitReady(ctx))
-}
-
-// measureBare has the bare client serve as many Services as the ratio needs, and removes them.
-func (s *simulation) measureBare(ctx context.Context) error {
-	if !s.compares {
-		return nil
-	}
-	serving, stop := context.WithCancel(ctx)
-	var group errgroup.Group
-	group.Go(func() error { return s.fleet.bare(serving) })
-	at, err := s.fleet.grow(ctx, 0, ratioTo, new(bareClass), nil)
-	stop()
-	if err := errors.Join(err, group.Wait()); err != nil {
+	if err := errors.Join(s.b.Install(ctx, "--set", "speaker.nodeSelector.bench=speaker", "--set", "controller.replicas=1"), s.b.WaitReady(ctx)); err != nil {
 		return err
 	}
-	s.bareRate = rateOf(at)
-	s.progress("the bare client served the last %d of %d Services at %.0f/s", ratioTo-ratioFrom, ratioTo, s.bareRate)
-	return s.fleet.clear(ctx, ratioTo)
-}
-
-// rateOf is how many Services a second got their address where rates are compared.
-func rateOf(at []time.Time) float64 {
-	return float64(ratioTo-ratioFrom) / at[ratioTo-1].Sub(at[ratioFrom-1]).Seconds()
+	return errors.Join(s.crowd.createStates(ctx), s.b.Apply(ctx, "", scaleObjects()), s.b.Calm(ctx))
 }
 
 // measureAt makes Services up to a number and measures them while they come, then all at rest, then changes.
@@ -230,7 +212,7 @@ func (s *simulation) growth(ctx context.Context, before, size int, got map[strin
 	}
 	began := time.Now()
 	var profiled func() error
-	at, err := s.fleet.grow(ctx, before, size, nil, func(i int) {
+	_, err = s.fleet.grow(ctx, before, size, nil, func(i int) {
 		if i == max(before, size-lateGrowth) { // what grows with their number shows late
 			profiled = s.profiles(ctx, "growth", growthProfile)
 		}
@@ -249,10 +231,6 @@ func (s *simulation) growth(ctx context.Context, before, size int, got map[strin
 	each := func(d time.Duration) float64 { return ms(d) / float64(size-before) }
 	got["scale_service_cpu_speaker_ms"] = each(end.speakers-start.speakers) / float64(len(s.speakers))
 	got["scale_service_cpu_controller_ms"] = each(end.controller - start.controller)
-	if s.compares && before <= ratioFrom && size >= ratioTo {
-		got["scale_create_ratio"] = rateOf(at) / s.bareRate
-		s.progress("Holdfast served the last %d of %d at %.0f/s", ratioTo-ratioFrom, ratioTo, rateOf(at))
-	}
 	s.progress("%d Services more, %.0f s, %.1f/s; a speaker without its heartbeat process took %.2f ms each", size-before, took.Seconds(),
 		float64(size-before)/took.Seconds(), each(end.planning-start.planning)/float64(len(s.speakers)))
 	return errors.Join(s.fleet.calm(ctx), profiled())

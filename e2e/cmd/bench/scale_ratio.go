@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The rates of creation are compared where so many Services are there, up to so many.
+const ratioFrom, ratioTo = 2000, 3000
+
+// compare finds how many times as fast as a bare client Holdfast serves new Services. The bare client is measured before and after, as the speed
+// of a machine changes within minutes, in a cluster without Holdfast.
+func (s *simulation) compare(ctx context.Context) error {
+	before, err := s.bareRate(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.install(ctx); err != nil {
+		return err
+	}
+	ours, err := s.rate(ctx, nil)
+	if err := errors.Join(err, s.b.Uninstall(ctx)); err != nil {
+		return err
+	}
+	after, err := s.bareRate(ctx)
+	s.progress("of %d Services the last %d: Holdfast %.0f/s, the bare client %.0f/s before and %.0f/s after", ratioTo, ratioTo-ratioFrom, ours, before, after)
+	s.ratio = ours / math.Sqrt(before*after)
+	return err
+}
+
+// bareRate is how many Services a second the bare client serves.
+func (s *simulation) bareRate(ctx context.Context) (rate float64, err error) {
+	serving, stop := context.WithCancel(ctx)
+	var group errgroup.Group
+	group.Go(func() error { return s.fleet.bare(serving) })
+	rate, err = s.rate(ctx, new(bareClass))
+	stop()
+	return rate, errors.Join(err, group.Wait())
+}
+
+// rate makes Services of a class, removes them, and returns how many of the last ones got their address in a second.
+func (s *simulation) rate(ctx context.Context, class *string) (rate float64, err error) {
+	at, err := s.fleet.grow(ctx, 0, ratioTo, class, nil)
+	if err != nil {
+		return 0, err
+	}
+	return (ratioTo - ratioFrom) / at[ratioTo-1].Sub(at[ratioFrom-1]).Seconds(), s.fleet.clear(ctx, ratioTo)
+}
+
+// barePatches are what Holdfast writes to a new Service, without a decision: the controller the first, the announcing speaker the second.
+func barePatches(i int) (patches [][]byte, err error) {
+	address, at := hostAt(netip.MustParseAddr("10.154.0.0"), i).String(), metav1.Now()
+	assigned := metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: "Assigned", LastTransitionTime: at,
+		Message: fmt.Sprintf("has %s from pool %q", address, scaleName)}
+	record := metav1.Condition{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", LastTransitionTime: at,
+		Message: fmt.Sprintf("%036d %s=%s", i, address, scaleName)}
+	announced := metav1.Condition{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: at,
+		Message: address + " is announced by node w1 on link eth0"}
+	announcers := metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: at,
+		Message: address + "=w1"}
+	for _, patch := range []map[string]any{
+		{
+			"metadata": map[string]any{"annotations": map[string]string{v1beta1.AnnotationAssigned: address + "=" + scaleName}, "finalizers": []string{}},
+			"status": map[string]any{"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{{IP: address}}},
+				"conditions": []metav1.Condition{assigned, record}},
+		},
+		{"status": map[string]any{"conditions": []metav1.Condition{assigned, record, announced, announcers}}},
+	} {
+		body, err := json.Marshal(patch)
+		if err != nil {
+			return nil, err
+		}
+		patches = append(patches, body)
+	}
+	return patches, nil
+}
+
+// bare gives every new Service what Holdfast would, until ctx ends, with as many writes under way.
+func (f fleet) bare(ctx context.Context) error {
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	err := f.watch(ctx, func(s *corev1.Service) bool {
+		var i int
+		if _, err := fmt.Sscanf(s.Name, "scale-%05d", &i); err != nil || len(testbed.Addresses(s)) > 0 || s.DeletionTimestamp != nil {
+			return false
+		}
+		group.Go(func() error {
+			patches, err := barePatches(i)
+			for _, body := range patches {
+				if err == nil {
+					_, err = f.b.Kube.CoreV1().Services(app.Namespace).Patch(ctx, s.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+				}
+			}
+			return err
+		})
+		return false
+	})
+	written := group.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("bare client: %w; %w", err, written)
+}
+
+// clear deletes the Services and their endpoints, and waits until they are gone.
+func (f fleet) clear(ctx context.Context, n int) error {
+	err := f.each(ctx, 0, n, func(ctx context.Context, i int) error {
+		if err := f.b.Kube.DiscoveryV1().EndpointSlices(app.Namespace).Delete(ctx, serviceName(i), metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		return f.b.Kube.CoreV1().Services(app.Namespace).Delete(ctx, serviceName(i), metav1.DeleteOptions{})
+	})
+	if err != nil {
+		return err
+	}
+	return testbed.Until(ctx, scaleLimit, "the end of all Services", func(ctx context.Context) error {
+		list, err := f.b.Kube.CoreV1().Services(app.Namespace).List(ctx, metav1.ListOptions{LabelSelector: scaleSelector, Limit: 1})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("%s is there", list.Items[0].Name)
+		}
+		return err
+	})
+}
