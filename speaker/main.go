@@ -124,7 +124,9 @@ func addPrefix(to *[]string, text string) error {
 }
 
 func run() int {
-	frugal()
+	if os.Getenv("GOMAXPROCS") == "" { // to look for more to do on other cores takes a fifth of the CPU of a process that wakes for one small thing
+		runtime.GOMAXPROCS(1)
+	}
 	var s settings
 	return daemon.Main("speaker", &s.Settings, func() error { return s.parse(os.Args[1:]) },
 		func(ctx context.Context, log *slog.Logger) error {
@@ -132,22 +134,6 @@ func run() int {
 			k8s.LogTo(log)
 			return serve(ctx, s, log)
 		})
-}
-
-// timerSlack is how late timers may be, in nanoseconds: far below all that this process waits for.
-const timerSlack = 500_000
-
-// frugal spares this process what the runtime does beside it. The process mostly wakes for one small thing: to look for more to do on other
-// cores takes a fifth of its CPU, and to look every 20 us for how long it has a core, a tenth. To make other threads' timers late needs
-// SYS_NICE, as real-time heartbeats do.
-func frugal() {
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(1)
-	}
-	threads, _ := os.ReadDir("/proc/self/task") // those that they start inherit it: PR_SET_TIMERSLACK(2const)
-	for _, t := range threads {
-		_ = os.WriteFile("/proc/"+t.Name()+"/timerslack_ns", fmt.Append(nil, timerSlack), 0)
-	}
 }
 
 // beside returns the path of a program that this one starts: it is in the same directory, in the image as in bin.
@@ -199,7 +185,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		group.Go(func() error { return w.divert.Run(sinks) })
 	}
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.run, w.liveness.Run,
-		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run} {
+		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run, slacken} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	// timerSlack is how late timers may be: far below all that this process waits for.
+	timerSlack = 500 * time.Microsecond
+	// monitorSlack is how late the runtime's monitor may look: for 50 times 20 us after whatever wakes this process, which took a fifth of its
+	// CPU. The monitor interrupts what computes for more than 10 ms, and lends the core of a thread in a long system call to others.
+	monitorSlack = 5 * time.Millisecond
+	// slackEvery is how often it is set: a thread inherits it from the one that starts it, as the monitor may (PR_SET_TIMERSLACK(2const)).
+	slackEvery = 10 * time.Second
+)
+
+// slacken lets the timers of this process be late until ctx ends. To do so for other threads needs SYS_NICE, as real-time heartbeats do;
+// without it all is as usual.
+func slacken(ctx context.Context) error {
+	for {
+		for i, thread := range threads() {
+			slack := timerSlack
+			if i == monitorThread {
+				slack = monitorSlack
+			}
+			_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread), strconv.AppendInt(nil, slack.Nanoseconds(), 10), 0)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(slackEvery):
+		}
+	}
+}
+
+// monitorThread is the place of the runtime's monitor among the threads: it is the first that the runtime starts.
+const monitorThread = 1
+
+// threads returns the threads of this process, the oldest first.
+func threads() (out []int) {
+	entries, _ := os.ReadDir("/proc/self/task")
+	for _, e := range entries {
+		if thread, err := strconv.Atoi(e.Name()); err == nil {
+			out = append(out, thread)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
