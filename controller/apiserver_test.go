@@ -391,7 +391,7 @@ func syncOnce(t testing.TB, s *syncer) time.Duration {
 func remembersRight(t testing.TB, s *syncer) {
 	t.Helper()
 	for _, c := range s.compared {
-		if !c.stands.IsZero() && (c.keep != nil || !c.update(s.options).Stands()) {
+		if !c.stands.IsZero() && (c.keep != nil || !c.read().update(s.options).Stands()) {
 			t.Errorf("something is to be written of %s, and it is remembered otherwise", c.assignment.Key)
 		}
 	}

@@ -36,7 +36,7 @@ func (s *syncer) differs(now time.Time, w, before *serviceWrite) bool {
 	case stood && now.Before(before.stands):
 		w.stands = before.stands
 		return false
-	case w.keep == nil && w.update(s.options).Stands():
+	case w.keep == nil && w.read().update(s.options).Stands():
 		w.stands = now.Add(s.compareAge + rand.N(s.compareAge))
 		return false
 	case stood:
@@ -49,7 +49,7 @@ func (s *syncer) differs(now time.Time, w, before *serviceWrite) bool {
 
 // same reports whether the same decides what is to be written; no object changes in place.
 func (w *serviceWrite) same(o *serviceWrite) bool {
-	return w.service == o.service && w.hostname == o.hostname && w.loadBalancer == o.loadBalancer && reflect.DeepEqual(w.proxied, o.proxied) && w.keep == o.keep &&
+	return w.held == o.held && w.hostname == o.hostname && w.loadBalancer == o.loadBalancer && reflect.DeepEqual(w.proxied, o.proxied) && w.keep == o.keep &&
 		w.nodesUnknown == o.nodesUnknown && slices.Equal(w.problems, o.problems) && reflect.DeepEqual(w.frontends, o.frontends) &&
 		reflect.DeepEqual(w.assignment, o.assignment)
 }

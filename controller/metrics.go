@@ -1,6 +1,7 @@
 package main
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +41,10 @@ var (
 
 // metrics of a syncer.
 type metrics struct {
-	services func() []*corev1.Service
+	services func() lb.Map[lb.Key, config.Held[corev1.Service]]
+	// looked has what the last look found; mu guards it.
+	looked map[lb.Key]looked
+	mu     sync.Mutex
 	// last is the outcome of the last run, which /debug/state shows too.
 	last atomic.Pointer[outcome]
 	// repairs counts the decisions that were to be others, and the Services of which something was to be written, than what is remembered says.
@@ -89,7 +93,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))
 	}
-	waits, unannounced := states(last.Result.Assignments, m.services())
+	waits, unannounced := m.states(last.Result.Assignments)
 	for reason, d := range waits {
 		gauge(pendingDesc, int64(d.Seconds()), string(reason))
 	}
@@ -107,27 +111,61 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// looked is what the last look found of a Service.
+type looked struct {
+	of config.Held[corev1.Service]
+	// given: it had been given an address.
+	given bool
+	// pending is since when it waits for an address; zero if it does not.
+	pending time.Time
+}
+
 // states returns how long the oldest Service without an address has waited, by reason, and the rows of unannouncedDesc. Speakers
-// write after the last run, so it reads the Services as they are.
-func states(assignments []*ipam.Assignment, services []*corev1.Service) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
+// write after the last run, so it reads the Services as they are: those that changed.
+func (m *metrics) states(assignments []*ipam.Assignment) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
 	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	services, before := m.services(), m.looked
+	m.looked = make(map[lb.Key]looked, len(before))
 	for _, a := range assignments {
-		switch sv := find(services, a.Key); {
-		case sv == nil:
-		case !given[a.Reason]:
-			if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {
-				waits[a.Reason] = max(waits[a.Reason], time.Since(c.LastTransitionTime.Time))
-			}
-		default:
-			by, reason := config.AnnouncedBy(sv), withheld(sv)
-			for _, address := range a.Addresses {
-				if by.Of(address) == "" && reason != lb.Announced && len(unannounced) < daemon.MaxNamed {
-					unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(lb.FamilyOf(address)), string(reason)}] = true
-				}
-			}
+		h, there := services.Get(a.Key)
+		if !there {
+			continue
+		}
+		last, named := before[a.Key], false
+		if last.of != h || last.given != given[a.Reason] {
+			last, named = look(h, a, unannounced)
+		}
+		if !last.pending.IsZero() && !last.given {
+			waits[a.Reason] = max(waits[a.Reason], time.Since(last.pending))
+		}
+		if !named {
+			m.looked[a.Key] = last
 		}
 	}
 	return waits, unannounced
+}
+
+// look reads a Service. Named: it has addresses that no node announces, and is read again by the next look.
+func look(h config.Held[corev1.Service], a *ipam.Assignment, unannounced map[[4]string]bool) (found looked, named bool) {
+	sv := h.Read()
+	found.of, found.given = h, given[a.Reason]
+	if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {
+		found.pending = c.LastTransitionTime.Time
+	}
+	if !found.given {
+		return found, false
+	}
+	by, reason := config.AnnouncedBy(sv), withheld(sv)
+	for _, address := range a.Addresses {
+		if by.Of(address) == "" && reason != lb.Announced {
+			if named = true; len(unannounced) < daemon.MaxNamed {
+				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(lb.FamilyOf(address)), string(reason)}] = true
+			}
+		}
+	}
+	return found, named
 }
 
 // withheld is why nodes do not announce all addresses of a Service, as speakers report; empty if they do not, and Announced if a

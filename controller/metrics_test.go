@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -53,7 +54,9 @@ func TestUnannounced(t *testing.T) {
 		key := lb.Key{Namespace: "ns", Name: "web"}
 		a := &ipam.Assignment{Key: key, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Status: corev1.ServiceStatus{Conditions: tt.conditions}}
-		waits, got := states([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}}, []*corev1.Service{sv})
+		m := &metrics{services: holding(sv)}
+		m.states([]*ipam.Assignment{a})
+		waits, got := m.states([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}})
 		ok := len(got) == len(tt.want) && len(waits) == 0
 		for _, w := range tt.want {
 			family, reason, _ := strings.Cut(w, " ")
@@ -65,6 +68,19 @@ func TestUnannounced(t *testing.T) {
 	}
 }
 
+// plain is a Service that is held as it is.
+type plain struct{ *corev1.Service }
+
+func (p plain) Read() *corev1.Service { return p.Service }
+
+func holding(services ...*corev1.Service) func() lb.Map[lb.Key, config.Held[corev1.Service]] {
+	var m lb.Map[lb.Key, config.Held[corev1.Service]]
+	for _, s := range services {
+		m = m.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, plain{s})
+	}
+	return func() lb.Map[lb.Key, config.Held[corev1.Service]] { return m }
+}
+
 // TestUnannouncedIsBounded: a user who makes many Services costs Prometheus no more than the bound.
 func TestUnannouncedIsBounded(t *testing.T) {
 	var services []*corev1.Service
@@ -74,7 +90,8 @@ func TestUnannouncedIsBounded(t *testing.T) {
 		services = append(services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: k.Name}})
 		assignments = append(assignments, &ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	}
-	if _, rows := states(assignments, services); len(rows) != daemon.MaxNamed {
+	m := &metrics{services: holding(services...)}
+	if _, rows := m.states(assignments); len(rows) != daemon.MaxNamed {
 		t.Errorf("%d series", len(rows))
 	}
 }
@@ -102,7 +119,7 @@ func TestPendingAge(t *testing.T) {
 		add(lb.NoPool, metav1.ConditionTrue, 50*time.Second) // it has just lost its address
 		add(lb.NoPool, "", 0)                                // it is new
 		add(lb.AddressKept, metav1.ConditionFalse, time.Hour)
-		m := &metrics{services: func() []*corev1.Service { return list }}
+		m := &metrics{services: holding(list...)}
 		m.last.Store(last)
 		time.Sleep(time.Second)
 		want := `# HELP holdfast_service_pending_seconds How long the Service that has waited longest for an address has waited, by reason.

@@ -35,7 +35,9 @@ type serviceWrite struct {
 	pending, more bool
 	// nodesUnknown: it is not known which nodes filter.
 	nodesUnknown bool
-	service      *corev1.Service
+	// held is the Service, which takes much less room than when it is read for a write.
+	held    config.Held[corev1.Service]
+	service *corev1.Service
 	// hostname is the one it wishes for, and loadBalancer the id that it names.
 	hostname, loadBalancer string
 	problems               []lb.Problem
@@ -92,7 +94,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		if w == nil || w.assignment != a || w.nodesUnknown != nodesUnknown || w.more || more {
 			w = &serviceWrite{
 				compiled: svc, assignment: a, pending: !given[a.Reason], more: more, nodesUnknown: nodesUnknown,
-				service: find(d.objects.Services, a.Key), hostname: svc.Hostname, loadBalancer: svc.LoadBalancerID,
+				held: d.objects.HeldServices.Of(a.Key), hostname: svc.Hostname, loadBalancer: svc.LoadBalancerID,
 				problems: problems[a.Key], frontends: frontends[a.Key], proxied: proxied, keep: keeps[a.Key],
 			}
 		}
@@ -101,7 +103,13 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		}
 	}
 	s.remind(d.state.Now, s.compared)
-	return each(ctx, d, s.cluster, due, func(ctx context.Context, w *serviceWrite) error { return s.writeService(ctx, *w) })
+	return each(ctx, d, s.cluster, due, func(ctx context.Context, w *serviceWrite) error { return s.writeService(ctx, w.read()) })
+}
+
+// read returns a write with its Service.
+func (w serviceWrite) read() serviceWrite {
+	w.service = w.held.Read()
+	return w
 }
 
 // remind repeats why Services wait, because Events expire after an hour and kubectl
@@ -114,14 +122,15 @@ func (s *syncer) remind(now time.Time, writes []*serviceWrite) {
 			continue
 		}
 		c := w.assigned()
-		last, known := before[w.service.UID]
+		uid := w.held.GetUID()
+		last, known := before[uid]
 		if !known {
 			last = now
 		} else if now.Sub(last) >= remindInterval {
-			s.sayService(w.service, false, lb.Reason(c.Reason), c.Message)
+			s.sayService(w.held, false, lb.Reason(c.Reason), c.Message)
 			last = now
 		}
-		s.reminded[w.service.UID] = last
+		s.reminded[uid] = last
 	}
 }
 
@@ -179,10 +188,10 @@ func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev
 	return after, nil
 }
 
-func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, message string) {
-	object := lb.Object{Kind: config.KindService, Namespace: sv.Namespace, Name: sv.Name}
-	s.cluster.Event(object, sv.UID, good, reason, message)
-	s.log.Info("service", "service", lb.Key{Namespace: sv.Namespace, Name: sv.Name}, "reason", reason, "message", message)
+func (s *syncer) sayService(sv metav1.Object, good bool, reason lb.Reason, message string) {
+	object := lb.Object{Kind: config.KindService, Namespace: sv.GetNamespace(), Name: sv.GetName()}
+	s.cluster.Event(object, sv.GetUID(), good, reason, message)
+	s.log.Info("service", "service", lb.Key{Namespace: sv.GetNamespace(), Name: sv.GetName()}, "reason", reason, "message", message)
 }
 
 // update returns the next step to the desired state of the Service after the decision. A Service first loses what it must not have,
@@ -286,14 +295,6 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// ourConditions are removed from a Service that we do not serve; the first may stay (releasedCondition).
-var ourConditions = []string{
-	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
-	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
-	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionAddressRecord,
-	v1beta1.ConditionProxied, v1beta1.ConditionProxyRecord,
-}
-
 // releaseServices clears Services that we do not serve and that have something of ours: they are being
 // deleted, or have another type or class. Those whose pools have not recorded their addresses wait.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
@@ -303,8 +304,8 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 		waits[l.Key] = d.waits(slices.Values(l.Addresses))
 	}
 	var leaving []*corev1.Service
-	for sv := range s.compiler.NotServed {
-		if marked(sv) && !waits[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] {
+	for sv := range s.compiler.Marked {
+		if !waits[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] {
 			leaving = append(leaving, sv)
 		}
 	}
@@ -328,11 +329,11 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	shown, others := options.Shown(sv)
 	u := k8s.ServiceUpdate{
 		Service: sv, Refusal: v1beta1.ConditionWritten, SetAddresses: len(shown) > 0, Addresses: others,
-		RemoveConditions: ourConditions, Finalizers: map[string]bool{},
+		RemoveConditions: config.OurConditions, Finalizers: map[string]bool{},
 	}
 	shared := sharesFinalizer(sv, options)
 	if shared {
-		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv, options)}, ourConditions[1:]
+		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv, options)}, config.OurConditions[1:]
 	}
 	if len(shown) > 0 || meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressRecord) != nil {
 		return u
@@ -374,25 +375,4 @@ func releasedCondition(sv *corev1.Service, options config.Options) metav1.Condit
 func gaveBack(sv *corev1.Service, options config.Options) string {
 	shown, _ := options.Shown(sv)
 	return "the Service gave back " + cmp.Or(strings.Join(texts(shown), ", "), "its addresses")
-}
-
-// marked reports whether anything of ours is left to clear on a Service.
-func marked(sv *corev1.Service) bool {
-	if slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) {
-		return true
-	}
-	// A speaker may have written one of its own at the last moment.
-	return slices.ContainsFunc(sv.Status.Conditions, func(c metav1.Condition) bool {
-		return slices.Contains(ourConditions, c.Type) || c.Type == v1beta1.ConditionWritten
-	})
-}
-
-// find returns the Service of a key, nil if there is none, of an ordered list.
-func find(services []*corev1.Service, k lb.Key) *corev1.Service {
-	keyOf := func(sv *corev1.Service) lb.Key { return lb.Key{Namespace: sv.Namespace, Name: sv.Name} }
-	i, found := slices.BinarySearchFunc(services, k, func(sv *corev1.Service, k lb.Key) int { return keyOf(sv).Compare(k) })
-	if !found {
-		return nil
-	}
-	return services[i]
 }

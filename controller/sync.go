@@ -46,7 +46,7 @@ type syncer struct {
 }
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
-	s := &syncer{metrics: metrics{services: cluster.Services}, cluster: cluster, options: options, log: log, compareAge: daemon.WitnessInterval(compareAge)}
+	s := &syncer{metrics: metrics{services: cluster.HeldServices}, cluster: cluster, options: options, log: log, compareAge: daemon.WitnessInterval(compareAge)}
 	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, Sync: s.sync, Burst: cluster.InBurst})
 	return s
 }
@@ -84,7 +84,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.lookDue.Swap(false) {
 		s.speakers.look(d.state.Now, d.objects.Nodes, s.cluster.SpeakerStates())
 		if s.options.Proxies() {
-			all := config.Objects{Services: d.objects.Services, EndpointSlices: s.cluster.EndpointSlices()}
+			all := config.Objects{HeldServices: d.objects.HeldServices, EndpointSlices: s.cluster.EndpointSlices()}
 			_, s.speakers.proxied.left = config.ReadyEndpoints(d.state, all, s.options.Proxy.Service)
 		}
 	}

@@ -28,11 +28,11 @@ const floatingPath = "/apis/holdfast.dev/v1beta1/namespaces/other/floatingips"
 // ask makes the controller see that a Service asks for an address, and nothing else that has happened.
 func ask(t *testing.T, s *syncer, name, address string) {
 	t.Helper()
-	for _, sv := range s.cluster.Services() {
-		if sv.Name != name {
+	for key, h := range s.cluster.HeldServices().All() {
+		if key.Name != name {
 			continue
 		}
-		if _, err := s.cluster.UpdateService(t.Context(), k8s.ServiceUpdate{Service: sv,
+		if _, err := s.cluster.UpdateService(t.Context(), k8s.ServiceUpdate{Service: h.Read(),
 			Annotations: map[string]string{config.AnnotationAddresses: address}}); err != nil {
 			t.Fatal(err)
 		}

@@ -197,7 +197,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}
-	state.FloatingIPs = compileFloatingIPs(o.FloatingIPs, o.Services)
+	state.FloatingIPs = c.compileFloatingIPs(o.FloatingIPs)
 	c.others(&state)
 	proxies := c.whole[opt.Proxy.Service]
 	state.ProxyPods, state.ProxyNodes = opt.proxyPods(proxies), proxies.endpoints().nodes

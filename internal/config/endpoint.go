@@ -118,10 +118,10 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	return lost
 }
 
-// NotServed yields the Services, as they were read last, that are not ours to serve.
-func (c *Compiler) NotServed(yield func(*corev1.Service) bool) {
+// Marked yields the Services, as they were read last, that are not ours to serve and have something of ours.
+func (c *Compiler) Marked(yield func(*corev1.Service) bool) {
 	for _, w := range c.apart {
-		if w.made == nil && !yield(w.of.Read()) {
+		if w.made == nil && w.more != nil && w.marked && !yield(w.of.Read()) {
 			return
 		}
 	}
@@ -227,10 +227,9 @@ func ReadyEndpoints(state lb.State, o Objects, proxies lb.Key) (use map[lb.Key]m
 			}
 		}
 	}
-	for _, s := range o.Services {
-		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
+	for key, s := range servicesOf(o, use) {
 		for _, p := range s.Spec.Ports {
-			if use[key] == nil || cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+			if cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
 				continue
 			}
 			var to []netip.AddrPort

@@ -6,16 +6,14 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	corev1 "k8s.io/api/core/v1"
 )
 
-// compileFloatingIPs returns the FloatingIPs, ordered by key.
-func compileFloatingIPs(objects []*v1beta1.FloatingIP, services []*corev1.Service) []lb.FloatingIP {
+// compileFloatingIPs returns the FloatingIPs, ordered by key. It follows read.
+func (c *Compiler) compileFloatingIPs(objects []*v1beta1.FloatingIP) []lb.FloatingIP {
 	if len(objects) == 0 {
 		return nil // as mostly
 	}
 	var out []lb.FloatingIP
-	gone := missingServices(objects, services)
 	for _, o := range objects {
 		f := lb.FloatingIP{
 			Key:         lb.Key{Namespace: o.Namespace, Name: o.Name},
@@ -25,7 +23,7 @@ func compileFloatingIPs(objects []*v1beta1.FloatingIP, services []*corev1.Servic
 			Pool:        o.Spec.Pool,
 			Delete:      o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
 			ServiceName: o.Spec.ServiceName,
-			ServiceGone: gone[lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}],
+			ServiceGone: o.Spec.ServiceName != "" && !c.services.all.Has(lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}),
 			Deleting:    o.DeletionTimestamp != nil,
 			Record:      readRecord(o.UID, o.Status.Conditions),
 			Recall:      recall(o),
@@ -44,20 +42,6 @@ func compileFloatingIPs(objects []*v1beta1.FloatingIP, services []*corev1.Servic
 	}
 	slices.SortFunc(out, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
 	return out
-}
-
-// missingServices returns which of the Services that FloatingIPs name do not exist.
-func missingServices(objects []*v1beta1.FloatingIP, services []*corev1.Service) map[lb.Key]bool {
-	gone := map[lb.Key]bool{}
-	for _, f := range objects {
-		if f.Spec.ServiceName != "" {
-			gone[lb.Key{Namespace: f.Namespace, Name: f.Spec.ServiceName}] = true
-		}
-	}
-	for _, s := range services {
-		delete(gone, lb.Key{Namespace: s.Namespace, Name: s.Name})
-	}
-	return gone
 }
 
 // lostAddresses returns the addresses that a FloatingIP had before its status was lost, as in a restore, in families of

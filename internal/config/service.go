@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -33,9 +34,11 @@ type more struct {
 	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
 	refused  bool
 	problems []*lb.Problem
-	// leaving is what it has to give up, and reserved are addresses that another load balancer serves, if it is not ours.
+	// leaving is what it has to give up, and reserved are addresses that another load balancer serves, if it is not ours. Marked: it has
+	// something of ours.
 	leaving  *lb.Leaving
 	reserved []netip.Addr
+	marked   bool
 }
 
 // depends reports whether other objects than its EndpointSlices decide what a Service is.
@@ -63,11 +66,32 @@ func (x reader) compileService(key lb.Key, h Held[corev1.Service], w *whole) {
 		m.refused, m.problems = c != nil && c.Reason == string(lb.ProxyRefused), r.problems
 	} else {
 		m.leaving, m.reserved = x.compileLeaving(key, o)
+		m.marked = marked(o)
 	}
 	ours := w.made != nil && (len(m.problems) > 0 || depends(w.made))
-	if w.more = nil; ours || w.made == nil && (m.leaving != nil || len(m.reserved) > 0) {
+	if w.more = nil; ours || w.made == nil && (m.leaving != nil || len(m.reserved) > 0 || m.marked) {
 		w.more = &m
 	}
+}
+
+// OurConditions are the conditions of a Service that go when Holdfast does not serve it. The first may stay, to say that its addresses were
+// released.
+var OurConditions = []string{
+	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
+	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
+	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionAddressRecord,
+	v1beta1.ConditionProxied, v1beta1.ConditionProxyRecord,
+}
+
+// marked reports whether anything of ours is left to clear on a Service.
+func marked(o *corev1.Service) bool {
+	if slices.Contains(o.Finalizers, v1beta1.FinalizerAddress) {
+		return true
+	}
+	// A speaker may have written one of its own at the last moment.
+	return slices.ContainsFunc(o.Status.Conditions, func(c metav1.Condition) bool {
+		return slices.Contains(OurConditions, c.Type) || c.Type == v1beta1.ConditionWritten
+	})
 }
 
 // compileLeaving returns what a Service has to give up that had addresses of ours, if there is anything, and the addresses of others that its

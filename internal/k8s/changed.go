@@ -38,6 +38,22 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
+// sameToController is the function of that name, and counts the Services whose addresses change.
+func (k *Cluster) sameToController(a, b heldService) bool {
+	if a == b {
+		return true
+	}
+	read := func(h heldService) *corev1.Service {
+		if h == nil {
+			return nil
+		}
+		return h.Read()
+	}
+	before, after := read(a), read(b)
+	k.countBurst(before, after)
+	return sameToController(before, after)
+}
+
 // sameToController ignores the conditions that speakers write, except on a Service that was
 // released or has another type, where the controller removes them.
 func sameToController(a, b *corev1.Service) bool {

@@ -72,8 +72,8 @@ type Cluster struct {
 	burst    *rate.Limiter
 	attempts attempts
 
-	services          *View[*corev1.Service]
-	heldServices      *View[heldService] // of a speaker, in place of services
+	services          *View[*corev1.Service] // of a proxy
+	heldServices      *View[heldService]     // of the others
 	namespaces        *View[*corev1.Namespace]
 	nodes             *View[*corev1.Node]
 	pools             *View[*v1beta1.IPAddressPool]
@@ -119,12 +119,8 @@ func New(clients Clients, c Config) (*Cluster, error) {
 
 func (k *Cluster) watchAsController(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
-	same := func(a, b *corev1.Service) bool {
-		k.countBurst(a, b)
-		return sameToController(a, b)
-	}
 	errs := []error{
-		watch(k, &k.services, core, "services", "", nil, same, kick),
+		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, pack[corev1.Service], k.sameToController, kick),
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
@@ -241,10 +237,10 @@ func (k *Cluster) Objects() config.Objects {
 		Secrets:           k.secrets.List(),
 		SecretNamespace:   k.config.Namespace,
 	}
-	if k.config.Speaker {
-		o.HeldServices, o.HeldSlices = k.heldServices.Map(), k.heldSlices.Map()
+	if o.HeldServices = k.heldServices.Map(); k.config.Speaker {
+		o.HeldSlices = k.heldSlices.Map()
 	} else {
-		o.Services, o.Namespaces, o.FloatingIPs, o.PoolMemories = k.services.List(), k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
+		o.Namespaces, o.FloatingIPs, o.PoolMemories = k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
 	}
 	return o
 }
@@ -258,12 +254,18 @@ func (k *Cluster) Version() uint64 {
 	return sum
 }
 
-// Services returns all Services, ordered by key; of a controller or a proxy only.
-func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
-
-// HeldServices are those of a speaker.
+// HeldServices returns all Services; not of a proxy.
 func (k *Cluster) HeldServices() lb.Map[lb.Key, config.Held[corev1.Service]] {
 	return k.heldServices.Map()
+}
+
+// Service reads one of them, and returns nil if there is none.
+func (k *Cluster) Service(key lb.Key) *corev1.Service {
+	h, there := k.HeldServices().Get(key)
+	if !there {
+		return nil
+	}
+	return h.Read()
 }
 
 // Nodes returns those that are known.

@@ -20,12 +20,14 @@ type (
 )
 
 // packed is an object in the API's encoding, compressed: a tenth as large as when it is decoded, and nothing for the garbage collector to look at.
-// Every speaker has all Services and endpoints, and reads one only when it changed or is reported; a controller reads endpoints when a node is dead.
+// Every speaker and controller has all Services and endpoints. They read a Service only when it changed or is written; a controller reads
+// endpoints when a node is dead.
 type packed[T any, P wire[T]] struct {
 	// ObjectMeta is nil: nothing but what is below is asked of an object that is kept so.
 	*metav1.ObjectMeta
 	namespace, name, version string
 	uid                      types.UID
+	deletion                 *metav1.Time
 	// decides is a digest of what of a Service decides for a speaker, 0 if the Service has no address and has released what it had.
 	decides uint64
 	body    string
@@ -75,7 +77,8 @@ func pack[T any, P wire[T]](from any) (any, error) {
 	if _, err := trim(o); err != nil {
 		return nil, err
 	}
-	p := &packed[T, P]{namespace: o.GetNamespace(), name: o.GetName(), version: o.GetResourceVersion(), uid: o.GetUID()}
+	p := &packed[T, P]{namespace: o.GetNamespace(), name: o.GetName(), version: o.GetResourceVersion(), uid: o.GetUID(),
+		deletion: o.GetDeletionTimestamp()}
 	if s, is := from.(*corev1.Service); is {
 		p.decides = decides(s)
 	}
@@ -84,6 +87,15 @@ func pack[T any, P wire[T]](from any) (any, error) {
 	p.label(o, p)
 	p.body = string(usual.Encode(nil, body))
 	return p, err
+}
+
+// held packs a Service that nobody else reads.
+func held(s *corev1.Service) heldService {
+	p, err := pack[corev1.Service](s)
+	if err != nil {
+		panic(fmt.Sprintf("k8s: service %s cannot be packed: %v", key(s), err))
+	}
+	return p.(heldService)
 }
 
 // label gives an object the names of another one, which are kept apart.
@@ -126,7 +138,7 @@ func (p *packed[T, P]) GetNamespace() string               { return p.namespace 
 func (p *packed[T, P]) GetName() string                    { return p.name }
 func (p *packed[T, P]) GetResourceVersion() string         { return p.version }
 func (p *packed[T, P]) GetUID() types.UID                  { return p.uid }
-func (p *packed[T, P]) GetDeletionTimestamp() *metav1.Time { return P(p.Read()).GetDeletionTimestamp() }
+func (p *packed[T, P]) GetDeletionTimestamp() *metav1.Time { return p.deletion }
 func (p *packed[T, P]) GetFinalizers() []string            { return P(p.Read()).GetFinalizers() }
 
 type (

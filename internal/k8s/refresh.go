@@ -24,7 +24,7 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 		list     runtime.Object
 		listed   func()
 	}{
-		{core, "services", services, func() { k.services.refreshed(pointers(services.Items), services.ResourceVersion) }},
+		{core, "services", services, func() { k.heldServices.refreshed(heldAll(services.Items), services.ResourceVersion) }},
 		{core, "namespaces", namespaces, func() { k.namespaces.refreshed(pointers(namespaces.Items), namespaces.ResourceVersion) }},
 		{own, "ipaddresspools", pools, func() { k.pools.refreshed(pointers(pools.Items), pools.ResourceVersion) }},
 		{own, "poolmemories", memories, func() { k.memories.refreshed(pointers(memories.Items), memories.ResourceVersion) }},
@@ -42,6 +42,13 @@ func pointers[T any](items []T) []*T {
 	out := make([]*T, len(items))
 	for i := range items {
 		out[i] = &items[i]
+	}
+	return out
+}
+
+func heldAll(items []corev1.Service) (out []heldService) {
+	for i := range items {
+		out = append(out, held(&items[i]))
 	}
 	return out
 }

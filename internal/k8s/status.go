@@ -67,20 +67,10 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 	s := u.Service
 	after, err := k.clients.kube.services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
-		if k.services != nil { // a speaker gives no address
-			k.services.unanswered(s, u.gains(), err)
-		}
+		k.heldServices.unanswered(held(s), u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", key(s), err)
 	}
-	if k.services != nil {
-		k.services.wrote(after)
-		return after, nil
-	}
-	p, err := pack[corev1.Service](after)
-	if err != nil {
-		return nil, fmt.Errorf("keep service %s: %w", key(s), err)
-	}
-	k.heldServices.wrote(p.(heldService))
+	k.heldServices.wrote(held(after))
 	return after, nil
 }
 

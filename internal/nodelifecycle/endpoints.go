@@ -25,10 +25,10 @@ type pod struct {
 
 // toWithdraw returns the ready pods on dead nodes, of Services that are served, but for the last endpoints of any
 // Service, of ours or not: without them nothing would serve it, and if we are wrong about the nodes, they do.
-func toWithdraw(endpoints []*discoveryv1.EndpointSlice, served map[lb.Key]bool, dead map[string]bool) []pod {
+func toWithdraw(endpoints []*discoveryv1.EndpointSlice, served func(lb.Key) bool, dead map[string]bool) []pod {
 	last := lastPods(endpoints, dead)
 	return podsWhere(endpoints, func(service lb.Key, e *discoveryv1.Endpoint) bool {
-		return served[service] && ready(e) && dead[nodeOf(e)] && !last[e.TargetRef.UID]
+		return ready(e) && dead[nodeOf(e)] && !last[e.TargetRef.UID] && served(service)
 	})
 }
 
@@ -112,17 +112,6 @@ func NotReady(nodes []*corev1.Node) map[string]bool {
 			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 				out[n.Name] = true
 			}
-		}
-	}
-	return out
-}
-
-// served are the Services that an outside client may be using.
-func served(services []*corev1.Service, serves func(*corev1.Service) bool) map[lb.Key]bool {
-	out := map[lb.Key]bool{}
-	for _, o := range services {
-		if serves(o) && len(o.Status.LoadBalancer.Ingress) > 0 {
-			out[lb.Key{Namespace: o.Namespace, Name: o.Name}] = true
 		}
 	}
 	return out

@@ -72,7 +72,7 @@ func TestToWithdraw(t *testing.T) {
 		{"two Services", []*discoveryv1.EndpointSlice{slice("one", "b@w2 a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "a@w1 of one+web, d@w1 of web"},
 		{"not a pod", []*discoveryv1.EndpointSlice{vm}, ""},
 	} {
-		got := podList(toWithdraw(tt.slices, served, map[string]bool{"w1": true, "w4": true}))
+		got := podList(toWithdraw(tt.slices, func(key lb.Key) bool { return served[key] }, map[string]bool{"w1": true, "w4": true}))
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}

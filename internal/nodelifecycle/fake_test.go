@@ -94,10 +94,18 @@ func (f *fakeCluster) took() string {
 	return out
 }
 
-func (f *fakeCluster) Services() []*corev1.Service { return f.objects.Services }
-func (f *fakeCluster) Nodes() []*corev1.Node       { return f.objects.Nodes }
-func (f *fakeCluster) ExpectedSpeakers() int       { return len(f.objects.Nodes) }
-func (f *fakeCluster) Uninstalling() bool          { return false }
+func (f *fakeCluster) Service(key lb.Key) *corev1.Service {
+	for _, o := range f.objects.Services {
+		if o.Namespace == key.Namespace && o.Name == key.Name {
+			return o
+		}
+	}
+	return nil
+}
+
+func (f *fakeCluster) Nodes() []*corev1.Node { return f.objects.Nodes }
+func (f *fakeCluster) ExpectedSpeakers() int { return len(f.objects.Nodes) }
+func (f *fakeCluster) Uninstalling() bool    { return false }
 
 // all are the Services that are served.
 func all(*corev1.Service) bool { return true }
