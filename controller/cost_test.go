@@ -186,7 +186,7 @@ func TestSame(t *testing.T) {
 			}
 		}
 	}
-	// Of the first others come, and the last comes of them.
+	// What comes of the assignment and of the compiled Service is compared by itself.
 	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o).Elem() }, "assignment", "compiled", "pending", "more", "service")
 	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o.assignment).Elem() })
 	for name, o := range map[string]*serviceWrite{

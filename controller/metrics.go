@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,11 +114,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 
 // looked is what the last look found of a Service.
 type looked struct {
-	of config.Held[corev1.Service]
-	// given: it had been given an address.
-	given bool
+	of         config.Held[corev1.Service]
+	assignment *ipam.Assignment
 	// pending is since when it waits for an address; zero if it does not.
 	pending time.Time
+	// unannounced are the families of its addresses that no node announces, for the reason that speakers report.
+	unannounced []lb.Family
+	reason      lb.Reason
 }
 
 // states returns how long the oldest Service without an address has waited, by reason, and the rows of unannouncedDesc. Speakers
@@ -126,46 +129,48 @@ func (m *metrics) states(assignments []*ipam.Assignment) (waits map[lb.Reason]ti
 	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	services, before := m.services(), m.looked
-	m.looked = make(map[lb.Key]looked, len(before))
+	if m.looked == nil {
+		m.looked = map[lb.Key]looked{}
+	}
+	services := m.services()
 	for _, a := range assignments {
 		h, there := services.Get(a.Key)
 		if !there {
 			continue
 		}
-		last, named := before[a.Key], false
-		if last.of != h || last.given != given[a.Reason] {
-			last, named = look(h, a, unannounced)
-		}
-		if !last.pending.IsZero() && !last.given {
-			waits[a.Reason] = max(waits[a.Reason], time.Since(last.pending))
-		}
-		if !named {
+		last := m.looked[a.Key]
+		if last.of != h || last.assignment != a {
+			last = look(h, a)
 			m.looked[a.Key] = last
 		}
+		if !last.pending.IsZero() {
+			waits[a.Reason] = max(waits[a.Reason], time.Since(last.pending))
+		}
+		for _, family := range last.unannounced {
+			if len(unannounced) < daemon.MaxNamed {
+				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(family), string(last.reason)}] = true
+			}
+		}
 	}
+	maps.DeleteFunc(m.looked, func(k lb.Key, _ looked) bool { return !services.Has(k) })
 	return waits, unannounced
 }
 
-// look reads a Service. Named: it has addresses that no node announces, and is read again by the next look.
-func look(h config.Held[corev1.Service], a *ipam.Assignment, unannounced map[[4]string]bool) (found looked, named bool) {
-	sv := h.Read()
-	found.of, found.given = h, given[a.Reason]
-	if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {
-		found.pending = c.LastTransitionTime.Time
-	}
-	if !found.given {
-		return found, false
+func look(h config.Held[corev1.Service], a *ipam.Assignment) looked {
+	sv, found := h.Read(), looked{of: h, assignment: a}
+	if !given[a.Reason] {
+		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {
+			found.pending = c.LastTransitionTime.Time
+		}
+		return found
 	}
 	by, reason := config.AnnouncedBy(sv), withheld(sv)
 	for _, address := range a.Addresses {
 		if by.Of(address) == "" && reason != lb.Announced {
-			if named = true; len(unannounced) < daemon.MaxNamed {
-				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(lb.FamilyOf(address)), string(reason)}] = true
-			}
+			found.unannounced, found.reason = append(found.unannounced, lb.FamilyOf(address)), reason
 		}
 	}
-	return found, named
+	return found
 }
 
 // withheld is why nodes do not announce all addresses of a Service, as speakers report; empty if they do not, and Announced if a

@@ -55,7 +55,6 @@ func TestUnannounced(t *testing.T) {
 		a := &ipam.Assignment{Key: key, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Status: corev1.ServiceStatus{Conditions: tt.conditions}}
 		m := &metrics{services: holding(sv)}
-		m.states([]*ipam.Assignment{a})
 		waits, got := m.states([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}})
 		ok := len(got) == len(tt.want) && len(waits) == 0
 		for _, w := range tt.want {
@@ -79,6 +78,52 @@ func holding(services ...*corev1.Service) func() lb.Map[lb.Key, config.Held[core
 		m = m.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, plain{s})
 	}
 	return func() lb.Map[lb.Key, config.Held[corev1.Service]] { return m }
+}
+
+// TestLooksAgain: a Service is read again when it or its assignment changed, and not else.
+func TestLooksAgain(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	service := func(announced string) *corev1.Service {
+		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+		sv.Status.Conditions = []metav1.Condition{
+			{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: announced},
+			{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))},
+		}
+		return sv
+	}
+	assigned := func(reason lb.Reason, addresses ...netip.Addr) *ipam.Assignment {
+		return &ipam.Assignment{Key: lb.Key{Name: "web"}, Reason: reason, Addresses: addresses}
+	}
+	m, reads := &metrics{}, 0
+	announced, withdrawn := counted{service("192.0.2.1=a"), &reads}, counted{service(""), &reads}
+	first, both, waiting := assigned(lb.Assigned, v4), assigned(lb.Assigned, v4, v6), assigned(lb.PoolExhausted)
+	for i, tt := range []struct {
+		held          counted
+		a             *ipam.Assignment
+		rows, waiting int
+		reads         int
+	}{
+		{announced, first, 0, 0, 1}, {announced, first, 0, 0, 1}, {withdrawn, first, 1, 0, 2}, {withdrawn, first, 1, 0, 2},
+		{announced, first, 0, 0, 3}, {announced, both, 1, 0, 4}, {announced, waiting, 0, 1, 5}, {announced, waiting, 0, 1, 5},
+	} {
+		m.services = func() lb.Map[lb.Key, config.Held[corev1.Service]] {
+			return lb.Map[lb.Key, config.Held[corev1.Service]]{}.Put(tt.a.Key, tt.held)
+		}
+		if waits, rows := m.states([]*ipam.Assignment{tt.a}); len(rows) != tt.rows || len(waits) != tt.waiting || reads != tt.reads {
+			t.Errorf("look %d: %v, %v after %d reads, want %+v", i, waits, rows, reads, tt)
+		}
+	}
+}
+
+// counted counts how often a Service is read.
+type counted struct {
+	*corev1.Service
+	reads *int
+}
+
+func (c counted) Read() *corev1.Service {
+	*c.reads++
+	return c.Service
 }
 
 // TestUnannouncedIsBounded: a user who makes many Services costs Prometheus no more than the bound.

@@ -303,14 +303,24 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 		l := &d.state.Leaving[i]
 		waits[l.Key] = d.waits(slices.Values(l.Addresses))
 	}
-	var leaving []*corev1.Service
-	for sv := range s.compiler.Marked {
-		if !waits[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] {
-			leaving = append(leaving, sv)
+	var leaving []k8s.ServiceUpdate
+	before := s.cleared
+	s.cleared = make(map[lb.Key]config.Held[corev1.Service], len(before))
+	for key, h := range s.compiler.Marked {
+		if waits[key] {
+			continue
 		}
+		if before[key] != h {
+			if u := clearing(h.Read(), s.options); !u.Stands() {
+				leaving = append(leaving, u)
+				continue
+			}
+		}
+		s.cleared[key] = h
 	}
-	return each(ctx, d, s.cluster, leaving, func(ctx context.Context, sv *corev1.Service) error {
-		after, err := s.updateService(ctx, clearing(sv, s.options))
+	return each(ctx, d, s.cluster, leaving, func(ctx context.Context, u k8s.ServiceUpdate) error {
+		sv := u.Service
+		after, err := s.updateService(ctx, u)
 		had := func(sv *corev1.Service) bool { // one that lacks something may hold an address
 			c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 			return c != nil && (c.Status == metav1.ConditionTrue || slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) && !k8s.Released(sv))

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -39,6 +40,8 @@ type syncer struct {
 	reminded map[types.UID]time.Time
 	// compared are the Services of the last run, with what was decided of each.
 	compared []*serviceWrite
+	// cleared are the Services that are not ours and keep what they have of us.
+	cleared map[lb.Key]config.Held[corev1.Service]
 	// compareAge is the constant, but shorter in tests on a cluster.
 	compareAge time.Duration
 	// poolsWritten is when pools were last written.
@@ -145,7 +148,7 @@ func (s *syncer) look() {
 
 // lead runs the loop while this replica leads. What others decide or speakers report later is not known to the next term.
 func (s *syncer) lead(ctx context.Context) error {
-	defer func() { s.speakers, s.ledger, s.compared = speakers{}, ipam.Ledger{}, nil }()
+	defer func() { s.speakers, s.ledger, s.compared, s.cleared = speakers{}, ipam.Ledger{}, nil, nil }()
 	return s.loop.Run(ctx)
 }
 

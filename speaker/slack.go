@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -12,15 +13,16 @@ import (
 const (
 	// timerSlack is how late timers may be: far below all that this process waits for.
 	timerSlack = 500 * time.Microsecond
-	// monitorSlack is how late the runtime's monitor may look: for 50 times 20 us after whatever wakes this process, which took a fifth of its
-	// CPU. The monitor interrupts what computes for more than 10 ms, and lends the core of a thread in a long system call to others.
+	// monitorSlack is how late the runtime's monitor may look: for 50 times 20 us after whatever wakes this process, which took an eighth of its
+	// CPU. The monitor interrupts what computes for more than 10 ms, and at its second look lends the core of a thread in a long system call
+	// to others.
 	monitorSlack = 5 * time.Millisecond
-	// slackEvery is how often it is set: a thread inherits it from the one that starts it, as the monitor may (PR_SET_TIMERSLACK(2const)).
+	// slackEvery is how often it is set: a thread inherits it from the thread that starts it, and the monitor starts some
+	// (PR_SET_TIMERSLACK(2const)).
 	slackEvery = 10 * time.Second
 )
 
-// slacken lets the timers of this process be late until ctx ends. To do so for other threads needs SYS_NICE, as real-time heartbeats do;
-// without it all is as usual.
+// slacken lets the timers of this process be late until ctx ends. To do so for other threads needs SYS_NICE, as real-time heartbeats do.
 func slacken(ctx context.Context) error {
 	for {
 		for i, thread := range threads() {
@@ -41,7 +43,7 @@ func slacken(ctx context.Context) error {
 // monitorThread is the place of the runtime's monitor among the threads: it is the first that the runtime starts.
 const monitorThread = 1
 
-// threads returns the threads of this process, the oldest first.
+// threads returns the threads of this process, the oldest first: the kernel counts up, and begins again at its highest number.
 func threads() (out []int) {
 	entries, _ := os.ReadDir("/proc/self/task")
 	for _, e := range entries {
@@ -49,6 +51,6 @@ func threads() (out []int) {
 			out = append(out, thread)
 		}
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, func(a, b int) int { return cmp.Compare(uint32(a-os.Getpid()), uint32(b-os.Getpid())) })
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,11 +66,16 @@ func Pair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
+// usualSlack is how late timers may be by the kernel's default.
+const usualSlack = 50 * time.Microsecond
+
 // run runs the process on one thread. When that thread ends, the kernel kills the process
 // (PR_SET_PDEATHSIG(2const)): it may be in no state to notice that the other end of Conn is gone.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	// The process inherits how late the timers of this thread may be: it is not to be as late as they may have been made.
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(usualSlack.Nanoseconds()), 0, 0, 0)
 	err := p.cmd.Start()
 	started <- err
 	if err == nil {

@@ -119,9 +119,9 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 }
 
 // Marked yields the Services, as they were read last, that are not ours to serve and have something of ours.
-func (c *Compiler) Marked(yield func(*corev1.Service) bool) {
-	for _, w := range c.apart {
-		if w.made == nil && w.more != nil && w.marked && !yield(w.of.Read()) {
+func (c *Compiler) Marked(yield func(lb.Key, Held[corev1.Service]) bool) {
+	for key, w := range c.apart {
+		if w.made == nil && w.more != nil && w.marked && !yield(key, w.of) {
 			return
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// compileFloatingIPs returns the FloatingIPs, ordered by key. It follows read.
+// compileFloatingIPs returns the FloatingIPs, ordered by key. It looks their Services up, so these are read before.
 func (c *Compiler) compileFloatingIPs(objects []*v1beta1.FloatingIP) []lb.FloatingIP {
 	if len(objects) == 0 {
 		return nil // as mostly

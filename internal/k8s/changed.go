@@ -3,7 +3,6 @@ package k8s
 import (
 	"maps"
 	"reflect"
-	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -38,36 +37,26 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
-// sameToController is the function of that name, and counts the Services whose addresses change.
-func (k *Cluster) sameToController(a, b heldService) bool {
-	if a == b {
-		return true
-	}
-	read := func(h heldService) *corev1.Service {
-		if h == nil {
-			return nil
-		}
-		return h.Read()
-	}
-	before, after := read(a), read(b)
-	k.countBurst(before, after)
-	return sameToController(before, after)
-}
-
-// sameToController ignores the conditions that speakers write, except on a Service that was
-// released or has another type, where the controller removes them.
-func sameToController(a, b *corev1.Service) bool {
-	if b != nil && (b.Spec.Type != corev1.ServiceTypeLoadBalancer || Released(b)) && len(withoutSpeakers(b.Status.Conditions)) < len(b.Status.Conditions) {
-		return false
-	}
-	return sameService(a, b) && slices.Equal(a.Finalizers, b.Finalizers) &&
-		reflect.DeepEqual(withoutSpeakers(a.Status.Conditions), withoutSpeakers(b.Status.Conditions))
-}
-
 // Released reports whether a Service that another load balancer may serve gave its addresses back.
 func Released(s *corev1.Service) bool {
 	c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressAssigned)
 	return c != nil && c.Reason == string(lb.Released)
+}
+
+// toController returns a digest of what of a Service decides for a controller: all but the conditions that speakers write. Of a Service that was
+// released or has another type each version decides while there are any: the controller removes them.
+func toController(s *corev1.Service) uint64 {
+	one := corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			UID: s.UID, Labels: s.Labels, Annotations: s.Annotations, DeletionTimestamp: s.DeletionTimestamp, Finalizers: s.Finalizers,
+		},
+		Spec:   s.Spec,
+		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer, Conditions: withoutSpeakers(s.Status.Conditions)},
+	}
+	if (s.Spec.Type != corev1.ServiceTypeLoadBalancer || Released(s)) && len(one.Status.Conditions) < len(s.Status.Conditions) {
+		one.Status.Conditions, one.ResourceVersion = s.Status.Conditions, s.ResourceVersion
+	}
+	return digest(&one)
 }
 
 // withoutSpeakers returns the conditions that no speaker writes.
@@ -81,13 +70,6 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 		}
 	}
 	return out
-}
-
-// sameService ignores finalizers, and conditions but the record of the addresses and whether proxies serve them.
-func sameService(a, b *corev1.Service) bool {
-	return a != nil && b != nil && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
-		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && reflect.DeepEqual(a.Spec, b.Spec) &&
-		reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) && addressRecord(a) == addressRecord(b) && proxied(a) == proxied(b)
 }
 
 // proxied returns what the condition on proxies decides.

@@ -38,11 +38,11 @@ func withRecord(message string) func(*corev1.Service) {
 }
 
 // packService packs a Service, if there is one.
-func packService(t *testing.T, s *corev1.Service) heldService {
+func packService(t *testing.T, s *corev1.Service, digest func(*corev1.Service) uint64) heldService {
 	if s == nil {
 		return nil
 	}
-	p, err := pack[corev1.Service](s.DeepCopy())
+	p, err := packing(digest)(s.DeepCopy())
 	must(t, err)
 	return p.(heldService)
 }
@@ -91,7 +91,7 @@ func TestSameToSpeaker(t *testing.T) {
 		if got := decides(tt.a) == decides(tt.b); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
-		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a), packService(t, tt.b)); got != tt.same {
+		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, decides), packService(t, tt.b, decides)); got != tt.same {
 			t.Errorf("%s, as it is held: same %t, want %t", tt.name, got, tt.same)
 		}
 	}
@@ -131,7 +131,7 @@ func TestSameToController(t *testing.T) {
 		{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), false},
 		{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false},
 	} {
-		if got := sameToController(tt.a, tt.b); got != tt.same {
+		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, toController), packService(t, tt.b, toController)); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
 	}
@@ -172,7 +172,7 @@ func TestSameEndpoints(t *testing.T) {
 		withAddress(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "served"}}),
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "waits"}},
 	} {
-		must(t, informer.GetStore().Add(packService(t, s)))
+		must(t, informer.GetStore().Add(packService(t, s, decides)))
 	}
 	packed := func(s *discoveryv1.EndpointSlice) heldSlice {
 		if s == nil {

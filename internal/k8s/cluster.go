@@ -120,7 +120,7 @@ func New(clients Clients, c Config) (*Cluster, error) {
 func (k *Cluster) watchAsController(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
 	errs := []error{
-		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, pack[corev1.Service], k.sameToController, kick),
+		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, packing(toController), k.sameHeld, kick),
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
@@ -148,7 +148,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
 	speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
 	return []error{
-		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, pack[corev1.Service], k.sameHeld, kick),
+		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, packing(decides), k.sameHeld, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, sameConfig, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
@@ -254,18 +254,21 @@ func (k *Cluster) Version() uint64 {
 	return sum
 }
 
-// HeldServices returns all Services; not of a proxy.
+// HeldServices returns all Services. A proxy has none.
 func (k *Cluster) HeldServices() lb.Map[lb.Key, config.Held[corev1.Service]] {
 	return k.heldServices.Map()
 }
 
-// Service reads one of them, and returns nil if there is none.
-func (k *Cluster) Service(key lb.Key) *corev1.Service {
-	h, there := k.HeldServices().Get(key)
-	if !there {
-		return nil
+// Services returns how to read a Service, as all are now: nil if there is none. A proxy has none.
+func (k *Cluster) Services() func(lb.Key) *corev1.Service {
+	all := k.HeldServices()
+	return func(key lb.Key) *corev1.Service {
+		h, there := all.Get(key)
+		if !there {
+			return nil
+		}
+		return h.Read()
 	}
-	return h.Read()
 }
 
 // Nodes returns those that are known.

@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 )
 
 type (
@@ -28,7 +29,7 @@ type packed[T any, P wire[T]] struct {
 	namespace, name, version string
 	uid                      types.UID
 	deletion                 *metav1.Time
-	// decides is a digest of what of a Service decides for a speaker, 0 if the Service has no address and has released what it had.
+	// decides is a digest of what of a Service decides for this daemon.
 	decides uint64
 	body    string
 }
@@ -79,14 +80,22 @@ func pack[T any, P wire[T]](from any) (any, error) {
 	}
 	p := &packed[T, P]{namespace: o.GetNamespace(), name: o.GetName(), version: o.GetResourceVersion(), uid: o.GetUID(),
 		deletion: o.GetDeletionTimestamp()}
-	if s, is := from.(*corev1.Service); is {
-		p.decides = decides(s)
-	}
 	p.label(o, &packed[T, P]{})
 	body, err := o.Marshal()
 	p.label(o, p)
 	p.body = string(usual.Encode(nil, body))
 	return p, err
+}
+
+// packing packs Services with a digest of what decides.
+func packing(decides func(*corev1.Service) uint64) cache.TransformFunc {
+	return func(o any) (any, error) {
+		p, err := pack[corev1.Service](o)
+		if s, is := o.(*corev1.Service); is && err == nil {
+			p.(*packedService).decides = decides(s)
+		}
+		return p, err
+	}
 }
 
 // held packs a Service that nobody else reads.
@@ -182,8 +191,11 @@ func decides(s *corev1.Service) uint64 {
 		Spec:       s.Spec,
 		Status:     corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer, Conditions: []metav1.Condition{{Message: addressRecord(s)}, proxied(s)}},
 	}
-	return maphash.Bytes(interned.seed, encoding(&one)) | 1
+	return digest(&one)
 }
+
+// digest is never 0.
+func digest(s *corev1.Service) uint64 { return maphash.Bytes(interned.seed, encoding(s)) | 1 }
 
 // sameHeld reports whether the same decides, and counts the Services whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {

@@ -67,7 +67,9 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 	s := u.Service
 	after, err := k.clients.kube.services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
-		k.heldServices.unanswered(held(s), u.gains(), err)
+		if gains := u.gains(); len(gains) > 0 && mayHaveLanded(err) {
+			k.heldServices.unanswered(held(s), gains, err)
+		}
 		return nil, fmt.Errorf("patch status of service %s: %w", key(s), err)
 	}
 	k.heldServices.wrote(held(after))

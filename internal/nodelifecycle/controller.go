@@ -66,8 +66,8 @@ type Cluster interface {
 
 // Objects as the watches show them.
 type Objects interface {
-	// Service returns a Service, nil if there is none.
-	Service(key lb.Key) *corev1.Service
+	// Services returns how to read a Service, as all are now: nil if there is none.
+	Services() func(lb.Key) *corev1.Service
 	Nodes() []*corev1.Node
 	EndpointSlices() []*discoveryv1.EndpointSlice
 	SpeakerStates() []*v1beta1.SpeakerState

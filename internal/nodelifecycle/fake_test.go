@@ -94,13 +94,15 @@ func (f *fakeCluster) took() string {
 	return out
 }
 
-func (f *fakeCluster) Service(key lb.Key) *corev1.Service {
-	for _, o := range f.objects.Services {
-		if o.Namespace == key.Namespace && o.Name == key.Name {
-			return o
+func (f *fakeCluster) Services() func(lb.Key) *corev1.Service {
+	return func(key lb.Key) *corev1.Service {
+		for _, o := range f.objects.Services {
+			if o.Namespace == key.Namespace && o.Name == key.Name {
+				return o
+			}
 		}
+		return nil
 	}
-	return nil
 }
 
 func (f *fakeCluster) Nodes() []*corev1.Node { return f.objects.Nodes }

@@ -34,7 +34,7 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 		errs = append(errs, err)
 		recorded[node] = err == nil
 	}
-	pods := slices.DeleteFunc(toWithdraw(c.cluster.EndpointSlices(), c.served, dead), func(p pod) bool {
+	pods := slices.DeleteFunc(toWithdraw(c.cluster.EndpointSlices(), c.served(), dead), func(p pod) bool {
 		return !recorded[p.node] || s.now.Sub(c.memory.handled[p.uid].handled) <= propagationTime
 	})
 	done, _, err := c.write(ctx, pods, func(ctx context.Context, p pod) (bool, error) {
@@ -133,10 +133,18 @@ func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
 	return nil
 }
 
-// served reports whether an outside client may be using a Service.
-func (c *Controller) served(key lb.Key) bool {
-	o := c.cluster.Service(key)
-	return o != nil && c.serves(o) && len(o.Status.LoadBalancer.Ingress) > 0
+// served returns a function that reports whether an outside client may be using a Service. It reads each once.
+func (c *Controller) served() func(lb.Key) bool {
+	service, known := c.cluster.Services(), map[lb.Key]bool{}
+	return func(key lb.Key) bool {
+		served, asked := known[key]
+		if !asked {
+			o := service(key)
+			served = o != nil && c.serves(o) && len(o.Status.LoadBalancer.Ingress) > 0
+			known[key] = served
+		}
+		return served
+	}
 }
 
 // serviceEvents sends one Event on each Service whose endpoints were written to.
@@ -151,8 +159,9 @@ func (c *Controller) serviceEvents(pods []pod, good bool, reason lb.Reason, form
 		return
 	}
 	c.log.Info("endpoints", "reason", reason, "pods", len(pods), "services", len(counts))
+	service := c.cluster.Services()
 	for _, key := range slices.SortedFunc(maps.Keys(counts), lb.Key.Compare) {
-		if o := c.cluster.Service(key); o != nil && c.serves(o) {
+		if o := service(key); o != nil && c.serves(o) {
 			c.cluster.Event(lb.Object{Kind: "Service", Namespace: key.Namespace, Name: key.Name}, o.UID, good, reason, fmt.Sprintf(format, counts[key]))
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -98,12 +97,12 @@ func (c crowd) create(ctx context.Context) error {
 	})
 }
 
-// createStates makes their SpeakerStates, when the kind exists. They outlive an uninstallation.
+// createStates makes their SpeakerStates, when the kind exists.
 func (c crowd) createStates(ctx context.Context) error {
 	return c.each(ctx, func(ctx context.Context, i int) error {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState",
 			"metadata": map[string]any{"name": c.names[i]}}}
-		if _, err := c.b.Resource(testbed.SpeakerStates).Create(ctx, o, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := c.b.Resource(testbed.SpeakerStates).Create(ctx, o, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 		return c.writeState(ctx, i)
