@@ -87,7 +87,7 @@ func measureScale(ctx context.Context, only string) (found bool, err error) {
 	var points []point
 	group.Go(func() (err error) {
 		defer stop()
-		points, err = s.run(both, group, sizes)
+		points, err = s.run(both, group, sizes, only)
 		return err
 	})
 	err = group.Wait()
@@ -113,9 +113,12 @@ func scaleSizes(text string) (sizes []int, err error) {
 }
 
 // run measures at each number of Services. What keeps the crowd alive runs in the group.
-func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int) (points []point, err error) {
+func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int, only string) (points []point, err error) {
 	if err := s.prepare(ctx, alive); err != nil {
 		return nil, err
+	}
+	if only == "scale_create_ratio" { // nothing else is asked
+		return []point{{ratioTo, map[string]float64{"scale_create_ratio": s.ratio}}}, nil
 	}
 	before := 0
 	for _, size := range sizes {
