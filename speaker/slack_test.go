@@ -30,6 +30,11 @@ func TestMonitorThread(t *testing.T) {
 
 // The monitor may be late, other threads less so. To set that needs SYS_NICE.
 func TestSlacken(t *testing.T) {
+	t.Cleanup(func() {
+		for _, thread := range threads() {
+			_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread), []byte("50000"), 0) // the kernel's default: other tests' timers
+		}
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	must(t, slacken(ctx))

@@ -120,6 +120,11 @@ func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int
 	if only == "scale_create_ratio" { // nothing else is asked
 		return []point{{ratioTo, map[string]float64{"scale_create_ratio": s.ratio}}}, nil
 	}
+	if err := errors.Join(s.install(ctx), countRequests(ctx, s.b)); err != nil {
+		return nil, err
+	}
+	alive.Go(func() error { return s.crowd.live(ctx, stateEvery, s.crowd.writeState) })
+	s.progress("Holdfast is there")
 	before := 0
 	for _, size := range sizes {
 		got, err := s.measureAt(ctx, before, size)
@@ -142,16 +147,13 @@ func (s *simulation) progress(format string, args ...any) {
 	progress("%s load %.4s: %s", time.Now().Format(time.TimeOnly), load, fmt.Sprintf(format, args...))
 }
 
-// prepare makes the crowd, compares the rates of creation, and installs Holdfast.
+// prepare makes the crowd, and compares the rates of creation.
 func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
-	keep := func(period time.Duration, do func(context.Context, int) error) {
-		alive.Go(func() error { return s.crowd.live(ctx, period, do) })
-	}
 	if err := s.crowd.create(ctx); err != nil {
 		return fmt.Errorf("make Nodes: %w", err)
 	}
-	keep(leaseEvery, s.crowd.renew)
-	keep(nodeEvery, s.crowd.report)
+	alive.Go(func() error { return s.crowd.live(ctx, leaseEvery, s.crowd.renew) })
+	alive.Go(func() error { return s.crowd.live(ctx, nodeEvery, s.crowd.report) })
 	s.progress("%d Nodes are there", len(s.crowd.names))
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return s.b.EnsureNamespace(ctx, app.Namespace) },
@@ -160,14 +162,11 @@ func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
 	if s.compares {
 		steps = append(steps, s.compare)
 	}
-	steps = append(steps, s.install, func(ctx context.Context) error { return countRequests(ctx, s.b) })
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	keep(stateEvery, s.crowd.writeState)
-	s.progress("Holdfast is there")
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -55,11 +56,18 @@ func (s *simulation) compare(ctx context.Context) error {
 // bareRate is how many Services a second the bare client serves.
 func (s *simulation) bareRate(ctx context.Context) (rate float64, err error) {
 	serving, stop := context.WithCancel(ctx)
-	var group errgroup.Group
-	group.Go(func() error { return s.fleet.bare(serving) })
-	rate, err = s.rate(ctx, new(bareClass))
-	stop()
-	return rate, errors.Join(err, group.Wait())
+	defer stop()
+	group, both := errgroup.WithContext(serving)
+	group.Go(func() error { return s.fleet.bare(both) })
+	group.Go(func() (err error) {
+		rate, err = s.rate(both, new(bareClass))
+		if err == nil {
+			stop()
+		}
+		return err
+	})
+	err = group.Wait()
+	return rate, err
 }
 
 // rate makes Services of a class, removes them, and returns how many of the last ones got their address in a second.
@@ -99,11 +107,11 @@ func barePatches(i int) (patches [][]byte, err error) {
 	return patches, nil
 }
 
-// bare gives every new Service what Holdfast would, until ctx ends, with as many writes under way.
+// bare gives every new Service what Holdfast would, until ctx ends or a write is refused, with as many writes under way.
 func (f fleet) bare(ctx context.Context) error {
-	var group errgroup.Group
+	group, both := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
-	err := f.watch(ctx, func(s *corev1.Service) bool {
+	watched := f.watch(both, func(s *corev1.Service) bool {
 		var i int
 		if _, err := fmt.Sscanf(s.Name, "scale-%05d", &i); err != nil || len(testbed.Addresses(s)) > 0 || s.DeletionTimestamp != nil {
 			return false
@@ -112,18 +120,21 @@ func (f fleet) bare(ctx context.Context) error {
 			patches, err := barePatches(i)
 			for _, body := range patches {
 				if err == nil {
-					_, err = f.b.Kube.CoreV1().Services(app.Namespace).Patch(ctx, s.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+					_, err = f.b.Kube.CoreV1().Services(app.Namespace).Patch(both, s.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 				}
+			}
+			if apierrors.IsNotFound(err) {
+				return nil // all have their addresses, and are being deleted
 			}
 			return err
 		})
 		return false
 	})
-	written := group.Wait()
+	err := errors.Join(group.Wait(), watched)
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("bare client: %w; %w", err, written)
+	return fmt.Errorf("bare client: %w", err)
 }
 
 // clear deletes the Services and their endpoints, and waits until they are gone.
