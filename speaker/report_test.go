@@ -180,7 +180,7 @@ func TestUpdateStaysOpen(t *testing.T) {
 }
 
 // TestLook: a Service is looked at again if its verdict, its object or a state of its addresses changed, appeared or went, or if it is open;
-// all are if sessions or problems changed.
+// all are if sessions or problems changed, and each is once in lookAge.
 func TestLook(t *testing.T) {
 	at := func(texts ...string) (out []lb.AddressState) {
 		for _, text := range texts {
@@ -198,7 +198,6 @@ func TestLook(t *testing.T) {
 	old.open[lb.Key{Name: "s6"}] = true
 	next := func(change func(*look)) string {
 		next := old
-		next.whole = old.whole.Add(lookAge - 1)
 		change(&next)
 		var names []string
 		for _, k := range next.due(old) {
@@ -218,16 +217,26 @@ func TestLook(t *testing.T) {
 		}, "s6 s8"},
 		"session": {func(l *look) { l.sessions = []lb.Session{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
 		"problem": {func(l *look) { l.problems = []lb.Problem{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
-		"time":    {func(l *look) { l.whole = old.whole.Add(lookAge) }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
+		"time":    {func(l *look) { l.turn = old.turn.Add(lookAge) }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
 	} {
 		if got := next(tt.change); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-	old.waits = map[lb.Key]bool{{Name: "s1"}: true, {Name: "s2"}: false}
-	if next := (look{whole: old.whole.Add(1)}); len(next.due(old)) == 0 || next.whole != old.whole || !maps.Equal(next.waits, old.waits) {
-		t.Errorf("the last whole look counts from %v, and %v wait", next.whole, next.waits)
+	turns := map[lb.Key]int{}
+	delete(old.open, lb.Key{Name: "s6"})
+	for last, end := old, old.turn.Add(lookAge); last.turn.Before(end); {
+		next := last
+		next.turn = last.turn.Add(turnTime)
+		for _, k := range next.due(last) {
+			turns[k]++
+		}
+		last = next
 	}
+	if len(turns) != 9 || slices.Max(slices.Collect(maps.Values(turns))) != 1 {
+		t.Errorf("within %v each has one turn: %v", lookAge, turns)
+	}
+	old.waits = map[lb.Key]bool{{Name: "s1"}: true, {Name: "s2"}: false}
 	if got := fmt.Sprint(old.reports()); got != "[{{ s1} true} {{ s2} false}]" {
 		t.Errorf("reports are %s", got)
 	}

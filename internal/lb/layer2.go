@@ -2,6 +2,7 @@ package lb
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -36,6 +37,15 @@ type AddressState struct {
 	Answered, Pending bool
 	// Conflicts are the machines that have it too, at most one on a link, by link.
 	Conflicts []Conflict
+}
+
+// StateOf finds the state of an address among those in order.
+func StateOf(states []AddressState, a netip.Addr) (state AddressState, found bool) {
+	i, found := slices.BinarySearchFunc(states, a, func(s AddressState, a netip.Addr) int { return s.Address.Compare(a) })
+	if found {
+		state = states[i]
+	}
+	return state, found
 }
 
 // Conflict is a machine that has one of our addresses too: a foreign machine that claims it, or any machine that answered for it. It represents all

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -45,14 +44,14 @@ func (o Outcome) WithSessions(node string, sessions []lb.Session) (Outcome, bool
 }
 
 // OnLinks adds to an outcome of layer 2 what only the links know, as a sentence: on which links this node announces
-// an address, or why it does not. states has the addresses that this node owns. record names who announces what, for
+// an address, or why it does not. states are of the addresses that this node owns, in order. record names who announces what, for
 // machines. known is false while this node still probes for an address: there is nothing to write yet.
-func (o Outcome) OnLinks(node string, states map[netip.Addr]lb.AddressState) (out Outcome, record string, known bool) {
+func (o Outcome) OnLinks(node string, states []lb.AddressState) (out Outcome, record string, known bool) {
 	var sentences, entries []string
 	for _, a := range o.Announcers {
 		reason, sentence, answered := lb.Announced, announcedBy(a, ""), true
 		if a.Node == node {
-			state, set := states[a.Address]
+			state, set := lb.StateOf(states, a.Address)
 			if !set || state.Pending {
 				return o, "", false
 			}
@@ -117,13 +116,14 @@ func announcedHere(a Announcer, s lb.AddressState) (lb.Reason, string) {
 }
 
 // Conflicts returns a sentence for each address that this node announces although another machine claims it.
-func (o Outcome) Conflicts(node string, states map[netip.Addr]lb.AddressState) []string {
+func (o Outcome) Conflicts(node string, states []lb.AddressState) []string {
 	var out []string
 	for _, a := range o.Announcers {
-		if a.Node != node || !states[a.Address].Answered {
+		state, _ := lb.StateOf(states, a.Address)
+		if a.Node != node || !state.Answered {
 			continue
 		}
-		for _, c := range states[a.Address].Conflicts {
+		for _, c := range state.Conflicts {
 			out = append(out, fmt.Sprintf("%s on %s claims %s, which node %s announces: remove the address from that machine", c.MAC, c.Link, a.Address, node))
 		}
 	}

@@ -520,7 +520,8 @@ func TestOnLinks(t *testing.T) {
 		{"one socket is refused", lb.AddressState{Answered: true, Links: []string{"eth0"}, Refused: []string{"open socket on eth1: no"}}, true, lb.Announced,
 			v4Well + "2001:db8::10 by node w1 on eth0", "192.0.2.10=w1,2001:db8::10=w1", nil},
 	} {
-		states := map[netip.Addr]lb.AddressState{v4: well, v6: tt.v6}
+		well.Address, tt.v6.Address = v4, v6
+		states := []lb.AddressState{well, tt.v6}
 		o := Outcome{Reason: lb.Announced, Announcers: both}
 		got, record, known := o.OnLinks("w1", states)
 		if known != tt.known || got.Reason != tt.reason || record != tt.record || !slices.Equal(o.Conflicts("w1", states), tt.conflicts) {
