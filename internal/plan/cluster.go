@@ -44,6 +44,14 @@ func (p *planner) readNodes() {
 			p.peers[name] = p.peersOf(n)
 		}
 	}
+	for _, n := range p.nodes {
+		if n.barred != "" {
+			p.barred[n.barred] = append(p.barred[n.barred], n.Name)
+		}
+	}
+	for why, names := range p.barred {
+		p.barred[why] = slices.Clip(names)
+	}
 }
 
 func newNode(name string, s lb.State) node {
@@ -160,8 +168,11 @@ func (p *planner) explain(s *lb.Service, why lb.Reason, of scopes, ads []int) (l
 
 // hindered returns the nodes that may not announce a Service that these advertisements select, by reason.
 func (p *planner) hindered(s *lb.Service, of scopes, ads []int) map[lb.Reason][]string {
-	names := map[lb.Reason][]string{}
+	names := maps.Clone(p.barred)
 	for i, n := range p.nodes {
+		if n.barred != "" {
+			continue
+		}
 		r := p.reason(i, s, of, ads)
 		if r == "" && p.state.Unfit[n.Name].Has(lb.Unfiltered) {
 			r = lb.FilterNotInForce
