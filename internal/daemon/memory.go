@@ -12,7 +12,7 @@ const (
 	memoryInterval = 20 * time.Second
 	// startGarbage is how much garbage there may be while the first list of all objects is read, in percent of what lives: what stays lies among
 	// it, and keeps its pages.
-	startGarbage = 30
+	startGarbage = 20
 	// startTicks end the start, if nothing does before.
 	startTicks = 6
 )
@@ -38,8 +38,8 @@ func returnMemory(ctx context.Context, interval time.Duration, usual int) {
 			started = true
 			debug.SetGCPercent(usual)
 		}
-		// A collection is worth a fifth of what lives.
-		if lives, held := sample[1].Value.Uint64(), sample[2].Value.Uint64()+sample[3].Value.Uint64(); quiet && held > lives+lives/5 {
+		// A collection is worth a tenth of what lives.
+		if lives, held := sample[1].Value.Uint64(), sample[2].Value.Uint64()+sample[3].Value.Uint64(); quiet && held > lives+lives/10 {
 			debug.FreeOSMemory()
 			metrics.Read(sample)
 		}
