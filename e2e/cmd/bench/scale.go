@@ -55,9 +55,6 @@ type simulation struct {
 	crowd    crowd
 	fleet    fleet
 	speakers []string // the nodes that run one
-	// compares: rates of creation are compared; ratio is the result.
-	compares bool
-	ratio    float64
 }
 
 // measureScale prints the figures that have the prefix, and reports whether there are such.
@@ -69,28 +66,22 @@ func measureScale(ctx context.Context, only string) (found bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	// A lab of its own: it goes with all that is in it, in whatever way this ends.
-	l, err := lab.Up(ctx, lab.Config{Workers: max(*scaleSpeakers, 1)}, os.Stderr)
-	if err != nil {
-		return true, err
+	const name = "scale_create_ratio"
+	ratio := map[string]float64{}
+	if strings.HasPrefix(name, only) && sizes[len(sizes)-1] >= ratioTo {
+		if ratio[name], err = compare(ctx); err != nil {
+			return true, err
+		}
+		scaleFigures.write(ratio, only)
 	}
-	defer func() { err = errors.Join(err, lab.Down(context.WithoutCancel(ctx))) }()
-	b, err := testbed.New(l)
-	if err != nil {
-		return true, err
+	if only == name { // nothing else is asked
+		return true, nil
 	}
-	group, both := errgroup.WithContext(ctx)
-	both, stop := context.WithCancel(both)
-	s := &simulation{b: b, crowd: newCrowd(b, *scaleNodes), speakers: b.Cluster.Nodes()[1:],
-		compares: strings.HasPrefix("scale_create_ratio", only) && sizes[len(sizes)-1] >= ratioTo}
-	s.fleet = fleet{b, s.crowd}
 	var points []point
-	group.Go(func() (err error) {
-		defer stop()
-		points, err = s.run(both, group, sizes, only)
+	err = inCluster(ctx, func(ctx context.Context, s *simulation, alive *errgroup.Group) (err error) {
+		points, err = s.run(ctx, alive, sizes)
 		return err
 	})
-	err = group.Wait()
 	if len(points) > 0 {
 		scaleFigures.write(points[len(points)-1].figures, only)
 	}
@@ -98,6 +89,32 @@ func measureScale(ctx context.Context, only string) (found bool, err error) {
 		err = os.WriteFile(*scalePicture, picture(points), 0o644)
 	}
 	return true, err
+}
+
+// inCluster measures in a lab of its own, which goes with all that is in it, in whatever way this ends. What keeps the crowd alive runs in the
+// group.
+func inCluster(ctx context.Context, measure func(context.Context, *simulation, *errgroup.Group) error) (err error) {
+	l, err := lab.Up(ctx, lab.Config{Workers: max(*scaleSpeakers, 1)}, os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Down(context.WithoutCancel(ctx))) }()
+	b, err := testbed.New(l)
+	if err != nil {
+		return err
+	}
+	s := &simulation{b: b, crowd: newCrowd(b, *scaleNodes), speakers: b.Cluster.Nodes()[1:]}
+	s.fleet = fleet{b, s.crowd}
+	alive, both := errgroup.WithContext(ctx)
+	both, stop := context.WithCancel(both)
+	alive.Go(func() error {
+		defer stop()
+		if err := s.prepare(both, alive); err != nil {
+			return err
+		}
+		return measure(both, s, alive)
+	})
+	return alive.Wait()
 }
 
 // scaleSizes reads numbers that grow.
@@ -112,14 +129,8 @@ func scaleSizes(text string) (sizes []int, err error) {
 	return sizes, nil
 }
 
-// run measures at each number of Services. What keeps the crowd alive runs in the group.
-func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int, only string) (points []point, err error) {
-	if err := s.prepare(ctx, alive); err != nil {
-		return nil, err
-	}
-	if only == "scale_create_ratio" { // nothing else is asked
-		return []point{{ratioTo, map[string]float64{"scale_create_ratio": s.ratio}}}, nil
-	}
+// run measures at each number of Services.
+func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int) (points []point, err error) {
 	if err := errors.Join(s.install(ctx), countRequests(ctx, s.b)); err != nil {
 		return nil, err
 	}
@@ -128,9 +139,6 @@ func (s *simulation) run(ctx context.Context, alive *errgroup.Group, sizes []int
 	before := 0
 	for _, size := range sizes {
 		got, err := s.measureAt(ctx, before, size)
-		if s.compares {
-			got["scale_create_ratio"] = s.ratio
-		}
 		s.progress("%d Services: %v", size, got)
 		points = append(points, point{size, got})
 		if err != nil {
@@ -147,7 +155,7 @@ func (s *simulation) progress(format string, args ...any) {
 	progress("%s load %.4s: %s", time.Now().Format(time.TimeOnly), load, fmt.Sprintf(format, args...))
 }
 
-// prepare makes the crowd, and compares the rates of creation.
+// prepare makes the crowd.
 func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
 	if err := s.crowd.create(ctx); err != nil {
 		return fmt.Errorf("make Nodes: %w", err)
@@ -155,14 +163,10 @@ func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
 	alive.Go(func() error { return s.crowd.live(ctx, leaseEvery, s.crowd.renew) })
 	alive.Go(func() error { return s.crowd.live(ctx, nodeEvery, s.crowd.report) })
 	s.progress("%d Nodes are there", len(s.crowd.names))
-	steps := []func(context.Context) error{
+	for _, step := range []func(context.Context) error{
 		func(ctx context.Context) error { return s.b.EnsureNamespace(ctx, app.Namespace) },
 		s.b.Build, s.b.LoadImage, s.label,
-	}
-	if s.compares {
-		steps = append(steps, s.compare)
-	}
-	for _, step := range steps {
+	} {
 		if err := step(ctx); err != nil {
 			return err
 		}
