@@ -91,7 +91,8 @@ func ForNode(node string, s lb.State) Plan { return new(Memory).ForNode(node, s)
 func newPlanner(node string, s lb.State) *planner {
 	s.Services, s.Leaving = nil, nil
 	p := &planner{
-		state: s, node: node, peers: map[string][]lb.Peer{}, barred: map[lb.Reason][]string{}, servicesOf: map[netip.Addr][]*lb.Service{}, pools: newPoolIndex(s.Pools),
+		state: s, node: node, peers: map[string][]lb.Peer{}, barred: map[lb.Reason][]string{}, servicesOf: map[netip.Addr][]*lb.Service{},
+		pools:   newPoolIndex(s.Pools),
 		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, routesOf: map[lb.Key][]routeTo{}, conflicts: map[netip.Prefix]string{},
 		dated: map[lb.Key]bool{}, ending: map[netip.Addr]time.Time{}, exceptions: map[lb.Key]*lb.Service{},
 	}
