@@ -46,8 +46,8 @@ type look struct {
 	// open are the Services of which something is not known yet, or may be written later. waits are those to be written: true if they have a
 	// condition that is wrong.
 	open, waits map[lb.Key]bool
-	// turn is the time, to turnTime.
-	turn time.Time
+	// turn is the time since turnStart, to turnTime.
+	turn time.Duration
 }
 
 // Each Service is looked at again every lookAge, so that no memory lasts that is wrong, and some each turnTime: to look at 10,000 of them at once
@@ -57,12 +57,12 @@ const (
 	turnTime = 10 * time.Second
 )
 
-var turnSeed = maphash.MakeSeed()
+var turnSeed, turnStart = maphash.MakeSeed(), time.Now()
 
 // round counts the turns of a Service.
 func (l *look) round(k lb.Key) int64 {
 	const age = int64(lookAge / time.Second)
-	return (l.turn.Unix() + int64(maphash.Comparable(turnSeed, k)%uint64(age))) / age
+	return (int64(l.turn/time.Second) + int64(maphash.Comparable(turnSeed, k)%uint64(age))) / age
 }
 
 // due returns the Services to look at, in order: those that were open at another look, of which something has changed since then, or whose turn
@@ -70,7 +70,7 @@ func (l *look) round(k lb.Key) int64 {
 func (l *look) due(before look) []lb.Key {
 	due := maps.Clone(before.open)
 	all := !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems)
-	if all || !l.turn.Equal(before.turn) {
+	if all || l.turn != before.turn {
 		for k := range l.verdicts.Keys() {
 			if all || l.round(k) != before.round(k) {
 				due[k] = true
@@ -156,7 +156,7 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 func (r *reporter) look(last *planned, now time.Time) (again time.Duration) {
 	seen := look{
 		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.HeldServices(),
-		open: map[lb.Key]bool{}, waits: r.looked.waits, turn: now.Truncate(turnTime),
+		open: map[lb.Key]bool{}, waits: r.looked.waits, turn: now.Sub(turnStart).Truncate(turnTime),
 	}
 	conflicts := map[string]bool{}
 	for _, key := range seen.due(r.looked) {

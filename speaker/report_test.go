@@ -217,7 +217,7 @@ func TestLook(t *testing.T) {
 		}, "s6 s8"},
 		"session": {func(l *look) { l.sessions = []lb.Session{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
 		"problem": {func(l *look) { l.problems = []lb.Problem{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
-		"time":    {func(l *look) { l.turn = old.turn.Add(lookAge) }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
+		"time":    {func(l *look) { l.turn = old.turn + lookAge }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
 	} {
 		if got := next(tt.change); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
@@ -225,9 +225,9 @@ func TestLook(t *testing.T) {
 	}
 	turns := map[lb.Key]int{}
 	delete(old.open, lb.Key{Name: "s6"})
-	for last, end := old, old.turn.Add(lookAge); last.turn.Before(end); {
+	for last, end := old, old.turn+lookAge; last.turn < end; {
 		next := last
-		next.turn = last.turn.Add(turnTime)
+		next.turn = last.turn + turnTime
 		for _, k := range next.due(last) {
 			turns[k]++
 		}
