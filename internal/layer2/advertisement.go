@@ -82,7 +82,7 @@ func discovery(l *lb.Interface, source netip.Addr, to machine, kind ipv6.ICMPTyp
 	icmp := append([]byte{byte(kind), 0, 0, 0, flags, 0, 0, 0}, target.AsSlice()...)
 	icmp = append(icmp, option...)
 	binary.BigEndian.PutUint16(icmp[2:], checksum(addrs, icmp))
-	packet := []byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), protocolICMPv6, hopLimit}
+	packet := []byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, hopLimit}
 	return slices.Concat(ethernetHeader(to.mac, l.MAC, unix.ETH_P_IPV6), packet, addrs, icmp)
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/rt"
@@ -16,8 +17,7 @@ import (
 // shows that the speaker runs, may act, and would answer others for the address on this link at this moment. About the
 // unspecified address it shows only that echoes get through.
 const (
-	// etherTypeEcho is the first Local Experimental EtherType (IEEE 802).
-	etherTypeEcho = 0x88b5
+	etherTypeEcho = unix.ETH_P_802_EX1 // Local Experimental EtherType 1 (IEEE 802)
 
 	echoVersion  = 1
 	echoQuestion = 1

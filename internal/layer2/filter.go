@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -134,11 +135,11 @@ func ndpFilter(addrs cover) []bpf.Instruction {
 }
 
 // offICMP is where an ICMPv6 message begins in a frame, without extension headers.
-const offICMP = ethernetLen + ipv6Len
+const offICMP = ethernetLen + ipv6.HeaderLen
 
 // icmpv6 drops everything but ICMPv6, and loads the type of its message.
 func icmpv6() []bpf.Instruction {
-	return append(only(ethernetLen+6, 1, protocolICMPv6), bpf.LoadAbsolute{Off: offICMP, Size: 1})
+	return append(only(ethernetLen+6, 1, unix.IPPROTO_ICMPV6), bpf.LoadAbsolute{Off: offICMP, Size: 1})
 }
 
 // arpAnswers passes what is sent to this machine only, ndpAnswers advertisements among that. They are few: mostly answers to

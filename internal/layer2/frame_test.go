@@ -17,6 +17,8 @@ import (
 	"github.com/mdlayher/ethernet"
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/bpf"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 )
 
 // Common to all tests: our link, an asker, and an address of each family.
@@ -74,7 +76,7 @@ func ns(target netip.Addr, change func(*solicitation)) []byte {
 		panic(err)
 	}
 	s := &solicitation{
-		source: asker6, to: group, hopLimit: hopLimit, header: protocolICMPv6,
+		source: asker6, to: group, hopLimit: hopLimit, header: unix.IPPROTO_ICMPV6,
 		message: ndp.NeighborSolicitation{TargetAddress: target, Options: []ndp.Option{
 			&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: askerMAC.HardwareAddr()},
 		}},
@@ -107,7 +109,7 @@ func icmpFrame(l *lb.Interface, dst lb.MAC, from, to netip.Addr, m ndp.Message) 
 	if err != nil {
 		panic(err)
 	}
-	packet := slices.Concat([]byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), protocolICMPv6, hopLimit}, from.AsSlice(), to.AsSlice(), icmp)
+	packet := slices.Concat([]byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, hopLimit}, from.AsSlice(), to.AsSlice(), icmp)
 	f := ethernet.Frame{
 		Destination: dst.HardwareAddr(), Source: l.MAC.HardwareAddr(), EtherType: ethernet.EtherTypeIPv6, Payload: packet,
 	}
@@ -131,7 +133,7 @@ func (s *solicitation) marshal() []byte {
 			binary.BigEndian.PutUint16(icmp[2:], checksum(addrs, icmp))
 		}
 	}
-	b := make([]byte, 8, ipv6Len+len(icmp))
+	b := make([]byte, 8, ipv6.HeaderLen+len(icmp))
 	b[0], b[6], b[7] = 6<<4, s.header, s.hopLimit
 	binary.BigEndian.PutUint16(b[4:], uint16(len(icmp)))
 	b = append(b, addrs...)
@@ -247,7 +249,7 @@ func ndpTests() []frameTest {
 		{"nothing", nil, badLength},
 		{"half a header", whole[:13], badLength},
 		{"half an IPv6 header", whole[:ethernetLen+39], badLength},
-		{"no payload", whole[:ethernetLen+ipv6Len], badLength},
+		{"no payload", whole[:ethernetLen+ipv6.HeaderLen], badLength},
 		{"cut", whole[:len(whole)-1], badLength},
 		{"payload length 0", func() []byte { b := request(nil); b[18], b[19] = 0, 0; return b }(), badLength},
 		{"payload length 65535", func() []byte { b := request(nil); b[18], b[19] = 255, 255; return b }(), badLength},

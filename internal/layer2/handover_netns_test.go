@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"golang.org/x/net/ipv6"
 )
 
 // TestNoQuestionIsLostInAMove: while addresses move to and fro, the far host's kernel
@@ -260,7 +261,7 @@ func TestKnockParse(t *testing.T) {
 		from, to := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 40000), netip.AddrPortFrom(netip.MustParseAddr(addrs[1]), 80)
 		k := knock{lb.Interface{}, lb.MAC{}, from, to, 0x0800, 1, 23, 20}
 		if to.Addr().Is6() {
-			k.etherType, k.icmp, k.offProtocol, k.ipLen = 0x86dd, 58, 20, ipv6Len
+			k.etherType, k.icmp, k.offProtocol, k.ipLen = 0x86dd, 58, 20, ipv6.HeaderLen
 		}
 		reply := func(from, to netip.AddrPort, flags byte) []byte {
 			other := k

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/net/bpf"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -42,7 +43,7 @@ func (r *Responder) Knock(ctx context.Context, l lb.Interface, mac lb.MAC, to ne
 	}
 	k := knock{l, mac, netip.AddrPortFrom(l.Prefixes[i].Addr(), uint16(1<<15+rand.N(1<<15))), to, unix.ETH_P_IP, unix.IPPROTO_ICMP, 23, 20}
 	if to.Addr().Is6() {
-		k.etherType, k.icmp, k.offProtocol, k.ipLen = unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6, 20, ipv6Len
+		k.etherType, k.icmp, k.offProtocol, k.ipLen = unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6, 20, ipv6.HeaderLen
 	}
 	t, err := openTap(l, protocol{name: "TCP", etherType: k.etherType}, k.replies())
 	defer t.close()

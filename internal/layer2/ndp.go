@@ -13,10 +13,6 @@ import (
 const (
 	// hopLimit proves that no router forwarded the packet (RFC 4861 section 3.1).
 	hopLimit = 255
-	// protocolICMPv6 is the Next Header value (RFC 4443 section 1).
-	protocolICMPv6 = 58
-	// ipv6Len is the IPv6 header (RFC 8200 section 3).
-	ipv6Len = 40
 	// discoveryLen is a Neighbor Solicitation or Advertisement without options (RFC
 	// 4861 sections 4.3 and 4.4), and offTarget where both have the target.
 	discoveryLen = 24
@@ -54,21 +50,21 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 	if out != answered {
 		return message{}, out
 	}
-	if len(p) < ipv6Len {
+	if len(p) < ipv6.HeaderLen {
 		return message{}, badLength
 	}
 	if p[0]>>4 != 6 {
 		return message{}, badFormat
 	}
-	if p[6] != protocolICMPv6 {
+	if p[6] != unix.IPPROTO_ICMPV6 {
 		return message{}, notRequest
 	}
 	// Ethernet's padding follows the payload.
 	length := int(binary.BigEndian.Uint16(p[4:]))
-	if length == 0 || length > len(p)-ipv6Len {
+	if length == 0 || length > len(p)-ipv6.HeaderLen {
 		return message{}, badLength
 	}
-	icmp := p[ipv6Len : ipv6Len+length]
+	icmp := p[ipv6.HeaderLen : ipv6.HeaderLen+length]
 	kind := ipv6.ICMPType(icmp[0])
 	switch {
 	case kind != ipv6.ICMPTypeNeighborSolicitation && kind != ipv6.ICMPTypeNeighborAdvertisement:
@@ -79,7 +75,7 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 		return message{}, badHopLimit
 	case icmp[1] != 0:
 		return message{}, badFormat
-	case checksum(p[8:ipv6Len], icmp) != 0:
+	case checksum(p[8:ipv6.HeaderLen], icmp) != 0:
 		return message{}, badChecksum
 	}
 	m := message{
@@ -159,7 +155,7 @@ func linkLayerAddress(options []byte, kind byte) (mac lb.MAC, out outcome) {
 
 // checksum sums an ICMPv6 message with its pseudo header (RFC 8200 section 8.1);
 // 0 means that the checksum in it is right. addrs are source and destination.
-func checksum(addrs, icmp []byte) uint16 { return sum(len(icmp)+protocolICMPv6, addrs, icmp) }
+func checksum(addrs, icmp []byte) uint16 { return sum(len(icmp)+unix.IPPROTO_ICMPV6, addrs, icmp) }
 
 // sum is the Internet checksum of parts and a number (RFC 1071).
 func sum(start int, parts ...[]byte) uint16 {

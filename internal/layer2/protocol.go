@@ -117,12 +117,6 @@ func header(frame []byte, want uint16, own lb.MAC) ([]byte, outcome) {
 	return frame[ethernetLen:], answered
 }
 
-// Packet types of linux/if_packet.h that mean: not sent to us.
-const (
-	packetOtherHost = 3
-	packetOutgoing  = 4
-)
-
 // receivedBy drops frames that another link received, and continues with the program. A packet socket also gets what the
 // VLANs of its link receive: bond0 sees the ARP of bond0.100, and must neither answer it nor take it for a conflict.
 func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
@@ -140,8 +134,8 @@ func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
 func toUs(accept ...bpf.Instruction) []bpf.Instruction {
 	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetOtherHost, SkipTrue: 1},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetOutgoing, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PACKET_OTHERHOST, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PACKET_OUTGOING, SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
 	}, accept, []bpf.Instruction{bpf.RetConstant{Val: 0}})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
 	"github.com/mdlayher/ndp"
+	"golang.org/x/net/ipv6"
 )
 
 func TestQuestionFrames(t *testing.T) {
@@ -161,11 +162,11 @@ func describe(frame []byte) string {
 	}
 	from, _ := netip.AddrFromSlice(f.Payload[8:24])
 	to, _ := netip.AddrFromSlice(f.Payload[24:40])
-	m, err := ndp.ParseMessage(f.Payload[ipv6Len:])
+	m, err := ndp.ParseMessage(f.Payload[ipv6.HeaderLen:])
 	if err != nil {
 		return err.Error()
 	}
-	if checksum(f.Payload[8:40], f.Payload[ipv6Len:]) != 0 {
+	if checksum(f.Payload[8:40], f.Payload[ipv6.HeaderLen:]) != 0 {
 		return "bad checksum"
 	}
 	if ns, ok := m.(*ndp.NeighborSolicitation); ok {
