@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -40,6 +41,9 @@ const (
 	offTargetIP  = 24
 )
 
+// ethernetIPv4 are hardware type, protocol type and both address lengths of ARP for Ethernet and IPv4.
+var ethernetIPv4 = []byte{0, unix.ARPHRD_ETHER, unix.ETH_P_IP >> 8, 0, 6, 4}
+
 // Operations of ARP.
 const (
 	operationRequest = 1
@@ -56,12 +60,7 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	if len(p) < arpLen {
 		return message{}, badLength
 	}
-	const (
-		ethernetHardware = 1
-		// Hardware type, protocol type and both address lengths at once.
-		ethernetIPv4 = ethernetHardware<<32 | unix.ETH_P_IP<<16 | 6<<8 | 4
-	)
-	if uint64(binary.BigEndian.Uint32(p))<<16|uint64(binary.BigEndian.Uint16(p[4:])) != ethernetIPv4 {
+	if !bytes.HasPrefix(p, ethernetIPv4) {
 		return message{}, badFormat
 	}
 	m := message{
@@ -85,22 +84,15 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	return m, answered
 }
 
-// station is one end of an ARP packet.
-type station struct {
-	mac lb.MAC
-	ip  netip.Addr
-}
-
 // arpReply answers the asker only. In the answer to a probe the target address is
 // the probe's sender address 0.0.0.0 (RFC 5227 section 2.1.1).
 func arpReply(l *lb.Interface, mac lb.MAC, m message) []byte {
-	return arpFrame(l, operationReply, station{mac, m.target}, station{m.mac, m.sender}, m.mac)
+	return arpFrame(l, operationReply, machine{addr: m.target, mac: mac}, machine{addr: m.sender, mac: m.mac}, m.mac)
 }
 
 // arpProbe asks without changing any ARP cache (RFC 5227 section 2.1.1).
 func arpProbe(l *lb.Interface, addr netip.Addr) []byte {
-	unspecified := station{l.MAC, netip.IPv4Unspecified()}
-	return arpFrame(l, operationRequest, unspecified, station{ip: addr}, broadcast)
+	return arpFrame(l, operationRequest, machine{addr: netip.IPv4Unspecified(), mac: l.MAC}, machine{addr: addr}, broadcast)
 }
 
 // arpQuestion asks one machine only (RFC 1122 section 2.3.2.1, Unicast Poll). The sender
@@ -108,25 +100,25 @@ func arpProbe(l *lb.Interface, addr netip.Addr) []byte {
 // as with any request. Without such an address it asks like a probe, which changes no
 // cache and is answered too (RFC 5227 section 2.1.1).
 func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
-	us := station{l.MAC, netip.IPv4Unspecified()}
+	us := machine{addr: netip.IPv4Unspecified(), mac: l.MAC}
 	for _, p := range l.Prefixes {
 		if p.Contains(addr) && p.Addr() != addr {
-			us.ip = p.Addr()
+			us.addr = p.Addr()
 			break
 		}
 	}
-	return arpFrame(l, operationRequest, us, station{ip: addr}, to)
+	return arpFrame(l, operationRequest, us, machine{addr: addr}, to)
 }
 
 // gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them. One
 // machine gets a reply.
 func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) []byte {
-	us := station{l.MAC, addr}
+	us := machine{addr: addr, mac: l.MAC}
 	switch {
 	case to != nil:
 		return arpFrame(l, operationReply, us, us, to.mac)
 	case turn%2 == 0:
-		return arpFrame(l, operationRequest, us, station{ip: addr}, broadcast)
+		return arpFrame(l, operationRequest, us, machine{addr: addr}, broadcast)
 	}
 	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
 	return arpFrame(l, operationReply, us, us, broadcast)
@@ -134,11 +126,11 @@ func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) []by
 
 // arpRequestFrom asks a machine for its own address, which every stack learns the sender from (RFC 826).
 func arpRequestFrom(l *lb.Interface, addr netip.Addr, to machine) []byte {
-	return arpFrame(l, operationRequest, station{l.MAC, addr}, station{ip: to.addr}, to.mac)
+	return arpFrame(l, operationRequest, machine{addr: addr, mac: l.MAC}, machine{addr: to.addr}, to.mac)
 }
 
-func arpFrame(l *lb.Interface, op byte, sender, target station, dst lb.MAC) []byte {
-	from, to := sender.ip.As4(), target.ip.As4()
+func arpFrame(l *lb.Interface, op byte, sender, target machine, dst lb.MAC) []byte {
+	from, to := sender.addr.As4(), target.addr.As4()
 	return slices.Concat(ethernetHeader(dst, l.MAC, unix.ETH_P_ARP),
-		[]byte{0, 1, 8, 0, 6, 4, 0, op}, sender.mac[:], from[:], target.mac[:], to[:])
+		ethernetIPv4, []byte{0, op}, sender.mac[:], from[:], target.mac[:], to[:])
 }
