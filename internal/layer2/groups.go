@@ -2,7 +2,6 @@ package layer2
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
@@ -14,9 +13,6 @@ type membership struct {
 	index int
 	group netip.Addr
 }
-
-// String returns "group%index", like an address with its scope.
-func (m membership) String() string { return fmt.Sprintf("%v%%%d", m.group, m.index) }
 
 // groups holds the memberships that bring us solicitations, and checks whether the
 // kernel still has them.
@@ -40,7 +36,7 @@ type groups struct {
 // kernel joins and leaves groups with sockets that it owns.
 type kernel interface {
 	join(m membership) error
-	leave(m membership) error
+	leave(m membership)
 	close()
 }
 
@@ -100,8 +96,7 @@ func (g *groups) sync() {
 	}
 	for m := range g.joined {
 		if !desired[m] {
-			// Ignore errors: if the link is gone, so are its groups.
-			_ = g.kernel.leave(m)
+			g.kernel.leave(m)
 			delete(g.joined, m)
 		}
 	}
@@ -122,7 +117,7 @@ func (g *groups) findLost(desired map[membership]bool) {
 			continue
 		}
 		lost++
-		_ = g.kernel.leave(m)
+		g.kernel.leave(m)
 		delete(g.joined, m)
 	}
 	if lost > 0 {

@@ -38,13 +38,15 @@ func (k *fakeKernel) join(m membership) error {
 	return nil
 }
 
-func (k *fakeKernel) leave(m membership) error {
+func (k *fakeKernel) leave(m membership) {
 	k.calls++
 	delete(k.joined, m)
-	return nil
 }
 
 func (*fakeKernel) close() {}
+
+// String returns "group%index", like an address with its scope.
+func (m membership) String() string { return fmt.Sprintf("%v%%%d", m.group, m.index) }
 
 func TestGroups(t *testing.T) {
 	k := newFakeKernel()

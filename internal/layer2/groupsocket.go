@@ -1,10 +1,8 @@
 package layer2
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -60,23 +58,15 @@ func (s *groupSockets) free() (int, error) {
 	return fd, nil
 }
 
-// leave implements kernel.
-func (s *groupSockets) leave(m membership) error {
-	fd, ok := s.member[m]
-	if !ok {
-		return nil
-	}
+// leave implements kernel. If the link is gone, so are its groups.
+func (s *groupSockets) leave(m membership) {
+	fd := s.member[m]
 	delete(s.member, m)
-	s.udp[fd]--
-	err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, m.request())
-	if s.udp[fd] == 0 {
+	_ = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, m.request())
+	if s.udp[fd]--; s.udp[fd] == 0 {
 		delete(s.udp, fd)
-		err = errors.Join(err, unix.Close(fd))
+		_ = unix.Close(fd)
 	}
-	if err != nil {
-		return fmt.Errorf("leave group: %w", err)
-	}
-	return nil
 }
 
 // close implements kernel. Closing the sockets ends the memberships.
@@ -99,20 +89,16 @@ func readIGMP6() (map[membership]bool, error) {
 // parseIGMP6 reads lines of link index, link name, group in hexadecimal, and more.
 func parseIGMP6(b []byte) map[membership]bool {
 	members := make(map[membership]bool)
-	for lines := bufio.NewScanner(bytes.NewReader(b)); lines.Scan(); {
-		fields := bytes.Fields(lines.Bytes())
-		if len(fields) < 3 || len(fields[2]) != 32 {
+	for line := range bytes.Lines(b) {
+		fields := bytes.Fields(line)
+		if len(fields) < 3 {
 			continue
 		}
 		index, err := strconv.Atoi(string(fields[0]))
-		if err != nil {
-			continue
+		group, failed := hex.DecodeString(string(fields[2]))
+		if err == nil && failed == nil && len(group) == 16 {
+			members[membership{index, netip.AddrFrom16([16]byte(group))}] = true
 		}
-		var group [16]byte
-		if _, err := hex.Decode(group[:], fields[2]); err != nil {
-			continue
-		}
-		members[membership{index, netip.AddrFrom16(group)}] = true
 	}
 	return members
 }
