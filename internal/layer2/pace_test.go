@@ -264,7 +264,7 @@ func TestLateTimers(t *testing.T) {
 		s := newSchedule(Timers{}.withDefaults(), &pace{}, between)
 		s.put(v4, job{phase: probing, status: newStatus(probing)}, now)
 		var at []time.Duration
-		for wait, any := s.next(now); any; wait, any = s.next(now) {
+		for wait := s.next(now); wait != never; wait = s.next(now) {
 			now = now.Add(wait + tt.late)
 			at = append(at, now.Sub(start))
 			s.done(s.due(now), now)

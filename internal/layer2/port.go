@@ -129,12 +129,6 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	return proto.answer(&l.Interface, mac, m), answered
 }
 
-// next returns the time until the next task may be done; false if there is none.
-func (p *port) next(now time.Time) (wait time.Duration, any bool) {
-	wait, any = p.schedule.next(now)
-	return max(wait, p.resume.Sub(now)), any
-}
-
 // announce announces an address by one of the protocol's forms in turn, unless it is no longer ours or the lease has lapsed, to one machine or to all.
 // It reports whether that is done: false means that the link takes nothing at present.
 func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {

@@ -182,9 +182,7 @@ func (r *Responder) loop(ctx context.Context) {
 			k.handle(n)
 		case <-due.C:
 		}
-		if wait, ok := k.work(); ok {
-			due.Reset(wait)
-		}
+		due.Reset(k.work())
 		r.announcing.Store(k.announcing())
 	}
 }

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"container/heap"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -329,8 +330,12 @@ func (s *schedule) unqueue(it *item) {
 	}
 }
 
-// next returns the time until the next task may go; false if there is none.
-func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
+// never is the time until the next task where there is none.
+const never time.Duration = math.MaxInt64
+
+// next returns the time until the next task may go.
+func (s *schedule) next(now time.Time) time.Duration {
+	wait := never
 	for lane, q := range s.queues {
 		if len(q) == 0 {
 			continue
@@ -339,11 +344,9 @@ func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
 		if lane == refreshing || lane == doubting {
 			until += refreshBatch
 		}
-		if !any || until < wait {
-			wait, any = until, true
-		}
+		wait = min(wait, until)
 	}
-	return wait, any
+	return wait
 }
 
 func later(a, b time.Time) time.Time {

@@ -171,8 +171,7 @@ func TestRefreshTogether(t *testing.T) {
 	wakes, sent := 0, 0
 	quiet := now.Add(5 * time.Minute) // past the first announcements
 	for end := quiet.Add(5 * time.Minute); now.Before(end); {
-		wait, _ := s.next(now)
-		now = now.Add(wait)
+		now = now.Add(s.next(now))
 		if now.After(quiet) {
 			wakes++
 		}
@@ -436,7 +435,7 @@ func TestRepeatedTogether(t *testing.T) {
 	now, wakes, sent := start, 0, 0
 	for i := range uint32(addresses) {
 		come := start.Add(time.Duration(i) * every)
-		for wait, any := s.next(now); any && now.Add(wait).Before(come); wait, any = s.next(now) {
+		for wait := s.next(now); now.Add(wait).Before(come); wait = s.next(now) {
 			now = now.Add(wait)
 			wakes++
 			for it := s.due(now); it != nil; it = s.due(now) {

@@ -10,12 +10,11 @@ import (
 // lapseInterval is how often a lapsed lease is checked.
 const lapseInterval = 5 * time.Millisecond
 
-// work does the due tasks, a few on each link at a time, and returns how long to pause;
-// false if nothing is scheduled.
-func (k *keeper) work() (time.Duration, bool) {
+// work does the due tasks, a few on each link at a time, and returns how long to pause.
+func (k *keeper) work() time.Duration {
 	now := k.r.now()
-	if !k.r.lease.valid() {
-		return lapseInterval, len(k.ports) > 0
+	if !k.r.lease.valid() && len(k.ports) > 0 {
+		return lapseInterval
 	}
 	changed := false
 	for _, p := range k.ports {
@@ -24,13 +23,11 @@ func (k *keeper) work() (time.Duration, bool) {
 	if changed {
 		k.r.changed()
 	}
-	wait, any := time.Duration(0), false
+	wait := never
 	for _, p := range k.ports {
-		if until, ok := p.next(now); ok && (!any || until < wait) {
-			wait, any = until, true
-		}
+		wait = min(wait, max(p.schedule.next(now), p.resume.Sub(now)))
 	}
-	return max(wait, 0), any
+	return max(wait, 0)
 }
 
 // drain does due tasks of a link, and reports whether an address became ours. A task that the link does not take keeps
