@@ -49,7 +49,9 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
 	}
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: links, Changed: func() { w.report.kick() }})
+	w.layer2 = layer2.New(layer2.Config{
+		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.kick() }, Refused: func() {},
+	})
 	w.paths, w.witness = newPaths(log, w.bgp, links, nil, func() {}), newWitness(w)
 	return w
 }

@@ -52,7 +52,7 @@ func TestThousandTakeovers(t *testing.T) {
 				}
 			})
 		}
-		times := len(r.timers.AnnounceTimes)
+		times := len(r.config.Timers.AnnounceTimes)
 		// How many addresses and how many announcements were never seen.
 		missing := func() (never, unseen int) {
 			mu.Lock()

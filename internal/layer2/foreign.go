@@ -124,9 +124,9 @@ func (r *Responder) learnGateways(ctx context.Context) {
 	again := time.NewTicker(gatewayInterval)
 	defer again.Stop()
 	for {
-		for _, l := range r.links() {
+		for _, l := range r.config.Links() {
 			if l.Usable() {
-				r.foreignByLink.on(l.Name).learn(r.gateways(l.Index))
+				r.foreignByLink.on(l.Name).learn(r.config.Gateways(l.Index))
 			}
 		}
 		select {

@@ -139,7 +139,7 @@ func TestDefenceAgainstBursts(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			lan := newFakeLAN(eth0, eth1)
 			r := lan.responder()
-			r.gateways = func(int) []lb.Neighbour {
+			r.config.Gateways = func(int) []lb.Neighbour {
 				return []lb.Neighbour{{Address: netip.MustParseAddr(tt.gateway), MAC: otherMAC}}
 			}
 			defer run(t, r)()

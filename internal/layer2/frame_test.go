@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -147,7 +146,7 @@ func (s *solicitation) marshal() []byte {
 
 // testPort is a port on eth0 without wires, of a Responder that announces both addresses.
 func testPort() *port {
-	r := New(Config{Log: slog.New(slog.DiscardHandler)})
+	r := newResponder(Config{})
 	r.table.Store(newTable(Desired{Announcements: announcing(ourAnnouncements)}, Desired{}, &table{}, false, r.now()))
 	r.echo = keyedBy(1)
 	r.protocols[echo] = r.echo.protocol()
@@ -484,7 +483,7 @@ func TestFilterFollows(t *testing.T) {
 		}
 		left, gone := address4(10<<24), address4(10<<24+100)
 		r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: left}})})
-		time.Sleep(r.timers.CheckInterval)
+		time.Sleep(r.config.Timers.CheckInterval)
 		k.sync()
 		if !passes(left) || passes(gone) {
 			t.Errorf("what asks for %s passes: %v, for %s: %v", left, passes(left), gone, passes(gone))

@@ -225,8 +225,8 @@ func TestConflictWithARealHost(t *testing.T) {
 // machine keeps no connection, even where a firewall here takes its answer from the kernel.
 func TestKnock(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
-		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
-		us := l.first.links()[len(l.first.links())-1]
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.config.Links()) > 0 })
+		us := l.first.config.Links()[len(l.first.config.Links())-1]
 		mac := lb.MACFrom(l.far.MAC("eth0"))
 		l.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
 		l.far.Do(func() {

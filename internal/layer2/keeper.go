@@ -44,7 +44,7 @@ func newKeeper(r *Responder) *keeper {
 func (k *keeper) sync() {
 	t := k.r.table.Load()
 	wanted := make(map[int]lb.Interface)
-	links := k.r.links()
+	links := k.r.config.Links()
 	for _, l := range links {
 		switch refused := k.complaints[l.Index] != ""; {
 		// The others know that a node cannot announce on a link before it has to. What refuses stays wanted: who loses its
@@ -66,7 +66,7 @@ func (k *keeper) sync() {
 	}
 	k.refuse(links)
 	now := k.r.now()
-	if k.synced == nil || k.filtered != t && (now.Sub(k.filteredAt) >= k.r.timers.CheckInterval || !k.passes(t)) {
+	if k.synced == nil || k.filtered != t && (now.Sub(k.filteredAt) >= k.r.config.Timers.CheckInterval || !k.passes(t)) {
 		k.filter(t, now)
 	}
 	if k.synced == t {
@@ -91,14 +91,14 @@ func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 		}
 		if want {
 			// Wait before retrying a link whose sockets fail at once.
-			k.broken[index] = p.opened.Add(k.r.timers.CheckInterval / 2)
+			k.broken[index] = p.opened.Add(k.r.config.Timers.CheckInterval / 2)
 		}
 		if err := p.close(); err != nil {
-			k.r.log.Debug("close port", "link", p.link.Load().Name, "error", err)
+			k.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 		delete(k.ports, index)
 		k.synced = nil
-		k.r.log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
+		k.r.config.Log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
 	}
 	// A link that was gone is opened as soon as it is back.
 	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { return !has(wanted, index) })
@@ -117,15 +117,15 @@ func (k *keeper) refresh(p *port, l lb.Interface) {
 	}
 	p.setLink(l)
 	if old.Name != l.Name {
-		k.r.log.Info("link has a new name", "link", l.Name, "was", old.Name)
+		k.r.config.Log.Info("link has a new name", "link", l.Name, "was", old.Name)
 		k.r.counts.repairs[repairLink].Add(1)
 		k.known[l.Name] = k.known[old.Name]
 		delete(k.known, old.Name)
 	}
 	if old.MAC != l.MAC {
-		k.r.log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
+		k.r.config.Log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
 		k.r.counts.repairs[repairMAC].Add(1)
-		p.schedule = newSchedule(k.r.timers, p.schedule.pace, k.r.between)
+		p.schedule = newSchedule(k.r.config.Timers, p.schedule.pace, k.r.between)
 	}
 	if old.Member != l.Member && l.Member != 0 {
 		// The switch learns the port of our MAC from any frame.
@@ -157,7 +157,7 @@ func (k *keeper) open(l lb.Interface) {
 	k.known[l.Name] = known
 	k.ports[l.Index] = p
 	k.synced = nil
-	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)
+	k.r.config.Log.Info("link answers", "link", l.Name, "mac", l.MAC)
 }
 
 // passes reports whether the kernel's filters pass frames about all addresses of a table.
@@ -178,7 +178,7 @@ func (k *keeper) filter(t *table, now time.Time) {
 		for _, p := range k.ports {
 			if err := p.wires[i].SetFilter(program); err != nil && !p.failed.Swap(true) {
 				// The old filter stays in force; a new socket gets the right one.
-				k.r.log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
+				k.r.config.Log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
 				k.r.Kick()
 			}
 		}
@@ -268,7 +268,7 @@ func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
 func (k *keeper) close() {
 	for _, p := range k.ports {
 		if err := p.close(); err != nil {
-			k.r.log.Debug("close port", "link", p.link.Load().Name, "error", err)
+			k.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 	}
 	k.r.ports.Store(&map[int]*port{})

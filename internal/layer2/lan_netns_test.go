@@ -1,7 +1,6 @@
 package layer2
 
 import (
-	"log/slog"
 	"net/netip"
 	"testing"
 
@@ -54,7 +53,7 @@ func (l *lan) here() Desired {
 // responderIn runs a Responder on eth0 of another namespace.
 func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 	t.Helper()
-	r := New(Config{Log: slog.New(slog.DiscardHandler), Timers: timers, Links: func() []lb.Interface { return []lb.Interface{eth0In(ns)} }})
+	r := newResponder(Config{Timers: timers, Links: func() []lb.Interface { return []lb.Interface{eth0In(ns)} }})
 	r.listen = func(l lb.Interface, p protocol) (w wire, err error) {
 		ns.Do(func() { w, err = listen(l, p) })
 		return w, err

@@ -172,7 +172,7 @@ func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
 	k.r.version.Add(1)
 	k.conflicts[n.addr] = e.status
 	if fresh {
-		k.r.log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "phase", p)
+		k.r.config.Log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "phase", p)
 		k.r.changed()
 	}
 }
@@ -187,7 +187,7 @@ func (k *keeper) forgetConflicts(now time.Time) {
 		for _, c := range *s.conflicts.Load() {
 			if c.phase == ours && now.Sub(c.Last) >= conflictAge {
 				s.setConflict(c.Link)
-				k.r.log.Info("no other machine claims the address any more", "address", addr, "mac", c.MAC, "link", c.Link)
+				k.r.config.Log.Info("no other machine claims the address any more", "address", addr, "mac", c.MAC, "link", c.Link)
 				k.r.changed()
 			}
 		}

@@ -91,8 +91,8 @@ func TestPolicedNeighbour(t *testing.T) {
 			for owner := range tt.owners {
 				lan := newFakeLAN(eth0)
 				r := lan.responder()
-				r.between, r.requests = between, tt.requests
-				r.gateways = func(int) []lb.Neighbour { return gateways }
+				r.between, r.config.Requests = between, tt.requests
+				r.config.Gateways = func(int) []lb.Neighbour { return gateways }
 				stop := run(t, r)
 				ends := make(chan struct{})
 				defer func() { close(ends); stop() }()
@@ -196,7 +196,7 @@ func TestNearMachinesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
-		r.gateways = func(int) []lb.Neighbour { return []lb.Neighbour{gateway} }
+		r.config.Gateways = func(int) []lb.Neighbour { return []lb.Neighbour{gateway} }
 		defer run(t, r)()
 		r.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
 		heard(lan, time.Minute)
@@ -244,8 +244,8 @@ func TestLateWakeUp(t *testing.T) {
 			time.Sleep(tt.late)
 			k.work()
 			all := r.counts.announcements[0][sent].Load() + r.counts.announcements[1][sent].Load()
-			if got := all - before; got != uint64(tt.want*r.timers.PaceFrames) {
-				t.Errorf("%v after the last: %d frames, want %d times %d", tt.late, got, tt.want, r.timers.PaceFrames)
+			if got := all - before; got != uint64(tt.want*r.config.Timers.PaceFrames) {
+				t.Errorf("%v after the last: %d frames, want %d times %d", tt.late, got, tt.want, r.config.Timers.PaceFrames)
 			}
 			before = all
 		}

@@ -1,7 +1,6 @@
 package layer2
 
 import (
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,9 +43,7 @@ type play struct {
 func runPlay(t *testing.T, lease Lease, act func(p *play), more ...lb.Interface) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &play{t: t, on: eth0, lan: newFakeLAN(append(more, eth0)...)}
-		p.Responder = New(Config{
-			Log: slog.New(slog.DiscardHandler), Links: p.lan.snapshot, Lease: lease, Changed: func() { p.changes.Add(1) },
-		})
+		p.Responder = newResponder(Config{Links: p.lan.snapshot, Lease: lease, Changed: func() { p.changes.Add(1) }})
 		p.lan.attach(p.Responder)
 		defer run(t, p.Responder)()
 		act(p)

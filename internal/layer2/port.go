@@ -33,7 +33,7 @@ type port struct {
 
 // openPort opens the wires of a link, and reads them until close.
 func (r *Responder) openPort(l lb.Interface, pace *pace) (*port, error) {
-	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.timers, pace, r.between)}
+	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.config.Timers, pace, r.between)}
 	p.setLink(l)
 	for i, proto := range r.protocols {
 		w, err := r.listen(l, proto)
@@ -139,7 +139,7 @@ func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	}
 	n := number(lb.FamilyOf(addr))
 	frame := p.r.protocols[n].announce(&l.Interface, addr, turn, to)
-	if to != nil && to.isGateway() && p.r.requests {
+	if to != nil && to.isGateway() && p.r.config.Requests {
 		frame = p.r.protocols[n].request(&l.Interface, addr, *to)
 	}
 	return p.send(n, &p.r.counts.announcements[n], frame)

@@ -80,7 +80,7 @@ func (in *inquiry) waits(a *asked) bool { return a.tap != nil && !a.tap.failed &
 func (r *Responder) inquire(questions []lb.Question) *inquiry {
 	in := &inquiry{r: r, speakers: r.table.Load().of.Speakers, asked: make(map[lb.Question]*asked, len(questions))}
 	links := make(map[string]lb.Interface)
-	for _, l := range r.links() {
+	for _, l := range r.config.Links() {
 		links[l.Name] = l
 	}
 	for _, q := range questions {
@@ -114,7 +114,7 @@ func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 	}
 	e, err := openTap(l, proto, proto.answers)
 	if err != nil {
-		in.r.log.Warn("cannot ask on link", "link", l.Name, "error", err)
+		in.r.config.Log.Warn("cannot ask on link", "link", l.Name, "error", err)
 	}
 	in.taps = append(in.taps, e)
 	return e

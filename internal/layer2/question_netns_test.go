@@ -45,7 +45,7 @@ func TestAsk(t *testing.T) {
 		owner, far := lb.MACFrom(l.other.MAC("eth0")), lb.MACFrom(l.far.MAC("eth0"))
 		announced := func(family int) uint64 { return l.second.counts.announcements[family][sent].Load() }
 		nstest.Until(t, within, "all are announced", func() bool { return announced(0) >= 4 && announced(1) >= 2 })
-		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.config.Links()) > 0 })
 
 		ctx := t.Context()
 		expectAnswers(t, "a Responder", l.first.Ask(ctx, both(owner, v4, v6), patience), 3, 3)
@@ -88,7 +88,7 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%d announcements, want those of before", n)
 		}
 		l.node.SetDown("eth0")
-		nstest.Until(t, within, "link down", func() bool { return !l.first.links()[1].Up })
+		nstest.Until(t, within, "link down", func() bool { return !l.first.config.Links()[1].Up })
 		expectAnswers(t, "on a link that is down", l.first.Ask(ctx, both(owner, v4, v6), short), lb.Unasked, lb.Unasked)
 	})
 }
@@ -172,7 +172,7 @@ func TestAskersOfOthersAddresses(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		d := l.elsewhere()
 		d.Owners = lb.MapOf(map[netip.Addr]string{v4: "other", v6: "other"})
-		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.config.Links()) > 1 })
 		l.first.Set(d)
 		far := lb.MACFrom(l.far.MAC("eth0"))
 		for _, tt := range []struct{ nobodys, dead, asker netip.Addr }{{foreign4, v4, asker4}, {foreign6, v6, asker6}} {
@@ -205,8 +205,8 @@ func TestWhoHas(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		l.second.Set(l.here())
 		owner, far := lb.MACFrom(l.other.MAC("eth0")), lb.MACFrom(l.far.MAC("eth0"))
-		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
-		us := l.first.links()[len(l.first.links())-1]
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.config.Links()) > 0 })
+		us := l.first.config.Links()[len(l.first.config.Links())-1]
 		expect := func(addrs []netip.Addr, want ...lb.MAC) {
 			t.Helper()
 			for _, a := range addrs {

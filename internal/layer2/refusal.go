@@ -31,7 +31,7 @@ func (k *keeper) opened(l lb.Interface, err error) {
 	}
 	if k.complaints[l.Index] != err.Error() {
 		k.complaints[l.Index] = err.Error()
-		k.r.log.Error("link cannot answer", "link", l.Name, "error", err)
+		k.r.config.Log.Error("link cannot answer", "link", l.Name, "error", err)
 	}
 }
 
@@ -51,6 +51,6 @@ func (k *keeper) refuse(links []lb.Interface) {
 		return // State is as before
 	}
 	if k.r.refusals.Store(&now); !slices.EqualFunc(*before, now, func(a, b refusal) bool { return a.Name == b.Name && a.err == b.err }) {
-		k.r.refused()
+		k.r.config.Refused()
 	}
 }

@@ -29,7 +29,7 @@ func TestRefused(t *testing.T) {
 		lan.fail = map[string]error{"eth0": errors.New(err), "veth4": errors.New(err)}
 		r := lan.responder()
 		calls := 0
-		r.refused = func() { calls++ }
+		r.config.Refused = func() { calls++ }
 		defer run(t, r)()
 		step := func(name string, want []string, wantTold int, do func()) {
 			t.Helper()

@@ -133,7 +133,7 @@ func timedResponder(t *testing.T, timers Timers) *Responder {
 	log := slog.New(slog.DiscardHandler)
 	var r *Responder
 	monitor := link.New(log, func() { r.Kick() })
-	r = New(Config{Log: log, Links: monitor.Links, Timers: timers})
+	r = newResponder(Config{Links: monitor.Links, Timers: timers})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- monitor.Run(ctx) }()

@@ -18,27 +18,22 @@ type Config struct {
 	Log *slog.Logger
 	// Links returns the node's present links; it must not block.
 	Links func() []lb.Interface
-	// Gateways returns the default gateways that the kernel knows on a link, by its index; nil means none.
+	// Gateways returns the default gateways that the kernel knows on a link, by its index.
 	Gateways func(index int) []lb.Neighbour
 	Timers   Timers
 	// Requests: gateways learn addresses from requests only.
 	Requests bool
 	// Lease says whether the last Set is still valid; nil means always.
 	Lease Lease
-	// Changed is called after a change of State, and Refused after a change of the result of
-	// Refused; both may be nil.
+	// Changed is called after a change of State, and Refused after a change of the result of Refused.
 	Changed, Refused func()
 }
 
 // Responder answers ARP, Neighbor Discovery and the echo of other speakers for the addresses of the last Set.
 type Responder struct {
-	log       *slog.Logger
-	links     func() []lb.Interface
-	timers    Timers
-	requests  bool
+	config    Config
 	lease     leased
 	changed   func()
-	refused   func()
 	protocols [kinds]protocol
 	echo      *echoes
 	// listen opens a wire, and now is the clock; fields so that tests can replace them.
@@ -46,8 +41,7 @@ type Responder struct {
 	groups *groups
 	now    func() time.Time
 	// between chooses a time; a field for tests too.
-	between  func(low, high time.Duration) time.Duration
-	gateways func(index int) []lb.Neighbour
+	between func(low, high time.Duration) time.Duration
 
 	table atomic.Pointer[table]
 	// desired is the argument of the last Set.
@@ -72,32 +66,20 @@ type Responder struct {
 
 // New returns a Responder that announces nothing yet.
 func New(c Config) *Responder {
+	c.Timers = c.Timers.withDefaults()
 	r := &Responder{
-		log:      c.Log,
-		links:    c.Links,
-		timers:   c.Timers.withDefaults(),
-		requests: c.Requests,
-		lease:    leased{lease: c.Lease},
-		refused:  c.Refused,
-		echo:     &echoes{},
-		listen:   listen,
-		now:      time.Now,
-		between:  between,
-		gateways: c.Gateways,
-		wake:     make(chan struct{}, 1),
-		notices:  make(chan notice, maxNotices),
+		config:  c,
+		lease:   leased{lease: c.Lease},
+		echo:    &echoes{},
+		listen:  listen,
+		now:     time.Now,
+		between: between,
+		wake:    make(chan struct{}, 1),
+		notices: make(chan notice, maxNotices),
 	}
 	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
-	if r.gateways == nil {
-		r.gateways = func(int) []lb.Neighbour { return nil }
-	}
-	for _, f := range []*func(){&c.Changed, &r.refused} {
-		if *f == nil {
-			*f = func() {}
-		}
-	}
 	r.changed = func() { r.version.Add(1); c.Changed() }
-	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
+	r.groups = newGroups(c.Log, r.config.Timers.CheckInterval, &r.counts.repairs[repairGroup])
 	r.table.Store(newTable(Desired{}, Desired{}, &table{}, false, time.Time{}))
 	r.ports.Store(&map[int]*port{})
 	r.refusals.Store(&[]refusal{})
@@ -114,7 +96,7 @@ func (r *Responder) Set(d Desired) {
 		r.table.Store(want)
 		added, removed := r.count(want, old)
 		r.announcing.Store(r.announcing.Load() || added > 0)
-		r.log.Info("announcements changed", "addresses", want.entries.Len(), "added", added, "removed", removed)
+		r.config.Log.Info("announcements changed", "addresses", want.entries.Len(), "added", added, "removed", removed)
 	} else if !lb.SameMap(d.Speakers, before.Speakers) && !maps.Equal(d.Speakers, before.Speakers) || !d.Owners.Same(before.Owners) {
 		r.table.Store(want)
 	}
@@ -166,7 +148,7 @@ func (r *Responder) Run(ctx context.Context) error {
 func (r *Responder) loop(ctx context.Context) {
 	k := newKeeper(r)
 	defer k.close()
-	check := time.NewTicker(r.timers.CheckInterval)
+	check := time.NewTicker(r.config.Timers.CheckInterval)
 	defer check.Stop()
 	due := time.NewTimer(0)
 	defer due.Stop()

@@ -67,7 +67,7 @@ func TestAnnounceTimes(t *testing.T) {
 			r := lan.responder()
 			defer run(t, r)()
 			r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr, Probe: true}})})
-			sentFor(lan, r.timers.AnnounceWait-time.Millisecond)
+			sentFor(lan, r.config.Timers.AnnounceWait-time.Millisecond)
 			odd, even := tt.frames[0], tt.frames[len(tt.frames)-1]
 			// The question who else has it comes after 5 s.
 			want := []string{"1ms " + odd, "2.001s " + even, "5.201s " + odd, "8.001s " + odd, "32.001s " + even}
@@ -102,7 +102,7 @@ func TestRefresh(t *testing.T) {
 			}
 			at, err := time.ParseDuration(strings.Fields(line)[0])
 			must(t, err)
-			if gap := at - last; last > 0 && (gap < r.timers.RefreshMin || gap > r.timers.RefreshMax+refreshBatch+time.Millisecond) {
+			if gap := at - last; last > 0 && (gap < r.config.Timers.RefreshMin || gap > r.config.Timers.RefreshMax+refreshBatch+time.Millisecond) {
 				t.Errorf("%v between two announcements", gap)
 			} else if last > 0 {
 				gaps[gap] = true
@@ -355,7 +355,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 		}
 		perInstant := make(map[string]int)
 		// Not one is repeated before each has been announced once.
-		got := sentFor(lan, addresses/time.Duration(r.timers.PaceFrames)*r.timers.PaceInterval-r.timers.PaceInterval/2)
+		got := sentFor(lan, addresses/time.Duration(r.config.Timers.PaceFrames)*r.config.Timers.PaceInterval-r.config.Timers.PaceInterval/2)
 		for _, line := range got {
 			perInstant[strings.Fields(line)[0]]++
 		}
@@ -363,7 +363,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 			t.Errorf("%d addresses announced, want %d", len(got), addresses)
 		}
 		for at, n := range perInstant {
-			if n > r.timers.PaceFrames {
+			if n > r.config.Timers.PaceFrames {
 				t.Errorf("%d frames at %s", n, at)
 			}
 		}

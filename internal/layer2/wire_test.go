@@ -144,9 +144,20 @@ func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
 	}
 }
 
+// newResponder returns a Responder that neither logs nor knows gateways, and reports only what is set.
+func newResponder(c Config) *Responder {
+	c.Log, c.Gateways = slog.New(slog.DiscardHandler), func(int) []lb.Neighbour { return nil }
+	for _, f := range []*func(){&c.Changed, &c.Refused} {
+		if *f == nil {
+			*f = func() {}
+		}
+	}
+	return New(c)
+}
+
 // responder returns a Responder whose links are the LAN's.
 func (l *fakeLAN) responder() *Responder {
-	r := New(Config{Log: slog.New(slog.DiscardHandler), Links: l.snapshot})
+	r := newResponder(Config{Links: l.snapshot})
 	l.attach(r)
 	return r
 }
@@ -155,7 +166,6 @@ func (l *fakeLAN) responder() *Responder {
 func (l *fakeLAN) attach(r *Responder) {
 	k := newFakeKernel()
 	r.listen, r.groups.kernel, r.groups.actual = l.listen, k, k.actual
-	r.gateways = func(int) []lb.Neighbour { return nil }
 	r.between = func(low, _ time.Duration) time.Duration { return low }
 }
 
@@ -180,9 +190,7 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 		const refresh = 30 * time.Second
 		var set atomic.Int64
 		p := &play{t: t, lan: newFakeLAN(eth0)}
-		p.Responder = New(Config{
-			Log: slog.New(slog.DiscardHandler), Links: p.lan.snapshot, Timers: Timers{RefreshMin: refresh, RefreshMax: refresh},
-		})
+		p.Responder = newResponder(Config{Links: p.lan.snapshot, Timers: Timers{RefreshMin: refresh, RefreshMax: refresh}})
 		began := time.Now()
 		p.now = func() time.Time { return nstest.SetClock(reading.Add(time.Since(began)), time.Duration(set.Load())) }
 		p.lan.attach(p.Responder)

@@ -37,8 +37,8 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 	if now.Sub(p.resume) > paceSlack {
 		p.resume = now
 	}
-	for ; !now.Before(p.resume); p.resume = p.resume.Add(k.r.timers.PaceInterval) {
-		for range k.r.timers.PaceFrames {
+	for ; !now.Before(p.resume); p.resume = p.resume.Add(k.r.config.Timers.PaceInterval) {
+		for range k.r.config.Timers.PaceFrames {
 			it := p.schedule.due(now)
 			if it == nil {
 				return changed
@@ -47,7 +47,7 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 				p.schedule.done(it, now)
 				changed = k.end(p, t, now) || changed
 			} else if !k.do(p, it, now) {
-				p.resume = now.Add(k.r.timers.PaceInterval)
+				p.resume = now.Add(k.r.config.Timers.PaceInterval)
 				return changed
 			}
 		}
@@ -100,7 +100,7 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 	switch {
 	case it.use == nearDefence, it.lane == first && p.schedule.roomy(now):
 		machines = p.near(it.addr)
-	case p.r.requests && it.phase == ours && it.use == steps && it.lane != first:
+	case p.r.config.Requests && it.phase == ours && it.use == steps && it.lane != first:
 		machines = slices.DeleteFunc(p.near(it.addr), func(m machine) bool { return !m.isGateway() })
 	}
 	switch {
@@ -125,7 +125,7 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 		return p.doubt(t.addr)
 	case t.phase == ours:
 		turn := t.number
-		if turn >= len(k.r.timers.AnnounceTimes) {
+		if turn >= len(k.r.config.Timers.AnnounceTimes) {
 			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names
 		}
 		return p.announce(t.addr, turn, to)
@@ -152,7 +152,7 @@ func (k *keeper) end(p *port, t task, now time.Time) (became bool) {
 	case handing:
 		if t.status.become(handing, gone) {
 			k.r.counts.handovers[unheard].Add(1)
-			k.r.log.Warn("address released although no new owner was heard", "address", t.addr, "after", k.r.timers.LingerTime)
+			k.r.config.Log.Warn("address released although no new owner was heard", "address", t.addr, "after", k.r.config.Timers.LingerTime)
 		}
 	}
 	k.r.version.Add(1)

@@ -204,7 +204,7 @@ func TestClientOfTheDead(t *testing.T) {
 		address, dead := netip.MustParseAddr("192.0.2.100"), [6]byte{2, 0x53, 0, 0, 0, 2}
 
 		links := link.New(quiet, func() {})
-		r := layer2.New(layer2.Config{Log: quiet, Links: links.Links, Gateways: link.Gateways})
+		r := layer2.New(layer2.Config{Log: quiet, Links: links.Links, Gateways: link.Gateways, Changed: func() {}, Refused: func() {}})
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 2)
 		go func() { ran <- links.Run(ctx) }()

@@ -263,7 +263,10 @@ func eth0(ns *nstest.NS, of ...string) lb.Interface {
 }
 
 func responder(ns *nstest.NS, of ...string) *layer2.Responder {
-	return layer2.New(layer2.Config{Log: quiet, Links: func() []lb.Interface { return []lb.Interface{eth0(ns, of...)} }})
+	return layer2.New(layer2.Config{
+		Log: quiet, Links: func() []lb.Interface { return []lb.Interface{eth0(ns, of...)} }, Gateways: func(int) []lb.Neighbour { return nil },
+		Changed: func() {}, Refused: func() {},
+	})
 }
 
 func (f *fabric) setKeys(t *testing.T, r *layer2.Responder, keys [][]byte) {
