@@ -48,9 +48,6 @@ type foreignMachines struct {
 type foreignByLink struct{ byLink sync.Map }
 
 func (c *foreignByLink) on(name string) *foreignMachines {
-	if known, ok := c.byLink.Load(name); ok {
-		return known.(*foreignMachines)
-	}
 	known, _ := c.byLink.LoadOrStore(name, &foreignMachines{})
 	return known.(*foreignMachines)
 }

@@ -85,7 +85,7 @@ func (k *keeper) sync() {
 // dropPorts closes failed ports and ports of links that are no longer needed.
 func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 	for index, p := range k.ports {
-		want := has(wanted, index)
+		_, want := wanted[index]
 		if want && !p.failed.Load() {
 			continue
 		}
@@ -93,20 +93,13 @@ func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 			// Wait before retrying a link whose sockets fail at once.
 			k.broken[index] = p.opened.Add(k.r.config.Timers.CheckInterval / 2)
 		}
-		if err := p.close(); err != nil {
-			k.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
-		}
+		p.close()
 		delete(k.ports, index)
 		k.synced = nil
 		k.r.config.Log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
 	}
 	// A link that was gone is opened as soon as it is back.
-	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { return !has(wanted, index) })
-}
-
-func has(links map[int]lb.Interface, index int) bool {
-	_, ok := links[index]
-	return ok
+	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { _, want := wanted[index]; return !want })
 }
 
 // refresh adopts changes of a link in use.
@@ -267,9 +260,7 @@ func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
 
 func (k *keeper) close() {
 	for _, p := range k.ports {
-		if err := p.close(); err != nil {
-			k.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
-		}
+		p.close()
 	}
 	k.r.ports.Store(&map[int]*port{})
 }

@@ -1,7 +1,6 @@
 package layer2
 
 import (
-	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -38,7 +37,8 @@ func (r *Responder) openPort(l lb.Interface, pace *pace) (*port, error) {
 	for i, proto := range r.protocols {
 		w, err := r.listen(l, proto)
 		if err != nil {
-			return nil, errors.Join(err, p.close())
+			p.close()
+			return nil, err
 		}
 		p.wires[i] = w
 		p.done.Go(func() { p.read(proto, w) })
@@ -51,15 +51,16 @@ func (p *port) setLink(l lb.Interface) {
 }
 
 // close closes the wires and waits for their readers.
-func (p *port) close() error {
-	var errs []error
+func (p *port) close() {
 	for _, w := range p.wires {
-		if w != nil {
-			errs = append(errs, w.Close())
+		if w == nil {
+			continue
+		}
+		if err := w.Close(); err != nil {
+			p.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 	}
 	p.done.Wait()
-	return errors.Join(errs...)
 }
 
 // read answers questions until the wire fails or is closed. A link that goes down or
