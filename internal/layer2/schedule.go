@@ -33,19 +33,14 @@ type key struct {
 	use  use
 }
 
-// task is one step of a job, or a defence or a question meanwhile.
-type task struct {
+// item is a job with its next step, or a defence or a question meanwhile.
+type item struct {
 	key
 	job
 	// number of the step or defence, from 0, and how many machines heard of it by themselves already.
 	number, told int
-	// ends: the end of the phase.
+	// ends: the step is the end of the phase.
 	ends bool
-}
-
-// item is a job with its next step.
-type item struct {
-	task
 	// start of the job, or the last defence. won: the address became ours by a probe.
 	start time.Time
 	won   bool
@@ -170,7 +165,7 @@ func (s *schedule) doubt(addr netip.Addr, due time.Time) {
 func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Duration) {
 	it := s.items[k]
 	if it == nil {
-		it = &item{task: task{key: k, job: j}, lane: lane, pos: -1}
+		it = &item{key: k, job: j, lane: lane, pos: -1}
 		s.items[k] = it
 	}
 	due = later(due, it.start.Add(interval))
@@ -183,7 +178,7 @@ func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Du
 }
 
 func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
-	it := &item{task: task{key: key{addr, steps}, job: j}, start: now}
+	it := &item{key: key{addr, steps}, job: j, start: now}
 	if before := s.items[it.key]; before != nil {
 		it.won = before.phase == probing
 	}

@@ -43,9 +43,9 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 			if it == nil {
 				return changed
 			}
-			if t := it.task; t.ends {
+			if it.ends {
 				p.schedule.done(it, now)
-				changed = k.end(p, t, now) || changed
+				changed = k.end(p, it, now) || changed
 			} else if !k.do(p, it, now) {
 				p.resume = now.Add(k.r.config.Timers.PaceInterval)
 				return changed
@@ -58,7 +58,7 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 // do sends the next frame of an item, and reports whether the link took it.
 func (k *keeper) do(p *port, it *item, now time.Time) bool {
 	to, frames := p.direct(it, now)
-	if !k.step(p, it.task, to) {
+	if !k.step(p, it, to) {
 		return false
 	}
 	s := p.schedule
@@ -115,48 +115,48 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 }
 
 // step does one step of a job, and reports whether the link took it.
-func (k *keeper) step(p *port, t task, to *machine) bool {
+func (k *keeper) step(p *port, it *item, to *machine) bool {
 	switch {
-	case t.status.on(p.link.Load().Name) != t.phase:
+	case it.status.on(p.link.Load().Name) != it.phase:
 		return true // the phase has ended meanwhile
-	case t.use == nearDefence && to == nil:
+	case it.use == nearDefence && to == nil:
 		return true // all have heard
-	case t.use == doubt:
-		return p.doubt(t.addr)
-	case t.phase == ours:
-		turn := t.number
+	case it.use == doubt:
+		return p.doubt(it.addr)
+	case it.phase == ours:
+		turn := it.number
 		if turn >= len(k.r.config.Timers.AnnounceTimes) {
 			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names
 		}
-		return p.announce(t.addr, turn, to)
+		return p.announce(it.addr, turn, to)
 	}
-	return p.probe(t.addr)
+	return p.probe(it.addr)
 }
 
 // end ends a phase on a link, and reports whether the address is ours there now.
-func (k *keeper) end(p *port, t task, now time.Time) (became bool) {
+func (k *keeper) end(p *port, it *item, now time.Time) (became bool) {
 	name := p.link.Load().Name
-	switch t.phase {
+	switch it.phase {
 	case probing:
 		// No machine answered.
 		became = true
-		t.status.setConflict(name)
-		if t.status.become(probing, ours) {
-			k.r.counts.takeovers[number(lb.FamilyOf(t.addr))].Add(1)
+		it.status.setConflict(name)
+		if it.status.become(probing, ours) {
+			k.r.counts.takeovers[number(lb.FamilyOf(it.addr))].Add(1)
 		}
 	case conflicting:
-		if c, found := t.status.conflict(name); found {
+		if c, found := it.status.conflict(name); found {
 			c.phase = probing
-			t.status.setConflict(name, c)
+			it.status.setConflict(name, c)
 		}
 	case handing:
-		if t.status.become(handing, gone) {
+		if it.status.become(handing, gone) {
 			k.r.counts.handovers[unheard].Add(1)
-			k.r.config.Log.Warn("address released although no new owner was heard", "address", t.addr, "after", k.r.config.Timers.LingerTime)
+			k.r.config.Log.Warn("address released although no new owner was heard", "address", it.addr, "after", k.r.config.Timers.LingerTime)
 		}
 	}
 	k.r.version.Add(1)
-	k.reschedule(k.r.table.Load(), t.addr, now)
+	k.reschedule(k.r.table.Load(), it.addr, now)
 	return became
 }
 
