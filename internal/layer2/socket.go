@@ -48,6 +48,16 @@ func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error)
 	return s, nil
 }
 
+// Try opens a packet socket and closes it: without packet sockets the node answers neither ARP nor NDP on any link.
+func Try() error {
+	// Protocol 0 receives nothing (packet(7)).
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a packet socket: %w", err)
+	}
+	return unix.Close(fd)
+}
+
 // SetFilter replaces the program that selects the frames to receive.
 func (s socket) SetFilter(program []bpf.Instruction) error {
 	return rt.Attach(s.fd, unix.SO_ATTACH_FILTER, receivedBy(s.link.Index, program))
