@@ -20,7 +20,7 @@ import (
 func TestChoice(t *testing.T) {
 	vm, err := bpf.NewVM(choice)
 	must(t, err)
-	s := rt.NewSeal(testKey, sealKind)
+	s := rt.NewSeals([][]byte{testKey}, sealKind)[0]
 	random := rand.New(rand.NewPCG(1, 1))
 	waiting := 0
 	for flags := range 1 << 7 {

@@ -120,7 +120,7 @@ func TestHostilePackets(t *testing.T) {
 
 		p := testPacket(3)
 		forged := closed(mustSeal(t, 1), nil, &p)
-		seal := rt.NewSeal(testKey, sealKind)
+		seal := rt.NewSeals([][]byte{testKey}, sealKind)[0]
 		genuine := closed(seal, nil, &p)
 		flood := func(from string, datagram []byte, times int) {
 			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, testPort)))
@@ -207,7 +207,7 @@ func TestFlood(t *testing.T) {
 	needRealtime(t)
 	const rate, lasts = 100_000, 3 * time.Second
 	p := testPacket(3)
-	known := rt.NewSeal(testKey, sealKind)
+	known := rt.NewSeals([][]byte{testKey}, sealKind)[0]
 	seen := closed(known, nil, &p)
 	seen[len(seen)-1] ^= 1
 	to, peer, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")

@@ -2,7 +2,6 @@ package heartbeat
 
 import (
 	"encoding/binary"
-	"errors"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/rt"
@@ -43,8 +42,6 @@ const (
 	longestHold  = 10 * time.Second
 )
 
-var errPacket = errors.New("not a heartbeat packet")
-
 // flags are those of a packet, the lowest bit first; the filter knows two of them.
 func (p *packet) flags() [7]*bool {
 	return [...]*bool{&p.watch, &p.ping, &p.heartbeat, &p.complains, &p.hearsBadly, &p.lost, &p.hearsNone}
@@ -76,12 +73,12 @@ func (p *packet) append(b []byte) []byte {
 }
 
 // parsePacket reads a whole packet; the claims are appended to claims[:0].
-func parsePacket(b []byte, claims []claim) (packet, error) {
+func parsePacket(b []byte, claims []claim) (p packet, ok bool) {
 	if len(b) < headLen || b[0] != version || b[1]&^flagsKnown != 0 || len(b) != headLen+int(b[headLen-1])*claimLen {
-		return packet{}, errPacket
+		return packet{}, false
 	}
 	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
-	p := packet{
+	p = packet{
 		hold: time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
 		from: id(number(0)), to: id(number(1)), boot: number(2), seq: number(3), challenge: number(4), answer: number(5),
 		heartbeats: binary.BigEndian.Uint16(b[headLen-3:]),
@@ -91,18 +88,18 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 		*is = b[1]&(1<<bit) != 0
 	}
 	if b[headLen-1] > maxClaims || p.hold < shortestHold || p.hold > longestHold {
-		return packet{}, errPacket
+		return packet{}, false
 	}
 	for b = b[headLen:]; len(b) > 0; b = b[claimLen:] {
 		c := claim{
 			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], incarnation: binary.BigEndian.Uint32(b[10:]),
 		}
 		if !c.isVerdict() && (c.status < ask || c.status > givenUp) {
-			return packet{}, errPacket
+			return packet{}, false
 		}
 		p.claims = append(p.claims, c)
 	}
-	return p, nil
+	return p, true
 }
 
 // sealKind is the kind of packets that heartbeats are.
@@ -114,16 +111,4 @@ const maxDatagram = rt.PrefixLen + maxBodyLen + rt.TagLen
 // closed writes p as a datagram to b.
 func closed(s *rt.Seal, b []byte, p *packet) []byte {
 	return s.Close(p.append(binary.BigEndian.AppendUint64(b[:0], s.Prefix)))
-}
-
-// opened returns the body of a datagram that was closed with the same key.
-func opened(s *rt.Seal, b []byte) (body []byte, ok bool) {
-	if len(b) < rt.PrefixLen+headLen+rt.TagLen || !s.Begins(b) {
-		return nil, false
-	}
-	closed, ok := s.Open(b)
-	if !ok {
-		return nil, false
-	}
-	return closed[rt.PrefixLen:], true
 }

@@ -245,17 +245,14 @@ func (t *thread) sentByUs(packet []byte) bool {
 	return slices.ContainsFunc(t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
 }
 
-func (t *thread) open(b []byte) (packet, bool) {
-	for _, s := range t.seals {
-		body, ok := opened(s, b)
-		if !ok {
-			continue
-		}
-		p, err := parsePacket(body, t.claims)
-		t.claims = p.claims
-		return p, err == nil
+func (t *thread) open(b []byte) (p packet, ok bool) {
+	closed, ok := rt.Open(t.seals, b, 0)
+	if !ok {
+		return packet{}, false
 	}
-	return packet{}, false
+	p, ok = parsePacket(closed[rt.PrefixLen:], t.claims)
+	t.claims = p.claims
+	return p, ok
 }
 
 // send sends the detector's packets, and hands on its questions for the wire.

@@ -21,12 +21,12 @@ func TestPacket(t *testing.T) {
 	for _, n := range []int{0, 1, maxClaims} {
 		want := testPacket(n)
 		b := want.append(nil)
-		got, err := parsePacket(b, nil)
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v became %+v, %v", want, got, err)
+		got, ok := parsePacket(b, nil)
+		if !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v became %+v, %v", want, got, ok)
 		}
 		for i := range b {
-			if _, err := parsePacket(b[:i], nil); err == nil {
+			if _, ok := parsePacket(b[:i], nil); ok {
 				t.Errorf("the first %d octets of %d are a packet", i, len(b))
 			}
 		}
@@ -39,8 +39,7 @@ func TestPacket(t *testing.T) {
 
 func mustSeal(t testing.TB, first byte) *rt.Seal {
 	t.Helper()
-	s := rt.NewSeal(bytes.Repeat([]byte{first}, 32), sealKind)
-	return s
+	return rt.NewSeals([][]byte{bytes.Repeat([]byte{first}, 32)}, sealKind)[0]
 }
 
 // What was changed anywhere, or closed with another key, does not open.
@@ -50,7 +49,8 @@ func TestSeal(t *testing.T) {
 	p := testPacket(2)
 	s := mustSeal(t, 1)
 	b := closed(s, nil, &p)
-	if body, ok := opened(s, b); !ok || !bytes.Equal(body, p.append(nil)) {
+	opened := func(s *rt.Seal, b []byte) (closed []byte, ok bool) { return rt.Open([]*rt.Seal{s}, b, 0) }
+	if closed, ok := opened(s, b); !ok || !bytes.Equal(closed[rt.PrefixLen:], p.append(nil)) {
 		t.Error("what was closed does not open")
 	}
 	for i := range b {
@@ -66,7 +66,7 @@ func TestSeal(t *testing.T) {
 	for i := range 32 {
 		key := bytes.Repeat([]byte{1}, 32)
 		key[i] ^= 1
-		other := rt.NewSeal(key, sealKind)
+		other := rt.NewSeals([][]byte{key}, sealKind)[0]
 		if _, ok := opened(other, b); ok {
 			t.Errorf("a key that differs in octet %d opens it", i)
 		}
@@ -79,8 +79,8 @@ func FuzzPacket(f *testing.F) {
 		f.Add(p.append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := parsePacket(b, nil)
-		if err != nil {
+		p, ok := parsePacket(b, nil)
+		if !ok {
 			return
 		}
 		if again := p.append(nil); !bytes.Equal(again, b) {
@@ -95,8 +95,8 @@ func FuzzReceive(f *testing.F) {
 	p := testPacket(5)
 	f.Add(p.append(nil), uint16(20))
 	f.Fuzz(func(t *testing.T, b []byte, after uint16) {
-		p, err := parsePacket(b, nil)
-		if err != nil {
+		p, ok := parsePacket(b, nil)
+		if !ok {
 			return
 		}
 		w := newWorld(1, 4)

@@ -114,12 +114,6 @@ func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 func (e *echoes) opens(frame []byte) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, s := range e.seals {
-		if s.Begins(frame[offPrefix:]) {
-			if _, ok := s.Open(frame); ok {
-				return true
-			}
-		}
-	}
-	return false
+	_, ok := rt.Open(e.seals, frame, offPrefix)
+	return ok
 }

@@ -23,19 +23,14 @@ type Seal struct {
 	sum    [sha256.Size]byte
 }
 
-// NewSeal derives keys for a kind of packets, so that no key serves two: the membership encrypts with the same one.
-func NewSeal(key []byte, kind string) *Seal {
-	derived, err := hkdf.Key(sha256.New, key, nil, "holdfast "+kind, PrefixLen+sha256.Size)
-	if err != nil {
-		panic(fmt.Sprintf("derive a key: %v", err)) // only a longer one than HKDF makes fails
-	}
-	return &Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])}
-}
-
-// NewSeals derives a seal from each key.
+// NewSeals derives keys for a kind of packets, so that no key serves two: the membership encrypts with the same ones.
 func NewSeals(keys [][]byte, kind string) (seals []*Seal) {
 	for _, k := range keys {
-		seals = append(seals, NewSeal(k, kind))
+		derived, err := hkdf.Key(sha256.New, k, nil, "holdfast "+kind, PrefixLen+sha256.Size)
+		if err != nil {
+			panic(fmt.Sprintf("derive a key: %v", err)) // only a longer one than HKDF makes fails
+		}
+		seals = append(seals, &Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])})
 	}
 	return seals
 }
@@ -48,13 +43,15 @@ func (s *Seal) Begins(b []byte) bool {
 // Close appends the tag.
 func (s *Seal) Close(b []byte) []byte { return append(b, s.tag(b)...) }
 
-// Open returns what was closed with the same key.
-func (s *Seal) Open(b []byte) (closed []byte, ok bool) {
+// Open returns what was closed with the key of one of the seals. Its prefix is at an offset.
+func Open(seals []*Seal, b []byte, prefix int) (closed []byte, ok bool) {
 	end := len(b) - TagLen
-	if end < 0 || !hmac.Equal(s.tag(b[:end]), b[end:]) {
-		return nil, false
+	for _, s := range seals {
+		if end >= prefix+PrefixLen && s.Begins(b[prefix:]) && hmac.Equal(s.tag(b[:end]), b[end:]) {
+			return b[:end], true
+		}
 	}
-	return b[:end], true
+	return nil, false
 }
 
 // tag is valid until the next call.
