@@ -111,10 +111,7 @@ func (d *detector) parted(now time.Duration, from *peer) bool {
 
 // holdTime is how long this node is held down: it doubles with each further death.
 func (d *detector) holdTime() time.Duration {
-	if d.own.deaths > 16 {
-		return d.maxHoldDown
-	}
-	return min(holdDownTime<<(max(d.own.deaths, 2)-2), d.maxHoldDown)
+	return min(holdDownTime<<(min(max(d.own.deaths, 2), 16)-2), d.maxHoldDown)
 }
 
 // stepBack has this node take nothing for a while, by its own claim. That counts as a death: others gave it up, too.

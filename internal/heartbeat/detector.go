@@ -63,12 +63,6 @@ type allowance struct {
 	hold, slack, slackUntil time.Duration
 }
 
-// extend adds slack after a suspicion that turned out to be wrong.
-func (a *allowance) extend(now, interval time.Duration) {
-	a.slack = min(max(a.slack, interval), a.hold)
-	a.slackUntil = max(a.slackUntil, now+slackTime)
-}
-
 // statement is a claim and how it spreads.
 type statement struct {
 	claim

@@ -205,7 +205,8 @@ func (d *detector) answerAbout(now time.Duration, to, about *peer) {
 	// that is heard here or there in turns is not dead.
 	fresh := about.lastAlive != 0 && age <= about.hold*3/4 ||
 		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= d.patience(about)-about.slack
-	c := d.heardOf(now, about)
+	// Rounded up: no news gets fresher by being passed on.
+	c := claim{about: about.id, status: heard, incarnation: uint32((age + time.Millisecond - 1).Milliseconds())}
 	if !fresh {
 		if !d.hearsWell(now) {
 			return
@@ -215,11 +216,6 @@ func (d *detector) answerAbout(now time.Duration, to, about *peer) {
 		}
 	}
 	d.send(to, packet{claims: []claim{c}})
-}
-
-// heardOf says how long ago there was a sign of life of p, rounded up: no news gets fresher by being passed on.
-func (d *detector) heardOf(now time.Duration, p *peer) claim {
-	return claim{about: p.id, status: heard, incarnation: uint32((now - p.lastAlive + time.Millisecond - 1).Milliseconds())}
 }
 
 // answered takes what another node knows of a suspect.
@@ -249,7 +245,8 @@ func (d *detector) clear(now time.Duration, p *peer) {
 	p.suspicion = nil
 	d.version++
 	d.counts.cleared.Add(1)
-	p.extend(now, 2*d.Interval)
+	p.slack = min(max(p.slack, 2*d.Interval), p.hold)
+	p.slackUntil = max(p.slackUntil, now+slackTime)
 }
 
 // declare ends a suspicion by a verdict: for this node alone, or for everybody.
