@@ -1,6 +1,9 @@
 package bfd
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// farewells are how many packets tell the neighbor at once that the session is switched off: each may be lost, and the
@@ -136,9 +139,15 @@ func (s *session) expire(now time.Duration) {
 	s.plan(now)
 }
 
+// never is when nothing is due.
+const never time.Duration = math.MaxInt64
+
 // expiresAt is when the neighbor is given up, if it is heard.
-func (s *session) expiresAt() (at time.Duration, heard bool) {
-	return s.heardAt + s.detection(), s.yours != 0
+func (s *session) expiresAt() time.Duration {
+	if s.yours == 0 {
+		return never
+	}
+	return s.heardAt + s.detection()
 }
 
 // silent: the neighbor wants no packets, except for a Final (RFC 5880 section 6.8.7).
@@ -158,21 +167,20 @@ func (s *session) plan(now time.Duration) {
 	}
 }
 
-// due is when tick has something to do, if anything.
-func (s *session) due(now time.Duration) (at time.Duration, is bool) {
-	if s.answer || s.urgent && !s.silent() {
-		return now, true
+// due is when tick has something to do.
+func (s *session) due(now time.Duration) time.Duration {
+	switch {
+	case s.answer, s.urgent && !s.silent():
+		return now
+	case s.periodic():
+		return min(s.nextAt, s.expiresAt())
 	}
-	at, is = s.expiresAt()
-	if s.periodic() && (!is || s.nextAt < at) {
-		return s.nextAt, true
-	}
-	return at, is
+	return s.expiresAt()
 }
 
 // tick does what is due, and reports whether p is to be sent.
 func (s *session) tick(now time.Duration, p *packet) bool {
-	if at, heard := s.expiresAt(); heard && now >= at {
+	if now >= s.expiresAt() {
 		s.expire(now)
 	}
 	if !s.answer && !(s.urgent && !s.silent()) && !(s.periodic() && now >= s.nextAt) {

@@ -181,7 +181,7 @@ func passive(p *Peer) { p.Passive = true }
 func TestLeave(t *testing.T) {
 	w := settled(t, 8)
 	w.ends[0].sent, w.ends[1].deaf = nil, true
-	w.ends[0].table.leave(w.now)
+	w.ends[0].table.set(w.now, nil)
 	if all := w.ends[0].table.statuses(w.now); len(all) > 0 {
 		t.Errorf("it still reports %+v", all)
 	}
@@ -210,10 +210,9 @@ func TestLeaveSilent(t *testing.T) {
 	w.settled()
 	w.ends[1].frozen = true
 	w.until(time.Second, "the neighbor is about to be given up", func() bool {
-		at, _ := w.session(0).expiresAt()
-		return at-w.now <= time.Millisecond
+		return w.session(0).expiresAt()-w.now <= time.Millisecond
 	})
-	w.ends[0].table.leave(w.now)
+	w.ends[0].table.set(w.now, nil)
 	w.run(time.Second)
 	if n := len(w.ends[0].table.sessions); n > 0 {
 		t.Error("the session never ends")
@@ -359,7 +358,7 @@ func TestAnswer(t *testing.T) {
 	next := s.nextAt
 	s.receive(w.now, packet{state: Up, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond, receive: 50 * time.Millisecond, poll: true,
 		final: true})
-	if at, is := w.ends[0].table.due(w.now); !is || at != w.now {
+	if w.ends[0].table.due(w.now) != w.now {
 		t.Error("the answer is not due at once")
 	}
 	w.ends[0].sent = nil

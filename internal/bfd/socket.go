@@ -55,10 +55,7 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 			return nil, fmt.Errorf("use interface %s: %w", p.Interface, err)
 		}
 	}
-	local := p.Source
-	if !local.IsValid() {
-		local = unspecified(p.Address.Is6())
-	}
+	local := cmp.Or(p.Source, unspecified(p.Address.Is6()))
 	const ports = lastPort - firstPort + 1
 	for i := range uint64(ports) {
 		s.port = firstPort + int((start+i)%ports)

@@ -74,9 +74,6 @@ func (t *table) set(now time.Duration, peers []Peer) {
 	t.sessions, t.byName = rest, wanted
 }
 
-// leave switches all sessions off for good.
-func (t *table) leave(now time.Duration) { t.set(now, nil) }
-
 // same reports whether both are one session, whose settings may differ.
 func (p Peer) same(o Peer) bool {
 	return p.Address == o.Address && p.Source == o.Source && p.Interface == o.Interface && p.MultiHop == o.MultiHop
@@ -134,14 +131,13 @@ func (t *table) tick(now time.Duration, send func(*session, *packet)) {
 	t.sessions = slices.DeleteFunc(t.sessions, (*session).ended)
 }
 
-// due is when tick has something to do next, if anything.
-func (t *table) due(now time.Duration) (next time.Duration, is bool) {
+// due is when tick has something to do next.
+func (t *table) due(now time.Duration) time.Duration {
+	next := never
 	for _, s := range t.sessions {
-		if at, has := s.due(now); has && (!is || at < next) {
-			next, is = at, true
-		}
+		next = min(next, s.due(now))
 	}
-	return next, is
+	return next
 }
 
 // statuses returns what is known of all wanted sessions.

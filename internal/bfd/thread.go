@@ -106,7 +106,7 @@ func (t *thread) load(now time.Duration) {
 	case t.stopping.Load():
 		if t.peers != nil {
 			t.peers = nil
-			t.table.leave(now)
+			t.table.set(now, nil)
 		}
 		return
 	case wanted != t.peers:
@@ -204,11 +204,10 @@ func (t *thread) trouble(s *session, err error) {
 }
 
 func (t *thread) closeSender(s *session) {
-	if o := t.senders[s]; o != nil {
-		o.close()
-		delete(t.ports, o.port)
-		delete(t.senders, s)
-	}
+	o := t.senders[s]
+	o.close()
+	delete(t.ports, o.port)
+	delete(t.senders, s)
 }
 
 // sweep closes the sockets of sessions that ended.
@@ -283,21 +282,15 @@ func (t *thread) report(now time.Duration) {
 
 // due is when step has something to do next.
 func (t *thread) due() time.Duration {
-	now := rt.Boottime()
-	next, is := t.table.due(now)
-	earlier := func(at time.Duration) {
-		if !is || at < next {
-			next, is = at, true
-		}
-	}
+	next := min(t.table.due(rt.Boottime()), t.refreshAt)
 	if t.retry && !t.stopping.Load() {
-		earlier(t.retryAt)
+		next = min(next, t.retryAt)
 	}
-	if earlier(t.refreshAt); t.table.version != t.reported {
-		earlier(t.reportAt)
+	if t.table.version != t.reported {
+		next = min(next, t.reportAt)
 	}
 	if t.spent {
-		earlier(t.since + readWindow)
+		next = min(next, t.since+readWindow)
 	}
 	return next
 }

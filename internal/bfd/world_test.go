@@ -80,8 +80,8 @@ func (w *world) run(d time.Duration) {
 			next = min(next, f.at)
 		}
 		for _, e := range w.ends {
-			if at, is := e.table.due(w.now); is && !e.frozen {
-				next = min(next, max(at, w.now))
+			if !e.frozen {
+				next = min(next, max(e.table.due(w.now), w.now))
 			}
 		}
 		w.now = next
