@@ -60,7 +60,7 @@ func (w *wire) tryEchoes(ctx context.Context) {
 	if len(answers) == 0 {
 		return
 	}
-	for i, n := range w.asker.Ask(ctx, questions, wireTime) {
+	for i, n := range w.config.Asker.Ask(ctx, questions, wireTime) {
 		answers[of[i]] = max(n, answers[of[i]])
 	}
 	before := w.withoutEcho()
@@ -70,7 +70,7 @@ func (w *wire) tryEchoes(ctx context.Context) {
 	}
 	w.mu.Unlock()
 	if !slices.Equal(w.withoutEcho(), before) {
-		w.changed()
+		w.config.Changed()
 	}
 }
 
@@ -85,13 +85,6 @@ func (w *wire) due() (nodes []string) {
 		}
 	}
 	return nodes
-}
-
-// echoesOf reports whether a node's echo got through in its last trials.
-func (w *wire) echoesOf(node string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.trials[node].echoes
 }
 
 // withoutEcho returns the nodes that announce something, whose heartbeats arrive and whose echo does not: only there it matters.

@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -34,14 +33,10 @@ const (
 // it hears nobody there any more, neither speakers nor foreign machines, and reports that to the
 // others. If nobody on a link hears anybody, all report the same, and nothing moves.
 type links struct {
-	log   *slog.Logger
-	asker Asker
-	all   func() []lb.Interface
+	config Config
 	// known returns what is known of the speakers: which share a link, which are alive, and the address of this node that
 	// heartbeats use, whose link is not watched.
 	known func() Known
-	// changed is called when Silent returns something else.
-	changed func()
 
 	mu     sync.Mutex
 	silent map[string]bool
@@ -62,9 +57,9 @@ type watchedLink struct {
 	silent   bool
 }
 
-// newLinks returns a watch that Run starts. changed is called when Silent changes.
-func newLinks(log *slog.Logger, asker Asker, all func() []lb.Interface, known func() Known, changed func()) *links {
-	return &links{log: log, asker: asker, all: all, known: known, changed: changed, watched: map[string]*watchedLink{}}
+// newLinks returns a watch that Run starts.
+func newLinks(c Config, known func() Known) *links {
+	return &links{config: c, known: known, watched: map[string]*watchedLink{}}
 }
 
 // Silent returns the names of links on which this node heard somebody before, and hears nobody now.
@@ -106,7 +101,7 @@ func (l *links) allAnswer() bool {
 func (l *links) round(ctx context.Context) {
 	known := l.known()
 	here := map[string]*watchedLink{}
-	for _, own := range l.all() {
+	for _, own := range l.config.Links() {
 		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == known.Address }) {
 			continue
 		}
@@ -145,14 +140,14 @@ func (l *links) neighbours(own lb.Interface, members map[string]lb.Member, alive
 	if len(out)+len(silent) == 0 {
 		return nil
 	}
-	out = slices.Insert(out, min(len(out), maxNeighbours), l.asker.Foreign(own.Name, maxNeighbours)...)
+	out = slices.Insert(out, min(len(out), maxNeighbours), l.config.Asker.Foreign(own.Name, maxNeighbours)...)
 	return append(out, silent...)
 }
 
 // ask asks the machine that answered last, and if it does not, as many as are asked at most.
 func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []lb.Question) {
 	usual := []lb.Question{w.usual}
-	if w.usual == (lb.Question{}) || l.asker.Ask(ctx, usual, onceTime)[0] <= 0 && !l.anyAnswers(ctx, usual, w) {
+	if w.usual == (lb.Question{}) || l.config.Asker.Ask(ctx, usual, onceTime)[0] <= 0 && !l.anyAnswers(ctx, usual, w) {
 		// None of them twice before all were asked: many may have died at once.
 		at := 0
 		if !w.answered {
@@ -168,7 +163,7 @@ func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []lb.Questio
 }
 
 func (l *links) anyAnswers(ctx context.Context, questions []lb.Question, w *watchedLink) bool {
-	for i, n := range l.asker.Ask(ctx, questions, wireTime) {
+	for i, n := range l.config.Asker.Ask(ctx, questions, wireTime) {
 		if n >= minAnswers {
 			w.usual = questions[i]
 			return true
@@ -206,6 +201,6 @@ func (l *links) publish() {
 	if !changed {
 		return
 	}
-	l.log.Info("links on which nobody answers", "links", slices.Sorted(maps.Keys(silent)))
-	l.changed()
+	l.config.Log.Info("links on which nobody answers", "links", slices.Sorted(maps.Keys(silent)))
+	l.config.Changed()
 }

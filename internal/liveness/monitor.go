@@ -78,9 +78,8 @@ type Monitor struct {
 
 // New returns a Monitor that Run starts.
 func New(c Config) *Monitor {
-	m := &Monitor{prober: newProber(c), wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
-	m.links = newLinks(c.Log, c.Asker, c.Links, m.last, c.Changed)
-	m.wire.changed = c.Changed
+	m := &Monitor{prober: newProber(c), wire: newWire(c), goodbyes: goodbyes{}}
+	m.links = newLinks(c, m.last)
 	return m
 }
 
@@ -135,9 +134,8 @@ func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
 // Run runs all parts but Probe until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run} {
-		group.Go(func() error { return run(ctx) })
-	}
+	group.Go(func() error { return m.wire.run(ctx) })
+	group.Go(func() error { return m.links.Run(ctx) })
 	return group.Wait()
 }
 

@@ -159,12 +159,8 @@ func (h peerHealth) list(since func(peer) time.Time) []SilentNode {
 			out = append(out, SilentNode{Node: node, Since: t})
 		}
 	}
-	if len(out) > MostNamed {
-		slices.SortFunc(out, func(a, b SilentNode) int {
-			return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Node, b.Node))
-		})
-		out = out[:MostNamed]
-	}
+	slices.SortFunc(out, func(a, b SilentNode) int { return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Node, b.Node)) })
+	out = out[:min(len(out), MostNamed)]
 	slices.SortFunc(out, func(a, b SilentNode) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }

@@ -222,7 +222,7 @@ func TestClientOfTheDead(t *testing.T) {
 			Yield: lb.SetOf(address), Owners: lb.MapOf(map[netip.Addr]string{address: "b"}),
 			Speakers: map[lb.MAC]bool{lb.MACFrom(self.MAC("eth0")): true, dead: true},
 		})
-		w := newWire(r, links.Links)
+		w := newWire(Config{Asker: r, Links: links.Links, Changed: func() {}})
 		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},
 			nil, lb.MapOf(map[netip.Addr]string{address: "b"}), netip.MustParseAddr("192.0.2.1"))
 		if got := w.ask("b").Foreign; got != heartbeat.NotAsked {

@@ -132,14 +132,9 @@ func (r reachability) lost(now time.Time, nodes map[string]bool) map[string]bool
 
 // serving returns all nodes with an endpoint that can serve, and those that have a speaker.
 func serving(services []*lb.Service, speakers map[string]bool) map[string]bool {
-	out := map[string]bool{}
-	for node := range speakers {
-		out[node] = true
-	}
-	for i := range services {
-		for node := range services[i].ServingNodes {
-			out[node] = true
-		}
+	out := maps.Clone(speakers)
+	for _, s := range services {
+		maps.Copy(out, s.ServingNodes)
 	}
 	return out
 }

@@ -3,7 +3,6 @@ package liveness
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -105,7 +104,8 @@ func known(metadata map[string]lb.Member, alive map[string]bool, own netip.Addr)
 func TestLinks(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
 	kicks := 0
-	w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() { kicks++ })
+	w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() { kicks++ }},
+		known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")))
 	rounds := func(n int, want ...string) {
 		t.Helper()
 		for range n {
@@ -138,7 +138,7 @@ func TestLinks(t *testing.T) {
 func TestLinksAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
-		w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() {})
+		w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -192,7 +192,7 @@ func TestLinksAtRest(t *testing.T) {
 func TestLinkOthersAnswer(t *testing.T) {
 	gateway := lb.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{gateway}}
-	w := newLinks(slog.New(slog.DiscardHandler), l, own, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() {})
+	w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")))
 	w.round(t.Context())
 	for _, gone := range []lb.MAC{mac(12), mac(99)} {
 		l.answers = map[lb.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
@@ -234,7 +234,7 @@ func TestLinkManyDie(t *testing.T) {
 				l.answers[mac(100+i)] = 3
 			}
 			alive := living(members)
-			w := newLinks(slog.New(slog.DiscardHandler), l, own, known(members, alive, netip.MustParseAddr("192.0.2.1")), func() {})
+			w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, known(members, alive, netip.MustParseAddr("192.0.2.1")))
 			for range 1 + rounds {
 				w.round(t.Context())
 			}
@@ -256,8 +256,8 @@ func TestLinkManyDie(t *testing.T) {
 // Where nobody ever answered, or nobody else is, a link is not silent.
 func TestLinkOfNobody(t *testing.T) {
 	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
-		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[lb.MAC]int{mac(12): 0}}, own,
-			known(members, living(members), netip.MustParseAddr("192.0.2.1")), func() {})
+		w := newLinks(Config{Log: quiet, Asker: &lan{answers: map[lb.MAC]int{mac(12): 0}}, Links: own, Changed: func() {}},
+			known(members, living(members), netip.MustParseAddr("192.0.2.1")))
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("%s: silent", name)

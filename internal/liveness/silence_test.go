@@ -160,9 +160,9 @@ type echoTest struct {
 
 func newEchoTest(t *testing.T, echoes int) *echoTest {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): echoes}}
-	e := &echoTest{wire: newWire(l, own), lan: l, t: t, time: time.Now()}
+	e := &echoTest{wire: newWire(Config{Asker: l, Links: own, Changed: func() {}}), lan: l, t: t, time: time.Now()}
 	e.wire.now = func() time.Time { return e.time }
-	e.wire.changed = func() { e.changes++ }
+	e.wire.config.Changed = func() { e.changes++ }
 	e.hears("w2")
 	return e
 }

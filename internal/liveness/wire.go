@@ -31,11 +31,8 @@ type Asker interface {
 // machines that are no speakers whether this node's link works at all: these by ARP and Neighbor Discovery at their
 // own MACs (RFC 1122 section 2.3.2.1, RFC 4861 section 7.3). So is a node whose echo did not get through before.
 type wire struct {
-	asker Asker
-	links func() []lb.Interface
-	now   func() time.Time
-	// changed is called when withoutEcho returns something else.
-	changed func()
+	config Config
+	now    func() time.Time
 
 	mu sync.Mutex
 	// own is this node's address that heartbeats use: the link that carries it is the one that matters.
@@ -63,9 +60,9 @@ const (
 )
 
 // newWire returns a wire that knows of no node yet.
-func newWire(asker Asker, links func() []lb.Interface) *wire {
+func newWire(c Config) *wire {
 	return &wire{
-		asker: asker, links: links, now: time.Now, changed: func() {},
+		config: c, now: time.Now,
 		announced: map[string]lb.Map[netip.Addr, struct{}]{}, owns: map[string]lb.Map[netip.Addr, struct{}]{},
 		trials: map[string]trial{}, answeredAt: map[lb.Question]time.Time{},
 	}
@@ -83,7 +80,7 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners l
 	before := w.withoutEcho()
 	defer func() {
 		if !slices.Equal(w.withoutEcho(), before) {
-			w.changed()
+			w.config.Changed()
 		}
 	}()
 	w.mu.Lock()
@@ -117,10 +114,10 @@ func (w *wire) run(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
-		for _, l := range w.links() {
+		for _, l := range w.config.Links() {
 			if w.carriesHeartbeats(l) && w.foreignDue() {
-				asked := w.asker.Foreign(l.Name, maxForeign)
-				w.foreign(asked, w.asker.Ask(ctx, asked, wireTime))
+				asked := w.config.Asker.Foreign(l.Name, maxForeign)
+				w.foreign(asked, w.config.Asker.Ask(ctx, asked, wireTime))
 			}
 		}
 		w.tryEchoes(ctx)
@@ -145,12 +142,15 @@ func (w *wire) foreignDue() bool {
 
 // ask asks about one node.
 func (w *wire) ask(node string) heartbeat.Answer {
-	own, foreign := w.questions(node, w.announcedBy(node))
+	w.mu.Lock()
+	addresses, echoed := slices.Collect(w.announced[node].Keys()), w.trials[node].echoes
+	w.mu.Unlock()
+	own, foreign := w.questions(node, addresses)
 	asked := echoes(own)
-	if !w.echoesOf(node) {
+	if !echoed {
 		asked = append(asked, own...)
 	}
-	counts := w.asker.Ask(context.Background(), slices.Concat(asked, foreign), wireTime)
+	counts := w.config.Asker.Ask(context.Background(), slices.Concat(asked, foreign), wireTime)
 	return heartbeat.Answer{Node: anyOf(counts[:len(asked)]), Foreign: w.foreign(foreign, counts[len(asked):])}
 }
 
@@ -174,13 +174,6 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 	return out
 }
 
-// announcedBy returns the addresses that a node announces, or did when it announced anything.
-func (w *wire) announcedBy(node string) []netip.Addr {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Collect(w.announced[node].Keys())
-}
-
 // questions returns the questions about addresses to the node, and to foreign machines: on the link of the heartbeats if
 // the node shares it, since another link shows nothing about that one. Otherwise only the node is asked, on all links
 // that it shares.
@@ -188,7 +181,7 @@ func (w *wire) questions(node string, addresses []netip.Addr) (own, foreign []lb
 	w.mu.Lock()
 	theirs := w.members[node].Links
 	w.mu.Unlock()
-	for _, l := range w.links() {
+	for _, l := range w.config.Links() {
 		if !l.CanAnnounce() {
 			continue
 		}
@@ -201,7 +194,7 @@ func (w *wire) questions(node string, addresses []netip.Addr) (own, foreign []lb
 				here = append(here, lb.Question{Link: l.Name, MAC: t.MAC, Address: a})
 			}
 			if w.carriesHeartbeats(l) {
-				return here, w.asker.Foreign(l.Name, maxForeign)
+				return here, w.config.Asker.Foreign(l.Name, maxForeign)
 			}
 			own = append(own, here...)
 			break

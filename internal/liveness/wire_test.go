@@ -116,7 +116,7 @@ func TestWire(t *testing.T) {
 		"the question is not put": {"w2", nil, []lb.Question{gateway}, heartbeat.Answer{}},
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
-		w := newWire(l, own)
+		w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 		w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
 		}), netip.MustParseAddr("192.0.2.1"))
@@ -137,7 +137,7 @@ func TestWire(t *testing.T) {
 // A node whose addresses were taken over is still asked for those that it had.
 func TestWireRemembers(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}}
-	w := newWire(l, own)
+	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	a := netip.MustParseAddr("192.0.2.100")
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w2"}), netip.MustParseAddr("192.0.2.1"))
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w1"}), netip.MustParseAddr("192.0.2.1"))
@@ -153,7 +153,7 @@ func TestWireRemembers(t *testing.T) {
 // The link of the heartbeats alone counts, unless the node is not on it.
 func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
-	w := newWire(l, own)
+	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}), netip.MustParseAddr("203.0.113.1"))
 	if got, want := w.ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -164,7 +164,7 @@ func TestWireOfAnotherLink(t *testing.T) {
 func TestWireForeignMachines(t *testing.T) {
 	now := time.Now()
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(99): 1}, foreign: []lb.Question{{Link: "eth0", MAC: mac(99)}}}
-	w := newWire(l, own)
+	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	w.now = func() time.Time { return now }
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -189,7 +189,7 @@ func TestWireForeignMachines(t *testing.T) {
 func TestWireForgedAskers(t *testing.T) {
 	asker := func(n byte) lb.Question { return lb.Question{Link: "eth0", MAC: mac(n)} }
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(98): 3}, foreign: []lb.Question{asker(98)}}
-	w := newWire(l, own)
+	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
 	expect := func(what string, want heartbeat.Reply) {
 		t.Helper()
@@ -246,9 +246,9 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	asker := responder(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	f.setKeys(t, f.speaker, keys)
 	f.setKeys(t, asker, keys)
-	f.wire = newWire(asker, func() []lb.Interface {
+	f.wire = newWire(Config{Asker: asker, Changed: func() {}, Links: func() []lb.Interface {
 		return []lb.Interface{eth0(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")}
-	})
+	}})
 	f.now = time.Now()
 	f.wire.now = func() time.Time { return f.now }
 	f.wire.set(map[string]lb.Member{"w2": {Links: []lb.Link{{
@@ -286,7 +286,7 @@ func (f *fabric) try(t *testing.T, echoes bool) {
 	nstest.Until(t, 30*time.Second, "trials", func() bool {
 		f.watcher.Do(func() { f.wire.tryEchoes(t.Context()) })
 		f.now = f.now.Add(retrialInterval)
-		return f.wire.echoesOf("w2") == echoes && (len(f.wire.withoutEcho()) == 0) == echoes
+		return f.wire.trials["w2"].echoes == echoes && (len(f.wire.withoutEcho()) == 0) == echoes
 	})
 }
 
