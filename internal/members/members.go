@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -62,9 +61,7 @@ type Members struct {
 
 // New returns Members that Run starts. It returns an error if a key has a wrong length.
 func New(c Config) (*Members, error) {
-	if c.JoinInterval == 0 {
-		c.JoinInterval = time.Second
-	}
+	c.JoinInterval = cmp.Or(c.JoinInterval, time.Second)
 	m := &Members{
 		config: c, metadata: map[string]metadata{}, addresses: map[string]netip.Addr{}, questions: questions{asked: map[uint64]asked{}},
 	}
@@ -210,7 +207,7 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 		}
 		group.Go(func() error {
 			// A failed join is the ordinary case of a dead node, and memberlist logs it.
-			_, _ = list.Join([]string{net.JoinHostPort(a.String(), strconv.Itoa(int(m.config.GossipPort)))})
+			_, _ = list.Join([]string{netip.AddrPortFrom(a, m.config.GossipPort).String()})
 			return nil
 		})
 	}

@@ -15,23 +15,15 @@ import (
 const (
 	metaVersion = 1
 
-	flagStopping        = 1 << 0
-	flagPartial         = 1 << 1
-	flagBooting         = 1 << 2
-	flagUnfiltered      = 1 << 3
-	flagSessionlessIPv4 = 1 << 5
-	flagSessionlessIPv6 = 1 << 6
+	flagStopping = 1 << 0
+	flagPartial  = 1 << 1
 )
 
 // linkFlags are those of a link, the lowest bit first.
 func linkFlags(l *lb.Link) [3]*bool { return [...]*bool{&l.Default, &l.Refused, &l.Silent} }
 
 // unfitFlags are the flags of what a node cannot do.
-var unfitFlags = []struct {
-	unfit lb.Unfit
-	flag  byte
-}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered},
-	{lb.SessionlessIPv4, flagSessionlessIPv4}, {lb.SessionlessIPv6, flagSessionlessIPv6}}
+var unfitFlags = map[lb.Unfit]byte{lb.Booting: 1 << 2, lb.Unfiltered: 1 << 3, lb.SessionlessIPv4: 1 << 5, lb.SessionlessIPv6: 1 << 6}
 
 // errMeta: the metadata is of another version. It is not forged, since members have the key.
 var errMeta = errors.New("metadata of another version, or cut short")
@@ -42,9 +34,9 @@ func encodeMember(m lb.Member, limit int) []byte {
 	if m.Stopping {
 		head[1] |= flagStopping
 	}
-	for _, f := range unfitFlags {
-		if m.Unfit.Has(f.unfit) {
-			head[1] |= f.flag
+	for unfit, flag := range unfitFlags {
+		if m.Unfit.Has(unfit) {
+			head[1] |= flag
 		}
 	}
 	limit-- // for the API server
@@ -105,9 +97,9 @@ func decodeMember(b []byte) (lb.Member, error) {
 	r := reader{b: b}
 	version, flags, links := r.octet(), r.octet(), r.octet()
 	m := lb.Member{Stopping: flags&flagStopping != 0, Partial: flags&flagPartial != 0}
-	for _, f := range unfitFlags {
-		if flags&f.flag != 0 {
-			m.Unfit |= f.unfit
+	for unfit, flag := range unfitFlags {
+		if flags&flag != 0 {
+			m.Unfit |= unfit
 		}
 	}
 	for range links {

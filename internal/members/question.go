@@ -4,9 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"math"
-	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
 
@@ -121,7 +119,7 @@ func (m *Members) tell(member string, message []byte) {
 		return
 	}
 	// One that is lost is asked again.
-	_ = list.SendToAddress(memberlist.Address{Addr: net.JoinHostPort(to.String(), strconv.Itoa(int(m.config.GossipPort))), Name: member}, message)
+	_ = list.SendToAddress(memberlist.Address{Addr: netip.AddrPortFrom(to, m.config.GossipPort).String(), Name: member}, message)
 }
 
 // hear handles a message of another member.
