@@ -250,8 +250,5 @@ func TryRealtime() error {
 	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: realtimePriority}, 0); err != nil {
 		return fmt.Errorf("set real-time priority: %w", err)
 	}
-	if err := unix.SchedSetAttr(0, before, 0); err != nil {
-		return fmt.Errorf("reset the priority of a thread: %w", err) // needs no capability
-	}
-	return nil
+	return os.NewSyscallError("reset the priority of a thread", unix.SchedSetAttr(0, before, 0)) // needs no capability
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 	"unsafe"
 
@@ -122,9 +123,7 @@ func UDP(is6 bool, options ...Option) (fd int, err error) {
 	err = Attach(fd, unix.SO_ATTACH_FILTER, []bpf.Instruction{bpf.RetConstant{Val: 0}})
 	for _, o := range append(append(common, Option{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority}), options...) {
 		if err == nil {
-			if err = unix.SetsockoptInt(fd, o.Level, o.Name, o.Value); err != nil {
-				err = fmt.Errorf("set socket option %d of level %d: %w", o.Name, o.Level, err)
-			}
+			err = os.NewSyscallError(fmt.Sprintf("set socket option %d of level %d", o.Name, o.Level), unix.SetsockoptInt(fd, o.Level, o.Name, o.Value))
 		}
 	}
 	if err != nil {
@@ -144,10 +143,8 @@ func Attach(fd, option int, program []bpf.Instruction) error {
 	for i, r := range raw {
 		instructions[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, option, &unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]}); err != nil {
-		return fmt.Errorf("attach filter: %w", err)
-	}
-	return nil
+	filter := &unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]}
+	return os.NewSyscallError("attach filter", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, option, filter))
 }
 
 // A filter of a UDP socket sees a datagram from the UDP header on; what lies at NetOffset and beyond is the IP header
