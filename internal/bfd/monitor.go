@@ -133,12 +133,7 @@ func packets(direction string, value func(Status) float64) metric {
 }
 
 var metrics = []metric{
-	byPeer("session_up", "1 if the BFD session is up.", nil, gauge, func(s Status) float64 {
-		if s.State == Up {
-			return 1
-		}
-		return 0
-	}),
+	byPeer("session_up", "1 if the BFD session is up.", nil, gauge, func(s Status) float64 { return map[bool]float64{true: 1}[s.State == Up] }),
 	byPeer("detection_seconds", "Silence of the peer after which the BFD session falls.", nil, gauge, func(s Status) float64 { return s.Detection.Seconds() }),
 	byPeer("ups_total", "Times that the BFD session came up.", nil, counter, func(s Status) float64 { return float64(s.Ups) }),
 	byPeer("failures_total", "Times that the BFD session fell; not counted if one of both sides was switched off.", nil, counter,
