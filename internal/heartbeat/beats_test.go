@@ -258,7 +258,7 @@ func TestTimers(t *testing.T) {
 // A node that was late asks for its least time and half more than it was late, as long as it remembers, and for no more than others
 // could wait.
 func TestLateAsksForMore(t *testing.T) {
-	d := newDetector(Timers{}.withDefaults().settings(true, func() uint64 { return 1 }), "a", time.Second)
+	d := newDetector(Timers{}.withDefaults(), true, func() uint64 { return 1 }, "a", time.Second)
 	now := time.Second
 	for _, tt := range []struct{ late, want time.Duration }{
 		{0, 100 * ms}, {40 * ms, 160 * ms}, {0, 160 * ms}, {300 * ms, maxAdaptedHold}, {2 * time.Minute, maxAdaptedHold}, {0, maxAdaptedHold},

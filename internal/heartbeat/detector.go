@@ -5,16 +5,6 @@ import (
 	"time"
 )
 
-// settings of a detector.
-type settings struct {
-	Timers
-	// minHold is the least time that others may hear nothing of this node before they suspect it.
-	minHold     time.Duration
-	maxHoldDown time.Duration
-	// random returns a number that nobody can guess and that is never 0.
-	random func() uint64
-}
-
 // peer is what the detector knows of one other node.
 type peer struct {
 	id   id
@@ -107,7 +97,11 @@ type outgoing struct {
 // detector is the protocol of one node as a state machine: every method gets
 // the time and leaves packets to send in out. Time 0 is never.
 type detector struct {
-	settings
+	Timers
+	// minHold is the least time that others may hear nothing of this node before they suspect it.
+	minHold, maxHoldDown time.Duration
+	// random returns a number that nobody can guess and that is never 0.
+	random    func() uint64
 	self      id
 	boot, seq uint64
 	// hold is how long others may hear nothing of this node, as it tells them.
@@ -145,12 +139,12 @@ type detector struct {
 	counts *counters
 }
 
-func newDetector(s settings, name string, now time.Duration) *detector {
-	self := idOf(name)
+func newDetector(t Timers, realtime bool, random func() uint64, name string, now time.Duration) *detector {
+	self, hold := idOf(name), t.hold(realtime)
 	return &detector{
-		settings: s, self: self, boot: s.random(), peers: map[id]*peer{}, own: ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
-		version: 1, born: now, lastTick: now, hold: s.minHold, lateness: lateness{minute: now},
-		grace: grace{from: now, until: now + s.minHold}, lapsedAt: now, epoch: 1, counts: &counters{},
+		Timers: t, minHold: hold, maxHoldDown: maxHoldDown, random: random, self: self, boot: random(), peers: map[id]*peer{}, own: ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
+		version: 1, born: now, lastTick: now, hold: hold, lateness: lateness{minute: now},
+		grace: grace{from: now, until: now + hold}, lapsedAt: now, epoch: 1, counts: &counters{},
 	}
 }
 

@@ -16,7 +16,7 @@ type Guest func(conn net.Conn, hangs func() bool)
 // guestTime is how long a guest has to say goodbye.
 const guestTime = 200 * time.Millisecond
 
-// startGuest runs a guest; leave, which may be called again, has it say goodbye, and returns when it did or does not.
+// startGuest runs a guest; leave has it say goodbye, and returns when it did or does not.
 func startGuest(run Guest, hangs func() bool) (leave func(), err error) {
 	if run == nil {
 		return func() {}, nil

@@ -65,7 +65,7 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 		orders: make(chan order, maxWireQuestions), views: make(chan *View, 1), asks: make(chan question, maxWireQuestions),
 		processSettings: c, shared: s, cpu: cpu, socket: socket, view: &View{}, realtime: s.realtime.Load(),
 	}
-	t.detector = newDetector(c.settings(t.realtime, rt.Random), c.NodeName, boottime())
+	t.detector = newDetector(c.Timers, t.realtime, rt.Random, c.NodeName, boottime())
 	// After the epochs of the process before this one: what was confirmed then needs a new plan.
 	t.detector.epoch = s.lease.epoch.Load() + 1
 	t.detector.counts = &s.counters

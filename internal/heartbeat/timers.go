@@ -44,7 +44,3 @@ func (t Timers) hold(realtime bool) time.Duration {
 	}
 	return min(max(hold, shortestHold), longestHold)
 }
-
-func (t Timers) settings(realtime bool, random func() uint64) settings {
-	return settings{t, t.hold(realtime), maxHoldDown, random}
-}

@@ -154,9 +154,8 @@ func (n *node) start() {
 func (n *node) boot() {
 	w := n.world
 	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
-	realtime := w.timers.withDefaults().settings(true, func() uint64 { return w.random.Uint64() | 1 })
-	realtime.maxHoldDown = cmp.Or(w.maxHoldDown, realtime.maxHoldDown)
-	n.d = newDetector(realtime, n.name, n.now())
+	n.d = newDetector(w.timers.withDefaults(), true, func() uint64 { return w.random.Uint64() | 1 }, n.name, n.now())
+	n.d.maxHoldDown = cmp.Or(w.maxHoldDown, maxHoldDown)
 	if w.inStep {
 		n.plan(w.now)
 		return
