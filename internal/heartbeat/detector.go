@@ -142,7 +142,8 @@ type detector struct {
 func newDetector(t Timers, realtime bool, random func() uint64, name string, now time.Duration) *detector {
 	self, hold := idOf(name), t.hold(realtime)
 	return &detector{
-		Timers: t, minHold: hold, maxHoldDown: maxHoldDown, random: random, self: self, boot: random(), peers: map[id]*peer{}, own: ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
+		Timers: t, minHold: hold, maxHoldDown: maxHoldDown, random: random,
+		self: self, boot: random(), peers: map[id]*peer{}, own: ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
 		version: 1, born: now, lastTick: now, hold: hold, lateness: lateness{minute: now},
 		grace: grace{from: now, until: now + hold}, lapsedAt: now, epoch: 1, counts: &counters{},
 	}

@@ -30,7 +30,7 @@ func arpProtocol() protocol {
 		request:   arpRequestFrom,
 		probe:     arpProbe,
 		question:  arpQuestion,
-		answers:   arpAnswers(),
+		answers:   toUs(alone()...),
 	}
 }
 

@@ -142,10 +142,8 @@ func icmpv6() []bpf.Instruction {
 	return append(only(ethernetLen+6, 1, unix.IPPROTO_ICMPV6), bpf.LoadAbsolute{Off: offICMP, Size: 1})
 }
 
-// arpAnswers passes what is sent to this machine only, ndpAnswers advertisements among that. They are few: mostly answers to
-// questions of this node's kernel and of ours.
-func arpAnswers() []bpf.Instruction { return toUs(alone()...) }
-
+// ndpAnswers passes advertisements to this machine only. They are few, as all ARP to it is: mostly answers to questions of this
+// node's kernel and of ours.
 func ndpAnswers() []bpf.Instruction {
 	return toUs(slices.Concat(icmpv6(), only(offICMP, 1, uint32(ipv6.ICMPTypeNeighborAdvertisement)), alone())...)
 }

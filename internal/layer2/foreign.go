@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,11 +43,8 @@ type foreignMachines struct {
 	gateways atomic.Pointer[[]lb.Neighbour]
 }
 
-// foreignByLink are keyed by link name. They outlive ports.
-type foreignByLink struct{ byLink sync.Map }
-
-func (c *foreignByLink) on(name string) *foreignMachines {
-	known, _ := c.byLink.LoadOrStore(name, &foreignMachines{})
+func (r *Responder) foreignOn(linkName string) *foreignMachines {
+	known, _ := r.foreignByLink.LoadOrStore(linkName, &foreignMachines{})
 	return known.(*foreignMachines)
 }
 
@@ -90,7 +86,7 @@ func (c *foreignMachines) record(family int, m machine) {
 
 // answered records a machine that answered for an address of its own, if it asked before.
 func (r *Responder) answered(e *tap, m message) {
-	c, family := r.foreignByLink.on(e.link.Name), e.proto.number
+	c, family := r.foreignOn(e.link.Name), e.proto.number
 	for i := range c.heard[family] {
 		if known := c.heard[family][i].Load(); known != nil && known.mac == m.mac && known.addr == m.claimed {
 			c.record(family, machine{addr: m.claimed, mac: m.mac, seen: r.now(), answered: true})
@@ -123,7 +119,7 @@ func (r *Responder) learnGateways(ctx context.Context) {
 	for {
 		for _, l := range r.config.Links() {
 			if l.Usable() {
-				r.foreignByLink.on(l.Name).learn(r.config.Gateways(l.Index))
+				r.foreignOn(l.Name).learn(r.config.Gateways(l.Index))
 			}
 		}
 		select {
@@ -141,7 +137,7 @@ func (r *Responder) learnGateways(ctx context.Context) {
 // minutes: those that answered a question of ours, and then the others, each latest first, IPv4 and IPv6 by turns.
 // Second addresses of the same machine come last.
 func (r *Responder) Foreign(linkName string, n int) []lb.Question {
-	machines, again := r.near(r.foreignByLink.on(linkName), 0, 1)
+	machines, again := r.near(r.foreignOn(linkName), 0, 1)
 	var out []lb.Question
 	for _, m := range append(machines, again...) {
 		out = append(out, lb.Question{Link: linkName, MAC: m.mac, Address: m.addr})

@@ -98,7 +98,7 @@ func TestGatewayIsRemembered(t *testing.T) {
 	lan := newFakeLAN(eth0)
 	r := lan.responder()
 	gateway := lb.Neighbour{Address: asker4, MAC: askerMAC}
-	c := r.foreignByLink.on("eth0")
+	c := r.foreignOn("eth0")
 	for _, tt := range []struct {
 		name string
 		read []lb.Neighbour

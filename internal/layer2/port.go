@@ -47,7 +47,7 @@ func (r *Responder) openPort(l lb.Interface, pace *pace) (*port, error) {
 }
 
 func (p *port) setLink(l lb.Interface) {
-	p.link.Store(&attached{Interface: l, foreignMachines: p.r.foreignByLink.on(l.Name)})
+	p.link.Store(&attached{Interface: l, foreignMachines: p.r.foreignOn(l.Name)})
 }
 
 // close closes the wires and waits for their readers.

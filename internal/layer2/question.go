@@ -186,12 +186,10 @@ func (in *inquiry) heard(e *tap, frame []byte) {
 		return
 	}
 	a := in.asked[lb.Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: m.nonce != 0}]
-	switch {
-	case a == nil, m.nonce != 0 && m.nonce != nonceOf(a.frame):
-	case m.nonce != 0:
-		a.answers++
-	default:
-		a.answers++
+	if a == nil || m.nonce != 0 && m.nonce != nonceOf(a.frame) {
+		return
+	}
+	if a.answers++; m.nonce == 0 {
 		in.r.answered(e, m)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,8 +60,8 @@ type Responder struct {
 	wake     chan struct{}
 	// notices pass from readers to the goroutine of Run.
 	notices chan notice
-	// foreignByLink are the foreign machines on our links.
-	foreignByLink foreignByLink
+	// foreignByLink are the foreign machines on our links by the name of each. They outlive ports.
+	foreignByLink sync.Map
 	counts        counts
 }
 
