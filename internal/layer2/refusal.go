@@ -1,7 +1,6 @@
 package layer2
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 
@@ -38,14 +37,14 @@ func (k *keeper) opened(l lb.Interface, err error) {
 // refuse publishes the refused links among these.
 func (k *keeper) refuse(links []lb.Interface) {
 	var now []refusal
-	there := make(map[int]bool, len(links))
+	complaints := make(map[int]string)
 	for _, l := range links {
-		there[l.Index] = true
 		if err := k.complaints[l.Index]; err != "" {
+			complaints[l.Index] = err
 			now = append(now, refusal{l, err})
 		}
 	}
-	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !there[index] })
+	k.complaints = complaints
 	before := k.r.refusals.Load()
 	if reflect.DeepEqual(*before, now) {
 		return // State is as before

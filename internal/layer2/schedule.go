@@ -39,8 +39,6 @@ type item struct {
 	job
 	// number of the step or defence, from 0, and how many machines heard of it by themselves already.
 	number, told int
-	// ends: the step is the end of the phase.
-	ends bool
 	// start of the job, or the last defence. won: the address became ours by a probe.
 	start time.Time
 	won   bool
@@ -280,7 +278,7 @@ func (s *schedule) queue(it *item, now time.Time) {
 	if it.won && it.phase == ours {
 		times = s.seldom
 	}
-	it.ends, it.lane, it.pos = false, repeated, -1
+	it.lane, it.pos = repeated, -1
 	var before time.Duration
 	if it.number > 0 && it.number <= len(times) {
 		before = times[it.number-1]
@@ -300,12 +298,9 @@ func (s *schedule) queue(it *item, now time.Time) {
 	case it.phase == ours:
 		it.lane, it.due = refreshing, now.Add(s.between(s.timers.refresh(s.announced)))
 	case it.number == len(times) && end > 0:
-		it.due, it.ends = now.Add(end-before), true
+		it.lane, it.due = ending, now.Add(end-before)
 	default:
 		return
-	}
-	if it.ends {
-		it.lane = ending
 	}
 	heap.Push(&s.queues[it.lane], it)
 }

@@ -43,7 +43,7 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 			if it == nil {
 				return changed
 			}
-			if it.ends {
+			if it.lane == ending {
 				p.schedule.done(it, now)
 				changed = k.end(p, it, now) || changed
 			} else if !k.do(p, it, now) {

@@ -47,10 +47,7 @@ func (r reachability) unheard() (nodes []string, latest time.Time) {
 		if r.heard(node) {
 			continue
 		}
-		n, missed := r.missed[node]
-		if !missed {
-			n = r.others[node]
-		}
+		n := cmp.Or(r.missed[node], r.others[node])
 		since[node] = n.since
 		if n.since.After(latest) {
 			latest = n.since
@@ -119,10 +116,7 @@ func (r reachability) lost(now time.Time, nodes map[string]bool) map[string]bool
 		if r.heard(node) || !r.expected[node] && !alone {
 			continue
 		}
-		n, missed := r.missed[node]
-		if !missed {
-			n = r.others[node]
-		}
+		n := cmp.Or(r.missed[node], r.others[node])
 		if lost, known := n.lost(now); lost {
 			out[node] = known
 		}

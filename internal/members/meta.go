@@ -2,6 +2,7 @@ package members
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -59,15 +60,11 @@ func encodeMember(m lb.Member, limit int) []byte {
 // appendAddresses appends the addresses of all links, without those that do not fit.
 func appendAddresses(b []byte, links []lb.Link, limit int) []byte {
 	for i, l := range links {
-		longer := append(b, byte(len(l.Addresses)))
-		for _, a := range l.Addresses {
-			longer = append(longer, byte(a.BitLen()/8))
-			longer = append(longer, a.AsSlice()...)
+		addresses, _ := encodeAddresses(l.Addresses, math.MaxInt)
+		if len(b)+len(addresses)+len(links)-i-1 > limit {
+			addresses = []byte{0}
 		}
-		if len(longer)+len(links)-i-1 > limit {
-			longer = append(b, 0)
-		}
-		b = longer
+		b = append(b, addresses...)
 	}
 	return b
 }
