@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -22,10 +23,7 @@ func neighborAdvertisement(l *lb.Interface, mac lb.MAC, m message) []byte {
 
 // unsolicitedNA makes an announcement to all nodes on the link (RFC 4861 section 7.2.6) or to one.
 func unsolicitedNA(l *lb.Interface, addr netip.Addr, _ int, to *machine) []byte {
-	if to == nil {
-		to = &allNodes
-	}
-	return advertisement(l, addr, l.MAC, *to, false)
+	return advertisement(l, addr, l.MAC, *cmp.Or(to, &allNodes), false)
 }
 
 // allNodes is the group of all nodes on a link.
@@ -34,10 +32,7 @@ var allNodes = machine{addr: netip.IPv6LinkLocalAllNodes(), mac: groupMAC(netip.
 // advertisement maps the target to the MAC. Only an answer to one node has the
 // Solicited flag (RFC 4861 section 4.4).
 func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, solicited bool) []byte {
-	source := l.LinkLocal()
-	if !source.IsValid() {
-		source = target
-	}
+	source := cmp.Or(l.LinkLocal(), target)
 	// The address moves between nodes: neighbours must replace their cache entries.
 	flags := byte(flagOverride)
 	if solicited {

@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -132,10 +133,7 @@ func (k *keeper) open(l lb.Interface) {
 	if broken && k.r.now().Before(retryAt) {
 		return
 	}
-	known := k.known[l.Name]
-	if known == nil {
-		known = &pace{}
-	}
+	known := cmp.Or(k.known[l.Name], &pace{})
 	p, err := k.r.openPort(l, known)
 	if k.opened(l, err); err != nil {
 		return

@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"cmp"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -123,11 +124,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 		return nil, out
 	}
 	p.r.asker(t, l.foreignMachines, m, frame)
-	mac := l.MAC
-	if e.mac != (lb.MAC{}) {
-		mac = e.mac
-	}
-	return proto.answer(&l.Interface, mac, m), answered
+	return proto.answer(&l.Interface, cmp.Or(e.mac, l.MAC), m), answered
 }
 
 // announce announces an address by one of the protocol's forms in turn, unless it is no longer ours or the lease has lapsed, to one machine or to all.
