@@ -114,43 +114,23 @@ func (m *Monitor) logChanges(before, now []Status) bool {
 	return changed
 }
 
-// metric is a value of each session.
-type metric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(Status) float64
-}
-
-const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-
-func byPeer(name, help string, labels prometheus.Labels, kind prometheus.ValueType, value func(Status) float64) metric {
-	return metric{prometheus.NewDesc("holdfast_bfd_"+name, help, []string{"peer"}, labels), kind, value}
-}
-
-func packets(direction string, value func(Status) float64) metric {
-	return byPeer("packets_total", "BFD packets by direction: sent, received, or rejected: from the peer and not acceptable.",
-		prometheus.Labels{"direction": direction}, counter, value)
-}
-
-var metrics = []metric{
-	byPeer("session_up", "1 if the BFD session is up.", nil, gauge, func(s Status) float64 { return map[bool]float64{true: 1}[s.State == Up] }),
-	byPeer("detection_seconds", "Silence of the peer after which the BFD session falls.", nil, gauge, func(s Status) float64 { return s.Detection.Seconds() }),
-	byPeer("ups_total", "Times that the BFD session came up.", nil, counter, func(s Status) float64 { return float64(s.Ups) }),
-	byPeer("failures_total", "Times that the BFD session fell; not counted if one of both sides was switched off.", nil, counter,
-		func(s Status) float64 { return float64(s.Failures) }),
-	packets("sent", func(s Status) float64 { return float64(s.Sent) }),
-	packets("received", func(s Status) float64 { return float64(s.Received) }),
-	packets("rejected", func(s Status) float64 { return float64(s.Rejected) }),
-}
-
 // Describe implements prometheus.Collector.
 func (m *Monitor) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
 
 // Collect implements prometheus.Collector.
 func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range m.Statuses() {
-		for _, one := range metrics {
-			ch <- prometheus.MustNewConstMetric(one.desc, one.kind, one.value(s), s.Name)
+		metric := func(name, help string, kind prometheus.ValueType, value float64, labels prometheus.Labels) {
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bfd_"+name, help, []string{"peer"}, labels), kind, value, s.Name)
+		}
+		metric("session_up", "1 if the BFD session is up.", prometheus.GaugeValue, map[bool]float64{true: 1}[s.State == Up], nil)
+		metric("detection_seconds", "Silence of the peer after which the BFD session falls.", prometheus.GaugeValue, s.Detection.Seconds(), nil)
+		metric("ups_total", "Times that the BFD session came up.", prometheus.CounterValue, float64(s.Ups), nil)
+		metric("failures_total", "Times that the BFD session fell; not counted if one of both sides was switched off.", prometheus.CounterValue,
+			float64(s.Failures), nil)
+		for direction, n := range map[string]uint64{"sent": s.Sent, "received": s.Received, "rejected": s.Rejected} {
+			metric("packets_total", "BFD packets by direction: sent, received, or rejected: from the peer and not acceptable.", prometheus.CounterValue,
+				float64(n), prometheus.Labels{"direction": direction})
 		}
 	}
 }
