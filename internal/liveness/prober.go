@@ -34,7 +34,8 @@ type prober struct {
 	known       Known
 	reach       reachability
 	speakerDown map[string]bool
-	// serving are the nodes that matter here, published is what lost returns for them.
+	// serving are the nodes that matter to one that is cut off: with a speaker, or an endpoint that can serve. published is what lost
+	// returns for them.
 	serving, published map[string]bool
 	// asking has the nodes that have not answered yet.
 	asking map[string]bool
@@ -62,7 +63,10 @@ func (p *prober) set(now time.Time, k Known) {
 	p.speakerDown = k.View.SpeakerDown
 	p.serving = nil
 	if p.reach.cutOff() {
-		p.serving = serving(k.Services, p.reach.expected)
+		p.serving = maps.Clone(p.reach.expected)
+		for _, s := range k.Services {
+			maps.Copy(p.serving, s.ServingNodes)
+		}
 	}
 	p.published = p.reach.lost(now, p.serving)
 	p.config.KickProbe()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // reachability is what one node knows of the others at a moment. It is pure.
@@ -120,15 +119,6 @@ func (r reachability) lost(now time.Time, nodes map[string]bool) map[string]bool
 		if lost, known := n.lost(now); lost {
 			out[node] = known
 		}
-	}
-	return out
-}
-
-// serving returns all nodes with an endpoint that can serve, and those that have a speaker.
-func serving(services []*lb.Service, speakers map[string]bool) map[string]bool {
-	out := maps.Clone(speakers)
-	for _, s := range services {
-		maps.Copy(out, s.ServingNodes)
 	}
 	return out
 }
