@@ -124,9 +124,7 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 	failed := make(chan error, 1)
 	go func() { failed <- h.readNotices(c.Conn) }()
 	var guest sync.WaitGroup
-	if h.config.Guest != nil {
-		guest.Go(func() { h.config.Guest(guestConn) })
-	}
+	guest.Go(func() { h.config.Guest(guestConn) })
 	select {
 	case err = <-c.Ended():
 	case <-ctx.Done():

@@ -30,9 +30,9 @@ type Config struct {
 	// Changed is called when the View changes. It must not block.
 	Changed func()
 	// Ask asks the wire whether a peer that fell silent still answers for what it announces. It is called on a
-	// goroutine of its own, and its answer counts if it comes within 40 ms. nil asks nobody.
+	// goroutine of its own, and its answer counts if it comes within 40 ms.
 	Ask func(name string) Answer
-	// Guest, unless nil, is called with a connection to the Guest of each heartbeat process, and returns when that has ended.
+	// Guest is called with a connection to the Guest of each heartbeat process, and returns when that has ended.
 	Guest func(net.Conn)
 }
 
@@ -162,9 +162,6 @@ func (h *Heartbeat) Confirm(v Nodes) {
 
 // ask asks the wire, and passes its answer on.
 func (h *Heartbeat) ask(q question) {
-	if h.config.Ask == nil {
-		return
-	}
 	select {
 	case h.asking <- struct{}{}:
 		go func() {

@@ -87,7 +87,7 @@ func TestHostilePackets(t *testing.T) {
 			var h *Heartbeat
 			h, err := New(Config{
 				Log: slog.New(slog.DiscardHandler), NodeName: p.Name, Address: p.Address, Port: testPort, Keys: [][]byte{testKey},
-				Timers: Timers{Multiplier: 200}, Command: testCommand,
+				Timers: Timers{Multiplier: 200}, Command: testCommand, Ask: func(string) Answer { return Answer{} }, Guest: func(net.Conn) {},
 				Changed: func() {
 					for _, m := range h.View().Members {
 						if m.Status > Alive {

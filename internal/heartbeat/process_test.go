@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -68,7 +69,7 @@ func TestServe(t *testing.T) {
 	if at := os.Getenv(faultEnv); at != "" {
 		go awaitFaults(at)
 	}
-	if Serve(nil) != nil {
+	if Serve(func(net.Conn, func() bool) {}) != nil {
 		os.Exit(1) // at once, as the real one
 	}
 }
@@ -100,6 +101,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 		Command: testCommand,
 		Changed: func() { changed(); h.Confirm(h.View()) },
 		Ask:     func(string) Answer { return Answer{Node: Silent, Foreign: Answered} },
+		Guest:   func(net.Conn) {},
 	})
 	must(t, err)
 	h.Set(all)

@@ -17,7 +17,7 @@ const maxThreads = 3
 // Serve is the heartbeat process of Config.Command: it takes part for the speaker that started it. When that speaker
 // orders it to leave, it says goodbye and returns nil. It returns an error when it cannot listen, or was not started by
 // a speaker, and without a goodbye when the speaker is gone. Heartbeats stop as soon as the caller exits, which should
-// be at once: then the kernel refuses packets, as for any speaker that was killed. The Guest may be nil.
+// be at once: then the kernel refuses packets, as for any speaker that was killed.
 func Serve(run Guest) error {
 	conn, err := child.Parent()
 	if err != nil {
@@ -104,9 +104,6 @@ const guestTime = 200 * time.Millisecond
 
 // startGuest runs a guest; leave has it say goodbye, and returns when it did or does not.
 func startGuest(run Guest, hangs func() bool) (leave func(), err error) {
-	if run == nil {
-		return func() {}, nil
-	}
 	conn, err := child.Inherited(guestFile)
 	if err != nil {
 		return nil, err

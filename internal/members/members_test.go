@@ -28,7 +28,7 @@ var heartbeats = []string{os.Args[0], "heartbeats"}
 
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args, heartbeats) {
-		if heartbeat.Serve(nil) != nil {
+		if heartbeat.Serve(func(net.Conn, func() bool) {}) != nil {
 			os.Exit(1) // at once, as the real one
 		}
 		return
@@ -54,7 +54,8 @@ func startOwner(t *testing.T, owner Owner, port uint16, address, name string, ke
 	m, err := New(Config{Owner: owner, GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, JoinInterval: 20 * time.Millisecond,
 		Config: heartbeat.Config{
 			Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
-			Port: port + 1, Keys: [][]byte{key}, Changed: func() {},
+			Port: port + 1, Keys: [][]byte{key}, Changed: func() {}, Guest: func(net.Conn) {},
+			Ask: func(string) heartbeat.Answer { return heartbeat.Answer{} },
 			// On a busy machine a process may not run for a while, and is not dead.
 			Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
 		}})

@@ -183,6 +183,7 @@ func startLogged(t *testing.T) (at string, l lines) {
 	m, err := New(Config{GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 4}).Admit, Config: heartbeat.Config{
 		Log: slog.New(l), NodeName: "n1", Address: netip.MustParseAddr("127.0.0.1"), Port: port + 1,
 		Keys: [][]byte{make([]byte, 32)}, Changed: func() {}, Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
+		Ask: func(string) heartbeat.Answer { return heartbeat.Answer{} }, Guest: func(net.Conn) {},
 	}})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
