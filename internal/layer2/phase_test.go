@@ -30,6 +30,8 @@ func bothFamilies(change func(*lb.Announcement)) []lb.Announcement {
 
 func probed(a *lb.Announcement) { a.Probe = true }
 
+var lingerTime = Timers{}.withDefaults().LingerTime
+
 // play is a Responder on a fake wire, with the actions of a test on one of its links.
 type play struct {
 	*Responder

@@ -61,14 +61,12 @@ func (t Timers) withDefaults() Timers {
 	t.DefendInterval = cmp.Or(t.DefendInterval, 10*time.Second)
 	t.NearDefendWait, t.NearDefendInterval = cmp.Or(t.NearDefendWait, 50*ms), cmp.Or(t.NearDefendInterval, time.Second)
 	t.RateLimitInterval = cmp.Or(t.RateLimitInterval, 10*time.Second)
-	t.LingerTime = cmp.Or(t.LingerTime, lingerTime)
+	t.LingerTime = cmp.Or(t.LingerTime, time.Minute)
 	t.Rate, t.Burst, t.PaceFrames = cmp.Or(t.Rate, 500), cmp.Or(t.Burst, 1000), cmp.Or(t.PaceFrames, 50)
 	t.PaceInterval = cmp.Or(t.PaceInterval, ms)
 	t.CheckInterval = cmp.Or(t.CheckInterval, time.Second)
 	return t
 }
-
-const lingerTime = time.Minute
 
 // quietRate is how many later announcements a second one link gets at most, and how many questions who else has an address.
 // Each goes to every host of the LAN.

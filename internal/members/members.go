@@ -56,14 +56,15 @@ type Members struct {
 	sent map[string]lb.Member
 	// addresses of the living members, copied from events: memberlist changes its nodes while others read them.
 	addresses map[string]netip.Addr
-	questions questions
+	// asked are the questions of this node that wait for an answer, by nonce.
+	asked map[uint64]asked
 }
 
 // New returns Members that Run starts. It returns an error if a key has a wrong length.
 func New(c Config) (*Members, error) {
 	c.JoinInterval = cmp.Or(c.JoinInterval, time.Second)
 	m := &Members{
-		config: c, metadata: map[string]metadata{}, addresses: map[string]netip.Addr{}, questions: questions{asked: map[uint64]asked{}},
+		config: c, metadata: map[string]metadata{}, addresses: map[string]netip.Addr{}, asked: map[uint64]asked{},
 	}
 	var err error
 	if m.keys, err = memberlist.NewKeyring(c.Keys, c.Keys[0]); err != nil {

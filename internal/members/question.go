@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"math"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -47,12 +46,7 @@ const (
 	answerTime = 2 * time.Second
 )
 
-// questions are those of this node that wait for an answer.
-type questions struct {
-	mu    sync.Mutex
-	asked map[uint64]asked
-}
-
+// asked is a question that waits for an answer.
 type asked struct {
 	answer Answer
 	at     time.Time
@@ -71,7 +65,7 @@ func (m *Members) Ask(member string, addrs []netip.Addr, leaves bool) {
 		_, _ = rand.Read(head[2:]) // never fails
 		head = append(append(head, byte(len(m.config.NodeName))), m.config.NodeName...)
 		body, n := encodeAddresses(addrs, maxQuestion)
-		m.questions.expect(binary.BigEndian.Uint64(head[2:]), asked{Answer{From: member, Addresses: addrs[:n], Leaves: leaves}, now})
+		m.expect(binary.BigEndian.Uint64(head[2:]), asked{Answer{From: member, Addresses: addrs[:n], Leaves: leaves}, now})
 		m.tell(member, append(head, body...))
 		addrs = addrs[n:]
 	}
@@ -90,23 +84,23 @@ func encodeAddresses(addrs []netip.Addr, limit int) (b []byte, n int) {
 }
 
 // expect remembers a question, and forgets those that were not answered.
-func (q *questions) expect(nonce uint64, a asked) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for other, before := range q.asked {
+func (m *Members) expect(nonce uint64, a asked) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for other, before := range m.asked {
 		if a.at.Sub(before.at) > answerTime {
-			delete(q.asked, other)
+			delete(m.asked, other)
 		}
 	}
-	q.asked[nonce] = a
+	m.asked[nonce] = a
 }
 
 // take returns the question that an answer is for, once.
-func (q *questions) take(nonce uint64, now time.Time) (Answer, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	a, known := q.asked[nonce]
-	delete(q.asked, nonce)
+func (m *Members) take(nonce uint64, now time.Time) (Answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a, known := m.asked[nonce]
+	delete(m.asked, nonce)
 	return a.answer, known && now.Sub(a.at) <= answerTime
 }
 
@@ -139,7 +133,7 @@ func (m *Members) hear(message []byte) {
 		}
 	case kindAnswer:
 		age := time.Duration(binary.BigEndian.Uint32(r.take(4))) * time.Millisecond
-		a, known := m.questions.take(binary.BigEndian.Uint64(nonce), time.Now())
+		a, known := m.take(binary.BigEndian.Uint64(nonce), time.Now())
 		bits := r.take((len(a.Addresses) + 7) / 8)
 		if r.bad || !known {
 			return

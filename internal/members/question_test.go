@@ -122,8 +122,8 @@ func TestForgedMessages(t *testing.T) {
 	answer := func(nonce byte) []byte {
 		return encodeAnswer([]byte{0, 0, 0, 0, 0, 0, 0, nonce}, []bool{true, false}, math.MaxInt64)
 	}
-	m.questions.expect(1, asked{Answer{From: "b", Addresses: addrs}, time.Now()})
-	m.questions.expect(2, asked{Answer{From: "b", Addresses: addrs}, time.Now().Add(-answerTime - time.Millisecond)})
+	m.expect(1, asked{Answer{From: "b", Addresses: addrs}, time.Now()})
+	m.expect(2, asked{Answer{From: "b", Addresses: addrs}, time.Now().Add(-answerTime - time.Millisecond)})
 	for _, nonce := range []byte{2, 3, 1, 1} {
 		m.hear(answer(nonce))
 	}
@@ -135,11 +135,11 @@ func TestForgedMessages(t *testing.T) {
 	if len(o.asked) != 1 {
 		t.Error("a member is not answered")
 	}
-	m.questions.asked = map[uint64]asked{}
+	m.asked = map[uint64]asked{}
 	for i := range 1000 {
-		m.questions.expect(uint64(i), asked{at: time.Now().Add(time.Duration(i) * time.Second)})
+		m.expect(uint64(i), asked{at: time.Now().Add(time.Duration(i) * time.Second)})
 	}
-	if n := len(m.questions.asked); n > 3 {
+	if n := len(m.asked); n > 3 {
 		t.Errorf("%d questions that nobody answered are remembered", n)
 	}
 }
@@ -150,7 +150,7 @@ func FuzzHear(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o := &owner{}
 		m := silent(t, o)
-		m.questions.expect(1, asked{Answer{From: "b", Addresses: []netip.Addr{owned4}}, time.Now()})
+		m.expect(1, asked{Answer{From: "b", Addresses: []netip.Addr{owned4}}, time.Now()})
 		m.hear(b)
 		for _, a := range o.told() {
 			if len(a.Owns) != len(a.Addresses) {
