@@ -3,13 +3,9 @@ package nstest
 import (
 	"testing"
 	"time"
-	"unsafe"
 )
 
 func TestSetClock(t *testing.T) {
-	if unsafe.Sizeof(clock{}) != unsafe.Sizeof(time.Time{}) {
-		t.Fatal("a time.Time is made of something else")
-	}
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour, -90 * time.Second} {
 		before := time.Now()
 		set := SetClock(before, by)

@@ -14,11 +14,8 @@ func Veth(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = aName
-	if err := a.nl.LinkAdd(&netlink.Veth{
-		LinkAttrs: attrs, PeerName: bName, PeerNamespace: netlink.NsFd(int(b.fd.Fd())),
-	}); err != nil {
-		t.Fatalf("add veth %s-%s: %v", aName, bName, err)
-	}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: bName, PeerNamespace: netlink.NsFd(int(b.fd.Fd()))}
+	must(t, "add veth "+aName+"-"+bName, a.nl.LinkAdd(veth))
 	a.SetUp(aName)
 	b.SetUp(bName)
 }
@@ -28,7 +25,7 @@ func (n *NS) Bridge(name string, ports ...string) {
 	n.t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	n.must("add bridge "+name, n.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	must(n.t, "add bridge "+name, n.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
 	n.SetUp(name)
 	for _, port := range ports {
 		n.Enslave(port, name)
@@ -38,7 +35,7 @@ func (n *NS) Bridge(name string, ports ...string) {
 // Enslave makes a link a port of another.
 func (n *NS) Enslave(port, master string) {
 	n.t.Helper()
-	n.must("enslave "+port, n.nl.LinkSetMaster(n.Link(port), n.Link(master)))
+	must(n.t, "enslave "+port, n.nl.LinkSetMaster(n.Link(port), n.Link(master)))
 }
 
 // Netlink is rtnetlink in this namespace, for what has no method here.
@@ -48,7 +45,7 @@ func (n *NS) Netlink() *netlink.Handle { return n.nl }
 func (n *NS) Link(name string) netlink.Link {
 	n.t.Helper()
 	l, err := n.nl.LinkByName(name)
-	n.must("get link "+name, err)
+	must(n.t, "get link "+name, err)
 	return l
 }
 
@@ -61,34 +58,31 @@ func (n *NS) MAC(name string) net.HardwareAddr {
 // SetUp brings a link up.
 func (n *NS) SetUp(name string) {
 	n.t.Helper()
-	n.must("set up "+name, n.nl.LinkSetUp(n.Link(name)))
+	must(n.t, "set up "+name, n.nl.LinkSetUp(n.Link(name)))
 }
 
 // SetDown takes a link down.
 func (n *NS) SetDown(name string) {
 	n.t.Helper()
-	n.must("set down "+name, n.nl.LinkSetDown(n.Link(name)))
+	must(n.t, "set down "+name, n.nl.LinkSetDown(n.Link(name)))
 }
 
 // Delete removes a link, and with it the other end of a veth.
 func (n *NS) Delete(name string) {
 	n.t.Helper()
-	n.must("delete "+name, n.nl.LinkDel(n.Link(name)))
+	must(n.t, "delete "+name, n.nl.LinkDel(n.Link(name)))
 }
 
 // AddAddress gives addresses to a link, usable at once: without duplicate address detection.
 func (n *NS) AddAddress(link string, prefixes ...string) {
 	n.t.Helper()
 	for _, s := range prefixes {
-		p, err := netip.ParsePrefix(s)
-		n.must("parse prefix", err)
-		addr := &netlink.Addr{IPNet: &net.IPNet{
-			IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
-		}}
-		if p.Addr().Is6() {
+		addr, err := netlink.ParseAddr(s)
+		must(n.t, "parse address", err)
+		if addr.IP.To4() == nil {
 			addr.Flags = unix.IFA_F_NODAD
 		}
-		n.must("add address "+s, n.nl.AddrReplace(n.Link(link), addr))
+		must(n.t, "add address "+s, n.nl.AddrReplace(n.Link(link), addr))
 	}
 }
 
@@ -100,12 +94,8 @@ const Valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE 
 // (netlink.NUD_…, 0 for none) and the MAC.
 func (n *NS) Neighbor(link string, addr netip.Addr) (int, net.HardwareAddr) {
 	n.t.Helper()
-	family := unix.AF_INET
-	if addr.Is6() {
-		family = unix.AF_INET6
-	}
-	list, err := n.nl.NeighList(n.Link(link).Attrs().Index, family)
-	n.must("list neighbours", err)
+	list, err := n.nl.NeighList(n.Link(link).Attrs().Index, netlink.FAMILY_ALL)
+	must(n.t, "list neighbours", err)
 	for _, neigh := range list {
 		if ip, _ := netip.AddrFromSlice(neigh.IP); ip.Unmap() == addr {
 			return neigh.State, neigh.HardwareAddr
@@ -120,16 +110,9 @@ func (n *NS) Send(addr netip.Addr) {
 	n.t.Helper()
 	n.Do(func() {
 		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 9)))
-		n.must("dial "+addr.String(), err)
+		must(n.t, "dial "+addr.String(), err)
 		defer c.Close()
 		// The error may be the ICMP error of an earlier datagram.
 		_, _ = c.Write([]byte{0})
 	})
-}
-
-func (n *NS) must(what string, err error) {
-	n.t.Helper()
-	if err != nil {
-		n.t.Fatalf("%s: %v", what, err)
-	}
 }

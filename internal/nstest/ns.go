@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -27,9 +28,7 @@ type NS struct {
 func Self(t testing.TB) *NS {
 	t.Helper()
 	fd, err := os.Open(threadNS)
-	if err != nil {
-		t.Fatalf("open own namespace: %v", err)
-	}
+	must(t, "open own namespace", err)
 	return newNS(t, fd)
 }
 
@@ -37,23 +36,26 @@ func Self(t testing.TB) *NS {
 func New(t testing.TB) *NS {
 	t.Helper()
 	var fd *os.File
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// Never unlocked: the thread ends with the goroutine and takes its namespace along.
-		runtime.LockOSThread()
+	must(t, "make namespace", onThread(func() (err error) {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
 			fd, err = os.Open(threadNS)
 		}
-	}()
-	<-done
-	if err != nil {
-		t.Fatalf("make namespace: %v", err)
-	}
+		return err
+	}))
 	n := newNS(t, fd)
 	n.SetUp("lo")
 	return n
+}
+
+// onThread calls fn on a thread of its own, which ends with fn and takes its namespace and its capabilities along.
+func onThread(fn func() error) (err error) {
+	var thread sync.WaitGroup
+	thread.Go(func() {
+		runtime.LockOSThread() // never unlocked: so the thread ends with the goroutine
+		err = fn()
+	})
+	thread.Wait()
+	return err
 }
 
 func newNS(t testing.TB, fd *os.File) *NS {
@@ -62,11 +64,9 @@ func newNS(t testing.TB, fd *os.File) *NS {
 	t.Cleanup(func() { fd.Close() })
 	n.Do(func() {
 		// Not NewHandleAt: it looks namespaces up by PID.
-		nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			t.Fatalf("open rtnetlink: %v", err)
-		}
-		n.nl = nl
+		var err error
+		n.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		must(t, "open rtnetlink", err)
 	})
 	t.Cleanup(n.nl.Close)
 	return n
@@ -78,13 +78,9 @@ func (n *NS) Do(fn func()) {
 	n.t.Helper()
 	runtime.LockOSThread()
 	before, err := os.Open(threadNS)
-	if err != nil {
-		n.t.Fatalf("open own namespace: %v", err)
-	}
+	must(n.t, "open own namespace", err)
 	defer before.Close()
-	if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNET); err != nil {
-		n.t.Fatalf("enter namespace: %v", err)
-	}
+	must(n.t, "enter namespace", unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNET))
 	defer func() {
 		// A thread that cannot return to its namespace stays locked and ends with its goroutine.
 		if err := unix.Setns(int(before.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -121,8 +117,13 @@ func (n *NS) Output(name string, args ...string) string {
 func (n *NS) Sysctl(path, value string) {
 	n.t.Helper()
 	n.Do(func() {
-		if err := os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0); err != nil {
-			n.t.Fatalf("write sysctl: %v", err)
-		}
+		must(n.t, "write sysctl", os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0))
 	})
+}
+
+func must(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
 }

@@ -3,7 +3,6 @@ package nstest
 import (
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -44,7 +43,7 @@ func newRouter(t *testing.T, ns *NS, dir, config string, needs ...string) *Route
 		}
 	}
 	r := &Router{t: t, NS: ns, dir: dir, config: filepath.Join(dir, "config")}
-	r.write(r.config, config)
+	must(t, "write", os.WriteFile(r.config, []byte(config), 0o644))
 	t.Cleanup(r.Kill)
 	return r
 }
@@ -53,17 +52,13 @@ func newRouter(t *testing.T, ns *NS, dir, config string, needs ...string) *Route
 func (r *Router) Start() {
 	r.t.Helper()
 	for _, p := range r.programs {
-		if err := os.Remove(p.console); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the process before
-			r.t.Fatal(err)
-		}
+		must(r.t, "remove the console of the process before", os.RemoveAll(p.console))
 		// A /var/tmp of its own: FRR leaves a directory for crash logs there. nsenter, unshare and sh replace themselves, so
 		// signals reach the program.
 		args := append([]string{"--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs tmpfs /var/tmp && exec "$0" "$@"`}, p.argv...)
 		p.cmd = r.NS.Command("unshare", args...)
 		p.cmd.Stdout, p.cmd.Stderr = r.t.Output(), r.t.Output()
-		if err := p.cmd.Start(); err != nil {
-			r.t.Fatalf("start %s: %v", p.argv[0], err)
-		}
+		must(r.t, "start "+p.argv[0], p.cmd.Start())
 		Until(r.t, startLimit, p.argv[0]+" listens to its console", func() bool {
 			_, err := os.Stat(p.console)
 			return err == nil
@@ -75,9 +70,7 @@ func (r *Router) Start() {
 func (r *Router) Signal(s syscall.Signal) {
 	r.t.Helper()
 	for _, p := range r.programs {
-		if err := p.cmd.Process.Signal(s); err != nil {
-			r.t.Fatalf("send %s to %s: %v", s, p.argv[0], err)
-		}
+		must(r.t, "send "+s.String()+" to "+p.argv[0], p.cmd.Process.Signal(s))
 	}
 }
 
@@ -89,13 +82,6 @@ func (r *Router) Kill() {
 			_ = p.cmd.Wait()
 		}
 		p.cmd = nil
-	}
-}
-
-func (r *Router) write(path, text string) {
-	r.t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		r.t.Fatal(err)
 	}
 }
 
@@ -118,17 +104,14 @@ func (b *BIRD) socket() string { return filepath.Join(b.dir, "socket") }
 
 // Show returns what a command of the console shows; nothing while BIRD starts.
 func (b *BIRD) Show(command string) string {
-	out, err := b.NS.Command("birdc", "-s", b.socket(), command).Output()
-	if err != nil {
-		return ""
-	}
+	out, _ := b.NS.Command("birdc", "-s", b.socket(), command).Output()
 	return string(out)
 }
 
 // Configure replaces the configuration of the running router.
 func (b *BIRD) Configure(config string) {
 	b.t.Helper()
-	b.write(b.config, config)
+	must(b.t, "write", os.WriteFile(b.config, []byte(config), 0o644))
 	if out := b.Show("configure"); !strings.Contains(out, "Reconfigured") && !strings.Contains(out, "Reconfiguration in progress") {
 		b.t.Fatalf("configure BIRD: %s", out)
 	}
@@ -150,7 +133,7 @@ func StartFRR(t *testing.T, ns *NS, config string, daemons ...[]string) *FRR {
 		needs = append(needs, frrDir+d[0])
 	}
 	f := &FRR{newRouter(t, ns, frrOwned(t), config, needs...)} // each daemon warns about the lines of others
-	f.write(filepath.Join(f.dir, "vtysh.conf"), "")
+	must(t, "write", os.WriteFile(filepath.Join(f.dir, "vtysh.conf"), nil, 0o644))
 	for _, d := range daemons {
 		name := d[0]
 		// -P 0: no listener for the console
@@ -173,9 +156,7 @@ func frrOwned(t *testing.T) string {
 		t.Skipf("FRR has no user: %v", err)
 	}
 	dir, err := os.MkdirTemp("", "frr")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "make a directory", err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	uid, err1 := strconv.Atoi(account.Uid)
 	gid, err2 := strconv.Atoi(account.Gid)

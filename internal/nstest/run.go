@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,19 +48,15 @@ func Run(t *testing.T, fn func(t *testing.T)) {
 // runChild repeats the calling test in new namespaces: as root at first, then in
 // a user namespace where it is root.
 func runChild(t *testing.T) (string, error) {
-	out, err := start(t, &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID,
-		Pdeathsig:  unix.SIGKILL,
-	})
-	if !errors.Is(err, unix.EPERM) {
-		return out, err
+	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID, Pdeathsig: unix.SIGKILL}
+	out, err := start(t, attr)
+	if errors.Is(err, unix.EPERM) {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+		return start(t, attr)
 	}
-	return start(t, &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWUSER,
-		Pdeathsig:   unix.SIGKILL,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	})
+	return out, err
 }
 
 func start(t *testing.T, attr *syscall.SysProcAttr) (string, error) {
@@ -106,28 +101,17 @@ func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 	}
 }
 
-// clock is a time.Time: the flag that it has a monotonic reading, seconds since
-// 1885 and nanoseconds in one word, and the reading in the other.
-type clock struct {
-	wall uint64
-	ext  int64
-	loc  *time.Location
-}
-
-const (
-	hasMonotonic  = 1 << 63
-	nanosecondLen = 30
-)
-
 // SetClock returns what time.Now would have returned in the moment of t if the wall clock had been
 // set on, or back, by whole seconds before: another date with the same
 // monotonic reading. It panics if t has none.
 func SetClock(t time.Time, by time.Duration) time.Time {
-	c := (*clock)(unsafe.Pointer(&t))
-	if c.wall&hasMonotonic == 0 {
+	// The first word of a time.Time: the flag that it has a monotonic reading, seconds since 1885 and nanoseconds.
+	const hasMonotonic, nanosecondLen = 1 << 63, 30
+	wall := (*uint64)(unsafe.Pointer(&t))
+	if *wall&hasMonotonic == 0 {
 		panic("a time without a monotonic reading cannot tell that the clock was set")
 	}
-	c.wall += uint64(int64(by/time.Second) << nanosecondLen)
+	*wall += uint64(int64(by/time.Second) << nanosecondLen)
 	return t
 }
 
@@ -135,28 +119,17 @@ func SetClock(t time.Time, by time.Duration) time.Time {
 // must not start goroutines for that.
 func Without(t testing.TB, capability int, fn func()) {
 	t.Helper()
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err = drop(capability); err == nil {
-			fn()
+	must(t, fmt.Sprintf("drop capability %d", capability), onThread(func() error {
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var sets [2]unix.CapUserData
+		if err := unix.Capget(&header, &sets[0]); err != nil {
+			return err
 		}
-	}()
-	<-done
-	if err != nil {
-		t.Fatalf("drop capability %d: %v", capability, err)
-	}
-}
-
-// drop removes a capability from those that the calling thread uses (capset(2)).
-func drop(capability int) error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&header, &sets[0]); err != nil {
-		return err
-	}
-	sets[capability/32].Effective &^= 1 << (capability % 32)
-	return unix.Capset(&header, &sets[0])
+		sets[capability/32].Effective &^= 1 << (capability % 32)
+		if err := unix.Capset(&header, &sets[0]); err != nil {
+			return err
+		}
+		fn()
+		return nil
+	}))
 }
