@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
@@ -113,18 +113,23 @@ func (c CRD) Check(body []byte) error {
 	return errs.ToAggregate()
 }
 
-// Patched applies a JSON merge patch (RFC 7396) to an object and returns the result, or why the API server would call it invalid,
-// with which the test fails that wrote it. Objects of other groups are valid.
-func Patched(t testing.TB, o, patch map[string]any) (map[string]any, error) {
-	out, _ := merged(o, patch).(map[string]any)
-	err := check(out)
+// Patched applies a JSON merge patch (RFC 7396) to an object as the API server does, and returns the result, or why the API server would
+// call it invalid, with which the test fails that wrote it. Objects of other groups are valid.
+func Patched(t testing.TB, o, patch map[string]any) (out map[string]any, err error) {
+	have, err1 := json.Marshal(o)
+	change, err2 := json.Marshal(patch)
+	body, err3 := jsonpatch.MergePatch(have, change)
+	if err = errors.Join(err1, err2, err3, utiljson.Unmarshal(body, &out)); err == nil {
+		err = check(out, body)
+	}
 	if err != nil {
 		t.Errorf("a real API server would refuse the patch %v: %v", patch, err)
 	}
 	return out, err
 }
 
-func check(o map[string]any) error {
+// check checks an object, of which body is the JSON.
+func check(o map[string]any, body []byte) error {
 	kinds, err := Read()
 	if err != nil {
 		return err
@@ -136,30 +141,5 @@ func check(o map[string]any) error {
 	if i < 0 {
 		return fmt.Errorf("unknown kind %v", o["kind"])
 	}
-	body, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
 	return kinds[i].Check(body)
-}
-
-// merged returns the value that a merge patch makes of another. A null removes, also in what is new.
-func merged(have, patch any) any {
-	fields, isMap := patch.(map[string]any)
-	if !isMap {
-		return patch
-	}
-	before, _ := have.(map[string]any)
-	out := maps.Clone(before)
-	if out == nil {
-		out = map[string]any{}
-	}
-	for name, value := range fields {
-		if value == nil {
-			delete(out, name)
-		} else {
-			out[name] = merged(out[name], value)
-		}
-	}
-	return out
 }
