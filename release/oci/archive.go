@@ -68,17 +68,16 @@ func add(w *tar.Writer, name, source string, at time.Time) error {
 
 // files returns an uncompressed layer: the files, their parents, and /tmp.
 func files(sources map[string]string, at time.Time) (func() (io.ReadCloser, error), error) {
-	dirs := map[string]int64{"tmp": 0o1777}
+	dirs := map[string]int64{}
 	for name := range sources {
 		if !path.IsAbs(name) || path.Clean(name) != name {
 			return nil, fmt.Errorf("path %q: want a clean absolute path", name)
 		}
 		for d := path.Dir(name[1:]); d != "."; d = path.Dir(d) {
-			if _, there := dirs[d]; !there {
-				dirs[d] = 0o755
-			}
+			dirs[d] = 0o755
 		}
 	}
+	dirs["tmp"] = 0o1777
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, d := range slices.Sorted(maps.Keys(dirs)) {

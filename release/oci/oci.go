@@ -64,14 +64,12 @@ type dockerImage struct {
 
 // Write writes the image as an archive. An image for several architectures is one index, of which each tool takes
 // what it needs. Docker's own image store knows no indexes: there each architecture has a tag of its own, NAME-ARCHITECTURE.
-func Write(file string, img Image) error {
-	if err := write(file, img); err != nil {
-		return fmt.Errorf("write image %q: %w", img.Name, err)
-	}
-	return nil
-}
-
-func write(file string, img Image) (err error) {
+func Write(file string, img Image) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write image %q: %w", img.Name, err)
+		}
+	}()
 	tag := img.Name[strings.LastIndexByte(img.Name, ':')+1:]
 	if img.Name == "" || tag == img.Name || len(img.Platforms) == 0 {
 		return errors.New("want a name, a tag and a platform")
@@ -81,25 +79,18 @@ func write(file string, img Image) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	top, docker, err := img.index()
+	images, docker, err := img.platforms()
 	if err != nil {
 		return err
 	}
-	names := map[string]string{nameAnnotation: img.Name, tagAnnotation: tag}
-	path, err := layout.Write(dir, empty.Index)
-	if err != nil {
-		return err
+	top := images[0]
+	if len(images) > 1 {
+		// Registries show what the index itself says.
+		top = mutate.IndexAddendum{Add: mutate.Annotations(mutate.AppendManifests(empty.Index, images...), img.Labels).(v1.ImageIndex)}
 	}
-	if manifest, err := top.IndexManifest(); err != nil {
-		return err
-	} else if only := manifest.Manifests[0]; len(manifest.Manifests) > 1 {
-		err = path.AppendIndex(top, layout.WithAnnotations(names))
-		if err != nil {
-			return err
-		}
-	} else if image, err := top.Image(only.Digest); err != nil {
-		return err
-	} else if err := path.AppendImage(image, layout.WithAnnotations(names), layout.WithPlatform(*only.Platform)); err != nil {
+	top.Annotations = map[string]string{nameAnnotation: img.Name, tagAnnotation: tag}
+	path, err := layout.Write(dir, mutate.AppendManifests(empty.Index, top))
+	if err != nil {
 		return err
 	}
 	text, err := json.Marshal(docker)
@@ -112,22 +103,20 @@ func write(file string, img Image) (err error) {
 	return Archive(file, dir, "", img.Created)
 }
 
-// index returns the images of all platforms.
-func (i Image) index() (v1.ImageIndex, []dockerImage, error) {
-	var index v1.ImageIndex = empty.Index
-	var docker []dockerImage
+// platforms returns the images of all platforms, as entries of an index and of Docker's.
+func (i Image) platforms() (out []mutate.IndexAddendum, docker []dockerImage, err error) {
 	for _, p := range slices.SortedFunc(slices.Values(i.Platforms), func(a, b Platform) int { return cmp.Compare(a.Architecture, b.Architecture) }) {
 		image, err := i.on(p)
 		if err != nil {
 			return nil, nil, err
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.Architecture}},
-		})
 		manifest, err := image.Manifest()
 		if err != nil {
 			return nil, nil, err
 		}
+		out = append(out, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.Architecture}},
+		})
 		name := i.Name
 		if len(i.Platforms) > 1 {
 			name += "-" + p.Architecture
@@ -138,8 +127,7 @@ func (i Image) index() (v1.ImageIndex, []dockerImage, error) {
 		}
 		docker = append(docker, d)
 	}
-	// Registries show what the index itself says.
-	return mutate.Annotations(index, i.Labels).(v1.ImageIndex), docker, nil
+	return out, docker, nil
 }
 
 // blob is the path of a blob in an OCI layout.
