@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -47,12 +46,10 @@ func (r release) build(ctx context.Context, system, architecture, dir string, pa
 	const stamp = " -X " + module + "/internal/daemon."
 	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit + stamp + "date=" + r.date.Format(time.RFC3339) +
 		" -X main.version=" + r.version
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
-	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	// What the builder has set for himself changes no program.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "GOFIPS140=off",
-		"GOOS="+system, "GOARCH="+architecture, "GOAMD64=v1", "GOARM64=v8.0")
-	_, err := outputOf(cmd)
+	args := []string{"env", "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "GOFIPS140=off", "GOOS=" + system, "GOARCH=" + architecture,
+		"GOAMD64=v1", "GOARM64=v8.0", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
+	_, err := output(ctx, append(args, packages...)...)
 	return err
 }
 

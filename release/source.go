@@ -79,10 +79,6 @@ func released(changelog, version string) error {
 // output runs a program and returns what it printed, without the space around it.
 func output(ctx context.Context, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	return outputOf(cmd)
-}
-
-func outputOf(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
