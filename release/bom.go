@@ -26,7 +26,7 @@ import (
 func (r release) bom(context.Context) (err error) {
 	bom := cyclonedx.NewBOM()
 	root := cyclonedx.Component{
-		BOMRef: r.name(daemons), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.repository, Version: r.version,
+		BOMRef: r.name(daemons), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.Image.Repository, Version: r.version,
 		Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
 	}
 	lock, err := os.ReadFile(pinFile)
@@ -34,7 +34,7 @@ func (r release) bom(context.Context) (err error) {
 		return err
 	}
 	proxy := cyclonedx.Component{
-		BOMRef: r.name(proxies), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.proxyRepository, Version: r.version,
+		BOMRef: r.name(proxies), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.Proxy.Image.Repository, Version: r.version,
 	}
 	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.date.Format(time.RFC3339), Component: &root}
 	needs := map[string][]string{} // by reference

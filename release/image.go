@@ -58,7 +58,7 @@ func (r release) pack(ctx context.Context, i image) (err error) {
 	name := r.name(i)
 	out := oci.Image{Name: name, Created: r.date, Entrypoint: i.entrypoint, User: i.user, Labels: map[string]string{
 		"org.opencontainers.image.title":       path.Base(strings.TrimSuffix(name, ":"+r.version)),
-		"org.opencontainers.image.description": r.chart.description,
+		"org.opencontainers.image.description": r.chart.Description,
 		"org.opencontainers.image.source":      "https://" + module,
 		"org.opencontainers.image.licenses":    i.licenses,
 		"org.opencontainers.image.version":     r.version,
@@ -94,33 +94,28 @@ var chartDir = filepath.Join("charts", "holdfast")
 
 // chart is what a release takes from the chart's source.
 type chart struct {
-	description     string
-	repository      string // of the image
-	proxyRepository string // of the proxies' image
+	Description string
+	Image       struct{ Repository string }
+	Proxy       struct{ Image struct{ Repository string } }
 }
 
 // name is the reference of an image.
 func (r release) name(i image) string {
 	if i.haproxy {
-		return r.chart.proxyRepository + ":" + r.version
+		return r.chart.Proxy.Image.Repository + ":" + r.version
 	}
-	return r.chart.repository + ":" + r.version
+	return r.chart.Image.Repository + ":" + r.version
 }
 
-func readChart() (chart, error) {
-	var about struct{ Description string }
-	var values struct {
-		Image struct{ Repository string }
-		Proxy struct{ Image struct{ Repository string } }
-	}
-	for file, into := range map[string]any{"Chart.yaml": &about, "values.yaml": &values} {
+func readChart() (c chart, err error) {
+	for _, file := range []string{"Chart.yaml", "values.yaml"} {
 		text, err := os.ReadFile(filepath.Join(chartDir, file))
-		if err != nil {
-			return chart{}, err
+		if err == nil {
+			err = yaml.Unmarshal(text, &c)
 		}
-		if err := yaml.Unmarshal(text, into); err != nil {
-			return chart{}, fmt.Errorf("read %s of the chart: %w", file, err)
+		if err != nil {
+			return c, fmt.Errorf("read %s of the chart: %w", file, err)
 		}
 	}
-	return chart{about.Description, values.Image.Repository, values.Proxy.Image.Repository}, nil
+	return c, nil
 }
