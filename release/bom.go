@@ -40,7 +40,7 @@ func (r release) bom(context.Context) (err error) {
 	needs := map[string][]string{} // by reference
 	modules := map[string]cyclonedx.Component{}
 	parts := []cyclonedx.Component{proxy}
-	for _, a := range r.sorted() {
+	for _, a := range r.architectures {
 		pins, err := readPins(string(lock), a)
 		if err != nil {
 			return err

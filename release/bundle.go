@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -53,7 +52,7 @@ func sums(dir string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&text, "%x  %s\n", sha256.Sum256(content), f.Name())
+		fmt.Fprintf(&text, "%s  %s\n", sumOf(content), f.Name())
 	}
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(text.String()), 0o644)
 }
@@ -63,7 +62,7 @@ func sums(dir string) error {
 func (r release) plugin(ctx context.Context) error {
 	var platforms []any
 	for _, system := range []string{"darwin", "linux", "windows"} {
-		for _, a := range r.sorted() {
+		for _, a := range r.architectures {
 			name, program := fmt.Sprintf("kubectl-holdfast-%s-%s-%s.tar.gz", r.version, system, a), "kubectl-holdfast"
 			sum, err := r.packPlugin(ctx, system, a, filepath.Join(r.out, name))
 			if err != nil {

@@ -28,22 +28,26 @@ var pinFile = filepath.Join("release", "haproxy.lock")
 // pin is a package of Debian.
 type pin struct{ architecture, name, version, url, sum string }
 
-// readPins returns the packages for an architecture.
-func readPins(text, architecture string) (out []pin, err error) {
-	for line := range strings.Lines(text) {
+// readPins returns the packages in a file for an architecture.
+func readPins(file, architecture string) (out []pin, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
 		if len(f) != 5 {
-			return nil, fmt.Errorf("%s: cannot read %q", pinFile, line)
+			return nil, fmt.Errorf("%s: cannot read %q", file, line)
 		}
 		if f[0] == architecture {
 			out = append(out, pin{f[0], f[1], f[2], f[3], f[4]})
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no packages for %s", pinFile, architecture)
+		return nil, fmt.Errorf("%s has no packages for %s", file, architecture)
 	}
 	return out, nil
 }
@@ -70,13 +74,12 @@ func fetch(ctx context.Context, cache string, p pin) (file string, err error) {
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
+	switch sum := sumOf(text); {
+	case err != nil:
 		return "", err
-	}
-	if answer.StatusCode != http.StatusOK {
+	case answer.StatusCode != http.StatusOK:
 		return "", fmt.Errorf("%s: %s", p.url, answer.Status)
-	}
-	if sum := sumOf(text); sum != p.sum {
+	case sum != p.sum:
 		return "", fmt.Errorf("%s has the SHA-256 %s", p.url, sum)
 	}
 	partial := file + ".partial"
@@ -87,11 +90,7 @@ func sumOf(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(conte
 
 // haproxyFiles returns the files of HAProxy for the image of an architecture, by path in the image.
 func haproxyFiles(ctx context.Context, architecture, dir string) (map[string]string, error) {
-	lock, err := os.ReadFile(pinFile)
-	if err != nil {
-		return nil, err
-	}
-	pins, err := readPins(string(lock), architecture)
+	pins, err := readPins(pinFile, architecture)
 	if err != nil {
 		return nil, err
 	}

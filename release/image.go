@@ -70,7 +70,7 @@ func (r release) pack(ctx context.Context, i image) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, a := range r.sorted() {
+	for _, a := range r.architectures {
 		files := map[string]string{}
 		if i.haproxy {
 			files, err = haproxyFiles(ctx, a, filepath.Join(dir, a))

@@ -66,7 +66,7 @@ func run(ctx context.Context) error {
 	case "chart":
 		return r.packChart(ctx)
 	case "all":
-		r.architectures = strings.Split(*architectures, ",")
+		r.architectures = slices.Sorted(strings.SplitSeq(*architectures, ",")) // so that their order does not matter
 		return r.all(ctx)
 	default:
 		return fmt.Errorf("got %q, want binaries, image, proxy, chart or all", what)
@@ -85,10 +85,7 @@ func (r release) all(ctx context.Context) error {
 	if err := released(string(log), r.version); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(r.out); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(r.out, 0o755); err != nil {
+	if err := errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
 		return err
 	}
 	if err := errors.Join(r.pack(ctx, daemons), r.pack(ctx, proxies)); err != nil {
@@ -109,6 +106,3 @@ func (r release) binDir(architecture string) string {
 
 // packed is the file of the chart.
 func (r release) packed() string { return filepath.Join(r.out, "holdfast-"+r.version+".tgz") }
-
-// sorted keeps the order of architectures from mattering.
-func (r release) sorted() []string { return slices.Sorted(slices.Values(r.architectures)) }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -67,18 +68,18 @@ func TestModule(t *testing.T) {
 
 // TestPins: each architecture has HAProxy pinned, and a pin that is gone, or whose package is another one, is named with what to do.
 func TestPins(t *testing.T) {
-	lock, err := os.ReadFile("haproxy.lock")
-	must(t, err)
 	for _, a := range []string{"amd64", "arm64"} {
-		pins, err := readPins(string(lock), a)
+		pins, err := readPins("haproxy.lock", a)
 		if err != nil || !slices.ContainsFunc(pins, func(p pin) bool { return p.name == "haproxy" && strings.HasPrefix(p.version, "3.0.") }) {
 			t.Errorf("%s: %v, %v", a, err, pins)
 		}
 	}
-	if _, err := readPins(string(lock), "s390x"); err == nil {
+	if _, err := readPins("haproxy.lock", "s390x"); err == nil {
 		t.Error("no error for an architecture without pins")
 	}
-	if _, err := readPins("amd64 haproxy 3.0", "amd64"); err == nil {
+	half := filepath.Join(t.TempDir(), "half")
+	must(t, os.WriteFile(half, []byte("amd64 haproxy 3.0"), 0o600))
+	if _, err := readPins(half, "amd64"); err == nil {
 		t.Error("no error for half a line")
 	}
 	asked := 0
