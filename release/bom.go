@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"debug/buildinfo"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,64 +22,59 @@ import (
 // bom writes the bill of materials: which modules each program of the images has, as the programs say themselves, and which packages of
 // Debian are in the proxies' image.
 func (r release) bom(context.Context) (err error) {
-	bom := cyclonedx.NewBOM()
-	root := cyclonedx.Component{
-		BOMRef: r.name(daemons), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.Image.Repository, Version: r.version,
-		Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
+	root, proxy := r.container(daemons), r.container(proxies)
+	root.Licenses = &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}}
+	// Both are by reference.
+	parts, needs := map[string]cyclonedx.Component{proxy.BOMRef: proxy}, map[string][]string{}
+	add := func(whole string, part cyclonedx.Component) {
+		parts[part.BOMRef] = part
+		needs[whole] = append(needs[whole], part.BOMRef)
 	}
-	lock, err := os.ReadFile(pinFile)
-	if err != nil {
-		return err
-	}
-	proxy := cyclonedx.Component{
-		BOMRef: r.name(proxies), Type: cyclonedx.ComponentTypeContainer, Name: r.chart.Proxy.Image.Repository, Version: r.version,
-	}
-	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.date.Format(time.RFC3339), Component: &root}
-	needs := map[string][]string{} // by reference
-	modules := map[string]cyclonedx.Component{}
-	parts := []cyclonedx.Component{proxy}
 	for _, a := range r.architectures {
-		pins, err := readPins(string(lock), a)
+		pins, err := readPins(pinFile, a)
 		if err != nil {
 			return err
 		}
 		for _, p := range pins {
-			part := p.component()
-			parts = append(parts, part)
-			needs[proxy.BOMRef] = append(needs[proxy.BOMRef], part.BOMRef)
+			add(proxy.BOMRef, p.component())
 		}
 		for _, i := range []image{daemons, proxies} {
-			for _, file := range slices.Sorted(maps.Keys(i.programs)) {
-				part, used, err := r.program(a, path.Base(i.programs[file]))
+			for _, pkg := range i.programs {
+				program, used, err := r.program(a, path.Base(pkg))
 				if err != nil {
 					return err
 				}
-				parts = append(parts, part)
-				of := r.name(i)
-				needs[of] = append(needs[of], part.BOMRef)
+				add(r.name(i), program)
 				for _, m := range used {
-					modules[m.BOMRef] = m
-					needs[part.BOMRef] = append(needs[part.BOMRef], m.BOMRef)
+					add(program.BOMRef, m)
 				}
 			}
 		}
 	}
-	for _, ref := range slices.Sorted(maps.Keys(modules)) {
-		parts = append(parts, modules[ref])
+	bom := cyclonedx.NewBOM()
+	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.date.Format(time.RFC3339), Component: &root}
+	bom.Components, bom.Dependencies = new([]cyclonedx.Component), new([]cyclonedx.Dependency)
+	for _, ref := range slices.Sorted(maps.Keys(parts)) {
+		*bom.Components = append(*bom.Components, parts[ref])
 	}
-	bom.Components = &parts
-	var dependencies []cyclonedx.Dependency
 	for _, ref := range slices.Sorted(maps.Keys(needs)) {
-		on := slices.Sorted(slices.Values(needs[ref]))
-		dependencies = append(dependencies, cyclonedx.Dependency{Ref: ref, Dependencies: &on})
+		slices.Sort(needs[ref])
+		*bom.Dependencies = append(*bom.Dependencies, cyclonedx.Dependency{Ref: ref, Dependencies: new(needs[ref])})
 	}
-	bom.Dependencies = &dependencies
 	f, err := os.Create(filepath.Join(r.out, "sbom.cdx.json"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	return cyclonedx.NewBOMEncoder(f, cyclonedx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cyclonedx.SpecVersion1_6)
+}
+
+// container describes an image.
+func (r release) container(i image) cyclonedx.Component {
+	name := r.name(i)
+	return cyclonedx.Component{
+		BOMRef: name, Type: cyclonedx.ComponentTypeContainer, Name: strings.TrimSuffix(name, ":"+r.version), Version: r.version,
+	}
 }
 
 // program describes a program and the modules in it.
@@ -102,10 +95,9 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 			return cyclonedx.Component{}, nil, fmt.Errorf("%s does not have %s in it", file, stamp)
 		}
 	}
-	sum := sha256.Sum256(content)
 	part := cyclonedx.Component{
 		BOMRef: "linux/" + architecture + "/" + name, Type: cyclonedx.ComponentTypeApplication, Name: name, Version: r.version,
-		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}},
+		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sumOf(content)}},
 		Properties: &[]cyclonedx.Property{{Name: "platform", Value: "linux/" + architecture}},
 	}
 	used := []cyclonedx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
