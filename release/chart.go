@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 )
 
 // namespace is where install.yaml installs, as docs/install.md does with Helm.
@@ -57,7 +57,7 @@ func (r release) manifests(ctx context.Context) error {
 	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(r.out, "install.yaml"), []byte(home+install), 0o644),
-		os.WriteFile(filepath.Join(r.out, "uninstall.yaml"), []byte(home+withoutHooks(uninstall)), 0o644),
+		os.WriteFile(filepath.Join(r.out, "uninstall.yaml"), []byte(home+hooks.ReplaceAllString(uninstall, "")), 0o644),
 	)
 }
 
@@ -67,13 +67,5 @@ func (r release) template(ctx context.Context, args ...string) (string, error) {
 	return out + "\n", err
 }
 
-// withoutHooks removes the annotations by which Helm knows hooks; without Helm they mean nothing.
-func withoutHooks(text string) string {
-	var out strings.Builder
-	for line := range strings.Lines(text) {
-		if !strings.Contains(line, "helm.sh/hook") && strings.TrimSpace(line) != "annotations:" {
-			out.WriteString(line)
-		}
-	}
-	return out.String()
-}
+// hooks are the lines of the annotations by which Helm knows hooks; without Helm they mean nothing.
+var hooks = regexp.MustCompile(`(?m)^(.*helm\.sh/hook.*| *annotations:)\n`)
