@@ -9,9 +9,6 @@ import (
 	"regexp"
 )
 
-// namespace is where install.yaml installs, as docs/install.md does with Helm.
-const namespace = "holdfast-system"
-
 // packChart packs the chart with the release's version. It removes the charts of others, so that dist/ has one.
 func (r release) packChart(ctx context.Context) (err error) {
 	others, _ := filepath.Glob(filepath.Join(r.out, "holdfast-*.tgz")) // the pattern is well-formed
@@ -61,9 +58,9 @@ func (r release) manifests(ctx context.Context) error {
 	)
 }
 
-// template renders the packed chart.
+// template renders the packed chart for the namespace into which docs/install.md installs with Helm.
 func (r release) template(ctx context.Context, args ...string) (string, error) {
-	out, err := output(ctx, append([]string{r.helm, "template", "holdfast", r.packed(), "--namespace", namespace}, args...)...)
+	out, err := output(ctx, append([]string{r.helm, "template", "holdfast", r.packed(), "--namespace", "holdfast-system"}, args...)...)
 	return out + "\n", err
 }
 
