@@ -80,13 +80,10 @@ func (r release) container(i image) cyclonedx.Component {
 // program describes a program and the modules in it.
 func (r release) program(architecture, name string) (cyclonedx.Component, []cyclonedx.Component, error) {
 	file := filepath.Join(r.binDir(architecture), name)
-	info, err := buildinfo.ReadFile(file)
-	if err != nil {
+	info, err1 := buildinfo.ReadFile(file)
+	content, err2 := os.ReadFile(file)
+	if err := errors.Join(err1, err2); err != nil {
 		return cyclonedx.Component{}, nil, fmt.Errorf("read what is in %s: %w", file, err)
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return cyclonedx.Component{}, nil, err
 	}
 	// The linker reports nothing when there is no variable to stamp. The programs that a daemon starts have none.
 	daemon := name == "controller" || name == "speaker" || name == "proxy"

@@ -39,19 +39,13 @@ func (r release) packChart(ctx context.Context) (err error) {
 
 // manifests writes install.yaml, and uninstall.yaml, whose Job takes down what the speakers have in kernels and routers.
 func (r release) manifests(ctx context.Context) error {
-	text, err := os.ReadFile(filepath.Join("config", "default", "namespace.yaml"))
-	if err != nil {
+	text, err1 := os.ReadFile(filepath.Join("config", "default", "namespace.yaml"))
+	install, err2 := r.template(ctx, "--include-crds", "--no-hooks")
+	uninstall, err3 := r.template(ctx, "--show-only", "templates/uninstall.yaml")
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	home := "---\n" + string(text)
-	install, err := r.template(ctx, "--include-crds", "--no-hooks")
-	if err != nil {
-		return err
-	}
-	uninstall, err := r.template(ctx, "--show-only", "templates/uninstall.yaml")
-	if err != nil {
-		return err
-	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(r.out, "install.yaml"), []byte(home+install), 0o644),
 		os.WriteFile(filepath.Join(r.out, "uninstall.yaml"), []byte(home+hooks.ReplaceAllString(uninstall, "")), 0o644),

@@ -90,12 +90,9 @@ func sumOf(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(conte
 
 // haproxyFiles returns the files of HAProxy for the image of an architecture, by path in the image.
 func haproxyFiles(ctx context.Context, architecture, dir string) (map[string]string, error) {
-	pins, err := readPins(pinFile, architecture)
-	if err != nil {
-		return nil, err
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
+	pins, err1 := readPins(pinFile, architecture)
+	cache, err2 := os.UserCacheDir()
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	for _, p := range pins {

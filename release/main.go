@@ -46,14 +46,10 @@ func run(ctx context.Context) error {
 	flag.StringVar(&r.helm, "helm", filepath.Join("bin", "helm"), "`program` that packs the chart")
 	architectures := flag.String("arch", "amd64,arm64", "architectures of a release, separated by commas")
 	flag.Parse()
-	var err error
-	if r.source, err = readSource(ctx); err != nil {
-		return err
-	}
-	if r.chart, err = readChart(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(r.out, 0o755); err != nil {
+	var err1, err2 error
+	r.source, err1 = readSource(ctx)
+	r.chart, err2 = readChart()
+	if err := errors.Join(err1, err2, os.MkdirAll(r.out, 0o755)); err != nil {
 		return err
 	}
 	switch what := strings.Join(flag.Args(), " "); what {

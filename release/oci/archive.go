@@ -47,19 +47,16 @@ func Archive(file, dir, prefix string, at time.Time) (err error) {
 
 // add adds a file. The umask of whoever made the file is no property of it.
 func add(w *tar.Writer, name, source string, at time.Time) error {
-	content, err := os.ReadFile(source)
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(source)
-	if err != nil {
+	content, err1 := os.ReadFile(source)
+	info, err2 := os.Stat(source)
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
 	mode := int64(0o644)
 	if info.Mode()&0o100 != 0 {
 		mode = 0o755
 	}
-	err = w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg})
+	err := w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg})
 	if err == nil {
 		_, err = w.Write(content)
 	}

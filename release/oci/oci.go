@@ -93,10 +93,7 @@ func Write(file string, img Image) (err error) {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(docker)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(docker) // it is of strings
 	if err := path.WriteFile("manifest.json", text, 0o644); err != nil {
 		return err
 	}
