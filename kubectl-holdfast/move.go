@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
@@ -125,7 +126,7 @@ func (m *Move) services() {
 		if class := o.Spec.LoadBalancerClass; class != nil && ofMetalLB(o) {
 			classes[*class]++
 		}
-		for _, a := range addresses(o) {
+		for _, a := range config.StatusAddresses(o) {
 			if first[a] = cmp.Or(first[a], o.Namespace); first[a] != o.Namespace {
 				across = append(across, fmt.Sprintf("%s/%s has %s as %s does", o.Namespace, o.Name, a, first[a]))
 			}
@@ -168,7 +169,7 @@ const occm = "loadbalancer.openstack.org/"
 
 // inUse returns the addresses of a Service. The cloud controller manager may show a host name in place of an address.
 func inUse(o *corev1.Service) []netip.Addr {
-	out := addresses(o)
+	out := config.StatusAddresses(o)
 	if a, err := netip.ParseAddr(o.Annotations[occm+"load-balancer-address"]); err == nil && out == nil {
 		out = append(out, a)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -43,7 +44,7 @@ func (s Snapshot) absent(subject, resource string, step Step) Report {
 // Address explains the Services that have an address, or why none has it.
 func (s Snapshot) Address(a netip.Addr) (out []Report) {
 	for _, o := range s.Objects.Services {
-		if slices.Contains(addresses(o), a) {
+		if slices.Contains(config.StatusAddresses(o), a) {
 			out = append(out, s.about(o.Namespace, o.Name).explain())
 		}
 	}

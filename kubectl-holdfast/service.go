@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -46,7 +47,7 @@ func (w *why) explain() Report {
 		w.speakers()
 		w.proxy()
 		w.announcements()
-		if a := addresses(w.object); len(a) > 0 {
+		if a := config.StatusAddresses(w.object); len(a) > 0 {
 			w.report.add(w.claims(a...)...)
 		}
 		w.report.add(w.Probed...)
@@ -243,7 +244,7 @@ func (w *why) announcement(name, condition string, of func(plan.Verdict) plan.Ou
 func (w *why) announcements() {
 	l2 := w.announcement("layer 2", v1beta1.ConditionAnnouncedL2, func(v plan.Verdict) plan.Outcome { return v.L2 })
 	bgp := w.announcement("BGP", v1beta1.ConditionAnnouncedBGP, func(v plan.Verdict) plan.Outcome { return v.BGP })
-	if l2.Verdict == "" && bgp.Verdict == "" && len(addresses(w.object)) > 0 {
+	if l2.Verdict == "" && bgp.Verdict == "" && len(config.StatusAddresses(w.object)) > 0 {
 		l2 = Step{Name: "announcement", Verdict: Unseen, Text: "nothing is known of it: advertisements could not be read"}
 		if len(w.state.Services) > 0 {
 			l2.Verdict, l2.Reason, l2.Text = Problem, lb.NoAdvertisement, "no L2Advertisement or BGPAdvertisement selects its pool and it"
@@ -332,7 +333,7 @@ func (w *why) page(pod *corev1.Pod) Step {
 		return Step{Name: step.Name, Verdict: Unseen, Text: "its page was not read: " + cmp.Or(w.Silent[pod.Name], "the bundle lacks it")}
 	}
 	_ = json.Unmarshal(w.Daemons[pod.Name], &page)
-	ours := func(a netip.Addr) bool { return slices.Contains(addresses(w.object), a) }
+	ours := func(a netip.Addr) bool { return slices.Contains(config.StatusAddresses(w.object), a) }
 	filter, on := page.Filter.(map[string]any)
 	enforced, waits := filter["Enforced"] == true, slices.Contains(page.Unserved, w.key.String())
 	well := !waits && (enforced || !on)

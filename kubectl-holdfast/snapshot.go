@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -126,16 +125,6 @@ func ready(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
-}
-
-// addresses returns those in the status of a Service.
-func addresses(o *corev1.Service) (out []netip.Addr) {
-	for _, in := range o.Status.LoadBalancer.Ingress {
-		if a, err := netip.ParseAddr(in.IP); err == nil {
-			out = append(out, a)
-		}
-	}
-	return out
 }
 
 // waiting maps nodes with a speaker's pod, but none that is ready, to what it waits for.

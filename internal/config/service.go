@@ -248,7 +248,7 @@ func (opt Options) Foreign(o *corev1.Service) bool {
 // up, and others'. If another load balancer may serve the Service, our finalizer proves that it was ours
 // before, and ours are those that we recorded.
 func (opt Options) Shown(o *corev1.Service) (ours, others []netip.Addr) {
-	addresses := statusAddresses(o)
+	addresses := StatusAddresses(o)
 	switch {
 	case !opt.Foreign(o):
 		return addresses, nil
@@ -307,7 +307,7 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		Wish:               wish,
 		Access:             access,
 		Problem:            waits(problem, unclear, long),
-		Addresses:          statusAddresses(o),
+		Addresses:          StatusAddresses(o),
 		Record:             readRecord(o.UID, o.Status.Conditions),
 		Recall:             recall(o),
 		AnnouncedBy:        AnnouncedBy(o),
@@ -353,9 +353,9 @@ func portsOf(o *corev1.Service) []lb.Port {
 	return out
 }
 
-// statusAddresses returns the addresses in the status, without host names and
+// StatusAddresses returns the addresses in the status, without host names and
 // unreadable entries.
-func statusAddresses(o *corev1.Service) []netip.Addr {
+func StatusAddresses(o *corev1.Service) []netip.Addr {
 	var out []netip.Addr
 	for _, ingress := range o.Status.LoadBalancer.Ingress {
 		if a, err := parseAddr(ingress.IP); err == nil && !slices.Contains(out, a) {
