@@ -88,14 +88,11 @@ func pattern(name string) string {
 // test at the deadline.
 func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(within)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+	deadline, tick := time.After(within), time.Tick(5*time.Millisecond)
 	for !cond() {
 		select {
-		case <-tick.C:
-		case <-deadline.C:
+		case <-tick:
+		case <-deadline:
 			t.Fatalf("timeout after %v: %s", within, what)
 		}
 	}
