@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// startLimit is for a program to start on a machine that has much else to do.
-const startLimit = 30 * time.Second
-
 // Router is the processes of a router in a namespace. They end with the test.
 type Router struct {
 	t  *testing.T
@@ -59,7 +56,8 @@ func (r *Router) Start() {
 		p.cmd = r.NS.Command("unshare", args...)
 		p.cmd.Stdout, p.cmd.Stderr = r.t.Output(), r.t.Output()
 		must(r.t, "start "+p.argv[0], p.cmd.Start())
-		Until(r.t, startLimit, p.argv[0]+" listens to its console", func() bool {
+		// The machine may have much else to do.
+		Until(r.t, 30*time.Second, p.argv[0]+" listens to its console", func() bool {
 			_, err := os.Stat(p.console)
 			return err == nil
 		})

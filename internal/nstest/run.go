@@ -18,10 +18,6 @@ import (
 // childEnv marks the process that Run started.
 const childEnv = "HOLDFAST_NSTEST"
 
-// grace is the time between a child's deadline and its parent's, so that the child
-// can print its goroutines at a timeout.
-const grace = 3 * time.Second
-
 // Run runs fn in a process with a fresh network namespace, whose loopback is up.
 // fn must be the whole test: code around the call runs in both processes. Run
 // skips the test where namespaces are not allowed.
@@ -60,9 +56,12 @@ func runChild(t *testing.T) (string, error) {
 }
 
 func start(t *testing.T, attr *syscall.SysProcAttr) (string, error) {
-	args := []string{"-test.run=" + pattern(t.Name()), "-test.v", "-test.count=1"}
+	// This test only; subtests have a pattern for each level.
+	only := "^" + strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^") + "$"
+	args := []string{"-test.run=" + only, "-test.v", "-test.count=1"}
 	if deadline, ok := t.Deadline(); ok {
-		args = append(args, fmt.Sprintf("-test.timeout=%s", max(time.Until(deadline)-grace, time.Second)))
+		// The child ends before its parent, so that it can print its goroutines.
+		args = append(args, fmt.Sprintf("-test.timeout=%s", max(time.Until(deadline)-3*time.Second, time.Second)))
 	}
 	if testing.Short() {
 		args = append(args, "-test.short")
@@ -73,15 +72,6 @@ func start(t *testing.T, attr *syscall.SysProcAttr) (string, error) {
 	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-// pattern matches the test of this name only, subtests by their level.
-func pattern(name string) string {
-	levels := strings.Split(name, "/")
-	for i, level := range levels {
-		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
-	}
-	return strings.Join(levels, "/")
 }
 
 // Until waits for a condition, which it checks every few milliseconds, and fails the
