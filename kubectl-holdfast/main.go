@@ -37,19 +37,15 @@ var errProblem = errors.New("a problem was found")
 // version is stamped by the linker: see the command release.
 var version = "unreleased"
 
-func main() { os.Exit(run()) }
-
-func run() int {
+func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	switch err := newRoot().ExecuteContext(ctx); {
-	case err == nil:
-		return statusHealthy
 	case errors.Is(err, errProblem):
-		return statusProblem
-	default:
+		os.Exit(statusProblem)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "error:", err)
-		return statusError
+		os.Exit(statusError)
 	}
 }
 

@@ -167,8 +167,7 @@ func (s *Snapshot) write(name string) error {
 		return err
 	}
 	w := gzip.NewWriter(f)
-	err = json.NewEncoder(w).Encode(s)
-	return errors.Join(err, w.Close(), f.Close())
+	return errors.Join(json.NewEncoder(w).Encode(s), w.Close(), f.Close())
 }
 
 // readBundle reads the snapshot of a bundle.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -98,15 +97,12 @@ func (s Snapshot) compile() (lb.State, []lb.Problem) {
 // ReadOptions takes the settings of the controller that runs, from its arguments; without it, the chart's.
 func (s *Snapshot) ReadOptions() {
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
 	s.Options.Define(f)
 	if s.Controller == nil {
 		return
 	}
 	for name, value := range arguments(s.Controller.Spec.Template.Spec) {
-		if f.Lookup(name) != nil {
-			_ = f.Set(name, value) // the controller itself would not start with a value that cannot be read
-		}
+		_ = f.Set(name, value) // it has other flags, too, and would not start with a value that cannot be read
 	}
 }
 
