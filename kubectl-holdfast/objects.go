@@ -10,7 +10,6 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -181,19 +180,16 @@ func (s Snapshot) Node(name string) Report {
 
 // Status is one screen about the whole cluster: problems first.
 func (s Snapshot) Status() Report {
-	w := why{Snapshot: &s, object: &corev1.Service{}}
-	w.controller()
-	w.speakers()
-	w.report.add(s.versions(), s.peers(), s.pools(), s.services())
-	w.report.add(s.problems(func(string) Verdict { return Problem })...)
-	w.report.add(s.claims()...)
-	w.report.add(s.invalid()...)
-	w.report.Subject = "Holdfast in namespace " + s.Namespace
+	r := Report{Subject: "Holdfast in namespace " + s.Namespace}
+	r.add(s.controller(false), s.speakers(), s.versions(), s.peers(), s.pools(), s.services())
+	r.add(s.problems(func(string) Verdict { return Problem })...)
+	r.add(s.claims()...)
+	r.add(s.invalid()...)
 	order := []Verdict{Problem, Note, OK, Unseen}
-	slices.SortStableFunc(w.report.Steps, func(a, b Step) int {
+	slices.SortStableFunc(r.Steps, func(a, b Step) int {
 		return cmp.Compare(slices.Index(order, a.Verdict), slices.Index(order, b.Verdict))
 	})
-	return w.report.conclude()
+	return r.conclude()
 }
 
 // versions are the images that run.

@@ -42,9 +42,9 @@ func (w *why) explain() Report {
 		return w.absent(w.report.Subject, Services, Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"})
 	}
 	if w.class() {
-		w.controller()
+		w.report.add(w.controller(meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAddressAssigned)))
 		w.address()
-		w.speakers()
+		w.report.add(w.speakers())
 		w.proxy()
 		w.announcements()
 		if a := config.StatusAddresses(w.object); len(a) > 0 {
@@ -132,26 +132,26 @@ func (w *why) condition(name, condition string) Step {
 // leaseTime is how old the Lease of a controller that leads may be.
 const leaseTime = 15 * time.Second
 
-// controller reports whether one leads. What it wrote stands without it.
-func (w *why) controller() {
+// controller reports whether one leads. What it wrote, such as assigned addresses, stands without it.
+func (s Snapshot) controller(assigned bool) Step {
 	step := Step{Name: "controller", Verdict: OK, Text: "one leads"}
 	var renewed time.Time
-	for _, l := range w.Leases {
+	for _, l := range s.Leases {
 		if l.Spec.RenewTime != nil {
 			renewed = l.Spec.RenewTime.Time
 		}
 	}
-	if w.Now.Sub(renewed) > leaseTime {
-		step.Verdict, step.Do = Note, "look at kubectl -n "+w.Namespace+" describe deployment,pod for why no controller runs"
+	if s.Now.Sub(renewed) > leaseTime {
+		step.Verdict, step.Do = Note, "look at kubectl -n "+s.Namespace+" describe deployment,pod for why no controller runs"
 		step.Text = fmt.Sprintf("none leads since %s: addresses stay, and none is assigned", renewed.UTC().Format(time.RFC3339))
 		if renewed.IsZero() {
-			step.Text = "none has ever led in namespace " + w.Namespace
+			step.Text = "none has ever led in namespace " + s.Namespace
 		}
-		if !meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+		if !assigned {
 			step.Verdict = Problem
 		}
 	}
-	w.report.add(w.seen(step, "its Lease", Leases))
+	return s.seen(step, "its Lease", Leases)
 }
 
 func (w *why) address() {
@@ -178,16 +178,16 @@ func (w *why) fault(name, condition string, verdict Verdict) {
 }
 
 // speakers shows where none runs.
-func (w *why) speakers() {
-	step, waiting := Step{Name: "speakers", Verdict: OK}, w.waiting()
+func (s Snapshot) speakers() Step {
+	step, waiting := Step{Name: "speakers", Verdict: OK}, s.waiting()
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
 		step.Details = append(step.Details, fmt.Sprintf("node %s: %s", node, waiting[node]))
 	}
-	do := fmt.Sprintf("kubectl -n %s describe pod -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker, and the log of the pod", w.Namespace)
-	if w.Speakers == nil {
-		step.Verdict, step.Text = Problem, "namespace "+w.Namespace+" has no DaemonSet of speakers: no node announces anything"
+	do := fmt.Sprintf("kubectl -n %s describe pod -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker, and the log of the pod", s.Namespace)
+	if s.Speakers == nil {
+		step.Verdict, step.Text = Problem, "namespace "+s.Namespace+" has no DaemonSet of speakers: no node announces anything"
 		step.Do = "install Holdfast, or name its namespace by --holdfast-namespace"
-	} else if st := w.Speakers.Status; st.NumberReady == 0 {
+	} else if st := s.Speakers.Status; st.NumberReady == 0 {
 		step.Verdict, step.Text, step.Do = Problem, "no speaker is ready: what the conditions say of announcements is old", do
 	} else if st.NumberReady < st.DesiredNumberScheduled || len(waiting) > 0 {
 		step.Verdict, step.Do = Note, "find out why a speaker is not ready: "+do
@@ -195,7 +195,7 @@ func (w *why) speakers() {
 	} else {
 		step.Text = fmt.Sprintf("all %d are ready", st.NumberReady)
 	}
-	w.report.add(w.seen(step.bound(), "the speakers' pods", Pods, Speakers))
+	return s.seen(step.bound(), "the speakers' pods", Pods, Speakers)
 }
 
 // proxy shows whether proxies serve a Service that asks for them, and on which nodes. A Service that waits for them is served as before.
