@@ -20,7 +20,8 @@ const metalLB = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.i
 
 // objects reads objects of Holdfast's kinds, of MetalLB's, and Services from files, and asks no server; without files MetalLB's in the cluster.
 func (s *seat) objects(files []string) (out []runtime.Object, err error) {
-	b := resource.NewBuilder(s.cluster).WithScheme(Scheme, Scheme.PrioritizedVersionsAllGroups()...)
+	scheme := newScheme()
+	b := resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...)
 	if files != nil {
 		b = b.Local().FilenameParam(false, &resource.FilenameOptions{Filenames: files})
 	} else {

@@ -20,9 +20,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// Scheme knows what a user may apply: Services, Holdfast's kinds, and MetalLB's, which have the names and fields of ours.
-var Scheme = newScheme()
-
+// newScheme knows what a user may apply: Services, Holdfast's kinds, and MetalLB's, which have the names and fields of ours.
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	both := runtime.NewSchemeBuilder(v1beta1.AddToScheme, corev1.AddToScheme)

@@ -124,11 +124,6 @@ func (w *why) class() bool {
 	return step.Verdict == OK
 }
 
-// condition returns the step that a condition of the Service makes; none without the condition.
-func (w *why) condition(name, condition string) Step {
-	return conditionStep(name, w.object.Status.Conditions, condition)
-}
-
 // leaseTime is how old the Lease of a controller that leads may be.
 const leaseTime = 15 * time.Second
 
@@ -155,7 +150,7 @@ func (s Snapshot) controller(assigned bool) Step {
 }
 
 func (w *why) address() {
-	step := w.condition("address", v1beta1.ConditionAddressAssigned)
+	step := conditionStep("address", w.object.Status.Conditions, v1beta1.ConditionAddressAssigned)
 	if step.Verdict == OK && step.Reason == lb.AddressKept {
 		step.Verdict = Note
 	} else if a := cmp.Or(w.assignment, &ipam.Assignment{Message: "the controller has not decided about it"}); step.Verdict == "" {
@@ -171,7 +166,7 @@ func (w *why) address() {
 
 // fault adds the step of a condition that is not met.
 func (w *why) fault(name, condition string, verdict Verdict) {
-	if step := w.condition(name, condition); step.Verdict == Problem {
+	if step := conditionStep(name, w.object.Status.Conditions, condition); step.Verdict == Problem {
 		step.Verdict = verdict
 		w.report.add(step)
 	}
@@ -200,7 +195,7 @@ func (s Snapshot) speakers() Step {
 
 // proxy shows whether proxies serve a Service that asks for them, and on which nodes. A Service that waits for them is served as before.
 func (w *why) proxy() {
-	step := w.condition("proxy", v1beta1.ConditionProxied)
+	step := conditionStep("proxy", w.object.Status.Conditions, v1beta1.ConditionProxied)
 	if step.Verdict == Problem && step.Reason != lb.ProxyRefused {
 		step.Verdict = Note
 	}
@@ -221,7 +216,7 @@ func (w *why) proxy() {
 // announcement makes the step of one protocol from its condition, or from the plans if no speaker wrote one, and groups the
 // nodes that do not announce by their reasons. There is no step if no advertisement of the protocol selects the Service.
 func (w *why) announcement(name, condition string, of func(plan.Verdict) plan.Outcome) Step {
-	step, nodes := w.condition(name, condition), map[lb.Reason][]string{}
+	step, nodes := conditionStep(name, w.object.Status.Conditions, condition), map[lb.Reason][]string{}
 	for _, node := range slices.Sorted(maps.Keys(w.verdicts)) {
 		o := of(w.verdicts[node])
 		if step.Verdict == "" && o.Selected {
@@ -278,7 +273,7 @@ func (s Snapshot) session(p *v1beta1.BGPPeer) Step {
 }
 
 func (w *why) filter() {
-	step := w.condition("filter", v1beta1.ConditionFiltered)
+	step := conditionStep("filter", w.object.Status.Conditions, v1beta1.ConditionFiltered)
 	switch {
 	case step.Reason == lb.FilterNotEnforceable:
 		step.Verdict = Note // if that keeps it from being announced, the announcement is the problem
