@@ -124,9 +124,6 @@ func (w *why) class() bool {
 	return step.Verdict == OK
 }
 
-// leaseTime is how old the Lease of a controller that leads may be.
-const leaseTime = 15 * time.Second
-
 // controller reports whether one leads. What it wrote, such as assigned addresses, stands without it.
 func (s Snapshot) controller(assigned bool) Step {
 	step := Step{Name: "controller", Verdict: OK, Text: "one leads"}
@@ -136,7 +133,7 @@ func (s Snapshot) controller(assigned bool) Step {
 			renewed = l.Spec.RenewTime.Time
 		}
 	}
-	if s.Now.Sub(renewed) > leaseTime {
+	if s.Now.Sub(renewed) > 15*time.Second { // older than the Lease of a controller that leads
 		step.Verdict, step.Do = Note, "look at kubectl -n "+s.Namespace+" describe deployment,pod for why no controller runs"
 		step.Text = fmt.Sprintf("none leads since %s: addresses stay, and none is assigned", renewed.UTC().Format(time.RFC3339))
 		if renewed.IsZero() {

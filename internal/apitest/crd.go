@@ -39,9 +39,6 @@ type CRD struct {
 	rules     *schemacel.Validator
 }
 
-// crds is where the CRDs are in the repository.
-const crds = "config/crd/holdfast.dev_*.yaml"
-
 // Oldest is the oldest Kubernetes that Holdfast supports. One before 1.36 enforces no format of numbers.
 const Oldest = "1.31.0"
 
@@ -50,7 +47,7 @@ const Oldest = "1.31.0"
 var Read = sync.OnceValues(func() (out []CRD, err error) {
 	var files []string
 	for dir := "."; len(files) == 0 && len(dir) < 64; dir = filepath.Join("..", dir) {
-		files, _ = filepath.Glob(filepath.Join(dir, crds)) // the pattern is well-formed
+		files, _ = filepath.Glob(filepath.Join(dir, "config", "crd", "holdfast.dev_*.yaml")) // the pattern is well-formed
 	}
 	if len(files) == 0 {
 		return nil, errors.New("no CRDs")

@@ -23,12 +23,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Annotations of an image in an archive: containerd takes its name from the first, other tools its tag from the second.
-const (
-	nameAnnotation = "io.containerd.image.name"
-	tagAnnotation  = "org.opencontainers.image.ref.name"
-)
-
 // Image describes an image from scratch.
 type Image struct {
 	Name       string // full reference: docker.io/lab/echo:v1
@@ -88,7 +82,8 @@ func Write(file string, img Image) (err error) {
 		// Registries show what the index itself says.
 		top = mutate.IndexAddendum{Add: mutate.Annotations(mutate.AppendManifests(empty.Index, images...), img.Labels).(v1.ImageIndex)}
 	}
-	top.Annotations = map[string]string{nameAnnotation: img.Name, tagAnnotation: tag}
+	// containerd takes the image's name from the first, other tools its tag from the second.
+	top.Annotations = map[string]string{"io.containerd.image.name": img.Name, "org.opencontainers.image.ref.name": tag}
 	path, err := layout.Write(dir, mutate.AppendManifests(empty.Index, top))
 	if err != nil {
 		return err
