@@ -144,7 +144,6 @@ func (s Snapshot) waiting() map[string]string {
 // Verdict is how a step went.
 type Verdict string
 
-// The verdicts.
 const (
 	OK Verdict = "ok"
 	// Note: it works, but the user should know.
