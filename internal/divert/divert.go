@@ -166,26 +166,22 @@ func masquerade(f nft.Family) nft.Rule {
 }
 
 // elements are the elements of the sets.
-func elements(d Desired) []nft.SetElement {
-	var list []nft.SetElement
-	put := func(set, key, value string) {
-		list = append(list, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
-	}
+func elements(d Desired) (list nft.Elements) {
 	for _, v := range d.Diversions {
 		for _, f := range nft.Families() {
 			if !f.Has(v.Address) || !f.Has(v.To.Addr()) {
 				continue
 			}
 			key := nft.PortKey(v.Address, unix.IPPROTO_TCP, v.Port)
-			put(proxiesMap+f.Suffix, key, string(v.To.Addr().AsSlice()))
-			put(portsMap+f.Suffix, key, port(v.To.Port()))
+			list.Put(proxiesMap+f.Suffix, key, string(v.To.Addr().AsSlice()))
+			list.Put(portsMap+f.Suffix, key, port(v.To.Port()))
 			if v.Remote {
-				put(remoteSet+f.Suffix, key, "")
+				list.Put(remoteSet+f.Suffix, key, "")
 			}
 		}
 	}
 	for _, p := range d.NodePorts {
-		put(nodePortsSet, port(p), "")
+		list.Put(nodePortsSet, port(p), "")
 	}
 	return list
 }

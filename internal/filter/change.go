@@ -16,7 +16,17 @@ func (img *image) From(old *image) nft.Change {
 	if old == nil {
 		old = blank()
 	}
-	var had, want []nft.SetElement
+	var had, want nft.Elements
+	// moved notes an address that comes or goes in a set of its family.
+	moved := func(set string, a netip.Addr, there, wanted bool) {
+		to := &want
+		if there {
+			to = &had
+		}
+		if there != wanted {
+			to.Put(familyOf(a.Is6()).named(set), string(a.AsSlice()), "")
+		}
+	}
 	old.frontends.Changes(img.frontends, func(at netip.Addr, was, is *[]frontend, there, wanted bool) {
 		var a, b []frontend
 		if there {
@@ -30,35 +40,35 @@ func (img *image) From(old *image) nft.Change {
 				return
 			}
 			if a != nil {
-				had = a.elements(had)
+				a.elements(&had)
 			}
 			if b != nil {
-				want = b.elements(want)
+				b.elements(&want)
 			}
 		})
-		had, want = changeAt(addressesSet, at, there, wanted, had, want)
+		moved(addressesSet, at, there, wanted)
 	})
 	old.lists.Changes(img.lists, func(l *list, _, _ int, there, wanted bool) {
 		switch {
 		case !wanted:
-			had = l.elements(had)
+			l.elements(&had)
 		case !there:
-			want = l.elements(want)
+			l.elements(&want)
 		}
 	})
 	old.internal.Changes(img.internal, func(p clusterPort, was, is *[]netip.Addr, there, wanted bool) {
 		if there {
-			had = p.elements(had, (*was)[0])
+			p.elements(&had, (*was)[0])
 		}
 		if wanted {
-			want = p.elements(want, (*is)[0])
+			p.elements(&want, (*is)[0])
 		}
 	})
 	old.of.Pings.Changes(img.of.Pings, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
-		had, want = changeAt(pingsSet, a, there, wanted, had, want)
+		moved(pingsSet, a, there, wanted)
 	})
 	old.of.Relayed.Changes(img.of.Relayed, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
-		had, want = changeAt(relayedSet, a, there, wanted, had, want)
+		moved(relayedSet, a, there, wanted)
 	})
 	if !lb.Same(old.others, img.others) {
 		had, want = append(had, old.others...), append(want, img.others...)
@@ -81,17 +91,6 @@ func (img *image) From(old *image) nft.Change {
 		}
 	}
 	return c
-}
-
-// changeAt adds the element of an address in a set that comes or goes.
-func changeAt(set string, a netip.Addr, there, wanted bool, had, want []nft.SetElement) (_, _ []nft.SetElement) {
-	switch {
-	case !wanted:
-		had = append(had, ofAddress(set, a))
-	case !there:
-		want = append(want, ofAddress(set, a))
-	}
-	return had, want
 }
 
 // eachPair calls fn for the frontends of two ordered lists: in pairs of equal keys, and with nil for a frontend that is

@@ -108,38 +108,29 @@ func (d *frontend) lists() [2]*list {
 	return [2]*list{d.allow, d.deny}
 }
 
-// elements appends all elements of a frontend.
-func (d *frontend) elements(list []nft.SetElement) []nft.SetElement {
+// elements adds all elements of a frontend.
+func (d *frontend) elements(to *nft.Elements) {
 	f, key := d.profile.family(), d.key()
-	put := func(base, key, value string) {
-		list = append(list, element(f.named(base), key, value))
-	}
-	put(frontendsSet, key, d.profile.firstChain())
+	to.Put(f.named(frontendsSet), key, d.profile.firstChain())
 	for _, r := range d.profile.reasons() {
-		put(dropsSet, key+string(nft.Native(uint32(r))), "")
+		to.Put(f.named(dropsSet), key+string(nft.Native(uint32(r))), "")
 	}
 	if d.LogDrops {
-		put(loggedSet, key, "")
+		to.Put(f.named(loggedSet), key, "")
 	}
-	return d.roles(list)
-}
-
-// elements appends the elements that redirect internal traffic to a frontend at an address to the port.
-func (p clusterPort) elements(list []nft.SetElement, a netip.Addr) []nft.SetElement {
-	f := familyOf(a.Is6())
-	protocol, _ := nft.ProtocolNumber(p.protocol)
-	return append(list, element(f.named(internalSet), nft.PortKey(a, protocol, p.port), string(p.addr.AsSlice())),
-		element(f.named(externalSet), nft.PortKey(p.addr, protocol, p.port), string(a.AsSlice())))
-}
-
-// roles appends the elements that lead to the frontend's lists.
-func (d *frontend) roles(to []nft.SetElement) []nft.SetElement {
 	for i, l := range d.lists() {
 		if l != nil {
-			to = append(to, element(d.profile.listsIn([...]string{allowSet, denySet}[i]), d.key(), string(nft.Native(l.number))))
+			to.Put(d.profile.listsIn([...]string{allowSet, denySet}[i]), key, string(nft.Native(l.number)))
 		}
 	}
-	return to
+}
+
+// elements adds the elements that redirect internal traffic to a frontend at an address to the port.
+func (p clusterPort) elements(to *nft.Elements, a netip.Addr) {
+	f := familyOf(a.Is6())
+	protocol, _ := nft.ProtocolNumber(p.protocol)
+	to.Put(f.named(internalSet), nft.PortKey(a, protocol, p.port), string(p.addr.AsSlice()))
+	to.Put(f.named(externalSet), nft.PortKey(p.addr, protocol, p.port), string(a.AsSlice()))
 }
 
 // sameLists reports whether both admit the same sources.

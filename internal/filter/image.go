@@ -33,8 +33,8 @@ type image struct {
 	outside lb.Map[netip.Addr, struct{}]
 	// refused are the Services whose frontends are closed, and why.
 	refused map[lb.Key]error
-	// others are the elements that belong to no frontend, but for addresses of their own sets; ordered.
-	others []nft.SetElement
+	// others are the elements that belong to no frontend, but for addresses of their own sets.
+	others nft.Elements
 }
 
 // chainName orders the chains of profiles, jump targets first.
@@ -229,35 +229,21 @@ func (img *image) serviceAt(a netip.Addr, key string) (k lb.Key) {
 }
 
 // others returns the elements that belong to no frontend, but for addresses of their own sets.
-func others(d *Desired, outside lb.Map[netip.Addr, struct{}]) []nft.SetElement {
+func others(d *Desired, outside lb.Map[netip.Addr, struct{}]) nft.Elements {
 	guarded := slices.Clone(d.Guarded)
 	for a := range outside.All() {
 		guarded = append(guarded, lb.Range{From: a, To: a})
 	}
-	list := insideLinks(nil, d.PodLinks)
+	list := insideLinks(d.PodLinks)
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
-			list = append(list, element(f.named(dropsSet), f.noFrontend(r), ""))
+			list.Put(f.named(dropsSet), f.noFrontend(r), "")
 		}
-		list = f.intervals(list, guardedSet, guarded)
-		list = f.intervals(list, resetSet, d.Reset)
-		list = f.intervals(list, openSet, d.Open)
+		f.intervals(&list, guardedSet, guarded)
+		f.intervals(&list, resetSet, d.Reset)
+		f.intervals(&list, openSet, d.Open)
 	}
-	slices.SortFunc(list, compareElements)
-	return slices.Compact(list)
-}
-
-// ofAddress is the element of an address in a set of its family.
-func ofAddress(base string, a netip.Addr) nft.SetElement {
-	return element(familyOf(a.Is6()).named(base), string(a.AsSlice()), "")
-}
-
-func element(set, key, value string) nft.SetElement {
-	return nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}}
-}
-
-func compareElements(a, b nft.SetElement) int {
-	return cmp.Or(strings.Compare(a.Set, b.Set), strings.Compare(a.Key, b.Key), strings.Compare(a.Value, b.Value))
+	return list
 }
 
 // within reports whether an address is in one of the ranges, which are disjoint and ordered.
@@ -271,9 +257,9 @@ func within(ranges []lb.Range, a netip.Addr) bool {
 	return behind > 0 && ranges[behind-1].Contains(a)
 }
 
-// intervals appends the family's ranges as elements of an interval set. It merges ranges that touch or overlap, as the
+// intervals adds the family's ranges as elements of an interval set. It merges ranges that touch or overlap, as the
 // kernel demands.
-func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range) []nft.SetElement {
+func (f *family) intervals(to *nft.Elements, base string, ranges []lb.Range) {
 	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) })
 	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
 	for i := 0; i < len(ranges); {
@@ -288,7 +274,6 @@ func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range
 		if next := run.To.Next(); next.IsValid() {
 			end = string(next.AsSlice())
 		}
-		list = append(list, element(f.named(base), string(run.From.AsSlice()), end))
+		to.Put(f.named(base), string(run.From.AsSlice()), end)
 	}
-	return list
 }

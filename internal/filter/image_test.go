@@ -70,7 +70,7 @@ func (w *town) step() {
 
 // content is what a table holds after changes, with the names of its sets and chains beside those of its layout.
 type content struct {
-	elements map[nft.SetElement]bool
+	elements map[nft.Element]bool
 	names    map[string]bool
 }
 
@@ -113,7 +113,7 @@ func TestImage(t *testing.T) {
 		w := &town{Rand: rand.New(rand.NewPCG(seed, 0))}
 		var y library
 		var old *image
-		kernel := content{map[nft.SetElement]bool{}, map[string]bool{}}
+		kernel := content{map[nft.Element]bool{}, map[string]bool{}}
 		for step := range 300 {
 			for range 1 + w.IntN(2) {
 				w.step()
@@ -121,7 +121,7 @@ func TestImage(t *testing.T) {
 			d := w.d
 			img := newImage(&y, &d, old)
 			if old != nil && old.layout != img.layout {
-				kernel = content{map[nft.SetElement]bool{}, map[string]bool{}}
+				kernel = content{map[nft.Element]bool{}, map[string]bool{}}
 				kernel.apply(t, img.From(nil))
 			} else {
 				kernel.apply(t, img.From(old))
@@ -129,7 +129,7 @@ func TestImage(t *testing.T) {
 			if want := newImage(&y, &d, parities(old)); !same(img, want) {
 				t.Errorf("differs from an image from nothing: %+v, want %+v", img, want)
 			}
-			whole := content{map[nft.SetElement]bool{}, map[string]bool{}}
+			whole := content{map[nft.Element]bool{}, map[string]bool{}}
 			if whole.apply(t, img.From(nil)); !reflect.DeepEqual(kernel, whole) {
 				t.Errorf("the table holds %v, want %v", kernel, whole)
 			}

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -10,10 +11,10 @@ import (
 // nameSize is the size of a link's name in the kernel, with at least one octet of zero at its end (IFNAMSIZ).
 const nameSize = 16
 
-// insideLinks appends the elements of insideSet: the names of links, and the empty one. Names and beginnings of names are
+// insideLinks returns the elements of insideSet: the names of links, and the empty one. Names and beginnings of names are
 // intervals of one set, so that one lookup judges a link.
-func insideLinks(list []nft.SetElement, names []string) []nft.SetElement {
-	var intervals []nft.Element
+func insideLinks(names []string) (list nft.Elements) {
+	var intervals nft.Elements
 	for _, name := range append([]string{""}, names...) {
 		beginning, isPrefix := strings.CutSuffix(name, "*")
 		if len(beginning) >= nameSize || isPrefix && beginning == "" {
@@ -24,19 +25,16 @@ func insideLinks(list []nft.SetElement, names []string) []nft.SetElement {
 			after = padName(beginning)
 		}
 		after[len(after)-1]++
-		intervals = append(intervals, nft.Element{Key: string(padName(beginning)), Value: string(padName(string(after)))})
+		intervals.Put(insideSet, string(padName(beginning)), string(padName(string(after))))
 	}
 	slices.SortFunc(intervals, func(a, b nft.Element) int {
-		if a.Key != b.Key {
-			return strings.Compare(a.Key, b.Key)
-		}
-		return strings.Compare(b.Value, a.Value)
+		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(b.Value, a.Value))
 	})
 	end := ""
 	for _, e := range intervals {
 		// An interval lies within the one before it, or behind it.
 		if e.Key >= end {
-			list, end = append(list, element(insideSet, e.Key, e.Value)), e.Value
+			list, end = append(list, e), e.Value
 		}
 	}
 	return list

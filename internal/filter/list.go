@@ -123,13 +123,12 @@ func (f *family) normal(list []netip.Prefix) (out []netip.Prefix) {
 	return out
 }
 
-// elements appends the elements of the list.
-func (l *list) elements(to []nft.SetElement) []nft.SetElement {
+// elements adds the elements of the list.
+func (l *list) elements(to *nft.Elements) {
 	set, number := familyOf(l.ipv6).named(sourcesSet), string(nft.Native(l.number))
 	for i, end := 0, len(l.keys)/l.size; i < len(l.keys); i += end {
-		to = append(to, element(set, l.keys[i:i+end]+number, ""))
+		to.Put(set, l.keys[i:i+end]+number, "")
 	}
-	return to
 }
 
 // Compare implements lb.Ordered.

@@ -114,23 +114,19 @@ func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
 }
 
 // startElements are those of the sets.
-func startElements(starts []lb.Start) []nft.SetElement {
-	var list []nft.SetElement
+func startElements(starts []lb.Start) (list nft.Elements) {
 	for _, s := range starts {
 		f, key, ok := startKey(s)
 		if !ok {
 			continue
 		}
-		put := func(set, key, value string) {
-			list = append(list, nft.SetElement{Set: set + f.Suffix, Element: nft.Element{Key: key, Value: value}})
-		}
 		if s.Masquerade {
-			put(masqueradeSet, key, "")
+			list.Put(masqueradeSet+f.Suffix, key, "")
 		}
 		for slot, to := range s.Endpoints[:min(slots, len(s.Endpoints))] {
 			at := key + string(nft.Native(uint32(slot)))
-			put(endpointsMap, at, string(to.Addr().Unmap().AsSlice()))
-			put(portsMap, at, string(binary.BigEndian.AppendUint16(nil, to.Port())))
+			list.Put(endpointsMap+f.Suffix, at, string(to.Addr().Unmap().AsSlice()))
+			list.Put(portsMap+f.Suffix, at, string(binary.BigEndian.AppendUint16(nil, to.Port())))
 		}
 	}
 	return list

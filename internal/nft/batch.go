@@ -145,17 +145,17 @@ func (b *Batch) FlushSet(name string) {
 }
 
 // AddElements adds elements to sets of a layout.
-func (b *Batch) AddElements(l *Layout, elements []SetElement) {
+func (b *Batch) AddElements(l *Layout, elements []Element) {
 	b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, l, elements)
 }
 
 // DeleteElements deletes elements from sets of a layout. The kernel refuses the batch if one does not exist.
-func (b *Batch) DeleteElements(l *Layout, elements []SetElement) {
+func (b *Batch) DeleteElements(l *Layout, elements []Element) {
 	b.elements(unix.NFT_MSG_DELSETELEM, 0, l, elements)
 }
 
-func (b *Batch) elements(typ int, flags uint16, l *Layout, list []SetElement) {
-	list = slices.SortedStableFunc(slices.Values(list), func(a, b SetElement) int { return strings.Compare(a.Set, b.Set) })
+func (b *Batch) elements(typ int, flags uint16, l *Layout, list []Element) {
+	list = slices.SortedStableFunc(slices.Values(list), func(a, b Element) int { return strings.Compare(a.Set, b.Set) })
 	for len(list) > 0 {
 		n, s := 1, l.Set(list[0].Set)
 		for n < min(len(list), elementsPerMessage) && list[n].Set == s.Name {
@@ -167,7 +167,7 @@ func (b *Batch) elements(typ int, flags uint16, l *Layout, list []SetElement) {
 			a.putText(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
 				for _, e := range some {
-					a.nest(unix.NFTA_LIST_ELEM, func() { s.encode(a, e.Element) })
+					a.nest(unix.NFTA_LIST_ELEM, func() { s.encode(a, e) })
 					if s.Intervals() && e.Value != "" {
 						a.nest(unix.NFTA_LIST_ELEM, func() {
 							a.putNumber(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)

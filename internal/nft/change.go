@@ -9,7 +9,7 @@ import (
 
 // Change is the difference between two contents of a table.
 type Change struct {
-	Remove, Add []SetElement
+	Remove, Add []Element
 	// Sets and Chains come, with the rules of the chains; GoneSets and GoneChains have no users any more.
 	Sets                 []Set
 	Chains               []Chain
@@ -17,12 +17,12 @@ type Change struct {
 }
 
 // Between returns the change from elements to others, of which none is in a list twice.
-func Between(old, want []SetElement) (c Change) {
-	old, want = Apart(old, want, func(a, b SetElement) bool { return a == b })
+func Between(old, want []Element) (c Change) {
+	old, want = Apart(old, want, func(a, b Element) bool { return a == b })
 	if len(old) == 0 {
 		return Change{Add: want}
 	}
-	had := make(map[SetElement]bool, len(old))
+	had := make(map[Element]bool, len(old))
 	for _, m := range old {
 		had[m] = true
 	}
@@ -63,7 +63,7 @@ func (c *Change) write(b *Batch, l *Layout) {
 		b.AddRules(added)
 	}
 	// The kernel may have deleted an element at the end of its time, and refuses to delete what is not there.
-	b.AddElements(l, slices.DeleteFunc(slices.Clone(c.Remove), func(m SetElement) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 }))
+	b.AddElements(l, slices.DeleteFunc(slices.Clone(c.Remove), func(m Element) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 }))
 	b.DeleteElements(l, c.Remove)
 	b.AddElements(l, c.Add)
 	for _, name := range c.GoneChains {
@@ -77,7 +77,7 @@ func (c *Change) write(b *Batch, l *Layout) {
 // Static is an image of a table whose sets and chains are those of its layout.
 type Static struct {
 	*Layout
-	Elements []SetElement
+	Elements []Element
 }
 
 // Permanent implements Image.

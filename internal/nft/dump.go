@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,30 +38,26 @@ func retryChanged(list func() error) (err error) {
 	return err
 }
 
-// listed is an element, and the time until it expires, 0 if it never does.
-type listed struct {
-	Element
-	expires time.Duration
-}
-
-// list returns the elements of a set.
-func (t Table) list(s Set) (list []listed, err error) {
+// list adds the elements of a set of a table.
+func (c *Content) list(t Table, s Set) error {
+	before, now := len(c.Elements), time.Now()
 	ends := make(map[string]bool)
-	begin := func() { list = nil; clear(ends) }
-	err = t.eachElement(s.Name, begin, func(e attributes) {
-		if e.find(unix.NFTA_SET_ELEM_FLAGS).number()&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
-			ends[string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))] = true
-		} else {
-			list = append(list, decodeElement(e))
+	begin := func() { c.Elements = c.Elements[:before]; clear(ends) }
+	err := t.eachElement(s.Name, begin, func(a attributes) {
+		e, expires := decodeElement(s.Name, a)
+		if a.find(unix.NFTA_SET_ELEM_FLAGS).number()&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+			ends[e.Key] = true
+			return
+		}
+		c.Elements = append(c.Elements, e)
+		if expires > 0 {
+			c.Ends[Element{Set: e.Set, Key: e.Key}] = now.Add(expires)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
 	if s.Intervals() {
-		pairEnds(list, ends)
+		pairEnds(c.Elements[before:], ends)
 	}
-	return list, nil
+	return err
 }
 
 // Counters calls fn for each element of a set that packets matched, with their number. Where a transaction interrupts the listing
@@ -93,7 +88,7 @@ func (t Table) eachElement(set string, begin func(), fn func(attributes)) error 
 }
 
 // pairEnds assigns to each interval the nearest end after its start.
-func pairEnds(list []listed, ends map[string]bool) {
+func pairEnds(list []Element, ends map[string]bool) {
 	sorted := slices.Sorted(maps.Keys(ends))
 	for i := range list {
 		at, found := slices.BinarySearch(sorted, list[i].Key)
@@ -104,18 +99,16 @@ func pairEnds(list []listed, ends map[string]bool) {
 			list[i].Value = sorted[at]
 		}
 	}
-	slices.SortFunc(list, func(a, b listed) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// decodeElement reads an element.
-func decodeElement(e attributes) (c listed) {
-	c.Key = string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
-	c.Value = string(e.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
-	if chain := e.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN); chain != nil {
-		c.Value = chain.text()
+// decodeElement reads an element of a set, and the time until it expires, 0 if it never does.
+func decodeElement(set string, a attributes) (e Element, expires time.Duration) {
+	e.Set, e.Key = set, string(a.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
+	e.Value = string(a.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
+	if chain := a.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN); chain != nil {
+		e.Value = chain.text()
 	}
-	c.expires = time.Duration(e.find(unix.NFTA_SET_ELEM_EXPIRATION).number()) * time.Millisecond
-	return c
+	return e, time.Duration(a.find(unix.NFTA_SET_ELEM_EXPIRATION).number()) * time.Millisecond
 }
 
 // packets returns the packets of a counter expression, 0 for any other expression.

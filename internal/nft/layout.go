@@ -74,21 +74,13 @@ func (l *Layout) Read() (*Content, error) {
 	if err := l.inForce(); err != nil {
 		return nil, err
 	}
-	c.Ends = make(map[SetElement]time.Time)
+	c.Ends = make(map[Element]time.Time)
 	for _, s := range l.Sets {
 		if s.Flags&unix.NFT_SET_EVAL != 0 {
 			continue
 		}
-		now := time.Now()
-		list, err := l.list(s)
-		if err != nil {
+		if err := c.list(l.Table, s); err != nil {
 			return nil, err
-		}
-		for _, e := range list {
-			c.Elements = append(c.Elements, SetElement{s.Name, e.Element})
-			if e.expires > 0 {
-				c.Ends[SetElement{s.Name, Element{Key: e.Key}}] = now.Add(e.expires)
-			}
 		}
 	}
 	return c, nil

@@ -34,14 +34,14 @@ func sample() *Layout {
 }
 
 // samples are elements of its sets.
-func samples() []SetElement {
-	return []SetElement{
-		{"plain", Element{Key: "\x02\x00\x00\x00\x00\x01"}},
-		{"ranges", Element{"\x0a\x00\x00\x01", "\x0a\x00\x00\x09"}},
-		{"ranges", Element{"\xff\xff\xff\xf0", ""}},
-		{"verdicts", Element{"\x0a\x00\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00", Accepted}},
-		{"verdicts", Element{"\x0a\x00\x00\x02\x06\x00\x00\x00\x00\x50\x00\x00", "end"}},
-		{"links", Element{"\x0a\x00\x00\x01", string(Native(1))}},
+func samples() []Element {
+	return []Element{
+		{"plain", "\x02\x00\x00\x00\x00\x01", ""},
+		{"ranges", "\x0a\x00\x00\x01", "\x0a\x00\x00\x09"},
+		{"ranges", "\xff\xff\xff\xf0", ""},
+		{"verdicts", "\x0a\x00\x00\x01\x06\x00\x00\x00\x00\x50\x00\x00", Accepted},
+		{"verdicts", "\x0a\x00\x00\x02\x06\x00\x00\x00\x00\x50\x00\x00", "end"},
+		{"links", "\x0a\x00\x00\x01", string(Native(1))},
 	}
 }
 
@@ -174,7 +174,7 @@ func FuzzMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, _ = parseReplies(data, false, func(a attributes) {
 			for e := range a.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).each(unix.NFTA_LIST_ELEM) {
-				decodeElement(e)
+				decodeElement("", e)
 			}
 			(&Content{Chains: make(map[string]*ChainContent)}).readRule(a, l.comment())
 		})

@@ -16,7 +16,7 @@ import (
 )
 
 // owner returns a table that is to hold what *elements says; none if that is nil.
-func owner(elements *[]SetElement) *Owned[*Static] {
+func owner(elements *[]Element) *Owned[*Static] {
 	return NewOwned(Config[*Static]{Log: slog.New(slog.DiscardHandler), Table: sample().Table, Image: func(*Static) *Static {
 		if *elements == nil {
 			return nil
@@ -28,9 +28,9 @@ func owner(elements *[]SetElement) *Owned[*Static] {
 // TestOwned: a table comes to hold each image, through whatever changes, and a table that is not wanted is not there.
 func TestOwned(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		all, want := samples(), []SetElement(nil)
+		all, want := samples(), []Element(nil)
 		o := owner(&want)
-		for i, list := range [][]SetElement{all[:2], all, all[3:], {}, all[2:4], nil, all} {
+		for i, list := range [][]Element{all[:2], all, all[3:], {}, all[2:4], nil, all} {
 			want = list
 			if i == 4 {
 				o = owner(&want) // another process

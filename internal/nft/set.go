@@ -65,20 +65,21 @@ func (s Set) Intervals() bool { return s.Flags&unix.NFT_SET_INTERVAL != 0 }
 
 // Element is one element of a set or map, in the byte order of the kernel.
 type Element struct {
-	Key string
+	// Set is the name of its set.
+	Set, Key string
 	// Value is the data of a map's element: bytes, or the name of a verdict's target chain. In an interval set Key
 	// is the start of the interval and Value the first key after it, empty if there is none.
 	Value string
 }
+
+// Elements are elements of several sets.
+type Elements []Element
+
+// Put adds an element.
+func (l *Elements) Put(set, key, value string) { *l = append(*l, Element{set, key, value}) }
 
 // Accepted is the Value of a verdict that accepts the packet and does not jump to a chain.
 const Accepted = ""
 
 // nfAccept is NF_ACCEPT of linux/netfilter.h.
 const nfAccept = 1
-
-// SetElement is an element with the name of its set.
-type SetElement struct {
-	Set string
-	Element
-}

@@ -73,9 +73,9 @@ func (t Table) HasChain(name string) bool {
 type Content struct {
 	Chains   map[string]*ChainContent
 	Sets     []string
-	Elements []SetElement
+	Elements []Element
 	// Ends is when the kernel deletes elements, by set and key, if nothing renews them.
-	Ends map[SetElement]time.Time
+	Ends map[Element]time.Time
 }
 
 // ChainContent counts the rules of a chain, and those of them that have the table's signature.

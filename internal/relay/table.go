@@ -103,10 +103,7 @@ func (img *image) lasts(one lb.Relay) bool {
 //	links     relayed address: index of the link to the former owner
 //	used      relayed address, unless the relay has ended: no value
 //	speakers  MAC: no value
-func (img *image) elements() (list []nft.SetElement) {
-	put := func(set, key, value string) {
-		list = append(list, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
-	}
+func (img *image) elements() (list nft.Elements) {
 	for _, one := range img.of.Relays.All() {
 		c, has := img.course[one.Address]
 		index, up := img.indexes[one.Link]
@@ -114,14 +111,14 @@ func (img *image) elements() (list []nft.SetElement) {
 			continue
 		}
 		key := string(one.Address.AsSlice())
-		put(relaysMap, key, string(one.Via.WithZone("").AsSlice()))
-		put(linksMap, key, string(nft.Native(uint32(index))))
+		list.Put(relaysMap, key, string(one.Via.WithZone("").AsSlice()))
+		list.Put(linksMap, key, string(nft.Native(uint32(index))))
 		if !c.ended {
-			put(usedSet, key, c.mark())
+			list.Put(usedSet, key, c.mark())
 		}
 	}
 	for mac := range img.of.Speakers {
-		put(speakersSet, string(mac[:]), "")
+		list.Put(speakersSet, string(mac[:]), "")
 	}
 	return list
 }
@@ -161,7 +158,7 @@ func (t *table) seen(is *nft.Content) {
 		}
 		a, _ := netip.AddrFromSlice([]byte(m.Key))
 		c := courses[a]
-		c.ends, c.ended = is.Ends[nft.SetElement{Set: usedSet, Element: nft.Element{Key: m.Key}}], false
+		c.ends, c.ended = is.Ends[nft.Element{Set: usedSet, Key: m.Key}], false
 		courses[a], m.Value = c, c.mark()
 	}
 	t.course = courses
