@@ -146,15 +146,13 @@ func local(fib *expr.Fib) nft.Rule {
 
 // translate leads a connection to the proxy of its frontend.
 func translate(f nft.Family) nft.Rule {
-	key, _ := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, f.Lead(proxiesMap, portsMap))
+	return slices.Concat(f.Is(), f.LoadFrontend(), f.Lead(proxiesMap, portsMap))
 }
 
 // drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The kernel would route it
 // back to its link, and redirect the IPv6 client (RFC 4861 section 8) to the MAC that it remembers for the address: the dead node's.
 func drop(f nft.Family) nft.Rule {
-	key, _ := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, nft.Expr(
+	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(
 		&expr.Lookup{SourceRegister: nft.Reg, SetName: proxiesMap + f.Suffix, IsDestRegSet: true, DestRegister: nft.Reg + 8},
 		&expr.Verdict{Kind: expr.VerdictDrop}))
 }
@@ -174,17 +172,14 @@ func elements(d Desired) (list nft.Elements) {
 			}
 			key := nft.PortKey(v.Address, unix.IPPROTO_TCP, v.Port)
 			list.Put(proxiesMap+f.Suffix, key, string(v.To.Addr().AsSlice()))
-			list.Put(portsMap+f.Suffix, key, port(v.To.Port()))
+			list.Put(portsMap+f.Suffix, key, nft.PortValue(v.To.Port()))
 			if v.Remote {
 				list.Put(remoteSet+f.Suffix, key, "")
 			}
 		}
 	}
 	for _, p := range d.NodePorts {
-		list.Put(nodePortsSet, port(p), "")
+		list.Put(nodePortsSet, nft.PortValue(p), "")
 	}
 	return list
 }
-
-// port is the number of a port as the kernel has it.
-func port(n uint16) string { return string([]byte{byte(n >> 8), byte(n)}) }

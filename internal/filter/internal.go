@@ -53,14 +53,12 @@ func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNT
 // toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
 // Who is not on the way to such a frontend is let go by the first look.
 func (f *family) toClusterIP(from nft.Rule) nft.Rule {
-	key, _ := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, f.lookUp(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
+	return slices.Concat(f.Is(), f.LoadFrontend(), f.lookUp(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
 }
 
 // fromExternal rewrites the source of an answer.
 func (f *family) fromExternal() nft.Rule {
-	key, _ := f.LoadPort(f.Source, nft.SourcePort)
-	return slices.Concat(key, f.lookUp(externalSet), f.Write(f.Source))
+	return slices.Concat(f.LoadPort(f.Source, nft.SourcePort), f.lookUp(externalSet), f.Write(f.Source))
 }
 
 // lookUp replaces the key in the registers by the address that a map has for it.

@@ -130,8 +130,7 @@ func acceptLoopback() nft.Rule {
 // toFrontendChain applies the verdict of a packet's frontend. During a commit a packet may jump to a new chain whose rules
 // are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
 func (f *family) toFrontendChain() nft.Rule {
-	key, _ := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true,
+	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true,
 		DestRegister: unix.NFT_REG_VERDICT}))
 }
 

@@ -170,7 +170,7 @@ func (f *family) wholeKey() *expr.Payload {
 
 func (p profile) rangeRules() []nft.Rule {
 	f := p.family()
-	key, _ := f.LoadFrontend()
+	key := f.LoadFrontend()
 	source, length, number := uint32(wide), wide+f.Words(), wide+f.Words()+1
 	numberIn := func(lists string) nft.Rule {
 		return slices.Concat(key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number}))
@@ -200,10 +200,10 @@ func (p profile) rangeRules() []nft.Rule {
 // limitRules limit new connections. The rate comes first, so that the packets it refuses do not count as connections.
 func (p profile) limitRules() []nft.Rule {
 	f := p.family()
-	key, next := f.LoadFrontend()
+	key := f.LoadFrontend()
 	rules := []nft.Rule{slices.Concat(opensConnection(), withoutSYN(), f.destinationIn(relayedSet), accept())}
 	if p.rate > 0 {
-		rules = append(rules, slices.Concat(opensConnection(), key, f.sourceMasked(next, f.host),
+		rules = append(rules, slices.Concat(opensConnection(), key, f.sourceMasked(f.AfterPort(), f.host),
 			overLimit(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
 	}
 	if p.limit > 0 {

@@ -62,8 +62,8 @@ const (
 
 // countAndLog counts a packet that a frontend refuses, and logs it if the frontend has LogDrops.
 func (f *family) countAndLog(r reason, log bool) []nft.Rule {
-	key, next := f.LoadFrontend()
-	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: next, Data: nft.Native(uint32(r))}), f.in(dropsSet))}
+	key := f.LoadFrontend()
+	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: f.AfterPort(), Data: nft.Native(uint32(r))}), f.in(dropsSet))}
 	if log {
 		rules = append(rules, slices.Concat(key, f.in(loggedSet), nft.Expr(perSecond(logPerSecond, false), &expr.Log{
 			Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN, Group: logGroup, Snaplen: logSnapshot, Data: []byte(r.String()),

@@ -1,7 +1,6 @@
 package kubeproxy
 
 import (
-	"encoding/binary"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -126,7 +125,7 @@ func startElements(starts []lb.Start) (list nft.Elements) {
 		for slot, to := range s.Endpoints[:min(slots, len(s.Endpoints))] {
 			at := key + string(nft.Native(uint32(slot)))
 			list.Put(endpointsMap+f.Suffix, at, string(to.Addr().Unmap().AsSlice()))
-			list.Put(portsMap+f.Suffix, at, string(binary.BigEndian.AppendUint16(nil, to.Port())))
+			list.Put(portsMap+f.Suffix, at, nft.PortValue(to.Port()))
 		}
 	}
 	return list
@@ -193,8 +192,7 @@ func headStartLayout() *nft.Layout {
 
 // markStart has kube-proxy masquerade a connection to a frontend that asks for it.
 func markStart(f nft.Family) nft.Rule {
-	key, _ := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, nft.Expr(
+	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(
 		&expr.Lookup{SourceRegister: nft.Reg, SetName: masqueradeSet + f.Suffix},
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: nft.Reg},
 		&expr.Bitwise{SourceRegister: nft.Reg, DestRegister: nft.Reg, Len: 4, Mask: nft.Native(^uint32(kubeProxyMark)), Xor: nft.Native(kubeProxyMark)},
@@ -205,6 +203,6 @@ func markStart(f nft.Family) nft.Rule {
 // translate leads a connection to the endpoint in one of the frontend's first slots. Where that is empty it is for the next rule, which
 // chooses among half of them.
 func translate(f nft.Family, among uint32) nft.Rule {
-	key, slot := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, nft.Expr(&expr.Numgen{Register: slot, Modulus: among, Type: unix.NFT_NG_RANDOM}), f.Lead(endpointsMap, portsMap))
+	choose := &expr.Numgen{Register: f.AfterPort(), Modulus: among, Type: unix.NFT_NG_RANDOM}
+	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(choose), f.Lead(endpointsMap, portsMap))
 }

@@ -23,17 +23,20 @@ func (f *Family) Is() Rule { return Meta(expr.MetaKeyNFPROTO, f.Proto) }
 // PortType is the type of a port: address, protocol and number.
 func (f *Family) PortType() Key { return Key{f.Address, Protocol, Port} }
 
-// LoadPort loads a port of a packet as a key, and returns the next free register.
-func (f *Family) LoadPort(address, port uint32) (Rule, uint32) {
+// LoadPort loads a port of a packet as a key.
+func (f *Family) LoadPort(address, port uint32) Rule {
 	return Expr(
 		f.Load(address, Reg),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: Reg + f.Words()},
 		&expr.Payload{DestRegister: Reg + f.Words() + 1, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
-	), Reg + f.Words() + 2
+	)
 }
 
+// AfterPort is the register behind the key of a port.
+func (f *Family) AfterPort() uint32 { return Reg + f.Words() + 2 }
+
 // LoadFrontend loads the port that a packet is addressed to.
-func (f *Family) LoadFrontend() (Rule, uint32) { return f.LoadPort(f.Destination, DestinationPort) }
+func (f *Family) LoadFrontend() Rule { return f.LoadPort(f.Destination, DestinationPort) }
 
 // LoadAsked loads the port that a packet's connection was addressed to before a translation. It encodes an expression itself: the
 // library knows only an address of either family, and nft 1.0.6 aborts when it reads that in a key, whatever it is to list.
@@ -72,13 +75,11 @@ const PortSize = 8
 
 // PortKey is a port of an address as a key.
 func PortKey(a netip.Addr, protocol byte, port uint16) string {
-	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port)
+	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port) + "\x00\x00"
 }
 
-// PortValue is a number of a port as a key or a value, padded to a register.
-func PortValue(port uint16) string {
-	return string(append(binary.BigEndian.AppendUint16(nil, port), 0, 0))
-}
+// PortValue is the number of a port as a value, or as a key without other fields.
+func PortValue(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
 
 // protocols are the protocols of frontends, with their numbers in the IP header.
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
