@@ -35,17 +35,13 @@ func (img *image) From(old *image) nft.Change {
 		if wanted {
 			b = *is
 		}
-		eachPair(a, b, func(a, b *frontend) {
-			if a != nil && b != nil && a.equal(b) {
-				return
-			}
-			if a != nil {
-				a.elements(&had)
-			}
-			if b != nil {
-				b.elements(&want)
-			}
-		})
+		a, b = nft.Apart(a, b, frontend.equal)
+		for i := range a {
+			a[i].elements(&had)
+		}
+		for i := range b {
+			b[i].elements(&want)
+		}
 		moved(addressesSet, at, there, wanted)
 	})
 	old.lists.Changes(img.lists, func(l *list, _, _ int, there, wanted bool) {
@@ -74,50 +70,17 @@ func (img *image) From(old *image) nft.Change {
 		had, want = append(had, old.others...), append(want, img.others...)
 	}
 	c := nft.Between(had, want)
-	var gone []chainUse
 	old.chains.Changes(img.chains, func(name chainName, was, is chainUse, there, wanted bool) {
 		switch {
 		case !there:
 			c.Sets, c.Chains = append(c.Sets, is.profile.setsOf(string(name))...), append(c.Chains, is.profile.chain(string(name)))
 		case !wanted:
-			c.GoneChains, gone = append(c.GoneChains, string(name)), append(gone, was)
+			c.GoneChains = append(c.GoneChains, string(name))
+			for _, s := range was.profile.setsOf(string(name)) {
+				c.GoneSets = append(c.GoneSets, s.Name)
+			}
 		}
 	})
 	slices.Reverse(c.GoneChains)
-	slices.Reverse(gone)
-	for i, name := range c.GoneChains {
-		for _, s := range gone[i].profile.setsOf(name) {
-			c.GoneSets = append(c.GoneSets, s.Name)
-		}
-	}
 	return c
-}
-
-// eachPair calls fn for the frontends of two ordered lists: in pairs of equal keys, and with nil for a frontend that is
-// in one list only.
-func eachPair(a, b []frontend, fn func(a, b *frontend)) {
-	for i, j := 0, 0; i < len(a) || j < len(b); {
-		switch order := compareAt(a, i, b, j); {
-		case order < 0:
-			fn(&a[i], nil)
-			i++
-		case order > 0:
-			fn(nil, &b[j])
-			j++
-		default:
-			fn(&a[i], &b[j])
-			i, j = i+1, j+1
-		}
-	}
-}
-
-// compareAt compares a[i] with b[j]; an index past the end comes last.
-func compareAt(a []frontend, i int, b []frontend, j int) int {
-	switch {
-	case i == len(a):
-		return 1
-	case j == len(b):
-		return -1
-	}
-	return a[i].compare(&b[j])
 }

@@ -30,8 +30,8 @@ func (d *frontend) compare(o *frontend) int {
 }
 
 // equal reports whether both have the same elements.
-func (d *frontend) equal(o *frontend) bool {
-	return d.profile == o.profile && d.LogDrops == o.LogDrops && d.sameLists(o)
+func (d frontend) equal(o frontend) bool {
+	return d.compare(&o) == 0 && d.profile == o.profile && d.LogDrops == o.LogDrops && d.sameLists(&o)
 }
 
 // frontends returns the frontends of an address, in order, as far as the kernel can have them. If two have all in common that a packet
