@@ -142,7 +142,7 @@ func (d *frontend) sameLists(o *frontend) bool {
 // reasons returns the reasons for which a frontend of the profile may drop packets.
 func (p profile) reasons() []reason {
 	list := []reason{unserved}
-	if p.restricted || p.deny != (lengths{}) {
+	if p.restricted || p.deny != "" {
 		list = append(list, sourceRange)
 	}
 	if p.limit > 0 {

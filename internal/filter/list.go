@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
@@ -20,9 +21,10 @@ type list struct {
 	// given are the prefixes as they were passed.
 	given []netip.Prefix
 	// keys are the beginnings of its elements' keys, ordered; size is their number.
-	keys    string
-	size    int
-	lengths lengths
+	keys string
+	size int
+	// lengths of its prefixes, as a profile has them.
+	lengths string
 }
 
 // library has the lists by family and content. Equal lists are one list.
@@ -43,7 +45,7 @@ func (y *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *l
 		return nil
 	}
 	for _, l := range [...]*list{*recent, before} {
-		if l != nil && l.ipv6 == ipv6 && samePrefixes(l.given, given) {
+		if l != nil && l.ipv6 == ipv6 && (lb.Same(l.given, given) || slices.Equal(l.given, given)) {
 			*recent = l
 			return l
 		}
@@ -56,8 +58,9 @@ func (y *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *l
 func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 	l := &list{ipv6: ipv6, given: given}
 	var keys []string
+	var lengths []byte
 	for _, p := range familyOf(ipv6).normal(given) {
-		l.lengths.add(p.Bits())
+		lengths = append(lengths, byte(p.Bits()))
 		keys = append(keys, string(p.Addr().AsSlice())+string(nft.Native(uint32(p.Bits()))))
 	}
 	if len(keys) == 0 {
@@ -65,7 +68,8 @@ func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	l.keys, l.size = strings.Join(keys, ""), len(keys)
+	slices.SortFunc(lengths, func(a, b byte) int { return cmp.Compare(b, a) })
+	l.keys, l.size, l.lengths = strings.Join(keys, ""), len(keys), string(slices.Compact(lengths))
 	if known := y.lists[l.content()]; known != nil {
 		return known
 	}
@@ -103,11 +107,6 @@ func (y *library) clean(img *image) {
 
 // numberSize is the size of a list's number in a key.
 const numberSize = 4
-
-// samePrefixes is slices.Equal, and fast for slices of the same array.
-func samePrefixes(a, b []netip.Prefix) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
-}
 
 // normal returns the masked prefixes of the family.
 func (f *family) normal(list []netip.Prefix) (out []netip.Prefix) {

@@ -3,7 +3,6 @@ package filter
 import (
 	"crypto/sha256"
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -20,8 +19,8 @@ type profile struct {
 	ipv6 bool
 	// restricted: sources outside the allow set are refused.
 	restricted bool
-	// allow and deny are the lengths of the prefixes in the frontend's lists.
-	allow, deny lengths
+	// allow and deny are the lengths of the prefixes in the frontend's lists, an octet each, the longest first.
+	allow, deny string
 	// inside: what this node and its pods send comes in past lists and limits.
 	inside      bool
 	refuse      bool
@@ -31,35 +30,12 @@ type profile struct {
 	odd bool
 }
 
-// lengths is a set of prefix lengths, 0 to 128.
-type lengths [3]uint64
-
-func (l *lengths) add(bits int) { l[bits/64] |= 1 << (bits % 64) }
-
-// list returns the lengths, the longest first.
-func (l lengths) list() []int {
-	var out []int
-	for bits := 128; bits >= 0; bits-- {
-		if l[bits/64]>>(bits%64)&1 != 0 {
-			out = append(out, bits)
-		}
-	}
-	return out
-}
-
 // rules returns how many rules look up sources.
-func (p profile) rules() (n int) {
-	for i := range p.allow {
-		n += bits.OnesCount64(p.allow[i]) + bits.OnesCount64(p.deny[i])
-	}
-	return n
-}
+func (p profile) rules() int { return len(p.allow) + len(p.deny) }
 
 // sampleProfiles returns a profile of each family that has every kind of rule.
 func sampleProfiles() []profile {
-	var one lengths
-	one.add(1)
-	p := profile{restricted: true, allow: one, deny: one, inside: true, limit: 1, rate: 1}
+	p := profile{restricted: true, allow: "\x01", deny: "\x01", inside: true, limit: 1, rate: 1}
 	six := p
 	six.ipv6 = true
 	return []profile{p, six}
@@ -112,10 +88,10 @@ func (p profile) afterRanges() string {
 // rangesChain names the chain that checks the source; nft.Accepted without ranges. The same profile has the
 // same name in every process.
 func (p profile) rangesChain() string {
-	if !p.restricted && p.deny == (lengths{}) {
+	if !p.restricted && p.deny == "" {
 		return nft.Accepted
 	}
-	hash := sha256.Sum256(fmt.Appendf(nil, "%+v", p.even()))
+	hash := sha256.Sum256(fmt.Appendf(nil, "%#v", p.even()))
 	name := fmt.Sprintf("ranges-%x", hash[:12])
 	if p.odd {
 		name += oddSuffix
@@ -175,8 +151,8 @@ func (p profile) rangeRules() []nft.Rule {
 	numberIn := func(lists string) nft.Rule {
 		return slices.Concat(key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number}))
 	}
-	sourceIn := func(lists string, bits int) nft.Rule {
-		return slices.Concat(f.masked(f.wholeKey(), source, bits), nft.Expr(&expr.Immediate{Register: length, Data: nft.Native(uint32(bits))}),
+	sourceIn := func(lists string, bits byte) nft.Rule {
+		return slices.Concat(f.masked(f.wholeKey(), source, int(bits)), nft.Expr(&expr.Immediate{Register: length, Data: nft.Native(uint32(bits))}),
 			numberIn(lists), nft.Expr(&expr.Lookup{SourceRegister: source, SetName: f.named(sourcesSet)}))
 	}
 	refused := goTo(f.named(dropChain + sourceRange.String()))
@@ -184,10 +160,10 @@ func (p profile) rangeRules() []nft.Rule {
 	if p.inside {
 		rules = append(rules, slices.Concat(fromInside(), accept()))
 	}
-	for _, bits := range p.deny.list() {
+	for _, bits := range []byte(p.deny) {
 		rules = append(rules, slices.Concat(sourceIn(denySet, bits), refused))
 	}
-	for _, bits := range p.allow.list() {
+	for _, bits := range []byte(p.allow) {
 		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), acceptOrGoTo(p.afterRanges())))
 	}
 	// During a commit a list may be gone already, and matches no source then. No packet may come in without it.
