@@ -269,7 +269,7 @@ func newWorld(t *testing.T, ns *nstest.NS, tenant func() []*corev1.Service, grow
 	w.decide()
 	w.memory[0] = heap() - before
 	w.planned("w1", "w2", "w3", "w4")
-	w.table = filter.New(filter.Config{Log: slog.New(slog.DiscardHandler)})
+	w.table = filter.New(slog.New(slog.DiscardHandler), func() {})
 	w.set(t, ns)
 	w.memory[1] = heap() - before - (w.memory[0] - objects)
 	if served := len(slices.Collect(w.plan.Filter.Each())); served < 2*honestServices {

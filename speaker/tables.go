@@ -37,12 +37,12 @@ type guard struct {
 // newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
 func newGuard(log *slog.Logger, s settings, lacks *kernel, kick func()) *guard {
 	g := &guard{podLinks: s.podLinks, kernel: lacks, on: s.Options.Filters(), named: map[string]int{}}
-	g.table = filter.New(filter.Config{Log: log, Changed: func() {
+	g.table = filter.New(log, func() {
 		if g.failed() {
 			g.kernel.recheck()
 		}
 		kick()
-	}})
+	})
 	return g
 }
 

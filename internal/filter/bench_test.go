@@ -55,7 +55,7 @@ func alone(b *testing.B) {
 	nstest.Self(b).SetUp("lo")
 }
 
-func quietTable() *Table { return New(Config{Log: slog.New(slog.DiscardHandler)}) }
+func quietTable() *Table { return New(slog.New(slog.DiscardHandler), func() {}) }
 
 // The whole table from nothing.
 func BenchmarkFull10k(b *testing.B) {

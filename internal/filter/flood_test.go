@@ -59,7 +59,7 @@ func TestFlood(t *testing.T) {
 				d.Frontends[0].ClusterIP = addr(cluster4)
 			}
 			if roll.IntN(10) == 0 {
-				w.table = New(Config{Log: slog.New(slog.DiscardHandler)})
+				w.table = New(slog.New(slog.DiscardHandler), func() {})
 			}
 			w.set(d)
 		}
@@ -91,11 +91,11 @@ func TestLog(t *testing.T) {
 		w := newWorld(t)
 		var mu sync.Mutex
 		var lines strings.Builder
-		w.table = New(Config{Log: slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
+		w.table = New(slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			return lines.Write(p)
-		}), nil))})
+		}), nil)), func() {})
 		quiet := tcp(vip6)
 		quiet.Restricted = true
 		d := full()

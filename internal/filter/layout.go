@@ -108,8 +108,9 @@ func (l layout) chains() []nft.Chain {
 		for _, r := range reasons() {
 			list = append(list, f.newDropChain(r, l.log))
 		}
-		list = append(list, f.newRefuseChain(l.log), f.newRejectChain(), f.newPingLimitChain(), f.newClosedChain(), f.newICMPChain(), f.newGuardChain(),
-			f.newLeftChain())
+		list = append(list, f.newRefuseChain(l.log), nft.Chain{Name: f.named(rejectChain), Rules: rejections()},
+			nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.countClosed(rateLimit), drop()}},
+			f.newClosedChain(), f.newICMPChain(), f.newGuardChain(), f.newLeftChain())
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		own.Rules = append(own.Rules, f.toFrontendChain())
 		left.Rules = append(left.Rules, slices.Concat(f.Is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
@@ -159,14 +160,6 @@ func (f *family) newClosedChain() nft.Chain {
 		slices.Concat(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
 		drop(),
 	}}
-}
-
-func (f *family) newPingLimitChain() nft.Chain {
-	return nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.countClosed(rateLimit), drop()}}
-}
-
-func (f *family) newRejectChain() nft.Chain {
-	return nft.Chain{Name: f.named(rejectChain), Rules: rejections()}
 }
 
 // newICMPChain makes the chain for ICMP. It accepts errors about known connections, which path MTU discovery needs (RFC

@@ -43,17 +43,13 @@ type packetTotals struct {
 	named    map[lb.Key]bool
 }
 
-// counting returns the sets with counters: packets to frontends, and dropped packets.
-func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet), f.named(dropsSet) }
-
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
 func (y *packetTotals) read(img *image) error {
 	y.name(img.all())
 	last := make(map[counter]uint64, len(y.last))
 	for _, f := range families() {
-		seen, dropped := f.counting()
-		for _, name := range []string{dropped, seen} {
-			err := img.table.Counters(name, func(key string, packets uint64) { last[counter{key, name == dropped}] = packets })
+		for _, set := range []string{dropsSet, frontendsSet} {
+			err := img.table.Counters(f.named(set), func(key string, packets uint64) { last[counter{key, set == dropsSet}] = packets })
 			if err != nil {
 				return err
 			}
@@ -74,8 +70,9 @@ func (y *packetTotals) read(img *image) error {
 // series returns the series of a counter, of no Service for those without one of their own.
 func (y *packetTotals) series(img *image, c counter) (s series) {
 	key := c.key
-	if c.drops {
-		key, s.why = splitReason(key)
+	if c.drops { // the reason is behind the key of the frontend
+		at := len(key) - 4
+		key, s.why = key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(lastReason)))
 	}
 	a, _ := netip.AddrFromSlice([]byte(key[:len(key)-nft.PortSize]))
 	if k := img.serviceAt(a, key); y.named[k] {
@@ -108,12 +105,6 @@ func (y *packetTotals) name(frontends iter.Seq[*frontend]) {
 	maps.DeleteFunc(y.accepted, func(k lb.Key, _ uint64) bool { return gone(k) })
 }
 
-// splitReason splits the key of a drop into that of the frontend and the reason.
-func splitReason(key string) (string, reason) {
-	at := len(key) - 4
-	return key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(lastReason)))
-}
-
 // snapshot returns copies of the dropped and the accepted packets.
 func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
 	dropped, came := make(map[series]uint64), make(map[lb.Key]uint64)
@@ -138,38 +129,33 @@ func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Ke
 	return dropped, maps.Clone(y.accepted)
 }
 
-type descs struct{ dropped, accepted, repairs *prometheus.Desc }
-
-func newDescs() descs {
-	return descs{
-		dropped: prometheus.NewDesc("holdfast_filter_dropped_packets_total",
-			"Packets to served addresses that the filter refused, by Service and reason; without a Service: no frontend, or beyond the limit of Services with series.",
-			[]string{"namespace", "service", "reason"}, nil),
-		accepted: prometheus.NewDesc("holdfast_filter_accepted_packets_total",
-			"Packets that the filter admitted, by Service.", []string{"namespace", "service"}, nil),
-		repairs: prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "filter"}),
-	}
-}
+var (
+	droppedDesc = prometheus.NewDesc("holdfast_filter_dropped_packets_total",
+		"Packets to served addresses that the filter refused, by Service and reason; without a Service: no frontend, or beyond the limit of Services with series.",
+		[]string{"namespace", "service", "reason"}, nil)
+	acceptedDesc = prometheus.NewDesc("holdfast_filter_accepted_packets_total",
+		"Packets that the filter admitted, by Service.", []string{"namespace", "service"}, nil)
+	repairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "filter"})
+)
 
 // Describe implements prometheus.Collector.
 func (t *Table) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(t, ch) }
 
 // Collect implements prometheus.Collector. It reads the kernel's counters.
 func (t *Table) Collect(ch chan<- prometheus.Metric) {
-	d := newDescs()
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 	}
-	counter(d.repairs, t.owned.Repairs())
+	counter(repairsDesc, t.owned.Repairs())
 	dropped, accepted, err := t.readCounters()
 	if err != nil {
 		t.log.Debug("cannot read packet counters", "error", err)
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(dropped), compareSeries) {
-		counter(d.dropped, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
+		counter(droppedDesc, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(accepted), lb.Key.Compare) {
-		counter(d.accepted, accepted[k], k.Namespace, k.Name)
+		counter(acceptedDesc, accepted[k], k.Namespace, k.Name)
 	}
 }
 

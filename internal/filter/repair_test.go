@@ -126,7 +126,7 @@ func TestTakeOver(t *testing.T) {
 		if err != nil || len(counted) != 1 || counted[tcp(vip4).Service] == 0 {
 			t.Fatalf("nothing was counted: %v, %v", counted, err)
 		}
-		w.table = New(Config{Log: testLog(t)})
+		w.table = New(testLog(t), func() {})
 		sent := w.sent()
 		w.set(full())
 		if _, again, err := w.table.readCounters(); *sent != 0 || err != nil || len(again) != 1 || again[tcp(vip4).Service] < counted[tcp(vip4).Service] {
@@ -135,7 +135,7 @@ func TestTakeOver(t *testing.T) {
 		next := full()
 		next.Frontends[1] = tcp(closedVIP4)
 		next.Frontends[0].ClusterIP = netip.Addr{}
-		w.table = New(Config{Log: testLog(t)})
+		w.table = New(testLog(t), func() {})
 		w.set(next)
 		w.intact(w.table)
 		if got := w.list("table", "inet", tableName); strings.Contains(got, "chain internal") {
@@ -147,7 +147,7 @@ func TestTakeOver(t *testing.T) {
 // A killed process leaves the filter in force; Remove takes it away and nothing else.
 func TestKillAndRemove(t *testing.T) {
 	if os.Getenv("HOLDFAST_FILTER_VICTIM") != "" {
-		must(t, New(Config{Log: slog.New(slog.DiscardHandler)}).Set(full().desired()))
+		must(t, New(slog.New(slog.DiscardHandler), func() {}).Set(full().desired()))
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 	}
 	serving(t, func(t *testing.T, w *world) {

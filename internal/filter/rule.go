@@ -10,9 +10,9 @@ import (
 )
 
 // in matches if the key in the registers is in a set of the family.
-func (f *family) in(base string) nft.Rule { return in(f.named(base)) }
-
-func in(name string) nft.Rule { return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: name}) }
+func (f *family) in(base string) nft.Rule {
+	return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(base)})
+}
 
 // destinationIn matches if the destination is in a set.
 func (f *family) destinationIn(base string) nft.Rule {

@@ -2,7 +2,6 @@ package filter
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -44,13 +43,6 @@ func (d *Desired) sameOthers(o *Desired) bool {
 	return slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Guarded, o.Guarded) && slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Open, o.Open)
 }
 
-// Config is what a Table needs.
-type Config struct {
-	Log *slog.Logger
-	// Changed is called when the result of Failed or of Refused changes; it may be nil.
-	Changed func()
-}
-
 // Table is the nftables table of Holdfast on this node.
 type Table struct {
 	log     *slog.Logger
@@ -67,14 +59,11 @@ type Table struct {
 	library library
 }
 
-// New returns a Table. It does not access the kernel.
-func New(c Config) *Table {
-	t := &Table{log: c.Log, changed: c.Changed}
-	if t.changed == nil {
-		t.changed = func() {}
-	}
+// New returns a Table that calls changed when the result of Failed or of Refused changes. It does not access the kernel.
+func New(log *slog.Logger, changed func()) *Table {
+	t := &Table{log: log, changed: changed}
 	t.owned = nft.NewOwned(nft.Config[*image]{
-		Log: c.Log, Table: ours(), Done: t.done, Changed: t.failsOrWorks,
+		Log: log, Table: ours(), Done: t.done, Changed: t.failsOrWorks,
 		Image: func(old *image) *image { return newImage(&t.library, t.desired, old) },
 	})
 	return t
@@ -158,10 +147,7 @@ func (t *Table) Remove() error {
 	t.owned.Lock()
 	defer t.owned.Unlock()
 	t.desired, t.closed = nil, nil
-	if err != nil {
-		return fmt.Errorf("remove filter: %w", err)
-	}
-	return nil
+	return err
 }
 
 // State is for the page of the daemon. The metrics count packets.

@@ -71,7 +71,7 @@ func newWorld(t testing.TB) *world {
 	// What the node cannot place comes back to it from the client, as from any router with a route to the pool.
 	w.node.Output("ip", "route", "add", "default", "via", client4)
 	w.node.Output("ip", "-6", "route", "add", "default", "via", client6)
-	w.table = New(Config{Log: testLog(t)})
+	w.table = New(testLog(t), func() {})
 	return w
 }
 

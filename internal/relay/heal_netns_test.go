@@ -201,7 +201,7 @@ func TestFilter(t *testing.T) {
 				ClusterIP: addr(own.cluster),
 			}}
 		}
-		table := filter.New(filter.Config{Log: testLog(t)})
+		table := filter.New(testLog(t), func() {})
 		must(t, table.Set(filter.Desired{
 			Filter: lb.Filter{Frontends: lb.MapOf(frontends)}, PodLinks: []string{"pod*"},
 			Relayed: lb.SetOf(addr(vip4), addr(vip6)),
