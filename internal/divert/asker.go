@@ -51,7 +51,7 @@ type Asker struct {
 	// ask returns what a proxy serves, once that is no longer what the hash stands for. Tests replace it.
 	ask func(ctx context.Context, at netip.Addr, hash string) (answer, error)
 	// more is signalled when the pods have changed.
-	more chan struct{}
+	more lb.Signal
 
 	mu sync.Mutex
 	// began is when Set was called first.
@@ -80,7 +80,7 @@ type answer struct {
 
 // NewAsker returns an Asker that asks nothing before Run, and calls kick when a proxy serves something else.
 func NewAsker(log *slog.Logger, kick func()) *Asker {
-	a := &Asker{log: log, kick: kick, more: make(chan struct{}, 1), polls: map[string]*poll{}}
+	a := &Asker{log: log, kick: kick, more: lb.NewSignal(), polls: map[string]*poll{}}
 	// It talks to the proxy itself: not by the environment's HTTP proxy, and not where the answer points to.
 	a.client = &http.Client{
 		Transport: &http.Transport{
@@ -136,10 +136,7 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 		}
 	}
 	a.polls = next
-	select {
-	case a.more <- struct{}{}:
-	default:
-	}
+	a.more.Kick()
 	return known, settled || time.Since(a.began) >= firstTime
 }
 

@@ -48,7 +48,7 @@ type Endpoints struct {
 	// ask returns how many endpoints kube-proxy serves. Tests replace it.
 	ask func(context.Context, netip.AddrPort) (int, error)
 	// more is signalled when there may be Services to ask about.
-	more chan struct{}
+	more lb.Signal
 
 	mu sync.Mutex
 	// services maps each Service with an endpoint here to what is known; nil before the first Set.
@@ -65,7 +65,7 @@ type asked struct {
 // NewEndpoints returns an Endpoints that asks nothing before Run, and calls kick when kube-proxy serves an endpoint.
 func NewEndpoints(log *slog.Logger, kick func()) *Endpoints {
 	client := newClient(askTimeout)
-	return &Endpoints{log: log, kick: kick, more: make(chan struct{}, 1), ask: func(ctx context.Context, at netip.AddrPort) (int, error) {
+	return &Endpoints{log: log, kick: kick, more: lb.NewSignal(), ask: func(ctx context.Context, at netip.AddrPort) (int, error) {
 		return served(ctx, client, at)
 	}}
 }
@@ -105,12 +105,7 @@ func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool
 }
 
 // Ask has Run ask about what waits: when the head starts of a plan are in force.
-func (e *Endpoints) Ask() {
-	select {
-	case e.more <- struct{}{}:
-	default:
-	}
-}
+func (e *Endpoints) Ask() { e.more.Kick() }
 
 // Run asks until ctx ends, while there is something to ask.
 func (e *Endpoints) Run(ctx context.Context) error {

@@ -42,7 +42,7 @@ type Sweeper struct {
 	// Forgotten counts the attempts that were deleted.
 	Forgotten prometheus.Counter
 	// more wakes Run when more endpoints are lost, or an address moved here.
-	more chan struct{}
+	more lb.Signal
 
 	mu sync.Mutex
 	// lost are the endpoints on dead nodes, moved the addresses that moved here since the last sweep.
@@ -52,7 +52,7 @@ type Sweeper struct {
 
 // NewSweeper returns a Sweeper that sweeps while Run runs.
 func NewSweeper(log *slog.Logger) *Sweeper {
-	return &Sweeper{log: log, forgetAttempts: forgetAttempts, forgetEnded: forgetEnded, more: make(chan struct{}, 1), moved: map[netip.Addr]bool{},
+	return &Sweeper{log: log, forgetAttempts: forgetAttempts, forgetEnded: forgetEnded, more: lb.NewSignal(), moved: map[netip.Addr]bool{},
 		Forgotten: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_stranded_attempts_forgotten_total", Help: "Connection attempts to endpoints on dead nodes that were deleted from conntrack.",
 		})}
@@ -62,12 +62,12 @@ func NewSweeper(log *slog.Logger) *Sweeper {
 func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	more := false
 	for a := range lost {
-		more = more || !s.lost[a]
+		if !s.lost[a] {
+			s.more.Kick()
+		}
 	}
 	s.lost = lost
-	s.wake(more)
 }
 
 // Relay forgets ended connections to the addresses whose relays begin now. It does not wait for that: called ahead of all that a
@@ -75,25 +75,13 @@ func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 func (s *Sweeper) Relay(relays lb.Map[netip.Addr, lb.Relay], now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := len(s.moved)
 	s.relays.Changes(relays, func(a netip.Addr, _, r lb.Relay, _, has bool) {
 		if has && r.Start.Equal(now) {
 			s.moved[a] = true
+			s.more.Kick()
 		}
 	})
 	s.relays = relays
-	s.wake(len(s.moved) > before)
-}
-
-// wake begins the sweeps again.
-func (s *Sweeper) wake(more bool) {
-	if !more {
-		return
-	}
-	select {
-	case s.more <- struct{}{}:
-	default:
-	}
 }
 
 // Run sweeps until ctx ends.

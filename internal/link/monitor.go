@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,8 +32,8 @@ type Monitor struct {
 	excluded []string
 	// read returns the present links; a field so that tests can make it fail.
 	read func() ([]lb.Interface, error)
-	// subscribe is a field so that tests can break the subscription.
-	subscribe func(wake chan<- struct{}, failed chan<- error) (*subscription, error)
+	// listen is a field so that tests can break the subscription.
+	listen func(ctx context.Context, wake lb.Signal) error
 	// rereadInterval bounds how long a change that has no event is not seen: of eBPF programs and default routes.
 	rereadInterval time.Duration
 	// settleInterval bounds how often a storm of events causes a read.
@@ -43,18 +44,20 @@ type Monitor struct {
 	links        atomic.Pointer[[]lb.Interface]
 	surroundings atomic.Pointer[Surroundings]
 	// wake makes Run read again.
-	wake chan struct{}
+	wake lb.Signal
 }
 
 // New returns a Monitor that calls kick, which must not block, after each change. Links whose names begin as excluded have no
 // clients.
 func New(log *slog.Logger, kick func(), excluded ...string) *Monitor {
-	return &Monitor{
-		log: log, kick: kick, excluded: excluded, read: read, subscribe: subscribe, wake: make(chan struct{}, 1),
+	m := &Monitor{
+		log: log, kick: kick, excluded: excluded, read: read, listen: listen, wake: lb.NewSignal(),
 		rereadInterval: 10 * time.Second,
 		settleInterval: 20 * time.Millisecond,
 		retryInterval:  time.Second,
 	}
+	m.surroundings.Store(&Surroundings{})
+	return m
 }
 
 // Links returns the links as last read, sorted by index. The slice is shared: do not modify it.
@@ -70,37 +73,26 @@ func (m *Monitor) Synced() bool { return m.links.Load() != nil }
 
 // SetSurroundings says what the cluster knows; without it, names and ports alone decide which links are inside.
 func (m *Monitor) SetSurroundings(s Surroundings) {
-	if old := m.surroundings.Swap(&s); old == nil || !slices.Equal(old.Outside, s.Outside) || !slices.Equal(old.Pods, s.Pods) {
-		nudge(m.wake)
+	if old := m.surroundings.Swap(&s); !slices.Equal(old.Outside, s.Outside) || !slices.Equal(old.Pods, s.Pods) {
+		m.wake.Kick()
 	}
 }
 
 // Run keeps the snapshot current until the context ends.
 func (m *Monitor) Run(ctx context.Context) error {
-	wake := m.wake
-	failed := make(chan error, 1)
-	var sub *subscription
-	defer func() { sub.close() }()
+	var events sync.WaitGroup
+	defer events.Wait()
+	events.Go(func() { m.follow(ctx) })
 	reread := time.NewTicker(m.rereadInterval)
 	defer reread.Stop()
-
 	for {
 		pause := m.settleInterval
-		// Subscribe before reading: then changes in between cause an event.
-		if sub == nil {
-			var err error
-			if sub, err = m.subscribe(wake, failed); err != nil {
-				m.log.Warn("no link events, reading links periodically", "interval", m.retryInterval, "error", err)
-				pause = m.retryInterval
-				nudge(wake)
-			}
-		}
 		if err := m.update(); errors.Is(err, netlink.ErrDumpInterrupted) {
-			nudge(wake) // something changed meanwhile
+			m.wake.Kick() // something changed meanwhile
 		} else if err != nil {
 			m.log.Warn("cannot read links, keeping the last snapshot", "error", err)
 			pause = m.retryInterval
-			nudge(wake)
+			m.wake.Kick()
 		}
 		select {
 		case <-ctx.Done():
@@ -110,11 +102,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-failed:
-			m.log.Warn("subscribing to link events again", "error", err)
-			sub.close()
-			sub = nil
-		case <-wake:
+		case <-m.wake:
 		case <-reread.C:
 		}
 	}
@@ -126,10 +114,7 @@ func (m *Monitor) update() error {
 	if err != nil {
 		return err
 	}
-	var s Surroundings
-	if known := m.surroundings.Load(); known != nil {
-		s = *known
-	}
+	s := m.surroundings.Load()
 	for i, l := range links {
 		links[i].NoClients = hasPrefix(l.Name, excluded) || hasPrefix(l.Name, m.excluded) || s.inside(l)
 	}
@@ -141,50 +126,36 @@ func (m *Monitor) update() error {
 	return nil
 }
 
-// subscription wakes at each event of links and addresses.
-type subscription struct {
-	socket *nl.NetlinkSocket
-	done   chan struct{}
-}
-
-func subscribe(wake chan<- struct{}, failed chan<- error) (*subscription, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE,
-		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to rtnetlink: %w", err)
-	}
-	s := &subscription{socket: socket, done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		for {
-			_, _, err := socket.Receive()
-			// An overrun only loses events (netlink(7), ENOBUFS): reading the state makes up for it.
-			if err != nil && !errors.Is(err, unix.ENOBUFS) {
-				select {
-				case failed <- fmt.Errorf("receive from rtnetlink: %w", err):
-				default:
-				}
-				return
-			}
-			nudge(wake)
+// follow wakes Run at each event, and from time to time as long as there are none.
+func (m *Monitor) follow(ctx context.Context) {
+	for {
+		err := m.listen(ctx, m.wake)
+		if ctx.Err() != nil {
+			return
 		}
-	}()
-	return s, nil
-}
-
-// close ends the subscription and waits for its goroutine; a nil subscription is closed.
-func (s *subscription) close() {
-	if s == nil {
-		return
+		m.log.Warn("no link events, reading links periodically", "interval", m.retryInterval, "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(m.retryInterval):
+			m.wake.Kick()
+		}
 	}
-	s.socket.Close()
-	<-s.done
 }
 
-// nudge wakes without blocking; one pending wake-up is enough.
-func nudge(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
+// listen wakes at each event of links and addresses, until the context ends or the socket fails.
+func listen(ctx context.Context, wake lb.Signal) error {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return fmt.Errorf("subscribe to rtnetlink: %w", err)
+	}
+	defer socket.Close()
+	defer context.AfterFunc(ctx, socket.Close)()
+	for {
+		wake.Kick() // at first for what changed before the subscription
+		// An overrun only loses events (netlink(7), ENOBUFS): reading the state makes up for it.
+		if _, _, err := socket.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return fmt.Errorf("receive from rtnetlink: %w", err)
+		}
 	}
 }

@@ -132,15 +132,16 @@ func TestMonitorHeals(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, far := nstest.Self(t), nstest.New(t)
 		m, _ := running(t)
-		subs := make(chan *subscription, 2)
-		m.subscribe = func(wake chan<- struct{}, failed chan<- error) (*subscription, error) {
-			s, err := subscribe(wake, failed)
-			subs <- s
-			return s, err
+		m.retryInterval = time.Millisecond
+		breaks := make(chan context.CancelFunc, 2)
+		m.listen = func(ctx context.Context, wake lb.Signal) error {
+			ctx, stop := context.WithCancel(ctx)
+			breaks <- stop
+			return listen(ctx, wake)
 		}
 		start(t, m)
-		(<-subs).socket.Close()
-		<-subs
+		(<-breaks)()
+		<-breaks
 		nstest.Veth(t, node, "eth0", far, "eth0")
 		nstest.Until(t, within, "new link", func() bool { return find(m, "eth0").Up })
 	})

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Image is what a table is to hold, as a value.
@@ -49,7 +51,7 @@ type Owned[I Image[I]] struct {
 	Config[I]
 	repairs atomic.Uint64
 	// wake wakes Run.
-	wake chan struct{}
+	wake lb.Signal
 
 	conn Conn
 	// Transact sends a transaction to the kernel.
@@ -73,7 +75,7 @@ type Owned[I Image[I]] struct {
 // NewOwned returns an Owned. It does not access the kernel.
 func NewOwned[I Image[I]](c Config[I]) *Owned[I] {
 	c.AuditInterval = cmp.Or(c.AuditInterval, 10*time.Minute)
-	o := &Owned[I]{Config: c, wake: make(chan struct{}, 1), since: time.Now()}
+	o := &Owned[I]{Config: c, wake: lb.NewSignal(), since: time.Now()}
 	o.Transact = o.conn.Commit
 	return o
 }
@@ -95,7 +97,7 @@ func (o *Owned[I]) apply() error {
 		o.failure = fmt.Errorf("set table %s: %w", o.Name, o.failure)
 		o.wait = min(max(2*o.wait, retryInterval), maxWait)
 		o.retryAt = time.Now().Add(o.wait)
-		o.kick()
+		o.wake.Kick()
 	}
 	works := o.failure == nil
 	if works != o.enforced {

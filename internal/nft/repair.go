@@ -11,7 +11,7 @@ func (o *Owned[I]) Run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		o.watch(ctx, o.Log, o.kick)
+		o.watch(ctx, o.Log, o.wake.Kick)
 	}()
 	o.keep(ctx)
 	<-watched
@@ -76,7 +76,7 @@ func (o *Owned[I]) Audit() (differed bool) {
 		found, err := want.Permanent().Read()
 		o.Lock()
 		if o.generation != before || errors.Is(err, ErrChanged) {
-			o.kick()
+			o.wake.Kick()
 			return false
 		}
 		if _, err = o.compare(want, found, err); err == nil {
@@ -93,20 +93,10 @@ func (o *Owned[I]) Audit() (differed bool) {
 	return true
 }
 
-// kick wakes Run. It never blocks.
-func (o *Owned[I]) kick() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
-
 // sleep waits for d, or until the context ends.
 func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
