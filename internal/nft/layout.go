@@ -66,9 +66,7 @@ func (l *Layout) Read() (*Content, error) {
 	if err != nil {
 		return nil, err
 	}
-	other := slices.ContainsFunc(l.Chains, func(want Chain) bool { return !c.has(want) }) ||
-		slices.ContainsFunc(l.Sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) })
-	if other {
+	if !c.has(l.Chains, l.Sets) {
 		return nil, ErrOther
 	}
 	if err := l.inForce(); err != nil {

@@ -71,39 +71,30 @@ func (t Table) HasChain(name string) bool {
 
 // Content is the content of a table: chains by name, names of sets, and elements.
 type Content struct {
-	Chains   map[string]*ChainContent
+	Chains   map[string]chainContent
 	Sets     []string
 	Elements []Element
 	// Ends is when the kernel deletes elements, by set and key, if nothing renews them.
 	Ends map[Element]time.Time
 }
 
-// ChainContent counts the rules of a chain, and those of them that have the table's signature.
-type ChainContent struct{ rules, signed int }
+// chainContent counts the rules of a chain, and those of them that have the table's signature.
+type chainContent struct{ rules, signed int }
 
-// has reports whether the table has a chain with the wanted number of rules, all with the table's signature.
-func (c *Content) has(want Chain) bool {
-	got := c.Chains[want.Name]
-	return got != nil && got.rules == len(want.Rules) && got.signed == got.rules
+// has reports whether the table has these sets, and chains with as many rules, all with the table's signature.
+func (c *Content) has(chains []Chain, sets []Set) bool {
+	return !slices.ContainsFunc(sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) }) &&
+		!slices.ContainsFunc(chains, func(want Chain) bool {
+			got, found := c.Chains[want.Name]
+			return !found || got.rules != len(want.Rules) || got.signed != got.rules
+		})
 }
 
 // holds reports whether the table has a layout, with what is added to it, and nothing else.
 func (c *Content) holds(l *Layout, added Change) bool {
 	chains, sets := slices.Concat(l.Chains, added.Chains), slices.Concat(l.Sets, added.Sets)
-	if len(c.Chains) != len(chains) || len(c.Sets) != len(sets) || len(c.Elements) != len(added.Add) ||
-		slices.ContainsFunc(chains, func(want Chain) bool { return !c.has(want) }) ||
-		slices.ContainsFunc(sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) }) {
-		return false
-	}
-	return len(Between(c.Elements, added.Add).Add) == 0
-}
-
-// chain returns the content of a chain, empty at first.
-func (c *Content) chain(name string) *ChainContent {
-	if c.Chains[name] == nil {
-		c.Chains[name] = &ChainContent{}
-	}
-	return c.Chains[name]
+	return len(c.Chains) == len(chains) && len(c.Sets) == len(sets) && len(c.Elements) == len(added.Add) && c.has(chains, sets) &&
+		len(Between(c.Elements, added.Add).Add) == 0
 }
 
 // Outline lists the names of the table's sets, and its chains. It returns os.ErrNotExist if there is no table. It is not for
@@ -111,10 +102,10 @@ func (c *Content) chain(name string) *ChainContent {
 func (t Table) Outline() (*Content, error) {
 	c := &Content{}
 	return c, retryChanged(func() error {
-		c.Chains, c.Sets = make(map[string]*ChainContent), nil
+		c.Chains, c.Sets = make(map[string]chainContent), nil
 		err := t.objects(unix.NFT_MSG_GETSET, func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) })
 		if err == nil {
-			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) { c.chain(a.find(unix.NFTA_CHAIN_NAME).text()) })
+			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) { c.Chains[a.find(unix.NFTA_CHAIN_NAME).text()] = chainContent{} })
 		}
 		if err != nil {
 			return err
@@ -147,9 +138,11 @@ func (t Table) objects(typ int, fn func(attributes)) error {
 
 // readRule counts a rule, and its signature if the rule has that comment.
 func (c *Content) readRule(a attributes, comment []byte) {
-	f := c.chain(a.find(unix.NFTA_RULE_CHAIN).text())
-	f.rules++
+	name := a.find(unix.NFTA_RULE_CHAIN).text()
+	counts := c.Chains[name]
+	counts.rules++
 	if bytes.Equal(a.find(unix.NFTA_RULE_USERDATA), comment) {
-		f.signed++
+		counts.signed++
 	}
+	c.Chains[name] = counts
 }
