@@ -58,7 +58,7 @@ func (t *Table) logPacket(l logged) {
 	if img != nil {
 		service = img.serviceAt(h.to, nft.PortKey(h.to, h.protocol, h.port))
 	}
-	t.log.Info("packet refused", "service", service, "reason", strings.TrimSpace(l.prefix),
+	t.log.Info("packet refused", "service", service, "reason", l.prefix,
 		"source", h.from, "address", h.to, "protocol", nft.ProtocolName(h.protocol), "port", h.port)
 }
 
@@ -107,19 +107,8 @@ func parseLogged(m netlink.Message) (l logged, ok bool) {
 	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < nft.HeaderSize {
 		return l, false
 	}
-	ad, err := netlink.NewAttributeDecoder(m.Data[nft.HeaderSize:])
-	if err != nil {
-		return l, false
-	}
-	for ad.Next() {
-		switch ad.Type() {
-		case logPrefix:
-			l.prefix = ad.String()
-		case logPayload:
-			l.payload = ad.Bytes()
-		}
-	}
-	return l, ad.Err() == nil
+	a := m.Data[nft.HeaderSize:]
+	return logged{strings.TrimRight(string(nft.Attribute(a, logPrefix)), "\x00"), nft.Attribute(a, logPayload)}, true
 }
 
 // header is the addresses, protocol and destination port of a packet.

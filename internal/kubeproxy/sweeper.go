@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -192,7 +193,7 @@ func forget(without uint32, concerns func([]byte, map[netip.Addr]bool) bool, add
 
 // waitsFor reports whether an entry's attributes describe an unanswered attempt to reach one of the endpoints.
 func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
-	state := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
+	state := nft.Attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
 	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_SYN_SENT {
 		return false
 	}
@@ -206,13 +207,13 @@ func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
 // acknowledged by both sides. In these states conntrack itself lets a SYN have the ports (nf_conntrack_proto_tcp.c). In TIME_WAIT too
 // the last data may have to come again: the state means only that some segment followed both FINs.
 func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
-	tcp := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP)
-	state := attribute(tcp, nl.CTA_PROTOINFO_TCP_STATE)
+	tcp := nft.Attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP)
+	state := nft.Attribute(tcp, nl.CTA_PROTOINFO_TCP_STATE)
 	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_TIME_WAIT && state[0] != nl.TCP_CONNTRACK_CLOSE {
 		return false
 	}
 	for _, direction := range []uint16{nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, nl.CTA_PROTOINFO_TCP_FLAGS_REPLY} {
-		flags := attribute(tcp, direction)
+		flags := nft.Attribute(tcp, direction)
 		if state[0] == nl.TCP_CONNTRACK_TIME_WAIT && (len(flags) == 0 || flags[0]&unacknowledged != 0) {
 			return false
 		}
@@ -224,28 +225,11 @@ func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
 // address returns an address of one direction; v4 and v6 are its attribute in each family.
 func address(attributes []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
 	for _, a := range []uint16{v4, v6} {
-		if addr, ok := netip.AddrFromSlice(attribute(attributes, tuple, nl.CTA_TUPLE_IP, a)); ok {
+		if addr, ok := netip.AddrFromSlice(nft.Attribute(attributes, tuple, nl.CTA_TUPLE_IP, a)); ok {
 			return addr, true
 		}
 	}
 	return netip.Addr{}, false
-}
-
-// attribute returns the value of a nested attribute, nil if it is not there.
-func attribute(b []byte, path ...uint16) []byte {
-	for _, want := range path {
-		list, err := nl.ParseRouteAttr(b)
-		if err != nil {
-			return nil
-		}
-		b = nil
-		for _, a := range list {
-			if a.Attr.Type&nl.NLA_TYPE_MASK == want {
-				b = a.Value
-			}
-		}
-	}
-	return b
 }
 
 func request(family uint8, operation, flags int) *nl.NetlinkRequest {

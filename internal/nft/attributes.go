@@ -104,6 +104,9 @@ func (a attributes) find(path ...uint16) attributes {
 	return a
 }
 
+// Attribute returns the data of the first attribute at a path of types in a netlink message; nil if there is none.
+func Attribute(message []byte, path ...uint16) []byte { return attributes(message).find(path...) }
+
 // text reads a C string.
 func (a attributes) text() string { return strings.TrimSuffix(string(a), "\x00") }
 
