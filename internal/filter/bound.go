@@ -26,23 +26,22 @@ func (c cost) beyond() bool { return c.prefixes > maxCost.prefixes || c.rules > 
 // weight makes costs comparable: in parts of the bound.
 func (c cost) weight() int { return c.prefixes + c.rules*(maxCost.prefixes/maxCost.rules) }
 
-// charge is what a frontend costs beside others that have paid for some lists and profiles. With pay it pays, too.
-func (d *frontend) charge(paid map[any]bool, pay bool) (c cost) {
+// charge is what a frontend costs beside others that have paid for some lists and profiles.
+func (d *frontend) charge(paid map[any]bool) (c cost) {
 	for _, l := range [...]*list{d.allow, d.deny} {
 		if l != nil && !paid[l] {
 			c.prefixes += l.size
-			if pay {
-				paid[l] = true
-			}
 		}
 	}
 	if p := d.profile.even(); !paid[p] {
 		c.rules = p.rules()
-		if pay {
-			paid[p] = true
-		}
 	}
 	return c
+}
+
+// pay notes that a frontend pays what it costs.
+func (d *frontend) pay(paid map[any]bool) {
+	paid[d.allow], paid[d.deny], paid[d.profile.even()] = true, true, true
 }
 
 // admit closes the frontends that are beyond the bound. The frontends of a namespace that costs little in all come first, so that no
@@ -55,22 +54,24 @@ func (img *image) admit() {
 		if own[space] == nil {
 			own[space] = map[any]bool{}
 		}
-		total[space] += d.charge(own[space], true).weight()
+		total[space] += d.charge(own[space]).weight()
+		d.pay(own[space])
 		order = append(order, d)
 	}
 	slices.SortStableFunc(order, func(a, b *frontend) int {
 		return cmp.Or(cmp.Compare(total[a.Service.Namespace], total[b.Service.Namespace]),
-			cmp.Compare(a.charge(nil, false).weight(), b.charge(nil, false).weight()))
+			cmp.Compare(a.charge(nil).weight(), b.charge(nil).weight()))
 	})
 	var used cost
 	paid := map[any]bool{}
 	for _, d := range order {
-		c := d.charge(paid, false)
+		c := d.charge(paid)
 		if used.plus(c).beyond() {
 			d.refused = cmp.Or(d.refused, fmt.Errorf("its lists of %d prefixes of %d lengths are beyond the bound of %d prefixes and of %d combinations of lengths "+
 				"and limits for all lists of a node", c.prefixes, c.rules, maxCost.prefixes, maxCost.rules))
 			continue
 		}
-		used = used.plus(d.charge(paid, true))
+		used = used.plus(c)
+		d.pay(paid)
 	}
 }

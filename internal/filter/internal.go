@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"math"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -53,7 +52,7 @@ func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNT
 // toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
 // Who is not on the way to such a frontend is let go by the first look.
 func (f *family) toClusterIP(from nft.Rule) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), f.lookUp(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
+	return slices.Concat(f.Is(), f.LoadFrontend(), f.lookUp(internalSet), from, f.Write(f.Destination), nft.ChangeMark(0, internalMark))
 }
 
 // fromExternal rewrites the source of an answer.
@@ -66,20 +65,13 @@ func (f *family) lookUp(base string) nft.Rule {
 	return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(base), IsDestRegSet: true, DestRegister: reg})
 }
 
-// setMark sets the mark to (mark & keep) with these bits set.
-func setMark(keep, bits uint32) nft.Rule {
-	return nft.Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: nft.Native(keep &^ bits), Xor: nft.Native(bits)},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg})
-}
-
 // setLabel labels the connection of a marked packet and takes the mark away.
 func setLabel() nft.Rule {
 	return slices.Concat(
 		nft.Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
 			nft.Mask(reg, nft.Native(internalMark)),
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: nft.Native(0)}),
-		setMark(math.MaxUint32&^internalMark, 0),
+		nft.ChangeMark(internalMark, 0),
 		nft.Expr(&expr.Immediate{Register: reg, Data: internalLabel[:]},
 			&expr.Ct{Key: expr.CtKeyLABELS, SourceRegister: true, Register: reg}),
 	)

@@ -84,13 +84,12 @@ func openLog(group uint16) (*netlink.Conn, error) {
 		{Type: logConfigCommand, Data: []byte{logBind}},
 		{Type: logConfigMode, Data: append(binary.BigEndian.AppendUint32(nil, logSnapshot), logCopyPacket, 0)},
 	})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("marshal request to NFLOG: %w", err), conn.Close())
+	if err == nil {
+		_, err = conn.Execute(netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_ULOG<<8 | logMessageConfig), Flags: netlink.Request | netlink.Acknowledge},
+			Data:   append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, a...),
+		})
 	}
-	_, err = conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_ULOG<<8 | logMessageConfig), Flags: netlink.Request | netlink.Acknowledge},
-		Data:   append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, a...),
-	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("bind NFLOG group %d: %w", group, err), conn.Close())
 	}

@@ -192,12 +192,8 @@ func headStartLayout() *nft.Layout {
 
 // markStart has kube-proxy masquerade a connection to a frontend that asks for it.
 func markStart(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(
-		&expr.Lookup{SourceRegister: nft.Reg, SetName: masqueradeSet + f.Suffix},
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: nft.Reg},
-		&expr.Bitwise{SourceRegister: nft.Reg, DestRegister: nft.Reg, Len: 4, Mask: nft.Native(^uint32(kubeProxyMark)), Xor: nft.Native(kubeProxyMark)},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: nft.Reg},
-	))
+	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(&expr.Lookup{SourceRegister: nft.Reg, SetName: masqueradeSet + f.Suffix}),
+		nft.ChangeMark(0, kubeProxyMark))
 }
 
 // translate leads a connection to the endpoint in one of the frontend's first slots. Where that is empty it is for the next rule, which

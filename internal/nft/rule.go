@@ -80,6 +80,13 @@ func Mask(register uint32, bits []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(len(bits)), Mask: bits, Xor: make([]byte, len(bits))}
 }
 
+// ChangeMark clears some bits of a packet's mark, and sets others.
+func ChangeMark(off, on uint32) Rule {
+	return Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: Reg},
+		&expr.Bitwise{SourceRegister: Reg, DestRegister: Reg, Len: 4, Mask: Native(^(off | on)), Xor: Native(on)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: Reg})
+}
+
 // Native encodes a number in the byte order of registers.
 func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
