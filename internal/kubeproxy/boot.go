@@ -41,9 +41,7 @@ type Config struct {
 // Boot is the time between the start of a node and its kube-proxy's first service. Until then the node must not announce any address,
 // because it cannot forward the traffic. Afterwards a Boot checks no more: kube-proxy's rules stay in the kernel while it restarts.
 type Boot struct {
-	log   *slog.Logger
-	livez string
-	kick  func()
+	config Config
 	// find looks for a sign of kube-proxy, mark records that it has served. Tests replace both.
 	find func(context.Context) sign
 	mark func() error
@@ -56,7 +54,7 @@ type Boot struct {
 
 // New returns a Boot that has not checked yet.
 func New(c Config) *Boot {
-	b := &Boot{log: c.Log, livez: c.Livez, kick: c.Kick, mark: mark, looked: make(chan struct{})}
+	b := &Boot{config: c, mark: mark, looked: make(chan struct{})}
 	b.find = func(ctx context.Context) sign { return look(ctx, c.Livez) }
 	if c.Livez == "" {
 		b.served.Store(true)
@@ -73,15 +71,15 @@ func (b *Boot) Looked() <-chan struct{} { return b.looked }
 
 // Waiting describes the last sign of kube-proxy.
 func (b *Boot) Waiting() string {
-	if b.livez == "" {
+	if b.config.Livez == "" {
 		return "it is not waited for"
 	}
-	return sign(b.last.Load()).describe(b.livez)
+	return sign(b.last.Load()).describe(b.config.Livez)
 }
 
 // Run checks until kube-proxy has served, or ctx ends.
 func (b *Boot) Run(ctx context.Context) error {
-	if b.livez == "" && exists(marker()) {
+	if b.config.Livez == "" && exists(marker()) {
 		return Forget()
 	}
 	if b.Served() {
@@ -101,13 +99,13 @@ func (b *Boot) Run(ctx context.Context) error {
 		if over {
 			b.pass(is, time.Since(start))
 		} else if first || is != was {
-			b.log.Info("waiting for kube-proxy; this node announces nothing until kube-proxy has served", "found", b.Waiting())
+			b.config.Log.Info("waiting for kube-proxy; this node announces nothing until kube-proxy has served", "found", b.Waiting())
 		}
 		if first {
 			close(b.looked)
 		}
 		if over {
-			b.kick()
+			b.config.Kick()
 			return nil
 		}
 		select {
@@ -120,12 +118,12 @@ func (b *Boot) Run(ctx context.Context) error {
 
 func (b *Boot) pass(by sign, after time.Duration) {
 	b.served.Store(true)
-	b.log.Info("kube-proxy has served", "found", b.Waiting(), "after", after.Round(time.Millisecond))
+	b.config.Log.Info("kube-proxy has served", "found", b.Waiting(), "after", after.Round(time.Millisecond))
 	if by == servedBefore {
 		return
 	}
 	if err := b.mark(); err != nil {
-		b.log.Warn("the next speaker on this node will wait for kube-proxy again", "error", err)
+		b.config.Log.Warn("the next speaker on this node will wait for kube-proxy again", "error", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -38,11 +39,8 @@ type Config struct {
 
 // Relayer keeps the tables of this node.
 type Relayer struct {
-	log     *slog.Logger
-	links   func() []lb.Interface
-	idle    time.Duration
-	changed func()
-	tables  []*table
+	config Config
+	tables []*table
 
 	mu sync.Mutex
 	// desired is the argument of the last Set, nil before the first; indexes are those of the links that may carry relays.
@@ -54,7 +52,8 @@ type Relayer struct {
 
 // New returns a Relayer. It does not change the kernel.
 func New(c Config) *Relayer {
-	r := &Relayer{log: c.Log, links: c.Links, idle: cmp.Or(c.IdleTime, idleTime), changed: c.Changed}
+	c.IdleTime = cmp.Or(c.IdleTime, idleTime)
+	r := &Relayer{config: c}
 	for _, f := range families() {
 		r.tables = append(r.tables, newTable(r, f))
 	}
@@ -74,7 +73,7 @@ func Try(of lb.Family) error {
 // Set relays exactly this. New relays are in force when it returns, unless the kernel refuses. It never fails: without relays an address moves all the same.
 func (r *Relayer) Set(d Desired) {
 	indexes := make(map[string]int)
-	for _, l := range r.links() {
+	for _, l := range r.config.Links() {
 		if l.CanAnnounce() {
 			indexes[l.Name] = l.Index
 		}
@@ -182,22 +181,20 @@ func (r *Relayer) publishEnded() {
 	r.ended = ended
 	r.mu.Unlock()
 	if more > 0 {
-		r.log.Info("relays ended", "addresses", more, "unusedFor", r.idle)
+		r.config.Log.Info("relays ended", "addresses", more, "unusedFor", r.config.IdleTime)
 	}
-	if !same && r.changed != nil {
-		r.changed()
+	if !same && r.config.Changed != nil {
+		r.config.Changed()
 	}
 }
 
 // Remove deletes the tables. A concurrent Run does not restore them.
-func (r *Relayer) Remove() error {
+func (r *Relayer) Remove() (err error) {
 	r.mu.Lock()
 	r.desired = nil
 	r.mu.Unlock()
 	for _, t := range r.tables {
-		if err := t.Remove(); err != nil {
-			return fmt.Errorf("remove relays: %w", err)
-		}
+		err = errors.Join(err, t.Remove())
 	}
-	return nil
+	return err
 }

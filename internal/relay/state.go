@@ -54,34 +54,29 @@ func (r *Relayer) repairs() (n uint64) {
 	return n
 }
 
-type descs struct{ addresses, packets, failed, repairs *prometheus.Desc }
-
-func newDescs() descs {
-	metric := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil)
-	}
-	return descs{
-		addresses: metric("relayed_addresses", "Addresses that this node took over and whose older connections it relays to the former owner."),
-		packets:   metric("relayed_packets_total", "Packets relayed to former owners since the creation of the table."),
-		failed:    metric("relay_failed", "1 while the kernel refuses the relays, so that connections end when their address moves."),
-		repairs:   prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "relay"}),
-	}
-}
+var (
+	addressesDesc = prometheus.NewDesc("holdfast_l2_relayed_addresses",
+		"Addresses that this node took over and whose older connections it relays to the former owner.", []string{"family"}, nil)
+	packetsDesc = prometheus.NewDesc("holdfast_l2_relayed_packets_total",
+		"Packets relayed to former owners since the creation of the table.", []string{"family"}, nil)
+	failedDesc = prometheus.NewDesc("holdfast_l2_relay_failed",
+		"1 while the kernel refuses the relays, so that connections end when their address moves.", []string{"family"}, nil)
+	repairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "relay"})
+)
 
 // Describe implements prometheus.Collector.
 func (r *Relayer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
 
 // Collect implements prometheus.Collector. It reads the kernel's counters.
 func (r *Relayer) Collect(ch chan<- prometheus.Metric) {
-	d := newDescs()
-	ch <- prometheus.MustNewConstMetric(d.repairs, prometheus.CounterValue, float64(r.repairs()))
+	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(r.repairs()))
 	for _, f := range r.State().Families {
 		family, failed := string(f.Family), 0.0
 		if f.Failure != "" {
 			failed = 1
 		}
-		ch <- prometheus.MustNewConstMetric(d.addresses, prometheus.GaugeValue, float64(f.Relayed), family)
-		ch <- prometheus.MustNewConstMetric(d.packets, prometheus.CounterValue, float64(f.Packets), family)
-		ch <- prometheus.MustNewConstMetric(d.failed, prometheus.GaugeValue, failed, family)
+		ch <- prometheus.MustNewConstMetric(addressesDesc, prometheus.GaugeValue, float64(f.Relayed), family)
+		ch <- prometheus.MustNewConstMetric(packetsDesc, prometheus.CounterValue, float64(f.Packets), family)
+		ch <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, failed, family)
 	}
 }

@@ -41,9 +41,9 @@ type course struct {
 const tick = 10 * time.Millisecond
 
 func newTable(r *Relayer, f *family) *table {
-	t := &table{relayer: r, family: f, layout: f.layout(r.idle)}
+	t := &table{relayer: r, family: f, layout: f.layout(r.config.IdleTime)}
 	t.Owned = nft.NewOwned(nft.Config[*image]{
-		Log: r.log.With("family", f.name), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.idle / 3,
+		Log: r.config.Log.With("family", f.name), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.config.IdleTime / 3,
 		Done: func(img *image) {
 			r.mu.Lock()
 			t.course = img.course
@@ -69,7 +69,7 @@ func (t *table) image(*image) *image {
 		}
 		c, known := t.course[one.Address]
 		if !known || !one.Start.IsZero() && !one.Start.Equal(c.start) {
-			c = course{start: one.Start, ends: time.Now().Add(t.relayer.idle)}
+			c = course{start: one.Start, ends: time.Now().Add(t.relayer.config.IdleTime)}
 		}
 		img.course[one.Address] = c
 	}
