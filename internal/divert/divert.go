@@ -119,7 +119,7 @@ func layout() *nft.Layout {
 			nft.Set{Name: proxiesMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: f.Address},
 			nft.Set{Name: portsMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: nft.Port},
 			nft.Set{Name: remoteSet + f.Suffix, Key: key})
-		lead.Rules = append(lead.Rules, translate(f))
+		lead.Rules = append(lead.Rules, slices.Concat(f.Is(), f.LoadFrontend(), f.Lead(proxiesMap, portsMap)))
 		rest.Rules = append(rest.Rules, drop(f))
 		back.Rules = append(back.Rules, masquerade(f))
 	}
@@ -142,11 +142,6 @@ func refuseNodePort() nft.Rule {
 func local(fib *expr.Fib) nft.Rule {
 	fib.Register, fib.ResultADDRTYPE = nft.Reg, true
 	return nft.Expr(fib, &expr.Cmp{Register: nft.Reg, Data: nft.Native(unix.RTN_LOCAL)})
-}
-
-// translate leads a connection to the proxy of its frontend.
-func translate(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), f.Lead(proxiesMap, portsMap))
 }
 
 // drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The kernel would route it

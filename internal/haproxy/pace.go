@@ -21,14 +21,10 @@ const (
 // Due returns when the next reload may be: the last one began at last, and edits wait since.
 func Due(old int, last, since time.Time) time.Time {
 	limit := since.Add(maxWait)
-	if old >= MaxOld {
-		return limit
+	if due := last.Add(minPause << max(0, old)); old < MaxOld && due.Before(limit) {
+		return due
 	}
-	due := last.Add(minPause << max(0, old))
-	if due.After(limit) {
-		return limit
-	}
-	return due
+	return limit
 }
 
 // A namespace has a budget of reloads: a burst, and one for each time. Beyond it its edits wait while there are many old workers, as

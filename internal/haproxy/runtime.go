@@ -16,13 +16,11 @@ type Server struct {
 	Closed bool
 }
 
-var errVersion = errors.New("the engine shows its servers in another version than 1")
-
 // ParseServers reads what the worker shows of its servers by "show servers state".
 func ParseServers(text string) (out []Server, err error) {
 	version, rest, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	if version != "1" {
-		return nil, errVersion
+		return nil, errors.New("the engine shows its servers in another version than 1")
 	}
 	for line := range strings.Lines(rest) {
 		f := strings.Fields(line)

@@ -274,15 +274,19 @@ func newClient(timeout time.Duration) *http.Client {
 	}
 }
 
+// get requests a page of kube-proxy, and reports whether a server listens there.
+func get(ctx context.Context, client *http.Client, page string) (response *http.Response, listens bool, err error) {
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { listens = true }})
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+page, nil)
+	if err == nil {
+		response, err = client.Do(request)
+	}
+	return response, listens, err
+}
+
 // askLivez requests the health of kube-proxy at host and port. A server without the path is not kube-proxy.
 func askLivez(ctx context.Context, address string) sign {
-	client, listens := newClient(requestTimeout), false
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { listens = true }})
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/livez", nil)
-	if err != nil {
-		return silent
-	}
-	response, err := client.Do(request)
+	response, listens, err := get(ctx, newClient(requestTimeout), address+"/livez")
 	if err != nil && !listens {
 		return silent
 	}

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptrace"
 	"net/netip"
 	"slices"
 	"sync"
@@ -200,14 +199,8 @@ func (e *Endpoints) Waiting() []lb.Key {
 // served asks kube-proxy how many endpoints of a Service it serves on this node. It answers 503 for none. One that accepts the
 // connection and says nothing is stalled, and serves none that is new.
 func served(ctx context.Context, client *http.Client, at netip.AddrPort) (int, error) {
-	stalled := false
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { stalled = true }})
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/healthz", nil)
-	if err != nil {
-		return 0, err
-	}
-	response, err := client.Do(request)
-	if err != nil && stalled {
+	response, listens, err := get(ctx, client, at.String()+"/healthz")
+	if err != nil && listens {
 		return 0, nil
 	}
 	if err != nil {

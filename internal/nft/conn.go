@@ -42,9 +42,6 @@ type Conn struct {
 
 // Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing.
 func (c *Conn) Commit(b *Batch) error {
-	if b.last == 0 {
-		return nil
-	}
 	if err := c.open(); err != nil {
 		return err
 	}

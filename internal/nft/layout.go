@@ -69,9 +69,6 @@ func (l *Layout) Read() (*Content, error) {
 	if !c.has(l.Chains, l.Sets) {
 		return nil, ErrOther
 	}
-	if err := l.inForce(); err != nil {
-		return nil, err
-	}
 	c.Ends = make(map[Element]time.Time)
 	for _, s := range l.Sets {
 		if s.Flags&unix.NFT_SET_EVAL != 0 {
@@ -82,21 +79,4 @@ func (l *Layout) Read() (*Content, error) {
 		}
 	}
 	return c, nil
-}
-
-// inForce returns ErrOther if the table is dormant or a base chain has another policy than accept. Rules show neither.
-func (l *Layout) inForce() error {
-	inForce := true
-	err := l.dump(unix.NFT_MSG_GETTABLE, 0, nil, func(a attributes) { inForce = a.find(unix.NFTA_TABLE_FLAGS).number()&dormant == 0 })
-	for _, c := range l.Chains {
-		if c.Kind == "" || err != nil {
-			continue
-		}
-		err = l.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, c.Name) },
-			func(a attributes) { inForce = inForce && a.find(unix.NFTA_CHAIN_POLICY).number() == nfAccept })
-	}
-	if err == nil && !inForce {
-		return ErrOther
-	}
-	return err
 }

@@ -43,14 +43,11 @@ func (t Table) Handle() (h uint64, err error) {
 	return h, err
 }
 
-// dormant is NFT_TABLE_F_DORMANT of linux/netfilter/nf_tables.h: the kernel calls no chain of the table.
-const dormant = 1
-
 // Try has the kernel check the layout without an effect: one transaction makes the table, under another name and
 // dormant, and deletes it.
 func (l *Layout) Try() error {
 	b := Table{Family: l.Family, Name: l.Name + "-try", signature: l.signature}.Batch()
-	b.create(dormant)
+	b.create(unix.NFT_TABLE_F_DORMANT)
 	l.Build(b)
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 	return b.Commit()
@@ -71,6 +68,8 @@ func (t Table) HasChain(name string) bool {
 
 // Content is the content of a table: chains by name, names of sets, and elements.
 type Content struct {
+	// dormant: the kernel calls no chain of the table.
+	dormant  bool
 	Chains   map[string]chainContent
 	Sets     []string
 	Elements []Element
@@ -78,15 +77,19 @@ type Content struct {
 	Ends map[Element]time.Time
 }
 
-// chainContent counts the rules of a chain, and those of them that have the table's signature.
-type chainContent struct{ rules, signed int }
+// chainContent is the policy of a base chain, and counts the rules of a chain, and those of them that have the table's signature.
+type chainContent struct {
+	policy        uint64
+	rules, signed int
+}
 
-// has reports whether the table has these sets, and chains with as many rules, all with the table's signature.
+// has reports whether the table is in force and has these sets, and chains with as many rules, all with the table's signature. Rules show
+// neither that a table is dormant nor that a base chain has another policy than accept.
 func (c *Content) has(chains []Chain, sets []Set) bool {
-	return !slices.ContainsFunc(sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) }) &&
+	return !c.dormant && !slices.ContainsFunc(sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) }) &&
 		!slices.ContainsFunc(chains, func(want Chain) bool {
 			got, found := c.Chains[want.Name]
-			return !found || got.rules != len(want.Rules) || got.signed != got.rules
+			return !found || got.rules != len(want.Rules) || got.signed != got.rules || want.Kind != "" && got.policy != nfAccept
 		})
 }
 
@@ -103,9 +106,16 @@ func (t Table) Outline() (*Content, error) {
 	c := &Content{}
 	return c, retryChanged(func() error {
 		c.Chains, c.Sets = make(map[string]chainContent), nil
-		err := t.objects(unix.NFT_MSG_GETSET, func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) })
+		err := t.dump(unix.NFT_MSG_GETTABLE, 0, nil, func(a attributes) {
+			c.dormant = a.find(unix.NFTA_TABLE_FLAGS).number()&unix.NFT_TABLE_F_DORMANT != 0
+		})
 		if err == nil {
-			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) { c.Chains[a.find(unix.NFTA_CHAIN_NAME).text()] = chainContent{} })
+			err = t.objects(unix.NFT_MSG_GETSET, func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) })
+		}
+		if err == nil {
+			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) {
+				c.Chains[a.find(unix.NFTA_CHAIN_NAME).text()] = chainContent{policy: a.find(unix.NFTA_CHAIN_POLICY).number()}
+			})
 		}
 		if err != nil {
 			return err
