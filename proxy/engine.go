@@ -165,16 +165,12 @@ func (e *engine) loop(ctx context.Context, broken <-chan struct{}) error {
 		}
 		e.publish(time.Now())
 		e.oldWorkers.Set(float64(len(e.old)))
-		timer.Reset(e.wait())
+		pause := lookInterval
+		if e.next != nil || e.serving == nil {
+			pause = startLook
+		}
+		timer.Reset(pause)
 	}
-}
-
-// wait returns the time until the next step.
-func (e *engine) wait() time.Duration {
-	if e.next != nil || e.serving == nil {
-		return startLook
-	}
-	return lookInterval
 }
 
 // step does what is to be done. It returns true at the end.

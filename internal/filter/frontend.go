@@ -20,8 +20,7 @@ type frontend struct {
 }
 
 func (d *frontend) key() string {
-	protocol, _ := nft.ProtocolNumber(d.Protocol)
-	return nft.PortKey(d.Address, protocol, d.Port)
+	return nft.PortKey(d.Address, nft.Protocols[d.Protocol], d.Port)
 }
 
 // compare orders frontends as Filter has them.
@@ -40,7 +39,7 @@ func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
 	list := make([]frontend, 0, len(all))
 	for i := range all {
 		one := &all[i]
-		if _, ok := nft.ProtocolNumber(one.Protocol); !ok || !one.Address.IsValid() || one.Address.Is4In6() || one.Address.Zone() != "" {
+		if _, ok := nft.Protocols[one.Protocol]; !ok || !one.Address.IsValid() || one.Address.Is4In6() || one.Address.Zone() != "" {
 			// No machine can send packets there.
 			c.refused[one.Service] = fmt.Errorf("invalid frontend: %s port %d of %s", one.Protocol, one.Port, one.Address)
 			continue
@@ -127,8 +126,7 @@ func (d *frontend) elements(to *nft.Elements) {
 
 // elements adds the elements that redirect internal traffic to a frontend at an address to the port.
 func (p clusterPort) elements(to *nft.Elements, a netip.Addr) {
-	f := familyOf(a.Is6())
-	protocol, _ := nft.ProtocolNumber(p.protocol)
+	f, protocol := familyOf(a.Is6()), nft.Protocols[p.protocol]
 	to.Put(f.named(internalSet), nft.PortKey(a, protocol, p.port), string(p.addr.AsSlice()))
 	to.Put(f.named(externalSet), nft.PortKey(p.addr, protocol, p.port), string(a.AsSlice()))
 }

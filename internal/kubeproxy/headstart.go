@@ -160,7 +160,7 @@ const kubeProxyMark = 1 << 14
 
 // startKey returns the key of a frontend; false if it is none.
 func startKey(s lb.Start) (f nft.Family, key string, ok bool) {
-	number, ok := nft.ProtocolNumber(s.Protocol)
+	number, ok := nft.Protocols[s.Protocol]
 	for _, f := range nft.Families() {
 		if a := s.Address.Unmap(); f.Has(a) && ok && len(s.Endpoints) > 0 {
 			return f, nft.PortKey(a, number, s.Port), true

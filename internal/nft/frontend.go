@@ -81,18 +81,12 @@ func PortKey(a netip.Addr, protocol byte, port uint16) string {
 // PortValue is the number of a port as a value, or as a key without other fields.
 func PortValue(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
 
-// protocols are the protocols of frontends, with their numbers in the IP header.
-var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
-
-// ProtocolNumber is the protocol number in the IP header.
-func ProtocolNumber(name string) (n byte, ok bool) {
-	n, ok = protocols[name]
-	return n, ok
-}
+// Protocols are the protocols of frontends, with their numbers in the IP header.
+var Protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
 // ProtocolName is the name of a protocol number, empty if a frontend cannot have it.
 func ProtocolName(number byte) string {
-	for name, n := range protocols {
+	for name, n := range Protocols {
 		if n == number {
 			return name
 		}

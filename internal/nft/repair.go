@@ -3,18 +3,16 @@ package nft
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
 // Run repairs the table until the context ends. The table then stays in force.
 func (o *Owned[I]) Run(ctx context.Context) error {
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		o.watch(ctx, o.Log, o.wake.Kick)
-	}()
+	var watching sync.WaitGroup
+	watching.Go(func() { o.watch(ctx, o.Log, o.wake.Kick) })
 	o.keep(ctx)
-	<-watched
+	watching.Wait()
 	return nil
 }
 

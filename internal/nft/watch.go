@@ -65,8 +65,7 @@ func (t Table) watchOnce(ctx context.Context, changed func()) error {
 // ends or the connection fails. It closes the connection.
 func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(netlink.Message)) error {
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	for {
 		messages, err := conn.Receive()
 		switch {
