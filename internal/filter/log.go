@@ -25,11 +25,7 @@ func (t *Table) readLog(ctx context.Context) error {
 	for {
 		conn, err := openLog(logGroup)
 		if err == nil {
-			err = nft.Receive(ctx, conn, func() {}, func(m netlink.Message) {
-				if l, ok := parseLogged(m); ok {
-					t.logPacket(l)
-				}
-			})
+			err = nft.Receive(ctx, conn, func() {}, func(m netlink.Message) { t.logPacket(parseLogged(m)) })
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -46,8 +42,8 @@ func (t *Table) readLog(ctx context.Context) error {
 const logRetry = 30 * time.Second
 
 // logPacket logs one drop, with the Service of its frontend.
-func (t *Table) logPacket(l logged) {
-	h, ok := parseHeader(l.payload)
+func (t *Table) logPacket(why string, packet []byte) {
+	h, ok := parseHeader(packet)
 	if !ok {
 		return
 	}
@@ -58,7 +54,7 @@ func (t *Table) logPacket(l logged) {
 	if img != nil {
 		service = img.serviceAt(h.to, nft.PortKey(h.to, h.protocol, h.port))
 	}
-	t.log.Info("packet refused", "service", service, "reason", l.prefix,
+	t.log.Info("packet refused", "service", service, "reason", why,
 		"source", h.from, "address", h.to, "protocol", nft.ProtocolName(h.protocol), "port", h.port)
 }
 
@@ -96,18 +92,13 @@ func openLog(group uint16) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// logged is a packet from NFLOG.
-type logged struct {
-	prefix  string
-	payload []byte
-}
-
-func parseLogged(m netlink.Message) (l logged, ok bool) {
+// parseLogged returns the beginning of a packet from NFLOG, and why it was refused; nothing of other messages.
+func parseLogged(m netlink.Message) (why string, packet []byte) {
 	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < nft.HeaderSize {
-		return l, false
+		return "", nil
 	}
 	a := m.Data[nft.HeaderSize:]
-	return logged{strings.TrimRight(string(nft.Attribute(a, logPrefix)), "\x00"), nft.Attribute(a, logPayload)}, true
+	return strings.TrimRight(string(nft.Attribute(a, logPrefix)), "\x00"), nft.Attribute(a, logPayload)
 }
 
 // header is the addresses, protocol and destination port of a packet.

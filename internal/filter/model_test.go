@@ -276,8 +276,8 @@ table inet beyond {
 				w.t.Fatalf("after %d packets: %v", len(got), err)
 			}
 			for _, m := range messages {
-				if l, ok := parseLogged(m); ok {
-					got[binary.BigEndian.Uint32(l.payload[len(l.payload)-4:])] = true
+				if _, packet := parseLogged(m); packet != nil {
+					got[binary.BigEndian.Uint32(packet[len(packet)-4:])] = true
 				}
 			}
 		}
