@@ -62,7 +62,6 @@ type FloatingIPSpec struct {
 // ReclaimPolicy is what happens to a FloatingIP when its Service is deleted.
 type ReclaimPolicy string
 
-// The policies.
 const (
 	ReclaimRetain ReclaimPolicy = "Retain"
 	ReclaimDelete ReclaimPolicy = "Delete"
@@ -71,7 +70,6 @@ const (
 // FloatingIPPhase is the progress of a FloatingIP.
 type FloatingIPPhase string
 
-// The phases.
 const (
 	// FloatingIPPending lacks some of its addresses.
 	FloatingIPPending FloatingIPPhase = "Pending"

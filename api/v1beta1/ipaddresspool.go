@@ -105,7 +105,6 @@ type IPAddressPoolSpec struct {
 // UndeclaredPorts is what happens to packets to ports that no Service declares.
 type UndeclaredPorts string
 
-// The ways to treat them.
 const (
 	UndeclaredDrop  UndeclaredPorts = "Drop"
 	UndeclaredReset UndeclaredPorts = "Reset"
@@ -115,7 +114,6 @@ const (
 // PoolScope says from where the addresses of a pool are reached.
 type PoolScope string
 
-// The scopes of a pool.
 const (
 	ScopeExternal PoolScope = "External"
 	ScopeInternal PoolScope = "Internal"
@@ -148,7 +146,6 @@ type Sharing struct {
 // SharingScope is how far an address is shared.
 type SharingScope string
 
-// The scopes of sharing.
 const (
 	ShareNamespace SharingScope = "Namespace"
 	ShareCluster   SharingScope = "Cluster"

@@ -160,7 +160,6 @@ type AddressConflict struct {
 	MAC string `json:"mac"`
 }
 
-// The states of a BGP session.
 const (
 	SessionStateEstablished = "established"
 	SessionStateDown        = "down"
