@@ -56,7 +56,7 @@ func goodbye(n lb.Node, p plan.Plan) string {
 	switch {
 	case n.ShuttingDown:
 		return "node " + n.Name + " goes down"
-	case n.Draining && len(p.Routes) == 0:
+	case n.Draining && p.Routes.Len() == 0:
 		return "node " + n.Name + " is drained"
 	}
 	return ""

@@ -23,7 +23,7 @@ import (
 
 // TestGoodbye: what routers hear when a speaker is ordered to stop.
 func TestGoodbye(t *testing.T) {
-	routes := plan.Plan{Routes: []lb.Route{{}}}
+	routes := plan.Plan{Routes: lb.MapOf(map[netip.Prefix]*[]lb.Route{{}: {{}}})}
 	for _, tt := range []struct {
 		name string
 		node lb.Node

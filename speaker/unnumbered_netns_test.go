@@ -63,8 +63,12 @@ func (n *unnumberedNode) set(peers ...lb.Peer) {
 	for _, p := range peers {
 		names = append(names, p.Name)
 	}
-	routes := []lb.Route{{Prefix: netip.MustParsePrefix(service4), Peers: names}, {Prefix: netip.MustParsePrefix(service6), Peers: names}}
-	n.paths.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes}, nil)
+	routes := map[netip.Prefix]*[]lb.Route{}
+	for _, text := range []string{service4, service6} {
+		prefix := netip.MustParsePrefix(text)
+		routes[prefix] = &[]lb.Route{{Prefix: prefix, Peers: names}}
+	}
+	n.paths.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: lb.MapOf(routes)}, nil)
 }
 
 func (n *unnumberedNode) until(name, what string, ok func(lb.Session) bool) {

@@ -119,7 +119,7 @@ func TestEngine(t *testing.T) {
 func advertise(t *testing.T, n *node, router keeper) (stop func()) {
 	t.Helper()
 	t.Setenv(engineEnv, "1")
-	s := bgp.New(bgp.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Command: []string{os.Args[0], "-test.run=^TestEngine$"}})
+	s := bgp.New(bgp.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {}, Command: []string{os.Args[0], "-test.run=^TestEngine$"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -128,7 +128,7 @@ func advertise(t *testing.T, n *node, router keeper) (stop func()) {
 		Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: time.Second, GracefulRestart: true,
 	}
 	route := lb.Route{Prefix: netip.MustParsePrefix(restartedRoute), Peers: []string{"v4"}}
-	s.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{peer}, Routes: []lb.Route{route}})
+	s.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{peer}, Routes: lb.MapOf(map[netip.Prefix]*[]lb.Route{route.Prefix: {route}})})
 	n.until("the router has the route", func() bool { return router.has(restartedRoute) && router.up("192.0.2.1") })
 	return func() {
 		cancel()

@@ -132,7 +132,11 @@ func (l *lab) kept(t *testing.T, s *Speaker, d Desired, what string) {
 			names = append(names, p.Name)
 		}
 	}
-	set(t, s, desire(d.Peers, append(slices.Clone(d.Routes), route(prefix, names...))...))
+	routes := []lb.Route{route(prefix, names...)}
+	for _, list := range d.Routes.All() {
+		routes = append(routes, *list...)
+	}
+	set(t, s, desire(d.Peers, routes...))
 	nstest.Until(t, patience, what+": a further route arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
 	if frr, bird := l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both4, both6, forBIRD); frr != nil || bird != nil {
 		t.Fatalf("%s: FRR's kernel lost %v, BIRD's %v", what, frr, bird)

@@ -189,9 +189,9 @@ func childrenOf(t *testing.T, pid int) []string {
 }
 
 // startSpeaker starts a speaker's process.
-func startSpeaker(t *testing.T, d Desired) *exec.Cmd {
+func startSpeaker(t *testing.T, peers []lb.Peer, routes ...lb.Route) *exec.Cmd {
 	t.Helper()
-	b, err := json.Marshal(d)
+	b, err := json.Marshal(orders{peers, routes})
 	must(t, err)
 	cmd := exec.Command(os.Args[0], speakerArgument)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(b), t.Output()
@@ -209,7 +209,7 @@ func TestSpeakerKilled(t *testing.T) {
 
 func killSpeaker(t *testing.T, hangs bool) {
 	r := newRouter(t, "127.0.0.1", 65001)
-	cmd := startSpeaker(t, desire([]lb.Peer{r.peer("r", 65000)}))
+	cmd := startSpeaker(t, []lb.Peer{r.peer("r", 65000)})
 	nstest.Until(t, patience, "the session is opened", func() bool { return r.opened() == 1 })
 	engines := childrenOf(t, cmd.Process.Pid)
 	if len(engines) != 1 {

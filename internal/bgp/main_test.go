@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -25,7 +26,7 @@ import (
 const (
 	// engineArgument: an engine, which panics on SIGUSR1 as GoBGP would on a bad message.
 	engineArgument = "bgp-engine"
-	// speakerArgument: a speaker that reads a Desired.
+	// speakerArgument: a speaker that reads its orders.
 	speakerArgument = "bgp-speaker"
 )
 
@@ -59,13 +60,19 @@ func serveEngine() error {
 	return engine.Serve()
 }
 
+// orders are the arguments of desire.
+type orders struct {
+	Peers  []lb.Peer
+	Routes []lb.Route
+}
+
 func serveSpeaker() error {
 	s := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Command: testCommand})
-	var d Desired
+	var d orders
 	if err := json.NewDecoder(os.Stdin).Decode(&d); err != nil {
 		return err
 	}
-	s.Set(d)
+	s.Set(desire(d.Peers, d.Routes...))
 	return s.Run(context.Background())
 }
 

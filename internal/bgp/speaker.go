@@ -36,7 +36,8 @@ type Desired struct {
 	// read here.
 	RouterID netip.Addr
 	Peers    []lb.Peer
-	Routes   []lb.Route
+	// Routes by their prefixes, which are masked; of one prefix a peer has one at most.
+	Routes lb.Map[netip.Prefix, *[]lb.Route]
 	// Paths are what is known of the way to peers, by their names. A session that is held ends at once, and opens again when it
 	// is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
 	Paths map[string]Path
@@ -170,18 +171,16 @@ func settingsOf(p lb.Peer, routerID netip.Addr) lb.Peer {
 }
 
 // routesOf returns the routes of each peer, by name, sorted by prefix.
-func routesOf(routes []lb.Route) map[string][]lb.Route {
+func routesOf(routes lb.Map[netip.Prefix, *[]lb.Route]) map[string][]lb.Route {
 	out := map[string][]lb.Route{}
-	for _, r := range routes {
-		peers := r.Peers
-		r.Prefix, r.Peers = r.Prefix.Masked(), nil
-		for _, name := range peers {
-			out[name] = append(out[name], r)
+	for _, list := range routes.All() {
+		for _, r := range *list {
+			peers := r.Peers
+			r.Peers = nil
+			for _, name := range peers {
+				out[name] = append(out[name], r)
+			}
 		}
-	}
-	for name, list := range out {
-		slices.SortStableFunc(list, comparePrefixes)
-		out[name] = slices.CompactFunc(list, func(a, b lb.Route) bool { return a.Prefix == b.Prefix })
 	}
 	return out
 }

@@ -61,8 +61,15 @@ func route(prefix string, peers ...string) lb.Route {
 }
 
 func desire(peers []lb.Peer, routes ...lb.Route) Desired {
+	lists := map[netip.Prefix]*[]lb.Route{}
+	for _, r := range routes {
+		if lists[r.Prefix] == nil {
+			lists[r.Prefix] = &[]lb.Route{}
+		}
+		*lists[r.Prefix] = append(*lists[r.Prefix], r)
+	}
 	// Cloned: a Speaker retains its input, and tests change theirs later.
-	return Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers), Routes: slices.Clone(routes)}
+	return Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers), Routes: lb.MapOf(lists)}
 }
 
 func set(t *testing.T, s *Speaker, d Desired) {

@@ -30,7 +30,7 @@ func TestOneOwner(t *testing.T) {
 						if p.Announcements.Len() > 0 {
 							owners += all[i]
 						}
-						if len(p.Routes) > 0 {
+						if p.Routes.Len() > 0 {
 							routes += all[i]
 						}
 						if p.Verdicts.Of(lb.Key{Name: "s"}).L2.Writer {

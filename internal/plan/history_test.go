@@ -100,10 +100,7 @@ func TestOrder(t *testing.T) {
 		for a := range p.Announcements.Keys() {
 			out = append(out, single(a))
 		}
-		for _, r := range p.Routes {
-			out = append(out, r.Prefix)
-		}
-		return out
+		return slices.AppendSeq(out, p.Routes.Keys())
 	}
 	stays := func(p, next Plan, less bool) Plan {
 		rest, got := p.Staying(next)

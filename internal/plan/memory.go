@@ -289,48 +289,12 @@ func with[V comparable](c *changes, last lb.Map[netip.Addr, V], part map[netip.A
 }
 
 // keptAll returns pointers to values: a pointer of the last plan where its value is equal.
-func keptAll[T any](last lb.Map[netip.Addr, *T], part map[netip.Addr]T, equal func(a, b T) bool) map[netip.Addr]*T {
-	out := make(map[netip.Addr]*T, len(part))
-	for a, v := range part {
-		if out[a] = last.Of(a); out[a] == nil || !equal(*out[a], v) {
-			out[a] = &v
+func keptAll[K lb.Ordered[K], T any](last lb.Map[K, *T], part map[K]T, equal func(a, b T) bool) map[K]*T {
+	out := make(map[K]*T, len(part))
+	for k, v := range part {
+		if out[k] = last.Of(k); out[k] == nil || !equal(*out[k], v) {
+			out[k] = &v
 		}
-	}
-	return out
-}
-
-// patched returns an ordered list with what part has at some keys, which are ordered too; the list itself if that is the same.
-func patched[T, K any](list []T, at []K, part []T, order func(T, K) int) (out []T) {
-	if len(list) == 0 && len(part) == 0 {
-		return nil
-	} else if len(list) == 0 {
-		return part
-	}
-	taken, n, same := 0, 0, true
-	for _, k := range at {
-		i, _ := slices.BinarySearchFunc(list[n:], k, order)
-		i += n
-		for n = i; n < len(list) && order(list[n], k) == 0; {
-			n++
-		}
-		more := 0
-		for more < len(part) && order(part[more], k) == 0 {
-			more++
-		}
-		if !slices.EqualFunc(list[i:n], part[:more], func(a, b T) bool { return reflect.DeepEqual(a, b) }) {
-			if same {
-				out, same = make([]T, 0, len(list)+len(part)), false
-			}
-			out = append(append(out, list[taken:i]...), part[:more]...)
-			taken = n
-		}
-		part = part[more:]
-	}
-	if same {
-		return list
-	}
-	if out = append(out, list[taken:]...); len(out) == 0 {
-		return nil
 	}
 	return out
 }

@@ -289,7 +289,7 @@ func TestShared(t *testing.T) {
 	}
 	shared := func(a, b Plan) []bool {
 		return []bool{
-			a.Owners.Same(b.Owners), a.Announcements.Same(b.Announcements), a.Yield.Same(b.Yield), lb.Same(a.Routes, b.Routes),
+			a.Owners.Same(b.Owners), a.Announcements.Same(b.Announcements), a.Yield.Same(b.Yield), a.Routes.Same(b.Routes),
 			a.Advertised.Same(b.Advertised), a.Filter.Frontends.Same(b.Filter.Frontends), a.Filter.Pings.Same(b.Filter.Pings),
 			lb.Same(a.Filter.Guarded, b.Filter.Guarded), a.Verdicts.Same(b.Verdicts),
 		}

@@ -29,8 +29,8 @@ type Plan struct {
 	Peers []lb.Peer
 	// RouterID of this node's BGP speaker.
 	RouterID netip.Addr
-	// Routes that this node advertises.
-	Routes []lb.Route
+	// Routes that this node advertises, by their prefixes: several of one if its peers get different attributes.
+	Routes lb.Map[netip.Prefix, *[]lb.Route]
 	// Advertised are the addresses of Routes, each with the time at which this node withdraws it, or the zero Time.
 	Advertised lb.Map[netip.Addr, time.Time] `json:"-"`
 	// Withdraws is the first of these times; the zero Time if this node leaves nothing.
@@ -229,10 +229,10 @@ func (p *planner) routerID(name string) netip.Addr {
 // Staying returns the part of p that a node announces until the filter of next is in force, and whether that is less
 // than p: what next leaves out is withdrawn before its ports close.
 func (p Plan) Staying(next Plan) (rest Plan, less bool) {
-	rest = p.without(p.Announcements.Beyond(next.Announcements), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
+	rest = p.without(p.Announcements.Beyond(next.Announcements), p.Routes.Beyond(next.Routes))
 	// An address that moves is handed over, and its ports stay open here. What has no owner any more is free.
 	rest.Yield, rest.Owners = next.Yield, next.Owners
-	return rest, rest.Announcements.Len()+len(rest.Routes) < p.Announcements.Len()+len(p.Routes)
+	return rest, rest.Announcements.Len()+rest.Routes.Len() < p.Announcements.Len()+p.Routes.Len()
 }
 
 // Waiting returns the part of p that a node announces while the filter of the previous plan is still in force:
@@ -244,15 +244,15 @@ func (p Plan) Waiting(previous Plan) Plan {
 			ranged = append(ranged, f.Address)
 		}
 	}
-	waits := slices.DeleteFunc(p.Announcements.Beyond(previous.Announcements), func(a netip.Addr) bool { return !ranged.in(single(a)) })
-	return p.without(waits, func(r lb.Route) bool { return !previous.advertises(r.Prefix) && ranged.in(r.Prefix) })
+	return p.without(
+		slices.DeleteFunc(p.Announcements.Beyond(previous.Announcements), func(a netip.Addr) bool { return !ranged.in(single(a)) }),
+		slices.DeleteFunc(p.Routes.Beyond(previous.Routes), func(prefix netip.Prefix) bool { return !ranged.in(prefix) }),
+	)
 }
 
-// without returns the part of p that has none of these addresses and routes.
-func (p Plan) without(addrs []netip.Addr, gone func(lb.Route) bool) Plan {
-	if p.Announcements = p.Announcements.Without(addrs...); slices.ContainsFunc(p.Routes, gone) {
-		p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), gone)
-	}
+// without returns the part of p that has none of these addresses and prefixes.
+func (p Plan) without(addrs []netip.Addr, prefixes []netip.Prefix) Plan {
+	p.Announcements, p.Routes = p.Announcements.Without(addrs...), p.Routes.Without(prefixes...)
 	return p
 }
 
@@ -263,9 +263,4 @@ func (p Plan) Announced() map[netip.Addr]bool {
 		out[a] = true
 	}
 	return out
-}
-
-func (p Plan) advertises(prefix netip.Prefix) bool {
-	_, found := slices.BinarySearchFunc(p.Routes, prefix, func(have lb.Route, p netip.Prefix) int { return have.Prefix.Compare(p) })
-	return found
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -28,10 +29,6 @@ type attributes struct {
 	communities []lb.Community
 	// staying: this node does not leave all addresses inside.
 	staying bool
-}
-
-func newRouteTable(ads []lb.BGPAdvertisement) routeTable {
-	return routeTable{ads, map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
 }
 
 // routeTo is one advertisement of a prefix to a peer.
@@ -76,7 +73,7 @@ func (p *planner) advertise(last *planner) {
 	if len(prefixes) == 0 {
 		return
 	}
-	t := newRouteTable(p.state.BGPAdvertisements)
+	t := routeTable{p.state.BGPAdvertisements, map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
 	for _, s := range p.state.Services {
 		for _, r := range p.routesOf[s.Key] {
 			if prefixes[r.prefix] {
@@ -86,8 +83,8 @@ func (p *planner) advertise(last *planner) {
 	}
 	maps.DeleteFunc(p.conflicts, func(prefix netip.Prefix, _ string) bool { return prefixes[prefix] })
 	maps.Copy(p.conflicts, t.conflicts)
-	at := slices.SortedFunc(maps.Keys(prefixes), netip.Prefix.Compare)
-	p.plan.Routes = patched(last.plan.Routes, at, t.sorted(), func(r lb.Route, prefix netip.Prefix) int { return r.Prefix.Compare(prefix) })
+	routes := keptAll(last.plan.Routes, t.lists(), func(a, b []lb.Route) bool { return reflect.DeepEqual(a, b) })
+	p.plan.Routes = last.plan.Routes.With(maps.Keys(prefixes), func(at netip.Prefix) (*[]lb.Route, bool) { return routes[at], routes[at] != nil })
 }
 
 // contradict puts a sentence on each Service of whose addresses a route has two values of an attribute.
@@ -107,22 +104,21 @@ func (p *planner) contradict() {
 	}
 }
 
-// sorted returns the routes, each with all peers for which its attributes are the same.
-func (t routeTable) sorted() []lb.Route {
-	var out []lb.Route
-	for _, prefix := range slices.SortedFunc(maps.Keys(t.routes), netip.Prefix.Compare) {
-		first := len(out)
-		for _, peer := range slices.Sorted(maps.Keys(t.routes[prefix])) {
-			r := t.routes[prefix][peer]
+// lists returns the routes of each prefix, each with all peers for which its attributes are the same.
+func (t routeTable) lists() map[netip.Prefix][]lb.Route {
+	out := make(map[netip.Prefix][]lb.Route, len(t.routes))
+	for prefix, byPeer := range t.routes {
+		for _, peer := range slices.Sorted(maps.Keys(byPeer)) {
+			r, list := byPeer[peer], out[prefix]
 			slices.SortFunc(r.communities, lb.Community.Compare)
 			ad := &t.ads[r.oldest]
 			route := lb.Route{
 				Prefix: prefix, Peers: []string{peer}, LocalPref: ad.LocalPref, MED: ad.MED, Prepend: ad.Prepend, Leaving: !r.staying, Communities: r.communities,
 			}
-			if same := slices.IndexFunc(out[first:], route.SameAttributes); same >= 0 {
-				out[first+same].Peers = append(out[first+same].Peers, peer)
+			if same := slices.IndexFunc(list, route.SameAttributes); same >= 0 {
+				list[same].Peers = append(list[same].Peers, peer)
 			} else {
-				out = append(out, route)
+				out[prefix] = append(list, route)
 			}
 		}
 	}

@@ -292,7 +292,7 @@ var facts = map[string]func(s lb.State, p Plan) string{
 	"own": func(s lb.State, _ Plan) string { return owners(s, v4) + ", " + owners(s, v6) },
 	"route": func(s lb.State, _ Plan) string {
 		return nodesWhere(s, func(_ string, p Plan) bool {
-			return slices.ContainsFunc(p.Routes, func(r lb.Route) bool { return r.Prefix.Contains(v4) })
+			return slices.ContainsFunc(routes(p), func(r lb.Route) bool { return r.Prefix.Contains(v4) })
 		})
 	},
 	"stands": func(s lb.State, _ Plan) string {
@@ -314,7 +314,7 @@ var facts = map[string]func(s lb.State, p Plan) string{
 		return l2 + ", " + nodesWhere(s, func(_ string, p Plan) bool { return first(p).BGP.Writer })
 	},
 	"w1": func(_ lb.State, p Plan) string {
-		return fmt.Sprintf("announces %d, yields %d, routes %d", p.Announcements.Len(), p.Yield.Len(), len(p.Routes))
+		return fmt.Sprintf("announces %d, yields %d, routes %d", p.Announcements.Len(), p.Yield.Len(), p.Routes.Len())
 	},
 	"l2": func(_ lb.State, p Plan) string {
 		return fmt.Sprintf("%s %s", first(p).L2.Reason, orNone(first(p).L2.Nodes))
@@ -375,9 +375,16 @@ func relaysOf(p Plan) string {
 	return strings.Join(slices.Compact(out), ", ")
 }
 
+func routes(p Plan) (out []lb.Route) {
+	for _, list := range p.Routes.All() {
+		out = append(out, *list...)
+	}
+	return out
+}
+
 func routesOf(p Plan) string {
 	var out []string
-	for _, r := range p.Routes {
+	for _, r := range routes(p) {
 		text := fmt.Sprint(r.Prefix, r.Peers)
 		if r.LocalPref > 0 || r.Prepend > 0 || r.MED.Sent {
 			text += fmt.Sprintf(" localpref %d prepend %d med %s", r.LocalPref, r.Prepend, r.MED)
@@ -395,14 +402,15 @@ func routesOf(p Plan) string {
 
 // left says what a node does with v4: the time from now to its withdrawal if it leaves the address.
 func left(p Plan, s lb.State) string {
-	i := slices.IndexFunc(p.Routes, func(r lb.Route) bool { return r.Prefix.Contains(v4) })
+	all := routes(p)
+	i := slices.IndexFunc(all, func(r lb.Route) bool { return r.Prefix.Contains(v4) })
 	until, advertised := p.Advertised.Get(v4)
 	switch {
-	case advertised != (i >= 0), i >= 0 && (p.Routes[i].Leaving != !until.IsZero() || p.Withdraws != until):
+	case advertised != (i >= 0), i >= 0 && (all[i].Leaving != !until.IsZero() || p.Withdraws != until):
 		return "the plan contradicts itself"
 	case i < 0:
 		return "at once"
-	case p.Routes[i].Leaving:
+	case all[i].Leaving:
 		return until.Sub(s.Now).String()
 	}
 	return "stays"
@@ -441,7 +449,7 @@ func check(t *testing.T, name string, s lb.State, want string) {
 	}
 	if boots := nodesWhere(s, func(n string, p Plan) bool {
 		one := p.Announcements.Of(v4)
-		return s.Unfit[n].Has(lb.Booting) && (len(p.Routes) > 0 || one != nil && one.MAC == lb.MAC{})
+		return s.Unfit[n].Has(lb.Booting) && (p.Routes.Len() > 0 || one != nil && one.MAC == lb.MAC{})
 	}); boots != "-" {
 		t.Errorf("%s: %s boots and attracts traffic", name, boots)
 	}
