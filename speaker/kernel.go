@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // recheckInterval is the time between attempts while the kernel lacks a feature.
@@ -28,11 +30,11 @@ type kernel struct {
 	changed func()
 	// found is nil before the first attempts.
 	found atomic.Pointer[[]lack]
-	again chan struct{}
+	again lb.Signal
 }
 
 func newKernel(log *slog.Logger, attempts []attempt, changed func()) *kernel {
-	return &kernel{log: log, attempts: attempts, changed: changed, again: make(chan struct{}, 1)}
+	return &kernel{log: log, attempts: attempts, changed: changed, again: lb.NewSignal()}
 }
 
 // run tries all features, and again for as long as one is missing, since an operator may load its module. It returns nil
@@ -54,12 +56,8 @@ func (m *kernel) run(ctx context.Context) error {
 
 // recheck tries all features again, for a sink that was refused one.
 func (m *kernel) recheck() {
-	if m == nil {
-		return
-	}
-	select {
-	case m.again <- struct{}{}:
-	default:
+	if m != nil {
+		m.again.Kick()
 	}
 }
 

@@ -147,7 +147,7 @@ func (s *Speaker) sync() {
 		wanted[settings.Address] = true
 		one := s.byAddress[settings.Address]
 		if one == nil {
-			one = &supervisor{speaker: s, address: settings.Address, wake: make(chan struct{}, 1)}
+			one = &supervisor{speaker: s, address: settings.Address, wake: lb.NewSignal()}
 			s.byAddress[settings.Address] = one
 			s.ending.Go(one.run)
 		}

@@ -45,8 +45,8 @@ func (r *record) serve(settings lb.Peer) {
 type supervisor struct {
 	speaker *Speaker
 	address netip.Addr
-	// wake has one slot: what is wanted has changed.
-	wake chan struct{}
+	// wake tells that something else is wanted.
+	wake lb.Signal
 
 	// settings and sorted routes are wanted. Without settings the session ends.
 	settings *lb.Peer
@@ -71,10 +71,7 @@ func (s *supervisor) want(settings *lb.Peer, routes []lb.Route, how lb.Leave) {
 		return
 	}
 	s.settings, s.routes, s.how = settings, routes, how
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Kick()
 }
 
 // goal returns the routes that are wanted, or how an engine with these settings is to leave.

@@ -58,7 +58,7 @@ type Router struct {
 // Finder finds the routers on links.
 type Finder struct {
 	config Config
-	wake   chan struct{}
+	wake   lb.Signal
 	heard  chan event
 	// Messages counts by link and direction.
 	Messages *prometheus.CounterVec
@@ -78,7 +78,7 @@ func New(c Config) *Finder {
 		Help: "Router Advertisements and Solicitations on links of unnumbered peers by direction: sent, received, or rejected.",
 	}, []string{"link", "direction"})
 	return &Finder{
-		config: c, wake: make(chan struct{}, 1), heard: make(chan event), Messages: messages, found: map[string]Router{}, ports: map[string]*port{},
+		config: c, wake: lb.NewSignal(), heard: make(chan event), Messages: messages, found: map[string]Router{}, ports: map[string]*port{},
 	}
 }
 
@@ -94,7 +94,7 @@ func (f *Finder) Set(names []string) {
 	}
 	f.wanted = names
 	f.mu.Unlock()
-	f.kick()
+	f.wake.Kick()
 }
 
 // Found returns what was found on a link.
@@ -105,13 +105,6 @@ func (f *Finder) Found(name string) Router {
 		return r
 	}
 	return Router{Looking: true}
-}
-
-func (f *Finder) kick() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Run looks for routers until ctx is cancelled. It sends nothing at the end: router lifetime 0 has been said already

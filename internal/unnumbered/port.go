@@ -47,7 +47,7 @@ func startPort(ctx context.Context, f *Finder, l lb.Interface, s *socket) *port 
 	p := &port{finder: f, link: l, socket: s, stop: stop, done: make(chan struct{})}
 	p.setUp(time.Now(), l.Up)
 	go func() {
-		defer f.kick()
+		defer f.wake.Kick()
 		defer close(p.done)
 		p.read(ctx)
 	}()

@@ -93,8 +93,8 @@ func (e *engine) dial(p *api.Peer) error {
 	switch todo := d.next(p.State.SessionState, now); todo {
 	case dialNow:
 		d.count, d.at = d.count+1, now
-		time.AfterFunc(dialInterval, e.notes.nudge)
-		time.AfterFunc(openTime, e.notes.nudge)
+		time.AfterFunc(dialInterval, e.notes.wake.Kick)
+		time.AfterFunc(openTime, e.notes.wake.Kick)
 		conn, err := connect(e.settings)
 		if d.passed = err == nil; d.passed {
 			passConn(e.gobgp, conn)

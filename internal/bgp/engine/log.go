@@ -10,6 +10,8 @@ import (
 	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // settleTime lets GoBGP finish a change of state, which it logs just before it happens.
@@ -17,8 +19,8 @@ const settleTime = 20 * time.Millisecond
 
 // notes hold what GoBGP reports once, in its log, and what cannot be read from it later.
 type notes struct {
-	// wake has one slot: the state of the session should be read.
-	wake chan struct{}
+	// wake has the state of the session read.
+	wake lb.Signal
 
 	mu     sync.Mutex
 	latest note
@@ -46,15 +48,7 @@ func (n *notes) edit(f func(*note)) {
 	n.mu.Lock()
 	f(&n.latest)
 	n.mu.Unlock()
-	time.AfterFunc(settleTime, n.nudge)
-}
-
-// nudge has the state read.
-func (n *notes) nudge() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	time.AfterFunc(settleTime, n.wake.Kick)
 }
 
 // logHandler reads GoBGP's log, the only place where GoBGP reports why a session does not come up, and notes it in sentences.

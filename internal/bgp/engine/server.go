@@ -43,7 +43,7 @@ type engine struct {
 
 // start starts GoBGP without peer and routes.
 func start(settings lb.Peer) (*engine, error) {
-	n := &notes{wake: make(chan struct{}, 1)}
+	n := &notes{wake: lb.NewSignal()}
 	e := &engine{
 		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{}, unsure: map[netip.Prefix]bool{},
 		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, signed: settings.Password != ""}), nil)),
