@@ -39,7 +39,7 @@ func (a *assigner) holding(s *subject) Assignment {
 			continue
 		}
 		pool, origin := "", s.Record.Of(addr).Pool
-		if p := a.index.find(addr); p != nil {
+		if p := a.index.Find(addr); p != nil {
 			pool = p.Name
 		}
 		if origin == "" {
@@ -88,7 +88,7 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 // unfit returns why a kept address would not be assigned to the Service now: by the kind of its pool, or because a Node
 // lists it.
 func (a *assigner) unfit(s *subject, addr netip.Addr) string {
-	pool := a.index.find(addr)
+	pool := a.index.Find(addr)
 	if pool == nil || s.Renew || slices.Contains(s.RequestedAddresses, addr) {
 		return ""
 	}

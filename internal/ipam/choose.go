@@ -62,7 +62,7 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 // and otherwise why it may not share one.
 func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
 	for _, last := range a.memory.own[s.Key] {
-		pool := a.index.find(last.Address)
+		pool := a.index.Find(last.Address)
 		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins &&
 			len(a.holders[last.Address].services) == 0 {
 			continue
@@ -73,7 +73,7 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 	}
 	var clash *refusal
 	for _, addr := range s.sharedAddresses(family) {
-		pool := a.index.find(addr)
+		pool := a.index.Find(addr)
 		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
 		if !may || s.holds(addr) || pool != nil && pool.avoids(addr) {
 			continue
@@ -110,7 +110,7 @@ func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr
 		return netip.Addr{}, refuse(lb.QuotaExceeded, "gives namespace %q no more than its quota of %d", s.Key.Namespace, pool.Quota[family])
 	}
 	for _, addr := range a.unanswered[s.party()] {
-		if lb.FamilyOf(addr) == family && a.index.find(addr) == pool && !pool.avoids(addr) && a.admits(s, addr, pool) == nil {
+		if lb.FamilyOf(addr) == family && a.index.Find(addr) == pool && !pool.avoids(addr) && a.admits(s, addr, pool) == nil {
 			return addr, nil
 		}
 	}

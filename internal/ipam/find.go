@@ -69,7 +69,7 @@ func (a *assigner) foreign(s *subject) *refusal {
 
 // isForeign reports whether another load balancer wrote the address: no pool has it or had it.
 func (a *assigner) isForeign(s *subject, addr netip.Addr) bool {
-	return s.fip == nil && s.Record.Of(addr).Pool == "" && a.index.find(addr) == nil && a.holders[addr].floating == nil
+	return s.fip == nil && s.Record.Of(addr).Pool == "" && a.index.Find(addr) == nil && a.holders[addr].floating == nil
 }
 
 func (s *subject) missing(got perFamily) []int {
@@ -86,7 +86,7 @@ func (s *subject) missing(got perFamily) []int {
 func (a *assigner) companion(held, got perFamily) *supply {
 	for _, addrs := range []perFamily{got, held} {
 		for _, addr := range addrs {
-			if s := a.index.find(addr); s != nil {
+			if s := a.index.Find(addr); s != nil {
 				return s
 			}
 		}
@@ -103,7 +103,7 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 		return nil
 	}
 	for had := range s.lost {
-		f, pool := s.family(had.Address), a.index.find(had.Address)
+		f, pool := s.family(had.Address), a.index.Find(had.Address)
 		if s.held[f].IsValid() || got[f].IsValid() {
 			continue
 		}
@@ -122,7 +122,7 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 
 // returnable reports whether the pool of an address that the subject asks back may give it to the subject.
 func (a *assigner) returnable(s *subject, had lb.Origin) bool {
-	pool := a.index.find(had.Address)
+	pool := a.index.Find(had.Address)
 	return pool != nil && !pool.avoids(had.Address) && a.refuses(pool, s, true) == "" && (s.RequestedPool == "" || s.RequestedPool == pool.Name)
 }
 
@@ -164,7 +164,7 @@ func (a *assigner) move(s *subject, wants perFamily, got *perFamily) *refusal {
 // outdated reports whether the subject asks to leave the address. An edit of
 // the pool does not count: the pool that the address was assigned from is as good.
 func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
-	pool := a.index.find(addr)
+	pool := a.index.Find(addr)
 	if a.holders[addr].floating != nil && s.fip == nil {
 		return false
 	}

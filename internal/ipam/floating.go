@@ -144,7 +144,7 @@ func (a *assigner) keeps() []Keep {
 	owned := map[quotaKey]int{}
 	for _, s := range a.floating {
 		for _, addr := range s.held {
-			if pool := a.index.find(addr); pool != nil {
+			if pool := a.index.Find(addr); pool != nil {
 				owned[quotaKey{pool.Name, s.Key.Namespace, lb.FamilyOf(addr)}]++
 			}
 		}
@@ -170,7 +170,7 @@ func (a *assigner) keeps() []Keep {
 
 // keepable returns why a FloatingIP may not own the address too that the Service holds, and otherwise counts it.
 func (a *assigner) keepable(s *subject, addr netip.Addr, owned map[quotaKey]int) string {
-	pool, family := a.index.find(addr), lb.FamilyOf(addr)
+	pool, family := a.index.Find(addr), lb.FamilyOf(addr)
 	if pool == nil {
 		return ""
 	}

@@ -139,7 +139,7 @@ func (a *assigner) put(addr netip.Addr, t holders) {
 		delete(a.holders, addr)
 		a.freed = append(a.freed, addr)
 	}
-	if p := a.index.find(addr); p != nil {
+	if p := a.index.Find(addr); p != nil {
 		counts := p.counts.of(lb.FamilyOf(addr))
 		counts.Assigned += one(t.held()) - one(before.held())
 		if !p.avoids(addr) {
@@ -231,7 +231,7 @@ type quotaKey struct {
 
 // count adds n to the namespace's use of the pool, unless the namespace has the address already.
 func (a *assigner) count(s *subject, addr netip.Addr, t holders, n int) {
-	pool := a.index.find(addr)
+	pool := a.index.Find(addr)
 	if pool == nil || len(pool.Quota) == 0 || a.counted(s, t) {
 		return
 	}

@@ -61,8 +61,9 @@ type assigner struct {
 	state lb.State
 	// supplies are the pools in the order in which they are tried.
 	supplies []*supply
-	index    poolIndex
-	memory   memory
+	// index finds the pool that an address lies in.
+	index  lb.Index[*supply]
+	memory memory
 	// holders has every address that is not free: held, about to be released, or reserved.
 	holders map[netip.Addr]holders
 	// unanswered are the addresses of State.Claims.
@@ -93,7 +94,7 @@ func newAssigner(s lb.State) *assigner {
 		unanswered: map[party][]netip.Addr{},
 	}
 	a.supplies = newSupplies(s.Pools)
-	a.index = newPoolIndex(a.supplies)
+	a.index = lb.IndexOf(a.supplies, func(s *supply) []lb.Range { return s.Ranges })
 	a.memory = newMemory(s, a.supplies, a.index)
 	a.subjects()
 	return a
@@ -106,7 +107,7 @@ func (a *assigner) decide() Result {
 	a.freed = nil
 	a.keep(services, floating)
 	for _, addr := range freed { // most are held again: then no pool is searched again from there
-		p := a.index.find(addr)
+		p := a.index.Find(addr)
 		if _, taken := a.holders[addr]; !taken && p != nil {
 			p.regain(addr)
 		}

@@ -36,7 +36,7 @@ func (a *assigner) settles(s *subject, reason lb.Reason) bool {
 		return false
 	}
 	for addr := range s.had {
-		if !s.holds(addr) || !s.loyal(addr) || a.index.find(addr) == nil {
+		if !s.holds(addr) || !s.loyal(addr) || a.index.Find(addr) == nil {
 			return false
 		}
 	}

@@ -32,7 +32,7 @@ type release struct {
 
 // newMemory reads the releases of the pools, and notes in the supplies which lie in them. A time in the future is of a wrong clock: it
 // counts as now.
-func newMemory(s lb.State, supplies []*supply, index poolIndex) memory {
+func newMemory(s lb.State, supplies []*supply, index lb.Index[*supply]) memory {
 	m := memory{last: map[netip.Addr]release{}, own: map[lb.Key][]release{}}
 	for _, p := range s.Pools {
 		for _, r := range p.Released {
@@ -46,7 +46,7 @@ func newMemory(s lb.State, supplies []*supply, index poolIndex) memory {
 	}
 	for addr, r := range m.last {
 		m.own[r.Holder] = append(m.own[r.Holder], r)
-		if s := index.find(addr); s != nil {
+		if s := index.Find(addr); s != nil {
 			family := lb.FamilyOf(addr)
 			s.old[family] = append(s.old[family], r)
 		}
@@ -109,7 +109,7 @@ func (a *assigner) remember(usages []Usage) time.Time {
 			continue
 		}
 		// The pool that it lies in records it, else its former pool.
-		if s := a.index.find(addr); s != nil {
+		if s := a.index.Find(addr); s != nil {
 			r.pool = s.Name
 		}
 		byPool[r.pool] = append(byPool[r.pool], r)

@@ -156,7 +156,7 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 	}
 	key := quotaKey{pool.Name, s.Key.Namespace, family}
 	have := a.quota[key]
-	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.find(s.held[f]) == pool {
+	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.Find(s.held[f]) == pool {
 		// The address that it would give up for this one, unless another Service keeps it.
 		left := a.holders[s.held[f]]
 		if (left.floating != nil) == (s.fip != nil) && !slices.ContainsFunc(left.services, func(o *subject) bool { return o != s }) {

@@ -232,7 +232,7 @@ func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
 	}
 	if f.Pool == "" {
 		for _, addr := range slices.Concat(f.Addresses, f.Wanted) {
-			if s := a.index.find(addr); s != nil {
+			if s := a.index.Find(addr); s != nil {
 				svc.Internal = s.Internal
 			}
 		}

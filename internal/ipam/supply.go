@@ -8,7 +8,6 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
-	"sort"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -168,34 +167,6 @@ func (s *supply) isBuggy(addr netip.Addr) bool {
 	}
 	last := addr.As4()[3]
 	return last == 0 || last == 255
-}
-
-// poolIndex finds the pool of an address.
-type poolIndex []indexed
-
-type indexed struct {
-	lb.Range
-	supply *supply
-}
-
-func newPoolIndex(supplies []*supply) poolIndex {
-	var x poolIndex
-	for _, s := range supplies {
-		for _, r := range s.Ranges {
-			x = append(x, indexed{r, s})
-		}
-	}
-	slices.SortFunc(x, func(a, b indexed) int { return a.From.Compare(b.From) })
-	return x
-}
-
-// find returns the pool that the address lies in, or nil.
-func (x poolIndex) find(addr netip.Addr) *supply {
-	i := sort.Search(len(x), func(i int) bool { return !x[i].To.Less(addr) })
-	if i < len(x) && !addr.Less(x[i].From) {
-		return x[i].supply
-	}
-	return nil
 }
 
 // maxCounted bounds counts: JSON numbers of some readers are float64, which represents 2^62 exactly and 2^63-1 not.

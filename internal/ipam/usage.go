@@ -43,13 +43,13 @@ func (a *assigner) usage() []Usage {
 	}
 	if slices.ContainsFunc(a.supplies, func(s *supply) bool { return s.Deleting }) {
 		for addr, t := range a.holders {
-			if s := a.index.find(addr); s != nil && s.Deleting && t.held() {
+			if s := a.index.Find(addr); s != nil && s.Deleting && t.held() {
 				out[s.place].hold(a.holder(t))
 			}
 		}
 	}
 	for addr := range a.memory.last {
-		s := a.index.find(addr)
+		s := a.index.Find(addr)
 		if _, taken := a.holders[addr]; s != nil && !taken && !s.avoids(addr) && a.state.Now.Before(a.memory.until(addr, s)) {
 			counts := out[s.place].of(lb.FamilyOf(addr))
 			counts.Quarantined++
@@ -101,7 +101,7 @@ func (a *assigner) retain(out []Usage) {
 	for _, subjects := range [][]*subject{a.open, a.floating} {
 		for _, s := range subjects {
 			for _, addr := range s.held {
-				if !addr.IsValid() || a.index.find(addr) != nil || seen[addr] {
+				if !addr.IsValid() || a.index.Find(addr) != nil || seen[addr] {
 					continue
 				}
 				at, known := place[s.Record.Of(addr).Pool]

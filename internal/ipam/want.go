@@ -67,7 +67,7 @@ func (a *assigner) claim(s *subject, wants *perFamily) *refusal {
 
 // grantable returns why the subject cannot get the address it requests, or nil.
 func (a *assigner) grantable(s *subject, addr netip.Addr) *refusal {
-	pool := a.index.find(addr)
+	pool := a.index.Find(addr)
 	if fip := a.holders[addr].floating; fip != nil && s.fip == nil && s.claims(fip) {
 		return a.lendable(s, fip, addr, pool)
 	}

@@ -93,7 +93,7 @@ func (p *planner) open() []lb.Range {
 func (p *planner) rangesOf(wished func(*lb.Pool) bool) []lb.Range {
 	var all []lb.Range
 	for _, r := range p.pools.ranges {
-		if wished(r.pool) {
+		if wished(r.Owner) {
 			all = append(all, r.Range)
 		}
 	}
@@ -295,49 +295,27 @@ func lower(a, b int) int {
 
 // poolIndex finds the pool of an address.
 type poolIndex struct {
-	// ranges of all pools, disjoint, ordered by first address.
-	ranges []poolRange
+	ranges lb.Index[*lb.Pool]
 	byName map[string]*lb.Pool
 }
 
-type poolRange struct {
-	lb.Range
-	pool *lb.Pool
-}
-
 func newPoolIndex(pools []lb.Pool) poolIndex {
-	x := poolIndex{byName: map[string]*lb.Pool{}}
+	byName := map[string]*lb.Pool{}
 	for i := range pools {
-		x.byName[pools[i].Name] = &pools[i]
-		for _, r := range pools[i].Ranges {
-			x.ranges = append(x.ranges, poolRange{r, &pools[i]})
-		}
+		byName[pools[i].Name] = &pools[i]
 	}
-	slices.SortFunc(x.ranges, func(a, b poolRange) int { return a.From.Compare(b.From) })
-	return x
+	return poolIndex{lb.IndexOf(slices.Collect(maps.Values(byName)), func(p *lb.Pool) []lb.Range { return p.Ranges }), byName}
 }
 
 // pool returns the pool of an address: the pool that contains it, else the pool that it was assigned from; nil for none.
 func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
-	if pool := x.around(a); pool != nil {
+	if pool := x.ranges.Find(a); pool != nil {
 		return pool
 	}
 	return x.byName[s.Record.Of(a).Pool]
 }
 
-// around returns the pool that contains an address; nil for none.
-func (x poolIndex) around(a netip.Addr) *lb.Pool {
-	i, found := slices.BinarySearchFunc(x.ranges, a, func(r poolRange, a netip.Addr) int { return r.From.Compare(a) })
-	if !found {
-		i--
-	}
-	if i >= 0 && x.ranges[i].Contains(a) {
-		return x.ranges[i].pool
-	}
-	return nil
-}
-
 // exceptional reports whether a Service has an address beyond the pools, or ports that are not served.
 func (x poolIndex) exceptional(s *lb.Service) bool {
-	return len(s.Unserved) > 0 || slices.ContainsFunc(s.Record, func(o lb.Origin) bool { return x.around(o.Address) == nil })
+	return len(s.Unserved) > 0 || slices.ContainsFunc(s.Record, func(o lb.Origin) bool { return x.ranges.Find(o.Address) == nil })
 }
