@@ -123,7 +123,7 @@ func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []st
 	if !s.Serving {
 		return nil, lb.NoServingEndpoint
 	}
-	cutOff := p.endpointsOf([]*lb.Service{s}) == outOfReach
+	cutOff := p.outOfReach([]*lb.Service{s})
 	// The nodes that this side yields to refuse the Service: this side announces it alone.
 	alone := !cutOff && p.refusedByPreceding([]*lb.Service{s})
 	refused, peerless, unfiltered := false, false, false

@@ -137,11 +137,14 @@ func (p *planner) whyWithheld(s *lb.Service) (lb.Reason, string) {
 // answers the question at once. It announces a Service as usual if an endpoint is on this node, on a node that it
 // hears, or on a node without a speaker. A node that hears most of the others is not cut off.
 
-// cutOffFrom reports whether this node is cut off from another member, or yields to it.
-func (p *planner) cutOffFrom(node string) bool {
+// unheard reports whether this node is cut off from another member.
+func (p *planner) unheard(node string) bool {
 	_, unheard := p.state.Here.CutOffFrom[node]
-	return unheard || p.yieldsTo(node)
+	return unheard
 }
+
+// cutOffFrom reports whether this node is cut off from another member, or yields to it.
+func (p *planner) cutOffFrom(node string) bool { return p.unheard(node) || p.yieldsTo(node) }
 
 // yieldsTo reports whether this side of a partition yields to a node of another side.
 func (p *planner) yieldsTo(node string) bool {
@@ -153,8 +156,7 @@ func (p *planner) yieldsTo(node string) bool {
 // of the Services, so that this side may: they are cut off too, and all endpoints are on speakers' nodes beyond them.
 func (p *planner) refusedByPreceding(services []*lb.Service) bool {
 	return p.state.Here.Partition.Apart && servedOnlyOn(services, func(node string) bool {
-		_, unheard := p.state.Here.CutOffFrom[node]
-		return (unheard || p.state.Members[node]) && !p.yieldsTo(node)
+		return (p.unheard(node) || p.state.Members[node]) && !p.yieldsTo(node)
 	})
 }
 
@@ -173,35 +175,15 @@ func servedOnlyOn(services []*lb.Service, certain func(node string) bool) bool {
 	return true
 }
 
-// endpoints is what a node knows of the way to the endpoints of an address.
-type endpoints int
-
-const (
-	inReach endpoints = iota
-	inDoubt
-	outOfReach
-)
-
-// endpointsOf returns what is known of the endpoints of Services that share an address. One endpoint in reach is
-// enough to announce it.
-func (p *planner) endpointsOf(services []*lb.Service) endpoints {
+// outOfReach reports whether this node knows that it reaches no endpoint of Services that share an address. One in reach is enough to
+// announce it.
+func (p *planner) outOfReach(services []*lb.Service) bool {
 	unheard := p.state.Here.CutOffFrom
-	switch {
-	case len(unheard) == 0, !servedOnlyOn(services, func(node string) bool { _, found := unheard[node]; return found }):
-		return inReach
-	case servedOnlyOn(services, func(node string) bool { return unheard[node] }):
-		return outOfReach
-	}
-	return inDoubt
+	return len(unheard) > 0 && servedOnlyOn(services, func(node string) bool { return unheard[node] })
 }
 
 // cutOff reports whether this node must not announce an address of these Services by layer 2.
 func (p *planner) cutOff(services []*lb.Service, a netip.Addr) bool {
-	switch p.endpointsOf(services) {
-	case outOfReach:
-		return true
-	case inDoubt:
-		return !p.state.Here.Announced[a]
-	}
-	return false
+	doubtful := len(p.state.Here.CutOffFrom) > 0 && servedOnlyOn(services, p.unheard)
+	return doubtful && (!p.state.Here.Announced[a] || p.outOfReach(services))
 }
