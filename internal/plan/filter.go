@@ -164,7 +164,7 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 			case sv.Proxied: // the ClusterIP would lead past the proxies
 				f.Refuse, f.Inside = node != "" && !proxiedHere(&s, node, sv, a), allowed
 			case allowed && !sv.InternalLocal:
-				f.ClusterIP = clusterIP(sv, a)
+				f.ClusterIP = sameFamily(sv.ClusterIPs, a)
 				fallthrough
 			default:
 				f.Refuse = node != "" && (sv.ProxyRefused || sv.Local && !sv.ServingNodes[node])
@@ -205,11 +205,11 @@ func frontendOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Frontend {
 	return lb.Frontend{Address: a, Service: s.Key, Access: access}
 }
 
-// clusterIP returns the Service's cluster IP of the same family; the zero Addr for none.
-func clusterIP(s *lb.Service, a netip.Addr) netip.Addr {
-	for _, ip := range s.ClusterIPs {
-		if ip.BitLen() == a.BitLen() {
-			return ip
+// sameFamily returns the address of the family of a, of at most one of each; the zero Addr for none.
+func sameFamily(all []netip.Addr, a netip.Addr) netip.Addr {
+	for _, one := range all {
+		if one.BitLen() == a.BitLen() {
+			return one
 		}
 	}
 	return netip.Addr{}

@@ -23,7 +23,7 @@ func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb
 	for i := range s.ProxyPods {
 		pod, of := &s.ProxyPods[i], uint64(0)
 		switch own := pod.Node == node; {
-		case !addressOf(pod, a).IsValid() || own && !serves(pod, sv) || !own && !pod.Ready:
+		case !sameFamily(pod.Addresses, a).IsValid() || own && !serves(pod, sv) || !own && !pod.Ready:
 			continue
 		case own && pod.Ready:
 			of = 3
@@ -38,16 +38,6 @@ func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb
 		}
 	}
 	return chosen
-}
-
-// addressOf returns the address of a proxy of the family of a; the zero Addr for none.
-func addressOf(pod *lb.ProxyPod, a netip.Addr) netip.Addr {
-	for _, own := range pod.Addresses {
-		if own.Is4() == a.Is4() {
-			return own
-		}
-	}
-	return netip.Addr{}
 }
 
 // serves reports whether a proxy serves all ports of a Service, as far as this node knows. It is a pod that says so: it may listen
@@ -105,7 +95,7 @@ func (p *planner) divert() {
 			}
 			for _, port := range s.Ports {
 				if proxiable(port) {
-					to := netip.AddrPortFrom(addressOf(pod, a), port.NodePort)
+					to := netip.AddrPortFrom(sameFamily(pod.Addresses, a), port.NodePort)
 					out.Diversions = append(out.Diversions, lb.Diversion{Address: a, Port: port.Port, To: to, Remote: pod.Node != p.node})
 				}
 			}
@@ -146,7 +136,7 @@ func (p Plan) Entering(last Plan, filtered bool) []lb.Diversion {
 func (p *planner) readyHere(s *lb.Service) bool {
 	serve := func(a netip.Addr) bool {
 		return slices.ContainsFunc(p.state.ProxyPods, func(pod lb.ProxyPod) bool {
-			return pod.Ready && pod.Node == p.node && serves(&pod, s) && (!a.IsValid() || addressOf(&pod, a).IsValid())
+			return pod.Ready && pod.Node == p.node && serves(&pod, s) && (!a.IsValid() || sameFamily(pod.Addresses, a).IsValid())
 		})
 	}
 	return serve(netip.Addr{}) && !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !serve(a) })
