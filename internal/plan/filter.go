@@ -144,7 +144,10 @@ func without(ranges []lb.Range, addresses []netip.Addr) []lb.Range {
 
 // Frontends returns the frontends of all Services that stay, ordered by address, protocol and port, without what differs
 // between nodes.
-func Frontends(s lb.State) []lb.Frontend { return frontends(s, newPoolIndex(s.Pools), "") }
+func Frontends(s lb.State) []lb.Frontend {
+	s.Leaving = nil
+	return frontends(s, newPoolIndex(s.Pools), "")
+}
 
 // frontends returns the frontends as one node sees them; node is "" for none.
 func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
@@ -153,7 +156,7 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 		own[a] = true
 	}
 	out := make([]lb.Frontend, 0, len(s.Services)) // each is large
-	add := func(sv *lb.Service) {
+	for _, sv := range served(&s) {
 		for _, a := range sv.Addresses {
 			if own[a] {
 				continue // a filter on an address of this node's links would cut the node off
@@ -175,15 +178,16 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 			}
 		}
 	}
-	for _, sv := range s.Services {
-		add(sv)
-	}
-	for i := range s.Leaving {
-		if node != "" {
-			add(&s.Leaving[i].Served)
-		}
-	}
 	return merged(out)
+}
+
+// served returns the Services that kube-proxy serves: those that stay, and those that leave.
+func served(s *lb.State) []*lb.Service {
+	out := slices.Clone(s.Services)
+	for i := range s.Leaving {
+		out = append(out, &s.Leaving[i].Served)
+	}
+	return out
 }
 
 func compareFrontends(a, b *lb.Frontend) int {

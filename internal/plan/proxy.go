@@ -79,9 +79,9 @@ func (p *planner) divert() {
 		return // as mostly
 	}
 	own := p.state.Here.Addresses
-	add := func(s *lb.Service) {
+	for _, s := range served(&p.state) {
 		if !s.Proxied {
-			return
+			continue
 		}
 		for _, port := range slices.Concat(s.Ports, s.Unserved) {
 			if proxiable(port) {
@@ -102,13 +102,9 @@ func (p *planner) divert() {
 		}
 	}
 	for _, s := range p.state.Services {
-		add(s)
 		if s.Proxy != nil && p.readyHere(s) {
 			out.Proxied = append(out.Proxied, s.Key)
 		}
-	}
-	for i := range p.state.Leaving {
-		add(&p.state.Leaving[i].Served)
 	}
 	slices.Sort(out.ClosedNodePorts)
 	out.ClosedNodePorts = slices.Compact(out.ClosedNodePorts)

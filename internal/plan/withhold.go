@@ -48,18 +48,12 @@ func (p *planner) rangedAddresses() addresses {
 		return nil
 	}
 	var out []netip.Addr
-	add := func(s *lb.Service) {
+	for _, s := range served(&p.state) {
 		for _, a := range s.Addresses {
 			if p.hasRanges(s, a) {
 				out = append(out, a)
 			}
 		}
-	}
-	for _, s := range p.state.Services {
-		add(s)
-	}
-	for i := range p.state.Leaving {
-		add(&p.state.Leaving[i].Served)
 	}
 	return newAddresses(out)
 }
