@@ -235,7 +235,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 	s.Here.HearsBadly, s.Here.CutOffFrom, s.Here.Partition = live.HearsBadly, live.CutOffFrom, live.Partition
 	s.Here.Advertised, s.Here.Newer = last.plan().Advertised, w.owners.newerOwners()
 	if s.Here.CutOffFrom != nil {
-		s.Here.Announced = last.plan().Announced()
+		s.Here.Announced = last.plan().Announcements
 	}
 	if s.Here.Previous = last.previous(epoch); s.Here.Previous == nil && w.relays.on {
 		s.Here.Inherited = w.relays.inherited()

@@ -84,7 +84,7 @@ type Here struct {
 	// is true if the node's kernel does not answer either, false while that is not known.
 	CutOffFrom map[string]bool
 	// Announced are the addresses that this node announces by ARP and NDP now; set only while it is cut off.
-	Announced map[netip.Addr]bool
+	Announced Map[netip.Addr, *Announcement]
 	// Advertised are the addresses that this node advertises by BGP by its last plan, in any epoch; until then, if it leaves
 	// them.
 	Advertised Map[netip.Addr, time.Time]

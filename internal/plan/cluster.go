@@ -40,6 +40,9 @@ func (p *planner) readNodes() {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		p.all = append(p.all, len(p.nodes))
 		p.nodes = append(p.nodes, newNode(name, p.state))
+		if p.state.Members[name] {
+			p.living = append(p.living, len(p.all)-1)
+		}
 		if n, known := p.state.Nodes[name]; known {
 			p.peers[name] = p.peersOf(n)
 		}

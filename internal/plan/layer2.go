@@ -94,12 +94,8 @@ func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 			return
 		}
 	}
-	switch {
-	case p.state.Here.HearsBadly, p.yieldsTo(won.owner.Name):
-		// This node would not hear the owner announce it, and would answer too long.
-	case p.closes(single(a)):
-		// It would answer on until the owner is heard, and let every client in.
-	default:
+	// A node that would not hear the owner announce it would answer too long. One without a filter would let every client in until then.
+	if !p.state.Here.HearsBadly && !p.yieldsTo(won.owner.Name) && !p.closes(single(a)) {
 		p.yield[a] = struct{}{}
 	}
 }
@@ -206,14 +202,8 @@ func (p *planner) withWriter(s *lb.Service, out Outcome, announcers []string) Ou
 	writer := ""
 	if i := slices.IndexFunc(announcers, func(name string) bool { return p.state.Members[name] }); i >= 0 {
 		writer = announcers[i]
-	} else {
-		key := hashString(s.Key.String())
-		var best uint64
-		for i := range p.nodes {
-			if n := &p.nodes[i]; n.alive && (writer == "" || score(n.hash, key) > best) {
-				writer, best = n.Name, score(n.hash, key)
-			}
-		}
+	} else if i := p.highestScore(p.living, hashString(s.Key.String())); i >= 0 {
+		writer = p.nodes[i].Name
 	}
 	out.Writer = writer == p.node && !(out.Reason == lb.CutOff && p.state.Here.Partition.Divided)
 	return out

@@ -154,7 +154,8 @@ func (w *town) order() {
 				}
 			}
 		}
-		w.Here.Newer, w.Here.Inherited, w.Here.Announced = rekeyed(w.Here.Newer, moved), rekeyed(w.Here.Inherited, moved), rekeyed(w.Here.Announced, moved)
+		w.Here.Newer, w.Here.Inherited = rekeyed(w.Here.Newer, moved), rekeyed(w.Here.Inherited, moved)
+		w.Here.Announced = lb.MapOf(rekeyed(maps.Collect(w.Here.Announced.All()), moved))
 		w.Here.Advertised = lb.MapOf(rekeyed(maps.Collect(w.Here.Advertised.All()), moved))
 		if p := w.Here.Previous; p != nil && p != previous {
 			owners := map[netip.Addr]string{}

@@ -112,11 +112,11 @@ func newPlanner(node string, s lb.State) *planner {
 type planner struct {
 	state lb.State
 	node  string
-	// nodes that the API server or the membership knows, ordered by name, and all their indexes; me is the index of the planned
-	// one, or -1.
-	nodes []node
-	all   []int
-	me    int
+	// nodes that the API server or the membership knows, ordered by name, and the indexes of all, and of those whose speakers live; me is the
+	// index of the planned one, or -1.
+	nodes       []node
+	all, living []int
+	me          int
 	// barred are the names of the nodes that may announce nothing, by reason.
 	barred map[lb.Reason][]string
 	// peers with which each known node holds sessions.
@@ -254,13 +254,4 @@ func (p Plan) Waiting(previous Plan) Plan {
 func (p Plan) without(addrs []netip.Addr, prefixes []netip.Prefix) Plan {
 	p.Announcements, p.Routes = p.Announcements.Without(addrs...), p.Routes.Without(prefixes...)
 	return p
-}
-
-// Announced are the addresses that the node announces by ARP and NDP.
-func (p Plan) Announced() map[netip.Addr]bool {
-	out := make(map[netip.Addr]bool, p.Announcements.Len())
-	for a := range p.Announcements.All() {
-		out[a] = true
-	}
-	return out
 }

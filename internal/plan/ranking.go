@@ -54,12 +54,9 @@ type ranking struct {
 	topRanked map[string][]int
 }
 
-// reach returns what the node's links are to the address.
-func (r rank) reach() int { return int(r >> rankReach & (1<<(rankFilters-rankReach) - 1)) }
-
 // remark says what is wrong with the links of the owner; since it ranks highest, all others are no better.
 func (r rank) remark() string {
-	switch r.reach() {
+	switch r >> rankReach & (1<<(rankFilters-rankReach) - 1) {
 	case noLink:
 		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
 	case silent:

@@ -179,5 +179,5 @@ func (p *planner) outOfReach(services []*lb.Service) bool {
 // cutOff reports whether this node must not announce an address of these Services by layer 2.
 func (p *planner) cutOff(services []*lb.Service, a netip.Addr) bool {
 	doubtful := len(p.state.Here.CutOffFrom) > 0 && servedOnlyOn(services, p.unheard)
-	return doubtful && (!p.state.Here.Announced[a] || p.outOfReach(services))
+	return doubtful && (!p.state.Here.Announced.Has(a) || p.outOfReach(services))
 }

@@ -191,7 +191,9 @@ var orders = map[string]func(s *lb.State, args []string){
 			s.Here.CutOffFrom[n] = false
 		}
 	},
-	"had":      func(s *lb.State, _ []string) { s.Here.Announced = map[netip.Addr]bool{v4: true, v6: true} },
+	"had": func(s *lb.State, _ []string) {
+		s.Here.Announced = lb.MapOf(map[netip.Addr]*lb.Announcement{v4: {}, v6: {}})
+	},
 	"divided":  func(s *lb.State, _ []string) { s.Here.Partition.Divided = true },
 	"yieldsto": func(s *lb.State, args []string) { s.Here.Partition = lb.Partition{YieldsTo: args, Divided: true} },
 	"apart":    func(s *lb.State, _ []string) { s.Here.Partition.Apart = true },
@@ -292,7 +294,7 @@ var facts = map[string]func(s lb.State, p Plan) string{
 	"own": func(s lb.State, _ Plan) string { return owners(s, v4) + ", " + owners(s, v6) },
 	"route": func(s lb.State, _ Plan) string {
 		return nodesWhere(s, func(_ string, p Plan) bool {
-			return slices.ContainsFunc(routes(p), func(r lb.Route) bool { return r.Prefix.Contains(v4) })
+			return slices.ContainsFunc(allRoutes(p), func(r lb.Route) bool { return r.Prefix.Contains(v4) })
 		})
 	},
 	"stands": func(s lb.State, _ Plan) string {
@@ -375,7 +377,7 @@ func relaysOf(p Plan) string {
 	return strings.Join(slices.Compact(out), ", ")
 }
 
-func routes(p Plan) (out []lb.Route) {
+func allRoutes(p Plan) (out []lb.Route) {
 	for _, list := range p.Routes.All() {
 		out = append(out, *list...)
 	}
@@ -384,7 +386,7 @@ func routes(p Plan) (out []lb.Route) {
 
 func routesOf(p Plan) string {
 	var out []string
-	for _, r := range routes(p) {
+	for _, r := range allRoutes(p) {
 		text := fmt.Sprint(r.Prefix, r.Peers)
 		if r.LocalPref > 0 || r.Prepend > 0 || r.MED.Sent {
 			text += fmt.Sprintf(" localpref %d prepend %d med %s", r.LocalPref, r.Prepend, r.MED)
@@ -402,7 +404,7 @@ func routesOf(p Plan) string {
 
 // left says what a node does with v4: the time from now to its withdrawal if it leaves the address.
 func left(p Plan, s lb.State) string {
-	all := routes(p)
+	all := allRoutes(p)
 	i := slices.IndexFunc(all, func(r lb.Route) bool { return r.Prefix.Contains(v4) })
 	until, advertised := p.Advertised.Get(v4)
 	switch {
