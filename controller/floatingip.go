@@ -30,7 +30,7 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 	var writes []floatingWrite
 	for i := range d.result.FloatingIPs {
 		owned := &d.result.FloatingIPs[i]
-		if d.waits(slices.Values(d.state.FloatingIPs[i].Addresses)) {
+		if slices.ContainsFunc(d.state.FloatingIPs[i].Addresses, d.waits) {
 			continue
 		}
 		writes = append(writes, floatingWrite{objects[owned.Key], owned})

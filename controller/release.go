@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"iter"
 	"net/netip"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -74,15 +73,5 @@ func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*mem
 	return err
 }
 
-// waits reports whether an object that has one of these addresses waits to give it up.
-func (d *decision) waits(addresses iter.Seq[netip.Addr]) bool {
-	if len(d.unrecorded) == 0 {
-		return false // as mostly
-	}
-	for a := range addresses {
-		if d.unrecorded[a] {
-			return true
-		}
-	}
-	return false
-}
+// waits reports whether an object waits to give up its address.
+func (d *decision) waits(a netip.Addr) bool { return d.unrecorded[a] }

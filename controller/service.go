@@ -82,7 +82,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	var due []*serviceWrite
 	for i, a := range d.result.Assignments {
 		svc := d.state.Services[i]
-		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
+		if slices.ContainsFunc(svc.Addresses, d.waits) || slices.ContainsFunc(svc.Record, func(o lb.Origin) bool { return d.waits(o.Address) }) {
 			continue
 		}
 		var proxied *verdict
@@ -301,7 +301,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	waits := map[lb.Key]bool{}
 	for i := range d.state.Leaving {
 		l := &d.state.Leaving[i]
-		waits[l.Key] = d.waits(slices.Values(l.Addresses))
+		waits[l.Key] = slices.ContainsFunc(l.Addresses, d.waits)
 	}
 	var leaving []k8s.ServiceUpdate
 	before := s.cleared

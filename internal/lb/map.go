@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"cmp"
 	"encoding"
 	"encoding/json"
 	"hash/maphash"
@@ -98,13 +97,7 @@ func (m Map[K, V]) All() iter.Seq2[K, V] {
 
 // Keys returns the keys, in order.
 func (m Map[K, V]) Keys() iter.Seq[K] {
-	return func(yield func(K) bool) {
-		for k := range m.All() {
-			if !yield(k) {
-				return
-			}
-		}
-	}
+	return func(yield func(K) bool) { m.All()(func(k K, _ V) bool { return yield(k) }) }
 }
 
 // MarshalJSON implements json.Marshaler, for keys that are texts.
@@ -220,20 +213,13 @@ func (m Map[K, V]) Changes(to Map[K, V], changed func(k K, old, new V, had, has 
 		if len(y) == 0 && len(after) > 0 {
 			y, after = after[0], after[1:]
 		}
-		order := 0
 		switch {
 		case len(x)+len(y) == 0:
 			return
-		case len(x) == 0 || len(y) == 0:
-			order = cmp.Compare(len(y), len(x))
-		default:
-			order = x[0].key.Compare(y[0].key)
-		}
-		switch {
-		case order < 0:
+		case len(y) == 0 || len(x) > 0 && x[0].key.Compare(y[0].key) < 0:
 			changed(x[0].key, x[0].value, none, true, false)
 			x = x[1:]
-		case order > 0:
+		case len(x) == 0 || x[0].key != y[0].key:
 			changed(y[0].key, none, y[0].value, false, true)
 			y = y[1:]
 		default:

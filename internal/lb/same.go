@@ -19,23 +19,13 @@ func Changes(before, after []*Service, changed func(old, new *Service, i, j int)
 		return
 	}
 	for i, j := 0, 0; i < len(before) || j < len(after); {
-		order := 0
 		switch {
-		case i == len(before):
-			order = 1
-		case j == len(after):
-			order = -1
-		case before[i] == after[j]:
+		case i < len(before) && j < len(after) && before[i] == after[j]:
 			i, j = i+1, j+1
-			continue
-		default:
-			order = before[i].Key.Compare(after[j].Key)
-		}
-		switch {
-		case order < 0:
+		case j == len(after) || i < len(before) && before[i].Key.Compare(after[j].Key) < 0:
 			changed(before[i], nil, i, j)
 			i++
-		case order > 0:
+		case i == len(before) || before[i].Key != after[j].Key:
 			changed(nil, after[j], i, j)
 			j++
 		default:

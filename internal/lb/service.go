@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"iter"
 	"net/netip"
 	"time"
 )
@@ -106,17 +105,6 @@ func (o Origins) Of(a netip.Addr) Origin {
 		}
 	}
 	return Origin{}
-}
-
-// Addresses yields the addresses.
-func (o Origins) Addresses() iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for _, origin := range o {
-			if !yield(origin.Address) {
-				return
-			}
-		}
-	}
 }
 
 // Port is one declared port of a Service.
