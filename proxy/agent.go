@@ -228,10 +228,10 @@ func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
 	a.served = want.Services
 	again, err = a.give(ctx, want)
 	if a.certified.again > 0 {
-		again = earlier(again, a.certified.again)
+		again = daemon.Sooner(again, a.certified.again)
 	}
 	for _, end := range a.lingers {
-		again = earlier(again, end.Sub(began))
+		again = daemon.Sooner(again, end.Sub(began))
 	}
 	return again, err
 }
@@ -288,14 +288,14 @@ func (a *agent) edit(ctx context.Context, want haproxy.State, c haproxy.Config) 
 	}
 	if c.Hash == a.hash || c.Hash == a.refused && began.Sub(a.last) < retryTime { // all edits are held
 		again, err := a.refresh(ctx, want)
-		return earlier(again, 5*time.Second), err
+		return daemon.Sooner(again, 5*time.Second), err
 	}
 	if a.since.IsZero() {
 		a.since = began
 	}
 	if wait := haproxy.Due(old, a.last, a.since).Sub(began); wait > 0 {
 		again, err := a.refresh(ctx, want)
-		return earlier(again, min(wait, time.Second)), err // an old worker may end
+		return daemon.Sooner(again, min(wait, time.Second)), err // an old worker may end
 	}
 	if err := a.reload(ctx, want, c); err != nil {
 		return 0, err
@@ -303,14 +303,6 @@ func (a *agent) edit(ctx context.Context, want haproxy.State, c haproxy.Config) 
 	a.budgets.Spend(edited, began)
 	a.since = time.Time{}
 	return time.Millisecond, nil // endpoints may have changed since
-}
-
-// earlier returns the earlier of two times to run again, of which 0 is never.
-func earlier(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
-	}
-	return min(a, b)
 }
 
 // refresh gives the running worker its endpoints while an edit waits.

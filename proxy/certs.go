@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/haproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
@@ -95,7 +96,7 @@ func (c *certificates) look(services []*lb.Service, at time.Time) certified {
 			kept[s.Key], out.digests[s.Key] = p, p.digest
 			for _, change := range []time.Time{p.from, p.until} {
 				if change.After(at) {
-					out.again = earlier(out.again, change.Sub(at)+time.Second)
+					out.again = daemon.Sooner(out.again, change.Sub(at)+time.Second)
 				}
 			}
 			if fault == "" && (at.Before(p.from) || at.After(p.until)) {

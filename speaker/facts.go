@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -277,7 +278,7 @@ func (n *newcomers) see(services []*lb.Service, now time.Time) (fresh map[lb.Key
 			fresh = map[lb.Key][]netip.Addr{}
 		}
 		fresh[one.service] = append(fresh[one.service], one.address)
-		again = sooner(again, one.until.Sub(now))
+		again = daemon.Sooner(again, one.until.Sub(now))
 	}
 	return fresh, again
 }

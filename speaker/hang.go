@@ -86,14 +86,6 @@ func (h *hang) Run(ctx context.Context) error {
 	}
 }
 
-// hangs returns 1 while a run hangs.
-func (h *hang) hangs() float64 {
-	if h.since.Load() == nil {
-		return 0
-	}
-	return 1
-}
-
 // alive returns an error if the kubelet should start another process: a run hangs, and either others have taken over all that
 // this node announced, or nobody does.
 func (h *hang) alive() error {

@@ -86,18 +86,13 @@ var (
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 	inForceDesc = prometheus.NewDesc("holdfast_table_in_force",
 		"1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; 0 also if it is switched off.", []string{"kind"}, nil)
-	proxyRepairsDesc = repairsDesc("proxy")
-	planRepairsDesc  = repairsDesc("plan")
-	announcedDesc    = prometheus.NewDesc("holdfast_service_announced",
+	repairsDesc   = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", []string{"kind"}, nil)
+	announcedDesc = prometheus.NewDesc("holdfast_service_announced",
 		"1 for each Service that this node announces by layer2, or to a router by bgp; the first 2,000 series by address.",
 		[]string{"namespace", "service", "family", "protocol"}, nil)
 	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
 		nil, nil)
 )
-
-func repairsDesc(kind string) *prometheus.Desc {
-	return prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": kind})
-}
 
 // nodeReasons are the reasons of all problems that a node can have.
 var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.RangesRefused, lb.StrictARPMissing, lb.SocketRefused, lb.KernelFeatureMissing,
@@ -109,11 +104,11 @@ func (w *syncer) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector: it reads the membership at scrape time, and the result of the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
-	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
-	ch <- prometheus.MustNewConstMetric(proxyRepairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()))
-	ch <- prometheus.MustNewConstMetric(planRepairsDesc, prometheus.CounterValue, float64(w.witness.repairs.Load()))
+	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, number(w.hang.since.Load() != nil))
+	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()), "proxy")
+	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.witness.repairs.Load()), "plan")
 	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce(), "proxy": w.divert.InForce()} {
-		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, map[bool]float64{true: 1}[ok], kind)
+		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, number(ok), kind)
 	}
 	for row := range announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()) {
 		ch <- prometheus.MustNewConstMetric(announcedDesc, prometheus.GaugeValue, 1, row[:]...)
@@ -132,6 +127,8 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.owners.age().Seconds())
 	m.Collect(ch)
 }
+
+func number(b bool) float64 { return map[bool]float64{true: 1}[b] }
 
 // collectProblems counts the problems that the last run found on this node.
 func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {

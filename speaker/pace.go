@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"golang.org/x/time/rate"
@@ -93,14 +94,12 @@ func (p *pace) each(reports []report, speakers int, write func(report) error) (a
 			if again == 0 && i >= len(first) {
 				p.after = time.Now().Add(burstWait)
 			}
-			again = sooner(again, slowWait)
+			again = daemon.Sooner(again, slowWait)
 			break
 		}
 		err := write(one)
 		if wait := k8s.Wait(err); wait > 0 {
-			if again == 0 || wait < again {
-				again = wait
-			}
+			again = daemon.Sooner(again, wait)
 			continue
 		}
 		p.slow.Allow()

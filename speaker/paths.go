@@ -55,7 +55,10 @@ func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []lb.Interface, pod
 	p := &paths{bgp: b, links: links, podLinks: podLinks}
 	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "paths", Log: log, Sync: p.sync})
 	p.bfd = bfd.New(bfd.Config{Log: log, Changed: func() { p.loop.Hurry(); changed() }})
-	p.finder = unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: establishedWith(b), Changed: p.loop.Hurry})
+	established := func(router netip.Addr) bool {
+		return slices.ContainsFunc(b.Sessions(), func(s lb.Session) bool { return s.Address == router && up(s) })
+	}
+	p.finder = unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: established, Changed: p.loop.Hurry})
 	return p
 }
 
@@ -201,13 +204,6 @@ func minimumTTL(p lb.Peer) uint8 {
 
 // wantsBFD reports whether a peer has a session of BFD: an unnumbered one must have been found.
 func wantsBFD(p lb.Peer) bool { return p.BFD != nil && (p.Interface == "" || p.Address.IsValid()) }
-
-// establishedWith reports whether BGP has a session with an address.
-func establishedWith(b *bgp.Speaker) func(netip.Addr) bool {
-	return func(a netip.Addr) bool {
-		return slices.ContainsFunc(b.Sessions(), func(s lb.Session) bool { return s.Address == a && up(s) })
-	}
-}
 
 // linksOf returns the links of unnumbered peers.
 func linksOf(peers []lb.Peer) []string {

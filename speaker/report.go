@@ -148,7 +148,7 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 	}
 	soon := r.look(last, time.Now())
 	again, err = r.pace.each(r.looked.reports(), len(last.Members), func(one report) error { return r.writeService(ctx, last, one.service) })
-	return sooner(again, soon), err
+	return daemon.Sooner(again, soon), err
 }
 
 // look looks at the Services that are due, and returns when others will be; 0 for not before something changes. It sends Events on foreign
@@ -171,7 +171,7 @@ func (r *reporter) look(last *planned, now time.Time) (again time.Duration) {
 			}
 		}
 		u, wait := r.update(&seen, last, s, *v, now)
-		if again = sooner(again, wait); !u.Stands() {
+		if again = daemon.Sooner(again, wait); !u.Stands() {
 			seen.waits[key] = corrects(u)
 		}
 	}

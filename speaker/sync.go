@@ -213,12 +213,15 @@ func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Mem
 	p, err := w.apply(in, state, w.memberFacts.macs)
 	w.liveness.SetOwners(p.Owners)
 	problems := append(w.problems(in.links), live.Problems...)
-	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), in.sessions})
+	done := &planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), in.sessions}
+	w.logChanges(w.last.Load(), done)
+	w.last.Store(done)
 	if in.stopping && w.hung.Swap(false) {
 		w.loop.Kick()
 	}
 	w.report.kick()
-	return sooner(sooner(sooner(live.Again, in.freshFor), until(p.RelaysEnd, state.Now)), until(p.Withdraws, state.Now)), err
+	again = daemon.Sooner(daemon.Sooner(live.Again, in.freshFor), daemon.Sooner(until(p.RelaysEnd, state.Now), until(p.Withdraws, state.Now)))
+	return again, err
 }
 
 // complete adds to the State what is known from all sources but the API server.
@@ -295,12 +298,6 @@ func (w *syncer) announce(in inputs, p plan.Plan, macs map[lb.MAC]bool) {
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Owners})
 	w.owners.loop.Kick()
 	w.paths.set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}, w.compiled.Nodes[w.node].Addresses)
-}
-
-// record logs what a run changed, and makes it the last one.
-func (w *syncer) record(now *planned) {
-	w.logChanges(w.last.Load(), now)
-	w.last.Store(now)
 }
 
 // lostEndpoints returns the endpoints on nodes whose speakers are not heard.

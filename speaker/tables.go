@@ -192,14 +192,6 @@ func until(at, now time.Time) time.Duration {
 	return max(at.Sub(now), time.Millisecond)
 }
 
-// sooner returns the shorter of two times; 0 means never.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
-}
-
 // tries returns an attempt of every feature in use.
 func tries(s settings) (out []attempt) {
 	add := func(f feature, used bool, try func() error) {
@@ -214,16 +206,11 @@ func tries(s settings) (out []attempt) {
 	add(dropLogs, s.Options.Filters(), filters(filter.Extras{Log: true}))
 	add(internalTraffic, s.Options.Filters(), filters(filter.Extras{Internal: true}))
 	add(relaysIPv4, s.relay, relays(lb.IPv4))
-	add(relaysIPv6, s.relay && hasIPv6(), relays(lb.IPv6))
+	_, noIPv6 := os.Stat("/proc/net/if_inet6") // a kernel without IPv6 needs no relays for it
+	add(relaysIPv6, s.relay && noIPv6 == nil, relays(lb.IPv6))
 	add(headStart, s.Options.Filters(), kubeproxy.TryHeadStart)
 	add(proxyPaths, s.Options.Proxies(), divert.Try)
 	add(packetSockets, true, layer2.Try)
 	add(realTime, s.realtime, heartbeat.TryRealtime)
 	return out
-}
-
-// hasIPv6 reports whether the kernel knows IPv6 at all: a node without it needs no relays for it.
-func hasIPv6() bool {
-	_, err := os.Stat("/proc/net/if_inet6")
-	return err == nil
 }

@@ -113,24 +113,24 @@ func (l *Loop) Run(ctx context.Context) error {
 				logged = err.Error()
 				l.config.Log.Error("sync failed, will retry", "loop", l.config.Name, "error", err)
 			}
-			again = soonest(again, retry)
+			again = Sooner(again, retry)
 			retry = min(2*retry, lastRetry)
 		}
 		now := started.Add(took)
 		pause := l.pause(rested.Sub(now), cost)
 		rested = now.Add(pause)
-		if !l.sleep(ctx, soonest(again, l.config.ResyncInterval), max(pause, l.config.MinInterval-took)) {
+		if !l.sleep(ctx, Sooner(again, l.config.ResyncInterval), max(pause, l.config.MinInterval-took)) {
 			return nil
 		}
 	}
 }
 
-// soonest returns the shorter time; again may be 0 for never.
-func soonest(again, other time.Duration) time.Duration {
-	if again <= 0 {
-		return other
+// Sooner returns the shorter of two times to run again; 0 is never.
+func Sooner(a, b time.Duration) time.Duration {
+	if a <= 0 || b > 0 && b < a {
+		return b
 	}
-	return min(again, other)
+	return a
 }
 
 // pause returns the pause after a run that cost so much of the processors, given what is left of the pauses before it: less than nothing after
