@@ -56,8 +56,7 @@ func newHang(w *syncer, runs *daemon.Loop) *hang {
 func (h *hang) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- h.loop.Run(ctx) }()
-	tick := time.NewTicker(hangLook)
-	defer tick.Stop()
+	tick := time.Tick(hangLook)
 	var run time.Time
 	var pulse daemon.Pulse
 	for {
@@ -71,7 +70,7 @@ func (h *hang) Run(ctx context.Context) error {
 			case <-time.After(endTime):
 				return errHangs
 			}
-		case <-tick.C:
+		case <-tick:
 		}
 		began := h.loop.Began()
 		switch {

@@ -84,11 +84,11 @@ func TestHandOverBGP(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- w.bgp.Run(running) }()
 			w.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{r.peer()}})
-			if !w.self(inputs{sessions: w.bgp.Sessions()}).Unfit.Has(lb.Sessionless) {
+			if !w.self(inputs{sessions: w.bgp.Sessions()}).Unfit.Has(sessionless) {
 				t.Error("it says that it has a session")
 			}
 			nstest.Until(t, 20*time.Second, "the node says that it has a session for one family", func() bool {
-				return w.self(inputs{sessions: w.bgp.Sessions()}).Unfit&lb.Sessionless == lb.Sessionless&^lb.SessionlessOf(lb.FamilyOf(r.address.Addr()))
+				return w.self(inputs{sessions: w.bgp.Sessions()}).Unfit&sessionless == sessionless&^lb.SessionlessOf(lb.FamilyOf(r.address.Addr()))
 			})
 			order := make(chan struct{})
 			close(order)

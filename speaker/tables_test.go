@@ -22,6 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// sessionless is what a node has that has no BGP session.
+const sessionless = lb.SessionlessIPv4 | lb.SessionlessIPv6
+
 func newTestGuard(off bool) *guard {
 	s := settings{}
 	s.Options.NoFilter = off
@@ -173,7 +176,7 @@ func TestSelf(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- w.boot.Run(ctx) }()
 		<-w.boot.Looked()
-		if got := w.self(inputs{stopping: true}); got.Unfit != lb.Booting|lb.Sessionless || !got.Stopping {
+		if got := w.self(inputs{stopping: true}); got.Unfit != lb.Booting|sessionless || !got.Stopping {
 			t.Errorf("at first the metadata is %+v", got)
 		}
 		expect("at first", reasons(), lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
@@ -191,7 +194,7 @@ func TestSelf(t *testing.T) {
 		expect("turned off", reasons(lb.Interface{Name: "cilium_host"}), lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
 		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
 		<-kicked
-		if got := w.self(inputs{}); got.Unfit != lb.Sessionless {
+		if got := w.self(inputs{}); got.Unfit != sessionless {
 			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		expect("when kube-proxy has served", reasons(), lb.KernelFeatureMissing, lb.KernelFeatureMissing)
@@ -214,7 +217,7 @@ func TestOtherDataPath(t *testing.T) {
 	if w.filter.on || w.relays.on || !w.boot.Served() || len(tries(s)) != 2 {
 		t.Errorf("filter %v, relays %v, served %v, %d features are tried", w.filter.on, w.relays.on, w.boot.Served(), len(tries(s)))
 	}
-	if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|lb.Sessionless {
+	if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|sessionless {
 		t.Errorf("the metadata is %v", got)
 	}
 	if got := w.problems([]lb.Interface{{Name: "cilium_host"}}); got != nil {
@@ -251,7 +254,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
 		held := time.Now()
 		<-kicked
-		if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|lb.Sessionless || time.Since(held) < filter.Grace/2 {
+		if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|sessionless || time.Since(held) < filter.Grace/2 {
 			t.Errorf("owned by another program for %v the metadata is %v", time.Since(held), got)
 		}
 		if err := set(); err == nil {
@@ -260,7 +263,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		must(t, stdin.Close())
 		_ = holder.Wait()
 		<-kicked
-		if got := w.self(inputs{}).Unfit; got != lb.Sessionless {
+		if got := w.self(inputs{}).Unfit; got != sessionless {
 			t.Errorf("released, the metadata is %v", got)
 		}
 		stop()

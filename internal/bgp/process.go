@@ -68,14 +68,13 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 
 // watch waits for the end of an engine. It ends one that hangs or does not leave.
 func (s *supervisor) watch(process *child.Process, settings lb.Peer, leaving, answered *atomic.Bool) (hangs bool, err error) {
-	tick := time.NewTicker(lookInterval)
-	defer tick.Stop()
+	tick := time.Tick(lookInterval)
 	var p daemon.Pulse
 	for looks := 0; ; {
 		select {
 		case err := <-process.Ended():
 			return hangs, err
-		case <-tick.C:
+		case <-tick:
 		}
 		if _, leave := s.goal(settings); leave != nil || leaving.Load() {
 			if looks++; looks > leaveLooks {
@@ -98,8 +97,7 @@ func (s *supervisor) watch(process *child.Process, settings lb.Peer, leaving, an
 // waits for an engine that hangs, until that is ended.
 func (s *supervisor) sendOrders(conn io.Writer, settings lb.Peer, leaving *atomic.Bool, ended <-chan struct{}) {
 	out := gob.NewEncoder(conn)
-	tick := time.NewTicker(lookInterval)
-	defer tick.Stop()
+	tick := time.Tick(lookInterval)
 	var sent []lb.Route
 	for next := (lb.Order{Peer: &settings}); ; {
 		routes, leave := s.goal(settings)
@@ -118,7 +116,7 @@ func (s *supervisor) sendOrders(conn io.Writer, settings lb.Peer, leaving *atomi
 		case <-ended:
 			return
 		case <-s.wake:
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -67,7 +68,8 @@ func (s *supervisor) established() bool {
 
 // want sets what is wanted. Without settings, the session ends. mu is held.
 func (s *supervisor) want(settings *lb.Peer, routes []lb.Route, how lb.Leave) {
-	if reflect.DeepEqual(settings, s.settings) && difference(s.routes, routes).Empty() {
+	same := func(a, b lb.Route) bool { return a.Prefix == b.Prefix && a.SameAttributes(b) }
+	if reflect.DeepEqual(settings, s.settings) && slices.EqualFunc(s.routes, routes, same) {
 		return
 	}
 	s.settings, s.routes, s.how = settings, routes, how

@@ -155,25 +155,22 @@ func processorTime() time.Duration {
 // sleep blocks until a kick, or until wait is over, but at least for the pause, unless Hurry cuts that short. It returns
 // false when ctx has ended.
 func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
-	due, least, rest := time.NewTimer(wait), time.NewTimer(leastPause), time.NewTimer(pause)
-	defer due.Stop()
-	defer least.Stop()
-	defer rest.Stop()
+	due, least, rest := time.After(wait), time.After(leastPause), time.After(pause)
 	select {
 	case <-ctx.Done():
 		return false
-	case <-due.C:
+	case <-due:
 	case <-l.kicks:
 	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-least.C:
+	case <-least:
 	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-rest.C:
+	case <-rest:
 	case <-l.hurry:
 	}
 	for _, signal := range []chan struct{}{l.kicks, l.hurry} {

@@ -23,14 +23,13 @@ const (
 func returnMemory(ctx context.Context, interval time.Duration, usual int) {
 	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/free:bytes"}}
-	ticks := time.NewTicker(interval)
-	defer ticks.Stop()
+	ticks := time.Tick(interval)
 	started := false
 	for i, collected := 1, uint64(0); ; i, collected = i+1, sample[0].Value.Uint64() {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticks.C:
+		case <-ticks:
 		}
 		metrics.Read(sample)
 		quiet := sample[0].Value.Uint64() == collected

@@ -76,9 +76,6 @@ const (
 	// leaves such routes to the node, and another one tells who advertises.
 	SessionlessIPv4
 	SessionlessIPv6
-
-	// Sessionless: it advertises nothing at all.
-	Sessionless = SessionlessIPv4 | SessionlessIPv6
 )
 
 // SessionlessOf returns the bit of a family.

@@ -22,9 +22,6 @@ type Order struct {
 	Leave *Leave
 }
 
-// Empty reports whether nothing is ordered.
-func (o Order) Empty() bool { return o.Peer == nil && len(o.Put)+len(o.Remove) == 0 && o.Leave == nil }
-
 // Leave is how a session ends. The engine then ends, too.
 type Leave struct {
 	// Graceful leaves the routes with a router that has graceful restart: no NOTIFICATION is sent (RFC 4724 section 4.2).

@@ -134,7 +134,7 @@ var nodeOrders = map[string]func(s *lb.State, name string, n *lb.Node){
 	"down":        func(s *lb.State, name string, _ *lb.Node) { s.SpeakerDown[name] = true },
 	"boot":        func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.Booting },
 	"unfiltered":  func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.Unfiltered },
-	"sessionless": func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.Sessionless },
+	"sessionless": func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.SessionlessIPv4 | lb.SessionlessIPv6 },
 	"no4session":  func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.SessionlessIPv4 },
 	"no6session":  func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.SessionlessIPv6 },
 	"unknown":     func(s *lb.State, name string, _ *lb.Node) { delete(s.Links, name) },

@@ -1,6 +1,7 @@
 package unnumbered
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -37,14 +38,9 @@ func openSocket(l lb.Interface) (*socket, error) {
 	filter := &ipv6.ICMPFilter{}
 	filter.SetAll(true)
 	filter.Accept(ipv6.ICMPTypeRouterAdvertisement)
-	for _, set := range []func() error{
-		func() error { return conn.SetICMPFilter(filter) },
-		func() error { return conn.SetControlMessage(ipv6.FlagHopLimit, true) },
-	} {
-		if err := set(); err != nil {
-			_ = conn.Close()
-			return nil, fmt.Errorf("set up socket: %w", err)
-		}
+	if err := errors.Join(conn.SetICMPFilter(filter), conn.SetControlMessage(ipv6.FlagHopLimit, true)); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("set up socket: %w", err)
 	}
 	// Longer messages are cut, and refused for that.
 	return &socket{conn: conn, mac: ifi.HardwareAddr, in: make([]byte, ifi.MTU)}, nil

@@ -188,8 +188,7 @@ func (e *engine) shutDown(text string) error {
 	if err := e.gobgp.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: e.settings.Address.String(), Communication: text}); err != nil {
 		return fmt.Errorf("shut the peer down: %w", err)
 	}
-	deadline, tick := time.After(shutdownTime), time.NewTicker(shutdownInterval)
-	defer tick.Stop()
+	deadline, tick := time.After(shutdownTime), time.Tick(shutdownInterval)
 	for {
 		p, err := e.peer()
 		if err != nil || p.State.SessionState != api.PeerState_SESSION_STATE_ESTABLISHED {
@@ -198,7 +197,7 @@ func (e *engine) shutDown(text string) error {
 		select {
 		case <-deadline:
 			return errors.New("shut the peer down: the session does not end")
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 }
