@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,15 +39,12 @@ func (a *assigner) holding(s *subject) Assignment {
 		if !addr.IsValid() {
 			continue
 		}
-		pool, origin := "", s.Record.Of(addr).Pool
+		pool := ""
 		if p := a.index.Find(addr); p != nil {
 			pool = p.Name
 		}
-		if origin == "" {
-			origin = pool
-		}
 		out.Addresses, out.Pools = append(out.Addresses, addr), append(out.Pools, pool)
-		if origin != "" {
+		if origin := cmp.Or(s.Record.Of(addr).Pool, pool); origin != "" {
 			out.Record = append(out.Record, lb.Origin{Address: addr, Pool: origin, Terms: a.provenTerms(s, addr)})
 		}
 	}

@@ -3,6 +3,7 @@ package ipam
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -84,11 +85,9 @@ func (s *subject) missing(got perFamily) []int {
 
 // companion returns the pool of the subject's other address, if any.
 func (a *assigner) companion(held, got perFamily) *supply {
-	for _, addrs := range []perFamily{got, held} {
-		for _, addr := range addrs {
-			if s := a.index.Find(addr); s != nil {
-				return s
-			}
+	for _, addr := range slices.Concat(got[:], held[:]) {
+		if s := a.index.Find(addr); s != nil {
+			return s
 		}
 	}
 	return nil

@@ -156,12 +156,10 @@ func (a *assigner) departures() {
 		recorded[addr], a.memory.dated = true, true
 		a.memory.last[addr] = release{lb.Release{Address: addr, Time: a.state.Now, Holder: by, UID: uid}, pool, false}
 	}
-	for _, subjects := range [][]*subject{a.floating, a.open} {
-		for _, s := range subjects {
-			for addr, shown := range s.had {
-				if _, known := a.memory.last[addr]; !s.holds(addr) && (shown || !known) {
-					record(addr, s.Record.Of(addr).Pool, s.Key, s.UID)
-				}
+	for _, s := range slices.Concat(a.floating, a.open) {
+		for addr, shown := range s.had {
+			if _, known := a.memory.last[addr]; !s.holds(addr) && (shown || !known) {
+				record(addr, s.Record.Of(addr).Pool, s.Key, s.UID)
 			}
 		}
 	}

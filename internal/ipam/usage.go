@@ -98,25 +98,23 @@ func (a *assigner) retain(out []Usage) {
 		}
 	}
 	seen := map[netip.Addr]bool{}
-	for _, subjects := range [][]*subject{a.open, a.floating} {
-		for _, s := range subjects {
-			for _, addr := range s.held {
-				if !addr.IsValid() || a.index.Find(addr) != nil || seen[addr] {
-					continue
-				}
-				at, known := place[s.Record.Of(addr).Pool]
-				if !known {
-					continue
-				}
-				seen[addr] = true
-				r := lb.Retention{Address: addr, Holder: s.Key}
-				if before, known := since[r]; known {
-					r = before
-				} else {
-					r.Since, a.memory.dated = a.state.Now, true
-				}
-				out[at].Retained = append(out[at].Retained, r)
+	for _, s := range slices.Concat(a.open, a.floating) {
+		for _, addr := range s.held {
+			if !addr.IsValid() || a.index.Find(addr) != nil || seen[addr] {
+				continue
 			}
+			at, known := place[s.Record.Of(addr).Pool]
+			if !known {
+				continue
+			}
+			seen[addr] = true
+			r := lb.Retention{Address: addr, Holder: s.Key}
+			if before, known := since[r]; known {
+				r = before
+			} else {
+				r.Since, a.memory.dated = a.state.Now, true
+			}
+			out[at].Retained = append(out[at].Retained, r)
 		}
 	}
 	for i := range out {
