@@ -55,30 +55,22 @@ const (
 
 // next decides by the state of the session.
 func (d dialling) next(state api.PeerState_SessionState, now time.Time) step {
-	if d.over {
+	age, idle := now.Sub(d.at), state == api.PeerState_SESSION_STATE_IDLE
+	switch {
+	case d.over:
+		return wait
+	case state == api.PeerState_SESSION_STATE_OPENSENT && age >= openTime:
+		return handOver
+	case !idle && state != api.PeerState_SESSION_STATE_ACTIVE, age < dialInterval:
+		return wait
+	case d.count == maxDials:
+		return handOver
+	case idle && d.passed:
+		return restart
+	case idle: // for a moment, in which GoBGP would close a connection
 		return wait
 	}
-	age := now.Sub(d.at)
-	switch state {
-	case api.PeerState_SESSION_STATE_OPENSENT:
-		if age < openTime {
-			return wait
-		}
-		return handOver
-	case api.PeerState_SESSION_STATE_IDLE, api.PeerState_SESSION_STATE_ACTIVE:
-		switch idle := state == api.PeerState_SESSION_STATE_IDLE; {
-		case age < dialInterval:
-			return wait
-		case d.count == maxDials:
-			return handOver
-		case idle && d.passed:
-			return restart
-		case idle: // for a moment, in which GoBGP would close a connection
-			return wait
-		}
-		return dialNow
-	}
-	return wait
+	return dialNow
 }
 
 // passConn gives a server a connection as its listener would. GoBGP exports nothing for it. It reads what other methods of the server
