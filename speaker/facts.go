@@ -294,18 +294,18 @@ type foreign struct {
 
 // find returns these machines as of the last ten seconds.
 func (f *foreign) find(w *syncer) []lb.Neighbour {
-	last, m := w.last.Load(), w.membership.members.Load()
-	if last == nil || m == nil || time.Since(f.at) < foreignInterval {
+	last := w.last.Load()
+	if last == nil || w.membership.members.Load() == nil || time.Since(f.at) < foreignInterval {
 		return f.found
 	}
 	f.at = time.Now()
-	nodes := newMemberFacts(m.Metadata(), nil).macs
+	nodes := w.macNodes()
 	found, err := link.Neighbours(w.links.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
 	if err != nil {
 		w.log.Debug("cannot look for foreign machines in pools", "error", err)
 		return f.found
 	}
-	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool { return nodes[n.MAC] })
+	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool { return nodes[n.MAC] != "" })
 	return f.found
 }
 

@@ -44,7 +44,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		node: "w1", log: log, membership: &membership{}, owners: &owners{loop: daemon.NewLoop(daemon.LoopConfig{})}, sessions: sessionGate{log: log},
 		ended:  make(chan error, 1),
 		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
-		bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+		bgp: bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}, KickProbe: func() {}}),
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),

@@ -341,7 +341,7 @@ func TestBFDFollowsLinks(t *testing.T) {
 		var p *paths
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		links := link.New(log, func() { p.loop.Hurry() })
-		p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine}), links.Links, nil, func() {})
+		p = newPaths(log, bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}), links.Links, nil, func() {})
 		var mu sync.Mutex
 		var last []bfd.Peer
 		ours, theirs := net.Pipe()

@@ -157,7 +157,7 @@ func TestEngineLeavesNothing(t *testing.T) {
 		t.Errorf("children %v after the end", children)
 	}
 
-	broken := New(Config{Log: slog.New(slog.DiscardHandler), Command: []string{"/nonexistent"}})
+	broken := New(Config{Log: slog.New(slog.DiscardHandler), Kick: func() {}, Command: []string{"/nonexistent"}})
 	go func() { _ = broken.Run(t.Context()) }()
 	set(t, broken, desire(peers))
 	const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: cannot start the BGP engine: fork/exec /nonexistent: " +

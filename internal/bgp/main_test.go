@@ -67,7 +67,7 @@ type orders struct {
 }
 
 func serveSpeaker() error {
-	s := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Command: testCommand})
+	s := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Kick: func() {}, Command: testCommand})
 	var d orders
 	if err := json.NewDecoder(os.Stdin).Decode(&d); err != nil {
 		return err

@@ -23,7 +23,7 @@ import (
 // Config of a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// Kick, unless nil, is called after a session changed.
+	// Kick is called after a session changed.
 	Kick func()
 	// Command starts the program of an engine.
 	Command []string
@@ -72,9 +72,6 @@ type listed struct {
 
 // New returns a Speaker that does nothing until Set is called.
 func New(c Config) *Speaker {
-	if c.Kick == nil {
-		c.Kick = func() {}
-	}
 	return &Speaker{config: c, byAddress: map[netip.Addr]*supervisor{}}
 }
 

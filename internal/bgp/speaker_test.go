@@ -29,6 +29,9 @@ func runWith(t *testing.T, c Config) (*Speaker, func()) {
 		c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	c.Command = testCommand
+	if c.Kick == nil {
+		c.Kick = func() {}
+	}
 	s := New(c)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -171,7 +171,7 @@ func TestPasswordIsNotShown(t *testing.T) {
 	const password = "Geheim-7"
 	r := newRouter(t, "127.0.0.1", 65001)
 	var log book
-	s := New(Config{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Command: testCommand})
+	s := New(Config{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Kick: func() {}, Command: testCommand})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
