@@ -24,8 +24,7 @@ type election struct {
 	// to look each node up by name costs more than to ask it.
 	nodes []int
 
-	// held: what follows is the outcome.
-	held bool
+	// result is the outcome; why says why there is none.
 	result
 	why lb.Reason
 }
@@ -43,6 +42,7 @@ func (e *election) key() uint64 {
 	return hashAddress(slices.MinFunc(e.first.Addresses, netip.Addr.Compare))
 }
 
+// election returns the election of an address, which is held once.
 func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 	e, known := p.elections[a]
 	if known {
@@ -77,6 +77,7 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 			}
 		}
 	}
+	e.result, e.why = p.hold(e, a)
 	return e
 }
 
@@ -138,10 +139,6 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reas
 		return result{}, lb.NoServingEndpoint
 	}
 	e := p.election(s, a, ads)
-	if !e.held {
-		e.held = true
-		e.result, e.why = p.hold(e, a)
-	}
 	if e.why == "" && len(p.servicesOf[a]) > 1 {
 		own, i := &election{services: []*lb.Service{s}, adsOf: [][]int{ads}}, p.index(e.owner.Name)
 		if !p.may(own, i) && !p.mayReturn(own, i) {
