@@ -111,16 +111,13 @@ func shareable(s, o *subject, pool *supply) *refusal {
 	if r := agree(s, o); r != nil {
 		return r
 	}
-	if len(o.Unserved) > 0 { // no Service may take these ports meanwhile
-		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
-	}
-	if o.Proxied && !s.AsksProxy { // all on the address would lose their proxies
-		return refuse(lb.NotShareable, "which %s holds by proxies: Services that share with it ask for proxies too", s.named(o.party()))
-	}
-	if s.Internal && s.SharingKey == "" {
-		return refuse(lb.NotShareable, "which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", s.named(o.party()))
-	}
 	switch across := s.Key.Namespace != o.Key.Namespace; {
+	case len(o.Unserved) > 0: // no Service may take these ports meanwhile
+		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
+	case o.Proxied && !s.AsksProxy: // all on the address would lose their proxies
+		return refuse(lb.NotShareable, "which %s holds by proxies: Services that share with it ask for proxies too", s.named(o.party()))
+	case s.Internal && s.SharingKey == "":
+		return refuse(lb.NotShareable, "which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", s.named(o.party()))
 	case across && (pool == nil || !pool.ShareAcross):
 		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.named(o.party()))
 	case across && s.local():

@@ -32,12 +32,9 @@ type scopes []scope
 
 // readNodes lists the nodes that the API server or the membership knows, ordered by name.
 func (p *planner) readNodes() {
-	names := map[string]bool{}
-	maps.Copy(names, p.state.Members)
-	for name := range p.state.Nodes {
-		names[name] = true
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(p.state.Members)), maps.Keys(p.state.Nodes))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
 		p.all = append(p.all, len(p.nodes))
 		p.nodes = append(p.nodes, newNode(name, p.state))
 		if p.state.Members[name] {
