@@ -8,29 +8,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// feature is what a part of Holdfast needs of the kernel.
+// feature is what a part of Holdfast needs of the kernel: see features.
 type feature int
 
-// The features.
 const (
-	// packetFilter is nf_tables with all that the filter cannot do without.
 	packetFilter feature = iota + 1
-	// internalTraffic is what the filter needs to rewrite traffic from within the cluster.
 	internalTraffic
-	// connectionLimits is what the filter needs to count connections.
 	connectionLimits
-	// dropLogs is NFLOG.
 	dropLogs
-	// relaysIPv4 and relaysIPv6 are what relays need in each family.
 	relaysIPv4
 	relaysIPv6
-	// headStart is what serves new addresses before kube-proxy.
 	headStart
-	// proxyPaths lead to proxies.
 	proxyPaths
-	// packetSockets answer ARP and NDP.
 	packetSockets
-	// realTime is real-time priority.
 	realTime
 )
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"syscall"
 	"time"
 	_ "unsafe" // for passConn
@@ -112,7 +111,7 @@ func connect(s lb.Peer) (net.Conn, error) {
 	if s.SourceAddress.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.SourceAddress, 0))
 	}
-	return d.Dial("tcp", net.JoinHostPort(s.Address.String(), strconv.Itoa(int(s.Port))))
+	return d.Dial("tcp", netip.AddrPortFrom(s.Address, s.Port).String())
 }
 
 // setOptions sets the TTLs of a socket, and the key of its signatures. Packets to a router of another AS that is one hop away get no

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
@@ -280,7 +279,7 @@ func localAddress(s lb.Peer) (local netip.Addr, ok bool) {
 	if s.SourceAddress.IsValid() {
 		return s.SourceAddress, true
 	}
-	conn, err := net.Dial("udp", net.JoinHostPort(s.Address.String(), strconv.Itoa(int(s.Port))))
+	conn, err := net.Dial("udp", netip.AddrPortFrom(s.Address, s.Port).String())
 	if err != nil {
 		return netip.Addr{}, false
 	}
