@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -263,7 +262,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	}
 	w.divert.Set(divert.Desired{Diversions: p.Entering(last, false), NodePorts: p.ClosedNodePorts})
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
-	changed := w.filter.failed() != state.Here.Unfiltered || !maps.Equal(w.filter.refused(), state.Here.Refused)
+	changed := w.filter.failed() != state.Here.Unfiltered || !w.filter.refused().Same(state.Here.Refused)
 	if changed {
 		w.loop.Hurry() // the next run plans by that, and tells the others
 	}

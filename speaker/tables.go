@@ -92,16 +92,9 @@ func (g *guard) inForce() bool {
 // failed reports whether the filter has not been in force for longer than a rebuild takes.
 func (g *guard) failed() bool { return g.on && g.table.Failed() }
 
-// refused returns the Services that the filter closes because of their source ranges; nil for none.
-func (g *guard) refused() map[lb.Key]bool {
-	var out map[lb.Key]bool
-	for k := range g.table.Refused() {
-		if out == nil {
-			out = make(map[lb.Key]bool)
-		}
-		out[k] = true
-	}
-	return out
+// refused returns the Services that the filter closes because of their source ranges.
+func (g *guard) refused() lb.Map[lb.Key, struct{}] {
+	return lb.SetOf(slices.Collect(maps.Keys(g.table.Refused()))...)
 }
 
 // why says what keeps the filter from being in force.

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -50,7 +49,9 @@ func problemTexts(problems []lb.Problem) []string {
 // addrs lets cmp compare addresses and prefixes.
 func addrs() cmp.Option {
 	var o Objects
-	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(lb.Map[netip.Addr, time.Time]{}, o.HeldServices, o.HeldSlices)}
+	var here lb.Here
+	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+		cmp.AllowUnexported(here.Advertised, here.Announced, here.Refused, o.HeldServices, o.HeldSlices)}
 }
 
 func rangesOf(s lb.State) map[string]string {

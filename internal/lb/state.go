@@ -75,7 +75,7 @@ type Here struct {
 	Unfiltered bool
 	// Refused are the Services whose source ranges the node's kernel refuses. Their addresses are closed here, so that the
 	// node must not attract traffic for them; the filter of all others is in force.
-	Refused map[Key]bool
+	Refused Map[Key, struct{}]
 	// Unserved are Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
 	Unserved map[Key]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.

@@ -14,7 +14,7 @@ import (
 func (p *planner) bgp(s *lb.Service) Outcome {
 	var out Outcome
 	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	at := attraction{refused: p.state.Here.Refused[s.Key] || p.lacksProxy(s)}
+	at := attraction{refused: p.state.Here.Refused.Has(s.Key) || p.lacksProxy(s)}
 	for _, a := range s.Addresses {
 		ads := p.ads.selecting(s, p.pools.pool(s, a))
 		if len(ads) == 0 {

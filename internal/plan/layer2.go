@@ -13,7 +13,7 @@ import (
 func (p *planner) layer2(s *lb.Service) Outcome {
 	var out Outcome
 	var announcers []string
-	at := attraction{refused: p.state.Here.Refused[s.Key] || p.lacksProxy(s)}
+	at := attraction{refused: p.state.Here.Refused.Has(s.Key) || p.lacksProxy(s)}
 	for _, a := range s.Addresses {
 		ads := p.l2.selecting(s, p.pools.pool(s, a))
 		if len(ads) == 0 {

@@ -68,7 +68,7 @@ func (p *planner) missesProxy(s *lb.Service) bool {
 
 // servesHere reports whether this node serves a Service at an address, if packets come here for it.
 func (p *planner) servesHere(s *lb.Service, a netip.Addr) bool {
-	return !p.state.Here.Refused[s.Key] && (!s.Proxied || proxiedHere(&p.state, p.node, s, a))
+	return !p.state.Here.Refused.Has(s.Key) && (!s.Proxied || proxiedHere(&p.state, p.node, s, a))
 }
 
 // divert plans where connections to proxied Services go on this node, which node ports it refuses, and which Services its own

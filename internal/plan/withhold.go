@@ -85,11 +85,11 @@ func (p *planner) closedHere() addresses {
 			out = append(out, a)
 		}
 	}
-	if len(here.Refused) == 0 && p.proxied == 0 {
+	if here.Refused.Len() == 0 && p.proxied == 0 {
 		return newAddresses(out) // as mostly
 	}
 	for _, s := range p.state.Services {
-		if here.Refused[s.Key] || s.Proxied {
+		if here.Refused.Has(s.Key) || s.Proxied {
 			for _, a := range s.Addresses {
 				// The ports of the others that share the address are in force.
 				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool { return p.servesHere(o, a) }) {
@@ -119,7 +119,7 @@ func (p *planner) whyWithheld(s *lb.Service) (lb.Reason, string) {
 	switch {
 	case p.missesProxy(s):
 		return lb.NoProxy, withholds + "the proxy there does not serve the Service yet: look at the log of its agent"
-	case p.state.Here.Refused[s.Key]:
+	case p.state.Here.Refused.Has(s.Key):
 		return lb.FilterNotInForce, withholds + "its kernel refuses their source ranges"
 	}
 	return lb.FilterNotInForce, withholds + "it cannot keep the filter of their source ranges in force"

@@ -179,7 +179,7 @@ var orders = map[string]func(s *lb.State, args []string){
 	"neighbour": func(s *lb.State, _ []string) { neighbour(s) },
 	"closed":    func(s *lb.State, _ []string) { s.Here.Unfiltered = true },
 	"otherpath": func(s *lb.State, _ []string) { s.OtherDataPath = true },
-	"refused":   func(s *lb.State, _ []string) { s.Here.Refused = map[lb.Key]bool{s.Services[0].Key: true} },
+	"refused":   func(s *lb.State, _ []string) { s.Here.Refused = lb.SetOf(s.Services[0].Key) },
 	"onlink":    func(s *lb.State, _ []string) { s.Here.Addresses = []netip.Addr{v4} },
 	"unserved":  func(s *lb.State, _ []string) { s.Here.Unserved = map[lb.Key]bool{s.Services[0].Key: true} },
 	"deaf":      func(s *lb.State, _ []string) { s.Here.HearsBadly = true },
