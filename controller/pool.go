@@ -35,7 +35,7 @@ func (s *syncer) writePools(ctx context.Context, d *decision) error {
 		switch {
 		case !w.differs():
 		case waits && !w.urgent():
-			d.next = k8s.Sooner(d.next, free)
+			d.next = lb.Sooner(d.next, free)
 		default:
 			due = append(due, w)
 		}

@@ -107,7 +107,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writeMemories(ctx, d, others),
 		s.writePools(ctx, d), s.writeOthers(ctx, d), s.releaseServices(ctx, d))
 	settled, unread := s.cluster.Settle(ctx)
-	d.next = k8s.Sooner(d.next, settled)
+	d.next = lb.Sooner(d.next, settled)
 	return d.again(), errors.Join(err, unread)
 }
 
@@ -126,7 +126,7 @@ func (s *syncer) assign(d *decision) {
 // again returns how long the next run may wait, 0 for no limit: a quarantine may end, something be written,
 // and the write that overtook ours may be of a condition for which the watch does not kick.
 func (d *decision) again() time.Duration {
-	at := k8s.Sooner(d.result.Recheck, d.next)
+	at := lb.Sooner(d.result.Recheck, d.next)
 	if at.IsZero() {
 		return 0
 	}
@@ -155,6 +155,6 @@ func (s *syncer) lead(ctx context.Context) error {
 // each writes all items, and notes in d when to write again.
 func each[T any](ctx context.Context, d *decision, cluster *k8s.Cluster, items []T, write func(context.Context, T) error) error {
 	again, err := cluster.Each(ctx, len(items), func(ctx context.Context, i int) error { return write(ctx, items[i]) })
-	d.next = k8s.Sooner(d.next, again)
+	d.next = lb.Sooner(d.next, again)
 	return err
 }

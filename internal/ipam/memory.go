@@ -121,8 +121,8 @@ func (a *assigner) remember(usages []Usage) time.Time {
 		u.ReleasedForgotten = p.ReleasedForgotten + int64(max(0, len(releases)-maxRemembered))
 		for _, r := range remembered(releases) {
 			u.Released = append(u.Released, r.Release)
-			if until := r.Time.Add(p.ReuseDelay); a.state.Now.Before(until) && (next.IsZero() || until.Before(next)) {
-				next = until
+			if until := r.Time.Add(p.ReuseDelay); a.state.Now.Before(until) {
+				next = lb.Sooner(next, until)
 			}
 		}
 	}

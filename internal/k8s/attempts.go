@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -141,7 +142,7 @@ func (k *Cluster) Each(ctx context.Context, items int, write func(ctx context.Co
 	for i, err := range errs {
 		if wait := Wait(err); wait > 0 {
 			k.config.Log.Debug("to be written later", "error", err)
-			errs[i], again = nil, Sooner(again, time.Now().Add(wait))
+			errs[i], again = nil, lb.Sooner(again, time.Now().Add(wait))
 		} else if errors.Is(err, errLapsed) {
 			errs[i], lapsed = nil, errLapsed
 		}

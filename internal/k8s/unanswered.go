@@ -102,7 +102,7 @@ func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
 	if err != nil {
 		err = fmt.Errorf("read a floatingip: %w", err)
 	}
-	return Sooner(services, floatingIPs), err
+	return lb.Sooner(services, floatingIPs), err
 }
 
 // read reads the objects of all writes that cannot land any more, until an error.
@@ -111,7 +111,7 @@ func (v *View[T]) read(get func(namespace, name string) (T, error)) (again time.
 	open := slices.Collect(maps.Values(v.open))
 	v.mu.Unlock()
 	for _, w := range open {
-		if again = Sooner(again, w.settled); time.Now().Before(w.settled) {
+		if again = lb.Sooner(again, w.settled); time.Now().Before(w.settled) {
 			continue
 		}
 		t, err := get(w.object.GetNamespace(), w.object.GetName())
@@ -126,12 +126,4 @@ func (v *View[T]) read(get func(namespace, name string) (T, error)) (again time.
 		v.mu.Unlock()
 	}
 	return again, nil
-}
-
-// Sooner returns the earlier time; zero is never.
-func Sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

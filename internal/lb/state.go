@@ -119,3 +119,11 @@ type Partition struct {
 	// Divided: any other side runs.
 	Divided bool
 }
+
+// Sooner returns the earlier of two times; the zero Time is never.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

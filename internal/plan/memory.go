@@ -266,7 +266,7 @@ func (p *planner) finish(last *planner, before *Plan) {
 	if p.plan.Advertised = with(c, b.Advertised, p.advertised); !p.plan.Advertised.Same(b.Advertised) {
 		p.plan.Withdraws = time.Time{}
 		for _, until := range p.plan.Advertised.All() {
-			p.plan.Withdraws = earlier(p.plan.Withdraws, until)
+			p.plan.Withdraws = lb.Sooner(p.plan.Withdraws, until)
 		}
 	}
 	p.plan.Announcements = with(c, b.Announcements, keptAll(before.Announcements, p.announced, lb.Announcement.Equal))

@@ -189,14 +189,6 @@ func (p *planner) judge(v Verdict) {
 	p.verdicts[v.Service] = &v
 }
 
-// earlier returns the earlier of two times; the zero Time is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // peersOf returns the peers with which a node holds sessions, ordered by name.
 func (p *planner) peersOf(n lb.Node) []lb.Peer {
 	var peers []lb.Peer

@@ -59,7 +59,7 @@ func (p *planner) continueRelays(last *planner) {
 	p.plan.Relays, p.plan.RelaysEnd = last.plan.Relays.With(slices.Values(at), p.continued), time.Time{}
 	for a, until := range p.ending {
 		if p.plan.Relays.Has(a) {
-			p.plan.RelaysEnd = earlier(p.plan.RelaysEnd, until)
+			p.plan.RelaysEnd = lb.Sooner(p.plan.RelaysEnd, until)
 		}
 	}
 }
