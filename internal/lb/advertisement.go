@@ -180,14 +180,6 @@ type MED struct {
 	Value uint32
 }
 
-// String returns the number, or "none".
-func (m MED) String() string {
-	if !m.Sent {
-		return "none"
-	}
-	return fmt.Sprint(m.Value)
-}
-
 // Community is a BGP community (RFC 1997) or, with Large set, a large community (RFC 8092).
 type Community struct {
 	Large bool

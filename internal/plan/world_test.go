@@ -389,7 +389,11 @@ func routesOf(p Plan) string {
 	for _, r := range allRoutes(p) {
 		text := fmt.Sprint(r.Prefix, r.Peers)
 		if r.LocalPref > 0 || r.Prepend > 0 || r.MED.Sent {
-			text += fmt.Sprintf(" localpref %d prepend %d med %s", r.LocalPref, r.Prepend, r.MED)
+			med := "none"
+			if r.MED.Sent {
+				med = fmt.Sprint(r.MED.Value)
+			}
+			text += fmt.Sprintf(" localpref %d prepend %d med %s", r.LocalPref, r.Prepend, med)
 		}
 		if len(r.Communities) > 0 {
 			text += fmt.Sprint(" ", r.Communities)
