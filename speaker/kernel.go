@@ -3,11 +3,12 @@ package main
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
 // recheckInterval is the time between attempts while the kernel lacks a feature.
@@ -30,39 +31,24 @@ type kernel struct {
 	changed func()
 	// found is nil before the first attempts.
 	found atomic.Pointer[[]lack]
-	again lb.Signal
+	loop  *daemon.Loop
 }
 
 func newKernel(log *slog.Logger, attempts []attempt, changed func()) *kernel {
-	return &kernel{log: log, attempts: attempts, changed: changed, again: lb.NewSignal()}
-}
-
-// run tries all features, and again for as long as one is missing, since an operator may load its module. It returns nil
-// when ctx ends.
-func (m *kernel) run(ctx context.Context) error {
-	for {
-		var next <-chan time.Time
-		if m.try() {
-			next = time.After(recheckInterval)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-next:
-		case <-m.again:
-		}
-	}
+	m := &kernel{log: log, attempts: attempts, changed: changed}
+	m.loop = daemon.NewLoop(daemon.LoopConfig{Name: "kernel", Log: log, Sync: m.try, ResyncInterval: math.MaxInt64})
+	return m
 }
 
 // recheck tries all features again, for a sink that was refused one.
 func (m *kernel) recheck() {
 	if m != nil {
-		m.again.Kick()
+		m.loop.Kick()
 	}
 }
 
-// try tries all features, and reports whether one is missing.
-func (m *kernel) try() bool {
+// try tries all features. They are tried again for as long as one is missing, since an operator may load its module.
+func (m *kernel) try(context.Context) (again time.Duration, err error) {
 	var lacking []lack
 	missing := map[feature]bool{}
 	for _, t := range m.attempts {
@@ -82,7 +68,10 @@ func (m *kernel) try() bool {
 		}
 		m.changed()
 	}
-	return len(lacking) > 0
+	if len(lacking) > 0 {
+		again = recheckInterval
+	}
+	return again, nil
 }
 
 // checked reports whether the features were tried.

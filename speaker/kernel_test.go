@@ -55,7 +55,7 @@ func TestKernelLacks(t *testing.T) {
 		if m.checked() || m.words() != "" {
 			t.Errorf("%s: known before the first attempt", tt.name)
 		}
-		if missing := m.try(); missing != (tt.want != "") || !m.checked() || m.words() != tt.want {
+		if again, err := m.try(t.Context()); err != nil || (again > 0) != (tt.want != "") || !m.checked() || m.words() != tt.want {
 			t.Errorf("%s: missing %q, want %q", tt.name, m.words(), tt.want)
 		}
 		for _, l := range m.missing() {
@@ -93,7 +93,7 @@ func TestKernelIsTriedAgain(t *testing.T) {
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- m.run(ctx) }()
+		go func() { done <- m.loop.Run(ctx) }()
 		for i, step := range []struct {
 			after                      time.Duration
 			change                     func()
@@ -175,7 +175,7 @@ func TestKernelRecheck(t *testing.T) {
 		m := newKernel(slog.New(slog.DiscardHandler), tries, func() { changes.Add(1) })
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- m.run(ctx) }()
+		go func() { done <- m.loop.Run(ctx) }()
 		synctest.Wait()
 		refuses.Store(true)
 		time.Sleep(time.Hour)

@@ -184,8 +184,9 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if s.Options.Proxies() {
 		group.Go(func() error { return w.divert.Run(sinks) })
 	}
-	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.run, w.liveness.Run,
-		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run, slacken} {
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.loop.Run, w.liveness.Run,
+		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run,
+		daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: log, Sync: slacken}).Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })

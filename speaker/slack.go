@@ -22,22 +22,16 @@ const (
 	slackEvery = 10 * time.Second
 )
 
-// slacken lets the timers of this process be late until ctx ends. To do so for other threads needs SYS_NICE, as real-time heartbeats do.
-func slacken(ctx context.Context) error {
-	for {
-		for i, thread := range threads() {
-			slack := timerSlack
-			if i == monitorThread {
-				slack = monitorSlack
-			}
-			_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread), strconv.AppendInt(nil, slack.Nanoseconds(), 10), 0)
+// slacken lets the timers of this process be late. To do so for other threads needs SYS_NICE, as real-time heartbeats do.
+func slacken(context.Context) (again time.Duration, err error) {
+	for i, thread := range threads() {
+		slack := timerSlack
+		if i == monitorThread {
+			slack = monitorSlack
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(slackEvery):
-		}
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread), strconv.AppendInt(nil, slack.Nanoseconds(), 10), 0)
 	}
+	return slackEvery, nil
 }
 
 // monitorThread is the place of the runtime's monitor among the threads: it is the first that the runtime starts.

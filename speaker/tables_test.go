@@ -96,7 +96,7 @@ func without(t *testing.T, features ...feature) *kernel {
 	}
 	checked := make(chan struct{}, 1)
 	m := newKernel(slog.New(slog.DiscardHandler), tries, func() { checked <- struct{}{} })
-	go func() { _ = m.run(t.Context()) }()
+	go func() { _ = m.loop.Run(t.Context()) }()
 	<-checked
 	return m
 }
