@@ -27,11 +27,7 @@ const (
 	quitTime = time.Second
 )
 
-var (
-	errStart = errors.New("cannot start the BGP engine")
-	errHangs = errors.New("the BGP engine did not answer")
-	errEnded = errors.New("the BGP engine ended")
-)
+var errStart = errors.New("cannot start the BGP engine")
 
 // serve has one engine serve the peer. It returns nil when the engine left because its settings are not wanted any more, or
 // ended with its session, and otherwise how it died, and its last words.
@@ -57,13 +53,13 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 	stderr, line := words.all()
 	switch {
 	case hangs:
-		return stderr, fmt.Errorf("%w for %v", errHangs, hangTime)
+		return stderr, fmt.Errorf("the BGP engine did not answer for %v", hangTime)
 	case err == nil || leaving.Load():
 		return stderr, nil // even if the peer is wanted again: the next engine serves it
 	case line != "":
-		return stderr, fmt.Errorf("%w: %w: %s", errEnded, err, line)
+		return stderr, fmt.Errorf("the BGP engine ended: %w: %s", err, line)
 	}
-	return stderr, fmt.Errorf("%w: %w", errEnded, err)
+	return stderr, fmt.Errorf("the BGP engine ended: %w", err)
 }
 
 // watch waits for the end of an engine. It ends one that hangs or does not leave.
