@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"encoding"
 	"encoding/json"
 	"hash/maphash"
 	"iter"
@@ -101,17 +100,7 @@ func (m Map[K, V]) Keys() iter.Seq[K] {
 }
 
 // MarshalJSON implements json.Marshaler, for keys that are texts.
-func (m Map[K, V]) MarshalJSON() ([]byte, error) {
-	out := make(map[string]V, m.n)
-	for k, v := range m.All() {
-		text, err := any(k).(encoding.TextMarshaler).MarshalText()
-		if err != nil {
-			return nil, err
-		}
-		out[string(text)] = v
-	}
-	return json.Marshal(out)
-}
+func (m Map[K, V]) MarshalJSON() ([]byte, error) { return json.Marshal(maps.Collect(m.All())) }
 
 // With returns a map that has other values at some keys, or none: m itself if these are the same.
 func (m Map[K, V]) With(at iter.Seq[K], value func(K) (V, bool)) Map[K, V] {

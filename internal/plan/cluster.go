@@ -197,8 +197,7 @@ func (p *planner) message(s *lb.Service, why lb.Reason, names map[lb.Reason][]st
 	case lb.CutOff:
 		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
 			p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))
-	}
-	if why == lb.FilterNotInForce {
+	case lb.FilterNotInForce:
 		return "no node that may announce can keep the filter of the source ranges in force (" + lb.SomeOf(names[why]) + ")"
 	}
 	delete(names, lb.FilterNotInForce)
