@@ -145,11 +145,7 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	}
 	if closed := g.table.Refused(); len(closed) > 0 {
 		services := slices.SortedFunc(maps.Keys(closed), lb.Key.Compare)
-		var names []string
-		for _, k := range services {
-			names = append(names, k.String())
-		}
-		add(lb.RangesRefused, "cannot enforce the source ranges of %s, and closes these Services: %s", lb.SomeOf(names), closed[services[0]])
+		add(lb.RangesRefused, "cannot enforce the source ranges of %s, and closes these Services: %s", lb.SomeOf(services), closed[services[0]])
 	}
 	if past := link.Bypass(links); past != "" && g.on {
 		add(lb.FilterNotEnforceable, "may carry packets past its packet filter, which then enforces nothing: %s", past)
