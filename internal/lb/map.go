@@ -104,7 +104,8 @@ func (m Map[K, V]) MarshalJSON() ([]byte, error) { return json.Marshal(maps.Coll
 
 // With returns a map that has other values at some keys, or none: m itself if these are the same.
 func (m Map[K, V]) With(at iter.Seq[K], value func(K) (V, bool)) Map[K, V] {
-	var b builder[K, V]
+	var parts [][]entry[K, V]
+	more, differs := 0, false
 	rest, keys := m.parts, slices.Compact(slices.SortedFunc(at, K.Compare))
 	for len(keys) > 0 {
 		i := Map[K, V]{parts: rest}.part(keys[0])
@@ -117,17 +118,16 @@ func (m Map[K, V]) With(at iter.Seq[K], value func(K) (V, bool)) Map[K, V] {
 			n, _ = slices.BinarySearchFunc(keys, rest[i+1][0].key, K.Compare)
 		}
 		if merged, changed := merge(old, keys[:n], value); changed {
-			b.parts = append(b.parts, rest[:i]...)
-			b.add(merged)
+			parts = add(append(parts, rest[:i]...), merged)
 			rest = rest[min(i+1, len(rest)):]
-			b.more += len(merged) - len(old)
+			more, differs = more+len(merged)-len(old), true
 		}
 		keys = keys[n:]
 	}
-	if !b.changed {
+	if !differs {
 		return m
 	}
-	return Map[K, V]{append(b.parts, rest...), m.n + b.more}
+	return Map[K, V]{append(parts, rest...), m.n + more}
 }
 
 // Put returns a map with a value at a key.
@@ -161,28 +161,21 @@ func merge[K Ordered[K], V comparable](old []entry[K, V], keys []K, value func(K
 	return append(out, old...), changed
 }
 
-// builder puts parts together. more is by how much their entries are more than before.
-type builder[K Ordered[K], V comparable] struct {
-	parts   [][]entry[K, V]
-	more    int
-	changed bool
-}
-
-// add adds entries: to the last part until one of them begins another.
-func (b *builder[K, V]) add(entries []entry[K, V]) {
-	b.changed = true
+// add adds entries to parts: to the last one until an entry begins another.
+func add[K Ordered[K], V comparable](parts [][]entry[K, V], entries []entry[K, V]) [][]entry[K, V] {
 	for len(entries) > 0 {
 		n := 1
 		for n < len(entries) && !begins(entries[n].key) {
 			n++
 		}
-		if last := len(b.parts) - 1; last >= 0 && !begins(entries[0].key) {
-			b.parts[last] = slices.Concat(b.parts[last], entries[:n])
+		if last := len(parts) - 1; last >= 0 && !begins(entries[0].key) {
+			parts[last] = slices.Concat(parts[last], entries[:n])
 		} else {
-			b.parts = append(b.parts, slices.Clone(entries[:n]))
+			parts = append(parts, slices.Clone(entries[:n]))
 		}
 		entries = entries[n:]
 	}
+	return parts
 }
 
 // Changes calls changed for each key at which two maps differ, in order, with the values there, and whether they have one.
