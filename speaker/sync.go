@@ -219,7 +219,10 @@ func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Mem
 		w.loop.Kick()
 	}
 	w.report.kick()
-	again = daemon.Sooner(daemon.Sooner(live.Again, in.freshFor), daemon.Sooner(until(p.RelaysEnd, state.Now), until(p.Withdraws, state.Now)))
+	again = daemon.Sooner(live.Again, in.freshFor)
+	if ends := lb.Sooner(p.RelaysEnd, p.Withdraws); !ends.IsZero() {
+		again = daemon.Sooner(again, max(ends.Sub(state.Now), time.Millisecond))
+	}
 	return again, err
 }
 

@@ -177,14 +177,6 @@ func switchable(on bool, state any) any {
 	return "off"
 }
 
-// until returns the time until another; 0, which is never, for the zero Time.
-func until(at, now time.Time) time.Duration {
-	if at.IsZero() {
-		return 0
-	}
-	return max(at.Sub(now), time.Millisecond)
-}
-
 // tries returns an attempt of every feature in use.
 func tries(s settings) (out []attempt) {
 	add := func(f feature, used bool, try func() error) {
