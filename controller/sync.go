@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -77,18 +76,12 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
 	d := &decision{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
-	if s.options.Proxies() {
-		d.objects.EndpointSlices = slices.DeleteFunc(slices.Clone(s.cluster.EndpointSlices()), func(e *discoveryv1.EndpointSlice) bool {
-			return (lb.Key{Namespace: e.Namespace, Name: e.Labels[discoveryv1.LabelServiceName]}) != s.options.Proxy.Service
-		})
-	}
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	if s.lookDue.Swap(false) {
 		s.speakers.look(d.state.Now, d.objects.Nodes, s.cluster.SpeakerStates())
 		if s.options.Proxies() {
-			all := config.Objects{HeldServices: d.objects.HeldServices, EndpointSlices: s.cluster.EndpointSlices()}
-			_, s.speakers.proxied.left = config.ReadyEndpoints(d.state, all, s.options.Proxy.Service)
+			_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy.Service)
 		}
 	}
 	s.assign(d)

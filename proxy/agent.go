@@ -142,7 +142,9 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 		return err
 	}
 	loop := daemon.NewLoop(daemon.LoopConfig{Name: "proxy", Log: a.log, Sync: a.sync})
-	objects, err := k8s.New(clients, k8s.Config{Log: a.log, Component: "holdfast-proxy", Namespace: s.Namespace, Proxy: true, Kick: loop.Kick})
+	objects, err := k8s.New(clients, k8s.Config{
+		Log: a.log, Component: "holdfast-proxy", Namespace: s.Namespace, Proxy: true, Proxies: a.options.Proxy.Service, Kick: loop.Kick,
+	})
 	if err != nil {
 		return err
 	}
@@ -191,10 +193,9 @@ func (a *agent) measure() error {
 
 // want returns what the cluster wants of the proxy.
 func (a *agent) want() haproxy.State {
-	o := a.cluster.Objects()
-	state, _ := a.compiler.Compile(o, a.options)
+	state, _ := a.compiler.Compile(a.cluster.Objects(), a.options)
 	bounds := a.bounds
-	endpoints, _ := config.ReadyEndpoints(state, o, a.options.Proxy.Service) // the controller reports what is left out
+	endpoints, _ := a.compiler.ReadyEndpoints(state, a.options.Proxy.Service) // the controller reports what is left out
 	a.certified = a.certificates.look(state.Services, time.Now())
 	bounds.Certificates = a.certified.digests
 	services, clash := haproxy.Compile(state.Services, endpoints, bounds)

@@ -44,7 +44,7 @@ type Objects struct {
 	Communities       []*v1beta1.Community
 	Services          []*corev1.Service
 	EndpointSlices    []*discoveryv1.EndpointSlice
-	// HeldServices and HeldSlices stand in place of Services and EndpointSlices where these are kept otherwise.
+	// HeldServices and HeldSlices stand in place of Services and EndpointSlices in a daemon, which keeps them so.
 	HeldServices lb.Map[lb.Key, Held[corev1.Service]]
 	HeldSlices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
 	Nodes        []*corev1.Node
@@ -150,8 +150,8 @@ func byName[T metav1.Object](objects []T) []T {
 
 // Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is the
 // same pointer; so objects must not be changed. Its results are those of Compile: they are shared and must not be changed. What is
-// the same in two of them is mostly the same pointer, as a Service is that shares no load balancer id and asks for no proxies. It costs
-// least if lists are ordered by name. The zero Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
+// the same in two of them is mostly the same pointer, as a Service is that shares no load balancer id and asks for no proxies. The zero
+// Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
 type Compiler struct {
 	// nodes, services and slices are the objects of the last run.
 	nodes    named[*corev1.Node, *corev1.Node]
@@ -334,49 +334,28 @@ func note(m map[lb.Key]*whole, key lb.Key, w *whole, is bool) {
 }
 
 // named are objects of one kind, by name. list is what they were made of, if they came in one.
-type named[O object, H comparable] struct {
+type named[O metav1.Object, H comparable] struct {
 	list []O
 	all  lb.Map[lb.Key, H]
-}
-
-type object interface {
-	metav1.Object
-	comparable
 }
 
 // take takes the objects of a run, of a list or else of a map, and calls changed for each that is not as before: an informer replaces an object
 // and never changes it. Its version would not do, which etcd repeats after it was restored.
 func (n *named[O, H]) take(list []O, as func(O) H, all lb.Map[lb.Key, H], changed func(name lb.Key, old, new H, had, has bool)) {
 	before := n.all
-	if len(list) > 0 {
-		all = n.replaced(list, as)
+	switch {
+	case len(list) == 0:
+	case lb.Same(list, n.list):
+		all = before
+	default:
+		at := make(map[lb.Key]H, len(list))
+		for _, o := range list {
+			at[nameOf(o)] = as(o)
+		}
+		all = lb.MapOf(at)
 	}
 	n.list, n.all = list, all
 	before.Changes(all, changed)
-}
-
-// replaced returns the objects of a list. Where it and the last one are ordered by name it reads the names of those that changed only.
-func (n *named[O, H]) replaced(list []O, as func(O) H) lb.Map[lb.Key, H] {
-	before, all := n.list, n.all
-	if len(before) == 0 {
-		all = lb.Map[lb.Key, H]{}
-	}
-	var none H
-	at := map[lb.Key]H{}
-	for len(before) > 0 || len(list) > 0 {
-		switch {
-		case len(before) > 0 && len(list) > 0 && before[0] == list[0]:
-			before, list = before[1:], list[1:]
-		case len(before) == 0 || len(list) > 0 && nameOf(list[0]).Compare(nameOf(before[0])) <= 0:
-			at[nameOf(list[0])], list = as(list[0]), list[1:]
-		default:
-			if name := nameOf(before[0]); at[name] == none { // the list may have had it before
-				at[name] = none
-			}
-			before = before[1:]
-		}
-	}
-	return all.With(maps.Keys(at), func(name lb.Key) (H, bool) { return at[name], at[name] != none })
 }
 
 func nameOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }

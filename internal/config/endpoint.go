@@ -133,7 +133,8 @@ type starts struct {
 	list      []lb.Start
 }
 
-// Starts returns what the function of that name does, of the objects that were read last, ordered by Service. It reads only those that changed.
+// Starts returns where a node leads connections to new addresses of the Services that were read last, as kube-proxy will, ordered by Service. It
+// reads only Services that changed.
 func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.Start) {
 	before := c.starts
 	c.starts = make(map[lb.Key]starts, len(fresh))
@@ -143,11 +144,7 @@ func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.
 		case w == nil || w.of == nil:
 			continue
 		case !slices.Equal(one.addresses, fresh[key]):
-			var endpoints []*discoveryv1.EndpointSlice
-			for _, e := range w.slices {
-				endpoints = append(endpoints, e.of.Read())
-			}
-			one = starts{fresh[key], Starts(fresh, []*corev1.Service{w.of.Read()}, endpoints, node)}
+			one = starts{fresh[key], w.starts(key, fresh[key], node)}
 		}
 		c.starts[key] = one
 		out = append(out, one.list...)
@@ -158,40 +155,36 @@ func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.
 // maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has up to 17 elements for each.
 const maxStartPorts = 32
 
-// Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services
-// with session affinity, whose clients kube-proxy remembers, and those with ranges that kube-proxy alone applies: in mode
-// iptables it looks for the address after the destination was translated. So it does those with very many ports, and proxied ones.
-func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
-	of := map[lb.Key][]*discoveryv1.EndpointSlice{}
-	for _, slice := range slices {
-		key := serviceOf(slice)
-		if _, is := fresh[key]; is {
-			of[key] = append(of[key], slice)
-		}
+// starts returns nothing for a Service with session affinity, whose clients kube-proxy remembers, and for one with ranges that kube-proxy
+// alone applies: in mode iptables it looks for the address after the destination was translated. So it does for one with very many ports, and
+// for a proxied one.
+func (w *whole) starts(key lb.Key, addresses []netip.Addr, node string) (out []lb.Start) {
+	s := w.of.Read()
+	_, overridden := s.Annotations[AnnotationSourceRanges]
+	if hasProxied(s) || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP ||
+		overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
+		return nil
 	}
-	var out []lb.Start
-	for _, s := range services {
-		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
-		addresses := fresh[key]
-		_, overridden := s.Annotations[AnnotationSourceRanges]
-		if len(addresses) == 0 || hasProxied(s) || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden &&
-			len(s.Spec.LoadBalancerSourceRanges) > 0 {
-			continue
-		}
-		local := ""
-		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-			local = node
-		}
-		for _, a := range addresses {
-			for _, p := range s.Spec.Ports {
-				to := targets(of[key], p, a, local)
-				if len(to) > 0 {
-					out = append(out, lb.Start{Service: key, Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
-				}
+	local, all := "", w.read()
+	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		local = node
+	}
+	for _, a := range addresses {
+		for _, p := range s.Spec.Ports {
+			if to := targets(all, p, a, local); len(to) > 0 {
+				out = append(out, lb.Start{Service: key, Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
 			}
 		}
 	}
 	return out
+}
+
+// read returns the EndpointSlices of a Service.
+func (w *whole) read() (all []*discoveryv1.EndpointSlice) {
+	for _, e := range w.slices {
+		all = append(all, e.of.Read())
+	}
+	return all
 }
 
 // maxProxyEndpoints bounds the endpoints of one port: HAProxy's round robin takes 4095.
@@ -199,54 +192,51 @@ const maxProxyEndpoints = 1000
 
 // ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve, in the first family of the Service that has any, as
 // endpoints of two families are the same pods; and those that it leaves out: beyond the bound, or where nothing may go through a proxy, as who
-// writes EndpointSlices could reach what only proxies may (CVE-2021-25740).
-func ReadyEndpoints(state lb.State, o Objects, proxies lb.Key) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
+// writes EndpointSlices could reach what only proxies may (CVE-2021-25740). The State is of the objects that were read last.
+func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
 	use, left = map[lb.Key]map[uint16][]netip.AddrPort{}, map[lb.Key][]netip.AddrPort{}
-	families, of, ours := map[lb.Key][]netip.Addr{}, map[lb.Key][]*discoveryv1.EndpointSlice{}, map[netip.Addr]bool{}
+	ours := map[netip.Addr]bool{}
 	for _, s := range state.Services {
-		if s.Proxy != nil && !s.ProxyRefused {
-			families[s.Key], use[s.Key] = s.ClusterIPs, map[uint16][]netip.AddrPort{}
-		}
 		for _, a := range s.Addresses {
 			ours[a] = true
 		}
 	}
-	for _, slice := range o.EndpointSlices {
-		key := serviceOf(slice)
-		if use[key] != nil {
-			of[key] = append(of[key], slice)
-		}
-		if key != proxies {
-			continue
-		}
-		for _, e := range slice.Endpoints {
-			for _, text := range e.Addresses {
-				if a, err := netip.ParseAddr(text); err == nil {
-					ours[a.Unmap()] = true
-				}
+	if w := c.whole[proxies]; w != nil {
+		for _, e := range w.slices {
+			for _, a := range e.busy {
+				ours[a.Unmap()] = true
+			}
+			for _, one := range e.idle {
+				ours[one.Address.Unmap()] = true
 			}
 		}
 	}
-	for key, s := range servicesOf(o, use) {
-		for _, p := range s.Spec.Ports {
+	for _, s := range state.Services {
+		if s.Proxy == nil || s.ProxyRefused {
+			continue
+		}
+		w, ports := c.whole[s.Key], map[uint16][]netip.AddrPort{}
+		all := w.read()
+		for _, p := range w.of.Read().Spec.Ports {
 			if cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
 				continue
 			}
 			var to []netip.AddrPort
-			for _, family := range families[key] {
-				if to = targets(of[key], p, family, ""); len(to) > 0 {
+			for _, family := range s.ClusterIPs {
+				if to = targets(all, p, family, ""); len(to) > 0 {
 					break
 				}
 			}
 			for _, e := range to {
 				a, port := e.Addr().Unmap(), uint16(p.Port)
-				if len(use[key][port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || inPool(state.Pools, a) {
-					left[key] = append(left[key], e)
+				if len(ports[port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || inPool(state.Pools, a) {
+					left[s.Key] = append(left[s.Key], e)
 				} else {
-					use[key][port] = append(use[key][port], netip.AddrPortFrom(a, e.Port()))
+					ports[port] = append(ports[port], netip.AddrPortFrom(a, e.Port()))
 				}
 			}
 		}
+		use[s.Key] = ports
 	}
 	return use, left
 }

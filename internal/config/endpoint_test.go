@@ -78,13 +78,13 @@ func TestStarts(t *testing.T) {
 	}
 	ready := discoveryv1.EndpointConditions{Ready: &yes}
 	ending := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
-	all := []*discoveryv1.EndpointSlice{
+	all := numbered(
 		slice("s", discoveryv1.AddressTypeIPv4, 8080, endpoint("10.0.0.2", "w2", ready), endpoint("10.0.0.1", "w1", ready), endpoint("10.0.0.3", "w3", ending),
 			endpoint("bad", "w1", ready)),
 		slice("s", discoveryv1.AddressTypeIPv4, 8081, endpoint("10.0.0.9", "w2", discoveryv1.EndpointConditions{Ready: &no})),
 		slice("s", discoveryv1.AddressTypeIPv6, 8080, endpoint("fd00::3", "w3", ending)),
 		slice("t", discoveryv1.AddressTypeIPv4, 8080, endpoint("10.0.0.7", "w1", ready)),
-	}
+	)
 	for _, tt := range []struct {
 		name, node string
 		change     func(*corev1.Service)
@@ -115,8 +115,10 @@ func TestStarts(t *testing.T) {
 		})
 		tt.change(s)
 		fresh := map[lb.Key][]netip.Addr{{Namespace: s.Namespace, Name: "s"}: {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
+		var c Compiler
+		c.Compile(Objects{Services: []*corev1.Service{s}, EndpointSlices: all}, served())
 		var got []string
-		for _, st := range Starts(fresh, []*corev1.Service{s}, all, tt.node) {
+		for _, st := range c.Starts(fresh, tt.node) {
 			got = append(got, fmt.Sprintf("%s %s/%d at %v %v", st.Address, st.Protocol, st.Port, st.Endpoints, st.Masquerade))
 		}
 		if text := strings.Join(got, "; "); text != tt.want {
@@ -162,7 +164,10 @@ func TestReadyEndpoints(t *testing.T) {
 	served := []*lb.Service{{Key: own4, Proxy: &lb.Proxy{}, ClusterIPs: both},
 		{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: both}, {Key: kernel},
 	}
-	got, left := ReadyEndpoints(lb.State{Services: served}, o, proxies)
+	numbered(o.EndpointSlices...)
+	var c Compiler
+	c.Compile(o, Options{})
+	got, left := c.ReadyEndpoints(lb.State{Services: served}, proxies)
 	want := map[lb.Key]map[uint16][]netip.AddrPort{web: {80: {netip.MustParseAddrPort("[fd00::1]:8080"), netip.MustParseAddrPort("[fd00::3]:8080")}},
 		own4: {80: {netip.MustParseAddrPort("10.0.0.6:8080")}}}
 	same(t, "result", want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }))
@@ -205,10 +210,12 @@ func TestLeftOut(t *testing.T) {
 			Services: []*corev1.Service{
 				{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},
 			},
-			EndpointSlices: []*discoveryv1.EndpointSlice{slice(web, tt.family, slices.Concat(tt.bad, tt.good)...),
-				slice(proxies, discoveryv1.AddressTypeIPv4, "10.244.0.9"), slice(proxies, discoveryv1.AddressTypeIPv6, "fd00::9")},
+			EndpointSlices: numbered(slice(web, tt.family, slices.Concat(tt.bad, tt.good)...),
+				slice(proxies, discoveryv1.AddressTypeIPv4, "10.244.0.9"), slice(proxies, discoveryv1.AddressTypeIPv6, "fd00::9")),
 		}
-		use, left := ReadyEndpoints(state, o, proxies)
+		var c Compiler
+		c.Compile(o, Options{})
+		use, left := c.ReadyEndpoints(state, proxies)
 		for what, both := range map[string][2][]string{"used": {tt.good, addresses(use[web][80])}, "left out": {tt.bad, addresses(left[web])}} {
 			slices.Sort(both[0])
 			if diff := cmp.Diff(both[0], both[1]); diff != "" {
@@ -216,7 +223,7 @@ func TestLeftOut(t *testing.T) {
 			}
 		}
 		state.Services[0].ProxyRefused = true
-		if use, left := ReadyEndpoints(state, o, proxies); len(use)+len(left) > 0 {
+		if use, left := c.ReadyEndpoints(state, proxies); len(use)+len(left) > 0 {
 			t.Errorf("%s: a refused Service has %v without %v", name, use, left)
 		}
 	}

@@ -1,9 +1,6 @@
 package config
 
 import (
-	"iter"
-
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,22 +15,6 @@ type Held[T any] interface {
 type heldService struct{ *corev1.Service }
 
 func (h heldService) Read() *corev1.Service { return h.Service }
-
-// servicesOf yields the Services of some keys.
-func servicesOf[V any](o Objects, keys map[lb.Key]V) iter.Seq2[lb.Key, *corev1.Service] {
-	return func(yield func(lb.Key, *corev1.Service) bool) {
-		for key := range keys {
-			if h, there := o.HeldServices.Get(key); there && !yield(key, h.Read()) {
-				return
-			}
-		}
-		for _, s := range o.Services {
-			if _, wanted := keys[nameOf(s)]; wanted && !yield(nameOf(s), s) {
-				return
-			}
-		}
-	}
-}
 
 type heldSlice struct{ *discoveryv1.EndpointSlice }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -88,21 +87,10 @@ func addressRecord(s *corev1.Service) string {
 	return ""
 }
 
-// holds reports whether a Service has an address, or had one that is not released yet.
-func holds(s *corev1.Service) bool {
-	return s != nil && (len(s.Status.LoadBalancer.Ingress) > 0 || meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned))
-}
-
 // sameEndpoints ignores what does not decide, and the endpoints of a
-// Service without an address: the assignment of one kicks the speaker anyway.
+// Service without an address: the assignment of one kicks anyway.
 func (k *Cluster) sameEndpoints(a, b heldSlice) bool {
 	return saysSame(a, b) || !k.serves(b) && !k.serves(a)
-}
-
-// sameSlice ignores Kubernetes' metadata of the endpoints.
-func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
-	return a != nil && b != nil && reflect.DeepEqual(a.Endpoints, b.Endpoints) && reflect.DeepEqual(a.Ports, b.Ports) &&
-		a.Labels[discoveryv1.LabelServiceName] == b.Labels[discoveryv1.LabelServiceName]
 }
 
 // serves reports whether the endpoints belong to a Service with an address, or are the proxies.
@@ -111,6 +99,6 @@ func (k *Cluster) serves(slice heldSlice) bool {
 		return false
 	}
 	of := serviceOf(slice.Read())
-	s, found, err := k.heldServices.informer.GetStore().GetByKey(cache.NewObjectName(of.Namespace, of.Name).String())
+	s, found, err := k.services.informer.GetStore().GetByKey(cache.NewObjectName(of.Namespace, of.Name).String())
 	return err == nil && found && s.(*packedService).decides != 0 || k.config.Proxies == of
 }

@@ -72,8 +72,8 @@ type Cluster struct {
 	burst    *rate.Limiter
 	attempts attempts
 
-	services          *View[*corev1.Service] // of a proxy
-	heldServices      *View[heldService]     // of the others
+	// A view of what a process does not watch is nil.
+	services          *View[heldService]
 	namespaces        *View[*corev1.Namespace]
 	nodes             *View[*corev1.Node]
 	pools             *View[*v1beta1.IPAddressPool]
@@ -85,8 +85,7 @@ type Cluster struct {
 	bfdProfiles       *View[*v1beta1.BFDProfile]
 	communities       *View[*v1beta1.Community]
 	daemonSets        *View[*appsv1.DaemonSet]
-	endpointSlices    *View[*discoveryv1.EndpointSlice]
-	heldSlices        *View[heldSlice] // in place of endpointSlices where they are read only when they changed, or seldom
+	endpointSlices    *View[heldSlice]
 	pods              *View[*corev1.Pod]
 	speakers          atomic.Pointer[speakers]
 	speakerStates     *View[*v1beta1.SpeakerState]
@@ -96,78 +95,65 @@ type Cluster struct {
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) (*Cluster, error) {
 	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst()}
-	core := clients.kube.core
-	apps := clients.kube.apps
-	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
-	// No other Secret of the namespace comes into memory.
-	basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))
-	errs := []error{watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)}
-	if c.Proxy {
-		errs = append(errs, k.watchAsProxy(core)...)
-		return k, errors.Join(errs...)
+	core, discovery := clients.kube.core, clients.kube.discovery
+	errs := []error{watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick), watchConfig(k, &k.pools, "ipaddresspools")}
+	if !c.Speaker {
+		errs = append(errs, watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick))
 	}
-	errs = append(errs,
-		watch(k, &k.secrets, core, "secrets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = basicAuth.String() }, sameSecret, c.Kick),
-		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil, c.Kick))
+	if !c.Proxy {
+		own := func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.DaemonSet).String() }
+		// No other Secret of the namespace comes into memory.
+		basicAuth := func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String() }
+		errs = append(errs,
+			watch(k, &k.secrets, core, "secrets", c.Namespace, basicAuth, sameSecret, c.Kick),
+			watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, own, nil, c.Kick),
+			watchConfig(k, &k.l2Advertisements, "l2advertisements"),
+			watchConfig(k, &k.bgpAdvertisements, "bgpadvertisements"),
+			watchConfig(k, &k.peers, "bgppeers"),
+			watchConfig(k, &k.bfdProfiles, "bfdprofiles"),
+			watchConfig(k, &k.communities, "communities"))
+	}
 	if c.Speaker {
-		errs = append(errs, k.watchAsSpeaker(core)...)
-	} else {
-		errs = append(errs, k.watchAsController(core)...)
+		speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
+		errs = append(errs, watch(k, &k.pods, core, "pods", c.Namespace, speakers, samePod, c.Kick))
 	}
-	return k, errors.Join(errs...)
+	if c.controls() {
+		return k, errors.Join(append(errs, k.watchAsController(core, discovery)...)...)
+	}
+	return k, errors.Join(append(errs,
+		watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packing(decides), k.sameHeld, c.Kick),
+		watchAs(k, &k.endpointSlices, discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice, k.sameEndpoints, c.Kick),
+	)...)
 }
 
-func (k *Cluster) watchAsController(core rest.Interface) []error {
-	own, kick := k.clients.holdfast, k.config.Kick
+// controls reports whether it is a controller, which writes statuses and watches them too.
+func (c Config) controls() bool { return !c.Speaker && !c.Proxy }
+
+func (k *Cluster) watchAsController(core, discovery rest.Interface) []error {
 	errs := []error{
-		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, packing(toController), k.sameHeld, kick),
-		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
-		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
-		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
-		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, nil, kick),
-		watch(k, &k.peers, own, "bgppeers", "", nil, nil, kick),
-		watch(k, &k.bfdProfiles, own, "bfdprofiles", "", nil, nil, kick),
-		watch(k, &k.communities, own, "communities", "", nil, nil, kick),
-		watch(k, &k.floatingIPs, own, "floatingips", "", nil, nil, kick),
-		watch(k, &k.memories, own, "poolmemories", "", nil, nil, kick),
+		watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packing(toController), k.sameHeld, k.config.Kick),
+		watchConfig(k, &k.floatingIPs, "floatingips"),
+		watchConfig(k, &k.memories, "poolmemories"),
+		watch(k, &k.speakerStates, k.clients.holdfast, speakerStates, "", nil, nil, k.config.KickStates),
 	}
-	errs = append(errs, watch(k, &k.speakerStates, own, "speakerstates", "", nil, nil, k.config.KickStates))
-	// A change of an endpoint decides nothing: they are read when a node is dead, and by times if there may be proxies.
-	discovery, endpoints, never := k.clients.kube.discovery, "endpointslices", func() {}
-	switch {
-	case !k.config.Endpoints:
-	case k.config.Proxies == lb.Key{}:
-		errs = append(errs, watchAs(k, &k.heldSlices, discovery, endpoints, "", nil, &discoveryv1.EndpointSlice{}, packPods, nil, never))
-	default:
-		errs = append(errs, watch(k, &k.endpointSlices, discovery, endpoints, "", nil, nil, never))
+	if k.config.Endpoints {
+		packs := packPods
+		if k.config.Proxies != (lb.Key{}) {
+			packs = pack[discoveryv1.EndpointSlice]
+		}
+		// A change of an endpoint decides nothing: they are read when a node is dead, and those of proxied Services by times.
+		errs = append(errs, watchAs(k, &k.endpointSlices, discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, packs, nil, func() {}))
 	}
 	return errs
 }
 
-func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
-	own, kick := k.clients.holdfast, k.config.Kick
-	speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
-	return []error{
-		watchAs(k, &k.heldServices, core, "services", "", nil, &corev1.Service{}, packing(decides), k.sameHeld, kick),
-		watch(k, &k.pools, own, "ipaddresspools", "", nil, sameConfig, kick),
-		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
-		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
-		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
-		watch(k, &k.bfdProfiles, own, "bfdprofiles", "", nil, sameConfig, kick),
-		watch(k, &k.communities, own, "communities", "", nil, sameConfig, kick),
-		watchAs(k, &k.heldSlices, k.clients.kube.discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice, k.sameEndpoints, kick),
-		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
+// watchConfig watches a kind of holdfast.dev.
+func watchConfig[T object](k *Cluster, view **View[T], resource string) error {
+	same := sameConfig[T]
+	if k.config.controls() {
+		same = nil
 	}
-}
-
-func (k *Cluster) watchAsProxy(core rest.Interface) []error {
-	kick := k.config.Kick
-	return []error{
-		watch(k, &k.services, core, "services", "", nil, func(a, b *corev1.Service) bool { return decides(a) == decides(b) }, kick),
-		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
-		watch(k, &k.pools, k.clients.holdfast, "ipaddresspools", "", nil, sameConfig, kick),
-		watch(k, &k.endpointSlices, k.clients.kube.discovery, "endpointslices", "", nil, sameSlice, kick),
-	}
+	return watch(k, view, k.clients.holdfast, resource, "", nil, same, k.config.Kick)
 }
 
 // Run watches until ctx is cancelled and returns nil. Broken watches resume by themselves.
@@ -222,25 +208,24 @@ func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 
 // Objects returns everything that decisions depend on.
 func (k *Cluster) Objects() config.Objects {
-	if k.config.Proxy {
-		return config.Objects{Pools: k.pools.List(), Services: k.services.List(), EndpointSlices: k.endpointSlices.List(), Nodes: k.nodes.List(),
-			Namespaces: k.namespaces.List()}
-	}
 	o := config.Objects{
 		Pools:             k.pools.List(),
+		PoolMemories:      k.memories.List(),
+		FloatingIPs:       k.floatingIPs.List(),
 		L2Advertisements:  k.l2Advertisements.List(),
 		BGPAdvertisements: k.bgpAdvertisements.List(),
 		Peers:             k.peers.List(),
 		BFDProfiles:       k.bfdProfiles.List(),
 		Communities:       k.communities.List(),
+		HeldServices:      k.services.Map(),
 		Nodes:             k.nodes.List(),
+		Namespaces:        k.namespaces.List(),
 		Secrets:           k.secrets.List(),
 		SecretNamespace:   k.config.Namespace,
 	}
-	if o.HeldServices = k.heldServices.Map(); k.config.Speaker {
-		o.HeldSlices = k.heldSlices.Map()
-	} else {
-		o.Namespaces, o.FloatingIPs, o.PoolMemories = k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
+	// A controller without proxies has nothing of endpoints but their pods.
+	if k.config.Speaker || k.config.Proxies != (lb.Key{}) {
+		o.HeldSlices = k.endpointSlices.Map()
 	}
 	return o
 }
@@ -254,12 +239,12 @@ func (k *Cluster) Version() uint64 {
 	return sum
 }
 
-// HeldServices returns all Services. A proxy has none.
+// HeldServices returns all Services.
 func (k *Cluster) HeldServices() lb.Map[lb.Key, config.Held[corev1.Service]] {
-	return k.heldServices.Map()
+	return k.services.Map()
 }
 
-// Services returns how to read a Service, as all are now: nil if there is none. A proxy has none.
+// Services returns how to read a Service, as all are now: nil if there is none.
 func (k *Cluster) Services() func(lb.Key) *corev1.Service {
 	all := k.HeldServices()
 	return func(key lb.Key) *corev1.Service {

@@ -20,14 +20,10 @@ const PodWithdrawn = "HoldfastNodeUnreachable"
 // errNoRenewal: the node's Lease has never been renewed.
 var errNoRenewal = errors.New("it was never renewed")
 
-// EndpointSlices returns the endpoints of all Services, ordered by key; of a controller or a proxy only.
-// Without proxies a controller has their pods only, and to read them costs.
-func (k *Cluster) EndpointSlices() []*discoveryv1.EndpointSlice {
-	if k.heldSlices == nil {
-		return k.endpointSlices.List()
-	}
-	var out []*discoveryv1.EndpointSlice
-	for _, s := range k.heldSlices.List() {
+// EndpointSlices returns the endpoints of all Services, ordered by key; of a controller only. It has little more of them than their pods, and
+// to read them costs.
+func (k *Cluster) EndpointSlices() (out []*discoveryv1.EndpointSlice) {
+	for _, s := range k.endpointSlices.Map().All() {
 		out = append(out, s.Read())
 	}
 	return out

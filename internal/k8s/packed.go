@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/s2"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -21,7 +22,7 @@ type (
 )
 
 // packed is an object in the API's encoding, compressed: a tenth as large as when it is decoded, and nothing for the garbage collector to look at.
-// Every speaker and controller has all Services and endpoints. They read a Service only when it changed or is written; a controller reads
+// Every speaker, controller and proxy has all Services and endpoints. They read a Service only when it changed or is written; a controller reads
 // endpoints when a node is dead.
 type packed[T any, P wire[T]] struct {
 	// ObjectMeta is nil: nothing but what is below is asked of an object that is kept so.
@@ -183,7 +184,7 @@ func serviceOf(s *discoveryv1.EndpointSlice) lb.Key {
 // decides returns a digest of what of a Service decides for a speaker or a proxy, 0 if it neither has an address nor had one that is not
 // released yet. Speakers write conditions themselves.
 func decides(s *corev1.Service) uint64 {
-	if !holds(s) {
+	if len(s.Status.LoadBalancer.Ingress) == 0 && !meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned) {
 		return 0
 	}
 	one := corev1.Service{

@@ -24,7 +24,7 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 		list     runtime.Object
 		listed   func()
 	}{
-		{core, "services", services, func() { k.heldServices.refreshed(heldAll(services.Items), services.ResourceVersion) }},
+		{core, "services", services, func() { k.services.refreshed(heldAll(services.Items), services.ResourceVersion) }},
 		{core, "namespaces", namespaces, func() { k.namespaces.refreshed(pointers(namespaces.Items), namespaces.ResourceVersion) }},
 		{own, "ipaddresspools", pools, func() { k.pools.refreshed(pointers(pools.Items), pools.ResourceVersion) }},
 		{own, "poolmemories", memories, func() { k.memories.refreshed(pointers(memories.Items), memories.ResourceVersion) }},

@@ -123,7 +123,7 @@ func TestProxyReads(t *testing.T) {
 	if err := k.WaitForSync(t.Context()); err != nil || time.Since(start) > secretsTime/2 {
 		t.Fatalf("after %v: %v", time.Since(start), err)
 	}
-	if o := k.Objects(); len(k.views) != 5 || k.secrets != nil || len(o.Services) != 0 {
+	if o := k.Objects(); len(k.views) != 5 || k.secrets != nil || o.HeldServices.Len() != 0 {
 		t.Errorf("it reads %d kinds: %+v", len(k.views), o)
 	}
 }

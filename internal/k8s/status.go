@@ -68,11 +68,11 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 	after, err := k.clients.kube.services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		if gains := u.gains(); len(gains) > 0 && mayHaveLanded(err) {
-			k.heldServices.unanswered(held(s), gains, err)
+			k.services.unanswered(held(s), gains, err)
 		}
 		return nil, fmt.Errorf("patch status of service %s: %w", key(s), err)
 	}
-	k.heldServices.wrote(held(after))
+	k.services.wrote(held(after))
 	return after, nil
 }
 

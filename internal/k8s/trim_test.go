@@ -273,9 +273,13 @@ func TestTrim(t *testing.T) {
 		}
 	}
 	fresh := map[lb.Key][]netip.Addr{{Namespace: "shop", Name: "web-0"}: {netip.MustParseAddr("192.0.0.0")}}
-	starts := config.Starts(fresh, trimmed.Services, trimmed.EndpointSlices, "node-0")
-	if want := config.Starts(fresh, whole.Services, whole.EndpointSlices, "node-0"); len(want) == 0 || !reflect.DeepEqual(want, starts) {
-		t.Errorf("the head start is %v, not %v", starts, want)
+	startsOf := func(o config.Objects) []lb.Start {
+		var c config.Compiler
+		c.Compile(o, options)
+		return c.Starts(fresh, "node-0")
+	}
+	if want, got := startsOf(whole), startsOf(packed); len(want) == 0 || !reflect.DeepEqual(want, got) {
+		t.Errorf("the head start is %v, not %v", got, want)
 	}
 	if want, got := kernels(nil, whole.Nodes, 1), kernels(nil, trimmed.Nodes, 1); len(want) == 0 || !reflect.DeepEqual(want, got) {
 		t.Errorf("the kernels are asked at %v, not %v", got, want)

@@ -76,7 +76,7 @@ func (v *View[T]) claims(out []lb.Claim, floatingIP bool) []lb.Claim {
 // Claims returns the addresses that objects may have got by writes without an answer, as of the last call of Objects.
 // FloatingIPs come before the Services that use them.
 func (k *Cluster) Claims() []lb.Claim {
-	return k.heldServices.claims(k.floatingIPs.claims(nil, true), false)
+	return k.services.claims(k.floatingIPs.claims(nil, true), false)
 }
 
 // Settle reads an object past every cache if a write of it got no answer and cannot land any more, and nothing has shown
@@ -85,7 +85,7 @@ func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
 	// An API server that is away holds nothing up, and is not asked for the next object.
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
-	services, err := k.heldServices.read(func(namespace, name string) (heldService, error) {
+	services, err := k.services.read(func(namespace, name string) (heldService, error) {
 		s, err := k.clients.kube.services(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, err

@@ -138,8 +138,12 @@ func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 func keyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 
-// List returns the objects ordered by key: the same list as before while nothing changed. Neither they nor the list may be changed.
+// List returns the objects ordered by key: the same list as before while nothing changed. Neither they nor the list may be changed. A nil
+// view has none.
 func (v *View[T]) List() []T {
+	if v == nil {
+		return nil
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if m := v.objects(); v.list == nil || !m.Same(v.listOf) {
@@ -151,8 +155,11 @@ func (v *View[T]) List() []T {
 	return v.list
 }
 
-// Map returns the objects by key.
-func (v *View[T]) Map() lb.Map[lb.Key, T] {
+// Map returns the objects by key. A nil view has none.
+func (v *View[T]) Map() (none lb.Map[lb.Key, T]) {
+	if v == nil {
+		return none
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects()
