@@ -8,12 +8,11 @@ import (
 	"maps"
 	"regexp"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
 )
 
 const (
@@ -126,18 +125,8 @@ const writers = 16
 // is one for all items. It returns when to write again what another client overtook or what has just failed, zero for nothing;
 // those are no errors.
 func (k *Cluster) Each(ctx context.Context, items int, write func(ctx context.Context, item int) error) (again time.Time, err error) {
-	var group errgroup.Group
 	errs := make([]error, items)
-	var next atomic.Int64
-	for range min(writers, items) { // no goroutine for each: most items write nothing, and a new stack costs as much as the decision
-		group.Go(func() error {
-			for i := int(next.Add(1)) - 1; i < items; i = int(next.Add(1)) - 1 {
-				errs[i] = write(ctx, i)
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // every error is in errs
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), writers, items, func(i int) { errs[i] = write(ctx, i) }) // none is left out
 	var lapsed error
 	for i, err := range errs {
 		if wait := Wait(err); wait > 0 {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 )
 
 // finalizerPrefix begins all our finalizers.
@@ -128,15 +128,7 @@ const clearing = 32
 // each calls fn with every object, with several at the same time, and returns all errors.
 func each[T any](objects []T, fn func(*T) error) error {
 	errs := make([]error, len(objects))
-	var group errgroup.Group
-	group.SetLimit(clearing)
-	for i := range objects {
-		group.Go(func() error {
-			errs[i] = fn(&objects[i])
-			return nil
-		})
-	}
-	_ = group.Wait()
+	workqueue.ParallelizeUntil(context.Background(), clearing, len(objects), func(i int) { errs[i] = fn(&objects[i]) })
 	return errors.Join(errs...)
 }
 
