@@ -14,8 +14,6 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
 	apiversion "k8s.io/apimachinery/pkg/version"
@@ -42,7 +40,10 @@ type Clients struct {
 // kubeconfig file if a path is given. userAgent names the process in the API
 // server's log.
 func Connect(kubeconfig, userAgent string) (Clients, error) {
-	config, err := restConfig(kubeconfig)
+	config, err := rest.InClusterConfig()
+	if kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
 	if err != nil {
 		return Clients{}, fmt.Errorf("find the API server: %w", err)
 	}
@@ -81,27 +82,8 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	if err != nil {
 		return Clients{}, err
 	}
-
-	scheme := runtime.NewScheme()
-	if err := v1beta1.AddToScheme(scheme); err != nil {
-		return Clients{}, fmt.Errorf("register %s: %w", v1beta1.GroupVersion, err)
-	}
-	own := rest.CopyConfig(config)
-	own.GroupVersion = &v1beta1.GroupVersion
-	own.APIPath = "/apis"
-	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	holdfast, err := rest.RESTClientForConfigAndClient(own, transport)
-	if err != nil {
-		return Clients{}, fmt.Errorf("make client of %s: %w", v1beta1.GroupVersion, err)
-	}
-	return Clients{kube: kube, paced: paced, holdfast: holdfast, hearing: hearing}, nil
-}
-
-func restConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return rest.InClusterConfig()
-	}
-	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	holdfast, err := clientOf(v1beta1.GroupVersion, config, transport)
+	return Clients{kube: kube, paced: paced, holdfast: holdfast, hearing: hearing}, err
 }
 
 // LogTo sends client-go's messages to log: one stream, one format.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -40,9 +41,9 @@ var errLapsed = errors.New("not written: the Lease is not renewed")
 // landTime. Those meet the resource version: every object is patched only as it was read, and what the next leader wrote
 // to an object since refuses the write. That does not guard an object that the next leader had no reason to write.
 type term struct {
-	mu sync.Mutex
 	// renewed is the start of the last successful renewal.
-	renewed time.Time
+	renewed atomic.Pointer[time.Time]
+	mu      sync.Mutex
 	// landed is when no write that got no answer can land any more.
 	landed time.Time
 }
@@ -52,20 +53,6 @@ type termKey struct{}
 
 func (t *term) context(parent context.Context) context.Context {
 	return context.WithValue(parent, termKey{}, t)
-}
-
-// renew records a successful renewal that started then.
-func (t *term) renew(start time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.renewed = start
-}
-
-// deadline is when all writes must have ended.
-func (t *term) deadline() time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.renewed.Add(writeTime)
 }
 
 // settled is when all writes will have landed, if none begins any more.
@@ -86,7 +73,7 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 		return f.next.RoundTrip(r)
 	}
 	err := r.Context().Err() // the term is over
-	deadline := t.deadline()
+	deadline := t.renewed.Load().Add(writeTime) // of all writes
 	left := time.Until(deadline)
 	if err == nil && left < writeMargin {
 		err = errLapsed

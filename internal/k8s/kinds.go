@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	authentication "k8s.io/api/authentication/v1"
 	authorization "k8s.io/api/authorization/v1"
@@ -55,7 +56,7 @@ var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	err := errors.Join(corev1.AddToScheme(s), appsv1.AddToScheme(s), discoveryv1.AddToScheme(s), coordinationv1.AddToScheme(s),
-		authentication.AddToScheme(s), authorization.AddToScheme(s))
+		authentication.AddToScheme(s), authorization.AddToScheme(s), v1beta1.AddToScheme(s))
 	if err != nil {
 		panic(err)
 	}

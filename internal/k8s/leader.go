@@ -238,7 +238,9 @@ func (e *election) try(ctx context.Context) (*term, error) {
 	}
 	e.log.Info("the Lease is taken", "from-node", node, "missed", missed, "unrenewed", start.Sub(e.seen.since).String())
 	e.observe(&taken)
-	return &term{renewed: start}, nil
+	t := &term{}
+	t.renewed.Store(&start)
+	return t, nil
 }
 
 // read reads the Lease. Each call to the API server has renewTime for itself, or a server that is nearly as slow as a
@@ -323,7 +325,7 @@ func (e *election) renew(t *term) error {
 	if err != nil {
 		return fmt.Errorf("renew the Lease: %w", err)
 	}
-	t.renew(start)
+	t.renewed.Store(&start)
 	return nil
 }
 

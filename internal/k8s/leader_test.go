@@ -295,7 +295,8 @@ func (b busy) RoundTrip(*http.Request) (*http.Response, error) {
 // the second write would hide that the first has landed.
 func TestFenceHidesRetryAfter(t *testing.T) {
 	for code, want := range map[int]string{http.StatusTooManyRequests: "1", http.StatusServiceUnavailable: "", http.StatusGatewayTimeout: ""} {
-		term := &term{renewed: time.Now()}
+		term := &term{}
+		term.renewed.Store(new(time.Now()))
 		r, err := http.NewRequestWithContext(term.context(t.Context()), http.MethodPatch, "http://api/x", http.NoBody)
 		must(t, err)
 		answer, err := fence{busy(code)}.RoundTrip(r)
@@ -323,7 +324,8 @@ func TestFence(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			started := time.Now()
-			term := &term{renewed: started.Add(-tt.age)}
+			term := &term{}
+			term.renewed.Store(new(started.Add(-tt.age)))
 			ctx, cancel := context.WithCancel(term.context(t.Context()))
 			defer cancel()
 			if tt.over {
