@@ -25,7 +25,7 @@ type floatingWrite struct {
 func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 	objects := map[lb.Key]*v1beta1.FloatingIP{}
 	for _, f := range d.objects.FloatingIPs {
-		objects[lb.Key{Namespace: f.Namespace, Name: f.Name}] = f
+		objects[config.KeyOf(f)] = f
 	}
 	var writes []floatingWrite
 	for i := range d.result.FloatingIPs {

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -72,7 +73,7 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 
 // differs reports whether there is anything to write.
 func (w *poolWrite) differs() bool {
-	return slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress) != w.inUse || !k8s.PoolStands(w.pool, w.status)
+	return slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress) != w.inUse || !equality.Semantic.DeepEqual(w.pool.Status, w.status)
 }
 
 // urgent reports whether the pool must be held or let go, or has a condition with another status or reason.

@@ -191,7 +191,7 @@ func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev
 func (s *syncer) sayService(sv metav1.Object, good bool, reason lb.Reason, message string) {
 	object := lb.Object{Kind: config.KindService, Namespace: sv.GetNamespace(), Name: sv.GetName()}
 	s.cluster.Event(object, sv.GetUID(), good, reason, message)
-	s.log.Info("service", "service", lb.Key{Namespace: sv.GetNamespace(), Name: sv.GetName()}, "reason", reason, "message", message)
+	s.log.Info("service", "service", config.KeyOf(sv), "reason", reason, "message", message)
 }
 
 // update returns the next step to the desired state of the Service after the decision. A Service first loses what it must not have,

@@ -311,7 +311,7 @@ func (c *Compiler) read(o Objects, x reader, renamed bool) {
 	c.slices.take(o.EndpointSlices, func(o *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{o} }, o.HeldSlices,
 		func(_ lb.Key, old, h Held[discoveryv1.EndpointSlice], had, has bool) {
 			if had {
-				c.change(serviceOf(old.Read()), func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) })
+				c.change(ServiceOf(old.Read()), func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) })
 			}
 			if has {
 				key, e := x.compileEndpoints(h)
@@ -350,7 +350,7 @@ func (n *named[O, H]) take(list []O, as func(O) H, all lb.Map[lb.Key, H], change
 	default:
 		at := make(map[lb.Key]H, len(list))
 		for _, o := range list {
-			at[nameOf(o)] = as(o)
+			at[KeyOf(o)] = as(o)
 		}
 		all = lb.MapOf(at)
 	}
@@ -358,4 +358,5 @@ func (n *named[O, H]) take(list []O, as func(O) H, all lb.Map[lb.Key, H], change
 	before.Changes(all, changed)
 }
 
-func nameOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
+// KeyOf returns the key of an object.
+func KeyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }

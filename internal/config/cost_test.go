@@ -32,7 +32,7 @@ func BenchmarkCompiler(b *testing.B) {
 	}
 	for i := range 10_000 {
 		s := serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
-		o.HeldServices = o.HeldServices.Put(nameOf(s), heldService{s})
+		o.HeldServices = o.HeldServices.Put(KeyOf(s), heldService{s})
 		put(slice(i, i))
 	}
 	var c Compiler

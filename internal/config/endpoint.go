@@ -25,7 +25,7 @@ type endpoints struct {
 // compileEndpoints returns what serves of one slice, and the Service that it is of. A proxy that terminates takes no new connections.
 func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, endpoints) {
 	e, slice := endpoints{of: h}, h.Read()
-	key := serviceOf(slice)
+	key := ServiceOf(slice)
 	for _, endpoint := range slice.Endpoints {
 		node := valueOr(endpoint.NodeName, "")
 		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && (!opt.Proxy.Enabled || key != opt.Proxy.Service) {
@@ -46,8 +46,8 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 	return key, e
 }
 
-// serviceOf returns the Service that an EndpointSlice is of.
-func serviceOf(s *discoveryv1.EndpointSlice) lb.Key {
+// ServiceOf returns the Service that an EndpointSlice is of.
+func ServiceOf(s *discoveryv1.EndpointSlice) lb.Key {
 	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 

@@ -28,7 +28,7 @@ func TestLostEndpoints(t *testing.T) {
 	other.Spec.Type = corev1.ServiceTypeClusterIP
 	var o Objects
 	for _, s := range []*corev1.Service{serviceObject("a"), serviceObject("b"), other} {
-		o.HeldServices = o.HeldServices.Put(nameOf(s), heldService{s})
+		o.HeldServices = o.HeldServices.Put(KeyOf(s), heldService{s})
 	}
 	for i, s := range []*discoveryv1.EndpointSlice{
 		slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"), endpoint("live", false, "10.0.0.3"),

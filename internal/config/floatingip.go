@@ -10,13 +10,10 @@ import (
 
 // compileFloatingIPs returns the FloatingIPs, ordered by key. It looks their Services up, so these are read before.
 func (c *Compiler) compileFloatingIPs(objects []*v1beta1.FloatingIP) []lb.FloatingIP {
-	if len(objects) == 0 {
-		return nil // as mostly
-	}
 	var out []lb.FloatingIP
 	for _, o := range objects {
 		f := lb.FloatingIP{
-			Key:         lb.Key{Namespace: o.Namespace, Name: o.Name},
+			Key:         KeyOf(o),
 			UID:         string(o.UID),
 			Labels:      o.Labels,
 			Created:     o.CreationTimestamp.Time,

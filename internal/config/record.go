@@ -124,7 +124,7 @@ func recall(o metav1.Object) lb.Origins {
 func copyOf(o metav1.Object) (original string, copied bool) {
 	for item := range assignedItems(o) {
 		if word, value, _ := strings.Cut(item, "="); word == assignedFor {
-			return value, value != lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()}.String()
+			return value, value != KeyOf(o).String()
 		}
 	}
 	return "", false

@@ -227,7 +227,7 @@ func joinID(r *report, s *lb.Service, original string, named map[string]*whole) 
 		return
 	}
 	of := named[s.LoadBalancerID]
-	copied := of != nil && original == nameOf(of.of).String() && original != s.Key.String()
+	copied := of != nil && original == KeyOf(of.of).String() && original != s.Key.String()
 	if copied || len(s.Recall) > 0 && (of == nil || of.made == nil) {
 		s.LoadBalancerID, s.MaxShared = "", 0
 		return

@@ -1,11 +1,6 @@
 package k8s
 
-import (
-	"reflect"
-
-	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
-)
+import "golang.org/x/time/rate"
 
 const (
 	// burstRate is how many Services a second, and burstSize how many at once, may get
@@ -21,10 +16,3 @@ func newBurst() *rate.Limiter { return rate.NewLimiter(burstRate, burstSize+burs
 // InBurst reports whether many Services are getting addresses just now. Users wait for each of these writes, so that less
 // urgent ones are delayed.
 func (k *Cluster) InBurst() bool { return k.burst.Tokens() < burstRate }
-
-// countBurst counts a Service whose addresses change.
-func (k *Cluster) countBurst(old, new *corev1.Service) {
-	if old != nil && new != nil && !reflect.DeepEqual(old.Status.LoadBalancer, new.Status.LoadBalancer) {
-		k.burst.Allow()
-	}
-}

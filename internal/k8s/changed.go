@@ -3,6 +3,7 @@ package k8s
 import (
 	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -42,49 +43,24 @@ func Released(s *corev1.Service) bool {
 	return c != nil && c.Reason == string(lb.Released)
 }
 
+// ofSpeakers are the conditions of a Service that speakers write.
+var ofSpeakers = []string{v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionFilterEnforced}
+
 // toController returns a digest of what of a Service decides for a controller: all but the conditions that speakers write. Of a Service that was
 // released or has another type each version decides while there are any: the controller removes them.
 func toController(s *corev1.Service) uint64 {
+	bySpeaker := func(c metav1.Condition) bool { return slices.Contains(ofSpeakers, c.Type) }
 	one := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			UID: s.UID, Labels: s.Labels, Annotations: s.Annotations, DeletionTimestamp: s.DeletionTimestamp, Finalizers: s.Finalizers,
 		},
 		Spec:   s.Spec,
-		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer, Conditions: withoutSpeakers(s.Status.Conditions)},
+		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer, Conditions: slices.DeleteFunc(slices.Clone(s.Status.Conditions), bySpeaker)},
 	}
 	if (s.Spec.Type != corev1.ServiceTypeLoadBalancer || Released(s)) && len(one.Status.Conditions) < len(s.Status.Conditions) {
 		one.Status.Conditions, one.ResourceVersion = s.Status.Conditions, s.ResourceVersion
 	}
 	return digest(&one)
-}
-
-// withoutSpeakers returns the conditions that no speaker writes.
-func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
-	var out []metav1.Condition
-	for _, c := range conditions {
-		switch c.Type {
-		case v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionFilterEnforced:
-		default:
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// proxied returns what the condition on proxies decides.
-func proxied(s *corev1.Service) (out metav1.Condition) {
-	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied); c != nil {
-		out.Status, out.Reason = c.Status, c.Reason
-	}
-	return out
-}
-
-// addressRecord returns the record of a Service's addresses.
-func addressRecord(s *corev1.Service) string {
-	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord); c != nil {
-		return c.Message
-	}
-	return ""
 }
 
 // sameEndpoints ignores what does not decide, and the endpoints of a
@@ -98,7 +74,7 @@ func (k *Cluster) serves(slice heldSlice) bool {
 	if slice == nil {
 		return false
 	}
-	of := serviceOf(slice.Read())
+	of := config.ServiceOf(slice.Read())
 	s, found, err := k.services.informer.GetStore().GetByKey(cache.NewObjectName(of.Namespace, of.Name).String())
 	return err == nil && found && s.(*packedService).decides != 0 || k.config.Proxies == of
 }

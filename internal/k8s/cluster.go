@@ -184,13 +184,12 @@ func (k *Cluster) WaitForSync(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	if k.secrets == nil {
-		return ctx.Err()
+	if k.secrets != nil {
+		// Layer 2 must not depend on the right to read Secrets.
+		brief, cancel := context.WithTimeout(ctx, secretsTime)
+		defer cancel()
+		k.secrets.waitForSync(brief)
 	}
-	// Layer 2 must not depend on the right to read Secrets.
-	brief, cancel := context.WithTimeout(ctx, secretsTime)
-	defer cancel()
-	k.secrets.waitForSync(brief)
 	return ctx.Err()
 }
 
@@ -200,10 +199,8 @@ const secretsTime = 5 * time.Second
 // WaitForSpeakerStates blocks until the view of the SpeakerStates shows all that existed at the start, or
 // returns the error of ctx.
 func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
-	if !k.speakerStates.waitForSync(ctx) {
-		return ctx.Err()
-	}
-	return nil
+	k.speakerStates.waitForSync(ctx)
+	return ctx.Err()
 }
 
 // Objects returns everything that decisions depend on.

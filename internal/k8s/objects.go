@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
-	"reflect"
 	"slices"
 	"time"
 
@@ -26,11 +25,6 @@ func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ..
 	return merged(have, want, p.Generation)
 }
 
-// PoolStands reports whether a pool has this status.
-func PoolStands(p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) bool {
-	return equality.Semantic.DeepEqual(p.Status, want)
-}
-
 // UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
 // read: records that others added must not be lost.
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
@@ -39,7 +33,7 @@ func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want
 
 // SetPoolFinalizer adds our finalizer to a pool or removes it. It returns the resulting pool.
 func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool, inUse bool) (*v1beta1.IPAddressPool, error) {
-	finalizers, changed := withFinalizer(p, v1beta1.FinalizerAddress, inUse)
+	finalizers, changed := withFinalizer(p, inUse)
 	if !changed {
 		return p, nil
 	}
@@ -71,7 +65,7 @@ func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u
 // recordFloatingIP returns the FloatingIP as it is then, also after an error.
 func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u FloatingIPUpdate) (*v1beta1.FloatingIP, error) {
 	metadata := map[string]any{}
-	if finalizers, changed := withFinalizer(f, v1beta1.FinalizerAddress, u.InUse); changed {
+	if finalizers, changed := withFinalizer(f, u.InUse); changed {
 		metadata["finalizers"] = finalizers
 	}
 	if have, stands := f.Annotations[v1beta1.AnnotationAssigned]; u.Record == "" && stands {
@@ -115,12 +109,12 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 // DeleteFloatingIP deletes exactly this object, not a later one of the same name, and not if it was
 // edited since it was read: its reclaimPolicy may be another.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
-	err := k.attempts.do(ctx, "delete floatingips "+key(f), []byte(f.ResourceVersion), func() error {
+	err := k.attempts.do(ctx, "delete floatingips "+config.KeyOf(f).String(), []byte(f.ResourceVersion), func() error {
 		return ignoreNotFound(k.clients.holdfast.Delete().Namespace(f.Namespace).Resource("floatingips").Name(f.Name).
 			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).Do(ctx).Error())
 	})
 	if err != nil {
-		return fmt.Errorf("delete floatingip %s: %w", key(f), err)
+		return fmt.Errorf("delete floatingip %s: %w", config.KeyOf(f), err)
 	}
 	return nil
 }
@@ -164,14 +158,14 @@ func withNulls(before, after map[string]any) map[string]any {
 
 // withFinalizer returns the finalizers of an object with ours added or removed, and
 // whether this is a change that the API server would accept.
-func withFinalizer(o metav1.Object, finalizer string, stands bool) ([]string, bool) {
+func withFinalizer(o metav1.Object, stands bool) ([]string, bool) {
 	have := o.GetFinalizers()
-	if stands == slices.Contains(have, finalizer) || stands && o.GetDeletionTimestamp() != nil {
+	if stands == slices.Contains(have, v1beta1.FinalizerAddress) || stands && o.GetDeletionTimestamp() != nil {
 		return nil, false // nothing to change, or the API server would reject a new one on a deleting object
 	}
-	out := slices.DeleteFunc(slices.Clone(have), func(f string) bool { return f == finalizer })
+	out := slices.DeleteFunc(slices.Clone(have), func(f string) bool { return f == v1beta1.FinalizerAddress })
 	if stands {
-		out = append(out, finalizer)
+		out = append(out, v1beta1.FinalizerAddress)
 	}
 	return out, true
 }
@@ -205,12 +199,7 @@ type ownKind[S any] interface {
 }
 
 func updateConditions[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want []metav1.Condition) (bool, error) {
-	after := merged(have, want, o.GetGeneration())
-	if reflect.DeepEqual(have, after) {
-		return false, nil
-	}
-	_, err := patchOwn(ctx, k, view, resource, o, "status", map[string]any{"status": v1beta1.Status{Conditions: after}})
-	return err == nil, err
+	return updateStatus(ctx, k, view, resource, o, v1beta1.Status{Conditions: have}, v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())})
 }
 
 // updateStatus writes the differences of a status.
@@ -251,13 +240,13 @@ func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T
 	if subresource != "" {
 		request = request.SubResource(subresource)
 	}
-	return writeOwn(ctx, k, view, "patch "+path.Join(resource, subresource)+" "+key(o), patch, request)
+	return writeOwn(ctx, k, view, "patch "+path.Join(resource, subresource)+" "+config.KeyOf(o).String(), patch, request)
 }
 
 // createOwn creates an object of our group, and overlays it.
 func createOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T) error {
 	request := k.clients.holdfast.Post().NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource)
-	_, err := writeOwn(ctx, k, view, "create "+resource+" "+key(o), o, request)
+	_, err := writeOwn(ctx, k, view, "create "+resource+" "+config.KeyOf(o).String(), o, request)
 	return err
 }
 

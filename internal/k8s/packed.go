@@ -3,6 +3,7 @@ package k8s
 import (
 	"fmt"
 	"hash/maphash"
+	"reflect"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -103,7 +104,7 @@ func packing(decides func(*corev1.Service) uint64) cache.TransformFunc {
 func held(s *corev1.Service) heldService {
 	p, err := pack[corev1.Service](s)
 	if err != nil {
-		panic(fmt.Sprintf("k8s: service %s cannot be packed: %v", key(s), err))
+		panic(fmt.Sprintf("k8s: service %s cannot be packed: %v", config.KeyOf(s), err))
 	}
 	return p.(heldService)
 }
@@ -158,7 +159,7 @@ type (
 
 // packSlice packs an EndpointSlice without the names of its pods, which are asked of proxies only.
 func (k *Cluster) packSlice(o any) (any, error) {
-	if s, is := o.(*discoveryv1.EndpointSlice); is && serviceOf(s) != k.config.Proxies {
+	if s, is := o.(*discoveryv1.EndpointSlice); is && config.ServiceOf(s) != k.config.Proxies {
 		for i := range s.Endpoints {
 			s.Endpoints[i].TargetRef = nil
 		}
@@ -177,10 +178,6 @@ func packPods(o any) (any, error) {
 	return pack[discoveryv1.EndpointSlice](o)
 }
 
-func serviceOf(s *discoveryv1.EndpointSlice) lb.Key {
-	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
-}
-
 // decides returns a digest of what of a Service decides for a speaker or a proxy, 0 if it neither has an address nor had one that is not
 // released yet. Speakers write conditions themselves.
 func decides(s *corev1.Service) uint64 {
@@ -190,7 +187,13 @@ func decides(s *corev1.Service) uint64 {
 	one := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{UID: s.UID, Labels: s.Labels, Annotations: s.Annotations, DeletionTimestamp: s.DeletionTimestamp},
 		Spec:       s.Spec,
-		Status:     corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer, Conditions: []metav1.Condition{{Message: addressRecord(s)}, proxied(s)}},
+		Status:     corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer},
+	}
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord); c != nil {
+		one.Status.Conditions = append(one.Status.Conditions, metav1.Condition{Type: c.Type, Message: c.Message})
+	}
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied); c != nil {
+		one.Status.Conditions = append(one.Status.Conditions, metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason})
 	}
 	return digest(&one)
 }
@@ -207,8 +210,8 @@ func (k *Cluster) sameHeld(a, b heldService) bool {
 		return digest
 	}
 	same := of(a) == of(b)
-	if !same && a != nil && b != nil {
-		k.countBurst(a.Read(), b.Read())
+	if !same && a != nil && b != nil && !reflect.DeepEqual(a.Read().Status.LoadBalancer, b.Read().Status.LoadBalancer) {
+		k.burst.Allow()
 	}
 	return same
 }

@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,12 +98,7 @@ func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 
 // nodeOf returns a node; an empty one if it is not there.
 func (k *Cluster) nodeOf(name string) *corev1.Node {
-	for _, n := range k.nodes.List() {
-		if n.Name == name {
-			return n
-		}
-	}
-	return &corev1.Node{}
+	return cmp.Or(k.nodes.Map().Of(lb.Key{Name: name}), &corev1.Node{})
 }
 
 // PeersOf returns the names of the BGPPeers that select a node, also of those that cannot be used there.

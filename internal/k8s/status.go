@@ -54,7 +54,7 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *co
 	if body == nil {
 		return nil, err
 	}
-	err = k.attempts.do(ctx, "service "+key(u.Service), body, func() (err error) {
+	err = k.attempts.do(ctx, "service "+config.KeyOf(u.Service).String(), body, func() (err error) {
 		if after, err = k.patchService(ctx, u, body); apierrors.IsInvalid(err) {
 			after, err = k.writeParts(ctx, u)
 		}
@@ -70,7 +70,7 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 		if gains := u.gains(); len(gains) > 0 && mayHaveLanded(err) {
 			k.services.unanswered(held(s), gains, err)
 		}
-		return nil, fmt.Errorf("patch status of service %s: %w", key(s), err)
+		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
 	}
 	k.services.wrote(held(after))
 	return after, nil

@@ -244,7 +244,7 @@ func TestTrim(t *testing.T) {
 		}
 		slice, err := k.packSlice(e.DeepCopy())
 		must(t, err)
-		packed.HeldServices, packed.HeldSlices = packed.HeldServices.Put(keyOf(s), service.(heldService)), packed.HeldSlices.Put(keyOf(e), slice.(heldSlice))
+		packed.HeldServices, packed.HeldSlices = packed.HeldServices.Put(config.KeyOf(s), service.(heldService)), packed.HeldSlices.Put(config.KeyOf(e), slice.(heldSlice))
 	}
 	packed.Nodes = trimmed.Nodes
 	wantState, wantProblems := config.Compile(whole, options)
@@ -260,7 +260,7 @@ func TestTrim(t *testing.T) {
 		}
 	}
 	for i, s := range whole.Services {
-		p := packed.HeldServices.Of(keyOf(s))
+		p := packed.HeldServices.Of(config.KeyOf(s))
 		if again, err := pack[corev1.Service](p); again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
 			t.Errorf("%s is packed to %v, %v", p.GetName(), p.Read(), err)
 		}

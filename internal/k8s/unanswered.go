@@ -45,19 +45,19 @@ func (v *View[T]) unanswered(t T, addresses []netip.Addr, err error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if before, open := v.open[keyOf(t)]; open && before.object.GetResourceVersion() == t.GetResourceVersion() {
+	if before, open := v.open[config.KeyOf(t)]; open && before.object.GetResourceVersion() == t.GetResourceVersion() {
 		addresses = slices.Concat(before.addresses, addresses)
 		slices.SortFunc(addresses, netip.Addr.Compare)
 		addresses = slices.Compact(addresses)
 	}
-	v.open[keyOf(t)] = openWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
+	v.open[config.KeyOf(t)] = openWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
 }
 
 // settle closes the writes to earlier versions of the object, which is shown so: what landed shows, and the others never
 // will land. It is called with mu held.
 func (v *View[T]) settle(t T) {
-	if w, open := v.open[keyOf(t)]; open && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
-		delete(v.open, keyOf(t))
+	if w, open := v.open[config.KeyOf(t)]; open && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
+		delete(v.open, config.KeyOf(t))
 	}
 }
 
@@ -67,7 +67,7 @@ func (v *View[T]) claims(out []lb.Claim, floatingIP bool) []lb.Claim {
 	defer v.mu.Unlock()
 	before := len(out)
 	for _, w := range v.open {
-		out = append(out, lb.Claim{Key: keyOf(w.object), FloatingIP: floatingIP, Addresses: w.addresses})
+		out = append(out, lb.Claim{Key: config.KeyOf(w.object), FloatingIP: floatingIP, Addresses: w.addresses})
 	}
 	slices.SortFunc(out[before:], func(a, b lb.Claim) int { return a.Key.Compare(b.Key) })
 	return out
@@ -122,7 +122,7 @@ func (v *View[T]) read(get func(namespace, name string) (T, error)) (again time.
 			return time.Time{}, err
 		}
 		v.mu.Lock()
-		delete(v.open, keyOf(w.object))
+		delete(v.open, config.KeyOf(w.object))
 		v.mu.Unlock()
 	}
 	return again, nil

@@ -30,10 +30,12 @@ const finalizerPrefix = "holdfast.dev/"
 // status for a later installation. Where the DaemonSet is gone already, it says on which nodes the packet filter stays.
 func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, daemonSet string, timeout time.Duration) error {
 	marked, err := c.mark(ctx, namespace, daemonSet)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if marked {
+	case !marked:
+		err = c.logFilters(ctx, log)
+	default:
 		log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout.String())
 		err := wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
 			ds, err := c.kube.daemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
@@ -43,11 +45,7 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 			log.Warn("some speakers did not confirm that they have withdrawn; going on", "error", err)
 		}
 	}
-	var left error
-	if !marked {
-		left = c.logFilters(ctx, log)
-	}
-	return errors.Join(left, c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx), c.deleteStates(ctx))
+	return errors.Join(err, c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx), c.deleteStates(ctx))
 }
 
 // logFilters logs the nodes that had a speaker, whose packet filters no speaker is left to remove.

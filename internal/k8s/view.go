@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -99,7 +100,7 @@ func (v *View[T]) touch(o T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.stale != nil {
-		v.stale[keyOf(o)] = true
+		v.stale[config.KeyOf(o)] = true
 	}
 	if len(v.stale) > maxStale {
 		v.items, v.stale = lb.Map[lb.Key, T]{}, nil
@@ -115,7 +116,7 @@ func (v *View[T]) watched() lb.Map[lb.Key, T] {
 	if v.stale == nil {
 		changed = func(yield func(lb.Key) bool) {
 			for _, o := range v.informer.GetStore().List() {
-				if !yield(keyOf(o.(T))) {
+				if !yield(config.KeyOf(o.(T))) {
 					return
 				}
 			}
@@ -133,10 +134,6 @@ func (v *View[T]) watched() lb.Map[lb.Key, T] {
 	}
 	return v.items
 }
-
-func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
-
-func keyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 
 // List returns the objects ordered by key: the same list as before while nothing changed. Neither they nor the list may be changed. A nil
 // view has none.
@@ -249,10 +246,10 @@ func (v *View[T]) wrote(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	if before, ok := v.own[keyOf(t)]; ok && !newer(t, before.object) {
+	if before, ok := v.own[config.KeyOf(t)]; ok && !newer(t, before.object) {
 		return
 	}
-	v.own[keyOf(t)] = &written[T]{object: t, gone: gone(t)}
+	v.own[config.KeyOf(t)] = &written[T]{object: t, gone: gone(t)}
 }
 
 // refreshed records a list of all objects, past the watch, of this version.
@@ -278,12 +275,12 @@ func (v *View[T]) refreshed(all []T, version string) {
 func (v *View[T]) forget(gone T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	w, stands := v.own[keyOf(gone)]
+	w, stands := v.own[config.KeyOf(gone)]
 	if stands && (w.object.GetUID() == gone.GetUID() || !newer(w.object, gone)) {
-		delete(v.own, keyOf(gone))
+		delete(v.own, config.KeyOf(gone))
 	}
-	if w, stands := v.open[keyOf(gone)]; stands && w.object.GetUID() == gone.GetUID() {
-		delete(v.open, keyOf(gone))
+	if w, stands := v.open[config.KeyOf(gone)]; stands && w.object.GetUID() == gone.GetUID() {
+		delete(v.open, config.KeyOf(gone))
 	}
 }
 

@@ -125,7 +125,7 @@ func TestViewIsBounded(t *testing.T) {
 		if v.touch(named(round)); len(v.stale) > maxStale {
 			t.Errorf("round %d: %d changes are noted", round, len(v.stale))
 		}
-		if list := v.List(); len(list) != last-1 || !slices.IsSortedFunc(list, func(a, b *corev1.Service) int { return keyOf(a).Compare(keyOf(b)) }) {
+		if list := v.List(); len(list) != last-1 || !slices.IsSortedFunc(list, func(a, b *corev1.Service) int { return config.KeyOf(a).Compare(config.KeyOf(b)) }) {
 			t.Errorf("round %d: %d objects are shown, not %d, or not in order", round, len(list), last-1)
 		}
 	}
