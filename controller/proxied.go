@@ -55,13 +55,11 @@ func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState,
 		}
 		served := map[lb.Key]bool{}
 		for _, text := range s.Status.Proxied {
-			namespace, name, _ := strings.Cut(text, "/")
-			served[lb.Key{Namespace: namespace, Name: name}] = true
+			served[config.ParseKey(text)] = true
 		}
 		p.serves[s.Name] = served
 		for _, f := range s.Status.ProxyFaults {
-			namespace, name, _ := strings.Cut(f.Service, "/")
-			key, fault := lb.Key{Namespace: namespace, Name: name}, lb.Reason(f.Reason)
+			key, fault := config.ParseKey(f.Service), lb.Reason(f.Reason)
 			if last := p.faults[key]; fault.OfSecret() && (last == "" || fault < last) {
 				p.faults[key] = fault
 			}
@@ -114,16 +112,14 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 	lacks := map[lb.Key][]string{}
 	for i := range services {
 		if s := services[i]; s.AsksProxy && !s.Proxied && shares(state.Services[i], s) {
-			if nodes := p.lacking(state, s.Key); len(nodes) > 0 {
-				lacks[s.Key] = nodes
-			}
+			lacks[s.Key] = p.lacking(state, s.Key)
 		}
 	}
 	back := config.Sharers(services, func(s *lb.Service) bool { return !s.AsksProxy })
 	stays := func(s *lb.Service) bool { return s.Proxied && !s.ProxyRefused && !s.AsksProxy && !back(s.Addresses) }
 	asks := func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused || stays(s) }
 	agreed := config.Sharers(services, asks)
-	ready := config.Sharers(services, func(s *lb.Service) bool { return lacks[s.Key] == nil })
+	ready := config.Sharers(services, func(s *lb.Service) bool { return len(lacks[s.Key]) == 0 })
 	at, n := map[netip.Addr][]*lb.Service{}, 0
 	for i := range services {
 		s := services[i]
@@ -192,25 +188,15 @@ func sharers(at map[netip.Addr][]*lb.Service, s *lb.Service, are func(*lb.Servic
 
 // shares reports whether a Service has one of the addresses already that it is to have: it may be announced.
 func shares(before, s *lb.Service) bool {
-	for _, a := range s.Addresses {
-		if slices.Contains(before.Addresses, a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return slices.Contains(before.Addresses, a) })
 }
 
 // lacking returns the nodes whose proxies are ready and do not serve a Service, and an entry for none if no proxy is ready.
-func (p *proxied) lacking(state lb.State, key lb.Key) (nodes []string) {
-	for _, node := range slices.Sorted(maps.Keys(state.ProxyNodes)) {
-		if !p.serves[node][key] {
-			nodes = append(nodes, node)
-		}
-	}
+func (p *proxied) lacking(state lb.State, key lb.Key) []string {
 	if len(state.ProxyNodes) == 0 {
-		nodes = []string{""}
+		return []string{""}
 	}
-	return nodes
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(state.ProxyNodes)), func(node string) bool { return p.serves[node][key] })
 }
 
 func of(nodes []string) string {

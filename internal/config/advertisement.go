@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -10,7 +11,7 @@ import (
 
 func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pools []pool) []lb.L2Advertisement {
 	var out []lb.L2Advertisement
-	for _, o := range byName(objects) {
+	for _, o := range objects {
 		object := lb.Object{Kind: KindL2Advertisement, Name: o.Name}
 		out = append(out, lb.L2Advertisement{
 			Name:      o.Name,
@@ -19,6 +20,7 @@ func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pool
 			Preferred: compilePreferences(r, object, o.Spec.PreferredNodeSelectors),
 		})
 	}
+	slices.SortFunc(out, func(a, b lb.L2Advertisement) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 

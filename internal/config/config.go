@@ -143,11 +143,6 @@ func oldestFirst[T metav1.Object](objects []T) []T {
 	})
 }
 
-// byName orders cluster-scoped objects by name.
-func byName[T metav1.Object](objects []T) []T {
-	return slices.SortedFunc(slices.Values(objects), func(a, b T) int { return cmp.Compare(a.GetName(), b.GetName()) })
-}
-
 // Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is the
 // same pointer; so objects must not be changed. Its results are those of Compile: they are shared and must not be changed. What is
 // the same in two of them is mostly the same pointer, as a Service is that shares no load balancer id and asks for no proxies. The zero

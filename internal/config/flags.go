@@ -5,10 +5,8 @@ import (
 	"flag"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Define adds the flags of both daemons to f.
@@ -40,11 +38,10 @@ func (opt *Options) Define(f *flag.FlagSet) {
 	f.BoolVar(&opt.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label "+
 		"node.kubernetes.io/exclude-from-external-load-balancers")
 	f.Func("proxies", "the proxies' headless Service, as `NAMESPACE/NAME`; without it no Service is proxied", func(text string) error {
-		namespace, name, found := strings.Cut(text, "/")
-		if opt.Proxy.Enabled = found && namespace != "" && name != ""; !opt.Proxy.Enabled {
+		opt.Proxy.Service = ParseKey(text)
+		if opt.Proxy.Enabled = opt.Proxy.Service.Namespace != "" && opt.Proxy.Service.Name != ""; !opt.Proxy.Enabled {
 			return errors.New("not NAMESPACE/NAME")
 		}
-		opt.Proxy.Service = lb.Key{Namespace: namespace, Name: name}
 		return nil
 	})
 	f.Func("proxy-namespaces", "`selector` of the namespaces whose Services may be proxied", func(text string) (err error) {

@@ -16,10 +16,15 @@ func (opt Options) compileNode(o *corev1.Node) lb.Node {
 	node := lb.Node{
 		Name: o.Name, Labels: o.Labels, Excluded: excluded && !opt.IgnoreExcludeLabel, Draining: draining(o),
 	}
-	for _, a := range slices.SortedStableFunc(slices.Values(o.Status.Addresses), func(a, b corev1.NodeAddress) int { return rankOf(a) - rankOf(b) }) {
-		// The same list contains host names.
-		if ip, err := parseAddr(a.Address); err == nil && len(node.Addresses) < maxNodeAddresses {
-			node.Addresses = append(node.Addresses, ip)
+	// Cloud controllers list them in any order, and nothing in the cluster dials another type than the first.
+	for _, internal := range []bool{true, false} {
+		for _, a := range o.Status.Addresses {
+			if (a.Type == corev1.NodeInternalIP) != internal || len(node.Addresses) == maxNodeAddresses {
+				continue
+			}
+			if ip, err := parseAddr(a.Address); err == nil { // the same list contains host names
+				node.Addresses = append(node.Addresses, ip)
+			}
 		}
 	}
 	for _, cidr := range o.Spec.PodCIDRs {
@@ -52,12 +57,4 @@ func draining(o *corev1.Node) bool {
 	return o.Spec.Unschedulable || o.DeletionTimestamp != nil || slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == autoscalerTaint || t.Key == corev1.TaintNodeUnschedulable
 	})
-}
-
-// rankOf orders a node's addresses. Cloud controllers list them in any order, and nothing in the cluster dials another type.
-func rankOf(a corev1.NodeAddress) int {
-	if a.Type == corev1.NodeInternalIP {
-		return 0
-	}
-	return 1
 }

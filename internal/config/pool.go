@@ -189,13 +189,14 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1be
 	remember(&t, o, m)
 	for _, is := range o.Status.Retained {
 		if a, err := parseAddr(is.Address); err == nil && !is.Since.IsZero() {
-			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(is.Service), Since: is.Since.Time.Time})
+			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: ParseKey(is.Service), Since: is.Since.Time.Time})
 		}
 	}
 	return t
 }
 
-func parseKey(text string) lb.Key {
+// ParseKey reads "namespace/name".
+func ParseKey(text string) lb.Key {
 	namespace, name, _ := strings.Cut(text, "/")
 	return lb.Key{Namespace: namespace, Name: name}
 }
@@ -217,7 +218,7 @@ func remember(t *lb.PoolTerms, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) 
 	t.ReleasedForgotten = m.Status.Forgotten
 	for _, was := range m.Status.Released {
 		if a, err := parseAddr(was.Address); err == nil && !was.Time.IsZero() {
-			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
+			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: ParseKey(was.Service), UID: was.UID})
 		}
 	}
 }

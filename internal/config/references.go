@@ -135,17 +135,13 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 	if i < 0 {
 		return "", fmt.Errorf("namespace %q has no Secret %q of type %s: create it", o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
 	}
-	text := string(o.Secrets[i].Data[corev1.BasicAuthPasswordKey])
-	return lb.Secret(text), checkPassword(fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name), text)
-}
-
-// checkPassword returns what is wrong with a password, without showing it. Routers read theirs from a line of text.
-func checkPassword(what, text string) error {
+	text, what := string(o.Secrets[i].Data[corev1.BasicAuthPasswordKey]), fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name)
+	// The messages do not show it. Routers read theirs from a line of text.
 	if len(text) < 1 || len(text) > maxPassword {
-		return fmt.Errorf("%s must have 1 to %d characters, and has %d", what, maxPassword, len(text))
+		return "", fmt.Errorf("%s must have 1 to %d characters, and has %d", what, maxPassword, len(text))
 	}
 	if strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return fmt.Errorf("%s must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake", what)
+		return "", fmt.Errorf("%s must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake", what)
 	}
-	return nil
+	return lb.Secret(text), nil
 }

@@ -287,7 +287,12 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		families = append(families, lb.FamilyOf(a))
 	}
 	read, long := bounded(r, object, o, x.Options)
-	asked, problem := readRequest(r, object, read, families)
+	pool, _ := firstAnnotation(r, object, read, AnnotationPool, MetalLBPool, MetalLBPoolOld)
+	addresses, err := readAddresses(r, object, read, families)
+	var problem *lb.Problem
+	if err != nil {
+		pool, problem = "", r.fault(object, lb.InvalidRequest, "%v", err)
+	}
 	access := x.readAccess(r, object, read)
 	wish, unclear := x.readWish(r, object, read)
 	s := lb.Service{
@@ -302,8 +307,8 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		Local:              o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal:      valueOr(o.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
 		HealthPort:         uint16(o.Spec.HealthCheckNodePort),
-		RequestedAddresses: asked.addresses,
-		RequestedPool:      asked.pool,
+		RequestedAddresses: addresses,
+		RequestedPool:      pool,
 		Wish:               wish,
 		Access:             access,
 		Problem:            waits(problem, unclear, long),

@@ -78,23 +78,7 @@ const (
 	KubernetesSourceRanges = corev1.AnnotationLoadBalancerSourceRangesKey
 )
 
-// request is what a Service requests.
-type request struct {
-	addresses []netip.Addr
-	pool      string
-}
-
-// readRequest reads the request of the Service, or returns why it cannot be read.
-// It does not guess the meaning of a contradictory request: the Service waits.
-func readRequest(r *report, object lb.Object, o *corev1.Service, families []lb.Family) (request, *lb.Problem) {
-	pool, _ := firstAnnotation(r, object, o, AnnotationPool, MetalLBPool, MetalLBPoolOld)
-	addresses, err := readAddresses(r, object, o, families)
-	if err != nil {
-		return request{}, r.fault(object, lb.InvalidRequest, "%v", err)
-	}
-	return request{addresses: addresses, pool: pool}, nil
-}
-
+// readAddresses reads the requested addresses. It does not guess the meaning of a contradictory request.
 func readAddresses(r *report, object lb.Object, o *corev1.Service, families []lb.Family) ([]netip.Addr, error) {
 	text, key := firstAnnotation(r, object, o, AnnotationAddresses, MetalLBAddresses, MetalLBAddressesOld)
 	addresses, err := parseAddresses(text)

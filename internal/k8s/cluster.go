@@ -160,7 +160,7 @@ func watchConfig[T object](k *Cluster, view **View[T], resource string) error {
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error {
-		k.events.run(ctx, eventSink{kindOf(k.clients.paced, "events", func() *corev1.Event { return &corev1.Event{} })}, k.InBurst)
+		k.events.run(ctx, eventSink{kindOf[corev1.Event](k.clients.paced, "events")}, k.InBurst)
 		return nil
 	})
 	for _, v := range k.views {

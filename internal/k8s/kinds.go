@@ -79,13 +79,13 @@ func newKinds(config *rest.Config, transport *http.Client) (k kinds, err error) 
 			return kinds{}, err
 		}
 	}
-	k.services = kindOf(k.core, "services", func() *corev1.Service { return &corev1.Service{} })
-	k.pods = kindOf(k.core, "pods", func() *corev1.Pod { return &corev1.Pod{} })
-	k.secrets = kindOf(k.core, "secrets", func() *corev1.Secret { return &corev1.Secret{} })
-	k.daemonSets = kindOf(k.apps, "daemonsets", func() *appsv1.DaemonSet { return &appsv1.DaemonSet{} })
-	k.leases = kindOf(coordination, "leases", func() *coordinationv1.Lease { return &coordinationv1.Lease{} })
-	k.tokenReviews = kindOf(authn, "tokenreviews", func() *authentication.TokenReview { return &authentication.TokenReview{} })("")
-	k.accessReviews = kindOf(authz, "subjectaccessreviews", func() *authorization.SubjectAccessReview { return &authorization.SubjectAccessReview{} })("")
+	k.services = kindOf[corev1.Service](k.core, "services")
+	k.pods = kindOf[corev1.Pod](k.core, "pods")
+	k.secrets = kindOf[corev1.Secret](k.core, "secrets")
+	k.daemonSets = kindOf[appsv1.DaemonSet](k.apps, "daemonsets")
+	k.leases = kindOf[coordinationv1.Lease](coordination, "leases")
+	k.tokenReviews = kindOf[authentication.TokenReview](authn, "tokenreviews")("")
+	k.accessReviews = kindOf[authorization.SubjectAccessReview](authz, "subjectaccessreviews")("")
 	return k, nil
 }
 
@@ -102,11 +102,8 @@ func clientOf(group schema.GroupVersion, config *rest.Config, transport *http.Cl
 	return client, nil
 }
 
-type apiObject interface {
-	runtime.Object
-	metav1.Object
-}
-
-func kindOf[T apiObject](c rest.Interface, resource string, create func() T) kind[T] {
-	return func(namespace string) client[T] { return gentype.NewClient(resource, c, parameters, namespace, create) }
+func kindOf[S any, T apiObject[S]](c rest.Interface, resource string) kind[T] {
+	return func(namespace string) client[T] {
+		return gentype.NewClient(resource, c, parameters, namespace, func() T { return new(S) })
+	}
 }
