@@ -102,27 +102,19 @@ type election struct {
 	seen      observed
 }
 
-// leaseRecord is what a Lease says about its holder.
-type leaseRecord struct {
-	HolderIdentity                          string
-	LeaseDurationSeconds, LeaderTransitions int32
-	AcquireTime, RenewTime                  metav1.MicroTime
-}
-
 // leaseLock is the Lease as it was read or written last.
 type leaseLock struct {
 	client client[*coordinationv1.Lease]
 	lease  *coordinationv1.Lease
 }
 
-func (l *leaseLock) get(ctx context.Context) (*leaseRecord, error) {
+func (l *leaseLock) get(ctx context.Context) (*coordinationv1.LeaseSpec, error) {
 	lease, err := l.client.Get(ctx, l.lease.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
 	l.lease = lease
-	s := &lease.Spec
-	return &leaseRecord{deref(s.HolderIdentity), deref(s.LeaseDurationSeconds), deref(s.LeaseTransitions), deref(s.AcquireTime), deref(s.RenewTime)}, nil
+	return &lease.Spec, nil
 }
 
 func deref[T any](field *T) (value T) {
@@ -132,23 +124,20 @@ func deref[T any](field *T) (value T) {
 	return value
 }
 
-func (l *leaseLock) create(ctx context.Context, r leaseRecord) error {
-	fresh := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.lease.Namespace, Name: l.lease.Name}}
-	return l.write(fresh, r, func() (*coordinationv1.Lease, error) { return l.client.Create(ctx, fresh, metav1.CreateOptions{}) })
+func (l *leaseLock) create(ctx context.Context, s coordinationv1.LeaseSpec) error {
+	fresh := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.lease.Namespace, Name: l.lease.Name}, Spec: s}
+	return l.wrote(l.client.Create(ctx, fresh, metav1.CreateOptions{}))
 }
 
-func (l *leaseLock) update(ctx context.Context, r leaseRecord) error {
+func (l *leaseLock) update(ctx context.Context, s coordinationv1.LeaseSpec) error {
 	next := l.lease.DeepCopy()
-	return l.write(next, r, func() (*coordinationv1.Lease, error) { return l.client.Update(ctx, next, metav1.UpdateOptions{}) })
+	next.Spec = s
+	return l.wrote(l.client.Update(ctx, next, metav1.UpdateOptions{}))
 }
 
-func (l *leaseLock) write(next *coordinationv1.Lease, r leaseRecord, write func() (*coordinationv1.Lease, error)) error {
-	s := &next.Spec
-	s.HolderIdentity, s.LeaseDurationSeconds, s.LeaseTransitions = &r.HolderIdentity, &r.LeaseDurationSeconds, &r.LeaderTransitions
-	s.AcquireTime, s.RenewTime = &r.AcquireTime, &r.RenewTime
-	wrote, err := write()
+func (l *leaseLock) wrote(lease *coordinationv1.Lease, err error) error {
 	if err == nil {
-		l.lease = wrote
+		l.lease = lease
 	}
 	return err
 }
@@ -156,7 +145,7 @@ func (l *leaseLock) write(next *coordinationv1.Lease, r leaseRecord, write func(
 // observed is the Lease as this process read it last.
 type observed struct {
 	// record is nil if the Lease does not exist.
-	record *leaseRecord
+	record *coordinationv1.LeaseSpec
 	// since is when it was first read so, by our monotonic clock. No other clock counts.
 	since time.Time
 }
@@ -168,7 +157,7 @@ func (o observed) mayTake(now time.Time, self string, missed bool) bool {
 	switch {
 	case o.record == nil:
 		return quiet >= missedTime
-	case o.record.HolderIdentity == "", o.record.HolderIdentity == self:
+	case holderOf(o.record) == "", holderOf(o.record) == self:
 		return true
 	case missed:
 		return quiet >= missedTime
@@ -178,11 +167,19 @@ func (o observed) mayTake(now time.Time, self string, missed bool) bool {
 }
 
 // same reports whether this is the record that was read before: nobody renewed it.
-func (o observed) same(r *leaseRecord) bool {
+func (o observed) same(r *coordinationv1.LeaseSpec) bool {
 	if o.record == nil || r == nil {
 		return o.record == r && !o.since.IsZero()
 	}
-	return o.record.HolderIdentity == r.HolderIdentity && o.record.LeaderTransitions == r.LeaderTransitions && o.record.RenewTime.Equal(&r.RenewTime)
+	return holderOf(o.record) == holderOf(r) && deref(o.record.LeaseTransitions) == deref(r.LeaseTransitions) && o.record.RenewTime.Equal(r.RenewTime)
+}
+
+// holderOf returns the name in a Lease, "" for none.
+func holderOf(r *coordinationv1.LeaseSpec) string {
+	if r == nil {
+		return ""
+	}
+	return deref(r.HolderIdentity)
 }
 
 // win blocks until this process has the Lease, and returns its term; nil if ctx is cancelled.
@@ -215,24 +212,19 @@ func (e *election) try(ctx context.Context) (*term, error) {
 		return nil, fmt.Errorf("read the Lease: %w", err)
 	}
 	e.observe(read)
-	node, missed := "", false
-	if read != nil {
-		node = holderNode(read.HolderIdentity)
-	}
-	if node != "" {
-		missed = e.candidate.Missed(node)
-	}
+	node := holderNode(holderOf(read))
+	missed := node != "" && e.candidate.Missed(node)
 	start := time.Now()
 	if !e.seen.mayTake(start, e.self, missed) {
 		return nil, nil
 	}
-	taken := leaseRecord{AcquireTime: metav1.NewMicroTime(start)}
-	write := e.lock.create
+	taken, write := coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0))}, e.lock.create
 	if read != nil {
-		taken.LeaderTransitions = read.LeaderTransitions + 1
-		write = e.lock.update
+		taken, write = *read, e.lock.update
+		taken.LeaseTransitions = new(deref(read.LeaseTransitions) + 1)
 	}
 	taken = e.renewal(taken, start)
+	taken.AcquireTime = taken.RenewTime
 	if err := e.write(ctx, write, taken); err != nil {
 		return nil, fmt.Errorf("take the Lease: %w", err)
 	}
@@ -245,37 +237,34 @@ func (e *election) try(ctx context.Context) (*term, error) {
 
 // read reads the Lease. Each call to the API server has renewTime for itself, or a server that is nearly as slow as a
 // leader may bear would let nobody lead.
-func (e *election) read(ctx context.Context) (*leaseRecord, error) {
+func (e *election) read(ctx context.Context) (*coordinationv1.LeaseSpec, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
 	return e.lock.get(ctx)
 }
 
-func (e *election) write(ctx context.Context, write func(context.Context, leaseRecord) error, r leaseRecord) error {
+func (e *election) write(ctx context.Context, write func(context.Context, coordinationv1.LeaseSpec) error, r coordinationv1.LeaseSpec) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
 	return write(ctx, r)
 }
 
 // observe takes the Lease as it was read, or written, just now.
-func (e *election) observe(r *leaseRecord) {
+func (e *election) observe(r *coordinationv1.LeaseSpec) {
 	if e.seen.same(r) {
 		return
 	}
-	before := ""
-	if e.seen.record != nil {
-		before = e.seen.record.HolderIdentity
-	}
+	before, holder := holderOf(e.seen.record), holderOf(r)
 	e.seen = observed{record: r, since: time.Now()}
-	if r != nil && r.HolderIdentity != "" && r.HolderIdentity != before {
-		e.log.Info("leader elected", "leader", r.HolderIdentity)
+	if holder != "" && holder != before {
+		e.log.Info("leader elected", "leader", holder)
 	}
 }
 
 // renewal returns the record of this process's Lease as it is renewed now. The duration is for standbys of older
 // versions and for readers.
-func (e *election) renewal(r leaseRecord, now time.Time) leaseRecord {
-	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = e.self, int32(silentTime.Seconds()), metav1.NewMicroTime(now)
+func (e *election) renewal(r coordinationv1.LeaseSpec, now time.Time) coordinationv1.LeaseSpec {
+	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = new(e.self), new(int32(silentTime.Seconds())), new(metav1.NewMicroTime(now))
 	return r
 }
 
@@ -311,9 +300,9 @@ func (e *election) renew(t *term) error {
 	start := time.Now()
 	err := e.write(ctx, e.lock.update, e.renewal(*e.seen.record, start))
 	if err != nil {
-		var read *leaseRecord
+		var read *coordinationv1.LeaseSpec
 		read, err = e.read(ctx)
-		if apierrors.IsNotFound(err) || err == nil && read.HolderIdentity != e.self {
+		if apierrors.IsNotFound(err) || err == nil && holderOf(read) != e.self {
 			e.observe(read)
 			return ErrLeadershipLost
 		}
@@ -337,7 +326,7 @@ func (e *election) release(t *term) {
 		return
 	}
 	free := e.renewal(*e.seen.record, time.Now())
-	free.HolderIdentity, free.LeaseDurationSeconds = "", 1
+	free.HolderIdentity, free.LeaseDurationSeconds = new(""), new(int32(1))
 	if err := e.lock.update(ctx, free); err != nil {
 		e.log.Warn("cannot release the Lease, another leader follows late", "error", err)
 	}

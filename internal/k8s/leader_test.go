@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
 // TestLeaderDies: the next leader writes within 3 s if most speakers miss the node, and else after 15 s.
@@ -138,11 +139,11 @@ func TestLeaderLapsed(t *testing.T) {
 
 // TestMayTake: when a standby may take the Lease, by its monotonic clock alone.
 func TestMayTake(t *testing.T) {
-	held := func(by string) *leaseRecord {
-		return &leaseRecord{HolderIdentity: by, LeaseDurationSeconds: 15}
+	held := func(by string) *coordinationv1.LeaseSpec {
+		return &coordinationv1.LeaseSpec{HolderIdentity: &by, LeaseDurationSeconds: new(int32(15))}
 	}
 	for _, tt := range []struct {
-		record *leaseRecord
+		record *coordinationv1.LeaseSpec
 		missed bool
 		after  time.Duration
 	}{
