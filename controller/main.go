@@ -37,9 +37,10 @@ type settings struct {
 }
 
 func run() int {
-	args, task := os.Args[1:], serve
-	if tasks := map[string]func(context.Context, settings, *slog.Logger) error{"uninstall": uninstall, "crds": crds}; len(args) > 0 && tasks[args[0]] != nil {
-		args, task = args[1:], tasks[args[0]]
+	tasks := map[string]func(context.Context, k8s.Clients, settings, *slog.Logger) error{"controller": serve, "uninstall": uninstall, "crds": crds}
+	args, task := os.Args[1:], "controller"
+	if len(args) > 0 && tasks[args[0]] != nil {
+		args, task = args[1:], args[0]
 	}
 	var s settings
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
@@ -58,33 +59,25 @@ func run() int {
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {
 			k8s.LogTo(log)
-			return task(ctx, s, log)
+			clients, err := k8s.Connect(s.Kubeconfig, "holdfast-"+task)
+			if err != nil {
+				return err
+			}
+			return tasks[task](ctx, clients, s, log)
 		})
 }
 
-func uninstall(ctx context.Context, s settings, log *slog.Logger) error {
-	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-uninstall")
-	if err != nil {
-		return err
-	}
+func uninstall(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	return clients.Uninstall(ctx, log, s.Namespace, s.DaemonSet, s.timeout)
 }
 
-func crds(ctx context.Context, s settings, log *slog.Logger) error {
-	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-crds")
-	if err != nil {
-		return err
-	}
+func crds(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	return clients.WriteCRDs(ctx, log, s.crds)
 }
 
 // serve runs until ctx is cancelled. Watches and HTTP pages run in every replica, the
 // loops in the leader only.
-func serve(ctx context.Context, s settings, log *slog.Logger) error {
-	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-controller")
-	if err != nil {
-		return err
-	}
+func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}

@@ -164,26 +164,18 @@ func (s sources) report(r *report, object lb.Object, name string) {
 	}
 }
 
-// readLimit reads a limit; -1 is none, as in OpenStack.
+// readLimit reads a limit, 0 for none; -1 is none, as in OpenStack.
 func readLimit(r *report, object lb.Object, o *corev1.Service, keys ...string) int {
 	value, key := firstAnnotation(r, object, o, keys...)
-	n, err := parseLimit(value)
-	if err != nil {
-		r.fault(object, lb.InvalidLimit, "annotation %s does not limit anything: %v", key, err)
-	}
-	return n
-}
-
-// parseLimit reads a limit, 0 for none. The kernel counts in 32 bits.
-func parseLimit(value string) (int, error) {
 	if value == "" || value == "-1" {
-		return 0, nil
+		return 0
 	}
-	n, err := strconv.ParseInt(value, 10, 32)
+	n, err := strconv.ParseInt(value, 10, 32) // the kernel counts in 32 bits
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%q is not a number from 1 to 2147483647, nor -1 for no limit", value)
+		r.fault(object, lb.InvalidLimit, "annotation %s does not limit anything: %q is not a number from 1 to 2147483647, nor -1 for no limit", key, value)
+		return 0
 	}
-	return int(n), nil
+	return int(n)
 }
 
 // sources is a parsed list of source ranges.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -22,6 +23,16 @@ func parseAddr(s string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("%.60q is an IPv4 address in IPv6 form: write %s", s, a.Unmap())
 	}
 	return a, nil
+}
+
+// Addresses returns the addresses of a list, each once.
+func Addresses(texts []string) (out []netip.Addr) {
+	for _, text := range texts {
+		if a, err := parseAddr(text); err == nil && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // parseRange reads one entry of IPAddressPool.spec.addresses: a prefix, a range

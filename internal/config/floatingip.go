@@ -26,11 +26,7 @@ func (c *Compiler) compileFloatingIPs(objects []*v1beta1.FloatingIP) []lb.Floati
 			Recall:      recall(o),
 		}
 		f.Wanted, f.Families = readFloating(o.Spec)
-		for _, text := range o.Status.Addresses {
-			if a, err := parseAddr(text); err == nil && !slices.Contains(f.Addresses, a) {
-				f.Addresses = append(f.Addresses, a)
-			}
-		}
+		f.Addresses = Addresses(o.Status.Addresses)
 		f.Wanted = append(f.Wanted, lostAddresses(f)...)
 		if b := o.Status.BoundTo; b != nil {
 			f.BoundTo, f.BoundUID = lb.Key{Namespace: o.Namespace, Name: b.Name}, b.UID
@@ -61,12 +57,8 @@ func readFloating(spec v1beta1.FloatingIPSpec) (wanted []netip.Addr, families []
 	for _, f := range spec.IPFamilies {
 		families = append(families, lb.Family(f))
 	}
-	for _, text := range spec.Addresses {
-		a, err := parseAddr(text)
-		if err != nil {
-			continue
-		}
-		wanted = append(wanted, a)
+	wanted = Addresses(spec.Addresses)
+	for _, a := range wanted {
 		if len(spec.IPFamilies) == 0 {
 			families = append(families, lb.FamilyOf(a))
 		}

@@ -71,22 +71,18 @@ func parseCommunity(s string) (lb.Community, error) {
 	if large {
 		count, bits = 3, 32
 	}
-	n := make([]uint32, 3)
-	if len(parts) != count {
-		return lb.Community{}, errCommunity(s)
-	}
-	for i, part := range parts {
-		v, err := strconv.ParseUint(part, 10, bits)
-		if err != nil {
-			return lb.Community{}, errCommunity(s)
+	var n []uint32
+	for _, part := range parts {
+		if v, err := strconv.ParseUint(part, 10, bits); err == nil {
+			n = append(n, uint32(v))
 		}
-		n[i] = uint32(v)
 	}
+	if len(parts) != count || len(n) != count {
+		return lb.Community{}, fmt.Errorf("%q is not a community: write two numbers up to 65535 (65000:100), or large: and three up to 4294967295 "+
+			"(large:64500:1:2)", s)
+	}
+	n = append(n, 0)
 	return lb.Community{Large: large, A: n[0], B: n[1], C: n[2]}, nil
-}
-
-func errCommunity(s string) error {
-	return fmt.Errorf("%q is not a community: write two numbers up to 65535 (65000:100), or large: and three up to 4294967295 (large:64500:1:2)", s)
 }
 
 const (

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,7 +58,7 @@ func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u
 		u.Status.Conditions = merged(f.Status.Conditions, u.Status.Conditions, f.Generation)
 		wrote, err = updateStatus(ctx, k, k.floatingIPs, "floatingips", f, f.Status, u.Status)
 	}
-	gains := slices.DeleteFunc(addressesOf(u.Status.Addresses), func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) })
+	gains := slices.DeleteFunc(config.Addresses(u.Status.Addresses), func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) })
 	k.floatingIPs.unanswered(f, gains, err)
 	return wrote, err
 }
@@ -83,20 +84,10 @@ func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u
 	return after, nil
 }
 
-func addressesOf(texts []string) []netip.Addr {
-	var out []netip.Addr
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
 // CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists. One that is denied waits.
 func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := createOwn(ctx, k, k.floatingIPs, "floatingips", f)
-	k.floatingIPs.unanswered(f, addressesOf(f.Spec.Addresses), err)
+	k.floatingIPs.unanswered(f, config.Addresses(f.Spec.Addresses), err)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
