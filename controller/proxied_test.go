@@ -299,6 +299,6 @@ func TestProxiedIsWritten(t *testing.T) {
 }
 
 func newProxyOptions() (options config.Options) {
-	options.Proxy.Enabled = true
+	options.Proxy.Service = lb.Key{Namespace: "holdfast-system", Name: "proxies"}
 	return options
 }

@@ -117,7 +117,7 @@ func agentMain(args []string) int {
 		if err := s.Parse(f, args); err != nil {
 			return err
 		}
-		if !options.Proxy.Enabled || a.engine.MaxConn < 4 {
+		if options.Proxy.Service == (lb.Key{}) || a.engine.MaxConn < 4 {
 			return errors.New("want --proxies, and four connections at least")
 		}
 		for _, listen := range []string{s.MetricsListen, s.HealthListen, s.DebugListen, ":7950"} {

@@ -28,7 +28,7 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 	key := ServiceOf(slice)
 	for _, endpoint := range slice.Endpoints {
 		node := valueOr(endpoint.NodeName, "")
-		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && (!opt.Proxy.Enabled || key != opt.Proxy.Service) {
+		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && key != opt.Proxy.Service {
 			e.add(node)
 		}
 		for _, text := range endpoint.Addresses {

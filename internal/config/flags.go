@@ -38,8 +38,7 @@ func (opt *Options) Define(f *flag.FlagSet) {
 	f.BoolVar(&opt.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label "+
 		"node.kubernetes.io/exclude-from-external-load-balancers")
 	f.Func("proxies", "the proxies' headless Service, as `NAMESPACE/NAME`; without it no Service is proxied", func(text string) error {
-		opt.Proxy.Service = ParseKey(text)
-		if opt.Proxy.Enabled = opt.Proxy.Service.Namespace != "" && opt.Proxy.Service.Name != ""; !opt.Proxy.Enabled {
+		if opt.Proxy.Service = ParseKey(text); opt.Proxy.Service.Namespace == "" || opt.Proxy.Service.Name == "" {
 			return errors.New("not NAMESPACE/NAME")
 		}
 		return nil

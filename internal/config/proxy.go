@@ -14,9 +14,7 @@ import (
 
 // ProxyOptions are how Services get proxies.
 type ProxyOptions struct {
-	// Enabled: proxies run.
-	Enabled bool
-	// Service is the headless Service of the proxies.
+	// Service is the headless Service of the proxies, zero if none run.
 	Service lb.Key
 	// Namespaces may have proxied Services if their labels match; nil matches all.
 	Namespaces lb.Selector
@@ -27,7 +25,7 @@ type ProxyOptions struct {
 }
 
 // Proxies reports whether a Service can be proxied: no node leads packets to a proxy ahead of another data path than kube-proxy's.
-func (opt Options) Proxies() bool { return opt.Proxy.Enabled && !opt.OtherDataPath }
+func (opt Options) Proxies() bool { return opt.Proxy.Service != (lb.Key{}) && !opt.OtherDataPath }
 
 // hasProxied reports whether proxies serve a Service by its status, where no tenant writes.
 func hasProxied(o *corev1.Service) bool {

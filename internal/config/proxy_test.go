@@ -19,7 +19,7 @@ import (
 
 func withProxies(changes ...func(*Options)) Options {
 	opt := served()
-	opt.Proxy.Enabled, opt.Proxy.Service = true, lb.Key{Namespace: "holdfast-system", Name: "proxies"}
+	opt.Proxy.Service = lb.Key{Namespace: "holdfast-system", Name: "proxies"}
 	for _, change := range changes {
 		change(&opt)
 	}
@@ -296,8 +296,9 @@ func TestProxiedHasNoHeadStart(t *testing.T) {
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
 	}
 	starts := func() int {
-		return len(Starts(map[lb.Key][]netip.Addr{{Namespace: "default", Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}, []*corev1.Service{o},
-			[]*discoveryv1.EndpointSlice{slice}, "n"))
+		var c Compiler
+		c.Compile(Objects{Services: []*corev1.Service{o}, EndpointSlices: []*discoveryv1.EndpointSlice{slice}}, served())
+		return len(c.Starts(map[lb.Key][]netip.Addr{{Namespace: "default", Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}, "n"))
 	}
 	if n := starts(); n != 1 {
 		t.Fatalf("%d starts", n)
@@ -310,8 +311,8 @@ func TestProxiedHasNoHeadStart(t *testing.T) {
 func TestProxyFlags(t *testing.T) {
 	for text, want := range map[string]string{
 		"--proxies=ns/p --proxy-defaults=lb-method=SOURCE_IP,health-monitor-delay=10 --proxy-namespaces=a=b " +
-			"--proxy-max-services=3": "true ns/p 3 map[health-monitor-delay:10 lb-method:SOURCE_IP]",
-		"":                                   "false / 0 map[]",
+			"--proxy-max-services=3": "ns/p 3 map[health-monitor-delay:10 lb-method:SOURCE_IP]",
+		"":                                   "/ 0 map[]",
 		"--proxies=p":                        "not NAMESPACE/NAME",
 		"--proxy-defaults=x=1":               `"x" is no setting`,
 		"--proxy-defaults=proxy-protocol=v1": `"proxy-protocol" is no setting`,
@@ -326,7 +327,7 @@ func TestProxyFlags(t *testing.T) {
 		if err := f.Parse(strings.Fields(text)); err != nil {
 			got = err.Error()
 		} else {
-			got = fmt.Sprint(opt.Proxy.Enabled, opt.Proxy.Service, opt.Proxy.MaxServices, opt.Proxy.Defaults)
+			got = fmt.Sprint(opt.Proxy.Service, opt.Proxy.MaxServices, opt.Proxy.Defaults)
 		}
 		if !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -355,7 +356,7 @@ func TestProxyPods(t *testing.T) {
 			endpoint("d", "10.0.0.4", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false)}), endpoint("b", "10.0.0.22", ready)),
 		slice("web", endpoint("w", "10.0.0.7", ready)),
 	)}
-	opt := Options{Proxy: ProxyOptions{Enabled: true, Service: lb.Key{Namespace: "holdfast-system", Name: "proxies"}}}
+	opt := Options{Proxy: ProxyOptions{Service: lb.Key{Namespace: "holdfast-system", Name: "proxies"}}}
 	addr := netip.MustParseAddr
 	want := []lb.ProxyPod{
 		{Name: "a", Node: "on-a", Addresses: []netip.Addr{addr("10.0.0.1"), addr("fd00::1")}},

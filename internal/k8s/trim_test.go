@@ -225,7 +225,7 @@ func wholeSlice(i int) *discoveryv1.EndpointSlice {
 // What is dropped decides nothing, and what many objects have is one copy.
 func TestTrim(t *testing.T) {
 	options := config.Options{LoadBalancerClass: "holdfast.dev/lb", Default: true}
-	options.Proxy.Enabled, options.Proxy.Service = true, lb.Key{Namespace: "shop", Name: "web-1"}
+	options.Proxy.Service = lb.Key{Namespace: "shop", Name: "web-1"}
 	k := &Cluster{config: Config{Proxies: options.Proxy.Service}}
 	var whole, trimmed, packed config.Objects
 	whole.Nodes = []*corev1.Node{wholeNode()}
