@@ -81,10 +81,7 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	p, err := assemble(clients, s, log)
-	if err != nil {
-		return err
-	}
+	p := assemble(clients, s, log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(), p.assign, p.dead)
 	state := func() any { return p.assign.last.Load() }
@@ -110,18 +107,15 @@ type parts struct {
 
 // assemble constructs the parts and starts none. The cluster kicks the others, but
 // not before it runs.
-func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) {
+func assemble(clients k8s.Clients, s settings, log *slog.Logger) parts {
 	var assign *syncer
 	var looks, withdraws *daemon.Loop
-	cluster, err := k8s.New(clients, k8s.Config{
+	cluster := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw || s.Options.Proxies(),
 		Proxies:    s.Options.Proxy.Service,
 		Kick:       func() { assign.loop.Kick() },
 		KickStates: func() { withdraws.Kick(); looks.Kick() },
 	})
-	if err != nil {
-		return parts{}, err
-	}
 	assign = newSyncer(cluster, s.Options, log)
 	looks = daemon.NewLoop(daemon.LoopConfig{Name: "speakers", Log: log, MinInterval: lookInterval, Sync: func(context.Context) (time.Duration, error) {
 		assign.look()
@@ -137,7 +131,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 	if s.withdraw {
 		work = append(work, afterStates(cluster, func(ctx context.Context) error { return dead.Lead(ctx, withdraws.Run) }))
 	}
-	return parts{cluster, assign, dead, work}, nil
+	return parts{cluster, assign, dead, work}
 }
 
 // afterStates makes work wait until the SpeakerStates were listed: without them there is no doubt about any

@@ -142,12 +142,9 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 		return err
 	}
 	loop := daemon.NewLoop(daemon.LoopConfig{Name: "proxy", Log: a.log, Sync: a.sync})
-	objects, err := k8s.New(clients, k8s.Config{
+	objects := k8s.New(clients, k8s.Config{
 		Log: a.log, Component: "holdfast-proxy", Namespace: s.Namespace, Proxy: true, Proxies: a.options.Proxy.Service, Kick: loop.Kick,
 	})
-	if err != nil {
-		return err
-	}
 	a.cluster = objects
 	if err := a.measure(); err != nil {
 		return err

@@ -214,12 +214,9 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	w := &syncer{}
 	runs := daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: w.sync, Burst: func() bool { return w.cluster.InBurst() }, BurstFactor: planFactor})
 	kick := runs.Kick
-	cluster, err := k8s.New(clients, k8s.Config{
+	cluster := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Proxies: s.Options.Proxy.Service, Kick: kick,
 	})
-	if err != nil {
-		return nil, err
-	}
 	m := &membership{node: s.nodeName, log: log}
 	// layer2 opens its sockets before the links become metadata.
 	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) }, s.excludedLinks...)

@@ -61,10 +61,9 @@ func (w *syncer) atCluster(t testing.TB, api *rest.Config) {
 	t.Helper()
 	clients, err := k8s.ClientsFor(api, w.node)
 	must(t, err)
-	w.cluster, err = k8s.New(clients, k8s.Config{
+	w.cluster = k8s.New(clients, k8s.Config{
 		Log: w.log, Component: w.node, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() { w.loop.Kick() },
 	})
-	must(t, err)
 	w.liveness = liveness.New(liveness.Config{
 		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: votes{w.cluster},
 		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.states.Kick() },

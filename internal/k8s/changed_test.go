@@ -162,8 +162,7 @@ func TestSameConfig(t *testing.T) {
 
 func TestSameEndpoints(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-	services, err := newView(informer, func(_, _ heldService) {})
-	must(t, err)
+	services := newView(informer, func(_, _ heldService) {})
 	k := &Cluster{services: services, config: Config{Proxies: lb.Key{Namespace: "ns", Name: "proxies"}}}
 	for _, s := range []*corev1.Service{
 		withAddress(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "served"}}),

@@ -5,7 +5,6 @@ package k8s
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -23,7 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 )
 
 // UninstallMark is the annotation on the speakers' DaemonSet that orders every
@@ -93,67 +92,67 @@ type Cluster struct {
 }
 
 // New returns a Cluster that Run starts.
-func New(clients Clients, c Config) (*Cluster, error) {
+func New(clients Clients, c Config) *Cluster {
 	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst()}
-	core, discovery := clients.kube.core, clients.kube.discovery
-	errs := []error{watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick), watchConfig(k, &k.pools, "ipaddresspools")}
+	core := clients.kube.core
+	watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)
+	watchConfig(k, &k.pools, "ipaddresspools")
 	if !c.Speaker {
-		errs = append(errs, watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick))
+		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick)
 	}
 	if !c.Proxy {
 		own := func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.DaemonSet).String() }
 		// No other Secret of the namespace comes into memory.
 		basicAuth := func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String() }
-		errs = append(errs,
-			watch(k, &k.secrets, core, "secrets", c.Namespace, basicAuth, sameSecret, c.Kick),
-			watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, own, nil, c.Kick),
-			watchConfig(k, &k.l2Advertisements, "l2advertisements"),
-			watchConfig(k, &k.bgpAdvertisements, "bgpadvertisements"),
-			watchConfig(k, &k.peers, "bgppeers"),
-			watchConfig(k, &k.bfdProfiles, "bfdprofiles"),
-			watchConfig(k, &k.communities, "communities"))
+		watch(k, &k.secrets, core, "secrets", c.Namespace, basicAuth, sameSecret, c.Kick)
+		watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, own, nil, c.Kick)
+		watchConfig(k, &k.l2Advertisements, "l2advertisements")
+		watchConfig(k, &k.bgpAdvertisements, "bgpadvertisements")
+		watchConfig(k, &k.peers, "bgppeers")
+		watchConfig(k, &k.bfdProfiles, "bfdprofiles")
+		watchConfig(k, &k.communities, "communities")
 	}
 	if c.Speaker {
 		speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
-		errs = append(errs, watch(k, &k.pods, core, "pods", c.Namespace, speakers, samePod, c.Kick))
+		watch(k, &k.pods, core, "pods", c.Namespace, speakers, samePod, c.Kick)
 	}
 	if c.controls() {
-		return k, errors.Join(append(errs, k.watchAsController(core, discovery)...)...)
+		k.watchAsController()
+		return k
 	}
-	return k, errors.Join(append(errs,
-		watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packing(decides), k.sameHeld, c.Kick),
-		watchAs(k, &k.endpointSlices, discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, k.packSlice, k.sameEndpoints, c.Kick),
-	)...)
+	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packing(decides), k.sameHeld, c.Kick)
+	k.watchEndpoints(k.packSlice, k.sameEndpoints, c.Kick)
+	return k
 }
 
 // controls reports whether it is a controller, which writes statuses and watches them too.
 func (c Config) controls() bool { return !c.Speaker && !c.Proxy }
 
-func (k *Cluster) watchAsController(core, discovery rest.Interface) []error {
-	errs := []error{
-		watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packing(toController), k.sameHeld, k.config.Kick),
-		watchConfig(k, &k.floatingIPs, "floatingips"),
-		watchConfig(k, &k.memories, "poolmemories"),
-		watch(k, &k.speakerStates, k.clients.holdfast, speakerStates, "", nil, nil, k.config.KickStates),
+func (k *Cluster) watchAsController() {
+	watchAs(k, &k.services, k.clients.kube.core, "services", "", nil, &corev1.Service{}, packing(toController), k.sameHeld, k.config.Kick)
+	watchConfig(k, &k.floatingIPs, "floatingips")
+	watchConfig(k, &k.memories, "poolmemories")
+	watch(k, &k.speakerStates, k.clients.holdfast, speakerStates, "", nil, nil, k.config.KickStates)
+	packs := packPods
+	if k.config.Proxies != (lb.Key{}) {
+		packs = pack[discoveryv1.EndpointSlice]
 	}
-	if k.config.Endpoints {
-		packs := packPods
-		if k.config.Proxies != (lb.Key{}) {
-			packs = pack[discoveryv1.EndpointSlice]
-		}
-		// A change of an endpoint decides nothing: they are read when a node is dead, and those of proxied Services by times.
-		errs = append(errs, watchAs(k, &k.endpointSlices, discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, packs, nil, func() {}))
+	if k.config.Endpoints { // a change decides nothing: they are read when a node is dead, and those of proxied Services by times
+		k.watchEndpoints(packs, nil, func() {})
 	}
-	return errs
+}
+
+func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(old, new heldSlice) bool, kick func()) {
+	watchAs(k, &k.endpointSlices, k.clients.kube.discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, transform, same, kick)
 }
 
 // watchConfig watches a kind of holdfast.dev.
-func watchConfig[T object](k *Cluster, view **View[T], resource string) error {
+func watchConfig[T object](k *Cluster, view **View[T], resource string) {
 	same := sameConfig[T]
 	if k.config.controls() {
 		same = nil
 	}
-	return watch(k, view, k.clients.holdfast, resource, "", nil, same, k.config.Kick)
+	watch(k, view, k.clients.holdfast, resource, "", nil, same, k.config.Kick)
 }
 
 // Run watches until ctx is cancelled and returns nil. Broken watches resume by themselves.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
@@ -55,11 +56,8 @@ type creator[T any] interface {
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
-	err := errors.Join(corev1.AddToScheme(s), appsv1.AddToScheme(s), discoveryv1.AddToScheme(s), coordinationv1.AddToScheme(s),
-		authentication.AddToScheme(s), authorization.AddToScheme(s), v1beta1.AddToScheme(s))
-	if err != nil {
-		panic(err)
-	}
+	utilruntime.Must(errors.Join(corev1.AddToScheme(s), appsv1.AddToScheme(s), discoveryv1.AddToScheme(s), coordinationv1.AddToScheme(s),
+		authentication.AddToScheme(s), authorization.AddToScheme(s), v1beta1.AddToScheme(s)))
 	return s
 }()
 

@@ -55,9 +55,7 @@ func writingTo(t *testing.T, kind string) (*Cluster, *[]string) {
 	t.Cleanup(server.Close)
 	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
 	must(t, err)
-	k, err := New(clients, Config{Kick: func() {}, KickStates: func() {}})
-	must(t, err)
-	return k, sent
+	return New(clients, Config{Kick: func() {}, KickStates: func() {}}), sent
 }
 
 // TestUpdatePoolConditions: conditions are removed as requested, those of others stay,

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -57,9 +58,7 @@ var usual = s2.MakeDict(encoding(&corev1.Service{
 
 func encoding[T wire[S], S any](o T) []byte {
 	body, err := o.Marshal()
-	if err != nil {
-		panic(err)
-	}
+	utilruntime.Must(err)
 	return body
 }
 

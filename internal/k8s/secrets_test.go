@@ -74,8 +74,7 @@ func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)
 	for _, f := range change {
 		f(&c)
 	}
-	k, err := New(clients, c)
-	must(t, err)
+	k := New(clients, c)
 	go func() { _ = k.Run(t.Context()) }()
 	return k
 }

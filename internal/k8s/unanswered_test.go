@@ -86,8 +86,7 @@ func TestSettle(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &v1beta1.FloatingIP{}, 0, cache.Indexers{})
-			v, err := newView(informer, func(_, _ *v1beta1.FloatingIP) {})
-			must(t, err)
+			v := newView(informer, func(_, _ *v1beta1.FloatingIP) {})
 			wrote := object("web", "5")
 			if tt.creates {
 				wrote.ResourceVersion = ""
@@ -116,8 +115,7 @@ func TestSettle(t *testing.T) {
 
 // TestClaimsAdd: as long as it is not known what became of the first write, the addresses of all later ones count too.
 func TestClaimsAdd(t *testing.T) {
-	v, err := newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), func(_, _ *corev1.Service) {})
-	must(t, err)
+	v := newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), func(_, _ *corev1.Service) {})
 	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "5"}}
 	for _, a := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.2"} {
 		v.unanswered(web, []netip.Addr{netip.MustParseAddr(a)}, context.DeadlineExceeded)

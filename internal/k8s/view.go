@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"strconv"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -65,7 +65,7 @@ const orphanAge = 10 * time.Second
 
 // newView calls changed for each change, with the old and the new version; the zero T
 // is a missing version.
-func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
+func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) *View[T] {
 	v := &View[T]{informer: informer, own: map[lb.Key]*written[T]{}, open: map[lb.Key]openWrite[T]{}}
 	notify := changed
 	changed = func(old, new T) {
@@ -88,11 +88,9 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 			changed(t, none)
 		},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch: %w", err)
-	}
+	utilruntime.Must(err) // it was not stopped
 	v.told = registration.HasSynced
-	return v, nil
+	return v
 }
 
 // touch notes that the watch shows another version of an object. What is noted must not grow where the list is never asked for.

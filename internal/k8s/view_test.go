@@ -22,8 +22,7 @@ func TestViewVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		services := client.CoreV1().Services("ns")
-		v, err := newView(informers.NewSharedInformerFactory(client, 0).Core().V1().Services().Informer(), func(_, _ *corev1.Service) {})
-		must(t, err)
+		v := newView(informers.NewSharedInformerFactory(client, 0).Core().V1().Services().Informer(), func(_, _ *corev1.Service) {})
 		go v.run(t.Context())
 		synctest.Wait()
 		last := v.version()
@@ -61,8 +60,7 @@ func TestViewVersion(t *testing.T) {
 
 func TestViewOverlaysOwnWrites(t *testing.T) {
 	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "12"}
-	v, err := newView(informer, func(_, _ *corev1.Service) {})
-	must(t, err)
+	v := newView(informer, func(_, _ *corev1.Service) {})
 	service := func(version string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: version}}
 	}
@@ -112,8 +110,7 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 // A view that is never listed, or seldom, notes no endless number of changed objects, and misses none.
 func TestViewIsBounded(t *testing.T) {
 	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "1"}
-	v, err := newView(informer, func(_, _ *corev1.Service) {})
-	must(t, err)
+	v := newView(informer, func(_, _ *corev1.Service) {})
 	named := func(i int) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("s%05d", i), ResourceVersion: "1"}}
 	}
@@ -144,8 +141,7 @@ func (l *lagging) LastSyncResourceVersion() string { return l.version }
 // show yet exists for as long as it lags.
 func TestViewGhosts(t *testing.T) {
 	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "9"}
-	v, err := newView(informer, func(_, _ *corev1.Service) {})
-	must(t, err)
+	v := newView(informer, func(_, _ *corev1.Service) {})
 	service := func(name, version string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
 	}
@@ -202,8 +198,7 @@ func TestViewForgets(t *testing.T) {
 		{"versions that are no numbers", service("b", "x"), service("a", "y"), 0},
 	} {
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-		v, err := newView(informer, func(_, _ *corev1.Service) {})
-		must(t, err)
+		v := newView(informer, func(_, _ *corev1.Service) {})
 		v.wrote(tt.wrote)
 		v.forget(tt.gone)
 		if got := v.List(); len(got) != tt.kept {
@@ -218,8 +213,7 @@ func TestViewRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, jumps := range []bool{false, true} {
 			informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "1000"}
-			v, err := newView(informer, func(_, _ *corev1.Service) {})
-			must(t, err)
+			v := newView(informer, func(_, _ *corev1.Service) {})
 			service := func(name, version string) *corev1.Service {
 				return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
 			}
@@ -263,9 +257,7 @@ func TestViewRestored(t *testing.T) {
 // The nodes of speakers are found again only when a pod changed.
 func TestSpeakersNow(t *testing.T) {
 	k := &Cluster{}
-	var err error
-	k.pods, err = newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{}), func(_, _ *corev1.Pod) {})
-	must(t, err)
+	k.pods = newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{}), func(_, _ *corev1.Pod) {})
 	put := func(name, node, address string, stops bool) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{HostIP: address}}
 		if stops {

@@ -1,7 +1,6 @@
 package k8s
 
 import (
-	"fmt"
 	"hash/maphash"
 	"maps"
 	"reflect"
@@ -14,39 +13,33 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
 // watch creates the view of one kind. A change kicks unless same reports both versions as equal.
 func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
-	same func(old, new T) bool, kick func()) error {
+	same func(old, new T) bool, kick func()) {
 	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
-	return watchAs(k, view, client, resource, namespace, options, example, trim, same, kick)
+	watchAs(k, view, client, resource, namespace, options, example, trim, same, kick)
 }
 
 // watchAs creates the view of the kind that example is of, as what transform makes of its objects.
 func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
-	example runtime.Object, transform cache.TransformFunc, same func(old, new T) bool, kick func()) error {
+	example runtime.Object, transform cache.TransformFunc, same func(old, new T) bool, kick func()) {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}
 	source := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
 	informer := cache.NewSharedIndexInformer(source, example, 0, cache.Indexers{})
-	if err := informer.SetTransform(keeping(informer.GetStore(), transform)); err != nil {
-		return fmt.Errorf("watch %s: %w", resource, err)
-	}
-	v, err := newView(informer, func(old, new T) {
+	utilruntime.Must(informer.SetTransform(keeping(informer.GetStore(), transform))) // it does not run yet
+	*view = newView(informer, func(old, new T) {
 		if same == nil || !same(old, new) {
 			kick()
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", resource, err)
-	}
-	*view = v
-	k.views = append(k.views, v)
-	return nil
+	k.views = append(k.views, *view)
 }
 
 // keeping is transform, but returns what the store has in place of a version of an object that says nothing else: heartbeats of a thousand
