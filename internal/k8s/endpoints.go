@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -93,11 +92,7 @@ func (k *Cluster) patchReady(ctx context.Context, pod *corev1.Pod, status corev1
 }
 
 func (k *Cluster) patchPod(ctx context.Context, namespace, name string, patch any) (*corev1.Pod, error) {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return nil, fmt.Errorf("encode patch: %w", err)
-	}
-	pod, err := k.clients.kube.pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	pod, err := k.clients.kube.pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, asJSON(patch), metav1.PatchOptions{}, "status")
 	if err != nil {
 		return nil, fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
 	}

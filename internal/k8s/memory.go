@@ -30,11 +30,8 @@ func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, ha
 			Status:     want,
 		})
 	}
-	patch, err := statusPatch(have.Status, want)
-	if err != nil {
-		return err
-	}
+	patch := statusPatch(have.Status, want)
 	patch["metadata"] = map[string]any{"ownerReferences": owners}
-	_, err = patchOwn(ctx, k, k.memories, "poolmemories", have, "", patch)
+	_, err := patchOwn(ctx, k, k.memories, "poolmemories", have, "", patch)
 	return err
 }

@@ -1,9 +1,9 @@
 package k8s
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path"
@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -112,24 +114,18 @@ func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 
 // statusPatch returns a JSON merge patch that replaces one status by another. A
 // removed field must be null: what a merge patch leaves out stays (RFC 7396).
-func statusPatch(have, want any) (map[string]any, error) {
+func statusPatch(have, want any) map[string]any {
 	var before, after map[string]any
-	for _, s := range []struct {
-		from any
-		to   *map[string]any
-	}{{have, &before}, {want, &after}} {
-		body, err := json.Marshal(s.from)
-		if err == nil {
-			// As numbers, not as float64, which cannot represent the count of a /64 exactly.
-			d := json.NewDecoder(bytes.NewReader(body))
-			d.UseNumber()
-			err = d.Decode(s.to)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("encode status: %w", err)
-		}
-	}
-	return map[string]any{"status": withNulls(before, after)}, nil
+	// Not by encoding/json: float64 cannot represent the count of a /64 exactly.
+	utilruntime.Must(errors.Join(utiljson.Unmarshal(asJSON(have), &before), utiljson.Unmarshal(asJSON(want), &after)))
+	return map[string]any{"status": withNulls(before, after)}
+}
+
+// asJSON encodes an object or a patch.
+func asJSON(content any) []byte {
+	body, err := json.Marshal(content)
+	utilruntime.Must(err)
+	return body
 }
 
 func withNulls(before, after map[string]any) map[string]any {
@@ -198,10 +194,7 @@ func updateStatus[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *
 	if equality.Semantic.DeepEqual(have, want) {
 		return false, nil
 	}
-	patch, err := statusPatch(have, want)
-	if err == nil {
-		_, err = patchOwn(ctx, k, view, resource, o, "status", patch)
-	}
+	_, err := patchOwn(ctx, k, view, resource, o, "status", statusPatch(have, want))
 	return err == nil, err
 }
 
@@ -227,10 +220,8 @@ func patchOwn[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View
 		patch["metadata"] = metadata
 	}
 	metadata["resourceVersion"] = o.GetResourceVersion()
-	request := k.clients.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource).Name(o.GetName())
-	if subresource != "" {
-		request = request.SubResource(subresource)
-	}
+	request := k.clients.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource).
+		Name(o.GetName()).SubResource(subresource)
 	return writeOwn(ctx, k, view, "patch "+path.Join(resource, subresource)+" "+config.KeyOf(o).String(), patch, request)
 }
 
@@ -242,11 +233,7 @@ func createOwn[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *Vie
 }
 
 func writeOwn[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View[T], what string, content any, request *rest.Request) (T, error) {
-	body, err := json.Marshal(content)
-	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	after := T(new(S))
+	body, after := asJSON(content), T(new(S))
 	if err := k.attempts.do(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}

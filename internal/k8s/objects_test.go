@@ -31,11 +31,7 @@ func TestStatusPatchRemovesWhatIsGone(t *testing.T) {
 		{"a field within goes", v1beta1.FloatingIPStatus{Phase: v1beta1.FloatingIPBound, BoundTo: &v1beta1.Holder{Name: "web"}},
 			`{"status":{"addresses":null,"boundTo":{"name":"web","uid":null},"phase":"Bound"}}`},
 	} {
-		patch, err := statusPatch(have, tt.want)
-		must(t, err)
-		got, err := json.Marshal(patch)
-		must(t, err)
-		if diff := cmp.Diff(tt.json, string(got)); diff != "" {
+		if diff := cmp.Diff(tt.json, string(asJSON(statusPatch(have, tt.want)))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -126,10 +122,7 @@ func TestPoolVersions(t *testing.T) {
 // only an int64.
 func TestStatusPatchCountsALargePool(t *testing.T) {
 	want := v1beta1.IPAddressPoolStatus{AssignedIPv6: 1<<53 + 1, AvailableIPv6: math.MaxInt64}
-	patch, err := statusPatch(v1beta1.IPAddressPoolStatus{}, want)
-	must(t, err)
-	body, err := json.Marshal(patch)
-	must(t, err)
+	body := asJSON(statusPatch(v1beta1.IPAddressPoolStatus{}, want))
 	var got v1beta1.IPAddressPool
 	if err := json.Unmarshal(body, &got); err != nil {
 		t.Fatalf("%s: %v", body, err)

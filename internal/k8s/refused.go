@@ -66,9 +66,9 @@ func (k *Cluster) writeParts(ctx context.Context, u ServiceUpdate) (last *corev1
 	var refusals []string
 	write := func(p ServiceUpdate) error {
 		p.Service = u.Service
-		body, err := p.encode()
+		body := p.encode()
 		if body == nil {
-			return err
+			return nil
 		}
 		after, err := k.patchService(ctx, p, body)
 		if after != nil {

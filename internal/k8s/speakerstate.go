@@ -3,7 +3,6 @@ package k8s
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -56,14 +55,11 @@ func (k *Cluster) SpeakerState(ctx context.Context, node string) (*v1beta1.Speak
 // belong to the controller, and creates the object if necessary.
 func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1beta1.SpeakerStateStatus) error {
 	status.Conditions = nil // left out of the patch
-	body, err := json.Marshal(map[string]any{"status": status})
-	if err != nil {
-		return fmt.Errorf("encode speakerstate: %w", err)
-	}
+	body := asJSON(map[string]any{"status": status})
 	write := func() error {
 		return k.clients.holdfast.Patch(types.MergePatchType).Resource(speakerStates).Name(node).SubResource("status").Body(body).Do(ctx).Error()
 	}
-	err = write()
+	err := write()
 	if apierrors.IsNotFound(err) {
 		if err = k.createSpeakerState(ctx, node); err == nil {
 			err = write()
@@ -82,14 +78,11 @@ func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 		metadata.OwnerReferences = []metav1.OwnerReference{{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID}}
 	}
 	// Without a status: its empty fields would be encoded as null, which only a patch accepts.
-	body, err := json.Marshal(metav1.PartialObjectMetadata{
+	body := asJSON(metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "SpeakerState"},
 		ObjectMeta: metadata,
 	})
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	err = k.clients.holdfast.Post().Resource(speakerStates).Body(body).Do(ctx).Error()
+	err := k.clients.holdfast.Post().Resource(speakerStates).Body(body).Do(ctx).Error()
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}

@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -51,9 +50,9 @@ type ServiceUpdate struct {
 // Overtaken error means that the Service changed meanwhile: decide again soon, since the
 // watch kicks only for changes that matter to a decision.
 func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *corev1.Service, err error) {
-	body, err := u.encode()
+	body := u.encode()
 	if body == nil {
-		return nil, err
+		return nil, nil
 	}
 	err = k.attempts.do(ctx, "service "+config.KeyOf(u.Service).String(), body, func() (err error) {
 		if after, err = k.patchService(ctx, u, body); apierrors.IsInvalid(err) {
@@ -78,16 +77,12 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 }
 
 // encode returns the patch, or nil if nothing differs.
-func (u ServiceUpdate) encode() ([]byte, error) {
+func (u ServiceUpdate) encode() []byte {
 	patch := u.patch(metav1.Now())
 	if patch == nil {
-		return nil, nil
+		return nil
 	}
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return nil, fmt.Errorf("encode patch: %w", err)
-	}
-	return body, nil
+	return asJSON(patch)
 }
 
 // gains returns the addresses that the update adds to the status.

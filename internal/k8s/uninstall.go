@@ -74,11 +74,8 @@ func (c Clients) deleteStates(ctx context.Context) error {
 }
 
 func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{UninstallMark: "true"}}})
-	if err != nil {
-		return false, fmt.Errorf("encode mark: %w", err)
-	}
-	_, err = c.kube.daemonSets(namespace).Patch(ctx, daemonSet, types.MergePatchType, patch, metav1.PatchOptions{})
+	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]string{UninstallMark: "true"}}})
+	_, err := c.kube.daemonSets(namespace).Patch(ctx, daemonSet, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -111,12 +108,12 @@ func (c Clients) clearOwn(ctx context.Context, resource string) error {
 		return err
 	}
 	return each(objects, func(o *metav1.PartialObjectMetadata) error {
-		patch, err := withoutFinalizers(o, nil, false)
-		if patch != nil {
-			err = ignoreNotFound(c.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.Namespace, o.Namespace != "").
-				Resource(resource).Name(o.Name).Body(patch).Do(ctx).Error())
+		patch := withoutFinalizers(o, nil, false)
+		if patch == nil {
+			return nil
 		}
-		return err
+		return ignoreNotFound(c.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.Namespace, o.Namespace != "").
+			Resource(resource).Name(o.Name).Body(patch).Do(ctx).Error())
 	})
 }
 
@@ -139,24 +136,24 @@ func (c Clients) clearServices(ctx context.Context) error {
 		// The annotation with the addresses stays for a later installation, and what another load balancer would read as its own goes.
 		// Of one that was let go the standard finalizer is ours as long as nobody else serves it.
 		alone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
-		patch, err := withoutFinalizers(s, config.Options{}.Cleared(s, nil), alone)
-		if patch != nil {
-			_, err = c.kube.services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			err = ignoreNotFound(err)
+		patch := withoutFinalizers(s, config.Options{}.Cleared(s, nil), alone)
+		if patch == nil {
+			return nil
 		}
-		return err
+		_, err := c.kube.services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return ignoreNotFound(err)
 	})
 }
 
 // withoutFinalizers returns the patch that removes our finalizers, and annotations along with them; nil if there are no
 // finalizers of ours. The standard finalizer is removed where standard is set, and beside ours: we set both together.
-func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool) ([]byte, error) {
+func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool) []byte {
 	standard = standard || slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
 	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
 		return strings.HasPrefix(f, finalizerPrefix) || standard && f == StandardFinalizer
 	})
 	if len(rest) == len(o.GetFinalizers()) {
-		return nil, nil
+		return nil
 	}
 	metadata := map[string]any{"finalizers": rest, "resourceVersion": o.GetResourceVersion()}
 	if len(cleared) > 0 {
@@ -166,11 +163,7 @@ func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool
 		}
 		metadata["annotations"] = annotations
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": metadata})
-	if err != nil {
-		return nil, fmt.Errorf("encode patch: %w", err)
-	}
-	return patch, nil
+	return asJSON(map[string]any{"metadata": metadata})
 }
 
 func ignoreNotFound(err error) error {
