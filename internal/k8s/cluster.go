@@ -137,7 +137,7 @@ func (k *Cluster) watchAsController() {
 	if k.config.Proxies != (lb.Key{}) {
 		packs = pack[discoveryv1.EndpointSlice]
 	}
-	if k.config.Endpoints { // a change decides nothing: they are read when a node is dead, and those of proxied Services by times
+	if k.config.Endpoints { // a change decides nothing: they are read when a node is dead, and for proxied Services by times
 		k.watchEndpoints(packs, nil, func() {})
 	}
 }
