@@ -100,7 +100,7 @@ func clientOf(group schema.GroupVersion, config *rest.Config, transport *http.Cl
 	return client, nil
 }
 
-func kindOf[S any, T apiObject[S]](c rest.Interface, resource string) kind[T] {
+func kindOf[S any, T apiKind[S]](c rest.Interface, resource string) kind[T] {
 	return func(namespace string) client[T] {
 		return gentype.NewClient(resource, c, parameters, namespace, func() T { return new(S) })
 	}

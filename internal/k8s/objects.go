@@ -178,19 +178,19 @@ func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, want v1bet
 	return updateStatus(ctx, k, k.peers, "bgppeers", o, o.Status, want)
 }
 
-// apiObject is an object of the API, as clients return it.
-type apiObject[S any] interface {
+// apiKind is an object of the API, as clients return it.
+type apiKind[S any] interface {
 	*S
 	object
 	runtime.Object
 }
 
-func updateConditions[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want []metav1.Condition) (bool, error) {
+func updateConditions[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want []metav1.Condition) (bool, error) {
 	return updateStatus(ctx, k, view, resource, o, v1beta1.Status{Conditions: have}, v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())})
 }
 
 // updateStatus writes the differences of a status.
-func updateStatus[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want any) (bool, error) {
+func updateStatus[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want any) (bool, error) {
 	if equality.Semantic.DeepEqual(have, want) {
 		return false, nil
 	}
@@ -213,7 +213,7 @@ func merged(have, want []metav1.Condition, generation int64) []metav1.Condition 
 
 // patchOwn sends a JSON merge patch for an object of our group; it overlays and returns the result. The write fails if the
 // object has changed since it was read: lists, and so conditions, are written whole (RFC 7396).
-func patchOwn[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch map[string]any) (T, error) {
+func patchOwn[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch map[string]any) (T, error) {
 	metadata, _ := patch["metadata"].(map[string]any)
 	if metadata == nil {
 		metadata = map[string]any{}
@@ -226,13 +226,13 @@ func patchOwn[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View
 }
 
 // createOwn creates an object of our group, and overlays it.
-func createOwn[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T) error {
+func createOwn[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T) error {
 	request := k.clients.holdfast.Post().NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource)
 	_, err := writeOwn(ctx, k, view, "create "+resource+" "+config.KeyOf(o).String(), o, request)
 	return err
 }
 
-func writeOwn[S any, T apiObject[S]](ctx context.Context, k *Cluster, view *View[T], what string, content any, request *rest.Request) (T, error) {
+func writeOwn[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], what string, content any, request *rest.Request) (T, error) {
 	body, after := asJSON(content), T(new(S))
 	if err := k.attempts.do(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

@@ -244,7 +244,8 @@ func TestTrim(t *testing.T) {
 		}
 		slice, err := k.packSlice(e.DeepCopy())
 		must(t, err)
-		packed.HeldServices, packed.HeldSlices = packed.HeldServices.Put(config.KeyOf(s), service.(heldService)), packed.HeldSlices.Put(config.KeyOf(e), slice.(heldSlice))
+		packed.HeldServices = packed.HeldServices.Put(config.KeyOf(s), service.(heldService))
+		packed.HeldSlices = packed.HeldSlices.Put(config.KeyOf(e), slice.(heldSlice))
 	}
 	packed.Nodes = trimmed.Nodes
 	wantState, wantProblems := config.Compile(whole, options)
