@@ -101,11 +101,11 @@ func New(clients Clients, c Config) *Cluster {
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick)
 	}
 	if !c.Proxy {
-		own := func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.DaemonSet).String() }
+		own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet).String()
 		// No other Secret of the namespace comes into memory.
-		basicAuth := func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String() }
-		watch(k, &k.secrets, core, "secrets", c.Namespace, basicAuth, sameSecret, c.Kick)
-		watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, own, nil, c.Kick)
+		basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String()
+		watch(k, &k.secrets, core, "secrets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = basicAuth }, sameSecret, c.Kick)
+		watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own }, nil, c.Kick)
 		watchConfig(k, &k.l2Advertisements, "l2advertisements")
 		watchConfig(k, &k.bgpAdvertisements, "bgpadvertisements")
 		watchConfig(k, &k.peers, "bgppeers")

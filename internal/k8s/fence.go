@@ -72,7 +72,7 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !leads || r.Method == http.MethodGet {
 		return f.next.RoundTrip(r)
 	}
-	err := r.Context().Err() // the term is over
+	err := r.Context().Err()                    // the term is over
 	deadline := t.renewed.Load().Add(writeTime) // of all writes
 	left := time.Until(deadline)
 	if err == nil && left < writeMargin {
