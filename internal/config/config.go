@@ -163,6 +163,8 @@ type Compiler struct {
 	ports  map[string]int
 	// starts of Services with new addresses, none of whose objects changed since.
 	starts map[lb.Key]starts
+	// ready is what ReadyEndpoints read of Services none of whose objects changed since.
+	ready map[lb.Key][]readyPort
 	// common is of the last run. What Services ask of pools by name was read for the pools there.
 	common *common
 }
@@ -178,7 +180,7 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 // last run, and what depends on other objects.
 func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if c.whole == nil {
-		c.byName, c.ports = map[string]lb.Node{}, map[string]int{}
+		c.byName, c.ports, c.ready = map[string]lb.Node{}, map[string]int{}, map[lb.Key][]readyPort{}
 		c.whole, c.apart, c.idle, c.touched = map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]bool{}
 	}
 	before, last := c.byName, c.common
@@ -283,6 +285,7 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 	apply(w)
 	c.touched[key] = true
 	delete(c.starts, key)
+	delete(c.ready, key)
 }
 
 // read reads the Services and EndpointSlices that changed, and the Services that ask for pools if these have other names.

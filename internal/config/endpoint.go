@@ -215,30 +215,47 @@ func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Ke
 		if s.Proxy == nil || s.ProxyRefused {
 			continue
 		}
-		w, ports := c.whole[s.Key], map[uint16][]netip.AddrPort{}
-		all := w.read()
-		for _, p := range w.of.Read().Spec.Ports {
-			if cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
-				continue
-			}
-			var to []netip.AddrPort
-			for _, family := range s.ClusterIPs {
-				if to = targets(all, p, family, ""); len(to) > 0 {
-					break
-				}
-			}
-			for _, e := range to {
-				a, port := e.Addr().Unmap(), uint16(p.Port)
-				if len(ports[port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || inPool(state.Pools, a) {
+		if _, known := c.ready[s.Key]; !known {
+			c.ready[s.Key] = c.whole[s.Key].ready(s.ClusterIPs)
+		}
+		ports := map[uint16][]netip.AddrPort{}
+		for _, p := range c.ready[s.Key] {
+			for _, e := range p.endpoints {
+				a := e.Addr().Unmap()
+				if len(ports[p.port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || inPool(state.Pools, a) {
 					left[s.Key] = append(left[s.Key], e)
 				} else {
-					ports[port] = append(ports[port], netip.AddrPortFrom(a, e.Port()))
+					ports[p.port] = append(ports[p.port], netip.AddrPortFrom(a, e.Port()))
 				}
 			}
 		}
 		use[s.Key] = ports
 	}
 	return use, left
+}
+
+// readyPort is a TCP port of a Service.
+type readyPort struct {
+	port      uint16
+	endpoints []netip.AddrPort
+}
+
+// ready returns the TCP ports, each with the endpoints of the first family that has any.
+func (w *whole) ready(families []netip.Addr) (out []readyPort) {
+	all := w.read()
+	for _, p := range w.of.Read().Spec.Ports {
+		if cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+			continue
+		}
+		one := readyPort{port: uint16(p.Port)}
+		for _, family := range families {
+			if one.endpoints = targets(all, p, family, ""); len(one.endpoints) > 0 {
+				break
+			}
+		}
+		out = append(out, one)
+	}
+	return out
 }
 
 func inPool(pools []lb.Pool, a netip.Addr) bool {

@@ -174,6 +174,16 @@ func TestReadyEndpoints(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("left out: %v", left)
 	}
+	o.EndpointSlices = slices.Clone(o.EndpointSlices)
+	changed := slice("shop", "web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::7"))
+	changed.Name = o.EndpointSlices[0].Name
+	o.EndpointSlices[0] = changed
+	for range 2 {
+		c.Compile(o, Options{})
+		if got, _ = c.ReadyEndpoints(lb.State{Services: served}, proxies); fmt.Sprint(got[web][80]) != "[[fd00::3]:8080 [fd00::7]:8080]" {
+			t.Errorf("after a change: %v", got[web])
+		}
+	}
 }
 
 // TestLeftOut: who writes EndpointSlices leads no proxy to where nothing may go through one.
