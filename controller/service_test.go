@@ -304,7 +304,7 @@ func TestPeerStatus(t *testing.T) {
 	look := func() {
 		t.Helper()
 		must(t, s.cluster.WaitForSpeakerStates(t.Context()))
-		s.speakers.look(now, s.cluster.Objects().Nodes, s.cluster.SpeakerStates())
+		s.speakers.look(now, s.cluster.Nodes(), s.cluster.SpeakerStates())
 	}
 	expect("before the first look", "", 1) // Valid
 	look()

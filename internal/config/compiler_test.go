@@ -145,7 +145,7 @@ func TestCompilerHistory(t *testing.T) {
 		var other Compiler
 		other.Compile(v.Objects, options)
 		kept := func(c *Compiler) []int {
-			return []int{c.nodes.all.Len(), len(c.byName), c.services.all.Len(), c.slices.all.Len(), len(c.whole), len(c.apart), len(c.idle), len(c.touched),
+			return []int{c.nodes.Len(), len(c.byName), c.services.Len(), c.slices.Len(), len(c.whole), len(c.apart), len(c.idle), len(c.touched),
 				c.ports["default"]}
 		}
 		if got, want := kept(&c), kept(&other); !slices.Equal(got, want) {

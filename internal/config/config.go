@@ -44,10 +44,11 @@ type Objects struct {
 	Communities       []*v1beta1.Community
 	Services          []*corev1.Service
 	EndpointSlices    []*discoveryv1.EndpointSlice
-	// HeldServices and HeldSlices stand in place of Services and EndpointSlices in a daemon, which keeps them so.
+	Nodes             []*corev1.Node
+	// HeldServices, HeldSlices and HeldNodes stand in place of Services, EndpointSlices and Nodes in a daemon, which keeps them so.
 	HeldServices lb.Map[lb.Key, Held[corev1.Service]]
 	HeldSlices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
-	Nodes        []*corev1.Node
+	HeldNodes    lb.Map[lb.Key, *corev1.Node]
 	Namespaces   []*corev1.Namespace
 	// Secrets of Holdfast's own namespace, which is SecretNamespace.
 	Secrets         []*corev1.Secret
@@ -149,9 +150,9 @@ func oldestFirst[T metav1.Object](objects []T) []T {
 // Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
 type Compiler struct {
 	// nodes, services and slices are the objects of the last run.
-	nodes    named[*corev1.Node, *corev1.Node]
-	services named[*corev1.Service, Held[corev1.Service]]
-	slices   named[*discoveryv1.EndpointSlice, Held[discoveryv1.EndpointSlice]]
+	nodes    lb.Map[lb.Key, *corev1.Node]
+	services lb.Map[lb.Key, Held[corev1.Service]]
+	slices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
 	// byName are the nodes of the last run, whole has what each Service is made of. apart are those that are not ours, or have more; idle
 	// have endpoints that cannot serve.
 	byName             map[string]lb.Node
@@ -184,7 +185,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		c.whole, c.apart, c.idle, c.touched = map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]bool{}
 	}
 	before, last := c.byName, c.common
-	if c.readNodes(o.Nodes, opt); last == nil || !lb.SameMap(before, c.byName) || !last.objects.equal(o) {
+	if c.readNodes(o, opt); last == nil || !lb.SameMap(before, c.byName) || !last.objects.equal(o) {
 		c.common = compileCommon(o, opt, c.byName)
 	}
 	r, state := report{slices.Clone(c.common.problems)}, c.common.state
@@ -256,9 +257,10 @@ func sameNames(a, b pool) bool {
 }
 
 // readNodes reads the nodes that changed. They are the same map as before if none says something else.
-func (c *Compiler) readNodes(objects []*corev1.Node, opt Options) {
+func (c *Compiler) readNodes(o Objects, opt Options) {
 	cloned := false
-	c.nodes.take(objects, func(o *corev1.Node) *corev1.Node { return o }, lb.Map[lb.Key, *corev1.Node]{}, func(name lb.Key, _, o *corev1.Node, had, has bool) {
+	nodes := byName(o.Nodes, func(n *corev1.Node) *corev1.Node { return n }, o.HeldNodes)
+	take(&c.nodes, nodes, func(name lb.Key, _, o *corev1.Node, had, has bool) {
 		var node lb.Node
 		if has {
 			node = opt.compileNode(o)
@@ -290,14 +292,14 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 
 // read reads the Services and EndpointSlices that changed, and the Services that ask for pools if these have other names.
 func (c *Compiler) read(o Objects, x reader, renamed bool) {
-	c.services.take(o.Services, func(o *corev1.Service) Held[corev1.Service] { return heldService{o} }, o.HeldServices,
-		func(key lb.Key, _, h Held[corev1.Service], _, has bool) {
-			c.change(key, func(w *whole) {
-				if *w = (whole{slices: w.slices}); has {
-					x.compileService(key, h, w)
-				}
-			})
+	services := byName(o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} }, o.HeldServices)
+	take(&c.services, services, func(key lb.Key, _, h Held[corev1.Service], _, has bool) {
+		c.change(key, func(w *whole) {
+			if *w = (whole{slices: w.slices}); has {
+				x.compileService(key, h, w)
+			}
 		})
+	})
 	for key, w := range c.whole {
 		if !renamed {
 			break // as mostly
@@ -306,16 +308,16 @@ func (c *Compiler) read(o Objects, x reader, renamed bool) {
 			c.change(key, func(w *whole) { x.compileService(key, w.of, w) })
 		}
 	}
-	c.slices.take(o.EndpointSlices, func(o *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{o} }, o.HeldSlices,
-		func(_ lb.Key, old, h Held[discoveryv1.EndpointSlice], had, has bool) {
-			if had {
-				c.change(ServiceOf(old.Read()), func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) })
-			}
-			if has {
-				key, e := x.compileEndpoints(h)
-				c.change(key, func(w *whole) { w.slices = append(slices.Clip(w.slices), e) })
-			}
-		})
+	all := byName(o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} }, o.HeldSlices)
+	take(&c.slices, all, func(_ lb.Key, old, h Held[discoveryv1.EndpointSlice], had, has bool) {
+		if had {
+			c.change(ServiceOf(old.Read()), func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) })
+		}
+		if has {
+			key, e := x.compileEndpoints(h)
+			c.change(key, func(w *whole) { w.slices = append(slices.Clip(w.slices), e) })
+		}
+	})
 	for key := range c.touched {
 		w := c.whole[key]
 		note(c.idle, key, w, slices.ContainsFunc(w.slices, func(e endpoints) bool { return len(e.idle) > 0 }))
@@ -331,28 +333,23 @@ func note(m map[lb.Key]*whole, key lb.Key, w *whole, is bool) {
 	}
 }
 
-// named are objects of one kind, by name. list is what they were made of, if they came in one.
-type named[O metav1.Object, H comparable] struct {
-	list []O
-	all  lb.Map[lb.Key, H]
+// byName returns the objects of a list, or, without one, those that are held.
+func byName[O metav1.Object, H comparable](list []O, as func(O) H, held lb.Map[lb.Key, H]) lb.Map[lb.Key, H] {
+	if len(list) == 0 {
+		return held
+	}
+	all := make(map[lb.Key]H, len(list))
+	for _, o := range list {
+		all[KeyOf(o)] = as(o)
+	}
+	return lb.MapOf(all)
 }
 
-// take takes the objects of a run, of a list or else of a map, and calls changed for each that is not as before: an informer replaces an object
-// and never changes it. Its version would not do, which etcd repeats after it was restored.
-func (n *named[O, H]) take(list []O, as func(O) H, all lb.Map[lb.Key, H], changed func(name lb.Key, old, new H, had, has bool)) {
-	before := n.all
-	switch {
-	case len(list) == 0:
-	case lb.Same(list, n.list):
-		all = before
-	default:
-		at := make(map[lb.Key]H, len(list))
-		for _, o := range list {
-			at[KeyOf(o)] = as(o)
-		}
-		all = lb.MapOf(at)
-	}
-	n.list, n.all = list, all
+// take takes the objects of a run, and calls changed for each that is not as before: an informer replaces an object and never changes it. Its
+// version would not do, which etcd repeats after it was restored.
+func take[H comparable](last *lb.Map[lb.Key, H], all lb.Map[lb.Key, H], changed func(name lb.Key, old, new H, had, has bool)) {
+	before := *last
+	*last = all
 	before.Changes(all, changed)
 }
 

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +27,7 @@ func BenchmarkCompiler(b *testing.B) {
 		return nodeObject(fmt.Sprintf("n%04d", i), "a", fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250))
 	}
 	for i := range 1000 {
-		o.Nodes = append(o.Nodes, node(i))
+		o.HeldNodes = o.HeldNodes.Put(KeyOf(node(i)), node(i))
 	}
 	for i := range 10_000 {
 		s := serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
@@ -41,7 +40,7 @@ func BenchmarkCompiler(b *testing.B) {
 		"Slice": func(i int) {
 			put(slice(i%10_000, i))
 		},
-		"Heartbeat": func(i int) { o.Nodes = slices.Clone(o.Nodes); o.Nodes[i%1000] = o.Nodes[i%1000].DeepCopy() },
+		"Heartbeat": func(i int) { o.HeldNodes = o.HeldNodes.Put(KeyOf(node(i%1000)), node(i%1000)) },
 		"Service": func(i int) {
 			name := lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", i%10_000)}
 			o.HeldServices = o.HeldServices.Put(name, heldService{o.HeldServices.Of(name).Read().DeepCopy()})

@@ -20,7 +20,7 @@ func (c *Compiler) compileFloatingIPs(objects []*v1beta1.FloatingIP) []lb.Floati
 			Pool:        o.Spec.Pool,
 			Delete:      o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
 			ServiceName: o.Spec.ServiceName,
-			ServiceGone: o.Spec.ServiceName != "" && !c.services.all.Has(lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}),
+			ServiceGone: o.Spec.ServiceName != "" && !c.services.Has(lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}),
 			Deleting:    o.DeletionTimestamp != nil,
 			Record:      readRecord(o.UID, o.Status.Conditions),
 			Recall:      recall(o),

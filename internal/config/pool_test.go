@@ -51,7 +51,7 @@ func addrs() cmp.Option {
 	var o Objects
 	var here lb.Here
 	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
-		cmp.AllowUnexported(here.Advertised, here.Announced, here.Refused, o.HeldServices, o.HeldSlices)}
+		cmp.AllowUnexported(here.Advertised, here.Announced, here.Refused, o.HeldServices, o.HeldSlices, o.HeldNodes)}
 }
 
 func rangesOf(s lb.State) map[string]string {

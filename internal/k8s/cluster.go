@@ -214,7 +214,7 @@ func (k *Cluster) Objects() config.Objects {
 		BFDProfiles:       k.bfdProfiles.List(),
 		Communities:       k.communities.List(),
 		HeldServices:      k.services.Map(),
-		Nodes:             k.nodes.List(),
+		HeldNodes:         k.nodes.Map(),
 		Namespaces:        k.namespaces.List(),
 		Secrets:           k.secrets.List(),
 		SecretNamespace:   k.config.Namespace,
