@@ -64,11 +64,8 @@ var Read = sync.OnceValues(func() (out []CRD, err error) {
 
 func read(file string) (CRD, error) {
 	text, err := os.ReadFile(file)
-	if err != nil {
-		return CRD{}, err
-	}
 	var v1 apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(text, &v1); err != nil {
+	if err := errors.Join(err, yaml.UnmarshalStrict(text, &v1)); err != nil {
 		return CRD{}, err
 	}
 	apiextensionsv1.SetDefaults_CustomResourceDefinition(&v1)
