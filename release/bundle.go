@@ -30,10 +30,7 @@ func (r release) airGap(context.Context) (err error) {
 		}
 	}
 	script := strings.NewReplacer("@IMAGE@", r.name(daemons), "@PROXY@", r.name(proxies)).Replace(loadScript)
-	if err := os.WriteFile(filepath.Join(dir, "load.sh"), []byte(script), 0o755); err != nil {
-		return err
-	}
-	if err := sums(dir); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "load.sh"), []byte(script), 0o755), sums(dir)); err != nil {
 		return err
 	}
 	name := "holdfast-" + r.version
@@ -63,13 +60,11 @@ func (r release) plugin(ctx context.Context) error {
 	var platforms []any
 	for _, system := range []string{"darwin", "linux", "windows"} {
 		for _, a := range r.architectures {
-			name, program := fmt.Sprintf("kubectl-holdfast-%s-%s-%s.tar.gz", r.version, system, a), "kubectl-holdfast"
+			name := fmt.Sprintf("kubectl-holdfast-%s-%s-%s.tar.gz", r.version, system, a)
+			program := "kubectl-holdfast" + map[string]string{"windows": ".exe"}[system]
 			sum, err := r.packPlugin(ctx, system, a, filepath.Join(r.out, name))
 			if err != nil {
 				return fmt.Errorf("plugin for %s-%s: %w", system, a, err)
-			}
-			if system == "windows" {
-				program += ".exe"
 			}
 			platforms = append(platforms, map[string]any{
 				"selector": map[string]any{"matchLabels": map[string]string{"os": system, "arch": a}},

@@ -32,15 +32,11 @@ func Archive(file, dir, prefix string, at time.Time) (err error) {
 		w = tar.NewWriter(z)
 	}
 	// It walks in lexical order.
-	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		relative, err := filepath.Rel(dir, name)
-		if err != nil {
-			return err
-		}
-		return add(w, path.Join(prefix, filepath.ToSlash(relative)), name, at)
+		return add(w, path.Join(prefix, name), filepath.Join(dir, name), at)
 	})
 	return errors.Join(err, w.Close())
 }
