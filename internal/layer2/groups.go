@@ -61,14 +61,14 @@ func (g *groups) set(desired map[membership]bool) {
 
 // run joins and leaves groups until the context ends. It has its own goroutine, because
 // joining some thousand groups takes time and must not delay announcements.
-func (g *groups) run(ctx context.Context) error {
+func (g *groups) run(ctx context.Context) {
 	defer g.kernel.close()
 	check := time.NewTicker(g.checkInterval)
 	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-g.wake:
 		case <-check.C:
 		}

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -138,11 +136,12 @@ func (r *Responder) Kick() {
 
 // Run answers and announces until the context ends.
 func (r *Responder) Run(ctx context.Context) error {
-	tasks, ctx := errgroup.WithContext(ctx)
-	tasks.Go(func() error { return r.groups.run(ctx) })
-	tasks.Go(func() error { r.learnGateways(ctx); return nil })
-	tasks.Go(func() error { r.loop(ctx); return nil })
-	return tasks.Wait()
+	var beside sync.WaitGroup
+	beside.Go(func() { r.groups.run(ctx) })
+	beside.Go(func() { r.learnGateways(ctx) })
+	r.loop(ctx)
+	beside.Wait()
+	return nil
 }
 
 // loop owns the ports and their schedules.

@@ -63,12 +63,16 @@ func (w *wire) tryEchoes(ctx context.Context) {
 	for i, n := range w.config.Asker.Ask(ctx, questions, wireTime) {
 		answers[of[i]] = max(n, answers[of[i]])
 	}
-	before := w.withoutEcho()
+	defer w.reportEchoes(w.withoutEcho())
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	for node, n := range answers {
 		w.trials[node] = w.trials[node].after(w.now(), n, w.heard[node])
 	}
-	w.mu.Unlock()
+}
+
+// reportEchoes reports that withoutEcho returns something else than before.
+func (w *wire) reportEchoes(before []string) {
 	if !slices.Equal(w.withoutEcho(), before) {
 		w.config.Changed()
 	}

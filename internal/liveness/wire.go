@@ -77,12 +77,7 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners l
 	if same {
 		return // as mostly: there may be a thousand of them
 	}
-	before := w.withoutEcho()
-	defer func() {
-		if !slices.Equal(w.withoutEcho(), before) {
-			w.config.Changed()
-		}
-	}()
+	defer w.reportEchoes(w.withoutEcho())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for node := range heard {
