@@ -65,9 +65,8 @@ type PreferredNodeSelector struct {
 	Preference metav1.LabelSelector `json:"preference"`
 }
 
-// L2AdvertisementList is a list of L2Advertisements.
-//
 // +kubebuilder:object:root=true
+
 type L2AdvertisementList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -141,9 +140,8 @@ type BGPAdvertisementSpec struct {
 	Peers []string `json:"peers,omitempty"`
 }
 
-// BGPAdvertisementList is a list of BGPAdvertisements.
-//
 // +kubebuilder:object:root=true
+
 type BGPAdvertisementList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

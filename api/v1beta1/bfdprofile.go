@@ -57,9 +57,8 @@ type BFDProfileSpec struct {
 	MinimumTTL *int32 `json:"minimumTtl,omitempty"`
 }
 
-// BFDProfileList is a list of profiles.
-//
 // +kubebuilder:object:root=true
+
 type BFDProfileList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

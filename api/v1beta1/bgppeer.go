@@ -174,9 +174,8 @@ type SecretReference struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// BGPPeerList is a list of peers.
-//
 // +kubebuilder:object:root=true
+
 type BGPPeerList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -40,9 +40,8 @@ type CommunityAlias struct {
 	Value string `json:"value"`
 }
 
-// CommunityList is a list of Communities.
-//
 // +kubebuilder:object:root=true
+
 type CommunityList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -113,9 +113,8 @@ type Holder struct {
 	Until *Time `json:"until,omitempty"`
 }
 
-// FloatingIPList is a list of FloatingIPs.
-//
 // +kubebuilder:object:root=true
+
 type FloatingIPList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -214,9 +214,8 @@ type RetainedAddress struct {
 	Since Time `json:"since"`
 }
 
-// IPAddressPoolList is a list of pools.
-//
 // +kubebuilder:object:root=true
+
 type IPAddressPoolList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -45,9 +45,8 @@ type ReleasedAddress struct {
 	UID string `json:"uid,omitempty"`
 }
 
-// PoolMemoryList is a list of PoolMemories.
-//
 // +kubebuilder:object:root=true
+
 type PoolMemoryList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -213,9 +213,8 @@ type NodeProblem struct {
 	Message string `json:"message"`
 }
 
-// SpeakerStateList is a list of the speakers' states.
-//
 // +kubebuilder:object:root=true
+
 type SpeakerStateList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
