@@ -196,7 +196,7 @@ func (p *proxied) lacking(state lb.State, key lb.Key) []string {
 	if len(state.ProxyNodes) == 0 {
 		return []string{""}
 	}
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(state.ProxyNodes)), func(node string) bool { return p.serves[node][key] })
+	return slices.DeleteFunc(slices.Clone(state.ProxyNodes), func(node string) bool { return p.serves[node][key] })
 }
 
 func of(nodes []string) string {
@@ -211,7 +211,7 @@ func of(nodes []string) string {
 
 // say returns what proxied Services say of nodes, and of what is lost. With many Services it changes rarely: a change writes all of them.
 func (p *proxied) say(state lb.State, services int) string {
-	nodes := slices.Sorted(maps.Keys(state.ProxyNodes))
+	nodes := state.ProxyNodes
 	text := fmt.Sprintf("proxies on %d nodes serve it (%s)", len(nodes), cmp.Or(lb.SomeOf(nodes), "none is ready"))
 	if len(p.open) > 0 {
 		text += "; its node ports lead past them on node " + lb.SomeOf(p.open) + ", where no speaker keeps a packet filter in force"

@@ -93,14 +93,14 @@ func TestProxiedSwitch(t *testing.T) {
 			[]string{"n1", "n2"},
 			[]string{"True Proxied: " + served, "False ProxyRefused: "}},
 	} {
-		state := lb.State{ProxyNodes: map[string]bool{}}
+		state := lb.State{ProxyNodes: lb.Names{}}
 		var assigned []*ipam.Assignment
 		for _, text := range tt.services {
 			s, a := townService(text)
 			state.Services, assigned = append(state.Services, s), append(assigned, a)
 		}
 		for _, node := range tt.nodes {
-			state.ProxyNodes[node] = true
+			state.ProxyNodes = state.ProxyNodes.With(node)
 		}
 		var states []*v1beta1.SpeakerState
 		for node, served := range tt.reports {
@@ -137,7 +137,7 @@ func TestProxiedReports(t *testing.T) {
 	} {
 		var p proxied
 		p.look(now, reports{"n1": {at: tt.at}}, states, tt.notReady, nil)
-		if got := p.lacking(lb.State{ProxyNodes: map[string]bool{"n1": true}}, lb.Key{Namespace: "ns", Name: "a"}); len(got) != tt.want {
+		if got := p.lacking(lb.State{ProxyNodes: lb.Names{"n1"}}, lb.Key{Namespace: "ns", Name: "a"}); len(got) != tt.want {
 			t.Errorf("%s: lacks %v", name, got)
 		}
 	}
@@ -147,7 +147,7 @@ func TestProxiedReports(t *testing.T) {
 func TestLeftOutIsReported(t *testing.T) {
 	a, one := townService("a asks > 192.0.2.1")
 	b, two := townService("b asks 192.0.2.2 > 192.0.2.2")
-	state := lb.State{Services: []*lb.Service{a, b}, ProxyNodes: map[string]bool{"n1": true}}
+	state := lb.State{Services: []*lb.Service{a, b}, ProxyNodes: lb.Names{"n1"}}
 	p := proxied{left: map[lb.Key][]netip.AddrPort{}}
 	for i := range 1000 {
 		e := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1))
@@ -164,7 +164,7 @@ func TestLeftOutIsReported(t *testing.T) {
 
 // TestSecretFaults: what proxies have against a Secret is in two conditions of the Service, and takes no proxy away.
 func TestSecretFaults(t *testing.T) {
-	now, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: map[string]bool{"n1": true, "n2": true}}
+	now, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: lb.Names{"n1", "n2"}}
 	var assigned []*ipam.Assignment
 	for _, text := range []string{"missing asks > 192.0.2.1", "expired asks > 192.0.2.2", "good asks > 192.0.2.3", "refused refused > 192.0.2.4",
 		"plain asks > 192.0.2.5"} {
@@ -223,9 +223,9 @@ func TestProxiedPace(t *testing.T) {
 	var p proxied
 	p.open = []string{"n9"}
 	at := func(after time.Duration, nodes ...string) string {
-		state := lb.State{Now: time.Unix(1e9, 0).Add(after), ProxyNodes: map[string]bool{}}
+		state := lb.State{Now: time.Unix(1e9, 0).Add(after), ProxyNodes: lb.Names{}}
 		for _, n := range nodes {
-			state.ProxyNodes[n] = true
+			state.ProxyNodes = state.ProxyNodes.With(n)
 		}
 		return p.say(state, 100)
 	}
@@ -260,7 +260,7 @@ func TestProxiedMode(t *testing.T) {
 	} {
 		p.look(now, reports{"n1": {at: now}}, states, nil, nil)
 		s, a := townService(tt.service)
-		got := p.decide(lb.State{Now: now, Services: []*lb.Service{s}, ProxyNodes: map[string]bool{"n1": true}}, []*ipam.Assignment{a})
+		got := p.decide(lb.State{Now: now, Services: []*lb.Service{s}, ProxyNodes: lb.Names{"n1"}}, []*ipam.Assignment{a})
 		if got[0].mode != tt.want || got[0].Status != metav1.ConditionTrue {
 			t.Errorf("%d: %+v", i, got[0])
 		}

@@ -33,8 +33,8 @@ func decide(s Snapshot, drained string) outcome {
 		o.assignments[a.Key] = a
 		one := state.Services[i] // as the controller will write it
 		one.Addresses, one.Record = a.Addresses, a.Record
-		if one.ServingNodes = maps.Clone(one.ServingNodes); one.ServingNodes[drained] {
-			delete(one.ServingNodes, drained)
+		if i, serves := slices.BinarySearch(one.ServingNodes, drained); serves {
+			one.ServingNodes = slices.Delete(slices.Clone(one.ServingNodes), i, i+1)
 			one.Serving = one.ServingAnywhere || len(one.ServingNodes) > 0
 		}
 	}

@@ -183,7 +183,7 @@ func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 		if before != nil {
 			delete(w.local.here, before.Key)
 		}
-		if s != nil && s.Local && s.ServingNodes[w.node] && s.HealthPort != 0 {
+		if s != nil && s.Local && s.ServingNodes.Has(w.node) && s.HealthPort != 0 {
 			w.local.here[s.Key] = s
 		}
 	})

@@ -198,7 +198,7 @@ func TestSameIsShared(t *testing.T) {
 			t.Errorf("%s is the same: %t", s.Key, same)
 		}
 	}
-	if s := after.Services[1]; !s.ServingNodes["n2"] || before.Services[1].ServingNodes["n2"] {
+	if s := after.Services[1]; !s.ServingNodes.Has("n2") || before.Services[1].ServingNodes.Has("n2") {
 		t.Errorf("%s has endpoints on %v", s.Key, s.ServingNodes)
 	}
 	key := after.Services[1].Key

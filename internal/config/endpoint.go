@@ -14,7 +14,7 @@ import (
 // endpoints are the nodes that can serve a Service.
 type endpoints struct {
 	of    Held[discoveryv1.EndpointSlice]
-	nodes map[string]bool
+	nodes lb.Names
 	// serving: at least one endpoint serves; anywhere: at least one has no node.
 	serving, anywhere bool
 	// idle are endpoints that cannot serve, busy the addresses of those that can.
@@ -42,7 +42,7 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 			}
 		}
 	}
-	e.busy = slices.Clip(e.busy)
+	e.nodes, e.busy = e.nodes.With(), slices.Clip(e.busy)
 	return key, e
 }
 
@@ -61,8 +61,7 @@ func (w *whole) endpoints() (e endpoints) {
 		if e.nodes == nil {
 			e.nodes = p.nodes
 		} else {
-			e.nodes = maps.Clone(e.nodes) // one slice's are kept for the next run
-			maps.Copy(e.nodes, p.nodes)
+			e.nodes = e.nodes.With(p.nodes...)
 		}
 	}
 	return e
@@ -77,12 +76,9 @@ func (e *endpoints) add(node string) {
 	e.serving = true
 	if node == "" {
 		e.anywhere = true
-		return
+	} else {
+		e.nodes = append(e.nodes, node)
 	}
-	if e.nodes == nil {
-		e.nodes = map[string]bool{}
-	}
-	e.nodes[node] = true
 }
 
 // canServe follows the API: unknown readiness counts as ready, and a terminating

@@ -277,12 +277,12 @@ func TestProxiesAreEndpoints(t *testing.T) {
 		return out
 	}
 	want := []string{
-		"atrue true false 0 map[n1:true]",
-		"bfalse false false 0 map[]", "cfalse false false 0 map[]", "dfalse false false 0 map[n9:true]", // d waits for none, and c shares with d and b
-		"etrue true true 0 map[n1:true]", "ffalse false false 0 map[]", // f is refused: no node announces it
+		"atrue true false 0 [n1]",
+		"bfalse false false 0 []", "cfalse false false 0 []", "dfalse false false 0 [n9]", // d waits for none, and c shares with d and b
+		"etrue true true 0 [n1]", "ffalse false false 0 []", // f is refused: no node announces it
 	}
 	same(t, "result", want, text(withProxies()))
-	if got := text(served())[0]; got != "afalse true false 30000 map[n9:true]" {
+	if got := text(served())[0]; got != "afalse true false 30000 [n9]" {
 		t.Errorf("without proxies: %s", got)
 	}
 }

@@ -193,7 +193,7 @@ func (c *Compiler) join(r *report, follows bool) (dependent []*lb.Service) {
 		joined = append(joined, s)
 	}
 	c.joined = append(joined, rest...)
-	clear(c.touched)
+	c.touched = map[lb.Key]bool{} // without the room for all that were read at first
 	return dependent
 }
 

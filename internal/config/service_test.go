@@ -142,7 +142,7 @@ func TestService(t *testing.T) {
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:96::1")},
 		Ports:      []lb.Port{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}}, Local: true, InternalLocal: true,
 		Addresses:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-		ServingNodes: map[string]bool{"ready": true, "unknown": true, "draining": true}, Serving: true,
+		ServingNodes: lb.Names{"draining", "ready", "unknown"}, Serving: true,
 	}}
 	same(t, "services", want, s.Services, addrs())
 	if problems != nil {

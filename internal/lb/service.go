@@ -2,6 +2,7 @@ package lb
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -42,7 +43,7 @@ type Service struct {
 	// are a request, and prove nothing.
 	Recall Origins
 	// ServingNodes are the nodes that have an endpoint which can serve.
-	ServingNodes map[string]bool
+	ServingNodes Names
 	// Serving: at least one endpoint can serve, on a node or on none.
 	Serving bool
 	// ServingAnywhere: an endpoint that can serve names no node in its EndpointSlice.
@@ -60,6 +61,22 @@ type Service struct {
 	// Proxied: proxies serve its addresses and all Services that share them, by their status. They stand in place of its endpoints, Local is
 	// true, and HealthPort 0.
 	Proxied bool
+}
+
+// Names are names in order, each once. There are mostly a few: a map for each Service would be several times as large.
+type Names []string
+
+// Has reports whether a name is among them.
+func (n Names) Has(name string) bool {
+	_, found := slices.BinarySearch(n, name)
+	return found
+}
+
+// With returns these names and others.
+func (n Names) With(others ...string) Names {
+	all := slices.Concat(n, others)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // ByNode are addresses with a node of each. There are at most a few: a map for each Service would be ten times as large.

@@ -37,7 +37,7 @@ type State struct {
 	BGPAdvertisements []BGPAdvertisement
 	Peers             []Peer
 	// ProxyNodes are the nodes on which a proxy is ready.
-	ProxyNodes map[string]bool
+	ProxyNodes Names
 	// ProxyPods are the proxies that serve, ordered by name.
 	ProxyPods []ProxyPod
 	// OtherDataPath: another program than kube-proxy delivers, and no node filters.

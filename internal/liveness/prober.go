@@ -65,7 +65,9 @@ func (p *prober) set(now time.Time, k Known) {
 	if p.reach.cutOff() {
 		p.serving = maps.Clone(p.reach.expected)
 		for _, s := range k.Services {
-			maps.Copy(p.serving, s.ServingNodes)
+			for _, node := range s.ServingNodes {
+				p.serving[node] = true
+			}
 		}
 	}
 	p.published = p.reach.lost(now, p.serving)

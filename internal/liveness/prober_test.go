@@ -80,7 +80,7 @@ func TestCutOff(t *testing.T) {
 			}
 		}()
 
-		services := []*lb.Service{{Serving: true, ServingNodes: nodes("b")}}
+		services := []*lb.Service{{Serving: true, ServingNodes: lb.Names{"b"}}}
 		set := func(alive string) {
 			m.Set(Known{View: heartbeat.Nodes{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
 		}

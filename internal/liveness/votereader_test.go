@@ -66,7 +66,7 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	t.Helper()
 	start := time.Unix(1000, 0)
 	now := start.Add(doubtTime)
-	expected, services := map[string]bool{}, map[string]bool{}
+	expected, services := map[string]bool{}, lb.Names{}
 	state := lb.State{
 		Nodes: map[string]lb.Node{}, HeldDown: map[string]bool{},
 		L2Advertisements:  []lb.L2Advertisement{{Name: "all"}},
@@ -78,7 +78,7 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 		expected[node] = true
 		state.Nodes[node] = lb.Node{Name: node}
 		if serving>>i&1 == 1 {
-			services[node] = true
+			services = services.With(node)
 		}
 	}
 	state.Services = []*lb.Service{{Key: lb.Key{Name: "s"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Serving: true, ServingNodes: services}}

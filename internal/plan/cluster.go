@@ -100,14 +100,13 @@ func (p *planner) index(name string) int {
 	return i
 }
 
-// indexes returns the indexes of the named nodes, sorted.
-func (p *planner) indexes(names map[string]bool) (out []int) {
-	for name := range names {
+// indexes returns the indexes of the named nodes, in order.
+func (p *planner) indexes(names lb.Names) (out []int) {
+	for _, name := range names {
 		if i := p.index(name); i >= 0 {
 			out = append(out, i)
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 
@@ -137,9 +136,9 @@ func (n *node) refuses(s *lb.Service) lb.Reason {
 	switch {
 	case !selects(s.NodeSelectors, n.Labels):
 		return lb.NodeNotSelected
-	case s.Proxied && !s.ServingNodes[n.Name]:
+	case s.Proxied && !s.ServingNodes.Has(n.Name):
 		return lb.NoProxy
-	case s.Local && !s.ServingNodes[n.Name]:
+	case s.Local && !s.ServingNodes.Has(n.Name):
 		return lb.NoLocalEndpoint
 	}
 	return ""
@@ -196,7 +195,7 @@ func (p *planner) message(s *lb.Service, why lb.Reason, names map[lb.Reason][]st
 			"write them into spec.loadBalancerSourceRanges alone, which is the network plugin's to enforce"
 	case lb.CutOff:
 		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
-			p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))
+			p.node, lb.SomeOf(s.ServingNodes))
 	case lb.FilterNotInForce:
 		return "no node that may announce can keep the filter of the source ranges in force (" + lb.SomeOf(names[why]) + ")"
 	}

@@ -34,7 +34,7 @@ func (p *planner) filter(last *planner, before *Plan) {
 func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) map[netip.Addr]struct{} {
 	silent := map[lb.Key]bool{}
 	for _, s := range services {
-		if !s.Serving || s.Local && !s.ServingNodes[p.node] {
+		if !s.Serving || s.Local && !s.ServingNodes.Has(p.node) {
 			silent[s.Key] = true
 		}
 	}
@@ -170,7 +170,7 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 				f.ClusterIP = sameFamily(sv.ClusterIPs, a)
 				fallthrough
 			default:
-				f.Refuse = node != "" && (sv.ProxyRefused || sv.Local && !sv.ServingNodes[node])
+				f.Refuse = node != "" && (sv.ProxyRefused || sv.Local && !sv.ServingNodes.Has(node))
 			}
 			for _, p := range sv.Ports {
 				f.Protocol, f.Port = p.Protocol, p.Port

@@ -64,7 +64,7 @@ func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *
 	unserved := slices.ContainsFunc(e.services, func(s *lb.Service) bool {
 		return p.state.Here.Unserved[s.Key] || s.Proxied && !proxiedHere(&p.state, p.node, s, a)
 	})
-	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Local && !s.ServingNodes[former] })
+	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Local && !s.ServingNodes.Has(former) })
 	answers := p.state.Members[former] && !p.state.SpeakerDown[former] && !p.state.HeldDown[former]
 	if former == p.node || !unserved || !serves || !answers || !p.forwards(former) {
 		return nil
@@ -183,9 +183,9 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reaso
 		return out.Reason
 	case p.me >= 0 && p.nodes[p.me].barred != "":
 		return p.nodes[p.me].barred
-	case p.missesProxy(s), s.Proxied && !s.ServingNodes[p.node]:
+	case p.missesProxy(s), s.Proxied && !s.ServingNodes.Has(p.node):
 		return lb.NoProxy
-	case s.Local && !s.ServingNodes[p.node]:
+	case s.Local && !s.ServingNodes.Has(p.node):
 		return lb.NoLocalEndpoint
 	case at.closed:
 		return p.unfiltered()

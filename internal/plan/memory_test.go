@@ -125,7 +125,6 @@ func (w *town) order() {
 	k := w.IntN(len(w.Services))
 	rest, before := slices.Delete(slices.Clone(w.Services), k, k+1), w.Services[k]
 	one := new(*before)
-	one.ServingNodes = maps.Clone(one.ServingNodes)
 	w.Services = []*lb.Service{one}
 	name := slices.Sorted(maps.Keys(orders))[w.IntN(len(orders))]
 	args := " " + w.node()
@@ -297,7 +296,7 @@ func TestShared(t *testing.T) {
 	}
 	next(func(*lb.Service) {})
 	last := next(func(*lb.Service) {})
-	moved := next(func(s *lb.Service) { s.ServingNodes = map[string]bool{"w3": true} })
+	moved := next(func(s *lb.Service) { s.ServingNodes = lb.Names{"w3"} })
 	if got := shared(last, moved); slices.Contains(got, false) {
 		t.Errorf("an endpoint moved, and shared is %v", got)
 	}

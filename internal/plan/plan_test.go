@@ -351,7 +351,7 @@ var tables = []struct {
 		{"all in the aggregate leave", "drain w1; aggregate", "routes 192.0.2.0/28 [r1v4] leaving", localNeighbour("w1", "w2")},
 		{"no aggregate", "drain w1", "routes 192.0.2.10/32 [r1v4] leaving, 192.0.2.11/32 [r1v4]", localNeighbour("w1")},
 		{"shared, one stays", "drain w1; twin", "routes 192.0.2.10/32 [r1v4]; left stays", func(s *lb.State) {
-			s.Services[1].Local, s.Services[1].ServingNodes = true, set([]string{"w1"})
+			s.Services[1].Local, s.Services[1].ServingNodes = true, lb.Names{"w1"}
 		}},
 		{"shared, both leave", "drain w1; twin w2", "left 3s", nil},
 	}},

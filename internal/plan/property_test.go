@@ -243,9 +243,9 @@ func TestCandidates(t *testing.T) {
 	for i := range 400 {
 		sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{from}, Serving: true}
 		if random.IntN(2) == 0 {
-			sv.Local, sv.ServingNodes = true, map[string]bool{}
+			sv.Local = true
 			for range 1 + random.IntN(7) {
-				sv.ServingNodes[fmt.Sprint("node", random.IntN(nodes+2))] = true
+				sv.ServingNodes = sv.ServingNodes.With(fmt.Sprint("node", random.IntN(nodes+2)))
 			}
 		}
 		for range random.IntN(3) {
@@ -267,7 +267,7 @@ func TestCandidates(t *testing.T) {
 		alone.Services, alone.Members = []*lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Serving: true}}, map[string]bool{}
 		for name, n := range s.Nodes {
 			alone.Members[name] = !slices.ContainsFunc(services, func(sv *lb.Service) bool {
-				return sv.Local && !sv.ServingNodes[name] || !selects(sv.NodeSelectors, n.Labels)
+				return sv.Local && !sv.ServingNodes.Has(name) || !selects(sv.NodeSelectors, n.Labels)
 			})
 		}
 		if want := ForNode("node0", alone).Owners.Of(a); owners.Of(a) != want {
@@ -285,9 +285,9 @@ func BenchmarkForNode10k(b *testing.B) {
 	}{
 		{"Cluster", func(int, *lb.Service) {}},
 		{"Local", func(i int, s *lb.Service) {
-			s.Local, s.ServingNodes = true, map[string]bool{}
+			s.Local = true
 			for j := range 3 {
-				s.ServingNodes[fmt.Sprint("node", (i*7+j*331)%1000)] = true
+				s.ServingNodes = s.ServingNodes.With(fmt.Sprint("node", (i*7+j*331)%1000))
 			}
 		}},
 		{"Zones", func(i int, s *lb.Service) {
@@ -321,7 +321,7 @@ func BenchmarkForNode10k(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				s.Services = slices.Clone(s.Services)
 				one := new(*s.Services[i%len(s.Services)])
-				one.ServingNodes = map[string]bool{fmt.Sprint("node", i%1000): true}
+				one.ServingNodes = lb.Names{fmt.Sprint("node", i%1000)}
 				s.Services[i%len(s.Services)] = one
 				m.ForNode("node1", s)
 			}

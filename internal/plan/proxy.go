@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -146,7 +145,7 @@ func noProxy(s *lb.Service, why lb.Reason, barring []string) string {
 		return "no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment of the proxies"
 	case len(barring) > 0:
 		return fmt.Sprintf("proxies run on %s; the address may be announced from %s: let proxies run there (proxy.nodeSelector), or let their nodes announce",
-			lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))), lb.SomeOf(barring))
+			lb.SomeOf(s.ServingNodes), lb.SomeOf(barring))
 	}
 	return ""
 }

@@ -14,7 +14,7 @@ func init() {
 	// proxied: proxies on these nodes serve web, whose policy is Cluster by its spec.
 	orders["proxied"] = func(s *lb.State, args []string) {
 		web := s.Services[0]
-		web.Proxied, web.Proxy, web.Local, web.ServingNodes, web.Serving = true, &lb.Proxy{}, true, set(args), len(args) > 0
+		web.Proxied, web.Proxy, web.Local, web.ServingNodes, web.Serving = true, &lb.Proxy{}, true, lb.Names{}.With(args...), len(args) > 0
 		web.Ports = []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}}
 		for _, name := range args {
 			addProxy(s, name, "")
@@ -42,7 +42,7 @@ func init() {
 	// ends: the proxies of these nodes terminate.
 	orders["ends"] = func(s *lb.State, args []string) {
 		for _, name := range args {
-			delete(s.Services[0].ServingNodes, name)
+			s.Services[0].ServingNodes = slices.DeleteFunc(slices.Clone(s.Services[0].ServingNodes), func(node string) bool { return node == name })
 			for i := range s.ProxyPods {
 				s.ProxyPods[i].Ready = s.ProxyPods[i].Ready && s.ProxyPods[i].Node != name
 			}

@@ -157,13 +157,8 @@ func (p *planner) refusedByPreceding(services []*lb.Service) bool {
 // servedOnlyOn reports whether all endpoints that can serve the Services are on certain nodes.
 func servedOnlyOn(services []*lb.Service, certain func(node string) bool) bool {
 	for _, s := range services {
-		if s.ServingAnywhere || len(s.ServingNodes) == 0 {
+		if s.ServingAnywhere || len(s.ServingNodes) == 0 || slices.ContainsFunc(s.ServingNodes, func(node string) bool { return !certain(node) }) {
 			return false
-		}
-		for node := range s.ServingNodes {
-			if !certain(node) {
-				return false
-			}
 		}
 	}
 	return true

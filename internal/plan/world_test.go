@@ -44,7 +44,7 @@ func base() lb.State {
 		}}},
 		Services: []*lb.Service{{
 			Key: lb.Key{Namespace: "default", Name: "web"}, Labels: map[string]string{"app": "web"}, Addresses: []netip.Addr{v4, v6},
-			Serving: true, ServingNodes: map[string]bool{"w2": true}, AnnouncedBy: lb.ByNode{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}},
+			Serving: true, ServingNodes: lb.Names{"w2"}, AnnouncedBy: lb.ByNode{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}},
 			Ports: []lb.Port{{Protocol: "TCP", Port: 80}}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")},
 		}},
 		L2Advertisements:  []lb.L2Advertisement{{Name: "l2"}},
@@ -164,10 +164,12 @@ var orders = map[string]func(s *lb.State, args []string){
 	"noaddress": func(s *lb.State, _ []string) { s.Services[0].Addresses = nil },
 	"idle":      func(s *lb.State, _ []string) { s.Services[0].Serving = false },
 	"anywhere":  func(s *lb.State, _ []string) { s.Services[0].ServingAnywhere = true },
-	"served":    func(s *lb.State, args []string) { s.Services[0].ServingNodes = set(args) },
-	"local":     func(s *lb.State, args []string) { s.Services[0].Local, s.Services[0].ServingNodes = true, set(args) },
-	"nodes":     func(s *lb.State, args []string) { s.Services[0].NodeSelectors = labelled("name", args...) },
-	"norecord":  func(s *lb.State, _ []string) { s.Services[0].AnnouncedBy = nil },
+	"served":    func(s *lb.State, args []string) { s.Services[0].ServingNodes = lb.Names{}.With(args...) },
+	"local": func(s *lb.State, args []string) {
+		s.Services[0].Local, s.Services[0].ServingNodes = true, lb.Names{}.With(args...)
+	},
+	"nodes":    func(s *lb.State, args []string) { s.Services[0].NodeSelectors = labelled("name", args...) },
+	"norecord": func(s *lb.State, _ []string) { s.Services[0].AnnouncedBy = nil },
 	"record": func(s *lb.State, args []string) {
 		s.Services[0].AnnouncedBy = lb.ByNode{{Address: v4, Node: args[0]}, {Address: v6, Node: args[0]}}
 	},
@@ -175,7 +177,7 @@ var orders = map[string]func(s *lb.State, args []string){
 		s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("192.0.2.0/24")}
 	},
 	"deleted":   func(s *lb.State, _ []string) { s.Services = nil },
-	"twin":      func(s *lb.State, args []string) { twin(s, "twin").ServingNodes = set(args) },
+	"twin":      func(s *lb.State, args []string) { twin(s, "twin").ServingNodes = lb.Names{}.With(args...) },
 	"neighbour": func(s *lb.State, _ []string) { neighbour(s) },
 	"closed":    func(s *lb.State, _ []string) { s.Here.Unfiltered = true },
 	"otherpath": func(s *lb.State, _ []string) { s.OtherDataPath = true },
@@ -482,7 +484,7 @@ func beside(s *lb.State, link, ofW1, ofW2 string) {
 func localNeighbour(nodes ...string) func(*lb.State) {
 	return func(s *lb.State) {
 		n := twin(s, "neighbour")
-		n.Addresses, n.Local, n.ServingNodes = []netip.Addr{v4.Next()}, true, set(nodes)
+		n.Addresses, n.Local, n.ServingNodes = []netip.Addr{v4.Next()}, true, lb.Names{}.With(nodes...)
 		s.Here.Advertised = s.Here.Advertised.Put(v4.Next(), time.Time{})
 	}
 }
