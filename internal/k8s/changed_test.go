@@ -207,6 +207,30 @@ func TestSameEndpoints(t *testing.T) {
 	}
 }
 
+// Speakers and proxies read endpoints, and a controller where there may be proxies: otherwise it has their pods only, which decide nothing.
+func TestObjectsHaveEndpoints(t *testing.T) {
+	proxies := lb.Key{Namespace: "ns", Name: "proxies"}
+	for name, tt := range map[string]struct {
+		config Config
+		want   int
+	}{
+		"speaker":                 {Config{Speaker: true}, 1},
+		"proxy":                   {Config{Proxy: true, Proxies: proxies}, 1},
+		"controller":              {Config{Endpoints: true}, 0},
+		"controller with proxies": {Config{Endpoints: true, Proxies: proxies}, 1},
+	} {
+		k := &Cluster{config: tt.config}
+		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
+		k.endpointSlices = newView(informer, func(_, _ heldSlice) {})
+		slice, err := k.packSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"}})
+		must(t, err)
+		must(t, informer.GetStore().Add(slice))
+		if got := k.Objects().HeldSlices.Len(); got != tt.want {
+			t.Errorf("%s: %d slices, want %d", name, got, tt.want)
+		}
+	}
+}
+
 // A few Services are no burst; many are one until a second after the last.
 func TestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
