@@ -259,7 +259,7 @@ func sameNames(a, b pool) bool {
 // readNodes reads the nodes that changed. They are the same map as before if none says something else.
 func (c *Compiler) readNodes(o Objects, opt Options) {
 	cloned := false
-	nodes := byName(o.Nodes, func(n *corev1.Node) *corev1.Node { return n }, o.HeldNodes)
+	nodes := objectsOf(o.Nodes, func(n *corev1.Node) *corev1.Node { return n }, o.HeldNodes)
 	take(&c.nodes, nodes, func(name lb.Key, _, o *corev1.Node, had, has bool) {
 		var node lb.Node
 		if has {
@@ -292,7 +292,7 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 
 // read reads the Services and EndpointSlices that changed, and the Services that ask for pools if these have other names.
 func (c *Compiler) read(o Objects, x reader, renamed bool) {
-	services := byName(o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} }, o.HeldServices)
+	services := objectsOf(o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} }, o.HeldServices)
 	take(&c.services, services, func(key lb.Key, _, h Held[corev1.Service], _, has bool) {
 		c.change(key, func(w *whole) {
 			if *w = (whole{slices: w.slices}); has {
@@ -308,7 +308,7 @@ func (c *Compiler) read(o Objects, x reader, renamed bool) {
 			c.change(key, func(w *whole) { x.compileService(key, w.of, w) })
 		}
 	}
-	all := byName(o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} }, o.HeldSlices)
+	all := objectsOf(o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} }, o.HeldSlices)
 	take(&c.slices, all, func(_ lb.Key, old, h Held[discoveryv1.EndpointSlice], had, has bool) {
 		if had {
 			c.change(ServiceOf(old.Read()), func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) })
@@ -333,8 +333,8 @@ func note(m map[lb.Key]*whole, key lb.Key, w *whole, is bool) {
 	}
 }
 
-// byName returns the objects of a list, or, without one, those that are held.
-func byName[O metav1.Object, H comparable](list []O, as func(O) H, held lb.Map[lb.Key, H]) lb.Map[lb.Key, H] {
+// objectsOf returns the objects of a list, or, without one, those that are held.
+func objectsOf[O metav1.Object, H comparable](list []O, as func(O) H, held lb.Map[lb.Key, H]) lb.Map[lb.Key, H] {
 	if len(list) == 0 {
 		return held
 	}
