@@ -225,9 +225,7 @@ func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
 	want.Services = haproxy.Linger(a.served, want.Services, a.lingers, began)
 	a.served = want.Services
 	again, err = a.give(ctx, want)
-	if a.certified.again > 0 {
-		again = daemon.Sooner(again, a.certified.again)
-	}
+	again = daemon.Sooner(again, a.certified.again)
 	for _, end := range a.lingers {
 		again = daemon.Sooner(again, end.Sub(began))
 	}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // membership is a multicast group on a link, by the link's index.
@@ -27,7 +29,7 @@ type groups struct {
 	actual func() (map[membership]bool, error)
 
 	desired atomic.Pointer[map[membership]bool]
-	wake    chan struct{}
+	wake    lb.Signal
 	joined  map[membership]bool
 	// complaints are the logged failures by link.
 	complaints map[int]string
@@ -44,7 +46,7 @@ func newGroups(log *slog.Logger, checkInterval time.Duration, repairs *atomic.Ui
 	g := &groups{
 		log: log, checkInterval: checkInterval, repairs: repairs,
 		kernel: &groupSockets{}, actual: readIGMP6,
-		wake: make(chan struct{}, 1), joined: make(map[membership]bool), complaints: make(map[int]string),
+		wake: lb.NewSignal(), joined: make(map[membership]bool), complaints: make(map[int]string),
 	}
 	g.desired.Store(&map[membership]bool{})
 	return g
@@ -53,10 +55,7 @@ func newGroups(log *slog.Logger, checkInterval time.Duration, repairs *atomic.Ui
 // set takes all groups to be joined. The caller must not change the map afterwards.
 func (g *groups) set(desired map[membership]bool) {
 	g.desired.Store(&desired)
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
+	g.wake.Kick()
 }
 
 // run joins and leaves groups until the context ends. It has its own goroutine, because

@@ -55,7 +55,7 @@ type Responder struct {
 	refusals atomic.Pointer[[]refusal]
 	// followed is the table for which the ports were opened.
 	followed atomic.Pointer[table]
-	wake     chan struct{}
+	wake     lb.Signal
 	// notices pass from readers to the goroutine of Run.
 	notices chan notice
 	// foreignByLink are the foreign machines on our links by the name of each. They outlive ports.
@@ -73,7 +73,7 @@ func New(c Config) *Responder {
 		listen:  listen,
 		now:     time.Now,
 		between: between,
-		wake:    make(chan struct{}, 1),
+		wake:    lb.NewSignal(),
 		notices: make(chan notice, maxNotices),
 	}
 	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
@@ -127,12 +127,7 @@ func (r *Responder) SetKeys(keys [][]byte) { r.echo.setKeys(keys) }
 func (r *Responder) Announcing() bool { return r.announcing.Load() }
 
 // Kick makes Run read the links again. It never blocks.
-func (r *Responder) Kick() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
+func (r *Responder) Kick() { r.wake.Kick() }
 
 // Run answers and announces until the context ends.
 func (r *Responder) Run(ctx context.Context) error {
