@@ -58,6 +58,41 @@ func TestViewVersion(t *testing.T) {
 	})
 }
 
+// A heartbeat of a node kicks nothing: a thousand nodes have one every 0.3 s.
+func TestViewKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, kicks := fake.NewClientset(), 0
+		informer := informers.NewSharedInformerFactory(client, 0).Core().V1().Nodes().Informer()
+		must(t, informer.SetTransform(keeping(informer.GetStore(), trim)))
+		v := newView(informer, func(_, _ *corev1.Node) { kicks++ })
+		go v.run(t.Context())
+		synctest.Wait()
+		expect := func(when string, want int) {
+			t.Helper()
+			if synctest.Wait(); kicks != want || v.version() != uint64(want) {
+				t.Errorf("%s: %d kicks, version %d, want %d", when, kicks, v.version(), want)
+			}
+		}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		_, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+		must(t, err)
+		expect("created", 1)
+		update := func(version string, at metav1.Time, ready corev1.ConditionStatus) {
+			node = node.DeepCopy()
+			node.ResourceVersion, node.Status.Conditions[0].LastHeartbeatTime, node.Status.Conditions[0].Status = version, at, ready
+			_, err = client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+			must(t, err)
+		}
+		update("1", metav1.Time{}, corev1.ConditionTrue) // the fake client names the kind of what it created
+		expect("updated", 2)
+		update("2", metav1.Now(), corev1.ConditionTrue)
+		expect("a heartbeat", 2)
+		update("3", metav1.Now(), corev1.ConditionFalse)
+		expect("not ready", 3)
+	})
+}
+
 func TestViewOverlaysOwnWrites(t *testing.T) {
 	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "12"}
 	v := newView(informer, func(_, _ *corev1.Service) {})

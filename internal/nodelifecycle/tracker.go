@@ -96,14 +96,18 @@ func (c clock) ours(now, written time.Time) time.Time {
 
 // observeReports takes what all speakers have written, as it reads now.
 func (t *tracker) observeReports(now time.Time, reports []report) {
-	before := t.speakers
-	t.speakers = make(map[string]speaker, len(reports))
+	if t.speakers == nil {
+		t.speakers = make(map[string]speaker, len(reports))
+	}
 	for _, r := range reports {
-		s, known := before[r.node]
-		if !known || !r.observed.Equal(s.observed) {
-			s = s.next(now, r, known)
+		if s, known := t.speakers[r.node]; !known || !r.observed.Equal(s.observed) {
+			t.speakers[r.node] = s.next(now, r, known)
 		}
-		t.speakers[r.node] = s
+	}
+	if len(t.speakers) > len(reports) {
+		maps.DeleteFunc(t.speakers, func(node string, _ speaker) bool {
+			return !slices.ContainsFunc(reports, func(r report) bool { return r.node == node })
+		})
 	}
 }
 
