@@ -88,8 +88,10 @@ func TestSameToSpeaker(t *testing.T) {
 		{"spec", addressed(), addressed(func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }), false},
 		{"is being deleted", addressed(), addressed(func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }), false},
 	} {
-		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, decides), packService(t, tt.b, decides)); got != tt.same {
-			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
+		unread := false
+		k := &Cluster{burst: newBurst(), config: Config{Unread: func() { unread = true }}}
+		if got := k.sameHeld(packService(t, tt.a, decides), packService(t, tt.b, decides)); got != tt.same || unread != tt.same {
+			t.Errorf("%s: same %t, to be read later %t, want %t", tt.name, got, unread, tt.same)
 		}
 	}
 }

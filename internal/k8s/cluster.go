@@ -44,6 +44,8 @@ type Config struct {
 	Speaker bool
 	// Kick is called after every change that can change a decision.
 	Kick func()
+	// Unread is called after changes of Services that change no decision, but that the next one has to read; nil for nothing.
+	Unread func()
 	// KickStates is called after every change of a SpeakerState; only a controller watches these.
 	KickStates func()
 	// Proxy watches only what the agent of a proxy needs, which has no right to more.

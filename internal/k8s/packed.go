@@ -200,7 +200,7 @@ func decides(s *corev1.Service) uint64 {
 // digest is never 0.
 func digest(s *corev1.Service) uint64 { return maphash.Bytes(interned.seed, encoding(s)) | 1 }
 
-// sameHeld reports whether the same decides, and counts the Services whose addresses change.
+// sameHeld reports whether the same decides. It counts the Services whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
 	of := func(h heldService) (digest uint64) {
 		if h != nil {
@@ -209,6 +209,9 @@ func (k *Cluster) sameHeld(a, b heldService) bool {
 		return digest
 	}
 	same := of(a) == of(b)
+	if same && k.config.Unread != nil {
+		k.config.Unread()
+	}
 	if !same && a != nil && b != nil && !reflect.DeepEqual(a.Read().Status.LoadBalancer, b.Read().Status.LoadBalancer) {
 		k.burst.Allow()
 	}

@@ -74,7 +74,7 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 	}
 	var none T
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { v.touch(o.(T)); changed(none, o.(T)) },
+		AddFunc: func(o any) { v.touch(o.(T)); changed(none, o.(T)) },
 		UpdateFunc: func(old, new any) {
 			if old != new { // client-go reports a version in whose place the store keeps what it has
 				v.touch(new.(T))
