@@ -215,8 +215,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	runs := daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: w.sync, Burst: func() bool { return w.cluster.InBurst() }, BurstFactor: planFactor})
 	kick := runs.Kick
 	cluster := k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Proxies: s.Options.Proxy.Service,
-		Kick: kick, Unread: runs.Later,
+		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Proxies: s.Options.Proxy.Service, Kick: kick,
 	})
 	m := &membership{node: s.nodeName, log: log}
 	// layer2 opens its sockets before the links become metadata.

@@ -19,8 +19,6 @@ const (
 
 	leastPause = 5 * time.Millisecond
 	mostPause  = time.Second
-	// laterTime is how long Later waits.
-	laterTime = time.Second
 
 	// firstRetry is the wait after a failed run, which doubles up to lastRetry.
 	firstRetry = 200 * time.Millisecond
@@ -51,9 +49,7 @@ type LoopConfig struct {
 type Loop struct {
 	config       LoopConfig
 	kicks, hurry chan struct{}
-	// later: Later waits.
-	later atomic.Bool
-	done  atomic.Int64
+	done         atomic.Int64
 	// began is when the present run began; nil while there is none.
 	began atomic.Pointer[time.Time]
 	// spent returns the processor time of this process so far. Other goroutines spend it too, so that what a run costs
@@ -76,14 +72,6 @@ func (l *Loop) Kick() { wake(l.kicks) }
 func (l *Loop) Hurry() {
 	wake(l.hurry)
 	l.Kick()
-}
-
-// Later asks for a run within a second. It is for changes that decide nothing: a run that must not wait would have to read what they left. It
-// never blocks.
-func (l *Loop) Later() {
-	if !l.later.Swap(true) {
-		time.AfterFunc(laterTime, func() { l.later.Store(false); l.Kick() })
-	}
 }
 
 func wake(signal chan<- struct{}) {

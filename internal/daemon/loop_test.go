@@ -105,15 +105,6 @@ func TestLoop(t *testing.T) {
 			}
 			l.at(5000 * ms)
 		}, []time.Duration{0, 3000 * ms, 3045 * ms, 3090 * ms, 3240 * ms, 3640 * ms}},
-		"what may wait is read within a second, once": {LoopConfig{}, func(l *loop) {
-			l.at(2000 * ms)
-			l.Later()
-			l.at(2500 * ms)
-			l.Later()
-			l.at(6000 * ms)
-			l.Later()
-			l.at(8000 * ms)
-		}, []time.Duration{0, 3000 * ms, 7000 * ms}},
 		"there is no quiet time before the first run": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 20 * ms})
 			l.at(1 * ms)

@@ -88,10 +88,26 @@ func TestSameToSpeaker(t *testing.T) {
 		{"spec", addressed(), addressed(func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }), false},
 		{"is being deleted", addressed(), addressed(func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }), false},
 	} {
-		unread := false
-		k := &Cluster{burst: newBurst(), config: Config{Unread: func() { unread = true }}}
-		if got := k.sameHeld(packService(t, tt.a, decides), packService(t, tt.b, decides)); got != tt.same || unread != tt.same {
-			t.Errorf("%s: same %t, to be read later %t, want %t", tt.name, got, unread, tt.same)
+		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, decides), packService(t, tt.b, decides)); got != tt.same {
+			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
+		}
+	}
+}
+
+// A speaker reads what decides nothing before it is much.
+func TestUnread(t *testing.T) {
+	announced := &corev1.Service{}
+	announced.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue}}
+	a, b := packService(t, &corev1.Service{}, decides), packService(t, announced, decides)
+	for _, speaker := range []bool{true, false} {
+		k, kicks := &Cluster{burst: newBurst(), config: Config{Speaker: speaker}}, 0
+		for range 2 * maxUnread {
+			if !k.sameHeld(a, b) {
+				kicks++
+			}
+		}
+		if want := map[bool]int{true: 2}[speaker]; kicks != want {
+			t.Errorf("speaker %t: %d kicks, want %d", speaker, kicks, want)
 		}
 	}
 }

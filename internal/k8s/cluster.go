@@ -44,8 +44,6 @@ type Config struct {
 	Speaker bool
 	// Kick is called after every change that can change a decision.
 	Kick func()
-	// Unread is called after changes of Services that change no decision, but that the next one has to read; nil for nothing.
-	Unread func()
 	// KickStates is called after every change of a SpeakerState; only a controller watches these.
 	KickStates func()
 	// Proxy watches only what the agent of a proxy needs, which has no right to more.
@@ -72,6 +70,8 @@ type Cluster struct {
 	events   *recorder
 	burst    *rate.Limiter
 	attempts attempts
+	// unread counts changes of Services that decided nothing; it belongs to the goroutine that reports these.
+	unread int
 
 	// A view of what a process does not watch is nil.
 	services          *View[heldService]
