@@ -200,11 +200,12 @@ func decides(s *corev1.Service) uint64 {
 // digest is never 0.
 func digest(s *corev1.Service) uint64 { return maphash.Bytes(interned.seed, encoding(s)) | 1 }
 
-// maxUnread is how many changes that decide nothing may wait for a plan that reads them: the death of a node needs one that has little to read. A
-// thousand conditions take 70 ms.
+// maxUnread is how many changes that decide nothing a speaker leaves for the next plan to read. The plan for the death of a node must find little: to
+// read a thousand conditions took 70 ms of the failover (three speakers on two cores).
 const maxUnread = 64
 
-// sameHeld reports whether the same decides, but for a speaker not each time. It counts the Services whose addresses change.
+// sameHeld reports whether a change may wait for the next plan: the same decides, and a speaker has not left too much unread. It counts the Services
+// whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
 	of := func(h heldService) (digest uint64) {
 		if h != nil {
