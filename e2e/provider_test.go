@@ -94,11 +94,11 @@ func notRun(lacks []wire.Lack) string {
 	return b.String()
 }
 
-var update = flag.Bool("update", false, "write the table of docs/kind.md")
+var update = flag.Bool("update", false, "write the table of docs/evidence/kind.md")
 
 // The page says which tests kind cannot serve, and why.
 func TestKindTable(t *testing.T) {
-	const page, begin, end = "../docs/kind.md", "-run TestKindTable -update -->\n", "<!-- end -->"
+	const page, begin, end = "../docs/evidence/kind.md", "-run TestKindTable -update -->\n", "<!-- end -->"
 	b, err := os.ReadFile(page)
 	must(t, err)
 	before, rest, found := strings.Cut(string(b), begin)
