@@ -53,7 +53,7 @@ func run() int {
 	f.BoolVar(&s.Options.OpenStack.Internal, "openstack-internal", false, "serve Services from internal pools unless holdfast.dev/internal says otherwise")
 	f.BoolVar(&s.Options.OpenStack.AnnotateAll, "openstack-annotate-all", false, "write OpenStack's load-balancer-id and load-balancer-address on all Services")
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this controller runs on; by default the environment variable "+
-		"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 3 s")
+		"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 2.5 s")
 	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: `time` to wait for the speakers to withdraw all announcements")
 	f.StringVar(&s.crds, "from", "/crds", "crds: `directory` with the custom resource definitions to write")
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },

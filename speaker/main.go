@@ -77,10 +77,10 @@ func (s *settings) parse(args []string) error {
 	f.BoolVar(&s.announceByRequest, "announce-by-request", false, "ask the default gateways for their own addresses from each announced one: some learn from "+
 		"nothing else")
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
-	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 25*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after "+
+	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 25*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is suspected after "+
 		"four missed heartbeats")
 	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a "+
-		"node is declared dead after sixteen missed heartbeats")
+		"node is suspected after sixteen missed heartbeats")
 	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` and port of kube-proxy's /livez: after a boot the node announces "+
 		"nothing until kube-proxy has served")
 	if err := s.Parse(f, args); err != nil {
