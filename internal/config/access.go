@@ -102,9 +102,8 @@ func (opt Options) ignoreAccess(r *report, object lb.Object, o *corev1.Service) 
 }
 
 // openPools does the same for pools, and removes their source ranges; not where these keep addresses from being announced.
-func (opt Options) openPools(r *report, pools []pool) {
-	for i := range pools {
-		p := &pools[i]
+func (opt Options) openPools(r *report, pools []*pool) {
+	for _, p := range pools {
 		if p.Restricted {
 			opt.unenforced(r, lb.Object{Kind: KindPool, Name: p.Name}, "spec.sourceRanges")
 		}

@@ -103,23 +103,21 @@ func TestAccess(t *testing.T) {
 		{"OpenStack's limit", annotated(openstack.Prefix+"connection-limit", "50"), "50 at once, 0/s", nil},
 		{"ours before OpenStack's", all(annotated(openstack.Prefix+"connection-limit", "50"), annotated(AnnotationConnectionLimit, "50")), "50 at once, 0/s", nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", tt.change)}}, served())
-			if got := accessText(s.Services[0].Access); got != tt.want {
-				t.Errorf("access %q, want %q", got, tt.want)
+		s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", tt.change)}}, served())
+		if got := accessText(s.Services[0].Access); got != tt.want {
+			t.Errorf("%s: access %q, want %q", tt.name, got, tt.want)
+		}
+		var reported []string
+		for _, p := range problems {
+			reported = append(reported, fmt.Sprintf("%s: %s", p.Reason, p.Message))
+			if !p.Reason.OfFilter() || p.Note {
+				t.Errorf("%s: %+v is not a fault of the filter", tt.name, p)
 			}
-			var reported []string
-			for _, p := range problems {
-				reported = append(reported, fmt.Sprintf("%s: %s", p.Reason, p.Message))
-				if !p.Reason.OfFilter() || p.Note {
-					t.Errorf("%+v is not a fault of the filter", p)
-				}
-			}
-			same(t, "problems", tt.reported, reported)
-			if s.Services[0].Problem != nil {
-				t.Error("the Service waits for an address because of its filter")
-			}
-		})
+		}
+		same(t, tt.name+": problems", tt.reported, reported)
+		if s.Services[0].Problem != nil {
+			t.Errorf("%s: the Service waits for an address because of its filter", tt.name)
+		}
 	}
 }
 
@@ -147,42 +145,28 @@ func TestManyUnreadableSources(t *testing.T) {
 	}
 }
 
-func TestPoolSourceRanges(t *testing.T) {
+// TestPoolAccess: who may reach a pool's addresses, and what answers at ports that no Service declares: a pool that does not choose the answer
+// has the chart's.
+func TestPoolAccess(t *testing.T) {
+	const drop, reset, allow = v1beta1.UndeclaredDrop, v1beta1.UndeclaredReset, v1beta1.UndeclaredAllow
 	for _, tt := range []struct {
-		ranges   []string
-		ports    v1beta1.UndeclaredPorts
-		want     string
-		reported int
+		ranges       []string
+		ports, chart v1beta1.UndeclaredPorts
+		want         string
+		reported     int
 	}{
-		{nil, "", "false [] false false", 0},
-		{nil, v1beta1.UndeclaredAllow, "false [] false true", 0},
-		{[]string{"10.0.0.1/8", "2001:db8::/32 "}, v1beta1.UndeclaredReset, "true [10.0.0.0/8 2001:db8::/32] true false", 0},
-		{[]string{"10.0.0.0/8", "x"}, v1beta1.UndeclaredDrop, "true [10.0.0.0/8] false false", 1},
-		{[]string{"x"}, "", "true [] false false", 1},
-	} {
-		o := poolObject("p", 1, "192.0.2.0/28")
-		o.Spec.SourceRanges, o.Spec.UndeclaredPorts = tt.ranges, tt.ports
-		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
-		p := s.Pools[0]
-		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset, p.Open); got != tt.want || len(problems) != tt.reported {
-			t.Errorf("%q: %s, want %s; reported %v", tt.ranges, got, tt.want, problemTexts(problems))
-		}
-	}
-}
-
-// TestUndeclaredPorts: a pool that does not choose the answer has the chart's.
-func TestUndeclaredPorts(t *testing.T) {
-	for _, tt := range []struct {
-		pool, chart v1beta1.UndeclaredPorts
-		reset, open bool
-	}{
-		{"", "", false, false},
-		{"", v1beta1.UndeclaredDrop, false, false},
-		{"", v1beta1.UndeclaredReset, true, false},
-		{"", v1beta1.UndeclaredAllow, false, true},
-		{v1beta1.UndeclaredDrop, v1beta1.UndeclaredAllow, false, false},
-		{v1beta1.UndeclaredReset, v1beta1.UndeclaredAllow, true, false},
-		{v1beta1.UndeclaredAllow, v1beta1.UndeclaredReset, false, true},
+		{nil, "", "", "false [] false false", 0},
+		{[]string{"10.0.0.1/8", "2001:db8::/32 "}, "", "", "true [10.0.0.0/8 2001:db8::/32] false false", 0},
+		{[]string{"10.0.0.0/8", "x"}, "", "", "true [10.0.0.0/8] false false", 1},
+		{[]string{"x"}, "", "", "true [] false false", 1},
+		{nil, reset, "", "false [] true false", 0},
+		{nil, allow, "", "false [] false true", 0},
+		{nil, "", drop, "false [] false false", 0},
+		{nil, "", reset, "false [] true false", 0},
+		{nil, "", allow, "false [] false true", 0},
+		{nil, drop, allow, "false [] false false", 0},
+		{nil, reset, allow, "false [] true false", 0},
+		{nil, allow, reset, "false [] false true", 0},
 	} {
 		opt := served()
 		f := flag.NewFlagSet("", flag.ContinueOnError)
@@ -191,10 +175,11 @@ func TestUndeclaredPorts(t *testing.T) {
 			must(t, f.Parse([]string{"--undeclared-ports", string(tt.chart)}))
 		}
 		o := poolObject("p", 1, "192.0.2.0/28")
-		o.Spec.UndeclaredPorts = tt.pool
-		s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, opt)
-		if p := s.Pools[0]; p.Reset != tt.reset || p.Open != tt.open {
-			t.Errorf("pool %q, chart %q: reset %v, open %v", tt.pool, tt.chart, p.Reset, p.Open)
+		o.Spec.SourceRanges, o.Spec.UndeclaredPorts = tt.ranges, tt.ports
+		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, opt)
+		p := s.Pools[0]
+		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset, p.Open); got != tt.want || len(problems) != tt.reported {
+			t.Errorf("%q, %q, chart %q: %s, want %s; reported %v", tt.ranges, tt.ports, tt.chart, got, tt.want, problemTexts(problems))
 		}
 		f.SetOutput(io.Discard)
 		if err := f.Parse([]string{"--undeclared-ports=allow"}); err == nil {

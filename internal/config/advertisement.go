@@ -9,32 +9,23 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pools []pool) []lb.L2Advertisement {
+func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pools []*pool) []lb.L2Advertisement {
 	var out []lb.L2Advertisement
 	for _, o := range objects {
 		object := lb.Object{Kind: KindL2Advertisement, Name: o.Name}
-		out = append(out, lb.L2Advertisement{
-			Name:      o.Name,
-			Scope:     compileScope(r, object, o.Spec.AdvertisementScope, pools),
-			Links:     slices.Clone(o.Spec.Interfaces),
-			Preferred: compilePreferences(r, object, o.Spec.PreferredNodeSelectors),
-		})
+		a := lb.L2Advertisement{Name: o.Name, Scope: compileScope(r, object, o.Spec.AdvertisementScope, pools), Links: slices.Clone(o.Spec.Interfaces)}
+		for i, p := range o.Spec.PreferredNodeSelectors {
+			field := fmt.Sprintf("spec.preferredNodeSelectors[%d].preference", i)
+			a.Preferred = append(a.Preferred, lb.Preference{Weight: int(p.Weight), Selector: selectorOrNothing(r, object, field, p.Preference)})
+		}
+		out = append(out, a)
 	}
 	slices.SortFunc(out, func(a, b lb.L2Advertisement) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
-func compilePreferences(r *report, object lb.Object, preferred []v1beta1.PreferredNodeSelector) []lb.Preference {
-	var out []lb.Preference
-	for i, p := range preferred {
-		field := fmt.Sprintf("spec.preferredNodeSelectors[%d].preference", i)
-		out = append(out, lb.Preference{Weight: int(p.Weight), Selector: selectorOrNothing(r, object, field, p.Preference)})
-	}
-	return out
-}
-
 // compileBGPAdvertisements returns the advertisements, oldest first.
-func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, pools []pool, peers []*v1beta1.BGPPeer, names aliases) []lb.BGPAdvertisement {
+func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, pools []*pool, peers []*v1beta1.BGPPeer, names aliases) []lb.BGPAdvertisement {
 	var out []lb.BGPAdvertisement
 	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindBGPAdvertisement, Name: o.Name}
@@ -63,9 +54,9 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 
 // compileScope reads what an advertisement selects. Names of missing pools stay
 // in the scope: without them it could become empty, which selects all pools.
-func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, pools []pool) lb.Scope {
+func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, pools []*pool) lb.Scope {
 	for _, name := range s.IPAddressPools {
-		if !slices.ContainsFunc(pools, func(p pool) bool { return p.Name == name }) {
+		if !slices.ContainsFunc(pools, func(p *pool) bool { return p.Name == name }) {
 			r.fault(object, lb.UnknownReference, "spec.ipAddressPools names IPAddressPool %q, which does not exist: create it or take the name out", name)
 		}
 	}
@@ -80,7 +71,7 @@ func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, poo
 // checkAggregation reports whether the advertisement can be used at all. It removes
 // pools from the scope if an aggregate would also attract traffic for addresses
 // outside of them.
-func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools []pool) bool {
+func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools []*pool) bool {
 	v4, v6 := a.AggregationLength, a.AggregationLengthV6
 	var fit, unfit []string
 	for _, p := range pools {
@@ -104,14 +95,14 @@ func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools
 	return len(fit) > 0
 }
 
-func selectsPool(s lb.Scope, p pool) bool {
+func selectsPool(s lb.Scope, p *pool) bool {
 	return len(s.Pools)+len(s.PoolSelectors) == 0 || slices.Contains(s.Pools, p.Name) || lb.MatchesAny(s.PoolSelectors, p.Labels)
 }
 
 // tooWide returns the first entry of the pool that does not contain a whole prefix of
 // the given length, and the length that it could contain. For an entry that is a range
 // its largest prefix counts, as in MetalLB.
-func tooWide(p pool, v4, v6 int) (lb.Range, int, bool) {
+func tooWide(p *pool, v4, v6 int) (lb.Range, int, bool) {
 	for _, e := range p.entries {
 		want := lengthFor(e, v4, v6)
 		if want == e.From.BitLen() {

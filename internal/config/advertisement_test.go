@@ -57,14 +57,11 @@ func TestBGPAdvertisement(t *testing.T) {
 		poolObject("span", 3, "203.0.114.1-203.0.114.255"),
 		poolObject("cut", 4, "192.0.2.0/23"),
 	}
-	length := func(n int32) *int32 { return &n }
-	spec := func(changes ...func(*v1beta1.BGPAdvertisementSpec)) v1beta1.BGPAdvertisementSpec {
-		var s v1beta1.BGPAdvertisementSpec
-		for _, change := range changes {
-			change(&s)
-		}
-		return s
+	type spec = v1beta1.BGPAdvertisementSpec
+	of := func(pools ...string) v1beta1.AdvertisementScope {
+		return v1beta1.AdvertisementScope{IPAddressPools: pools}
 	}
+	route24, route64 := new(int32(24)), new(int32(64))
 	cut := `BGPAdvertisement a InvalidAggregation: not used for IPAddressPool "narrow": routes of length 24 would reach beyond its ` +
 		`198.51.100.0-198.51.100.15: aggregate to 28 or longer`
 	span := `BGPAdvertisement a InvalidAggregation: not used for IPAddressPool "span": routes of length 24 would reach beyond its ` +
@@ -72,63 +69,55 @@ func TestBGPAdvertisement(t *testing.T) {
 	full := lb.BGPAdvertisement{Name: "a", AggregationLength: 32, AggregationLengthV6: 128}
 	for _, tt := range []struct {
 		name     string
-		spec     v1beta1.BGPAdvertisementSpec
+		spec     spec
 		want     func(*lb.BGPAdvertisement)
 		problems []string
 	}{
-		{"defaults", spec(), func(*lb.BGPAdvertisement) {}, nil},
-		{"unknown names stay", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.IPAddressPools, s.Peers = []string{"x"}, []string{"y"} }),
+		{"defaults", spec{}, func(*lb.BGPAdvertisement) {}, nil},
+		{"unknown names stay", spec{AdvertisementScope: of("x"), Peers: []string{"y"}},
 			func(a *lb.BGPAdvertisement) { a.Pools, a.Peers = []string{"x"}, []string{"y"} },
 			[]string{
 				`BGPAdvertisement a UnknownReference: spec.ipAddressPools names IPAddressPool "x", which does not exist: create it or take the name out`,
 				`BGPAdvertisement a UnknownReference: spec.peers names BGPPeer "y", which does not exist: create it or take the name out`,
 			}},
-		{"aggregate that fits", spec(func(s *v1beta1.BGPAdvertisementSpec) {
-			s.IPAddressPools, s.AggregationLength, s.AggregationLengthV6 = []string{"wide", "cut"}, length(24), length(64)
-		}), func(a *lb.BGPAdvertisement) {
-			a.Pools, a.AggregationLength, a.AggregationLengthV6 = []string{"wide", "cut"}, 24, 64
-		}, nil},
-		{"of all pools, those that it fits", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.AggregationLength = length(24) }),
+		{"aggregate that fits", spec{AdvertisementScope: of("wide", "cut"), AggregationLength: route24, AggregationLengthV6: route64},
+			func(a *lb.BGPAdvertisement) {
+				a.Pools, a.AggregationLength, a.AggregationLengthV6 = []string{"wide", "cut"}, 24, 64
+			}, nil},
+		{"of all pools, those that it fits", spec{AggregationLength: route24},
 			func(a *lb.BGPAdvertisement) { a.Pools, a.AggregationLength = []string{"cut", "wide"}, 24 }, []string{cut, span}},
-		{"none that it fits is not all", spec(func(s *v1beta1.BGPAdvertisementSpec) {
-			s.IPAddressPools, s.AggregationLength = []string{"narrow"}, length(24)
-		}), nil, []string{cut}},
-		{"communities sorted, once", spec(func(s *v1beta1.BGPAdvertisementSpec) {
-			s.Communities = []string{"large:1:2:3", "65000:200", "junk", "65000:100", "065000:100"}
-		}), func(a *lb.BGPAdvertisement) {
+		{"none that it fits is not all", spec{AdvertisementScope: of("narrow"), AggregationLength: route24}, nil, []string{cut}},
+		{"communities sorted, once", spec{Communities: []string{"large:1:2:3", "65000:200", "junk", "65000:100", "065000:100"}}, func(a *lb.BGPAdvertisement) {
 			a.Communities = []lb.Community{{A: 65000, B: 100}, {A: 65000, B: 200}, {Large: true, A: 1, B: 2, C: 3}}
 		}, []string{
 			`BGPAdvertisement a InvalidCommunity: spec.communities[2] is not sent: no Community has the name "junk"; the well-known ones are blackhole, ` +
 				`graceful-shutdown, no-advertise, no-export, no-export-subconfed, no-peer`,
 			`note BGPAdvertisement a InvalidCommunity: spec.communities[4] repeats 65000:100: once is enough`,
 		}},
-		{"communities by name", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.Communities = []string{"no-export", "backup", "no-export"} }),
+		{"communities by name", spec{Communities: []string{"no-export", "backup", "no-export"}},
 			func(a *lb.BGPAdvertisement) { a.Communities = []lb.Community{{A: 64512, B: 80}, {A: 65535, B: 65281}} },
 			[]string{"note BGPAdvertisement a InvalidCommunity: spec.communities[2] repeats 65535:65281: once is enough"}},
-		{"path and MED", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.ASPathPrepend, s.MED = 32, ptr(int64(0)) }),
+		{"path and MED", spec{ASPathPrepend: 32, MED: new(int64(0))},
 			func(a *lb.BGPAdvertisement) { a.Prepend, a.MED = 32, lb.MED{Sent: true} }, nil},
-		{"local preference", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.LocalPref = 1<<32 - 1 }),
-			func(a *lb.BGPAdvertisement) { a.LocalPref = 1<<32 - 1 }, nil},
+		{"local preference", spec{LocalPref: 1<<32 - 1}, func(a *lb.BGPAdvertisement) { a.LocalPref = 1<<32 - 1 }, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			older := full
-			older.Name = "z"
-			want := []lb.BGPAdvertisement{older}
-			if tt.want != nil {
-				a := full
-				tt.want(&a)
-				want = append(want, a)
-			}
-			s, problems := Compile(Objects{
-				Pools:             pools,
-				Communities:       []*v1beta1.Community{communityObject("names", 1, "backup", "64512:80")},
-				BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 1), Spec: tt.spec}, {ObjectMeta: meta("z", 0)}},
-			}, Options{})
-			same(t, "BGPAdvertisements", want, s.BGPAdvertisements)
-			// Pool "cut" overlaps "wide" on purpose: as written it contains the whole /23.
-			overlap := `IPAddressPool cut OverlappingAddresses: IPAddressPool "wide" is older and keeps 192.0.2.0-192.0.2.255: take that out of one of the two pools`
-			same(t, "problems", append(tt.problems, overlap), problemTexts(problems))
-		})
+		older := full
+		older.Name = "z"
+		want := []lb.BGPAdvertisement{older}
+		if tt.want != nil {
+			a := full
+			tt.want(&a)
+			want = append(want, a)
+		}
+		s, problems := Compile(Objects{
+			Pools:             pools,
+			Communities:       []*v1beta1.Community{communityObject("names", 1, "backup", "64512:80")},
+			BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 1), Spec: tt.spec}, {ObjectMeta: meta("z", 0)}},
+		}, Options{})
+		same(t, tt.name+": BGPAdvertisements", want, s.BGPAdvertisements)
+		// Pool "cut" overlaps "wide" on purpose: as written it contains the whole /23.
+		overlap := `IPAddressPool cut OverlappingAddresses: IPAddressPool "wide" is older and keeps 192.0.2.0-192.0.2.255: take that out of one of the two pools`
+		same(t, tt.name+": problems", append(tt.problems, overlap), problemTexts(problems))
 	}
 }
 
@@ -182,24 +171,13 @@ func TestMetalLBSamples(t *testing.T) {
 			continue
 		}
 		var o Objects
-		switch head.Kind {
-		case KindPool:
-			o.Pools = strict(t, o.Pools, document)
-		case KindL2Advertisement:
-			o.L2Advertisements = strict(t, o.L2Advertisements, document)
-		case KindBGPAdvertisement:
-			o.BGPAdvertisements = strict(t, o.BGPAdvertisements, document)
-		case KindPeer:
-			o.Peers = strict(t, o.Peers, document)
-			if ref := o.Peers[0].Spec.PasswordSecret; ref != nil && ref.Name != "" {
+		if err := o.add(document); err != nil {
+			t.Errorf("%v\n%s", err, document)
+		}
+		for _, p := range o.Peers {
+			if ref := p.Spec.PasswordSecret; ref != nil && ref.Name != "" {
 				o.SecretNamespace, o.Secrets = "own", append(o.Secrets, secretObject("own", ref.Name, "kubernetes.io/basic-auth", "x"))
 			}
-		case KindBFDProfile:
-			o.BFDProfiles = strict(t, o.BFDProfiles, document)
-		case KindCommunity:
-			o.Communities = strict(t, o.Communities, document)
-		default:
-			t.Fatalf("%s", document)
 		}
 		s, problems := Compile(o, Options{})
 		if len(s.Peers) != len(o.Peers) || len(s.Pools) != len(o.Pools) || len(s.L2Advertisements) != len(o.L2Advertisements) ||
@@ -216,14 +194,4 @@ func TestMetalLBSamples(t *testing.T) {
 	if vrf != 2 {
 		t.Errorf("%d objects with a VRF", vrf)
 	}
-}
-
-// strict appends an object without unknown fields.
-func strict[T any](t *testing.T, to []*T, document []byte) []*T {
-	t.Helper()
-	o := new(T)
-	if err := yaml.UnmarshalStrict(document, o); err != nil {
-		t.Errorf("%v\n%s", err, document)
-	}
-	return append(to, o)
 }

@@ -30,7 +30,6 @@ const (
 	maxNodeAddresses = 32
 )
 
-// countSources counts the source ranges in all lists of a Service.
 func countSources(o *corev1.Service) int {
 	n := len(o.Spec.LoadBalancerSourceRanges)
 	for _, key := range []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, KubernetesSourceRanges} {
@@ -75,14 +74,11 @@ func bounded(r *report, object lb.Object, o *corev1.Service, opt Options) (*core
 		return &short, nil
 	}
 	if slices.Contains(long, AnnotationNodeSelector) || slices.Contains(long, openstack.NodeSelector) {
-		short.Annotations[AnnotationNodeSelector] = tooLong
+		short.Annotations[AnnotationNodeSelector] = "(too long)" // is none
 	}
 	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is %d bytes long and is not read: write at most %d", long[0], len(o.Annotations[long[0]]),
 		maxAnnotation)
 }
-
-// tooLong stands for a node selector that is not read. It is none.
-const tooLong = "(too long)"
 
 // selectorFault says that a node selector has too many terms.
 func selectorFault(s lb.Selector) error {
@@ -136,28 +132,25 @@ func morePorts(s *lb.Service) int { return max(0, len(s.Ports)-1) }
 
 // boundTogether is boundPorts for the Services of one namespace, which have too many.
 func boundTogether(r *report, services []*lb.Service, more, most int) {
-	byAge := make([]int, len(services))
-	for i := range services {
-		byAge[i] = i
-	}
-	slices.SortFunc(byAge, func(i, j int) int {
-		a, b := services[i], services[j]
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
-	})
 	left := most
-	for _, i := range byAge {
-		s := *services[i] // which is kept for the next run
-		excess := max(0, morePorts(&s)-left)
-		left -= morePorts(&s) - excess
+	for _, old := range slices.SortedFunc(slices.Values(services), older) {
+		excess := max(0, morePorts(old)-left)
+		left -= morePorts(old) - excess
 		if excess == 0 {
 			continue
 		}
-		served := len(s.Ports) - excess
+		s, served := *old, len(old.Ports)-excess // old is kept for the next run
 		problem := r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.TooManyPorts,
 			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have %d ports together, and only %d are served, older "+
 				"Services' first",
 			excess, len(s.Ports), more, most)
 		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], waits(s.Problem, problem)
+		i, _ := slices.BinarySearchFunc(services, s.Key, compareKey)
 		services[i] = &s
 	}
+}
+
+// older orders Services of a namespace: the older one wins.
+func older(a, b *lb.Service) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 }

@@ -2,12 +2,10 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
@@ -81,19 +79,6 @@ func zoneNames(n int) []string {
 	return out
 }
 
-// TestReleasedIsNotOurs: a Service that gave its addresses back shows those of another load balancer, whatever its user writes into
-// our annotation: otherwise the two would remove and write the address for ever.
-func TestReleasedIsNotOurs(t *testing.T) {
-	o := serviceObject("web", having("192.0.2.9"), annotated(v1beta1.AnnotationAssigned, "for=default/web,192.0.2.9=p"), func(o *corev1.Service) {
-		o.Spec.LoadBalancerClass = new("example.org/other")
-		o.Finalizers = []string{v1beta1.FinalizerAddress}
-		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
-	})
-	if ours, others := served().Shown(o); len(ours) > 0 || len(others) != 1 {
-		t.Errorf("ours are %v, others' %v", ours, others)
-	}
-}
-
 // TestBackendIsBounded: a selector of pods beyond the bound is not compared, and equals that of no other Service.
 func TestBackendIsBounded(t *testing.T) {
 	selecting := func(name string, n int) string {
@@ -136,24 +121,20 @@ func TestPortsOfNamespace(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		services []*corev1.Service
-		want     string
+		want     string // the ports that are served, and those that are not
 	}{
-		{"at the bound", []*corev1.Service{service("a", "x", 1, 5), service("a", "y", 2, 7)}, "x 5, y 7"},
-		{"the younger one has too many", []*corev1.Service{service("a", "x", 1, 8), service("a", "y", 2, 7)}, "x 5 refused, y 7"},
-		{"the younger ones", []*corev1.Service{service("a", "x", 1, 8), service("a", "y", 3, 7), service("a", "z", 2, 6)}, "x 1 refused, y 7, z 5 refused"},
-		{"of one age", []*corev1.Service{service("a", "x", 1, 7), service("a", "y", 1, 7)}, "x 7, y 5 refused"},
-		{"one alone", []*corev1.Service{service("a", "x", 1, 12)}, "x 11 refused"},
-		{"another namespace", []*corev1.Service{service("a", "x", 1, 12), service("b", "y", 2, 11)}, "x 11 refused, y 11"},
+		{"at the bound", []*corev1.Service{service("a", "x", 1, 5), service("a", "y", 2, 7)}, "x 5+0, y 7+0"},
+		{"the younger one has too many", []*corev1.Service{service("a", "x", 1, 8), service("a", "y", 2, 7)}, "x 5+3 refused, y 7+0"},
+		{"the younger ones", []*corev1.Service{service("a", "x", 1, 8), service("a", "y", 3, 7), service("a", "z", 2, 6)}, "x 1+7 refused, y 7+0, z 5+1 refused"},
+		{"of one age", []*corev1.Service{service("a", "x", 1, 7), service("a", "y", 1, 7)}, "x 7+0, y 5+2 refused"},
+		{"one alone", []*corev1.Service{service("a", "x", 1, 12)}, "x 11+1 refused"},
+		{"another namespace", []*corev1.Service{service("a", "x", 1, 12), service("b", "y", 2, 11)}, "x 11+1 refused, y 11+0"},
 		{"many with one port", single, ""},
 	} {
 		s, problems := Compile(Objects{Services: tt.services}, opt)
 		var got []string
 		for _, sv := range s.Services {
-			text := fmt.Sprintf("%s %d", sv.Key.Name, len(sv.Ports))
-			if i := slices.IndexFunc(tt.services,
-				func(o *corev1.Service) bool { return o.UID == types.UID(sv.UID) }); len(sv.Ports)+len(sv.Unserved) != len(tt.services[i].Spec.Ports) {
-				t.Errorf("%s: %d ports of %s are served and %d are not", tt.name, len(sv.Ports), sv.Key.Name, len(sv.Unserved))
-			}
+			text := fmt.Sprintf("%s %d+%d", sv.Key.Name, len(sv.Ports), len(sv.Unserved))
 			if sv.Problem != nil {
 				text += " refused"
 			}

@@ -76,10 +76,10 @@ func (v *village) step() {
 		p.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.2", Service: "default/" + v.name()}}
 		v.Pools = put(v, v.Pools, p)
 	case 1:
-		e := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(v.IntN(12)),
-			Labels: map[string]string{discoveryv1.LabelServiceName: v.name()}}}
+		e := sliceObject(v.name())
+		e.Name = fmt.Sprint(v.IntN(12))
 		for range v.IntN(3) {
-			e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{NodeName: ptr(fmt.Sprint("n", v.IntN(3)))})
+			e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{NodeName: new(fmt.Sprint("n", v.IntN(3)))})
 		}
 		v.EndpointSlices = put(v, v.EndpointSlices, e)
 	case 2:
@@ -180,8 +180,7 @@ func TestObjectIsReadOnce(t *testing.T) {
 func TestSameIsShared(t *testing.T) {
 	var o Objects
 	slice := func(i int, node string) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("x%d", i),
-			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%d", i)}}, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr(node)}}}
+		return sliceObject(fmt.Sprintf("s%d", i), discoveryv1.Endpoint{NodeName: &node})
 	}
 	for i := range 3 {
 		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%d", i), port))
@@ -206,7 +205,7 @@ func TestSameIsShared(t *testing.T) {
 	for _, address := range []string{"10.0.0.1", "10.0.0.2"} { // as read, and changed
 		o.EndpointSlices = slices.Clone(o.EndpointSlices)
 		o.EndpointSlices[1] = slice(1, "n2")
-		o.EndpointSlices[1].AddressType, o.EndpointSlices[1].Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Port: ptr(int32(80))}}
+		o.EndpointSlices[1].AddressType, o.EndpointSlices[1].Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Port: new(int32(80))}}
 		o.EndpointSlices[1].Endpoints[0].Addresses = []string{address}
 		after, _ = c.Compile(o, served())
 		first, again := c.Starts(fresh, "n2"), c.Starts(fresh, "n2")

@@ -217,7 +217,7 @@ func (o *Objects) equal(p Objects) bool {
 // common is what the administrator's objects say, on these nodes, a State without Services.
 type common struct {
 	objects  Objects
-	pools    []pool
+	pools    []*pool
 	state    lb.State
 	problems []*lb.Problem
 	// names of pools and nodes.
@@ -252,7 +252,7 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 }
 
 // sameNames reports whether Services find the same pool by its names and tags.
-func sameNames(a, b pool) bool {
+func sameNames(a, b *pool) bool {
 	return a.Name == b.Name && slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Tags, b.Tags)
 }
 

@@ -30,7 +30,7 @@ func world() Objects {
 				AdvertisementScope: v1beta1.AdvertisementScope{NodeSelectors: []metav1.LabelSelector{badSelector()}}}},
 		},
 		BGPAdvertisements: []*v1beta1.BGPAdvertisement{
-			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{AggregationLength: ptr(int32(28)), Communities: []string{"1:2", "1:1", "x"}}},
+			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{AggregationLength: new(int32(28)), Communities: []string{"1:2", "1:1", "x"}}},
 			{ObjectMeta: meta("x", 1), Spec: v1beta1.BGPAdvertisementSpec{Peers: []string{"nobody"}}},
 		},
 		Peers: []*v1beta1.BGPPeer{peerObject("p", 1), peerObject("q", 1), peerObject("r", 0, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.30.0.11" }),
@@ -39,13 +39,8 @@ func world() Objects {
 			serviceObject("a", annotated(AnnotationAddresses, "?")), serviceObject("b", annotated(AnnotationPool, "a"), annotated(MetalLBPool, "b")),
 			serviceObject("c", leaving, having("192.0.2.1")), serviceObject("d", leaving, having("192.0.2.1")),
 		},
-		EndpointSlices: []*discoveryv1.EndpointSlice{
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
-				Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n1")}}},
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "2", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
-				Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n2")}}},
-		},
-		Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b")},
+		EndpointSlices: numbered(sliceObject("a", discoveryv1.Endpoint{NodeName: new("n1")}), sliceObject("a", discoveryv1.Endpoint{NodeName: new("n2")})),
+		Nodes:          []*corev1.Node{nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b")},
 		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "red"}}},
 			{ObjectMeta: metav1.ObjectMeta{Name: "other"}}},
 	}
@@ -151,6 +146,8 @@ func (o *Objects) add(document []byte) error {
 		return addTo(&o.BGPAdvertisements, document)
 	case "holdfast.dev/v1beta1 " + KindPeer:
 		return addTo(&o.Peers, document)
+	case "holdfast.dev/v1beta1 " + KindBFDProfile:
+		return addTo(&o.BFDProfiles, document)
 	case "holdfast.dev/v1beta1 " + KindCommunity:
 		return addTo(&o.Communities, document)
 	case "v1 " + KindService:

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -16,9 +15,7 @@ import (
 func BenchmarkCompiler(b *testing.B) {
 	o := Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}}
 	slice := func(i, node int) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("s%05d", i),
-			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%05d", i)}},
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}, NodeName: ptr(fmt.Sprintf("n%04d", node%1000))}}}
+		return sliceObject(fmt.Sprintf("s%05d", i), discoveryv1.Endpoint{Addresses: []string{"10.244.0.1"}, NodeName: new(fmt.Sprintf("n%04d", node%1000))})
 	}
 	put := func(s *discoveryv1.EndpointSlice) {
 		o.HeldSlices = o.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})

@@ -67,7 +67,6 @@ func (w *whole) endpoints() (e endpoints) {
 	return e
 }
 
-// serve gives a Service the endpoints.
 func (e endpoints) serve(s *lb.Service) {
 	s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
 }
@@ -175,7 +174,6 @@ func (w *whole) starts(key lb.Key, addresses []netip.Addr, node string) (out []l
 	return out
 }
 
-// read returns the EndpointSlices of a Service.
 func (w *whole) read() (all []*discoveryv1.EndpointSlice) {
 	for _, e := range w.slices {
 		all = append(all, e.of.Read())
@@ -191,7 +189,7 @@ const maxProxyEndpoints = 1000
 // writes EndpointSlices could reach what only proxies may (CVE-2021-25740). The State is of the objects that were read last.
 func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
 	use, left = map[lb.Key]map[uint16][]netip.AddrPort{}, map[lb.Key][]netip.AddrPort{}
-	ours := map[netip.Addr]bool{}
+	pools, ours := lb.IndexOf(state.Pools, func(p lb.Pool) []lb.Range { return p.Ranges }), map[netip.Addr]bool{}
 	for _, s := range state.Services {
 		for _, a := range s.Addresses {
 			ours[a] = true
@@ -218,7 +216,7 @@ func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Ke
 		for _, p := range c.ready[s.Key] {
 			for _, e := range p.endpoints {
 				a := e.Addr().Unmap()
-				if len(ports[p.port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || inPool(state.Pools, a) {
+				if len(ports[p.port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || pools.Find(a).Ranges != nil {
 					left[s.Key] = append(left[s.Key], e)
 				} else {
 					ports[p.port] = append(ports[p.port], netip.AddrPortFrom(a, e.Port()))
@@ -230,7 +228,6 @@ func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Ke
 	return use, left
 }
 
-// readyPort is a TCP port of a Service.
 type readyPort struct {
 	port      uint16
 	endpoints []netip.AddrPort
@@ -252,12 +249,6 @@ func (w *whole) ready(families []netip.Addr) (out []readyPort) {
 		out = append(out, one)
 	}
 	return out
-}
-
-func inPool(pools []lb.Pool, a netip.Addr) bool {
-	return slices.ContainsFunc(pools, func(p lb.Pool) bool {
-		return slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(a) })
-	})
 }
 
 // targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node

@@ -14,13 +14,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestLostEndpoints(t *testing.T) {
-	slice := func(service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-			Endpoints:  endpoints,
-		}
+// sliceObject is of a Service of namespace default, unless its name has another.
+func sliceObject(service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	namespace, name, other := strings.Cut(service, "/")
+	if !other {
+		namespace, name = "default", service
 	}
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		Labels: map[string]string{discoveryv1.LabelServiceName: name}}, Endpoints: endpoints}
+}
+
+// of gives a slice a family and ports.
+func of(family discoveryv1.AddressType, o *discoveryv1.EndpointSlice, ports ...discoveryv1.EndpointPort) *discoveryv1.EndpointSlice {
+	o.AddressType, o.Ports = family, ports
+	return o
+}
+
+func TestLostEndpoints(t *testing.T) {
+	slice := sliceObject
 	endpoint := func(node string, ready bool, addresses ...string) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{NodeName: &node, Addresses: addresses, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}
 	}
@@ -69,12 +80,8 @@ func TestStarts(t *testing.T) {
 		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: &node, Conditions: c}
 	}
 	slice := func(service string, family discoveryv1.AddressType, port int32, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-		udp := corev1.ProtocolUDP
-		return &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-			AddressType: family, Endpoints: endpoints,
-			Ports: []discoveryv1.EndpointPort{{Name: &other, Port: ptr(int32(9))}, {Name: &web, Port: ptr(port + 1), Protocol: &udp}, {Name: &web, Port: &port}},
-		}
+		return of(family, sliceObject(service, endpoints...), discoveryv1.EndpointPort{Name: &other, Port: new(int32(9))},
+			discoveryv1.EndpointPort{Name: &web, Port: new(port + 1), Protocol: new(corev1.ProtocolUDP)}, discoveryv1.EndpointPort{Name: &web, Port: &port})
 	}
 	ready := discoveryv1.EndpointConditions{Ready: &yes}
 	ending := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
@@ -109,6 +116,7 @@ func TestStarts(t *testing.T) {
 			"192.0.2.1 UDP/80 at [10.0.0.1:8081 10.0.0.2:8081] true; 2001:db8::1 UDP/80 at [[fd00::3]:8081] true"},
 		{"very many ports", "w1", func(s *corev1.Service) { s.Spec.Ports = slices.Repeat(s.Spec.Ports, maxStartPorts+1) }, ""},
 		{"not new", "w1", func(s *corev1.Service) { s.Name = "t" }, ""},
+		{"proxied: it would lead past the proxies", "w1", proxiedStatus, ""},
 	} {
 		s := serviceObject("s", func(s *corev1.Service) {
 			s.Spec.Ports = []corev1.ServicePort{{Name: web, Protocol: corev1.ProtocolTCP, Port: 80}}
@@ -129,12 +137,9 @@ func TestStarts(t *testing.T) {
 
 func TestReadyEndpoints(t *testing.T) {
 	yes, no, http, tcp, udp, port := true, false, "http", corev1.ProtocolTCP, corev1.ProtocolUDP, int32(8080)
-	slice := func(namespace, service string, family discoveryv1.AddressType, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-			AddressType: family, Endpoints: endpoints,
-			Ports: []discoveryv1.EndpointPort{{Name: &http, Protocol: &tcp, Port: &port}, {Name: &http, Protocol: &udp, Port: &port}},
-		}
+	slice := func(service string, family discoveryv1.AddressType, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+		return of(family, sliceObject(service, endpoints...), discoveryv1.EndpointPort{Name: &http, Protocol: &tcp, Port: &port},
+			discoveryv1.EndpointPort{Name: &http, Protocol: &udp, Port: &port})
 	}
 	one := func(ready *bool, a string) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{Addresses: []string{a}, Conditions: discoveryv1.EndpointConditions{Ready: ready}}
@@ -142,29 +147,25 @@ func TestReadyEndpoints(t *testing.T) {
 	web, kernel, proxies := lb.Key{Namespace: "shop", Name: "web"}, lb.Key{Namespace: "shop", Name: "kernel"}, lb.Key{Namespace: "holdfast-system", Name: "proxy"}
 	ports := []corev1.ServicePort{{Name: "http", Protocol: tcp, Port: 80}, {Name: "http", Protocol: udp, Port: 53}}
 	o := Objects{
-		Services: []*corev1.Service{
-			{ObjectMeta: metav1.ObjectMeta{Namespace: web.Namespace, Name: web.Name}, Spec: corev1.ServiceSpec{Ports: ports}},
-			{ObjectMeta: metav1.ObjectMeta{Namespace: kernel.Namespace, Name: kernel.Name}, Spec: corev1.ServiceSpec{Ports: ports}},
-		},
-		EndpointSlices: []*discoveryv1.EndpointSlice{
-			slice("shop", "web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::1"), one(&no, "fd00::2")),
-			slice("shop", "web", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.1")),
-			slice("shop", "web", discoveryv1.AddressTypeIPv6, one(nil, "fd00::3")),
-			slice("shop", "kernel", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.4")),
-			slice("other", "web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::5")),
-			slice("holdfast-system", "proxy", discoveryv1.AddressTypeIPv4, one(&no, "10.0.0.9")),
-		},
+		EndpointSlices: numbered(
+			slice("shop/web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::1"), one(&no, "fd00::2")),
+			slice("shop/web", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.1")),
+			slice("shop/web", discoveryv1.AddressTypeIPv6, one(nil, "fd00::3")),
+			slice("shop/kernel", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.4")),
+			slice("other/web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::5")),
+			slice("holdfast-system/proxy", discoveryv1.AddressTypeIPv4, one(&no, "10.0.0.9")),
+			// Its second family alone has endpoints, as where a user writes them.
+			slice("shop/own4", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.6")),
+		),
 	}
-	// Its second family alone has endpoints, as where a user writes them.
 	own4 := lb.Key{Namespace: "shop", Name: "own4"}
-	o.Services = append(o.Services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: own4.Namespace, Name: own4.Name},
-		Spec: corev1.ServiceSpec{Ports: ports}})
-	o.EndpointSlices = append(o.EndpointSlices, slice("shop", "own4", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.6")))
+	for _, key := range []lb.Key{web, kernel, own4} {
+		o.Services = append(o.Services, serviceObject(key.Name, func(s *corev1.Service) { s.Namespace, s.Spec.Ports = key.Namespace, ports }))
+	}
 	both := []netip.Addr{netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("10.96.0.1")}
 	served := []*lb.Service{{Key: own4, Proxy: &lb.Proxy{}, ClusterIPs: both},
 		{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: both}, {Key: kernel},
 	}
-	numbered(o.EndpointSlices...)
 	var c Compiler
 	c.Compile(o, Options{})
 	got, left := c.ReadyEndpoints(lb.State{Services: served}, proxies)
@@ -175,7 +176,7 @@ func TestReadyEndpoints(t *testing.T) {
 		t.Errorf("left out: %v", left)
 	}
 	o.EndpointSlices = slices.Clone(o.EndpointSlices)
-	changed := slice("shop", "web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::7"))
+	changed := slice("shop/web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::7"))
 	changed.Name = o.EndpointSlices[0].Name
 	o.EndpointSlices[0] = changed
 	for range 2 {
@@ -189,9 +190,8 @@ func TestReadyEndpoints(t *testing.T) {
 // TestLeftOut: who writes EndpointSlices leads no proxy to where nothing may go through one.
 func TestLeftOut(t *testing.T) {
 	port, web, proxies := int32(80), lb.Key{Namespace: "shop", Name: "web"}, lb.Key{Namespace: "holdfast-system", Name: "proxy"}
-	slice := func(of lb.Key, family discoveryv1.AddressType, addresses ...string) *discoveryv1.EndpointSlice {
-		o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Labels: map[string]string{discoveryv1.LabelServiceName: of.Name}},
-			AddressType: family, Ports: []discoveryv1.EndpointPort{{Port: &port}}}
+	slice := func(service lb.Key, family discoveryv1.AddressType, addresses ...string) *discoveryv1.EndpointSlice {
+		o := of(family, sliceObject(service.String()), discoveryv1.EndpointPort{Port: &port})
 		for _, a := range addresses {
 			o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
 		}

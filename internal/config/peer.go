@@ -128,33 +128,29 @@ func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, e
 		// its packets lose nothing.
 		p.MinTTL = uint8(math.MaxUint8 + 1 - s.TTLSecurity)
 	}
-	return p, cmp.Or(readEnds(&p, s), readTimers(&p, s))
+	err := cmp.Or(readEnds(&p, s), readTimers(&p, s))
+	return p, err
 }
 
-func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) (err error) {
-	for _, end := range []struct {
-		field, text string
-		into        *netip.Addr
-	}{{"peerAddress", s.PeerAddress, &p.Address}, {"sourceAddress", s.SourceAddress, &p.SourceAddress}} {
-		if end.text == "" {
-			continue
-		}
-		if *end.into, err = hostAddr(end.field, end.text); err != nil {
-			return err
-		}
-	}
-	if s.RouterID == "" {
-		return nil
+func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
+	var err1, err2 error
+	p.Address, err1 = hostAddr("peerAddress", s.PeerAddress)
+	p.SourceAddress, err2 = hostAddr("sourceAddress", s.SourceAddress)
+	if err := cmp.Or(err1, err2); err != nil || s.RouterID == "" {
+		return err
 	}
 	// RFC 6286 section 2.1: four octets, not zero.
-	if p.RouterID, err = parseAddr(s.RouterID); err != nil || p.RouterID.IsUnspecified() {
+	if p.RouterID, err1 = parseAddr(s.RouterID); err1 != nil || p.RouterID.IsUnspecified() {
 		return fmt.Errorf("routerID %q must have the form of an IPv4 address other than 0.0.0.0", s.RouterID)
 	}
 	return nil
 }
 
-// hostAddr reads an address that a host on another machine can have.
+// hostAddr reads an address that a host on another machine can have, the zero Addr for "".
 func hostAddr(field, s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
+	}
 	a, err := parseAddr(s)
 	switch {
 	case err != nil:

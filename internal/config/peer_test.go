@@ -64,24 +64,23 @@ func TestPeer(t *testing.T) {
 		}),
 		unnumbered("unnumbered", 5, "eth0.7"),
 	}}, Options{})
-	want := []lb.Peer{{
-		Name: "default", LocalASN: 64600, PeerASN: 64512, Address: netip.MustParseAddr("172.31.0.1"), Port: 179,
-		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
-	}, {
-		Name: "full", LocalASN: 4200000000, PeerASN: 4294967295, Address: netip.MustParseAddr("2001:db8::1"), Port: 1179,
-		SourceAddress: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.1"), MultiHop: true,
-		HoldTime: 4 * time.Second, KeepaliveTime: 1500 * time.Millisecond, ConnectTime: 65535 * time.Second,
-		NodeSelectors: []lb.Selector{{{Operator: lb.In}}},
-	}, {
-		Name: "seen as another", LocalASN: 65010, PeerASN: 0, Address: netip.MustParseAddr("172.31.0.3"), Port: 179, DualStack: true, MinTTL: 255,
-		Password: "Geheim-7", HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
-	}, {
-		Name: "unnumbered", LocalASN: 64600, PeerASN: 64512, Interface: "eth0.7", Port: 179, DualStack: true,
-		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
-	}, {
-		Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), Port: 179, MinTTL: 254,
-		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
-	}}
+	peer := func(p lb.Peer) lb.Peer {
+		p.Port, p.HoldTime, p.KeepaliveTime, p.ConnectTime, p.GracefulRestart = 179, 90*time.Second, 30*time.Second, 2*time.Second, true
+		return p
+	}
+	want := []lb.Peer{
+		peer(lb.Peer{Name: "default", LocalASN: 64600, PeerASN: 64512, Address: netip.MustParseAddr("172.31.0.1")}),
+		{
+			Name: "full", LocalASN: 4200000000, PeerASN: 4294967295, Address: netip.MustParseAddr("2001:db8::1"), Port: 1179,
+			SourceAddress: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.1"), MultiHop: true,
+			HoldTime: 4 * time.Second, KeepaliveTime: 1500 * time.Millisecond, ConnectTime: 65535 * time.Second,
+			NodeSelectors: []lb.Selector{{{Operator: lb.In}}},
+		},
+		peer(lb.Peer{Name: "seen as another", LocalASN: 65010, PeerASN: 0, Address: netip.MustParseAddr("172.31.0.3"), DualStack: true, MinTTL: 255,
+			Password: "Geheim-7"}),
+		peer(lb.Peer{Name: "unnumbered", LocalASN: 64600, PeerASN: 64512, Interface: "eth0.7", DualStack: true}),
+		peer(lb.Peer{Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), MinTTL: 254}),
+	}
 	same(t, "peers", want, s.Peers, addrs(), cmpopts.EquateEmpty())
 	wantProblems := []string{`BGPPeer full InvalidSelector: spec.nodeSelectors[0] matches nothing: "Near" is not a valid label selector operator`}
 	same(t, "problems", wantProblems, problemTexts(problems))
@@ -165,15 +164,13 @@ func TestPeerConflicts(t *testing.T) {
 			map[string]map[string]lb.Reason{"good": nil},
 			[]string{"BGPPeer bad InvalidPeer: not used: peerAddress ::1 is no address of one router or node: write its unicast address"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s, problems := Compile(Objects{Peers: tt.peers, Nodes: nodes}, Options{})
-			got := map[string]map[string]lb.Reason{}
-			for _, p := range s.Peers {
-				got[p.Name] = p.Unusable
-			}
-			same(t, "result", tt.want, got, cmpopts.EquateEmpty())
-			same(t, "problems", tt.problems, problemTexts(problems))
-		})
+		s, problems := Compile(Objects{Peers: tt.peers, Nodes: nodes}, Options{})
+		got := map[string]map[string]lb.Reason{}
+		for _, p := range s.Peers {
+			got[p.Name] = p.Unusable
+		}
+		same(t, tt.name, tt.want, got, cmpopts.EquateEmpty())
+		same(t, tt.name+": problems", tt.problems, problemTexts(problems))
 	}
 }
 

@@ -26,12 +26,12 @@ type pool struct {
 // owns its ranges until it is gone. A pool without a usable entry is still a pool
 // that Services and advertisements may name.
 func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node,
-	undeclared v1beta1.UndeclaredPorts) []pool {
-	var pools []pool
+	undeclared v1beta1.UndeclaredPorts) []*pool {
+	var pools []*pool
 	owners := unusableRanges()
 	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindPool, Name: o.Name}
-		p := pool{lost: overlaps{}, Pool: lb.Pool{
+		p := &pool{lost: overlaps{}, Pool: lb.Pool{
 			Name:          o.Name,
 			Labels:        o.Labels,
 			AutoAssign:    valueOr(o.Spec.AutoAssign, true),
@@ -54,14 +54,8 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 		}
 		pools = append(pools, p)
 	}
-	ofNodes := owners.nodeAddresses(nodes)
-	for i := range pools {
-		p := &pools[i]
-		p.NodeAddresses = ofNodes[p.Name]
-		for a, node := range p.NodeAddresses {
-			by := owner{unusable: fmt.Sprintf("node %q", node)}
-			p.lost[by] = append(p.lost[by], lb.Range{From: a, To: a})
-		}
+	listNodes(pools, nodes)
+	for _, p := range pools {
 		p.lost.report(r, lb.Object{Kind: KindPool, Name: p.Name})
 	}
 	return pools
@@ -175,11 +169,10 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1be
 	}
 	if q := o.Spec.Quota; q != nil && q.PerNamespace != nil {
 		t.Quota = map[lb.Family]int{}
-		if n := q.PerNamespace.IPv4; n != nil {
-			t.Quota[lb.IPv4] = int(*n)
-		}
-		if n := q.PerNamespace.IPv6; n != nil {
-			t.Quota[lb.IPv6] = int(*n)
+		for family, n := range map[lb.Family]*int32{lb.IPv4: q.PerNamespace.IPv4, lb.IPv6: q.PerNamespace.IPv6} {
+			if n != nil {
+				t.Quota[family] = int(*n)
+			}
 		}
 	}
 	if s := o.Spec.Sharing; s != nil {
@@ -201,7 +194,6 @@ func ParseKey(text string) lb.Key {
 	return lb.Key{Namespace: namespace, Name: name}
 }
 
-// memories returns the memories by the names of their pools.
 func memories(objects []*v1beta1.PoolMemory) map[string]*v1beta1.PoolMemory {
 	out := make(map[string]*v1beta1.PoolMemory, len(objects))
 	for _, m := range objects {
@@ -225,7 +217,7 @@ func remember(t *lb.PoolTerms, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) 
 
 // neverHosts are addresses that no router delivers to a Service. The network and
 // broadcast addresses of a prefix are not included: behind a route they are
-// ordinary addresses, and avoidBuggyIPs excludes them where they are not.
+// ordinary addresses, and avoidBuggyIPs excludes them where they are not. They are in order.
 var neverHosts = []struct{ prefix, what string }{
 	{"0.0.0.0/32", "unspecified"},
 	{"127.0.0.0/8", "loopback"},
@@ -239,33 +231,32 @@ var neverHosts = []struct{ prefix, what string }{
 	{"ff00::/8", "multicast"},
 }
 
-// unusableRanges are ranges that no pool can have.
 func unusableRanges() claims {
 	var out claims
 	for _, n := range neverHosts {
 		p := netip.MustParsePrefix(n.prefix)
 		out = append(out, claimed{lb.Range{From: p.Addr(), To: lastOf(p)}, owner{unusable: n.what}})
 	}
-	slices.SortFunc(out, func(a, b claimed) int { return a.From.Compare(b.From) })
 	return out
 }
 
-// nodeAddresses returns the addresses in ranges of each pool that Nodes list as their own, with the name of a Node: a Service
+// listNodes gives each pool the addresses in its ranges that Nodes list as their own, with the name of a Node: a Service
 // that got one would cut the node off. The ranges keep them. What a Service has already stays as it is, since nobody can tell
 // whether the Node tells the truth.
-func (c claims) nodeAddresses(nodes map[string]lb.Node) map[string]map[netip.Addr]string {
-	out := map[string]map[netip.Addr]string{}
+func listNodes(pools []*pool, nodes map[string]lb.Node) {
+	index := lb.IndexOf(pools, func(p *pool) []lb.Range { return p.Ranges })
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		for _, a := range nodes[name].Addresses {
-			i := c.at(a)
-			if i == len(c) || !c[i].Contains(a) || c[i].owner.pool == "" || out[c[i].owner.pool][a] != "" {
+			p := index.Find(a)
+			if p == nil || p.NodeAddresses[a] != "" {
 				continue
 			}
-			if out[c[i].owner.pool] == nil {
-				out[c[i].owner.pool] = map[netip.Addr]string{}
+			if p.NodeAddresses == nil {
+				p.NodeAddresses = map[netip.Addr]string{}
 			}
-			out[c[i].owner.pool][a] = name
+			p.NodeAddresses[a] = name
+			by := owner{unusable: fmt.Sprintf("node %q", name)}
+			p.lost[by] = append(p.lost[by], lb.Range{From: a, To: a})
 		}
 	}
-	return out
 }

@@ -101,11 +101,9 @@ func TestPoolAddresses(t *testing.T) {
 				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3: take that out of one of the two pools`,
 			}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s, problems := Compile(Objects{Pools: tt.pools}, Options{})
-			same(t, "result", tt.want, rangesOf(s))
-			same(t, "problems", tt.problems, problemTexts(problems))
-		})
+		s, problems := Compile(Objects{Pools: tt.pools}, Options{})
+		same(t, tt.name, tt.want, rangesOf(s))
+		same(t, tt.name+": problems", tt.problems, problemTexts(problems))
 	}
 }
 
@@ -171,24 +169,22 @@ func TestUnusableAddresses(t *testing.T) {
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), ` +
 				`:: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast): take that out`}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			o := Objects{
-				Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, tt.addresses...)},
-				// Two nodes with the same address, and one with a link-local address, are handled.
-				Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"),
-					nodeObject("n3", "a")},
+		o := Objects{
+			Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, tt.addresses...)},
+			// Two nodes with the same address, and one with a link-local address, are handled.
+			Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"),
+				nodeObject("n3", "a")},
+		}
+		s, problems := Compile(o, Options{})
+		got := rangesOf(s)["p"]
+		for i, a := range slices.SortedFunc(maps.Keys(s.Pools[0].NodeAddresses), netip.Addr.Compare) {
+			if i == 0 {
+				got += " but"
 			}
-			s, problems := Compile(o, Options{})
-			got := rangesOf(s)["p"]
-			for i, a := range slices.SortedFunc(maps.Keys(s.Pools[0].NodeAddresses), netip.Addr.Compare) {
-				if i == 0 {
-					got += " but"
-				}
-				got += " " + a.String()
-			}
-			same(t, "result", tt.want, got)
-			same(t, "problems", tt.problems, problemTexts(problems))
-		})
+			got += " " + a.String()
+		}
+		same(t, tt.name, tt.want, got)
+		same(t, tt.name+": problems", tt.problems, problemTexts(problems))
 	}
 }
 

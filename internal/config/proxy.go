@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -52,7 +51,7 @@ func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces ma
 		if opt.Proxy.MaxServices == 0 || len(all) <= opt.Proxy.MaxServices {
 			continue
 		}
-		slices.SortFunc(all, func(a, b *lb.Service) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
+		slices.SortFunc(all, older)
 		for _, s := range all[opt.Proxy.MaxServices:] {
 			refuseProxy(r, s, fmt.Sprintf("%d Services of namespace %s ask for proxies, and the oldest %d may have them "+
 				"(proxy.maxServicesPerNamespace of the chart)",

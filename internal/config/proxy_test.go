@@ -170,19 +170,17 @@ func TestProxyOfService(t *testing.T) {
 		{"it stays for its sharers", withProxies(), all(asking(own+"timeout-client-data", "8"), proxiedStatus), "proxied v0 http=false ROUND_ROBIN 8ms/50s/5s/0s",
 			""},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			o := serviceObject("a", port, tt.change)
-			state, problems := Compile(Objects{Services: []*corev1.Service{o}, Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}},
-				tt.opt)
-			same(t, "services", tt.want, proxyText(state.Services[0]))
-			var texts []string
-			for _, p := range problems {
-				texts = append(texts, string(p.Reason)+": "+p.Message)
-			}
-			if got := strings.Join(texts, "\n"); !strings.HasPrefix(got, tt.report) || tt.report == "" && got != "" {
-				t.Errorf("reported %q, want %q", got, tt.report)
-			}
-		})
+		o := serviceObject("a", port, tt.change)
+		state, problems := Compile(Objects{Services: []*corev1.Service{o}, Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}},
+			tt.opt)
+		same(t, tt.name+": services", tt.want, proxyText(state.Services[0]))
+		var texts []string
+		for _, p := range problems {
+			texts = append(texts, string(p.Reason)+": "+p.Message)
+		}
+		if got := strings.Join(texts, "\n"); !strings.HasPrefix(got, tt.report) || tt.report == "" && got != "" {
+			t.Errorf("%s: reported %q, want %q", tt.name, got, tt.report)
+		}
 	}
 }
 
@@ -246,9 +244,8 @@ func TestProxyRefusalIsFollowed(t *testing.T) {
 
 // Ready proxies stand in place of the endpoints of proxied Services: of all that share an address, or of none.
 func TestProxiesAreEndpoints(t *testing.T) {
-	slice := func(namespace, service, node string, c discoveryv1.EndpointConditions) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-			Endpoints: []discoveryv1.Endpoint{{NodeName: &node, Conditions: c}}}
+	slice := func(service, node string, c discoveryv1.EndpointConditions) *discoveryv1.EndpointSlice {
+		return sliceObject(service, discoveryv1.Endpoint{NodeName: &node, Conditions: c})
 	}
 	local := func(o *corev1.Service) {
 		o.Spec.ExternalTrafficPolicy, o.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30000
@@ -263,10 +260,10 @@ func TestProxiesAreEndpoints(t *testing.T) {
 			serviceObject("f", asking(ownPrefix+"data-path", "Proxy"), func(o *corev1.Service) { o.Spec.Ports = []corev1.ServicePort{{Port: 9}} }, having("192.0.2.4")),
 		},
 		EndpointSlices: numbered(
-			slice("default", "a", "n9", discoveryv1.EndpointConditions{}),
-			slice("default", "d", "n9", discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true)}),
-			slice("holdfast-system", "proxies", "n1", discoveryv1.EndpointConditions{}),
-			slice("holdfast-system", "proxies", "n2", discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true)}),
+			slice("a", "n9", discoveryv1.EndpointConditions{}),
+			slice("d", "n9", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true)}),
+			slice("holdfast-system/proxies", "n1", discoveryv1.EndpointConditions{}),
+			slice("holdfast-system/proxies", "n2", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true)}),
 		),
 	}
 	text := func(opt Options) (out []string) {
@@ -284,27 +281,6 @@ func TestProxiesAreEndpoints(t *testing.T) {
 	same(t, "result", want, text(withProxies()))
 	if got := text(served())[0]; got != "afalse true false 30000 [n9]" {
 		t.Errorf("without proxies: %s", got)
-	}
-}
-
-// A proxied Service has no head start, which would lead past the proxies.
-func TestProxiedHasNoHeadStart(t *testing.T) {
-	o := serviceObject("a", port)
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr(int32(8080))}},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
-	}
-	starts := func() int {
-		var c Compiler
-		c.Compile(Objects{Services: []*corev1.Service{o}, EndpointSlices: []*discoveryv1.EndpointSlice{slice}}, served())
-		return len(c.Starts(map[lb.Key][]netip.Addr{{Namespace: "default", Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}, "n"))
-	}
-	if n := starts(); n != 1 {
-		t.Fatalf("%d starts", n)
-	}
-	if proxiedStatus(o); starts() != 0 {
-		t.Error("it has a head start")
 	}
 }
 
@@ -341,20 +317,17 @@ func TestProxyPods(t *testing.T) {
 		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: new("on-" + pod), Conditions: conditions,
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: pod}}
 	}
-	slice := func(service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Labels: map[string]string{discoveryv1.LabelServiceName: service}}, Endpoints: endpoints,
-		}
-	}
 	ready := discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true)}
 	ends := discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 	nowhere := endpoint("x", "10.0.0.9", ready)
 	nowhere.NodeName = nil
+	const proxies = "holdfast-system/proxies"
 	objects := Objects{EndpointSlices: numbered(
-		slice("proxies", endpoint("b", "fd00::2", ready), endpoint("a", "fd00::1", ends), endpoint("e", "fd00::5", ready)),
-		slice("proxies", endpoint("e", "10.0.0.5", ends), endpoint("a", "10.0.0.1", ready), endpoint("b", "10.0.0.2", ready), nowhere, endpoint("c", "host", ready),
+		sliceObject(proxies, endpoint("b", "fd00::2", ready), endpoint("a", "fd00::1", ends), endpoint("e", "fd00::5", ready)),
+		sliceObject(proxies, endpoint("e", "10.0.0.5", ends), endpoint("a", "10.0.0.1", ready), endpoint("b", "10.0.0.2", ready), nowhere,
+			endpoint("c", "host", ready),
 			endpoint("d", "10.0.0.4", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false)}), endpoint("b", "10.0.0.22", ready)),
-		slice("web", endpoint("w", "10.0.0.7", ready)),
+		sliceObject("holdfast-system/web", endpoint("w", "10.0.0.7", ready)),
 	)}
 	opt := Options{Proxy: ProxyOptions{Service: lb.Key{Namespace: "holdfast-system", Name: "proxies"}}}
 	addr := netip.MustParseAddr

@@ -1,7 +1,7 @@
 package config
 
 import (
-	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -9,7 +9,7 @@ import (
 )
 
 // proxyPods returns the proxies that serve, from the slices of their Service.
-func (opt Options) proxyPods(proxies *whole) []lb.ProxyPod {
+func (opt Options) proxyPods(proxies *whole) (out []lb.ProxyPod) {
 	if !opt.Proxies() || proxies == nil {
 		return nil
 	}
@@ -37,10 +37,8 @@ func (opt Options) proxyPods(proxies *whole) []lb.ProxyPod {
 			pod.Ready = pod.Ready && ready
 		}
 	}
-	var out []lb.ProxyPod
-	for _, pod := range pods {
-		out = append(out, *pod)
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		out = append(out, *pods[name])
 	}
-	slices.SortFunc(out, func(a, b lb.ProxyPod) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }

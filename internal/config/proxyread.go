@@ -63,7 +63,6 @@ const (
 	idleDefault = 50_000
 	needsProxy  = "only a proxy could do it"
 	byReadiness = "readiness of the pods decides here, at once"
-	notAProxy   = "; the Service asks for no proxy"
 )
 
 // setting is one annotation that proxies know, by its name behind the prefix.
@@ -106,7 +105,6 @@ var settings = spelled(
 	number(AnnotationHealthMonitorMaxRetriesDown, 1, 10, "3", "checks", byReadiness),
 )
 
-// spelled returns the settings with their names.
 func spelled(all ...setting) []setting {
 	for i := range all {
 		s := &all[i]
@@ -230,7 +228,6 @@ func (opt Options) withDefaults(v values) values {
 	return out
 }
 
-// asked is what a Service asks of proxies.
 type asked struct {
 	// values are those accepted.
 	values
@@ -357,22 +354,19 @@ func (opt Options) withoutProxy(a asked, affinity bool) (notes []string) {
 			}
 		}
 		if !s.trigger && opt.Proxies() {
-			why += notAProxy
+			why += "; the Service asks for no proxy"
 		}
 		notes = append(notes, key+" does nothing: "+why)
 	}
 	return notes
 }
 
-// reasonAccepted is the only reason of the record of settings.
-const reasonAccepted = "Accepted"
-
 // ProxyRecord returns the condition that records which settings of a Service were accepted last; false if it asks for no proxies.
 func (opt Options) ProxyRecord(o *corev1.Service) (metav1.Condition, bool) {
 	read, _ := bounded(&report{}, lb.Object{}, o, opt)
 	a := opt.readSettings(&report{}, lb.Object{}, read)
 	return metav1.Condition{
-		Type: v1beta1.ConditionProxyRecord, Status: metav1.ConditionTrue, Reason: reasonAccepted, Message: proxyRecordText(o.UID, a.values),
+		Type: v1beta1.ConditionProxyRecord, Status: metav1.ConditionTrue, Reason: "Accepted", Message: proxyRecordText(o.UID, a.values),
 	}, a.triggers() && opt.Proxies()
 }
 

@@ -18,13 +18,10 @@ import (
 // maxOrigins bounds a record: an object holds one address of each family, and another writer may have replaced as many.
 const maxOrigins = 8
 
-// reasonRecorded is the only reason of the record.
-const reasonRecorded = "Recorded"
-
 // Record returns the condition that proves which addresses an object with this UID holds; false if it holds none.
 func Record(uid types.UID, origins lb.Origins) (metav1.Condition, bool) {
 	return metav1.Condition{
-		Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: reasonRecorded, Message: recordText(uid, origins),
+		Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", Message: recordText(uid, origins),
 	}, len(origins) > 0
 }
 

@@ -24,7 +24,6 @@ func compileSelectors(r *report, object lb.Object, field string, selectors []met
 	return out
 }
 
-// selectorOrNothing reads one selector.
 func selectorOrNothing(r *report, object lb.Object, field string, s metav1.LabelSelector) lb.Selector {
 	compiled, err := compileSelector(s)
 	if err != nil {

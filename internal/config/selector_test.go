@@ -190,33 +190,26 @@ func TestAliases(t *testing.T) {
 	same(t, "problems", want, problemTexts(problems))
 }
 
-func profile(name string, s v1beta1.BFDProfileSpec) *v1beta1.BFDProfile {
-	return &v1beta1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: s}
-}
-
-func bfdPeer(name, address, profile string) *v1beta1.BGPPeer {
-	return &v1beta1.BGPPeer{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 64513, PeerAddress: address, BFDProfile: profile},
-	}
-}
-
-// Intervals are milliseconds, as MetalLB has them. Once a peer took such a number for microseconds: 300 became 0.3 ms.
+// Intervals are milliseconds, as MetalLB has them. Once a peer took such a number for microseconds: 300 became 0.3 ms. A peer whose
+// profile does not exist runs without BFD; all other peers run as they should.
 func TestBFDProfile(t *testing.T) {
+	peer := func(name, address, profile string) *v1beta1.BGPPeer {
+		return peerObject(name, 1, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress, s.BFDProfile = address, profile })
+	}
 	objects := Objects{
 		BFDProfiles: []*v1beta1.BFDProfile{
-			profile("plain", v1beta1.BFDProfileSpec{}),
-			profile("all", v1beta1.BFDProfileSpec{
+			{ObjectMeta: metav1.ObjectMeta{Name: "plain"}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: v1beta1.BFDProfileSpec{
 				ReceiveInterval: new(int32(50)), TransmitInterval: new(int32(60)), DetectMultiplier: new(int32(5)), PassiveMode: true,
 				MinimumTTL: new(int32(100)), EchoInterval: new(int32(50)),
-			}),
+			}},
 		},
-		Peers: []*v1beta1.BGPPeer{bfdPeer("a", "192.0.2.1", "plain"), bfdPeer("b", "2001:db8::1", "all"), bfdPeer("c", "192.0.2.3", "")},
+		Peers: []*v1beta1.BGPPeer{peer("a", "192.0.2.1", "plain"), peer("b", "2001:db8::1", "all"), peer("c", "192.0.2.3", ""),
+			peer("d", "192.0.2.4", "missing")},
 	}
 	state, problems := Compile(objects, Options{})
-	if len(problems) > 0 {
-		t.Errorf("%v", problems)
-	}
+	const missing = `BGPPeer d UnknownReference: spec.bfdProfile names BFDProfile "missing", which does not exist: the session runs without BFD`
+	same(t, "problems", []string{missing}, problemTexts(problems))
 	got := map[string]*lb.BFD{}
 	for _, p := range state.Peers {
 		got[p.Name] = p.BFD
@@ -224,21 +217,9 @@ func TestBFDProfile(t *testing.T) {
 	want := map[string]*lb.BFD{
 		"a": {Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 		"b": {Transmit: 60 * time.Millisecond, Receive: 50 * time.Millisecond, Multiplier: 5, Passive: true, MinimumTTL: 100},
-		"c": nil,
+		"c": nil, "d": nil,
 	}
 	same(t, "result", want, got)
-}
-
-// A peer whose profile does not exist runs without BFD; all other peers run as they should.
-func TestBFDProfileMissing(t *testing.T) {
-	state, problems := Compile(Objects{
-		BFDProfiles: []*v1beta1.BFDProfile{profile("good", v1beta1.BFDProfileSpec{})},
-		Peers:       []*v1beta1.BGPPeer{bfdPeer("a", "192.0.2.1", "good"), bfdPeer("c", "192.0.2.3", "missing")},
-	}, Options{})
-	want := []string{`BGPPeer c UnknownReference: spec.bfdProfile names BFDProfile "missing", which does not exist: the session runs without BFD`}
-	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" || len(state.Peers) != 2 || state.Peers[0].BFD == nil || state.Peers[1].BFD != nil {
-		t.Errorf("%v: -want +got\n%s", state.Peers, diff)
-	}
 }
 
 func secretObject(namespace, name string, kind corev1.SecretType, password string) *corev1.Secret {
@@ -273,28 +254,26 @@ func TestPasswordSecret(t *testing.T) {
 		{"with a line break", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password+"\n"),
 			`entry "password" of Secret "s" must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake`},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s, problems := Compile(Objects{SecretNamespace: own, Secrets: []*corev1.Secret{tt.secret}, Peers: []*v1beta1.BGPPeer{
-				peerObject("p", 1, func(s *v1beta1.BGPPeerSpec) { s.PasswordSecret = &tt.ref }),
-				peerObject("other", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.31.0.2" }),
-			}}, Options{})
-			var want []string
-			used := map[string]lb.Secret{"other": "", "p": lb.Secret(tt.secret.Data[corev1.BasicAuthPasswordKey])}
-			if tt.want != "" {
-				want = []string{"BGPPeer p PasswordMissing: not used: " + tt.want}
-				delete(used, "p")
-			}
-			got := map[string]lb.Secret{}
-			for _, p := range s.Peers {
-				got[p.Name] = p.Password
-			}
-			texts := problemTexts(problems)
-			same(t, "passwords", used, got)
-			same(t, "problems", want, texts)
-			if strings.Contains(strings.Join(texts, "\n"), password) {
-				t.Errorf("a message shows the password: %v", texts)
-			}
-		})
+		s, problems := Compile(Objects{SecretNamespace: own, Secrets: []*corev1.Secret{tt.secret}, Peers: []*v1beta1.BGPPeer{
+			peerObject("p", 1, func(s *v1beta1.BGPPeerSpec) { s.PasswordSecret = &tt.ref }),
+			peerObject("other", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.31.0.2" }),
+		}}, Options{})
+		var want []string
+		used := map[string]lb.Secret{"other": "", "p": lb.Secret(tt.secret.Data[corev1.BasicAuthPasswordKey])}
+		if tt.want != "" {
+			want = []string{"BGPPeer p PasswordMissing: not used: " + tt.want}
+			delete(used, "p")
+		}
+		got := map[string]lb.Secret{}
+		for _, p := range s.Peers {
+			got[p.Name] = p.Password
+		}
+		texts := problemTexts(problems)
+		same(t, tt.name+": passwords", used, got)
+		same(t, tt.name+": problems", want, texts)
+		if strings.Contains(strings.Join(texts, "\n"), password) {
+			t.Errorf("%s: a message shows the password: %v", tt.name, texts)
+		}
 	}
 }
 

@@ -46,7 +46,6 @@ func depends(s *lb.Service) bool {
 	return s.LoadBalancerID != "" || s.Proxy != nil || s.AsksProxy || s.Proxied
 }
 
-// reader reads Services one by one.
 type reader struct {
 	Options
 	dialect *openstack.Translator
@@ -54,7 +53,6 @@ type reader struct {
 	names map[string]string
 }
 
-// compileService reads a Service.
 func (x reader) compileService(key lb.Key, h Held[corev1.Service], w *whole) {
 	o := h.Read()
 	var m more
@@ -166,7 +164,7 @@ func (c *Compiler) join(r *report, follows bool) (dependent []*lb.Service) {
 	named := c.namedByID()
 	joined, rest := make([]*lb.Service, 0, len(c.joined)+len(c.touched)), c.joined
 	for _, key := range slices.SortedFunc(maps.Keys(c.touched), lb.Key.Compare) {
-		i, found := slices.BinarySearchFunc(rest, key, func(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) })
+		i, found := slices.BinarySearchFunc(rest, key, compareKey)
 		if joined = append(joined, rest[:i]...); found {
 			c.countPorts(rest[i], -1)
 			i++
@@ -196,6 +194,8 @@ func (c *Compiler) join(r *report, follows bool) (dependent []*lb.Service) {
 	c.touched = map[lb.Key]bool{} // without the room for all that were read at first
 	return dependent
 }
+
+func compareKey(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) }
 
 // namedByID returns the Services that others name by their ids.
 func (c *Compiler) namedByID() map[string]*whole {

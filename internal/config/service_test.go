@@ -18,8 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 func served() Options { return Options{LoadBalancerClass: "holdfast.dev/lb", Default: true} }
 
 func serviceObject(name string, changes ...func(*corev1.Service)) *corev1.Service {
@@ -45,7 +43,7 @@ func having(ips ...string) func(*corev1.Service) {
 	}
 }
 
-func leaving(o *corev1.Service) { o.DeletionTimestamp = ptr(metav1.Unix(9, 0)) }
+func leaving(o *corev1.Service) { o.DeletionTimestamp = new(metav1.Unix(9, 0)) }
 
 func annotated(key, value string) func(*corev1.Service) {
 	return func(o *corev1.Service) { o.Annotations[key] = value }
@@ -69,53 +67,47 @@ func TestWhichServicesAreOurs(t *testing.T) {
 		{"class only", Options{LoadBalancerClass: "holdfast.dev/lb"}, []string{"ours"},
 			map[string]string{"192.0.2.1": "plain", "192.0.2.3": "leaving", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s, problems := Compile(Objects{Services: services}, tt.opt)
-			var got []string
-			for _, svc := range s.Services {
-				got = append(got, svc.Key.Name)
-			}
-			same(t, "result", tt.want, got)
-			reserved := map[string]string{}
-			for addr, key := range s.Reserved {
-				reserved[addr.String()] = key.Name
-			}
-			for _, l := range s.Leaving {
-				for _, addr := range l.Addresses {
-					if reserved[addr.String()] == "" {
-						reserved[addr.String()] = l.Key.Name
-					}
+		s, problems := Compile(Objects{Services: services}, tt.opt)
+		var got []string
+		for _, svc := range s.Services {
+			got = append(got, svc.Key.Name)
+		}
+		same(t, tt.name, tt.want, got)
+		reserved := map[string]string{}
+		for addr, key := range s.Reserved {
+			reserved[addr.String()] = key.Name
+		}
+		for _, l := range s.Leaving {
+			for _, addr := range l.Addresses {
+				if reserved[addr.String()] == "" {
+					reserved[addr.String()] = l.Key.Name
 				}
 			}
-			same(t, "reserved", tt.reserved, reserved)
-			if problems != nil {
-				t.Errorf("problems: %v", problemTexts(problems))
-			}
-		})
+		}
+		same(t, tt.name+": reserved", tt.reserved, reserved)
+		if problems != nil {
+			t.Errorf("%s: problems: %v", tt.name, problemTexts(problems))
+		}
 	}
 }
 
 func TestService(t *testing.T) {
 	o := serviceObject("web", having("192.0.2.1", "", "host.example", "::ffff:192.0.2.9", "192.0.2.1", "2001:db8::1"))
 	o.UID, o.Labels, o.CreationTimestamp = "u", map[string]string{"app": "web"}, metav1.Unix(7, 0)
-	o.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicyPreferDualStack)
+	o.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyPreferDualStack)
 	o.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-	o.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
+	o.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
 	o.Spec.Ports = []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: corev1.ProtocolUDP}}
 	slice := func(service, node string, c discoveryv1.EndpointConditions) *discoveryv1.EndpointSlice {
-		e := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}
-		if service != "" {
-			e.Labels = map[string]string{discoveryv1.LabelServiceName: service}
-		}
-		e.Endpoints = []discoveryv1.Endpoint{{Conditions: c}}
-		if node != "" {
-			e.Endpoints[0].NodeName = &node
+		e := sliceObject(service, discoveryv1.Endpoint{Conditions: c, NodeName: &node})
+		if node == "" {
+			e.Endpoints[0].NodeName = nil
 		}
 		return e
 	}
-	yes, no := ptr(true), ptr(false)
-	foreign := slice("web", "foreign", discoveryv1.EndpointConditions{})
-	foreign.Namespace = "other"
+	yes, no := new(true), new(false)
+	unlabelled := slice("web", "unlabelled", discoveryv1.EndpointConditions{})
+	unlabelled.Labels = nil
 	s, problems := Compile(Objects{
 		Services: []*corev1.Service{o, serviceObject("idle", func(o *corev1.Service) { o.Spec.ClusterIPs, o.Spec.ClusterIP = nil, "None" }),
 			serviceObject("far", func(o *corev1.Service) { o.Spec.ClusterIPs = []string{"fd00:96::2"} })},
@@ -125,10 +117,10 @@ func TestService(t *testing.T) {
 			slice("web", "draining", discoveryv1.EndpointConditions{Ready: no, Serving: yes, Terminating: yes}),
 			slice("web", "down", discoveryv1.EndpointConditions{Ready: no, Serving: no}),
 			slice("web", "gone", discoveryv1.EndpointConditions{Ready: no}),
-			slice("", "unlabelled", discoveryv1.EndpointConditions{}),
+			unlabelled,
 			slice("far", "", discoveryv1.EndpointConditions{Ready: yes}),
 			slice("idle", "n", discoveryv1.EndpointConditions{Ready: no}),
-			foreign,
+			slice("other/web", "foreign", discoveryv1.EndpointConditions{}),
 		),
 	}, served())
 	want := []*lb.Service{{
@@ -329,9 +321,7 @@ func TestAnnouncedBy(t *testing.T) {
 // balancer id are asked for; an id that a user wrote is.
 func TestCopiedManifest(t *testing.T) {
 	original := serviceObject("original", func(o *corev1.Service) { o.UID = "u-original" })
-	for _, tt := range []struct {
-		name, record, id, want string
-	}{
+	for _, tt := range []struct{ name, record, id, want string }{
 		{"copied", "for=default/original,192.0.2.1=lan", "u-original", ""},
 		{"copied, and asks for another", "for=default/original,192.0.2.1=lan", "u-third", "u-third"},
 		{"a copy of one that shares", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original"},

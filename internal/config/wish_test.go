@@ -35,17 +35,15 @@ func TestWish(t *testing.T) {
 			lb.Wish{SharingKey: "k", LoadBalancerID: "u", MaxShared: 2},
 			"asks to share by annotation holdfast.dev/sharing-key and by loadbalancer.openstack.org/load-balancer-id: remove one of the two"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
-			same(t, "services", tt.want, s.Services[0].Wish)
-			fault := ""
-			if p := s.Services[0].Problem; p != nil {
-				fault = p.Message
-			}
-			if fault != tt.fault {
-				t.Errorf("fault %q, want %q", fault, tt.fault)
-			}
-		})
+		s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
+		same(t, tt.name+": services", tt.want, s.Services[0].Wish)
+		fault := ""
+		if p := s.Services[0].Problem; p != nil {
+			fault = p.Message
+		}
+		if fault != tt.fault {
+			t.Errorf("%s: fault %q, want %q", tt.name, fault, tt.fault)
+		}
 	}
 }
 
@@ -212,20 +210,23 @@ func TestLeavingServed(t *testing.T) {
 	}
 }
 
-// A Service that another load balancer may serve gives up what our records name, and only if our finalizer proves them.
+// A Service that another load balancer may serve gives up what our records name, and only if our finalizer proves them; nothing that
+// its user writes into our annotation: otherwise the two would remove and write the address for ever.
 func TestLeavingForAnotherClass(t *testing.T) {
 	held := recorded("192.0.2.1=p#digest")
-	claims := annotated(v1beta1.AnnotationAssigned, "192.0.2.1=p,192.0.2.2=p,192.0.2.9=p")
+	claims := annotated(v1beta1.AnnotationAssigned, "192.0.2.1=p,192.0.2.2=p,192.0.2.8=p,192.0.2.9=p")
 	proven := func(o *corev1.Service) { o.Finalizers = []string{v1beta1.FinalizerAddress} }
 	other := class("example.com/other")
 	s, _ := Compile(Objects{Services: []*corev1.Service{
 		serviceObject("was", other, held, claims, proven, having("192.0.2.1", "192.0.2.2")),
+		serviceObject("released", other, claims, proven, having("192.0.2.8")),
 		serviceObject("never", other, claims, having("192.0.2.9")),
 	}}, served())
 	leaving := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "was"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
 	same(t, "leaving", leaving, s.Leaving, addrs(), cmpopts.IgnoreFields(lb.Leaving{}, "Served"))
 	reserved := map[netip.Addr]lb.Key{
 		netip.MustParseAddr("192.0.2.2"): {Namespace: "default", Name: "was"},
+		netip.MustParseAddr("192.0.2.8"): {Namespace: "default", Name: "released"},
 		netip.MustParseAddr("192.0.2.9"): {Namespace: "default", Name: "never"},
 	}
 	same(t, "reserved", reserved, s.Reserved, addrs())
@@ -235,11 +236,11 @@ func TestLeavingForAnotherClass(t *testing.T) {
 func TestTerms(t *testing.T) {
 	o := poolObject("p", 1, "192.0.2.0/28")
 	o.Spec.Scope, o.Spec.Sharing = v1beta1.ScopeInternal, &v1beta1.Sharing{Scope: v1beta1.ShareCluster, MaxServices: 3}
-	o.Spec.Quota = &v1beta1.Quota{PerNamespace: &v1beta1.FamilyCount{IPv4: ptr(int32(0))}}
+	o.Spec.Quota = &v1beta1.Quota{PerNamespace: &v1beta1.FamilyCount{IPv4: new(int32(0))}}
 	o.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
 	at := v1beta1.NewTime(time.Unix(7, 0))
 	o.UID = "1"
-	memory := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: "1", Controller: ptr(true)}}}}
+	memory := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: "1", Controller: new(true)}}}}
 	memory.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}, {Address: "192.0.2.2"}}
 	o.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.99", Service: "a/c", Since: at}}
 	memory.Status.Forgotten = 3
