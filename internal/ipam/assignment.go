@@ -32,7 +32,6 @@ func (a *assigner) assignment(s *subject) Assignment {
 	return out
 }
 
-// holding returns what the subject holds, and from which pools.
 func (a *assigner) holding(s *subject) Assignment {
 	out := Assignment{Key: s.Key}
 	for _, addr := range s.held {

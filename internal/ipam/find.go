@@ -103,16 +103,16 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 	}
 	for had := range s.lost {
 		f, pool := s.family(had.Address), a.index.Find(had.Address)
-		if s.held[f].IsValid() || got[f].IsValid() {
+		if s.held[f].IsValid() || got[f].IsValid() || !a.returnable(s, had) {
 			continue
 		}
-		if !a.returnable(s, had) {
-			continue
-		}
-		switch r := a.admits(s, had.Address, pool); {
-		case r == nil:
+		r := a.admits(s, had.Address, pool)
+		if r == nil {
 			got[f] = had.Address
-		case isConflict(r.reason) || r.reason == lb.Quarantined:
+			continue
+		}
+		switch r.reason {
+		case lb.AddressInUse, lb.PortClash, lb.NotShareable, lb.SharingLimit, lb.Quarantined:
 			return refuse(r.reason, "had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", had.Address, r.message)
 		}
 	}
@@ -133,11 +133,6 @@ func (a *assigner) remembers(s *subject) bool {
 		}
 	}
 	return false
-}
-
-// isConflict reports whether a refusal means that another Service or FloatingIP has the address.
-func isConflict(r lb.Reason) bool {
-	return r == lb.AddressInUse || r == lb.PortClash || r == lb.NotShareable || r == lb.SharingLimit
 }
 
 // move replaces an address that the subject holds if it now requests another

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
+// TestChoosePool: from which pool a Service gets which address, and of which families.
 func TestChoosePool(t *testing.T) {
 	red := lb.Selector{{Key: "colour", Operator: lb.In, Values: []string{"red"}}}
 	notRed := lb.Selector{{Key: "colour", Operator: lb.NotIn, Values: []string{"red"}}}
@@ -16,7 +18,7 @@ func TestChoosePool(t *testing.T) {
 	labelled := func(s *lb.Service) { s.Labels = map[string]string{"colour": "red"} }
 	elsewhere := func(s *lb.Service) { s.Key.Namespace = "elsewhere" }
 	renewing := func(s *lb.Service) { s.Renew = true }
-	one, two, three := "192.0.2.1", "198.51.100.1", "203.0.113.1"
+	one, two, three, both := "192.0.2.1", "198.51.100.1", "203.0.113.1", pool("both", v4, v6)
 	selecting := with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{red}}))
 	for _, tt := range []struct {
 		name    string
@@ -24,20 +26,16 @@ func TestChoosePool(t *testing.T) {
 		service *lb.Service
 		want    string
 	}{
-		{"by name", []lb.Pool{pool("b", one), pool("a", two)}, service("s"),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "a"`},
+		{"by name", []lb.Pool{pool("b", one), pool("a", two)}, service("s"), gets("s", two, "a")},
 		{"restricted before open", []lb.Pool{pool("a", one), with(pool("b", two), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"default"}}))},
-			service("s"),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+			service("s"), gets("s", two, "b")},
 		{"priority before that, 0 last", []lb.Pool{
 			with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"default"}})),
 			with(pool("b", two), allocation(lb.Allocation{Priority: 20})),
-			with(pool("c", three), allocation(lb.Allocation{Priority: 10}))}, service("s"),
-			`s [203.0.113.1] Assigned: has 203.0.113.1 from pool "c"`},
-		{"the next when one is full", []lb.Pool{pool("a"), pool("b", "2001:db8::1"), pool("c", two)}, service("s"),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "c"`},
+			with(pool("c", three), allocation(lb.Allocation{Priority: 10}))}, service("s"), gets("s", three, "c")},
+		{"the next when one is full", []lb.Pool{pool("a"), pool("b", "2001:db8::1"), pool("c", two)}, service("s"), gets("s", two, "c")},
 		{"namespace by selector", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{red}}))}, service("s"),
-			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
+			gets("s", one, "a")},
 		{"namespace unknown as yet: no NotIn matches it", []lb.Pool{with(pool("a", one),
 			allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{notRed}}))}, service("s", elsewhere),
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
@@ -49,17 +47,16 @@ func TestChoosePool(t *testing.T) {
 			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: namespace "elsewhere" is not known yet, and pools select ` +
 				`namespaces by their labels`},
 		{"what it asks for by value, no other pool could give", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, asking(two)),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+			gets("s", two, "b")},
 		{"without selectors the name is enough", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"elsewhere"}})),
-			pool("b", two)}, service("s", elsewhere),
-			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
+			pool("b", two)}, service("s", elsewhere), gets("s", one, "a")},
 		{"a selector that matches nothing restricts to nothing", []lb.Pool{with(pool("a", one),
 			allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{nothing}}))}, service("s"),
 			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's namespace`},
 		{"nor may it be asked for", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true}))}, service("s", asking(one)),
 			`s [] PoolNotAllowed: asks for 192.0.2.1, but pool "a" does not serve the Service's namespace`},
 		{"service selector", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ServiceSelectors: []lb.Selector{red}})), pool("b", two)}, service("s", labelled),
-			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
+			gets("s", one, "a")},
 		{"service selector of others", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ServiceSelectors: []lb.Selector{red}}))}, service("s"),
 			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's labels`},
 		{"both must allow", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"x"},
@@ -70,25 +67,22 @@ func TestChoosePool(t *testing.T) {
 			`s [] NoFamily: no IPv4 address: pool "full" has no IPv4 range; pool "six" has no IPv4 range; pool "by-hand" has autoAssign off; pool "old" is being ` +
 				`deleted`},
 
-		{"asked for pool", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", askingPool("b")),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+		{"asked for pool", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", askingPool("b")), gets("s", two, "b")},
 		{"asked for pool is unknown", []lb.Pool{pool("a", one)}, service("s", askingPool("x")),
 			`s [] UnknownPool: asks for pool "x", which does not exist`},
 		{"asked for pool refuses", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true})), pool("b", two)}, service("s", askingPool("a")),
 			`s [] PoolNotAllowed: asks for a pool, but pool "a" does not serve the Service's namespace`},
 		{"asked for pool is of another family", []lb.Pool{pool("a", "2001:db8::1"), pool("b", two)}, service("s", askingPool("a")),
 			`s [] NoFamily: no IPv4 address: pool "a" has no IPv4 range`},
-		{"another pool held: moves", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one)),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+		{"another pool held: moves", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one)), gets("s", two, "b")},
 		{"another pool held, the one asked for is full: stays", []lb.Pool{pool("a", one), pool("b", "2001:db8::1")}, service("s", askingPool("b"), holding(one)),
 			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: no IPv4 address: pool "b" has no IPv4 range`},
 		{"the range went to another pool: stays", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
-			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
+			gets("s", one, "a")},
 		{"cut from the pool asked for: stays", []lb.Pool{pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
 			`s [192.0.2.1] Assigned: has 192.0.2.1, which is in no pool any more`},
 
-		{"asked for address", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", asking(two)),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+		{"asked for address", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", asking(two)), gets("s", two, "b")},
 		{"asked for address is in no pool: no fallback", []lb.Pool{pool("a", one)}, service("s", asking(two)),
 			`s [] AddressNotInPool: asks for 198.51.100.1, which is in none of the pools: ask for another address or add it to a pool`},
 		{"and in another pool than asked for", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), askingPool("a")),
@@ -97,34 +91,13 @@ func TestChoosePool(t *testing.T) {
 			`s [] PoolNotAllowed: asks for 192.0.2.1, but pool "a" is being deleted`},
 		{"of another family", []lb.Pool{pool("a", "2001:db8::1")}, service("s", asking("2001:db8::1")),
 			`s [] InvalidRequest: asks for 2001:db8::1, a family of which the Service has no cluster IP`},
-		{"moves when asked by value", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), holding(one)),
-			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+		{"moves when asked by value", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), holding(one)), gets("s", two, "b")},
 		{"keeps what it has when that cannot be", []lb.Pool{pool("a", one)}, service("s", asking(two), holding(one)),
 			`s [192.0.2.1] AddressNotInPool: keeps 192.0.2.1 from pool "a"; asks for 198.51.100.1, which is in none of the pools: ask for another address or add ` +
 				`it to a pool`},
 		{"holds what it asks for, though no pool has it", nil, service("s", asking(two), holding(two), from(two, "b")),
 			`s [198.51.100.1] Assigned: has 198.51.100.1, which is in no pool any more`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := lb.State{
-				Namespaces: map[string]map[string]string{"default": {"colour": "red"}},
-				Pools:      tt.pools, Services: []*lb.Service{tt.service},
-			}
-			if diff := cmp.Diff([]string{tt.want}, text(Assign(s))); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-		})
-	}
-}
 
-func TestFamilies(t *testing.T) {
-	both := pool("both", v4, v6)
-	for _, tt := range []struct {
-		name    string
-		pools   []lb.Pool
-		service *lb.Service
-		want    string
-	}{
 		{"both from one pool", []lb.Pool{pool("a", "198.51.100.1"), both}, service("s", dual(lb.RequireDualStack)),
 			`s [192.0.2.1 2001:db8::1] Assigned: has 192.0.2.1 from pool "both" and 2001:db8::1 from pool "both"`},
 		{"from two when none has both", []lb.Pool{pool("six", v6), pool("four", v4)}, service("s", dual(lb.RequireDualStack)),
@@ -144,13 +117,13 @@ func TestFamilies(t *testing.T) {
 		{"Prefer takes what there is", []lb.Pool{pool("six", v6)}, service("s", dual(lb.PreferDualStack)),
 			`s [2001:db8::1] PartlyAssigned: has 2001:db8::1 from pool "six"; no IPv4 address: pool "six" has no IPv4 range`},
 		{"Prefer of a Service with one family is content", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.PreferDualStack }),
-			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "both"`},
+			gets("s", one, "both")},
 		{"Prefer gains its second family and keeps the first", []lb.Pool{pool("a", "198.51.100.1", "2001:db8:1::1"), both},
 			service("s", dual(lb.PreferDualStack), holding("192.0.2.2")),
 			`s [192.0.2.2 2001:db8::1] Assigned: has 192.0.2.2 from pool "both" and 2001:db8::1 from pool "both"`},
 		{"Prefer loses its second family and keeps the first", []lb.Pool{both},
 			service("s", func(s *lb.Service) { s.FamilyPolicy = lb.PreferDualStack }, holding("2001:db8::1", "192.0.2.2")),
-			`s [192.0.2.2] Assigned: has 192.0.2.2 from pool "both"`},
+			gets("s", "192.0.2.2", "both")},
 		{"one asked for by value, the other beside it", []lb.Pool{pool("a", "198.51.100.1", "2001:db8:1::1"), both},
 			service("s", dual(lb.PreferDualStack), asking("2001:db8::2")),
 			`s [192.0.2.1 2001:db8::2] Assigned: has 192.0.2.1 from pool "both" and 2001:db8::2 from pool "both"`},
@@ -160,45 +133,23 @@ func TestFamilies(t *testing.T) {
 			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools: ask for another address or ` +
 				`add it to a pool`},
 		{"two of one family in the status: one stays", []lb.Pool{both}, service("s", holding("192.0.2.2", "192.0.2.1")),
-			`s [192.0.2.2] Assigned: has 192.0.2.2 from pool "both"`},
+			gets("s", "192.0.2.2", "both")},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff([]string{tt.want}, text(Assign(lb.State{Pools: tt.pools, Services: []*lb.Service{tt.service}}))); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-		})
-	}
-}
-
-// A released address is not assigned before the status shows the release: two
-// statuses are two writes, and they may land in any order.
-func TestReleasedAddressIsAssignedLater(t *testing.T) {
-	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []*lb.Service{
-		service("mover", holding("192.0.2.1"), asking("192.0.2.2")),
-		service("waiter"),
-	}}
-	first := Assign(s)
-	want := []string{
-		`mover [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`,
-		`waiter [] PoolExhausted: no IPv4 address: pool "p" is full`,
-	}
-	if diff := cmp.Diff(want, text(first)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
-	want[1] = `waiter [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`
-	if diff := cmp.Diff(want, text(Assign(applied(s, first)))); diff != "" {
-		t.Errorf("second: -want +got\n%s", diff)
+		s := lb.State{Namespaces: map[string]map[string]string{"default": {"colour": "red"}}, Pools: tt.pools, Services: []*lb.Service{tt.service}}
+		equal(t, tt.name, []string{tt.want}, text(Assign(s)))
 	}
 }
 
 func port(n uint16) lb.Port { return lb.Port{Protocol: "TCP", Port: n} }
 
+// sharing gives a Service the key that all who share have, and its ports.
+func sharing(ports ...lb.Port) func(*lb.Service) {
+	return func(s *lb.Service) { s.SharingKey, s.Ports = "k", ports }
+}
+
 // TestEditOfOneSharer: three Services share an address and the oldest is edited. Whatever the edit, the others stay.
 func TestEditOfOneSharer(t *testing.T) {
-	sharer := func(name string, n uint16) *lb.Service {
-		return service(name, func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{port(n)} })
-	}
-	others := []string{"b [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\"", "c [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\""}
+	others := []string{gets("b", "192.0.2.1", "p"), gets("c", "192.0.2.1", "p")}
 	for _, tt := range []struct {
 		name string
 		edit func(*lb.Service)
@@ -214,11 +165,12 @@ func TestEditOfOneSharer(t *testing.T) {
 			"a [] NotShareable: had 192.0.2.1 before, which Service default/b holds with another externalTrafficPolicy: " +
 				"Services that share have the same: to take another, remove the annotation holdfast.dev/assigned",
 		},
-		{"another key", func(s *lb.Service) { s.SharingKey = "l" }, "a [192.0.2.2] Assigned: has 192.0.2.2 from pool \"p\""},
-		{"a free port", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(8080)} }, "a [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\""},
+		{"another key", func(s *lb.Service) { s.SharingKey = "l" }, gets("a", "192.0.2.2", "p")},
+		{"a free port", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(8080)} }, gets("a", "192.0.2.1", "p")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.2")}, Services: []*lb.Service{sharer("a", 80), sharer("b", 443), sharer("c", 444)}}
+			state := lb.State{Pools: []lb.Pool{pool("p", v4)},
+				Services: []*lb.Service{service("a", sharing(port(80))), service("b", sharing(port(443))), service("c", sharing(port(444)))}}
 			state = applied(state, Assign(state))
 			before := *state.Services[0]
 			tt.edit(state.Services[0])
@@ -243,11 +195,8 @@ func TestEditOfOneSharer(t *testing.T) {
 // TestReuseDelayOfTheClashing: a Service that gave up its address in a clash waits until reuseDelay is over when the
 // one with which it clashed goes. So does a restored Service whose address another one gave back.
 func TestReuseDelayOfTheClashing(t *testing.T) {
-	sharer := func(name string, n uint16) *lb.Service {
-		return service(name, func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{port(n)} })
-	}
 	p := with(pool("p", v4), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
-	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{sharer("a", 80), sharer("b", 443)}}
+	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{service("a", sharing(port(80))), service("b", sharing(port(443)))}}
 	state = applied(state, Assign(state))
 	state.Services[0].Ports = []lb.Port{port(443)}
 	state = applied(state, Assign(state))
@@ -262,14 +211,10 @@ func TestReuseDelayOfTheClashing(t *testing.T) {
 	for _, svc := range []*lb.Service{state.Services[0], restored} {
 		state.Services = []*lb.Service{svc}
 		r := Assign(state)
-		if diff := cmp.Diff([]string{svc.Key.Name + waits}, text(r)); diff != "" {
-			t.Errorf("-want +got\n%s", diff)
-		}
+		equal(t, "result", []string{svc.Key.Name + waits}, text(r))
 		after := applied(state, r)
 		after.Now = r.Recheck
-		if diff := cmp.Diff([]string{svc.Key.Name + ` [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(after))); diff != "" {
-			t.Errorf("when reuseDelay is over: -want +got\n%s", diff)
-		}
+		equal(t, "when reuseDelay is over", []string{svc.Key.Name + ` [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(after)))
 	}
 }
 
@@ -324,11 +269,8 @@ func within(s *lb.Service) {
 // and take these ports meanwhile give it up, and no other joins.
 func TestUnservedPorts(t *testing.T) {
 	for _, age := range []int{1, 3} {
-		sharer := func(name string, age int, ports ...lb.Port) *lb.Service {
-			return service(name, created(age), func(s *lb.Service) { s.SharingKey, s.Ports = "k", ports })
-		}
 		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.3")}, Services: []*lb.Service{
-			sharer("a", 2, port(80), port(443)), sharer("b", age, port(8080)),
+			service("a", created(2), sharing(port(80), port(443))), service("b", created(age), sharing(port(8080))),
 		}}
 		decide := func(when string, want ...string) {
 			t.Helper()
@@ -338,16 +280,14 @@ func TestUnservedPorts(t *testing.T) {
 				for _, a := range r.Assignments {
 					got = append(got, a.Key.Name+" "+a.Addresses[0].String())
 				}
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("b of age %d, %s: -want +got\n%s", age, when, diff)
-				}
+				equal(t, fmt.Sprintf("b of age %d, %s", age, when), want, got)
 				state = applied(state, r)
 			}
 		}
 		decide("at first", "a 192.0.2.1", "b 192.0.2.1")
 		beyond(state.Services[0])
 		decide("beyond the bound", "a 192.0.2.1", "b 192.0.2.1")
-		state.Services = append(state.Services, sharer("c", 4, port(443)))
+		state.Services = append(state.Services, service("c", created(4), sharing(port(443))))
 		decide("c comes", "a 192.0.2.1", "b 192.0.2.1", "c 192.0.2.2")
 		state.Services = state.Services[:2]
 		state.Services[0].Unserved = append(slices.Clone(state.Services[0].Unserved), port(8080))

@@ -2,11 +2,9 @@ package ipam
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -59,9 +57,7 @@ func TestOverwrittenStatus(t *testing.T) {
 		t.Helper()
 		s.Now = s.Now.Add(time.Second)
 		r := Assign(s)
-		if diff := cmp.Diff(want, has(r)); diff != "" {
-			t.Errorf("%s: -want +got\n%s", what, diff)
-		}
+		equal(t, what, want, has(r))
 		s = applied(s, r)
 	}
 	step("overwritten", left+isFull)
@@ -95,14 +91,10 @@ func TestOverwrittenIsReleased(t *testing.T) {
 	s = applied(s, Assign(s))
 	s.Now = s.Now.Add(time.Hour)
 	r := Assign(s)
-	if got, want := has(r), left+"d [192.0.2.1] Assigned; "; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	equal(t, "after reuseDelay", left+"d [192.0.2.1] Assigned; ", has(r))
 	s = applied(s, r)
 	rewrite(&s)
-	if got, want := has(Assign(s)), "a [] AddressInUse; b [192.0.2.2] Assigned; c [192.0.2.3] Assigned; d [192.0.2.1] Assigned; "; got != want {
-		t.Errorf("the other load balancer is off: got %s, want %s", got, want)
-	}
+	equal(t, "the other load balancer is off", "a [] AddressInUse; b [192.0.2.2] Assigned; c [192.0.2.3] Assigned; d [192.0.2.1] Assigned; ", has(Assign(s)))
 }
 
 // TestForeignAwaits: a Service with an address of ours beside that of another load balancer asks nothing back of the family of ours, which the next
@@ -116,9 +108,7 @@ func TestForeignAwaits(t *testing.T) {
 	if got := first.Assignments[0].Awaits; len(got) != 1 || got[0].Address.String() != "192.0.2.1" {
 		t.Errorf("it asks back %v", got)
 	}
-	if diff := cmp.Diff(first.Assignments, Assign(applied(s, first)).Assignments, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("decided otherwise the second time: -first +second\n%s", diff)
-	}
+	equal(t, "the second decision", first.Assignments, Assign(applied(s, first)).Assignments)
 }
 
 func of(namespace string) func(*lb.Service) {
@@ -189,13 +179,9 @@ func TestChurnForgetsNoOther(t *testing.T) {
 		t.Fatalf("the pool remembers %d releases and forgot %d", n, s.Pools[0].ReleasedForgotten)
 	}
 	s.Services = []*lb.Service{service("x", of("evil"), asking(given.String()))}
-	if a := Assign(s).Assignments[0]; a.Reason != lb.Quarantined {
-		t.Errorf("another tenant asks for %s: %s: %s", given, a.Reason, a.Message)
-	}
+	decided(t, "another tenant", Assign(s).Assignments[0], lb.Quarantined)
 	s.Services = []*lb.Service{service("x000", of("honest"))}
-	if a := Assign(s).Assignments[0]; len(a.Addresses) != 1 || a.Addresses[0] != given {
-		t.Errorf("its last holder has %v, want %s", a.Addresses, given)
-	}
+	decided(t, "its last holder", Assign(s).Assignments[0], "", given.String())
 }
 
 // TestLocalAcrossNamespaces: Services of two namespaces never have the same pods. Under externalTrafficPolicy Local they do not
@@ -208,13 +194,9 @@ func TestLocalAcrossNamespaces(t *testing.T) {
 	s := lb.State{Pools: []lb.Pool{p}, Services: []*lb.Service{victim}}
 	s = applied(s, Assign(s))
 	s.Services = append(s.Services, evil)
-	if a := Assign(s).Assignments[1]; a.Reason != lb.NotShareable {
-		t.Errorf("it has %v: %s: %s", a.Addresses, a.Reason, a.Message)
-	}
+	decided(t, "it comes", Assign(s).Assignments[1], lb.NotShareable)
 	s.Services[1].Addresses, s.Services[1].Record = s.Services[0].Addresses, s.Services[0].Record
-	if a := Assign(s).Assignments[1]; len(a.Addresses) != 1 {
-		t.Errorf("it lost the address that it shares: %s: %s", a.Reason, a.Message)
-	}
+	decided(t, "it shares it already", Assign(s).Assignments[1], "", "192.0.2.1")
 }
 
 // TestLeftQuota: a Service that waits for the quota of its namespace gets an address in the decision in which another one moves away, or waits on:
@@ -226,7 +208,5 @@ func TestLeftQuota(t *testing.T) {
 	s.Services = []*lb.Service{service("moves", fromOne), service("waits", fromOne, created(1))}
 	s = applied(s, Assign(s))
 	s.Services[0].RequestedPool, s.Services[0].Created = "two", s.Services[1].Created.Add(time.Second)
-	if got, want := has(Assign(s)), "moves [198.51.100.1] Assigned; waits [192.0.2.2] Assigned; "; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	equal(t, "result", "moves [198.51.100.1] Assigned; waits [192.0.2.2] Assigned; ", has(Assign(s)))
 }

@@ -155,7 +155,6 @@ func one(counts bool) int64 {
 	return 0
 }
 
-// hold records the subject as a holder of the address.
 func (a *assigner) hold(s *subject, addr netip.Addr) {
 	t := a.holders[addr]
 	a.count(s, addr, t, 1)
@@ -187,17 +186,17 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 
 // vacate takes the address from the subject, and bars others from it while the status still has it.
 func (a *assigner) vacate(s *subject, addr netip.Addr) {
-	if !addr.IsValid() {
-		return
-	}
 	if slices.Contains(s.Addresses, addr) {
 		a.bar(addr, s.party())
 	}
 	a.leave(s, addr)
 }
 
-// leave takes the address from the subject.
+// leave takes the address from the subject, if it is any.
 func (a *assigner) leave(s *subject, addr netip.Addr) {
+	if !addr.IsValid() {
+		return
+	}
 	t := a.holders[addr]
 	if s.fip != nil {
 		t.floating = nil
@@ -217,13 +216,10 @@ func (a *assigner) leave(s *subject, addr netip.Addr) {
 	}
 }
 
-// held reports whether any object holds the address.
 func (t holders) held() bool { return t.floating != nil || len(t.services) > 0 }
 
-// claimedBy reports whether the subject is the claimant.
 func (t holders) claimedBy(s *subject) bool { return t.claimant != nil && *t.claimant == s.party() }
 
-// quotaKey identifies one quota.
 type quotaKey struct {
 	pool, namespace string
 	family          lb.Family

@@ -102,7 +102,7 @@ func newAssigner(s lb.State) *assigner {
 
 // decide starts with what must not change and ends with what may be chosen freely.
 func (a *assigner) decide() Result {
-	services, floating := oldestFirst(a.open), oldestFirst(a.floating)
+	services, floating := slices.SortedFunc(slices.Values(a.open), byAge), slices.SortedFunc(slices.Values(a.floating), byAge)
 	freed := a.freed
 	a.freed = nil
 	a.keep(services, floating)
@@ -134,13 +134,7 @@ func (a *assigner) decide() Result {
 	return a.result()
 }
 
-// oldestFirst returns the subjects by age, then by key.
-func oldestFirst(subjects []*subject) []*subject {
-	out := slices.Clone(subjects)
-	slices.SortFunc(out, byAge)
-	return out
-}
-
+// byAge orders subjects: the older one first, of one age by key.
 func byAge(x, y *subject) int {
 	if c := x.Created.Compare(y.Created); c != 0 {
 		return c

@@ -103,6 +103,27 @@ func text(r Result) []string {
 	return out
 }
 
+// gets is the text of an assignment of one address.
+func gets(service, address, pool string) string {
+	return fmt.Sprintf("%s [%s] Assigned: has %[2]s from pool %q", service, address, pool)
+}
+
+// decided reports a decision that has other addresses, or another reason unless that is "".
+func decided(t testing.TB, what string, a *Assignment, reason lb.Reason, addresses ...string) {
+	t.Helper()
+	if !slices.Equal(a.Addresses, addrs(addresses...)) || reason != "" && a.Reason != reason {
+		t.Errorf("%s: %v, %s: %s, want %v, %s", what, a.Addresses, a.Reason, a.Message, addresses, reason)
+	}
+}
+
+// equal reports how what was got differs.
+func equal(t testing.TB, what string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("%s: -want +got\n%s", what, diff)
+	}
+}
+
 const (
 	v4 = "192.0.2.1-192.0.2.2"
 	v6 = "2001:db8::1-2001:db8::2"
@@ -110,47 +131,43 @@ const (
 
 func TestAssign(t *testing.T) {
 	broken := &lb.Problem{Reason: lb.InvalidRequest, Message: "annotation is garbage"}
+	p, withNode := []lb.Pool{pool("p", v4)}, []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))}
 	for _, tt := range []struct {
 		name     string
 		pools    []lb.Pool
 		services []*lb.Service
 		want     []string
 	}{
-		{"lowest first, older first", []lb.Pool{pool("p", v4)},
-			[]*lb.Service{service("a", created(2)), service("b", created(1))},
-			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
+		{"lowest first, older first", p, []*lb.Service{service("a", created(2)), service("b", created(1))},
+			[]string{gets("a", "192.0.2.2", "p"), gets("b", "192.0.2.1", "p")}},
 		{"of one second, by key", []lb.Pool{pool("p", "192.0.2.1")},
 			[]*lb.Service{service("a"), service("b")},
-			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
-		{"what is held is reserved before anything is given", []lb.Pool{pool("p", v4)},
+			[]string{gets("a", "192.0.2.1", "p"), `b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
+		{"what is held is reserved before anything is given", p,
 			[]*lb.Service{service("a", created(1)), service("b", created(2), holding("192.0.2.1"))},
-			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
-		{"held twice: the older keeps", []lb.Pool{pool("p", v4)},
+			[]string{gets("a", "192.0.2.2", "p"), gets("b", "192.0.2.1", "p")}},
+		{"held twice: the older keeps", p,
 			[]*lb.Service{service("a", created(2), holding("192.0.2.2")), service("b", created(1), holding("192.0.2.2"))},
-			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
-		{"cut from its pool: kept", []lb.Pool{pool("p", v4)},
-			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
+			[]string{gets("a", "192.0.2.1", "p"), gets("b", "192.0.2.2", "p")}},
+		{"cut from its pool: kept", p, []*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`}},
-		{"what a Node lists is not given", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
+		{"what a Node lists is not given", withNode,
 			[]*lb.Service{service("a"), service("b", asking("192.0.2.1")), service("c", recalling("192.0.2.1", "p"))},
-			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`,
+			[]string{gets("a", "192.0.2.2", "p"),
 				`b [] PoolNotAllowed: asks for 192.0.2.1, which Node "w1" lists as its own address`,
 				`c [] PoolExhausted: no IPv4 address: pool "p" is full`}},
-		{"what a Node lists is kept", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
-			[]*lb.Service{service("a", holding("192.0.2.1"))},
+		{"what a Node lists is kept", withNode, []*lb.Service{service("a", holding("192.0.2.1"))},
 			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although Node "w1" lists 192.0.2.1 as its own address: to move, set ` +
 				`holdfast.dev/renew`}},
-		{"and left when asked to", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
-			[]*lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
-			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
+		{"and left when asked to", withNode, []*lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
+			[]string{gets("a", "192.0.2.2", "p")}},
 		{"no pools at all: kept", nil,
 			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p")), service("b")},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`,
 				`b [] NoPool: there is no IPAddressPool: create one`}},
-		{"headless", []lb.Pool{pool("p", v4)},
-			[]*lb.Service{service("a", func(s *lb.Service) { s.Families = nil }, holding("192.0.2.1"))},
+		{"headless", p, []*lb.Service{service("a", func(s *lb.Service) { s.Families = nil }, holding("192.0.2.1"))},
 			[]string{`a [] NoClusterIP: the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served`}},
-		{"unreadable request: nothing new, what is held stays", []lb.Pool{pool("p", v4)},
+		{"unreadable request: nothing new, what is held stays", p,
 			[]*lb.Service{
 				service("a", func(s *lb.Service) { s.Problem = broken }),
 				service("b", func(s *lb.Service) { s.Problem = broken }, holding("192.0.2.1"))},
@@ -158,7 +175,7 @@ func TestAssign(t *testing.T) {
 				`b [192.0.2.1] InvalidRequest: keeps 192.0.2.1 from pool "p"; annotation is garbage`}},
 		{"buggy addresses are left out", []lb.Pool{with(pool("p", "192.0.2.255-192.0.3.1"), avoiding)},
 			[]*lb.Service{service("a"), service("b"), service("c", asking("192.0.3.0"))},
-			[]string{`a [192.0.3.1] Assigned: has 192.0.3.1 from pool "p"`,
+			[]string{gets("a", "192.0.3.1", "p"),
 				`b [] PoolExhausted: no IPv4 address: pool "p" is full`,
 				`c [] PoolNotAllowed: asks for 192.0.3.0, but pool "p" has avoidBuggyIPs on`}},
 		{"to the last address there is", []lb.Pool{pool("p", "255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
@@ -167,32 +184,8 @@ func TestAssign(t *testing.T) {
 				`ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff from pool "p"`,
 				`b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := text(Assign(lb.State{Pools: tt.pools, Services: tt.services}))
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestAssignReserved(t *testing.T) {
-	s := lb.State{
-		Pools:    []lb.Pool{pool("p", v4)},
-		Services: []*lb.Service{service("a"), service("b"), service("c", asking("192.0.2.1"))},
-		Reserved: map[netip.Addr]lb.Key{netip.MustParseAddr("192.0.2.1"): {Namespace: "default", Name: "leaving"}},
-	}
-	want := []string{
-		`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`,
-		`b [] PoolExhausted: no IPv4 address: pool "p" is full`,
-		`c [] AddressInUse: asks for 192.0.2.1, which Service default/leaving holds`,
-	}
-	r := Assign(s)
-	if diff := cmp.Diff(want, text(r)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
-	if diff := cmp.Diff([]Usage{{Pool: "p", IPv4: Counts{Assigned: 1}}}, r.Pools); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
+		got := text(Assign(lb.State{Pools: tt.pools, Services: tt.services}))
+		equal(t, tt.name, tt.want, got)
 	}
 }
 
@@ -200,11 +193,7 @@ func TestAssignReserved(t *testing.T) {
 // it, both keep it if they may share it.
 func TestAssignClaims(t *testing.T) {
 	claim := func(name string, floating bool, addresses ...string) lb.Claim {
-		c := lb.Claim{Key: lb.Key{Namespace: "default", Name: name}, FloatingIP: floating}
-		for _, a := range addresses {
-			c.Addresses = append(c.Addresses, netip.MustParseAddr(a))
-		}
-		return c
+		return lb.Claim{Key: lb.Key{Namespace: "default", Name: name}, FloatingIP: floating, Addresses: addrs(addresses...)}
 	}
 	s := lb.State{
 		Pools:       []lb.Pool{pool("p", "192.0.2.1-192.0.2.4")},
@@ -214,24 +203,19 @@ func TestAssignClaims(t *testing.T) {
 	}
 	want := []string{
 		`a [] PoolExhausted: no IPv4 address: pool "p" is full`,
-		`b [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`,
+		gets("b", "192.0.2.2", "p"),
 		`c [] AddressInUse: asks for 192.0.2.2, which Service default/b holds`,
 		`f [] PoolExhausted: no IPv4 address: pool "p" is full`,
 	}
 	r := Assign(s)
-	if diff := cmp.Diff(want, text(r)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	equal(t, "result", want, text(r))
 	if got := r.FloatingIPs[0].Addresses; len(got) != 1 || got[0].String() != "192.0.2.3" {
 		t.Errorf("the FloatingIP has %v", got)
 	}
 	if u := r.Pools[0]; u.IPv4.Assigned != 2 || u.IPv4.Available != 0 {
 		t.Errorf("%+v", u)
 	}
-	shares := func(port uint16) func(*lb.Service) {
-		return func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{{Protocol: "TCP", Port: port}} }
-	}
-	s.Services = []*lb.Service{service("a", shares(80)), service("b", shares(443))}
+	s.Services = []*lb.Service{service("a", sharing(port(80))), service("b", sharing(port(443)))}
 	s.Claims = []lb.Claim{claim("a", false, "192.0.2.2"), claim("b", false, "192.0.2.2")}
 	if got := Assign(s).Assignments; got[0].Addresses[0].String() != "192.0.2.2" || got[1].Addresses[0].String() != "192.0.2.2" {
 		t.Errorf("two that share have %v and %v", got[0].Addresses, got[1].Addresses)
@@ -264,13 +248,9 @@ func TestUsage(t *testing.T) {
 		{"deleting", with(pool("p", v4), deleting),
 			[]*lb.Service{service("a", holding("192.0.2.1"))}, Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			tt.want.Pool = "p"
-			got := Assign(lb.State{Pools: []lb.Pool{tt.pool}, Services: tt.services}).Pools
-			if diff := cmp.Diff([]Usage{tt.want}, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-		})
+		tt.want.Pool = "p"
+		got := Assign(lb.State{Pools: []lb.Pool{tt.pool}, Services: tt.services}).Pools
+		equal(t, tt.name, []Usage{tt.want}, got)
 	}
 }
 

@@ -80,9 +80,7 @@ func (a *assigner) reopen() bool {
 	drop := func() {
 		s := old[0]
 		for _, addr := range s.held {
-			if addr.IsValid() {
-				a.leave(s, addr)
-			}
+			a.leave(s, addr)
 		}
 		old = old[1:]
 	}

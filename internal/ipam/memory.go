@@ -66,8 +66,7 @@ func newMemory(s lb.State, supplies []*supply, index lb.Index[*supply]) memory {
 				m.last[r.Address] = *r
 			}
 			slices.Reverse(releases)
-			over := slices.DeleteFunc(slices.Clone(releases), func(r release) bool { return !r.over })
-			supply.old[family] = append(over, slices.DeleteFunc(releases, func(r release) bool { return r.over })...)
+			slices.SortStableFunc(releases, func(a, b release) int { return int(one(b.over) - one(a.over)) })
 		}
 	}
 	return m

@@ -15,9 +15,7 @@ import (
 func TestSharingWithProxies(t *testing.T) {
 	const address = "192.0.2.1"
 	shared := func(nodePort, port uint16) func(*lb.Service) {
-		return func(s *lb.Service) {
-			s.SharingKey, s.Ports = "k", []lb.Port{{Protocol: "TCP", Port: port, NodePort: nodePort}}
-		}
+		return sharing(lb.Port{Protocol: "TCP", Port: port, NodePort: nodePort})
 	}
 	proxied := func(s *lb.Service) { s.AsksProxy, s.Proxied, s.Local, s.LocalByProxy = true, true, true, true }
 	asks := func(s *lb.Service) { s.AsksProxy = true }
@@ -119,36 +117,34 @@ func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 		{"a full pool", lb.PoolExhausted, func(p *lb.Pool) { p.Ranges = p.Ranges[:1] }, nil, service("a")},
 		{"the address it had", lb.AddressInUse, nil, nil, service("a", recalling(address, "p"))},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := pool("p", address)
-			if tt.pool != nil {
-				tt.pool(&p)
+		p := pool("p", address)
+		if tt.pool != nil {
+			tt.pool(&p)
+		}
+		wish := floating("mine", wanting(address), func(f *lb.FloatingIP) { f.Key.Namespace = "default" })
+		s := lb.State{Now: time.Unix(60, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{tt.tenant, new(*victim)}}
+		if tt.state != nil {
+			tt.state(&s)
+		}
+		for _, withWish := range []bool{false, true} {
+			if withWish {
+				s.FloatingIPs = append([]lb.FloatingIP{wish}, s.FloatingIPs...)
 			}
-			wish := floating("mine", wanting(address), func(f *lb.FloatingIP) { f.Key.Namespace = "default" })
-			s := lb.State{Now: time.Unix(60, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{tt.tenant, new(*victim)}}
-			if tt.state != nil {
-				tt.state(&s)
-			}
-			for _, withWish := range []bool{false, true} {
-				if withWish {
-					s.FloatingIPs = append([]lb.FloatingIP{wish}, s.FloatingIPs...)
-				}
-				r := Assign(s)
-				messages := []string{r.Assignments[0].Message}
-				for _, f := range r.FloatingIPs {
-					if f.Key.Namespace == "default" {
-						messages = append(messages, f.Message)
-					}
-				}
-				if !withWish && r.Assignments[0].Reason != tt.reason {
-					t.Errorf("%s: %s, want %s", r.Assignments[0].Reason, r.Assignments[0].Message, tt.reason)
-				}
-				for _, word := range []string{"secretns", "secretsvc", "secretfip", fmt.Sprint(victim.Ports[0].Port)} {
-					if all := strings.Join(messages, "\n"); strings.Contains(all, word) {
-						t.Errorf("%q names %q", all, word)
-					}
+			r := Assign(s)
+			messages := []string{r.Assignments[0].Message}
+			for _, f := range r.FloatingIPs {
+				if f.Key.Namespace == "default" {
+					messages = append(messages, f.Message)
 				}
 			}
-		})
+			if !withWish && r.Assignments[0].Reason != tt.reason {
+				t.Errorf("%s: %s: %s, want %s", tt.name, r.Assignments[0].Reason, r.Assignments[0].Message, tt.reason)
+			}
+			for _, word := range []string{"secretns", "secretsvc", "secretfip", fmt.Sprint(victim.Ports[0].Port)} {
+				if all := strings.Join(messages, "\n"); strings.Contains(all, word) {
+					t.Errorf("%s: %q names %q", tt.name, all, word)
+				}
+			}
+		}
 	}
 }

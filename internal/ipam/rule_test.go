@@ -247,22 +247,19 @@ func (w *witness) countsAreRight() error {
 	for i := range w.State.Pools {
 		p := w.State.Pools[i]
 		u := Usage{Pool: p.Name}
-		assigned := map[lb.Family]*int64{lb.IPv4: &u.IPv4.Assigned, lb.IPv6: &u.IPv6.Assigned}
-		available := map[lb.Family]*int64{lb.IPv4: &u.IPv4.Available, lb.IPv6: &u.IPv6.Available}
-		quarantined := map[lb.Family]*int64{lb.IPv4: &u.IPv4.Quarantined, lb.IPv6: &u.IPv6.Quarantined}
 		for _, r := range p.Ranges {
 			for addr := r.From; r.Contains(addr); addr = addr.Next() {
 				_, reserved := w.Reserved[addr]
 				reserved = reserved || slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return slices.Contains(l.Addresses, addr) }) ||
 					slices.ContainsFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) })
-				switch family := lb.FamilyOf(addr); {
+				switch counts := u.of(lb.FamilyOf(addr)); {
 				case w.holds[addr] != nil || w.owns[addr] != nil:
-					*assigned[family]++
+					counts.Assigned++
 				case reserved || avoided(&p, addr) || len(w.stood[addr])+len(w.replaced[addr]) > 0 || w.owned[addr] != nil:
 				case w.quarantined(&p, addr, lb.Key{}):
-					*quarantined[family]++
+					counts.Quarantined++
 				case !p.Deleting:
-					*available[family]++
+					counts.Available++
 				}
 			}
 		}

@@ -84,7 +84,6 @@ func (s *subject) unservable() *refusal {
 	return nil
 }
 
-// unreadable returns why the Service's request cannot be read.
 func (s *subject) unreadable() *refusal {
 	if s.Problem == nil {
 		return nil

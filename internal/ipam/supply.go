@@ -34,7 +34,8 @@ type supply struct {
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
-		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), old: map[lb.Family][]release{}, tried: map[lb.Family]int{}}
+		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), old: map[lb.Family][]release{}, tried: map[lb.Family]int{},
+			counts: Usage{Pool: pools[i].Name}}
 		for j, r := range pools[i].Ranges {
 			s.next[j] = r.From
 		}
@@ -148,7 +149,6 @@ func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released m
 	return netip.Addr{}, false
 }
 
-// regain notes that an address is free again.
 func (s *supply) regain(addr netip.Addr) {
 	for i, r := range s.Ranges {
 		if r.Contains(addr) && (!s.next[i].IsValid() || addr.Less(s.next[i])) {

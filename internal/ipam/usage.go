@@ -44,7 +44,7 @@ func (a *assigner) usage() []Usage {
 	if slices.ContainsFunc(a.supplies, func(s *supply) bool { return s.Deleting }) {
 		for addr, t := range a.holders {
 			if s := a.index.Find(addr); s != nil && s.Deleting && t.held() {
-				out[s.place].hold(a.holder(t))
+				out[s.place].hold(t)
 			}
 		}
 	}
@@ -57,10 +57,8 @@ func (a *assigner) usage() []Usage {
 		}
 	}
 	for _, s := range a.supplies {
-		u := &out[s.place]
-		u.Pool = s.Name
 		for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
-			if counts := u.of(family); s.Deleting {
+			if counts := out[s.place].of(family); s.Deleting {
 				counts.Available = 0
 			} else {
 				counts.Available += s.size(family)
@@ -71,21 +69,17 @@ func (a *assigner) usage() []Usage {
 	return out
 }
 
-// hold records a holder of a pool that is being deleted.
-func (u *Usage) hold(by lb.Key) {
+// hold records a holder of an address of a pool that is being deleted.
+func (u *Usage) hold(t holders) {
 	const maxHolders = 8
-	i, found := slices.BinarySearchFunc(u.Holders, by, lb.Key.Compare)
-	if !found {
-		u.Holders = slices.Insert(u.Holders, i, by)
+	by := t.floating
+	if len(t.services) > 0 {
+		by = t.services[0]
+	}
+	if i, found := slices.BinarySearchFunc(u.Holders, by.Key, lb.Key.Compare); !found {
+		u.Holders = slices.Insert(u.Holders, i, by.Key)
 		u.Holders = u.Holders[:min(maxHolders, len(u.Holders))]
 	}
-}
-
-func (a *assigner) holder(t holders) lb.Key {
-	if len(t.services) > 0 {
-		return t.services[0].Key
-	}
-	return t.floating.Key
 }
 
 // retain lists the addresses that are held, came from a pool and lie in no pool now.

@@ -35,7 +35,6 @@ func (a *assigner) wants(s *subject) (wants perFamily, r *refusal) {
 	return wants, nil
 }
 
-// claim adds the addresses of the FloatingIP that the Service names.
 func (a *assigner) claim(s *subject, wants *perFamily) *refusal {
 	fip := a.named[lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}]
 	switch {

@@ -234,15 +234,13 @@ func (h *history) release(r *run, seen serviceObject) {
 		want.Recall, want.finalizer = nil, false
 	}
 	after, landed := patch(h, r, &r.services, seen, want, setServiceVersion)
-	if landed && r.silent && after.deleting && !after.finalizer {
+	if landed && after.deleting && !after.finalizer {
 		w := h.clone()
 		w.Services = slices.DeleteFunc(w.Services, func(o serviceObject) bool { return o.Key == seen.Key })
 		h.commit(w)
-	} else if landed && after.deleting && !after.finalizer {
-		w := h.clone()
-		w.Services = slices.DeleteFunc(w.Services, func(o serviceObject) bool { return o.Key == seen.Key })
-		h.commit(w)
-		r.services.gone(after, after.version)
+		if !r.silent {
+			r.services.gone(after, after.version)
+		}
 	}
 }
 
