@@ -39,7 +39,6 @@ const (
 	program    = "/usr/sbin/haproxy"
 )
 
-// cluster is what the API server has.
 type cluster interface {
 	Synced() bool
 	Objects() config.Objects
@@ -102,7 +101,6 @@ func newAgent(log *slog.Logger, dir string) *agent {
 	return a
 }
 
-// agentMain runs the agent as its flags say.
 func agentMain(args []string) int {
 	var s daemon.Settings
 	var options config.Options
@@ -146,13 +144,8 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 		Log: a.log, Component: "holdfast-proxy", Namespace: s.Namespace, Proxy: true, Proxies: a.options.Proxy.Service, Kick: loop.Kick,
 	})
 	a.cluster = objects
-	if err := a.measure(); err != nil {
-		return err
-	}
-	tries, _ := filepath.Glob(filepath.Join(a.dir, triesGlob)) // of an agent that was killed; the pattern is well-formed
-	for _, f := range tries {
-		_ = os.Remove(f)
-	}
+	a.measure()
+	_ = os.Remove(filepath.Join(a.dir, tryFile)) // of an agent that was killed
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(daemon.BuildInfo(), a.reloads, a.waiting, traffic{a})
 	group, ctx := errgroup.WithContext(ctx)
@@ -172,11 +165,9 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 }
 
 // measure finds out what the pod has: the engine runs in the same, with the same limits.
-func (a *agent) measure() error {
+func (a *agent) measure() {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("read the file limit: %w", err)
-	}
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // it fails for unknown limits only
 	a.engine.Directory, a.engine.Files, a.engine.Threads = a.dir, int(min(limit.Max, 1<<30)), min(maxThreads, runtime.NumCPU())
 	for family, address := range map[lb.Family]string{lb.IPv4: "0.0.0.0:0", lb.IPv6: "[::]:0"} {
 		if l, err := net.Listen("tcp", address); err == nil {
@@ -185,10 +176,8 @@ func (a *agent) measure() error {
 		}
 	}
 	slices.Sort(a.bounds.Families)
-	return nil
 }
 
-// want returns what the cluster wants of the proxy.
 func (a *agent) want() haproxy.State {
 	state, _ := a.compiler.Compile(a.cluster.Objects(), a.options)
 	bounds := a.bounds
@@ -248,16 +237,14 @@ func (a *agent) report() error {
 	return nil
 }
 
-// give gives the engine what differs.
 func (a *agent) give(ctx context.Context, want haproxy.State) (time.Duration, error) {
 	running, err := a.running(ctx)
-	c := want.Config()
-	if err != nil { // the engine starts with the file
-		a.inForce, a.hash = nil, ""
-		return lookInterval, a.write(want, c)
-	}
 	if a.hash != running {
 		a.inForce, a.hash = nil, ""
+	}
+	c := want.Config()
+	if err != nil { // the engine starts with the file
+		return lookInterval, a.write(want, c)
 	}
 	if c.Hash == running {
 		a.inForce, a.hash, a.since = want.Services, running, time.Time{}
@@ -338,7 +325,6 @@ func (a *agent) endpoints(ctx context.Context, want haproxy.State, c haproxy.Con
 	return again, a.write(want, c)
 }
 
-// commands returns what the running worker lacks.
 func (a *agent) commands(ctx context.Context, want haproxy.State) ([]string, error) {
 	text, err := a.talk(ctx, workerSocket, "show servers state")
 	if err != nil {

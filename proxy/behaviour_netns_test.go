@@ -85,11 +85,7 @@ func TestIdle(t *testing.T) {
 func TestDistribution(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
-		var all []string
-		for i := 1; i <= 4; i++ {
-			all = append(all, fmt.Sprintf("10.1.0.%d:80", i))
-			n.names(all[i-1])
-		}
+		all := n.four()
 		method := func(m lb.Method) func(*haproxy.Service) { return func(s *haproxy.Service) { s.Method = m } }
 		newPod(t, testService("turns", 31001, method(lb.RoundRobin), all...), testService("least", 31002, method(lb.LeastConnections), all...),
 			testService("port", 31003, method(lb.SourceIPPort), all...))

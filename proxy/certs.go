@@ -50,7 +50,6 @@ type certificates struct {
 	trying sync.Mutex
 }
 
-// secret is what is known of a Secret.
 type secret struct {
 	stop func()
 	// answered: the API server has said what it has.
@@ -59,7 +58,6 @@ type secret struct {
 	fault    lb.Reason
 }
 
-// certified is what Services have of their Secrets.
 type certified struct {
 	digests map[lb.Key]string
 	faults  map[string]lb.Reason
@@ -200,20 +198,16 @@ func (a *agent) take(text []byte) error {
 	if _, err := os.Stat(filepath.Join(a.dir, haproxy.PairFile(haproxy.Digest(string(text))))); err == nil {
 		return nil
 	}
-	f, err := os.CreateTemp(a.dir, triesGlob)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Close()); err != nil {
+	try := filepath.Join(a.dir, tryFile)
+	defer os.Remove(try)
+	if err := os.WriteFile(try, text, 0o600); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), talkTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, a.program, "-c", "-q", "-f", "/dev/stdin")
 	cmd.Stdin = strings.NewReader(fmt.Sprintf("global\n  maxconn 10\n  nbthread 1\nlisten try\n  mode http\n  timeout client 1s\n  timeout server 1s\n  "+
-		"timeout connect 1s\n  bind 127.0.0.1:1 ssl crt %s\n", f.Name()))
+		"timeout connect 1s\n  bind 127.0.0.1:1 ssl crt %s\n", try))
 	return cmd.Run()
 }
 

@@ -12,8 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,12 +124,7 @@ func TestTLS(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
 		n.headers("10.1.0.1:80")
-		web := n.listen("10.1.0.1:8080")
-		go func() {
-			_ = http.Serve(web, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				fmt.Fprint(w, r.Header["X-Forwarded-For"], r.Header["X-Forwarded-Proto"], r.Header["X-Forwarded-Port"])
-			}))
-		}()
+		n.web("10.1.0.1:8080", forwarded)
 		secret := func(s *haproxy.Service) { s.Secret = "tls" }
 		p := newTLSPod(t,
 			testService("web", 31001, secret, "10.1.0.1:8080"),
@@ -198,47 +191,12 @@ func TestRotation(t *testing.T) {
 		p := newTLSPod(t, testService("stream", 31001, func(s *haproxy.Service) { s.Secret, s.Header = "tls", 1 }, "10.1.0.1:80"))
 		named := func(name string) *corev1.Secret { return tlsSecret(t, name, 0, time.Hour, time.Hour) }
 		p.set(named("v0"))
-		open, err := n.handshake("10.0.0.10", "10.0.0.1:31001", nil)
-		must(t, err)
-		defer open.Close()
-		answers := bufio.NewReader(open)
-		ctx, stop := context.WithCancel(context.Background())
-		var requests, failed atomic.Int64
-		var group sync.WaitGroup
-		for i := range 4 {
-			group.Go(func() {
-				for ctx.Err() == nil {
-					requests.Add(1)
-					c, err := n.handshake(fmt.Sprintf("10.0.0.%d", 11+i), "10.0.0.1:31001", nil)
-					if err == nil {
-						fmt.Fprintln(c, "hello")
-						_, err = bufio.NewReader(c).ReadString('\n')
-						c.Close()
-					}
-					if err != nil {
-						failed.Add(1)
-						t.Log(err)
-					}
-				}
-			})
-		}
-		for i := range 5 {
+		n.underLoad(5, func(from string) (net.Conn, error) { return n.handshake(from, "10.0.0.1:31001", nil) }, func(i int) {
 			p.set(named(fmt.Sprintf("v%d", i+1)))
 			if got := n.name("10.0.0.1:31001"); got != fmt.Sprintf("v%d", i+1) {
 				t.Errorf("rotation %d: the certificate is of %s", i+1, got)
 			}
-			_ = open.SetDeadline(time.Now().Add(10 * time.Second))
-			fmt.Fprintln(open, "still here?")
-			if _, err := answers.ReadString('\n'); err != nil {
-				t.Fatalf("the open connection ended: %v", err)
-			}
-		}
-		stop()
-		group.Wait()
-		t.Logf("%d connections", requests.Load())
-		if failed.Load() > 0 || requests.Load() < 100 {
-			t.Errorf("%d of %d connections failed", failed.Load(), requests.Load())
-		}
+		})
 		if files := p.pairs(); len(files) != 1 {
 			t.Errorf("the files %v have keys", files)
 		}
@@ -248,9 +206,7 @@ func TestRotation(t *testing.T) {
 		last := p.agent.certificates.kept[p.services[0].Key]
 		p.adopt(again)
 		for range 3 {
-			if _, err := p.agent.sync(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.sync())
 		}
 		if got := n.name("10.0.0.1:31001"); got != "v5" || p.reloads("done") > 0 {
 			t.Errorf("another agent makes the certificate %s, after %v reloads", got, p.reloads("done"))

@@ -104,7 +104,6 @@ func newEngine(log *slog.Logger) *engine {
 	}
 }
 
-// engineMain runs the engine as its flags say.
 func engineMain(args []string) int {
 	var s daemon.Settings
 	e := newEngine(nil)
@@ -329,7 +328,6 @@ func (e *engine) answer(text string) {
 	e.waiting = nil
 }
 
-// forget takes note of the end of a worker.
 func (e *engine) forget(w *worker) {
 	at := time.Now()
 	_ = os.Remove(w.socket)

@@ -259,15 +259,13 @@ func TestServes(t *testing.T) {
 // That it ends is no failure.
 func TestTakeOver(t *testing.T) {
 	late := filepath.Join(t.TempDir(), "late")
-	if err := os.WriteFile(late, []byte(`#!/bin/sh
+	must(t, os.WriteFile(late, []byte(`#!/bin/sh
 exec 3<&0
 haproxy "$@" <&3 &
 trap 'sleep 0.5; kill -USR1 $!' USR1
 trap 'kill $!' TERM
 while kill -0 $!; do wait $!; done 2>/dev/null
-`), 0o700); err != nil {
-		t.Fatal(err)
-	}
+`), 0o700))
 	r := newRig(t, func(e *engine) { e.program = late })
 	r.serve("aaaa0000")
 	other, err := net.Listen("tcp", "127.0.0.1:0")

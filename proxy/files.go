@@ -13,11 +13,8 @@ import (
 
 // Names of files that the agent alone writes.
 const (
-	statesFile   = haproxy.StatesFile
-	internalGlob = "internal-*.lst"
-	pairGlob     = "pair-*.pem"
-	triesGlob    = "try-*.pem" // pairs that HAProxy looks at
-	emptyStates  = "1\n"
+	statesFile = haproxy.StatesFile
+	tryFile    = "try.pem" // the pair that HAProxy looks at
 )
 
 // write writes the configuration and what it needs before it.
@@ -27,7 +24,7 @@ func (a *agent) write(s haproxy.State, c haproxy.Config) error {
 	}
 	name, patterns := s.Patterns()
 	if _, err := os.Stat(filepath.Join(a.dir, statesFile)); errors.Is(err, os.ErrNotExist) {
-		if err := put(a.dir, statesFile, emptyStates); err != nil {
+		if err := put(a.dir, statesFile, "1\n"); err != nil { // of no server
 			return err
 		}
 	}
@@ -61,7 +58,7 @@ var digestPattern = regexp.MustCompile("[0-9a-f]{32}")
 // clean removes the files of configurations that are neither in force nor the last good one.
 func (a *agent) clean(c haproxy.Config) {
 	good, _ := os.ReadFile(filepath.Join(a.dir, goodFile)) // without one there is nothing to keep
-	for _, pattern := range []string{internalGlob, pairGlob} {
+	for _, pattern := range []string{"internal-*.lst", "pair-*.pem"} {
 		files, _ := filepath.Glob(filepath.Join(a.dir, pattern)) // the pattern is well-formed
 		for _, f := range files {
 			hash := digestPattern.FindString(filepath.Base(f))

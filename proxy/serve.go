@@ -86,7 +86,6 @@ func (e *engine) serveCommands(ctx context.Context) error {
 	}
 }
 
-// command serves one command of a connection.
 func (e *engine) command(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(commandTime))

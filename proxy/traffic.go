@@ -14,7 +14,6 @@ import (
 // traffic reads the metrics of Services from the running worker when they are asked for.
 type traffic struct{ agent *agent }
 
-// describe describes a metric of each port.
 func describe(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("holdfast_proxy_"+name, help, []string{"namespace", "service", "port"}, nil)
 }
@@ -52,7 +51,6 @@ func (t traffic) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// readTraffic reads HAProxy's table of statistics.
 func readTraffic(text string, to chan<- prometheus.Metric) {
 	rows, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(strings.TrimSpace(text), "# "))).ReadAll()
 	if err != nil || len(rows) == 0 {
@@ -63,9 +61,9 @@ func readTraffic(text string, to chan<- prometheus.Metric) {
 		column[name] = i
 	}
 	for _, row := range rows[1:] {
-		key, port, ours := haproxy.ParseBackend(row[column["pxname"]])
+		labels := haproxy.ParseBackend(row[column["pxname"]])
 		for _, m := range trafficMetrics {
-			if !ours || row[column["svname"]] != m.side {
+			if labels == nil || row[column["svname"]] != m.side {
 				continue
 			}
 			sum := 0.0
@@ -75,7 +73,7 @@ func readTraffic(text string, to chan<- prometheus.Metric) {
 					sum += v
 				}
 			}
-			to <- prometheus.MustNewConstMetric(m.desc, m.kind, sum, key.Namespace, key.Name, strconv.Itoa(int(port)))
+			to <- prometheus.MustNewConstMetric(m.desc, m.kind, sum, labels...)
 		}
 	}
 }

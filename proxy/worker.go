@@ -148,7 +148,6 @@ func (w *worker) works() bool {
 
 var hashPattern = regexp.MustCompile(`(?m)^description: ([0-9a-f]{8,64})$`)
 
-// ask asks a worker for the hash of its configuration.
 func ask(ctx context.Context, socket string, limit time.Duration) (hash string, err error) {
 	text, err := talk(ctx, socket, "show info", limit)
 	if err != nil {
@@ -157,13 +156,11 @@ func ask(ctx context.Context, socket string, limit time.Duration) (hash string, 
 	if m := hashPattern.FindStringSubmatch(text); m != nil {
 		return m[1], nil
 	}
-	return "", errNoHash
+	return "", errors.New("the running worker shows no configuration of ours")
 }
 
 // talkTime bounds a talk with a worker.
 const talkTime = 10 * time.Second
-
-var errNoHash = errors.New("the running worker shows no configuration of ours")
 
 // talk sends one line to a socket, and returns the answer.
 func talk(ctx context.Context, path, text string, limit time.Duration) (string, error) {
@@ -174,10 +171,9 @@ func talk(ctx context.Context, path, text string, limit time.Duration) (string, 
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err = conn.SetDeadline(dialer.Deadline); err == nil {
-		_, err = io.WriteString(conn, text+"\n")
-	}
+	_ = conn.SetDeadline(dialer.Deadline) // what is closed meanwhile does not write either
 	var answer []byte
+	_, err = io.WriteString(conn, text+"\n")
 	if err == nil {
 		answer, err = io.ReadAll(conn)
 	}
@@ -195,12 +191,10 @@ func (a *agent) talk(ctx context.Context, name, text string) (string, error) {
 	return talk(ctx, filepath.Join(a.dir, name), text, limit)
 }
 
-// running returns the hash of the running worker.
 func (a *agent) running(ctx context.Context) (string, error) {
 	return ask(ctx, filepath.Join(a.dir, workerSocket), talkTime)
 }
 
-// old counts the old workers.
 func (a *agent) old(ctx context.Context) (int, error) {
 	text, err := a.talk(ctx, masterSocket, "old")
 	if err != nil {

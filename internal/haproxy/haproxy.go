@@ -7,11 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -135,15 +135,14 @@ func Digest(text string) string {
 
 // Patterns returns the file of Internal, by name and content; its name is its digest, so that each configuration has its own.
 func (s State) Patterns() (name, content string) {
-	texts := map[string]bool{}
+	var lines []string
 	for _, p := range s.Internal {
 		if p.IsValid() && plain(p.Addr()) {
-			texts[p.Masked().String()] = true
+			lines = append(lines, p.Masked().String()+"\n")
 		}
 	}
-	for _, t := range slices.Sorted(maps.Keys(texts)) {
-		content += t + "\n"
-	}
+	slices.Sort(lines)
+	content = strings.Join(slices.Compact(lines), "")
 	return "internal-" + Digest(content) + ".lst", content
 }
 
@@ -162,17 +161,13 @@ func backend(key lb.Key, port uint16) string {
 	return key.Namespace + ":" + key.Name + ":" + strconv.Itoa(int(port))
 }
 
-// ParseBackend is the inverse of backend.
-func ParseBackend(name string) (key lb.Key, port uint16, ok bool) {
-	parts := backendName.FindStringSubmatch(name)
-	if parts == nil {
-		return lb.Key{}, 0, false
+// ParseBackend is the inverse of backend: namespace, name and port; nil for another section.
+func ParseBackend(name string) []string {
+	if parts := strings.Split(name, ":"); len(parts) == 3 {
+		return parts
 	}
-	n, err := strconv.ParseUint(parts[3], 10, 16)
-	return lb.Key{Namespace: parts[1], Name: parts[2]}, uint16(n), err == nil
+	return nil
 }
-
-var backendName = regexp.MustCompile(`^([-a-z0-9]+):([-a-z0-9]+):([0-9]+)$`)
 
 // sorted returns the Services, ordered, without those that are not usable.
 func (s State) sorted() []Service {
@@ -191,13 +186,13 @@ type Bounds struct {
 	Certificates map[lb.Key]string
 }
 
-// Compile returns the Services that proxies serve, ordered, and the numbers on which the pod cannot listen for one, as another has them.
+// Compile returns the Services that proxies serve, of all, which are ordered, and the numbers on which the pod cannot listen for one, as another has them.
 func Compile(all []*lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b Bounds) (out []Service, clash []uint16) {
 	taken := map[uint16]bool{}
 	for _, p := range b.Own {
 		taken[p] = true
 	}
-	for _, s := range slices.SortedFunc(slices.Values(all), func(a, b *lb.Service) int { return a.Key.Compare(b.Key) }) {
+	for _, s := range all {
 		if s.Proxy == nil || s.ProxyRefused {
 			continue // no node announces what is refused: it must not cost what the bound of its namespace saves
 		}

@@ -44,7 +44,6 @@ type spent struct {
 	at    time.Time
 }
 
-// left returns what a namespace has left.
 func (b Budgets) left(namespace string, at time.Time) float64 {
 	s := b[namespace]
 	return min(editBurst, editBurst-s.edits+float64(at.Sub(s.at))/float64(editTime))

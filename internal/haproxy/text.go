@@ -121,7 +121,6 @@ func (s Service) section(p Port, quarter, patterns, directory string) string {
 	return b.String()
 }
 
-// http reports whether the proxies speak HTTP.
 func (s Service) http() bool { return s.HTTP || s.Certificate != "" && s.Header == 0 }
 
 // tls are the words of a listener where TLS ends.
@@ -134,14 +133,6 @@ func (s Service) tls(directory string) string {
 		words += " alpn h2,http/1.1"
 	}
 	return words
-}
-
-// family is the condition that a client came to the listener of an address's family.
-func family(a netip.Addr) string {
-	if a.Is4() {
-		return "{ so_id 1 }"
-	}
-	return "{ so_id 2 }"
 }
 
 // patternsInLine keeps a line below HAProxy's 64 words.
@@ -158,9 +149,9 @@ func (s Service) lists(line func(...string), patterns string) {
 		except = "!own"
 	}
 	for _, a := range s.Addresses {
-		version := "4"
+		version, listener := "4", "{ so_id 1 }"
 		if a.Is6() {
-			version = "6"
+			version, listener = "6", "{ so_id 2 }"
 		}
 		acl := func(name string, list []netip.Prefix) string {
 			var texts []string
@@ -177,8 +168,8 @@ func (s Service) lists(line func(...string), patterns string) {
 			}
 			return name + version
 		}
-		reject := func(condition ...string) {
-			line(strings.Join(strings.Fields(strings.Join(append([]string{"tcp-request connection reject if", family(a), except}, condition...), " ")), " "))
+		reject := func(condition string) {
+			line(strings.Fields("tcp-request connection reject if " + listener + " " + except + " " + condition)...)
 		}
 		if name := acl("deny", s.Deny); name != "" {
 			reject(name)
@@ -186,7 +177,7 @@ func (s Service) lists(line func(...string), patterns string) {
 		switch name := acl("allow", s.Allow); {
 		case !s.Restricted:
 		case name == "":
-			reject()
+			reject("")
 		default:
 			reject("!" + name)
 		}
