@@ -41,10 +41,7 @@ func nameMatcher(pattern string) (func(lb.Pool) bool, error) {
 	if n := states(parsed); n > maxPattern {
 		return nil, fmt.Errorf("it has %d states, with all repetitions: write a pattern with at most %d", n, maxPattern)
 	}
-	re, err := regexp.Compile(expression)
-	if err != nil {
-		return nil, err
-	}
+	re := regexp.MustCompile(expression) // which was parsed
 	return func(p lb.Pool) bool { return slices.ContainsFunc(names(p), re.MatchString) != not }, nil
 }
 

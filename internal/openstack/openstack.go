@@ -109,7 +109,6 @@ func (t *Translator) Translate(annotations map[string]string, hasInternal bool, 
 	return s.notes
 }
 
-// service is one Service being read.
 type service struct {
 	wish *lb.Wish
 	// annotations by their names without the prefix.
@@ -240,7 +239,6 @@ var known = map[string]string{
 	"default-tls-container-ref":       "", // partly: TLS ends at proxies, where they run, by a Secret of the Service's namespace; otherwise nothing.
 }
 
-// noteIgnored remarks what an annotation does not do.
 func (s *service) noteIgnored(name string) {
 	why, exists := known[name]
 	switch {

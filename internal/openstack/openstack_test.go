@@ -59,25 +59,23 @@ func TestTranslate(t *testing.T) {
 		{"typo", []string{os + "floating-subnet-tag", "x", os + "zzz", ""}, "",
 			os + "floating-subnet-tag is unknown; " + os + "zzz is unknown"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			annotations := map[string]string{}
-			for i := 0; i < len(tt.pairs); i += 2 {
-				annotations[tt.pairs[i]] = tt.pairs[i+1]
-			}
-			var w, ignored lb.Wish
-			_, hasInternal := annotations[own]
-			notes := (&Translator{Pools: poolsOfCloud()}).Translate(annotations, hasInternal, &w)
-			if got := wishText(w); got != tt.want {
-				t.Errorf("wish %q, want %q", got, tt.want)
-			}
-			if diff := cmp.Diff(tt.reported, strings.Join(notes, "; ")); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-			if notes := (&Translator{Options{Ignore: true, Internal: true}, poolsOfCloud()}).Translate(annotations, hasInternal, &ignored); wishText(ignored) != "" ||
-				notes != nil {
-				t.Errorf("turned off: %+v, %v", ignored, notes)
-			}
-		})
+		annotations := map[string]string{}
+		for i := 0; i < len(tt.pairs); i += 2 {
+			annotations[tt.pairs[i]] = tt.pairs[i+1]
+		}
+		var w, ignored lb.Wish
+		_, hasInternal := annotations[own]
+		notes := (&Translator{Pools: poolsOfCloud()}).Translate(annotations, hasInternal, &w)
+		if got := wishText(w); got != tt.want {
+			t.Errorf("%s: wish %q, want %q", tt.name, got, tt.want)
+		}
+		if diff := cmp.Diff(tt.reported, strings.Join(notes, "; ")); diff != "" {
+			t.Errorf("%s: -want +got\n%s", tt.name, diff)
+		}
+		if notes := (&Translator{Options{Ignore: true, Internal: true}, poolsOfCloud()}).Translate(annotations, hasInternal, &ignored); wishText(ignored) != "" ||
+			notes != nil {
+			t.Errorf("%s: turned off: %+v, %v", tt.name, ignored, notes)
+		}
 	}
 }
 
