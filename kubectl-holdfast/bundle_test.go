@@ -3,11 +3,11 @@ package main
 import (
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,10 +29,8 @@ func incident(t *testing.T) string {
 	must(t, err)
 	defer f.Close()
 	w := gzip.NewWriter(f)
-	if _, err := w.Write(text); err != nil {
-		t.Fatal(err)
-	}
-	must(t, w.Close())
+	_, err = w.Write(text)
+	must(t, errors.Join(err, w.Close()))
 	return name
 }
 
@@ -40,11 +38,8 @@ func incident(t *testing.T) string {
 func TestReplay(t *testing.T) {
 	from := incident(t)
 	pool := filepath.Join(t.TempDir(), "pool.yaml")
-	if err := os.WriteFile(pool, []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: `+
-		`[192.0.2.1-192.0.2.2]}}`),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(pool, []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: `+
+		`[192.0.2.1-192.0.2.2]}}`), 0o600))
 	copied := filepath.Join(t.TempDir(), "copy.gz")
 	for _, tt := range []struct {
 		args   string
@@ -61,15 +56,9 @@ func TestReplay(t *testing.T) {
 		{"bundle " + copied, statusHealthy, []string{"left out: Secrets are not read"}},
 		{"status", statusProblem, []string{"First: kubectl holdfast why default/late"}},
 	} {
-		status, out, report := invoke(t, append(strings.Fields(tt.args), "--from", from)...)
-		missing := slices.DeleteFunc(tt.want, func(w string) bool { return strings.Contains(out+report, w) })
-		if status != tt.status || len(missing) > 0 {
-			t.Errorf("%s: status %d, without %q:\n%s%s", tt.args, status, missing, out, report)
-		}
+		says(t, tt.status, tt.want, append(strings.Fields(tt.args), "--from", from)...)
 	}
-	if status, out, report := invoke(t, "why", "default/web", "--from", copied); status != statusProblem || !strings.Contains(out, "speaker n2") {
-		t.Errorf("the copy says (%d) %s%s", status, out, report)
-	}
+	says(t, statusProblem, []string{"speaker n2"}, "why", "default/web", "--from", copied)
 }
 
 // TestPages: a daemon that is down or on a dead node, for which the API server waits, and a missing right are noted, and delay nothing.

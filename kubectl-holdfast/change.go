@@ -86,7 +86,6 @@ func (o outcome) held(key lb.Key) string {
 	return string(a.Reason) + ": " + a.Message
 }
 
-// announced words who announces a Service.
 func (o outcome) announced(key lb.Key) string {
 	v, out := o.verdicts[key], []string(nil)
 	for _, a := range v.L2.Announcers {

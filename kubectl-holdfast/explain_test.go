@@ -89,6 +89,11 @@ func (s Snapshot) set(c metav1.Condition) {
 	*all = append(*all, c)
 }
 
+// setting sets a condition, which is False.
+func setting(name string, reason lb.Reason, message string) func(*Snapshot) {
+	return func(s *Snapshot) { s.set(condition(name, reason, message, true)) }
+}
+
 // pending takes the address of default/web away.
 func (s Snapshot) pending(reason lb.Reason, message string) {
 	s.Objects.Services[0].Status = corev1.ServiceStatus{}
@@ -134,6 +139,13 @@ func TestAsked(t *testing.T) {
 // TestService: each fault is named, by the step of the first problem and by what to do first.
 func TestService(t *testing.T) {
 	owner := ownerOf(healthy())
+	answers := func(old, with string) func(*Snapshot) {
+		return func(s *Snapshot) { s.page(owner, strings.Replace(answering, old, with, 1)) }
+	}
+	unannounced := func(s *Snapshot) {
+		conditions := &s.Objects.Services[0].Status.Conditions
+		*conditions = slices.DeleteFunc(*conditions, func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAnnouncedL2 })
+	}
 	for _, tt := range []struct {
 		name        string
 		do          func(s *Snapshot)
@@ -153,7 +165,7 @@ func TestService(t *testing.T) {
 		{"no controller, and an address", func(s *Snapshot) { s.Leases = nil }, "controller", "describe deployment", Note},
 		{"no controller, and none", func(s *Snapshot) { s.pending(lb.NoPool, ""); s.Now = moment.Add(time.Minute) }, "controller", "no controller runs", Problem},
 		{"the controller has not written", func(s *Snapshot) { s.Objects.Services[0].Status = corev1.ServiceStatus{} }, "address", "192.0.2.1", Problem},
-		{"a refused status", func(s *Snapshot) { s.set(condition(v1beta1.ConditionWritten, lb.WriteRefused, "too long", true)) }, "status", "too long", Problem},
+		{"a refused status", setting(v1beta1.ConditionWritten, lb.WriteRefused, "too long"), "status", "too long", Problem},
 		{"one speaker down", func(s *Snapshot) {
 			s.Speakers.Status.NumberReady = 2
 			s.Pods[2].Status = corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
@@ -169,10 +181,7 @@ func TestService(t *testing.T) {
 			s.set(condition(v1beta1.ConditionProxied, lb.ProxyWaits, "it waits for default/b", true))
 			s.States[1].Status.Proxied = []string{"default/web"}
 		}, "proxy", "waits for default/b", Note},
-		{"refused by the proxies", func(s *Snapshot) {
-			s.set(condition(v1beta1.ConditionProxied, lb.ProxyRefused, "it has a UDP port", true))
-		}, "proxy",
-			"it has a UDP port", Problem},
+		{"refused by the proxies", setting(v1beta1.ConditionProxied, lb.ProxyRefused, "it has a UDP port"), "proxy", "it has a UDP port", Problem},
 		{"no proxy where it is announced", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionProxied, lb.Proxied, "by 2 proxies"))
 			s.States[1].Status.Proxied = []string{"default/web"}
@@ -180,15 +189,12 @@ func TestService(t *testing.T) {
 		}, "layer 2", "let proxies run there", Problem},
 		{"all speakers down", func(s *Snapshot) { s.Speakers.Status.NumberReady = 0 }, "speakers", "describe pod", Problem},
 		{"no speakers", func(s *Snapshot) { s.Speakers = nil }, "speakers", "install Holdfast", Problem},
-		{"link down", func(s *Snapshot) {
-			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoLink, "check that one is up", true))
-		}, "layer 2", "check", Problem},
+		{"link down", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, "check that one is up"), "layer 2", "check", Problem},
 		{"foreign owner", func(s *Snapshot) {
 			s.States[0].Status.Conflicts = []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: "02:00:00:00:00:01"}}
 		}, "conflict", "02:00:00:00:00:01 has 192.0.2.1: remove the address", Problem},
-		{"foreign owner, and no announcement", func(s *Snapshot) {
-			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.AddressConflict, "192.0.2.1 is in use by 02:00:00:00:00:01", true))
-		}, "layer 2", "by 02:00:00:00:00:01: remove the address from the machine", Problem},
+		{"foreign owner, and no announcement", setting(v1beta1.ConditionAnnouncedL2, lb.AddressConflict, "192.0.2.1 is in use by 02:00:00:00:00:01"),
+			"layer 2", "by 02:00:00:00:00:01: remove the address from the machine", Problem},
 		{"BGP password", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionAnnouncedBGP, lb.NoSession, "no session is established with r", true))
 			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
@@ -204,42 +210,30 @@ func TestService(t *testing.T) {
 		}, "", "no problem was found", OK},
 		{"no advertisement", func(s *Snapshot) {
 			s.Objects.L2Advertisements = nil
-			s.Objects.Services[0].Status.Conditions = s.Objects.Services[0].Status.Conditions[:1]
+			unannounced(s)
 		}, "announcement", "create an L2Advertisement", Problem},
-		{"no speaker has written", func(s *Snapshot) {
-			s.Objects.Services[0].Status.Conditions = s.Objects.Services[0].Status.Conditions[:1]
-		},
-			"layer 2", "no speaker has written", Problem},
-		{"filter not in force", func(s *Snapshot) {
-			s.set(condition(v1beta1.ConditionFilterEnforced, lb.FilterNotInForce, "see the log", true))
-		},
-			"filter on the node", "see the log", Problem},
+		{"no speaker has written", unannounced, "layer 2", "no speaker has written", Problem},
+		{"filter not in force", setting(v1beta1.ConditionFilterEnforced, lb.FilterNotInForce, "see the log"), "filter on the node", "see the log", Problem},
 		{"a node's problem", func(s *Snapshot) {
 			s.States[1].Status.Problems = []v1beta1.NodeProblem{{Reason: "LinkSilent", Message: "check the port"}}
-		},
-			"node n2", "check the port", Note},
-		{"ranges that the network plugin enforces", func(s *Snapshot) {
-			s.set(condition(v1beta1.ConditionFiltered, lb.FilterNotEnforceable, "spec.loadBalancerSourceRanges is the network plugin's to enforce", true))
-		}, "filter", "the network plugin's", Note},
+		}, "node n2", "check the port", Note},
+		{"ranges that the network plugin enforces", setting(v1beta1.ConditionFiltered, lb.FilterNotEnforceable, "it is the network plugin's to enforce"),
+			"filter", "the network plugin's", Note},
 		{"ranges that nothing enforces", func(s *Snapshot) {
 			s.Options.OtherDataPath = true
 			s.Objects.Pools[0].Spec.SourceRanges = []string{"10.0.0.0/8"}
-			conditions := &s.Objects.Services[0].Status.Conditions
-			*conditions = slices.DeleteFunc(*conditions, func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAnnouncedL2 })
+			unannounced(s)
 		}, "layer 2", "FilterNotEnforceable: nothing enforces", Problem},
 		{"a speaker without a page", func(s *Snapshot) { s.Daemons = map[string]json.RawMessage{} }, "speaker " + owner, "ask an operator", Unseen},
-		{"a speaker that answers", func(s *Snapshot) { s.page(owner, answering) }, "", "no problem was found", OK},
-		{"one without its filter", func(s *Snapshot) { s.page(owner, strings.Replace(answering, "true", "false", 1)) }, "speaker " + owner,
+		{"a speaker that answers", answers("", ""), "", "no problem was found", OK},
+		{"one without its filter", answers("true", "false"), "speaker " + owner,
 			"192.0.2.1 is announced on eth0; filter on: true, in force: false; head start in force: false; kube-proxy: its rules are in the kernel; endpoints", Problem},
-		{"filter off", func(s *Snapshot) { s.page(owner, strings.Replace(answering, `{"Enforced": true}`, `"off"`, 1)) }, "", "no problem was found", OK},
-		{"a speaker that does not answer", func(s *Snapshot) {
-			s.page(owner, strings.Replace(answering, `"Answered": true`, `"Answered": false`, 1))
-		}, "speaker " + owner,
-			"logs speaker-" + owner, Problem},
+		{"filter off", answers(`{"Enforced": true}`, `"off"`), "", "no problem was found", OK},
+		{"a speaker that does not answer", answers(`"Answered": true`, `"Answered": false`), "speaker " + owner, "logs speaker-" + owner, Problem},
 		{"an address of another pool", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionAddressAssigned, lb.AddressKept, "keeps 192.0.2.1 until another can be had: pool \"x\" is full"))
 		}, "address", "or when holdfast.dev/renew is set", Note},
-		{"a health port", func(s *Snapshot) { s.page(owner, strings.Replace(answering, "{", `{"Unserved": ["default/web"], `, 1)) }, "speaker " + owner,
+		{"a health port", answers("{", `{"Unserved": ["default/web"], `), "speaker " + owner,
 			"endpoints here wait for it, by its health port: true: look at kubectl -n holdfast-system logs speaker-" + owner, Problem},
 		{"a probe's fault", func(s *Snapshot) {
 			s.Probed = []Step{{Name: "wire at n3", Verdict: Problem, Text: "answers no machine"}}
@@ -308,9 +302,7 @@ func TestOthers(t *testing.T) {
 			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "wrong AS"}}
 		}, func(s Snapshot) Report { return s.Peer("r") }},
 		{"the status", "no problem", nil, Snapshot.Status},
-		{"the status without an announcement", "why default/web", func(s *Snapshot) {
-			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoLink, "", true))
-		}, Snapshot.Status},
+		{"the status without an announcement", "why default/web", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, ""), Snapshot.Status},
 		{"the status without a password", "no Secret", func(s *Snapshot) {
 			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1beta1.BGPPeerSpec{MyASN: 1, PeerASN: 2, PeerAddress: "192.0.2.9",
 				PasswordSecret: &v1beta1.SecretReference{Name: "x"}}}
@@ -340,7 +332,7 @@ func TestChange(t *testing.T) {
 	other := healthy()
 	other.Objects.Services = append(other.Objects.Services, other.Objects.Services[0].DeepCopy())
 	other.Objects.Services[1].Name, other.Objects.Services[1].UID, other.Objects.Services[1].Status = "new", "new", corev1.ServiceStatus{}
-	owner := decide(before, "").verdicts[web].L2.Announcers[0].Node
+	owner := ownerOf(before)
 	for _, tt := range []struct {
 		name string
 		got  Report

@@ -216,7 +216,6 @@ func (s *seat) say(cmd *cobra.Command, reports ...Report) (err error) {
 	return err
 }
 
-// encode prints a value for programs.
 func encode(w io.Writer, format string, v any) error {
 	out, err := yaml.Marshal(v)
 	switch format {

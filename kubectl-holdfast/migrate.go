@@ -93,7 +93,6 @@ func (s *seat) migrate() *cobra.Command {
 	return cmd
 }
 
-// printObjects prints objects for kubectl apply.
 func (s *seat) printObjects(w io.Writer, objects []runtime.Object) error {
 	items := []any{}
 	for _, o := range objects {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,17 @@ func invoke(t *testing.T, args ...string) (status int, out, report string) {
 		stderr.WriteString(err.Error())
 	}
 	return status, stdout.String(), stderr.String()
+}
+
+// says runs the plugin, and fails the test without this exit status and these words in what is printed.
+func says(t *testing.T, want int, words []string, args ...string) (out, report string) {
+	t.Helper()
+	status, out, report := invoke(t, args...)
+	missing := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.Contains(out+report, w) })
+	if status != want || len(missing) > 0 {
+		t.Errorf("%v: status %d, without %q:\n%s%s", args, status, missing, out, report)
+	}
+	return out, report
 }
 
 // server answers with these lists, by path, and returns the flag that names it.
@@ -161,51 +173,38 @@ func TestMigrateMetalLB(t *testing.T) {
 		}
 	}
 	good, bad := server(t, cluster("192.0.2.5")), server(t, cluster("203.0.113.5"))
-	status, out, report := invoke(t, "migrate", "metallb", good)
-	if diff := cmp.Diff(converted, out); diff != "" || status != statusHealthy || !strings.Contains(report, "1 of 1 Services keep theirs") {
-		t.Errorf("status %d, %s\n-want +got\n%s", status, report, diff)
+	out, report := says(t, statusHealthy, []string{"1 of 1 Services keep theirs"}, "migrate", "metallb", good)
+	if diff := cmp.Diff(converted, out); diff != "" || strings.Contains(out, "keep theirs") {
+		t.Errorf("%s\n-want +got\n%s", report, diff)
 	}
-	if status, out, _ = invoke(t, "migrate", "metallb", good, "--only", "Community,BGPPeer"); status != statusHealthy ||
-		!strings.Contains(out, "kind: BGPPeer") || strings.Contains(out, "kind: IPAddressPool") {
-		t.Errorf("status %d, %s", status, out)
+	out, _ = says(t, statusHealthy, []string{"kind: BGPPeer"}, "migrate", "metallb", good, "--only", "Community,BGPPeer")
+	if strings.Contains(out, "IPAddressPool") {
+		t.Error(out)
 	}
-	status, out, report = invoke(t, "migrate", "metallb", bad, "-o", "json")
-	if status != statusProblem || !json.Valid([]byte(out)) || !json.Valid([]byte(report)) ||
-		!strings.Contains(out, `"kind": "List"`) || !strings.Contains(report, "ForeignAddress") {
-		t.Errorf("%d %s %s", status, out, report)
+	out, report = says(t, statusProblem, []string{`"kind": "List"`, "ForeignAddress"}, "migrate", "metallb", bad, "-o", "json")
+	if !json.Valid([]byte(out)) || !json.Valid([]byte(report)) {
+		t.Errorf("%s %s", out, report)
 	}
-	if status, out, report = invoke(t, "migrate", "metallb", good, "--check"); status != statusHealthy || report != "" || !strings.Contains(out, "keep theirs") {
-		t.Errorf("%d %s %s", status, out, report)
+	if _, report = says(t, statusHealthy, []string{"keep theirs"}, "migrate", "metallb", good, "--check"); report != "" {
+		t.Error(report)
 	}
 	// A file may have more than MetalLB's objects.
 	file := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: web}}\n---\n"+
-		"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: [192.0.2.0/24]}}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, out, report = invoke(t, "migrate", "metallb", good, "-f", file); strings.Contains(out, "kind: Service") ||
-		!strings.Contains(out, "kind: IPAddressPool") ||
-		!strings.Contains(report, "it is no object of MetalLB") {
-		t.Errorf("%s %s", out, report)
+	must(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: web}}\n---\n"+
+		"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: [192.0.2.0/24]}}"), 0o600))
+	out, _ = says(t, statusHealthy, []string{"kind: IPAddressPool", "it is no object of MetalLB"}, "migrate", "metallb", good, "-f", file)
+	if strings.Contains(out, "kind: Service") {
+		t.Error(out)
 	}
 	// After the move the addresses are compared with those before; MetalLB may be gone.
 	before := filepath.Join(t.TempDir(), "before.gz")
-	if status, _, report = invoke(t, "bundle", before, good); status != statusHealthy {
-		t.Fatal(report)
-	}
+	says(t, statusHealthy, nil, "bundle", before, good)
 	moved := cluster("192.0.2.6")
 	delete(moved, "/apis/metallb.io/v1beta2/bgppeers")
 	moved["/apis/holdfast.dev/v1beta1/ipaddresspools"] = samplePool
-	if status, out, report = invoke(t, "migrate", "metallb", server(t, moved), "--check", "--since", before); status != statusProblem ||
-		!strings.Contains(out, "default/web had 192.0.2.5: Assigned: has 192.0.2.6") {
-		t.Errorf("%d %s %s", status, out, report)
-	}
-	if status, _, report = invoke(t, "migrate", "metallb", server(t, moved)); status != statusError || !strings.Contains(report, "bgppeers") {
-		t.Errorf("%d %s", status, report)
-	}
-	if status, _, report = invoke(t, "migrate", "metallb", "--server=http://127.0.0.1:1"); status != statusError || report == "" {
-		t.Errorf("%d %s", status, report)
-	}
+	says(t, statusProblem, []string{"default/web had 192.0.2.5: Assigned: has 192.0.2.6"}, "migrate", "metallb", server(t, moved), "--check", "--since", before)
+	says(t, statusError, []string{"bgppeers"}, "migrate", "metallb", server(t, moved))
+	says(t, statusError, []string{"refused"}, "migrate", "metallb", "--server=http://127.0.0.1:1")
 }
 
 // TestMigrateFiles: without a cluster, MetalLB's objects come from files, of both versions; with a bundle Services come from it.
@@ -213,21 +212,14 @@ func TestMigrateFiles(t *testing.T) {
 	dir := t.TempDir()
 	file, bundle := filepath.Join(dir, "metallb.yaml"), filepath.Join(dir, "bundle.gz")
 	must(t, os.WriteFile(file, []byte(samplePool+"\n---\n"+strings.Replace(samplePeer, "v1beta2", "v1beta1", 1)), 0o600))
-	status, out, report := invoke(t, "migrate", "metallb", "--server=http://127.0.0.1:1", "-f", file)
-	if diff := cmp.Diff(converted, out); diff != "" || status != statusHealthy {
-		t.Errorf("status %d, %s\n-want +got\n%s", status, report, diff)
+	out, report := says(t, statusHealthy, nil, "migrate", "metallb", "--server=http://127.0.0.1:1", "-f", file)
+	if diff := cmp.Diff(converted, out); diff != "" {
+		t.Errorf("%s\n-want +got\n%s", report, diff)
 	}
 	services := map[string]string{"/api/v1/services": strings.Replace(sampleService, "ADDRESS", "203.0.113.5", 1)}
-	if status, _, report := invoke(t, "bundle", bundle, server(t, services)); status != statusHealthy {
-		t.Fatal(report)
-	}
-	if status, _, report := invoke(t, "migrate", "metallb", "--from", bundle, "-f", file); status != statusProblem ||
-		!strings.Contains(report, "default/web had 203.0.113.5") {
-		t.Errorf("%d %s", status, report)
-	}
-	if status, _, report := invoke(t, "migrate", "metallb", "-f", file+".none"); status != statusError || !strings.Contains(report, "does not exist") {
-		t.Errorf("%d %s", status, report)
-	}
+	says(t, statusHealthy, nil, "bundle", bundle, server(t, services))
+	says(t, statusProblem, []string{"default/web had 203.0.113.5"}, "migrate", "metallb", "--from", bundle, "-f", file)
+	says(t, statusError, []string{"does not exist"}, "migrate", "metallb", "-f", file+".none")
 }
 
 // TestMigrateSamples: every object of MetalLB's own samples is printed, but for the two with a VRF.
@@ -235,11 +227,11 @@ func TestMigrateSamples(t *testing.T) {
 	const samples = "../internal/config/testdata/metallb-v0.16.2.yaml"
 	text, err := os.ReadFile(samples)
 	must(t, err)
-	status, out, report := invoke(t, "migrate", "metallb", "-f", samples)
+	out, report := says(t, statusProblem, nil, "migrate", "metallb", "-f", samples)
 	want := strings.Count(string(text), "apiVersion: metallb.io/") - 2
 	got, no := admitted(t, out)
-	if status != statusProblem || got != want || no != 0 || strings.Count(report, "sessions within a VRF") != 3 {
-		t.Errorf("%d, %d of %d objects, %s", status, got, want, report)
+	if got != want || no != 0 || strings.Count(report, "sessions within a VRF") != 3 {
+		t.Errorf("%d of %d objects, %s", got, want, report)
 	}
 }
 
@@ -249,7 +241,6 @@ func TestMigrateOpenStack(t *testing.T) {
 		"/api/v1/services": strings.Replace(strings.Replace(sampleService, "ADDRESS", "203.0.113.5", 1), `"name": "web"`,
 			`"name": "web", "annotations": {"loadbalancer.openstack.org/class": "internetFacing"}`, 1),
 	})
-	status, out, report := invoke(t, "migrate", "openstack", "--cloud-conf", "testdata/cloud.conf", cluster)
 	const want = `
 - apiVersion: holdfast.dev/v1beta1
   kind: IPAddressPool
@@ -265,20 +256,18 @@ func TestMigrateOpenStack(t *testing.T) {
     - internetFacing
     scope: External
 `
-	if status != statusProblem || !strings.Contains(out, want) || strings.Count(out, "kind: IPAddressPool\n") != 4 ||
-		!strings.Contains(out, "kind: FloatingIP\n") || !strings.Contains(out, "a02eb6c3-fc69-46ae-a3fe-fb43c1563cbc") ||
-		!strings.Contains(report, "1 of 1 Services keep theirs") {
-		t.Errorf("%d\n%s\n%s", status, out, report)
+	out, _ := says(t, statusProblem, []string{want, "kind: FloatingIP\n", "a02eb6c3-fc69-46ae-a3fe-fb43c1563cbc", "1 of 1 Services keep theirs"},
+		"migrate", "openstack", "--cloud-conf", "testdata/cloud.conf", cluster)
+	if strings.Count(out, "kind: IPAddressPool\n") != 4 {
+		t.Error(out)
 	}
 	if yes, no := admitted(t, out); yes != 2 || no != 3 { // three pools lack their addresses
 		t.Errorf("%d objects are admitted, %d are not", yes, no)
 	}
 	conf := filepath.Join(t.TempDir(), "cloud.conf")
 	must(t, os.WriteFile(conf, []byte("[LoadBalancer]\nmax-shared-lb=5\ninternal-lb\nnode-selector=\"a=b, c=d\"\n"), 0o600))
-	_, out, report = invoke(t, "migrate", "openstack", "--cloud-conf", conf, cluster)
-	if !strings.Contains(report, `openStack: {maxShared: 5, internal: true, nodeSelector: "a=b, c=d"}`) || !strings.Contains(out, "scope: Internal") {
-		t.Errorf("%s\n%s", out, report)
-	}
+	says(t, statusProblem, []string{`openStack: {maxShared: 5, internal: true, nodeSelector: "a=b, c=d"}`, "scope: Internal"},
+		"migrate", "openstack", "--cloud-conf", conf, cluster)
 	for _, args := range [][]string{{}, {"--cloud-conf", "testdata/none"}, {"--cloud-conf", "migrate_test.go"}} {
 		if status, _, report := invoke(t, append([]string{"migrate", "openstack", cluster}, args...)...); status != statusError || report == "" {
 			t.Errorf("%v: %d %s", args, status, report)
@@ -428,19 +417,17 @@ func TestMetalLBServices(t *testing.T) {
 			served("default", "gone", "", "192.0.2.3")}, []string{"addresses problem 0 of 1 Services keep theirs " +
 			"default/web had 192.0.2.1: Assigned: has 192.0.2.2 from pool \"lan\""}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			before := tt.before
-			if before == nil {
-				before = tt.snapshot.Objects.Services
-			}
-			m := tt.snapshot.MetalLB([]runtime.Object{pool.DeepCopyObject()}, before)
-			if diff := cmp.Diff(tt.want, reported(m)); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-			across := strings.HasPrefix(tt.name, "shared across")
-			if p := m.Objects[0].(*v1beta1.IPAddressPool); (p.Spec.Sharing != nil) != across {
-				t.Errorf("sharing %+v", p.Spec.Sharing)
-			}
-		})
+		before := tt.before
+		if before == nil {
+			before = tt.snapshot.Objects.Services
+		}
+		m := tt.snapshot.MetalLB([]runtime.Object{pool.DeepCopyObject()}, before)
+		if diff := cmp.Diff(tt.want, reported(m)); diff != "" {
+			t.Errorf("%s: -want +got\n%s", tt.name, diff)
+		}
+		across := strings.HasPrefix(tt.name, "shared across")
+		if p := m.Objects[0].(*v1beta1.IPAddressPool); (p.Spec.Sharing != nil) != across {
+			t.Errorf("%s: sharing %+v", tt.name, p.Spec.Sharing)
+		}
 	}
 }

@@ -53,10 +53,8 @@ func (s Snapshot) Address(a netip.Addr) (out []Report) {
 	holder := Step{Name: "holder", Verdict: Problem, Text: "no Service has it", Do: "ask for it with the annotation holdfast.dev/addresses on a Service"}
 	pool := Step{Name: "pool", Verdict: Problem, Reason: lb.AddressNotInPool, Text: "no IPAddressPool has it", Do: "add it to a pool"}
 	state, _ := s.compile()
-	for _, p := range state.Pools {
-		if slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(a) }) {
-			pool = Step{Name: "pool", Verdict: OK, Text: "IPAddressPool " + p.Name + " has it"}
-		}
+	if p := lb.IndexOf(state.Pools, func(p lb.Pool) []lb.Range { return p.Ranges }).Find(a); p.Name != "" {
+		pool = Step{Name: "pool", Verdict: OK, Text: "IPAddressPool " + p.Name + " has it"}
 	}
 	r := Report{Subject: "address " + a.String()}
 	r.add(s.seen(holder, "Services", Services), s.seen(pool, "pools", Pools))
@@ -107,7 +105,6 @@ func (s Snapshot) sessions(node, peer string) (out []Step) {
 	return out
 }
 
-// counted is the step about the addresses of a pool.
 func counted(p *v1beta1.IPAddressPool) Step {
 	st := p.Status
 	step := Step{Name: "addresses", Verdict: OK, Text: fmt.Sprintf("IPv4: %d assigned, %d available, %d wait for reuseDelay; IPv6: %d, %d, %d",
@@ -192,7 +189,6 @@ func (s Snapshot) Status() Report {
 	return r.conclude()
 }
 
-// versions are the images that run.
 func (s Snapshot) versions() Step {
 	var images []string
 	if s.Controller != nil {

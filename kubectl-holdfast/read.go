@@ -170,7 +170,6 @@ func (s *Snapshot) write(name string) error {
 	return errors.Join(json.NewEncoder(w).Encode(s), w.Close(), f.Close())
 }
 
-// readBundle reads the snapshot of a bundle.
 func readBundle(name string) (s Snapshot, err error) {
 	f, err := os.Open(name)
 	if err != nil {

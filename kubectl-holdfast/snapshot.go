@@ -187,7 +187,6 @@ func (r Report) Healthy() bool {
 	return !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Verdict == Problem })
 }
 
-// fault makes a step of a problem of an object.
 func fault(p lb.Problem) Step {
 	return Step{Name: p.Object.String(), Verdict: map[bool]Verdict{false: Problem, true: Note}[p.Note], Reason: p.Reason, Text: p.Message}
 }

@@ -69,7 +69,6 @@ func (r release) bom(context.Context) (err error) {
 	return cyclonedx.NewBOMEncoder(f, cyclonedx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cyclonedx.SpecVersion1_6)
 }
 
-// container describes an image.
 func (r release) container(i image) cyclonedx.Component {
 	name := r.name(i)
 	return cyclonedx.Component{
@@ -77,7 +76,6 @@ func (r release) container(i image) cyclonedx.Component {
 	}
 }
 
-// program describes a program and the modules in it.
 func (r release) program(architecture, name string) (cyclonedx.Component, []cyclonedx.Component, error) {
 	file := filepath.Join(r.binDir(architecture), name)
 	info, err1 := buildinfo.ReadFile(file)
@@ -104,7 +102,6 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 	return part, used, nil
 }
 
-// component describes a package of Debian.
 func (p pin) component() cyclonedx.Component {
 	url := "pkg:deb/debian/" + p.name + "@" + strings.NewReplacer("+", "%2B", ":", "%3A").Replace(p.version) +
 		"?arch=" + p.architecture + "&distro=" + debianRelease

@@ -25,7 +25,6 @@ var imageFiles = regexp.MustCompile(`^/usr/(sbin/haproxy|lib(64)?/ld-linux-[^/]+
 // pinFile has the packages: for each its architecture, name, version, URL and SHA-256.
 var pinFile = filepath.Join("release", "haproxy.lock")
 
-// pin is a package of Debian.
 type pin struct{ architecture, name, version, url, sum string }
 
 // readPins returns the packages in a file for an architecture.

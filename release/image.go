@@ -35,7 +35,6 @@ var (
 		entrypoint: []string{"/holdfast-proxy"}, user: "65532:65532", programs: map[string]string{"/holdfast-proxy": "./proxy"}, haproxy: true}
 )
 
-// compile builds the programs of an image for an architecture.
 func (r release) compile(ctx context.Context, i image, architecture, dir string) error {
 	return r.build(ctx, "linux", architecture, dir, slices.Sorted(maps.Values(i.programs))...)
 }
@@ -53,7 +52,6 @@ func (r release) build(ctx context.Context, system, architecture, dir string, pa
 	return err
 }
 
-// pack compiles the programs of an image and packs them.
 func (r release) pack(ctx context.Context, i image) (err error) {
 	name := r.name(i)
 	out := oci.Image{Name: name, Created: r.date, Entrypoint: i.entrypoint, User: i.user, Labels: map[string]string{
@@ -99,7 +97,6 @@ type chart struct {
 	Proxy       struct{ Image struct{ Repository string } }
 }
 
-// name is the reference of an image.
 func (r release) name(i image) string {
 	if i.haproxy {
 		return r.chart.Proxy.Image.Repository + ":" + r.version

@@ -69,7 +69,6 @@ func run(ctx context.Context) error {
 	}
 }
 
-// all makes the whole release.
 func (r release) all(ctx context.Context) error {
 	if r.modified {
 		return errors.New("there are uncommitted changes: a release is made from a commit")
@@ -95,10 +94,8 @@ func (r release) all(ctx context.Context) error {
 	return sums(r.out)
 }
 
-// binDir is where the programs for an architecture are.
 func (r release) binDir(architecture string) string {
 	return filepath.Join("bin", "linux-"+architecture)
 }
 
-// packed is the file of the chart.
 func (r release) packed() string { return filepath.Join(r.out, "holdfast-"+r.version+".tgz") }

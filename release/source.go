@@ -21,7 +21,6 @@ type source struct {
 	modified        bool      // the tree differs from the commit
 }
 
-// readSource asks git.
 func readSource(ctx context.Context) (source, error) {
 	commit, err1 := output(ctx, "git", "log", "-1", "--format=%H %cI")
 	tags, err2 := output(ctx, "git", "tag", "--points-at", "HEAD")

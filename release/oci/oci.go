@@ -125,7 +125,6 @@ func (i Image) platforms() (out []mutate.IndexAddendum, docker []dockerImage, er
 // blob is the path of a blob in an OCI layout.
 func blob(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-// on returns the image of one platform.
 func (i Image) on(p Platform) (v1.Image, error) {
 	opener, err := files(p.Files, i.Created)
 	if err != nil {

@@ -65,8 +65,8 @@ func unpack(t *testing.T, file string) string {
 	}
 }
 
-// open reads an archive as a tool does.
-func open(t *testing.T, file string) (layout.Path, *v1.IndexManifest) {
+// open reads an archive, which has one image by its names, as a tool does.
+func open(t *testing.T, file string) (layout.Path, v1.Descriptor) {
 	t.Helper()
 	path, err := layout.FromPath(unpack(t, file))
 	must(t, err)
@@ -77,7 +77,14 @@ func open(t *testing.T, file string) (layout.Path, *v1.IndexManifest) {
 	}
 	manifest, err := index.IndexManifest()
 	must(t, err)
-	return path, manifest
+	if len(manifest.Manifests) != 1 {
+		t.Fatalf("index %+v", manifest)
+	}
+	names := map[string]string{"io.containerd.image.name": "docker.io/lab/test:v1", "org.opencontainers.image.ref.name": "v1"}
+	if diff := cmp.Diff(names, manifest.Manifests[0].Annotations); diff != "" {
+		t.Errorf("names -want +got\n%s", diff)
+	}
+	return path, manifest.Manifests[0]
 }
 
 func TestWriteIsReproducible(t *testing.T) {
@@ -93,17 +100,12 @@ func TestWriteIsReproducible(t *testing.T) {
 	}
 }
 
-var names = map[string]string{"io.containerd.image.name": "docker.io/lab/test:v1", "org.opencontainers.image.ref.name": "v1"}
-
 func TestWriteOne(t *testing.T) {
 	path, top := open(t, pack(t, testImage(t, "arm64")))
-	if len(top.Manifests) != 1 || top.Manifests[0].MediaType != types.OCIManifestSchema1 || top.Manifests[0].Platform.Architecture != "arm64" {
-		t.Fatalf("index %+v", top)
+	if top.MediaType != types.OCIManifestSchema1 || top.Platform.Architecture != "arm64" {
+		t.Fatalf("index of %+v", top)
 	}
-	if diff := cmp.Diff(names, top.Manifests[0].Annotations); diff != "" {
-		t.Errorf("names -want +got\n%s", diff)
-	}
-	image, err := path.Image(top.Manifests[0].Digest)
+	image, err := path.Image(top.Digest)
 	must(t, err)
 	checkImage(t, image, "arm64")
 	checkDocker(t, path, "docker.io/lab/test:v1")
@@ -111,15 +113,12 @@ func TestWriteOne(t *testing.T) {
 
 func TestWriteSeveral(t *testing.T) {
 	path, top := open(t, pack(t, testImage(t, "arm64", "amd64")))
-	if len(top.Manifests) != 1 || top.Manifests[0].MediaType != types.OCIImageIndex {
-		t.Fatalf("index %+v", top)
-	}
-	if diff := cmp.Diff(names, top.Manifests[0].Annotations); diff != "" {
-		t.Errorf("names -want +got\n%s", diff)
+	if top.MediaType != types.OCIImageIndex {
+		t.Fatalf("index of %+v", top)
 	}
 	index, err := path.ImageIndex()
 	if err == nil {
-		index, err = index.ImageIndex(top.Manifests[0].Digest)
+		index, err = index.ImageIndex(top.Digest)
 	}
 	must(t, err)
 	inner, err := index.IndexManifest()
