@@ -54,7 +54,7 @@ var fence = map[string][]string{
 		"golang.org/x"},
 	"internal/k8s": {"api", "internal/config", "internal/lb", "k8s.io", "github.com/klauspost/compress/s2", "github.com/prometheus/client_golang",
 		"golang.org/x"},
-	"internal/nodelifecycle": {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang"},
+	"internal/nodelifecycle": {"api", "internal/config", "internal/lb", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils", "github.com/prometheus/client_golang"},
 	"kubectl-holdfast": {"api", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io", "github.com/spf13/cobra",
 		"golang.org/x/sync/errgroup", "gopkg.in/gcfg.v1", "sigs.k8s.io/yaml"},
 	"internal/daemon":      {"github.com/prometheus/client_golang", "golang.org/x/sys"},

@@ -2,14 +2,17 @@ package nodelifecycle
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // pod that backs Services.
@@ -79,10 +82,10 @@ func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *disco
 }
 
 // podEndpoints yields every endpoint that is a pod, with its Service.
-func podEndpoints(endpoints []*discoveryv1.EndpointSlice) func(yield func(lb.Key, *discoveryv1.Endpoint) bool) {
+func podEndpoints(endpoints []*discoveryv1.EndpointSlice) iter.Seq2[lb.Key, *discoveryv1.Endpoint] {
 	return func(yield func(lb.Key, *discoveryv1.Endpoint) bool) {
 		for _, s := range endpoints {
-			service := lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+			service := config.ServiceOf(s)
 			for i := range s.Endpoints {
 				e := &s.Endpoints[i]
 				if e.TargetRef != nil && e.TargetRef.Kind == "Pod" && !yield(service, e) {
@@ -94,15 +97,10 @@ func podEndpoints(endpoints []*discoveryv1.EndpointSlice) func(yield func(lb.Key
 }
 
 // ready reports whether kube-proxy sends new connections there: what is unknown counts as ready.
-func ready(e *discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
+func ready(e *discoveryv1.Endpoint) bool { return ptr.Deref(e.Conditions.Ready, true) }
 
 // nodeOf returns the node of an endpoint, "" where it has none.
-func nodeOf(e *discoveryv1.Endpoint) string {
-	if e.NodeName == nil {
-		return ""
-	}
-	return *e.NodeName
-}
+func nodeOf(e *discoveryv1.Endpoint) string { return ptr.Deref(e.NodeName, "") }
 
 // NotReady returns the nodes that Kubernetes itself does not call ready.
 func NotReady(nodes []*corev1.Node) map[string]bool {
