@@ -105,3 +105,11 @@ func kindOf[S any, T apiKind[S]](c rest.Interface, resource string) kind[T] {
 		return gentype.NewClient(resource, c, parameters, namespace, func() T { return new(S) })
 	}
 }
+
+// put creates an object that has no version, and updates another one unless it has changed since it was read.
+func put[T metav1.Object](ctx context.Context, c client[T], o T) (T, error) {
+	if o.GetResourceVersion() == "" {
+		return c.Create(ctx, o, metav1.CreateOptions{})
+	}
+	return c.Update(ctx, o, metav1.UpdateOptions{})
+}

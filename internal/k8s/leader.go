@@ -9,8 +9,10 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 const (
@@ -62,10 +64,7 @@ func holderNode(holder string) string {
 // Lead lets the candidate lead while it holds the Lease. It returns nil if ctx is cancelled, ErrLeadershipLost if
 // another process took over, and otherwise the error of the candidate's Lead.
 func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
-	e := &election{log: k.config.Log, candidate: c, self: c.holder(), lock: leaseLock{
-		client: k.clients.kube.leases(k.config.Namespace),
-		lease:  &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: k.config.Namespace, Name: LeaseName}},
-	}}
+	e := &election{log: k.config.Log, candidate: c, self: c.holder(), leases: k.clients.kube.leases(k.config.Namespace)}
 	t := e.win(ctx)
 	if t == nil {
 		return nil
@@ -98,48 +97,10 @@ type election struct {
 	log       *slog.Logger
 	candidate Candidate
 	self      string
-	lock      leaseLock
-	seen      observed
-}
-
-// leaseLock is the Lease as it was read or written last.
-type leaseLock struct {
-	client client[*coordinationv1.Lease]
-	lease  *coordinationv1.Lease
-}
-
-func (l *leaseLock) get(ctx context.Context) (*coordinationv1.LeaseSpec, error) {
-	lease, err := l.client.Get(ctx, l.lease.Name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	l.lease = lease
-	return &lease.Spec, nil
-}
-
-func deref[T any](field *T) (value T) {
-	if field != nil {
-		value = *field
-	}
-	return value
-}
-
-func (l *leaseLock) create(ctx context.Context, s coordinationv1.LeaseSpec) error {
-	fresh := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.lease.Namespace, Name: l.lease.Name}, Spec: s}
-	return l.wrote(l.client.Create(ctx, fresh, metav1.CreateOptions{}))
-}
-
-func (l *leaseLock) update(ctx context.Context, s coordinationv1.LeaseSpec) error {
-	next := l.lease.DeepCopy()
-	next.Spec = s
-	return l.wrote(l.client.Update(ctx, next, metav1.UpdateOptions{}))
-}
-
-func (l *leaseLock) wrote(lease *coordinationv1.Lease, err error) error {
-	if err == nil {
-		l.lease = lease
-	}
-	return err
+	leases    client[*coordinationv1.Lease]
+	// lease is the Lease as it was read or written last.
+	lease *coordinationv1.Lease
+	seen  observed
 }
 
 // observed is the Lease as this process read it last.
@@ -166,20 +127,12 @@ func (o observed) mayTake(now time.Time, self string, missed bool) bool {
 	}
 }
 
-// same reports whether this is the record that was read before: nobody renewed it.
-func (o observed) same(r *coordinationv1.LeaseSpec) bool {
-	if o.record == nil || r == nil {
-		return o.record == r && !o.since.IsZero()
-	}
-	return holderOf(o.record) == holderOf(r) && deref(o.record.LeaseTransitions) == deref(r.LeaseTransitions) && o.record.RenewTime.Equal(r.RenewTime)
-}
-
 // holderOf returns the name in a Lease, "" for none.
 func holderOf(r *coordinationv1.LeaseSpec) string {
 	if r == nil {
 		return ""
 	}
-	return deref(r.HolderIdentity)
+	return ptr.Deref(r.HolderIdentity, "")
 }
 
 // win blocks until this process has the Lease, and returns its term; nil if ctx is cancelled.
@@ -206,10 +159,8 @@ func (e *election) win(ctx context.Context) *term {
 // a slow read and a standby that stood still do no harm.
 func (e *election) try(ctx context.Context) (*term, error) {
 	read, err := e.read(ctx)
-	if apierrors.IsNotFound(err) {
-		read = nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read the Lease: %w", err)
+	if err != nil {
+		return nil, err
 	}
 	e.observe(read)
 	node := holderNode(holderOf(read))
@@ -218,14 +169,14 @@ func (e *election) try(ctx context.Context) (*term, error) {
 	if !e.seen.mayTake(start, e.self, missed) {
 		return nil, nil
 	}
-	taken, write := coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0))}, e.lock.create
+	taken := coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0))}
 	if read != nil {
-		taken, write = *read, e.lock.update
-		taken.LeaseTransitions = new(deref(read.LeaseTransitions) + 1)
+		taken = *read
+		taken.LeaseTransitions = new(ptr.Deref(read.LeaseTransitions, 0) + 1)
 	}
 	taken = e.renewal(taken, start)
 	taken.AcquireTime = taken.RenewTime
-	if err := e.write(ctx, write, taken); err != nil {
+	if err := e.write(ctx, taken); err != nil {
 		return nil, fmt.Errorf("take the Lease: %w", err)
 	}
 	e.log.Info("the Lease is taken", "from-node", node, "missed", missed, "unrenewed", start.Sub(e.seen.since).String())
@@ -235,24 +186,39 @@ func (e *election) try(ctx context.Context) (*term, error) {
 	return t, nil
 }
 
-// read reads the Lease. Each call to the API server has renewTime for itself, or a server that is nearly as slow as a
-// leader may bear would let nobody lead.
+// read reads the Lease, nil if there is none. Each call to the API server has renewTime for itself, or a server that is nearly
+// as slow as a leader may bear would let nobody lead.
 func (e *election) read(ctx context.Context) (*coordinationv1.LeaseSpec, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
-	return e.lock.get(ctx)
+	lease, err := e.leases.Get(ctx, LeaseName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		e.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: LeaseName}}
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the Lease: %w", err)
+	}
+	e.lease = lease
+	return &lease.Spec, nil
 }
 
-func (e *election) write(ctx context.Context, write func(context.Context, coordinationv1.LeaseSpec) error, r coordinationv1.LeaseSpec) error {
+func (e *election) write(ctx context.Context, s coordinationv1.LeaseSpec) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
-	return write(ctx, r)
+	next := e.lease.DeepCopy()
+	next.Spec = s
+	wrote, err := put(ctx, e.leases, next)
+	if err == nil {
+		e.lease = wrote
+	}
+	return err
 }
 
 // observe takes the Lease as it was read, or written, just now.
 func (e *election) observe(r *coordinationv1.LeaseSpec) {
-	if e.seen.same(r) {
-		return
+	if !e.seen.since.IsZero() && equality.Semantic.DeepEqual(e.seen.record, r) {
+		return // nobody renewed it
 	}
 	before, holder := holderOf(e.seen.record), holderOf(r)
 	e.seen = observed{record: r, since: time.Now()}
@@ -298,17 +264,17 @@ func (e *election) hold(t *term, ended <-chan struct{}) (lost bool) {
 func (e *election) renew(t *term) error {
 	ctx := context.Background()
 	start := time.Now()
-	err := e.write(ctx, e.lock.update, e.renewal(*e.seen.record, start))
+	err := e.write(ctx, e.renewal(*e.seen.record, start))
 	if err != nil {
 		var read *coordinationv1.LeaseSpec
 		read, err = e.read(ctx)
-		if apierrors.IsNotFound(err) || err == nil && holderOf(read) != e.self {
+		if err == nil && holderOf(read) != e.self {
 			e.observe(read)
 			return ErrLeadershipLost
 		}
 		if err == nil {
 			start = time.Now()
-			err = e.write(ctx, e.lock.update, e.renewal(*read, start))
+			err = e.write(ctx, e.renewal(*read, start))
 		}
 	}
 	if err != nil {
@@ -327,7 +293,7 @@ func (e *election) release(t *term) {
 	}
 	free := e.renewal(*e.seen.record, time.Now())
 	free.HolderIdentity, free.LeaseDurationSeconds = new(""), new(int32(1))
-	if err := e.lock.update(ctx, free); err != nil {
+	if err := e.write(ctx, free); err != nil {
 		e.log.Warn("cannot release the Lease, another leader follows late", "error", err)
 	}
 }

@@ -31,14 +31,9 @@ func (k *Cluster) Secret(ctx context.Context, name string) (*corev1.Secret, erro
 // did not exist. It returns the result, or an Overtaken error if another client wrote
 // since it was read.
 func (k *Cluster) WriteSecret(ctx context.Context, read *corev1.Secret, data map[string][]byte) (*corev1.Secret, error) {
-	secrets := k.clients.kube.secrets(k.config.Namespace)
 	secret := read.DeepCopy()
 	secret.Data = data
-	write := func() (*corev1.Secret, error) { return secrets.Update(ctx, secret, metav1.UpdateOptions{}) }
-	if read.ResourceVersion == "" {
-		write = func() (*corev1.Secret, error) { return secrets.Create(ctx, secret, metav1.CreateOptions{}) }
-	}
-	wrote, err := write()
+	wrote, err := put(ctx, k.clients.kube.secrets(k.config.Namespace), secret)
 	if err != nil {
 		return nil, fmt.Errorf("write secret %s: %w", read.Name, err)
 	}
@@ -62,10 +57,7 @@ func (k *Cluster) FollowSecret(ctx context.Context, secret lb.Key, see func(*cor
 		if version, followed = k.followFrom(ctx, secret, version, see); followed {
 			next = backoff
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(next.Step()):
-		}
+		sleep(ctx, next.Step())
 	}
 }
 
