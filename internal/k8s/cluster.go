@@ -204,6 +204,21 @@ func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// Refresh lists Services, their namespaces, FloatingIPs, pools and their memories from the API server itself, past every
+// cache, and overlays what the watch does not show yet. A new leader needs it: it must not
+// repeat its predecessor's last decisions, nor assign addresses that a FloatingIP was just
+// given or whose release was just recorded, nor of pools that a Service's namespace does not have.
+func (k *Cluster) Refresh(ctx context.Context) error {
+	for _, refresh := range []func(context.Context) error{
+		k.services.refresh, k.namespaces.refresh, k.pools.refresh, k.memories.refresh, k.floatingIPs.refresh,
+	} {
+		if err := refresh(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Objects returns everything that decisions depend on.
 func (k *Cluster) Objects() config.Objects {
 	o := config.Objects{
@@ -307,3 +322,18 @@ func (k *Cluster) SpeakerAddresses() map[string]netip.Addr { return k.speakersNo
 // StoppingSpeakers returns the names of nodes whose speaker pod is being
 // deleted and has no successor yet.
 func (k *Cluster) StoppingSpeakers() map[string]bool { return maps.Clone(k.speakersNow().stopping) }
+
+const (
+	// burstRate is how many Services a second, and burstSize how many at once, may get
+	// or lose addresses before that counts as a burst.
+	burstRate = 10
+	burstSize = 10
+)
+
+// newBurst returns the bucket from which each Service takes a token as its addresses change. It has twice the threshold, so
+// that a burst ends a second after its last Service.
+func newBurst() *rate.Limiter { return rate.NewLimiter(burstRate, burstSize+burstRate) }
+
+// InBurst reports whether many Services are getting addresses just now. Users wait for each of these writes, so that less
+// urgent ones are delayed.
+func (k *Cluster) InBurst() bool { return k.burst.Tokens() < burstRate }

@@ -100,6 +100,13 @@ func clientOf(group schema.GroupVersion, config *rest.Config, transport *http.Cl
 	return client, nil
 }
 
+// apiKind is an object of the API, as clients return it.
+type apiKind[S any] interface {
+	*S
+	object
+	runtime.Object
+}
+
 func kindOf[S any, T apiKind[S]](c rest.Interface, resource string) kind[T] {
 	return func(namespace string) client[T] {
 		return gentype.NewClient(resource, c, parameters, namespace, func() T { return new(S) })

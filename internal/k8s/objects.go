@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -31,7 +30,7 @@ func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ..
 // UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
 // read: records that others added must not be lost.
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
-	return updateStatus(ctx, k, k.pools, "ipaddresspools", p, p.Status, want)
+	return k.pools.updateStatus(ctx, p, p.Status, want)
 }
 
 // SetPoolFinalizer adds our finalizer to a pool or removes it. It returns the resulting pool.
@@ -40,7 +39,35 @@ func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool
 	if !changed {
 		return p, nil
 	}
-	return patchOwn(ctx, k, k.pools, "ipaddresspools", p, "", map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+	return k.pools.patch(ctx, p, "", map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+}
+
+// UpdateMemory writes what a pool remembers, if it differs from its memory as it was read; nil is none. The write
+// fails if that changed since: records that others added must not be lost. It takes the memory of an earlier pool of
+// the same name over, and overwrites what that remembered.
+func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, have *v1beta1.PoolMemory, want v1beta1.PoolMemoryStatus) error {
+	var before v1beta1.PoolMemoryStatus
+	if have != nil && metav1.IsControlledBy(have, p) {
+		before = have.Status
+	}
+	if equality.Semantic.DeepEqual(before, want) {
+		return nil
+	}
+	// Without blockOwnerDeletion, so that a pool goes at once and needs no right on its finalizers.
+	owners := []metav1.OwnerReference{{
+		APIVersion: v1beta1.GroupVersion.String(), Kind: "IPAddressPool", Name: p.Name, UID: p.UID, Controller: new(true),
+	}}
+	if have == nil {
+		return k.memories.create(ctx, &v1beta1.PoolMemory{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "PoolMemory"},
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, OwnerReferences: owners},
+			Status:     want,
+		})
+	}
+	patch := statusPatch(have.Status, want)
+	patch["metadata"] = map[string]any{"ownerReferences": owners}
+	_, err := k.memories.patch(ctx, have, "", patch)
+	return err
 }
 
 // FloatingIPUpdate is the desired state of a FloatingIP.
@@ -58,7 +85,7 @@ func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u
 	f, err = k.recordFloatingIP(ctx, f, u)
 	if err == nil && !gone(f) {
 		u.Status.Conditions = merged(f.Status.Conditions, u.Status.Conditions, f.Generation)
-		wrote, err = updateStatus(ctx, k, k.floatingIPs, "floatingips", f, f.Status, u.Status)
+		wrote, err = k.floatingIPs.updateStatus(ctx, f, f.Status, u.Status)
 	}
 	gains := slices.DeleteFunc(config.Addresses(u.Status.Addresses), func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) })
 	k.floatingIPs.unanswered(f, gains, err)
@@ -79,7 +106,7 @@ func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u
 	if len(metadata) == 0 {
 		return f, nil
 	}
-	after, err := patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", map[string]any{"metadata": metadata})
+	after, err := k.floatingIPs.patch(ctx, f, "", map[string]any{"metadata": metadata})
 	if err != nil {
 		return f, err
 	}
@@ -88,7 +115,7 @@ func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u
 
 // CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists. One that is denied waits.
 func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
-	err := createOwn(ctx, k, k.floatingIPs, "floatingips", f)
+	err := k.floatingIPs.create(ctx, f)
 	k.floatingIPs.unanswered(f, config.Addresses(f.Spec.Addresses), err)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
@@ -103,7 +130,7 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 // edited since it was read: its reclaimPolicy may be another.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := k.attempts.do(ctx, "delete floatingips "+config.KeyOf(f).String(), []byte(f.ResourceVersion), func() error {
-		return ignoreNotFound(k.clients.holdfast.Delete().Namespace(f.Namespace).Resource("floatingips").Name(f.Name).
+		return ignoreNotFound(k.floatingIPs.at(k.clients.holdfast.Delete(), f).Name(f.Name).
 			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).Do(ctx).Error())
 	})
 	if err != nil {
@@ -161,13 +188,13 @@ func withFinalizer(o metav1.Object, stands bool) ([]string, bool) {
 func (k *Cluster) UpdateConditions(ctx context.Context, o metav1.Object, want []metav1.Condition) (bool, error) {
 	switch o := o.(type) {
 	case *v1beta1.L2Advertisement:
-		return updateConditions(ctx, k, k.l2Advertisements, "l2advertisements", o, o.Status.Conditions, want)
+		return k.l2Advertisements.updateConditions(ctx, o, o.Status.Conditions, want)
 	case *v1beta1.BGPAdvertisement:
-		return updateConditions(ctx, k, k.bgpAdvertisements, "bgpadvertisements", o, o.Status.Conditions, want)
+		return k.bgpAdvertisements.updateConditions(ctx, o, o.Status.Conditions, want)
 	case *v1beta1.BFDProfile:
-		return updateConditions(ctx, k, k.bfdProfiles, "bfdprofiles", o, o.Status.Conditions, want)
+		return k.bfdProfiles.updateConditions(ctx, o, o.Status.Conditions, want)
 	case *v1beta1.Community:
-		return updateConditions(ctx, k, k.communities, "communities", o, o.Status.Conditions, want)
+		return k.communities.updateConditions(ctx, o, o.Status.Conditions, want)
 	}
 	panic(fmt.Sprintf("k8s: %T has more than conditions", o))
 }
@@ -175,26 +202,19 @@ func (k *Cluster) UpdateConditions(ctx context.Context, o metav1.Object, want []
 // UpdatePeer writes the differences of a BGPPeer's status.
 func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, want v1beta1.BGPPeerStatus) (bool, error) {
 	want.Conditions = merged(o.Status.Conditions, want.Conditions, o.Generation)
-	return updateStatus(ctx, k, k.peers, "bgppeers", o, o.Status, want)
+	return k.peers.updateStatus(ctx, o, o.Status, want)
 }
 
-// apiKind is an object of the API, as clients return it.
-type apiKind[S any] interface {
-	*S
-	object
-	runtime.Object
-}
-
-func updateConditions[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want []metav1.Condition) (bool, error) {
-	return updateStatus(ctx, k, view, resource, o, v1beta1.Status{Conditions: have}, v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())})
+func (v *View[T]) updateConditions(ctx context.Context, o T, have, want []metav1.Condition) (bool, error) {
+	return v.updateStatus(ctx, o, v1beta1.Status{Conditions: have}, v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())})
 }
 
 // updateStatus writes the differences of a status.
-func updateStatus[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want any) (bool, error) {
+func (v *View[T]) updateStatus(ctx context.Context, o T, have, want any) (bool, error) {
 	if equality.Semantic.DeepEqual(have, want) {
 		return false, nil
 	}
-	_, err := patchOwn(ctx, k, view, resource, o, "status", statusPatch(have, want))
+	_, err := v.patch(ctx, o, "status", statusPatch(have, want))
 	return err == nil, err
 }
 
@@ -211,32 +231,30 @@ func merged(have, want []metav1.Condition, generation int64) []metav1.Condition 
 	return out
 }
 
-// patchOwn sends a JSON merge patch for an object of our group; it overlays and returns the result. The write fails if the
+// patch sends a JSON merge patch for an object of our group; it overlays and returns the result. The write fails if the
 // object has changed since it was read: lists, and so conditions, are written whole (RFC 7396).
-func patchOwn[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch map[string]any) (T, error) {
+func (v *View[T]) patch(ctx context.Context, o T, subresource string, patch map[string]any) (T, error) {
 	metadata, _ := patch["metadata"].(map[string]any)
 	if metadata == nil {
 		metadata = map[string]any{}
 		patch["metadata"] = metadata
 	}
 	metadata["resourceVersion"] = o.GetResourceVersion()
-	request := k.clients.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource).
-		Name(o.GetName()).SubResource(subresource)
-	return writeOwn(ctx, k, view, "patch "+path.Join(resource, subresource)+" "+config.KeyOf(o).String(), patch, request)
+	request := v.at(v.client.Patch(types.MergePatchType), o).Name(o.GetName()).SubResource(subresource)
+	return v.write(ctx, "patch "+path.Join(v.resource, subresource)+" "+config.KeyOf(o).String(), patch, request)
 }
 
-// createOwn creates an object of our group, and overlays it.
-func createOwn[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T) error {
-	request := k.clients.holdfast.Post().NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource)
-	_, err := writeOwn(ctx, k, view, "create "+resource+" "+config.KeyOf(o).String(), o, request)
+// create creates an object of our group, and overlays it.
+func (v *View[T]) create(ctx context.Context, o T) error {
+	_, err := v.write(ctx, "create "+v.resource+" "+config.KeyOf(o).String(), o, v.at(v.client.Post(), o))
 	return err
 }
 
-func writeOwn[S any, T apiKind[S]](ctx context.Context, k *Cluster, view *View[T], what string, content any, request *rest.Request) (T, error) {
-	body, after := asJSON(content), T(new(S))
-	if err := k.attempts.do(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+func (v *View[T]) write(ctx context.Context, what string, content any, request *rest.Request) (none T, err error) {
+	body, after := asJSON(content), v.example.DeepCopyObject()
+	if err := v.attempts.do(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
 	}
-	view.wrote(after)
-	return after, nil
+	v.wrote(after.(T))
+	return after.(T), nil
 }

@@ -33,10 +33,10 @@ func (k *Cluster) ExpectedSpeakers() int {
 // UpdateSpeakerState writes the differences of the conditions, which belong to the controller. Its loops write different
 // ones, and the speaker the rest, so that a write that another overtook is repeated on the object as it is.
 func (k *Cluster) UpdateSpeakerState(ctx context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error) {
-	wrote, err := updateConditions(ctx, k, k.speakerStates, speakerStates, o, o.Status.Conditions, conditions)
+	wrote, err := k.speakerStates.updateConditions(ctx, o, o.Status.Conditions, conditions)
 	if apierrors.IsConflict(err) {
 		if o, err = k.SpeakerState(ctx, o.Name); err == nil {
-			wrote, err = updateConditions(ctx, k, k.speakerStates, speakerStates, o, o.Status.Conditions, conditions)
+			wrote, err = k.speakerStates.updateConditions(ctx, o, o.Status.Conditions, conditions)
 		}
 	}
 	return wrote, err

@@ -67,9 +67,7 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 	s := u.Service
 	after, err := k.clients.kube.services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
-		if gains := u.gains(); len(gains) > 0 && mayHaveLanded(err) {
-			k.services.unanswered(held(s), gains, err)
-		}
+		k.services.unanswered(held(s), u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
 	}
 	k.services.wrote(held(after))

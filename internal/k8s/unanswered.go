@@ -3,18 +3,15 @@ package k8s
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // openWrite is a write that may have landed, or may still land, though no answer came. It names the version of the
@@ -86,28 +83,16 @@ func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
 	// An API server that is away holds nothing up, and is not asked for the next object.
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
-	services, err := k.services.read(func(namespace, name string) (heldService, error) {
-		s, err := k.clients.kube.services(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return held(s), nil
-	})
+	services, err := k.services.read(ctx, k.services.get)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read a service: %w", err)
+		return time.Time{}, err
 	}
-	floatingIPs, err := k.floatingIPs.read(func(namespace, name string) (*v1beta1.FloatingIP, error) {
-		f := &v1beta1.FloatingIP{}
-		return f, k.clients.holdfast.Get().Namespace(namespace).Resource("floatingips").Name(name).Do(ctx).Into(f)
-	})
-	if err != nil {
-		err = fmt.Errorf("read a floatingip: %w", err)
-	}
+	floatingIPs, err := k.floatingIPs.read(ctx, k.floatingIPs.get)
 	return lb.Sooner(services, floatingIPs), err
 }
 
 // read reads the objects of all writes that cannot land any more, until an error.
-func (v *View[T]) read(get func(namespace, name string) (T, error)) (again time.Time, err error) {
+func (v *View[T]) read(ctx context.Context, get func(context.Context, T) (T, error)) (again time.Time, err error) {
 	v.mu.Lock()
 	open := slices.Collect(maps.Values(v.open))
 	v.mu.Unlock()
@@ -115,7 +100,7 @@ func (v *View[T]) read(get func(namespace, name string) (T, error)) (again time.
 		if again = lb.Sooner(again, w.settled); time.Now().Before(w.settled) {
 			continue
 		}
-		t, err := get(w.object.GetNamespace(), w.object.GetName())
+		t, err := get(ctx, w.object)
 		switch {
 		case err == nil:
 			v.wrote(t)

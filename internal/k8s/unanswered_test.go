@@ -102,7 +102,7 @@ func TestSettle(t *testing.T) {
 			}
 			time.Sleep(tt.wait)
 			v.List()
-			again, err := v.read(func(string, string) (*v1beta1.FloatingIP, error) { return object("web", tt.read), tt.err })
+			again, err := v.read(t.Context(), func(context.Context, *v1beta1.FloatingIP) (*v1beta1.FloatingIP, error) { return object("web", tt.read), tt.err })
 			if fails := tt.open && tt.wait > 0; (err != nil) != fails || tt.wait == 0 && tt.open && again.IsZero() {
 				t.Errorf("%s: again %v, error %v", name, again, err)
 			}

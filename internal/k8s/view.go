@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"strconv"
 	"sync"
@@ -10,9 +11,12 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -26,6 +30,7 @@ type object interface {
 // writes until the watch shows those too. So a stale cache never makes us
 // decide the same thing twice.
 type View[T object] struct {
+	source
 	informer cache.SharedIndexInformer
 	changes  atomic.Uint64
 	// told: all that existed at the start was.
@@ -48,6 +53,21 @@ type View[T object] struct {
 	existed    map[types.UID]bool
 	// shown is the version that the watch had come to when last seen.
 	shown uint64
+}
+
+// source is where the objects of a view are, and how they are read and written past the watch.
+type source struct {
+	client   rest.Interface
+	resource string
+	// example is an empty object of the kind, and transform makes of one what the view shows.
+	example   runtime.Object
+	transform cache.TransformFunc
+	attempts  *attempts
+}
+
+// at completes a request about objects in the namespace of this one.
+func (s source) at(r *rest.Request, o metav1.Object) *rest.Request {
+	return r.NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(s.resource)
 }
 
 // written is an object as a write or a list past the watch returned it. Gone: the write removed it.
@@ -200,8 +220,8 @@ func (v *View[T]) objects() lb.Map[lb.Key, T] {
 // look takes notice of how far the watch has come. A watch falls back only when etcd was restored from a backup: what was
 // written or listed beyond that point is no more.
 func (v *View[T]) look(now time.Time) {
-	shown, err := strconv.ParseUint(v.informer.LastSyncResourceVersion(), 10, 64)
-	if err != nil {
+	shown := number(v.informer.LastSyncResourceVersion())
+	if shown == 0 {
 		return
 	}
 	if shown < v.shown {
@@ -255,13 +275,41 @@ func (v *View[T]) wrote(t T) {
 	v.own[config.KeyOf(t)] = &written[T]{object: t, gone: gone(t)}
 }
 
+// get reads an object past the watch.
+func (v *View[T]) get(ctx context.Context, o T) (none T, err error) {
+	read := v.example.DeepCopyObject()
+	if err := v.at(v.client.Get(), o).Name(o.GetName()).Do(ctx).Into(read); err != nil {
+		return none, fmt.Errorf("read %s %s: %w", v.resource, config.KeyOf(o), err)
+	}
+	shown, err := v.transform(read)
+	return shown.(T), err
+}
+
+// refresh lists all objects past the watch.
+func (v *View[T]) refresh(ctx context.Context) error {
+	list, err := v.client.Get().Resource(v.resource).Do(ctx).Get()
+	var all []T
+	if err == nil {
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			shown, err := v.transform(o)
+			all = append(all, shown.(T))
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("list %s: %w", v.resource, err)
+	}
+	v.refreshed(all, list.(metav1.ListInterface).GetResourceVersion())
+	return nil
+}
+
 // refreshed records a list of all objects, past the watch, of this version.
 func (v *View[T]) refreshed(all []T, version string) {
 	for _, t := range all {
 		v.wrote(t)
 	}
-	listed, err := strconv.ParseUint(version, 10, 64)
-	if err != nil {
+	listed := number(version)
+	if listed == 0 {
 		return
 	}
 	v.mu.Lock()
@@ -292,13 +340,15 @@ func (v *View[T]) forget(gone T) {
 // same name too. If a version is not a number, the watch wins.
 func newer(a, b metav1.Object) bool { return versionOf(b) > 0 && versionOf(a) > versionOf(b) }
 
-// versionOf returns the resource version, 0 if it is not a number.
-func versionOf(o metav1.Object) uint64 {
-	v, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+func versionOf(o metav1.Object) uint64 { return number(o.GetResourceVersion()) }
+
+// number returns a resource version, 0 if it is not a number.
+func number(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
 		return 0
 	}
-	return v
+	return n
 }
 
 // gone reports whether a write that returned the object removed it: it took the last finalizer.

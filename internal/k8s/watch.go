@@ -31,14 +31,15 @@ func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resour
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}
-	source := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
-	informer := cache.NewSharedIndexInformer(source, example, 0, cache.Indexers{})
+	lists := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
+	informer := cache.NewSharedIndexInformer(lists, example, 0, cache.Indexers{})
 	utilruntime.Must(informer.SetTransform(keeping(informer.GetStore(), transform))) // it does not run yet
 	*view = newView(informer, func(old, new T) {
 		if same == nil || !same(old, new) {
 			kick()
 		}
 	})
+	(*view).source = source{client, resource, example, transform, &k.attempts}
 	k.views = append(k.views, *view)
 }
 
