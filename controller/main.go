@@ -181,24 +181,17 @@ func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []fu
 	if err := cluster.Refresh(ctx); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		if cluster.WaitUninstalling(ctx, true) == nil {
-			stop(errUninstalling)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if cluster.WaitUninstalling(ctx, true) != nil {
+			return nil // cancelled
 		}
-	}()
-	group, running := errgroup.WithContext(ctx)
-	for _, run := range work {
-		group.Go(func() error { return run(running) })
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if errors.Is(context.Cause(ctx), errUninstalling) {
 		return errUninstalling
+	})
+	for _, run := range work {
+		group.Go(func() error { return run(ctx) })
 	}
-	return nil
+	return group.Wait()
 }
 
 // identity is unique among the replicas, even after a restart within the same pod.

@@ -57,7 +57,7 @@ var fence = map[string][]string{
 	"internal/nodelifecycle": {"api", "internal/config", "internal/lb", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils", "github.com/prometheus/client_golang"},
 	"kubectl-holdfast": {"api", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io", "github.com/spf13/cobra",
 		"golang.org/x/sync/errgroup", "gopkg.in/gcfg.v1", "sigs.k8s.io/yaml"},
-	"internal/daemon":      {"github.com/prometheus/client_golang", "golang.org/x/sys"},
+	"internal/daemon":      {"internal/lb", "github.com/prometheus/client_golang", "golang.org/x/sys"},
 	"internal/apitest":     {"gopkg.in/evanphx/json-patch.v4", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/nstest":      {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
 	"internal/house":       {},
