@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,16 +71,51 @@ type apiServer struct {
 	watches []chan<- []byte
 }
 
-// put creates or overwrites an object, like another client.
-func (s *apiServer) put(t testing.TB, collection string, o metav1.Object) {
+// newServer returns an API server that has these objects.
+func newServer(t testing.TB, objects ...metav1.Object) *apiServer {
 	t.Helper()
+	s := &apiServer{t: t, objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 100)}
+	s.put(t, objects...)
+	return s
+}
+
+// put creates or overwrites objects, like another client.
+func (s *apiServer) put(t testing.TB, objects ...metav1.Object) {
+	t.Helper()
+	s.edit(func() {
+		for _, o := range objects {
+			must(t, s.store(o))
+		}
+	})
+}
+
+// edit changes the server, or what it does.
+func (s *apiServer) edit(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	must(t, s.store(collection, o))
+	change()
+}
+
+// collectionOf returns the path of the objects of this one's kind and namespace.
+func collectionOf(o metav1.Object) string {
+	kind, at := reflect.TypeOf(o).Elem(), "/apis/holdfast.dev/v1beta1/"
+	if kind.PkgPath() == "k8s.io/api/core/v1" {
+		at = "/api/v1/"
+	}
+	if o.GetNamespace() != "" {
+		at += "namespaces/" + o.GetNamespace() + "/"
+	}
+	for resource, name := range kinds {
+		if name == kind.Name() {
+			at += resource
+		}
+	}
+	return at
 }
 
 // store stores an object. mu is held.
-func (s *apiServer) store(collection string, o metav1.Object) error {
+func (s *apiServer) store(o metav1.Object) error {
+	collection := collectionOf(o)
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
 	var object map[string]any
@@ -137,6 +173,26 @@ func (s *apiServer) get(t *testing.T, at string, o any) {
 	must(t, err)
 }
 
+// service returns a Service of the default namespace.
+func (s *apiServer) service(t *testing.T, name string) *corev1.Service {
+	t.Helper()
+	out := &corev1.Service{}
+	s.get(t, servicesPath+"/"+name, out)
+	return out
+}
+
+// event returns the next Event that was written.
+func (s *apiServer) event(t *testing.T) *corev1.Event {
+	t.Helper()
+	select {
+	case e := <-s.events:
+		return e
+	case <-time.After(10 * time.Second):
+		t.Fatal("no Event")
+		return nil
+	}
+}
+
 // landed returns the paths of the successful patches since its last call.
 func (s *apiServer) landed() []string {
 	s.mu.Lock()
@@ -167,10 +223,13 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.read(w, r)
 	case r.Method == http.MethodGet:
 		s.list(w, r)
-	case r.Method == http.MethodPost && path.Base(r.URL.Path) == "events" && s.events != nil:
+	case r.Method == http.MethodPost && path.Base(r.URL.Path) == "events":
 		e := &corev1.Event{}
 		decode(w, r, e)
-		s.events <- e
+		select {
+		case s.events <- e:
+		default: // more than any test looks at
+		}
 		_ = json.NewEncoder(w).Encode(e)
 	case r.Method == http.MethodPost && r.URL.Path == memoriesPath:
 		s.createMemory(w, r)
@@ -274,7 +333,7 @@ func (s *apiServer) write(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
 	default:
 		secret.Namespace = own
-		if err := s.store(secretsPath, secret); err != nil {
+		if err := s.store(secret); err != nil {
 			panic(err)
 		}
 		_ = json.NewEncoder(w).Encode(s.objects[at])
@@ -356,7 +415,6 @@ func (s *apiServer) refuses(patched map[string]any) bool {
 // address conflicts.
 func newTestSyncer(t testing.TB, server *apiServer) *syncer {
 	t.Helper()
-	server.t = t
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
 	return newSyncerFor(t, &rest.Config{Host: h.URL})

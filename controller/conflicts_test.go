@@ -131,11 +131,10 @@ func TestFree(t *testing.T) {
 // TestConflictsNotReadYet: a new leader leaves a pool's condition AddressesFree alone
 // until it has read the speakers' reports.
 func TestConflictsNotReadYet(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
 	pool := lan()
 	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict),
 		LastTransitionTime: metav1.Now()}}
-	server.put(t, poolsPath, pool)
+	server := newServer(t, pool)
 	s := newTestSyncer(t, server)
 	s.speakers = speakers{}
 	expect := func(stands bool, when string) {
@@ -196,15 +195,12 @@ func TestFloatingIPHistory(t *testing.T) {
 // TestKeepDenied: where the API server denies the FloatingIP of keep-floatingip, say by a ResourceQuota, the Service gets its
 // address and says in the same write that the address will not be kept. That is no error of a run, and is not asked again at once.
 func TestKeepDenied(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, poolsPath, lan())
 	sv := loadBalancer("web")
 	metav1.SetMetaDataAnnotation(&sv.ObjectMeta, "loadbalancer.openstack.org/keep-floatingip", "true")
-	server.put(t, servicesPath, sv)
+	server := newServer(t, lan(), sv)
 	s := newTestSyncer(t, server)
 	told := func() string {
-		var got corev1.Service
-		server.get(t, servicesPath+"/web", &got)
+		got := server.service(t, "web")
 		c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAnnotationsHonoured)
 		if len(got.Status.LoadBalancer.Ingress) != 1 || c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.NotKept) {
 			t.Fatalf("status has %v, condition %+v", got.Status.LoadBalancer.Ingress, c)

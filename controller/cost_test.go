@@ -22,17 +22,18 @@ import (
 func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 	t.Helper()
 	_, measures := t.(*testing.B)
-	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, services+100), live: measures}
+	server := newServer(t)
+	server.live = measures
 	pool := lan()
 	pool.Spec.Addresses = []string{"10.0.0.0/16"}
-	server.put(t, poolsPath, pool)
+	server.put(t, pool)
 	for i := range nodes {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%04d", i), Labels: map[string]string{corev1.LabelHostname: fmt.Sprint(i)}}}
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250)}}
-		server.put(t, "/api/v1/nodes", n)
+		server.put(t, n)
 	}
 	for i := range services {
-		server.put(t, servicesPath, loadBalancer(fmt.Sprintf("s%05d", i)))
+		server.put(t, loadBalancer(fmt.Sprintf("s%05d", i)))
 	}
 	syncOnce(t, newTestSyncer(t, server))
 	s := newTestSyncer(t, server)
@@ -213,7 +214,7 @@ func BenchmarkRun(b *testing.B) {
 				return err
 			},
 			"more": func(int) error {
-				server.put(b, servicesPath, loadBalancer(fmt.Sprintf("s%05d", more)))
+				server.put(b, loadBalancer(fmt.Sprintf("s%05d", more)))
 				for more++; s.cluster.HeldServices().Len() < more; {
 					runtime.Gosched()
 				}

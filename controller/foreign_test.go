@@ -69,15 +69,12 @@ func TestForeign(t *testing.T) {
 		{"never ours, and being deleted", foreign(shows(), marksOnly(standard), deleted), false, []string{standard}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			server := &apiServer{objects: map[string]map[string]any{}}
-			server.put(t, poolsPath, lan())
-			server.put(t, servicesPath, tt.service)
+			server := newServer(t, lan(), tt.service)
 			s := newTestSyncer(t, server)
 			for range 3 {
 				syncOnce(t, s)
 			}
-			var got corev1.Service
-			server.get(t, servicesPath+"/web", &got)
+			got := server.service(t, "web")
 			var shown []string
 			for _, in := range got.Status.LoadBalancer.Ingress {
 				shown = append(shown, in.IP)
@@ -105,20 +102,18 @@ func TestForeign(t *testing.T) {
 // TestForeignLater: the standard finalizer that we left goes with the Service if no other load balancer serves it, and
 // a Service that becomes ours again is as before.
 func TestForeignLater(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, poolsPath, lan())
 	sv := foreign()
 	sv.Spec.LoadBalancerClass = nil
-	server.put(t, servicesPath, sv)
+	server := newServer(t, lan(), sv)
 	s := newTestSyncer(t, server)
-	var got corev1.Service
+	var got *corev1.Service
 	run := func(serves bool) {
 		t.Helper()
 		s.options.Default, s.compiler = serves, config.Compiler{} // as another process with these options
 		for range 3 {
 			syncOnce(t, s)
 		}
-		server.get(t, servicesPath+"/web", &got)
+		got = server.service(t, "web")
 	}
 	run(false)
 	if diff := cmp.Diff([]string{k8s.StandardFinalizer}, got.Finalizers); diff != "" {
@@ -139,7 +134,7 @@ func TestForeignLater(t *testing.T) {
 	}
 	run(false)
 	got.DeletionTimestamp = new(metav1.Now())
-	server.put(t, servicesPath, got.DeepCopy())
+	server.put(t, got)
 	must(t, s.cluster.Refresh(t.Context()))
 	if run(false); len(got.Finalizers) > 0 {
 		t.Errorf("is being deleted, and has finalizers %v", got.Finalizers)
@@ -169,17 +164,16 @@ func TestOthersFinalizer(t *testing.T) {
 			[]string{ours, standard}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			server := &apiServer{objects: map[string]map[string]any{}}
 			sv := foreign(append(tt.changes, func(sv *corev1.Service) { sv.Spec.LoadBalancerClass = nil })...)
-			server.put(t, servicesPath, sv)
+			server := newServer(t, sv)
 			s := newTestSyncer(t, server)
-			var got corev1.Service
+			var got *corev1.Service
 			run := func(want []string) {
 				t.Helper()
 				for range 3 {
-					runFresh(t, s)
+					refreshed(t, s)
 				}
-				server.get(t, servicesPath+"/web", &got)
+				got = server.service(t, "web")
 				if diff := cmp.Diff(want, got.Finalizers, cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("finalizers (-want +got):\n%s", diff)
 				}
@@ -188,8 +182,8 @@ func TestOthersFinalizer(t *testing.T) {
 			if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned); c == nil || c.Reason != string(tt.reason) {
 				t.Errorf("conditions are %v, want AddressAssigned %q", got.Status.Conditions, tt.reason)
 			}
-			deleted(&got)
-			server.put(t, servicesPath, got.DeepCopy())
+			deleted(got)
+			server.put(t, got)
 			run(tt.deleted)
 		})
 	}

@@ -49,10 +49,10 @@ func TestLosesWhateverIsRefused(t *testing.T) {
 			sv := c.service("evil")
 			delete(sv.Annotations, v1beta1.AnnotationAssigned)
 			sv.Spec.Ports[0].Port = 443
-			c.server.put(t, servicesPath, sv)
+			c.server.put(t, sv)
 			s := newTestSyncer(t, c.server)
 			for range 3 {
-				runFresh(t, s)
+				refreshed(t, s)
 			}
 			for _, in := range c.service("evil").Status.LoadBalancer.Ingress {
 				if in.IP == "192.0.2.0" {
@@ -75,13 +75,13 @@ func TestReleasesWhateverIsRefused(t *testing.T) {
 	}
 	sv := c.service("evil")
 	sv.Spec.Type, sv.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
-	c.server.put(t, servicesPath, sv)
+	c.server.put(t, sv)
 	web := loadBalancer("web")
 	metav1.SetMetaDataAnnotation(&web.ObjectMeta, config.AnnotationAddresses, "192.0.2.0")
-	c.server.put(t, servicesPath, web)
+	c.server.put(t, web)
 	s := newTestSyncer(t, c.server)
 	for range 3 {
-		runFresh(t, s)
+		refreshed(t, s)
 	}
 	c.want("web", "[192.0.2.0] Assigned")
 }
@@ -93,13 +93,9 @@ type tenancy struct {
 	syncer *syncer
 }
 
-func newTenancy(t *testing.T, pools ...*v1beta1.IPAddressPool) *tenancy {
+func newTenancy(t *testing.T, objects ...metav1.Object) *tenancy {
 	t.Helper()
-	server := &apiServer{objects: map[string]map[string]any{}}
-	for _, p := range pools {
-		server.put(t, poolsPath, p)
-	}
-	return &tenancy{t, server, nil}
+	return &tenancy{t, newServer(t, objects...), nil}
 }
 
 // create creates Services, which come without a status, whatever their user wrote.
@@ -107,7 +103,7 @@ func (c *tenancy) create(services ...*corev1.Service) {
 	c.Helper()
 	for _, sv := range services {
 		sv.Status = corev1.ServiceStatus{}
-		c.server.put(c.T, servicesPath, sv)
+		c.server.put(c.T, sv)
 	}
 	c.settle()
 }
@@ -122,16 +118,11 @@ func (c *tenancy) edit(name string, change func(*corev1.Service)) {
 		status.LoadBalancer = corev1.LoadBalancerStatus{}
 	}
 	sv.Status = status
-	c.server.put(c.T, servicesPath, sv)
+	c.server.put(c.T, sv)
 	c.settle()
 }
 
-func (c *tenancy) service(name string) *corev1.Service {
-	c.Helper()
-	sv := &corev1.Service{}
-	c.server.get(c.T, servicesPath+"/"+name, sv)
-	return sv
-}
+func (c *tenancy) service(name string) *corev1.Service { return c.server.service(c.T, name) }
 
 // settle runs a new leader until it has nothing to write.
 func (c *tenancy) settle() {
@@ -139,7 +130,7 @@ func (c *tenancy) settle() {
 	c.syncer = newTestSyncer(c.T, c.server)
 	for range 6 {
 		c.server.landed()
-		if runFresh(c.T, c.syncer); len(c.server.landed()) == 0 {
+		if refreshed(c.T, c.syncer); len(c.server.landed()) == 0 {
 			return
 		}
 	}
@@ -198,7 +189,7 @@ func TestForgedAnnotation(t *testing.T) {
 			}}
 			c := newTenancy(t, waits(), closed)
 			before := released("a", "b")
-			c.server.put(t, memoriesPath, before)
+			c.server.put(t, before)
 			c.create(loadBalancer("evil"))
 			c.want("evil", "[192.0.2.0] Assigned")
 			c.edit("evil", writes(claim("evil")))
@@ -285,7 +276,7 @@ func TestForgedOrigin(t *testing.T) {
 	c := newTenancy(t, strict, open)
 	c.create(loadBalancer("evil"))
 	strict.Spec.Addresses = []string{"192.0.2.128/25"}
-	c.server.put(t, poolsPath, strict)
+	c.server.put(t, strict)
 	c.settle()
 	c.want("evil", "[192.0.2.0] Assigned")
 	for _, forged := range []string{"", "for=default/evil,192.0.2.0=open", "192.0.2.0=open,192.0.2.0#x", "for=default/evil,192.0.2.0=",
@@ -308,18 +299,18 @@ func TestReplaceOfManyRetained(t *testing.T) {
 	const count = 300
 	name := func(i int) string { return fmt.Sprintf("s%03d", i) }
 	for i := range count {
-		c.server.put(t, servicesPath, loadBalancer(name(i)))
+		c.server.put(t, loadBalancer(name(i)))
 	}
 	c.settle()
 	pool.Spec.Addresses = []string{"203.0.113.0/24"}
-	c.server.put(t, poolsPath, pool)
+	c.server.put(t, pool)
 	c.settle()
 	before := map[string]string{}
 	for i := range count {
 		before[name(i)] = c.has(name(i))
 		sv := c.service(name(i))
 		sv.Annotations, sv.Finalizers = nil, nil
-		c.server.put(t, servicesPath, sv)
+		c.server.put(t, sv)
 	}
 	c.settle()
 	for i := range count {
@@ -338,15 +329,12 @@ func TestReplaceOfManyRetained(t *testing.T) {
 func TestRestoredEtcd(t *testing.T) {
 	c := newTenancy(t, waits())
 	c.create(loadBalancer("a"), loadBalancer("b"))
-	c.server.mu.Lock()
-	backup := maps.Clone(c.server.objects)
-	c.server.mu.Unlock()
+	var backup map[string]map[string]any
+	c.server.edit(func() { backup = maps.Clone(c.server.objects) })
 	c.edit("a", func(sv *corev1.Service) { sv.Spec.Type = corev1.ServiceTypeClusterIP })
 	c.create(loadBalancer("late"))
 	c.want("late", "[192.0.2.2] Assigned")
-	c.server.mu.Lock()
-	c.server.objects = backup
-	c.server.mu.Unlock()
+	c.server.edit(func() { c.server.objects = backup })
 	c.settle()
 	c.want("a", "[192.0.2.0] Assigned")
 	c.want("b", "[192.0.2.1] Assigned")
@@ -381,7 +369,7 @@ func TestRestoredObjects(t *testing.T) {
 		restored("held", "for=default/held,192.0.2.3=lan,192.0.2.3#x"), restored("older", "203.0.113.0=auto"),
 		restored("copy", "for=default/held,192.0.2.3=lan"), restored("forbidden", "for=default/forbidden,198.51.100.1=closed"),
 	} {
-		c.server.put(t, servicesPath, sv)
+		c.server.put(t, sv)
 	}
 	c.settle()
 	c.want("held", "[192.0.2.3] Assigned")

@@ -24,9 +24,9 @@ type keysTest struct {
 }
 
 func newKeysTest(t *testing.T, speakers ...string) *keysTest {
-	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 8)}
+	server := newServer(t)
 	for _, node := range speakers {
-		server.put(t, "/apis/holdfast.dev/v1beta1/speakerstates", &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		server.put(t, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	}
 	s := newTestSyncer(t, server)
 	must(t, s.cluster.WaitForSpeakerStates(t.Context()))
@@ -48,12 +48,10 @@ func (k *keysTest) entries() map[string][]byte {
 // write changes the Secret like its owner; nil deletes it.
 func (k *keysTest) write(data map[string][]byte) {
 	if data == nil {
-		k.server.mu.Lock()
-		defer k.server.mu.Unlock()
-		delete(k.server.objects, secretsPath+"/"+members)
+		k.server.edit(func() { delete(k.server.objects, secretsPath+"/"+members) })
 		return
 	}
-	k.server.put(k.T, secretsPath, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: members, UID: "uid"}, Data: data})
+	k.server.put(k.T, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: members, UID: "uid"}, Data: data})
 }
 
 // The first key is in use at once. If the Secret is then deleted or replaced, the key in use stays.
@@ -103,15 +101,11 @@ func TestMembersSecretInvalid(t *testing.T) {
 			t.Errorf("the Secret (-want +got):\n%s", diff)
 		}
 	}
-	select {
-	case e := <-k.server.events:
-		about := corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: own, Name: members, UID: "uid"}
-		const message = "not used, since a key has 32 bytes: key (6 bytes); replace it, or delete the entry key, and the controller makes a key"
-		if e.InvolvedObject != about || e.Reason != string(lb.InvalidKey) || e.Message != message || e.Type != corev1.EventTypeWarning {
-			t.Errorf("Event %s %s of %v: %s", e.Type, e.Reason, e.InvolvedObject, e.Message)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("no Event")
+	e := k.server.event(t)
+	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: own, Name: members, UID: "uid"}
+	const message = "not used, since a key has 32 bytes: key (6 bytes); replace it, or delete the entry key, and the controller makes a key"
+	if e.InvolvedObject != about || e.Reason != string(lb.InvalidKey) || e.Message != message || e.Type != corev1.EventTypeWarning {
+		t.Errorf("Event %s %s of %v: %s", e.Type, e.Reason, e.InvolvedObject, e.Message)
 	}
 	select {
 	case e := <-k.server.events:

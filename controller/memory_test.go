@@ -81,46 +81,47 @@ func TestMemoryIsNotOverwritten(t *testing.T) {
 }
 
 func testMemoryIsNotOverwritten(t *testing.T, stale *v1beta1.PoolMemory) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, poolsPath, waits())
-	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
+	server := newServer(t, waits(), leaving("web", "192.0.2.9"))
 	if stale != nil {
-		server.put(t, memoriesPath, stale)
+		server.put(t, stale)
 	}
 	s := newTestSyncer(t, server)
-	server.put(t, memoriesPath, released("a", "b"))
+	server.put(t, released("a", "b"))
 	again := syncOnce(t, s)
 	if got := server.remembered(t); len(got) != 2 || got[1].Address != "192.0.2.2" {
 		t.Errorf("the pool remembers %v", got)
 	}
 	wantsAgain(t, again)
 	for _, remembers := range []int{3, 3} {
-		must(t, s.cluster.Refresh(t.Context()))
-		syncOnce(t, s)
+		refreshed(t, s)
 		if got := server.remembered(t); len(got) != remembers {
 			t.Errorf("the pool remembers %v", got)
 		}
 	}
-	var web corev1.Service
-	if server.get(t, servicesPath+"/web", &web); len(web.Finalizers) > 0 {
+	if web := server.service(t, "web"); len(web.Finalizers) > 0 {
 		t.Errorf("all is remembered, and the Service is held up: %v", server.landed())
 	}
 }
 
-// TestRefreshedMemory: a new leader respects the latest recorded releases.
-func TestRefreshedMemory(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	pool := waits()
-	pool.Spec.Addresses = []string{"192.0.2.1/32"}
-	server.put(t, poolsPath, pool)
-	server.put(t, servicesPath, loadBalancer("web"))
-	s := newTestSyncer(t, server)
-	server.put(t, memoriesPath, released("a"))
-	must(t, s.cluster.Refresh(t.Context()))
-	syncOnce(t, s)
-	var web corev1.Service
-	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
-		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
+// TestRefreshed: a new leader respects what its predecessor has just written.
+func TestRefreshed(t *testing.T) {
+	for name, late := range map[string]metav1.Object{
+		"waits for reuseDelay": released("a"),
+		"a FloatingIP owns": &v1beta1.FloatingIP{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keep", UID: "uid-keep", Finalizers: []string{v1beta1.FinalizerAddress}},
+			Spec:       v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}},
+			Status:     v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1"}},
+		},
+	} {
+		pool := waits()
+		pool.Spec.Addresses = []string{"192.0.2.1/32"}
+		server := newServer(t, pool, loadBalancer("web"))
+		s := newTestSyncer(t, server)
+		server.put(t, late)
+		refreshed(t, s)
+		if in := server.service(t, "web").Status.LoadBalancer.Ingress; len(in) > 0 {
+			t.Errorf("was given %v, which %s", in, name)
+		}
 	}
 }
 
@@ -130,24 +131,20 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	const floatingPath, memory = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", memoriesPath + "/lan"
 	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
 	const overwritten = servicesPath + "/overwritten"
-	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{memory: true}}
 	cut := lan()
 	cut.Spec.Addresses = []string{"192.0.2.128/25"}
-	server.put(t, poolsPath, cut)
 	renewed := loadBalancer("moves", "192.0.2.1")
 	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
 	renewed.Status.Conditions = []metav1.Condition{recorded(renewed, "192.0.2.1", "lan")}
-	server.put(t, servicesPath, renewed)
-	server.put(t, servicesPath, loadBalancer("arrives"))
 	lost := loadBalancer("overwritten", "198.51.100.9")
 	lost.Status.Conditions = []metav1.Condition{recorded(lost, "192.0.2.200", "lan")}
-	server.put(t, servicesPath, lost)
-	server.put(t, floatingPath, &v1beta1.FloatingIP{
+	server := newServer(t, cut, renewed, loadBalancer("arrives"), lost, &v1beta1.FloatingIP{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1beta1.FinalizerAddress},
 		},
 		Status: v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.129"}},
 	})
+	server.fail = map[string]bool{memory: true}
 	s := newTestSyncer(t, server)
 	if _, err := s.sync(t.Context()); err == nil {
 		t.Fatal("the memory was not written, and that is no error")
@@ -156,9 +153,7 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) || hasPatched(landed, overwritten) {
 		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
 	}
-	server.mu.Lock()
-	server.fail = nil
-	server.mu.Unlock()
+	server.edit(func() { server.fail = nil })
 	landed = nil
 	syncUntil(t, s, "all is written", func() bool {
 		landed = append(landed, server.landed()...)
@@ -174,18 +169,15 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 
 // TestMemoryOfAnEarlierPool: a pool does not remember what an earlier one of its name did, and takes the object over.
 func TestMemoryOfAnEarlierPool(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, poolsPath, waits())
 	earlier := released("a")
 	earlier.OwnerReferences[0].UID = "uid-earlier"
-	server.put(t, memoriesPath, earlier)
+	server := newServer(t, waits(), earlier)
 	s := newTestSyncer(t, server)
 	if syncOnce(t, s); hasPatched(server.landed(), memoriesPath+"/lan") {
 		t.Error("nothing is to be remembered, and a memory was written")
 	}
-	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
-	must(t, s.cluster.Refresh(t.Context()))
-	syncOnce(t, s)
+	server.put(t, leaving("web", "192.0.2.9"))
+	refreshed(t, s)
 	want := []v1beta1.ReleasedAddress{{Address: "192.0.2.9", Service: "default/web", UID: "uid-web"}}
 	if diff := cmp.Diff(want, server.remembered(t), cmpopts.IgnoreTypes(metav1.Time{})); diff != "" {
 		t.Errorf("the pool remembers (-want +got):\n%s", diff)

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -35,16 +34,14 @@ func TestWriteRefused(t *testing.T) {
 		{"the address", func(sv *corev1.Service) bool { return len(sv.Status.LoadBalancer.Ingress) > 0 }, "the addresses", false, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			server := &apiServer{objects: map[string]map[string]any{}, invalid: tt.invalid, events: make(chan *corev1.Event, 100)}
-			server.put(t, poolsPath, lan())
 			sv := loadBalancer("web")
 			metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationHostname, "a.example.org")
 			metav1.SetMetaDataAnnotation(&sv.ObjectMeta, "loadbalancer.openstack.org/port-id", "ignored")
-			server.put(t, servicesPath, sv)
+			server := newServer(t, lan(), sv)
+			server.invalid = tt.invalid
 			s := newTestSyncer(t, server)
 			syncOnce(t, s)
-			var got corev1.Service
-			server.get(t, servicesPath+"/web", &got)
+			got := server.service(t, "web")
 			c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionWritten)
 			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.WriteRefused) || !strings.Contains(c.Message, "refuses "+tt.word+":") {
 				t.Errorf("condition is %+v, want one about %s", c, tt.word)
@@ -62,36 +59,19 @@ func TestWriteRefused(t *testing.T) {
 			if is := len(ingress) == 1 && ingress[0].Hostname == "a.example.org"; is != tt.named {
 				t.Errorf("ingress is %v", ingress)
 			}
-			saysRefused(t, server)
+			for server.event(t).Reason != string(lb.WriteRefused) {
+			}
 			server.landed()
 			if syncOnce(t, s); hasPatched(server.landed(), servicesPath+"/web") {
 				t.Error("the same was written again")
 			}
-			server.mu.Lock()
-			server.invalid = nil
-			server.mu.Unlock()
+			server.edit(func() { server.invalid = nil })
 			syncUntil(t, s, "nothing is refused any more", func() bool {
-				got = corev1.Service{}
-				server.get(t, servicesPath+"/web", &got)
+				got = server.service(t, "web")
 				in := got.Status.LoadBalancer.Ingress
 				return len(in) == 1 && in[0].Hostname == "a.example.org" && got.Annotations[openstack.Address] != "" &&
 					meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionWritten) == nil
 			})
 		})
-	}
-}
-
-// saysRefused waits for the Event.
-func saysRefused(t *testing.T, server *apiServer) {
-	t.Helper()
-	for late := time.After(10 * time.Second); ; {
-		select {
-		case e := <-server.events:
-			if e.Reason == string(lb.WriteRefused) {
-				return
-			}
-		case <-late:
-			t.Fatal("no Event")
-		}
 	}
 }

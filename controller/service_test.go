@@ -265,17 +265,16 @@ func TestSessions(t *testing.T) {
 // after another replica led, it stays.
 func TestPeerStatus(t *testing.T) {
 	const peersPath = "/apis/holdfast.dev/v1beta1/bgppeers"
-	server := &apiServer{objects: map[string]map[string]any{}}
 	spec := v1beta1.BGPPeerSpec{MyASN: 64600, PeerASN: 64512, PeerAddress: "192.0.2.1"}
-	server.put(t, peersPath, &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: spec})
+	server := newServer(t, &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: spec})
 	spec.PasswordSecret = &v1beta1.SecretReference{Name: "missing"}
-	server.put(t, peersPath, &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Spec: spec})
+	server.put(t, &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Spec: spec})
 	for _, name := range []string{"w1", "w2"} {
-		server.put(t, "/api/v1/nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		server.put(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		state := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		state.Status.Observed = new(v1beta1.NewMicroTime(time.Now()))
 		state.Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateEstablished}}
-		server.put(t, "/apis/holdfast.dev/v1beta1/speakerstates", state)
+		server.put(t, state)
 	}
 	s := newTestSyncer(t, server)
 	read := func(name string) string {
@@ -330,36 +329,27 @@ func (s *apiServer) create(t *testing.T, name string) {
 	t.Helper()
 	sv := loadBalancer(name)
 	sv.CreationTimestamp = metav1.Unix(int64(s.version), 0)
-	s.put(t, servicesPath, sv)
-}
-
-// runFresh does a run that sees the present objects.
-func runFresh(t *testing.T, s *syncer) {
-	t.Helper()
-	must(t, s.cluster.Refresh(t.Context()))
-	syncOnce(t, s)
+	s.put(t, sv)
 }
 
 // TestNamespaceSeenLate: a Service that is seen before its namespace waits for it, and gets an address of the pool that
 // selects the namespace.
 func TestNamespaceSeenLate(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
 	tenants, open := lan(), lan()
 	tenants.Name, open.Name, open.UID = "tenants", "open", "uid-open"
 	tenants.Spec.ServiceAllocation = &v1beta1.ServiceAllocation{NamespaceSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "a"}}}}
 	open.Spec.Addresses = []string{"198.51.100.0/24"}
-	server.put(t, poolsPath, tenants)
-	server.put(t, poolsPath, open)
+	server := newServer(t, tenants, open)
 	s := newTestSyncer(t, server)
 	server.create(t, "web")
 	var web corev1.Service
 	for _, want := range []string{"", "192.0.2.0"} {
-		runFresh(t, s)
+		refreshed(t, s)
 		server.get(t, servicesPath+"/web", &web)
 		if in := web.Status.LoadBalancer.Ingress; len(in) > 1 || len(in) == 0 != (want == "") || len(in) == 1 && in[0].IP != want {
 			t.Errorf("web has %v, want %q", in, want)
 		}
-		server.put(t, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default", Labels: map[string]string{"team": "a"}}})
+		server.put(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default", Labels: map[string]string{"team": "a"}}})
 	}
 }
 

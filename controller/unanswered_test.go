@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"path"
@@ -50,10 +51,7 @@ func rival() *corev1.Service {
 func (s *apiServer) holders(t *testing.T) map[string]string {
 	t.Helper()
 	s.mu.Lock()
-	var paths []string
-	for at := range s.objects {
-		paths = append(paths, at)
-	}
+	paths := slices.Collect(maps.Keys(s.objects))
 	s.mu.Unlock()
 	out := map[string]string{}
 	hold := func(at, address string) {
@@ -64,7 +62,7 @@ func (s *apiServer) holders(t *testing.T) map[string]string {
 	}
 	for _, at := range paths {
 		switch {
-		case strings.HasPrefix(at, servicesPath):
+		case strings.Contains(at, "/services/"):
 			var sv corev1.Service
 			s.get(t, at, &sv)
 			for _, in := range sv.Status.LoadBalancer.Ingress {
@@ -87,21 +85,18 @@ func TestWriteWithoutAnswer(t *testing.T) {
 	for _, at := range []string{servicesPath + "/holder/status", floatingPath + "/holder/status", floatingPath + "/holder"} {
 		for _, lands := range []bool{true, false} {
 			t.Run(fmt.Sprint(strings.TrimPrefix(strings.TrimPrefix(at, "/apis/holdfast.dev/v1beta1"), "/api/v1"), " landed ", lands), func(t *testing.T) {
-				server := &apiServer{objects: map[string]map[string]any{}, lost: map[string]bool{at: lands}}
-				server.put(t, poolsPath, lan())
-				server.put(t, servicesPath, rival())
+				server := newServer(t, lan(), rival())
+				server.lost = map[string]bool{at: lands}
 				if strings.HasPrefix(at, servicesPath) {
-					server.put(t, servicesPath, loadBalancer("holder"))
+					server.put(t, loadBalancer("holder"))
 				} else {
-					server.put(t, floatingPath, &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "holder", UID: "1"}})
+					server.put(t, &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "holder", UID: "1"}})
 				}
 				s := newTestSyncer(t, server)
 				if _, err := s.sync(t.Context()); err == nil {
 					t.Fatal("a write without an answer is no error")
 				}
-				server.mu.Lock()
-				server.lost = nil
-				server.mu.Unlock()
+				server.edit(func() { server.lost = nil })
 				ask(t, s, "rival", "192.0.2.0")
 				syncUntil(t, s, "the holder has its address, and that is known", func() bool {
 					return server.holders(t)["192.0.2.0"] == "holder" && len(s.cluster.Claims()) == 0
@@ -118,22 +113,17 @@ func TestWriteWithoutAnswer(t *testing.T) {
 // TestUnansweredThatNobodyRepeats: what would have given an address landed nowhere, and nothing is left to write. A read
 // past the caches frees the address.
 func TestUnansweredThatNobodyRepeats(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}, lost: map[string]bool{servicesPath + "/holder/status": false}}
 	pool := lan()
 	pool.Spec.Addresses = []string{"192.0.2.1/32"}
-	server.put(t, poolsPath, pool)
-	server.put(t, servicesPath, rival())
-	server.put(t, servicesPath, loadBalancer("holder"))
+	server := newServer(t, pool, rival(), loadBalancer("holder"))
+	server.lost = map[string]bool{servicesPath + "/holder/status": false}
 	s := newTestSyncer(t, server)
 	if _, err := s.sync(t.Context()); err == nil {
 		t.Fatal("a write without an answer is no error")
 	}
 	ask(t, s, "rival", "192.0.2.1")
 	// Only the rival is served any more, by another process's options as it were: the holder's write is not repeated.
-	class := "example.org/other"
-	server.mu.Lock()
-	server.objects[servicesPath+"/holder"]["spec"].(map[string]any)["loadBalancerClass"] = class
-	server.mu.Unlock()
+	server.edit(func() { server.objects[servicesPath+"/holder"]["spec"].(map[string]any)["loadBalancerClass"] = "example.org/other" })
 	s.options.Default = false
 	s.options.LoadBalancerClass = ""
 	if n := len(s.cluster.Claims()); n != 1 {
@@ -187,15 +177,14 @@ func TestBrokenWebhook(t *testing.T) {
 	utilruntime.ErrorHandlers = nil
 	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 	synctest.Test(t, func(t *testing.T) {
-		server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{broken: true}, t: t}
-		server.put(t, poolsPath, lan())
+		server := newServer(t, lan())
+		server.fail = map[string]bool{broken: true}
 		for i := range many {
 			sv := loadBalancer(fmt.Sprint("a", i))
 			sv.Namespace = "broken"
-			server.put(t, broken, sv)
+			server.put(t, sv)
 		}
-		server.put(t, servicesPath, loadBalancer("web"))
-		server.put(t, servicesPath, rival())
+		server.put(t, loadBalancer("web"), rival())
 		p := pipes{make(chan net.Conn), make(chan struct{})}
 		h := &http.Server{Handler: server}
 		defer func() { _ = h.Close() }()
@@ -227,51 +216,23 @@ func TestBrokenWebhook(t *testing.T) {
 		if n := server.asked("list", "/") - lists; n > 0 {
 			t.Errorf("%d lists", n)
 		}
-		server.mu.Lock()
-		server.fail = nil
-		server.mu.Unlock()
+		server.edit(func() { server.fail = nil })
 		time.Sleep(2 * time.Minute)
-		if got := server.held(t, broken); len(got) != many || slices.Contains(got, "") {
-			t.Errorf("when the webhook works again the Services have %v", got)
+		if got := server.holders(t); len(got) != many+2 {
+			t.Errorf("when the webhook works again the holders are %v", got)
 		}
 		stop()
 		<-ended
 	})
 }
 
-// held returns the first address of each Service of a collection.
-func (s *apiServer) held(t *testing.T, collection string) []string {
-	t.Helper()
-	s.mu.Lock()
-	var paths []string
-	for at := range s.objects {
-		if path.Dir(at) == collection {
-			paths = append(paths, at)
-		}
-	}
-	s.mu.Unlock()
-	var out []string
-	for _, at := range paths {
-		var sv corev1.Service
-		s.get(t, at, &sv)
-		if in := sv.Status.LoadBalancer.Ingress; len(in) > 0 {
-			out = append(out, in[0].IP)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 // TestMemoryOfOnePool: a pool whose memory cannot be written gives nothing back, and all others do.
 func TestMemoryOfOnePool(t *testing.T) {
 	const other = memoriesPath + "/other"
-	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{memoriesPath + "/lan": true}}
-	server.put(t, poolsPath, lan())
 	pool := lan()
 	pool.Name, pool.UID, pool.Spec.Addresses = "other", "uid-other", []string{"198.51.100.0/24"}
-	server.put(t, poolsPath, pool)
-	server.put(t, servicesPath, leaving("stays", "192.0.2.1"))
-	server.put(t, servicesPath, leaving("goes", "198.51.100.1"))
+	server := newServer(t, lan(), pool, leaving("stays", "192.0.2.1"), leaving("goes", "198.51.100.1"))
+	server.fail = map[string]bool{memoriesPath + "/lan": true}
 	s := newTestSyncer(t, server)
 	if _, err := s.sync(t.Context()); err == nil {
 		t.Error("a memory was not written, and that is no error")
@@ -284,9 +245,7 @@ func TestMemoryOfOnePool(t *testing.T) {
 
 // TestNewFloatingIP: a new FloatingIP gets its address in the first run, and no write of it is refused.
 func TestNewFloatingIP(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, poolsPath, lan())
-	server.put(t, floatingPath, &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "new", UID: "1"}})
+	server := newServer(t, lan(), &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "new", UID: "1"}})
 	s := newTestSyncer(t, server)
 	syncOnce(t, s)
 	if got := server.holders(t); got["192.0.2.0"] != "new" || server.overtaken > 0 {
@@ -296,9 +255,8 @@ func TestNewFloatingIP(t *testing.T) {
 
 // TestRefusedOften: a Service that the API server refuses is not written in each run.
 func TestRefusedOften(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}, invalid: func(sv *corev1.Service) bool { return len(sv.Status.LoadBalancer.Ingress) > 0 }}
-	server.put(t, poolsPath, lan())
-	server.put(t, servicesPath, loadBalancer("web"))
+	server := newServer(t, lan(), loadBalancer("web"))
+	server.invalid = func(sv *corev1.Service) bool { return len(sv.Status.LoadBalancer.Ingress) > 0 }
 	s := newTestSyncer(t, server)
 	start := time.Now()
 	for range 100 {
@@ -317,8 +275,7 @@ func TestRefusedOften(t *testing.T) {
 // TestSpeakerStateWriters: two loops write conditions of one SpeakerState, each as it read it. Both conditions are there.
 func TestSpeakerStateWriters(t *testing.T) {
 	const statesPath = "/apis/holdfast.dev/v1beta1/speakerstates"
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, statesPath, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}})
+	server := newServer(t, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}})
 	s := newTestSyncer(t, server)
 	must(t, s.cluster.WaitForSpeakerStates(t.Context()))
 	read := s.cluster.SpeakerStates()[0]

@@ -185,20 +185,16 @@ func TestUnfilteredProblems(t *testing.T) {
 
 // TestOtherDataPath: Services with ranges say at once that Holdfast does not enforce them, in a condition and an Event, and nothing of nodes.
 func TestOtherDataPath(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 100)}
-	server.put(t, poolsPath, lan())
 	byField, byAnnotation := loadBalancer("field"), loadBalancer("annotation")
 	byField.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
 	byField.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.NodesUnfiltered)}}
 	byAnnotation.Annotations = map[string]string{config.AnnotationSourceRanges: "10.0.0.0/8"}
-	server.put(t, servicesPath, byField)
-	server.put(t, servicesPath, byAnnotation)
+	server := newServer(t, lan(), byField, byAnnotation)
 	s := newTestSyncer(t, server)
 	s.options.OtherDataPath = true
 	syncOnce(t, s)
 	for _, name := range []string{"field", "annotation"} {
-		var got corev1.Service
-		server.get(t, servicesPath+"/"+name, &got)
+		got := server.service(t, name)
 		c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionFiltered)
 		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.FilterNotEnforceable) || !strings.HasSuffix(c.Message, "(dataPath: Other)") {
 			t.Errorf("%s: condition %+v", name, c)
@@ -207,10 +203,7 @@ func TestOtherDataPath(t *testing.T) {
 			t.Errorf("%s has no address: %+v", name, got.Status.Conditions)
 		}
 	}
-	for e := range server.events {
-		if e.Reason == string(lb.FilterNotEnforceable) {
-			return
-		}
+	for server.event(t).Reason != string(lb.FilterNotEnforceable) {
 	}
 }
 
@@ -226,18 +219,15 @@ func TestAccessStays(t *testing.T) {
 
 // TestUnfilteredSync: the controller writes the condition, keeps it while a new leader does not know, and mends it.
 func TestUnfilteredSync(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 100)}
-	server.put(t, poolsPath, lan())
 	sv := loadBalancer("web")
 	sv.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
-	server.put(t, servicesPath, sv)
+	server := newServer(t, lan(), sv)
 	s := newTestSyncer(t, server)
 	f := newFleet("a")
 	f.node("c", true)
 	reason := func() string {
 		syncOnce(t, s)
-		var got corev1.Service
-		server.get(t, servicesPath+"/web", &got)
+		got := server.service(t, "web")
 		if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionFiltered); c != nil {
 			return c.Reason
 		}
@@ -327,22 +317,20 @@ func TestHonouredLeavesTheFilterOut(t *testing.T) {
 
 // TestEachRuleShows: each rule of access shows in the condition, even alone, and no rule shows nothing.
 func TestEachRuleShows(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, poolsPath, lan())
+	server := newServer(t, lan())
 	rules := map[string]string{config.AnnotationSourceRangesDeny: "10.9.0.0/16", config.AnnotationConnectionLimit: "5", config.AnnotationRateLimit: "2",
 		config.AnnotationLogDrops: "true", "example.org/other": "x"}
 	name := func(rule string) string { return "s-" + strings.ReplaceAll(rule, "/", "-") }
 	for rule, value := range rules {
 		sv := loadBalancer(name(rule))
 		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, rule, value)
-		server.put(t, servicesPath, sv)
+		server.put(t, sv)
 	}
 	s := newTestSyncer(t, server)
 	s.speakers.unfiltered.known = true
 	refreshed(t, s)
 	for rule := range rules {
-		var sv corev1.Service
-		server.get(t, servicesPath+"/"+name(rule), &sv)
+		sv := server.service(t, name(rule))
 		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionFiltered); (c != nil) != (rule != "example.org/other") {
 			t.Errorf("%s: condition %v", rule, c)
 		}
@@ -353,12 +341,11 @@ func TestEachRuleShows(t *testing.T) {
 // meanwhile.
 func TestStrangeAddress(t *testing.T) {
 	for what, keepsOwn := range map[string]bool{"beside its own": true, "instead of its own": false} {
-		server := &apiServer{objects: map[string]map[string]any{}}
-		server.put(t, poolsPath, lan())
+		server := newServer(t, lan())
 		for name, ranges := range map[string]string{"a": "10.1.0.0/16", "b": "10.2.0.0/16"} {
 			sv := loadBalancer(name)
 			sv.Spec.LoadBalancerSourceRanges = []string{ranges}
-			server.put(t, servicesPath, sv)
+			server.put(t, sv)
 		}
 		run := func() (a, b corev1.Service) {
 			s := newTestSyncer(t, server)
@@ -374,7 +361,7 @@ func TestStrangeAddress(t *testing.T) {
 			strange.Status.LoadBalancer.Ingress = nil
 		}
 		strange.Status.LoadBalancer.Ingress = append(strange.Status.LoadBalancer.Ingress, a.Status.LoadBalancer.Ingress...)
-		server.put(t, servicesPath, strange)
+		server.put(t, strange)
 		server.landed()
 		if afterA, afterB := run(); a.ResourceVersion != afterA.ResourceVersion || !reflect.DeepEqual(b.Status, afterB.Status) {
 			t.Errorf("%s: %v is written\n%+v\nbefore\n%+v", what, server.landed(), afterB.Status, b.Status)
