@@ -3,9 +3,6 @@ package k8s
 import (
 	"context"
 	"net"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -289,19 +285,7 @@ func TestBurst(t *testing.T) {
 // TestAPIAge: an API server that has nothing to tell is heard by its kernel's answers, and one that is unreachable is not.
 func TestAPIAge(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		ns := nstest.Self(t)
-		ns.SetUp("lo")
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusOK)
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}))
-		server.EnableHTTP2 = true
-		server.StartTLS()
-		t.Cleanup(server.CloseClientConnections)
-		clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
-		must(t, err)
+		clients, powerOff := hanging(t, func() {})
 		cluster := &Cluster{clients: clients}
 		watch := func() bool {
 			w, err := clients.kube.services("").Watch(t.Context(), metav1.ListOptions{})
@@ -318,9 +302,7 @@ func TestAPIAge(t *testing.T) {
 		nstest.Until(t, 30*time.Second, "heard, though it has sent nothing for long", func() bool {
 			return time.Since(quiet) > 2*deadTime && cluster.APIAge() < deadTime
 		})
-		port := server.Listener.Addr().(*net.TCPAddr).Port
-		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+
-			" drop")
+		ns := powerOff()
 		nstest.Until(t, 30*time.Second, "not heard", func() bool { return cluster.APIAge() > 2*deadTime })
 		ns.Output("nft", "delete table inet off")
 		nstest.Until(t, 30*time.Second, "heard again", func() bool { return watch() && cluster.APIAge() < deadTime })

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,14 +15,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
 )
 
 // TestWriteCRDs: a definition that is there is patched, a new one is created, none is deleted, and a refusal names the definition.
 func TestWriteCRDs(t *testing.T) {
 	const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	var sent []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var o struct {
 			Kind string
@@ -40,14 +38,10 @@ func TestWriteCRDs(t *testing.T) {
 		case name == "/speakerstates.holdfast.dev":
 			w.WriteHeader(http.StatusForbidden)
 		}
-		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition"}`)
-	}))
-	defer server.Close()
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	must(t, err)
+	})
 	dir := filepath.Join("..", "..", "charts", "holdfast", "crds")
-	err = clients.WriteCRDs(t.Context(), slog.New(slog.DiscardHandler), dir)
+	err := clients.WriteCRDs(t.Context(), slog.New(slog.DiscardHandler), dir)
 	if err == nil || !strings.HasPrefix(err.Error(), "write speakerstates.holdfast.dev: ") {
 		t.Errorf("a refusal: got %v", err)
 	}

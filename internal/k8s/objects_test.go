@@ -37,20 +37,29 @@ func TestStatusPatchRemovesWhatIsGone(t *testing.T) {
 	}
 }
 
+// serving returns clients of an API server that answers so, in JSON.
+func serving(t *testing.T, answer http.HandlerFunc) Clients {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer(w, r)
+	}))
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
+	must(t, err)
+	return clients
+}
+
 // writingTo returns a Cluster whose API server accepts every write of an object of this kind as its
 // version 8, and the writes so far.
 func writingTo(t *testing.T, kind string) (*Cluster, *[]string) {
 	t.Helper()
 	sent := new([]string)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		*sent = append(*sent, string(body))
-		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"apiVersion":"holdfast.dev/v1beta1","kind":"`+kind+`","metadata":{"name":"p","resourceVersion":"8"}}`)
-	}))
-	t.Cleanup(server.Close)
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	must(t, err)
+	})
 	return New(clients, Config{Kick: func() {}, KickStates: func() {}}), sent
 }
 

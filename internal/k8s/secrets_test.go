@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"path"
 	"strings"
 	"sync/atomic"
@@ -18,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 )
 
 // secretServer is an API server with these Secrets and nothing else, for a speaker; with nil it refuses to show Secrets. A speaker
@@ -30,8 +28,7 @@ func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)
 		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
 		"bfdprofiles": "BFDProfile", "communities": "Community", "namespaces": "Namespace",
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
+	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		refuse := func(code int32, reason metav1.StatusReason) {
 			w.WriteHeader(int(code))
 			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason,
@@ -66,10 +63,7 @@ func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)
 			list["apiVersion"] = strings.Split(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/"), "/api/"), "/namespaces/")[0]
 		}
 		_ = json.NewEncoder(w).Encode(list)
-	}))
-	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	must(t, err)
+	})
 	c := Config{Log: slog.New(slog.DiscardHandler), Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}
 	for _, f := range change {
 		f(&c)
@@ -149,11 +143,10 @@ func TestFollowSecret(t *testing.T) {
 	answers := make(chan answer, 10)
 	events := make(chan map[string]any, 10)
 	var from atomic.Value // the version that the last watch began at
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	k := &Cluster{clients: serving(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/api/v1/namespaces/shop/secrets" || r.FormValue("fieldSelector") != "metadata.name=tls" {
 			t.Errorf("it asks for %s", r.URL)
 		}
-		w.Header().Set("Content-Type", "application/json")
 		if r.FormValue("watch") == "" {
 			select {
 			case a := <-answers:
@@ -176,11 +169,7 @@ func TestFollowSecret(t *testing.T) {
 				_ = json.NewEncoder(w).Encode(e)
 			}
 		}
-	}))
-	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	must(t, err)
-	k := &Cluster{clients: clients}
+	})}
 	seen := make(chan string, 10)
 	fail := true
 	ctx, stop := context.WithCancel(t.Context())

@@ -163,31 +163,40 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
+// hanging returns clients of an API server that begins each answer and ends none. powerOff has its machine fall silent, by nft's table off.
+func hanging(t *testing.T, arrived func()) (clients Clients, powerOff func() *nstest.NS) {
+	t.Helper()
+	ns := nstest.Self(t)
+	ns.SetUp("lo")
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		arrived()
+		<-r.Context().Done()
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.CloseClientConnections)
+	clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	must(t, err)
+	return clients, func() *nstest.NS {
+		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+
+			strconv.Itoa(server.Listener.Addr().(*net.TCPAddr).Port)+" drop")
+		return ns
+	}
+}
+
 // TestServerLosesPower: a watch that waits, and a request that was sent, end soon after the API server's machine fell silent.
 func TestServerLosesPower(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		ns := nstest.Self(t)
-		ns.SetUp("lo")
 		arrived := make(chan struct{}, 2)
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusOK)
-			_ = http.NewResponseController(w).Flush()
-			arrived <- struct{}{}
-			<-r.Context().Done()
-		}))
-		server.EnableHTTP2 = true
-		server.StartTLS()
-		t.Cleanup(server.CloseClientConnections)
-		clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
-		must(t, err)
+		clients, powerOff := hanging(t, func() { arrived <- struct{}{} })
 		w, err := clients.kube.services("").Watch(t.Context(), metav1.ListOptions{})
 		must(t, err)
 		defer w.Stop()
 		<-arrived
-		port := server.Listener.Addr().(*net.TCPAddr).Port
-		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+strconv.Itoa(port)+
-			" drop")
+		powerOff()
 		answered := make(chan error, 1)
 		go func() {
 			_, err := clients.kube.services("default").Get(t.Context(), "web", metav1.GetOptions{})

@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 )
 
 // TestUninstallServices: the finalizers go, and what OpenStack's cloud controller manager would take for its own. The
@@ -45,8 +43,7 @@ func TestUninstallServices(t *testing.T) {
 	list.Items = append(list.Items, released("released"), released("served", corev1.LoadBalancerIngress{IP: "198.51.100.1"}))
 	var mu sync.Mutex
 	sent := map[string]string{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
+	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			_ = json.NewEncoder(w).Encode(list)
 			return
@@ -56,10 +53,7 @@ func TestUninstallServices(t *testing.T) {
 		sent[r.URL.Path] = string(body)
 		mu.Unlock()
 		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Service"}`)
-	}))
-	defer server.Close()
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	must(t, err)
+	})
 	must(t, clients.clearServices(t.Context()))
 	want := map[string]string{
 		"/api/v1/namespaces/ns/services/own": `{"metadata":{"annotations":{"loadbalancer.openstack.org/load-balancer-address":null,` +
@@ -78,8 +72,7 @@ func TestUninstallServices(t *testing.T) {
 // TestUninstallWithoutDaemonSet: finalizers go, and the log names the nodes on which nobody removed the packet filter.
 func TestUninstallWithoutDaemonSet(t *testing.T) {
 	var patched atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
+	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/daemonsets/speaker"):
 			w.WriteHeader(http.StatusNotFound)
@@ -94,10 +87,7 @@ func TestUninstallWithoutDaemonSet(t *testing.T) {
 		default:
 			_, _ = io.WriteString(w, `{"items":[]}`)
 		}
-	}))
-	defer server.Close()
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	must(t, err)
+	})
 	var log strings.Builder
 	must(t, clients.Uninstall(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "holdfast", "speaker", time.Second))
 	if !strings.Contains(log.String(), `nodes="[w1 w2]"`) || patched.Load() != 1 {
