@@ -43,49 +43,66 @@ func packService(t *testing.T, s *corev1.Service, digest func(*corev1.Service) u
 	return p.(heldService)
 }
 
-// Every change that can change a speaker's plan kicks it, and no other.
-func TestSameToSpeaker(t *testing.T) {
+// Every change that can change a speaker's plan kicks it, and no other; everything except the speakers' conditions kicks the controller.
+func TestSameHeld(t *testing.T) {
 	service := func(change ...func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1", ResourceVersion: "1"}}
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
 		for _, c := range change {
 			c(s)
 		}
 		return s
 	}
+	left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
+	givenBack := func(s *corev1.Service) {
+		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+	}
 	addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
 	another := addressed()
 	another.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2"
+	announcedL2 := withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)
 	for _, tt := range []struct {
 		name string
 		a, b *corev1.Service
-		same bool
+		// speaker and controller: it is the same to these.
+		speaker, controller bool
 	}{
-		{"comes without an address", nil, service(), true},
-		{"goes without an address", service(), nil, true},
-		{"changes without an address", service(), service(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }), true},
-		{"waits", service(), service(withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionFalse)), true},
-		{"comes with an address", nil, addressed(), false},
-		{"gets an address", service(), addressed(), false},
-		{"loses its address", addressed(), service(), false},
-		{"gets another", addressed(), another, false},
-		{"goes with its address", addressed(), nil, false},
-		{"is another of the name", addressed(), addressed(func(s *corev1.Service) { s.UID = "2" }), false},
-		{"another record", addressed(withRecord("a")), addressed(withRecord("b")), false},
+		{"comes without an address", nil, service(), true, false},
+		{"goes without an address", service(), nil, true, false},
+		{"changes without an address", service(), service(left), true, false},
+		{"waits", service(), service(withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionFalse)), true, false},
+		{"comes with an address", nil, addressed(), false, false},
+		{"gets an address", service(), addressed(), false, false},
+		{"loses its address", addressed(), service(), false, false},
+		{"gets another", addressed(), another, false, false},
+		{"goes with its address", addressed(), nil, false, false},
+		{"is another of the name", addressed(), addressed(func(s *corev1.Service) { s.UID = "2" }), false, false},
+		{"another record", addressed(withRecord("a")), addressed(withRecord("b")), false, false},
 		{"a record of the same with another time", addressed(withRecord("a")), addressed(withRecord("a"), func(s *corev1.Service) {
 			s.Status.Conditions[0].LastTransitionTime, s.Finalizers, s.Generation = metav1.Now(), []string{"f"}, 2
-		}), true},
-		{"gets proxies", addressed(), addressed(withCondition(v1beta1.ConditionProxied, metav1.ConditionTrue)), false},
-		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true},
-		{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), true},
-		{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true},
-		{"gave back what it had as another type", service(withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionTrue)), service(), false},
-		{"labels", addressed(), addressed(func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} }), false},
-		{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false},
-		{"spec", addressed(), addressed(func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }), false},
-		{"is being deleted", addressed(), addressed(func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }), false},
+		}), true, false},
+		{"gets proxies", addressed(), addressed(withCondition(v1beta1.ConditionProxied, metav1.ConditionTrue)), false, false},
+		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true, true},
+		{"what a speaker wrote", addressed(), addressed(announcedL2), true, true},
+		{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true, true},
+		{"what it wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), true, false},
+		{"what it wrote on what was released", service(givenBack), service(givenBack, announcedL2), true, false},
+		{"a condition of the controller", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), true, false},
+		{"gave back what it had as another type", service(withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionTrue)), service(), false, false},
+		{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), true, false},
+		{"labels", addressed(), addressed(func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} }), false, false},
+		{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false, false},
+		{"spec", addressed(), addressed(func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }), false, false},
+		{"is being deleted", addressed(), addressed(func(s *corev1.Service) { s.DeletionTimestamp = new(metav1.Now()) }), false, false},
 	} {
-		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, decides), packService(t, tt.b, decides)); got != tt.same {
-			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
+		for _, to := range []struct {
+			name   string
+			digest func(*corev1.Service) uint64
+			same   bool
+		}{{"speaker", decides, tt.speaker}, {"controller", toController, tt.controller}} {
+			if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, to.digest), packService(t, tt.b, to.digest)); got != to.same {
+				t.Errorf("%s: same to a %s: %t, want %t", tt.name, to.name, got, to.same)
+			}
 		}
 	}
 }
@@ -104,46 +121,6 @@ func TestUnread(t *testing.T) {
 		}
 		if want := map[bool]int{true: 2}[speaker]; kicks != want {
 			t.Errorf("speaker %t: %d kicks, want %d", speaker, kicks, want)
-		}
-	}
-}
-
-// Everything except the speakers' conditions kicks the controller.
-func TestSameToController(t *testing.T) {
-	service := func(change ...func(*corev1.Service)) *corev1.Service {
-		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
-		s.Spec.Type = corev1.ServiceTypeLoadBalancer
-		for _, c := range change {
-			c(s)
-		}
-		return s
-	}
-	left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
-	givenBack := func(s *corev1.Service) {
-		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
-	}
-	addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
-	for _, tt := range []struct {
-		name string
-		a, b *corev1.Service
-		same bool
-	}{
-		{"comes", nil, service(), false},
-		{"goes", addressed(), nil, false},
-		{"gets an address", service(), addressed(), false},
-		{"loses its address", addressed(), service(), false},
-		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true},
-		{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), true},
-		{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true},
-		{"what a speaker wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), false},
-		{"what a speaker wrote on what was released", service(givenBack), service(givenBack, withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)),
-			false},
-		{"a condition of ours", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), false},
-		{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), false},
-		{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false},
-	} {
-		if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, toController), packService(t, tt.b, toController)); got != tt.same {
-			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strconv"
 	"testing"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -91,8 +89,7 @@ func TestSettle(t *testing.T) {
 			if tt.creates {
 				wrote.ResourceVersion = ""
 			}
-			address := netip.MustParseAddr("192.0.2.1")
-			v.unanswered(wrote, []netip.Addr{address}, context.DeadlineExceeded)
+			v.unanswered(wrote, addresses("192.0.2.1"), context.DeadlineExceeded)
 			if tt.shown != "" {
 				must(t, informer.GetStore().Update(object("web", tt.shown)))
 				v.touch(object("web", tt.shown))
@@ -106,7 +103,7 @@ func TestSettle(t *testing.T) {
 			if fails := tt.open && tt.wait > 0; (err != nil) != fails || tt.wait == 0 && tt.open && again.IsZero() {
 				t.Errorf("%s: again %v, error %v", name, again, err)
 			}
-			if claims := v.claims(nil, true); (len(claims) == 1 && claims[0].Addresses[0] == address) != tt.open {
+			if claims := v.claims(nil, true); (len(claims) == 1 && claims[0].Addresses[0] == addresses("192.0.2.1")[0]) != tt.open {
 				t.Errorf("%s: %v", name, claims)
 			}
 		})
@@ -115,13 +112,12 @@ func TestSettle(t *testing.T) {
 
 // TestClaimsAdd: as long as it is not known what became of the first write, the addresses of all later ones count too.
 func TestClaimsAdd(t *testing.T) {
-	v := newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), func(_, _ *corev1.Service) {})
-	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "5"}}
+	v := newViewTest(t, "5").view
 	for _, a := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.2"} {
-		v.unanswered(web, []netip.Addr{netip.MustParseAddr(a)}, context.DeadlineExceeded)
+		v.unanswered(versioned("web", "5"), addresses(a), context.DeadlineExceeded)
 	}
 	claims := v.claims(nil, false)
-	if len(claims) != 1 || !slices.Equal(claims[0].Addresses, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}) {
+	if len(claims) != 1 || !slices.Equal(claims[0].Addresses, addresses("192.0.2.1", "192.0.2.2")) {
 		t.Errorf("%v", claims)
 	}
 }

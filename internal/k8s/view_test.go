@@ -93,77 +93,6 @@ func TestViewKeeps(t *testing.T) {
 	})
 }
 
-func TestViewOverlaysOwnWrites(t *testing.T) {
-	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "12"}
-	v := newView(informer, func(_, _ *corev1.Service) {})
-	service := func(version string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: version}}
-	}
-	watched := func(version string) {
-		must(t, informer.GetStore().Update(service(version)))
-		v.touch(service(version))
-	}
-	expect := func(when, version string) {
-		t.Helper()
-		list := v.List()
-		if version == "" && len(list) == 0 {
-			return
-		}
-		if len(list) != 1 || list[0].ResourceVersion != version {
-			t.Fatalf("%s: %v, want one Service of version %q", when, list, version)
-		}
-	}
-	watched("9")
-	expect("as watched", "9")
-	v.wrote(service("10"))
-	expect("our write, not watched yet", "10")
-	watched("9")
-	expect("the watch repeats the old", "10")
-	watched("11")
-	expect("the watch overtakes our write", "11")
-	v.wrote(service("10"))
-	expect("a late answer does not bring the old back", "11")
-
-	must(t, informer.GetStore().Delete(service("11")))
-	v.touch(service("11"))
-	v.forget(service("11"))
-	expect("deleted", "")
-	v.wrote(service("12"))
-	expect("known from a list before the watch", "12")
-	v.own[lb.Key{Namespace: "ns", Name: "web"}].past = time.Now().Add(-2 * orphanAge)
-	expect("a write that the watch never shows is of a deleted object", "")
-
-	v.wrote(service("13"))
-	last := service("14")
-	last.DeletionTimestamp = new(metav1.Now())
-	v.wrote(last)
-	if list := v.List(); len(list) > 0 {
-		t.Errorf("an object whose last finalizer we took is still there: %v", list)
-	}
-}
-
-// A view that is never listed, or seldom, notes no endless number of changed objects, and misses none.
-func TestViewIsBounded(t *testing.T) {
-	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "1"}
-	v := newView(informer, func(_, _ *corev1.Service) {})
-	named := func(i int) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("s%05d", i), ResourceVersion: "1"}}
-	}
-	for round, last := range []int{10, 3 * maxStale, 3*maxStale + 5} {
-		for i := range last {
-			must(t, informer.GetStore().Update(named(i)))
-			v.touch(named(i))
-		}
-		must(t, informer.GetStore().Delete(named(round)))
-		if v.touch(named(round)); len(v.stale) > maxStale {
-			t.Errorf("round %d: %d changes are noted", round, len(v.stale))
-		}
-		if list := v.List(); len(list) != last-1 || !slices.IsSortedFunc(list, func(a, b *corev1.Service) int { return config.KeyOf(a).Compare(config.KeyOf(b)) }) {
-			t.Errorf("round %d: %d objects are shown, not %d, or not in order", round, len(list), last-1)
-		}
-	}
-}
-
 // lagging is an informer whose watch has come to a version.
 type lagging struct {
 	cache.SharedIndexInformer
@@ -172,54 +101,130 @@ type lagging struct {
 
 func (l *lagging) LastSyncResourceVersion() string { return l.version }
 
+// viewTest is a view of Services with its watch.
+type viewTest struct {
+	*testing.T
+	view  *View[*corev1.Service]
+	watch *lagging
+}
+
+func newViewTest(t *testing.T, version string) *viewTest {
+	watch := &lagging{cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version}
+	return &viewTest{t, newView(watch, func(_, _ *corev1.Service) {}), watch}
+}
+
+// versioned returns a version of a Service.
+func versioned(name, version string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
+}
+
+// lastOf returns the last version of a Service, which is being deleted and has no finalizer any more.
+func lastOf(name, version string) *corev1.Service {
+	s := versioned(name, version)
+	s.DeletionTimestamp = new(metav1.Now())
+	return s
+}
+
+// watched makes the watch show a version of a Service.
+func (v *viewTest) watched(name, version string) {
+	v.Helper()
+	must(v, v.watch.GetStore().Update(versioned(name, version)))
+	v.view.touch(versioned(name, version))
+}
+
+// orphan ages our write of a Service.
+func (v *viewTest) orphan(name string) {
+	v.view.own[lb.Key{Namespace: "ns", Name: name}].past = time.Now().Add(-2 * orphanAge)
+}
+
+// expect checks what the view shows, as name and version.
+func (v *viewTest) expect(when string, want ...string) {
+	v.Helper()
+	var got []string
+	for _, s := range v.view.List() {
+		got = append(got, s.Name+s.ResourceVersion)
+	}
+	if !slices.Equal(got, want) {
+		v.Errorf("%s: %v, want %v", when, got, want)
+	}
+}
+
+func TestViewOverlaysOwnWrites(t *testing.T) {
+	v := newViewTest(t, "12")
+	v.watched("web", "9")
+	v.expect("as watched", "web9")
+	v.view.wrote(versioned("web", "10"))
+	v.expect("our write, not watched yet", "web10")
+	v.watched("web", "9")
+	v.expect("the watch repeats the old", "web10")
+	v.watched("web", "11")
+	v.expect("the watch overtakes our write", "web11")
+	v.view.wrote(versioned("web", "10"))
+	v.expect("a late answer does not bring the old back", "web11")
+
+	must(t, v.watch.GetStore().Delete(versioned("web", "11")))
+	v.view.touch(versioned("web", "11"))
+	v.view.forget(versioned("web", "11"))
+	v.expect("deleted")
+	v.view.wrote(versioned("web", "12"))
+	v.expect("known from a list before the watch", "web12")
+	v.orphan("web")
+	v.expect("a write that the watch never shows is of a deleted object")
+
+	v.view.wrote(versioned("web", "13"))
+	v.view.wrote(lastOf("web", "14"))
+	v.expect("we took its last finalizer")
+}
+
+// A view that is never listed, or seldom, notes no endless number of changed objects, and misses none.
+func TestViewIsBounded(t *testing.T) {
+	v := newViewTest(t, "1")
+	name := func(i int) string { return fmt.Sprintf("s%05d", i) }
+	for round, last := range []int{10, 3 * maxStale, 3*maxStale + 5} {
+		for i := range last {
+			v.watched(name(i), "1")
+		}
+		must(t, v.watch.GetStore().Delete(versioned(name(round), "1")))
+		if v.view.touch(versioned(name(round), "1")); len(v.view.stale) > maxStale {
+			t.Errorf("round %d: %d changes are noted", round, len(v.view.stale))
+		}
+		list := v.view.List()
+		if len(list) != last-1 || !slices.IsSortedFunc(list, func(a, b *corev1.Service) int { return config.KeyOf(a).Compare(config.KeyOf(b)) }) {
+			t.Errorf("round %d: %d objects are shown, not %d, or not in order", round, len(list), last-1)
+		}
+	}
+}
+
 // TestViewGhosts: what the watch still shows of an object that is gone does not count, and an object that it does not
 // show yet exists for as long as it lags.
 func TestViewGhosts(t *testing.T) {
-	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "9"}
-	v := newView(informer, func(_, _ *corev1.Service) {})
-	service := func(name, version string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
-	}
-	watched := func(s *corev1.Service) {
-		must(t, informer.GetStore().Update(s))
-		v.touch(s)
-	}
-	expect := func(when string, want ...string) {
-		t.Helper()
-		var got []string
-		for _, s := range v.List() {
-			got = append(got, s.Name+s.ResourceVersion)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", when, got, want)
-		}
-	}
-	watched(service("a", "8"))
-	last := service("a", "10")
-	last.DeletionTimestamp = new(metav1.Now())
-	v.wrote(last)
-	expect("its last finalizer was taken, and the watch shows how it was before")
-	watched(service("b", "9"))
-	v.refreshed([]*corev1.Service{service("c", "11"), service("d", "12")}, "20")
-	expect("the list does not have b", "c11", "d12")
-	watched(service("e", "15"))
-	watched(service("f", "21"))
-	expect("e came and went before the list, f came after it", "c11", "d12", "f21")
-	watched(service("d", "13"))
-	expect("d was listed", "c11", "d13", "f21")
-	v.own[lb.Key{Namespace: "ns", Name: "c"}].past = time.Now().Add(-2 * orphanAge)
-	informer.version = "10"
-	expect("the watch hangs", "c11", "d13", "f21")
-	informer.version = "11"
-	expect("the watch has just come to c, which the informer may still have to store", "c11", "d13", "f21")
-	v.own[lb.Key{Namespace: "ns", Name: "c"}].past = time.Now().Add(-2 * orphanAge)
-	expect("the watch is past c and does not show it", "d13", "f21")
+	v := newViewTest(t, "9")
+	v.watched("a", "8")
+	v.view.wrote(lastOf("a", "10"))
+	v.expect("its last finalizer was taken, and the watch shows how it was before")
+	v.watched("b", "9")
+	v.view.refreshed([]*corev1.Service{versioned("c", "11"), versioned("d", "12")}, "20")
+	v.expect("the list does not have b", "c11", "d12")
+	v.watched("e", "15")
+	v.watched("f", "21")
+	v.expect("e came and went before the list, f came after it", "c11", "d12", "f21")
+	v.watched("d", "13")
+	v.expect("d was listed", "c11", "d13", "f21")
+	v.orphan("c")
+	v.watch.version = "10"
+	v.expect("the watch hangs", "c11", "d13", "f21")
+	v.watch.version = "11"
+	v.expect("the watch has just come to c, which the informer may still have to store", "c11", "d13", "f21")
+	v.orphan("c")
+	v.expect("the watch is past c and does not show it", "d13", "f21")
 }
 
 // TestViewForgets: the deletion of an object takes our writes of that object, not those of a later one of its name.
 func TestViewForgets(t *testing.T) {
 	service := func(uid types.UID, version string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: uid, ResourceVersion: version}}
+		s := versioned("web", version)
+		s.UID = uid
+		return s
 	}
 	for _, tt := range []struct {
 		name        string
@@ -232,8 +237,7 @@ func TestViewForgets(t *testing.T) {
 		{"a later object", service("a", "10"), service("b", "11"), 0},
 		{"versions that are no numbers", service("b", "x"), service("a", "y"), 0},
 	} {
-		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-		v := newView(informer, func(_, _ *corev1.Service) {})
+		v := newViewTest(t, "").view
 		v.wrote(tt.wrote)
 		v.forget(tt.gone)
 		if got := v.List(); len(got) != tt.kept {
@@ -245,48 +249,25 @@ func TestViewForgets(t *testing.T) {
 // TestViewRestored: when etcd is restored from a backup, what was written or listed after that is no more. The restored
 // etcd counts on from the backup, or jumps far ahead.
 func TestViewRestored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, jumps := range []bool{false, true} {
-			informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "1000"}
-			v := newView(informer, func(_, _ *corev1.Service) {})
-			service := func(name, version string) *corev1.Service {
-				return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
-			}
-			watched := func(s *corev1.Service) {
-				must(t, informer.GetStore().Update(s))
-				v.touch(s)
-			}
-			expect := func(when string, want ...string) {
-				t.Helper()
-				var got []string
-				for _, s := range v.List() {
-					got = append(got, s.Name+s.ResourceVersion)
-				}
-				if !slices.Equal(got, want) {
-					t.Errorf("%s, versions jump: %t: %v, want %v", when, jumps, got, want)
-				}
-			}
-			watched(service("web", "800"))
-			v.refreshed([]*corev1.Service{service("web", "800")}, "1000")
-			v.wrote(service("web", "1001"))
-			v.wrote(service("new", "1002"))
-			expect("before", "new1002", "web1001")
-			watched(service("back", "700")) // was deleted after the backup
-			informer.version = "900"
+	for jumps, after := range map[bool]string{false: "", true: "1000000"} {
+		synctest.Test(t, func(t *testing.T) {
+			v := newViewTest(t, "1000")
+			v.watched("web", "800")
+			v.view.refreshed([]*corev1.Service{versioned("web", "800")}, "1000")
+			v.view.wrote(versioned("web", "1001"))
+			v.view.wrote(versioned("new", "1002"))
+			v.expect("before", "new1002", "web1001")
+			v.watched("back", "700") // was deleted after the backup
+			v.watch.version = after + "900"
 			if jumps {
-				informer.version = "1000000900"
-				expect("the informer may still have to store what we wrote", "new1002", "web1001")
+				v.expect("the informer may still have to store what we wrote", "new1002", "web1001")
 				time.Sleep(2 * orphanAge)
 			}
-			expect("restored", "back700", "web800")
-			again := service("web", "901")
-			if jumps {
-				again.ResourceVersion = "1000000901"
-			}
-			v.wrote(again)
-			expect("written again", "back700", "web"+again.ResourceVersion)
-		}
-	})
+			v.expect("restored", "back700", "web800")
+			v.view.wrote(versioned("web", after+"901"))
+			v.expect("written again", "back700", "web"+after+"901")
+		})
+	}
 }
 
 // The nodes of speakers are found again only when a pod changed.
