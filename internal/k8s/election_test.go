@@ -80,23 +80,20 @@ type process struct {
 // start starts a process that wants to lead, and writes all the time while it does.
 func (w *world) start(name string) *process {
 	p := &process{world: w, name: name, ended: make(chan error, 1)}
-	return p.run()
-}
-
-func (p *process) run() *process {
 	clients, err := ClientsFor(&rest.Config{Host: "http://api", Transport: p}, p.name)
-	if err != nil {
-		p.world.t.Fatal(err)
-	}
+	must(w.t, err)
 	p.cluster = &Cluster{clients: clients, config: Config{Log: slog.New(slog.DiscardHandler), Namespace: "ns"}}
-	ctx, cancel := context.WithCancel(p.world.t.Context())
+	ctx, cancel := context.WithCancel(w.t.Context())
 	p.cancel = cancel
 	c := Candidate{Identity: p.name + "_1", Node: "on-" + p.name, Lead: p.lead, Missed: func(string) bool {
-		p.world.mu.Lock()
-		defer p.world.mu.Unlock()
-		return p.world.missed
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.missed
 	}}
-	go func() { p.ended <- p.cluster.Lead(ctx, c) }()
+	go func() {
+		p.ended <- p.cluster.Lead(ctx, c)
+		close(p.ended)
+	}()
 	return p
 }
 

@@ -17,6 +17,19 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
+// withStandby runs a test with the leader a and the standby b, of which both have had some quiet seconds.
+func withStandby(t *testing.T, test func(t *testing.T, w *world, a *process)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.start("a")
+		sleep(t.Context(), 5*time.Second)
+		b := w.start("b")
+		sleep(t.Context(), 5*time.Second+123*time.Millisecond)
+		test(t, w, a)
+		w.end(a, b)
+	})
+}
+
 // TestLeaderDies: the next leader writes within 3 s if most speakers miss the node, and else after 15 s.
 func TestLeaderDies(t *testing.T) {
 	for _, tt := range []struct {
@@ -26,12 +39,7 @@ func TestLeaderDies(t *testing.T) {
 		{true, 2 * time.Second, 3 * time.Second},
 		{false, 14500 * time.Millisecond, 15500 * time.Millisecond},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
-			a := w.start("a")
-			sleep(t.Context(), 5*time.Second)
-			b := w.start("b")
-			sleep(t.Context(), 5*time.Second+123*time.Millisecond)
+		withStandby(t, func(t *testing.T, w *world, a *process) {
 			died := time.Now()
 			a.powerOff()
 			sleep(t.Context(), 150*time.Millisecond)
@@ -40,55 +48,37 @@ func TestLeaderDies(t *testing.T) {
 			if took := w.firstWrite("b", died).Sub(died); took < tt.from || took > tt.within {
 				t.Errorf("missed %t: b writes after %v", tt.missed, took)
 			}
-			w.end(a, b)
 		})
 	}
 }
 
 // TestLeaderReleases: in good order the next leader follows at once.
 func TestLeaderReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.start("a")
-		sleep(t.Context(), 5*time.Second)
-		b := w.start("b")
-		sleep(t.Context(), 5*time.Second)
+	withStandby(t, func(t *testing.T, w *world, a *process) {
 		stopped := time.Now()
 		w.end(a)
 		sleep(t.Context(), time.Second)
 		if took := w.firstWrite("b", stopped).Sub(stopped); took < 0 || took > readInterval+50*time.Millisecond {
 			t.Errorf("b writes after %v", took)
 		}
-		w.end(b)
 	})
 }
 
 // TestLeaderReadsAnother: a leader that stood still ends as soon as it reads another holder.
 func TestLeaderReadsAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.missed = true
-		a := w.start("a")
-		sleep(t.Context(), 5*time.Second)
-		b := w.start("b")
-		sleep(t.Context(), 5*time.Second)
+	withStandby(t, func(t *testing.T, w *world, a *process) {
+		w.set(func() { w.missed = true })
 		a.stop(20 * time.Second)
 		moves := time.Now().Add(20 * time.Second)
 		if err := <-a.ended; !errors.Is(err, ErrLeadershipLost) || time.Since(moves) > time.Second {
 			t.Errorf("ended %v after it woke up, with %v", time.Since(moves), err)
 		}
-		w.end(b)
 	})
 }
 
 // TestLeaderAPIServerAway: when the API server is back after ten seconds the same leader writes on at once.
 func TestLeaderAPIServerAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.start("a")
-		sleep(t.Context(), 5*time.Second)
-		b := w.start("b")
-		sleep(t.Context(), 5*time.Second)
+	withStandby(t, func(t *testing.T, w *world, _ *process) {
 		w.set(func() { w.away = true })
 		sleep(t.Context(), 10*time.Second)
 		back := time.Now()
@@ -97,7 +87,6 @@ func TestLeaderAPIServerAway(t *testing.T) {
 		if took := w.firstWrite("a", back).Sub(back); took < 0 || took > time.Second || len(w.takes) != 1 {
 			t.Errorf("a writes %v after the API server is back, the Lease was taken %v", took, w.takes)
 		}
-		w.end(a, b)
 	})
 }
 
