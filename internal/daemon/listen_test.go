@@ -32,10 +32,7 @@ func dial(t *testing.T, to, from string) (answered bool) {
 
 // TestCrowd: connections that one address keeps open leave others room, and the process descriptors.
 func TestCrowd(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	at := free.Addr().String()
-	free.Close()
+	at := freeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, at, Health(Runs, func() error { return nil }), nil) }()

@@ -170,26 +170,12 @@ func TestKernelAnswers(t *testing.T) {
 		ask("nobody has the address", false, nobody)
 		ask("there is no route", false, netip.MustParseAddrPort("198.51.100.1:80"))
 		ask("no address", false)
+		far.Output("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in tcp dport 83 drop")
+		blocked := netip.MustParseAddrPort("192.0.2.2:83")
+		ask("one port is blocked", false, blocked)
+		ask("another one is not", true, blocked, netip.MustParseAddrPort("192.0.2.2:84"))
 		far.SetDown("eth0")
 		ask("it is off", false, netip.MustParseAddrPort("192.0.2.2:81"), netip.MustParseAddrPort("[2001:db8::2]:82"))
-	})
-}
-
-// TestKernelAnswersDropped: if one port is blocked, the other one shows that the node lives.
-func TestKernelAnswersDropped(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		node, far := nstest.Self(t), nstest.New(t)
-		nstest.Veth(t, node, "eth0", far, "eth0")
-		node.AddAddress("eth0", "192.0.2.1/24")
-		far.AddAddress("eth0", "192.0.2.2/24")
-		far.Output("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in tcp dport 7947 drop")
-		blocked, open := netip.MustParseAddrPort("192.0.2.2:7947"), netip.MustParseAddrPort("192.0.2.2:10250")
-		if kernelAnswers(t.Context(), short, blocked) {
-			t.Error("the blocked port answers: the test shows nothing")
-		}
-		if !kernelAnswers(t.Context(), long, blocked, open) {
-			t.Error("the open port does not answer")
-		}
 	})
 }
 

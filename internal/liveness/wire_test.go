@@ -244,8 +244,8 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	f.speaker.Set(layer2.Desired{Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{addresses[0]: {}, addresses[1]: {}})})
 
 	asker := responder(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
-	f.setKeys(t, f.speaker, keys)
-	f.setKeys(t, asker, keys)
+	f.speaker.SetKeys(keys)
+	asker.SetKeys(keys)
 	f.wire = newWire(Config{Asker: asker, Changed: func() {}, Links: func() []lb.Interface {
 		return []lb.Interface{eth0(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")}
 	}})
@@ -267,11 +267,6 @@ func responder(ns *nstest.NS, of ...string) *layer2.Responder {
 		Log: quiet, Links: func() []lb.Interface { return []lb.Interface{eth0(ns, of...)} }, Gateways: func(int) []lb.Neighbour { return nil },
 		Changed: func() {}, Refused: func() {},
 	})
-}
-
-func (f *fabric) setKeys(t *testing.T, r *layer2.Responder, keys [][]byte) {
-	t.Helper()
-	r.SetKeys(keys)
 }
 
 // ask returns what the watcher makes of the owner.
@@ -356,7 +351,7 @@ func TestWithoutEcho(t *testing.T) {
 					f.try(t, true)
 					f.bridge.Output("nft", "add table bridge t; add chain bridge t c { type filter hook forward priority 0; }; add rule bridge t c ether type 0x88b5 drop")
 				} else {
-					f.setKeys(t, f.speaker, nil)
+					f.speaker.SetKeys(nil)
 				}
 				f.try(t, false)
 				f.want(t, "alive", heartbeat.Answered)

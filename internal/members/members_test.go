@@ -46,19 +46,20 @@ type member struct {
 
 func start(t *testing.T, port uint16, address, name string, key []byte, join ...string) member {
 	t.Helper()
-	return startOwner(t, nil, port, address, name, key, join...)
+	return startWith(t, func(*Config) {}, port, address, name, key, join...)
 }
 
-func startOwner(t *testing.T, owner Owner, port uint16, address, name string, key []byte, join ...string) member {
+func startWith(t *testing.T, change func(*Config), port uint16, address, name string, key []byte, join ...string) member {
 	t.Helper()
-	m, err := New(Config{Owner: owner, GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, JoinInterval: 20 * time.Millisecond,
-		Config: heartbeat.Config{
-			Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
-			Port: port + 1, Keys: [][]byte{key}, Changed: func() {}, Guest: func(net.Conn) {},
-			Ask: func(string) heartbeat.Answer { return heartbeat.Answer{} },
-			// On a busy machine a process may not run for a while, and is not dead.
-			Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
-		}})
+	c := Config{GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, JoinInterval: 20 * time.Millisecond, Config: heartbeat.Config{
+		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
+		Port: port + 1, Keys: [][]byte{key}, Changed: func() {}, Guest: func(net.Conn) {},
+		Ask: func(string) heartbeat.Answer { return heartbeat.Answer{} },
+		// On a busy machine a process may not run for a while, and is not dead.
+		Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
+	}}
+	change(&c)
+	m, err := New(c)
 	must(t, err)
 	speakers := map[string]netip.Addr{}
 	for _, j := range join {
@@ -70,6 +71,15 @@ func startOwner(t *testing.T, owner Owner, port uint16, address, name string, ke
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
 	return member{m, cancel, ended}
+}
+
+// leave stops a member in good order.
+func (m member) leave(t *testing.T) {
+	t.Helper()
+	m.stop()
+	if err := <-m.ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
 }
 
 func freePort(t *testing.T) uint16 {
@@ -141,10 +151,7 @@ func TestMembers(t *testing.T) {
 		eventually(t, "three members see each other", m.sees("a", "b", "c"))
 	}
 	eventually(t, "c has tried everybody, the nobody too", c.Joined)
-	b.stop()
-	if err := <-b.ended; err != nil {
-		t.Errorf("Run of b: %v", err)
-	}
+	b.leave(t)
 	for _, m := range []member{a, c} {
 		eventually(t, "b's goodbye is heard", m.sees("a", "c"))
 	}
@@ -361,10 +368,7 @@ func TestMetadata(t *testing.T) {
 	second := testMember(1)
 	b.SetSelf(second)
 	eventually(t, "a hears what changed", hears(a, "b", second))
-	b.stop()
-	if err := <-b.ended; err != nil {
-		t.Error(err)
-	}
+	b.leave(t)
 	eventually(t, "b is gone", a.sees("a"))
 	if !hears(a, "b", second)() {
 		t.Error("the metadata of the dead is forgotten")
@@ -415,8 +419,5 @@ func TestForgetsUnknown(t *testing.T) {
 	a.metadata["b"] = metadata{testMember(1), time.Now().Add(-keepTime)}
 	a.mu.Unlock()
 	eventually(t, "b is forgotten", func() bool { return len(a.Metadata()) == 0 })
-	a.stop()
-	if err := <-a.ended; err != nil {
-		t.Error(err)
-	}
+	a.leave(t)
 }

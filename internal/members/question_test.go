@@ -62,8 +62,8 @@ var (
 func TestQuestion(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	asks, has := &owner{}, &owner{owns: []netip.Addr{owned4, owned6}, age: 7 * time.Second}
-	a := startOwner(t, asks, port, "127.0.0.1", "a", key)
-	b := startOwner(t, has, port, "127.0.0.2", "b", key, "a=127.0.0.1")
+	a := startWith(t, func(c *Config) { c.Owner = asks }, port, "127.0.0.1", "a", key)
+	b := startWith(t, func(c *Config) { c.Owner = has }, port, "127.0.0.2", "b", key, "a=127.0.0.1")
 	c := start(t, port, "127.0.0.3", "c", key, "a=127.0.0.1")
 	for _, m := range []member{a, b, c} {
 		eventually(t, "members see each other", m.sees("a", "b", "c"))
@@ -180,21 +180,8 @@ func startLogged(t *testing.T) (at string, l lines) {
 	t.Helper()
 	l = lines{slog.DiscardHandler, new(atomic.Int64), new(atomic.Int64)}
 	port := freePort(t)
-	m, err := New(Config{GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 4}).Admit, Config: heartbeat.Config{
-		Log: slog.New(l), NodeName: "n1", Address: netip.MustParseAddr("127.0.0.1"), Port: port + 1,
-		Keys: [][]byte{make([]byte, 32)}, Changed: func() {}, Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
-		Ask: func(string) heartbeat.Answer { return heartbeat.Answer{} }, Guest: func(net.Conn) {},
-	}})
-	must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- m.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	m := startWith(t, func(c *Config) { c.Log, c.Admit = slog.New(l), (&daemon.Crowd{All: 64, OfOne: 4}).Admit }, port, "127.0.0.1", "n1", make([]byte, 32))
+	t.Cleanup(func() { m.leave(t) })
 	at = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
 	eventually(t, "the port is open", func() bool {
 		c, err := net.Dial("tcp", at)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,35 +22,38 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func at(seconds float64) time.Time { return epoch.Add(time.Duration(seconds * float64(time.Second))) }
 
 // suspicions reads "a>b c>b@3": a has not heard of b since second 0, c not since second 3.
-func suspicions(text string) []suspicion {
-	var out []suspicion
+func suspicions(text string) (out []suspicion) {
 	for one := range strings.FieldsSeq(text) {
-		who, since, _ := strings.Cut(one, "@")
+		who, since := dated(one)
 		speaker, node, _ := strings.Cut(who, ">")
-		var seconds float64
-		if since != "" {
-			d, err := time.ParseDuration(since + "s")
-			if err != nil {
-				panic(err)
-			}
-			seconds = d.Seconds()
-		}
-		out = append(out, suspicion{speaker: speaker, node: node, since: at(seconds)})
+		out = append(out, suspicion{speaker: speaker, node: node, since: at(since)})
 	}
 	return out
 }
 
-// seen are nodes whose Lease was read, with the last sign of life at a second, long ago if 0.
-func seen(life map[string]float64) map[string]time.Time {
+// seen reads "a b@3": the Leases of both were read, and the last sign of life of a is long ago, that of b at second 3.
+func seen(text string) map[string]time.Time {
 	out := map[string]time.Time{}
-	for node, seconds := range life {
-		if seconds != 0 {
-			out[node] = at(seconds)
-		} else {
+	for one := range strings.FieldsSeq(text) {
+		node, last := dated(one)
+		if out[node] = at(last); last == 0 {
 			out[node] = at(-100)
 		}
 	}
 	return out
+}
+
+// dated reads "what@second"; the second is 0 if it is missing.
+func dated(text string) (what string, second float64) {
+	what, number, is := strings.Cut(text, "@")
+	if !is {
+		return what, 0
+	}
+	second, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		panic(err)
+	}
+	return what, second
 }
 
 func TestDecide(t *testing.T) {
@@ -61,65 +65,49 @@ func TestDecide(t *testing.T) {
 		want  decision
 	}{
 		{"nobody says anything", state{speakers: 3, limit: one}, decision{}},
-		{"two of three", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen(map[string]float64{"c": 0})},
-			decision{withdraw: []string{"c"}}},
-		{"one of three is a minority", state{speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen(map[string]float64{"c": 0})}, decision{}},
-		{"two of four are no majority", state{speakers: 4, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen(map[string]float64{"c": 0})}, decision{}},
-		{"three of four", state{speakers: 4, limit: one, suspicions: suspicions("a>c b>c d>c"), lastSeen: seen(map[string]float64{"c": 0})},
-			decision{withdraw: []string{"c"}}},
-		{"of two the other one", state{speakers: 2, limit: one, suspicions: suspicions("a>b"), lastSeen: seen(map[string]float64{"b": 0})},
-			decision{withdraw: []string{"b"}}},
-		{"of two each the other: the limit is one", state{speakers: 2, limit: one, suspicions: suspicions("a>b b>a"),
-			lastSeen: seen(map[string]float64{"a": 0, "b": 0})},
+		{"two of three", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
+		{"one of three is a minority", state{speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c")}, decision{}},
+		{"two of four are no majority", state{speakers: 4, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{}},
+		{"three of four", state{speakers: 4, limit: one, suspicions: suspicions("a>c b>c d>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
+		{"of two the other one", state{speakers: 2, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{withdraw: []string{"b"}}},
+		{"of two each the other: the limit is one", state{speakers: 2, limit: one, suspicions: suspicions("a>b b>a"), lastSeen: seen("a b")},
 			decision{spared: []string{"a", "b"}}},
-		{"a single speaker", state{speakers: 1, limit: one, suspicions: suspicions("a>b"), lastSeen: seen(map[string]float64{"b": 0})}, decision{}},
-		{"turned off", state{speakers: 0, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen(map[string]float64{"c": 0}), withdrawn: dead("c")},
+		{"a single speaker", state{speakers: 1, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{}},
+		{"turned off", state{speakers: 0, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"), withdrawn: dead("c")},
 			decision{restore: []string{"c"}}},
 		{"one of two Leases was not read, and one may die", state{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
-			lastSeen: seen(map[string]float64{"d": 0})},
-			decision{spared: []string{"d", "e"}}},
+			lastSeen: seen("d")}, decision{spared: []string{"d", "e"}}},
 		{"one of two Leases was not read, and two may die", state{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
-			lastSeen: seen(map[string]float64{"d": 0})},
-			decision{withdraw: []string{"d"}}},
+			lastSeen: seen("d")}, decision{withdraw: []string{"d"}}},
 		{"its Lease was not read", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c")}, decision{}},
-		{"a sign of life after one of the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c@2"),
-			lastSeen: seen(map[string]float64{"c": 1})}, decision{}},
-		{"a sign of life before the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c@2 b>c@2"), lastSeen: seen(map[string]float64{"c": 1})},
+		{"a sign of life after one of the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c@2"), lastSeen: seen("c@1")}, decision{}},
+		{"a sign of life before the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c@2 b>c@2"), lastSeen: seen("c@1")},
 			decision{withdraw: []string{"c"}}},
-		{"one of three, and the node itself", state{speakers: 3, limit: one, suspicions: suspicions("a>c c>c"),
-			lastSeen: seen(map[string]float64{"c": 0})}, decision{}},
+		{"one of three, and the node itself", state{speakers: 3, limit: one, suspicions: suspicions("a>c c>c"), lastSeen: seen("c")}, decision{}},
 		{"a suspicion of long ago adds nothing", state{now: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c@65"),
-			lastSeen: seen(map[string]float64{"c": 0})}, decision{}},
+			lastSeen: seen("c")}, decision{}},
 		{"a suspicion of long ago keeps what stands", state{now: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c")},
 			decision{withdraw: []string{"c"}}},
-		{"the Lease is renewed afterwards", state{now: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen(map[string]float64{"c": 7}),
-			withdrawn: dead("c")},
-			decision{restore: []string{"c"}}},
-		{"the evidence turns", state{now: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen(map[string]float64{"c": 0}),
-			withdrawn: dead("c")},
+		{"the Lease is renewed afterwards", state{now: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c@7"),
+			withdrawn: dead("c")}, decision{restore: []string{"c"}}},
+		{"the evidence turns", state{now: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c"), withdrawn: dead("c")},
 			decision{restore: []string{"c"}}},
 		{"Kubernetes has given it up", state{now: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c"),
-			notReady: map[string]bool{"c": true}},
-			decision{handOver: []string{"c"}}},
-		{"Kubernetes was first", state{now: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen(map[string]float64{"c": 0}),
+			notReady: map[string]bool{"c": true}}, decision{handOver: []string{"c"}}},
+		{"Kubernetes was first", state{now: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"),
 			notReady: map[string]bool{"c": true}}, decision{}},
-		{"two at once where one may", state{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
-			lastSeen: seen(map[string]float64{"d": 0, "e": 0})},
+		{"two at once where one may", state{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
 			decision{spared: []string{"d", "e"}}},
-		{"two at once where two may", state{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
-			lastSeen: seen(map[string]float64{"d": 0, "e": 0})},
+		{"two at once where two may", state{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
 			decision{withdraw: []string{"d", "e"}}},
 		{"the second while the first is withdrawn", state{now: at(5), speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e@4 b>e@4 c>e@4"),
-			lastSeen: seen(map[string]float64{"d": 0, "e": 0}), withdrawn: dead("d")},
-			decision{withdraw: []string{"d"}, spared: []string{"e"}}},
-		{"a limit of none", state{speakers: 3, suspicions: suspicions("a>c b>c"), lastSeen: seen(map[string]float64{"c": 0})}, decision{spared: []string{"c"}}},
+			lastSeen: seen("d e"), withdrawn: dead("d")}, decision{withdraw: []string{"d"}, spared: []string{"e"}}},
+		{"a limit of none", state{speakers: 3, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{spared: []string{"c"}}},
 		// Both sides of a partition reach the API server.
-		{"partition of 1 and 2, the one speaks", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c c>a c>b"),
-			lastSeen: seen(map[string]float64{"c": 0.2})}, decision{}},
+		{"partition of 1 and 2, the one speaks", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c c>a c>b"), lastSeen: seen("c@0.2")}, decision{}},
 		{"partition of 2 and 2", state{speakers: 4, limit: one, suspicions: suspicions("a>c a>d b>c b>d c>a c>b d>a d>b"),
-			lastSeen: seen(map[string]float64{"a": 0, "b": 0, "c": 0, "d": 0})}, decision{}},
-		{"partition of 1 and 3, the one is dead to the world", state{speakers: 4, limit: one, suspicions: suspicions("a>d b>d c>d"),
-			lastSeen: seen(map[string]float64{"d": 0})},
+			lastSeen: seen("a b c d")}, decision{}},
+		{"partition of 1 and 3, the one is dead to the world", state{speakers: 4, limit: one, suspicions: suspicions("a>d b>d c>d"), lastSeen: seen("d")},
 			decision{withdraw: []string{"d"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -135,7 +123,7 @@ func TestDecide(t *testing.T) {
 
 // TestToCheck: those that a majority suspects, whatever was seen of them, and those that are withdrawn.
 func TestToCheck(t *testing.T) {
-	s := state{now: at(1), speakers: 3, suspicions: suspicions("a>c b>c a>b"), lastSeen: seen(map[string]float64{"c": 0.5}), notReady: map[string]bool{}}
+	s := state{now: at(1), speakers: 3, suspicions: suspicions("a>c b>c a>b"), lastSeen: seen("c@0.5"), notReady: map[string]bool{}}
 	if diff := cmp.Diff([]string{"c"}, s.toCheck()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

@@ -2,6 +2,7 @@ package nodelifecycle
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -84,7 +85,7 @@ func (w *world) live() {
 		if !w.talks(n) {
 			continue
 		}
-		if !sameKeys(w.state[n].unreachable, silent) || w.details[n] {
+		if !maps.Equal(keys(w.state[n].unreachable), keys(silent)) || w.details[n] {
 			w.state[n] = report{node: n, observed: clock, cutOff: 2*(len(w.nodes)-len(silent)) <= len(w.nodes), unreachable: silent}
 		}
 		if w.now.Sub(w.renewed[n]) >= leasePeriod {
@@ -99,18 +100,6 @@ func keys(m map[string]time.Time) map[string]bool {
 		out[k] = true
 	}
 	return out
-}
-
-func sameKeys(a, b map[string]time.Time) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k := range a {
-		if _, ok := b[k]; !ok {
-			return false
-		}
-	}
-	return true
 }
 
 // decide runs the controller once.
