@@ -44,9 +44,7 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 		return s.cluster.DeleteFloatingIP(ctx, w.object)
 	}
 	want := w.status(metav1.Now().Rfc3339Copy())
-	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, k8s.FloatingIPUpdate{
-		Record: config.Assigned(w.owned.Key, slices.Concat(w.owned.Record, w.owned.Awaits)), InUse: len(w.owned.Addresses) > 0, Status: want,
-	})
+	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, config.Assigned(w.owned.Key, slices.Concat(w.owned.Record, w.owned.Awaits)), want)
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
 	s.report(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
 	return err

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"maps"
 	"regexp"
-	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -24,12 +23,10 @@ const (
 
 // attempts are the last writes that failed, by what they write. The same write waits ever longer: what the API server
 // refuses, or an admission webhook that is broken, costs little and delays no other object. A write to another
-// version of the object, or of something else, goes at once.
-type attempts struct {
-	mu     sync.Mutex
-	failed map[string]attempt
-	swept  time.Time
-}
+// version of the object, or of something else, goes at once. What is not tried again is forgotten: the object may be gone.
+type attempts struct{ failed *cache.Expiring }
+
+func newAttempts() attempts { return attempts{cache.NewExpiring()} }
 
 type attempt struct {
 	// content is a digest of what was written, with the version of the object.
@@ -82,21 +79,18 @@ func denies(err error) bool {
 var dates = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 
 // do sends a write of this object, unless the same one has just failed.
-func (a *attempts) do(ctx context.Context, object string, body []byte, send func() error) error {
+func (a attempts) do(ctx context.Context, object string, body []byte, send func() error) error {
 	digest := func() uint64 { return maphash.Bytes(interned.seed, dates.ReplaceAllLiteral(body, nil)) }
-	a.mu.Lock()
-	last, failed := a.failed[object]
-	a.mu.Unlock()
+	before, failed := a.failed.Get(object)
+	last, _ := before.(attempt)
 	failed = failed && last.content == digest()
 	if failed && time.Now().Before(last.until) {
 		return fmt.Errorf("%s: %w", object, &heldError{last.until, last.err})
 	}
 	err := send()
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	switch {
 	case err == nil:
-		delete(a.failed, object)
+		a.failed.Delete(object)
 		return nil
 	case errors.Is(err, errLapsed) || ctx.Err() != nil:
 		return err // it was not sent
@@ -105,15 +99,7 @@ func (a *attempts) do(ctx context.Context, object string, body []byte, send func
 	if failed {
 		wait = min(2*last.wait, maxRetryWait)
 	}
-	now := time.Now()
-	if now.Sub(a.swept) > maxRetryWait { // objects that are gone
-		maps.DeleteFunc(a.failed, func(_ string, t attempt) bool { return now.Sub(t.until) > maxRetryWait })
-		a.swept = now
-	}
-	if a.failed == nil {
-		a.failed = map[string]attempt{}
-	}
-	a.failed[object] = attempt{digest(), wait, now.Add(wait), err}
+	a.failed.Set(object, attempt{digest(), wait, time.Now().Add(wait), err}, wait+maxRetryWait)
 	return err
 }
 

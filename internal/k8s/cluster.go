@@ -95,7 +95,7 @@ type Cluster struct {
 
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) *Cluster {
-	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst()}
+	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst(), attempts: newAttempts()}
 	core := clients.kube.core
 	watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)
 	watchConfig(k, &k.pools, "ipaddresspools")

@@ -100,18 +100,17 @@ func (t *term) write(r *http.Request, next http.RoundTripper, deadline time.Time
 	if err == nil {
 		err = readBody(answer)
 	}
-	if err != nil || answer.StatusCode >= http.StatusInternalServerError {
-		t.mu.Lock()
-		t.landed = time.Now().Add(landTime)
-		t.mu.Unlock()
+	if err == nil && answer.StatusCode < http.StatusInternalServerError {
+		return answer, nil
 	}
+	t.mu.Lock()
+	t.landed = time.Now().Add(landTime)
+	t.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	if answer.StatusCode >= http.StatusInternalServerError {
-		// The client would send it again by itself, and the refusal of the second write would hide that the first landed.
-		answer.Header.Del("Retry-After")
-	}
+	// The client would send it again by itself, and the refusal of the second write would hide that the first landed.
+	answer.Header.Del("Retry-After")
 	return answer, nil
 }
 

@@ -70,38 +70,29 @@ func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, ha
 	return err
 }
 
-// FloatingIPUpdate is the desired state of a FloatingIP.
-type FloatingIPUpdate struct {
-	// Record of the addresses, so that backups contain them.
-	Record string
-	// InUse: it has our finalizer.
-	InUse  bool
-	Status v1beta1.FloatingIPStatus
-}
-
-// UpdateFloatingIP writes the record and the finalizer first: addresses in the status are in force, and must survive a
-// restore and a deletion. It reports whether it wrote the status.
-func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u FloatingIPUpdate) (wrote bool, err error) {
-	f, err = k.recordFloatingIP(ctx, f, u)
+// UpdateFloatingIP writes the record of the addresses, so that backups contain them, and the finalizer first: addresses in the status are in
+// force, and must survive a restore and a deletion. It reports whether it wrote the status.
+func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, record string, want v1beta1.FloatingIPStatus) (wrote bool, err error) {
+	f, err = k.recordFloatingIP(ctx, f, record, len(want.Addresses) > 0)
 	if err == nil && !gone(f) {
-		u.Status.Conditions = merged(f.Status.Conditions, u.Status.Conditions, f.Generation)
-		wrote, err = k.floatingIPs.updateStatus(ctx, f, f.Status, u.Status)
+		want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
+		wrote, err = k.floatingIPs.updateStatus(ctx, f, f.Status, want)
 	}
-	gains := slices.DeleteFunc(config.Addresses(u.Status.Addresses), func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) })
+	gains := slices.DeleteFunc(config.Addresses(want.Addresses), func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) })
 	k.floatingIPs.unanswered(f, gains, err)
 	return wrote, err
 }
 
 // recordFloatingIP returns the FloatingIP as it is then, also after an error.
-func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u FloatingIPUpdate) (*v1beta1.FloatingIP, error) {
+func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, record string, inUse bool) (*v1beta1.FloatingIP, error) {
 	metadata := map[string]any{}
-	if finalizers, changed := withFinalizer(f, u.InUse); changed {
+	if finalizers, changed := withFinalizer(f, inUse); changed {
 		metadata["finalizers"] = finalizers
 	}
-	if have, stands := f.Annotations[v1beta1.AnnotationAssigned]; u.Record == "" && stands {
+	if have, stands := f.Annotations[v1beta1.AnnotationAssigned]; record == "" && stands {
 		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: nil}
-	} else if u.Record != have {
-		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: u.Record}
+	} else if record != have {
+		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: record}
 	}
 	if len(metadata) == 0 {
 		return f, nil

@@ -125,7 +125,7 @@ func TestClaimsAdd(t *testing.T) {
 // TestAttempts: the same write waits ever longer, another one of the object goes at once.
 func TestAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a attempts
+		a := newAttempts()
 		tries := 0
 		do := func(body string, err error) error {
 			return a.do(t.Context(), "service ns/web", []byte(body), func() error { tries++; return err })

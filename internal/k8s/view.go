@@ -62,7 +62,7 @@ type source struct {
 	// example is an empty object of the kind, and transform makes of one what the view shows.
 	example   runtime.Object
 	transform cache.TransformFunc
-	attempts  *attempts
+	attempts  attempts
 }
 
 // at completes a request about objects in the namespace of this one.

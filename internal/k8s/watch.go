@@ -39,7 +39,7 @@ func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resour
 			kick()
 		}
 	})
-	(*view).source = source{client, resource, example, transform, &k.attempts}
+	(*view).source = source{client, resource, example, transform, k.attempts}
 	k.views = append(k.views, *view)
 }
 
