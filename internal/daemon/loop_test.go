@@ -74,6 +74,18 @@ func (l *loop) from(now acts) {
 	l.acts = now
 }
 
+// twice kicks a second after the start, and once more during that run, which acts so, or soon after it.
+func twice(so acts) func(*loop) {
+	return func(l *loop) {
+		l.at(1000 * ms)
+		l.from(so)
+		l.Kick()
+		l.at(1001 * ms)
+		l.Kick()
+		l.at(2000 * ms)
+	}
+}
+
 func TestLoop(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config LoopConfig
@@ -121,30 +133,11 @@ func TestLoop(t *testing.T) {
 			l.Hurry()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1230 * ms, 1900 * ms}},
-		"as long as its factor says": {LoopConfig{Burst: func() bool { return true }, BurstFactor: 50}, func(l *loop) {
-			l.at(1000 * ms)
-			l.from(acts{cost: 30 * ms})
-			l.Kick()
-			l.at(1001 * ms)
-			l.Kick()
-			l.at(2000 * ms)
-		}, []time.Duration{0, 1000 * ms, 1530 * ms}},
-		"no longer without one": {LoopConfig{Burst: func() bool { return false }}, func(l *loop) {
-			l.at(1000 * ms)
-			l.from(acts{cost: 30 * ms})
-			l.Kick()
-			l.at(1001 * ms)
-			l.Kick()
-			l.at(1500 * ms)
-		}, []time.Duration{0, 1000 * ms, 1035 * ms}},
-		"a run that waits for others costs nothing": {LoopConfig{}, func(l *loop) {
-			l.at(1000 * ms)
-			l.from(acts{cost: 110 * ms, waits: 300 * ms})
-			l.Kick()
-			l.at(1100 * ms)
-			l.Kick()
-			l.at(2000 * ms)
-		}, []time.Duration{0, 1000 * ms, 1510 * ms}},
+		"as long as its factor says": {LoopConfig{Burst: func() bool { return true }, BurstFactor: 50}, twice(acts{cost: 30 * ms}),
+			[]time.Duration{0, 1000 * ms, 1530 * ms}},
+		"no longer without one": {LoopConfig{Burst: func() bool { return false }}, twice(acts{cost: 30 * ms}), []time.Duration{0, 1000 * ms, 1035 * ms}},
+		"a run that waits for others costs nothing": {LoopConfig{}, twice(acts{cost: 110 * ms, waits: 300 * ms}),
+			[]time.Duration{0, 1000 * ms, 1510 * ms}},
 		"and a second at most": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 500 * ms})
 			l.at(10 * ms)

@@ -264,22 +264,10 @@ func leaderHistory(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// sent is what a fence let pass.
-type sent struct{ requests []*http.Request }
+// answering is what is behind a fence.
+type answering func(*http.Request) *http.Response
 
-func (s *sent) RoundTrip(r *http.Request) (*http.Response, error) {
-	s.requests = append(s.requests, r)
-	return failure(http.StatusOK, ""), nil
-}
-
-// busy answers with its code, and asks to be asked again.
-type busy int
-
-func (b busy) RoundTrip(*http.Request) (*http.Response, error) {
-	answer := failure(int(b), "")
-	answer.Header.Set("Retry-After", "1")
-	return answer, nil
-}
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) { return a(r), nil }
 
 // TestFenceHidesRetryAfter: the client sends nothing again by itself after an answer that proves nothing. The refusal of
 // the second write would hide that the first has landed.
@@ -289,7 +277,9 @@ func TestFenceHidesRetryAfter(t *testing.T) {
 		term.renewed.Store(new(time.Now()))
 		r, err := http.NewRequestWithContext(term.context(t.Context()), http.MethodPatch, "http://api/x", http.NoBody)
 		must(t, err)
-		answer, err := fence{busy(code)}.RoundTrip(r)
+		busy := failure(code, "")
+		busy.Header.Set("Retry-After", "1")
+		answer, err := fence{answering(func(*http.Request) *http.Response { return busy })}.RoundTrip(r)
 		must(t, err)
 		if got := answer.Header.Get("Retry-After"); got != want {
 			t.Errorf("%d: %q", code, got)
@@ -323,16 +313,19 @@ func TestFence(t *testing.T) {
 			}
 			r, err := http.NewRequestWithContext(ctx, tt.method, "http://api/x?a=b", http.NoBody)
 			must(t, err)
-			next := &sent{}
-			_, err = fence{next}.RoundTrip(r)
-			if !errors.Is(err, tt.refused) || (len(next.requests) == 0) != (tt.refused != nil) {
-				t.Fatalf("%s: %v, %d sent", name, err, len(next.requests))
+			var sent *http.Request
+			_, err = fence{answering(func(r *http.Request) *http.Response {
+				sent = r
+				return failure(http.StatusOK, "")
+			})}.RoundTrip(r)
+			if !errors.Is(err, tt.refused) || (sent == nil) != (tt.refused != nil) {
+				t.Fatalf("%s: %v, sent: %v", name, err, sent)
 			}
 			if tt.method == http.MethodGet || tt.refused != nil {
 				return
 			}
-			deadline, _ := next.requests[0].Context().Deadline()
-			query := next.requests[0].URL.Query()
+			deadline, _ := sent.Context().Deadline()
+			query := sent.URL.Query()
 			if want := writeTime - tt.age; deadline.Sub(started) != want || query.Get("timeout") != want.String() || query.Get("a") != "b" {
 				t.Errorf("%s: ends after %v, query %v, want %v", name, deadline.Sub(started), query, want)
 			}

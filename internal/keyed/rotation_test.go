@@ -171,58 +171,44 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// edits are what an owner may do to the Secret.
-var edits = map[string]func(w *world, data map[string][]byte) map[string][]byte{
-	"key replaced": func(w *world, data map[string][]byte) map[string][]byte {
+// edits are what an owner may do to the entries of the Secret; nil deletes it.
+var edits = map[string]func(w *world, data map[string][]byte){
+	"key replaced":   func(w *world, data map[string][]byte) { data[Key] = w.some() },
+	"key deleted":    func(_ *world, data map[string][]byte) { delete(data, Key) },
+	"key is none":    func(_ *world, data map[string][]byte) { data[Key] = []byte("secret") },
+	"Secret deleted": nil,
+	"Secret replaced": func(w *world, data map[string][]byte) {
+		clear(data)
 		data[Key] = w.some()
-		return data
 	},
-	"key deleted": func(_ *world, data map[string][]byte) map[string][]byte {
-		delete(data, Key)
-		return data
+	"Secret replaced by one with no key": func(_ *world, data map[string][]byte) {
+		clear(data)
+		data["other"] = []byte("none")
 	},
-	"key is none": func(_ *world, data map[string][]byte) map[string][]byte {
-		data[Key] = []byte("secret")
-		return data
-	},
-	"Secret deleted":  func(*world, map[string][]byte) map[string][]byte { return nil },
-	"Secret replaced": func(w *world, _ map[string][]byte) map[string][]byte { return map[string][]byte{Key: w.some()} },
-	"Secret replaced by one with no key": func(*world, map[string][]byte) map[string][]byte {
-		return map[string][]byte{"other": []byte("none")}
-	},
-	"Secret emptied": func(*world, map[string][]byte) map[string][]byte { return map[string][]byte{} },
-	"in-use deleted": func(_ *world, data map[string][]byte) map[string][]byte {
-		delete(data, InUse)
-		return data
-	},
-	"entry added": func(w *world, data map[string][]byte) map[string][]byte {
-		data["other"] = w.some()
-		return data
-	},
-	"entry deleted": func(_ *world, data map[string][]byte) map[string][]byte {
-		delete(data, "other")
-		return data
-	},
-	"entries exchanged": func(_ *world, data map[string][]byte) map[string][]byte {
+	"Secret emptied": func(_ *world, data map[string][]byte) { clear(data) },
+	"in-use deleted": func(_ *world, data map[string][]byte) { delete(data, InUse) },
+	"entry added":    func(w *world, data map[string][]byte) { data["other"] = w.some() },
+	"entry deleted":  func(_ *world, data map[string][]byte) { delete(data, "other") },
+	"entries exchanged": func(_ *world, data map[string][]byte) {
 		if data[Key] != nil && data["other"] != nil {
 			data[Key], data["other"] = data["other"], data[Key]
 		}
-		return data
 	},
-	"label set": func(_ *world, data map[string][]byte) map[string][]byte { return data },
+	"label set": func(*world, map[string][]byte) {},
 }
 
 // some returns one of a few keys: old ones come back.
 func (w *world) some() []byte { return key(byte(1 + w.random.IntN(5))) }
 
 func (w *world) edit(what string) {
-	data := maps.Clone(w.secret)
-	if data == nil {
-		if data = edits[what](w, map[string][]byte{}); len(data) == 0 {
-			return
-		}
-	} else {
-		data = edits[what](w, data)
+	var data map[string][]byte
+	if change := edits[what]; change != nil {
+		data = map[string][]byte{}
+		maps.Copy(data, w.secret)
+		change(w, data)
+	}
+	if w.secret == nil && len(data) == 0 {
+		return
 	}
 	w.put(data)
 	w.tell("%s:", what)

@@ -21,8 +21,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// maxJoins bounds the connections that a first join opens side by side.
-const maxJoins = 16
+const (
+	// maxJoins bounds the connections that a first join opens side by side.
+	maxJoins = 16
+	// joinInterval is between looks at the join list.
+	joinInterval = time.Second
+)
 
 // Config of the membership of one node.
 type Config struct {
@@ -35,8 +39,6 @@ type Config struct {
 	Owner Owner
 	// Admit bounds the streams of gossip: it returns one that counts until it is closed, or closes it and returns false.
 	Admit func(net.Conn) (net.Conn, bool)
-	// JoinInterval between looks at the join list; default 1 s.
-	JoinInterval time.Duration
 }
 
 // Members is this node's view of the living speakers.
@@ -62,7 +64,6 @@ type Members struct {
 
 // New returns Members that Run starts. It returns an error if a key has a wrong length.
 func New(c Config) (*Members, error) {
-	c.JoinInterval = cmp.Or(c.JoinInterval, time.Second)
 	m := &Members{
 		config: c, metadata: map[string]metadata{}, addresses: map[string]netip.Addr{}, asked: map[uint64]asked{},
 	}
@@ -166,7 +167,7 @@ func (m *Members) gossip(ctx context.Context) error {
 	m.mu.Unlock()
 	m.config.Changed()
 
-	tick := time.NewTicker(m.config.JoinInterval)
+	tick := time.NewTicker(joinInterval)
 	defer tick.Stop()
 	for {
 		m.joinMissing(list)
