@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -50,7 +51,7 @@ type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
 	version int
-	// patched are the paths of successful patches, and of memories that were created, in order.
+	// patched are the paths of successful patches, and of what was created or updated, in order.
 	patched []string
 	// fail has the paths, and the collections, at which patches and creations fail.
 	fail map[string]bool
@@ -232,9 +233,17 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewEncoder(w).Encode(e)
 	case r.Method == http.MethodPost && r.URL.Path == memoriesPath:
-		s.createMemory(w, r)
+		m := &v1beta1.PoolMemory{}
+		if err := json.NewDecoder(r.Body).Decode(m); err != nil || m.Kind != "PoolMemory" {
+			refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		s.write(w, r, m)
 	case strings.HasPrefix(r.URL.Path, secretsPath) && (r.Method == http.MethodPost || r.Method == http.MethodPut):
-		s.write(w, r)
+		secret := &corev1.Secret{}
+		decode(w, r, secret)
+		secret.Namespace = own
+		s.write(w, r, secret)
 	case r.Method == http.MethodPatch:
 		s.patch(w, r)
 	default:
@@ -316,26 +325,26 @@ func decode(w http.ResponseWriter, r *http.Request, into runtime.Object) {
 	}
 }
 
-// write creates a Secret that must not exist, or updates one that no other client wrote meanwhile.
-func (s *apiServer) write(w http.ResponseWriter, r *http.Request) {
-	secret := &corev1.Secret{}
-	decode(w, r, secret)
+// write creates an object that must not exist, or updates one that no other client wrote meanwhile.
+func (s *apiServer) write(w http.ResponseWriter, r *http.Request, o metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := secretsPath + "/" + secret.Name
+	at := collectionOf(o) + "/" + o.GetName()
 	have, stands := s.objects[at]
 	switch {
+	case s.fail[at]:
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 	case r.Method == http.MethodPost && stands:
 		refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
 	case r.Method == http.MethodPut && !stands:
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
-	case r.Method == http.MethodPut && have["metadata"].(map[string]any)["resourceVersion"] != secret.ResourceVersion:
+	case r.Method == http.MethodPut && have["metadata"].(map[string]any)["resourceVersion"] != o.GetResourceVersion():
 		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
 	default:
-		secret.Namespace = own
-		if err := s.store(secret); err != nil {
+		if err := s.store(o); err != nil {
 			panic(err)
 		}
+		s.patched = append(s.patched, at)
 		_ = json.NewEncoder(w).Encode(s.objects[at])
 	}
 }
@@ -368,25 +377,18 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
 		return
 	}
+	var patched map[string]any
+	var err error
 	if r.Header.Get("Content-Type") == string(types.StrategicMergePatchType) {
-		patched, err := strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(o), patch, corev1.Service{})
-		if err != nil {
-			refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
-			return
-		}
-		if s.refuses(patched) {
-			refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
-			return
-		}
-		s.objects[at], o = patched, patched
+		patched, err = strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(o), patch, corev1.Service{})
 	} else {
-		patched, err := apitest.Patched(s.t, o, patch)
-		if err != nil {
-			refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
-			return
-		}
-		s.objects[at], o = patched, patched
+		patched, err = apitest.Patched(s.t, o, patch)
 	}
+	if err != nil || s.refuses(patched) {
+		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		return
+	}
+	s.objects[at], o = patched, patched
 	s.version++
 	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
 	s.patched = append(s.patched, r.URL.Path)
@@ -398,8 +400,11 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(o)
 }
 
-// refuses asks invalid.
+// refuses asks invalid about a Service.
 func (s *apiServer) refuses(patched map[string]any) bool {
+	if s.invalid == nil || patched["kind"] != "Service" {
+		return false
+	}
 	var service corev1.Service
 	body, err := json.Marshal(patched)
 	if err == nil {
@@ -408,7 +413,7 @@ func (s *apiServer) refuses(patched map[string]any) bool {
 	if err != nil {
 		panic(err)
 	}
-	return s.invalid != nil && s.invalid(&service)
+	return s.invalid(&service)
 }
 
 // newTestSyncer returns a syncer whose cluster shows the server's present objects, without

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -16,31 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// createMemory creates a PoolMemory that must not exist.
-func (s *apiServer) createMemory(w http.ResponseWriter, r *http.Request) {
-	var o map[string]any
-	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o["kind"] != "PoolMemory" {
-		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	metadata := o["metadata"].(map[string]any)
-	at := memoriesPath + "/" + metadata["name"].(string)
-	switch {
-	case s.fail[at]:
-		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
-	case s.objects[at] != nil:
-		refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
-	default:
-		s.version++
-		metadata["resourceVersion"] = strconv.Itoa(s.version)
-		s.objects[at] = o
-		s.patched = append(s.patched, at)
-		_ = json.NewEncoder(w).Encode(o)
-	}
-}
 
 // remembered returns what the pool lan remembers; none if it has no memory, or that of an earlier pool.
 func (s *apiServer) remembered(t *testing.T) []v1beta1.ReleasedAddress {
