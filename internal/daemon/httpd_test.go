@@ -21,38 +21,28 @@ func get(t *testing.T, h http.Handler, path string) (int, string) {
 func admit(context.Context, string) int { return http.StatusOK }
 
 func TestHandlers(t *testing.T) {
-	var notReady error
-	var hangs error
+	expect := func(what string, h http.Handler, path string, code int, part string) {
+		t.Helper()
+		if got, body := get(t, h, path); got != code || !strings.Contains(body, part) {
+			t.Errorf("%s: %d %q", what, got, body)
+		}
+	}
+	var notReady, hangs error
 	health := Health(func() error { return hangs }, func() error { return notReady })
-	if code, _ := get(t, health, "/readyz"); code != http.StatusOK {
-		t.Errorf("ready: %d", code)
-	}
+	expect("ready", health, "/readyz", http.StatusOK, "ok")
 	notReady = errors.New("informers not synced")
-	if code, body := get(t, health, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "informers not synced") {
-		t.Errorf("not ready: %d %q", code, body)
-	}
-	if code, _ := get(t, health, "/healthz"); code != http.StatusOK {
-		t.Errorf("healthy while not ready: %d", code)
-	}
+	expect("not ready", health, "/readyz", http.StatusServiceUnavailable, "informers not synced")
+	expect("healthy while not ready", health, "/healthz", http.StatusOK, "ok")
 	hangs = errors.New("the plan loop hangs")
-	if code, body := get(t, health, "/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "the plan loop hangs") {
-		t.Errorf("hanging: %d %q", code, body)
-	}
+	expect("hanging", health, "/healthz", http.StatusServiceUnavailable, "the plan loop hangs")
 
 	registry := prometheus.NewRegistry()
-	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_test_total"})
-	registry.MustRegister(counter)
-	if _, body := get(t, Metrics(registry, admit), "/metrics"); !strings.Contains(body, "holdfast_test_total 0") {
-		t.Errorf("metrics: %q", body)
-	}
+	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_test_total"}))
+	expect("metrics", Metrics(registry, admit), "/metrics", http.StatusOK, "holdfast_test_total 0")
 
 	debug := Debug(func() any { return map[string]int{"answer": 42} })
-	if _, body := get(t, debug, "/debug/state"); !strings.Contains(body, `"answer": 42`) {
-		t.Errorf("state: %q", body)
-	}
-	if code, _ := get(t, debug, "/debug/pprof/cmdline"); code != http.StatusOK {
-		t.Errorf("pprof: %d", code)
-	}
+	expect("state", debug, "/debug/state", http.StatusOK, `"answer": 42`)
+	expect("pprof", debug, "/debug/pprof/cmdline", http.StatusOK, "")
 }
 
 func TestServeRefusesATakenPort(t *testing.T) {

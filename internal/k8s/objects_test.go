@@ -149,34 +149,32 @@ func addresses(list ...string) (out []netip.Addr) {
 }
 
 func TestIngress(t *testing.T) {
+	type ingress = []corev1.LoadBalancerIngress
 	vip := corev1.LoadBalancerIPModeVIP
 	port := []corev1.PortStatus{{Port: 80, Protocol: "TCP"}}
 	for _, tt := range []struct {
 		name      string
-		have      []corev1.LoadBalancerIngress
+		have      ingress
 		addresses []netip.Addr
-		want      []corev1.LoadBalancerIngress
+		want      ingress
 		changed   bool
 		// hostname is ours to show, former what we showed.
 		hostname, former string
 	}{
-		{"a hostname of ours", []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, addresses("192.0.2.1"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, true, "a.example.org", ""},
-		{"it goes with the wish", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, addresses("192.0.2.1"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, true, "", "a.example.org"},
-		{"that of another beside our address stays", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, addresses("192.0.2.1"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, false, "", ""},
-		{"first address", nil, addresses("192.0.2.1"), []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, true, "", ""},
-		{"what others wrote beside it stays", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}},
-			addresses("192.0.2.1", "2001:db8::1"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}, {IP: "2001:db8::1"}}, true, "", ""},
-		{"nothing to do", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip}}, addresses("192.0.2.1"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip}}, false, "", ""},
-		{"another spelling of the address", []corev1.LoadBalancerIngress{{IP: "2001:DB8:0::1"}}, addresses("2001:db8::1"),
-			[]corev1.LoadBalancerIngress{{IP: "2001:DB8:0::1"}}, false, "", ""},
-		{"a hostname of others stays", []corev1.LoadBalancerIngress{{Hostname: "lb.example.org"}, {IP: "192.0.2.1"}}, addresses("192.0.2.2"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.2"}, {Hostname: "lb.example.org"}}, true, "", ""},
-		{"released", []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, nil, []corev1.LoadBalancerIngress{}, true, "", ""},
+		{"a hostname of ours", ingress{{IP: "192.0.2.1"}}, addresses("192.0.2.1"),
+			ingress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, true, "a.example.org", ""},
+		{"it goes with the wish", ingress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, addresses("192.0.2.1"),
+			ingress{{IP: "192.0.2.1"}}, true, "", "a.example.org"},
+		{"that of another beside our address stays", ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, addresses("192.0.2.1"),
+			ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, false, "", ""},
+		{"first address", nil, addresses("192.0.2.1"), ingress{{IP: "192.0.2.1"}}, true, "", ""},
+		{"what others wrote beside it stays", ingress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}}, addresses("192.0.2.1", "2001:db8::1"),
+			ingress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}, {IP: "2001:db8::1"}}, true, "", ""},
+		{"nothing to do", ingress{{IP: "192.0.2.1", IPMode: &vip}}, addresses("192.0.2.1"), ingress{{IP: "192.0.2.1", IPMode: &vip}}, false, "", ""},
+		{"another spelling of the address", ingress{{IP: "2001:DB8:0::1"}}, addresses("2001:db8::1"), ingress{{IP: "2001:DB8:0::1"}}, false, "", ""},
+		{"a hostname of others stays", ingress{{Hostname: "lb.example.org"}, {IP: "192.0.2.1"}}, addresses("192.0.2.2"),
+			ingress{{IP: "192.0.2.2"}, {Hostname: "lb.example.org"}}, true, "", ""},
+		{"released", ingress{{IP: "192.0.2.1"}}, nil, ingress{}, true, "", ""},
 	} {
 		u := ServiceUpdate{Service: &corev1.Service{}, Addresses: tt.addresses, Hostname: tt.hostname, FormerHostname: tt.former}
 		u.Service.Status.LoadBalancer.Ingress = tt.have
