@@ -114,9 +114,7 @@ func TestMore(t *testing.T) {
 		d.state.Now = time.Now()
 		s.assign(d)
 		change(d)
-		if err := s.writeServices(t.Context(), d); err != nil {
-			t.Error(err)
-		}
+		must(t, s.writeServices(t.Context(), d))
 	}
 	key := last[7].compiled.Key
 	for what, said := range map[string]struct {

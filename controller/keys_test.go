@@ -124,9 +124,8 @@ func TestMembersSecretOvertaken(t *testing.T) {
 	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{keyed.Key: newKey()}); err == nil {
 		t.Error("a Secret was created over another")
 	}
-	if read, err = k.keys.cluster.Secret(t.Context(), members); err != nil {
-		t.Fatal(err)
-	}
+	read, err = k.keys.cluster.Secret(t.Context(), members)
+	must(t, err)
 	other = map[string][]byte{keyed.Key: newKey()}
 	k.write(other)
 	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{keyed.Key: newKey()}); err == nil {

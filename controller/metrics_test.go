@@ -172,9 +172,7 @@ func TestPendingAge(t *testing.T) {
 holdfast_service_pending_seconds{reason="NoPool"} 6
 holdfast_service_pending_seconds{reason="PoolExhausted"} 91
 `
-		if err := testutil.CollectAndCompare(m, strings.NewReader(want), "holdfast_service_pending_seconds"); err != nil {
-			t.Error(err)
-		}
+		must(t, testutil.CollectAndCompare(m, strings.NewReader(want), "holdfast_service_pending_seconds"))
 		if problems, err := testutil.CollectAndLint(m); err != nil || problems != nil {
 			t.Errorf("%v, %v", problems, err)
 		}

@@ -33,10 +33,9 @@ func ask(t *testing.T, s *syncer, name, address string) {
 		if key.Name != name {
 			continue
 		}
-		if _, err := s.cluster.UpdateService(t.Context(), k8s.ServiceUpdate{Service: h.Read(),
-			Annotations: map[string]string{config.AnnotationAddresses: address}}); err != nil {
-			t.Fatal(err)
-		}
+		asks := k8s.ServiceUpdate{Service: h.Read(), Annotations: map[string]string{config.AnnotationAddresses: address}}
+		_, err := s.cluster.UpdateService(t.Context(), asks)
+		must(t, err)
 	}
 }
 

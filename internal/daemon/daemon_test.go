@@ -76,9 +76,7 @@ func TestBuild(t *testing.T) {
 # TYPE holdfast_build_info gauge
 holdfast_build_info{commit="8fd0094",date="2026-11-23T00:00:00Z",goversion="` + runtime.Version() + `",version="1.2.3"} 1
 `
-	if err := testutil.CollectAndCompare(BuildInfo(), strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
+	must(t, testutil.CollectAndCompare(BuildInfo(), strings.NewReader(want)))
 	if got := buildOf("speaker"); !strings.HasPrefix(got, "speaker 1.2.3, commit 8fd0094 of 2026-11-23T00:00:00Z, ") {
 		t.Error(got)
 	}

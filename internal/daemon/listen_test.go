@@ -65,9 +65,7 @@ func TestCrowd(t *testing.T) {
 		t.Error("behind all others nobody is served")
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	must(t, <-ended)
 }
 
 // pipes is a listener that accepts what is sent to it.

@@ -54,9 +54,7 @@ func run(t *testing.T, c LoopConfig, script func(*loop)) []time.Duration {
 		go func() { ended <- l.Run(ctx) }()
 		script(l)
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		must(t, <-ended)
 	})
 	return l.runs
 }

@@ -92,9 +92,7 @@ func TestServeMetrics(t *testing.T) {
 			put("first")
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must(t, <-ended)
 	}
 }
 

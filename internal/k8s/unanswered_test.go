@@ -147,9 +147,7 @@ func TestAttempts(t *testing.T) {
 			t.Errorf("another version failed, and waits %v", wait)
 		}
 		time.Sleep(retryWait)
-		if err := do(`{"v":"2"}`, nil); err != nil {
-			t.Error(err)
-		}
+		must(t, do(`{"v":"2"}`, nil))
 		if err := do(`{"v":"2"}`, errLapsed); !errors.Is(err, errLapsed) {
 			t.Error(err)
 		}

@@ -36,9 +36,8 @@ func TestViewVersion(t *testing.T) {
 		}
 		expect("nothing happened", false)
 		watched := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "1"}}
-		if _, err := services.Create(t.Context(), watched, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := services.Create(t.Context(), watched, metav1.CreateOptions{})
+		must(t, err)
 		expect("created", true)
 		expect("nothing happened since", false)
 		own := watched.DeepCopy()
@@ -47,9 +46,8 @@ func TestViewVersion(t *testing.T) {
 		expect("our write", true)
 		v.List()
 		expect("the watch does not show it yet", true)
-		if _, err := services.Update(t.Context(), own, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = services.Update(t.Context(), own, metav1.UpdateOptions{})
+		must(t, err)
 		expect("the watch shows it", true)
 		v.List()
 		expect("and nothing happened since", false)
