@@ -135,18 +135,14 @@ const maxStale = 1024
 
 // watched returns the objects that the watch shows. Only what changed is read again.
 func (v *View[T]) watched() lb.Map[lb.Key, T] {
-	changed := maps.Keys(v.stale)
 	if v.stale == nil {
-		changed = func(yield func(lb.Key) bool) {
-			for _, o := range v.informer.GetStore().List() {
-				if !yield(config.KeyOf(o.(T))) {
-					return
-				}
-			}
+		v.stale = map[lb.Key]bool{}
+		for _, o := range v.informer.GetStore().List() {
+			v.stale[config.KeyOf(o.(T))] = true
 		}
 	}
-	if v.stale == nil || len(v.stale) > 0 {
-		v.items = v.items.With(changed, func(k lb.Key) (t T, there bool) {
+	if len(v.stale) > 0 {
+		v.items = v.items.With(maps.Keys(v.stale), func(k lb.Key) (t T, there bool) {
 			o, there, _ := v.informer.GetStore().GetByKey(cache.NewObjectName(k.Namespace, k.Name).String())
 			if there {
 				t = o.(T)
