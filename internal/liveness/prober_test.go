@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"golang.org/x/sync/errgroup"
 )
 
 // Until a node that is missed was asked, what a speaker writes is not complete.
@@ -53,6 +53,19 @@ func (c twoNodes) Kernels(port uint16) map[string][]netip.AddrPort {
 
 func (twoNodes) Vote(context.Context, string) (Vote, error) { return Vote{}, ErrAway }
 
+// background runs these until the test ends; none of them may fail.
+func background(t *testing.T, runs ...func(context.Context) error) {
+	var group errgroup.Group
+	for _, run := range runs {
+		group.Go(func() error { return run(t.Context()) })
+	}
+	t.Cleanup(func() {
+		if err := group.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestCutOff: b is cut off, powers on again without its speaker, and is heard again.
 func TestCutOff(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -69,16 +82,7 @@ func TestCutOff(t *testing.T) {
 			KickProbe: func() { probes.Kick() },
 		})
 		probes = daemon.NewLoop(daemon.LoopConfig{Log: quiet, Sync: m.Probe})
-		ctx, stop := context.WithCancel(t.Context())
-		ran, probed := make(chan error, 1), make(chan error, 1)
-		go func() { ran <- m.Run(ctx) }()
-		go func() { probed <- probes.Run(ctx) }()
-		defer func() {
-			stop()
-			if err := errors.Join(<-ran, <-probed); err != nil {
-				t.Error(err)
-			}
-		}()
+		background(t, m.Run, probes.Run)
 
 		services := []*lb.Service{{Serving: true, ServingNodes: lb.Names{"b"}}}
 		set := func(alive string) {
@@ -191,18 +195,7 @@ func TestClientOfTheDead(t *testing.T) {
 
 		links := link.New(quiet, func() {})
 		r := layer2.New(layer2.Config{Log: quiet, Links: links.Links, Gateways: link.Gateways, Changed: func() {}, Refused: func() {}})
-		ctx, stop := context.WithCancel(t.Context())
-		ran := make(chan error, 2)
-		go func() { ran <- links.Run(ctx) }()
-		go func() { ran <- r.Run(ctx) }()
-		defer func() {
-			stop()
-			for range cap(ran) {
-				if err := <-ran; err != nil {
-					t.Error(err)
-				}
-			}
-		}()
+		background(t, links.Run, r.Run)
 		nstest.Until(t, 30*time.Second, "links known", links.Synced)
 		r.Set(layer2.Desired{
 			Yield: lb.SetOf(address), Owners: lb.MapOf(map[netip.Addr]string{address: "b"}),
