@@ -13,13 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 )
 
 // TestMayHaveLanded: only an answer of the API server's that refuses a write proves that it was not carried out.
@@ -55,9 +54,6 @@ func TestMayHaveLanded(t *testing.T) {
 // TestSettle: a write without an answer is settled by a later version of its object or by its deletion, and by a read only
 // when it can land no more.
 func TestSettle(t *testing.T) {
-	object := func(name, version string) *v1beta1.FloatingIP {
-		return &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "1", ResourceVersion: version}}
-	}
 	notFound := apierrors.NewNotFound(schema.GroupResource{}, "web")
 	for name, tt := range map[string]struct {
 		shown   string
@@ -83,27 +79,25 @@ func TestSettle(t *testing.T) {
 		"an earlier restored, and read": {shown: "5", wait: missedTime, read: "3"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &v1beta1.FloatingIP{}, 0, cache.Indexers{})
-			v := newView(informer, func(_, _ *v1beta1.FloatingIP) {})
-			wrote := object("web", "5")
+			v := newViewTest(t, "")
+			wrote := versioned("web", "5")
 			if tt.creates {
 				wrote.ResourceVersion = ""
 			}
-			v.unanswered(wrote, addresses("192.0.2.1"), context.DeadlineExceeded)
+			v.view.unanswered(wrote, addresses("192.0.2.1"), context.DeadlineExceeded)
 			if tt.shown != "" {
-				must(t, informer.GetStore().Update(object("web", tt.shown)))
-				v.touch(object("web", tt.shown))
+				v.watched("web", tt.shown)
 			}
 			if tt.deleted {
-				v.forget(object("web", "6"))
+				v.view.forget(versioned("web", "6"))
 			}
 			time.Sleep(tt.wait)
-			v.List()
-			again, err := v.read(t.Context(), func(context.Context, *v1beta1.FloatingIP) (*v1beta1.FloatingIP, error) { return object("web", tt.read), tt.err })
+			v.view.List()
+			again, err := v.view.read(t.Context(), func(context.Context, *corev1.Service) (*corev1.Service, error) { return versioned("web", tt.read), tt.err })
 			if fails := tt.open && tt.wait > 0; (err != nil) != fails || tt.wait == 0 && tt.open && again.IsZero() {
 				t.Errorf("%s: again %v, error %v", name, again, err)
 			}
-			if claims := v.claims(nil, true); (len(claims) == 1 && claims[0].Addresses[0] == addresses("192.0.2.1")[0]) != tt.open {
+			if claims := v.view.claims(nil, false); (len(claims) == 1 && claims[0].Addresses[0] == addresses("192.0.2.1")[0]) != tt.open {
 				t.Errorf("%s: %v", name, claims)
 			}
 		})
