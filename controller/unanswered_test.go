@@ -122,7 +122,9 @@ func TestUnansweredThatNobodyRepeats(t *testing.T) {
 	}
 	ask(t, s, "rival", "192.0.2.1")
 	// Only the rival is served any more, by another process's options as it were: the holder's write is not repeated.
-	server.edit(func() { server.objects[servicesPath+"/holder"]["spec"].(map[string]any)["loadBalancerClass"] = "example.org/other" })
+	server.edit(func() {
+		server.objects[servicesPath+"/holder"]["spec"].(map[string]any)["loadBalancerClass"] = "example.org/other"
+	})
 	s.options.Default = false
 	s.options.LoadBalancerClass = ""
 	if n := len(s.cluster.Claims()); n != 1 {

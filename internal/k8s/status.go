@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 )
 
 // StandardFinalizer is what Kubernetes documents for type LoadBalancer. We set it
@@ -244,4 +243,6 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	return out, !same
 }
 
-func proxyMode(in corev1.LoadBalancerIngress) bool { return ptr.Deref(in.IPMode, "") == corev1.LoadBalancerIPModeProxy }
+func proxyMode(in corev1.LoadBalancerIngress) bool {
+	return in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy
+}

@@ -93,7 +93,9 @@ func TestSettle(t *testing.T) {
 			}
 			time.Sleep(tt.wait)
 			v.view.List()
-			again, err := v.view.read(t.Context(), func(context.Context, *corev1.Service) (*corev1.Service, error) { return versioned("web", tt.read), tt.err })
+			again, err := v.view.read(t.Context(), func(context.Context, *corev1.Service) (*corev1.Service, error) {
+				return versioned("web", tt.read), tt.err
+			})
 			if fails := tt.open && tt.wait > 0; (err != nil) != fails || tt.wait == 0 && tt.open && again.IsZero() {
 				t.Errorf("%s: again %v, error %v", name, again, err)
 			}
