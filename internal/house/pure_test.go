@@ -32,8 +32,8 @@ var pureFiles = map[string][]string{
 
 // pureImports are what such a file may import.
 var pureImports = []string{
-	"cmp", "encoding", "errors", "flag", "fmt", "io", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings", "time",
-	"api/v1beta1", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery",
+	"cmp", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings", "time",
+	"api/v1beta1", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr",
 }
 
 // single are the packages that start no goroutine. make test-unit runs them without the race detector.
