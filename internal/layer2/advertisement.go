@@ -44,12 +44,10 @@ func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, s
 // detectDuplicate asks without a source address, so that no cache learns one
 // (RFC 4862 section 5.4.2).
 func detectDuplicate(l *lb.Interface, addr netip.Addr) []byte {
-	group, _ := solicitedNode(addr)
-	to := machine{addr: group, mac: groupMAC(group)}
-	return discovery(l, netip.IPv6Unspecified(), to, ipv6.ICMPTypeNeighborSolicitation, 0, addr, nil)
+	return discovery(l, netip.IPv6Unspecified(), solicitedNode(addr), ipv6.ICMPTypeNeighborSolicitation, 0, addr, nil)
 }
 
-// unicastSolicitation asks one machine only (RFC 4861 section 7.3.3). Its source is an address
+// unicastSolicitation asks one machine only (RFC 4861 section 7.3.3), or all. Its source is an address
 // of this link (section 7.2.2), preferably the link-local one, which works in any subnet. Without one there is no frame.
 func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	var source netip.Addr
@@ -62,7 +60,7 @@ func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	if !source.IsValid() {
 		return nil
 	}
-	return solicitationFrom(l, source, machine{addr: addr, mac: to})
+	return solicitationFrom(l, source, machine{addr: addr, mac: cmp.Or(to, solicitedNode(addr).mac)})
 }
 
 // solicitationFrom asks a machine for its own address; it learns the source from that (RFC 4861 section 7.2.3).
@@ -79,6 +77,13 @@ func discovery(l *lb.Interface, source netip.Addr, to machine, kind ipv6.ICMPTyp
 	binary.BigEndian.PutUint16(icmp[2:], checksum(addrs, icmp))
 	packet := []byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, hopLimit}
 	return slices.Concat(ethernetHeader(to.mac, l.MAC, unix.ETH_P_IPV6), packet, addrs, icmp)
+}
+
+// solicitedNode is the group to which solicitations for an IPv6 address go (RFC 4291 section 2.7.1).
+func solicitedNode(addr netip.Addr) machine {
+	a := addr.As16()
+	group := netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff, 13: a[13], 14: a[14], 15: a[15]})
+	return machine{addr: group, mac: groupMAC(group)}
 }
 
 // groupMAC is the Ethernet address of an IPv6 group (RFC 2464 section 7).

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -95,7 +96,7 @@ func arpProbe(l *lb.Interface, addr netip.Addr) []byte {
 	return arpFrame(l, operationRequest, machine{addr: netip.IPv4Unspecified(), mac: l.MAC}, machine{addr: addr}, broadcast)
 }
 
-// arpQuestion asks one machine only (RFC 1122 section 2.3.2.1, Unicast Poll). The sender
+// arpQuestion asks one machine only (RFC 1122 section 2.3.2.1, Unicast Poll), or all. The sender
 // is an address of this link in the same subnet, which the machine may learn or confirm,
 // as with any request. Without such an address it asks like a probe, which changes no
 // cache and is answered too (RFC 5227 section 2.1.1).
@@ -107,7 +108,7 @@ func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 			break
 		}
 	}
-	return arpFrame(l, operationRequest, us, machine{addr: addr}, to)
+	return arpFrame(l, operationRequest, us, machine{addr: addr}, cmp.Or(to, broadcast))
 }
 
 // gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them. One

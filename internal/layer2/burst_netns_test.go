@@ -183,9 +183,7 @@ func TestFilterFitsIntoLittleMemory(t *testing.T) {
 		}
 		for i := range 3 {
 			r.Set(Desired{Announcements: announcing(set[:len(set)-i])})
-			for _, addr := range []netip.Addr{v4, v6} {
-				nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) == n.mac() })
-			}
+			nstest.Until(t, within, "answers", func() bool { return n.ask(t, v4) == n.mac() && n.ask(t, v6) == n.mac() })
 		}
 		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
 			t.Errorf("%d sockets had to be reopened", n)
@@ -207,4 +205,10 @@ func wireOn(t testing.TB, ns *nstest.NS, l lb.Interface, proto protocol) (w wire
 	})
 	t.Cleanup(func() { w.Close() })
 	return w
+}
+
+func write(t testing.TB, w wire, frame []byte) {
+	t.Helper()
+	_, err := w.Write(frame)
+	must(t, err)
 }

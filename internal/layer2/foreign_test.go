@@ -20,9 +20,9 @@ func host(n byte) (lb.MAC, netip.Addr) {
 	return lb.MAC{2, 0x54, 0, 0, 0, n}, netip.AddrFrom4([4]byte{192, 0, 2, n})
 }
 
-func askedBy(n byte) []byte {
+func askedBy(n byte, target netip.Addr) []byte {
 	mac, addr := host(n)
-	return arpRequest(v4, func(p *arp.Packet, f *ethernet.Frame) {
+	return arpRequest(target, func(p *arp.Packet, f *ethernet.Frame) {
 		p.SenderIP, p.SenderHardwareAddr, f.Source = addr, mac.HardwareAddr(), mac.HardwareAddr()
 	})
 }
@@ -50,12 +50,12 @@ func TestForeign(t *testing.T) {
 		expect("who asked", 8, asker...)
 		expect("one of them", 1, asker[0])
 		mac, addr := host(9)
-		p.put(askedBy(9))
+		p.put(askedBy(9, v4))
 		expect("the machines first", 8, lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}, lb.Question{Link: "eth0", MAC: mac, Address: addr},
 			lb.Question{Link: "eth0", MAC: askerMAC, Address: asker6})
 		for n := range byte(20) {
 			time.Sleep(2 * machineInterval)
-			p.put(askedBy(n + 20))
+			p.put(askedBy(n+20, v4))
 		}
 		got := p.Foreign("eth0", 20)
 		var want []lb.Question
@@ -81,7 +81,7 @@ func TestForgedAskers(t *testing.T) {
 		p.answered(&tap{socket: socket{link: eth0, proto: p.protocols[0]}}, message{mac: askerMAC, claimed: asker4})
 		for range 3 {
 			for n := range byte(200) {
-				p.put(askedBy(n + 1))
+				p.put(askedBy(n+1, v4))
 				time.Sleep(machineInterval / 10)
 			}
 		}
@@ -125,7 +125,7 @@ func TestGatewayIsRemembered(t *testing.T) {
 // Trap: the defence leaves after the first claim of a burst, the other four win, and what comes within ten seconds is dropped.
 func TestDefenceAgainstBursts(t *testing.T) {
 	const seconds = 35
-	third, eth1 := lb.MAC{2, 0x53, 0, 0, 0, 4}, lb.Interface{Index: 3, Name: "eth1", MAC: lb.MAC{2, 0x53, 0, 0, 0, 5}, Up: true}
+	third := lb.MAC{2, 0x53, 0, 0, 0, 4}
 	for family, tt := range []struct {
 		addr     netip.Addr
 		gateway  string
@@ -152,22 +152,17 @@ func TestDefenceAgainstBursts(t *testing.T) {
 			// deceived is since when a machine sends to the other one, longest for how long it did at most.
 			deceived, longest := make(map[string]time.Time), make(map[string]time.Duration)
 			collect := func(d time.Duration) {
-				for end := time.After(d); ; {
-					select {
-					case f := <-lan.out:
-						if !announcedBy(f).IsValid() {
-							continue // a question who else has it
+				for f := range lan.frames(d) {
+					if !announcedBy(f).IsValid() {
+						continue // a question who else has it
+					}
+					to := strings.Fields(describe(f))[0]
+					frames[to]++
+					for who, since := range deceived {
+						if to == who || to == tt.all {
+							longest[who] = max(longest[who], time.Since(since))
+							delete(deceived, who)
 						}
-						to := strings.Fields(describe(f))[0]
-						frames[to]++
-						for who, since := range deceived {
-							if to == who || to == tt.all {
-								longest[who] = max(longest[who], time.Since(since))
-								delete(deceived, who)
-							}
-						}
-					case <-end:
-						return
 					}
 				}
 			}
@@ -231,18 +226,14 @@ func TestDefenceOfMany(t *testing.T) {
 
 // questions returns when within a time we asked everybody who else has an address, and drops all other frames.
 func questions(lan *fakeLAN, d time.Duration) (at []time.Duration) {
-	start, end := time.Now(), time.After(d)
-	for {
-		select {
-		case f := <-lan.out:
-			what := strings.Fields(describe(f))
-			if slices.Contains(what, "NS") || what[1] == "ARP" && what[2] == "1" && what[3] != what[6] {
-				at = append(at, time.Since(start))
-			}
-		case <-end:
-			return at
+	start := time.Now()
+	for f := range lan.frames(d) {
+		what := strings.Fields(describe(f))
+		if slices.Contains(what, "NS") || what[1] == "ARP" && what[2] == "1" && what[3] != what[6] {
+			at = append(at, time.Since(start))
 		}
 	}
+	return at
 }
 
 // twoOwners are, for each family, our announcement, a claim by the other speaker to all, and its answer to us.

@@ -115,8 +115,7 @@ func member(t *testing.T, n *realNetwork) bool {
 	t.Helper()
 	actual, err := readIGMP6()
 	must(t, err)
-	group, _ := solicitedNode(v6)
-	return actual[membership{n.node.Link("eth0").Attrs().Index, group}]
+	return actual[membership{n.node.Link("eth0").Attrs().Index, solicitedNode(v6).addr}]
 }
 
 // Groups that the kernel loses are joined again and counted. It loses all of them
@@ -163,9 +162,8 @@ func TestSnoopingSwitch(t *testing.T) {
 		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer through the switch", func() bool { return n.ask(t, v6) == n.mac() })
 		// The switch forwards to the port because of the report, not by flooding.
-		group, _ := solicitedNode(v6)
 		nstest.Until(t, 2*within, "group known to the switch", func() bool {
-			return mdbHas(lan.Output("bridge", "mdb", "show", "dev", "br0"), group, "port0")
+			return mdbHas(lan.Output("bridge", "mdb", "show", "dev", "br0"), solicitedNode(v6).addr, "port0")
 		})
 		for range 20 {
 			if got := n.ask(t, v6); got != n.mac() {

@@ -20,36 +20,24 @@ import (
 // (MetalLB #589, #740).
 func TestNoQuestionIsLostInAMove(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			l.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "1000")
-		}
-		answered := func(when string) {
-			t.Helper()
-			for _, addr := range []netip.Addr{v4, v6} {
-				if l.ask(t, addr) == "" {
-					t.Fatalf("%s nobody answers for %s", when, addr)
-				}
-			}
-		}
+		l.neigh("retrans_time_ms", "1000")
 		l.second.Set(l.elsewhere())
 		l.first.Set(l.here())
-		for _, addr := range []netip.Addr{v4, v6} {
-			nstest.Until(t, within, "first answer", func() bool { return l.ask(t, addr) != "" })
-		}
+		nstest.Until(t, within, "first answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
 		from, to := l.first, l.second
 		for move := range 4 {
 			if loserFirst := move < 2; loserFirst {
 				from.Set(l.elsewhere())
-				answered("while the new owner does not know yet")
+				l.answered(t, "while the new owner does not know yet")
 				to.Set(l.here())
 			} else {
 				to.Set(l.here())
-				answered("while the old owner does not know yet")
+				l.answered(t, "while the old owner does not know yet")
 				from.Set(l.elsewhere())
 			}
-			answered("once both know")
+			l.answered(t, "once both know")
 			nstest.Until(t, within, "end of the handover", func() bool { return len(from.Handing()) == 0 })
-			answered("after the handover")
+			l.answered(t, "after the handover")
 			l.moved(t, from, to)
 			from, to = to, from
 		}
@@ -65,9 +53,7 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 		for _, port := range []string{"port0", "port2"} {
 			l.bridge.Output("bridge", "link", "set", "dev", port, "isolated", "on")
 		}
-		for _, family := range []string{"ipv4", "ipv6"} {
-			l.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "1000")
-		}
+		l.neigh("retrans_time_ms", "1000")
 		from, to := l.first, l.second
 		tell := func(addrs []netip.Addr) {
 			var owned []netip.Addr
@@ -88,11 +74,7 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 			} else {
 				to.Set(l.here())
 			}
-			for _, addr := range []netip.Addr{v4, v6} {
-				if l.ask(t, addr) == "" {
-					t.Fatalf("move %d: nobody answers for %s while one node does not know yet", move, addr)
-				}
-			}
+			l.answered(t, "while one node does not know yet")
 			if loserFirst {
 				to.Set(l.here())
 			} else {
@@ -100,11 +82,7 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 			}
 			nstest.Until(t, within, "one owner", func() bool {
 				tell(from.Handing())
-				for _, addr := range []netip.Addr{v4, v6} {
-					if l.ask(t, addr) == "" {
-						t.Fatalf("move %d: nobody answers for %s", move, addr)
-					}
-				}
+				l.answered(t, "while both tell each other")
 				return len(from.Handing()) == 0
 			})
 			l.moved(t, from, to)
@@ -113,25 +91,34 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 	})
 }
 
+// answered checks that both addresses are answered.
+func (l *lan) answered(t *testing.T, when string) {
+	t.Helper()
+	for _, addr := range []netip.Addr{v4, v6} {
+		if l.ask(t, addr) == "" {
+			t.Fatalf("%s nobody answers for %s", when, addr)
+		}
+	}
+}
+
 // moved waits until the far host knows the new owner of both addresses. The former one must have heard it.
 func (l *lan) moved(t *testing.T, from, to *Responder) {
 	t.Helper()
-	for _, addr := range []netip.Addr{v4, v6} {
-		nstest.Until(t, within, "the far host knows the new owner of "+addr.String(), func() bool {
-			_, mac := l.far.Neighbor("eth0", addr)
-			return lb.MACFrom(mac) == l.macOf(to)
-		})
-	}
+	nstest.Until(t, within, "the far host knows the new owner", func() bool { return l.knowsOnly(to) })
 	if n := from.counts.handovers[unheard].Load(); n != 0 {
 		t.Errorf("%d handovers ended without having heard the new owner", n)
 	}
 }
 
-func (l *lan) macOf(r *Responder) lb.MAC {
-	if r == l.first {
-		return lb.MACFrom(l.node.MAC("eth0"))
+// knowsOnly reports whether the far host knows this owner of both addresses.
+func (l *lan) knowsOnly(owner *Responder) bool {
+	want := l.other.MAC("eth0")
+	if owner == l.first {
+		want = l.node.MAC("eth0")
 	}
-	return lb.MACFrom(l.other.MAC("eth0"))
+	_, mac4 := l.far.Neighbor("eth0", v4)
+	_, mac6 := l.far.Neighbor("eth0", v6)
+	return mac4.String() == want.String() && mac6.String() == want.String()
 }
 
 // TestTwoOwnersBecomeOne: after a partition in which each side believed the other dead,
@@ -144,16 +131,9 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 		l.second.Set(l.here())
 		nstest.Until(t, within, "the one that stays answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
 		l.first.Set(l.here())
-		knows := func(r *Responder) func() bool {
-			return func() bool {
-				_, mac4 := l.far.Neighbor("eth0", v4)
-				_, mac6 := l.far.Neighbor("eth0", v6)
-				return lb.MACFrom(mac4) == l.macOf(r) && lb.MACFrom(mac6) == l.macOf(r)
-			}
-		}
-		nstest.Until(t, within, "the other one has announced itself too", knows(l.first))
+		nstest.Until(t, within, "the other one has announced itself too", func() bool { return l.knowsOnly(l.first) })
 		l.first.Set(l.elsewhere())
-		nstest.Until(t, within, "the far host knows the one that stays", knows(l.second))
+		nstest.Until(t, within, "the far host knows the one that stays", func() bool { return l.knowsOnly(l.second) })
 	})
 }
 
@@ -164,9 +144,7 @@ func TestStandingIn(t *testing.T) {
 		owner := lb.MACFrom(l.node.MAC("eth0"))
 		set := Desired{Announcements: announcing([]lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}), Speakers: l.speakers()}
 		l.second.Set(set)
-		for _, addr := range []netip.Addr{v4, v6} {
-			nstest.Until(t, within, "answer with the owner's MAC", func() bool { return l.ask(t, addr) == owner.String() })
-		}
+		nstest.Until(t, within, "answers with the owner's MAC", func() bool { return l.ask(t, v4) == owner.String() && l.ask(t, v6) == owner.String() })
 		// The owner's kernel serves the address, as with kube-proxy.
 		l.node.AddAddress("lo", v4.String()+"/32", v6.String()+"/128")
 		l.node.Sysctl("ipv4/conf/all/arp_ignore", "1")
@@ -196,9 +174,8 @@ func TestConflictWithARealHost(t *testing.T) {
 		nstest.Until(t, within, "link in use", func() bool { return len(r.State().Links) == 1 })
 
 		n.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
-		group, _ := solicitedNode(v6)
 		nstest.Until(t, within, "a host that hears questions", func() bool {
-			return strings.Contains(n.far.Output("ip", "maddr", "show", "dev", "eth0"), group.String())
+			return strings.Contains(n.far.Output("ip", "maddr", "show", "dev", "eth0"), solicitedNode(v6).addr.String())
 		})
 		r.Set(Desired{Announcements: announcing(bothFamilies(probed))})
 		far := lb.MACFrom(n.far.MAC("eth0"))
@@ -215,9 +192,7 @@ func TestConflictWithARealHost(t *testing.T) {
 		}
 		n.far.Output("ip", "addr", "del", v4.String()+"/24", "dev", "eth0")
 		n.far.Output("ip", "addr", "del", v6.String()+"/64", "dev", "eth0")
-		for _, addr := range []netip.Addr{v4, v6} {
-			nstest.Until(t, within, "answer once it is free", func() bool { return n.ask(t, addr) == n.mac() })
-		}
+		nstest.Until(t, within, "answers once they are free", func() bool { return n.ask(t, v4) == n.mac() && n.ask(t, v6) == n.mac() })
 	})
 }
 

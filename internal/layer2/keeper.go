@@ -207,10 +207,7 @@ const maxOthers = 64
 // or a switch passes no question for them.
 func (k *keeper) memberships(t *table) map[membership]bool {
 	groups, others := make(map[membership]bool), 0
-	join := func(addr netip.Addr, index int) {
-		group, _ := solicitedNode(addr)
-		groups[membership{index, group}] = true
-	}
+	join := func(addr netip.Addr, index int) { groups[membership{index, solicitedNode(addr).addr}] = true }
 	for index, p := range k.ports {
 		for addr := range t.entries.Keys() {
 			if addr.Is6() && t.on(addr, &p.link.Load().Interface) != nil {
@@ -248,12 +245,6 @@ func (k *keeper) reschedule(t *table, addr netip.Addr, now time.Time) {
 	if delete(k.linkless, addr); !linked {
 		k.linkless[addr] = true
 	}
-}
-
-// solicitedNode returns the group to which solicitations for an IPv6 address go (RFC 4291 section 2.7.1).
-func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
-	a := addr.As16()
-	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff, 13: a[13], 14: a[14], 15: a[15]}), addr.Is6()
 }
 
 func (k *keeper) close() {

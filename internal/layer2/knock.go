@@ -67,16 +67,13 @@ func (r *Responder) Knock(ctx context.Context, l lb.Interface, mac lb.MAC, to ne
 // WhoHas asks all machines on a link for an address, three times within this time, and returns the MACs that they answer with: of a
 // conflict both, where a client sees one. It changes nothing and shares nothing with ports, as Ask. It returns an error if it cannot ask.
 func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr, within time.Duration) (map[lb.MAC]bool, error) {
-	proto, all, macs := r.protocols[number(lb.FamilyOf(addr))], broadcast, map[lb.MAC]bool{}
-	if group, ok := solicitedNode(addr); ok {
-		all = groupMAC(group)
-	}
+	proto, macs := r.protocols[number(lb.FamilyOf(addr))], map[lb.MAC]bool{}
 	t, err := openTap(l, proto, proto.answers)
 	defer t.close()
 	if err != nil {
 		return nil, fmt.Errorf("ask on link %s: %w", l.Name, err)
 	}
-	return macs, t.ask(ctx, proto.question(&l, all, addr), within, func(frame []byte) (enough bool) {
+	return macs, t.ask(ctx, proto.question(&l, lb.MAC{}, addr), within, func(frame []byte) (enough bool) {
 		if m, out := proto.parse(frame, l.MAC); out == answered && m.reply && m.claimed == addr {
 			macs[m.mac] = true
 		}

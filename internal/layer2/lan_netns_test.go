@@ -91,14 +91,7 @@ func (k kernelIn) join(m membership) (err error) {
 func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) (overflowed func() uint64) {
 	t.Helper()
 	proto.filter = func(cover) []bpf.Instruction { return toUs(pass) }
-	var w wire
-	ns.Do(func() {
-		var err error
-		if w, err = listen(eth0In(ns), proto); err != nil {
-			t.Fatal(err)
-		}
-	})
-	done := make(chan struct{})
+	w, done := farWire(t, ns, proto), make(chan struct{})
 	go func() {
 		defer close(done)
 		frame := make([]byte, maxFrame)

@@ -115,10 +115,8 @@ func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 	case mac != lb.MAC{}:
 		m.mac = mac
 	}
-	if m.sender.IsUnspecified() {
-		if group, ok := solicitedNode(m.target); !ok || destination != group {
-			return badSender
-		}
+	if m.sender.IsUnspecified() && destination != solicitedNode(m.target).addr {
+		return badSender
 	}
 	return answered
 }

@@ -77,19 +77,14 @@ func (p *port) read(proto protocol, w wire) {
 		}
 		answer, out := p.handle(proto, frame[:n])
 		if out == answered {
-			out = p.reply(proto, w, answer)
+			result := sent
+			if _, err := w.Write(answer); err != nil {
+				result, out = failed, sendFailed
+			}
+			p.r.counts.answers[proto.number][result].Add(1)
 		}
 		p.r.counts.requests[proto.number][out].Add(1)
 	}
-}
-
-func (p *port) reply(proto protocol, w wire, answer []byte) outcome {
-	if _, err := w.Write(answer); err != nil {
-		p.r.counts.answers[proto.number][failed].Add(1)
-		return sendFailed
-	}
-	p.r.counts.answers[proto.number][sent].Add(1)
-	return answered
 }
 
 // handle returns the answer to a frame, or why there is none.
@@ -158,11 +153,8 @@ func (p *port) probe(addr netip.Addr) (done bool) {
 // doubt asks whether another machine answers for an address, and reports the same. Unlike a probe's, the answer goes to this
 // link only: a claim to all may belong to a move.
 func (p *port) doubt(addr netip.Addr) (done bool) {
-	n, all := number(lb.FamilyOf(addr)), broadcast
-	if group, ok := solicitedNode(addr); ok {
-		all = groupMAC(group)
-	}
-	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].question(&p.link.Load().Interface, all, addr))
+	n := number(lb.FamilyOf(addr))
+	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].question(&p.link.Load().Interface, lb.MAC{}, addr))
 }
 
 // send sends a frame. None is one that cannot be sent.

@@ -61,8 +61,8 @@ type protocol struct {
 	request func(l *lb.Interface, addr netip.Addr, to machine) []byte
 	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *lb.Interface, addr netip.Addr) []byte
-	// question makes the frame that asks one machine only whether it has an address, nil if the link has no address to ask from
-	// or no key is known. answers passes the replies to such frames.
+	// question makes the frame that asks one machine only whether it has an address, or all if that is zero, nil if the link has no
+	// address to ask from or no key is known. answers passes the replies to such frames.
 	question func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte
 	answers  []bpf.Instruction
 }

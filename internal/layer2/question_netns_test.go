@@ -11,8 +11,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/mdlayher/arp"
-	"github.com/mdlayher/ethernet"
 )
 
 // patience is enough for an answer on a busy machine. Answers arrive sooner, and silent
@@ -119,14 +117,8 @@ func TestAskBesideAPort(t *testing.T) {
 		forged := byte(100)
 		nstest.Until(t, within, "one of more machines than there is room for", func() bool {
 			forged = 100 + (forged-99)%100
-			mac, addr := host(forged)
-			ask := arpRequest(foreign4, func(p *arp.Packet, f *ethernet.Frame) {
-				p.SenderIP, p.SenderHardwareAddr, f.Source = addr, mac.HardwareAddr(), mac.HardwareAddr()
-			})
 			before := l.first.counts.requests[0][answered].Load()
-			if _, err := w.Write(ask); err != nil {
-				t.Fatal(err)
-			}
+			write(t, w, askedBy(forged, foreign4))
 			nstest.Until(t, within, "answer", func() bool { return l.first.counts.requests[0][answered].Load() > before })
 			return forged > 100+mostMachines && known(forged)
 		})
@@ -188,14 +180,9 @@ func TestAskersOfOthersAddresses(t *testing.T) {
 			nstest.Until(t, within, tt.asker.String()+" is known", func() bool { l.far.Send(tt.dead); return knows() })
 		}
 		// A card or a switch that knows groups passes IPv6 questions to those who joined.
-		group, _ := solicitedNode(v6)
-		member := func() bool {
-			groups, err := readIGMP6()
-			return err == nil && groups[membership{l.node.Link("eth0").Attrs().Index, group}]
-		}
-		nstest.Until(t, within, "in the group of the dead node's address", member)
+		nstest.Until(t, within, "in the group of the dead node's address", func() bool { return member(t, l.realNetwork) })
 		l.first.Set(l.elsewhere())
-		nstest.Until(t, within, "not in it any more, once the address is gone", func() bool { return !member() })
+		nstest.Until(t, within, "not in it any more, once the address is gone", func() bool { return !member(t, l.realNetwork) })
 	})
 }
 

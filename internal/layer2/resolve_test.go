@@ -79,9 +79,14 @@ func (n *realNetwork) connect() {
 	nstest.Veth(n.t, n.node, "eth0", n.far, "eth0")
 	n.node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	n.far.AddAddress("eth0", asker4.String()+"/24", asker6.String()+"/64", "fe80::2/64")
+	// The kernel gives up after three questions; 1 s apart by default.
+	n.neigh("retrans_time_ms", "100")
+}
+
+// neigh sets how the kernel of the far host asks for its neighbours and keeps them, in both families.
+func (n *realNetwork) neigh(setting, value string) {
 	for _, family := range []string{"ipv4", "ipv6"} {
-		// The kernel gives up after three questions; 1 s apart by default.
-		n.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "100")
+		n.far.Sysctl(family+"/neigh/eth0/"+setting, value)
 	}
 }
 
@@ -151,10 +156,8 @@ func timedResponder(t *testing.T, timers Timers) *Responder {
 // (RFC 4861 section 7.2.5: there is no entry); that neighbour asks with its next packet.
 func TestTakeoverInAnyState(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			// Its own questions must not resolve the address.
-			n.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "600000")
-		}
+		// Its own questions must not resolve the address.
+		n.neigh("retrans_time_ms", "600000")
 		r := realResponder(t)
 		states := []int{netlink.NUD_INCOMPLETE, netlink.NUD_REACHABLE, netlink.NUD_STALE, netlink.NUD_DELAY, netlink.NUD_PROBE}
 		// before makes an entry with another MAC or none; earlier announcements may still arrive.
@@ -162,10 +165,10 @@ func TestTakeoverInAnyState(t *testing.T) {
 			forget(n.far, addr)
 			if state == netlink.NUD_INCOMPLETE {
 				n.far.Send(addr) // no answer
-			} else if err := n.far.Netlink().NeighSet(&netlink.Neigh{
-				LinkIndex: n.far.Link("eth0").Attrs().Index, IP: addr.AsSlice(), HardwareAddr: askerMAC.HardwareAddr(), State: state,
-			}); err != nil {
-				t.Fatal(err)
+			} else {
+				must(t, n.far.Netlink().NeighSet(&netlink.Neigh{
+					LinkIndex: n.far.Link("eth0").Attrs().Index, IP: addr.AsSlice(), HardwareAddr: askerMAC.HardwareAddr(), State: state,
+				}))
 			}
 			_, mac := n.far.Neighbor("eth0", addr)
 			return mac.String() != n.mac()
@@ -193,12 +196,10 @@ func TestTakeoverInAnyState(t *testing.T) {
 // address (MetalLB #2920, #2685).
 func TestReachabilityProbe(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			n.far.Sysctl(family+"/neigh/eth0/base_reachable_time_ms", "100")
-			n.far.Sysctl(family+"/neigh/eth0/delay_first_probe_time", "0")
-			// A multicast probe after the unicast ones must not resolve the address.
-			n.far.Sysctl(family+"/neigh/eth0/mcast_resolicit", "0")
-		}
+		n.neigh("base_reachable_time_ms", "100")
+		n.neigh("delay_first_probe_time", "0")
+		// A multicast probe after the unicast ones must not resolve the address.
+		n.neigh("mcast_resolicit", "0")
 		r := realResponder(t)
 		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		for _, addr := range []netip.Addr{v4, v6} {
@@ -259,9 +260,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		probe := arpRequest(v4, func(p *arp.Packet, f *ethernet.Frame) {
 			p.SenderIP, p.SenderHardwareAddr, f.Source = netip.IPv4Unspecified(), asker, asker
 		})
-		if _, err := farWire(t, n.far, arpProtocol()).Write(probe); err != nil {
-			t.Fatal(err)
-		}
+		write(t, farWire(t, n.far, arpProtocol()), probe)
 		select {
 		case got := <-owner:
 			if got != n.mac() {
@@ -282,29 +281,17 @@ func TestVLANIsNotOurs(t *testing.T) {
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 
 		for i, proto := range r.protocols[:families] {
-			var w wire
-			n.far.Do(func() {
-				var err error
-				w, err = listen(lb.Interface{Index: n.far.Link("eth0").Attrs().Index, Name: "eth0"}, proto)
-				must(t, err)
-			})
-			defer w.Close()
+			w := farWire(t, n.far, proto)
 			count := func(o outcome) uint64 { return r.counts.requests[i][o].Load() }
-			write := func(frame []byte) {
-				t.Helper()
-				if _, err := w.Write(frame); err != nil {
-					t.Fatal(err)
-				}
-			}
 			before := count(answered)
 			ours := []netip.Addr{v4, v6}[i]
-			write(tagged4or6(ours, &ethernet.VLAN{ID: 10}))
-			write(claims()[i])
+			write(t, w, tagged4or6(ours, &ethernet.VLAN{ID: 10}))
+			write(t, w, claims()[i])
 			nstest.Until(t, within, "the frame after it", func() bool { return count(claimed) > 0 })
 			if got := count(answered); got != before {
 				t.Errorf("%v is answered on VLAN 10", ours)
 			}
-			write(tagged4or6(ours, &ethernet.VLAN{Priority: 5}))
+			write(t, w, tagged4or6(ours, &ethernet.VLAN{Priority: 5}))
 			nstest.Until(t, within, "answer to a frame with a priority", func() bool { return count(answered) == before+1 })
 		}
 	})
@@ -328,9 +315,7 @@ func TestReceivedBy(t *testing.T) {
 				w := wireOn(t, n.far, lb.Interface{Index: index(n.far, from), Name: from}, proto)
 				frame := tagged4or6(ours, nil)
 				frame[offSource+5] = byte(sequence)
-				if _, err := w.Write(frame); err != nil {
-					t.Fatal(err)
-				}
+				write(t, w, frame)
 			}
 			var got []byte
 			nstest.Until(t, within, "the frame that eth0 received", func() bool {
