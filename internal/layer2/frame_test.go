@@ -32,6 +32,7 @@ var (
 	asker4, asker6   = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
 	ourLinkLocal     = netip.MustParsePrefix("fe80::1/64")
 	eth0             = lb.Interface{Index: 2, Name: "eth0", MAC: ourMAC, Up: true, Prefixes: []netip.Prefix{ourLinkLocal}}
+	eth1             = lb.Interface{Index: 3, Name: "eth1", MAC: lb.MAC{0x02, 0x53, 0, 0, 0, 0x05}, Up: true, Prefixes: eth0.Prefixes}
 	ourAnnouncements = []lb.Announcement{{Address: v4}, {Address: v6}}
 )
 

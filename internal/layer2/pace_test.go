@@ -93,17 +93,10 @@ func TestPolicedNeighbour(t *testing.T) {
 				r := lan.responder()
 				r.between, r.config.Requests = between, tt.requests
 				r.config.Gateways = func(int) []lb.Neighbour { return gateways }
-				stop := run(t, r)
-				ends := make(chan struct{})
-				defer func() { close(ends); stop() }()
+				defer run(t, r)()
 				go func() {
-					for {
-						select {
-						case f := <-lan.out:
-							router.put(f)
-						case <-ends:
-							return
-						}
+					for f := range lan.frames(tt.most) {
+						router.put(f)
 					}
 				}()
 				var own []lb.Announcement
@@ -140,17 +133,13 @@ func TestRateOfALink(t *testing.T) {
 		times := make(map[netip.Addr][]time.Duration)
 		start := time.Now()
 		collect := func(d time.Duration) (frames int) {
-			for end := time.After(d); ; {
-				select {
-				case f := <-lan.out:
-					frames++
-					if addr := announcedBy(f); addr.IsValid() { // no question who else has it
-						times[addr] = append(times[addr], time.Since(start))
-					}
-				case <-end:
-					return frames
+			for f := range lan.frames(d) {
+				frames++
+				if addr := announcedBy(f); addr.IsValid() { // no question who else has it
+					times[addr] = append(times[addr], time.Since(start))
 				}
 			}
+			return frames
 		}
 		if n := collect(100 * time.Millisecond); n < 1000 || n > 1100 {
 			t.Errorf("%d frames at once", n)
@@ -184,14 +173,10 @@ func TestRateOfALink(t *testing.T) {
 func TestNearMachinesFirst(t *testing.T) {
 	gateway := lb.Neighbour{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}
 	heard := func(lan *fakeLAN, d time.Duration) (got []string) {
-		for end := time.After(d); ; {
-			select {
-			case f := <-lan.out:
-				got = append(got, describe(f))
-			case <-end:
-				return got
-			}
+		for f := range lan.frames(d) {
+			got = append(got, describe(f))
 		}
+		return got
 	}
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)

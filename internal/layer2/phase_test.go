@@ -52,6 +52,19 @@ func runPlay(t *testing.T, lease Lease, act func(p *play), more ...lb.Interface)
 	})
 }
 
+// settle sets a plan, and lets this time pass with all that is sent meanwhile.
+func (p *play) settle(d Desired, during time.Duration) {
+	p.Set(d)
+	sentFor(p.lan, during)
+}
+
+// links replaces the links.
+func (p *play) links(links ...lb.Interface) {
+	p.lan.set(links...)
+	p.Kick()
+	synctest.Wait()
+}
+
 // put writes a frame to our link, and returns our answer to the asker, "" for none.
 func (p *play) put(frame []byte) string {
 	p.t.Helper()
@@ -184,14 +197,12 @@ func TestAddressComesBack(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runPlay(t, nil, func(p *play) {
-				p.Set(one)
-				sentFor(p.lan, 5*time.Second)
+				p.settle(one, 5*time.Second)
 				if tt.conflict {
 					p.put(claim4(otherMAC))
 				}
 				p.Set(tt.away)
-				p.Set(none)
-				sentFor(p.lan, tt.after)
+				p.settle(none, tt.after)
 				p.expect("while it is away", "")
 				p.Set(one)
 				if diff := cmp.Diff(tt.want, sentFor(p.lan, 300*time.Millisecond)); diff != "" {
@@ -202,11 +213,9 @@ func TestAddressComesBack(t *testing.T) {
 		})
 	}
 	runPlay(t, nil, func(p *play) {
-		p.Set(one)
-		sentFor(p.lan, 5*time.Second)
+		p.settle(one, 5*time.Second)
 		p.Set(none)
-		p.Set(one)
-		sentFor(p.lan, 100*time.Millisecond)
+		p.settle(one, 100*time.Millisecond)
 		p.lan.wire("eth0", p.protocols[0]).in <- twoOwners(t)[0].answer
 		p.expect("another machine answered", "")
 		if got := sentFor(p.lan, 8*time.Second); len(got) > 0 {
@@ -285,8 +294,7 @@ func TestLateAnswer(t *testing.T) {
 		} {
 			t.Run(family+" "+tt.name, func(t *testing.T) {
 				runPlay(t, nil, func(p *play) {
-					p.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: []netip.Addr{v4, v6}[i], Probe: !tt.unasked}})})
-					sentFor(p.lan, during+tt.after)
+					p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: []netip.Addr{v4, v6}[i], Probe: !tt.unasked}})}, during+tt.after)
 					asked := 0
 					for _, f := range tt.frames {
 						p.lan.wire("eth0", p.protocols[i]).in <- f
@@ -316,8 +324,7 @@ func TestLateAnswer(t *testing.T) {
 		}
 	}
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: announcing(bothFamilies(probed)), Speakers: speakers})
-		sentFor(p.lan, during+time.Millisecond)
+		p.settle(Desired{Announcements: announcing(bothFamilies(probed)), Speakers: speakers}, during+time.Millisecond)
 		for i, tt := range twoOwners(t) {
 			p.lan.wire("eth0", p.protocols[i]).in <- tt.answer
 		}
@@ -328,8 +335,6 @@ func TestLateAnswer(t *testing.T) {
 // TestConflictOnOneLink: an address that a machine of one link has is announced on the other link meanwhile, also while it is
 // handed over; where it is free again it is announced too.
 func TestConflictOnOneLink(t *testing.T) {
-	eth1 := eth0
-	eth1.Index, eth1.Name, eth1.MAC = 3, "eth1", lb.MAC{2, 0x53, 0, 0, 0, 9}
 	expect := func(p *play, when, on0, on1 string) {
 		t.Helper()
 		for l, want := range map[string]string{"eth0": on0, "eth1": on1} {
@@ -345,14 +350,8 @@ func TestConflictOnOneLink(t *testing.T) {
 		expect(p, "while probing", "", "")
 		for range 2 {
 			var frames []string
-			for end := time.After(2 * time.Second); ; {
-				select {
-				case f := <-p.lan.out:
-					frames = append(frames, lb.MAC(f[offSource:offEtherType]).String())
-					continue
-				case <-end:
-				}
-				break
+			for f := range p.lan.frames(2 * time.Second) {
+				frames = append(frames, lb.MAC(f[offSource:offEtherType]).String())
 			}
 			if slices.Contains(frames, eth0.MAC.String()) || !slices.Contains(frames, eth1.MAC.String()) {
 				t.Errorf("sent by %v", frames)
@@ -382,8 +381,7 @@ func TestConflictOnOneLink(t *testing.T) {
 // announcement each DEFEND_INTERVAL (RFC 5227 section 2.4), and later forgotten.
 func TestDefence(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers})
-		sentFor(p.lan, 33*time.Second)
+		p.settle(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers}, 33*time.Second)
 		for _, mac := range []lb.MAC{askerMAC, ourMAC} {
 			p.put(claim4(mac))
 		}
@@ -483,8 +481,7 @@ func TestHandover(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runPlay(t, nil, func(p *play) {
-				p.Set(ours)
-				sentFor(p.lan, 3*time.Second)
+				p.settle(ours, 3*time.Second)
 				p.Set(gone)
 				tt.do(p)
 				p.expect(tt.name, tt.want)
@@ -497,8 +494,7 @@ func TestHandover(t *testing.T) {
 // asks for its new owner.
 func TestHandoverIsQuiet(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers})
-		sentFor(p.lan, 3*time.Second)
+		p.settle(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers}, 3*time.Second)
 		p.Set(Desired{Yield: lb.SetOf(v4), Speakers: speakers})
 		if got := p.Handing(); !slices.Equal(got, []netip.Addr{v4}) {
 			t.Errorf("handed over: %v", got)
@@ -511,8 +507,7 @@ func TestHandoverIsQuiet(t *testing.T) {
 		}
 	})
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
-		sentFor(p.lan, 3*time.Second)
+		p.settle(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}, 3*time.Second)
 		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
 		if got := p.put(arpProbeBy(askerMAC)); got != "" {
 			t.Errorf("who lingers answers another who lingers: %s", got)
@@ -526,8 +521,7 @@ func TestHandoverIsQuiet(t *testing.T) {
 // Trap: a host of the LAN that forges a speaker's probes makes the owner announce without end.
 func TestLeftToUs(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
-		sentFor(p.lan, 40*time.Second)
+		p.settle(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}, 40*time.Second)
 		for range 90 {
 			p.lan.wire("eth0", p.protocols[0]).in <- arpProbeBy(askerMAC)
 			p.lan.wire("eth0", p.protocols[1]).in <- dadBy(askerMAC)
@@ -582,8 +576,7 @@ func TestOwns(t *testing.T) {
 		owns(p, "with a new lease", true)
 		p.Set(Desired{Yield: lb.SetOf(v4), Speakers: speakers})
 		owns(p, "while it is handed over", false)
-		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })[:1]), Speakers: speakers})
-		sentFor(p.lan, time.Second)
+		p.settle(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })[:1]), Speakers: speakers}, time.Second)
 		owns(p, "as a stand-in", false)
 	})
 }
@@ -617,8 +610,7 @@ func TestStanding(t *testing.T) {
 func TestOffered(t *testing.T) {
 	desired := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
-		p.Set(desired)
-		sentFor(p.lan, 3*time.Second)
+		p.settle(desired, 3*time.Second)
 		p.Offer()
 		if got := sentFor(p.lan, 20*time.Minute); got != nil {
 			t.Errorf("sent %v", got)
@@ -642,8 +634,7 @@ func TestOffered(t *testing.T) {
 		p.expect("by that plan", "v4 v6")
 	})
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC })), Speakers: speakers})
-		sentFor(p.lan, time.Second)
+		p.settle(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC })), Speakers: speakers}, time.Second)
 		p.Offer()
 		p.expect("as stand-in", "v4 v6")
 		p.put(claim4(askerMAC))
@@ -655,8 +646,7 @@ func TestOffered(t *testing.T) {
 func TestSetAgain(t *testing.T) {
 	desired := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
-		p.Set(desired)
-		sentFor(p.lan, 3*time.Second)
+		p.settle(desired, 3*time.Second)
 		table, state := p.table.Load(), p.State()
 		p.Set(desired)
 		if synctest.Wait(); p.table.Load() != table || !lb.Same(p.State().Addresses, state.Addresses) {
@@ -693,8 +683,7 @@ func TestLapse(t *testing.T) {
 	lease := &testLease{}
 	elsewhere := Desired{Yield: lb.SetOf(v4, v6)}
 	runPlay(t, lease, func(p *play) {
-		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
-		sentFor(p.lan, 3*time.Second)
+		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, 3*time.Second)
 		lease.lapsed.Store(true)
 		p.expect("lapsed", "")
 		if got := sentFor(p.lan, 5*time.Minute); got != nil {
@@ -719,8 +708,7 @@ func TestLapse(t *testing.T) {
 	for _, first := range []string{"valid first", "set first"} {
 		runPlay(t, lease, func(p *play) {
 			lease.lapsed.Store(false)
-			p.Set(Desired{Announcements: announcing(ourAnnouncements)})
-			sentFor(p.lan, 3*time.Second)
+			p.settle(Desired{Announcements: announcing(ourAnnouncements)}, 3*time.Second)
 			lease.lapsed.Store(true)
 			p.expect("lapsed", "")
 			if first == "valid first" {
@@ -739,8 +727,7 @@ func TestLapse(t *testing.T) {
 func TestNoDefenceWithoutLease(t *testing.T) {
 	lease := &testLease{}
 	runPlay(t, lease, func(p *play) {
-		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
-		sentFor(p.lan, 33*time.Second)
+		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, 33*time.Second)
 		lease.lapsed.Store(true)
 		for i, claim := range [][]byte{claim4(otherMAC), claim6(otherMAC)} {
 			p.lan.wire("eth0", p.protocols[i]).in <- claim

@@ -91,18 +91,13 @@ func TestRefused(t *testing.T) {
 
 // TestInUse: a link is in use if an address is announced there, not because it has sockets.
 func TestInUse(t *testing.T) {
-	second := eth0
-	second.Index, second.Name, second.MAC = 3, "eth1", otherMAC
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0, second)
-		r := lan.responder()
-		defer run(t, r)()
-		r.Set(Desired{Announcements: announcing(named("eth0"))})
+	runPlay(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: announcing(named("eth0"))})
 		synctest.Wait()
-		if got := r.State().Links; lan.opened != 2*kinds || !slices.Equal(got, []string{"eth0"}) {
-			t.Errorf("%d sockets, links in use are %v", lan.opened, got)
+		if got := p.State().Links; p.lan.opened != 2*kinds || !slices.Equal(got, []string{"eth0"}) {
+			t.Errorf("%d sockets, links in use are %v", p.lan.opened, got)
 		}
-	})
+	}, eth1)
 }
 
 // named is announced on one link only.
@@ -116,36 +111,26 @@ func named(on string) []lb.Announcement {
 // Trap: one goroutine waits for each frame of the stuck link.
 func TestStuckLink(t *testing.T) {
 	const addresses = 500
-	good := lb.Interface{Index: 3, Name: "eth1", MAC: otherMAC, Up: true}
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0, good)
-		lan.stuck.Store(true)
-		r := lan.responder()
-		defer run(t, r)()
-		r.Set(Desired{Announcements: announcing(manyAddresses(addresses))})
+	runPlay(t, nil, func(p *play) {
+		p.lan.stuck.Store(true)
+		p.Set(Desired{Announcements: announcing(manyAddresses(addresses))})
 		announced := func(within time.Duration, mac lb.MAC) int {
 			seen := make(map[netip.Addr]bool)
-			for end := time.After(within); ; {
-				select {
-				case f := <-lan.out:
-					if m, out := r.protocols[1].parse(f, askerMAC); out == answered && m.mac == mac {
-						seen[m.claimed] = true
-					} else if m, out := r.protocols[0].parse(f, askerMAC); out == answered && m.mac == mac {
-						seen[m.claimed] = true
-					}
-				case <-end:
-					return len(seen)
+			for f := range p.lan.frames(within) {
+				if addr := announcedBy(f); addr.IsValid() && lb.MAC(f[offSource:offEtherType]) == mac {
+					seen[addr] = true
 				}
 			}
+			return len(seen)
 		}
-		if n := announced(100*time.Millisecond, good.MAC); n != addresses {
+		if n := announced(100*time.Millisecond, eth1.MAC); n != addresses {
 			t.Errorf("%d of %d addresses are announced beside a stuck link", n, addresses)
 		}
-		lan.stuck.Store(false)
+		p.lan.stuck.Store(false)
 		if n := announced(100*time.Millisecond, ourMAC); n != addresses {
 			t.Errorf("%d of %d addresses are announced on the link that was stuck", n, addresses)
 		}
-	})
+	}, eth1)
 }
 
 // TestStuckLinkIsReal: the same with a queue of the kernel that hardly moves. The bound is far above the time on an idle machine and far

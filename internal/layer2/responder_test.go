@@ -15,17 +15,10 @@ import (
 )
 
 func TestState(t *testing.T) {
-	port := func(index int, name string) lb.Interface {
-		return lb.Interface{Index: index, Name: name, MAC: lb.MAC{2, 0, 0, 0, 0, byte(index)}, Up: true}
-	}
 	addr := netip.MustParseAddr
-	synctest.Test(t, func(t *testing.T) {
-		pods := port(4, "veth4")
-		pods.NoClients = true
-		lan := newFakeLAN(port(2, "eth0"), port(3, "eth1"), pods, lb.Interface{Index: 5, Name: "eth5"})
-		r := lan.responder()
-		defer run(t, r)()
-		r.Set(Desired{Announcements: announcing([]lb.Announcement{
+	pods := lb.Interface{Index: 4, Name: "veth4", MAC: otherMAC, Up: true, NoClients: true}
+	runPlay(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: announcing([]lb.Announcement{
 			{Address: v6},
 			{Address: v4, Links: []string{"veth4", "eth5"}},
 			{Address: addr("192.0.2.101"), Links: []string{"eth1", "eth0", "eth1"}},
@@ -44,14 +37,14 @@ func TestState(t *testing.T) {
 				{Address: v6, Links: []string{"eth0", "eth1"}, Phase: "announced", Answered: true},
 			},
 		}
-		if diff := cmp.Diff(want, r.State(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, p.State(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		group := func(index int) membership { return membership{index, addr("ff02::1:ff00:100")} }
-		if diff := cmp.Diff(map[string]bool{group(2).String(): true, group(3).String(): true}, joined(r)); diff != "" {
+		if diff := cmp.Diff(map[string]bool{group(2).String(): true, group(3).String(): true}, joined(p.Responder)); diff != "" {
 			t.Errorf("groups (-want +got):\n%s", diff)
 		}
-	})
+	}, eth1, pods, lb.Interface{Index: 5, Name: "eth5"})
 }
 
 // TestNoLinkYet: an address stays pending until its links were read; then Changed is
@@ -116,13 +109,11 @@ func (o otherKind) Collect(ch chan<- prometheus.Metric) {
 }
 
 func TestMetrics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0)
-		r, stop := announced(t, lan)
-		defer stop()
-		lan.wire("eth0", r.protocols[0]).in <- arpRequest(v4, nil)
-		lan.wire("eth0", r.protocols[0]).in <- arpRequest(foreign4, nil)
-		lan.wire("eth0", r.protocols[1]).in <- ns(v6, func(s *solicitation) { s.hopLimit = 1 })
+	runPlay(t, nil, func(p *play) {
+		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, announced)
+		p.lan.wire("eth0", p.protocols[0]).in <- arpRequest(v4, nil)
+		p.lan.wire("eth0", p.protocols[0]).in <- arpRequest(foreign4, nil)
+		p.lan.wire("eth0", p.protocols[1]).in <- ns(v6, func(s *solicitation) { s.hopLimit = 1 })
 		synctest.Wait()
 		want := `holdfast_l2_announced_addresses{family="IPv4"} 1
 holdfast_l2_announced_addresses{family="IPv6"} 1
@@ -138,7 +129,7 @@ holdfast_l2_takeovers_total{family="IPv4"} 1
 holdfast_l2_takeovers_total{family="IPv6"} 1
 holdfast_repairs_total{kind="other"} 7
 `
-		if diff := cmp.Diff(want, scrape(t, r, otherKind{})); diff != "" {
+		if diff := cmp.Diff(want, scrape(t, p, otherKind{})); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
@@ -194,26 +185,24 @@ func BenchmarkLookup(b *testing.B) {
 			}
 		}
 	})
-	for i, frame := range [][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)} {
-		proto := p.r.protocols[i]
-		b.Run("foreign"+proto.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, out := p.handle(proto, frame); out != notOurs {
-					b.Fatal(out)
+	for name, tt := range map[string]struct {
+		frames [families][]byte
+		want   outcome
+	}{
+		"foreign": {[families][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)}, notOurs},
+		"ours":    {[families][]byte{arpRequest(v4, nil), ns(v6, nil)}, answered},
+	} {
+		for i, frame := range tt.frames {
+			proto := p.r.protocols[i]
+			b.Run(name+proto.name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, out := p.handle(proto, frame); out != tt.want {
+						b.Fatal(out)
+					}
 				}
-			}
-		})
-	}
-	for i, frame := range [][]byte{arpRequest(v4, nil), ns(v6, nil)} {
-		proto := p.r.protocols[i]
-		b.Run("ours"+proto.name, func(b *testing.B) {
-			for b.Loop() {
-				if _, out := p.handle(proto, frame); out != answered {
-					b.Fatal(out)
-				}
-			}
-		})
+			})
+		}
 	}
 }
 

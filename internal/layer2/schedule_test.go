@@ -18,21 +18,16 @@ import (
 // sentFor collects the frames sent in this time, a line for each with time and content.
 func sentFor(l *fakeLAN, d time.Duration) []string {
 	start := time.Now()
-	end := time.After(d)
 	var got []string
-	for {
-		select {
-		case f := <-l.out:
-			what := strings.Fields(describe(f))
-			kind := what[1] + " " + what[2]
-			if what[1] != "ARP" {
-				kind = "NA"
-			}
-			got = append(got, fmt.Sprintf("%v %s", time.Since(start).Round(time.Millisecond), kind))
-		case <-end:
-			return got
+	for f := range l.frames(d) {
+		what := strings.Fields(describe(f))
+		kind := what[1] + " " + what[2]
+		if what[1] != "ARP" {
+			kind = "NA"
 		}
+		got = append(got, fmt.Sprintf("%v %s", time.Since(start).Round(time.Millisecond), kind))
 	}
+	return got
 }
 
 // By default a new address of either family is announced at once, repeatedly, and
@@ -48,30 +43,23 @@ func TestAnnounceTimes(t *testing.T) {
 		{v4, []string{"ARP 1", "ARP 2"}},
 		{v6, []string{"NA"}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			lan := newFakeLAN(eth0)
-			r := lan.responder()
-			defer run(t, r)()
-			r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr}})})
+		runPlay(t, nil, func(p *play) {
+			p.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr}})})
 			var want []string
 			for i, at := range []string{"0s", "1s", "2s", "4s", "8s", "16s", "32s"} {
 				want = append(want, at+" "+tt.frames[i%len(tt.frames)])
 			}
 			want = slices.Insert(want, 4, "5s "+tt.frames[0]) // the question who else has it
-			if diff := cmp.Diff(want, sentFor(lan, 61*time.Second)); diff != "" {
+			if diff := cmp.Diff(want, sentFor(p.lan, 61*time.Second)); diff != "" {
 				t.Errorf("%v (-want +got):\n%s", tt.addr, diff)
 			}
 		})
-		synctest.Test(t, func(t *testing.T) {
-			lan := newFakeLAN(eth0)
-			r := lan.responder()
-			defer run(t, r)()
-			r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr, Probe: true}})})
-			sentFor(lan, r.config.Timers.AnnounceWait-time.Millisecond)
+		runPlay(t, nil, func(p *play) {
+			p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr, Probe: true}})}, p.config.Timers.AnnounceWait-time.Millisecond)
 			odd, even := tt.frames[0], tt.frames[len(tt.frames)-1]
 			// The question who else has it comes after 5 s.
 			want := []string{"1ms " + odd, "2.001s " + even, "5.201s " + odd, "8.001s " + odd, "32.001s " + even}
-			if diff := cmp.Diff(want, sentFor(lan, 61*time.Second)); diff != "" {
+			if diff := cmp.Diff(want, sentFor(p.lan, 61*time.Second)); diff != "" {
 				t.Errorf("%v, probed (-want +got):\n%s", tt.addr, diff)
 			}
 		})
@@ -196,27 +184,17 @@ func TestRefreshTogether(t *testing.T) {
 	}
 }
 
-// announced starts a Responder for both addresses, and returns after their announcements.
-func announced(t *testing.T, lan *fakeLAN) (*Responder, func()) {
-	r := lan.responder()
-	stop := run(t, r)
-	r.Set(Desired{Announcements: announcing(ourAnnouncements)})
-	sentFor(lan, 33*time.Second)
-	return r, stop
-}
+// announced is when the first announcements of an address are over.
+const announced = 33 * time.Second
 
 // Trap: every sync of a Service announces its addresses again, changed or not (MetalLB).
 func TestSetTwiceIsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0)
-		r, stop := announced(t, lan)
-		defer stop()
-		again := slices.Clone(ourAnnouncements)
-		slices.Reverse(again)
-		r.Set(Desired{Announcements: announcing(again)})
-		r.Kick()
-		if got := sentFor(lan, 28*time.Second); got != nil || lan.opened != kinds {
-			t.Errorf("sent %v, opened %d wires", got, lan.opened)
+	runPlay(t, nil, func(p *play) {
+		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, announced)
+		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
+		p.Kick()
+		if got := sentFor(p.lan, 28*time.Second); got != nil || p.lan.opened != kinds {
+			t.Errorf("sent %v, opened %d wires", got, p.lan.opened)
 		}
 	})
 }
@@ -236,54 +214,43 @@ func TestAnnouncedAnew(t *testing.T) {
 	remade.Index = 9
 	down := eth0
 	down.Up = false
-	second := eth0
-	second.Index, second.Name, second.MAC = 3, "eth1", otherMAC
-	kick := func(lan *fakeLAN, r *Responder) { r.Kick() }
 	for _, tt := range []struct {
 		name string
-		do   func(*fakeLAN, *Responder)
+		do   func(p *play)
 		want int
 		// repaired is the kind of repair that counts one, or repairs for none.
 		repaired int
 	}{
-		{"nothing", kick, 0, repairs},
-		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 2, repairMAC},
-		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0, repairLink},
-		{"recreated", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 2, repairLink},
-		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 2, repairs},
-		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0, repairs},
-		{"down and up", func(lan *fakeLAN, r *Responder) {
-			lan.set(down)
-			r.Kick()
+		{"nothing", func(p *play) { p.links(eth0) }, 0, repairs},
+		{"new MAC", func(p *play) { p.links(changed) }, 2, repairMAC},
+		{"new name", func(p *play) { p.links(renamed) }, 0, repairLink},
+		{"recreated", func(p *play) { p.links(remade) }, 2, repairLink},
+		{"one more link", func(p *play) { p.links(eth0, eth1) }, 2, repairs},
+		{"gone", func(p *play) { p.links() }, 0, repairs},
+		{"down and up", func(p *play) { p.links(down); p.links(eth0) }, 2, repairLink},
+		{"socket broken", func(p *play) { p.lan.wire("eth0", p.protocols[1]).Close() }, 2, repairSocket},
+		{"removed and set again", func(p *play) {
+			p.Set(Desired{})
 			synctest.Wait()
-			lan.set(eth0)
-			r.Kick()
-		}, 2, repairLink},
-		{"socket broken", func(lan *fakeLAN, r *Responder) { lan.wire("eth0", r.protocols[1]).Close() }, 2, repairSocket},
-		{"removed and set again", func(lan *fakeLAN, r *Responder) {
-			r.Set(Desired{})
-			synctest.Wait()
-			r.Set(Desired{Announcements: announcing(ourAnnouncements)})
+			p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		}, 2, repairs},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				lan := newFakeLAN(eth0)
-				r, stop := announced(t, lan)
-				defer stop()
-				tt.do(lan, r)
-				if got := sentFor(lan, 5*time.Millisecond); len(got) != tt.want {
+			runPlay(t, nil, func(p *play) {
+				p.settle(Desired{Announcements: announcing(ourAnnouncements)}, announced)
+				tt.do(p)
+				if got := sentFor(p.lan, 5*time.Millisecond); len(got) != tt.want {
 					t.Errorf("sent %v, want %d frames", got, tt.want)
 				}
 				groups, group := map[string]bool{}, netip.MustParseAddr("ff02::1:ff00:100")
-				for _, l := range lan.snapshot() {
+				for _, l := range p.lan.snapshot() {
 					groups[membership{l.Index, group}.String()] = true
 				}
-				if diff := cmp.Diff(groups, joined(r)); diff != "" {
+				if diff := cmp.Diff(groups, joined(p.Responder)); diff != "" {
 					t.Errorf("groups (-want +got):\n%s", diff)
 				}
-				for kind := range r.counts.repairs {
-					if n := r.counts.repairs[kind].Load(); (n == 1) != (kind == tt.repaired) {
+				for kind := range p.counts.repairs {
+					if n := p.counts.repairs[kind].Load(); (n == 1) != (kind == tt.repaired) {
 						t.Errorf("%d repairs of kind %d", n, kind)
 					}
 				}
@@ -294,14 +261,10 @@ func TestAnnouncedAnew(t *testing.T) {
 
 // A removed address is no longer announced, even in the middle of its burst.
 func TestRemovedWhileAnnounced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0)
-		r := lan.responder()
-		defer run(t, r)()
-		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
-		sentFor(lan, 60*time.Millisecond)
-		r.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
-		for _, line := range sentFor(lan, 5*time.Minute) {
+	runPlay(t, nil, func(p *play) {
+		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, 60*time.Millisecond)
+		p.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
+		for _, line := range sentFor(p.lan, 5*time.Minute) {
 			if strings.HasSuffix(line, "NA") {
 				t.Errorf("sent %s", line)
 			}
@@ -311,22 +274,18 @@ func TestRemovedWhileAnnounced(t *testing.T) {
 
 // Announcing is true until each address was announced once.
 func TestAnnouncing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0)
-		lan.stuck.Store(true)
-		r := lan.responder()
-		defer run(t, r)()
-		if r.Announcing() {
+	runPlay(t, nil, func(p *play) {
+		p.lan.stuck.Store(true)
+		if p.Announcing() {
 			t.Error("announcing without an address")
 		}
-		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
-		sentFor(lan, time.Second)
-		if !r.Announcing() {
+		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, time.Second)
+		if !p.Announcing() {
 			t.Error("not announcing before the first announcement")
 		}
-		lan.stuck.Store(false)
-		sentFor(lan, 5*time.Millisecond)
-		if r.Announcing() {
+		p.lan.stuck.Store(false)
+		sentFor(p.lan, 5*time.Millisecond)
+		if p.Announcing() {
 			t.Error("announcing after the first announcement")
 		}
 	})
@@ -337,25 +296,17 @@ func TestAnnouncing(t *testing.T) {
 // Trap: a full queue of announcements blocks the deciding goroutine (MetalLB).
 func TestAnnouncementsArePaced(t *testing.T) {
 	const addresses = 1000
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0)
-		r := lan.responder()
-		defer run(t, r)()
-		var set []lb.Announcement
-		addr := netip.MustParseAddr("2001:db8:1::")
-		for range addresses {
-			addr = addr.Next()
-			set = append(set, lb.Announcement{Address: addr})
-		}
-		r.Set(Desired{Announcements: announcing(set)})
+	runPlay(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: announcing(manyAddresses(addresses))})
 		// Kicks must not accelerate it.
 		for range 10 {
 			synctest.Wait()
-			r.Kick()
+			p.Kick()
 		}
 		perInstant := make(map[string]int)
 		// Not one is repeated before each has been announced once.
-		got := sentFor(lan, addresses/time.Duration(r.config.Timers.PaceFrames)*r.config.Timers.PaceInterval-r.config.Timers.PaceInterval/2)
+		timers := p.config.Timers
+		got := sentFor(p.lan, addresses/time.Duration(timers.PaceFrames)*timers.PaceInterval-timers.PaceInterval/2)
 		for _, line := range got {
 			perInstant[strings.Fields(line)[0]]++
 		}
@@ -363,7 +314,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 			t.Errorf("%d addresses announced, want %d", len(got), addresses)
 		}
 		for at, n := range perInstant {
-			if n > r.config.Timers.PaceFrames {
+			if n > timers.PaceFrames {
 				t.Errorf("%d frames at %s", n, at)
 			}
 		}
@@ -374,10 +325,8 @@ func TestAnnouncementsArePaced(t *testing.T) {
 //
 // Trap: one failing interface ends the scan of all others (MetalLB #2990).
 func TestOpenFails(t *testing.T) {
-	well := eth0
-	well.Index, well.Name, well.MAC = 3, "eth1", otherMAC
 	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0, well)
+		lan := newFakeLAN(eth0, eth1)
 		lan.fail = map[string]error{"eth0": errors.New("operation not permitted")}
 		r := lan.responder()
 		defer run(t, r)()
@@ -406,21 +355,19 @@ func TestOpenFails(t *testing.T) {
 //
 // Trap: an address vanishes until the pod is restarted (kube-vip #475, Cilium #26586).
 func TestSocketRepairs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(eth0)
-		r, stop := announced(t, lan)
-		defer stop()
-		repaired := func() uint64 { return r.counts.repairs[repairSocket].Load() }
-		lan.wire("eth0", r.protocols[0]).Close()
+	runPlay(t, nil, func(p *play) {
+		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, announced)
+		repaired := func() uint64 { return p.counts.repairs[repairSocket].Load() }
+		p.lan.wire("eth0", p.protocols[0]).Close()
 		synctest.Wait()
-		if repaired() != 1 || lan.wire("eth0", r.protocols[0]) == nil {
+		if repaired() != 1 || p.lan.wire("eth0", p.protocols[0]) == nil {
 			t.Errorf("%d repairs at once", repaired())
 		}
-		lan.mu.Lock()
-		lan.dead = true
-		lan.mu.Unlock()
-		lan.wire("eth0", r.protocols[0]).Close()
-		sentFor(lan, 10*time.Second)
+		p.lan.mu.Lock()
+		p.lan.dead = true
+		p.lan.mu.Unlock()
+		p.lan.wire("eth0", p.protocols[0]).Close()
+		sentFor(p.lan, 10*time.Second)
 		if n := repaired(); n < 5 || n > 20 {
 			t.Errorf("%d repairs in 10 s", n)
 		}
@@ -473,23 +420,16 @@ func TestRemovedBeforeSync(t *testing.T) {
 // TestBondFailsOver: when another member of a bond becomes active, which has the bond's MAC, one address is announced, so
 // that the switch sends to its port.
 func TestBondFailsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	runPlay(t, nil, func(p *play) {
 		bond := eth0
 		bond.Member = 7
-		lan := newFakeLAN(bond)
-		r := lan.responder()
-		defer run(t, r)()
-		r.Set(Desired{Announcements: announcing(manyAddresses(100))})
-		sentFor(lan, 100*time.Second)
+		p.links(bond)
+		p.settle(Desired{Announcements: announcing(manyAddresses(100))}, 100*time.Second)
 		bond.Member = 0 // for a moment there is none
-		lan.set(bond)
-		r.Kick()
-		synctest.Wait()
+		p.links(bond)
 		bond.Member = 8
-		lan.set(bond)
-		r.Kick()
-		synctest.Wait()
-		if n := len(lan.out); n != 1 {
+		p.links(bond)
+		if n := len(p.lan.out); n != 1 {
 			t.Errorf("%d frames after the failover", n)
 		}
 	})

@@ -3,6 +3,7 @@ package layer2
 import (
 	"context"
 	"io"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -108,6 +109,22 @@ func (l *fakeLAN) snapshot() []lb.Interface {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.links)
+}
+
+// frames are what is sent within a time, each as it is sent.
+func (l *fakeLAN) frames(d time.Duration) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for end := time.After(d); ; {
+			select {
+			case f := <-l.out:
+				if !yield(f) {
+					return
+				}
+			case <-end:
+				return
+			}
+		}
+	}
 }
 
 func (l *fakeLAN) listen(on lb.Interface, p protocol) (wire, error) {
