@@ -59,9 +59,7 @@ func TestBeatsWait(t *testing.T) {
 			}
 			var threads [2]*thread
 			for i, p := range peers {
-				threads[i] = newTestThread(t, processSettings{
-					NodeName: p.Name, Address: p.Address, Port: testPort, Timers: Timers{Interval: time.Hour, Multiplier: 1},
-				}, peers)
+				threads[i] = newTestThread(t, p, peers, Timers{Interval: time.Hour, Multiplier: 1})
 				threads[i].step()
 			}
 			a, b := threads[0], threads[1]
@@ -138,9 +136,7 @@ func TestBatches(t *testing.T) {
 		}
 		var threads [2]*thread
 		for i, p := range peers[:2] {
-			threads[i] = newTestThread(t, processSettings{
-				NodeName: p.Name, Address: p.Address, Port: testPort, Timers: Timers{Interval: time.Hour, Multiplier: 1},
-			}, peers)
+			threads[i] = newTestThread(t, p, peers, Timers{Interval: time.Hour, Multiplier: 1})
 			threads[i].step()
 		}
 		a, b := threads[0], threads[1]

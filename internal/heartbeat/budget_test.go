@@ -97,12 +97,6 @@ func (l *log) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-func (l *log) has(s string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.b.String(), s)
-}
-
 func (l *log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,7 +237,7 @@ func TestRunaway(t *testing.T) {
 				t.Errorf("it had real-time priority for %v after that", took)
 			}
 			for _, says := range c.says {
-				nstest.Until(t, within, "the speaker logs: "+says, func() bool { return log.has(says) })
+				nstest.Until(t, within, "the speaker logs: "+says, func() bool { return strings.Contains(log.String(), says) })
 			}
 			after := s[0].await(t, "it sends heartbeats", func(l line) bool {
 				return l.View.Settled && l.At > began && sees(s[1], Alive)(l) &&
@@ -310,10 +304,9 @@ func TestFurther(t *testing.T) {
 }
 
 // newTestThread returns a thread that the test drives.
-func newTestThread(t *testing.T, c processSettings, peers []Peer) *thread {
+func newTestThread(t *testing.T, self Peer, peers []Peer, timers Timers) *thread {
 	t.Helper()
-	c.Timers = c.withDefaults()
-	th, err := newThread(c, &shared{}, nil)
+	th, err := newThread(processSettings{NodeName: self.Name, Address: self.Address, Port: testPort, Timers: timers.withDefaults()}, &shared{}, nil)
 	must(t, err)
 	t.Cleanup(th.socket.close)
 	th.obey(order{Peers: peers, Keys: [][]byte{testKey}})
@@ -333,9 +326,7 @@ func steady(t *testing.T, n int) (step func()) {
 	}
 	var threads []*thread
 	for _, p := range peers {
-		threads = append(threads, newTestThread(t, processSettings{
-			NodeName: p.Name, Address: p.Address, Port: testPort, Timers: Timers{Interval: time.Microsecond, Multiplier: 1000},
-		}, peers))
+		threads = append(threads, newTestThread(t, p, peers, Timers{Interval: time.Microsecond, Multiplier: 1000}))
 	}
 	step = func() {
 		for _, th := range threads {

@@ -325,7 +325,7 @@ func TestUnheard(t *testing.T) {
 func TestPartition(t *testing.T) {
 	w := settled(t, 8, 3)
 	alone, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
-	w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
+	w.cut = apart(alone)
 	w.must(t, 300*ms, w.all(alone, Dead), "the majority goes on")
 	w.stays(t, 5*time.Second, func() bool { return alone.sees(b) == Alive && alone.sees(c) == Alive }, "a node that is cut off takes nothing")
 	w.cut = nil
@@ -359,49 +359,35 @@ func TestAloneWithoutForeignMachines(t *testing.T) {
 	w.must(t, 500*ms, func() bool { return alone.sees(other) == Dead }, "it takes over")
 }
 
-// A blocked heartbeat port is no death as long as the wire answers: neither to the others nor to the
-// node itself. One that is dead all the same is given up.
-func TestHeartbeatBlocked(t *testing.T) {
-	for name, is := range map[string]func(from, to, blocked *node) bool{
-		"both ways": func(from, to, blocked *node) bool { return from == blocked || to == blocked },
-		"inbound":   func(_, to, blocked *node) bool { return to == blocked },
-		"outbound":  func(from, _, blocked *node) bool { return from == blocked },
-		"all nodes": func(_, _, _ *node) bool { return true },
-	} {
-		w := settled(t, 9, 4)
-		first := w.nodes[0]
-		w.blocked = func(from, to *node) bool { return is(from, to, first) }
-		alive := func() bool {
-			return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
-		}
-		w.stays(t, 30*time.Second, alive, name+": alive to all")
-		w.nodes[1].d.set(w.nodes[1].now(), []Peer{{Name: "node-000", Gossip: true}, {Name: "node-002", Gossip: true}, {Name: "node-003", Gossip: true}})
-		if p := w.nodes[1].d.peers[first.id]; name != "inbound" && !p.blocked(w.nodes[1].now(), Alive) {
-			t.Errorf("%s: the block is not reported", name)
-		}
-		first.stop()
-		w.must(t, time.Second, w.all(first, Dead), name+": dead to all")
-	}
+// blocks are the heartbeats that a firewall around a node may take.
+var blocks = map[string]func(from, to, blocked *node) bool{
+	"both ways": func(from, to, blocked *node) bool { return from == blocked || to == blocked },
+	"inbound":   func(_, to, blocked *node) bool { return to == blocked },
+	"outbound":  func(from, _, blocked *node) bool { return from == blocked },
+	"all nodes": func(_, _, _ *node) bool { return true },
 }
 
-// Nor does the end of a block move anything: heartbeats that were lost while the wire answered show no lossy link.
-func TestHeartbeatUnblocked(t *testing.T) {
-	for name, is := range map[string]func(from, to, blocked *node) bool{
-		"both ways": func(from, to, blocked *node) bool { return from == blocked || to == blocked },
-		"inbound":   func(_, to, blocked *node) bool { return to == blocked },
-		"outbound":  func(from, _, blocked *node) bool { return from == blocked },
-		"all nodes": func(_, _, _ *node) bool { return true },
-	} {
+// A blocked heartbeat port is no death as long as the wire answers: neither to the others nor to the
+// node itself. Nor does the end of a block move anything: heartbeats that were lost while the wire answered show no lossy link.
+// One that is dead all the same is given up.
+func TestHeartbeatBlocked(t *testing.T) {
+	for name, is := range blocks {
 		for _, n := range []int{2, 3, 4, 8} {
+			what := fmt.Sprintf("%s, %d nodes", name, n)
 			w := settled(t, 9, n)
-			first := w.nodes[0]
-			alive := func() bool {
-				return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
-			}
-			w.blocked = func(from, to *node) bool { return is(from, to, first) }
-			w.stays(t, 12*time.Second, alive, fmt.Sprintf("%s, %d nodes: alive to all", name, n))
+			first, second := w.nodes[0], w.nodes[1]
+			block := func(from, to *node) bool { return is(from, to, first) }
+			w.blocked = block
+			w.stays(t, 12*time.Second, w.alive, what+": alive to all")
 			w.blocked = nil
-			w.stays(t, 12*time.Second, alive, fmt.Sprintf("%s, %d nodes: alive to all afterwards", name, n))
+			w.stays(t, 12*time.Second, w.alive, what+": alive to all afterwards")
+			w.blocked = block
+			w.stays(t, 30*time.Second, w.alive, what+": alive to all, blocked again")
+			if p := second.d.peers[first.id]; name != "inbound" && !p.blocked(second.now(), Alive) {
+				t.Errorf("%s: the block is not reported", what)
+			}
+			first.stop()
+			w.must(t, time.Second, w.all(first, Dead), what+": dead to all")
 		}
 	}
 }
@@ -412,15 +398,7 @@ func TestGossipBlocked(t *testing.T) {
 		w := settled(t, 10, n)
 		w.gossips = false
 		w.gossip()
-		all := func() bool {
-			for _, n := range w.nodes {
-				if !w.all(n, Alive)() {
-					return false
-				}
-			}
-			return true
-		}
-		w.stays(t, 10*time.Second, all, "alive to all")
+		w.stays(t, 10*time.Second, w.alive, "alive to all")
 	}
 }
 
@@ -456,7 +434,7 @@ func TestCutOffAtOnce(t *testing.T) {
 		for seed := range uint64(20) {
 			w := settled(t, seed, n)
 			alone := w.nodes[int(seed)%n]
-			w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
+			w.cut = apart(alone)
 			w.must(t, 500*ms, func() bool { return alone.d.alone(alone.now()) }, "alone")
 			w.stays(t, 5*time.Second, func() bool {
 				return !slices.ContainsFunc(w.nodes, func(o *node) bool { return alone.sees(o) == Dead })
@@ -517,7 +495,7 @@ func TestHalfKnowsThatItsLinkFails(t *testing.T) {
 	if slices.ContainsFunc(w.nodes, fails) {
 		t.Fatal("a link fails before")
 	}
-	w.cut = func(from, to *node) bool { return near(from) != near(to) } // foreign machines are with the other half
+	w.cut = apart(w.nodes[0], w.nodes[1]) // foreign machines are with the other half
 	errs := func(n *node) bool { return fails(n) != near(n) }
 	w.must(t, time.Second, func() bool { return !slices.ContainsFunc(w.nodes, errs) }, "the half without foreign machines knows")
 	w.stays(t, time.Minute, func() bool { return !slices.ContainsFunc(w.nodes, errs) }, "it knows")

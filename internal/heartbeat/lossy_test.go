@@ -224,18 +224,18 @@ func TestFlappingLink(t *testing.T) {
 					lasts = 10 * time.Minute
 				}
 				a.cut = func(from, to *node) bool { return (from == bad) != (to == bad) && (a.now-began)%period < down }
-				for a.now < began+lasts {
-					a.after(overlap)
-					a.look()
+				lookUntil := func(end time.Duration) {
+					for a.now < end {
+						a.after(overlap)
+						a.look()
+					}
 				}
+				lookUntil(began + lasts)
 				if moves := a.most(); moves > 12 {
 					t.Errorf("%d moves", moves)
 				}
 				a.cut = nil
-				for a.now < began+lasts+forgiveTime {
-					a.after(overlap)
-					a.look()
-				}
+				lookUntil(began + lasts + forgiveTime)
 				a.healed(t, "a link that flapped")
 			})
 		}
@@ -249,13 +249,9 @@ func TestFlappingPartition(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		a := newAnnouncersOf(uint64(n), n, 1, maxHoldDown)
 		began := a.now
-		index := map[*node]int{}
-		for i, o := range a.nodes {
-			index[o] = i
-		}
-		near := func(o *node) bool { return index[o] < n/2 }
+		halves := apart(a.nodes[:n/2]...)
 		a.cut = func(from, to *node) bool {
-			return from != outside && to != outside && near(from) != near(to) && (a.now-began)%period < 4*time.Second
+			return from != outside && to != outside && halves(from, to) && (a.now-began)%period < 4*time.Second
 		}
 		a.after(10 * time.Minute)
 		a.look()

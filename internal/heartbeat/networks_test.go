@@ -259,11 +259,7 @@ func TestLeafThatAnswersIsCutOff(t *testing.T) {
 		for leaf := 1; leaf <= n/2; leaf++ {
 			a := newAnnouncers(uint64(n), n, 1)
 			a.answersARP = true
-			behind := map[*node]bool{}
-			for _, node := range a.nodes[:leaf] {
-				behind[node] = true
-			}
-			a.cut = func(from, to *node) bool { return behind[from] != behind[to] }
+			a.cut = apart(a.nodes[:leaf]...)
 			a.run(10*time.Second, nil)
 			what := fmt.Sprintf("%d of %d nodes", leaf, n)
 			for j, owner := range a.owners {

@@ -29,7 +29,8 @@ type refusing struct {
 func newRefusing(t *testing.T, local, peer string) *refusing {
 	t.Helper()
 	r := &refusing{local: netip.MustParseAddr(local), peer: netip.MustParseAddr(peer)}
-	r.thread = newTestThread(t, processSettings{NodeName: "a", Address: r.local, Port: testPort}, []Peer{{"a", r.local, false}, {"b", r.peer, false}})
+	self := Peer{"a", r.local, false}
+	r.thread = newTestThread(t, self, []Peer{self, {"b", r.peer, false}}, Timers{})
 	r.load()
 	return r
 }
@@ -73,9 +74,8 @@ func (r *refusing) forge(t *testing.T, port uint16, packet []byte, times int) {
 	must(t, err)
 	defer conn.Close()
 	for range times {
-		if _, err := conn.Write(b); err != nil {
-			t.Fatal(err)
-		}
+		_, err := conn.Write(b)
+		must(t, err)
 	}
 }
 
@@ -85,9 +85,8 @@ func (r *refusing) datagram(t *testing.T, payload []byte) {
 	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: r.peer.AsSlice()}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.local, testPort)))
 	must(t, err)
 	defer conn.Close()
-	if _, err := conn.Write(payload); err != nil {
-		t.Fatal(err)
-	}
+	_, err = conn.Write(payload)
+	must(t, err)
 }
 
 // portOf returns the port that a socket is bound to.
@@ -215,11 +214,7 @@ func TestLossOfRefusals(t *testing.T) {
 // A firewall that refuses heartbeats in the name of a node whose speaker answers on the wire ends no life and moves nothing.
 // One that is dead all the same is given up.
 func TestRejectedHeartbeats(t *testing.T) {
-	for fault, is := range map[string]func(from, to, rejecting *node) bool{
-		"inbound":   func(_, to, rejecting *node) bool { return to == rejecting },
-		"both ways": func(from, to, rejecting *node) bool { return from == rejecting || to == rejecting },
-		"all nodes": func(_, _, _ *node) bool { return true },
-	} {
+	for fault, is := range blocks {
 		for _, n := range []int{2, 4, 8} {
 			t.Run(fmt.Sprintf("%d nodes, %s", n, fault), func(t *testing.T) {
 				a := newAnnouncers(uint64(n), n, 1)

@@ -397,6 +397,16 @@ func (w *world) all(of *node, status Status) func() bool {
 	}
 }
 
+// alive reports whether every node is alive to all, and to itself.
+func (w *world) alive() bool {
+	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
+}
+
+// apart cuts these nodes off from all others, and from foreign machines.
+func apart(some ...*node) (cut func(from, to *node) bool) {
+	return func(from, to *node) bool { return slices.Contains(some, from) != slices.Contains(some, to) }
+}
+
 // history is all that nodes with such clocks send each other, in short, while one
 // of them dies, returns, loses its speaker, is frozen and is cut off; and what
 // became of it.
@@ -419,7 +429,7 @@ func history(t *testing.T, skews ...time.Duration) (sent uint64, seen []string) 
 		{"started", first.start, Alive},
 		{"frozen", func() { first.pausedUntil = w.now + 2*time.Second }, Dead},
 		{"thawed", func() { w.until(first.pausedUntil) }, HoldDown},
-		{"cut off", func() { w.cut = func(from, to *node) bool { return (from == first) != (to == first) } }, Dead},
+		{"cut off", func() { w.cut = apart(first) }, Dead},
 		{"healed", func() { w.cut = nil }, HoldDown},
 	} {
 		event.do()
