@@ -23,7 +23,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -94,24 +93,16 @@ func (c *fleet) view() heartbeat.Nodes {
 	return heartbeat.Nodes{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
 }
 
-// start runs the speaker of a node, as serve does, until ctx ends.
-func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
-	ctx, stop := context.WithCancel(ctx)
+// start runs the speaker of a node, as serve does.
+func (c *fleet) start(name string) {
 	w := newTestSyncer(noLinks)
 	w.node, w.options, w.filter = name, config.Options{Default: true}, newTestGuard(true)
 	w.atCluster(c.t, c.api.config())
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	w.hang = newHang(w, w.loop)
 	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
-	n := &node{stop: stop, syncer: w}
-	c.speakers[name] = n
-	group.Go(func() error { return w.cluster.Run(ctx) })
-	group.Go(func() error { return w.layer2.Run(ctx) })
-	group.Go(func() error { return w.liveness.Run(ctx) })
-	group.Go(func() error { return w.prober.Run(ctx) })
-	group.Go(func() error { return w.hang.Run(ctx) })
-	group.Go(func() error { return w.witness.Run(ctx) })
-	group.Go(func() error { return w.report.run(ctx) })
+	stop := background(c.t, w.cluster.Run, w.layer2.Run, w.liveness.Run, w.prober.Run, w.hang.Run, w.witness.Run, w.report.run)
+	c.speakers[name] = &node{syncer: w, stop: func() { go stop() }} // the others do not wait until it has ended
 }
 
 // plan is one run of a speaker with the fleet's view.
@@ -172,21 +163,21 @@ func (c *fleet) announced() map[string]string {
 //
 // Trap: an address is lost with a Lease that nobody can renew (kube-vip #1377).
 func TestAPIServerAway(t *testing.T) {
+	for _, away := range []string{refuses, hangs, fails} {
+		t.Run(away, func(t *testing.T) { inBubble(t, func(t *testing.T) { testAway(t, away) }) })
+	}
+}
+
+// inBubble runs the test of a fleet, in a network namespace, where no kernel answers for the addresses of nodes.
+func inBubble(t *testing.T, test func(t *testing.T)) {
 	k8s.LogTo(slog.New(slog.DiscardHandler))
 	// One error handler sleeps until some time after the last error of the process. That time is of the real clock, not
 	// of the bubble's, so that it would sleep for decades.
 	utilruntime.ErrorHandlers = nil
-	for _, away := range []string{refuses, hangs, fails} {
-		t.Run(away, func(t *testing.T) {
-			// In a network namespace, where no kernel answers for the addresses of nodes.
-			nstest.Run(t, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testAway(t, away) }) })
-		})
-	}
+	nstest.Run(t, func(t *testing.T) { synctest.Test(t, test) })
 }
 
 func testAway(t *testing.T, away string) {
-	ctx, stop := context.WithCancel(t.Context())
-	var group errgroup.Group
 	c := newFleet(t, "w1", "w2", "w3", "w4")
 	var addresses []string
 	for a := netip.MustParseAddr("192.0.2.1"); len(addresses) < 10; a = a.Next() {
@@ -194,14 +185,8 @@ func testAway(t *testing.T, away string) {
 		c.serve(a.String())
 	}
 	for name := range c.view().Alive {
-		c.start(ctx, &group, name)
+		c.start(name)
 	}
-	defer func() {
-		stop()
-		if err := group.Wait(); err != nil {
-			t.Error(err)
-		}
-	}()
 	all := func(when string, addresses ...string) map[string]string {
 		t.Helper()
 		got := c.announced()

@@ -113,8 +113,7 @@ func (l lack) problem(node lb.Object) lb.Problem {
 
 // cause returns the system's error without the path that it came by.
 func cause(err error) string {
-	var number syscall.Errno
-	if errors.As(err, &number) {
+	if number, is := errors.AsType[syscall.Errno](err); is {
 		return number.Error()
 	}
 	return err.Error()

@@ -146,18 +146,10 @@ func TestHang(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
 				h := newHangers(strings.Fields(tt.nodes)...)
-				var all sync.WaitGroup
 				for _, n := range h.nodes {
-					all.Go(func() {
-						if err := n.Run(ctx); err != nil {
-							t.Error(err)
-						}
-					})
+					background(t, n.Run)
 				}
-				defer all.Wait()
-				defer cancel()
 				time.Sleep(time.Minute + 100*time.Millisecond)
 				before := h.nodes["w1"].left()
 				if before == 0 {

@@ -3,9 +3,6 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -17,11 +14,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
 // phases returns what a speaker does with its addresses, sorted.
@@ -36,8 +31,6 @@ func (n *node) phases() string {
 // TestHungSpeaker: real speakers but for membership and sockets. The run that hung announces nothing when it ends; the next one
 // leaves to the others what they took, and the one after that is as ever.
 func TestHungSpeaker(t *testing.T) {
-	k8s.LogTo(slog.New(slog.DiscardHandler))
-	utilruntime.ErrorHandlers = nil // as in TestAPIServerAway
 	for _, tt := range []struct {
 		nodes  []string
 		during string
@@ -45,16 +38,12 @@ func TestHungSpeaker(t *testing.T) {
 		{[]string{"w1"}, "announced, announced"},
 		{[]string{"w1", "w2"}, "handing over"},
 	} {
-		nstest.Run(t, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testHung(t, tt.during, tt.nodes...) })
-		})
+		inBubble(t, func(t *testing.T) { testHung(t, tt.during, tt.nodes...) })
 	}
 }
 
 // testHung has w1 hang. During is what it does with its address by the first plan after that.
 func testHung(t *testing.T, during string, nodes ...string) {
-	ctx, stop := context.WithCancel(t.Context())
-	var group errgroup.Group
 	c := newFleet(t, nodes...)
 	for _, a := range []string{"192.0.2.1", "192.0.2.2"} {
 		c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so nobody probes
@@ -72,14 +61,8 @@ func testHung(t *testing.T, during string, nodes ...string) {
 		plans = append(plans, c.speakers["w1"].phases())
 	}
 	for _, name := range nodes {
-		c.start(ctx, &group, name)
+		c.start(name)
 	}
-	defer func() {
-		stop()
-		if err := group.Wait(); err != nil {
-			t.Error(err)
-		}
-	}()
 	time.Sleep(10 * time.Second)
 	w1 := c.speakers["w1"]
 	before := w1.phases()
@@ -126,20 +109,10 @@ const peersPath = "/apis/holdfast.dev/v1beta1/bgppeers"
 //
 // Trap: a build that cannot read a peer, or its password, has no such session, and is ready.
 func TestAwaitedSessions(t *testing.T) {
-	k8s.LogTo(slog.New(slog.DiscardHandler))
-	utilruntime.ErrorHandlers = nil // as in TestAPIServerAway
-	nstest.Run(t, func(t *testing.T) { synctest.Test(t, testAwaitedSessions) })
+	inBubble(t, testAwaitedSessions)
 }
 
 func testAwaitedSessions(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	var group errgroup.Group
-	defer func() {
-		stop()
-		if err := group.Wait(); err != nil {
-			t.Error(err)
-		}
-	}()
 	c := newFleet(t, "w1")
 	node := func(labels, annotations map[string]string) {
 		c.api.put("/api/v1/nodes", "w1", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: labels, Annotations: annotations}})
@@ -168,7 +141,8 @@ func testAwaitedSessions(t *testing.T) {
 
 	expect := func(when, want string, awaited ...string) {
 		t.Helper()
-		err := c.speakers["w1"].awaitSessions()
+		w := c.speakers["w1"]
+		err := w.report.sessions.check(time.Now(), w.bgp.Sessions(), w.cluster.ReadyWithoutSessions("w1"))
 		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), "no BGP session with "+want+",") {
 			t.Errorf("%s: %v, want %q", when, err, want)
 		}
@@ -185,13 +159,13 @@ func testAwaitedSessions(t *testing.T) {
 		}
 	}
 	for range 3 {
-		c.start(ctx, &group, "w1")
+		c.start("w1")
 		time.Sleep(20 * time.Second)
 		expect("started", "r1, r2, r3", "r1", "r2", "r3")
 		c.speakers["w1"].stop()
 		synctest.Wait()
 	}
-	c.start(ctx, &group, "w1")
+	c.start("w1")
 	time.Sleep(20 * time.Second)
 	node(nil, nil)
 	time.Sleep(20 * time.Second)
@@ -221,36 +195,21 @@ func TestMarkRemoved(t *testing.T) {
 		w.links = link.New(w.log, func() {})
 		w.loop = daemon.NewLoop(daemon.LoopConfig{Log: w.log})
 		w.atCluster(t, api.config())
-		ctx, stop := context.WithCancel(t.Context())
-		var group errgroup.Group
-		group.Go(func() error { return w.cluster.Run(ctx) })
-		group.Go(func() error { return w.links.Run(ctx) })
-		defer func() {
-			stop()
-			if err := group.Wait(); err != nil {
-				t.Error(err)
-			}
-		}()
+		background(t, w.cluster.Run, w.links.Run)
 		nstest.Until(t, soon, "all is known", func() bool { return w.cluster.Synced() && w.links.Synced() })
 		sync := func() {
 			t.Helper()
-			if _, err := w.sync(ctx); err != nil {
-				t.Fatal(err)
-			}
+			_, err := w.sync(t.Context())
+			must(t, err)
 		}
 		sync()
-		if !w.withdrawn.Load() || len(w.ended) > 0 {
-			t.Fatalf("marked: withdrawn %t, ended %d times", w.withdrawn.Load(), len(w.ended))
+		if !w.withdrawn.Load() || len(w.markRemoved) > 0 {
+			t.Fatalf("marked: withdrawn %t, ended %d times", w.withdrawn.Load(), len(w.markRemoved))
 		}
 		mark("false")
 		nstest.Until(t, soon, "the mark is off", func() bool { return !w.cluster.Uninstalling() })
 		sync()
-		select {
-		case err := <-w.ended:
-			if !errors.Is(err, errMarkRemoved) {
-				t.Errorf("the mark is off: ended with %v", err)
-			}
-		default:
+		if len(w.markRemoved) == 0 {
 			t.Error("the mark is off, and it goes on")
 		}
 		if ok, _ := w.filter.table.Enforced(); ok {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -91,9 +90,7 @@ func TestKernelIsTriedAgain(t *testing.T) {
 			defer mu.Unlock()
 			changes++
 		})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- m.loop.Run(ctx) }()
+		background(t, m.loop.Run)
 		for i, step := range []struct {
 			after                      time.Duration
 			change                     func()
@@ -116,10 +113,6 @@ func TestKernelIsTriedAgain(t *testing.T) {
 				t.Errorf("step %d: missing %q after %d attempts and %d changes", i, m.words(), tries, changes)
 			}
 			mu.Unlock()
-		}
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -173,9 +166,7 @@ func TestKernelRecheck(t *testing.T) {
 			}
 		}
 		m := newKernel(slog.New(slog.DiscardHandler), tries, func() { changes.Add(1) })
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- m.loop.Run(ctx) }()
+		background(t, m.loop.Run)
 		synctest.Wait()
 		refuses.Store(true)
 		time.Sleep(time.Hour)
@@ -192,10 +183,6 @@ func TestKernelRecheck(t *testing.T) {
 		synctest.Wait()
 		if m.lacks(dropLogs) || changes.Load() != 3 {
 			t.Errorf("lacks %q, %d changes", m.words(), changes.Load())
-		}
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	})
 	(*kernel)(nil).recheck()

@@ -172,8 +172,8 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	})
 	group.Go(func() error {
 		select {
-		case err := <-w.ended:
-			return err
+		case <-w.markRemoved:
+			return errMarkRemoved
 		case <-ctx.Done():
 			return nil
 		}
@@ -217,7 +217,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	cluster := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Proxies: s.Options.Proxy.Service, Kick: kick,
 	})
-	m := &membership{node: s.nodeName, log: log}
+	m := &membership{}
 	// layer2 opens its sockets before the links become metadata.
 	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) }, s.excludedLinks...)
 	l2 := layer2.New(layer2.Config{
@@ -240,7 +240,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	prober = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: log, Sync: live.Probe})
 	lacks := newKernel(log, tries(s), kick)
 	*w = syncer{
-		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1), sessions: sessionGate{log: log},
+		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, markRemoved: lb.NewSignal(),
 		cluster: cluster, links: links, membership: m, liveness: live, prober: prober,
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -41,8 +45,7 @@ func TestMain(m *testing.M) {
 func newTestSyncer(links func() []lb.Interface) *syncer {
 	log := slog.New(slog.DiscardHandler)
 	w := &syncer{
-		node: "w1", log: log, membership: &membership{}, owners: &owners{loop: daemon.NewLoop(daemon.LoopConfig{})}, sessions: sessionGate{log: log},
-		ended:  make(chan error, 1),
+		node: "w1", log: log, membership: &membership{}, owners: &owners{loop: daemon.NewLoop(daemon.LoopConfig{})}, markRemoved: lb.NewSignal(),
 		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
 		bgp: bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}, KickProbe: func() {}}),
@@ -118,6 +121,24 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("repairs of %d kinds, want those of every part", len(f.GetMetric()))
 		}
 	}
+}
+
+// background runs what runs until its context ends: until stop is called, or the test ends.
+func background(t testing.TB, runs ...func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var group errgroup.Group
+	for _, run := range runs {
+		group.Go(func() error { return run(ctx) })
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := group.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
 }
 
 func must(t testing.TB, err error) {

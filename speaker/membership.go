@@ -25,8 +25,6 @@ import (
 
 // membership is this speaker's place among all speakers.
 type membership struct {
-	node string
-	log  *slog.Logger
 	// members is nil until the membership has started.
 	members atomic.Pointer[members.Members]
 }

@@ -56,9 +56,7 @@ func TestKeysRead(t *testing.T) {
 			}
 		}
 		api.set(refuses) // and no connection is left
-		stopped, stop := context.WithCancel(t.Context())
-		stop()
-		_ = w.cluster.Run(stopped) // ends what New began
+		background(t, w.cluster.Run)() // ends what New began
 	})
 }
 
@@ -79,13 +77,11 @@ func TestKeysFollowed(t *testing.T) {
 		m := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: "holdfast", Name: "members"}, log: w.log}
 		keys, err := m.look(t.Context())
 		must(t, err)
-		ctx, stop := context.WithCancel(t.Context())
 		var set [][]byte
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
+		stop := background(t, func(ctx context.Context) error {
 			m.follow(ctx, keys, func(keys [][]byte) error { set = keys; return nil })
-		}()
+			return nil
+		})
 		synctest.Wait()
 		api.mu.Lock()
 		before := api.asked
@@ -107,8 +103,7 @@ func TestKeysFollowed(t *testing.T) {
 			}
 		}
 		stop()
-		<-ended
 		api.set(refuses) // and no connection is left
-		_ = w.cluster.Run(ctx)
+		background(t, w.cluster.Run)() // ends what New began
 	})
 }

@@ -73,14 +73,8 @@ func corrects(u k8s.ServiceUpdate) bool {
 // each writes reports, corrections first; in the slow pace only as many as there is room for with so many speakers. A report that
 // waits, because the API server refused it, takes no room. It returns when to call it again: 0 means not before something changes.
 func (p *pace) each(reports []report, speakers int, write func(report) error) (again time.Duration, err error) {
-	var first, rest []report
-	for _, one := range reports {
-		if one.corrects {
-			first = append(first, one)
-		} else {
-			rest = append(rest, one)
-		}
-	}
+	first := slices.DeleteFunc(slices.Clone(reports), func(r report) bool { return !r.corrects })
+	rest := slices.DeleteFunc(slices.Clone(reports), func(r report) bool { return r.corrects })
 	period, room := slowPace*time.Duration(max(1, speakers)), 1
 	if p.burst() {
 		room = max(room, int(burstWait/period))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -39,15 +38,7 @@ func probing(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
 	})
 	w := newTestSyncer(noLinks)
 	w.links = link.New(slog.New(slog.DiscardHandler), func() {})
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- w.links.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ran; err != nil {
-			t.Error(err)
-		}
-	})
+	background(t, w.links.Run)
 	nstest.Until(t, 5*time.Second, "links", w.links.Synced)
 	var p plan.Plan
 	var all []lb.Frontend

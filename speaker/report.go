@@ -30,7 +30,8 @@ type reporter struct {
 	// is being written.
 	services, states *daemon.Loop
 	pace             pace
-	awaited          awaited
+	// sessions holds readiness.
+	sessions sessionGate
 	// conflicts are the sentences on foreign claims that Events reported.
 	conflicts map[string]bool
 	looked    look
@@ -116,7 +117,7 @@ func sameState(a, b lb.AddressState) bool {
 func newReporter(w *syncer) *reporter {
 	r := &reporter{
 		syncer: w, pace: newPace(w.cluster.InBurst, w.layer2.Announcing), looked: look{open: map[lb.Key]bool{}, waits: map[lb.Key]bool{}},
-		awaited: awaited{selecting: func() map[string]bool { return w.cluster.PeersOf(w.node) }},
+		sessions: sessionGate{log: w.log, selecting: func() map[string]bool { return w.cluster.PeersOf(w.node) }},
 	}
 	state := &stateWriter{reporter: r}
 	r.services = daemon.NewLoop(daemon.LoopConfig{Name: "report", Log: w.log, Sync: r.writeServices, Burst: w.cluster.InBurst})

@@ -60,21 +60,24 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 	}
 }
 
+// sessionUp and sessionDown are sessions with a peer.
+func sessionUp(peer string) lb.Session { return lb.Session{Peer: peer, State: lb.Established} }
+
+func sessionDown(peer string) lb.Session { return lb.Session{Peer: peer, State: "idle"} }
+
 // TestAwaited: each speaker that starts on a node waits for the sessions of those before it until they were up once, however often it
 // crashes, and for no others.
 //
 // Trap: a speaker that crashes before its first session is up writes that the session is down, and the next one waits for nothing.
 func TestAwaited(t *testing.T) {
-	up := func(peer string) lb.Session { return lb.Session{Peer: peer, State: lb.Established} }
-	down := func(peer string) lb.Session { return lb.Session{Peer: peer, State: "idle"} }
 	selecting := map[string]bool{"a": true, "b": true, "c": true}
-	var states = sessionStates([]lb.Session{up("a"), up("b"), down("c"), up("gone")})
-	start := func() *awaited {
-		w := &awaited{selecting: func() map[string]bool { return selecting }}
+	var states = sessionStates([]lb.Session{sessionUp("a"), sessionUp("b"), sessionDown("c"), sessionUp("gone")})
+	start := func() *sessionGate {
+		w := &sessionGate{selecting: func() map[string]bool { return selecting }}
 		w.read(states)
 		return w
 	}
-	expect := func(when string, w *awaited, sessions []lb.Session, want ...string) {
+	expect := func(when string, w *sessionGate, sessions []lb.Session, want ...string) {
 		t.Helper()
 		got, _ := w.left(sessions)
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -94,15 +97,15 @@ func TestAwaited(t *testing.T) {
 	expect("before the plan", start(), nil, "a", "b")
 	expect("it crashed", start(), nil, "a", "b")
 	w := start()
-	expect("all are down", w, []lb.Session{down("a"), down("b"), down("c")}, "a", "b")
-	expect("one is up", w, []lb.Session{up("a"), down("b"), down("c")}, "b")
-	expect("it goes down, and another cannot be used", w, []lb.Session{down("a"), up("c")}, "b")
-	expect("it crashed again", start(), []lb.Session{down("a"), down("b"), down("c")}, "b", "c")
+	expect("all are down", w, []lb.Session{sessionDown("a"), sessionDown("b"), sessionDown("c")}, "a", "b")
+	expect("one is up", w, []lb.Session{sessionUp("a"), sessionDown("b"), sessionDown("c")}, "b")
+	expect("it goes down, and another cannot be used", w, []lb.Session{sessionDown("a"), sessionUp("c")}, "b")
+	expect("it crashed again", start(), []lb.Session{sessionDown("a"), sessionDown("b"), sessionDown("c")}, "b", "c")
 	delete(selecting, "b")
-	expect("one selects other nodes", start(), []lb.Session{down("a"), down("c")}, "c")
+	expect("one selects other nodes", start(), []lb.Session{sessionDown("a"), sessionDown("c")}, "c")
 	selecting["b"] = true
-	expect("all are up", start(), []lb.Session{up("c")})
-	if _, known := (&awaited{}).left(nil); known {
+	expect("all are up", start(), []lb.Session{sessionUp("c")})
+	if _, known := (&sessionGate{}).left(nil); known {
 		t.Error("known before the state was read")
 	}
 }
@@ -112,51 +115,53 @@ func TestAwaited(t *testing.T) {
 //
 // Trap: a build that breaks BGP is ready, and rolls over the cluster.
 func TestSessionGate(t *testing.T) {
-	up := func(peer string) lb.Session { return lb.Session{Peer: peer, State: lb.Established} }
-	down := func(peer string) lb.Session { return lb.Session{Peer: peer, State: "idle"} }
 	type look struct {
-		after            time.Duration
-		sessions         []lb.Session
-		awaited          []string
-		known, overrides bool
-		want             string
+		after     time.Duration
+		sessions  []lb.Session
+		overrides bool
+		want      string
 	}
-	a := []string{"a"}
+	none, a := []string{}, []string{"a"}
 	for _, tt := range []struct {
-		name  string
-		looks []look
+		name string
+		// awaited are those that the former speaker had; nil if they were not read.
+		awaited []string
+		looks   []look
 	}{
-		{"no peer", []look{{known: true}}},
-		{"all are up", []look{{sessions: []lb.Session{up("a"), up("b")}, known: true}}},
-		{"the former speaker had it", []look{
-			{sessions: []lb.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
-			{after: time.Hour, sessions: []lb.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
-			{after: time.Hour, sessions: []lb.Session{up("a")}, known: true},
-			{after: 2 * time.Hour, sessions: []lb.Session{down("a")}, known: true},
+		{"no peer", none, []look{{}}},
+		{"all are up", none, []look{{sessions: []lb.Session{sessionUp("a"), sessionUp("b")}}}},
+		{"the former speaker had it", a, []look{
+			{sessions: []lb.Session{sessionDown("a")}, want: "with a, which"},
+			{after: time.Hour, sessions: []lb.Session{sessionDown("a")}, want: "with a, which"},
+			{after: time.Hour, sessions: []lb.Session{sessionUp("a")}},
+			{after: 2 * time.Hour, sessions: []lb.Session{sessionDown("a")}},
 		}},
-		{"it was up once", []look{
-			{sessions: []lb.Session{down("a")}, known: true, want: "with a yet"},
-			{after: sessionWait, sessions: []lb.Session{down("a")}, known: true},
+		{"it was up once", none, []look{
+			{sessions: []lb.Session{sessionDown("a")}, want: "with a yet"},
+			{after: sessionWait, sessions: []lb.Session{sessionDown("a")}},
 		}},
-		{"it cannot be used", []look{{after: time.Hour, awaited: a, known: true, want: "with a, which"}}},
-		{"the operator goes on", []look{
-			{sessions: []lb.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
-			{sessions: []lb.Session{down("a")}, awaited: a, known: true, overrides: true},
-			{sessions: []lb.Session{down("a")}, awaited: a, known: true},
+		{"it cannot be used", a, []look{{after: time.Hour, want: "with a, which"}}},
+		{"the operator goes on", a, []look{
+			{sessions: []lb.Session{sessionDown("a")}, want: "with a, which"},
+			{sessions: []lb.Session{sessionDown("a")}, overrides: true},
+			{sessions: []lb.Session{sessionDown("a")}},
 		}},
-		{"a new peer", []look{
-			{sessions: []lb.Session{up("a"), down("b")}, known: true, want: "with b yet"},
-			{after: sessionWait - time.Second, sessions: []lb.Session{up("a"), down("b")}, known: true, want: "with b yet"},
-			{after: sessionWait, sessions: []lb.Session{up("a"), down("b")}, known: true},
+		{"a new peer", none, []look{
+			{sessions: []lb.Session{sessionUp("a"), sessionDown("b")}, want: "with b yet"},
+			{after: sessionWait - time.Second, sessions: []lb.Session{sessionUp("a"), sessionDown("b")}, want: "with b yet"},
+			{after: sessionWait, sessions: []lb.Session{sessionUp("a"), sessionDown("b")}},
 		}},
-		{"the API server is away", []look{
-			{sessions: []lb.Session{up("a")}, want: "not read"},
-			{after: sessionWait, sessions: []lb.Session{down("a")}},
+		{"the API server is away", nil, []look{
+			{sessions: []lb.Session{sessionUp("a")}, want: "not read"},
+			{after: sessionWait, sessions: []lb.Session{sessionDown("a")}},
 		}},
 	} {
-		g, start := sessionGate{log: slog.New(slog.DiscardHandler)}, time.Now()
+		g, start := &sessionGate{log: slog.New(slog.DiscardHandler), selecting: func() map[string]bool { return map[string]bool{"a": true} }}, time.Now()
+		if tt.awaited != nil {
+			g.read(mark(nil, tt.awaited))
+		}
 		for i, l := range tt.looks {
-			err := g.check(start.Add(l.after), l.sessions, l.awaited, l.known, l.overrides)
+			err := g.check(start.Add(l.after), l.sessions, l.overrides)
 			if (err != nil) != (l.want != "") || err != nil && !strings.Contains(err.Error(), l.want) {
 				t.Errorf("%s, look %d: %v, want %q", tt.name, i, err, l.want)
 			}

@@ -167,7 +167,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		}
 	}
 	sessions := w.bgp.Sessions()
-	awaited, _ := w.awaited.left(sessions)
+	awaited, _ := w.sessions.left(sessions)
 	faults := w.proxies.Faults()
 	for _, key := range slices.SortedFunc(maps.Keys(faults), lb.Key.Compare)[:min(len(faults), maxFaults)] {
 		out.ProxyFaults = append(out.ProxyFaults, v1beta1.ProxyFault{Service: key.String(), Reason: string(faults[key])})

@@ -85,11 +85,3 @@ func (w *syncer) withdraw() error {
 	w.log.Info("uninstalling: everything is withdrawn")
 	return nil
 }
-
-// end ends the process with an error, unless it is ending already.
-func (w *syncer) end(err error) {
-	select {
-	case w.ended <- err:
-	default:
-	}
-}

@@ -80,9 +80,7 @@ func TestHandOverBGP(t *testing.T) {
 			w.last.Store(&planned{Plan: plan.Plan{Withdraws: time.Unix(1, 0)}, Goodbye: tt.goodbye})
 			go func() { _ = w.loop.Run(t.Context()) }()
 
-			running, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- w.bgp.Run(running) }()
+			stop := background(t, w.bgp.Run)
 			w.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{r.peer()}})
 			if !w.self(inputs{sessions: w.bgp.Sessions()}).Unfit.Has(sessionless) {
 				t.Error("it says that it has a session")
@@ -97,9 +95,6 @@ func TestHandOverBGP(t *testing.T) {
 				t.Errorf("all withdrawn: %t", withdrawn.Load())
 			}
 			stop() // as serve does next, and BFD ends after BGP
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
 			if got := <-r.heard; got != tt.want {
 				t.Errorf("the router heard %q, want %q", got, tt.want)
 			}

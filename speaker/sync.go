@@ -67,13 +67,11 @@ type syncer struct {
 	witness *witness
 	// last is the result of the last run; nil before the first.
 	last atomic.Pointer[planned]
-	// sessions holds readiness.
-	sessions sessionGate
 	// withdrawing: the uninstall mark was seen, and withdrawal has begun; withdrawn: it is complete.
 	withdrawing bool
 	withdrawn   atomic.Bool
-	// ended receives the error that ends the process, so that kubelet starts a new one.
-	ended chan error
+	// markRemoved ends the process, so that kubelet starts a new one.
+	markRemoved lb.Signal
 	// stopping: this speaker was ordered to stop, and hands its addresses over; saidGoodbye: a plan was made since,
 	// and the other speakers know.
 	stopping, saidGoodbye atomic.Bool
@@ -128,7 +126,7 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 		return 0, w.withdraw()
 	}
 	if w.withdrawing {
-		w.end(errMarkRemoved) // among others BGP has stopped for good
+		w.markRemoved.Kick() // among others BGP has stopped for good
 		return 0, nil
 	}
 	in := w.read(w.links.Links())
@@ -344,12 +342,5 @@ func (w *syncer) ready() error {
 	case w.last.Load() == nil || w.loop.Done() == 0 || !w.paths.applied.Load():
 		return errors.New("the first plan is not applied")
 	}
-	return w.awaitSessions()
-}
-
-// awaitSessions returns for which BGP sessions a starting speaker still waits; nil if for none.
-func (w *syncer) awaitSessions() error {
-	sessions := w.bgp.Sessions()
-	awaited, known := w.report.awaited.left(sessions)
-	return w.sessions.check(time.Now(), sessions, awaited, known, w.cluster.ReadyWithoutSessions(w.node))
+	return w.report.sessions.check(time.Now(), w.bgp.Sessions(), w.cluster.ReadyWithoutSessions(w.node))
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -42,14 +41,11 @@ func oneLink(t *testing.T, self *nstest.NS) func() []lb.Interface {
 func earlierRun(t *testing.T, links func() []lb.Interface) {
 	t.Helper()
 	former := relay.New(relay.Config{Log: slog.New(slog.DiscardHandler), Links: links})
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- former.Run(ctx) }()
+	stop := background(t, former.Run)
 	d := desiredRelay(time.Time{})
 	d.Expect = true // both tables
 	former.Set(d)
 	stop()
-	must(t, <-ran)
 }
 
 // TestFilterOnlyRelayed: while the other speakers are not known, the limits on new connections do not apply to addresses that the
@@ -98,9 +94,7 @@ func TestRelayedEnds(t *testing.T) {
 			IdleTime: time.Second,
 		})
 		r := &relays{Relayer: relayer, on: true}
-		ctx, stop := context.WithCancel(t.Context())
-		ran := make(chan error, 1)
-		go func() { ran <- r.Run(ctx) }()
+		background(t, r.Run)
 		want := []netip.Addr{netip.MustParseAddr(relayedAddress)}
 		d := desiredRelay(time.Now())
 		must(t, r.set(d))
@@ -121,24 +115,16 @@ func TestRelayedEnds(t *testing.T) {
 		if got, via := r.inherited(), netip.MustParseAddr("192.0.2.2"); r.lasting().Len() != 0 || got[want[0]] != via {
 			t.Errorf("a next run would inherit %v, and relay %v", got, r.lasting())
 		}
-		stop()
-		if err := <-ran; err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 // readLinks returns the links of this namespace as the speaker sees them.
 func readLinks(t *testing.T) []lb.Interface {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
 	m := link.New(slog.New(slog.DiscardHandler), func() {})
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	stop := background(t, m.Run)
 	nstest.Until(t, 10*time.Second, "the links", m.Synced)
 	stop()
-	must(t, <-done)
 	return m.Links()
 }
 

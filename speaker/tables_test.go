@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -96,7 +95,7 @@ func without(t *testing.T, features ...feature) *kernel {
 	}
 	checked := make(chan struct{}, 1)
 	m := newKernel(slog.New(slog.DiscardHandler), tries, func() { checked <- struct{}{} })
-	go func() { _ = m.loop.Run(t.Context()) }()
+	background(t, m.loop.Run)
 	<-checked
 	return m
 }
@@ -172,9 +171,7 @@ func TestSelf(t *testing.T) {
 				t.Errorf("%s: -want +got\n%s", when, diff)
 			}
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.boot.Run(ctx) }()
+		background(t, w.boot.Run)
 		<-w.boot.Looked()
 		if got := w.self(inputs{stopping: true}); got.Unfit != lb.Booting|sessionless || !got.Stopping {
 			t.Errorf("at first the metadata is %+v", got)
@@ -198,10 +195,6 @@ func TestSelf(t *testing.T) {
 			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		expect("when kube-proxy has served", reasons(), lb.KernelFeatureMissing, lb.KernelFeatureMissing)
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -241,9 +234,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		w.filter = newGuard(w.log, settings{}, nil, func() { kicked <- struct{}{} })
 		set := func() error { return w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil) }
 		must(t, set())
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.filter.table.Run(ctx) }()
+		background(t, w.filter.table.Run)
 		holder := node.Command("nft", "-i")
 		stdin, err := holder.StdinPipe()
 		must(t, err)
@@ -265,10 +256,6 @@ func TestFilterOwnedByOther(t *testing.T) {
 		<-kicked
 		if got := w.self(inputs{}).Unfit; got != sessionless {
 			t.Errorf("released, the metadata is %v", got)
-		}
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -76,7 +76,17 @@ func (n *unnumberedNode) until(name, what string, ok func(lb.Session) bool) {
 	nstest.Until(n.t, patience, what, func() bool { return ok(n.session(name)) })
 }
 
-func established(s lb.Session) bool { return s.State == lb.Established }
+// routerOn is the router of another AS that a node of this one finds on eth0.
+func routerOn(localASN uint32) lb.Peer {
+	return lb.Peer{
+		Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: localASN, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+	}
+}
+
+// fast is a profile of BFD, and well is a session that lacks nothing with it.
+var fast = &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254}
+
+func well(s lb.Session) bool { return bothUp(s) && s.Withheld == "" }
 
 // bothInKernel waits until the router's kernel routes both prefixes to the node.
 func bothInKernel(t *testing.T, ns *nstest.NS, via netip.Addr) {
@@ -120,11 +130,8 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		for _, n := range []*nstest.NS{self, ns} {
 			n.Sysctl("ipv6/conf/all/forwarding", "1") // so that neither kernel takes notice of advertisements
 		}
-		peer := lb.Peer{
-			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
-			GracefulRestart: true,
-			BFD:             &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
-		}
+		peer := routerOn(4200000000)
+		peer.GracefulRestart, peer.BFD = true, fast
 		elsewhere := peer
 		elsewhere.Name, elsewhere.Interface = "elsewhere", "eth7"
 		n := startUnnumbered(t, peer, elsewhere)
@@ -132,8 +139,7 @@ func TestUnnumberedWithFRR(t *testing.T) {
 			return s.LastError == "this node has no link eth7" && s.State == "idle"
 		})
 		router := startFRR(t, ns, frrUnnumbered)
-		up := func(s lb.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" }
-		n.until("r", "the session is up", up)
+		n.until("r", "the session is up", well)
 		node := linkLocal(t, self)
 		bothInKernel(t, ns, node)
 		if got := n.session("r").Address; got.Zone() != "eth0" || got.WithZone("") != linkLocal(t, ns) {
@@ -163,19 +169,19 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		peer.PeerASN = 0 // dynamicASN: external
 		before := n.session("r").Since
 		n.set(peer)
-		n.until("r", "the session is up with any AS", func(s lb.Session) bool { return up(s) && s.Since.After(before) })
+		n.until("r", "the session is up with any AS", func(s lb.Session) bool { return well(s) && s.Since.After(before) })
 		bothInKernel(t, ns, node)
 
 		router.Kill()
 		n.until("r", "the session ends with the router", func(s lb.Session) bool { return s.LastError == "BFD: detection time expired" })
 		router.Start()
-		n.until("r", "the session is up after the router's restart", up)
+		n.until("r", "the session is up after the router's restart", well)
 		bothInKernel(t, ns, node)
 
 		ns.SetDown("eth0")
 		n.until("r", "the session ends with the link", func(s lb.Session) bool { return s.State != lb.Established })
 		ns.SetUp("eth0")
-		n.until("r", "the session is up after the link was down", up)
+		n.until("r", "the session is up after the link was down", well)
 		bothInKernel(t, ns, node)
 	})
 }
@@ -185,9 +191,7 @@ func TestUnnumberedSettings(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "eth0", ns, "eth0")
-		peer := lb.Peer{
-			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
-		}
+		peer := routerOn(4200000000)
 		self.AddAddress("eth0", "192.0.2.1/24")
 		n := startUnnumbered(t)
 		node := linkLocal(t, self)
@@ -210,7 +214,7 @@ func TestUnnumberedSettings(t *testing.T) {
 				own = []string{"-p", "1179"}
 			}
 			router := startFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
-			n.until("r", tt.name+": the session is up", established)
+			n.until("r", tt.name+": the session is up", up)
 			bothInKernel(t, ns, node)
 			router.Kill()
 			n.set()
@@ -243,12 +247,11 @@ func TestUnnumberedWithBIRD(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "eth0", ns, "eth0")
 		node, router := linkLocal(t, self), linkLocal(t, ns)
-		n := startUnnumbered(t, lb.Peer{
-			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
-			BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
-		})
+		peer := routerOn(65000)
+		peer.BFD = fast
+		n := startUnnumbered(t, peer)
 		nstest.StartBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
-		n.until("r", "the session is up", func(s lb.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
+		n.until("r", "the session is up", well)
 		bothInKernel(t, ns, node)
 		if got := n.session("r").Address; got != router.WithZone("eth0") {
 			t.Errorf("the session is with %s", got)
@@ -263,13 +266,11 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "eth0", ns, "eth0")
 		node := linkLocal(t, self)
-		n := startUnnumbered(t, lb.Peer{
-			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
-		})
+		n := startUnnumbered(t, routerOn(65000))
 		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
 		nstest.StartBIRD(t, ns, config)
 		n.until("r", "IPv4 routes are withheld", func(s lb.Session) bool {
-			return established(s) && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
+			return up(s) && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
 		})
 		inKernel(t, ns, service6, node)
 		if got := ns.Output("ip", "-4", "route", "show", service4); got != "" {
@@ -302,11 +303,9 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		nstest.Veth(t, self, "eth0", ns, "a")
 		nstest.Veth(t, other, "eth0", ns, "b")
 		ns.Bridge("eth0", "a", "b")
-		n := startUnnumbered(t, lb.Peer{
-			Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
-		})
+		n := startUnnumbered(t, routerOn(4200000000))
 		router := startFRR(t, ns, strings.Replace(frrUnnumbered, " neighbor eth0 bfd profile fast\n", "", 1))
-		n.until("r", "the session is up", established)
+		n.until("r", "the session is up", up)
 		since := n.session("r").Since
 
 		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add rule ip6 drowned out icmpv6 type "+
@@ -317,14 +316,14 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		})
 		began := time.Now()
 		nstest.Until(t, 2*patience, "longer than it takes until the silent one is asked in vain", func() bool {
-			if s := n.session("r"); !established(s) || !s.Since.Equal(since) {
+			if s := n.session("r"); !up(s) || !s.Since.Equal(since) {
 				t.Fatalf("the session ended: %+v", s)
 			}
 			return time.Since(began) > 35*time.Second
 		})
 
 		router.Kill()
-		n.until("r", "the session ends with the router", func(s lb.Session) bool { return !established(s) })
+		n.until("r", "the session ends with the router", func(s lb.Session) bool { return !up(s) })
 		nstest.Until(t, 2*patience, "the other router is the link's", func() bool {
 			return n.finder.Found("eth0").Address == linkLocal(t, other).WithZone("eth0")
 		})

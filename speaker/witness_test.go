@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -34,20 +32,13 @@ func TestWitness(t *testing.T) {
 			w.last.Store(&planned{Plan: p, Epoch: 1})
 			return 0, nil
 		}})
-		ctx, stop := context.WithCancel(t.Context())
-		var group errgroup.Group
-		group.Go(func() error { return w.loop.Run(ctx) })
-		group.Go(func() error { return w.witness.Run(ctx) })
+		background(t, w.loop.Run, w.witness.Run)
 		for minutes, want := range []int64{0, 1, 1} {
 			time.Sleep(10 * time.Minute)
 			if got, owner := w.witness.repairs.Load(), w.last.Load().Plan.Owners.Of(a); got != want || owner != "w1" {
 				t.Errorf("after %d minutes: %d repairs, want %d; the owner is %s", 10*(minutes+1), got, want, owner)
 			}
 			plant.Store(minutes == 0)
-		}
-		stop()
-		if err := group.Wait(); err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -69,17 +60,13 @@ func TestLinksChanged(t *testing.T) {
 					t.Fatal("the link cannot announce")
 				}
 				w.told.Store(&m)
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan struct{})
-				go func() { defer close(ended); _ = w.loop.Run(ctx) }()
+				background(t, w.loop.Run)
 				synctest.Wait()
 				w.linksChanged(tt.links)
 				time.Sleep(time.Second)
 				if got := w.loop.Done(); got != tt.runs {
 					t.Errorf("%d runs, want %d", got, tt.runs)
 				}
-				stop()
-				<-ended
 			})
 		})
 	}
