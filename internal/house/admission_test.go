@@ -35,7 +35,14 @@ type verdict func(*testing.T, write) error
 // newPolicies returns what the policies of a manifest say of writes.
 func newPolicies(t *testing.T, manifest string) verdict {
 	plugin := newPlugin(t, manifest)
-	return func(t *testing.T, w write) error { return w.admit(t, plugin) }
+	return func(t *testing.T, w write) error {
+		t.Helper()
+		who := &user.DefaultInfo{Name: "system:serviceaccount:" + w.account}
+		if w.node != "" {
+			who.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {w.node}}
+		}
+		return admit(t, plugin, w.object, patched(t, w.object, w.patch), "status", who)
+	}
 }
 
 // newPlugin runs the API server's own admission plugin with the policies of a manifest, their bindings, and the
@@ -114,8 +121,8 @@ type write struct {
 // administrator may do everything.
 var administrator = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 
-// create returns what the plugin says of a user who creates an object, or who applies it over before.
-func create(t *testing.T, plugin *validating.Plugin, before, after runtime.Object, who user.Info) error {
+// admit returns what the plugin says of a user who creates an object, or who writes it, or what is below it, over before.
+func admit(t *testing.T, plugin *validating.Plugin, before, after runtime.Object, below string, who user.Info) error {
 	t.Helper()
 	operation, options := admission.Create, runtime.Object(&metav1.CreateOptions{})
 	if before != nil {
@@ -123,24 +130,9 @@ func create(t *testing.T, plugin *validating.Plugin, before, after runtime.Objec
 	}
 	kind := after.GetObjectKind().GroupVersionKind()
 	resource, _ := meta.UnsafeGuessKindToResource(kind)
-	return plugin.Validate(t.Context(), admission.NewAttributesRecord(after, before, kind, "", after.(metav1.Object).GetName(),
-		resource, "", operation, options, false, who),
-		admission.NewObjectInterfacesFromScheme(scheme.Scheme))
-}
-
-// admit returns what the plugin says of the write.
-func (w write) admit(t *testing.T, plugin *validating.Plugin) error {
-	t.Helper()
-	after := patched(t, w.object, w.patch)
-	who := &user.DefaultInfo{Name: "system:serviceaccount:" + w.account}
-	if w.node != "" {
-		who.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {w.node}}
-	}
 	o := after.(metav1.Object)
-	kind := after.GetObjectKind().GroupVersionKind()
-	resource, _ := meta.UnsafeGuessKindToResource(kind)
-	return plugin.Validate(t.Context(), admission.NewAttributesRecord(after, w.object, kind, o.GetNamespace(), o.GetName(),
-		resource, "status", admission.Update, &metav1.UpdateOptions{}, false, who), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+	return plugin.Validate(t.Context(), admission.NewAttributesRecord(after, before, kind, o.GetNamespace(), o.GetName(),
+		resource, below, operation, options, false, who), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 
 // patched returns a patched copy of an object.

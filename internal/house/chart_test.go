@@ -180,9 +180,7 @@ func golden(t *testing.T, file, got string) {
 	if *update {
 		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	if diff := cmp.Diff(read(t, file), got); diff != "" {
 		t.Errorf("%s is outdated: run make generate, or go test ./internal/house -update\n-want +got\n%s", file, diff)
 	}
 }
@@ -580,9 +578,7 @@ func TestCRDs(t *testing.T) {
 		return out
 	}
 	var kustomization struct{ Resources []string }
-	text, err := os.ReadFile(generated + "/kustomization.yaml")
-	must(t, err)
-	must(t, yaml.Unmarshal(text, &kustomization))
+	must(t, yaml.Unmarshal([]byte(read(t, generated+"/kustomization.yaml")), &kustomization))
 	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_communities.yaml",
 		"holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml",
 		"holdfast.dev_speakerstates.yaml"}

@@ -22,9 +22,7 @@ func documents(t *testing.T) map[string]string {
 		paths, err := filepath.Glob("../../" + pattern)
 		must(t, err)
 		for _, p := range paths {
-			text, err := os.ReadFile(p)
-			must(t, err)
-			out[strings.TrimPrefix(p, "../../")] = string(text)
+			out[strings.TrimPrefix(p, "../../")] = read(t, p)
 		}
 	}
 	return out
@@ -95,9 +93,8 @@ func sources(t *testing.T) map[string]string {
 			if err != nil || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
 				return err
 			}
-			text, err := os.ReadFile(p)
-			out[p] = string(text)
-			return err
+			out[p] = read(t, p)
+			return nil
 		})
 		must(t, err)
 	}

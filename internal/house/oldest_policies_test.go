@@ -51,7 +51,7 @@ func (s oldest) testOneRelease(t *testing.T) {
 	if err != nil || !strings.Contains(refusal.Error(), fromElsewhere) {
 		t.Errorf("a second release: got %v, %v, want %q", refusal, err, fromElsewhere)
 	}
-	s.apply(t, "../../config/rbac/rbac.yaml")
+	s.apply(t, rbac)
 }
 
 // addAccount creates the account of pods, which no controller does here.

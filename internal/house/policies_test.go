@@ -94,11 +94,11 @@ func (tt policyTest) run(t *testing.T, decide verdict, account, node string) {
 	})
 }
 
+const rbac = "../../config/rbac/rbac.yaml"
+
 func generatedPolicies(t *testing.T) verdict {
 	t.Helper()
-	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
-	must(t, err)
-	return newPolicies(t, string(text))
+	return newPolicies(t, read(t, rbac))
 }
 
 // TestSpeakerPolicies: a speaker writes its conditions and its own SpeakerState.
@@ -131,9 +131,7 @@ func speakerPolicies(t *testing.T, decide verdict) {
 
 // TestSpeakerMakesItsState: no account could remove a finalizer with the Node, and another's Node waits for nothing.
 func TestSpeakerMakesItsState(t *testing.T) {
-	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
-	must(t, err)
-	plugin := newPlugin(t, string(text))
+	plugin := newPlugin(t, read(t, rbac))
 	for metadata, want := range map[string]string{
 		`{name: w1}`: "",
 		`{name: w2}`: "of its own node only",
@@ -142,7 +140,7 @@ func TestSpeakerMakesItsState(t *testing.T) {
 		`{name: w1, finalizers: [example.org/stays]}`:                                                             "without finalizers",
 	} {
 		after := object(t, "{apiVersion: holdfast.dev/v1beta1, kind: SpeakerState, metadata: "+metadata+"}")
-		err := create(t, plugin, nil, after, &user.DefaultInfo{Name: "system:serviceaccount:holdfast-system:holdfast-speaker",
+		err := admit(t, plugin, nil, after, "", &user.DefaultInfo{Name: "system:serviceaccount:holdfast-system:holdfast-speaker",
 			Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"w1"}}})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: got %v, want %q", metadata, err, want)
@@ -299,9 +297,7 @@ func binding(t *testing.T, name, instance, namespace string) runtime.Object {
 // TestOneRelease: two releases would write to the same pools, Services and nftables tables, and the uninstall of one takes the
 // finalizers of both. So no user can give rights to a second one, whichever way it is installed.
 func TestOneRelease(t *testing.T) {
-	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
-	must(t, err)
-	plugin := newPlugin(t, string(text))
+	plugin := newPlugin(t, read(t, rbac))
 	own := binding(t, "holdfast-speaker", "holdfast", "holdfast-system")
 	others := binding(t, "metallb-speaker", "metallb", "metallb-system")
 	others.(*rbacv1.ClusterRoleBinding).Labels["app.kubernetes.io/name"] = "metallb"
@@ -323,7 +319,7 @@ func TestOneRelease(t *testing.T) {
 		{"with a prefix in another namespace", nil, binding(t, "edge-holdfast-speaker", "holdfast", "edge"), true},
 		{"a user", own, user, true},
 	} {
-		err := create(t, plugin, tt.before, tt.after, administrator)
+		err := admit(t, plugin, tt.before, tt.after, "", administrator)
 		if tt.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), fromElsewhere) {
 			t.Errorf("%s: got %v, want a refusal: %v", tt.name, err, tt.refused)
 		}
