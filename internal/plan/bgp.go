@@ -36,10 +36,12 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		for _, n := range leavers {
 			left[n] = true
 		}
+		here := slices.Contains(announcers, p.node)
 		switch {
-		case slices.Contains(announcers, p.node) && p.unserved(s, a):
+		// This node's kube-proxy would drop what arrives. A route that is there does not end for that.
+		case here && p.state.Here.Unserved[s.Key] && !p.state.Here.Advertised.Has(a):
 			at.waits = true
-		case slices.Contains(announcers, p.node):
+		case here:
 			at.withheld = !p.route(a, ads, peers, time.Time{}) || at.withheld
 		case p.leaves(s, ads):
 			p.leaveRoute(a, ads, peers)
@@ -88,12 +90,6 @@ func (p *planner) withSession(s *lb.Service, nodes []string) []string {
 // sessionless reports whether no established BGP session of a node carries a route to an address.
 func (p *planner) sessionless(name string, a netip.Addr) bool {
 	return p.state.Unfit[name].Has(lb.SessionlessOf(lb.FamilyOf(a)))
-}
-
-// unserved reports whether a route to an address must wait, because this node's kube-proxy would drop what arrives. It never
-// ends a route that is there.
-func (p *planner) unserved(s *lb.Service, a netip.Addr) bool {
-	return p.state.Here.Unserved[s.Key] && !p.state.Here.Advertised.Has(a)
 }
 
 // announcers returns the nodes that advertise an address, and those that leave it to them; or why there are none.

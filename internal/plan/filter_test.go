@@ -268,18 +268,3 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 		}
 	}
 }
-
-// TestOpenBounded: an address with ports beyond its namespace's bound is closed in a pool that is open.
-func TestOpenBounded(t *testing.T) {
-	s := base()
-	s.Pools[0].Open = true
-	open := func() bool {
-		return slices.ContainsFunc(ForNode("w1", s).Filter.Open, func(r lb.Range) bool { return r.Contains(v4) })
-	}
-	if !open() {
-		t.Error("the pool is closed")
-	}
-	if s.Services[0].Unserved = []lb.Port{{Protocol: "TCP", Port: 81}}; open() {
-		t.Error("the address is open")
-	}
-}

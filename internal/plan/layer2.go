@@ -27,11 +27,10 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			p.keepRelay(s, a, ads)
 			continue
 		}
-		mine := won.owner.Name == p.node
 		if !slices.Contains(announcers, won.owner.Name) {
 			announcers = append(announcers, won.owner.Name)
 		}
-		if !mine || !p.closes(single(a)) {
+		if won.owner.Name != p.node || !p.closes(single(a)) {
 			out.Announcers = append(out.Announcers, Announcer{a, won.owner.Name, won.rank.remark()})
 		}
 		if former := p.waitsFor(s, a, ads, won); former != nil {
@@ -41,12 +40,15 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			won = result{owner: newer}
 		}
 		p.owners[a] = won.owner.Name
-		if won.owner.Name == p.node {
-			p.relay(s, a, ads)
-			p.announce(s, a, ads)
-			at.withheld = at.withheld || p.closes(single(a))
-		} else {
+		if won.owner.Name != p.node {
 			p.leave(s, a, ads, won)
+			continue
+		}
+		p.relay(s, a, ads)
+		if p.closes(single(a)) {
+			at.withheld = true
+		} else {
+			p.announced[a] = lb.Announcement{Address: a, Links: p.linksFor(a, ads), Probe: !p.wasAnnounced(s, a)}
 		}
 	}
 	slices.Sort(announcers)
@@ -98,14 +100,6 @@ func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 	if !p.state.Here.HearsBadly && !p.yieldsTo(won.owner.Name) && !p.closes(single(a)) {
 		p.yield[a] = struct{}{}
 	}
-}
-
-// announce adds an address to what this node announces.
-func (p *planner) announce(s *lb.Service, a netip.Addr, ads []int) {
-	if p.closes(single(a)) {
-		return
-	}
-	p.announced[a] = lb.Announcement{Address: a, Links: p.linksFor(a, ads), Probe: !p.wasAnnounced(s, a)}
 }
 
 // linksFor returns the links on which this node announces an address: the links of the advertisements that select it and a Service with

@@ -442,7 +442,7 @@ type row struct {
 }
 
 func TestForNode(t *testing.T) {
-	for _, table := range tables {
+	for _, table := range slices.Concat(tables, proxyTables) {
 		t.Run(table.about, func(t *testing.T) {
 			for _, r := range table.rows {
 				s := world(t, table.first+";"+r.orders)

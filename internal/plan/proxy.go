@@ -65,11 +65,6 @@ func (p *planner) missesProxy(s *lb.Service) bool {
 	return s.Proxied && slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !proxiedHere(&p.state, p.node, s, a) })
 }
 
-// servesHere reports whether this node serves a Service at an address, if packets come here for it.
-func (p *planner) servesHere(s *lb.Service, a netip.Addr) bool {
-	return !p.state.Here.Refused.Has(s.Key) && (!s.Proxied || proxiedHere(&p.state, p.node, s, a))
-}
-
 // divert plans where connections to proxied Services go on this node, which node ports it refuses, and which Services its own
 // proxies serve, in force or not. As kube-proxy does, it goes on for Services that leave.
 func (p *planner) divert() {

@@ -182,20 +182,6 @@ var proxyTables = []struct {
 	}},
 }
 
-func TestProxied(t *testing.T) {
-	for _, table := range proxyTables {
-		t.Run(table.about, func(t *testing.T) {
-			for _, r := range table.rows {
-				s := world(t, table.first+";"+r.orders)
-				if r.change != nil {
-					r.change(&s)
-				}
-				check(t, r.name, s, r.want)
-			}
-		})
-	}
-}
-
 // TestEntering: a way to a proxy that ends stays beside the new ones, unless a new one has its frontend.
 func TestEntering(t *testing.T) {
 	to := func(address string, port uint16, proxy string) lb.Diversion {

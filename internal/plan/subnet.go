@@ -81,9 +81,8 @@ func (p *planner) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known b
 
 // announcedOn reports whether a node announces on one of its links what these advertisements select.
 func (p *planner) announcedOn(i int, ads []int, l lb.Link) bool {
-	return slices.ContainsFunc(ads, func(ad int) bool { return p.l2[ad].nodes[i] && announcesOn(p.state.L2Advertisements[ad], l) })
-}
-
-func announcesOn(ad lb.L2Advertisement, l lb.Link) bool {
-	return len(ad.Links) == 0 && l.Default || slices.Contains(ad.Links, l.Name)
+	return slices.ContainsFunc(ads, func(ad int) bool {
+		named := p.state.L2Advertisements[ad].Links
+		return p.l2[ad].nodes[i] && (len(named) == 0 && l.Default || slices.Contains(named, l.Name))
+	})
 }

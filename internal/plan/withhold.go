@@ -92,7 +92,9 @@ func (p *planner) closedHere() addresses {
 		if here.Refused.Has(s.Key) || s.Proxied {
 			for _, a := range s.Addresses {
 				// The ports of the others that share the address are in force.
-				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool { return p.servesHere(o, a) }) {
+				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool {
+					return !here.Refused.Has(o.Key) && (!o.Proxied || proxiedHere(&p.state, p.node, o, a))
+				}) {
 					out = append(out, a)
 				}
 			}
