@@ -185,7 +185,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		group.Go(func() error { return w.divert.Run(sinks) })
 	}
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.loop.Run, w.liveness.Run,
-		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.run, w.conntrack.Run,
+		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.services.Run, w.report.states.Run, w.conntrack.Run,
 		daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: log, Sync: slacken}).Run} {
 		group.Go(func() error { return run(ctx) })
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,14 +128,6 @@ func newReporter(w *syncer) *reporter {
 func (r *reporter) kick() {
 	r.services.Kick()
 	r.states.Kick()
-}
-
-// run writes until ctx ends.
-func (r *reporter) run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.services.Run(ctx) })
-	group.Go(func() error { return r.states.Run(ctx) })
-	return group.Wait()
 }
 
 func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err error) {

@@ -178,7 +178,9 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 		case n.Error != "":
 			return errors.New(n.Error)
 		case n.View != nil:
-			h.took(n.View)
+			before := h.view.Swap(new(n.View.Nodes()))
+			h.logChanges(before.View, *n.View)
+			h.config.Changed()
 		case n.Overrun != nil:
 			h.config.Log.Warn("heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
 				"why", n.Overrun.Why, "for", n.Overrun.Cooldown, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)

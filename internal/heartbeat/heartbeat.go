@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
@@ -103,8 +105,8 @@ type Heartbeat struct {
 	shared *shared
 	// memory is the file that shared is mapped from.
 	memory *os.File
-	// asking bounds the questions on the wire that are under way at once.
-	asking chan struct{}
+	// asking has the questions on the wire that are under way.
+	asking errgroup.Group
 
 	// mu guards what the process gets by orders, and the process; nil while none runs.
 	mu    sync.Mutex
@@ -124,8 +126,9 @@ func New(c Config) (*Heartbeat, error) {
 		return nil, err
 	}
 	h := &Heartbeat{
-		Lease: &s.lease, config: c, shared: s, memory: memory, asking: make(chan struct{}, maxWireQuestions), peers: []Peer{}, keys: c.Keys,
+		Lease: &s.lease, config: c, shared: s, memory: memory, peers: []Peer{}, keys: c.Keys,
 	}
+	h.asking.SetLimit(maxWireQuestions)
 	h.view.Store(new(View{}.Nodes()))
 	return h, nil
 }
@@ -162,24 +165,13 @@ func (h *Heartbeat) Confirm(v Nodes) {
 
 // ask asks the wire, and passes its answer on.
 func (h *Heartbeat) ask(q question) {
-	select {
-	case h.asking <- struct{}{}:
-		go func() {
-			a := wireAnswer{q, h.config.Ask(q.Name)}
-			<-h.asking
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.pass(order{Answer: &a})
-		}()
-	default: // others ask about so many, too
-	}
-}
-
-// took takes a View from the heartbeat process.
-func (h *Heartbeat) took(v *View) {
-	before := h.view.Swap(new(v.Nodes()))
-	h.logChanges(before.View, *v)
-	h.config.Changed()
+	h.asking.TryGo(func() error { // others ask about so many, too
+		a := wireAnswer{q, h.config.Ask(q.Name)}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.pass(order{Answer: &a})
+		return nil
+	})
 }
 
 // logChanges logs each change once.

@@ -80,7 +80,7 @@ func (g *groups) sync() {
 	if len(desired) == 0 && len(g.joined) == 0 {
 		return
 	}
-	g.findLost(desired)
+	g.leave(desired)
 	// A refusing link, such as one without IPv6, is tried only once for all groups.
 	refuses := make(map[int]string)
 	for m := range desired {
@@ -93,29 +93,25 @@ func (g *groups) sync() {
 		}
 		g.joined[m] = true
 	}
-	for m := range g.joined {
-		if !desired[m] {
-			g.kernel.leave(m)
-			delete(g.joined, m)
-		}
-	}
 	g.complain(refuses)
 }
 
-// findLost forgets memberships that the kernel has dropped, for example when IPv6
-// was turned off and on, so that the next sync joins them again.
-func (g *groups) findLost(desired map[membership]bool) {
+// leave leaves groups that are not desired any more, and forgets memberships that the kernel has dropped, for example when IPv6
+// was turned off and on, so that they are joined again.
+func (g *groups) leave(desired map[membership]bool) {
 	actual, err := g.actual()
 	if err != nil {
 		g.log.Warn("cannot check multicast groups", "error", err)
-		return
+		actual = g.joined
 	}
 	lost := 0
 	for m := range g.joined {
-		if actual[m] || !desired[m] {
+		switch {
+		case desired[m] && actual[m]:
 			continue
+		case desired[m]:
+			lost++
 		}
-		lost++
 		g.kernel.leave(m)
 		delete(g.joined, m)
 	}

@@ -95,14 +95,12 @@ func Line(text string, limit int) string {
 // string reveals it, and so does fmt in an unexported field, of which it calls no method.
 type Secret string
 
-// hidden stands for every Secret but the empty one, also for its length.
-const hidden = "***"
-
+// shown is the same for every text but the empty one, whatever its length.
 func (s Secret) shown() string {
 	if s == "" {
 		return ""
 	}
-	return hidden
+	return "***"
 }
 
 // Format implements fmt.Formatter for all verbs: a method String would not hide the text from %x.

@@ -88,7 +88,11 @@ func (r *ranking) first(parts rank, among []int, may func(i int) bool) []int {
 func (p *planner) ranking(e *election) *ranking {
 	subnets := make([][]int, len(e.addresses))
 	for i, a := range e.addresses {
-		subnets[i] = p.subnetsWith(a)
+		for j, subnet := range p.subnets {
+			if subnet.Contains(a) {
+				subnets[i] = append(subnets[i], j)
+			}
+		}
 	}
 	first := single(e.addresses[0])
 	key := fmt.Sprint(e.ads, subnets, p.ranged.in(first))

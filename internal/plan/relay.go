@@ -176,7 +176,7 @@ func (p *planner) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr,
 // neighbour returns an address of another node, of the family of a, on a link of this node; the zero Addr for none.
 func (p *planner) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
 	onLink := func(b netip.Addr) bool {
-		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return isSubnet(s) && s.Contains(b) })
+		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(b) })
 	}
 	for _, b := range p.state.Nodes[name].Addresses {
 		if onLink(b) {
@@ -184,7 +184,7 @@ func (p *planner) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
 		}
 	}
 	for _, theirs := range p.state.Links[name] {
-		if !slices.ContainsFunc(theirs.Prefixes, func(s netip.Prefix) bool { return isSubnet(s) && slices.Contains(l.Prefixes, s) }) {
+		if !slices.ContainsFunc(theirs.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && slices.Contains(l.Prefixes, s) }) {
 			continue
 		}
 		for _, b := range theirs.Addresses {

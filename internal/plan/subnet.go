@@ -7,17 +7,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// isSubnet reports whether a prefix has room for other hosts. A prefix of full length is the address of one host, on
-// a point-to-point link, or of a Service.
-func isSubnet(p netip.Prefix) bool { return p.Bits() < p.Addr().BitLen() }
-
-// subnetsOf returns the subnets of all links, sorted and free of duplicates.
+// subnetsOf returns the subnets of all links, sorted and free of duplicates. A prefix of full length is none: it is the address of one host,
+// on a point-to-point link, or of a Service.
 func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 	var out []netip.Prefix
 	for _, ls := range links {
 		for _, l := range ls {
 			for _, p := range l.Prefixes {
-				if isSubnet(p) {
+				if !p.IsSingleIP() {
 					out = append(out, p)
 				}
 			}
@@ -25,17 +22,6 @@ func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
-}
-
-// subnetsWith returns the indexes of the subnets that contain an address.
-func (p *planner) subnetsWith(a netip.Addr) []int {
-	var out []int
-	for i, subnet := range p.subnets {
-		if subnet.Contains(a) {
-			out = append(out, i)
-		}
-	}
-	return out
 }
 
 // reach returns what a node's links are to an address in these subnets that these advertisements select. A link on
@@ -69,7 +55,7 @@ func (p *planner) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known b
 		if l.Refused || !p.announcedOn(i, ads, l) {
 			continue
 		}
-		if slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return isSubnet(s) && s.Contains(a) }) {
+		if slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(a) }) {
 			return l, true
 		}
 		if !known {
