@@ -41,21 +41,7 @@ type hanger struct {
 }
 
 func newHangers(names ...string) *hangers {
-	h := &hangers{owners: map[netip.Addr]string{}, nodes: map[string]*hanger{}, stopping: map[string]bool{}}
-	h.state = lb.State{
-		Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
-		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: netip.MustParseAddr("192.0.2.0"), To: netip.MustParseAddr("192.0.2.255")}}}},
-	}
-	for _, name := range names {
-		h.state.Nodes[name], h.state.Members[name] = lb.Node{Name: name}, true
-	}
-	s := lb.Service{Key: lb.Key{Namespace: "default", Name: "web"}, Serving: true, ServingAnywhere: true}
-	for a := netip.MustParseAddr("192.0.2.1"); len(s.Addresses) < 12; a = a.Next() {
-		one := new(s)
-		one.Key.Name, one.Addresses = a.String(), []netip.Addr{a}
-		h.state.Services = append(h.state.Services, one)
-		s.Addresses = append(s.Addresses, a)
-	}
+	h := &hangers{owners: map[netip.Addr]string{}, nodes: map[string]*hanger{}, stopping: map[string]bool{}, state: specOf(names...)}
 	for _, name := range names {
 		n := &hanger{start: time.Now()}
 		n.loop = daemon.NewLoop(daemon.LoopConfig{Log: slog.New(slog.DiscardHandler), Sync: func(ctx context.Context) (time.Duration, error) {
@@ -181,7 +167,7 @@ func TestHang(t *testing.T) {
 				}
 				h.mu.Lock()
 				defer h.mu.Unlock()
-				if len(h.owners) != 12 || !tt.moves && h.moves != moves {
+				if len(h.owners) != simAddresses || !tt.moves && h.moves != moves {
 					t.Errorf("%d addresses have owners, and %d moved", len(h.owners), h.moves-moves)
 				}
 			})

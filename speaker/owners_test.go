@@ -134,20 +134,27 @@ type simNode struct {
 	stale bool
 }
 
-func newSim(t *testing.T, names ...string) *sim {
-	s := &sim{t: t, start: time.Now(), nodes: map[string]*simNode{}, owner: map[netip.Addr]string{}, moves: map[netip.Addr]int{},
-		double: map[netip.Addr]time.Duration{}}
-	s.spec = lb.State{
-		Nodes: map[string]lb.Node{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+// specOf has these nodes, which live, and the Services.
+func specOf(names ...string) lb.State {
+	s := lb.State{
+		Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
 		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: addressNumber(0), To: addressNumber(255)}}}},
 	}
+	for _, name := range names {
+		s.Nodes[name], s.Members[name] = lb.Node{Name: name}, true
+	}
 	for i := range simAddresses {
-		s.spec.Services = append(s.spec.Services, &lb.Service{
+		s.Services = append(s.Services, &lb.Service{
 			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{addressNumber(i)}, Serving: true,
 		})
 	}
+	return s
+}
+
+func newSim(t *testing.T, names ...string) *sim {
+	s := &sim{t: t, start: time.Now(), nodes: map[string]*simNode{}, owner: map[netip.Addr]string{}, moves: map[netip.Addr]int{},
+		double: map[netip.Addr]time.Duration{}, spec: specOf(names...)}
 	for _, name := range names {
-		s.spec.Nodes[name] = lb.Node{Name: name}
 		n := &simNode{stale: true}
 		n.owners = &owners{
 			node: name, log: slog.New(slog.DiscardHandler), layer2: &n.fakeResponder, newer: map[netip.Addr]newer{},

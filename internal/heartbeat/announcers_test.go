@@ -133,6 +133,19 @@ func (a *announcers) run(d time.Duration, check func()) {
 	}
 }
 
+// never runs the world, and fails where an address of a home has owners that it must not have.
+func (a *announcers) never(t *testing.T, d time.Duration, what string, wrong func(home, owners string) bool) {
+	t.Helper()
+	began := a.now
+	a.run(d, func() {
+		for j, home := range a.home {
+			if wrong(home, a.owners[j]) {
+				t.Fatalf("%s: an address of %sis with %q after %v", what, home, a.owners[j], a.now-began)
+			}
+		}
+	})
+}
+
 // rest returns how long after a time the owners changed last.
 func (a *announcers) rest(from time.Duration) (last time.Duration) {
 	for _, at := range a.since {

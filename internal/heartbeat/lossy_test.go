@@ -70,12 +70,8 @@ func TestLossForLong(t *testing.T) {
 		a := newAnnouncers(uint64(n), n, 1)
 		a.lose(a.nodes[0], lossy{in: 100})
 		a.run(2*time.Second, nil)
-		a.run(2*time.Minute, func() {
-			for j, owner := range a.owners {
-				if a.home[j] != "0 " && owner != a.home[j] || strings.Contains(owner, "0") {
-					t.Fatalf("%d nodes: an address of %sis with %s", n, a.home[j], owner)
-				}
-			}
+		a.never(t, 2*time.Minute, fmt.Sprint(n, " nodes"), func(home, owners string) bool {
+			return home != "0 " && owners != home || strings.Contains(owners, "0")
 		})
 		a.healed(t, fmt.Sprint(n, " nodes"))
 		if moves := a.most(); moves > 2 {
@@ -89,13 +85,7 @@ func TestLossOfTwo(t *testing.T) {
 	a := newAnnouncers(1, 2, 2)
 	a.lose(a.nodes[0], lossy{in: 100})
 	a.run(2*time.Second, nil)
-	a.run(30*time.Second, func() {
-		for j := range a.addresses {
-			if a.owners[j] != "1 " {
-				t.Fatalf("an address of %sis with %s", a.home[j], a.owners[j])
-			}
-		}
-	})
+	a.never(t, 30*time.Second, "100 % in", func(_, owners string) bool { return owners != "1 " })
 	a.healed(t, "100 % in")
 }
 
@@ -182,15 +172,8 @@ func TestDeafWithoutForeign(t *testing.T) {
 		a := newAnnouncers(9, n, 1)
 		a.noWire = true
 		a.lose(a.nodes[0], lossy{in: 100})
-		hit := a.now
 		a.run(2*time.Second, nil)
-		a.run(28*time.Second, func() {
-			for j, home := range a.home {
-				if home == "0 " && !strings.Contains(a.owners[j], "1") && !strings.Contains(a.owners[j], "2") && !strings.ContainsAny(a.owners[j], "3456") {
-					t.Fatalf("%d nodes: nobody else has an address of it after %v: %q", n, a.now-hit, a.owners[j])
-				}
-			}
-		})
+		a.never(t, 28*time.Second, fmt.Sprint(n, " nodes"), func(home, owners string) bool { return home == "0 " && !strings.ContainsAny(owners, "123456") })
 		a.healed(t, fmt.Sprint(n, " nodes"))
 	}
 }
