@@ -220,17 +220,6 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-func TestProbeFrames(t *testing.T) {
-	for i, want := range []string{
-		"us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00",
-		"us>33:33:ff:00:01:00 :: > ff02::1:ff00:100 hop limit 255 NS 2001:db8::100 options 0",
-	} {
-		if got := describe(protocols()[i].probe(&eth0, []netip.Addr{v4, v6}[i])); got != want {
-			t.Errorf("probe is %s\nwant     %s", got, want)
-		}
-	}
-}
-
 // A stand-in answers with the MAC of the owner whose speaker is down, in frames from its own MAC.
 func TestAnswerInStead(t *testing.T) {
 	p := testPort()
@@ -246,9 +235,10 @@ func TestAnswerInStead(t *testing.T) {
 	}
 }
 
-func TestAnnouncementFrames(t *testing.T) {
+func TestFramesToAll(t *testing.T) {
 	var got []string
 	for i, addr := range []netip.Addr{v4, v6} {
+		got = append(got, describe(protocols()[i].probe(&eth0, addr)))
 		asker := machine{addr: []netip.Addr{asker4, asker6}[i], mac: askerMAC}
 		for turn, to := range []*machine{nil, nil, nil, &asker} {
 			got = append(got, describe(protocols()[i].announce(&eth0, addr, turn, to)))
@@ -257,7 +247,9 @@ func TestAnnouncementFrames(t *testing.T) {
 	request, reply := "us>all ARP 1 192.0.2.100 us > 192.0.2.100 00:00:00:00:00:00", "us>all ARP 2 192.0.2.100 us > 192.0.2.100 us"
 	na := "us>33:33:00:00:00:01 fe80::1 > ff02::1 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us"
 	want := []string{
+		"us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00",
 		request, reply, request, "us>asker ARP 2 192.0.2.100 us > 192.0.2.100 us",
+		"us>33:33:ff:00:01:00 :: > ff02::1:ff00:100 hop limit 255 NS 2001:db8::100 options 0",
 		na, na, na, "us>asker fe80::1 > 2001:db8::2 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
