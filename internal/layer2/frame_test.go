@@ -484,7 +484,7 @@ func TestFilterFollows(t *testing.T) {
 		}
 		left, gone := address4(10<<24), address4(10<<24+100)
 		r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: left}})})
-		time.Sleep(r.config.Timers.CheckInterval)
+		time.Sleep(checkInterval)
 		k.sync()
 		if !passes(left) || passes(gone) {
 			t.Errorf("what asks for %s passes: %v, for %s: %v", left, passes(left), gone, passes(gone))

@@ -21,9 +21,8 @@ type membership struct {
 //
 // They are those of ordinary sockets, which the kernel reports by MLD: without that a snooping switch forwards nothing.
 type groups struct {
-	log           *slog.Logger
-	checkInterval time.Duration
-	repairs       *atomic.Uint64
+	log     *slog.Logger
+	repairs *atomic.Uint64
 	// kernel does the system calls; actual reads the memberships of all sockets of the host.
 	kernel kernel
 	actual func() (map[membership]bool, error)
@@ -42,9 +41,9 @@ type kernel interface {
 	close()
 }
 
-func newGroups(log *slog.Logger, checkInterval time.Duration, repairs *atomic.Uint64) *groups {
+func newGroups(log *slog.Logger, repairs *atomic.Uint64) *groups {
 	g := &groups{
-		log: log, checkInterval: checkInterval, repairs: repairs,
+		log: log, repairs: repairs,
 		kernel: &groupSockets{}, actual: readIGMP6,
 		wake: lb.NewSignal(), joined: make(map[membership]bool), complaints: make(map[int]string),
 	}
@@ -62,7 +61,7 @@ func (g *groups) set(desired map[membership]bool) {
 // joining some thousand groups takes time and must not delay announcements.
 func (g *groups) run(ctx context.Context) {
 	defer g.kernel.close()
-	check := time.NewTicker(g.checkInterval)
+	check := time.NewTicker(checkInterval)
 	defer check.Stop()
 	for {
 		select {

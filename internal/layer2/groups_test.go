@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -51,7 +50,7 @@ func (m membership) String() string { return fmt.Sprintf("%v%%%d", m.group, m.in
 func TestGroups(t *testing.T) {
 	k := newFakeKernel()
 	var repairs atomic.Uint64
-	g := newGroups(slog.New(slog.DiscardHandler), time.Hour, &repairs)
+	g := newGroups(slog.New(slog.DiscardHandler), &repairs)
 	g.kernel, g.actual = k, k.actual
 
 	group := func(index, n int) membership {

@@ -67,7 +67,7 @@ func (k *keeper) sync() {
 	}
 	k.refuse(links)
 	now := k.r.now()
-	if k.synced == nil || k.filtered != t && (now.Sub(k.filteredAt) >= k.r.config.Timers.CheckInterval || !k.passes(t)) {
+	if k.synced == nil || k.filtered != t && (now.Sub(k.filteredAt) >= checkInterval || !k.passes(t)) {
 		k.filter(t, now)
 	}
 	if k.synced == t {
@@ -92,7 +92,7 @@ func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 		}
 		if want {
 			// Wait before retrying a link whose sockets fail at once.
-			k.broken[index] = p.opened.Add(k.r.config.Timers.CheckInterval / 2)
+			k.broken[index] = p.opened.Add(checkInterval / 2)
 		}
 		p.close()
 		delete(k.ports, index)

@@ -229,8 +229,8 @@ func TestLateWakeUp(t *testing.T) {
 			time.Sleep(tt.late)
 			k.work()
 			all := r.counts.announcements[0][sent].Load() + r.counts.announcements[1][sent].Load()
-			if got := all - before; got != uint64(tt.want*r.config.Timers.PaceFrames) {
-				t.Errorf("%v after the last: %d frames, want %d times %d", tt.late, got, tt.want, r.config.Timers.PaceFrames)
+			if got := all - before; got != uint64(tt.want*paceFrames) {
+				t.Errorf("%v after the last: %d frames, want %d times %d", tt.late, got, tt.want, paceFrames)
 			}
 			before = all
 		}

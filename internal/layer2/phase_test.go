@@ -30,8 +30,6 @@ func bothFamilies(change func(*lb.Announcement)) []lb.Announcement {
 
 func probed(a *lb.Announcement) { a.Probe = true }
 
-var lingerTime = Timers{}.withDefaults().LingerTime
-
 // play is a Responder on a fake wire, with the actions of a test on one of its links.
 type play struct {
 	*Responder
@@ -450,7 +448,7 @@ func sentBy(mac lb.MAC, frame []byte) []byte {
 }
 
 // TestHandover: an address that moves to another node is answered until that node is
-// heard, or until LingerTime; a removed address is not answered.
+// heard, or until lingerTime; a removed address is not answered.
 //
 // Trap: the new owner does not know yet that it is the owner, and meanwhile nobody answers.
 func TestHandover(t *testing.T) {

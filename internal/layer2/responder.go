@@ -78,7 +78,7 @@ func New(c Config) *Responder {
 	}
 	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
 	r.changed = func() { r.version.Add(1); c.Changed() }
-	r.groups = newGroups(c.Log, r.config.Timers.CheckInterval, &r.counts.repairs[repairGroup])
+	r.groups = newGroups(c.Log, &r.counts.repairs[repairGroup])
 	r.table.Store(newTable(Desired{}, Desired{}, &table{}, false, time.Time{}))
 	r.ports.Store(&map[int]*port{})
 	r.refusals.Store(&[]refusal{})
@@ -143,7 +143,7 @@ func (r *Responder) Run(ctx context.Context) error {
 func (r *Responder) loop(ctx context.Context) {
 	k := newKeeper(r)
 	defer k.close()
-	check := time.NewTicker(r.config.Timers.CheckInterval)
+	check := time.NewTicker(checkInterval)
 	defer check.Stop()
 	due := time.NewTimer(0)
 	defer due.Stop()

@@ -142,8 +142,8 @@ func (s *schedule) defend(addr netip.Addr, now time.Time) {
 	if own == nil || own.phase != ours {
 		return
 	}
-	s.extra(key{addr, nearDefence}, own.job, defending, now.Add(s.timers.NearDefendWait), s.timers.NearDefendInterval)
-	s.extra(key{addr, defence}, own.job, repeated, now, s.timers.DefendInterval)
+	s.extra(key{addr, nearDefence}, own.job, defending, now.Add(nearDefendWait), nearDefendInterval)
+	s.extra(key{addr, defence}, own.job, repeated, now, defendInterval)
 }
 
 // early reports whether an address became ours by a probe so lately that another machine may yet answer that.
@@ -220,13 +220,13 @@ func (s *schedule) opens(lane int) time.Time {
 	case ending:
 		return due
 	case first, asking:
-		return later(due, s.pace.free.Add(-s.timers.frames(s.timers.Burst)))
+		return later(due, s.pace.free.Add(-s.timers.frames(burst)))
 	case repeated, refreshing: // a batch at once
 		return later(due, s.pace.free.Add(batch))
 	case doubting:
 		return later(due, later(s.pace.free.Add(batch), s.pace.doubted.Add(-refreshBatch)))
 	case defending:
-		half := -s.timers.frames(s.timers.Burst / 2)
+		half := -s.timers.frames(burst / 2)
 		return later(due, later(s.pace.free, s.pace.defended).Add(half))
 	}
 	return later(due, s.pace.free)
@@ -234,7 +234,7 @@ func (s *schedule) opens(lane int) time.Time {
 
 // roomy reports whether half of the burst holds all that waits for its first announcement, and more.
 func (s *schedule) roomy(now time.Time) bool {
-	return s.pace.free.Sub(now) < s.timers.frames(s.timers.Burst/2-len(s.queues[first]))
+	return s.pace.free.Sub(now) < s.timers.frames(burst/2-len(s.queues[first]))
 }
 
 // spend accounts for frames on the link.

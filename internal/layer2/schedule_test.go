@@ -305,8 +305,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 		}
 		perInstant := make(map[string]int)
 		// Not one is repeated before each has been announced once.
-		timers := p.config.Timers
-		got := sentFor(p.lan, addresses/time.Duration(timers.PaceFrames)*timers.PaceInterval-timers.PaceInterval/2)
+		got := sentFor(p.lan, addresses/paceFrames*paceInterval-paceInterval/2)
 		for _, line := range got {
 			perInstant[strings.Fields(line)[0]]++
 		}
@@ -314,7 +313,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 			t.Errorf("%d addresses announced, want %d", len(got), addresses)
 		}
 		for at, n := range perInstant {
-			if n > timers.PaceFrames {
+			if n > paceFrames {
 				t.Errorf("%d frames at %s", n, at)
 			}
 		}

@@ -18,53 +18,49 @@ type Timers struct {
 	// that addresses do not stay in step. These repair the tables of a switch that aged
 	// the MAC out, and of a neighbour that a forged claim deceived. Many addresses are announced less often.
 	RefreshMin, RefreshMax time.Duration
-	// ProbeTimes are when a new address is probed: as often as PROBE_NUM (RFC 5227
-	// section 1.1: 3), but in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s, meant
-	// for hosts that wake from sleep and for links that start), since a Service waits
-	// for it, and a living host of a LAN answers in a millisecond or two.
-	ProbeTimes []time.Duration
 	// AnnounceWait is when the address counts as free (RFC 5227: ANNOUNCE_WAIT, 2 s, but
 	// counted from the first probe). Who answers later than that, and within lateTime, has the address all the same.
 	AnnounceWait time.Duration
-	// DefendInterval is the minimum time between two defences of an address to all neighbours (RFC
-	// 5227 section 1.1: DEFEND_INTERVAL). The machines that we know hear each of theirs by itself, NearDefendWait after
-	// a claim, so that it follows the last one of a burst, and not more often than every NearDefendInterval.
-	DefendInterval, NearDefendWait, NearDefendInterval time.Duration
 	// RateLimitInterval is the wait before an address in conflict is probed again
 	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
 	RateLimitInterval time.Duration
-	// LingerTime is when this node stops to answer for an address that another one owns, heard or not: a speaker whose API
-	// server hangs, and which does not know yet that it is the new owner, notices that after 45 s (ReadIdleTimeout and
-	// PingTimeout of client-go).
-	LingerTime time.Duration
-	// Rate is how many frames a second one link gets, whatever they are for. First announcements and probes may be ahead
-	// of it by Burst frames: a router that takes fewer loses the rest, and storm control may shut the port.
-	Rate, Burst int
-	// PaceInterval and PaceFrames spread a burst: so many frames on a link, then a pause. A link that does not
-	// take a frame is tried again after the same pause.
-	PaceInterval time.Duration
-	PaceFrames   int
-	// CheckInterval is how often links, sockets and groups are checked without a kick.
-	CheckInterval time.Duration
+	// Rate is how many frames a second one link gets, whatever they are for.
+	Rate int
 }
 
+// probeTimes are when a new address is probed: as often as PROBE_NUM (RFC 5227
+// section 1.1: 3), but in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s, meant
+// for hosts that wake from sleep and for links that start), since a Service waits
+// for it, and a living host of a LAN answers in a millisecond or two.
+var probeTimes = []time.Duration{0, 8 * time.Millisecond, 16 * time.Millisecond}
+
+const (
+	// defendInterval is the minimum time between two defences of an address to all neighbours (RFC
+	// 5227 section 1.1: DEFEND_INTERVAL). The machines that we know hear each of theirs by itself, nearDefendWait after
+	// a claim, so that it follows the last one of a burst, and not more often than every nearDefendInterval.
+	defendInterval, nearDefendWait, nearDefendInterval = 10 * time.Second, 50 * time.Millisecond, time.Second
+	// lingerTime is when this node stops to answer for an address that another one owns, heard or not: a speaker whose API
+	// server hangs, and which does not know yet that it is the new owner, notices that after 45 s (ReadIdleTimeout and
+	// PingTimeout of client-go).
+	lingerTime = time.Minute
+	// burst is by how many frames first announcements and probes may be ahead of Timers.Rate: a router that takes fewer
+	// loses the rest, and storm control may shut the port.
+	burst = 1000
+	// paceInterval and paceFrames spread a burst: so many frames on a link, then a pause. A link that does not
+	// take a frame is tried again after the same pause.
+	paceInterval, paceFrames = time.Millisecond, 50
+	// checkInterval is how often links, sockets and groups are checked without a kick.
+	checkInterval = time.Second
+)
+
 func (t Timers) withDefaults() Timers {
-	const ms = time.Millisecond
 	if t.AnnounceTimes == nil {
 		t.AnnounceTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
 	}
-	if t.ProbeTimes == nil {
-		t.ProbeTimes = []time.Duration{0, 8 * ms, 16 * ms}
-	}
 	t.RefreshMin, t.RefreshMax = cmp.Or(t.RefreshMin, 30*time.Second), cmp.Or(t.RefreshMax, time.Minute)
-	t.AnnounceWait = cmp.Or(t.AnnounceWait, 25*ms)
-	t.DefendInterval = cmp.Or(t.DefendInterval, 10*time.Second)
-	t.NearDefendWait, t.NearDefendInterval = cmp.Or(t.NearDefendWait, 50*ms), cmp.Or(t.NearDefendInterval, time.Second)
+	t.AnnounceWait = cmp.Or(t.AnnounceWait, 25*time.Millisecond)
 	t.RateLimitInterval = cmp.Or(t.RateLimitInterval, 10*time.Second)
-	t.LingerTime = cmp.Or(t.LingerTime, time.Minute)
-	t.Rate, t.Burst, t.PaceFrames = cmp.Or(t.Rate, 500), cmp.Or(t.Burst, 1000), cmp.Or(t.PaceFrames, 50)
-	t.PaceInterval = cmp.Or(t.PaceInterval, ms)
-	t.CheckInterval = cmp.Or(t.CheckInterval, time.Second)
+	t.Rate = cmp.Or(t.Rate, 500)
 	return t
 }
 
@@ -91,13 +87,13 @@ func (t Timers) frames(n int) time.Duration {
 func (t Timers) times(p phase) (steps []time.Duration, end time.Duration) {
 	switch p {
 	case probing:
-		return t.ProbeTimes, t.AnnounceWait
+		return probeTimes, t.AnnounceWait
 	case conflicting:
 		return nil, t.RateLimitInterval
 	case ours:
 		return t.AnnounceTimes, 0
 	case handing:
-		return nil, t.LingerTime
+		return nil, lingerTime
 	}
 	return nil, 0
 }

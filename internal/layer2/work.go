@@ -37,8 +37,8 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 	if now.Sub(p.resume) > paceSlack {
 		p.resume = now
 	}
-	for ; !now.Before(p.resume); p.resume = p.resume.Add(k.r.config.Timers.PaceInterval) {
-		for range k.r.config.Timers.PaceFrames {
+	for ; !now.Before(p.resume); p.resume = p.resume.Add(paceInterval) {
+		for range paceFrames {
 			it := p.schedule.due(now)
 			if it == nil {
 				return changed
@@ -47,7 +47,7 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 				p.schedule.done(it, now)
 				changed = k.end(p, it, now) || changed
 			} else if !k.do(p, it, now) {
-				p.resume = now.Add(k.r.config.Timers.PaceInterval)
+				p.resume = now.Add(paceInterval)
 				return changed
 			}
 		}
@@ -152,7 +152,7 @@ func (k *keeper) end(p *port, it *item, now time.Time) (became bool) {
 	case handing:
 		if it.status.become(handing, gone) {
 			k.r.counts.handovers[unheard].Add(1)
-			k.r.config.Log.Warn("address released although no new owner was heard", "address", it.addr, "after", k.r.config.Timers.LingerTime)
+			k.r.config.Log.Warn("address released although no new owner was heard", "address", it.addr, "after", lingerTime)
 		}
 	}
 	k.r.version.Add(1)
