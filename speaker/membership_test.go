@@ -55,7 +55,7 @@ func TestKeysRead(t *testing.T) {
 				t.Errorf("%s: error %v, want %q", step.name, err, step.err)
 			}
 		}
-		api.set(refuses) // and no connection is left
+		api.set(refuses)               // and no connection is left
 		background(t, w.cluster.Run)() // ends what New began
 	})
 }
@@ -103,7 +103,7 @@ func TestKeysFollowed(t *testing.T) {
 			}
 		}
 		stop()
-		api.set(refuses) // and no connection is left
+		api.set(refuses)               // and no connection is left
 		background(t, w.cluster.Run)() // ends what New began
 	})
 }
