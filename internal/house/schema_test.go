@@ -129,7 +129,7 @@ func (c crd) example() (o any, leaves []leaf) {
 	return o, leaves[1:]
 }
 
-// extreme gives each leaf each extreme value by turns, and afterwards that of the example.
+// extreme gives each leaf each extreme value by turns, and afterwards the value of the example.
 func extreme(leaves []leaf) iter.Seq[string] {
 	return func(yield func(what string) bool) {
 		for _, l := range leaves {
