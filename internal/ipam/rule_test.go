@@ -311,16 +311,13 @@ func (w *witness) releasesAreNoted() error {
 			noted[r.Address] = true
 		}
 	}
-	for _, addr := range slices.Concat(slices.Collect(maps.Keys(w.stood)), slices.Collect(maps.Keys(w.replaced))) {
+	had := slices.Concat(slices.Collect(maps.Keys(w.stood)), slices.Collect(maps.Keys(w.replaced)))
+	for _, l := range w.Leaving {
+		had = append(had, l.Addresses...)
+	}
+	for _, addr := range had {
 		if w.holds[addr] == nil && w.owns[addr] == nil && w.poolOf(addr) != nil && !noted[addr] {
 			return fmt.Errorf("%s was given back, and no pool notes it", addr)
-		}
-	}
-	for _, l := range w.Leaving {
-		for _, addr := range l.Addresses {
-			if w.holds[addr] == nil && w.owns[addr] == nil && w.poolOf(addr) != nil && !noted[addr] {
-				return fmt.Errorf("%s was left by %s, and no pool notes it", addr, l.Key)
-			}
 		}
 	}
 	return nil

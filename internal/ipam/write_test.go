@@ -193,18 +193,16 @@ func (h *history) deleteFloatingIP(r *run, seen floatingObject) {
 	case have.version != seen.version:
 		r.failed = true
 	case have.finalizer:
-		w := h.clone()
-		get(w.FloatingIPs, seen.Key).Deleting = true
-		h.commit(w)
+		h.edit(func() { get(h.FloatingIPs, seen.Key).Deleting = true })
 	default:
 		h.removeFloatingIP(seen)
 	}
 }
 
 func (h *history) removeFloatingIP(o floatingObject) {
-	w := h.clone()
-	w.FloatingIPs = slices.DeleteFunc(w.FloatingIPs, func(f floatingObject) bool { return f.Key == o.Key })
-	h.commit(w)
+	h.edit(func() {
+		h.FloatingIPs = slices.DeleteFunc(h.FloatingIPs, func(f floatingObject) bool { return f.Key == o.Key })
+	})
 }
 
 // create makes the FloatingIP of a Service that asked to keep its addresses, unless one of its name exists.
@@ -212,11 +210,11 @@ func (h *history) create(r *run, k Keep) {
 	if get(h.FloatingIPs, k.Service) != nil {
 		return
 	}
-	w := h.clone()
-	w.FloatingIPs = append(w.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)),
-		Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name}})
-	slices.SortFunc(w.FloatingIPs, byID)
-	h.commit(w)
+	h.edit(func() {
+		h.FloatingIPs = append(h.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)),
+			Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name}})
+		slices.SortFunc(h.FloatingIPs, byID)
+	})
 	r.floatingIPs.wrote(*get(h.FloatingIPs, k.Service))
 }
 
@@ -235,9 +233,9 @@ func (h *history) release(r *run, seen serviceObject) {
 	}
 	after, landed := patch(h, r, &r.services, seen, want, setServiceVersion)
 	if landed && after.deleting && !after.finalizer {
-		w := h.clone()
-		w.Services = slices.DeleteFunc(w.Services, func(o serviceObject) bool { return o.Key == seen.Key })
-		h.commit(w)
+		h.edit(func() {
+			h.Services = slices.DeleteFunc(h.Services, func(o serviceObject) bool { return o.Key == seen.Key })
+		})
 		if !r.silent {
 			r.services.gone(after, after.version)
 		}
@@ -250,23 +248,9 @@ func (h *history) checkService(r *run, before world, seen, after serviceObject) 
 	if h.alien {
 		return
 	}
-	for _, addr := range after.Addresses {
-		if slices.Contains(seen.Addresses, addr) {
-			continue
-		}
-		for i := range before.Services {
-			o := &before.Services[i]
-			if o.Key != seen.Key && o.has(addr) && !r.shares(&seen.Service, o.Key) {
-				h.fail(fmt.Errorf("%s was written to %s, though %s has it", addr, seen.Key, o.Key))
-			}
-		}
-		for i := range before.FloatingIPs {
-			f := &before.FloatingIPs[i]
-			if slices.Contains(f.Addresses, addr) && !r.lends(f.Key, &seen.Service) {
-				h.fail(fmt.Errorf("%s was written to %s, though FloatingIP %s has it", addr, seen.Key, f.Key))
-			}
-		}
-	}
+	h.checkGiven(before, seen.Key.String(), after.Addresses, seen.Addresses,
+		func(o *serviceObject) bool { return o.Key == seen.Key || r.shares(&seen.Service, o.Key) },
+		func(f *floatingObject) bool { return r.lends(f.Key, &seen.Service) })
 	// A FloatingIP that the run saw asked, though it may be gone since.
 	asked := slices.ContainsFunc(r.state.FloatingIPs, func(f lb.FloatingIP) bool {
 		return f.ServiceName == seen.Key.Name && f.Key.Namespace == seen.Key.Namespace
@@ -283,19 +267,25 @@ func (h *history) checkFloatingIP(r *run, before world, seen, after floatingObje
 	if h.alien {
 		return
 	}
-	for _, addr := range after.Addresses {
-		if slices.Contains(seen.Addresses, addr) {
+	h.checkGiven(before, "FloatingIP "+seen.Key.String(), after.Addresses, seen.Addresses,
+		func(o *serviceObject) bool { s := r.service(o.Key); return s != nil && r.lends(seen.Key, s) },
+		func(f *floatingObject) bool { return f.Key == seen.Key })
+}
+
+// checkGiven checks that no object had an address that another one gets, but for those that may have it too.
+func (h *history) checkGiven(before world, to string, gets, had []netip.Addr, service func(*serviceObject) bool, floating func(*floatingObject) bool) {
+	for _, addr := range gets {
+		if slices.Contains(had, addr) {
 			continue
 		}
-		for i := range before.FloatingIPs {
-			if f := &before.FloatingIPs[i]; f.Key != seen.Key && slices.Contains(f.Addresses, addr) {
-				h.fail(fmt.Errorf("%s was written to FloatingIP %s, though FloatingIP %s has it", addr, seen.Key, f.Key))
+		for i := range before.Services {
+			if o := &before.Services[i]; o.has(addr) && !service(o) {
+				h.fail(fmt.Errorf("%s was written to %s, though %s has it", addr, to, o.Key))
 			}
 		}
-		for i := range before.Services {
-			o := &before.Services[i]
-			if s := r.service(o.Key); o.has(addr) && (s == nil || !r.lends(seen.Key, s)) {
-				h.fail(fmt.Errorf("%s was written to FloatingIP %s, though %s has it", addr, seen.Key, o.Key))
+		for i := range before.FloatingIPs {
+			if f := &before.FloatingIPs[i]; slices.Contains(f.Addresses, addr) && !floating(f) {
+				h.fail(fmt.Errorf("%s was written to %s, though FloatingIP %s has it", addr, to, f.Key))
 			}
 		}
 	}
