@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,7 +48,7 @@ type LoopConfig struct {
 // everything again.
 type Loop struct {
 	config       LoopConfig
-	kicks, hurry lb.Signal
+	kicks, hurry chan struct{}
 	done         atomic.Int64
 	// began is when the present run began; nil while there is none.
 	began atomic.Pointer[time.Time]
@@ -62,17 +61,24 @@ type Loop struct {
 func NewLoop(c LoopConfig) *Loop {
 	c.BurstFactor = cmp.Or(c.BurstFactor, burstFactor)
 	c.ResyncInterval = cmp.Or(c.ResyncInterval, 30*time.Second)
-	return &Loop{config: c, kicks: lb.NewSignal(), hurry: lb.NewSignal(), spent: processorTime}
+	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1), spent: processorTime}
 }
 
 // Kick asks for a run. It never blocks.
-func (l *Loop) Kick() { l.kicks.Kick() }
+func (l *Loop) Kick() { wake(l.kicks) }
 
 // Hurry asks for a run that skips the pause after a costly run. It is for rare events that must not wait, such as the
 // death of a node. It never blocks.
 func (l *Loop) Hurry() {
-	l.hurry.Kick()
+	wake(l.hurry)
 	l.Kick()
+}
+
+func wake(signal chan<- struct{}) {
+	select {
+	case signal <- struct{}{}:
+	default: // a run is pending, and it will read what this kick announces
+	}
 }
 
 // Done counts the runs that ended without an error.
@@ -167,7 +173,7 @@ func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
 	case <-rest:
 	case <-l.hurry:
 	}
-	for _, signal := range []lb.Signal{l.kicks, l.hurry} {
+	for _, signal := range []chan struct{}{l.kicks, l.hurry} {
 		select {
 		case <-signal: // the next run reads what a kick during the pause announces
 		default:

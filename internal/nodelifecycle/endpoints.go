@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -85,7 +84,7 @@ func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *disco
 func podEndpoints(endpoints []*discoveryv1.EndpointSlice) iter.Seq2[lb.Key, *discoveryv1.Endpoint] {
 	return func(yield func(lb.Key, *discoveryv1.Endpoint) bool) {
 		for _, s := range endpoints {
-			service := config.ServiceOf(s)
+			service := lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 			for i := range s.Endpoints {
 				e := &s.Endpoints[i]
 				if e.TargetRef != nil && e.TargetRef.Kind == "Pod" && !yield(service, e) {
