@@ -28,7 +28,11 @@ type pool struct {
 func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node,
 	undeclared v1beta1.UndeclaredPorts) []*pool {
 	var pools []*pool
-	owners := unusableRanges()
+	var owners claims
+	for _, n := range neverHosts {
+		p := netip.MustParsePrefix(n.prefix)
+		owners = append(owners, claimed{lb.Range{From: p.Addr(), To: lastOf(p)}, owner{unusable: n.what}})
+	}
 	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindPool, Name: o.Name}
 		p := &pool{lost: overlaps{}, Pool: lb.Pool{
@@ -179,7 +183,14 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1be
 		t.ShareAcross, t.MaxServices = s.Scope == v1beta1.ShareCluster, int(s.MaxServices)
 	}
 	t.ReuseDelay = valueOr(o.Spec.ReuseDelay, metav1.Duration{}).Duration
-	remember(&t, o, m)
+	if m != nil && metav1.IsControlledBy(m, o) { // not the memory of an earlier pool of the same name
+		t.ReleasedForgotten = m.Status.Forgotten
+		for _, was := range m.Status.Released {
+			if a, err := parseAddr(was.Address); err == nil && !was.Time.IsZero() {
+				t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: ParseKey(was.Service), UID: was.UID})
+			}
+		}
+	}
 	for _, is := range o.Status.Retained {
 		if a, err := parseAddr(is.Address); err == nil && !is.Since.IsZero() {
 			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: ParseKey(is.Service), Since: is.Since.Time.Time})
@@ -202,19 +213,6 @@ func memories(objects []*v1beta1.PoolMemory) map[string]*v1beta1.PoolMemory {
 	return out
 }
 
-// remember reads the releases that a pool records. The memory of an earlier pool of the same name does not count.
-func remember(t *lb.PoolTerms, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) {
-	if m == nil || !metav1.IsControlledBy(m, o) {
-		return
-	}
-	t.ReleasedForgotten = m.Status.Forgotten
-	for _, was := range m.Status.Released {
-		if a, err := parseAddr(was.Address); err == nil && !was.Time.IsZero() {
-			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: ParseKey(was.Service), UID: was.UID})
-		}
-	}
-}
-
 // neverHosts are addresses that no router delivers to a Service. The network and
 // broadcast addresses of a prefix are not included: behind a route they are
 // ordinary addresses, and avoidBuggyIPs excludes them where they are not. They are in order.
@@ -229,15 +227,6 @@ var neverHosts = []struct{ prefix, what string }{
 	{"::ffff:0:0/96", "IPv4 in IPv6 form"},
 	{"fe80::/10", "link-local"},
 	{"ff00::/8", "multicast"},
-}
-
-func unusableRanges() claims {
-	var out claims
-	for _, n := range neverHosts {
-		p := netip.MustParsePrefix(n.prefix)
-		out = append(out, claimed{lb.Range{From: p.Addr(), To: lastOf(p)}, owner{unusable: n.what}})
-	}
-	return out
 }
 
 // listNodes gives each pool the addresses in its ranges that Nodes list as their own, with the name of a Node: a Service

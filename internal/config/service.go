@@ -286,6 +286,10 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	for _, a := range ips {
 		families = append(families, lb.FamilyOf(a))
 	}
+	var ports []lb.Port
+	for _, p := range o.Spec.Ports {
+		ports = append(ports, lb.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
+	}
 	read, long := bounded(r, object, o, x.Options)
 	pool, _ := firstAnnotation(r, object, read, AnnotationPool, MetalLBPool, MetalLBPoolOld)
 	addresses, err := readAddresses(r, object, read, families)
@@ -303,7 +307,7 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		Families:           families,
 		FamilyPolicy:       lb.FamilyPolicy(valueOr(o.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)),
 		ClusterIPs:         ips,
-		Ports:              portsOf(o),
+		Ports:              ports,
 		Local:              o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal:      valueOr(o.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
 		HealthPort:         uint16(o.Spec.HealthCheckNodePort),
@@ -346,14 +350,6 @@ func clusterIPs(o *corev1.Service) []netip.Addr {
 		if err == nil && !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }) {
 			out = append(out, a)
 		}
-	}
-	return out
-}
-
-func portsOf(o *corev1.Service) []lb.Port {
-	var out []lb.Port
-	for _, p := range o.Spec.Ports {
-		out = append(out, lb.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
 	}
 	return out
 }

@@ -196,7 +196,12 @@ func Compile(all []*lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort
 		if s.Proxy == nil || s.ProxyRefused {
 			continue // no node announces what is refused: it must not cost what the bound of its namespace saves
 		}
-		service := Service{Key: s.Key, Proxy: *s.Proxy, Access: s.Access, Certificate: b.Certificates[s.Key], Addresses: firsts(s.Addresses, b.Families)}
+		service := Service{Key: s.Key, Proxy: *s.Proxy, Access: s.Access, Certificate: b.Certificates[s.Key]}
+		for _, f := range b.Families {
+			if i := slices.IndexFunc(s.Addresses, func(a netip.Addr) bool { return lb.FamilyOf(a) == f }); i >= 0 {
+				service.Addresses = append(service.Addresses, s.Addresses[i])
+			}
+		}
 		for _, p := range s.Ports {
 			if p.Protocol != "TCP" || p.NodePort == 0 || len(service.Addresses) == 0 {
 				continue
@@ -213,14 +218,4 @@ func Compile(all []*lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort
 		}
 	}
 	return out, clash
-}
-
-// firsts returns the first address of each family that the pod has.
-func firsts(addresses []netip.Addr, families []lb.Family) (out []netip.Addr) {
-	for _, f := range families {
-		if i := slices.IndexFunc(addresses, func(a netip.Addr) bool { return lb.FamilyOf(a) == f }); i >= 0 {
-			out = append(out, addresses[i])
-		}
-	}
-	return out
 }

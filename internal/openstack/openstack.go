@@ -155,7 +155,12 @@ func (t *Translator) readNamed(s *service) {
 			s.note("the annotations of OpenStack are too many (%d) to name more", len(s.annotations))
 			break
 		}
-		s.noteIgnored(name)
+		switch why, exists := known[name]; {
+		case !exists:
+			s.note("%s%s is unknown", Prefix, name)
+		case why != "":
+			s.note("%s does nothing: %s", name, why)
+		}
 	}
 }
 
@@ -237,14 +242,4 @@ var known = map[string]string{
 	"flavor-id":                       onlyAppliance,
 	"availability-zone":               onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced",
 	"default-tls-container-ref":       "", // partly: TLS ends at proxies, where they run, by a Secret of the Service's namespace; otherwise nothing.
-}
-
-func (s *service) noteIgnored(name string) {
-	why, exists := known[name]
-	switch {
-	case !exists:
-		s.note("%s%s is unknown", Prefix, name)
-	case why != "":
-		s.note("%s does nothing: %s", name, why)
-	}
 }
