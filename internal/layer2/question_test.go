@@ -238,7 +238,7 @@ func TestAnswerInStead(t *testing.T) {
 func TestFramesToAll(t *testing.T) {
 	var got []string
 	for i, addr := range []netip.Addr{v4, v6} {
-		got = append(got, describe(protocols()[i].probe(&eth0, addr)))
+		got = append(got, describe(protocols()[i].probe(&eth0, addr)), describe(protocols()[i].question(&eth0, lb.MAC{}, addr)))
 		asker := machine{addr: []netip.Addr{asker4, asker6}[i], mac: askerMAC}
 		for turn, to := range []*machine{nil, nil, nil, &asker} {
 			got = append(got, describe(protocols()[i].announce(&eth0, addr, turn, to)))
@@ -247,9 +247,10 @@ func TestFramesToAll(t *testing.T) {
 	request, reply := "us>all ARP 1 192.0.2.100 us > 192.0.2.100 00:00:00:00:00:00", "us>all ARP 2 192.0.2.100 us > 192.0.2.100 us"
 	na := "us>33:33:00:00:00:01 fe80::1 > ff02::1 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us"
 	want := []string{
-		"us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00",
+		"us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00", "us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00",
 		request, reply, request, "us>asker ARP 2 192.0.2.100 us > 192.0.2.100 us",
 		"us>33:33:ff:00:01:00 :: > ff02::1:ff00:100 hop limit 255 NS 2001:db8::100 options 0",
+		"us>33:33:ff:00:01:00 fe80::1 > 2001:db8::100 hop limit 255 NS 2001:db8::100 options 1",
 		na, na, na, "us>asker fe80::1 > 2001:db8::2 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
