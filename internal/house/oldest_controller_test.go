@@ -86,9 +86,8 @@ func service(name string, finalizers ...string) *corev1.Service {
 
 func (s oldestController) create(t *testing.T, name string) {
 	t.Helper()
-	if _, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Create(t.Context(), service(name), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Create(t.Context(), service(name), metav1.CreateOptions{})
+	must(t, err)
 }
 
 // command returns our program with the rights of an account of the installation.

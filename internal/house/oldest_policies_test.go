@@ -60,9 +60,8 @@ func addAccount(t *testing.T, config *rest.Config) {
 	kube, err := kubernetes.NewForConfig(config)
 	must(t, err)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{})
+	must(t, err)
 }
 
 // waitForPolicies waits until each policy refuses something: the server compiles them after their creation.
@@ -140,9 +139,8 @@ func (s oldest) put(t *testing.T, o runtime.Object) *unstructured.Unstructured {
 	created, err := client.Create(t.Context(), u, metav1.CreateOptions{})
 	must(t, err)
 	created.Object["status"] = u.Object["status"]
-	if created, err = client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	created, err = client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
+	must(t, err)
 	return created
 }
 

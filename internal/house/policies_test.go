@@ -258,9 +258,8 @@ func TestPoliciesFollowOverlay(t *testing.T) {
 	base, err := filepath.Abs("../../config/default")
 	must(t, err)
 	dir := t.TempDir()
-	if base, err = filepath.Rel(dir, base); err != nil {
-		t.Fatal(err)
-	}
+	base, err = filepath.Rel(dir, base)
+	must(t, err)
 	overlay := fmt.Sprintf("namespace: elsewhere\nresources: [%s]\n", base)
 	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644))
 	cmd := exec.Command(kubectl, "kustomize", dir)

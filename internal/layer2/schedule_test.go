@@ -151,10 +151,8 @@ func TestRefreshTogether(t *testing.T) {
 	timers := Timers{}.withDefaults()
 	now := time.Unix(0, 0)
 	s := newSchedule(timers, &pace{}, between)
-	addr := netip.MustParseAddr("2001:db8:1::")
-	for range 3000 {
-		addr = addr.Next()
-		s.put(addr, job{phase: ours, status: newStatus(ours)}, now)
+	for _, a := range manyAddresses(3000) {
+		s.put(a.Address, job{phase: ours, status: newStatus(ours)}, now)
 	}
 	wakes, sent := 0, 0
 	quiet := now.Add(5 * time.Minute) // past the first announcements

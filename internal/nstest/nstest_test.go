@@ -37,17 +37,13 @@ func TestFarHost(t *testing.T) {
 // The child is in namespaces of its own, and only the named test runs in it.
 func TestRun(t *testing.T) {
 	outside, err := os.Readlink(threadNS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "read own namespace", err)
 	t.Setenv("OUTSIDE_"+childEnv, cmp.Or(os.Getenv("OUTSIDE_"+childEnv), outside))
 	for _, name := range []string{"first", "second, (odd) name"} {
 		t.Run(name, func(t *testing.T) {
 			Run(t, func(t *testing.T) {
 				inside, err := os.Readlink(threadNS)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, "read own namespace", err)
 				if inside == os.Getenv("OUTSIDE_"+childEnv) {
 					t.Error("the test runs in the namespace it was started from")
 				}
