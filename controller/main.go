@@ -81,34 +81,25 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	p := assemble(clients, s, log)
+	assign, dead, work := assemble(clients, s, log)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(), p.assign, p.dead)
-	state := func() any { return p.assign.last.Load() }
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(), assign, dead)
+	state := func() any { return assign.last.Load() }
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.cluster.Run(ctx) })
+	group.Go(func() error { return assign.cluster.Run(ctx) })
 	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
 	group.Go(func() error {
-		return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, p.assign.ready), nil)
+		return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, assign.ready), nil)
 	})
 	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(state), nil) })
-	group.Go(func() error { return campaign(ctx, log, p.cluster, s.nodeName, p.work) })
+	group.Go(func() error { return campaign(ctx, log, assign.cluster, s.nodeName, work) })
 	return group.Wait()
 }
 
-// parts of the process.
-type parts struct {
-	cluster *k8s.Cluster
-	assign  *syncer
-	dead    *nodelifecycle.Controller
-	work    []func(context.Context) error
-}
-
-// assemble constructs the parts and starts none. The cluster kicks the others, but
+// assemble constructs the parts of the process, of which the leader's work is to be run, and starts none. The cluster kicks the others, but
 // not before it runs.
-func assemble(clients k8s.Clients, s settings, log *slog.Logger) parts {
-	var assign *syncer
+func assemble(clients k8s.Clients, s settings, log *slog.Logger) (assign *syncer, dead *nodelifecycle.Controller, work []func(context.Context) error) {
 	var looks, withdraws *daemon.Loop
 	cluster := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw || s.Options.Proxies(),
@@ -121,9 +112,9 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) parts {
 		assign.look()
 		return 2 * lookInterval, nil // reports expire without a change
 	}})
-	dead := nodelifecycle.New(cluster, s.Options.Serves, s.limit, log)
+	dead = nodelifecycle.New(cluster, s.Options.Serves, s.limit, log)
 	withdraws = daemon.NewLoop(daemon.LoopConfig{Name: "nodelifecycle", Log: log, MinInterval: nodelifecycle.MinInterval, Sync: dead.Sync})
-	work := []func(context.Context) error{
+	work = []func(context.Context) error{
 		assign.lead,
 		afterStates(cluster, looks.Run),
 		afterStates(cluster, func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) }),
@@ -131,7 +122,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) parts {
 	if s.withdraw {
 		work = append(work, afterStates(cluster, func(ctx context.Context) error { return dead.Lead(ctx, withdraws.Run) }))
 	}
-	return parts{cluster, assign, dead, work}
+	return assign, dead, work
 }
 
 // afterStates makes work wait until the SpeakerStates were listed: without them there is no doubt about any
