@@ -64,7 +64,7 @@ func TestWitness(t *testing.T) {
 	c := s.compared[7]
 	changed := c.held.Read()
 	changed.Finalizers = nil
-	c.held = plain{changed} // it is another object for the same version: a bug
+	c.held = plain{Service: changed} // it is another object for the same version: a bug
 	run := func(repairs int64, writes ...string) {
 		t.Helper()
 		if _, err := s.sync(t.Context()); err != nil {

@@ -47,30 +47,28 @@ func released(by ...string) *v1beta1.PoolMemory {
 // that its predecessor recorded, in a memory that it knows or does not know.
 func TestMemoryIsNotOverwritten(t *testing.T) {
 	for name, stale := range map[string]*v1beta1.PoolMemory{"older": released("a"), "unknown": nil} {
-		t.Run(name, func(t *testing.T) { testMemoryIsNotOverwritten(t, stale) })
-	}
-}
-
-func testMemoryIsNotOverwritten(t *testing.T, stale *v1beta1.PoolMemory) {
-	server := newServer(t, waits(), leaving("web", "192.0.2.9"))
-	if stale != nil {
-		server.put(t, stale)
-	}
-	s := newTestSyncer(t, server)
-	server.put(t, released("a", "b"))
-	again := syncOnce(t, s)
-	if got := server.remembered(t); len(got) != 2 || got[1].Address != "192.0.2.2" {
-		t.Errorf("the pool remembers %v", got)
-	}
-	wantsAgain(t, again)
-	for _, remembers := range []int{3, 3} {
-		refreshed(t, s)
-		if got := server.remembered(t); len(got) != remembers {
-			t.Errorf("the pool remembers %v", got)
-		}
-	}
-	if web := server.service(t, "web"); len(web.Finalizers) > 0 {
-		t.Errorf("all is remembered, and the Service is held up: %v", server.landed())
+		t.Run(name, func(t *testing.T) {
+			server := newServer(t, waits(), leaving("web", "192.0.2.9"))
+			if stale != nil {
+				server.put(t, stale)
+			}
+			s := newTestSyncer(t, server)
+			server.put(t, released("a", "b"))
+			again := syncOnce(t, s)
+			if got := server.remembered(t); len(got) != 2 || got[1].Address != "192.0.2.2" {
+				t.Errorf("the pool remembers %v", got)
+			}
+			wantsAgain(t, again)
+			for _, remembers := range []int{3, 3} {
+				refreshed(t, s)
+				if got := server.remembered(t); len(got) != remembers {
+					t.Errorf("the pool remembers %v", got)
+				}
+			}
+			if web := server.service(t, "web"); len(web.Finalizers) > 0 {
+				t.Errorf("all is remembered, and the Service is held up: %v", server.landed())
+			}
+		})
 	}
 }
 

@@ -67,15 +67,23 @@ func TestUnannounced(t *testing.T) {
 	}
 }
 
-// plain is a Service that is held as it is.
-type plain struct{ *corev1.Service }
+// plain is a Service that is held as it is. It counts how often it is read, where that is asked.
+type plain struct {
+	*corev1.Service
+	reads *int
+}
 
-func (p plain) Read() *corev1.Service { return p.Service }
+func (p plain) Read() *corev1.Service {
+	if p.reads != nil {
+		*p.reads++
+	}
+	return p.Service
+}
 
 func holding(services ...*corev1.Service) func() lb.Map[lb.Key, config.Held[corev1.Service]] {
 	var m lb.Map[lb.Key, config.Held[corev1.Service]]
 	for _, s := range services {
-		m = m.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, plain{s})
+		m = m.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, plain{Service: s})
 	}
 	return func() lb.Map[lb.Key, config.Held[corev1.Service]] { return m }
 }
@@ -95,10 +103,10 @@ func TestLooksAgain(t *testing.T) {
 		return &ipam.Assignment{Key: lb.Key{Name: "web"}, Reason: reason, Addresses: addresses}
 	}
 	m, reads := &metrics{}, 0
-	announced, withdrawn := counted{service("192.0.2.1=a"), &reads}, counted{service(""), &reads}
+	announced, withdrawn := plain{service("192.0.2.1=a"), &reads}, plain{service(""), &reads}
 	first, both, waiting := assigned(lb.Assigned, v4), assigned(lb.Assigned, v4, v6), assigned(lb.PoolExhausted)
 	for i, tt := range []struct {
-		held          counted
+		held          plain
 		a             *ipam.Assignment
 		rows, waiting int
 		reads         int
@@ -113,17 +121,6 @@ func TestLooksAgain(t *testing.T) {
 			t.Errorf("look %d: %v, %v after %d reads, want %+v", i, waits, rows, reads, tt)
 		}
 	}
-}
-
-// counted counts how often a Service is read.
-type counted struct {
-	*corev1.Service
-	reads *int
-}
-
-func (c counted) Read() *corev1.Service {
-	*c.reads++
-	return c.Service
 }
 
 // TestUnannouncedIsBounded: a user who makes many Services costs Prometheus no more than the bound.

@@ -93,14 +93,11 @@ func TestProxiedSwitch(t *testing.T) {
 			[]string{"n1", "n2"},
 			[]string{"True Proxied: " + served, "False ProxyRefused: "}},
 	} {
-		state := lb.State{ProxyNodes: lb.Names{}}
+		state := lb.State{ProxyNodes: lb.Names{}.With(tt.nodes...)}
 		var assigned []*ipam.Assignment
 		for _, text := range tt.services {
 			s, a := townService(text)
 			state.Services, assigned = append(state.Services, s), append(assigned, a)
-		}
-		for _, node := range tt.nodes {
-			state.ProxyNodes = state.ProxyNodes.With(node)
 		}
 		var states []*v1beta1.SpeakerState
 		for node, served := range tt.reports {
@@ -223,11 +220,7 @@ func TestProxiedPace(t *testing.T) {
 	var p proxied
 	p.open = []string{"n9"}
 	at := func(after time.Duration, nodes ...string) string {
-		state := lb.State{Now: time.Unix(1e9, 0).Add(after), ProxyNodes: lb.Names{}}
-		for _, n := range nodes {
-			state.ProxyNodes = state.ProxyNodes.With(n)
-		}
-		return p.say(state, 100)
+		return p.say(lb.State{Now: time.Unix(1e9, 0).Add(after), ProxyNodes: lb.Names{}.With(nodes...)}, 100)
 	}
 	first := at(0, "n1")
 	if !strings.HasPrefix(first, "proxies on 1 nodes serve it (n1); its node ports lead past them on node n9") {

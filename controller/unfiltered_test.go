@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,10 +61,6 @@ func (f *fleet) problem(name string, reason lb.Reason) {
 func (f *fleet) pass(d time.Duration, silent ...string) {
 	for end := f.now.Add(d); f.now.Before(end); {
 		f.now = f.now.Add(2 * lookInterval)
-		var nodes []*corev1.Node
-		for _, n := range f.nodes {
-			nodes = append(nodes, n)
-		}
 		var states []*v1beta1.SpeakerState
 		for _, s := range f.states {
 			if !strings.Contains(strings.Join(silent, " "), s.Name) {
@@ -71,7 +69,7 @@ func (f *fleet) pass(d time.Duration, silent ...string) {
 			states = append(states, s)
 		}
 		before := f.says()
-		if f.s.look(f.now, nodes, states); f.says() != before {
+		if f.s.look(f.now, slices.Collect(maps.Values(f.nodes)), states); f.says() != before {
 			f.writes++
 		}
 	}

@@ -3,6 +3,7 @@ package nodelifecycle
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -116,11 +117,7 @@ func TestDoubts(t *testing.T) {
 	}
 	var d Doubts
 	missed := func(seconds float64) bool {
-		var states []*v1beta1.SpeakerState
-		for _, o := range written {
-			states = append(states, o)
-		}
-		return d.Missed(start.Add(time.Duration(seconds*float64(time.Second))), states, 4, "leader")
+		return d.Missed(start.Add(time.Duration(seconds*float64(time.Second))), slices.Collect(maps.Values(written)), 4, "leader")
 	}
 	step := func(seconds float64, want bool, what string) {
 		t.Helper()
