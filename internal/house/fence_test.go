@@ -33,7 +33,7 @@ var fence = map[string][]string{
 	"internal/openstack": {"internal/lb"},
 	"internal/layer2":    {"internal/lb", "internal/rt", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/nft": {"internal/lb", "github.com/google/nftables/expr", "github.com/google/nftables/userdata", "github.com/mdlayher/netlink",
-		"golang.org/x"},
+		"github.com/mdlayher/socket", "golang.org/x"},
 	"internal/filter": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/mdlayher/netlink",
 		"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/relay": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,8 +36,7 @@ var (
 
 // Conn sends transactions. The zero value opens a socket when it needs one.
 type Conn struct {
-	isOpen bool
-	fd     int
+	socket *socket.Conn
 	// buffer is for replies.
 	buffer []byte
 }
@@ -64,58 +65,48 @@ func (b *Batch) Commit() error {
 }
 
 func (c *Conn) open() error {
-	if c.isOpen {
+	if c.socket != nil {
 		return nil
 	}
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	s, err := socket.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER, "nf_tables", nil)
 	if err != nil {
-		return fmt.Errorf("open nf_tables: %w", os.NewSyscallError("socket", err))
+		return fmt.Errorf("open nf_tables: %w", err)
 	}
 	err = unix.EADDRINUSE
-	for err == unix.EADDRINUSE {
-		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: firstAddress + opened.Add(1)%addresses})
+	for errors.Is(err, unix.EADDRINUSE) {
+		err = s.Bind(&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: firstAddress + opened.Add(1)%addresses})
 	}
-	err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
-		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, sendBuffer), setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer))
+	err = errors.Join(err, s.SetsockoptInt(unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
+		s.SetWriteBuffer(sendBuffer), s.SetReadBuffer(receiveBuffer))
 	if err != nil {
-		return errors.Join(fmt.Errorf("set up nf_tables socket: %w", err), unix.Close(fd))
+		return errors.Join(fmt.Errorf("set up nf_tables socket: %w", err), s.Close())
 	}
-	c.fd, c.isOpen = fd, true
+	c.socket = s
 	return nil
-}
-
-// setBuffer sets the size of a buffer, beyond the system's limit if the process may.
-func setBuffer(fd, force, option, size int) error {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
-		return nil
-	}
-	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size)
 }
 
 // Close closes the socket; Commit opens another one.
 func (c *Conn) Close() error {
-	if !c.isOpen {
+	if c.socket == nil {
 		return nil
 	}
-	c.isOpen = false
-	return os.NewSyscallError("close", unix.Close(c.fd))
+	defer func() { c.socket = nil }()
+	return c.socket.Close()
 }
 
 // exchange sends messages and calls fn for each reply, or with single for the first.
 func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
-	if err := unix.Sendto(c.fd, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("sendto", err)
+	ctx := context.Background()
+	if err := c.socket.Sendto(ctx, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
 	}
 	if c.buffer == nil {
 		c.buffer = make([]byte, dumpBuffer)
 	}
 	for done := false; !done; {
-		n, _, err := unix.Recvfrom(c.fd, c.buffer, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		n, _, err := c.socket.Recvfrom(ctx, c.buffer, 0)
 		if err != nil {
-			return os.NewSyscallError("recvfrom", err)
+			return err
 		}
 		if done, err = parseReplies(c.buffer[:n], single, fn); err != nil {
 			return err
