@@ -214,7 +214,7 @@ func (w *syncer) proxyPods(pods []lb.ProxyPod) (out []lb.ProxyPod, settled bool)
 		}
 	}
 	here, settled = w.proxies.Set(here)
-	if w.divert.Failed() {
+	if w.divert.Failure() != nil {
 		for i := range here {
 			here[i].Frontends = map[lb.Key]map[uint16]uint16{}
 		}

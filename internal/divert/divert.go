@@ -48,22 +48,13 @@ func New(log *slog.Logger, changed func()) *Table {
 // Try has the kernel check the table without an effect.
 func Try() error { return layout().Try() }
 
-// Set makes the kernel do exactly this. It never fails: Failed reports whether the kernel refuses it, and Run asks again.
+// Set makes the kernel do exactly this. It never fails: Failure says why the kernel refuses it, and Run asks again.
 func (t *Table) Set(d Desired) {
 	t.Lock()
 	defer t.Unlock()
-	if t.Settled() && slices.Equal(d.Diversions, t.desired.Diversions) && slices.Equal(d.NodePorts, t.desired.NodePorts) {
-		return
-	}
+	same := slices.Equal(d.Diversions, t.desired.Diversions) && slices.Equal(d.NodePorts, t.desired.NodePorts)
 	t.desired = d
-	_ = t.Apply() // it logs, and Run retries
-}
-
-// Failed reports whether the kernel refuses what was set last.
-func (t *Table) Failed() bool {
-	t.Lock()
-	defer t.Unlock()
-	return t.Failure() != nil
+	_ = t.Apply(same) // it logs, and Run retries
 }
 
 // State returns what was set last, and whether the kernel does it.

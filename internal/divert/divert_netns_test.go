@@ -363,7 +363,7 @@ func TestDamage(t *testing.T) {
 		must(t, err)
 		next := New(slog.New(slog.DiscardHandler), func() {})
 		next.Set(desired("here"))
-		if after, err := layout().Handle(); err != nil || after != before || next.Failed() {
+		if after, err := layout().Handle(); err != nil || after != before || next.Failure() != nil {
 			t.Errorf("the table is another: %d, %d, %v", before, after, err)
 		}
 		state, err := layout().Outline()

@@ -15,7 +15,7 @@ import (
 // elements counts the elements of the table by set, without the families.
 func (w *world) elements() map[string]int {
 	w.t.Helper()
-	is, err := w.actual().table.Read()
+	is, err := w.table.owned.Actual().table.Read()
 	must(w.t, err)
 	count := map[string]int{}
 	for _, m := range is.Elements {

@@ -47,9 +47,7 @@ func (t *Table) logPacket(why string, packet []byte) {
 	if !ok {
 		return
 	}
-	t.owned.Lock()
 	img := t.owned.Actual()
-	t.owned.Unlock()
 	var service lb.Key
 	if img != nil {
 		service = img.serviceAt(h.to, nft.PortKey(h.to, h.protocol, h.port))

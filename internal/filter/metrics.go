@@ -165,9 +165,7 @@ func compareSeries(a, b series) int {
 
 // readCounters reads the counters and returns the totals; on an error, the last known ones.
 func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
-	t.owned.Lock()
 	img := t.owned.Actual()
-	t.owned.Unlock()
 	t.totals.mu.Lock()
 	defer t.totals.mu.Unlock()
 	if img != nil {

@@ -54,7 +54,7 @@ func TestRepair(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
-		number := fmt.Sprint((*w.actual().frontends.Of(addr(vip4)))[0].allow.number)
+		number := fmt.Sprint((*w.table.owned.Actual().frontends.Of(addr(vip4)))[0].allow.number)
 		w.run(w.table)
 		for _, damage := range [][]string{
 			{"flush", "ruleset"},
@@ -98,13 +98,6 @@ func (w *world) intact(table *Table) {
 	if table.owned.Audit() {
 		w.t.Error("the table is not what it should be")
 	}
-}
-
-// actual is what the table is known to hold.
-func (w *world) actual() *image {
-	w.table.owned.Lock()
-	defer w.table.owned.Unlock()
-	return w.table.owned.Actual()
 }
 
 // sent counts the transactions from now on.

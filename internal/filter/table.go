@@ -74,12 +74,9 @@ func New(log *slog.Logger, changed func()) *Table {
 func (t *Table) Set(desired Desired) error {
 	t.owned.Lock()
 	defer t.owned.Unlock()
-	if t.owned.Settled() && t.desired.equal(&desired) {
-		t.desired = &desired // which costs nothing to compare when it comes again
-		return t.owned.Failure()
-	}
-	t.desired = &desired
-	return t.owned.Apply()
+	same := t.desired != nil && t.desired.equal(&desired)
+	t.desired = &desired // also if it is the same: it costs nothing to compare when it comes again
+	return t.owned.Apply(same)
 }
 
 // failsOrWorks calls changed once the result of Failed is another.

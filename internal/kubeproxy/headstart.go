@@ -61,10 +61,9 @@ func TryHeadStart() error { return headStartLayout().Try() }
 func (t *HeadStart) Set(starts []lb.Start) {
 	t.Lock()
 	defer t.Unlock()
-	if !t.Settled() || !slices.EqualFunc(starts, t.starts, sameStart) {
-		t.starts = starts
-		_ = t.Apply() // it logs; without it clients wait for kube-proxy
-	}
+	same := slices.EqualFunc(starts, t.starts, sameStart)
+	t.starts = starts
+	_ = t.Apply(same) // it logs; without it clients wait for kube-proxy
 }
 
 func sameStart(a, b lb.Start) bool {

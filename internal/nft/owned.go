@@ -53,6 +53,8 @@ type Owned[I Image[I]] struct {
 	// wake wakes Run.
 	wake lb.Signal
 
+	// none is the zero image.
+	none I
 	conn Conn
 	// Transact sends a transaction to the kernel.
 	Transact func(*Batch) error
@@ -80,8 +82,11 @@ func NewOwned[I Image[I]](c Config[I]) *Owned[I] {
 	return o
 }
 
-// Apply makes the table hold the image. On an error it holds what it held, and Run retries.
-func (o *Owned[I]) Apply() error {
+// Apply makes the table hold the image, which is the same as at the last Apply or not. On an error it holds what it held, and Run retries.
+func (o *Owned[I]) Apply(same bool) error {
+	if same && o.on && (o.failure != nil || o.absent || o.actual != o.none) {
+		return o.failure
+	}
 	o.on, o.wait = true, 0 // the kernel may take this one
 	return o.apply()
 }
@@ -118,16 +123,15 @@ func (o *Owned[I]) apply() error {
 
 // put makes the kernel's table hold the image.
 func (o *Owned[I]) put() error {
-	var none I
 	want := o.Image(o.actual)
-	if want == none {
+	if want == o.none {
 		return o.clear()
 	}
-	if o.actual != none && o.actual.Permanent().signature == want.Permanent().signature {
+	if o.actual != o.none && o.actual.Permanent().signature == want.Permanent().signature {
 		if o.change(want) == nil {
 			return nil
 		}
-		o.actual = none // the table differs from it
+		o.actual = o.none // the table differs from it
 	}
 	if !o.read {
 		o.read = true
@@ -144,7 +148,6 @@ func (o *Owned[I]) put() error {
 
 // compare takes over the table, given what it holds, and returns the image. The error is why it is not as the image has it.
 func (o *Owned[I]) compare(want I, found *Content, err error) (I, error) {
-	var none I
 	if err != nil {
 		return want, err
 	}
@@ -152,7 +155,7 @@ func (o *Owned[I]) compare(want I, found *Content, err error) (I, error) {
 		o.Seen(found)
 		want = o.Image(o.actual)
 	}
-	if !found.holds(want.Permanent(), want.From(none)) {
+	if !found.holds(want.Permanent(), want.From(o.none)) {
 		return want, ErrOther
 	}
 	o.record(want)
@@ -185,9 +188,8 @@ func (o *Owned[I]) change(want I) error {
 // during the commit a packet between the two would meet the rules of neither. The elements of a new interval set become
 // visible a little later than the rules that use it.
 func (o *Owned[I]) replace(want I) (err error) {
-	var none I
-	o.actual = none
-	layout, whole := want.Permanent(), want.From(none)
+	o.actual = o.none
+	layout, whole := want.Permanent(), want.From(o.none)
 	for _, inPlace := range []bool{true, false} {
 		b := layout.Batch()
 		if !inPlace {
@@ -232,14 +234,13 @@ func (l *Layout) clear(b *Batch) bool {
 
 // clear deletes the table.
 func (o *Owned[I]) clear() error {
-	var none I
 	if o.absent {
 		return nil
 	}
 	b := o.Batch()
 	b.Remove()
 	err := o.Transact(b)
-	o.actual, o.absent = none, err == nil
+	o.actual, o.absent = o.none, err == nil
 	return err
 }
 
@@ -267,16 +268,18 @@ func (o *Owned[I]) InForce() bool {
 }
 
 // Failure is why the table does not hold the image of the last Apply.
-func (o *Owned[I]) Failure() error { return o.failure }
-
-// Settled reports whether Apply would only repeat itself if nothing has changed.
-func (o *Owned[I]) Settled() bool {
-	var none I
-	return o.on && (o.failure != nil || o.absent || o.actual != none)
+func (o *Owned[I]) Failure() error {
+	o.Lock()
+	defer o.Unlock()
+	return o.failure
 }
 
 // Actual returns what the table is known to hold.
-func (o *Owned[I]) Actual() I { return o.actual }
+func (o *Owned[I]) Actual() I {
+	o.Lock()
+	defer o.Unlock()
+	return o.actual
+}
 
 // Repairs counts the repairs of what others changed.
 func (o *Owned[I]) Repairs() uint64 { return o.repairs.Load() }

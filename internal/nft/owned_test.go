@@ -35,7 +35,7 @@ func TestOwned(t *testing.T) {
 			if i == 4 {
 				o = owner(&want) // another process
 			}
-			must(t, o.Apply())
+			must(t, o.Apply(false))
 			if is, err := sample().Read(); list != nil && (err != nil || len(is.Elements) != len(list)) {
 				t.Errorf("image %d of %d elements: %v, %+v", i, len(list), err, is)
 			}
@@ -57,12 +57,12 @@ func TestGoneTwice(t *testing.T) {
 		for i, damage := range []string{"list tables", "flush map ip sample links", "flush set ip sample plain"} {
 			o.Lock()
 			want = samples()
-			must(t, o.Apply())
+			must(t, o.Apply(false))
 			nstest.Self(t).Output("nft", damage)
 			want = samples()[1:5]
 			sent, transact := 0, o.Transact
 			o.Transact = func(b *Batch) error { sent++; return transact(b) }
-			if err := o.Apply(); err != nil || sent != []int{1, 1, 2}[i] {
+			if err := o.Apply(false); err != nil || sent != []int{1, 1, 2}[i] {
 				t.Fatalf("%d transactions after %s (%v): an element with an end may be gone, and the table stays", sent, damage, err)
 			}
 			o.Transact = transact
@@ -92,7 +92,7 @@ func TestBackOff(t *testing.T) {
 			apply := func() error {
 				o.Lock()
 				defer o.Unlock()
-				return o.Apply()
+				return o.Apply(false)
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan struct{})

@@ -62,12 +62,11 @@ func (o *Owned[I]) Audit() (differed bool) {
 	defer o.Unlock()
 	// A listing while the kernel resizes a set may miss elements: a second one decides.
 	for range 2 {
-		var none I
 		if !o.on || o.absent || o.failure != nil {
 			return false
 		}
 		want, before := o.Image(o.actual), o.generation
-		if want == none {
+		if want == o.none {
 			return false
 		}
 		o.Unlock()
@@ -80,7 +79,7 @@ func (o *Owned[I]) Audit() (differed bool) {
 		if _, err = o.compare(want, found, err); err == nil {
 			return false
 		}
-		if o.actual = none; found == nil {
+		if o.actual = o.none; found == nil {
 			break
 		}
 	}

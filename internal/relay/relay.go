@@ -100,7 +100,7 @@ func (r *Relayer) apply(d *Desired, indexes map[string]int) {
 	r.desired, r.indexes = d, indexes
 	r.mu.Unlock()
 	for _, t := range r.tables {
-		_ = t.Apply() // it logs, and Run retries
+		_ = t.Apply(false) // it logs, and Run retries
 	}
 }
 

@@ -27,7 +27,6 @@ type FamilyState struct {
 func (r *Relayer) State() (s State) {
 	for _, t := range r.tables {
 		f := FamilyState{Family: t.family.name}
-		t.Lock()
 		if err := t.Failure(); err != nil {
 			f.Failure = err.Error()
 		}
@@ -40,7 +39,6 @@ func (r *Relayer) State() (s State) {
 			}
 			f.Packets, _ = t.Packets()
 		}
-		t.Unlock()
 		s.Families = append(s.Families, f)
 	}
 	return s
