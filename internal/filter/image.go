@@ -257,23 +257,30 @@ func within(ranges []lb.Range, a netip.Addr) bool {
 	return behind > 0 && ranges[behind-1].Contains(a)
 }
 
-// intervals adds the family's ranges as elements of an interval set. It merges ranges that touch or overlap, as the
-// kernel demands.
+// intervals adds the family's ranges as elements of an interval set.
 func (f *family) intervals(to *nft.Elements, base string, ranges []lb.Range) {
-	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) })
-	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
-	for i := 0; i < len(ranges); {
-		run := ranges[i]
-		for i++; i < len(ranges) && (!run.To.Less(ranges[i].From) || run.To.Next() == ranges[i].From); i++ {
-			if run.To.Less(ranges[i].To) {
-				run.To = ranges[i].To
-			}
+	var list nft.Elements
+	for _, r := range ranges {
+		if !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) {
+			continue
 		}
-		// The last address of the family has no next one.
-		var end string
-		if next := run.To.Next(); next.IsValid() {
-			end = string(next.AsSlice())
-		}
-		to.Put(f.named(base), string(run.From.AsSlice()), end)
+		// The last address of the family has no next one: the interval has no end.
+		list.Put(f.named(base), string(r.From.AsSlice()), string(r.To.Next().AsSlice()))
 	}
+	*to = append(*to, merged(list)...)
+}
+
+// merged returns the intervals of a set, and joins those that touch or overlap, as the kernel demands.
+func merged(list nft.Elements) (out nft.Elements) {
+	slices.SortFunc(list, func(a, b nft.Element) int { return strings.Compare(a.Key, b.Key) })
+	for _, e := range list {
+		last := len(out) - 1
+		switch {
+		case last < 0 || out[last].Value != "" && out[last].Value < e.Key:
+			out = append(out, e)
+		case e.Value == "" || out[last].Value != "" && out[last].Value < e.Value:
+			out[last].Value = e.Value
+		}
+	}
+	return out
 }

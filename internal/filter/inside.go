@@ -1,8 +1,6 @@
 package filter
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -13,7 +11,7 @@ const nameSize = 16
 
 // insideLinks returns the elements of insideSet: the names of links, and the empty one. Names and beginnings of names are
 // intervals of one set, so that one lookup judges a link.
-func insideLinks(names []string) (list nft.Elements) {
+func insideLinks(names []string) nft.Elements {
 	var intervals nft.Elements
 	for _, name := range append([]string{""}, names...) {
 		beginning, isPrefix := strings.CutSuffix(name, "*")
@@ -27,17 +25,7 @@ func insideLinks(names []string) (list nft.Elements) {
 		after[len(after)-1]++
 		intervals.Put(insideSet, string(padName(beginning)), string(padName(string(after))))
 	}
-	slices.SortFunc(intervals, func(a, b nft.Element) int {
-		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(b.Value, a.Value))
-	})
-	end := ""
-	for _, e := range intervals {
-		// An interval lies within the one before it, or behind it.
-		if e.Key >= end {
-			list, end = append(list, e), e.Value
-		}
-	}
-	return list
+	return merged(intervals)
 }
 
 func padName(name string) []byte { return append([]byte(name), make([]byte, nameSize)...)[:nameSize] }
