@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 const (
@@ -203,10 +204,7 @@ func (a *Asker) follow(ctx context.Context, name string, p *poll) {
 		if err == nil && a.learn(p, got) {
 			a.kick()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		nft.Sleep(ctx, wait)
 	}
 }
 

@@ -31,10 +31,7 @@ func (t *Table) readLog(ctx context.Context) error {
 			return nil
 		}
 		t.log.Warn("cannot read dropped packets from NFLOG", "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(logRetry):
-		}
+		nft.Sleep(ctx, logRetry)
 	}
 }
 

@@ -27,7 +27,7 @@ func (o *Owned[I]) keep(ctx context.Context) {
 		case <-o.wake:
 			o.Audit()
 			// Another program may undo each repair at once: limit the rate.
-			sleep(ctx, retryInterval)
+			Sleep(ctx, retryInterval)
 		case <-audit.C:
 			o.Audit()
 		case <-o.due():
@@ -90,8 +90,8 @@ func (o *Owned[I]) Audit() (differed bool) {
 	return true
 }
 
-// sleep waits for d, or until the context ends.
-func sleep(ctx context.Context, d time.Duration) {
+// Sleep waits for d, or until the context ends.
+func Sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):

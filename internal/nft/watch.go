@@ -21,7 +21,7 @@ func (t Table) watch(ctx context.Context, log *slog.Logger, changed func()) {
 	for ctx.Err() == nil {
 		if err := t.watchOnce(ctx, changed); err != nil {
 			log.Warn("cannot watch changes of nf_tables", "error", err)
-			sleep(ctx, rewatch)
+			Sleep(ctx, rewatch)
 		}
 	}
 }
