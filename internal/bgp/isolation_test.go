@@ -227,24 +227,30 @@ func killSpeaker(t *testing.T, hangs bool) {
 	await(t, "what the router heard", "connection closed", r.log)
 }
 
-// What an engine is sent is the least that makes one set of routes of another.
+// What an engine is sent is the least that makes one set of routes of another, of those that are the peer's and that it carries.
 func TestDifference(t *testing.T) {
+	four := lb.Peer{Name: "r", Address: netip.MustParseAddr("192.0.2.9")}
+	both := four
+	both.DualStack = true
 	r := func(prefix string, pref uint32) lb.Route {
-		return lb.Route{Prefix: netip.MustParsePrefix(prefix), LocalPref: pref}
+		return lb.Route{Prefix: netip.MustParsePrefix(prefix), LocalPref: pref, Peers: []string{"other", "r"}}
 	}
-	a, b, c, b2 := r("192.0.2.1/32", 1), r("192.0.2.2/32", 1), r("2001:db8::1/128", 1), r("192.0.2.2/32", 2)
+	a, b, c, b2, others := r("192.0.2.1/32", 1), r("192.0.2.2/32", 1), r("2001:db8::1/128", 1), r("192.0.2.2/32", 2), route("192.0.2.2/32", "other")
 	for _, tt := range []struct {
+		peer     lb.Peer
 		from, to []lb.Route
 		want     string
 	}{
-		{nil, nil, "put [] remove []"},
-		{nil, []lb.Route{a, b}, "put [192.0.2.1/32 192.0.2.2/32] remove []"},
-		{[]lb.Route{a, b, c}, []lb.Route{a, b, c}, "put [] remove []"},
-		{[]lb.Route{a, b, c}, []lb.Route{a, b2, c}, "put [192.0.2.2/32] remove []"},
-		{[]lb.Route{a, b, c}, []lb.Route{b}, "put [] remove [192.0.2.1/32 2001:db8::1/128]"},
-		{[]lb.Route{a, c}, []lb.Route{b2}, "put [192.0.2.2/32] remove [192.0.2.1/32 2001:db8::1/128]"},
+		{both, nil, nil, "put [] remove []"},
+		{both, nil, []lb.Route{a, others, b}, "put [192.0.2.1/32 192.0.2.2/32] remove []"},
+		{both, []lb.Route{a, b, c}, []lb.Route{a, b, c}, "put [] remove []"},
+		{both, []lb.Route{a, b, c}, []lb.Route{a, b2, c}, "put [192.0.2.2/32] remove []"},
+		{both, []lb.Route{a, b, c}, []lb.Route{b}, "put [] remove [192.0.2.1/32 2001:db8::1/128]"},
+		{both, []lb.Route{a, c}, []lb.Route{b2}, "put [192.0.2.2/32] remove [192.0.2.1/32 2001:db8::1/128]"},
+		{both, []lb.Route{a, b}, []lb.Route{a, others}, "put [] remove [192.0.2.2/32]"},
+		{four, []lb.Route{c}, []lb.Route{a}, "put [192.0.2.1/32] remove []"},
 	} {
-		change := difference(tt.from, tt.to)
+		change := difference(tt.peer, desire(nil, tt.from...).Routes, desire(nil, tt.to...).Routes)
 		var put []netip.Prefix
 		for _, r := range change.Put {
 			put = append(put, r.Prefix)

@@ -94,16 +94,16 @@ func (s *supervisor) watch(process *child.Process, settings lb.Peer, leaving, an
 func (s *supervisor) sendOrders(conn io.Writer, settings lb.Peer, leaving *atomic.Bool, ended <-chan struct{}) {
 	out := gob.NewEncoder(conn)
 	tick := time.Tick(lookInterval)
-	var sent []lb.Route
+	var sent routes
 	for next := (lb.Order{Peer: &settings}); ; {
-		routes, leave := s.goal(settings)
+		all, leave := s.goal(settings)
 		if leave != nil {
 			leaving.Store(true)
 			_ = out.Encode(lb.Order{Leave: leave})
 			return
 		}
-		changes := difference(sent, routes)
-		next.Put, next.Remove, sent = changes.Put, changes.Remove, routes
+		changes := difference(settings, sent, all)
+		next.Put, next.Remove, sent = changes.Put, changes.Remove, all
 		if out.Encode(next) != nil {
 			return
 		}

@@ -37,11 +37,14 @@ type Desired struct {
 	RouterID netip.Addr
 	Peers    []lb.Peer
 	// Routes by their prefixes, which are masked; of one prefix a peer has one at most.
-	Routes lb.Map[netip.Prefix, *[]lb.Route]
+	Routes routes
 	// Paths are what is known of the way to peers, by their names. A session that is held ends at once, and opens again when it
 	// is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
 	Paths map[string]Path
 }
+
+// routes are those of all peers.
+type routes = lb.Map[netip.Prefix, *[]lb.Route]
 
 // Speaker holds a node's BGP sessions.
 type Speaker struct {
@@ -115,7 +118,7 @@ func (s *Speaker) end(how lb.Leave) {
 	s.mu.Lock()
 	s.ended = true
 	for _, one := range s.byAddress {
-		one.want(nil, nil, how)
+		one.want(nil, routes{}, how)
 	}
 	s.listed = nil
 	s.mu.Unlock()
@@ -127,7 +130,6 @@ func (s *Speaker) sync() {
 	if s.ended {
 		return
 	}
-	routes := routesOf(s.desired.Routes)
 	wanted := map[netip.Addr]bool{}
 	s.listed = nil
 	records := map[string]*record{}
@@ -148,14 +150,13 @@ func (s *Speaker) sync() {
 			s.byAddress[settings.Address] = one
 			s.ending.Go(one.run)
 		}
-		carried := slices.DeleteFunc(routes[settings.Name], func(r lb.Route) bool { return !settings.Carries(lb.FamilyOf(r.Prefix.Addr())) })
-		one.want(&settings, carried, lb.Leave{Graceful: true})
+		one.want(&settings, s.desired.Routes, lb.Leave{Graceful: true})
 		s.listed = append(s.listed, listed{settings: settings, supervisor: one})
 	}
 	s.records = records
 	for address, one := range s.byAddress {
 		if !wanted[address] {
-			one.want(nil, nil, lb.Leave{})
+			one.want(nil, routes{}, lb.Leave{})
 		}
 	}
 }
@@ -167,39 +168,31 @@ func settingsOf(p lb.Peer, routerID netip.Addr) lb.Peer {
 	return p
 }
 
-// routesOf returns the routes of each peer, by name, sorted by prefix.
-func routesOf(routes lb.Map[netip.Prefix, *[]lb.Route]) map[string][]lb.Route {
-	out := map[string][]lb.Route{}
-	for _, list := range routes.All() {
-		for _, r := range *list {
-			peers := r.Peers
+// routeOf returns a peer's route of a list, which are those of one prefix; nil has none.
+func routeOf(p lb.Peer, list *[]lb.Route) (r lb.Route, has bool) {
+	if list == nil {
+		return r, false
+	}
+	for _, r := range *list {
+		if slices.Contains(r.Peers, p.Name) && p.Carries(lb.FamilyOf(r.Prefix.Addr())) {
 			r.Peers = nil
-			for _, name := range peers {
-				out[name] = append(out[name], r)
-			}
+			return r, true
 		}
 	}
-	return out
+	return r, false
 }
 
-// difference returns what changes from one sorted list of routes to another.
-func difference(from, to []lb.Route) (o lb.Order) {
-	for len(from) > 0 || len(to) > 0 {
+// difference returns what changes for a peer from some routes to others.
+func difference(p lb.Peer, from, to routes) (o lb.Order) {
+	from.Changes(to, func(prefix netip.Prefix, before, after *[]lb.Route, _, _ bool) {
+		old, had := routeOf(p, before)
+		r, has := routeOf(p, after)
 		switch {
-		case len(to) == 0 || len(from) > 0 && comparePrefixes(from[0], to[0]) < 0:
-			o.Remove = append(o.Remove, from[0].Prefix)
-			from = from[1:]
-		case len(from) == 0 || comparePrefixes(from[0], to[0]) > 0:
-			o.Put = append(o.Put, to[0])
-			to = to[1:]
-		default:
-			if !from[0].SameAttributes(to[0]) {
-				o.Put = append(o.Put, to[0])
-			}
-			from, to = from[1:], to[1:]
+		case has && !(had && old.SameAttributes(r)):
+			o.Put = append(o.Put, r)
+		case had && !has:
+			o.Remove = append(o.Remove, prefix)
 		}
-	}
+	})
 	return o
 }
-
-func comparePrefixes(a, b lb.Route) int { return netip.Prefix.Compare(a.Prefix, b.Prefix) }

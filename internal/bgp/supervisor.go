@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -49,9 +48,9 @@ type supervisor struct {
 	// wake tells that something else is wanted.
 	wake lb.Signal
 
-	// settings and sorted routes are wanted. Without settings the session ends.
+	// settings are wanted, and those of the routes that are the peer's. Without settings the session ends.
 	settings *lb.Peer
-	routes   []lb.Route
+	routes   routes
 	// how the session ends if these settings are not wanted any more.
 	how lb.Leave
 
@@ -67,22 +66,21 @@ func (s *supervisor) established() bool {
 }
 
 // want sets what is wanted. Without settings, the session ends. mu is held.
-func (s *supervisor) want(settings *lb.Peer, routes []lb.Route, how lb.Leave) {
-	same := func(a, b lb.Route) bool { return a.Prefix == b.Prefix && a.SameAttributes(b) }
-	if reflect.DeepEqual(settings, s.settings) && slices.EqualFunc(s.routes, routes, same) {
+func (s *supervisor) want(settings *lb.Peer, all routes, how lb.Leave) {
+	if reflect.DeepEqual(settings, s.settings) && s.routes.Same(all) {
 		return
 	}
-	s.settings, s.routes, s.how = settings, routes, how
+	s.settings, s.routes, s.how = settings, all, how
 	s.wake.Kick()
 }
 
-// goal returns the routes that are wanted, or how an engine with these settings is to leave.
-func (s *supervisor) goal(settings lb.Peer) ([]lb.Route, *lb.Leave) {
+// goal returns the routes of all peers, or how an engine with these settings is to leave.
+func (s *supervisor) goal(settings lb.Peer) (routes, *lb.Leave) {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
 	if s.settings == nil || !reflect.DeepEqual(*s.settings, settings) {
 		how := s.how
-		return nil, &how
+		return routes{}, &how
 	}
 	return s.routes, nil
 }
