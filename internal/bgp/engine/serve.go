@@ -10,8 +10,8 @@ package engine
 import (
 	"encoding/gob"
 	"errors"
-	"fmt"
 	"io"
+	"os"
 	"runtime/debug"
 	"syscall"
 	"unsafe"
@@ -91,7 +91,7 @@ const (
 func confine() error {
 	debug.SetGCPercent(garbage)
 	limit := unix.Rlimit{Cur: maxMemory, Max: maxMemory}
-	return errors.Join(dropCapabilities(), wrap("limit memory", unix.Setrlimit(unix.RLIMIT_DATA, &limit)))
+	return errors.Join(dropCapabilities(), os.NewSyscallError("setrlimit", unix.Setrlimit(unix.RLIMIT_DATA, &limit)))
 }
 
 // dropCapabilities drops all: what dials routers needs none. It does nothing in a program with cgo, which only tests have.
@@ -102,12 +102,5 @@ func dropCapabilities() error {
 	if errno == 0 || errno == unix.ENOTSUP {
 		return nil
 	}
-	return wrap("drop capabilities", errno)
-}
-
-func wrap(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return os.NewSyscallError("capset", errno)
 }
