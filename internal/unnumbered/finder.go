@@ -172,22 +172,16 @@ func (f *Finder) reconcile(ctx context.Context) (retry <-chan time.Time) {
 		case p != nil:
 			p.setUp(time.Now(), l.Up)
 		default:
-			if err := f.open(ctx, l); err != nil {
+			p, err := startPort(ctx, f, l)
+			if err != nil {
 				retry = time.After(retryInterval)
 				f.publish(name, Router{Problem: fmt.Sprintf("cannot look for routers on link %s: %v", name, err)})
+				continue
 			}
+			f.ports[name] = p
 		}
 	}
 	return retry
-}
-
-func (f *Finder) open(ctx context.Context, l lb.Interface) error {
-	s, err := openSocket(l)
-	if err != nil {
-		return err
-	}
-	f.ports[l.Name] = startPort(ctx, f, l, s)
-	return nil
 }
 
 func (f *Finder) close(name string) {

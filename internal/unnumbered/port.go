@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/mdlayher/ndp"
 	"golang.org/x/time/rate"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -23,7 +24,7 @@ const minInterval, maxInterval = 3 * time.Second, 4 * time.Second
 type port struct {
 	finder *Finder
 	link   lb.Interface
-	socket *socket
+	conn   *ndp.Conn
 	stop   context.CancelFunc
 	// done is closed when nothing is read any more.
 	done chan struct{}
@@ -42,16 +43,20 @@ type event struct {
 	from netip.Addr
 }
 
-func startPort(ctx context.Context, f *Finder, l lb.Interface, s *socket) *port {
+func startPort(ctx context.Context, f *Finder, l lb.Interface) (*port, error) {
+	conn, err := listen(l)
+	if err != nil {
+		return nil, err
+	}
 	ctx, stop := context.WithCancel(ctx)
-	p := &port{finder: f, link: l, socket: s, stop: stop, done: make(chan struct{})}
+	p := &port{finder: f, link: l, conn: conn, stop: stop, done: make(chan struct{})}
 	p.setUp(time.Now(), l.Up)
 	go func() {
 		defer f.wake.Kick()
 		defer close(p.done)
 		p.read(ctx)
 	}()
-	return p
+	return p, nil
 }
 
 // serves reports whether the port is the one for a link: a new one may have its name, and its address may change.
@@ -80,7 +85,7 @@ func (p *port) ended() bool {
 
 func (p *port) close() {
 	p.stop()
-	p.socket.close()
+	_ = p.conn.Close()
 	<-p.done
 }
 
@@ -91,10 +96,10 @@ func (p *port) step(moment time.Time) time.Time {
 	}
 	if !moment.Before(p.advertiseAt) {
 		p.advertiseAt = moment.Add(minInterval + rand.N(maxInterval-minInterval))
-		p.sent(p.socket.advertise())
+		p.sent(p.advertise())
 	}
 	if p.routers.tick(moment, p.established()) {
-		p.sent(p.socket.solicit())
+		p.sent(p.solicit())
 	}
 	next := p.advertiseAt
 	if p.routers.asking() && p.routers.next.Before(next) {
@@ -138,20 +143,20 @@ func (p *port) router() Router {
 
 // read passes what is heard, a limited number in a time, until the socket fails or ctx ends.
 func (p *port) read(ctx context.Context) {
-	messages := p.finder.Messages
+	messages, in := p.finder.Messages, make([]byte, mtu)
 	limit := rate.NewLimiter(maxReads, maxReads)
 	for limit.Wait(ctx) == nil {
-		b, from, hops, err := p.socket.read()
+		n, control, from, err := p.conn.ReadRaw(in)
 		if err != nil {
 			if ctx.Err() == nil {
 				p.finder.config.Log.Warn("cannot look for routers any more", "link", p.link.Name, "error", err)
 			}
 			return
 		}
-		if from == p.link.LinkLocal() {
+		if from = from.WithZone(""); from == p.link.LinkLocal() {
 			continue // this node's own
 		}
-		if !advertises(b, from, hops) {
+		if control == nil || !advertises(in[:n], from, control.HopLimit) {
 			messages.WithLabelValues(p.link.Name, "rejected").Inc()
 			continue
 		}

@@ -96,6 +96,9 @@ func TestPortUp(t *testing.T) {
 	if p.setUp(start, true); !p.advertiseAt.Equal(start) {
 		t.Errorf("it advertises itself %v after the link is up again", p.advertiseAt.Sub(start))
 	}
+	if tells := p.options(); len(tells) > 0 {
+		t.Errorf("a link without Ethernet addresses tells %v", tells)
+	}
 }
 
 // A flood of invented routers moves nothing while the present one lives.

@@ -13,25 +13,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-var (
-	allNodes   = netip.MustParseAddr("ff02::1")
-	allRouters = netip.MustParseAddr("ff02::2")
+var allNodes, allRouters = netip.IPv6LinkLocalAllNodes(), netip.IPv6LinkLocalAllRouters()
+
+const (
+	// writeTimeout bounds how long a blocked link delays its goroutine.
+	writeTimeout = 50 * time.Millisecond
+	// mtu is how long a message may be that is heard. Longer ones are cut, and refused for that.
+	mtu = 1500
 )
 
-// writeTimeout bounds how long a blocked link delays its goroutine.
-const writeTimeout = 50 * time.Millisecond
-
-// socket is a raw ICMPv6 socket that hears router discovery on one link.
-type socket struct {
-	conn *ndp.Conn
-	mac  net.HardwareAddr
-	in   []byte
-}
-
-// openSocket binds to the link's address: packets of other links do not arrive.
-func openSocket(l lb.Interface) (*socket, error) {
-	ifi := &net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC.HardwareAddr(), MTU: 1500}
-	conn, _, err := ndp.Listen(ifi, ndp.Addr(l.LinkLocal().String()))
+// listen opens a raw ICMPv6 socket that hears router discovery on one link. It is bound to the link's address: packets of other links do
+// not arrive.
+func listen(l lb.Interface) (*ndp.Conn, error) {
+	conn, _, err := ndp.Listen(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC.HardwareAddr(), MTU: mtu}, ndp.Addr(l.LinkLocal().String()))
 	if err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
@@ -42,49 +36,34 @@ func openSocket(l lb.Interface) (*socket, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("set up socket: %w", err)
 	}
-	// Longer messages are cut, and refused for that.
-	return &socket{conn: conn, mac: ifi.HardwareAddr, in: make([]byte, ifi.MTU)}, nil
-}
-
-// read returns the next message, valid until the next call, and its sender without a zone.
-func (s *socket) read() (b []byte, from netip.Addr, hops int, err error) {
-	n, control, from, err := s.conn.ReadRaw(s.in)
-	if err != nil {
-		return nil, netip.Addr{}, 0, err
-	}
-	if control != nil {
-		hops = control.HopLimit
-	}
-	return s.in[:n], from.WithZone(""), hops, nil
+	return conn, nil
 }
 
 // advertise says that this node is here, to all nodes on the link. Lifetime 0: it is no default router. Zero in the other
 // fields means that it specifies nothing (RFC 4861 section 4.2).
-func (s *socket) advertise() error {
-	return s.write(&ndp.RouterAdvertisement{Options: s.options()}, allNodes)
+func (p *port) advertise() error {
+	return p.write(&ndp.RouterAdvertisement{Options: p.options()}, allNodes)
 }
 
 // solicit asks all routers on the link to advertise themselves.
-func (s *socket) solicit() error {
-	return s.write(&ndp.RouterSolicitation{Options: s.options()}, allRouters)
+func (p *port) solicit() error {
+	return p.write(&ndp.RouterSolicitation{Options: p.options()}, allRouters)
 }
 
 // options tells the router this node's MAC, so that it need not ask.
-func (s *socket) options() []ndp.Option {
-	if len(s.mac) != 6 {
+func (p *port) options() []ndp.Option {
+	if p.link.MAC == (lb.MAC{}) {
 		return nil // a link without Ethernet addresses
 	}
-	return []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: s.mac}}
+	return []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: p.link.MAC.HardwareAddr()}}
 }
 
-func (s *socket) write(m ndp.Message, to netip.Addr) error {
-	if err := s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+func (p *port) write(m ndp.Message, to netip.Addr) error {
+	if err := p.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
-	return s.conn.WriteTo(m, nil, to)
+	return p.conn.WriteTo(m, nil, to)
 }
-
-func (s *socket) close() { _ = s.conn.Close() }
 
 // advertisementLen is the length of an advertisement without options (RFC 4861 section 4.2).
 const advertisementLen = 16
