@@ -55,11 +55,11 @@ func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState,
 		}
 		served := map[lb.Key]bool{}
 		for _, text := range s.Status.Proxied {
-			served[config.ParseKey(text)] = true
+			served[lb.ParseKey(text)] = true
 		}
 		p.serves[s.Name] = served
 		for _, f := range s.Status.ProxyFaults {
-			key, fault := config.ParseKey(f.Service), lb.Reason(f.Reason)
+			key, fault := lb.ParseKey(f.Service), lb.Reason(f.Reason)
 			if last := p.faults[key]; fault.OfSecret() && (last == "" || fault < last) {
 				p.faults[key] = fault
 			}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Define adds the flags of both daemons to f.
@@ -38,7 +39,7 @@ func (opt *Options) Define(f *flag.FlagSet) {
 	f.BoolVar(&opt.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label "+
 		"node.kubernetes.io/exclude-from-external-load-balancers")
 	f.Func("proxies", "the proxies' headless Service, as `NAMESPACE/NAME`; without it no Service is proxied", func(text string) error {
-		if opt.Proxy.Service = ParseKey(text); opt.Proxy.Service.Namespace == "" || opt.Proxy.Service.Name == "" {
+		if opt.Proxy.Service = lb.ParseKey(text); opt.Proxy.Service.Namespace == "" || opt.Proxy.Service.Name == "" {
 			return errors.New("not NAMESPACE/NAME")
 		}
 		return nil

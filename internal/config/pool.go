@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -187,22 +186,16 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1be
 		t.ReleasedForgotten = m.Status.Forgotten
 		for _, was := range m.Status.Released {
 			if a, err := parseAddr(was.Address); err == nil && !was.Time.IsZero() {
-				t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: ParseKey(was.Service), UID: was.UID})
+				t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: lb.ParseKey(was.Service), UID: was.UID})
 			}
 		}
 	}
 	for _, is := range o.Status.Retained {
 		if a, err := parseAddr(is.Address); err == nil && !is.Since.IsZero() {
-			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: ParseKey(is.Service), Since: is.Since.Time.Time})
+			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: lb.ParseKey(is.Service), Since: is.Since.Time.Time})
 		}
 	}
 	return t
-}
-
-// ParseKey reads "namespace/name".
-func ParseKey(text string) lb.Key {
-	namespace, name, _ := strings.Cut(text, "/")
-	return lb.Key{Namespace: namespace, Name: name}
 }
 
 func memories(objects []*v1beta1.PoolMemory) map[string]*v1beta1.PoolMemory {

@@ -263,14 +263,12 @@ func parse(body []byte) (answer, error) {
 	}
 	out := answer{hash: text.Hash, frontends: map[lb.Key]map[uint16]uint16{}, faults: map[lb.Key]lb.Reason{}}
 	for _, name := range slices.Sorted(maps.Keys(text.Faults)) {
-		namespace, service, _ := strings.Cut(name, "/")
 		if fault := text.Faults[name]; serviceName.MatchString(name) && fault.OfSecret() && len(out.faults) < maxFaults {
-			out.faults[lb.Key{Namespace: namespace, Name: service}] = fault
+			out.faults[lb.ParseKey(name)] = fault
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(text.Frontends)) {
-		namespace, service, found := strings.Cut(name, "/")
-		if !found || len(out.frontends) == maxServices {
+		if !strings.Contains(name, "/") || len(out.frontends) == maxServices {
 			continue
 		}
 		ports := map[uint16]uint16{}
@@ -279,7 +277,7 @@ func parse(body []byte) (answer, error) {
 				ports[uint16(n)] = uint16(at)
 			}
 		}
-		out.frontends[lb.Key{Namespace: namespace, Name: service}] = ports
+		out.frontends[lb.ParseKey(name)] = ports
 	}
 	return out, nil
 }

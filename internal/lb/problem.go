@@ -14,6 +14,12 @@ type Key struct {
 	Namespace, Name string
 }
 
+// ParseKey reads "namespace/name".
+func ParseKey(text string) Key {
+	namespace, name, _ := strings.Cut(text, "/")
+	return Key{namespace, name}
+}
+
 // String returns "namespace/name".
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
