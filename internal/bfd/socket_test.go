@@ -204,7 +204,7 @@ func TestTroubles(t *testing.T) {
 
 // Nothing that is sent or read needs memory.
 func TestStepAllocates(t *testing.T) {
-	if raceDetector {
+	if nstest.Race() {
 		t.Skip("the race detector allocates")
 	}
 	nstest.Run(t, func(t *testing.T) {

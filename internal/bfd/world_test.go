@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 var (
@@ -183,12 +185,7 @@ func seeds(t *testing.T, n int, fn func(t *testing.T, seed uint64)) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nstest.Must
 
 // settled is a world in which both ends have a session that is up.
 func settled(t *testing.T, seed uint64) *world {

@@ -97,7 +97,7 @@ func TestHostileRouter(t *testing.T) {
 		}
 	})
 
-	set(t, s, desire(peers, route("198.51.100.1/32", "good", "random", "truncated UPDATE")))
+	s.Set(desire(peers, route("198.51.100.1/32", "good", "random", "truncated UPDATE")))
 	await(t, "the good router's table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
 	for name, sentence := range want {
 		nstest.Until(t, patience, name+" says "+sentence, func() bool {
@@ -105,7 +105,7 @@ func TestHostileRouter(t *testing.T) {
 		})
 		t.Logf("%s: %s", name, session(s, name).LastError)
 	}
-	set(t, s, desire(peers, route("198.51.100.2/32", "good")))
+	s.Set(desire(peers, route("198.51.100.2/32", "good")))
 	await(t, "the good router's table", "198.51.100.2/32 igp path [65000] via 127.0.0.1", good.table)
 	if n := good.opened(); n != 1 {
 		t.Errorf("the good session was opened %d times", n)
@@ -169,7 +169,7 @@ func TestHostileUpdates(t *testing.T) {
 		})
 		peers = append(peers, hostile.peer(fmt.Sprintf("hostile%d", i), 65000))
 	}
-	set(t, s, desire(peers, route("198.51.100.1/32", "good")))
+	s.Set(desire(peers, route("198.51.100.1/32", "good")))
 	const want = "198.51.100.1/32 igp path [65000] via 127.0.0.1"
 	await(t, "the good router's table", want, good.table)
 	for i := range routers {
@@ -181,7 +181,7 @@ func TestHostileUpdates(t *testing.T) {
 		t.Logf("%s: %s %s", name, session(s, name).State, session(s, name).LastError)
 	}
 	nstest.Until(t, patience, "the whole UPDATE was heard", func() bool { return counted(s, "whole").Ignored == 1 })
-	set(t, s, desire(peers, route("198.51.100.1/32", "good"), route("198.51.100.2/32", "good")))
+	s.Set(desire(peers, route("198.51.100.1/32", "good"), route("198.51.100.2/32", "good")))
 	await(t, "the good router's table", want+"\n198.51.100.2/32 igp path [65000] via 127.0.0.1", good.table)
 	if n := good.opened(); n != 1 {
 		t.Errorf("the good session was opened %d times", n)
@@ -230,7 +230,7 @@ func TestFlood(t *testing.T) {
 	chatty := newRouter(t, "127.0.0.2", 65001, establishes(flood(1000)))
 	flooding := newRouter(t, "127.0.0.3", 65001, establishes(flood(20_001)))
 	s, _ := run(t)
-	set(t, s, desire([]lb.Peer{good.peer("good", 65000), chatty.peer("chatty", 65000), flooding.peer("flooding", 65000)},
+	s.Set(desire([]lb.Peer{good.peer("good", 65000), chatty.peer("chatty", 65000), flooding.peer("flooding", 65000)},
 		route("198.51.100.1/32", "good", "chatty", "flooding")))
 	nstest.Until(t, patience, "the flooding session is closed", func() bool {
 		return strings.HasPrefix(session(s, "flooding").LastError, "the router sent more than")

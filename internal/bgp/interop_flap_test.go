@@ -16,7 +16,7 @@ import (
 func TestInteropFlaps(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		l.up(t)
 		others := func() map[string]time.Time {
 			out := since(s)
@@ -67,7 +67,7 @@ func TestInteropRouteFlaps(t *testing.T) {
 		stable := []lb.Route{route(both4, "bird4", "frr4"), route(both6, "bird6", "frr6")}
 		const flapping4, flapping6 = "198.51.100.7/32", "2001:db8:ffff::7/128"
 		all := append(stable[:2:2], route(flapping4, "bird4", "frr4"), route(flapping6, "bird6", "frr6"))
-		set(t, s, desire(l.peers(), all...))
+		s.Set(desire(l.peers(), all...))
 		there := func() bool {
 			return l.frrKernel.has(flapping4) && l.frrKernel.has(flapping6) && l.birdKernel.has(flapping4) && l.birdKernel.has(flapping6)
 		}
@@ -77,14 +77,14 @@ func TestInteropRouteFlaps(t *testing.T) {
 		established(t, s, "frr4", "frr6", "bird4", "bird6")
 		before := s.Sessions()
 		for range 1000 {
-			set(t, s, desire(l.peers(), stable...))
-			set(t, s, desire(l.peers(), all...))
+			s.Set(desire(l.peers(), stable...))
+			s.Set(desire(l.peers(), all...))
 		}
-		set(t, s, desire(l.peers(), stable...))
+		s.Set(desire(l.peers(), stable...))
 		nstest.Until(t, patience, "the routes are gone", func() bool {
 			return !l.frrKernel.has(flapping4) && !l.frrKernel.has(flapping6) && !l.birdKernel.has(flapping4) && !l.birdKernel.has(flapping6)
 		})
-		set(t, s, desire(l.peers(), all...))
+		s.Set(desire(l.peers(), all...))
 		nstest.Until(t, patience, "the routes are back", there)
 		for i, now := range s.Sessions() {
 			if now.State != lb.Established || !now.Since.Equal(before[i].Since) {
@@ -124,14 +124,14 @@ func TestInteropLeave(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		routes := l.routes()
-		set(t, s, desire(l.peers(), routes...))
+		s.Set(desire(l.peers(), routes...))
 		l.up(t)
 
 		for i := range routes {
 			routes[i].Leaving = true
 		}
 		routes[0].Communities = []lb.Community{{A: 65535, B: 0}} // an advertisement has it too
-		set(t, s, desire(l.peers(), routes...))
+		s.Set(desire(l.peers(), routes...))
 		const frrTold, birdTold = " path 4200000000 communities graceful-shutdown large ", " path  communities (65535,0) large  preference 0"
 		await(t, "FRR", viaFRR4+frrTold, func() string { return l.frr.route(both4) })
 		await(t, "FRR", viaFRR6+frrTold, func() string { return l.frr.route(both6) })
@@ -148,7 +148,7 @@ func TestInteropLeave(t *testing.T) {
 			t.Error("a session ended")
 		}
 
-		set(t, s, desire(l.peers(), routes[3])) // for BIRD only
+		s.Set(desire(l.peers(), routes[3])) // for BIRD only
 		nstest.Until(t, patience, "the other routes are gone", func() bool {
 			return !l.frrKernel.has(both4) && !l.frrKernel.has(both6) && !l.birdKernel.has(both4) && !l.birdKernel.has(both6)
 		})
@@ -166,7 +166,7 @@ func TestInteropLeave(t *testing.T) {
 		}
 
 		back, _ := run(t)
-		set(t, back, desire(l.peers(), l.routes()...))
+		back.Set(desire(l.peers(), l.routes()...))
 		l.up(t)
 	})
 }
@@ -178,7 +178,7 @@ func TestInteropRestartTime(t *testing.T) {
 	}
 	inLab(t, func(t *testing.T, l *lab) {
 		s, stop := run(t)
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		l.up(t)
 		stop()
 		stopped := time.Now()

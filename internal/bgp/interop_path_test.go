@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/vishvananda/netlink"
 )
 
 const farConfig = `
@@ -83,7 +82,7 @@ func testMultiHop(t *testing.T, router realRouter, secure, open func(), told str
 				HoldTime: 6 * time.Second, KeepaliveTime: time.Second, ConnectTime: time.Second, MultiHop: multiHop, MinTTL: minTTL,
 			})
 		}
-		set(t, s, desire(peers, route(both4, "far4"), route(both6, "far6")))
+		s.Set(desire(peers, route(both4, "far4"), route(both6, "far6")))
 	}
 	arrive := func(what string) {
 		t.Helper()
@@ -132,30 +131,12 @@ func testMultiHop(t *testing.T, router realRouter, secure, open func(), told str
 // behind returns a namespace behind a router, that of the addresses 192.0.2.10 and 2001:db8:3::2.
 func behind(t *testing.T) *nstest.NS {
 	t.Helper()
-	node, between, far := nstest.Self(t), nstest.New(t), nstest.New(t)
-	nstest.Veth(t, node, "eth0", between, "eth0")
-	nstest.Veth(t, between, "eth1", far, "eth0")
-	node.AddAddress("eth0", "192.0.2.1/30", "2001:db8:1::1/64")
-	between.AddAddress("eth0", "192.0.2.2/30", "2001:db8:1::2/64")
-	between.AddAddress("eth1", "192.0.2.9/30", "2001:db8:3::1/64")
-	far.AddAddress("eth0", "192.0.2.10/30", "2001:db8:3::2/64")
-	gateway(t, node, "192.0.2.2", "2001:db8:1::2")
-	gateway(t, far, "192.0.2.9", "2001:db8:3::1")
-	forward := "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding"
-	if out, err := between.Command("sh", "-c", forward).CombinedOutput(); err != nil {
-		t.Fatalf("forward: %v\n%s", err, out)
-	}
-	return far
-}
-
-// gateway adds default routes.
-func gateway(t *testing.T, n *nstest.NS, gateways ...string) {
-	t.Helper()
-	for _, g := range gateways {
-		if err := n.Netlink().RouteAdd(&netlink.Route{LinkIndex: n.Link("eth0").Attrs().Index, Gw: netip.MustParseAddr(g).AsSlice()}); err != nil {
-			t.Fatalf("route by %s: %v", g, err)
-		}
-	}
+	node := nstest.Self(t)
+	between := node.Attach("eth0", []string{"192.0.2.1/30", "2001:db8:1::1/64"}, "192.0.2.2/30", "2001:db8:1::2/64")
+	node.AddDefault("192.0.2.2", "2001:db8:1::2")
+	between.Sysctl("ipv4/ip_forward", "1")
+	between.Sysctl("ipv6/conf/all/forwarding", "1")
+	return between.Attach("eth1", []string{"192.0.2.9/30", "2001:db8:3::1/64"}, "192.0.2.10/30", "2001:db8:3::2/64")
 }
 
 // Routers on another port are dialed there. Port 179 of the node may be another daemon's, which does not know these routers:
@@ -163,26 +144,16 @@ func gateway(t *testing.T, n *nstest.NS, gateways ...string) {
 func TestInteropPort(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
-		taken, err := net.Listen("tcp", ":179")
-		must(t, err)
-		defer taken.Close()
 		dialed := make(chan struct{}, 1)
-		go func() {
-			for {
-				conn, err := taken.Accept()
-				if err != nil {
-					return
-				}
-				conn.Close()
-				select {
-				case dialed <- struct{}{}:
-				default:
-				}
+		nstest.Self(t).Serve(":179", func(net.Conn) {
+			select {
+			case dialed <- struct{}{}:
+			default:
 			}
-		}()
+		})
 		l := newLabOf(t, frrConfig, strings.ReplaceAll(birdConfig, " as 65000; neighbor", " port 1179 as 65000; connect delay time 1; neighbor"), "-p", "1179")
 		s, _ := run(t)
-		set(t, s, desire([]lb.Peer{l.frr4}))
+		s.Set(desire([]lb.Peer{l.frr4}))
 		await(t, "the session on the usual port", "cannot connect: connection refused", func() string { return session(s, "frr4").LastError })
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
 			p.Port = 1179
@@ -192,7 +163,7 @@ func TestInteropPort(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("no router dialed")
 		}
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		l.up(t)
 		if got := session(s, "frr4"); got.State != lb.Established {
 			t.Errorf("%+v", got)
@@ -257,11 +228,11 @@ func TestInteropLocalDaemon(t *testing.T) {
 					ConnectTime: time.Second, GracefulRestart: true,
 				}
 				s, _ := run(t)
-				set(t, s, desire([]lb.Peer{peer}, route(both4, "router")))
+				s.Set(desire([]lb.Peer{peer}, route(both4, "router")))
 				await(t, "the second session from one address", tt.refused, func() string { return session(s, "router").LastError })
 
 				peer.SourceAddress = netip.MustParseAddr("192.0.2.9")
-				set(t, s, desire([]lb.Peer{peer}, route(both4, "router")))
+				s.Set(desire([]lb.Peer{peer}, route(both4, "router")))
 				await(t, "our route from another address", strings.Replace(viaNode, "192.0.2.1", "192.0.2.9", 1), func() string { return router.route(both4) })
 				if got := router.route("203.0.113.0/24"); got != viaNode || local.established() != 1 || kernel.lost("203.0.113.0/24") != nil {
 					t.Errorf("the node's BIRD lost its session: %q, lost %v", got, kernel.lost("203.0.113.0/24"))
@@ -327,7 +298,7 @@ func (l *lab) restartNextHop(t *testing.T) {
 
 	s, _ := run(t)
 	d := desire(peers, routes...)
-	set(t, s, d)
+	s.Set(d)
 	established(t, s, names...)
 	l.kept(t, s, d, "another speaker")
 
@@ -342,7 +313,7 @@ func (l *lab) restartNextHop(t *testing.T) {
 		peers[i].HoldTime = 12 * time.Second
 	}
 	d = desire(peers, routes...)
-	set(t, s, d)
+	s.Set(d)
 	for _, name := range names {
 		nstest.Until(t, patience, name+" is opened again", func() bool {
 			is := session(s, name)
@@ -366,7 +337,7 @@ func TestInteropFallsTwice(t *testing.T) {
 				nstest.Until(t, patience, prefix+" arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
 			}
 		}
-		set(t, s, desire(peers, routes...))
+		s.Set(desire(peers, routes...))
 		arrive()
 		for edits := 0; l.birdKernel.lost(both4) == nil || l.birdKernel.lost(both6) == nil; edits++ { // twice, if this machine is not slow
 			if edits == 10 {
@@ -374,7 +345,7 @@ func TestInteropFallsTwice(t *testing.T) {
 			}
 			before := session(s, "bird6").Since
 			peers[0].HoldTime += time.Second
-			set(t, s, desire(peers, routes...))
+			s.Set(desire(peers, routes...))
 			nstest.Until(t, patience, "the session is opened again", func() bool {
 				is := session(s, "bird6")
 				return is.State == lb.Established && is.Since.After(before)

@@ -24,7 +24,7 @@ func TestInteropTTLSecurity(t *testing.T) {
 			p.MinTTL, p.HoldTime = 255, 3*time.Second
 		}
 		s, _ := run(t)
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		l.up(t)
 		// Both routers take a session from a wrong TTL at first, ignore its packets, and lose it by the hold time.
 		established(t, s, "frr4", "frr6", "bird4", "bird6")
@@ -59,7 +59,7 @@ func TestInteropASN(t *testing.T) {
 		s, _ := run(t)
 		l.frr4.PeerASN, l.bird4.PeerASN = 0, 0
 		l.frr6.LocalASN, l.frr6.PeerASN = 65010, 0
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route(both4) })
 		await(t, "FRR", viaFRR6+" path 65010 communities  large ", func() string { return l.frr.route(both6) })
 		await(t, "BIRD by IPv6", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
@@ -68,7 +68,7 @@ func TestInteropASN(t *testing.T) {
 			t.Errorf("BIRD of our own AS: session %+v, route %q", got, l.bird.route(both4))
 		}
 		l.bird4.PeerASN = 65000 // as dynamicASN: internal
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		await(t, "BIRD by IPv4", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
 	})
 }
@@ -100,7 +100,7 @@ func TestInteropDualStack(t *testing.T) {
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1")
 		for _, peers := range [][]lb.Peer{{l.frr4, l.bird4}, {l.frr6, l.bird6}} {
 			names := []string{peers[1].Name, peers[0].Name}
-			set(t, s, desire(peers, route(both4, names...), route(both6, names...)))
+			s.Set(desire(peers, route(both4, names...), route(both6, names...)))
 			await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route(both4) })
 			await(t, "FRR", viaFRR6+frrPlain, func() string { return l.frr.route(both6) })
 			await(t, "BIRD", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
@@ -149,7 +149,7 @@ func TestInteropSeen(t *testing.T) {
 		}
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // FRR advertises the prefix, see TestInteropDualStack
 		s, _ := run(t)
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		for name, want := range map[string]string{
 			"frr4":  "IPv4 unicast, 4-byte AS, route refresh, graceful restart (20 s); 6 s, 2 s",
 			"frr6":  "IPv4 unicast, IPv6 unicast, 4-byte AS, route refresh, extended next hop; 6 s, 2 s",
@@ -177,7 +177,7 @@ func TestInteropOneFamily(t *testing.T) {
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
 		peers := []lb.Peer{l.frr6, l.bird4}
 		s, _ := run(t)
-		set(t, s, desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
+		s.Set(desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
 		says := func() string {
 			var out []string
 			for _, is := range s.Sessions() {
@@ -192,10 +192,10 @@ func TestInteropOneFamily(t *testing.T) {
 		await(t, "FRR", viaFRR6+frrPlain, func() string { return l.frr.route(both6) })
 		await(t, "BIRD", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
 
-		set(t, s, desire(peers, route(both6, "frr6"), route(both4, "bird4")))
+		s.Set(desire(peers, route(both6, "frr6"), route(both4, "bird4")))
 		await(t, "the sessions without such routes", lines("bird4 established 1 [IPv4] ", "frr6 established 1 [IPv6] "), says)
 
-		set(t, s, desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
+		s.Set(desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
 		l.frr.Configure("router bgp 65001", "address-family ipv4 unicast", "neighbor 2001:db8:1::1 activate")
 		l.bird.Configure(bird)
 		await(t, "the sessions after the routers were corrected", lines("bird4 established 2 [IPv4 IPv6] ", "frr6 established 2 [IPv4 IPv6] "), says)
@@ -233,7 +233,7 @@ func TestInteropPassword(t *testing.T) {
 			p.Password = "First-1"
 		}
 		s, _ := run(t)
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		l.up(t)
 		established(t, s, "frr4", "frr6", "bird4", "bird6")
 		before := since(s)
@@ -252,7 +252,7 @@ func TestInteropPassword(t *testing.T) {
 		} {
 			name := tt.peer.Name
 			tt.peer.Password = tt.next
-			set(t, s, desire(l.peers(), l.routes()...))
+			s.Set(desire(l.peers(), l.routes()...))
 			await(t, name, "cannot connect: i/o timeout; kernels drop what bears a wrong signature: the router may have another password, or none",
 				func() string { return session(s, name).LastError })
 			tt.change()

@@ -136,7 +136,7 @@ func (l *lab) kept(t *testing.T, s *Speaker, d Desired, what string) {
 	for _, list := range d.Routes.All() {
 		routes = append(routes, *list...)
 	}
-	set(t, s, desire(d.Peers, routes...))
+	s.Set(desire(d.Peers, routes...))
 	nstest.Until(t, patience, what+": a further route arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
 	if frr, bird := l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both4, both6, forBIRD); frr != nil || bird != nil {
 		t.Fatalf("%s: FRR's kernel lost %v, BIRD's %v", what, frr, bird)
@@ -148,14 +148,14 @@ func TestInterop(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		routes := l.routes()
-		set(t, s, desire(l.peers(), routes...))
+		s.Set(desire(l.peers(), routes...))
 		l.up(t)
 
 		for i := range routes[:2] {
 			routes[i].LocalPref = 250
 			routes[i].Communities = []lb.Community{{A: 65000, B: 7}, {A: 65535, B: 65281}, {Large: true, A: 65000, B: 1, C: 2}}
 		}
-		set(t, s, desire(l.peers(), routes...))
+		s.Set(desire(l.peers(), routes...))
 		const frrTold, birdTold = " path 4200000000 communities 65000:7 no-export large 65000:1:2",
 			" path  communities (65000,7) (65535,65281) large (65000, 1, 2) preference 250"
 		await(t, "FRR", viaFRR4+frrTold, func() string { return l.frr.route(both4) })
@@ -168,7 +168,7 @@ func TestInterop(t *testing.T) {
 		}
 
 		routes[0].Peers = []string{"frr4"}
-		set(t, s, desire(l.peers(), routes...))
+		s.Set(desire(l.peers(), routes...))
 		nstest.Until(t, patience, "the route is withdrawn from BIRD", func() bool { return !l.birdKernel.has(both4) })
 		if !l.frrKernel.has(both4) || len(l.frrKernel.lost(both4)) > 0 {
 			t.Error("FRR lost the route too")
@@ -182,7 +182,7 @@ func TestInteropRestart(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		d := desire(l.peers(), l.routes()...)
 		s, stop := run(t)
-		set(t, s, d)
+		s.Set(d)
 		l.up(t)
 		for _, what := range []string{"a restart", "another restart"} {
 			stop()
@@ -190,7 +190,7 @@ func TestInteropRestart(t *testing.T) {
 				return l.frr.established() == 0 && l.bird.established() == 0
 			})
 			s, stop = run(t)
-			set(t, s, d)
+			s.Set(d)
 			nstest.Until(t, patience, "the sessions are up again", func() bool {
 				return l.frr.established() == 2 && l.bird.established() == 2
 			})
@@ -211,7 +211,7 @@ func TestInteropMistakes(t *testing.T) {
 		s, _ := run(t)
 		l.frr4.PeerASN, l.bird4.PeerASN = 65009, 65009
 		l.frr6.LocalASN, l.bird6.LocalASN = 65008, 65008
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		for name, want := range map[string]string{
 			"frr4":  "peer AS is not the configured 65009",
 			"bird4": "peer AS is not the configured 65009",
@@ -274,7 +274,7 @@ func TestInteropRoutes(t *testing.T) {
 		for i := range routes {
 			routes[i].LocalPref, routes[i].Prepend, routes[i].MED = 250, 2, lb.MED{Sent: true, Value: 77}
 		}
-		set(t, s, desire(l.peers(), routes...))
+		s.Set(desire(l.peers(), routes...))
 		await(t, "FRR's table", lines(
 			"198.51.100.1/32 path 4200000000 4200000000 4200000000", "198.51.100.2/32 path 4200000000 4200000000 4200000000",
 			"2001:db8:ffff::1/128 path 4200000000 4200000000 4200000000",
@@ -300,10 +300,10 @@ func TestInteropRoutes(t *testing.T) {
 
 		// A Service more is one route more, and no session less.
 		up := since(s)
-		set(t, s, desire(l.peers(), append(routes, route("198.51.100.9/32", "bird4", "frr4"))...))
+		s.Set(desire(l.peers(), append(routes, route("198.51.100.9/32", "bird4", "frr4"))...))
 		await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route("198.51.100.9/32") })
 		await(t, "BIRD", viaBIRD4+birdPlain, func() string { return l.bird.route("198.51.100.9/32") })
-		set(t, s, desire(l.peers(), routes...))
+		s.Set(desire(l.peers(), routes...))
 		await(t, "both tables", before, func() string { return lines(l.frr.table(), l.bird.table()) })
 		if diff := cmp.Diff(up, since(s)); diff != "" || len(up) != 4 {
 			t.Errorf("sessions were opened again:\n%s", diff)
@@ -319,7 +319,7 @@ func TestInteropStart(t *testing.T) {
 		for range 12 {
 			s, stop := run(t)
 			begin := time.Now()
-			set(t, s, desire(l.peers(), l.routes()...))
+			s.Set(desire(l.peers(), l.routes()...))
 			up := map[string]bool{}
 			nstest.Until(t, patience, "all sessions are up", func() bool {
 				for _, one := range s.Sessions() {

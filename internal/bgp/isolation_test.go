@@ -54,7 +54,7 @@ func TestInteropIsolation(t *testing.T) {
 		var log book
 		s, _ := runWith(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		names := []string{"frr4", "frr6", "bird4", "bird6"}
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		l.up(t)
 		established(t, s, names...)
 		for _, name := range names {
@@ -97,7 +97,7 @@ func TestInteropIsolation(t *testing.T) {
 			t.Errorf("routes %v of other sessions were lost", gone)
 		}
 		l.bird4.HoldTime = 12 * time.Second
-		set(t, s, desire(l.peers(), l.routes()...))
+		s.Set(desire(l.peers(), l.routes()...))
 		established(t, s, "bird4")
 		l.up(t)
 		if got := session(s, "bird4"); got.LastError != "" {
@@ -113,7 +113,7 @@ func TestEngineHangs(t *testing.T) {
 	}
 	r, other := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
 	s, _ := run(t)
-	set(t, s, desire([]lb.Peer{r.peer("r", 65000), other.peer("other", 65000)}, route("198.51.100.1/32", "other", "r")))
+	s.Set(desire([]lb.Peer{r.peer("r", 65000), other.peer("other", 65000)}, route("198.51.100.1/32", "other", "r")))
 	established(t, s, "r", "other")
 	pid, spared := pidOf(s, "r"), pidOf(s, "other")
 	must(t, syscall.Kill(pid, syscall.SIGSTOP))
@@ -131,10 +131,10 @@ func TestEngineLeavesNothing(t *testing.T) {
 	peers := []lb.Peer{r.peer("r", 65000)}
 	cycle := func() {
 		t.Helper()
-		set(t, s, desire(peers))
+		s.Set(desire(peers))
 		established(t, s, "r")
 		strike(t, s, "r", syscall.SIGKILL, 0)
-		set(t, s, desire(nil))
+		s.Set(desire(nil))
 		nstest.Until(t, patience, "the engine ends", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func TestEngineLeavesNothing(t *testing.T) {
 	if after := entries(t, "/proc/self/fd"); after > before {
 		t.Errorf("%d open files, %d before", after, before)
 	}
-	set(t, s, desire(peers))
+	s.Set(desire(peers))
 	established(t, s, "r")
 	stop()
 	if children := childrenOf(t, os.Getpid()); len(children) > 0 {
@@ -159,7 +159,7 @@ func TestEngineLeavesNothing(t *testing.T) {
 
 	broken := New(Config{Log: slog.New(slog.DiscardHandler), Kick: func() {}, Command: []string{"/nonexistent"}})
 	go func() { _ = broken.Run(t.Context()) }()
-	set(t, broken, desire(peers))
+	broken.Set(desire(peers))
 	const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: cannot start the BGP engine: fork/exec /nonexistent: " +
 		"no such file or directory"
 	await(t, "the session", why, func() string { return session(broken, "r").LastError })

@@ -38,12 +38,12 @@ func (f frr) received(peer string) int {
 // A router gets thousands of routes, and of one more only that. The log shows how long that took, and how long GoBGP alone
 // needs for the same.
 func TestInteropManyRoutes(t *testing.T) {
-	if raceDetector {
+	if nstest.Race() {
 		t.Skip("the figures would be of the race detector, which takes a minute")
 	}
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := runWith(t, Config{})
-		set(t, s, desire([]lb.Peer{l.frr4, l.bird4}))
+		s.Set(desire([]lb.Peer{l.frr4, l.bird4}))
 		established(t, s, "frr4", "bird4")
 		var routes []lb.Route
 		for _, p := range manyPrefixes() {
@@ -51,7 +51,7 @@ func TestInteropManyRoutes(t *testing.T) {
 		}
 		all := func(n int) func() bool { return func() bool { return l.frr.received("192.0.2.1") == n } }
 		began := time.Now()
-		set(t, s, desire([]lb.Peer{l.frr4, l.bird4}, routes...))
+		s.Set(desire([]lb.Peer{l.frr4, l.bird4}, routes...))
 		called := time.Since(began)
 		nstest.Until(t, 5*patience, "FRR has all routes", all(many))
 		ours := time.Since(began)
@@ -66,7 +66,7 @@ func TestInteropManyRoutes(t *testing.T) {
 		// FRR waits for 50 ms before it looks at what it was told; BIRD does not.
 		atFRR, atBIRD := l.frrKernel.await(both4), l.birdKernel.await(both4)
 		began = time.Now()
-		set(t, s, desire([]lb.Peer{l.frr4, l.bird4}, append(routes, route(both4, "bird4", "frr4"))...))
+		s.Set(desire([]lb.Peer{l.frr4, l.bird4}, append(routes, route(both4, "bird4", "frr4"))...))
 		one := map[string]time.Duration{}
 		for name, appeared := range map[string]<-chan time.Time{"frr": atFRR, "bird": atBIRD} {
 			select {

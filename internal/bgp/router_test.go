@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
@@ -266,24 +268,15 @@ func (r *router) send(conn net.Conn, m *gobgp.BGPMessage) {
 }
 
 func read(conn net.Conn) (*gobgp.BGPMessage, error) {
-	header := make([]byte, gobgp.BGP_HEADER_LENGTH)
-	if _, err := io.ReadFull(conn, header); err != nil {
+	b := make([]byte, gobgp.BGP_MAX_MESSAGE_LENGTH)
+	if _, err := io.ReadFull(conn, b[:gobgp.BGP_HEADER_LENGTH]); err != nil {
 		return nil, err
 	}
-	var h gobgp.BGPHeader
-	if err := h.DecodeFromBytes(header); err != nil {
+	b = b[:binary.BigEndian.Uint16(b[16:])] // the length (RFC 4271 section 4.1)
+	if _, err := io.ReadFull(conn, b[gobgp.BGP_HEADER_LENGTH:]); err != nil {
 		return nil, err
 	}
-	body := make([]byte, h.Len-gobgp.BGP_HEADER_LENGTH)
-	if _, err := io.ReadFull(conn, body); err != nil {
-		return nil, err
-	}
-	return gobgp.ParseBGPBody(&h, body)
+	return gobgp.ParseBGPMessage(b)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nstest.Must

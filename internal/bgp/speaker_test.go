@@ -75,11 +75,6 @@ func desire(peers []lb.Peer, routes ...lb.Route) Desired {
 	return Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers), Routes: lb.MapOf(lists)}
 }
 
-func set(t *testing.T, s *Speaker, d Desired) {
-	t.Helper()
-	s.Set(d)
-}
-
 // session returns the state of one session.
 func session(s *Speaker, peer string) lb.Session {
 	for _, session := range s.Sessions() {
@@ -132,7 +127,7 @@ func TestAdvertise(t *testing.T) {
 	six := newRouter(t, "::1", 4200000001)
 	s, _ := run(t)
 	communities := []lb.Community{{A: 65535, B: 65281}, {A: 65000, B: 7}, {Large: true, A: 65000, B: 1, C: 2}}
-	set(t, s, desire(
+	s.Set(desire(
 		[]lb.Peer{outer.peer("outer", 65010), inner.peer("inner", 65000), six.peer("six", 4200000000)},
 		lb.Route{Prefix: netip.MustParsePrefix("198.51.100.1/32"), Peers: []string{"inner", "outer"}, LocalPref: 300, Communities: communities},
 		route("198.51.100.2/32", "inner"),
@@ -171,27 +166,27 @@ func TestChange(t *testing.T) {
 	source := r.peer("r", 65000)
 	source.SourceAddress = netip.MustParseAddr("127.0.0.9")
 	peers := []lb.Peer{source, other.peer("other", 65000)}
-	set(t, s, desire(peers, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
+	s.Set(desire(peers, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
 	const plain = " igp path [65000] via 127.0.0.9"
 	heard := []string{"+ 198.51.100.1/32" + plain, "+ 198.51.100.2/32" + plain}
 	await(t, "first", lines(heard...), r.log)
 	established(t, s, "r") // what changes before is sent again: see confirm of package engine
 
 	for range 3 {
-		set(t, s, desire(peers, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
+		s.Set(desire(peers, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
 	}
 	changed := route("198.51.100.2/32", "r")
 	changed.Communities = []lb.Community{{A: 1, B: 2}}
-	set(t, s, desire(peers, route("198.51.100.1/32", "r"), changed))
+	s.Set(desire(peers, route("198.51.100.1/32", "r"), changed))
 	heard = append(heard, "+ 198.51.100.2/32"+plain+" communities 1:2")
 	await(t, "after a change", lines(heard...), r.log)
 
-	set(t, s, desire(peers, route("198.51.100.1/32", "other"), changed))
+	s.Set(desire(peers, route("198.51.100.1/32", "other"), changed))
 	heard = append(heard, "- 198.51.100.1/32")
 	await(t, "after a route went to the other peer", lines(heard...), r.log)
 	await(t, "the other's table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", other.table)
 
-	set(t, s, desire(peers[1:], changed))
+	s.Set(desire(peers[1:], changed))
 	heard = append(heard, "notification 6/3", "connection closed")
 	await(t, "after the peer was deleted", lines(heard...), r.log)
 	await(t, "the other's table", "", other.table)
@@ -200,7 +195,7 @@ func TestChange(t *testing.T) {
 	}
 	d := desire(peers[1:], changed)
 	d.RouterID = netip.MustParseAddr("192.0.2.2")
-	set(t, s, d)
+	s.Set(d)
 	await(t, "router ID of the last OPEN", "192.0.2.2", func() string {
 		other.mu.Lock()
 		defer other.mu.Unlock()

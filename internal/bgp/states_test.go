@@ -50,7 +50,7 @@ func TestStates(t *testing.T) {
 		}
 	}
 	peers := []lb.Peer{r.peer("r", 65000)}
-	set(t, s, desire(peers, route("198.51.100.1/32", "r")))
+	s.Set(desire(peers, route("198.51.100.1/32", "r")))
 	await(t, "states after Set", `r up false lost false ""`, func() string { return states(s) })
 	kick("the session comes up", `r up true lost false ""`)
 	if live := s.Sessions(); len(live) != 1 || live[0].Advertised != 1 {
@@ -58,7 +58,7 @@ func TestStates(t *testing.T) {
 	}
 
 	second := newRouter(t, "127.0.0.2", 65002)
-	set(t, s, desire([]lb.Peer{second.peer("second", 65000)}))
+	s.Set(desire([]lb.Peer{second.peer("second", 65000)}))
 	if got, want := states(s), `second up false lost false ""`; got != want {
 		t.Errorf("states after another Set: %s, want %s", got, want)
 	}
@@ -88,7 +88,7 @@ func TestCollect(t *testing.T) {
 		}
 	})
 	s, _ := run(t)
-	set(t, s, desire([]lb.Peer{r.peer("r", 65000), ending.peer("ending", 65000)},
+	s.Set(desire([]lb.Peer{r.peer("r", 65000), ending.peer("ending", 65000)},
 		route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
 	await(t, "table", lines("198.51.100.1/32 igp path [65000] via 127.0.0.1", "198.51.100.2/32 igp path [65000] via 127.0.0.1"), r.table)
 	const want = `

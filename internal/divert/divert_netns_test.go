@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -52,17 +53,10 @@ func newWorld(t *testing.T) *world {
 	w.node.Sysctl("ipv4/ip_forward", "1")
 	w.node.Sysctl("ipv6/conf/all/forwarding", "1")
 	attach := func(name, link string, gateways, own []string) {
-		other := nstest.New(t)
-		w.from[name] = other
-		nstest.Veth(t, w.node, link, other, "eth0")
-		w.node.AddAddress(link, gateways[0]+"/24", gateways[1]+"/64")
-		other.AddAddress("eth0", own[0]+"/24", own[1]+"/64")
-		other.Output("ip", "route", "add", "default", "via", gateways[0])
-		other.Output("ip", "-6", "route", "add", "default", "via", gateways[1])
+		w.from[name] = w.node.Attach(link, []string{gateways[0] + "/24", gateways[1] + "/64"}, own[0]+"/24", own[1]+"/64")
 	}
 	attach("client", "eth0", nodes, clients)
-	w.node.Output("ip", "route", "add", "default", "via", clients[0])
-	w.node.Output("ip", "-6", "route", "add", "default", "via", clients[1])
+	w.node.AddDefault(clients...)
 	for name, own := range pods {
 		attach(name, name, gateways(name), own)
 		w.serve(w.from[name], name)
@@ -81,21 +75,9 @@ func gateways(pod string) (out []string) {
 
 // serve answers each connection to the node port with a name and the address of its client.
 func (w *world) serve(ns *nstest.NS, name string) {
-	var l net.Listener
-	var err error
-	ns.Do(func() { l, err = net.Listen("tcp", fmt.Sprint(":", nodePort)) })
-	must(w.t, err)
-	w.t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			fmt.Fprint(c, name, " ", netip.MustParseAddrPort(c.RemoteAddr().String()).Addr().Unmap())
-			c.Close()
-		}
-	}()
+	ns.Serve(fmt.Sprint(":", nodePort), func(c net.Conn) {
+		fmt.Fprint(c, name, " ", netip.MustParseAddrPort(c.RemoteAddr().String()).Addr().Unmap())
+	})
 }
 
 // fetch returns what answers a new connection, or the error.
@@ -135,11 +117,7 @@ func nftablesProxy(w *world) {
 	}
 }
 `
-	cmd := w.node.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(table, "ip", vips[0], pods["endpoint"][0]) + fmt.Sprintf(table, "ip6", vips[1], "["+pods["endpoint"][1]+"]"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("nft: %v\n%s", err, out)
-	}
+	w.node.Output("nft", fmt.Sprintf(table, "ip", vips[0], pods["endpoint"][0])+fmt.Sprintf(table, "ip6", vips[1], "["+pods["endpoint"][1]+"]"))
 }
 
 func iptablesProxy(w *world) {
@@ -241,33 +219,11 @@ func TestOpen(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		nftablesProxy(w)
-		var echo net.Listener
-		var err error
-		w.from["endpoint"].Do(func() { echo, err = net.Listen("tcp", ":8080") })
-		must(t, err)
-		defer echo.Close()
+		w.from["endpoint"].Serve(":8080", func(c net.Conn) { _, _ = io.Copy(c, c) })
 		w.node.Output("nft", "insert", "rule", "ip", "kube-proxy", "services", "fib", "daddr", "type", "local", "tcp", "dport", "31081", "dnat", "to",
 			pods["endpoint"][0]+":8080")
-		go func() {
-			for {
-				c, err := echo.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer c.Close()
-					buffer := make([]byte, 8)
-					for {
-						if n, err := c.Read(buffer); err != nil {
-							return
-						} else if _, err := c.Write(buffer[:n]); err != nil {
-							return
-						}
-					}
-				}()
-			}
-		}()
 		var open net.Conn
+		var err error
 		w.from["client"].Do(func() { open, err = net.DialTimeout("tcp", nodes[0]+":31081", patient) })
 		must(t, err)
 		defer open.Close()
@@ -376,9 +332,4 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nstest.Must

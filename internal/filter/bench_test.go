@@ -240,30 +240,14 @@ func BenchmarkThroughput(b *testing.B) {
 
 // swallow takes what comes to port 80 of the pod.
 func swallow(w *world) {
-	var l net.Listener
-	var err error
-	w.pod.Do(func() { l, err = net.Listen("tcp", ":80") })
-	must(w.t, err)
-	w.t.Cleanup(func() { l.Close() })
-	go func() {
+	w.pod.Serve(":80", func(c net.Conn) {
+		buffer := make([]byte, 1<<20)
 		for {
-			c, err := l.Accept()
-			if err != nil {
+			if _, err := c.Read(buffer); err != nil {
 				return
 			}
-			go discard(c)
 		}
-	}()
-}
-
-func discard(c net.Conn) {
-	defer c.Close()
-	buffer := make([]byte, 1<<20)
-	for {
-		if _, err := c.Read(buffer); err != nil {
-			return
-		}
-	}
+	})
 }
 
 // Short connections per second: opened, a word and its answer, closed.

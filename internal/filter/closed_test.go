@@ -213,14 +213,9 @@ func TestFragmentsAndPathMTU(t *testing.T) {
 		}
 		// The way to the client becomes narrow behind the node: the pod learns it by ICMP errors to the
 		// external address, which the client's side sends.
-		narrow := nstest.New(t)
-		nstest.Veth(t, w.client, "far0", narrow, "eth0")
-		w.client.AddAddress("far0", "203.0.113.1/24", "2001:db8:d::1/64")
-		narrow.AddAddress("eth0", "203.0.113.2/24", "2001:db8:d::2/64")
+		narrow := w.client.Attach("far0", []string{"203.0.113.1/24", "2001:db8:d::1/64"}, "203.0.113.2/24", "2001:db8:d::2/64")
 		w.client.Sysctl("ipv4/conf/all/forwarding", "1")
 		w.client.Sysctl("ipv6/conf/all/forwarding", "1")
-		narrow.Output("ip", "route", "add", "default", "via", "203.0.113.1")
-		narrow.Output("ip", "-6", "route", "add", "default", "via", "2001:db8:d::1")
 		// By route, not by link: a virtual link would not take large packets in, either.
 		w.client.Output("ip", "route", "replace", "203.0.113.2", "dev", "far0", "mtu", "lock", "1300")
 		w.client.Output("ip", "-6", "route", "replace", "2001:db8:d::2", "dev", "far0", "mtu", "lock", "1300")

@@ -107,12 +107,7 @@ func TestInternalWithIPTables(t *testing.T) {
 func testInternal(t *testing.T, proxy func(*world)) {
 	w := newWorld(t)
 	// A second pod, beside the one that serves, and the serving one itself.
-	other := nstest.New(t)
-	nstest.Veth(t, w.node, "pod1", other, "eth0")
-	w.node.AddAddress("pod1", "10.244.0.5/30", "fd00::5:1/112")
-	other.AddAddress("eth0", "10.244.0.6/30", "fd00::5:2/112")
-	other.Output("ip", "route", "add", "default", "via", "10.244.0.5")
-	other.Output("ip", "-6", "route", "add", "default", "via", "fd00::5:1")
+	other := w.node.Attach("pod1", []string{"10.244.0.5/30", "fd00::5:1/112"}, "10.244.0.6/30", "fd00::5:2/112")
 	w.pod.Output("ip", "route", "add", "10.244.0.6", "via", "10.244.0.1")
 	w.pod.Output("ip", "-6", "route", "add", "fd00::5:2", "via", "fd00::1")
 	proxy(w)
@@ -167,13 +162,8 @@ func testInternal(t *testing.T, proxy func(*world)) {
 
 // tunnel adds a stranger behind a link of which the filter is never told.
 func (w *world) tunnel() *nstest.NS {
-	far := nstest.New(w.t)
-	nstest.Veth(w.t, w.node, "wg1", far, "eth0")
-	w.node.AddAddress("wg1", "10.99.0.1/24", "fd99::1/64")
-	far.AddAddress("eth0", "10.99.0.2/24", "fd99::2/64")
+	far := w.node.Attach("wg1", []string{"10.99.0.1/24", "fd99::1/64"}, "10.99.0.2/24", "fd99::2/64")
 	w.node.Sysctl("ipv4/conf/wg1/rp_filter", "0")
-	far.Output("ip", "route", "add", "default", "via", "10.99.0.1")
-	far.Output("ip", "-6", "route", "add", "default", "via", "fd99::1")
 	return far
 }
 

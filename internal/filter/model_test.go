@@ -211,7 +211,7 @@ func TestModel(t *testing.T) {
 		survivors := w.survivors()
 		out := w.sender()
 		n := rounds
-		if testing.Short() || raceEnabled {
+		if testing.Short() || nstest.Race() {
 			n /= 10
 		}
 		for round := range n {

@@ -3,6 +3,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -52,25 +53,16 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, node: nstest.Self(t), client: nstest.New(t), pod: nstest.New(t)}
-	nstest.Veth(t, w.node, "eth0", w.client, "eth0")
-	nstest.Veth(t, w.node, "pod0", w.pod, "eth0")
-	w.node.AddAddress("eth0", node4+"/24", node6+"/64")
-	w.node.AddAddress("pod0", "10.244.0.1/24", "fd00::1/64")
-	w.client.AddAddress("eth0", client4+"/24", stranger4+"/24", client6+"/64", stranger6+"/64")
-	w.pod.AddAddress("eth0", pod4+"/24", pod6+"/64")
+	w := &world{t: t, node: nstest.Self(t)}
+	w.client = w.node.Attach("eth0", []string{node4 + "/24", node6 + "/64"}, client4+"/24", stranger4+"/24", client6+"/64", stranger6+"/64")
+	w.pod = w.node.Attach("pod0", []string{"10.244.0.1/24", "fd00::1/64"}, pod4+"/24", pod6+"/64")
 	for _, family := range []string{"ipv4", "ipv6"} {
 		w.node.Sysctl(family+"/conf/all/forwarding", "1")
 	}
 	w.node.Sysctl("ipv4/conf/all/rp_filter", "0")
 	w.node.Sysctl("ipv4/conf/eth0/rp_filter", "0")
-	w.client.Output("ip", "route", "add", "default", "via", node4)
-	w.client.Output("ip", "-6", "route", "add", "default", "via", node6)
-	w.pod.Output("ip", "route", "add", "default", "via", "10.244.0.1")
-	w.pod.Output("ip", "-6", "route", "add", "default", "via", "fd00::1")
 	// What the node cannot place comes back to it from the client, as from any router with a route to the pool.
-	w.node.Output("ip", "route", "add", "default", "via", client4)
-	w.node.Output("ip", "-6", "route", "add", "default", "via", client6)
+	w.node.AddDefault(client4, client6)
 	w.table = New(testLog(t), func() {})
 	return w
 }
@@ -81,11 +73,7 @@ func (w *world) nft(rules string) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		w.t.Skip("no nft here to make the tables of others")
 	}
-	cmd := w.node.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(rules)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("nft: %v\n%s", err, out)
-	}
+	w.node.Output("nft", rules)
 }
 
 // list returns what nft lists of a table, without counters.
@@ -151,48 +139,18 @@ func desired(frontends ...lb.Frontend) draft {
 	return draft{Desired: Desired{Filter: lb.Filter{Guarded: pools()}}, Frontends: frontends}
 }
 
-// serve answers each line on a port of the pod, TCP and UDP, with the address that it comes from.
+// serve sends back what comes to a port of the pod, TCP and UDP.
 func (w *world) serve(ns *nstest.NS, ports ...int) {
 	w.t.Helper()
 	for _, port := range ports {
-		var l net.Listener
+		address := fmt.Sprintf(":%d", port)
+		ns.Serve(address, func(c net.Conn) { _, _ = io.Copy(c, c) })
 		var p net.PacketConn
-		var err, udpErr error
-		ns.Do(func() {
-			l, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
-			p, udpErr = net.ListenPacket("udp", fmt.Sprintf(":%d", port))
-		})
-		if err != nil || udpErr != nil {
-			w.t.Fatal(err, udpErr)
-		}
-		w.t.Cleanup(func() { l.Close(); p.Close() })
-		go accepts(l)
+		var err error
+		ns.Do(func() { p, err = net.ListenPacket("udp", address) })
+		must(w.t, err)
+		w.t.Cleanup(func() { p.Close() })
 		go echoes(p)
-	}
-}
-
-func accepts(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			buffer := make([]byte, 64<<10)
-			for {
-				n, err := c.Read(buffer)
-				if err != nil {
-					return
-				}
-				if string(buffer[:n]) == "who" {
-					n = copy(buffer, c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().String())
-				}
-				if _, err := c.Write(buffer[:n]); err != nil {
-					return
-				}
-			}
-		}()
 	}
 }
 
@@ -275,12 +233,7 @@ func talk(c net.Conn, wait time.Duration) error {
 	return err
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nstest.Must
 
 // serving is a test in a world whose pod serves port 80, behind kube-proxy.
 func serving(t *testing.T, test func(t *testing.T, w *world)) {

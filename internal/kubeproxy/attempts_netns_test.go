@@ -2,6 +2,7 @@ package kubeproxy
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"testing"
@@ -19,10 +20,7 @@ const long = 30 * time.Second
 // another as soon as its kernel asks again; what waits for other endpoints, or is connected, stays.
 func TestForgetAttempts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		for _, w := range []attemptWorld{
-			{"ip", 32, "192.0.2.1", "192.0.2.2", "198.51.100.1", "192.0.2.3", "192.0.2.4", "192.0.2.5"},
-			{"ip6", 128, "2001:db8::1", "2001:db8::2", "2001:db8:1::1", "2001:db8::3", "2001:db8::4", "2001:db8::5"},
-		} {
+		for _, w := range attemptWorlds {
 			t.Run(w.family, w.test)
 		}
 	})
@@ -36,10 +34,15 @@ type attemptWorld struct {
 	client, node, service, live, dead, alsoDead string
 }
 
+var attemptWorlds = []attemptWorld{
+	{"ip", 32, "192.0.2.1", "192.0.2.2", "198.51.100.1", "192.0.2.3", "192.0.2.4", "192.0.2.5"},
+	{"ip6", 128, "2001:db8::1", "2001:db8::2", "2001:db8:1::1", "2001:db8::3", "2001:db8::4", "2001:db8::5"},
+}
+
 func (w attemptWorld) test(t *testing.T) {
 	node, client, pods := nstest.Self(t), nstest.New(t), nstest.New(t)
 	w.connect(t, node, client, pods)
-	w.listen(t, pods)
+	pods.Serve(net.JoinHostPort(w.live, "80"), func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	w.lead(node, w.alsoDead)
 	other := w.ask(t, client)
 	w.lead(node, w.dead)
@@ -76,7 +79,7 @@ func (w attemptWorld) connect(t *testing.T, node, client, pods *nstest.NS) {
 	}
 	for _, ns := range []*nstest.NS{client, pods} {
 		ns.Output("ip", "route", "add", single(w.node), "dev", "eth0")
-		ns.Output("ip", "route", "add", "default", "via", w.node)
+		ns.AddDefault(w.node)
 	}
 	// As with a node that went a moment ago, packets go out and nothing comes back.
 	for _, a := range []string{w.dead, w.alsoDead} {
@@ -91,14 +94,6 @@ func (w attemptWorld) lead(node *nstest.NS, endpoint string) {
 	node.Output("nft", fmt.Sprintf("table %[1]s t; delete table %[1]s t; table %[1]s t { chain c { type nat hook prerouting priority -100; %[1]s daddr %[2]s "+
 		"dnat to %[3]s; }; }",
 		w.family, w.service, endpoint))
-}
-
-func (w attemptWorld) listen(t *testing.T, pods *nstest.NS) {
-	pods.Do(func() {
-		l, err := net.Listen("tcp", net.JoinHostPort(w.live, "80"))
-		must(t, err)
-		t.Cleanup(func() { l.Close() })
-	})
 }
 
 func (w attemptWorld) forget(t *testing.T, endpoint string) int {

@@ -30,26 +30,15 @@ type startWorld struct {
 }
 
 func newStartWorld(t *testing.T) *startWorld {
-	w := &startWorld{t: t, node: nstest.Self(t), client: nstest.New(t), table: NewHeadStart(slog.New(slog.NewTextHandler(t.Output(), nil)))}
+	w := &startWorld{t: t, node: nstest.Self(t), table: NewHeadStart(slog.New(slog.NewTextHandler(t.Output(), nil)))}
 	w.node.Sysctl("ipv4/ip_forward", "1")
 	w.node.Sysctl("ipv6/conf/all/forwarding", "1")
-	nstest.Veth(t, w.node, "eth0", w.client, "eth0")
-	w.node.AddAddress("eth0", node4+"/24", node6+"/64")
-	w.client.AddAddress("eth0", client4+"/24", client6+"/64")
-	w.client.Output("ip", "route", "add", "default", "via", node4)
-	w.client.Output("ip", "-6", "route", "add", "default", "via", node6)
+	w.client = w.node.Attach("eth0", []string{node4 + "/24", node6 + "/64"}, client4+"/24", client6+"/64")
 	// What nobody translates comes back to the client, which drops it.
-	w.node.Output("ip", "route", "add", "default", "via", client4)
-	w.node.Output("ip", "-6", "route", "add", "default", "via", client6)
+	w.node.AddDefault(client4, client6)
 	for i, a := range pods {
-		pod := nstest.New(t)
-		link := fmt.Sprint("pod", i)
-		nstest.Veth(t, w.node, link, pod, "eth0")
 		gateway4, gateway6 := netip.MustParseAddr(a[0]).Prev().String(), netip.MustParseAddr(a[1]).Prev().String()
-		w.node.AddAddress(link, gateway4+"/24", gateway6+"/64")
-		pod.AddAddress("eth0", a[0]+"/24", a[1]+"/64")
-		pod.Output("ip", "route", "add", "default", "via", gateway4)
-		pod.Output("ip", "-6", "route", "add", "default", "via", gateway6)
+		pod := w.node.Attach(fmt.Sprint("pod", i), []string{gateway4 + "/24", gateway6 + "/64"}, a[0]+"/24", a[1]+"/64")
 		w.serve(pod, fmt.Sprint(i))
 	}
 	return w
@@ -57,40 +46,25 @@ func newStartWorld(t *testing.T) *startWorld {
 
 // serve answers each line with the name of the pod and the address of its client, by TCP and UDP on port 8080.
 func (w *startWorld) serve(pod *nstest.NS, name string) {
-	var l net.Listener
 	var p net.PacketConn
-	var err, udpErr error
-	pod.Do(func() {
-		l, err = net.Listen("tcp", ":8080")
-		p, udpErr = net.ListenPacket("udp", ":8080")
-	})
-	if err != nil || udpErr != nil {
-		w.t.Fatal(err, udpErr)
-	}
-	w.t.Cleanup(func() { l.Close(); p.Close() })
+	var err error
+	pod.Do(func() { p, err = net.ListenPacket("udp", ":8080") })
+	must(w.t, err)
+	w.t.Cleanup(func() { p.Close() })
 	say := func(from net.Addr) []byte {
 		return []byte(name + " " + netip.MustParseAddrPort(from.String()).Addr().Unmap().String())
 	}
-	go func() {
+	pod.Serve(":8080", func(c net.Conn) {
+		buffer := make([]byte, 64)
 		for {
-			c, err := l.Accept()
-			if err != nil {
+			if _, err := c.Read(buffer); err != nil {
 				return
 			}
-			go func() {
-				defer c.Close()
-				buffer := make([]byte, 64)
-				for {
-					if _, err := c.Read(buffer); err != nil {
-						return
-					}
-					if _, err := c.Write(say(c.RemoteAddr())); err != nil {
-						return
-					}
-				}
-			}()
+			if _, err := c.Write(say(c.RemoteAddr())); err != nil {
+				return
+			}
 		}
-	}()
+	})
 	go func() {
 		buffer := make([]byte, 64)
 		for {
@@ -213,16 +187,12 @@ func TestHeadStartEnds(t *testing.T) {
 			defer c.Close()
 			open[vip] = c
 		}
-		cmd := w.node.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(fmt.Sprintf(`table inet kube-proxy {
+		w.node.Output("nft", fmt.Sprintf(`table inet kube-proxy {
 	chain nat { type nat hook prerouting priority -100
 		ip daddr %s tcp dport 80 dnat ip to %s:8080
 		ip6 daddr %s tcp dport 80 dnat ip6 to [%s]:8080
 	}
 }`, vip4, pods[2][0], vip6, pods[2][1]))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("nft: %v\n%s", err, out)
-		}
 		for _, gone := range []bool{false, true} {
 			if gone {
 				w.table.Set(nil)

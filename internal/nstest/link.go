@@ -3,6 +3,7 @@ package nstest
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -18,6 +19,20 @@ func Veth(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	must(t, "add veth "+aName+"-"+bName, a.nl.LinkAdd(veth))
 	a.SetUp(aName)
 	b.SetUp(bName)
+}
+
+// Attach joins a new namespace to this one by a link, eth0 there. The new one has default routes by the link's addresses here.
+func (n *NS) Attach(link string, here []string, there ...string) *NS {
+	n.t.Helper()
+	far := New(n.t)
+	Veth(n.t, n, link, far, "eth0")
+	n.AddAddress(link, here...)
+	far.AddAddress("eth0", there...)
+	for _, s := range here {
+		gateway, _, _ := strings.Cut(s, "/")
+		far.AddDefault(gateway)
+	}
+	return far
 }
 
 // Bridge adds a bridge of these links, up. Further links join by Enslave.
@@ -83,6 +98,14 @@ func (n *NS) AddAddress(link string, prefixes ...string) {
 			addr.Flags = unix.IFA_F_NODAD
 		}
 		must(n.t, "add address "+s, n.nl.AddrReplace(n.Link(link), addr))
+	}
+}
+
+// AddDefault adds default routes by these gateways.
+func (n *NS) AddDefault(gateways ...string) {
+	n.t.Helper()
+	for _, g := range gateways {
+		n.Output("ip", "route", "add", "default", "via", g)
 	}
 }
 

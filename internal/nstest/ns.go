@@ -2,6 +2,7 @@ package nstest
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -111,6 +112,31 @@ func (n *NS) Output(name string, args ...string) string {
 		n.t.Fatalf("run %s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+// Serve has fn serve each TCP connection to an address in the namespace, such as ":80", until the test ends, and closes it then.
+func (n *NS) Serve(address string, fn func(net.Conn)) net.Listener {
+	n.t.Helper()
+	var l net.Listener
+	n.Do(func() {
+		var err error
+		l, err = net.Listen("tcp", address)
+		must(n.t, "listen", err)
+	})
+	n.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				fn(c)
+			}()
+		}
+	}()
+	return l
 }
 
 // Sysctl writes a value below /proc/sys/net, as in Sysctl("ipv4/ip_forward", "1").

@@ -41,16 +41,12 @@ func TestHeal(t *testing.T) {
 			"add chain ip6 holdfast-relay connections { policy drop; }",
 		} {
 			before := w.relayer.repairs()
-			load(t, w.node, damage)
+			w.node.Output("nft", damage)
 			nstest.Until(t, healTime, damage+" is repaired", func() bool {
 				return w.relayer.repairs() > before && sameTable(w.list("ip"), whole4) && sameTable(w.list("ip6"), whole6)
 			})
 		}
-		for _, vip := range vips {
-			if n := w.alive(open[vip]); n != 1 {
-				t.Errorf("%s: the connection has not survived", vip)
-			}
-		}
+		w.allAlive(open)
 	})
 }
 
@@ -75,15 +71,7 @@ func TestAdopt(t *testing.T) {
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
 		stop()
-		check := func(when string) {
-			t.Helper()
-			for _, vip := range vips {
-				if n := w.alive(open[vip]); n != 5 {
-					t.Errorf("%s: %s: of 5 connections %d are alive", when, vip, n)
-				}
-			}
-		}
-		check("nobody is there")
+		w.allAlive(open) // without a speaker
 		handles := func() string {
 			return w.node.Output("nft", "-s", "-a", "list", "chain", "ip", tableName, connectionsChain)
 		}
@@ -96,7 +84,7 @@ func TestAdopt(t *testing.T) {
 		}
 		stop = w.run(next)
 		next.Set(w.desired())
-		check("another one is there")
+		w.allAlive(open) // with another one
 		w.relayer = next
 		if got := handles(); got != before {
 			t.Errorf("the rules were\n%s\nand are\n%s", before, got)
@@ -130,11 +118,7 @@ func TestGoesBack(t *testing.T) {
 		w.relayer.Set(w.desired().changed(func(r *lb.Relay) { r.Until = time.Now().Add(time.Hour) }))
 		for _, back := range []*nstest.NS{w.node, w.former} {
 			w.owner(back)
-			for vip, list := range open {
-				if n := w.alive(list); n != len(list) {
-					t.Errorf("%s: of %d connections %d are alive", vip, len(list), n)
-				}
-			}
+			w.allAlive(open)
 		}
 		stop()
 		if left := w.relayer.Inherited(); len(left) > 0 {
@@ -209,12 +193,8 @@ func TestFilter(t *testing.T) {
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
-		for vip, list := range open {
-			if n := w.alive(list); n != len(list) {
-				t.Errorf("%s: of %d connections %d are alive", vip, len(list), n)
-			}
-		}
-		load(t, w.former, fmt.Sprintf(`
+		w.allAlive(open)
+		w.former.Output("nft", fmt.Sprintf(`
 table inet seen {
 	counter strangers { }
 	chain c {

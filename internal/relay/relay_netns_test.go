@@ -61,11 +61,7 @@ func TestConnectionsSurvive(t *testing.T) {
 				}
 				// New connections are this node's own, and their packets too.
 				before := w.relayer.State()
-				for vip, list := range w.connections(10) {
-					if n := w.alive(list); n != len(list) {
-						t.Errorf("%s: of %d new connections %d are alive", vip, len(list), n)
-					}
-				}
+				w.allAlive(w.connections(10))
 				for i, f := range w.relayer.State().Families {
 					if relayed && f.Packets == 0 || f.Packets != before.Families[i].Packets {
 						t.Errorf("%s: %d packets relayed, then %d", f.Family, before.Families[i].Packets, f.Packets)
@@ -205,7 +201,7 @@ func TestOutOfWindow(t *testing.T) {
 		w.owner(w.node)
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())
-		load(t, w.node, fmt.Sprintf(`
+		w.node.Output("nft", fmt.Sprintf(`
 table inet behind {
 	counter invalid4 { }
 	counter invalid6 { }
@@ -228,11 +224,7 @@ table inet behind {
 				return !strings.Contains(got, "packets 0 ")
 			})
 		}
-		for vip, list := range open {
-			if w.alive(list) != 1 {
-				t.Errorf("%s: the connection has not survived", vip)
-			}
-		}
+		w.allAlive(open)
 		if n := w.packets(); n[0] != 0 || n[1] != 0 {
 			t.Errorf("%v packets of this node's connections were relayed", n)
 		}
@@ -243,7 +235,7 @@ table inet behind {
 func TestErrors(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
-		load(t, w.former, `
+		w.former.Output("nft", `
 table inet seen {
 	counter errors { }
 	chain c { type filter hook prerouting priority 0; ct state related counter name "errors"; }

@@ -67,28 +67,17 @@ func newWorld(t testing.TB) *world {
 		ns.Sysctl("ipv4/conf/all/forwarding", "1")
 		ns.Sysctl("ipv6/conf/all/forwarding", "1")
 		ns.Sysctl("ipv4/conf/all/rp_filter", "1") // strict: an answer must go out where the packet came in
-		proxy(t, ns, "ip", vip4, pod4)
-		proxy(t, ns, "ip6", vip6, pod6)
+		proxy(ns, "ip", vip4, pod4)
+		proxy(ns, "ip6", vip6, pod6)
 	}
 	w.relayer = New(Config{Log: testLog(t), Links: func() []lb.Interface { return w.links() }})
 	return w
 }
 
-// load loads rules that are not ours.
-func load(t testing.TB, ns *nstest.NS, rules string) {
-	t.Helper()
-	cmd := ns.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(rules)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("nft: %v\n%s", err, out)
-	}
-}
-
 // proxy serves an address as kube-proxy does in nftables mode, and drops what conntrack cannot place as it
 // does when it forwards.
-func proxy(t testing.TB, ns *nstest.NS, family, vip, pod string) {
-	t.Helper()
-	load(t, ns, fmt.Sprintf(`
+func proxy(ns *nstest.NS, family, vip, pod string) {
+	ns.Output("nft", fmt.Sprintf(`
 table %[1]s kube-proxy {
 	chain services { %[1]s daddr %[2]s tcp dport %[4]d meta mark set meta mark or 0x4000 dnat to %[3]s; }
 	chain nat-prerouting { type nat hook prerouting priority -100; jump services; }
@@ -172,23 +161,7 @@ func (w *world) owner(ns *nstest.NS) {
 // serve echoes on the pod's port until the test ends.
 func (w *world) serve() {
 	w.t.Helper()
-	var l net.Listener
-	var err error
-	w.pod.Do(func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) })
-	must(w.t, err)
-	w.t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	w.pod.Serve(fmt.Sprintf(":%d", port), func(c net.Conn) { _, _ = io.Copy(c, c) })
 }
 
 const patient = 5 * time.Second
@@ -259,6 +232,16 @@ func (w *world) alive(list []net.Conn) (n int) {
 	return n
 }
 
+// allAlive fails the test unless all connections still work.
+func (w *world) allAlive(open map[string][]net.Conn) {
+	w.t.Helper()
+	for vip, list := range open {
+		if n := w.alive(list); n != len(list) {
+			w.t.Errorf("%s: of %d connections %d are alive", vip, len(list), n)
+		}
+	}
+}
+
 // packets returns how many were relayed, of each family.
 func (w *world) packets() (out []uint64) {
 	for _, f := range w.relayer.State().Families {
@@ -274,7 +257,7 @@ func (w *world) mirror() {
 		// The index of eth0 as nft reads it, and as it shows it where it is not told the order of octets.
 		fmt.Sprint(bits.ReverseBytes32(uint32(w.node.Link("eth0").Attrs().Index))), "eth0")
 	for _, family := range []string{"ip", "ip6"} {
-		load(w.t, w.former, other.Replace(w.list(family)))
+		w.former.Output("nft", other.Replace(w.list(family)))
 	}
 }
 
@@ -365,12 +348,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nstest.Must
 
 // serving is a test in a world whose pod serves.
 func serving(t *testing.T, test func(t *testing.T, w *world)) {

@@ -281,9 +281,4 @@ func (f *Finder) count(direction string) int {
 	return int(testutil.ToFloat64(f.Messages.WithLabelValues("eth0", direction)))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nstest.Must

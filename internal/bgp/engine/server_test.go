@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -158,19 +159,15 @@ func TestConfirm(t *testing.T) {
 }
 
 func read(conn net.Conn) (*gobgp.BGPMessage, error) {
-	header := make([]byte, gobgp.BGP_HEADER_LENGTH)
-	if _, err := io.ReadFull(conn, header); err != nil {
+	b := make([]byte, gobgp.BGP_MAX_MESSAGE_LENGTH)
+	if _, err := io.ReadFull(conn, b[:gobgp.BGP_HEADER_LENGTH]); err != nil {
 		return nil, err
 	}
-	var h gobgp.BGPHeader
-	if err := h.DecodeFromBytes(header); err != nil {
+	b = b[:binary.BigEndian.Uint16(b[16:])] // the length (RFC 4271 section 4.1)
+	if _, err := io.ReadFull(conn, b[gobgp.BGP_HEADER_LENGTH:]); err != nil {
 		return nil, err
 	}
-	body := make([]byte, h.Len-gobgp.BGP_HEADER_LENGTH)
-	if _, err := io.ReadFull(conn, body); err != nil {
-		return nil, err
-	}
-	return gobgp.ParseBGPBody(&h, body)
+	return gobgp.ParseBGPMessage(b)
 }
 
 // TestSpent: an engine ends with its session, but for a router that sent too many routes, for a while.
@@ -233,9 +230,4 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nstest.Must

@@ -1,5 +1,0 @@
-//go:build !race
-
-package bfd
-
-const raceDetector = false

@@ -1,6 +1,0 @@
-//go:build race
-
-package filter
-
-// raceEnabled: everything takes several times as long.
-const raceEnabled = true
