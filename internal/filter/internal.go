@@ -45,7 +45,9 @@ func fromInside() nft.Rule {
 
 // isTracked matches what conntrack is to see. What the node only hands on to another
 // owner of the address is none of its own.
-func isTracked() nft.Rule { return nft.StateIn(spare, expr.CmpOpEq, expr.CtStateBitUNTRACKED) }
+func isTracked() nft.Rule {
+	return nft.Conntrack(spare, expr.CtKeySTATE, expr.CmpOpEq, expr.CtStateBitUNTRACKED)
+}
 
 func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNTRACKED) }
 

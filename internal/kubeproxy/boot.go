@@ -191,7 +191,7 @@ func families() []byte {
 // mark records that kube-proxy has served since the node started.
 func mark() error {
 	b := marker().Batch()
-	b.Create()
+	b.Create(0)
 	if err := b.Commit(); err != nil {
 		return fmt.Errorf("add table %s: %w", markerTable, err)
 	}

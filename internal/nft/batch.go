@@ -37,11 +37,8 @@ func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
 	b.last = b.data.tableMessage(b.table, typ, flags, fill)
 }
 
-// Create adds the table if it does not exist, and wakes one that is dormant.
-func (b *Batch) Create() { b.create(0) }
-
-// create adds the table, or changes its flags.
-func (b *Batch) create(flags uint32) {
+// Create adds the table if it does not exist, and gives it flags: 0 wakes one that is dormant.
+func (b *Batch) Create(flags uint32) {
 	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(a *attributes) { a.putNumber(unix.NFTA_TABLE_FLAGS, flags) })
 }
 

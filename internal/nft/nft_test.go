@@ -50,7 +50,7 @@ func (l *Layout) make(t *testing.T) {
 	t.Helper()
 	b := l.Batch()
 	b.Remove()
-	b.Create()
+	b.Create(0)
 	l.Build(b)
 	b.AddElements(l, samples())
 	must(t, b.Commit())

@@ -195,7 +195,7 @@ func (o *Owned[I]) replace(want I) (err error) {
 		if !inPlace {
 			b.Remove()
 		}
-		b.Create()
+		b.Create(0)
 		if inPlace && !layout.clear(b) {
 			continue
 		}

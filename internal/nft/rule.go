@@ -52,17 +52,13 @@ func Meta(key expr.MetaKey, want ...byte) Rule {
 }
 
 // State compares (conntrack state & bits) with 0.
-func State(op expr.CmpOp, bits uint32) Rule { return ctBits(Reg, expr.CtKeySTATE, op, bits) }
-
-// StateIn is State in another register.
-func StateIn(register uint32, op expr.CmpOp, bits uint32) Rule {
-	return ctBits(register, expr.CtKeySTATE, op, bits)
-}
+func State(op expr.CmpOp, bits uint32) Rule { return Conntrack(Reg, expr.CtKeySTATE, op, bits) }
 
 // Status compares (conntrack status & bits) with 0; the bits are IPS_…
-func Status(op expr.CmpOp, bits uint32) Rule { return ctBits(Reg, expr.CtKeySTATUS, op, bits) }
+func Status(op expr.CmpOp, bits uint32) Rule { return Conntrack(Reg, expr.CtKeySTATUS, op, bits) }
 
-func ctBits(register uint32, key expr.CtKey, op expr.CmpOp, bits uint32) Rule {
+// Conntrack compares (what conntrack knows & bits) with 0 in a register.
+func Conntrack(register uint32, key expr.CtKey, op expr.CmpOp, bits uint32) Rule {
 	return Expr(&expr.Ct{Key: key, Register: register}, Mask(register, Native(bits)), &expr.Cmp{Op: op, Register: register, Data: Native(0)})
 }
 

@@ -47,7 +47,7 @@ func (t Table) Handle() (h uint64, err error) {
 // dormant, and deletes it.
 func (l *Layout) Try() error {
 	b := Table{Family: l.Family, Name: l.Name + "-try", signature: l.signature}.Batch()
-	b.create(unix.NFT_TABLE_F_DORMANT)
+	b.Create(unix.NFT_TABLE_F_DORMANT)
 	l.Build(b)
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 	return b.Commit()
