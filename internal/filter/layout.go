@@ -73,12 +73,7 @@ type layout struct {
 
 // table returns the table of this layout. The rules that profiles get are in its signature too.
 func (l layout) table() *nft.Layout {
-	var later []nft.Chain
-	for _, p := range sampleProfiles() {
-		for _, name := range p.chainNames() {
-			later = append(later, p.chain(name))
-		}
-	}
+	_, later := samples(1)
 	sets := []nft.Set{{Name: insideSet, Key: nft.Key{nft.LinkName}, Flags: unix.NFT_SET_INTERVAL}}
 	for _, f := range families() {
 		sets = append(sets, f.sets()...)

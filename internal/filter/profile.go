@@ -33,12 +33,15 @@ type profile struct {
 // rules returns how many rules look up sources.
 func (p profile) rules() int { return len(p.allow) + len(p.deny) }
 
-// sampleProfiles returns a profile of each family that has every kind of rule.
-func sampleProfiles() []profile {
-	p := profile{restricted: true, allow: "\x01", deny: "\x01", inside: true, limit: 1, rate: 1}
-	six := p
-	six.ipv6 = true
-	return []profile{p, six}
+// samples returns the sets and chains of a profile of each family that has every kind of rule, with a limit of connections or without.
+func samples(limit int) (sets []nft.Set, chains []nft.Chain) {
+	p := profile{restricted: true, allow: "\x01", deny: "\x01", inside: true, limit: limit, rate: 1}
+	for _, p.ipv6 = range []bool{false, true} {
+		for _, name := range p.chainNames() {
+			sets, chains = append(sets, p.setsOf(name)...), append(chains, p.chain(name))
+		}
+	}
+	return sets, chains
 }
 
 // even returns the profile that stands for both parities.

@@ -22,15 +22,11 @@ func Try(e Extras) error { return e.sample().Try() }
 // sample returns the table with a profile of every kind.
 func (e Extras) sample() *nft.Layout {
 	l := *layout{internal: e.Internal, log: e.Log}.table()
-	l.Sets, l.Chains = slices.Clone(l.Sets), slices.Clone(l.Chains)
-	for _, p := range sampleProfiles() {
-		if !e.Limits {
-			p.limit = 0
-		}
-		for _, name := range p.chainNames() {
-			l.Sets = append(l.Sets, p.setsOf(name)...)
-			l.Chains = append(l.Chains, p.chain(name))
-		}
+	limit := 0
+	if e.Limits {
+		limit = 1
 	}
+	sets, chains := samples(limit)
+	l.Sets, l.Chains = slices.Concat(l.Sets, sets), slices.Concat(l.Chains, chains)
 	return &l
 }
