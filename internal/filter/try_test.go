@@ -1,47 +1,9 @@
 package filter
 
 import (
-	"errors"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
-
-// everyExtras returns all combinations.
-func everyExtras() (all []Extras) {
-	for i := range 8 {
-		all = append(all, Extras{Internal: i&1 != 0, Limits: i&2 != 0, Log: i&4 != 0})
-	}
-	return all
-}
-
-// TestTry: this kernel has all that the table needs, and keeps nothing of the attempt.
-func TestTry(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		for _, e := range everyExtras() {
-			if err := Try(e); err != nil {
-				t.Errorf("%+v: %v", e, err)
-			}
-		}
-		if got := nstest.Self(t).Output("nft", "list", "ruleset"); got != "" {
-			t.Errorf("left behind:\n%s", got)
-		}
-	})
-}
-
-// TestTryRefused: without the permission the kernel refuses even an empty table.
-func TestTryRefused(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
-			if err := Try(Extras{}); !errors.Is(err, unix.EPERM) {
-				t.Errorf("%v; want EPERM", err)
-			}
-		})
-	})
-}
 
 // TestTryTriesAll: what is tried has every kind of part that a table in use can have, and an extra that is left out
 // leaves out what it alone needs.
