@@ -1,7 +1,6 @@
 package bfd
 
 import (
-	"context"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -120,9 +119,7 @@ func advertise(t *testing.T, n *node, router keeper) (stop func()) {
 	t.Helper()
 	t.Setenv(engineEnv, "1")
 	s := bgp.New(bgp.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {}, Command: []string{os.Args[0], "-test.run=^TestEngine$"}})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
+	stop = nstest.Running(t, s.Run)
 	peer := lb.Peer{
 		Name: "v4", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 65000, PeerASN: 65001,
 		Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: time.Second, GracefulRestart: true,
@@ -130,12 +127,7 @@ func advertise(t *testing.T, n *node, router keeper) (stop func()) {
 	route := lb.Route{Prefix: netip.MustParsePrefix(restartedRoute), Peers: []string{"v4"}}
 	s.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{peer}, Routes: lb.MapOf(map[netip.Prefix]*[]lb.Route{route.Prefix: {route}})})
 	n.until("the router has the route", func() bool { return router.has(restartedRoute) && router.up("192.0.2.1") })
-	return func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
+	return stop
 }
 
 func (f frr) has(prefix string) bool {

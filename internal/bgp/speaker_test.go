@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -33,22 +32,7 @@ func runWith(t *testing.T, c Config) (*Speaker, func()) {
 		c.Kick = func() {}
 	}
 	s := New(c)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	stopped := false
-	stop := func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	}
-	t.Cleanup(stop)
-	return s, stop
+	return s, nstest.Running(t, s.Run)
 }
 
 // peer is a peer for a router.

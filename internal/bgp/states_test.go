@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -171,10 +170,7 @@ func TestPasswordIsNotShown(t *testing.T) {
 	const password = "Geheim-7"
 	r := newRouter(t, "127.0.0.1", 65001)
 	var log book
-	s := New(Config{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Kick: func() {}, Command: testCommand})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	s, stop := runWith(t, Config{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	p := r.peer("signed", 65000)
 	p.Password = password
 	d := desire([]lb.Peer{p}, route("198.51.100.1/32", "signed"))
@@ -187,8 +183,7 @@ func TestPasswordIsNotShown(t *testing.T) {
 	must(t, err)
 	one := settingsOf(p, d.RouterID)
 	settings := fmt.Sprintf("%v %+v %#v", one, one, one)
-	cancel()
-	must(t, <-done)
+	stop()
 	if text := string(states) + settings + log.out.String(); strings.Contains(text, password) || log.out.Len() == 0 {
 		t.Errorf("the password is in\n%s", text)
 	}

@@ -1,7 +1,6 @@
 package divert
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"golang.org/x/sys/unix"
 )
 
 // Of each family: a client outside, the node towards it, the address of the Service.
@@ -257,22 +255,14 @@ func TestRest(t *testing.T) {
 		copy(fin, []byte{40000 >> 8, 40000 & 0xff, 0, 80})
 		fin[12], fin[13] = 5<<4, 0x11
 		send := func() {
-			for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
-				var err error
+			for i, network := range []string{"ip4:tcp", "ip6:tcp"} {
 				w.from["client"].Do(func() {
-					var fd int
-					if fd, err = unix.Socket(family, unix.SOCK_RAW, unix.IPPROTO_TCP); err != nil {
-						return
-					}
-					defer unix.Close(fd)
-					to := netip.MustParseAddr(vips[i])
-					if to.Is4() {
-						err = unix.Sendto(fd, fin, 0, &unix.SockaddrInet4{Addr: to.As4()})
-					} else {
-						err = unix.Sendto(fd, fin, 0, &unix.SockaddrInet6{Addr: to.As16()})
-					}
+					c, err := net.ListenPacket(network, "")
+					must(t, err)
+					defer c.Close()
+					_, err = c.WriteTo(fin, &net.IPAddr{IP: net.ParseIP(vips[i])})
+					must(t, err)
 				})
-				must(t, err)
 			}
 		}
 		for i, want := range []string{"1", "1"} { // the node forwards the first, and no more once proxies serve
@@ -293,9 +283,7 @@ func TestDamage(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.table.Set(desired("here"))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- w.table.Run(ctx) }()
+		stop := nstest.Running(t, w.table.Run)
 		for _, damage := range []string{"flush ruleset", "delete table inet holdfast-proxy", "flush map inet holdfast-proxy proxies6",
 			"flush chain inet holdfast-proxy refuse"} {
 			before := w.table.Repairs()
@@ -310,8 +298,7 @@ func TestDamage(t *testing.T) {
 				t.Errorf("%s: the node port: %q", damage, got)
 			}
 		}
-		cancel()
-		<-ended
+		stop()
 		if got, want := w.fetch("client", vips[1], 80), "here "+clients[1]; got != want {
 			t.Errorf("without a speaker: %q, want %q", got, want)
 		}

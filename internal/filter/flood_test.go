@@ -101,7 +101,7 @@ func TestLog(t *testing.T) {
 		d := full()
 		d.Frontends[2] = quiet
 		w.set(d)
-		w.run(w.table)
+		nstest.Running(t, w.table.Run)
 		nstest.Until(t, patient, "a drop is logged", func() bool {
 			w.finds(silence, w.client, "tcp", stranger6, vip6, 80)
 			w.finds(silence, w.client, "tcp", stranger4, vip4, 80)

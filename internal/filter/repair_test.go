@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -20,19 +19,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
-
-// run runs the table's healing until the test ends.
-func (w *world) run(table *Table) {
-	ctx, cancel := context.WithCancel(w.t.Context())
-	done := make(chan error, 1)
-	go func() { done <- table.Run(ctx) }()
-	w.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			w.t.Errorf("Run: %v", err)
-		}
-	})
-}
 
 // full is a filter of every kind.
 func full() draft {
@@ -55,7 +41,7 @@ func TestRepair(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
 		number := fmt.Sprint((*w.table.owned.Actual().frontends.Of(addr(vip4)))[0].allow.number)
-		w.run(w.table)
+		nstest.Running(t, w.table.Run)
 		for _, damage := range [][]string{
 			{"flush", "ruleset"},
 			{"delete", "table", "inet", tableName},

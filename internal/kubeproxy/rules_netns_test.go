@@ -1,7 +1,6 @@
 package kubeproxy
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -72,16 +71,8 @@ func TestBoot(t *testing.T) {
 		var asked atomic.Int64
 		proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 		start := func() (*Boot, func()) {
-			ctx, stop := context.WithCancel(t.Context())
 			b := New(Config{Log: slog.New(slog.DiscardHandler), Livez: proxy.Listener.Addr().String(), Kick: func() {}})
-			done := make(chan error, 1)
-			go func() { done <- b.Run(ctx) }()
-			return b, func() {
-				stop()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			}
+			return b, nstest.Running(t, b.Run)
 		}
 		b, stop := start()
 		<-b.Looked()

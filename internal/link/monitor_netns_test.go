@@ -28,15 +28,7 @@ func running(t *testing.T) (m *Monitor, kicks *atomic.Int64) {
 }
 
 func start(t *testing.T, m *Monitor) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run = %v", err)
-		}
-	})
+	nstest.Running(t, m.Run)
 	nstest.Until(t, within, "synced", m.Synced)
 }
 

@@ -1,6 +1,7 @@
 package nstest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -88,6 +90,22 @@ func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 			t.Fatalf("timeout after %v: %s", within, what)
 		}
 	}
+}
+
+// Running runs something until stop is called, which waits for its end, or the test ends.
+func Running(t testing.TB, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // SetClock returns what time.Now would have returned in the moment of t if the wall clock had been

@@ -23,7 +23,7 @@ func TestHeal(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
 		open := w.connections(1)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
 		whole4, whole6 := w.list("ip"), w.list("ip6")
@@ -67,7 +67,7 @@ func TestAdopt(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
 		open := w.connections(5)
-		stop := w.run(w.relayer)
+		stop := nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
 		stop()
@@ -82,7 +82,7 @@ func TestAdopt(t *testing.T) {
 		if got := next.Inherited(); !maps.Equal(got, want) {
 			t.Errorf("inherited %v, want %v", got, want)
 		}
-		stop = w.run(next)
+		stop = nstest.Running(t, next.Run)
 		next.Set(w.desired())
 		w.allAlive(open) // with another one
 		w.relayer = next
@@ -100,7 +100,7 @@ func TestAdopt(t *testing.T) {
 		// What nobody wants any more is taken out, though this run did not put it in.
 		stop()
 		last := New(Config{Log: testLog(t), Links: w.links})
-		w.run(last)
+		nstest.Running(t, last.Run)
 		last.Set(Desired{Speakers: w.speakers()})
 		nstest.Until(t, patient, "what was left is gone", func() bool { return len(last.Inherited()) == 0 })
 	})
@@ -112,7 +112,7 @@ func TestGoesBack(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
 		open := w.connections(5)
-		stop := w.run(w.relayer)
+		stop := nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
 		w.relayer.Set(w.desired().changed(func(r *lb.Relay) { r.Until = time.Now().Add(time.Hour) }))
@@ -130,7 +130,7 @@ func TestGoesBack(t *testing.T) {
 // What is not relayed any more ends at once, and what is removed stays removed.
 func TestRemove(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(Desired{Speakers: w.speakers()})
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
 			t.Errorf("nothing is relayed, and there are tables:\n%s%s", w.list("ip"), w.list("ip6"))
@@ -190,7 +190,7 @@ func TestFilter(t *testing.T) {
 			Filter: lb.Filter{Frontends: lb.MapOf(frontends)}, PodLinks: []string{"pod*"},
 			Relayed: lb.SetOf(addr(vip4), addr(vip6)),
 		}))
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
 		w.allAlive(open)

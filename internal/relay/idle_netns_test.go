@@ -53,7 +53,7 @@ func TestUnusedEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
 		open := w.connections(2)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		start := time.Now()
 		w.relayer.Set(w.since(start))
 		w.owner(w.node)
@@ -95,7 +95,7 @@ func TestUsedLasts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
 		open := w.connections(1)
-		stop := w.run(w.relayer)
+		stop := nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.since(time.Now()))
 		w.owner(w.node)
 		use := func(when string) {
@@ -115,7 +115,7 @@ func TestUsedLasts(t *testing.T) {
 		stop()
 		use("without a speaker")
 		next := w.another(shortIdle)
-		w.run(next)
+		nstest.Running(t, next.Run)
 		next.Set(w.desired())
 		use("with the next speaker")
 		if n := next.repairs() + w.relayer.repairs(); n != 0 {
@@ -129,7 +129,7 @@ func TestEndsDoNotKeep(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
 		w.owner(w.node)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.since(time.Now()))
 		before := w.packets()
 		nstest.Until(t, 10*shortIdle, "the relays end under resets", func() bool {
@@ -151,7 +151,7 @@ func TestEndedStays(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
 		open := w.connections(1)
-		stop := w.run(w.relayer)
+		stop := nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.since(time.Now()))
 		w.owner(w.node)
 		nstest.Until(t, 10*shortIdle, "the relay that nobody uses ends", func() bool {
@@ -169,7 +169,7 @@ func TestEndedStays(t *testing.T) {
 				t.Errorf("%s is inherited as %+v", a, is)
 			}
 		}
-		w.run(next)
+		nstest.Running(t, next.Run)
 		next.Set(w.desired())
 		if got := next.Inherited(); !got[addr(vip4)].Ended || got[addr(vip6)].Ended || len(got) != 2 {
 			t.Errorf("then there are %+v", got)
@@ -196,7 +196,7 @@ func TestOtherVia(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.relayer = w.another(shortIdle)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		d := w.since(time.Now())
 		w.relayer.Set(d)
 		vias := func(via4, via6 string) {

@@ -44,7 +44,7 @@ func TestConnectionsSurvive(t *testing.T) {
 				w.serve()
 				w.owner(w.former)
 				open := w.connections(100)
-				w.run(w.relayer)
+				nstest.Running(t, w.relayer.Run)
 				want := 0
 				if relayed {
 					w.relayer.Set(w.desired())
@@ -87,7 +87,7 @@ func TestTransfersSurvive(t *testing.T) {
 				// The client sends large segments, or the node merges small ones: then what it relays has to be parted again.
 				w.client.Output("ethtool", "-K", "eth0", "tso", offload, "gso", offload)
 				w.node.Output("ethtool", "-K", "eth0", "gro", "on", "tso", offload, "gso", offload)
-				w.run(w.relayer)
+				nstest.Running(t, w.relayer.Run)
 				w.relayer.Set(w.desired())
 				const size, moves = 64 << 20, 1 << 20 // more than all buffers hold
 				for _, vip := range vips {
@@ -123,7 +123,7 @@ func TestLoopEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.owner(w.node)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		d := w.desired()
 		d.Speakers = nil
 		w.relayer.Set(d)
@@ -150,7 +150,7 @@ func TestNoLoop(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.owner(w.node)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		w.mirror()
 		for _, vip := range vips {
@@ -179,7 +179,7 @@ func TestUnknown(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.owner(w.node)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		for i, flags := range []byte{tcpACK, tcpACK | tcpFIN, tcpRST, tcpACK | tcpRST} {
 			for _, vip := range vips {
@@ -199,7 +199,7 @@ func TestUnknown(t *testing.T) {
 func TestOutOfWindow(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.node)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		w.node.Output("nft", fmt.Sprintf(`
 table inet behind {
@@ -241,7 +241,7 @@ table inet seen {
 	chain c { type filter hook prerouting priority 0; ct state related counter name "errors"; }
 }`)
 		open := w.connections(1)
-		w.run(w.relayer)
+		nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.desired())
 		w.owner(w.node)
 		for _, vip := range vips {
@@ -284,7 +284,7 @@ func TestPortReused(t *testing.T) {
 				w := newWorld(t)
 				w.serve()
 				w.client.Sysctl("ipv4/tcp_max_tw_buckets", "0") // a port is free at once
-				w.run(w.relayer)
+				nstest.Running(t, w.relayer.Run)
 				w.owner(w.node)
 				const each = 3
 				open := w.connections(each)

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -127,27 +126,6 @@ func (w *world) linkLocal(ns *nstest.NS) netip.Addr {
 		return found.IsValid()
 	})
 	return found
-}
-
-// run keeps a Relayer until the test ends or stop is called.
-func (w *world) run(r *Relayer) (stop func()) {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-ended; err != nil {
-			w.t.Error(err)
-		}
-	}
-	w.t.Cleanup(stop)
-	return stop
 }
 
 // owner makes the client take a node for who has the addresses.

@@ -1,7 +1,6 @@
 package unnumbered
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -34,11 +33,8 @@ func startFinder(t *testing.T, changed func()) *Finder {
 	f = New(Config{Log: log, Links: links.Links, Established: func(netip.Addr) bool { return false }, Changed: changed})
 	wanted.Store(&[]string{"eth0", "eth7"})
 	f.Set(*wanted.Load())
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { _ = links.Run(ctx) }()
-	go func() { defer close(ended); _ = f.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-ended })
+	nstest.Running(t, links.Run)
+	nstest.Running(t, f.Run)
 	return f
 }
 
