@@ -77,8 +77,7 @@ func TestRoutersKeepRoutes(t *testing.T) {
 
 func testKeepsRoutes(t *testing.T, start func(*testing.T, *nstest.NS) keeper, crash, keeps bool) {
 	t.Helper()
-	self, ns := nstest.Self(t), nstest.New(t)
-	connect(t, self, ns, nstest.New(t))
+	_, ns, _ := connect(t)
 	var crashed atomic.Bool
 	n := startNodeThat(t, crashed.Load)
 	n.Set(only("v4"))

@@ -33,8 +33,7 @@ func TestBusy(t *testing.T) {
 		t.Skip("keeps all cores busy for 10 s")
 	}
 	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
+		_, ns, _ := connect(t)
 		ours, theirs := startSpeaker(t, "192.0.2.1"), startSpeaker(t, "192.0.2.2", "nsenter", "--net="+ns.Path(), "--")
 		settings := func(p *Peer) { p.Transmit, p.Receive, p.Multiplier = 50*time.Millisecond, 50*time.Millisecond, 3 }
 		mirror := only("v4", settings)

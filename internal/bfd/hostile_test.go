@@ -129,8 +129,7 @@ func gaugeOf(t testing.TB, c prometheus.Collector, name string) float64 {
 // sessions of other sockets anything: the process keeps its priority, and a session over IPv6 stays up.
 func TestFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
+		_, ns, _ := connect(t)
 		f := startFRR(t, ns, frrConfig)
 		s := startSpeaker(t, "192.0.2.1")
 		s.Set(append(only("v6"), only("v4")...))
@@ -261,8 +260,7 @@ func TestForgedByPod(t *testing.T) {
 // than a socket has room for, and fewer than links and kernels lose.
 func TestFloodBeside(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
+		_, ns, _ := connect(t)
 		ns.AddAddress("lan", "192.0.2.3/24")
 		ns.AddAddress("up", "203.0.113.3/24")
 		f := startFRR(t, ns, frrConfig)

@@ -65,8 +65,8 @@ type lab struct {
 
 func newLab(t *testing.T, name string) *lab {
 	t.Helper()
-	l := &lab{self: nstest.Self(t), ns: nstest.New(t), path: nstest.New(t), leastTTL: 254}
-	connect(t, l.self, l.ns, l.path)
+	l := &lab{leastTTL: 254}
+	l.self, l.ns, l.path = connect(t)
 	l.router, l.node = routers[name](t, l.ns), startNode(t)
 	return l
 }

@@ -82,8 +82,9 @@ var sides = map[string]struct{ node, router string }{
 }
 
 // connect joins this node and a router by a link, and by a path over another router.
-func connect(t *testing.T, self, router, middle *nstest.NS) {
+func connect(t *testing.T) (self, router, middle *nstest.NS) {
 	t.Helper()
+	self, router, middle = nstest.Self(t), nstest.New(t), nstest.New(t)
 	nstest.Veth(t, self, "lan", router, "lan")
 	self.AddAddress("lan", "192.0.2.1/24", "2001:db8:1::1/64", "fe80::1/64")
 	router.AddAddress("lan", "192.0.2.2/24", "2001:db8:1::2/64", "fe80::2/64")
@@ -99,6 +100,7 @@ func connect(t *testing.T, self, router, middle *nstest.NS) {
 	self.Output("ip", "-6", "route", "add", "2001:db8:3::/64", "via", "2001:db8:2::9")
 	router.Output("ip", "route", "add", "198.51.100.0/24", "via", "203.0.113.9")
 	router.Output("ip", "-6", "route", "add", "2001:db8:2::/64", "via", "2001:db8:3::9")
+	return self, router, middle
 }
 
 // peersOf are the node's sessions with a router: 100 ms, fifteen times, longer than a process waits for a core.

@@ -1,7 +1,6 @@
 package bfd
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"net"
@@ -36,8 +35,8 @@ func TestServe(t *testing.T) {
 type speaker struct {
 	*node
 	heartbeats *heartbeat.Heartbeat
-	cancel     context.CancelFunc
-	ran        chan error
+	// leave ends the speaker in good order.
+	leave func()
 	// lost counts how often nothing was known of the sessions.
 	lost atomic.Int64
 }
@@ -46,7 +45,7 @@ type speaker struct {
 func startSpeaker(t testing.TB, address string, behind ...string) *speaker {
 	t.Helper()
 	t.Setenv(processEnv, "1")
-	s := &speaker{node: &node{t: t}, ran: make(chan error, 1)}
+	s := &speaker{node: &node{t: t}}
 	s.Monitor = New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() {
 		if len(s.Statuses()) == 0 {
 			s.lost.Add(1)
@@ -63,23 +62,8 @@ func startSpeaker(t testing.TB, address string, behind ...string) *speaker {
 		Changed: func() {}, Guest: s.Serve,
 	})
 	must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	s.cancel = cancel
-	go func() { s.ran <- s.heartbeats.Run(ctx) }()
-	t.Cleanup(s.leave)
+	s.leave = nstest.Running(t, s.heartbeats.Run)
 	return s
-}
-
-// leave ends the speaker in good order.
-func (s *speaker) leave() {
-	if s.ran == nil {
-		return
-	}
-	s.cancel()
-	if err := <-s.ran; err != nil {
-		s.t.Errorf("the heartbeats ended: %v", err)
-	}
-	s.ran = nil
 }
 
 func (s *speaker) signal(sig syscall.Signal) {
@@ -95,8 +79,7 @@ func (s *speaker) signal(sig syscall.Signal) {
 // sessions, and an ordered end is announced, so that the router takes it for no failure.
 func TestProcess(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
+		_, ns, _ := connect(t)
 		f := startFRR(t, ns, frrConfig)
 		s := startSpeaker(t, "192.0.2.1")
 		s.Set(only("v4"))
@@ -137,8 +120,7 @@ func TestProcess(t *testing.T) {
 // While the speaker hangs it does not serve, and routers should know.
 func TestSpeakerHangs(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
+		_, ns, _ := connect(t)
 		f := startFRR(t, ns, frrConfig)
 		var hangs atomic.Bool
 		n := startNodeThat(t, hangs.Load)

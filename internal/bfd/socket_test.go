@@ -46,8 +46,7 @@ func down() []byte {
 // The kernel drops what no configured neighbor sends, so that it does not wake the process.
 func TestFilter(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
+		_, ns, _ := connect(t)
 		ns.AddAddress("lan", "192.0.2.3/24", "2001:db8:1::3/64")
 		n := startNode(t)
 		n.Set(slices.Concat(only("v4"), only("v6"), only("far4"), only("far6")))
@@ -104,7 +103,7 @@ func TestOneAddressOnTwoLinks(t *testing.T) {
 // Each session sends from a port of its own, of those that RFC 5881 section 4 allows.
 func TestSourcePorts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		connect(t, nstest.Self(t), nstest.New(t), nstest.New(t))
+		connect(t)
 		n := startNode(t)
 		n.Set(peersOf())
 		ports := map[int]int{}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 var web = lb.Key{Namespace: "default", Name: "web"}
@@ -54,13 +55,11 @@ func serving(hash string, ports ...uint16) answer {
 // TestAsker: a start waits for first answers, but not long; news kick; an answer lasts as long as the pod serves.
 func TestAsker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		p := &proxy{news: make(chan answer)}
 		var kicks atomic.Int64
 		a := NewAsker(slog.New(slog.DiscardHandler), func() { kicks.Add(1) })
 		a.ask = p.ask
-		ended := make(chan error)
-		go func() { ended <- a.Run(ctx) }()
+		nstest.Running(t, a.Run)
 		pods := []lb.ProxyPod{{Name: "p", Node: "n", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.0.2")}}}
 		check := func(when string, want map[uint16]uint16, wantSettled bool, wantKicks int64) {
 			t.Helper()
@@ -118,8 +117,6 @@ func TestAsker(t *testing.T) {
 			t.Error("a pod that is gone is asked")
 		default:
 		}
-		cancel()
-		<-ended
 	})
 }
 
@@ -129,12 +126,10 @@ func TestAskerLate(t *testing.T) {
 		p := &proxy{}
 		p.fail.Store(refuses)
 		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
 			kicked := make(chan bool, 9)
 			a := NewAsker(slog.New(slog.DiscardHandler), func() { kicked <- true })
 			a.ask = p.ask
-			ended := make(chan error)
-			go func() { ended <- a.Run(ctx) }()
+			nstest.Running(t, a.Run)
 			pods := []lb.ProxyPod{{Name: "p", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("fd00::2")}}}
 			if _, settled := a.Set(pods); settled {
 				t.Errorf("%s: nothing is known and settled", name)
@@ -149,8 +144,6 @@ func TestAskerLate(t *testing.T) {
 			if _, settled := a.Set(more); !settled {
 				t.Errorf("%s: a new pod keeps a speaker that runs from its work", name)
 			}
-			cancel()
-			<-ended
 		})
 	}
 }

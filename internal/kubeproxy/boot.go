@@ -42,9 +42,8 @@ type Config struct {
 // because it cannot forward the traffic. Afterwards a Boot checks no more: kube-proxy's rules stay in the kernel while it restarts.
 type Boot struct {
 	config Config
-	// find looks for a sign of kube-proxy, mark records that it has served. Tests replace both.
+	// find looks for a sign of kube-proxy. Tests replace it.
 	find func(context.Context) sign
-	mark func() error
 	// looked is closed after the first check.
 	looked chan struct{}
 	// last is the sign of the last check.
@@ -54,7 +53,7 @@ type Boot struct {
 
 // New returns a Boot that has not checked yet.
 func New(c Config) *Boot {
-	b := &Boot{config: c, mark: mark, looked: make(chan struct{})}
+	b := &Boot{config: c, looked: make(chan struct{})}
 	b.find = func(ctx context.Context) sign { return look(ctx, c.Livez) }
 	if c.Livez == "" {
 		b.served.Store(true)
@@ -122,7 +121,7 @@ func (b *Boot) pass(by sign, after time.Duration) {
 	if by == servedBefore {
 		return
 	}
-	if err := b.mark(); err != nil {
+	if err := mark(); err != nil {
 		b.config.Log.Warn("the next speaker on this node will wait for kube-proxy again", "error", err)
 	}
 }

@@ -2,7 +2,6 @@ package kubeproxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,7 +9,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,36 +52,18 @@ func TestSuffices(t *testing.T) {
 	}
 }
 
-// play is a Boot whose node is the test's.
-type play struct {
-	*Boot
-	is                   atomic.Int32
-	looks, kicks, marked atomic.Int32
-}
-
-func newPlay(is sign) *play {
-	p := &play{}
-	p.is.Store(int32(is))
-	p.Boot = New(Config{Log: slog.New(slog.DiscardHandler), Livez: "127.0.0.1:10256", Kick: func() { p.kicks.Add(1) }})
-	p.find = func(context.Context) sign { p.looks.Add(1); return sign(p.is.Load()) }
-	p.mark = func() error { p.marked.Add(1); return errors.New("no nf_tables") }
-	return p
-}
-
 // TestRunStops: also while it waits, without having served.
 func TestRunStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		p := newPlay(unready)
-		ended := make(chan error, 1)
-		go func() { ended <- p.Run(ctx) }()
+		b := New(Config{Log: slog.New(slog.DiscardHandler), Livez: "127.0.0.1:10256", Kick: func() { t.Error("it kicks") }})
+		b.find = func(context.Context) sign { return unready }
+		stop := nstest.Running(t, b.Run)
 		time.Sleep(time.Hour)
-		if got, want := p.Waiting(), "the server on 127.0.0.1:10256 does not report that it is healthy"; p.Served() || got != want {
-			t.Errorf("served %t: %s", p.Served(), got)
+		if got, want := b.Waiting(), "the server on 127.0.0.1:10256 does not report that it is healthy"; b.Served() || got != want {
+			t.Errorf("served %t: %s", b.Served(), got)
 		}
-		stop()
-		if err := <-ended; err != nil || p.Served() || p.kicks.Load() != 0 {
-			t.Errorf("%v, served %t, %d kicks", err, p.Served(), p.kicks.Load())
+		if stop(); b.Served() {
+			t.Error("it has served when it was stopped")
 		}
 	})
 }

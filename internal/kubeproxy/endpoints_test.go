@@ -33,11 +33,7 @@ func newAsking(t *testing.T) *asking {
 		return (*a.answer.Load())()
 	}
 	a.says(0, nil)
-	go func() {
-		if err := a.Run(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	nstest.Running(t, a.Run)
 	return a
 }
 

@@ -115,26 +115,22 @@ func (w attemptWorld) testEnded(t *testing.T) {
 	w.lead(node, w.live)
 	dial := w.pairs(t, client, pods)
 	closed, reset, open, half, unheard := dial(), dial(), dial(), dial(), dial()
-	must := func(err error) {
-		t.Helper()
-		must(t, err)
-	}
-	must(closed.endpoint.Close())
+	must(t, closed.endpoint.Close())
 	_, err := io.ReadAll(closed.client)
-	must(err)
-	must(closed.client.Close())
-	must(reset.client.SetLinger(0))
-	must(reset.client.Close())
-	must(half.client.CloseWrite())
+	must(t, err)
+	must(t, closed.client.Close())
+	must(t, reset.client.SetLinger(0))
+	must(t, reset.client.Close())
+	must(t, half.client.CloseWrite())
 	_, err = io.ReadAll(half.endpoint)
-	must(err)
+	must(t, err)
 
 	// Both sides close, and the endpoint's last data does not arrive: it is sent again, or the client asks for a sign of life, and the
 	// state is TIME_WAIT.
-	must(unheard.client.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second}))
-	must(unheard.client.CloseWrite())
+	must(t, unheard.client.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second}))
+	must(t, unheard.client.CloseWrite())
 	_, err = io.ReadAll(unheard.endpoint)
-	must(err)
+	must(t, err)
 	client.Output("nft", "table inet deaf { chain c { type filter hook input priority 0; tcp sport 80 tcp flags & (psh | fin) != 0 drop; }; }")
 	w.finish(t, unheard.endpoint)
 	nstest.Until(t, long, "all are in their states", func() bool {
@@ -145,7 +141,7 @@ func (w attemptWorld) testEnded(t *testing.T) {
 	forget := func(address string) int {
 		t.Helper()
 		n, err := forgetEnded(map[netip.Addr]bool{netip.MustParseAddr(address): true})
-		must(err)
+		must(t, err)
 		return n
 	}
 	if n := forget(w.dead); n != 0 {
@@ -159,7 +155,7 @@ func (w attemptWorld) testEnded(t *testing.T) {
 		w.finish(t, one.endpoint)
 	}
 	for name, one := range map[string]pair{"open": open, "half closed": half, "unheard": unheard} {
-		must(one.client.SetReadDeadline(time.Now().Add(long)))
+		must(t, one.client.SetReadDeadline(time.Now().Add(long)))
 		if got, err := io.ReadAll(one.client); err != nil || string(got) != "all" {
 			t.Errorf("%s: the client got %q, %v", name, got, err)
 		}

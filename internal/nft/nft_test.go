@@ -114,12 +114,10 @@ func TestWatch(t *testing.T) {
 		l.make(t)
 		var own Conn
 		changes := make(chan bool, 100)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
+		nstest.Running(t, func(ctx context.Context) error {
 			l.watch(ctx, slog.New(slog.DiscardHandler), func() { changes <- true })
-			close(done)
-		}()
+			return nil
+		})
 		<-changes // what was before is unknown
 		b := l.Batch()
 		b.FlushSet("plain")
@@ -133,8 +131,6 @@ func TestWatch(t *testing.T) {
 			node.Output("nft", damage)
 			<-changes
 		}
-		stop()
-		<-done
 		if err := own.Close(); err != nil {
 			t.Error(err)
 		}

@@ -94,9 +94,7 @@ func TestBackOff(t *testing.T) {
 				defer o.Unlock()
 				return o.Apply(false)
 			}
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() { o.keep(ctx); close(done) }()
+			nstest.Running(t, func(ctx context.Context) error { o.keep(ctx); return nil })
 			if err := apply(); !errors.Is(err, unix.ENOENT) {
 				t.Fatalf("a refused table is in force: %v", err)
 			}
@@ -117,8 +115,6 @@ func TestBackOff(t *testing.T) {
 			if err := apply(); err != nil {
 				t.Errorf("another table is not asked for at once: %v", err)
 			}
-			stop()
-			<-done
 		})
 	})
 }
