@@ -151,16 +151,13 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		t.log.Debug("cannot read packet counters", "error", err)
 	}
-	for _, s := range slices.SortedFunc(maps.Keys(dropped), compareSeries) {
+	order := func(a, b series) int { return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why)) }
+	for _, s := range slices.SortedFunc(maps.Keys(dropped), order) {
 		counter(droppedDesc, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(accepted), lb.Key.Compare) {
 		counter(acceptedDesc, accepted[k], k.Namespace, k.Name)
 	}
-}
-
-func compareSeries(a, b series) int {
-	return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why))
 }
 
 // readCounters reads the counters and returns the totals; on an error, the last known ones.

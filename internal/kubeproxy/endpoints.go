@@ -79,27 +79,23 @@ func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool
 	for key, at := range services {
 		a := e.services[key]
 		if a == nil {
-			a = &asked{at: at}
+			a = &asked{}
 			if !first && at.Port != 0 {
 				a.since = now
 			}
 		}
-		a.at = at
-		next[key] = a
-	}
-	e.services = next
-	for key, a := range next {
+		a.at, next[key] = at, a
 		switch {
 		case a.since.IsZero():
 		case len(waiting) == mostAsked:
 			a.since = time.Time{}
+		case waiting == nil:
+			waiting = map[lb.Key]bool{key: true}
 		default:
-			if waiting == nil {
-				waiting = map[lb.Key]bool{}
-			}
 			waiting[key] = true
 		}
 	}
+	e.services = next
 	return waiting
 }
 

@@ -94,8 +94,10 @@ func (f *family) layout(idle time.Duration) *nft.Layout {
 	}
 	segment := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
 	goesOn, ends := nft.TCPFlags(expr.CmpOpEq, tcpSYN|tcpFIN|tcpRST), slices.Concat(nft.TCPFlags(expr.CmpOpEq, tcpSYN), nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST))
+	// Begins the idle time of the relay again, to which the address in first belongs.
+	use := nft.Expr(&expr.Dynset{SrcRegKey: first, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
 	connections := chain(connectionsChain, connectionsPriority,
-		slices.Concat(segment, goesOn, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.relayRule(use())),
+		slices.Concat(segment, goesOn, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.relayRule(use)),
 		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.relayRule(nil)))
 	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
@@ -131,9 +133,4 @@ func (f *family) relayRule(with nft.Rule) nft.Rule {
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	))
-}
-
-// use begins the idle time of the relay again, to which the address in first belongs.
-func use() nft.Rule {
-	return nft.Expr(&expr.Dynset{SrcRegKey: first, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
 }

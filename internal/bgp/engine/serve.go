@@ -10,7 +10,6 @@ package engine
 import (
 	"encoding/gob"
 	"errors"
-	"io"
 	"os"
 	"runtime/debug"
 	"syscall"
@@ -24,17 +23,13 @@ import (
 // Serve has the session that the speaker orders, which started this process. It returns nil when the speaker ordered it to
 // leave or the session was lost, and an error when the speaker is gone or did not start it. Then the caller should exit at
 // once: the kernel closes the connection without a NOTIFICATION, and a router with graceful restart keeps the routes (RFC 4724
-// section 4.2).
+// section 4.2). It also ends with an error if GoBGP refuses what it should take: the next engine is given everything again.
 func Serve() error {
 	conn, err := child.Parent()
 	if err != nil {
 		return err
 	}
-	return serve(conn, confine())
-}
-
-// serve ends with an error if GoBGP refuses what it should take: the next engine is given everything again.
-func serve(conn io.ReadWriter, confined error) error {
+	confined := confine()
 	in, out := gob.NewDecoder(conn), gob.NewEncoder(conn)
 	orders := make(chan lb.Order)
 	go func() {
