@@ -94,36 +94,6 @@ func (p Path) explain(text string) string {
 	return text
 }
 
-// metric is a value of each peer.
-type metric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(lb.Session, *record) float64
-}
-
-func byPeer(name, help string, kind prometheus.ValueType, value func(lb.Session, *record) float64) metric {
-	return metric{prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil), kind, value}
-}
-
-const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-
-var metrics = []metric{
-	byPeer("session_up", "Whether the session with a peer is established.", gauge,
-		func(s lb.Session, _ *record) float64 { return number(s.State == lb.Established) }),
-	byPeer("advertised_routes", "Routes advertised to a peer.", gauge, func(s lb.Session, _ *record) float64 { return float64(s.Advertised) }),
-	byPeer("ignored_routes", "Routes that a peer sent; none is used.", gauge, func(_ lb.Session, r *record) float64 { return float64(r.total.Ignored) }),
-	byPeer("updates_sent_total", "UPDATE messages sent to a peer.", counter, func(_ lb.Session, r *record) float64 { return float64(r.total.Updates) }),
-	byPeer("notifications_sent_total", "NOTIFICATION messages sent to a peer.", counter, func(_ lb.Session, r *record) float64 { return float64(r.total.Sent) }),
-	byPeer("notifications_received_total", "NOTIFICATION messages received from a peer.", counter,
-		func(_ lb.Session, r *record) float64 { return float64(r.total.Received) }),
-	byPeer("session_ups_total", "Times that the session with a peer came up.", counter, func(_ lb.Session, r *record) float64 { return float64(r.total.Ups) }),
-	byPeer("session_failures_total", "Times that the session with a peer fell, unless this node closed it on purpose.", counter,
-		func(_ lb.Session, r *record) float64 { return float64(r.failures) }),
-	byPeer("session_damped", "Whether a peer waits to be dialled, because its session fell or its engine died too often.", gauge,
-		func(_ lb.Session, r *record) float64 { return number(r.trouble.rests(time.Now())) }),
-	byPeer("engine_restarts_total", "Deaths of the BGP engine of a peer.", counter, func(_ lb.Session, r *record) float64 { return float64(r.restarts) }),
-}
-
 // Describe implements prometheus.Collector.
 func (s *Speaker) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, ch) }
 
@@ -131,10 +101,23 @@ func (s *Speaker) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	for _, one := range s.states() {
-		for _, m := range metrics {
-			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(one, s.record(one.Peer)), one.Peer)
+		metric := func(name, help string, kind prometheus.ValueType, value float64) {
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil), kind, value, one.Peer)
 		}
+		r := s.record(one.Peer)
+		metric("session_up", "Whether the session with a peer is established.", gauge, number(one.State == lb.Established))
+		metric("advertised_routes", "Routes advertised to a peer.", gauge, float64(one.Advertised))
+		metric("ignored_routes", "Routes that a peer sent; none is used.", gauge, float64(r.total.Ignored))
+		metric("updates_sent_total", "UPDATE messages sent to a peer.", counter, float64(r.total.Updates))
+		metric("notifications_sent_total", "NOTIFICATION messages sent to a peer.", counter, float64(r.total.Sent))
+		metric("notifications_received_total", "NOTIFICATION messages received from a peer.", counter, float64(r.total.Received))
+		metric("session_ups_total", "Times that the session with a peer came up.", counter, float64(r.total.Ups))
+		metric("session_failures_total", "Times that the session with a peer fell, unless this node closed it on purpose.", counter, float64(r.failures))
+		metric("session_damped", "Whether a peer waits to be dialled, because its session fell or its engine died too often.", gauge,
+			number(r.trouble.rests(time.Now())))
+		metric("engine_restarts_total", "Deaths of the BGP engine of a peer.", counter, float64(r.restarts))
 	}
 }
 
