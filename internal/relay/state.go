@@ -52,15 +52,7 @@ func (r *Relayer) repairs() (n uint64) {
 	return n
 }
 
-var (
-	addressesDesc = prometheus.NewDesc("holdfast_l2_relayed_addresses",
-		"Addresses that this node took over and whose older connections it relays to the former owner.", []string{"family"}, nil)
-	packetsDesc = prometheus.NewDesc("holdfast_l2_relayed_packets_total",
-		"Packets relayed to former owners since the creation of the table.", []string{"family"}, nil)
-	failedDesc = prometheus.NewDesc("holdfast_l2_relay_failed",
-		"1 while the kernel refuses the relays, so that connections end when their address moves.", []string{"family"}, nil)
-	repairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "relay"})
-)
+var repairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "relay"})
 
 // Describe implements prometheus.Collector.
 func (r *Relayer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
@@ -69,12 +61,13 @@ func (r *Relayer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (r *Relayer) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(r.repairs()))
 	for _, f := range r.State().Families {
-		family, failed := string(f.Family), 0.0
-		if f.Failure != "" {
-			failed = 1
+		metric := func(name, help string, kind prometheus.ValueType, value float64) {
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil), kind, value, string(f.Family))
 		}
-		ch <- prometheus.MustNewConstMetric(addressesDesc, prometheus.GaugeValue, float64(f.Relayed), family)
-		ch <- prometheus.MustNewConstMetric(packetsDesc, prometheus.CounterValue, float64(f.Packets), family)
-		ch <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, failed, family)
+		metric("relayed_addresses", "Addresses that this node took over and whose older connections it relays to the former owner.", prometheus.GaugeValue,
+			float64(f.Relayed))
+		metric("relayed_packets_total", "Packets relayed to former owners since the creation of the table.", prometheus.CounterValue, float64(f.Packets))
+		metric("relay_failed", "1 while the kernel refuses the relays, so that connections end when their address moves.", prometheus.GaugeValue,
+			map[bool]float64{true: 1}[f.Failure != ""])
 	}
 }
