@@ -73,31 +73,18 @@ func (m *Monitor) Serve(conn net.Conn) {
 	m.notice(nil)
 }
 
+// notice takes what the process reports, logs each change once, and passes on whether there was any.
 func (m *Monitor) notice(statuses []Status) {
 	m.mu.Lock()
 	before := m.last
 	m.last = statuses
 	m.mu.Unlock()
-	if m.logChanges(before, statuses) {
-		m.config.Changed()
-	}
-}
-
-// Statuses returns what is known of the wanted sessions; none while the process has not reported.
-func (m *Monitor) Statuses() []Status {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.last)
-}
-
-// logChanges logs each change once, and reports whether there was any.
-func (m *Monitor) logChanges(before, now []Status) bool {
 	was := map[string]Status{}
 	for _, s := range before {
 		was[s.Name] = s
 	}
-	changed := len(before) != len(now)
-	for _, s := range now {
+	changed := len(before) != len(statuses)
+	for _, s := range statuses {
 		o, known := was[s.Name]
 		if known && o.State == s.State && o.Remote == s.Remote && o.SwitchedOff == s.SwitchedOff && o.Ups == s.Ups && o.Failures == s.Failures && o.Error == s.Error {
 			continue
@@ -111,7 +98,16 @@ func (m *Monitor) logChanges(before, now []Status) bool {
 				"neighbor", s.Remote.String(), "failures", s.Failures)
 		}
 	}
-	return changed
+	if changed {
+		m.config.Changed()
+	}
+}
+
+// Statuses returns what is known of the wanted sessions; none while the process has not reported.
+func (m *Monitor) Statuses() []Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.last)
 }
 
 // Describe implements prometheus.Collector.

@@ -159,13 +159,12 @@ const kubeProxyMark = 1 << 14
 
 // startKey returns the key of a frontend; false if it is none.
 func startKey(s lb.Start) (f nft.Family, key string, ok bool) {
-	number, ok := nft.Protocols[s.Protocol]
-	for _, f := range nft.Families() {
-		if a := s.Address.Unmap(); f.Has(a) && ok && len(s.Endpoints) > 0 {
-			return f, nft.PortKey(a, number, s.Port), true
-		}
+	a, f := s.Address.Unmap(), nft.IPv4()
+	if a.Is6() {
+		f = nft.IPv6()
 	}
-	return nft.Family{}, "", false
+	number, ok := nft.Protocols[s.Protocol]
+	return f, nft.PortKey(a, number, s.Port), ok && a.IsValid() && len(s.Endpoints) > 0
 }
 
 func headStartLayout() *nft.Layout {
