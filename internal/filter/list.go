@@ -27,11 +27,10 @@ type list struct {
 	lengths string
 }
 
-// library has the lists by family and content. Equal lists are one list.
+// library has the lists by number. A list's number comes of its content, so that the next process gives it the same, and is the next one
+// that is free where another list has it. Equal lists are one list, unless a list of the number before was forgotten.
 type library struct {
-	lists map[string]*list
-	// numbers that are taken. A list's number comes of its content, so that the next process gives it the same.
-	numbers map[uint32]bool
+	lists map[uint32]*list
 	// kept is how many lists there were after the last cleaning.
 	kept int
 	// recent are the lists that were asked for last, of sources that are allowed and denied: neighbours mostly have the same.
@@ -70,22 +69,19 @@ func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 	keys = slices.Compact(keys)
 	slices.SortFunc(lengths, func(a, b byte) int { return cmp.Compare(b, a) })
 	l.keys, l.size, l.lengths = strings.Join(keys, ""), len(keys), string(slices.Compact(lengths))
-	if known := y.lists[l.content()]; known != nil {
-		return known
-	}
 	if y.lists == nil {
-		y.lists, y.numbers = make(map[string]*list), make(map[uint32]bool)
+		y.lists = make(map[uint32]*list)
 	}
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, l.content()) // a hash has no errors
-	for l.number = h.Sum32(); y.numbers[l.number]; l.number++ {
+	_, _ = io.WriteString(h, familyOf(ipv6).Suffix+l.keys) // a hash has no errors
+	for l.number = h.Sum32(); y.lists[l.number] != nil; l.number++ {
+		if known := y.lists[l.number]; known.ipv6 == ipv6 && known.keys == l.keys {
+			return known
+		}
 	}
-	y.lists[l.content()], y.numbers[l.number] = l, true
+	y.lists[l.number] = l
 	return l
 }
-
-// content tells a list from all others.
-func (l *list) content() string { return familyOf(l.ipv6).Suffix + l.keys }
 
 // clean forgets the lists that no frontend of an image has, now and then: one that is closed may open with what it has.
 func (y *library) clean(img *image) {
@@ -97,11 +93,7 @@ func (y *library) clean(img *image) {
 	for d := range img.all() {
 		used[d.allow], used[d.deny] = true, true
 	}
-	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !used[l] })
-	clear(y.numbers)
-	for _, l := range y.lists {
-		y.numbers[l.number] = true
-	}
+	maps.DeleteFunc(y.lists, func(_ uint32, l *list) bool { return !used[l] })
 	y.kept, y.recent = len(y.lists), [2]*list{}
 }
 
