@@ -246,9 +246,7 @@ func TestInteropLocalDaemon(t *testing.T) {
 // another one starts, when the engines are killed, and when the peers are edited. Only the router's OPEN says that it takes
 // such next hops, so the End-of-RIB must wait for it.
 func TestInteropRestartNextHop(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLabOf(t, first(dual()), second(dual()))
+	inLabOf(t, first(dual()), second(dual()), func(t *testing.T, l *lab) {
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
 		l.restartNextHop(t)
 	})
@@ -256,12 +254,11 @@ func TestInteropRestartNextHop(t *testing.T) {
 
 // The same between link-local addresses, as with unnumbered peers.
 func TestInteropRestartLinkLocal(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		frr, bird := dual()
-		frr = strings.ReplaceAll(frr, "2001:db8:1::1", "fe80::1")
-		frr = strings.Replace(frr, " address-family ipv4", " neighbor fe80::1 interface eth0\n address-family ipv4", 1)
-		l := newLabOf(t, frr, strings.Replace(bird, "local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1", "local as 65000; direct; neighbor fe80::1%eth0", 1))
+	frr, bird := dual()
+	frr = strings.ReplaceAll(frr, "2001:db8:1::1", "fe80::1")
+	frr = strings.Replace(frr, " address-family ipv4", " neighbor fe80::1 interface eth0\n address-family ipv4", 1)
+	bird = strings.Replace(bird, "local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1", "local as 65000; direct; neighbor fe80::1%eth0", 1)
+	inLabOf(t, frr, bird, func(t *testing.T, l *lab) {
 		for link, p := range map[string]*lb.Peer{"frr": &l.frr6, "bird": &l.bird6} {
 			nstest.Self(t).AddAddress(link, "fe80::1/64")
 			p.Address, p.SourceAddress = netip.MustParseAddr("fe80::2%"+link), netip.MustParseAddr("fe80::1%"+link)
@@ -325,9 +322,7 @@ func (l *lab) restartNextHop(t *testing.T) {
 
 // A router drops what it kept if the session falls again before the End-of-RIB (RFC 4724 section 4.2), and has it again then.
 func TestInteropFallsTwice(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLabOf(t, first(dual()), second(dual()))
+	inLabOf(t, first(dual()), second(dual()), func(t *testing.T, l *lab) {
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
 		peers, names := l.nextHopIPv6(t)
 		routes := []lb.Route{route(both4, names...), route(both6, names...)}

@@ -15,11 +15,9 @@ import (
 
 // Both ends send with TTL 255 and refuse what passed a hop (RFC 5082). With a router that sends as usual no session comes up.
 func TestInteropTTLSecurity(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		secured := strings.Replace(frrConfig, " address-family ipv4", " neighbor 192.0.2.1 ttl-security hops 1\n neighbor 2001:db8:1::1 ttl-security hops 1\n "+
-			"address-family ipv4", 1)
-		l := newLabOf(t, secured, strings.ReplaceAll(birdConfig, "as 65000; ipv", "as 65000; direct; ttl security on; ipv"))
+	secured := strings.Replace(frrConfig, " address-family ipv4", " neighbor 192.0.2.1 ttl-security hops 1\n neighbor 2001:db8:1::1 ttl-security hops 1\n "+
+		"address-family ipv4", 1)
+	inLabOf(t, secured, strings.ReplaceAll(birdConfig, "as 65000; ipv", "as 65000; direct; ttl security on; ipv"), func(t *testing.T, l *lab) {
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
 			p.MinTTL, p.HoldTime = 255, 3*time.Second
 		}
@@ -53,9 +51,7 @@ func TestInteropTTLSecurity(t *testing.T) {
 // dynamicASN: external takes a router of any other AS, and sends no route to one of our own. localASN is what the router
 // sees of ours.
 func TestInteropASN(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLabOf(t, strings.Replace(frrConfig, "2001:db8:1::1 remote-as 4200000000", "2001:db8:1::1 remote-as 65010", 1), birdConfig)
+	inLabOf(t, strings.Replace(frrConfig, "2001:db8:1::1 remote-as 4200000000", "2001:db8:1::1 remote-as 65010", 1), birdConfig, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		l.frr4.PeerASN, l.bird4.PeerASN = 0, 0
 		l.frr6.LocalASN, l.frr6.PeerASN = 65010, 0
@@ -89,9 +85,7 @@ func dual() (frr, bird string) {
 // One session carries both families, over IPv4 and over IPv6. The next hop is this node's address of the route's family on
 // the link, and without one, to a router that takes it, the session's own (RFC 8950).
 func TestInteropDualStack(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLabOf(t, first(dual()), second(dual()))
+	inLabOf(t, first(dual()), second(dual()), func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
 			p.DualStack = true
@@ -138,10 +132,8 @@ func addressesOf(t *testing.T, n *nstest.NS, link string) []netlink.Addr {
 
 // What a session says of itself, with routers that negotiate each something else.
 func TestInteropSeen(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		frr, bird := dual()
-		l := newLabOf(t, strings.Replace(frr, "router bgp 65001", "router bgp 65001\n timers bgp 2 6", 1), bird)
+	frr, bird := dual()
+	inLabOf(t, strings.Replace(frr, "router bgp 65001", "router bgp 65001\n timers bgp 2 6", 1), bird, func(t *testing.T, l *lab) {
 		l.frr6.DualStack, l.frr6.GracefulRestart = true, false
 		l.bird6.DualStack = true
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
@@ -167,12 +159,10 @@ func TestInteropSeen(t *testing.T) {
 // A router that did not activate one family for this node gets no route of it, and the session says so. It does until the
 // router activates it.
 func TestInteropOneFamily(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		frr, bird := dual()
-		const six = " ipv6 { import all; export all; }; }\nprotocol bgp node6"
-		l := newLabOf(t, strings.Replace(frr, "  neighbor 192.0.2.1 activate\n  neighbor 2001:db8:1::1 activate\n address-family ipv6", " address-family ipv6", 1),
-			strings.Replace(bird, six, " }\nprotocol bgp node6", 1))
+	frr, bird := dual()
+	const six = " ipv6 { import all; export all; }; }\nprotocol bgp node6"
+	frr = strings.Replace(frr, "  neighbor 192.0.2.1 activate\n  neighbor 2001:db8:1::1 activate\n address-family ipv6", " address-family ipv6", 1)
+	inLabOf(t, frr, strings.Replace(bird, six, " }\nprotocol bgp node6", 1), func(t *testing.T, l *lab) {
 		l.frr6.DualStack, l.bird4.DualStack = true, true
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
 		peers := []lb.Peer{l.frr6, l.bird4}
@@ -226,9 +216,7 @@ func since(s *Speaker) map[string]time.Time {
 // Sessions are signed (RFC 2385). A wrong password keeps its session down and is suspected in words; a new one opens its
 // session again and disturbs no other.
 func TestInteropPassword(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLabOf(t, first(signed("First-1")), second(signed("First-1")))
+	inLabOf(t, first(signed("First-1")), second(signed("First-1")), func(t *testing.T, l *lab) {
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
 			p.Password = "First-1"
 		}

@@ -48,11 +48,6 @@ type lab struct {
 	further int
 }
 
-func newLab(t *testing.T) *lab {
-	t.Helper()
-	return newLabOf(t, frrConfig, birdConfig)
-}
-
 // newLabOf is a lab whose routers have other configurations, and FRR's bgpd other arguments.
 func newLabOf(t *testing.T, frrConfig, birdConfig string, bgpd ...string) *lab {
 	t.Helper()
@@ -266,9 +261,8 @@ const (
 // A router has exactly the routes that are meant for it, with the attributes that its kind of session allows. Nothing
 // that a router sends is used or passed on.
 func TestInteropRoutes(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		l := newLabOf(t, strings.Replace(frrConfig, " address-family ipv4 unicast\n", " no bgp network import-check\n"+frrSends, 1), birdConfig+birdSends)
+	frr := strings.Replace(frrConfig, " address-family ipv4 unicast\n", " no bgp network import-check\n"+frrSends, 1)
+	inLabOf(t, frr, birdConfig+birdSends, func(t *testing.T, l *lab) {
 		s, _ := run(t)
 		routes := l.routes()
 		for i := range routes {
@@ -344,7 +338,10 @@ func TestInteropStart(t *testing.T) {
 }
 
 // inLab is a test between both routers.
-func inLab(t *testing.T, test func(t *testing.T, l *lab)) {
+func inLab(t *testing.T, test func(t *testing.T, l *lab)) { inLabOf(t, frrConfig, birdConfig, test) }
+
+// inLabOf is one whose routers have other configurations.
+func inLabOf(t *testing.T, frr, bird string, test func(t *testing.T, l *lab)) {
 	t.Parallel()
-	nstest.Run(t, func(t *testing.T) { test(t, newLab(t)) })
+	nstest.Run(t, func(t *testing.T) { test(t, newLabOf(t, frr, bird)) })
 }

@@ -85,9 +85,7 @@ func TestPrograms(t *testing.T) {
 			t.Errorf("of a pod's link: %v", got)
 		}
 		const pass = 2 // XDP_PASS
-		if err := netlink.LinkSetXdpFd(eth, program(t, unix.BPF_PROG_TYPE_XDP, pass)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, netlink.LinkSetXdpFd(eth, program(t, unix.BPF_PROG_TYPE_XDP, pass)))
 		if got := fmt.Sprint(programs(node.Link("eth0"))); got != "[XDP tc from_netdev]" {
 			t.Errorf("with XDP too: %s", got)
 		}
@@ -139,16 +137,12 @@ func TestNeighbours(t *testing.T) {
 		unwanted := netip.MustParseAddr("192.0.2.10")
 		neighbours := func() []lb.Neighbour {
 			list, err := Neighbours(m.Links(), func(a netip.Addr) bool { return a != unwanted && !a.IsLinkLocalUnicast() })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return list
 		}
 		silent := netip.MustParseAddr("192.0.2.77")
-		if err := node.Netlink().NeighSet(&netlink.Neigh{LinkIndex: node.Link("eth0").Attrs().Index, IP: silent.AsSlice(),
-			State: netlink.NUD_INCOMPLETE}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, node.Netlink().NeighSet(&netlink.Neigh{LinkIndex: node.Link("eth0").Attrs().Index, IP: silent.AsSlice(),
+			State: netlink.NUD_INCOMPLETE}))
 		if got := neighbours(); len(got) > 0 {
 			t.Errorf("before anybody answered: %v", got)
 		}
@@ -204,11 +198,9 @@ func TestGateways(t *testing.T) {
 		}
 		mac := lb.MACFrom(router.MAC("eth0"))
 		for _, addr := range []netip.Addr{v4, v6} {
-			if err := node.Netlink().NeighSet(&netlink.Neigh{
+			must(t, node.Netlink().NeighSet(&netlink.Neigh{
 				LinkIndex: eth0, IP: addr.AsSlice(), HardwareAddr: mac.HardwareAddr(), State: netlink.NUD_STALE,
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		if diff := cmp.Diff([]lb.Neighbour{{Address: v4, MAC: mac}, {Address: v6, MAC: mac}}, Gateways(eth0), same); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

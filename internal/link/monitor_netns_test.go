@@ -19,6 +19,8 @@ import (
 // within is far more than any event takes, and far less than the reread interval.
 const within = 30 * time.Second
 
+var must = nstest.Must
+
 // running starts a Monitor that hardly ever rereads, so that only events wake it.
 func running(t *testing.T) (m *Monitor, kicks *atomic.Int64) {
 	kicks = new(atomic.Int64)
@@ -109,9 +111,7 @@ func TestMonitorVRF(t *testing.T) {
 		node.SetUp("red")
 		node.Enslave("eth0", "red")
 		links, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.Name == "eth0" })
 		if l := links[i]; l.Port || !l.Usable() {
 			t.Errorf("the link of a VRF is %+v", l)

@@ -46,9 +46,7 @@ func TestNoClients(t *testing.T) {
 			m := New(slog.New(slog.DiscardHandler), func() {}, "mgmt", "edge")
 			m.read = func() ([]lb.Interface, error) { return []lb.Interface{l}, nil }
 			m.SetSurroundings(tt.s)
-			if err := m.update(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.update())
 			if got := m.Links()[0]; got.NoClients != tt.want || got.Usable() == tt.want || !got.CanAnnounce() {
 				t.Errorf("%s with %+v: no clients %v, usable %v", name, tt.s, got.NoClients, got.Usable())
 			}
