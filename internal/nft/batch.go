@@ -48,8 +48,7 @@ func (b *Batch) Remove() {
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 }
 
-// AddChain adds a chain without its rules, so that rules of other chains may refer to it. A base chain that exists gets
-// the policy accept.
+// AddChain adds a chain, which follows its jump targets, and appends its rules. A base chain that exists gets the policy accept.
 func (b *Batch) AddChain(c Chain) {
 	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(a *attributes) {
 		a.putText(unix.NFTA_CHAIN_NAME, c.Name)
@@ -63,10 +62,6 @@ func (b *Batch) AddChain(c Chain) {
 		a.putText(unix.NFTA_CHAIN_TYPE, c.Kind)
 		a.putNumber(unix.NFTA_CHAIN_POLICY, nfAccept)
 	})
-}
-
-// AddRules appends the rules of a chain.
-func (b *Batch) AddRules(c Chain) {
 	for _, r := range c.Rules {
 		b.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func(a *attributes) {
 			a.putText(unix.NFTA_RULE_CHAIN, c.Name)

@@ -60,7 +60,6 @@ func (c *Change) write(b *Batch, l *Layout) {
 	}
 	for _, added := range c.Chains {
 		b.AddChain(added)
-		b.AddRules(added)
 	}
 	// The kernel may have deleted an element at the end of its time, and refuses to delete what is not there.
 	b.AddElements(l, slices.DeleteFunc(slices.Clone(c.Remove), func(m Element) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 }))

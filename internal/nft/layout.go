@@ -51,9 +51,6 @@ func (l *Layout) Build(b *Batch) {
 	for _, c := range l.Chains {
 		b.AddChain(c)
 	}
-	for _, c := range l.Chains {
-		b.AddRules(c)
-	}
 }
 
 // ErrOther means that another program or another version made or changed the table.
