@@ -72,7 +72,7 @@ func (y *packetTotals) series(img *image, c counter) (s series) {
 	key := c.key
 	if c.drops { // the reason is behind the key of the frontend
 		at := len(key) - 4
-		key, s.why = key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(lastReason)))
+		key, s.why = key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(len(reasonNames)-1)))
 	}
 	a, _ := netip.AddrFromSlice([]byte(key[:len(key)-nft.PortSize]))
 	if k := img.serviceAt(a, key); y.named[k] {

@@ -25,8 +25,6 @@ const (
 	noEndpoint
 	// unserved: kube-proxy does not serve the port.
 	unserved
-
-	lastReason = unserved
 )
 
 var reasonNames = [...]string{"", "undeclared", "source", "connections", "rate", "endpoint", "unserved"}
