@@ -156,7 +156,8 @@ func (img *image) with(d *Desired, c changed) *image {
 		slices.SortFunc(all, netip.Addr.Compare)
 		return &all, len(all) > 0
 	})
-	moved, isOutside := maps.Keys(at), func(a netip.Addr) (v struct{}, has bool) { return v, out.frontends.Has(a) && !within(d.Guarded, a) }
+	guarded := lb.IndexOf([]bool{true}, func(bool) []lb.Range { return d.Guarded })
+	moved, isOutside := maps.Keys(at), func(a netip.Addr) (v struct{}, has bool) { return v, out.frontends.Has(a) && !guarded.Find(a) }
 	if !slices.Equal(img.of.Guarded, d.Guarded) {
 		moved = out.frontends.Keys()
 		out.outside = lb.Map[netip.Addr, struct{}]{}
@@ -244,17 +245,6 @@ func others(d *Desired, outside lb.Map[netip.Addr, struct{}]) nft.Elements {
 		f.intervals(&list, openSet, d.Open)
 	}
 	return list
-}
-
-// within reports whether an address is in one of the ranges, which are disjoint and ordered.
-func within(ranges []lb.Range, a netip.Addr) bool {
-	behind, _ := slices.BinarySearchFunc(ranges, a, func(r lb.Range, a netip.Addr) int {
-		if a.Less(r.From) {
-			return 1
-		}
-		return -1
-	})
-	return behind > 0 && ranges[behind-1].Contains(a)
 }
 
 // intervals adds the family's ranges as elements of an interval set.

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,12 +62,8 @@ func New(c Config) *Relayer {
 
 // Try has the kernel check the table of a family without an effect.
 func Try(of lb.Family) error {
-	for _, f := range families() {
-		if f.name == of {
-			return f.layout(idleTime).Try()
-		}
-	}
-	panic(fmt.Sprintf("no family %v", of))
+	all := families()
+	return all[slices.IndexFunc(all, func(f *family) bool { return f.name == of })].layout(idleTime).Try()
 }
 
 // Set relays exactly this. New relays are in force when it returns, unless the kernel refuses. It never fails: without relays an address moves all the same.
