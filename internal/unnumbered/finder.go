@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -87,11 +88,7 @@ func New(c Config) *Finder {
 func (f *Finder) Set(names []string) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	f.mu.Lock()
-	for _, old := range f.wanted {
-		if !slices.Contains(names, old) {
-			delete(f.found, old)
-		}
-	}
+	maps.DeleteFunc(f.found, func(name string, _ Router) bool { return !slices.Contains(names, name) })
 	f.wanted = names
 	f.mu.Unlock()
 	f.wake.Kick()
