@@ -122,6 +122,29 @@ func TestMetricsExist(t *testing.T) {
 	}
 }
 
+// TestTestsExist: no document names a test that is not there. A name with … stands for all that begin so.
+func TestTestsExist(t *testing.T) {
+	var all strings.Builder
+	err := filepath.WalkDir("../..", func(p string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(p, "_test.go") {
+			all.WriteString(read(t, p))
+		}
+		return err
+	})
+	must(t, err)
+	for p, text := range documents(t) {
+		for _, named := range regexp.MustCompile("`((Test|Fuzz)\\w*)(…?)`").FindAllStringSubmatch(text, -1) {
+			name := named[1]
+			if named[3] == "" {
+				name += "("
+			}
+			if !strings.Contains(all.String(), "\nfunc "+name) {
+				t.Errorf("%s names the test %s, which is not there", p, named[0])
+			}
+		}
+	}
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
