@@ -114,7 +114,7 @@ func (m *Monitor) State() State {
 }
 
 // yield ranks the nodes that this side of a partition yields to before its own: those count as alive, its own as held
-// down, as they do on the other side.
+// down, as they do on the other side. A node of another side may count as alive here for some seconds, while it is only silent.
 func (s *State) yield() {
 	if len(s.Partition.YieldsTo) == 0 {
 		return
@@ -122,6 +122,7 @@ func (s *State) yield() {
 	s.Alive, s.HeldDown = maps.Clone(s.Alive), maps.Clone(s.Alive)
 	for _, node := range s.Partition.YieldsTo {
 		s.Alive[node] = true
+		delete(s.HeldDown, node)
 	}
 }
 

@@ -119,6 +119,15 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	return plan.ForNode(all[self], state)
 }
 
+// A node of another side ranks first while it only is silent here, and counts as alive; so does one that counts as dead.
+func TestYieldRanks(t *testing.T) {
+	got := State{Alive: nodes("a c"), Partition: lb.Partition{YieldsTo: []string{"a", "b"}}}
+	got.yield()
+	if !maps.Equal(got.Alive, nodes("a b c")) || !maps.Equal(got.HeldDown, nodes("c")) {
+		t.Errorf("alive %v, held down %v, want a, b, c and c", got.Alive, got.HeldDown)
+	}
+}
+
 func listed(nodes []SilentNode) (out []string) {
 	for _, n := range nodes {
 		out = append(out, n.Node)
