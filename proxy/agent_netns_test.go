@@ -152,7 +152,7 @@ func (n *network) listen(address string) net.Listener {
 // headers serves connections that begin with a PROXY header: it answers each line with the header as an independent parser reads it.
 func (n *network) headers(address string) {
 	l := n.listen(address)
-	go serveEach(l, func(c net.Conn) {
+	go nstest.ServeEach(l, func(c net.Conn) {
 		r := bufio.NewReader(c)
 		h, err := proxyproto.Read(r)
 		if err != nil {
@@ -168,7 +168,7 @@ func (n *network) headers(address string) {
 // names serves connections without a header: it answers each line with the pod's address.
 func (n *network) names(address string) {
 	l := n.listen(address)
-	go serveEach(l, func(c net.Conn) {
+	go nstest.ServeEach(l, func(c net.Conn) {
 		for lines := bufio.NewScanner(c); lines.Scan(); {
 			fmt.Fprintln(c, address)
 		}
@@ -230,19 +230,6 @@ func (n *network) underLoad(changes int, dial func(from string) (net.Conn, error
 	n.Logf("%d requests", requests.Load())
 	if failed.Load() > 0 || requests.Load() < 100 {
 		n.Errorf("%d of %d requests failed", failed.Load(), requests.Load())
-	}
-}
-
-func serveEach(l net.Listener, serve func(net.Conn)) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			serve(c)
-		}()
 	}
 }
 

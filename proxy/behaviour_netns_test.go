@@ -235,7 +235,7 @@ func TestSlowClients(t *testing.T) {
 		var last, ended time.Time
 		poured := make(chan bool)
 		l := n.listen("10.1.0.1:80")
-		go serveEach(l, func(c net.Conn) { // it sends for as long as it can
+		go nstest.ServeEach(l, func(c net.Conn) { // it sends for as long as it can
 			defer close(poured)
 			block := make([]byte, 64<<10)
 			for {

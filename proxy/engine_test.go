@@ -271,7 +271,7 @@ while kill -0 $!; do wait $!; done 2>/dev/null
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer other.Close()
-	go serveEach(other, func(c net.Conn) { fmt.Fprintln(c, "other") })
+	go nstest.ServeEach(other, func(c net.Conn) { fmt.Fprintln(c, "other") })
 	r.backend = other.Addr().String()
 	r.serve("aaaa1111")
 	for range 50 {

@@ -124,19 +124,22 @@ func (n *NS) Serve(address string, fn func(net.Conn)) net.Listener {
 		must(n.t, "listen", err)
 	})
 	n.t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				fn(c)
-			}()
-		}
-	}()
+	go ServeEach(l, fn)
 	return l
+}
+
+// ServeEach has fn serve each connection, and closes it then, until the listener is closed.
+func ServeEach(l net.Listener, fn func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			fn(c)
+		}()
+	}
 }
 
 // Sysctl writes a value below /proc/sys/net, as in Sysctl("ipv4/ip_forward", "1").
