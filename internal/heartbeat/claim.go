@@ -3,6 +3,7 @@ package heartbeat
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"math"
 )
 
 // id stands for a node's name in packets.
@@ -55,7 +56,7 @@ func (s Status) Living() bool { return s == Alive || s == HoldDown }
 type claim struct {
 	about  id
 	status Status
-	// deaths counts how often the subject was declared dead lately.
+	// deaths counts how often the subject was declared dead lately, outside of a hold-down.
 	deaths uint8
 	// incarnation of the subject; in an answer heard, the age of what was heard in ms.
 	incarnation uint32
@@ -63,6 +64,14 @@ type claim struct {
 
 // isVerdict is false for questions and answers.
 func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
+
+// died returns the deaths after one more. A death in a hold-down moves no address, and one long fault makes many: it does not count.
+func (c claim) died() uint8 {
+	if c.status == HoldDown || c.deaths == math.MaxUint8 {
+		return c.deaths
+	}
+	return c.deaths + 1
+}
 
 // over reports whether c replaces old. Incarnations are serial numbers (RFC 1982): none is the last one, so that their subject can
 // refute whatever a thief of the key said. 0 is that of a run that knows nothing yet.

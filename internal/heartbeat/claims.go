@@ -35,10 +35,7 @@ func (d *detector) handle(now time.Duration, from *peer, c claim) {
 		}
 		if c.status == givenUp {
 			if from.gaveUpAt = now; d.complained(now, gaveUpAt) {
-				if d.parted(now, from) {
-					d.own.diedAt = now // which does not count
-				}
-				d.stepBack(now)
+				d.stepBack(now, d.parted(now, from))
 			}
 		}
 		if c.status == Dead && d.own.status == HoldDown {
@@ -78,7 +75,7 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	}
 	about.accused = about.accused && c.status == Dead
 	if c.status == SpeakerDown && about.watched {
-		about.accused, about.lastAlive = true, now // that of its kernel
+		about.former, about.accused, about.lastAlive = about.claim, true, now // the sign of life is its kernel's
 	}
 	about.set(now, c, false)
 	d.disseminate(about.id)
@@ -109,15 +106,15 @@ func (d *detector) parted(now time.Duration, from *peer) bool {
 	return from.status == Dead || from.status == HoldDown && now-from.claimedAt < togetherTime
 }
 
-// holdTime is how long this node is held down: it doubles with each further death.
+// holdTime is how long this node is held down: it doubles with each further death that counts.
 func (d *detector) holdTime() time.Duration {
 	return min(holdDownTime<<(min(max(d.own.deaths, 2), 16)-2), d.maxHoldDown)
 }
 
 // stepBack has this node take nothing for a while, by its own claim. That counts as a death: others gave it up, too.
-func (d *detector) stepBack(now time.Duration) {
-	if d.own.diedAt == 0 || now-d.own.diedAt > togetherTime {
-		d.own.deaths = uint8(min(int(d.own.deaths)+1, 255))
+func (d *detector) stepBack(now time.Duration, parted bool) {
+	if !parted {
+		d.own.deaths = d.own.died()
 	}
 	d.own.diedAt = now
 	d.own.holdDown(now, d.holdTime())
@@ -138,7 +135,7 @@ func (d *detector) claimSelf(now time.Duration, after uint32) {
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
 	if d.complained(now, lostAt) {
-		d.stepBack(now)
+		d.stepBack(now, false)
 	}
 	if d.own.status == HoldDown && d.complained(now, complainedAt) {
 		d.own.holdDown(now, holdDownTime)

@@ -68,7 +68,7 @@ type standing struct {
 	claimedAt time.Duration
 	// accused: this node declared the peer dead, or watches one whose speaker is down, and asks the wire whether that is so.
 	accused bool
-	// former is the claim before a private verdict, backAt is when the peer was heard again after one.
+	// former is the claim before a verdict that may be wrong, backAt is when the peer was heard again after one.
 	former claim
 	backAt time.Duration
 }

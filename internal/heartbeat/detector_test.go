@@ -100,6 +100,25 @@ func TestHoldDownGrows(t *testing.T) {
 	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
 
+// A long fault makes many deaths, each in the hold-down after the one before: it counts once.
+func TestFaultCountsOnce(t *testing.T) {
+	w := settled(t, 2, 3)
+	first := w.nodes[0]
+	for range 6 {
+		first.stop()
+		w.must(t, time.Second, w.all(first, Dead), "dead to all")
+		w.after(3 * time.Second)
+		first.start()
+		w.must(t, 3*time.Second, w.all(first, HoldDown), "held down to all")
+		w.after(5 * time.Second)
+	}
+	w.stays(t, 4*time.Second, w.all(first, HoldDown), "held down from the last death on")
+	w.must(t, 3*time.Second, w.all(first, Alive), "without restrictions again")
+	if first.d.own.deaths != 1 {
+		t.Errorf("%d deaths count, want 1", first.d.own.deaths)
+	}
+}
+
 // A speaker that is killed before its first heartbeat, as soon as one other has heard it, is missed by that one.
 func TestDeathBeforeFirstBeat(t *testing.T) {
 	for seed := range uint64(50) {

@@ -71,7 +71,7 @@ func (d *detector) measure(now time.Duration) {
 		d.badUntil = now
 	}
 	if d.hearsBadly = poor && sum < badReception*watched && d.atFault(now, watched); d.hearsBadly {
-		d.stepBack(now)
+		d.stepBack(now, false)
 	}
 	// One that has stepped back has told the others already.
 	_, heard := d.heard(now)

@@ -255,7 +255,7 @@ func (d *detector) declare(now time.Duration, p *peer, status Status, private bo
 	c.status = status
 	if status == Dead {
 		d.counts.confirmed.Add(1)
-		c.deaths = uint8(min(int(c.deaths)+1, 255))
+		c.deaths = p.died()
 	}
 	p.suspicion = nil
 	p.watched, p.accused = status == SpeakerDown, true

@@ -144,7 +144,7 @@ func (d *detector) acquit(now time.Duration, p *peer) {
 		return
 	}
 	if p.status == Dead {
-		p.deaths -= min(p.deaths, 1) // that of this verdict
+		p.deaths = min(p.deaths, p.former.deaths) // a wrong verdict does not count
 	}
 	p.status, p.claimedAt = Alive, now
 	p.incarnation = next(p.incarnation)
