@@ -87,6 +87,7 @@ func TestHostileRouter(t *testing.T) {
 	add("garbage after OPEN", malformed, establishes(garbage()))
 	add("NOTIFICATION", "closed by the router: cease, administrative shutdown, \"maintenance\"",
 		establishes(message(33, gobgp.BGP_MSG_NOTIFICATION, append([]byte{6, 2, 11}, "maintenance"...)...)))
+	add("NOTIFICATION without a reason", "closed by the router: cease, BFD down", establishes(message(21, gobgp.BGP_MSG_NOTIFICATION, 6, 10)))
 	add("stray OPEN", "", establishes(openWith()))
 	add("our router ID", "the router uses this node's router ID", func(r *router) {
 		r.asn = 65000 // of our own AS
@@ -103,7 +104,10 @@ func TestHostileRouter(t *testing.T) {
 		nstest.Until(t, patience, name+" says "+sentence, func() bool {
 			return strings.Contains(session(s, name).LastError, sentence)
 		})
-		t.Logf("%s: %s", name, session(s, name).LastError)
+		sentence := session(s, name).LastError
+		if t.Logf("%s: %s", name, sentence); strings.Contains(sentence, "<nil>") {
+			t.Errorf("%s: the sentence has a value that is not there: %s", name, sentence)
+		}
 	}
 	s.Set(desire(peers, route("198.51.100.2/32", "good")))
 	await(t, "the good router's table", "198.51.100.2/32 igp path [65000] via 127.0.0.1", good.table)

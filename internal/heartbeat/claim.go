@@ -65,7 +65,7 @@ type claim struct {
 // isVerdict is false for questions and answers.
 func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
 
-// died returns the deaths after one more. A death in a hold-down moves no address, and one long fault makes many: it does not count.
+// died returns the deaths after one more. One in a hold-down does not count: it seldom moves an address, and one long fault makes many.
 func (c claim) died() uint8 {
 	if c.status == HoldDown || c.deaths == math.MaxUint8 {
 		return c.deaths

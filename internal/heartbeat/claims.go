@@ -75,7 +75,10 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	}
 	about.accused = about.accused && c.status == Dead
 	if c.status == SpeakerDown && about.watched {
-		about.former, about.accused, about.lastAlive = about.claim, true, now // the sign of life is its kernel's
+		about.accused, about.lastAlive = true, now // its kernel lives
+		if !about.private {
+			about.former = about.claim
+		}
 	}
 	about.set(now, c, false)
 	d.disseminate(about.id)
@@ -111,7 +114,7 @@ func (d *detector) holdTime() time.Duration {
 	return min(holdDownTime<<(min(max(d.own.deaths, 2), 16)-2), d.maxHoldDown)
 }
 
-// stepBack has this node take nothing for a while, by its own claim. That counts as a death: others gave it up, too.
+// stepBack has this node take nothing for a while, by its own claim. That counts as a death, unless parted: others gave it up, too.
 func (d *detector) stepBack(now time.Duration, parted bool) {
 	if !parted {
 		d.own.deaths = d.own.died()

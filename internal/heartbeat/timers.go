@@ -15,7 +15,7 @@ type Timers struct {
 
 const (
 	// holdDownTime is how long a node that was declared dead takes nothing back after its first
-	// two returns; it doubles with each further one, up to maxHoldDown.
+	// two returns; it doubles with each further one that counts, up to maxHoldDown.
 	holdDownTime = 10 * time.Second
 	maxHoldDown  = 5 * time.Minute
 	// forgiveTime is how long a node lives until its deaths are forgotten.

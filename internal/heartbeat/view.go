@@ -30,7 +30,7 @@ type Member struct {
 	Heard bool
 	// Blocked: gossip hears it and heartbeats do not arrive, as when their port is blocked.
 	Blocked bool
-	// Deaths counts how often it was declared dead lately.
+	// Deaths counts how often it was declared dead lately, outside of a hold-down.
 	Deaths int
 	// Silent: it counts as alive, and this node does not hear it.
 	Silent bool

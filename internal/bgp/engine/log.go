@@ -149,9 +149,15 @@ func (h logHandler) note(n *note, r slog.Record) {
 
 const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session from there"
 
+// bfdDown is a subcode of Cease that GoBGP does not name (RFC 9384 section 4).
+const bfdDown = 10
+
 // notification returns GoBGP's text for a code without the brackets: "cease, administrative shutdown".
 func notification(r slog.Record) string {
 	code, subcode := uint8(value(r, "Code").Int64()), uint8(value(r, "Subcode").Int64())
+	if code == gobgp.BGP_ERROR_CEASE && subcode == bfdDown {
+		return "cease, BFD down"
+	}
 	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool { return c == '(' || c == ')' })
 	if len(words) < 4 || words[3] == "undefined" {
 		return fmt.Sprintf("%s (code %d, subcode %d)", words[1], code, subcode)
@@ -168,7 +174,9 @@ func (h logHandler) dialError(text string) string {
 	return text
 }
 
-func value(r slog.Record, key string) (out slog.Value) {
+// value returns an attribute, which is an empty string where there is none.
+func value(r slog.Record, key string) slog.Value {
+	out := slog.StringValue("")
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == key {
 			out = a.Value
