@@ -104,9 +104,9 @@ func TestHostileRouter(t *testing.T) {
 		nstest.Until(t, patience, name+" says "+sentence, func() bool {
 			return strings.Contains(session(s, name).LastError, sentence)
 		})
-		sentence := session(s, name).LastError
-		if t.Logf("%s: %s", name, sentence); strings.Contains(sentence, "<nil>") {
-			t.Errorf("%s: the sentence has a value that is not there: %s", name, sentence)
+		got := session(s, name).LastError
+		if t.Logf("%s: %s", name, got); strings.Contains(got, "<nil>") {
+			t.Errorf("%s: the sentence has a value that is not there: %s", name, got)
 		}
 	}
 	s.Set(desire(peers, route("198.51.100.2/32", "good")))

@@ -77,6 +77,16 @@ func TestDeathAndReturn(t *testing.T) {
 	}
 }
 
+// powerCycle has a node lose its power for three seconds, and waits until all know of its death and of its return.
+func (w *world) powerCycle(t *testing.T, n *node) {
+	t.Helper()
+	n.stop()
+	w.must(t, time.Second, w.all(n, Dead), "dead to all")
+	w.after(3 * time.Second)
+	n.start()
+	w.must(t, 3*time.Second, w.all(n, HoldDown), "held down to all")
+}
+
 // Each death in a short time holds down for longer, and a long life is forgiven.
 //
 // Trap: a node that comes and goes takes its addresses along each time (MetalLB).
@@ -85,11 +95,7 @@ func TestHoldDownGrows(t *testing.T) {
 	first := w.nodes[0]
 	var held []time.Duration
 	for range 3 {
-		first.stop()
-		w.must(t, time.Second, w.all(first, Dead), "dead to all")
-		w.after(3 * time.Second)
-		first.start()
-		w.must(t, 3*time.Second, w.all(first, HoldDown), "held down to all")
+		w.powerCycle(t, first)
 		held = append(held, w.must(t, 10*time.Minute, w.all(first, Alive), "without restrictions again").Round(time.Second))
 	}
 	for i, want := range []time.Duration{10 * time.Second, 10 * time.Second, 20 * time.Second} {
@@ -105,17 +111,28 @@ func TestFaultCountsOnce(t *testing.T) {
 	w := settled(t, 2, 3)
 	first := w.nodes[0]
 	for range 6 {
-		first.stop()
-		w.must(t, time.Second, w.all(first, Dead), "dead to all")
-		w.after(3 * time.Second)
-		first.start()
-		w.must(t, 3*time.Second, w.all(first, HoldDown), "held down to all")
+		w.powerCycle(t, first)
 		w.after(5 * time.Second)
 	}
 	w.stays(t, 4*time.Second, w.all(first, HoldDown), "held down from the last death on")
 	w.must(t, 3*time.Second, w.all(first, Alive), "without restrictions again")
 	if first.d.own.deaths != 1 {
 		t.Errorf("%d deaths count, want 1", first.d.own.deaths)
+	}
+}
+
+// A verdict that the wire contradicts does not count, whatever its subject was before.
+func TestAcquittalDoesNotCount(t *testing.T) {
+	for _, before := range []Status{Alive, HoldDown} {
+		w := settled(t, 2, 3)
+		d := w.nodes[0].d
+		p := d.peers[w.nodes[1].id]
+		p.claim.status, p.deaths = before, 3
+		d.declare(d.lastTick, p, Dead, false)
+		d.acquit(d.lastTick, p)
+		if p.status != Alive || p.deaths != 3 {
+			t.Errorf("%v before the verdict: %v with %d deaths after it, want alive with 3", before, p.status, p.deaths)
+		}
 	}
 }
 
@@ -139,11 +156,8 @@ func TestDeathBeforeFirstBeat(t *testing.T) {
 func TestForgivenAfterRestart(t *testing.T) {
 	w := settled(t, 2, 3)
 	first := w.nodes[0]
-	first.stop()
-	w.must(t, time.Second, w.all(first, Dead), "dead to all")
-	w.after(3 * time.Second)
-	first.start()
-	w.must(t, 15*time.Second, w.all(first, Alive), "without restrictions again")
+	w.powerCycle(t, first)
+	w.must(t, 12*time.Second, w.all(first, Alive), "without restrictions again")
 	first.kill()
 	w.must(t, time.Second, w.all(first, SpeakerDown), "SpeakerDown to all")
 	first.start()
