@@ -108,7 +108,8 @@ func unharmed(t *testing.T, streams []watched, routes []*testbed.RouteWatch, add
 			}
 		}
 		underWay, failed := testbed.Seen{Results: results}.FailedApart(here)
-		t.Logf("%s: of %d requests %d failed, and %d under way at one of %d changes of next hops", w.name, len(results), failed, underWay, len(here))
+		t.Logf("%s: of %d requests %d failed, and %d under way at one of %d changes of next hops%s", w.name, len(results), failed, underWay, len(here),
+			failures(results))
 		if failed > 0 || underWay > 2*len(here) {
 			t.Errorf("%s: %d requests failed, and %d were under way at %d changes", w.name, failed, underWay, len(here))
 		}

@@ -92,7 +92,7 @@ type watched struct {
 
 // pace is that of the probes of an event: several streams at a faster one are most of what two cores can do, and nodes on the same
 // cores then miss each other's heartbeats.
-const pace = 10 * time.Millisecond
+const pace = 20 * time.Millisecond
 
 // watch probes addresses from a host, and waits until all of them answer.
 func (e *env) watch(t *testing.T, host string, addresses []netip.Addr) []watched {

@@ -47,7 +47,7 @@ func TestProxy(t *testing.T) {
 func proxySwitch(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "proxy-switch", to(8080), annotation("holdfast.dev/node-selector", proxyLabel+"=yes"))
 	e.served(t, testbed.Client, addresses)
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	for range 3 {
 		e.annotate(t, "proxy-switch", "holdfast.dev/data-path", "Proxy")
@@ -82,7 +82,7 @@ func proxySwitch(t *testing.T, e *env) {
 func proxyLeftOut(t *testing.T, e *env) {
 	const name = "proxy-left-out"
 	addresses := e.proxiedService(t, name, to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	for i, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
 		slice := &discoveryv1.EndpointSlice{
@@ -186,7 +186,7 @@ func proxyDrain(t *testing.T, e *env) {
 	must(t, e.Deploy(t.Context(), app))
 	addresses := e.service(t, app, "proxy-drain", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
 	e.served(t, testbed.Client, addresses)
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	node, err = e.WaitOwner(t.Context(), testbed.Client, addresses[0])
 	must(t, err)
@@ -201,7 +201,7 @@ func proxyDrain(t *testing.T, e *env) {
 func (e *env) unnoticed(t *testing.T, name string, happen func(context.Context) error) {
 	t.Helper()
 	addresses := e.proxiedService(t, name, to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	must(t, happen(t.Context()))
 	e.engines(t, 2)
@@ -222,7 +222,7 @@ func proxyNoAPI(t *testing.T, e *env) {
 		_, err := e.On(ctx, e.Cluster.Nodes()[0], "pkill", "-CONT", "-x", "kube-apiserver")
 		return errors.Join(err, e.WaitReady(ctx))
 	})
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	kill(e.Cluster.Nodes()[0], "-STOP", "-x", "kube-apiserver")
 	// Longer than connections to a dead API server last.
@@ -234,7 +234,7 @@ func proxyNoAPI(t *testing.T, e *env) {
 	must(t, w.Recovered(t.Context(), soon))
 	none(t, "without the API server, agents killed", w)
 
-	w, err = e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err = e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	for _, node := range e.workers()[:2] {
 		kill(node, "-KILL", "-f", "^[^ ]*haproxy .*-db")
@@ -263,7 +263,7 @@ func proxyNodeOff(t *testing.T, e *env) {
 	addresses := e.service(t, app, "proxy-off", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
 	e.served(t, testbed.Client, addresses)
 	e.engines(t, 2)
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	node, err := e.WaitOwner(t.Context(), testbed.Client, addresses[0])
 	must(t, err)
@@ -285,7 +285,7 @@ func init() { proxyParts = append(proxyParts, testCase{"AgentHangs", proxyAgentH
 // proxyAgentHangs stops all agents: their parents start others, which serve a Service that is new. No client notices.
 func proxyAgentHangs(t *testing.T, e *env) {
 	addresses := e.proxiedService(t, "proxy-hang", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	kept, err := e.Keep(t.Context(), testbed.Client, 10, addresses...)
 	must(t, err)

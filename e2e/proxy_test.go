@@ -379,7 +379,7 @@ func none(t *testing.T, what string, w *testbed.Watch) {
 // proxyEdit changes settings under load: each change is a reload without a failure, of new connections and of open ones.
 func proxyEdit(t *testing.T, e *env) {
 	addresses := e.proxiedService(t, "proxy-edit", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	kept, err := e.Keep(t.Context(), testbed.Client, 10, addresses...)
 	must(t, err)
@@ -447,7 +447,7 @@ func proxyKill(t *testing.T, e *env) {
 		}
 		return nil
 	}
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	must(t, all("-KILL", "holdfast-proxy work|/proc/self/exe work"))
 	must(t, w.Recovered(t.Context(), soon))
@@ -457,7 +457,7 @@ func proxyKill(t *testing.T, e *env) {
 		signal string
 		most   time.Duration
 	}{{"-KILL", time.Second}, {"-STOP", 3 * time.Second}} {
-		w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+		w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 		must(t, err)
 		must(t, all(fault.signal, "^[^ ]*haproxy .*-db"))
 		must(t, w.Recovered(t.Context(), soon))

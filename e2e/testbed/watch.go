@@ -89,8 +89,8 @@ func (s Seen) Failed() int {
 	return n
 }
 
-// inFlight is how long before a change of next hops a request may have begun that the change broke.
-const inFlight = 50 * time.Millisecond
+// inFlight is how long before a change of next hops a request may have begun that the change broke: on busy cores it takes up to 60 ms.
+const inFlight = 100 * time.Millisecond
 
 // FailedApart counts the probes that got no answer: those that were under way when a next hop changed, since routers then
 // lead flows to nodes that do not know them, and the rest.
