@@ -47,8 +47,7 @@ func TestProxy(t *testing.T) {
 func proxySwitch(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "proxy-switch", to(8080), annotation("holdfast.dev/node-selector", proxyLabel+"=yes"))
 	e.served(t, testbed.Client, addresses)
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	for range 3 {
 		e.annotate(t, "proxy-switch", "holdfast.dev/data-path", "Proxy")
 		e.isProxied(t, "proxy-switch", metav1.ConditionTrue)
@@ -82,8 +81,7 @@ func proxySwitch(t *testing.T, e *env) {
 func proxyLeftOut(t *testing.T, e *env) {
 	const name = "proxy-left-out"
 	addresses := e.proxiedService(t, name, to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	for i, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Name: fmt.Sprint(name, i), Labels: map[string]string{discoveryv1.LabelServiceName: name}},
@@ -186,8 +184,8 @@ func proxyDrain(t *testing.T, e *env) {
 	must(t, e.Deploy(t.Context(), app))
 	addresses := e.service(t, app, "proxy-drain", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
 	e.served(t, testbed.Client, addresses)
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
+	var err error
 	node, err = e.WaitOwner(t.Context(), testbed.Client, addresses[0])
 	must(t, err)
 	_, err = e.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=150s")
@@ -201,8 +199,7 @@ func proxyDrain(t *testing.T, e *env) {
 func (e *env) unnoticed(t *testing.T, name string, happen func(context.Context) error) {
 	t.Helper()
 	addresses := e.proxiedService(t, name, to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	must(t, happen(t.Context()))
 	e.engines(t, 2)
 	must(t, w.Recovered(t.Context(), soon))
@@ -222,8 +219,7 @@ func proxyNoAPI(t *testing.T, e *env) {
 		_, err := e.On(ctx, e.Cluster.Nodes()[0], "pkill", "-CONT", "-x", "kube-apiserver")
 		return errors.Join(err, e.WaitReady(ctx))
 	})
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	kill(e.Cluster.Nodes()[0], "-STOP", "-x", "kube-apiserver")
 	// Longer than connections to a dead API server last.
 	must(t, testbed.Holds(t.Context(), 8*time.Second, func(context.Context) error { return nil }))
@@ -234,12 +230,11 @@ func proxyNoAPI(t *testing.T, e *env) {
 	must(t, w.Recovered(t.Context(), soon))
 	none(t, "without the API server, agents killed", w)
 
-	w, err = e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w = e.paced(t, addresses)
 	for _, node := range e.workers()[:2] {
 		kill(node, "-KILL", "-f", "^[^ ]*haproxy .*-db")
 	}
-	err = w.Recovered(t.Context(), soon)
+	err := w.Recovered(t.Context(), soon)
 	seen, stopped := w.Stop()
 	must(t, errors.Join(err, stopped))
 	for _, s := range seen {
@@ -263,8 +258,7 @@ func proxyNodeOff(t *testing.T, e *env) {
 	addresses := e.service(t, app, "proxy-off", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
 	e.served(t, testbed.Client, addresses)
 	e.engines(t, 2)
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	node, err := e.WaitOwner(t.Context(), testbed.Client, addresses[0])
 	must(t, err)
 	t.Cleanup(func() { e.ensureOn(t, node) })
@@ -285,8 +279,7 @@ func init() { proxyParts = append(proxyParts, testCase{"AgentHangs", proxyAgentH
 // proxyAgentHangs stops all agents: their parents start others, which serve a Service that is new. No client notices.
 func proxyAgentHangs(t *testing.T, e *env) {
 	addresses := e.proxiedService(t, "proxy-hang", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	kept, err := e.Keep(t.Context(), testbed.Client, 10, addresses...)
 	must(t, err)
 	for _, node := range e.workers()[:2] {

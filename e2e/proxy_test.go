@@ -364,6 +364,14 @@ func proxyRefused(t *testing.T, e *env) {
 	})
 }
 
+// paced probes addresses at the pace of an event, and returns once all answer.
+func (e *env) paced(t *testing.T, addresses []netip.Addr) *testbed.Watch {
+	t.Helper()
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
+	must(t, err)
+	return w
+}
+
 // none ends a watch, and fails the test if any probe got no answer.
 func none(t *testing.T, what string, w *testbed.Watch) {
 	t.Helper()
@@ -379,8 +387,7 @@ func none(t *testing.T, what string, w *testbed.Watch) {
 // proxyEdit changes settings under load: each change is a reload without a failure, of new connections and of open ones.
 func proxyEdit(t *testing.T, e *env) {
 	addresses := e.proxiedService(t, "proxy-edit", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	kept, err := e.Keep(t.Context(), testbed.Client, 10, addresses...)
 	must(t, err)
 	before := e.running(t)
@@ -447,8 +454,7 @@ func proxyKill(t *testing.T, e *env) {
 		}
 		return nil
 	}
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-	must(t, err)
+	w := e.paced(t, addresses)
 	must(t, all("-KILL", "holdfast-proxy work|/proc/self/exe work"))
 	must(t, w.Recovered(t.Context(), soon))
 	none(t, "killed agents", w)
@@ -457,8 +463,7 @@ func proxyKill(t *testing.T, e *env) {
 		signal string
 		most   time.Duration
 	}{{"-KILL", time.Second}, {"-STOP", 3 * time.Second}} {
-		w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
-		must(t, err)
+		w := e.paced(t, addresses)
 		must(t, all(fault.signal, "^[^ ]*haproxy .*-db"))
 		must(t, w.Recovered(t.Context(), soon))
 		seen, err := w.Stop()
