@@ -182,6 +182,7 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 		return whohas.First(claims, off)
 	}
 	err = lose()
+	lost := time.Since(off)
 	if err == nil {
 		err = w.Recovered(ctx, time.Minute)
 	}
@@ -198,12 +199,12 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	if err := errors.Join(err, stopped, stoppedToo); err != nil {
 		return 0, err
 	}
-	// On busy cores the loss begins hundreds of milliseconds after it was ordered. It had not begun when a request did that was answered.
+	// On busy cores the loss begins hundreds of milliseconds after its order: after the start of the latest request that the node answered.
 	var gap, idle time.Duration
 	for _, s := range seen {
 		gap = max(gap, s.Gap())
 		if outages := probe.Outages(s.Results); len(outages) > 0 {
-			idle = max(idle, outages[0].From.Sub(off))
+			idle = min(max(idle, outages[0].From.Sub(off)), lost) // a client may lose the next owner's answers too
 		}
 	}
 	var times []time.Duration
