@@ -218,7 +218,7 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	victim := e.workers()[i]
 	addresses, err := e.WaitAddresses(t.Context(), app.Namespace, app.Name, 2)
 	must(t, err)
-	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses, "-every", pace.String())
 	must(t, err)
 	t.Cleanup(func() { e.ensureOn(t, victim) })
 

@@ -40,9 +40,9 @@ func newStage(t *testing.T, e *env) *stage {
 // watch probes both addresses over TCP and UDP.
 func (s *stage) watch(t *testing.T) *testbed.Watch {
 	t.Helper()
-	tcp, err := s.env.Watch(t.Context(), testbed.Client, probe.TCP, s.Addresses)
+	tcp, err := s.env.Watch(t.Context(), testbed.Client, probe.TCP, s.Addresses, "-every", pace.String())
 	must(t, err)
-	udp, err := s.env.Watch(t.Context(), testbed.Client, probe.UDP, s.Addresses)
+	udp, err := s.env.Watch(t.Context(), testbed.Client, probe.UDP, s.Addresses, "-every", pace.String())
 	must(t, err)
 	return tcp.Join(udp)
 }
