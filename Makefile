@@ -43,7 +43,7 @@ PURE := config|house|ipam|lb|plan
 
 .PHONY: test-e2e
 test-e2e: image proxy-image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
-	go test -tags e2e -count=1 -timeout 45m ./e2e/...
+	go test -tags e2e -count=1 -timeout 70m ./e2e/...
 
 .PHONY: e2e-kind
 e2e-kind: kind-tools ## The same tests on kind; Docker, kind and images that are not there are made of packages

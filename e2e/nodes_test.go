@@ -229,14 +229,31 @@ func (e *env) hasProblem(ctx context.Context, node, reason string, want float64)
 	return nil
 }
 
-// speakersEnv sets environment variables of the speakers and waits for the rollout. NAME- removes a variable.
-func (e *env) speakersEnv(ctx context.Context, variables ...string) error {
-	ds := "daemonset/" + testbed.Speaker
-	if _, err := e.Kubectl(ctx, append([]string{"-n", testbed.Namespace, "set", "env", ds}, variables...)...); err != nil {
+// speakerEnv gives the speaker of one node environment variables for the duration of the test. No other speaker restarts.
+func (e *env) speakerEnv(t *testing.T, node string, values map[string]string) {
+	t.Helper()
+	patch := func(ctx context.Context, text string) error {
+		_, err := e.Kube.AppsV1().DaemonSets(testbed.Namespace).Patch(ctx, testbed.Speaker, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{})
 		return err
 	}
-	_, err := e.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", "--timeout=2m", ds)
-	return err
+	var set, unset []map[string]string
+	for name, value := range values {
+		set = append(set, map[string]string{"name": name, "value": value})
+		unset = append(unset, map[string]string{"name": name, "$patch": "delete"})
+	}
+	replace := func(ctx context.Context, env []map[string]string) error {
+		list, err := json.Marshal(env)
+		if err != nil {
+			return err
+		}
+		return errors.Join(patch(ctx, `{"spec":{"template":{"spec":{"containers":[{"name":"speaker","env":`+string(list)+`}]}}}}`), e.ReplaceSpeaker(ctx, node))
+	}
+	undo(t, func(ctx context.Context) error {
+		return errors.Join(replace(ctx, unset), patch(ctx, `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`), e.WaitReady(ctx))
+	})
+	// With OnDelete the other speakers keep their pods, which the template matches again afterwards.
+	must(t, patch(t.Context(), `{"spec":{"updateStrategy":{"$retainKeys":["type"],"type":"OnDelete"}}}`))
+	must(t, replace(t.Context(), set))
 }
 
 // testBoot powers on a node whose kube-proxy does not start: its speaker announces and advertises
@@ -244,9 +261,8 @@ func (e *env) speakersEnv(ctx context.Context, variables ...string) error {
 func testBoot(t *testing.T, e *env) {
 	node := e.workers()[2]
 	// The ClusterIP of the API server works only after kube-proxy has served.
-	must(t, e.speakersEnv(t.Context(), "KUBERNETES_SERVICE_HOST="+e.nodeAddresses(t, e.Cluster.Nodes()[0])[0].String(), "KUBERNETES_SERVICE_PORT=6443"))
-	undo(t, func(ctx context.Context) error {
-		return e.speakersEnv(ctx, "KUBERNETES_SERVICE_HOST-", "KUBERNETES_SERVICE_PORT-")
+	e.speakerEnv(t, node, map[string]string{
+		"KUBERNETES_SERVICE_HOST": e.nodeAddresses(t, e.Cluster.Nodes()[0])[0].String(), "KUBERNETES_SERVICE_PORT": "6443",
 	})
 	only := e.service(t, e.app, "boot-only", annotation(nodeSelector, "kubernetes.io/hostname="+node))
 	bgp := e.service(t, e.app, "boot-bgp", routed)

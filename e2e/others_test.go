@@ -129,12 +129,13 @@ func testForeign(t *testing.T, e *env) {
 		held := e.address(t, "foreign-default", ask)
 		e.address(t, "foreign-deleted", ask)
 		undo(t, func(ctx context.Context) error { return e.Install(ctx) })
-		must(t, e.Install(t.Context(), "--set", "defaultLoadBalancer=false"))
+		inARow := []string{"--set", "speaker.minReadySeconds=0"}
+		must(t, e.Install(t.Context(), append(inARow, "--set", "defaultLoadBalancer=false")...))
 		e.handedOver(t, "foreign-default")
 		e.handedOver(t, "foreign-deleted")
 		e.waitCondition(t, e.app.Namespace, "foreign-default", v1beta1.ConditionAddressAssigned, metav1.ConditionFalse, "Released")
 		e.remove(t, e.app.Namespace, "foreign-deleted") // no other load balancer serves it
-		must(t, e.Install(t.Context()))
+		must(t, e.Install(t.Context(), inARow...))
 		e.has(t, "foreign-default", held)
 		e.finalizers(t, "foreign-default", true)
 	})

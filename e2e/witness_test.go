@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // oftenWitnessed makes the daemons compare what they remember with what is computed from nothing in seconds, not minutes.
@@ -51,22 +49,7 @@ func testWitness(t *testing.T, e *env) {
 	}
 	e.remembered(t.Context(), t)
 	node := e.workers()[0]
-	speakers := e.Kube.AppsV1().DaemonSets(testbed.Namespace)
-	patch := func(ctx context.Context, text string) error {
-		_, err := speakers.Patch(ctx, testbed.Speaker, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{})
-		return err
-	}
-	container := func(env string) string {
-		return `{"spec":{"template":{"spec":{"containers":[{"name":"speaker","env":[{"name":"HOLDFAST_PLANT",` + env + `}]}]}}}}`
-	}
-	undo(t, func(ctx context.Context) error {
-		return errors.Join(patch(ctx, container(`"$patch":"delete"`)), e.ReplaceSpeaker(ctx, node),
-			patch(ctx, `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`), e.WaitReady(ctx))
-	})
-	// With OnDelete one speaker has the entry, and no other restarts, now and afterwards.
-	must(t, patch(t.Context(), `{"spec":{"updateStrategy":{"$retainKeys":["type"],"type":"OnDelete"}}}`))
-	must(t, patch(t.Context(), container(`"value":"yes"`)))
-	must(t, e.ReplaceSpeaker(t.Context(), node))
+	e.speakerEnv(t, node, map[string]string{"HOLDFAST_PLANT": "yes"})
 	must(t, testbed.Until(t.Context(), 2*time.Minute, "wrong entry to be found", func(ctx context.Context) error {
 		all, err := e.Metrics(ctx, node)
 		if err == nil && all[planRepairs] == 0 {
