@@ -24,7 +24,7 @@ type Seen struct {
 }
 
 // steady is the number of answers that show that an address is served.
-const steady = 50
+const steady = 100
 
 // Watch starts to probe addresses over a protocol, with further arguments for the probers,
 // and waits until all answer.
