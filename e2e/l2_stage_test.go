@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,7 +136,8 @@ type fate struct {
 	fetches, during, after int
 	// why is the error of the last failed fetch.
 	why string
-	// outage is the time from the beginning of the fault to the start of the last fetch that failed during it.
+	// outage is the time from the start of the first fetch that failed during the fault to the start of the last one: it takes a busy
+	// machine up to a second to inject a fault.
 	outage time.Duration
 	// taken is the time from the beginning of the fault to the first claim of another node; negative: there was none.
 	taken time.Duration
@@ -146,6 +148,7 @@ type fate struct {
 
 func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims []whohas.Claim, hit, mended time.Time) fate {
 	f := fate{address: a, own: owner == s.hit, taken: -1}
+	var lost []time.Time
 	for _, r := range fetches {
 		if r.Start.Before(hit) {
 			continue
@@ -156,11 +159,14 @@ func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims
 			continue
 		case r.Start.Before(mended):
 			f.during++
-			f.outage = max(f.outage, r.Start.Sub(hit))
+			lost = append(lost, r.Start)
 		default:
 			f.after++
 		}
 		f.why = r.Error
+	}
+	if len(lost) > 0 {
+		f.outage = slices.MaxFunc(lost, time.Time.Compare).Sub(slices.MinFunc(lost, time.Time.Compare))
 	}
 	if at, moved := whohas.First(claims, hit)[a]; moved {
 		f.taken = at.Sub(hit)
@@ -200,7 +206,7 @@ func (f fate) String() string {
 	}
 	add("%d of %d fetches failed", f.during+f.after, f.fetches)
 	if f.during > 0 {
-		add("the last %d ms after the beginning", f.outage.Milliseconds())
+		add("for %d ms", f.outage.Milliseconds())
 	}
 	if f.after > 0 {
 		add("%d after the end", f.after)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 )
@@ -98,18 +97,7 @@ func (k *kept) ask(c Config) error {
 	if err := k.conn.SetDeadline(time.Now().Add(c.Timeout)); err != nil {
 		return err
 	}
-	req, err := http.NewRequest(http.MethodGet, "http://"+c.Target+"/", nil)
-	if err != nil {
-		return err
-	}
-	if err := req.Write(k.conn); err != nil {
-		return err
-	}
-	resp, err := http.ReadResponse(k.reader, req)
-	if err != nil {
-		return err
-	}
-	_, err = read(resp)
+	_, err := get(k.conn, k.reader, c.Target, c.Forged)
 	return err
 }
 

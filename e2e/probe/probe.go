@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,10 +9,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Protocols of a probe.
@@ -121,9 +123,26 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 	return nil
 }
 
+// parts of a timeout that measure counts.
+const parts = 20
+
+// measure makes one probe. While this process does not run, because others want the cores, no answer is late: such a time counts as one
+// part of the timeout at most.
 func measure(ctx context.Context, ask asker, timeout time.Duration) Result {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	go func() {
+		part := time.NewTicker(timeout / parts) // it drops what nobody takes
+		defer part.Stop()
+		for range parts {
+			select {
+			case <-part.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel()
+	}()
 	start := time.Now()
 	answer, err := ask(ctx)
 	r := Result{Start: start, Duration: time.Since(start), OK: err == nil, Answer: answer}
@@ -133,27 +152,63 @@ func measure(ctx context.Context, ask asker, timeout time.Duration) Result {
 	return r
 }
 
-// askHTTP sends a request on a new connection, without a proxy, and closes the connection
+// askHTTP sends a request on a new connection, and closes the connection
 // first. If the server closed first, the pod would keep each connection in TIME_WAIT for a
 // minute (RFC 9293 section 3.6). The node's masquerading reuses ports sooner, so a few of
 // 10,000 probes would meet an old connection of the same ports in the pod.
-func askHTTP(ctx context.Context, target, forged string) (Answer, error) {
-	transport := &http.Transport{}
-	if forged != "" {
-		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			if err == nil {
-				_, err = io.WriteString(conn, forged)
-			}
-			return conn, err
-		}
+func askHTTP(ctx context.Context, target, forged string) (answer Answer, err error) {
+	err = converse(ctx, "tcp", target, func(conn net.Conn) (err error) {
+		answer, err = get(conn, bufio.NewReader(conn), target, forged)
+		return err
+	})
+	return answer, err
+}
+
+// converse opens a connection, and closes it afterwards. The end of the context ends both.
+func converse(ctx context.Context, network, target string, talk func(net.Conn) error) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, target)
+	if err != nil && ctx.Err() != nil {
+		return errors.New("no connection in time")
 	}
-	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target+"/", nil)
 	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if repeated(conn) {
+		return errors.New("the first SYN or its answer was lost")
+	}
+	err = talk(conn)
+	if err != nil && ctx.Err() != nil {
+		return errors.New("no answer in time")
+	}
+	return err
+}
+
+// repeated reports whether the kernel had to repeat the SYN of a TCP connection, which it does after a second (RFC 6298 section 2): then
+// the connection succeeded in spite of an outage.
+func repeated(conn net.Conn) (yes bool) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false // it is closed: talk finds that out
+	}
+	_ = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		yes = err == nil && info.Total_retrans > 0
+	})
+	return yes
+}
+
+// get requests an answer on an open connection.
+func get(conn net.Conn, reader *bufio.Reader, target, forged string) (Answer, error) {
+	if _, err := io.WriteString(conn, forged+"GET / HTTP/1.1\r\nHost: "+target+"\r\n\r\n"); err != nil {
 		return Answer{}, err
 	}
-	resp, err := transport.RoundTrip(req)
+	resp, err := http.ReadResponse(reader, nil)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -172,28 +227,19 @@ func read(resp *http.Response) (Answer, error) {
 	return parse(body)
 }
 
-func askUDP(ctx context.Context, target string) (Answer, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", target)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer conn.Close()
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return Answer{}, err
-	}
-	if _, err := conn.Write([]byte("?")); err != nil {
-		return Answer{}, err
-	}
-	buf := make([]byte, 1<<16)
-	n, err := conn.Read(buf)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return Answer{}, errors.New("no answer in time")
-	}
-	if err != nil {
-		return Answer{}, err
-	}
-	return parse(buf[:n])
+func askUDP(ctx context.Context, target string) (answer Answer, err error) {
+	err = converse(ctx, "udp", target, func(conn net.Conn) error {
+		if _, err := conn.Write([]byte("?")); err != nil {
+			return err
+		}
+		buf := make([]byte, 1<<16)
+		n, err := conn.Read(buf)
+		if err == nil {
+			answer, err = parse(buf[:n])
+		}
+		return err
+	})
+	return answer, err
 }
 
 func parse(b []byte) (Answer, error) {
