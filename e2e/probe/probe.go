@@ -132,7 +132,7 @@ func measure(ctx context.Context, ask asker, timeout time.Duration) Result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		part := time.NewTicker(timeout / parts) // it drops what nobody takes
+		part := time.NewTicker(timeout / parts) // it drops ticks that are not taken
 		defer part.Stop()
 		for range parts {
 			select {

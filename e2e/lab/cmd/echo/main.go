@@ -42,7 +42,7 @@ func main() {
 // ahead starts this program again with real-time priority, unless it has that. All nodes of the lab share the cores of one machine, while
 // the program stands for servers on other machines: what it answers late looks like an outage of the network.
 func ahead() error {
-	runtime.LockOSThread() // the policy of the thread that starts a program is that of all its threads
+	runtime.LockOSThread() // a program inherits the policy of the thread that starts it
 	policy, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
 		return os.NewSyscallError("sched_getattr", err)
