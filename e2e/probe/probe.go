@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -89,10 +90,14 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	var running sync.WaitGroup
+	started, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	running := &clock{part: c.Timeout / parts}
+	go running.run(started)
+	var probes sync.WaitGroup
 	var mu sync.Mutex
 	one := func() {
-		r := measure(context.WithoutCancel(ctx), ask, c.Timeout)
+		r := measure(started, ask, running)
 		mu.Lock()
 		defer mu.Unlock()
 		if c.UntilOK && ctx.Err() != nil {
@@ -106,7 +111,7 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 	pace := time.NewTicker(c.Every)
 	defer pace.Stop()
 	for n := 1; ; n++ {
-		running.Go(one)
+		probes.Go(one)
 		if n == c.Count {
 			break
 		}
@@ -118,31 +123,55 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 		break
 	}
 	if !c.UntilOK || c.Count > 0 {
-		running.Wait()
+		probes.Wait()
 	}
 	return nil
 }
 
-// parts of a timeout that measure counts.
+// parts of a timeout that a clock counts.
 const parts = 20
 
-// measure makes one probe. While this process does not run, because others want the cores, no answer is late: such a time counts as one
-// part of the timeout at most.
-func measure(ctx context.Context, ask asker, timeout time.Duration) Result {
+// clock counts the time in which this process runs. A time in which it does not, because others want the cores, counts as one part at most.
+type clock struct {
+	part  time.Duration
+	count atomic.Int64
+}
+
+// run counts until the context ends.
+func (c *clock) run(ctx context.Context) {
+	ticker := time.NewTicker(c.part) // it drops ticks that are not taken
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			c.count.Add(1)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// timeout calls late after all parts, unless the context ends before.
+func (c *clock) timeout(ctx context.Context, late func()) {
+	for end := c.count.Load() + parts; ; {
+		left := end - c.count.Load()
+		if left <= 0 {
+			late()
+			return
+		}
+		select {
+		case <-time.After(time.Duration(left) * c.part):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// measure makes one probe.
+func measure(ctx context.Context, ask asker, c *clock) Result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() {
-		part := time.NewTicker(timeout / parts) // it drops ticks that are not taken
-		defer part.Stop()
-		for range parts {
-			select {
-			case <-part.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-		cancel()
-	}()
+	go c.timeout(ctx, cancel)
 	start := time.Now()
 	answer, err := ask(ctx)
 	r := Result{Start: start, Duration: time.Since(start), OK: err == nil, Answer: answer}
