@@ -2,12 +2,14 @@ package probe
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -60,14 +62,28 @@ func TestLostSYN(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := s.Listener.Addr().String()
-	for full := false; !full; {
-		conn, err := net.DialTimeout("tcp", target, 100*time.Millisecond)
-		if full = err != nil; !full {
+	for range 4 { // more than it has room for
+		if conn, err := net.DialTimeout("tcp", target, 100*time.Millisecond); err == nil {
 			defer conn.Close()
 		}
 	}
-	serve := time.AfterFunc(300*time.Millisecond, s.Start)
-	defer serve.Stop()
+	var serve sync.WaitGroup
+	defer serve.Wait()
+	serve.Go(func() {
+		// A line of /proc/net/tcp has the state 02 after the remote port while a SYN waits for its answer.
+		waits := fmt.Sprintf(":%04X 02 ", s.Listener.Addr().(*net.TCPAddr).Port)
+		poll := time.NewTicker(10 * time.Millisecond)
+		defer poll.Stop()
+		for seen := false; !seen && t.Context().Err() == nil; <-poll.C {
+			table, err := os.ReadFile("/proc/net/tcp")
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			seen = strings.Contains(string(table), waits)
+		}
+		s.Start()
+	})
 	err = Run(t.Context(), Config{Protocol: TCP, Target: target, Every: time.Second, Timeout: 5 * time.Second, Count: 1}, func(r Result) {
 		if r.OK || r.Error != "the first SYN or its answer was lost" {
 			t.Errorf("%+v, want a lost SYN", r)
@@ -110,8 +126,15 @@ func TestStall(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	<-stopped
+	select {
+	case <-stopped:
+	case <-time.After(time.Minute):
+		t.Fatal("the probe sent no request")
+	}
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Error(err)
+	}
+	if _, err := syscall.Wait4(cmd.Process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // until it has stopped
 		t.Error(err)
 	}
 	stopped <- struct{}{}
