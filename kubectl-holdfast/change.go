@@ -33,10 +33,7 @@ func decide(s Snapshot, drained string) outcome {
 		o.assignments[a.Key] = a
 		one := state.Services[i] // as the controller will write it
 		one.Addresses, one.Record = a.Addresses, a.Record
-		if i, serves := slices.BinarySearch(one.ServingNodes, drained); serves {
-			one.ServingNodes = slices.Delete(slices.Clone(one.ServingNodes), i, i+1)
-			one.Serving = one.ServingAnywhere || len(one.ServingNodes) > 0
-		}
+		one.Backends = one.Backends.WithoutNode(drained)
 	}
 	// Every node sees the same owners.
 	if members := slices.Sorted(maps.Keys(state.Members)); len(members) > 0 {

@@ -183,7 +183,7 @@ func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 		if before != nil {
 			delete(w.local.here, before.Key)
 		}
-		if s != nil && s.Local && s.ServingNodes.Has(w.node) && s.HealthPort != 0 {
+		if s != nil && s.Local && s.HealthPort != 0 && len(readyFamilies(s, w.node)) > 0 {
 			w.local.here[s.Key] = s
 		}
 	})
@@ -191,9 +191,22 @@ func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	own := in.state.Nodes[w.node].Own(in.state.Here.Addresses)
 	here := map[lb.Key]kubeproxy.HealthPort{}
 	for key, s := range w.local.here {
-		here[key] = kubeproxy.HealthPort{Addresses: own, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(key, s.Addresses) }}
+		families := readyFamilies(s, w.node)
+		at := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !slices.Contains(families, lb.FamilyOf(a)) })
+		here[key] = kubeproxy.HealthPort{Addresses: at, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(key, s.Addresses) }}
 	}
 	return here
+}
+
+// readyFamilies returns the families in which a Service has a ready endpoint on a node. Only such endpoints count at its health port, which
+// kube-proxy of each family opens on the node's addresses of the family.
+func readyFamilies(s *lb.Service, node string) (out []lb.Family) {
+	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+		if s.Serves(node, f) && !s.Terminates(node, f) {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // local are the Services with externalTrafficPolicy Local that have an endpoint here, among these Services.

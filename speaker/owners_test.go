@@ -145,7 +145,7 @@ func specOf(names ...string) lb.State {
 	}
 	for i := range simAddresses {
 		s.Services = append(s.Services, &lb.Service{
-			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{addressNumber(i)}, Serving: true,
+			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{addressNumber(i)}, Backends: servedOn("w1"),
 		})
 	}
 	return s

@@ -302,7 +302,7 @@ func TestHeadStartIsServed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 		service := func(name string, addresses ...netip.Addr) *lb.Service {
-			return &lb.Service{Key: lb.Key{Name: name}, Local: true, HealthPort: 31000, ServingNodes: lb.Names{"w1"}, Addresses: addresses}
+			return &lb.Service{Key: lb.Key{Name: name}, Local: true, HealthPort: 31000, Backends: servedOn("w1"), Addresses: addresses}
 		}
 		led, half, affine := service("led", a, b), service("half", a, b), service("affine", a)
 		in := inputs{fresh: map[lb.Key][]netip.Addr{led.Key: {a, b}, half.Key: {a, b}, affine.Key: {a}}}

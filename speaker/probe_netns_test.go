@@ -169,7 +169,7 @@ func TestProbeRefuses(t *testing.T) {
 func comesBack(address netip.Addr) lb.State {
 	web := &lb.Service{
 		Key: lb.Key{Namespace: "default", Name: "web"}, Addresses: []netip.Addr{address}, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
-		Proxied: true, Proxy: &lb.Proxy{}, Local: true, Serving: true, ServingNodes: lb.Names{"w1"},
+		Proxied: true, Proxy: &lb.Proxy{}, Local: true, Backends: servedOn("w1"),
 	}
 	return lb.State{
 		Now:      time.Now(),

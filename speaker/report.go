@@ -266,7 +266,7 @@ func (r *reporter) writeService(ctx context.Context, last *planned, key lb.Key) 
 		if c.Type == v1beta1.ConditionAnnouncers {
 			continue // AnnouncedL2 says it in words
 		}
-		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue, lb.Reason(c.Reason), c.Message)
+		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue && c.Reason != string(lb.PortNotServed), lb.Reason(c.Reason), c.Message)
 	}
 	return nil
 }
@@ -304,7 +304,7 @@ func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Se
 
 func condition(kind string, o plan.Outcome) metav1.Condition {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: lb.Bounded(o.Message)}
-	if o.Reason == lb.Announced {
+	if o.IsAnnounced() {
 		c.Status = metav1.ConditionTrue
 	}
 	return c

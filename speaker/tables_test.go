@@ -216,7 +216,7 @@ func TestOtherDataPath(t *testing.T) {
 	if got := w.problems([]lb.Interface{{Name: "cilium_host"}}); got != nil {
 		t.Errorf("problems %v", got)
 	}
-	in := inputs{state: lb.State{Services: []*lb.Service{{Local: true, ServingNodes: lb.Names{"w1"}, HealthPort: 31000}}}}
+	in := inputs{state: lb.State{Services: []*lb.Service{{Local: true, Backends: servedOn("w1"), HealthPort: 31000}}}}
 	for _, in := range []inputs{{}, in} {
 		if got := w.unserved(in); got != nil {
 			t.Errorf("it asks a kube-proxy whether it serves %v", got)

@@ -20,7 +20,7 @@ func TestWitness(t *testing.T) {
 		state := lb.State{
 			Nodes: map[string]lb.Node{"w1": {Name: "w1"}}, Members: map[string]bool{"w1": true}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
 			Pools:    []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: a, To: a}}}},
-			Services: []*lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Serving: true}},
+			Services: []*lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Backends: servedOn("w1")}},
 			Here:     lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{a: "w1"})}},
 		}
 		w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {
@@ -70,4 +70,9 @@ func TestLinksChanged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// servedOn returns Backends of all ports in both families on these nodes.
+func servedOn(nodes ...string) lb.Backend {
+	return lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: lb.Names{}.With(nodes...)}
 }

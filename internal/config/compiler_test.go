@@ -183,7 +183,7 @@ func TestSameIsShared(t *testing.T) {
 		return sliceObject(fmt.Sprintf("s%d", i), discoveryv1.Endpoint{NodeName: &node})
 	}
 	for i := range 3 {
-		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%d", i), port))
+		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%d", i)))
 		o.EndpointSlices = append(o.EndpointSlices, slice(i, "n1"))
 	}
 	o.Nodes = []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")}
@@ -197,8 +197,8 @@ func TestSameIsShared(t *testing.T) {
 			t.Errorf("%s is the same: %t", s.Key, same)
 		}
 	}
-	if s := after.Services[1]; !s.ServingNodes.Has("n2") || before.Services[1].ServingNodes.Has("n2") {
-		t.Errorf("%s has endpoints on %v", s.Key, s.ServingNodes)
+	if s := after.Services[1]; !s.Backends.Nodes.Has("n2") || before.Services[1].Backends.Nodes.Has("n2") {
+		t.Errorf("%s has endpoints on %v", s.Key, s.Backends.Nodes)
 	}
 	key := after.Services[1].Key
 	fresh := map[lb.Key][]netip.Addr{key: {netip.MustParseAddr("192.0.2.1")}, {Name: "none"}: {netip.MustParseAddr("192.0.2.2")}}

@@ -196,12 +196,12 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		state.Namespaces[ns.Name] = ns.Labels
 	}
 	state.FloatingIPs = c.compileFloatingIPs(o.FloatingIPs)
-	c.others(&state)
+	c.others(&state, opt)
 	proxies := c.whole[opt.Proxy.Service]
-	state.ProxyPods, state.ProxyNodes = opt.proxyPods(proxies), proxies.endpoints().nodes
-	dependent := c.join(&r, o.Namespaces == nil)
+	state.ProxyPods, state.ProxyNodes = opt.proxyPods(proxies), proxies.readyNodes()
+	dependent := c.join(&r, opt, o.Namespaces == nil)
 	opt.admitProxies(&r, dependent, state.Namespaces)
-	joinProxies(dependent, c.joined, proxies.endpoints())
+	joinProxies(dependent, c.joined, proxies)
 	state.Services = boundPorts(&r, c.joined, c.ports, cmp.Or(opt.MorePorts, DefaultMorePorts))
 	return state, r.sorted()
 }
@@ -320,7 +320,7 @@ func (c *Compiler) read(o Objects, x reader, renamed bool) {
 	})
 	for key := range c.touched {
 		w := c.whole[key]
-		note(c.idle, key, w, slices.ContainsFunc(w.slices, func(e endpoints) bool { return len(e.idle) > 0 }))
+		note(c.idle, key, w, slices.ContainsFunc(w.slices, func(e endpoints) bool { return len(e.idle()) > 0 }))
 		note(c.apart, key, w, w.of != nil && (w.made == nil || w.more != nil))
 		note(c.whole, key, w, w.of != nil || len(w.slices) > 0)
 	}

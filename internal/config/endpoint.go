@@ -5,85 +5,170 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
+	"unique"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// endpoints are the nodes that can serve a Service.
+// endpoints is what one EndpointSlice says of a Service.
 type endpoints struct {
-	of    Held[discoveryv1.EndpointSlice]
-	nodes lb.Names
-	// serving: at least one endpoint serves; anywhere: at least one has no node.
-	serving, anywhere bool
-	// idle are endpoints that cannot serve, busy the addresses of those that can.
-	idle lb.ByNode
+	of Held[discoveryv1.EndpointSlice]
+	// ready are the nodes with a ready endpoint, "" among them if one names no node.
+	ready lb.Names
+	// busy are the addresses of endpoints that can serve.
 	busy []netip.Addr
+	// unready is nil if all endpoints are ready.
+	unready *unready
+	// ports has the name of each port, separated by spaces. Slices with the same names share it.
+	ports unique.Handle[string]
+	// families of the addresses: one, or none if they are names.
+	families lb.FamilySet
+	// ignored: kube-proxy does not read the slice.
+	ignored bool
 }
 
-// compileEndpoints returns what serves of one slice, and the Service that it is of. A proxy that terminates takes no new connections.
+// unready is what an EndpointSlice says of endpoints that are not ready.
+type unready struct {
+	// terminating are the nodes with an endpoint that terminates and still serves, "" among them if one names no node.
+	terminating lb.Names
+	// idle are the addresses of endpoints that cannot serve.
+	idle []lb.OnNode
+}
+
+// Labels by which kube-proxy leaves Services and EndpointSlices alone, whatever their values.
+const (
+	// LabelServiceProxyName names another service proxy than kube-proxy.
+	LabelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+	// LabelHeadless marks what belongs to a headless Service.
+	LabelHeadless = corev1.IsHeadlessService
+)
+
+// ignored reports whether kube-proxy leaves an object with these labels alone.
+func ignored(labels map[string]string) bool {
+	_, other := labels[LabelServiceProxyName]
+	_, headless := labels[LabelHeadless]
+	return other || headless
+}
+
+// readiness is whether kube-proxy sends new connections to an endpoint.
+type readiness int
+
+const (
+	// idle endpoints get no connections.
+	idle readiness = iota
+	// terminating endpoints get connections if no other endpoint is ready.
+	terminating
+	// ready endpoints get connections.
+	ready
+)
+
+// readinessOf reads the conditions as kube-proxy does. What is unknown counts as ready and as serving, and not as terminating. Ready already
+// includes publishNotReadyAddresses.
+func readinessOf(c discoveryv1.EndpointConditions) readiness {
+	switch {
+	case valueOr(c.Ready, true):
+		return ready
+	case valueOr(c.Serving, true) && valueOr(c.Terminating, false):
+		return terminating
+	}
+	return idle
+}
+
+// readinessElsewhere reads the conditions for another data path than kube-proxy, of which no more is known than that endpoints serve.
+func readinessElsewhere(c discoveryv1.EndpointConditions) readiness {
+	if valueOr(c.Ready, true) || valueOr(c.Serving, false) {
+		return ready
+	}
+	return idle
+}
+
+// compileEndpoints returns what one slice says, and the Service that it is of.
 func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, endpoints) {
-	e, slice := endpoints{of: h}, h.Read()
+	slice := h.Read()
 	key := ServiceOf(slice)
+	e := endpoints{of: h, families: familyOf(slice), ports: unique.Make(portNames(slice))}
+	e.ignored = ignored(slice.Labels) && !opt.OtherDataPath && key != opt.Proxy.Service
+	readiness := readinessOf
+	if opt.OtherDataPath {
+		readiness = readinessElsewhere
+	}
+	var rest unready
 	for _, endpoint := range slice.Endpoints {
-		node := valueOr(endpoint.NodeName, "")
-		if valueOr(endpoint.Conditions.Ready, true) || canServe(endpoint.Conditions) && key != opt.Proxy.Service {
-			e.add(node)
+		node, is := valueOr(endpoint.NodeName, ""), readiness(endpoint.Conditions)
+		switch is {
+		case ready:
+			e.ready = append(e.ready, node)
+		case terminating:
+			rest.terminating = append(rest.terminating, node)
 		}
 		for _, text := range endpoint.Addresses {
 			a, err := netip.ParseAddr(text)
 			switch {
 			case err != nil:
-			case canServe(endpoint.Conditions):
-				e.busy = append(e.busy, a)
+			case is == idle:
+				rest.idle = append(rest.idle, lb.OnNode{Address: a, Node: node})
 			default:
-				e.idle = append(e.idle, lb.OnNode{Address: a, Node: node})
+				e.busy = append(e.busy, a)
 			}
 		}
 	}
-	e.nodes, e.busy = e.nodes.With(), slices.Clip(e.busy)
+	e.ready, e.busy = e.ready.With(), slices.Clip(e.busy)
+	if len(rest.terminating)+len(rest.idle) > 0 {
+		rest.terminating = rest.terminating.With()
+		e.unready = &rest
+	}
 	return key, e
+}
+
+// familyOf returns the family of the addresses of a slice; none for names.
+func familyOf(slice *discoveryv1.EndpointSlice) lb.FamilySet {
+	switch slice.AddressType {
+	case discoveryv1.AddressTypeIPv4:
+		return lb.FamilySetOf(lb.IPv4)
+	case discoveryv1.AddressTypeIPv6:
+		return lb.FamilySetOf(lb.IPv6)
+	}
+	return 0
+}
+
+// portNames returns a name for each port of a slice that has a number, separated by spaces, which no valid name has.
+func portNames(slice *discoveryv1.EndpointSlice) string {
+	var names []string
+	for _, p := range slice.Ports {
+		if port := valueOr(p.Port, 0); port >= 1 && port <= 65535 {
+			names = append(names, portName(valueOr(p.Name, ""), valueOr(p.Protocol, "")))
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// portName is what a port of a Service and of its slices have in common.
+func portName(name string, protocol corev1.Protocol) string {
+	return name + "/" + string(cmp.Or(protocol, corev1.ProtocolTCP))
+}
+
+// idle returns the addresses of endpoints that cannot serve.
+func (e *endpoints) idle() []lb.OnNode {
+	if e.unready == nil {
+		return nil
+	}
+	return e.unready.idle
+}
+
+// terminating returns the nodes with an endpoint that terminates and still serves.
+func (e *endpoints) terminating() lb.Names {
+	if e.unready == nil {
+		return nil
+	}
+	return e.unready.terminating
 }
 
 // ServiceOf returns the Service that an EndpointSlice is of.
 func ServiceOf(s *discoveryv1.EndpointSlice) lb.Key {
 	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
-}
-
-// endpoints joins those of all slices; of nil there are none.
-func (w *whole) endpoints() (e endpoints) {
-	if w == nil {
-		return e
-	}
-	for _, p := range w.slices {
-		e.serving, e.anywhere = e.serving || p.serving, e.anywhere || p.anywhere
-		if e.nodes == nil {
-			e.nodes = p.nodes
-		} else {
-			e.nodes = e.nodes.With(p.nodes...)
-		}
-	}
-	return e
-}
-
-func (e endpoints) serve(s *lb.Service) {
-	s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
-}
-
-func (e *endpoints) add(node string) {
-	e.serving = true
-	if node == "" {
-		e.anywhere = true
-	} else {
-		e.nodes = append(e.nodes, node)
-	}
-}
-
-// canServe follows the API: unknown readiness counts as ready, and a terminating
-// pod may continue to serve. Ready already includes publishNotReadyAddresses.
-func canServe(c discoveryv1.EndpointConditions) bool {
-	return valueOr(c.Ready, true) || valueOr(c.Serving, false)
 }
 
 // LostEndpoints returns the addresses of endpoints on the given nodes that cannot serve and
@@ -93,7 +178,7 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	lost := map[netip.Addr]bool{}
 	for _, w := range c.idle {
 		for _, e := range w.slices {
-			for _, one := range e.idle {
+			for _, one := range e.idle() {
 				if nodes[one.Node] && w.made != nil {
 					lost[one.Address] = true
 				}
@@ -156,18 +241,19 @@ const maxStartPorts = 32
 func (w *whole) starts(key lb.Key, addresses []netip.Addr, node string) (out []lb.Start) {
 	s := w.of.Read()
 	_, overridden := s.Annotations[AnnotationSourceRanges]
-	if hasProxied(s) || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP ||
+	if ignored(s.Labels) || hasProxied(s) || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP ||
 		overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
 		return nil
 	}
-	local, all := "", w.read()
+	all := slices.DeleteFunc(w.read(), func(s *discoveryv1.EndpointSlice) bool { return ignored(s.Labels) })
+	local := ""
 	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		local = node
 	}
 	for _, a := range addresses {
 		for _, p := range s.Spec.Ports {
 			if to := targets(all, p, a, local); len(to) > 0 {
-				out = append(out, lb.Start{Service: key, Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
+				out = append(out, lb.Start{Service: key, Address: a, Protocol: protocolOf(p), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
 			}
 		}
 	}
@@ -200,7 +286,7 @@ func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Ke
 			for _, a := range e.busy {
 				ours[a.Unmap()] = true
 			}
-			for _, one := range e.idle {
+			for _, one := range e.idle() {
 				ours[one.Address.Unmap()] = true
 			}
 		}
@@ -254,47 +340,43 @@ func (w *whole) ready(families []netip.Addr) (out []readyPort) {
 // targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node
 // only, unless that is "".
 func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, of netip.Addr, node string) []netip.AddrPort {
-	family := discoveryv1.AddressTypeIPv4
-	if of.Is6() {
-		family = discoveryv1.AddressTypeIPv6
-	}
-	var ready, serving []netip.AddrPort
+	family := lb.FamilySetOf(lb.FamilyOf(of))
+	var found [ready + 1][]netip.AddrPort
 	for _, slice := range all {
 		port := portNamed(slice, p)
-		if slice.AddressType != family || port == 0 {
+		if familyOf(slice) != family || port == 0 {
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			if !canServe(e.Conditions) || node != "" && valueOr(e.NodeName, "") != node {
+			// Addresses beyond the first have no meaning (discovery/v1).
+			if len(e.Addresses) == 0 || node != "" && valueOr(e.NodeName, "") != node {
 				continue
 			}
-			into := &serving
-			if valueOr(e.Conditions.Ready, true) {
-				into = &ready
+			a, err := netip.ParseAddr(e.Addresses[0])
+			if err != nil || a.Is4() != of.Is4() {
+				continue
 			}
-			// Addresses beyond the first have no meaning (discovery/v1).
-			if len(e.Addresses) > 0 {
-				if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && a.Is4() == of.Is4() {
-					*into = append(*into, netip.AddrPortFrom(a, port))
-				}
-			}
+			is := readinessOf(e.Conditions)
+			found[is] = append(found[is], netip.AddrPortFrom(a, port))
 		}
 	}
-	if len(ready) == 0 {
-		ready = serving
+	out := found[ready]
+	if len(out) == 0 {
+		out = found[terminating]
 	}
-	slices.SortFunc(ready, netip.AddrPort.Compare)
-	return slices.Compact(ready)
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return slices.Compact(out)
 }
 
 // portNamed returns the port of the endpoints in a slice that a port of a Service names, 0 for none.
 func portNamed(slice *discoveryv1.EndpointSlice, p corev1.ServicePort) uint16 {
 	for _, q := range slice.Ports {
-		if q.Port == nil || *q.Port < 1 || *q.Port > 65535 {
+		number := valueOr(q.Port, 0)
+		if number < 1 || number > 65535 {
 			continue
 		}
-		if valueOr(q.Name, "") == p.Name && valueOr(q.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
-			return uint16(*q.Port)
+		if portName(valueOr(q.Name, ""), valueOr(q.Protocol, "")) == portName(p.Name, p.Protocol) {
+			return uint16(number)
 		}
 	}
 	return 0

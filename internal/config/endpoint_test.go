@@ -14,14 +14,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// sliceObject is of a Service of namespace default, unless its name has another.
+// sliceObject is an IPv4 slice with one TCP port, of a Service of namespace default unless its name has another.
 func sliceObject(service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	namespace, name, other := strings.Cut(service, "/")
 	if !other {
 		namespace, name = "default", service
 	}
 	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
-		Labels: map[string]string{discoveryv1.LabelServiceName: name}}, Endpoints: endpoints}
+		Labels: map[string]string{discoveryv1.LabelServiceName: name}}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
+		Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080))}}}
 }
 
 // of gives a slice a family and ports.

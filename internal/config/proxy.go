@@ -67,7 +67,7 @@ func refuseProxy(r *report, s *lb.Service, why string) {
 
 // joinProxies puts the proxies in place of the endpoints of proxied Services. The status of Services that share an address is
 // written one by one: until it agrees none of them is proxied.
-func joinProxies(dependent, services []*lb.Service, proxies endpoints) {
+func joinProxies(dependent, services []*lb.Service, proxies *whole) {
 	if !slices.ContainsFunc(dependent, func(s *lb.Service) bool { return s.Proxied }) {
 		return // as mostly
 	}
@@ -75,7 +75,7 @@ func joinProxies(dependent, services []*lb.Service, proxies endpoints) {
 	for _, s := range dependent {
 		if s.Proxied = s.Proxied && all(s.Addresses); s.Proxied {
 			s.Local, s.LocalByProxy, s.HealthPort = true, !s.Local, 0
-			proxies.serve(s)
+			s.Backends, s.IgnoredByKubeProxy = proxies.proxyBackends(), false
 		}
 	}
 }

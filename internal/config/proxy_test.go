@@ -261,7 +261,7 @@ func TestProxiesAreEndpoints(t *testing.T) {
 		},
 		EndpointSlices: numbered(
 			slice("a", "n9", discoveryv1.EndpointConditions{}),
-			slice("d", "n9", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true)}),
+			slice("d", "n9", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}),
 			slice("holdfast-system/proxies", "n1", discoveryv1.EndpointConditions{}),
 			slice("holdfast-system/proxies", "n2", discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true)}),
 		),
@@ -269,7 +269,7 @@ func TestProxiesAreEndpoints(t *testing.T) {
 	text := func(opt Options) (out []string) {
 		state, _ := Compile(o, opt)
 		for _, s := range state.Services {
-			out = append(out, fmt.Sprint(s.Key.Name, s.Proxied, s.Local, s.LocalByProxy, s.HealthPort, s.ServingNodes))
+			out = append(out, fmt.Sprint(s.Key.Name, s.Proxied, s.Local, s.LocalByProxy, s.HealthPort, s.Backends.Nodes))
 		}
 		return out
 	}

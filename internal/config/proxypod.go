@@ -17,7 +17,7 @@ func (opt Options) proxyPods(proxies *whole) (out []lb.ProxyPod) {
 	for _, p := range proxies.slices {
 		for _, e := range p.of.Read().Endpoints {
 			// Addresses beyond the first have no meaning (discovery/v1).
-			if !canServe(e.Conditions) || len(e.Addresses) == 0 {
+			if readinessOf(e.Conditions) == idle || len(e.Addresses) == 0 {
 				continue
 			}
 			a, err := netip.ParseAddr(e.Addresses[0])

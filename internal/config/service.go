@@ -119,7 +119,7 @@ func (x reader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leaving, []ne
 // being deleted is no longer served, but kube-proxy delivers its addresses until the object is gone, so until
 // then they are not assigned. The same is true of Services of another load balancer,
 // whose addresses may lie in our pools during a migration, and which may have been ours.
-func (c *Compiler) others(s *lb.State) {
+func (c *Compiler) others(s *lb.State, opt Options) {
 	s.Reserved = map[netip.Addr]lb.Key{}
 	if len(s.FloatingIPs) > 0 {
 		s.NotServed = map[lb.Key]string{}
@@ -134,7 +134,7 @@ func (c *Compiler) others(s *lb.State) {
 		if w.leaving != nil {
 			l := *w.leaving
 			if len(l.Served.Addresses) > 0 {
-				w.endpoints().serve(&l.Served)
+				w.serve(opt, &l.Served)
 			}
 			s.Leaving = append(s.Leaving, l)
 		}
@@ -149,7 +149,7 @@ func (c *Compiler) others(s *lb.State) {
 
 // join makes the Services of which an object has changed, and all that depend on others, and returns the latter, in order. If follows is set
 // the status of Services says which may not have proxies.
-func (c *Compiler) join(r *report, follows bool) (dependent []*lb.Service) {
+func (c *Compiler) join(r *report, opt Options, follows bool) (dependent []*lb.Service) {
 	for key, w := range c.apart {
 		if w.more == nil || w.made == nil {
 			continue
@@ -178,7 +178,8 @@ func (c *Compiler) join(r *report, follows bool) (dependent []*lb.Service) {
 		if w.shown || depends(s) {
 			s = new(*s)
 		}
-		if w.endpoints().serve(s); depends(s) {
+		w.serve(opt, s)
+		if depends(s) {
 			if w.refused && follows && s.AsksProxy {
 				s.AsksProxy, s.ProxyRefused = false, true
 			}
@@ -288,7 +289,7 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	}
 	var ports []lb.Port
 	for _, p := range o.Spec.Ports {
-		ports = append(ports, lb.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
+		ports = append(ports, lb.Port{Protocol: protocolOf(p), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
 	}
 	read, long := bounded(r, object, o, x.Options)
 	pool, _ := firstAnnotation(r, object, read, AnnotationPool, MetalLBPool, MetalLBPoolOld)
@@ -325,6 +326,9 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	x.shareNames(&s)
 	return s
 }
+
+// protocolOf returns the protocol of a port, which is TCP if none is written.
+func protocolOf(p corev1.ServicePort) string { return string(cmp.Or(p.Protocol, corev1.ProtocolTCP)) }
 
 // shareNames replaces names that are parts of long texts, which would be kept for them.
 func (x reader) shareNames(s *lb.Service) {

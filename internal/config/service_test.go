@@ -23,7 +23,10 @@ func served() Options { return Options{LoadBalancerClass: "holdfast.dev/lb", Def
 func serviceObject(name string, changes ...func(*corev1.Service)) *corev1.Service {
 	o := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{}},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00:96::1"}},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00:96::1"},
+			Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}},
+		},
 	}
 	for _, change := range changes {
 		change(o)
@@ -116,25 +119,29 @@ func TestService(t *testing.T) {
 			slice("web", "unknown", discoveryv1.EndpointConditions{}),
 			slice("web", "draining", discoveryv1.EndpointConditions{Ready: no, Serving: yes, Terminating: yes}),
 			slice("web", "down", discoveryv1.EndpointConditions{Ready: no, Serving: no}),
-			slice("web", "gone", discoveryv1.EndpointConditions{Ready: no}),
+			slice("web", "gone", discoveryv1.EndpointConditions{Ready: no, Terminating: yes}),
+			slice("web", "starting", discoveryv1.EndpointConditions{Ready: no, Serving: yes, Terminating: no}),
 			unlabelled,
-			slice("far", "", discoveryv1.EndpointConditions{Ready: yes}),
+			of(discoveryv1.AddressTypeIPv6, slice("far", "", discoveryv1.EndpointConditions{Ready: yes}), discoveryv1.EndpointPort{Port: new(int32(8080))}),
 			slice("idle", "n", discoveryv1.EndpointConditions{Ready: no}),
 			slice("other/web", "foreign", discoveryv1.EndpointConditions{}),
 		),
 	}, served())
 	want := []*lb.Service{{
-		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Serving: true, ServingAnywhere: true,
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")},
+		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")}, Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv6), Anywhere: true},
 	}, {
-		Key: lb.Key{Namespace: "default", Name: "idle"}, FamilyPolicy: lb.SingleStack,
+		Key: lb.Key{Namespace: "default", Name: "idle"}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
 	}, {
 		Key: lb.Key{Namespace: "default", Name: "web"}, UID: "u", Labels: o.Labels, Created: time.Unix(7, 0),
 		Families: []lb.Family{lb.IPv4, lb.IPv6}, FamilyPolicy: lb.PreferDualStack,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:96::1")},
 		Ports:      []lb.Port{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}}, Local: true, InternalLocal: true,
-		Addresses:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-		ServingNodes: lb.Names{"draining", "ready", "unknown"}, Serving: true,
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		Backends: lb.Backend{
+			Families: lb.FamilySetOf(lb.IPv4), Nodes: lb.Names{"draining", "gone", "ready", "unknown"}, Terminating: lb.Names{"draining", "gone"},
+			Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
+		},
 	}}
 	same(t, "services", want, s.Services, addrs())
 	if problems != nil {

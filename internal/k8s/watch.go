@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -120,13 +121,22 @@ func trim(o any) (any, error) {
 	case *corev1.Pod:
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
 	case *discoveryv1.EndpointSlice:
+		labels := o.Labels
 		o.ObjectMeta = metav1.ObjectMeta{
 			Name: o.Name, Namespace: shared(o.Namespace), UID: o.UID, ResourceVersion: o.ResourceVersion, DeletionTimestamp: o.DeletionTimestamp,
 			Labels: map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]},
 		}
+		for _, name := range []string{config.LabelServiceProxyName, config.LabelHeadless} {
+			if _, has := labels[name]; has {
+				o.Labels[name] = ""
+			}
+		}
 		o.Endpoints = exact(o.Endpoints)
 		for i, e := range o.Endpoints {
 			c := discoveryv1.EndpointConditions{Ready: sharedField(e.Conditions.Ready), Serving: sharedField(e.Conditions.Serving)}
+			if e.Conditions.Terminating != nil && *e.Conditions.Terminating {
+				c.Terminating = sharedField(e.Conditions.Terminating)
+			}
 			o.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: c, NodeName: sharedField(e.NodeName), TargetRef: e.TargetRef}
 		}
 		for i, p := range o.Ports {

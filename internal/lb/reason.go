@@ -117,8 +117,12 @@ const (
 	Announced         Reason = "Announced"         // at least one node makes the network deliver the addresses.
 	NoAddress         Reason = "NoAddress"         // nothing is assigned yet.
 	NoServingEndpoint Reason = "NoServingEndpoint" // no endpoint can serve, so that no node attracts traffic.
-	NoLocalEndpoint   Reason = "NoLocalEndpoint"   // externalTrafficPolicy Local, and this node has no serving endpoint.
-	NoAdvertisement   Reason = "NoAdvertisement"   // no advertisement selects the pool and the Service.
+	NoLocalEndpoint   Reason = "NoLocalEndpoint"   // externalTrafficPolicy Local, and this node has no ready endpoint.
+	// IgnoredByKubeProxy: kube-proxy does not serve the Service, by a label of the Service or of its EndpointSlices.
+	IgnoredByKubeProxy Reason = "IgnoredByKubeProxy"
+	// PortNotServed: the addresses are announced, and a port has no endpoint, or none on a node that announces.
+	PortNotServed   Reason = "PortNotServed"
+	NoAdvertisement Reason = "NoAdvertisement" // no advertisement selects the pool and the Service.
 	// NoEligibleNode: advertisements exist, but no live node may announce.
 	NoEligibleNode     Reason = "NoEligibleNode"
 	NodeNotSelected    Reason = "NodeNotSelected"    // this node is in no advertisement's nodeSelectors.

@@ -42,12 +42,8 @@ type Service struct {
 	// Recall are the addresses that it asks back after a restore, at most one of each family. A user can write them: they
 	// are a request, and prove nothing.
 	Recall Origins
-	// ServingNodes are the nodes that have an endpoint which can serve.
-	ServingNodes Names
-	// Serving: at least one endpoint can serve, on a node or on none.
-	Serving bool
-	// ServingAnywhere: an endpoint that can serve names no node in its EndpointSlice.
-	ServingAnywhere bool
+	// Backends are the nodes on which kube-proxy finds endpoints, for each family and port.
+	Backends Backend
 	// AnnouncedBy has the node that announced each address by ARP or NDP when the condition
 	// holdfast.dev/Announcers was last written. A node that takes over such an address announces it without
 	// probing, even if it has just started; and it relays older connections to that node.
@@ -58,6 +54,8 @@ type Service struct {
 	AsksProxy bool
 	// ProxyRefused: it asks for proxies and may not have them, so that no node announces it.
 	ProxyRefused bool
+	// IgnoredByKubeProxy: kube-proxy does not serve the Service, by a label of the Service or of its EndpointSlices.
+	IgnoredByKubeProxy bool
 	// Proxied: proxies serve its addresses and all Services that share them, by their status. They stand in place of its endpoints, Local is
 	// true, and HealthPort 0.
 	Proxied bool

@@ -65,7 +65,7 @@ func (p *prober) set(now time.Time, k Known) {
 	if p.reach.cutOff() {
 		p.serving = maps.Clone(p.reach.expected)
 		for _, s := range k.Services {
-			for _, node := range s.ServingNodes {
+			for _, node := range slices.Concat(s.ServingNodes(lb.IPv4), s.ServingNodes(lb.IPv6)) {
 				p.serving[node] = true
 			}
 		}

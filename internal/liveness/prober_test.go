@@ -84,7 +84,7 @@ func TestCutOff(t *testing.T) {
 		probes = daemon.NewLoop(daemon.LoopConfig{Log: quiet, Sync: m.Probe})
 		background(t, m.Run, probes.Run)
 
-		services := []*lb.Service{{Serving: true, ServingNodes: lb.Names{"b"}}}
+		services := []*lb.Service{{Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: lb.Names{"b"}}}}
 		set := func(alive string) {
 			m.Set(Known{View: heartbeat.Nodes{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
 		}

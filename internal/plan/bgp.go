@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -13,7 +15,8 @@ import (
 // bgp advertises a Service's addresses from every node that may announce them, to the peers of each node.
 func (p *planner) bgp(s *lb.Service) Outcome {
 	var out Outcome
-	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]lb.Reason{}
+	var notes []string
 	at := attraction{refused: p.state.Here.Refused.Has(s.Key) || p.lacksProxy(s)}
 	for _, a := range s.Addresses {
 		ads := p.ads.selecting(s, p.pools.pool(s, a))
@@ -24,7 +27,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		at.closed = at.closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.closing(ad, a)) })
 		announcers, leavers, why := p.announcers(s, a, ads)
 		if len(announcers) == 0 {
-			out.Reason, out.Message = p.explain(s, why, p.ads, ads)
+			out.Reason, out.Message = p.explain(s, lb.FamilyOf(a), why, p.ads, ads)
 			if why == lb.NoPeer {
 				out.Message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", lb.FamilyOf(a), a)
 			}
@@ -33,46 +36,68 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		for _, n := range announcers {
 			nodes[n] = true
 		}
-		for _, n := range leavers {
-			left[n] = true
+		maps.Copy(left, leavers)
+		if unserved := p.unservedPorts(s, lb.FamilyOf(a), announcers); unserved != "" {
+			notes = append(notes, unserved)
+			if out.Reason == "" {
+				out.Reason = lb.PortNotServed
+			}
 		}
+		if note := p.beside(s, a, ads); note != "" {
+			notes = append(notes, note)
+		}
+
 		here := slices.Contains(announcers, p.node)
 		switch {
 		// This node's kube-proxy would drop what arrives. A route that is there does not end for that.
 		case here && p.state.Here.Unserved[s.Key] && !p.state.Here.Advertised.Has(a):
 			at.waits = true
 		case here:
-			at.withheld = !p.route(a, ads, peers, time.Time{}) || at.withheld
-		case p.leaves(s, ads):
-			p.leaveRoute(a, ads, peers)
+			at.withheld = !p.route(s, a, ads, peers, time.Time{}) || at.withheld
+		case leavers[p.node] != "" || p.leaves(s, lb.FamilyOf(a), ads):
+			p.leaveRoute(s, a, ads, peers)
 		}
 	}
 	out.Peers = slices.Sorted(maps.Keys(peers))
-	maps.DeleteFunc(left, func(n string, _ bool) bool { return nodes[n] })
+	maps.DeleteFunc(left, func(n string, _ lb.Reason) bool { return nodes[n] })
 	announcers := slices.Sorted(maps.Keys(nodes))
 	out = p.outcome(s, out, at, announcers, "BGPAdvertisement", p.withSession(s, announcers))
-	return p.describe(s, out, left)
+	return p.describe(s, out, left, notes)
 }
 
-// describe completes the outcome of a Service that nodes advertise; left are the nodes that leave it to them.
-func (p *planner) describe(s *lb.Service, out Outcome, left map[string]bool) Outcome {
+// describe completes the outcome of a Service that nodes advertise; left are the nodes that leave it to them, and why; notes are sentences on
+// addresses that are advertised.
+func (p *planner) describe(s *lb.Service, out Outcome, left map[string]lb.Reason, notes []string) Outcome {
 	if len(out.Nodes) > 0 {
 		by := "advertised by " + lb.SomeOf(p.withSession(s, out.Nodes))
 		if len(left) > 0 {
-			by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
+			by += " (not " + leftBy(left) + ")"
 		}
-		if out.Reason != lb.Announced {
+		for _, note := range notes {
+			by += "; " + note
+		}
+		if !out.IsAnnounced() {
 			by += "; the rest waits: " + out.Message
 		}
 		out.Message = by
 	}
 	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
-		out.Here = lb.NoPeer // every other node that may announce does, so that only a peer can be missing
-		if left[p.node] {
-			out.Here = lb.NodeDraining
-		}
+		out.Here = cmp.Or(left[p.node], lb.NoPeer) // every other node that may announce does, so that only a peer can be missing
 	}
 	return out
+}
+
+// leftBy lists nodes that leave a Service to others, by reason.
+func leftBy(left map[string]lb.Reason) string {
+	byReason := map[lb.Reason][]string{}
+	for _, node := range slices.Sorted(maps.Keys(left)) {
+		byReason[left[node]] = append(byReason[left[node]], node)
+	}
+	var parts []string
+	for _, why := range slices.Sorted(maps.Keys(byReason)) {
+		parts = append(parts, fmt.Sprintf("%s: %s", lb.SomeOf(byReason[why]), why))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // withSession returns the nodes among these that have a BGP session for an address of the Service, all if none has one: the message
@@ -92,52 +117,83 @@ func (p *planner) sessionless(name string, a netip.Addr) bool {
 	return p.state.Unfit[name].Has(lb.SessionlessOf(lb.FamilyOf(a)))
 }
 
-// announcers returns the nodes that advertise an address, and those that leave it to them; or why there are none.
-func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay, leave []string, why lb.Reason) {
+// announcers returns the nodes that advertise an address, and those that could and leave it to them, with the reason; or why there are none.
+func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay []string, leave map[string]lb.Reason, why lb.Reason) {
 	eligible, why := p.mayAdvertise(s, a, ads)
+	leave = map[string]lb.Reason{}
+	family := lb.FamilyOf(a)
+	complete := p.complete(s, a, eligible)
 	taken := false
 	for _, name := range eligible {
-		if p.state.Nodes[name].Draining {
-			leave = append(leave, name)
+		switch {
+		case !slices.Contains(complete, name):
+			leave[name] = lb.PortNotServed
+			continue
+		case p.state.Nodes[name].Draining:
+			leave[name] = lb.NodeDraining
+			continue
+		case s.Terminates(name, family):
+			leave[name] = unservedHere(s)
 			continue
 		}
 		stay = append(stay, name)
-		// No node leaves anything to a node whose own sessions end soon, or are down.
-		taken = taken || !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.sessionless(name, a)
+		taken = taken || p.keepsRoutes(name, a)
 	}
-	if !taken {
-		return eligible, nil, why
+	if taken {
+		return stay, leave, why
 	}
-	return stay, leave, why
+	maps.DeleteFunc(leave, func(name string, _ lb.Reason) bool { return slices.Contains(complete, name) })
+	return complete, leave, why
+}
+
+// keepsRoutes reports whether a node will go on with routes to an address: no node leaves anything to a node whose own sessions end soon, or are
+// down.
+func (p *planner) keepsRoutes(name string, a netip.Addr) bool {
+	return !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.sessionless(name, a)
+}
+
+// complete returns the nodes that serve every port which any of these nodes serves; all of them if none does that will go on with its routes.
+func (p *planner) complete(s *lb.Service, a netip.Addr, nodes []string) []string {
+	if s.IsEven() {
+		return nodes
+	}
+	family := lb.FamilyOf(a)
+	most := 0
+	for b := range s.BackendsOf(family) {
+		if slices.ContainsFunc(nodes, b.Nodes.Has) {
+			most += s.Declared(b)
+		}
+	}
+	complete := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return s.ServedPorts(name, family) < most })
+	if !slices.ContainsFunc(complete, func(name string) bool { return p.keepsRoutes(name, a) }) {
+		return nodes
+	}
+	return complete
 }
 
 // mayAdvertise returns the nodes that can serve an address and have a peer for it, or why there are none.
 func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []string, why lb.Reason) {
+	family := lb.FamilyOf(a)
 	if s.ProxyRefused {
 		return nil, lb.ProxyRefused
 	}
-	if !s.Serving {
-		return nil, lb.NoServingEndpoint
+	if !s.Serving(family) {
+		return nil, unserved(s)
 	}
-	cutOff := p.outOfReach([]*lb.Service{s})
+	cutOff := p.outOfReach([]*lb.Service{s}, family)
 	// The nodes that this side yields to refuse the Service: this side announces it alone.
-	alone := !cutOff && p.refusedByPreceding([]*lb.Service{s})
+	alone := !cutOff && p.refusedByPreceding([]*lb.Service{s}, family)
 	refused, peerless, unfiltered := false, false, false
 	for i := range p.nodes {
 		name := p.nodes[i].Name
-		if p.reason(i, s, p.ads, ads) != "" || alone && p.yieldsTo(name) {
+		if p.reason(i, s, family, p.ads, ads) != "" || alone && p.yieldsTo(name) {
 			continue
 		}
 		if cutOff && !p.cutOffFrom(name) {
 			refused = true
 			continue
 		}
-		reaches, filters := false, false
-		for _, ad := range ads {
-			if p.ads[ad].nodes[i] && len(p.peersFor(name, a, ad)) > 0 {
-				reaches, filters = true, filters || p.filters(name, p.closing(ad, a))
-			}
-		}
+		reaches, filters := p.attracts(i, a, ads)
 		if filters {
 			out = append(out, name)
 		}
@@ -152,6 +208,18 @@ func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []st
 		return out, lb.CutOff
 	}
 	return out, lb.NoEligibleNode
+}
+
+// attracts reports whether the node of this index has a peer to which one of the advertisements sends an address, and whether it can filter what
+// such a route brings.
+func (p *planner) attracts(i int, a netip.Addr, ads []int) (reaches, filters bool) {
+	name := p.nodes[i].Name
+	for _, ad := range ads {
+		if p.ads[ad].nodes[i] && len(p.peersFor(name, a, ad)) > 0 {
+			reaches, filters = true, filters || p.filters(name, p.closing(ad, a))
+		}
+	}
+	return reaches, filters
 }
 
 // peersFor returns the names of a node's peers to which an advertisement sends an address: an IPv4 session carries
@@ -172,19 +240,19 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 // It ends within the time that a speaker which stops waits.
 const leaveTime = 3 * time.Second
 
-// leaves reports whether this node could serve an address, if it were not to go: it is drained or excluded.
-func (p *planner) leaves(s *lb.Service, ads []int) bool {
+// leaves reports whether this node could serve an address of a family, if it were not to go: it is drained or excluded.
+func (p *planner) leaves(s *lb.Service, f lb.Family, ads []int) bool {
 	if p.me < 0 {
 		return false
 	}
 	n := &p.nodes[p.me]
 	goes := n.barred == lb.NodeExcluded || n.barred == "" && n.Draining && p.ads.onNode(ads, p.me)
-	return goes && n.refuses(s) == ""
+	return goes && n.refuses(s, f) == ""
 }
 
 // leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
 // a node that has booted and is still cordoned, advertises nothing.
-func (p *planner) leaveRoute(a netip.Addr, ads []int, peers map[string]bool) {
+func (p *planner) leaveRoute(s *lb.Service, a netip.Addr, ads []int, peers map[string]bool) {
 	until, advertised := p.state.Here.Advertised.Get(a)
 	if !advertised {
 		return
@@ -193,27 +261,72 @@ func (p *planner) leaveRoute(a netip.Addr, ads []int, peers map[string]bool) {
 		until = p.date().Add(leaveTime)
 	}
 	if p.date().Before(until) {
-		p.route(a, ads, peers, until)
+		p.route(s, a, ads, peers, until)
 	}
 }
 
 // route adds the routes to an address to what this node advertises; until then, if it leaves the address. It reports false if the
 // node must withhold all of them.
-func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until time.Time) (routed bool) {
+func (p *planner) route(s *lb.Service, a netip.Addr, ads []int, peers map[string]bool, until time.Time) (routed bool) {
+	add := func(prefix netip.Prefix, peer string, ad int) {
+		if have, again := p.advertised[a]; !again || !have.IsZero() {
+			p.advertised[a] = until // the address stays if one of its Services does
+		}
+		routed, peers[peer] = true, true
+		p.routes = append(p.routes, routeTo{prefix, peer, ad, !until.IsZero()})
+	}
+	// longest has the advertisement with the longest prefix for each peer.
+	longest := map[string]int{}
 	for _, i := range ads {
 		prefix := p.prefix(i, a)
 		if !p.ads[i].nodes[p.me] || p.closes(prefix) {
 			continue
 		}
 		for _, peer := range p.peersFor(p.node, a, i) {
-			if have, again := p.advertised[a]; !again || !have.IsZero() {
-				p.advertised[a] = until // the address stays if one of its Services does
+			add(prefix, peer, i)
+			if other, known := longest[peer]; !known || prefix.Bits() > p.prefix(other, a).Bits() {
+				longest[peer] = i
 			}
-			routed, peers[peer] = true, true
-			p.routes = append(p.routes, routeTo{prefix, peer, i, !until.IsZero()})
+		}
+	}
+	for _, peer := range slices.Sorted(maps.Keys(longest)) {
+		if ad := longest[peer]; !p.closes(single(a)) && len(p.without(s, a, ad)) > 0 {
+			add(single(a), peer, ad)
 		}
 	}
 	return routed
+}
+
+// without returns the nodes that may advertise a route over an address, and cannot serve the address: what the route brings them for it is lost. So
+// the nodes that serve the address advertise it beside the route, whether such a node has the route yet or not: it may come at any time, with
+// another Service.
+func (p *planner) without(s *lb.Service, a netip.Addr, ad int) (names []string) {
+	if p.prefix(ad, a).IsSingleIP() || !s.Local && len(s.NodeSelectors) == 0 {
+		return nil
+	}
+	family := lb.FamilyOf(a)
+	eligible, _ := p.mayAdvertise(s, a, []int{ad})
+	complete := p.complete(s, a, eligible)
+	for i := range p.nodes {
+		n := &p.nodes[i]
+		if n.barred != "" || !p.ads[ad].nodes[i] || slices.Contains(complete, n.Name) && !s.Terminates(n.Name, family) {
+			continue
+		}
+		if _, filters := p.attracts(i, a, []int{ad}); filters {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// beside returns a sentence on an address that is advertised beside the route that covers it; "" if it is not.
+func (p *planner) beside(s *lb.Service, a netip.Addr, ads []int) string {
+	for _, ad := range ads {
+		if names := p.without(s, a, ad); len(names) > 0 {
+			return fmt.Sprintf("%s is advertised beside %s, since %s may have that route and cannot serve the address", single(a), p.prefix(ad, a), lb.SomeOf(names))
+		}
+	}
+	return ""
 }
 
 // closing returns where source ranges that are not enforced keep an advertisement from carrying an address: anywhere in its route. On another

@@ -131,48 +131,62 @@ func selects(selectors []lb.Selector, labels map[string]string) bool {
 	return len(selectors) == 0 || lb.MatchesAny(selectors, labels)
 }
 
-// refuses returns why a Service does not let a node announce it; "" if it does.
-func (n *node) refuses(s *lb.Service) lb.Reason {
+// refuses returns why a Service does not let a node announce its addresses of a family; "" if it does.
+func (n *node) refuses(s *lb.Service, f lb.Family) lb.Reason {
 	switch {
 	case !selects(s.NodeSelectors, n.Labels):
 		return lb.NodeNotSelected
-	case s.Proxied && !s.ServingNodes.Has(n.Name):
-		return lb.NoProxy
-	case s.Local && !s.ServingNodes.Has(n.Name):
-		return lb.NoLocalEndpoint
+	case s.Serves(n.Name, f):
+		return ""
 	}
-	return ""
+	return unservedHere(s)
 }
 
-// reason returns why a node may not announce a Service that these advertisements select; "" if it may.
-func (p *planner) reason(i int, s *lb.Service, of scopes, ads []int) lb.Reason {
+// unservedHere returns why a node may not announce a Service that it does not serve.
+func unservedHere(s *lb.Service) lb.Reason {
+	if s.Proxied {
+		return lb.NoProxy
+	}
+	return lb.NoLocalEndpoint
+}
+
+// unserved returns why a Service that no endpoint serves has no announcement.
+func unserved(s *lb.Service) lb.Reason {
+	if s.IgnoredByKubeProxy {
+		return lb.IgnoredByKubeProxy
+	}
+	return lb.NoServingEndpoint
+}
+
+// reason returns why a node may not announce the addresses of a family of a Service that these advertisements select; "" if it may.
+func (p *planner) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int) lb.Reason {
 	switch n := &p.nodes[i]; {
 	case n.barred != "":
 		return n.barred
 	case !of.onNode(ads, i):
 		return lb.NodeNotSelected
 	default:
-		return n.refuses(s)
+		return n.refuses(s, f)
 	}
 }
 
 // explain returns a reason that depends on nodes or endpoints, and its sentence. Of a proxied Service the reason is mostly another.
-func (p *planner) explain(s *lb.Service, why lb.Reason, of scopes, ads []int) (lb.Reason, string) {
-	names := p.hindered(s, of, ads)
-	if text := noProxy(s, why, names[lb.NoProxy]); s.Proxied && text != "" {
+func (p *planner) explain(s *lb.Service, f lb.Family, why lb.Reason, of scopes, ads []int) (lb.Reason, string) {
+	names := p.hindered(s, f, of, ads)
+	if text := noProxy(s, f, why, names[lb.NoProxy]); s.Proxied && text != "" {
 		return lb.NoProxy, text
 	}
-	return why, p.message(s, why, names)
+	return why, p.message(s, f, why, names)
 }
 
 // hindered returns the nodes that may not announce a Service that these advertisements select, by reason.
-func (p *planner) hindered(s *lb.Service, of scopes, ads []int) map[lb.Reason][]string {
+func (p *planner) hindered(s *lb.Service, f lb.Family, of scopes, ads []int) map[lb.Reason][]string {
 	names := maps.Clone(p.barred)
 	for i, n := range p.nodes {
 		if n.barred != "" {
 			continue
 		}
-		r := p.reason(i, s, of, ads)
+		r := p.reason(i, s, f, of, ads)
 		if r == "" && p.state.Unfit[n.Name].Has(lb.Unfiltered) {
 			r = lb.FilterNotInForce
 		}
@@ -184,18 +198,22 @@ func (p *planner) hindered(s *lb.Service, of scopes, ads []int) map[lb.Reason][]
 }
 
 // message returns the sentence for such a reason, given the nodes that may not announce.
-func (p *planner) message(s *lb.Service, why lb.Reason, names map[lb.Reason][]string) string {
+func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[lb.Reason][]string) string {
 	switch why {
 	case lb.ProxyRefused:
 		return "the Service asks for proxies and may not have them: its condition holdfast.dev/Proxied says why"
 	case lb.NoServingEndpoint:
-		return "no endpoint of the Service can serve: check that its selector matches pods and that they are ready"
+		return fmt.Sprintf("no endpoint serves a port of the Service over %s: check that its selector matches ready pods, that these have "+
+			"addresses of this family, and that they have the port that targetPort names", f)
+	case lb.IgnoredByKubeProxy:
+		return "kube-proxy does not serve the Service, since it or its EndpointSlices have the label service.kubernetes.io/service-proxy-name or " +
+			"service.kubernetes.io/headless: remove the label"
 	case lb.FilterNotEnforceable:
 		return "nothing enforces the source ranges of the annotations or of the pool, since Holdfast does not filter (dataPath: Other): remove them, or " +
 			"write them into spec.loadBalancerSourceRanges alone, which is the network plugin's to enforce"
 	case lb.CutOff:
 		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
-			p.node, lb.SomeOf(s.ServingNodes))
+			p.node, lb.SomeOf(s.ServingNodes(f)))
 	case lb.FilterNotInForce:
 		return "no node that may announce can keep the filter of the source ranges in force (" + lb.SomeOf(names[why]) + ")"
 	}

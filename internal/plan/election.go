@@ -18,8 +18,11 @@ type election struct {
 	// ads are the advertisements that select any of the Services; adsOf has the advertisements of each.
 	ads   []int
 	adsOf [][]int
-	// addresses that should have the same owner; the first is what the election is about.
+	// addresses that should have the same owner; the first is what the election is about, and family is its family.
 	addresses []netip.Addr
+	family    lb.Family
+	// even: all nodes that may announce serve the same ports, and none is about to lose its endpoints, so that their ranks do not depend on them.
+	even bool
 	// nodes are indexes, among them all nodes that the endpoints of the Services let announce: all indexes, or the nodes of few endpoints, since
 	// to look each node up by name costs more than to ask it.
 	nodes []int
@@ -48,11 +51,11 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 	if known {
 		return e
 	}
-	e = &election{first: s, nodes: p.all}
+	e = &election{first: s, nodes: p.all, family: lb.FamilyOf(a)}
 	p.elections[a] = e
 	for _, other := range oldestFirst(p.servicesOf[a]) {
 		selected := p.l2.selecting(other, p.pools.pool(other, a))
-		if !other.Serving || other.ProxyRefused || len(selected) == 0 {
+		if !other.Serving(e.family) || other.ProxyRefused || len(selected) == 0 {
 			continue // a Service that is not announced does not count
 		}
 		switch {
@@ -63,9 +66,10 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 		}
 		e.services, e.adsOf = append(e.services, other), append(e.adsOf, selected)
 		e.ads = append(e.ads, selected...)
-		if other.Local && len(other.ServingNodes) < len(e.nodes)/8 {
-			e.nodes = p.indexes(other.ServingNodes)
-		}
+	}
+	e.even = len(e.services) == 1 && e.services[0].IsEven() || !slices.ContainsFunc(e.services, func(o *lb.Service) bool { return o.Local })
+	if nodes, few := e.fewNodes(len(p.all)); few {
+		e.nodes = p.indexes(nodes)
 	}
 	slices.Sort(e.ads)
 	e.ads = slices.Compact(e.ads)
@@ -79,6 +83,17 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 	}
 	e.result, e.why = p.hold(e, a)
 	return e
+}
+
+// fewNodes returns the nodes that serve any of the Services, if they are few of all: to look each of them up by name costs more than to ask it.
+func (e *election) fewNodes(all int) (nodes lb.Names, few bool) {
+	for _, s := range e.services {
+		if !s.Local {
+			return nil, false
+		}
+		nodes = nodes.With(s.ServingNodes(e.family)...)
+	}
+	return nodes, len(nodes) < all/8
 }
 
 // oldestFirst returns Services by age, then by key.
@@ -95,14 +110,16 @@ func sameAddresses(a, b *lb.Service) bool {
 	})
 }
 
-// suits reports whether advertisements and the Services themselves let the node of this index announce, if it serves.
+// suits reports whether advertisements and the Services themselves let the node of this index announce, and it serves a port of any of them.
 func (p *planner) suits(e *election, i int) bool {
+	n, serves := &p.nodes[i], false
 	for j, s := range e.services {
-		if !p.l2.onNode(e.adsOf[j], i) || p.nodes[i].refuses(s) != "" {
+		if !p.l2.onNode(e.adsOf[j], i) || !selects(s.NodeSelectors, n.Labels) {
 			return false
 		}
+		serves = serves || s.Serves(n.Name, e.family)
 	}
-	return true
+	return serves
 }
 
 // may reports whether the node of this index may announce the address for all the Services.
@@ -135,12 +152,12 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reas
 	if s.ProxyRefused {
 		return result{}, lb.ProxyRefused
 	}
-	if !s.Serving {
-		return result{}, lb.NoServingEndpoint
+	if !s.Serving(lb.FamilyOf(a)) {
+		return result{}, unserved(s)
 	}
 	e := p.election(s, a, ads)
 	if e.why == "" && len(p.servicesOf[a]) > 1 {
-		own, i := &election{services: []*lb.Service{s}, adsOf: [][]int{ads}}, p.index(e.owner.Name)
+		own, i := &election{services: []*lb.Service{s}, adsOf: [][]int{ads}, family: e.family}, p.index(e.owner.Name)
 		if !p.may(own, i) && !p.mayReturn(own, i) {
 			return result{}, lb.NoEligibleNode
 		}
@@ -153,12 +170,12 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 	r, key := p.ranking(e), e.key()
 	winner := p.highestScore(p.topRanked(e, r, a), key)
 	if winner < 0 {
-		winner = p.highestScore(r.first(anyRank, e.nodes, func(i int) bool { return p.mayReturn(e, i) }), key)
+		winner = p.highestScore(p.first(e, r, e.nodes, func(i int) bool { return p.mayReturn(e, i) }), key)
 	}
 	if winner < 0 {
 		return result{}, lb.NoEligibleNode
 	}
-	out := result{owner: &p.nodes[winner], rank: r.ranks[winner]}
+	out := result{owner: &p.nodes[winner], rank: p.rankIn(e, r, winner)}
 	if !p.cutOffFrom(out.owner.Name) && p.cutOff(e.services, a) {
 		return result{}, lb.CutOff
 	}
@@ -166,7 +183,8 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 		return result{}, p.unfiltered()
 	}
 	if away := !out.owner.alive; away || p.state.SpeakerDown[out.owner.Name] {
-		next := p.highestScore(r.first(regardlessOfFilter, p.all, func(i int) bool { return p.mayStandIn(e, i) }), key)
+		withoutFilter := func(i int) rank { return r.ranks[i] &^ (1 << rankFilters) }
+		next := p.highestScore(highest(p.all, withoutFilter, func(i int) bool { return p.mayStandIn(e, i) }), key)
 		switch {
 		case next >= 0:
 			out.standIn = &p.nodes[next]
@@ -180,21 +198,21 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 // topRanked returns the indexes of the nodes among which the hash decides. A node of a side that this one yields to
 // is none of them if that side cannot serve the address, and a node of this side can.
 func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
-	if p.refusedByPreceding(e.services) && !p.cutOff(e.services, a) {
-		ours := r.first(anyRank, e.nodes, func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(e, i) })
+	if p.refusedByPreceding(e.services, e.family) && !p.cutOff(e.services, a) {
+		ours := p.first(e, r, e.nodes, func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(e, i) })
 		if len(ours) > 0 {
 			return ours
 		}
 	}
 	if s := e.services; len(s) > 1 || s[0].Local {
-		return r.first(anyRank, e.nodes, func(i int) bool { return p.may(e, i) })
+		return p.first(e, r, e.nodes, func(i int) bool { return p.may(e, i) })
 	}
 	key := fmt.Sprintf("%q", e.services[0].NodeSelectors) // quoted: no tenant can write what reads as another selector
 	if _, known := r.topRanked[key]; !known {
 		if len(r.topRanked) >= maxRankings {
 			clear(r.topRanked)
 		}
-		r.topRanked[key] = r.first(anyRank, e.nodes, func(i int) bool { return p.may(e, i) })
+		r.topRanked[key] = p.first(e, r, e.nodes, func(i int) bool { return p.may(e, i) })
 	}
 	return r.topRanked[key]
 }

@@ -32,18 +32,24 @@ func (p *planner) filter(last *planner, before *Plan) {
 // answers pings to them whether it announces them or not, as kube-proxy serves them: so no ping is lost while an address
 // moves, or while a speaker starts and does not know the others yet.
 func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) map[netip.Addr]struct{} {
-	silent := map[lb.Key]bool{}
+	type part struct {
+		service lb.Key
+		family  lb.Family
+	}
+	served := map[part]bool{}
 	for _, s := range services {
-		if !s.Serving || s.Local && !s.ServingNodes.Has(p.node) {
-			silent[s.Key] = true
+		for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
+			served[part{s.Key, family}] = s.Serves(p.node, family)
 		}
 	}
 	for i := range p.state.Leaving {
-		silent[p.state.Leaving[i].Served.Key] = true
+		key := p.state.Leaving[i].Served.Key
+		delete(served, part{key, lb.IPv4})
+		delete(served, part{key, lb.IPv6})
 	}
 	out := map[netip.Addr]struct{}{}
 	for i := range frontends {
-		if f := &frontends[i]; !silent[f.Service] {
+		if f := &frontends[i]; served[part{f.Service, lb.FamilyOf(f.Address)}] {
 			out[f.Address] = struct{}{}
 		}
 	}
@@ -162,18 +168,21 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 				continue // a filter on an address of this node's links would cut the node off
 			}
 			f := frontendOf(sv, a, pools.pool(sv, a))
-			allowed := sv.InternalAllowed && f.HasRanges()
-			switch {
+			switch allowed := sv.InternalAllowed && f.HasRanges(); {
 			case sv.Proxied: // the ClusterIP would lead past the proxies
-				f.Refuse, f.Inside = node != "" && !proxiedHere(&s, node, sv, a), allowed
+				f.Inside = allowed
 			case allowed && !sv.InternalLocal:
 				f.ClusterIP = sameFamily(sv.ClusterIPs, a)
-				fallthrough
-			default:
-				f.Refuse = node != "" && (sv.ProxyRefused || sv.Local && !sv.ServingNodes.Has(node))
 			}
+
+			refused := sv.ProxyRefused
+			if sv.Proxied {
+				refused = !proxiedHere(&s, node, sv, a)
+			}
+			local := sv.Local && !sv.Proxied
 			for _, p := range sv.Ports {
 				f.Protocol, f.Port = p.Protocol, p.Port
+				f.Refuse = node != "" && (refused || local && !sv.ServesPort(node, lb.FamilyOf(a), p))
 				out = append(out, f)
 			}
 		}

@@ -62,7 +62,23 @@ func TestFilter(t *testing.T) {
 		{"open Service on its owner", "w1", func(*lb.State) {}, guard + ping + open},
 		{"frontends are on every node", "w2", func(*lb.State) {}, guard + ping + open},
 		{"pings are answered while a speaker starts and knows no other", "w1", func(s *lb.State) { s.Members = nil }, guard + ping + open},
-		{"no pings without an endpoint", "w1", func(s *lb.State) { s.Services[0].Serving = false }, guard + open},
+		{"no pings without an endpoint", "w1", func(s *lb.State) { s.Services[0].Backends = lb.Backend{} }, guard + open},
+		{"no pings to the family without an endpoint", "w1", func(s *lb.State) { s.Services[0].Backends = backends("4/all=w2") },
+			guard + "ping [192.0.2.10]\n" + open},
+		{"Local: refused by family and port", "w1", func(s *lb.State) {
+			s.Services[0].Local, s.Services[0].Ports, s.Services[0].Backends = true, portsOf("80,443"), backends("4/80=w1,w2", "4/443=w1!", "6/all=w2")
+		}, guard + "ping [192.0.2.10]\n" + `192.0.2.10 TCP/80 default/web
+192.0.2.10 TCP/443 default/web
+2001:db8::10 TCP/80 default/web refused
+2001:db8::10 TCP/443 default/web refused
+`},
+		{"Local: a node with one of the ports", "w2", func(s *lb.State) {
+			s.Services[0].Local, s.Services[0].Ports, s.Services[0].Backends = true, portsOf("80,443"), backends("46/80=w2", "46/443=w1")
+		}, guard + ping + `192.0.2.10 TCP/80 default/web
+192.0.2.10 TCP/443 default/web refused
+2001:db8::10 TCP/80 default/web
+2001:db8::10 TCP/443 default/web refused
+`},
 		{"unknown node", "w9", func(*lb.State) {}, guard + ping + open},
 		{"ranges of one family close the other", "w3", func(s *lb.State) {
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5, RateLimit: 2,

@@ -72,7 +72,7 @@ func TestRelays(t *testing.T) {
 	next(3, toW2, at(3))
 	do(t, &s, "idle")
 	next(4, toW2, at(3)) // no endpoint is ready for a moment
-	s.Services[0].Serving = true
+	s.Services[0].Backends = servedOn("w2")
 	next(5, toW2, at(3))
 	do(t, &s, "drain w1")
 	next(6, toW2, at(3))

@@ -23,15 +23,20 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		at.closed = at.closed || p.withholds(single(a))
 		won, why := p.elect(s, a, ads)
 		if why != "" {
-			out.Reason, out.Message = p.explain(s, why, p.l2, ads)
+			out.Reason, out.Message = p.explain(s, lb.FamilyOf(a), why, p.l2, ads)
 			p.keepRelay(s, a, ads)
 			continue
 		}
 		if !slices.Contains(announcers, won.owner.Name) {
 			announcers = append(announcers, won.owner.Name)
 		}
+		unserved := p.unservedPorts(s, lb.FamilyOf(a), []string{won.owner.Name})
+		if unserved != "" && out.Reason == "" {
+			out.Reason = lb.PortNotServed
+		}
 		if won.owner.Name != p.node || !p.closes(single(a)) {
-			out.Announcers = append(out.Announcers, Announcer{a, won.owner.Name, won.rank.remark()})
+			remarks := slices.DeleteFunc([]string{won.rank.remark(), unserved}, func(text string) bool { return text == "" })
+			out.Announcers = append(out.Announcers, Announcer{a, won.owner.Name, strings.Join(remarks, "; ")})
 		}
 		if former := p.waitsFor(s, a, ads, won); former != nil {
 			at.waits, won = true, result{owner: former}
@@ -55,6 +60,34 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 	return p.outcome(s, out, at, announcers, "L2Advertisement", announcers)
 }
 
+// unservedPorts returns a sentence on ports that a client does not reach in a family at the nodes that announce; "" if there are none.
+func (p *planner) unservedPorts(s *lb.Service, f lb.Family, announcers []string) string {
+	if s.Backends.Ports == nil && s.Backends.Next == nil {
+		return ""
+	}
+	var none, elsewhere []string
+	var there lb.Names
+	for _, port := range s.Ports {
+		nodes, served := s.PortNodes(f, port)
+		text := fmt.Sprintf("%d/%s", port.Port, port.Protocol)
+		switch {
+		case !served:
+			none = append(none, text)
+		case s.Local && slices.ContainsFunc(announcers, func(node string) bool { return !nodes.Has(node) }):
+			elsewhere = append(elsewhere, text)
+			there = there.With(nodes...)
+		}
+	}
+	var parts []string
+	if len(none) > 0 {
+		parts = append(parts, fmt.Sprintf("no endpoint serves port %s over %s", lb.SomeOf(none), f))
+	}
+	if len(elsewhere) > 0 {
+		parts = append(parts, fmt.Sprintf("port %s over %s is served on %s only", lb.SomeOf(elsewhere), f, lb.SomeOf(there)))
+	}
+	return strings.Join(parts, "; ")
+}
+
 // waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy, or its proxy, serves
 // what arrives; nil if this node need not wait, or must not: the former owner does not go on, or is worse off.
 func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *node {
@@ -66,7 +99,7 @@ func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *
 	unserved := slices.ContainsFunc(e.services, func(s *lb.Service) bool {
 		return p.state.Here.Unserved[s.Key] || s.Proxied && !proxiedHere(&p.state, p.node, s, a)
 	})
-	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Local && !s.ServingNodes.Has(former) })
+	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return !s.Serves(former, e.family) })
 	answers := p.state.Members[former] && !p.state.SpeakerDown[former] && !p.state.HeldDown[former]
 	if former == p.node || !unserved || !serves || !answers || !p.forwards(former) {
 		return nil
@@ -177,10 +210,10 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reaso
 		return out.Reason
 	case p.me >= 0 && p.nodes[p.me].barred != "":
 		return p.nodes[p.me].barred
-	case p.missesProxy(s), s.Proxied && !s.ServingNodes.Has(p.node):
+	case p.missesProxy(s):
 		return lb.NoProxy
-	case s.Local && !s.ServingNodes.Has(p.node):
-		return lb.NoLocalEndpoint
+	case !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return s.Serves(p.node, lb.FamilyOf(a)) }):
+		return unservedHere(s)
 	case at.closed:
 		return p.unfiltered()
 	case p.state.Nodes[p.node].Draining || p.state.Stopping[p.node]:

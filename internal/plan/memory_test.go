@@ -137,6 +137,10 @@ func (w *town) order() {
 		args = []string{" 1s", " 5s"}[w.IntN(2)]
 	case name == "serves":
 		args = " 80=30080"
+	case name == "ports":
+		args = []string{" 80", " 80 443"}[w.IntN(2)]
+	case name == "backends":
+		args = []string{" 4/all=w1", " 46/all=w1!,w2", " 46/80=w1 46/443=w2,w3", " 4/80=w1,w2! 6/443=w3"}[w.IntN(4)]
 	case name == "links":
 		args += []string{" eth0=lan", " eth0=lan4", " !eth0=lan", " eth1"}[w.IntN(4)]
 	}
@@ -296,11 +300,11 @@ func TestShared(t *testing.T) {
 	}
 	next(func(*lb.Service) {})
 	last := next(func(*lb.Service) {})
-	moved := next(func(s *lb.Service) { s.ServingNodes = lb.Names{"w3"} })
+	moved := next(func(s *lb.Service) { s.Backends = servedOn("w3") })
 	if got := shared(last, moved); slices.Contains(got, false) {
 		t.Errorf("an endpoint moved, and shared is %v", got)
 	}
-	silent := next(func(s *lb.Service) { s.Serving = false })
+	silent := next(func(s *lb.Service) { s.Backends = lb.Backend{} })
 	if moved.Owners.Same(silent.Owners) || moved.Filter.Pings.Same(silent.Filter.Pings) || !moved.Filter.Frontends.Same(silent.Filter.Frontends) {
 		t.Errorf("a Service serves no longer, and shared is %v", shared(moved, silent))
 	}

@@ -8,10 +8,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
+// IsAnnounced reports whether all addresses are announced.
+func (o Outcome) IsAnnounced() bool { return o.Reason == lb.Announced || o.Reason == lb.PortNotServed }
+
 // WithSessions adds to an outcome of BGP what the plan cannot know: whether its peers have sessions. It reports false
 // while no session is established and none has failed: there is nothing to write yet.
 func (o Outcome) WithSessions(node string, sessions []lb.Session) (Outcome, bool) {
-	if o.Reason != lb.Announced || len(o.Peers) == 0 {
+	if !o.IsAnnounced() || len(o.Peers) == 0 {
 		return o, true
 	}
 	var with, without []string

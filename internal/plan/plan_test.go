@@ -76,7 +76,7 @@ var tables = []struct {
 		{"the same, whichever Service comes first", "aggregate", "routes 192.0.2.0/28 [r1v4] localpref 10 prepend 0 med none, " +
 			"2001:db8::10/124 [r1v6] localpref 10 prepend 0 med none", func(s *lb.State) { aggregates(s) }},
 		{"an advertisement for no Service that serves does not count", "aggregate", "routes 192.0.2.0/28 [r1v4] localpref 20 prepend 0 med none, " +
-			"2001:db8::10/124 [r1v6] localpref 20 prepend 0 med none", func(s *lb.State) { aggregates(s); s.Services[1].Serving = false }},
+			"2001:db8::10/124 [r1v6] localpref 20 prepend 0 med none", func(s *lb.State) { aggregates(s); s.Services[1].Backends = lb.Backend{} }},
 		{"an aggregation length that no address has", "", "routes 192.0.2.10/32 [r1v4], 2001:db8::10/128 [r1v6]",
 			func(s *lb.State) {
 				s.BGPAdvertisements[0].AggregationLength, s.BGPAdvertisements[0].AggregationLengthV6 = 33, -1
@@ -347,13 +347,79 @@ var tables = []struct {
 			func(s *lb.State) { s.Here.Advertised = lb.Here{}.Advertised }},
 		{"the same of a route that is there", "local w1 w2; unserved", "left stays; bgp Announced w1 w2", nil},
 		{"has no peer", "drain w1; nopeer w1", "left at once; bgp Announced w2 w3; here NoAdvertisement NoPeer", nil},
-		{"another address in the aggregate stays", "drain w1; aggregate", "routes 192.0.2.0/28 [r1v4]", localNeighbour("w1")},
-		{"all in the aggregate leave", "drain w1; aggregate", "routes 192.0.2.0/28 [r1v4] leaving", localNeighbour("w1", "w2")},
+		{"another address in the aggregate stays", "drain w1; aggregate", "routes 192.0.2.0/28 [r1v4], 192.0.2.11/32 [r1v4]", localNeighbour("w1")},
+		{"all in the aggregate leave", "drain w1; aggregate", "routes 192.0.2.0/28 [r1v4] leaving, 192.0.2.11/32 [r1v4] leaving",
+			localNeighbour("w1", "w2")},
 		{"no aggregate", "drain w1", "routes 192.0.2.10/32 [r1v4] leaving, 192.0.2.11/32 [r1v4]", localNeighbour("w1")},
 		{"shared, one stays", "drain w1; twin", "routes 192.0.2.10/32 [r1v4]; left stays", func(s *lb.State) {
-			s.Services[1].Local, s.Services[1].ServingNodes = true, lb.Names{"w1"}
+			s.Services[1].Local, s.Services[1].Backends = true, servedOn("w1")
 		}},
 		{"shared, both leave", "drain w1; twin w2", "left 3s", nil},
+	}},
+	{"an endpoint serves one family", "", []row{
+		{"pods have IPv4 only", "backends 4/all=w2", "own w1, -; route w1 w2 w3; l2 NoServingEndpoint w1; bgp NoServingEndpoint w1 w2 w3; " +
+			"routes 192.0.2.10/32 [r1v4]; here Announced Announced; says no endpoint serves a port of the Service over IPv6; " +
+			"bgpsays advertised by w1, w2, w3; bgpsays the rest waits: no endpoint serves a port of the Service over IPv6", nil},
+		{"pods have IPv6 only", "backends 6/all=w2", "own -, w1; route -; routes 2001:db8::10/128 [r1v6]; says over IPv4", nil},
+		{"families on different nodes, Local", "local; backends 4/all=w1 6/all=w2", "own w1, w2; route w1; l2 Announced w1 w2; bgp Announced w1 w2; " +
+			"routes 192.0.2.10/32 [r1v4]", nil},
+		{"both families on the node that serves both, Local", "local; backends 4/all=w1,w3 6/all=w2,w3", "own w3, w3; route w1 w3; l2 Announced w3", nil},
+		{"the link's subnet counts more than the other family", "local; backends 4/all=w1,w3 6/all=w2,w3; links w3", "own w1, w2", nil},
+		{"neither family, Local", "local; backends 4/all=w1; v4only", "own w1, -; here Announced Announced", nil},
+		{"a node that serves the other family only, Local", "local; backends 4/all=w2 6/all=w3", "own w2, w3; here NoLocalEndpoint NoLocalEndpoint", nil},
+		{"kube-proxy ignores the Service", "labelled", "own -, -; route -; l2 IgnoredByKubeProxy -; bgp IgnoredByKubeProxy -; " +
+			"says kube-proxy does not serve the Service, since it or its EndpointSlices have the label service.kubernetes.io/service-proxy-name", nil},
+	}},
+	{"an endpoint serves some ports", "ports 80 443", []row{
+		{"a port that no endpoint serves", "backends 46/80=w2", "own w1, w1; l2 PortNotServed w1; bgp PortNotServed w1 w2 w3; here Announced Announced; " +
+			"says no endpoint serves port 443/TCP over IPv4; bgpsays advertised by w1, w2, w3; bgpsays no endpoint serves port 443/TCP over IPv4; " +
+			"bgpsays no endpoint serves port 443/TCP over IPv6", nil},
+		{"in one family", "backends 4/80,443=w2 6/80=w2", "own w1, w1; l2 PortNotServed w1; says no endpoint serves port 443/TCP over IPv6", nil},
+		{"both ports on different nodes, Cluster", "backends 46/80=w1 46/443=w2", "own w1, w1; l2 Announced w1; bgp Announced w1 w2 w3", nil},
+		{"the node that serves most, Local", "local; backends 46/80=w1,w2 46/443=w2", "own w2, w2; l2 Announced w2; bgp Announced w2; route w2; " +
+			"bgpsays advertised by w2 (not w1: PortNotServed); here NotOwner PortNotServed", nil},
+		{"a port that no endpoint serves counts for none, Local", "ports 80 443 22; local; backends 46/80=w1,w2 46/443=w2",
+			"own w2, w2; l2 PortNotServed w2; bgp PortNotServed w2; says no endpoint serves port 22/TCP over IPv4", nil},
+		{"on different nodes, Local", "local; backends 46/80=w1 46/443=w2", "own w1, w1; l2 PortNotServed w1; bgp PortNotServed w1 w2; route w1 w2; " +
+			"says port 443/TCP over IPv4 is served on w2 only; bgpsays advertised by w1, w2; bgpsays port 80/TCP, 443/TCP over IPv4 is served on w1, w2 only", nil},
+		{"the link's subnet counts more, Local", "local; backends 46/80=w1,w2 46/443=w2; links w2", "own w1, w1; l2 PortNotServed w1; " +
+			"says port 443/TCP over IPv4 is served on w2 only", nil},
+		{"the number of ports counts more than draining, Local", "local; backends 46/80=w1,w2 46/443=w2; drain w2", "own w2, w2; route w2", nil},
+		{"the node that serves all has no session, Local", "local; backends 46/80=w1,w2 46/443=w2; sessionless w2", "own w2, w2; route w1 w2", nil},
+		{"the node that serves all is excluded, Local", "local; backends 46/80=w1,w2 46/443=w2; exclude w2", "own w1, w1; route w1; " +
+			"l2 PortNotServed w1; says port 443/TCP over IPv4 is served on w2 only", nil},
+		{"leaves to a node that serves more, Local", "local; backends 46/80=w1,w2 46/443=w2; advertised", "left 3s", nil},
+	}},
+	{"the last endpoints on a node terminate", "local", []row{
+		{"another has a ready one", "backends 46/all=w1!,w2; advertised", "own w2, w2; bgp Announced w2; left 3s; here NotOwner NoLocalEndpoint; " +
+			"bgpsays advertised by w2 (not w1: NoLocalEndpoint)", nil},
+		{"no other has one", "backends 46/all=w1!", "own w1, w1; bgp Announced w1; here Announced Announced", nil},
+		{"all terminate", "backends 46/all=w1!,w2!", "own w1, w1; bgp Announced w1 w2", nil},
+		{"the other boots", "backends 46/all=w1!,w2; boot w2", "own w1, w1; bgp Announced w1", nil},
+		{"as draining", "backends 46/all=w1!,w2; drain w2", "own w1, w1; bgp Announced w1 w2", nil},
+		{"of one port", "ports 80 443; backends 46/80=w1!,w2 46/443=w1,w2", "own w1, w1; bgp Announced w1 w2", nil},
+		{"of one family", "backends 4/all=w1!,w2 6/all=w1,w2", "own w2, w1; route w2; bgp Announced w1 w2", nil},
+	}},
+	{"aggregated routes", "aggregate; nol2", []row{
+		{"every node serves", "", "routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]; bgp Announced w1 w2 w3", nil},
+		{"Local: nodes that cannot serve may have the route", "local w1", "routes 192.0.2.0/28 [r1v4], 192.0.2.10/32 [r1v4], 2001:db8::10/124 [r1v6], " +
+			"2001:db8::10/128 [r1v6]; bgpsays advertised by w1; bgpsays 192.0.2.10/32 is advertised beside 192.0.2.0/28, since w2, w3 may have that route and " +
+			"cannot serve the address", nil},
+		{"Local: all nodes serve", "local w1 w2 w3", "routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]", nil},
+		{"Local: the others have no peer", "local w1; nopeer w2 w3", "routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]", nil},
+		{"Local: the others are excluded, or not selected", "local w1; exclude w2", "routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]",
+			func(s *lb.State) { s.BGPAdvertisements[0].NodeSelectors = labelled("name", "w1", "w2") }},
+		{"of one family", "local; backends 4/all=w1 6/all=w1,w2,w3", "routes 192.0.2.0/28 [r1v4], 192.0.2.10/32 [r1v4], 2001:db8::10/124 [r1v6]", nil},
+		{"the Service selects nodes", "nodes w1 w2", "routes 192.0.2.0/28 [r1v4], 192.0.2.10/32 [r1v4], 2001:db8::10/124 [r1v6], 2001:db8::10/128 [r1v6]", nil},
+		{"a drained node serves", "drain w3", "routes 192.0.2.0/28 [r1v4], 2001:db8::10/124 [r1v6]", nil},
+		{"with the attributes of the longest route", "local w1; v4only", "routes 192.0.2.0/24 [r1v4] localpref 10 prepend 0 med none, " +
+			"192.0.2.0/28 [r1v4] localpref 20 prepend 0 med none, 192.0.2.10/32 [r1v4] localpref 20 prepend 0 med none; bgp Announced w1", func(s *lb.State) {
+			s.BGPAdvertisements = []lb.BGPAdvertisement{{Name: "wide", AggregationLength: 24, LocalPref: 10}, {Name: "long", AggregationLength: 28, LocalPref: 20}}
+		}},
+		{"not beside a route of its own", "local w1; v4only", "routes 192.0.2.0/24 [r1v4] localpref 10 prepend 0 med none, " +
+			"192.0.2.10/32 [r1v4] localpref 20 prepend 0 med none; bgp Announced w1", func(s *lb.State) {
+			s.BGPAdvertisements = []lb.BGPAdvertisement{{Name: "wide", AggregationLength: 24, LocalPref: 10}, {Name: "own", AggregationLength: 32, LocalPref: 20}}
+		}},
 	}},
 	{"cut off", "dead w2 w3", []row{
 		{"all nodes are in reach", "", all + "Announced Announced", nil},

@@ -111,7 +111,10 @@ func randomState(seed uint64) lb.State {
 		s.L2Advertisements[0].Scope = lb.Scope{ServiceSelectors: labelled("app", ""), NodeSelectors: labelled("even", "false")}
 	}
 	for i := range 8 {
-		sv := lb.Service{Key: lb.Key{Name: fmt.Sprint("s", i)}, Serving: !r(5), Addresses: []netip.Addr{v4, v6}[seed%2:]}
+		sv := lb.Service{Key: lb.Key{Name: fmt.Sprint("s", i)}, Addresses: []netip.Addr{v4, v6}[seed%2:]}
+		if !r(5) {
+			sv.Backends = servedOn()
+		}
 		if r(3) {
 			sv.Addresses = [][]netip.Addr{{v6, v4}, {v4}}[seed%2]
 		}
@@ -187,7 +190,7 @@ func TestSharerOfAnotherNamespace(t *testing.T) {
 		{"nothing", func(*lb.Service) {}, lb.Announced},
 		{"no node", func(s *lb.Service) { s.NodeSelectors = []lb.Selector{{{Operator: lb.In}}} }, lb.NoEligibleNode},
 		{"a lower address", func(s *lb.Service) { s.Addresses = append(s.Addresses, netip.MustParseAddr("192.0.2.1")) }, lb.Announced},
-		{"no endpoint", func(s *lb.Service) { s.Serving = false }, lb.NoServingEndpoint},
+		{"no endpoint", func(s *lb.Service) { s.Backends = lb.Backend{} }, lb.NoServingEndpoint},
 	} {
 		for i := range 16 { // many addresses, so that the hash cannot hide a fault
 			a := netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})
@@ -241,11 +244,14 @@ func TestCandidates(t *testing.T) {
 	from := netip.MustParseAddr("192.0.2.0")
 	s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("192.0.3.255")}}}}
 	for i := range 400 {
-		sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{from}, Serving: true}
+		sv := lb.Service{
+			Key: lb.Key{Namespace: "ns", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{from}, Backends: servedOn(),
+			Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
+		}
 		if random.IntN(2) == 0 {
 			sv.Local = true
 			for range 1 + random.IntN(7) {
-				sv.ServingNodes = sv.ServingNodes.With(fmt.Sprint("node", random.IntN(nodes+2)))
+				sv.Backends.Nodes = sv.Backends.Nodes.With(fmt.Sprint("node", random.IntN(nodes+2)))
 			}
 		}
 		for range random.IntN(3) {
@@ -264,11 +270,22 @@ func TestCandidates(t *testing.T) {
 	}
 	for a, services := range byAddress {
 		alone := s
-		alone.Services, alone.Members = []*lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Serving: true}}, map[string]bool{}
+		alone.Services, alone.Members = []*lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Backends: servedOn()}}, map[string]bool{}
+		// Of the nodes that all Services select, those that serve most of the Services.
+		served := map[string]int{}
 		for name, n := range s.Nodes {
-			alone.Members[name] = !slices.ContainsFunc(services, func(sv *lb.Service) bool {
-				return sv.Local && !sv.ServingNodes.Has(name) || !selects(sv.NodeSelectors, n.Labels)
-			})
+			for _, sv := range services {
+				if !sv.Local || sv.Backends.Nodes.Has(name) {
+					served[name]++
+				}
+			}
+			if slices.ContainsFunc(services, func(sv *lb.Service) bool { return !selects(sv.NodeSelectors, n.Labels) }) {
+				delete(served, name)
+			}
+		}
+		most := slices.Max(append(slices.Collect(maps.Values(served)), 1))
+		for name := range s.Nodes {
+			alone.Members[name] = served[name] == most
 		}
 		if want := ForNode("node0", alone).Owners.Of(a); owners.Of(a) != want {
 			t.Errorf("%v is owned by %q, want %q: %+v", a, owners.Of(a), want, services)
@@ -287,7 +304,7 @@ func BenchmarkForNode10k(b *testing.B) {
 		{"Local", func(i int, s *lb.Service) {
 			s.Local = true
 			for j := range 3 {
-				s.ServingNodes = s.ServingNodes.With(fmt.Sprint("node", (i*7+j*331)%1000))
+				s.Backends.Nodes = s.Backends.Nodes.With(fmt.Sprint("node", (i*7+j*331)%1000))
 			}
 		}},
 		{"Zones", func(i int, s *lb.Service) {
@@ -306,7 +323,7 @@ func BenchmarkForNode10k(b *testing.B) {
 		from := netip.MustParseAddr("10.0.0.0")
 		s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("10.0.255.255")}}}}
 		for i := range 10_000 {
-			sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprintf("%05d", i)}, Addresses: []netip.Addr{from}, Serving: true}
+			sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprintf("%05d", i)}, Addresses: []netip.Addr{from}, Backends: servedOn()}
 			tt.edit(i, &sv)
 			s.Services, from = append(s.Services, &sv), from.Next()
 		}
@@ -321,7 +338,7 @@ func BenchmarkForNode10k(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				s.Services = slices.Clone(s.Services)
 				one := new(*s.Services[i%len(s.Services)])
-				one.ServingNodes = lb.Names{fmt.Sprint("node", i%1000)}
+				one.Backends = servedOn(fmt.Sprint("node", i%1000))
 				s.Services[i%len(s.Services)] = one
 				m.ForNode("node1", s)
 			}

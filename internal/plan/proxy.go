@@ -134,13 +134,13 @@ func (p *planner) readyHere(s *lb.Service) bool {
 
 // noProxy returns the sentence on a proxied Service that no node announces because no proxy is where it should be; "" if that is not why.
 // barring are the nodes that may announce its addresses but for a proxy.
-func noProxy(s *lb.Service, why lb.Reason, barring []string) string {
+func noProxy(s *lb.Service, f lb.Family, why lb.Reason, barring []string) string {
 	switch {
 	case why == lb.NoServingEndpoint:
 		return "no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment of the proxies"
 	case len(barring) > 0:
 		return fmt.Sprintf("proxies run on %s; the address may be announced from %s: let proxies run there (proxy.nodeSelector), or let their nodes announce",
-			lb.SomeOf(s.ServingNodes), lb.SomeOf(barring))
+			lb.SomeOf(s.ServingNodes(f)), lb.SomeOf(barring))
 	}
 	return ""
 }

@@ -14,7 +14,10 @@ func init() {
 	// proxied: proxies on these nodes serve web, whose policy is Cluster by its spec.
 	orders["proxied"] = func(s *lb.State, args []string) {
 		web := s.Services[0]
-		web.Proxied, web.Proxy, web.Local, web.ServingNodes, web.Serving = true, &lb.Proxy{}, true, lb.Names{}.With(args...), len(args) > 0
+		web.Proxied, web.Proxy, web.Local, web.Backends = true, &lb.Proxy{}, true, lb.Backend{}
+		if len(args) > 0 {
+			web.Backends = servedOn(args...)
+		}
 		web.Ports = []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}}
 		for _, name := range args {
 			addProxy(s, name, "")
@@ -42,12 +45,11 @@ func init() {
 	// ends: the proxies of these nodes terminate.
 	orders["ends"] = func(s *lb.State, args []string) {
 		for _, name := range args {
-			s.Services[0].ServingNodes = slices.DeleteFunc(slices.Clone(s.Services[0].ServingNodes), func(node string) bool { return node == name })
+			s.Services[0].Backends = s.Services[0].Backends.WithoutNode(name)
 			for i := range s.ProxyPods {
 				s.ProxyPods[i].Ready = s.ProxyPods[i].Ready && s.ProxyPods[i].Node != name
 			}
 		}
-		s.Services[0].Serving = len(s.Services[0].ServingNodes) > 0
 	}
 	orders["only4"] = func(s *lb.State, _ []string) {
 		for i := range s.ProxyPods {

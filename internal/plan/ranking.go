@@ -3,11 +3,14 @@ package plan
 import (
 	"fmt"
 	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // rank orders nodes before their hash does: the highest rank wins. Its parts, the most significant first: whether
-// the node filters (if that matters), what its links are to the address, how long it will stay, whether it is
-// not held down, whether it reaches all addresses of the Service, the weights of preferredNodeSelectors.
+// the node filters (if that matters), what its links are to the address, how many ports of the Services it serves (if nodes differ in that), how
+// long it will stay, whether it is not held down, whether it reaches and serves all addresses of the Service, the weights of
+// preferredNodeSelectors.
 type rank uint64
 
 // The lowest bit of each part of a rank.
@@ -16,12 +19,13 @@ const (
 	rankAllAddresses = 32
 	rankNotHeldDown  = 33
 	rankStay         = 34
-	rankReach        = 36
-	rankFilters      = 38
+	rankPorts        = 36
+	rankReach        = 52
+	rankFilters      = 54
 
-	// anyRank has all parts, regardlessOfFilter all but rankFilters.
-	anyRank            = ^rank(0)
-	regardlessOfFilter = anyRank &^ (1 << rankFilters)
+	// maxRankPorts is the highest number of ports that counts.
+	maxRankPorts = 1<<(rankReach-rankPorts) - 1
+	stayMask     = (1<<(rankPorts-rankStay) - 1) << rankStay
 )
 
 // What a node's links are to an address.
@@ -67,12 +71,17 @@ func (r rank) remark() string {
 	return ""
 }
 
-// first returns the indexes of the highest in rank among these nodes, by these parts of their ranks.
-func (r *ranking) first(parts rank, among []int, may func(i int) bool) []int {
+// first returns the indexes of the highest in rank among the nodes that may win an election.
+func (p *planner) first(e *election, r *ranking, among []int, may func(i int) bool) []int {
+	return highest(among, func(i int) rank { return p.rankIn(e, r, i) }, may)
+}
+
+// highest returns the indexes of the highest in rank.
+func highest(among []int, rankOf func(i int) rank, may func(i int) bool) []int {
 	var out []int
 	var best rank
 	for _, i := range among {
-		rank := r.ranks[i] & parts
+		rank := rankOf(i)
 		if len(out) > 0 && rank < best || !may(i) {
 			continue
 		}
@@ -82,6 +91,54 @@ func (r *ranking) first(parts rank, among []int, may func(i int) bool) []int {
 		out = append(out, i)
 	}
 	return out
+}
+
+// rankIn returns the rank of a node in an election. To the rank that it has for all Services with the same advertisements it adds what it serves
+// of these Services.
+func (p *planner) rankIn(e *election, r *ranking, i int) rank {
+	out := r.ranks[i]
+	if e.even {
+		return out
+	}
+	name := p.nodes[i].Name
+	ports := 0
+	for _, s := range e.services {
+		ports += s.ServedPorts(name, e.family)
+	}
+	out |= rank(min(ports, maxRankPorts)) << rankPorts
+	if e.terminates(name) && out&stayMask > draining<<rankStay {
+		out = out&^stayMask | draining<<rankStay
+	}
+	if !e.servesAllFamilies(name) {
+		out &^= 1 << rankAllAddresses
+	}
+	return out
+}
+
+// terminates reports whether the last endpoints of the Services on a node terminate: it leaves as a node that is drained does.
+func (e *election) terminates(node string) bool {
+	terminates := false
+	for _, s := range e.services {
+		switch {
+		case s.Terminates(node, e.family):
+			terminates = true
+		case s.Serves(node, e.family):
+			return false
+		}
+	}
+	return terminates
+}
+
+// servesAllFamilies reports whether a node serves the Services in each family of the addresses in which any node does.
+func (e *election) servesAllFamilies(node string) bool {
+	for _, a := range e.addresses {
+		f := lb.FamilyOf(a)
+		served := slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Serving(f) })
+		if served && !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Serves(node, f) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // ranking returns the ranks of all nodes for an election.

@@ -133,7 +133,7 @@ func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 // runnerUp returns the node that would own an address without this one; "" for none.
 func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
 	e := p.election(s, a, ads)
-	others := p.ranking(e).first(anyRank, e.nodes, func(i int) bool { return i != p.me && p.may(e, i) })
+	others := p.first(e, p.ranking(e), e.nodes, func(i int) bool { return i != p.me && p.may(e, i) })
 	if i := p.highestScore(others, e.key()); i >= 0 {
 		return p.nodes[i].Name
 	}

@@ -150,16 +150,17 @@ func (p *planner) yieldsTo(node string) bool {
 
 // refusedByPreceding reports whether this side of a partition yields to others, but none of these announces an address
 // of the Services, so that this side may: they are cut off too, and all endpoints are on speakers' nodes beyond them.
-func (p *planner) refusedByPreceding(services []*lb.Service) bool {
-	return p.state.Here.Partition.Apart && servedOnlyOn(services, func(node string) bool {
+func (p *planner) refusedByPreceding(services []*lb.Service, f lb.Family) bool {
+	return p.state.Here.Partition.Apart && servedOnlyOn(services, f, func(node string) bool {
 		return (p.unheard(node) || p.state.Members[node]) && !p.yieldsTo(node)
 	})
 }
 
-// servedOnlyOn reports whether all endpoints that can serve the Services are on certain nodes.
-func servedOnlyOn(services []*lb.Service, certain func(node string) bool) bool {
+// servedOnlyOn reports whether all endpoints that can serve the Services in a family are on certain nodes.
+func servedOnlyOn(services []*lb.Service, f lb.Family, certain func(node string) bool) bool {
 	for _, s := range services {
-		if s.ServingAnywhere || len(s.ServingNodes) == 0 || slices.ContainsFunc(s.ServingNodes, func(node string) bool { return !certain(node) }) {
+		nodes := s.ServingNodes(f)
+		if s.ServingAnywhere(f) || len(nodes) == 0 || slices.ContainsFunc(nodes, func(node string) bool { return !certain(node) }) {
 			return false
 		}
 	}
@@ -168,13 +169,14 @@ func servedOnlyOn(services []*lb.Service, certain func(node string) bool) bool {
 
 // outOfReach reports whether this node knows that it reaches no endpoint of Services that share an address. One in reach is enough to
 // announce it.
-func (p *planner) outOfReach(services []*lb.Service) bool {
+func (p *planner) outOfReach(services []*lb.Service, f lb.Family) bool {
 	unheard := p.state.Here.CutOffFrom
-	return len(unheard) > 0 && servedOnlyOn(services, func(node string) bool { return unheard[node] })
+	return len(unheard) > 0 && servedOnlyOn(services, f, func(node string) bool { return unheard[node] })
 }
 
 // cutOff reports whether this node must not announce an address of these Services by layer 2.
 func (p *planner) cutOff(services []*lb.Service, a netip.Addr) bool {
-	doubtful := len(p.state.Here.CutOffFrom) > 0 && servedOnlyOn(services, p.unheard)
-	return doubtful && (!p.state.Here.Announced.Has(a) || p.outOfReach(services))
+	family := lb.FamilyOf(a)
+	doubtful := len(p.state.Here.CutOffFrom) > 0 && servedOnlyOn(services, family, p.unheard)
+	return doubtful && (!p.state.Here.Announced.Has(a) || p.outOfReach(services, family))
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func base() lb.State {
 		}}},
 		Services: []*lb.Service{{
 			Key: lb.Key{Namespace: "default", Name: "web"}, Labels: map[string]string{"app": "web"}, Addresses: []netip.Addr{v4, v6},
-			Serving: true, ServingNodes: lb.Names{"w2"}, AnnouncedBy: lb.ByNode{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}},
+			Backends: servedOn("w2"), AnnouncedBy: lb.ByNode{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}},
 			Ports: []lb.Port{{Protocol: "TCP", Port: 80}}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")},
 		}},
 		L2Advertisements:  []lb.L2Advertisement{{Name: "l2"}},
@@ -95,6 +96,51 @@ func links(node string, texts ...string) (out []lb.Link) {
 		out = append(out, l)
 	}
 	return out
+}
+
+// servedOn returns Backends of all ports in both families on these nodes.
+func servedOn(nodes ...string) lb.Backend {
+	return lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: lb.Names{}.With(nodes...)}
+}
+
+// backends reads Backends like 46/80,443=w1,w2!: families, TCP ports ("all" of them), and nodes, with "!" if the endpoints there terminate.
+func backends(texts ...string) lb.Backend {
+	var chain *lb.Backend
+	for _, text := range slices.Backward(texts) {
+		where, names, _ := strings.Cut(text, "=")
+		families, ports, _ := strings.Cut(where, "/")
+		b := lb.Backend{Next: chain}
+		if strings.Contains(families, "4") {
+			b.Families |= lb.FamilySetOf(lb.IPv4)
+		}
+		if strings.Contains(families, "6") {
+			b.Families |= lb.FamilySetOf(lb.IPv6)
+		}
+		if ports != "all" {
+			b.Ports = portsOf(ports)
+		}
+		for name := range strings.SplitSeq(names, ",") {
+			name, terminates := strings.CutSuffix(name, "!")
+			b.Nodes = b.Nodes.With(name)
+			if terminates {
+				b.Terminating = b.Terminating.With(name)
+			}
+		}
+		chain = &b
+	}
+	return *chain
+}
+
+// portsOf reads the numbers of TCP ports, in order.
+func portsOf(text string) (ports []lb.Port) {
+	for number := range strings.SplitSeq(text, ",") {
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil {
+			panic(err)
+		}
+		ports = append(ports, lb.Port{Protocol: "TCP", Port: uint16(n)})
+	}
+	return ports
 }
 
 // twin adds a Service with the addresses of the first one.
@@ -162,11 +208,18 @@ var orders = map[string]func(s *lb.State, args []string){
 	},
 	"v4only":    func(s *lb.State, _ []string) { s.Services[0].Addresses = []netip.Addr{v4} },
 	"noaddress": func(s *lb.State, _ []string) { s.Services[0].Addresses = nil },
-	"idle":      func(s *lb.State, _ []string) { s.Services[0].Serving = false },
-	"anywhere":  func(s *lb.State, _ []string) { s.Services[0].ServingAnywhere = true },
-	"served":    func(s *lb.State, args []string) { s.Services[0].ServingNodes = lb.Names{}.With(args...) },
+	"idle":      func(s *lb.State, _ []string) { s.Services[0].Backends = lb.Backend{} },
+	"anywhere":  func(s *lb.State, _ []string) { s.Services[0].Backends.Anywhere = true },
+	"served":    func(s *lb.State, args []string) { s.Services[0].Backends = servedOn(args...) },
 	"local": func(s *lb.State, args []string) {
-		s.Services[0].Local, s.Services[0].ServingNodes = true, lb.Names{}.With(args...)
+		s.Services[0].Local, s.Services[0].Backends = true, servedOn(args...)
+	},
+	"ports": func(s *lb.State, args []string) {
+		s.Services[0].Ports = portsOf(strings.Join(args, ","))
+	},
+	"backends": func(s *lb.State, args []string) { s.Services[0].Backends = backends(args...) },
+	"labelled": func(s *lb.State, _ []string) {
+		s.Services[0].Backends, s.Services[0].IgnoredByKubeProxy = lb.Backend{}, true
 	},
 	"nodes":    func(s *lb.State, args []string) { s.Services[0].NodeSelectors = labelled("name", args...) },
 	"norecord": func(s *lb.State, _ []string) { s.Services[0].AnnouncedBy = nil },
@@ -177,7 +230,7 @@ var orders = map[string]func(s *lb.State, args []string){
 		s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("192.0.2.0/24")}
 	},
 	"deleted":   func(s *lb.State, _ []string) { s.Services = nil },
-	"twin":      func(s *lb.State, args []string) { twin(s, "twin").ServingNodes = lb.Names{}.With(args...) },
+	"twin":      func(s *lb.State, args []string) { twin(s, "twin").Backends = servedOn(args...) },
 	"neighbour": func(s *lb.State, _ []string) { neighbour(s) },
 	"closed":    func(s *lb.State, _ []string) { s.Here.Unfiltered = true },
 	"otherpath": func(s *lb.State, _ []string) { s.OtherDataPath = true },
@@ -484,7 +537,7 @@ func beside(s *lb.State, link, ofW1, ofW2 string) {
 func localNeighbour(nodes ...string) func(*lb.State) {
 	return func(s *lb.State) {
 		n := twin(s, "neighbour")
-		n.Addresses, n.Local, n.ServingNodes = []netip.Addr{v4.Next()}, true, lb.Names{}.With(nodes...)
+		n.Addresses, n.Local, n.Backends = []netip.Addr{v4.Next()}, true, servedOn(nodes...)
 		s.Here.Advertised = s.Here.Advertised.Put(v4.Next(), time.Time{})
 	}
 }
