@@ -228,3 +228,70 @@ func TestSameIsShared(t *testing.T) {
 		t.Error("the nodes were read again")
 	}
 }
+
+// TestDependentIsShared: a Service that depends on other objects is the same pointer as long as these decide the same, and another
+// one when its own object is.
+func TestDependentIsShared(t *testing.T) {
+	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
+	service := func(name string, changes ...func(*corev1.Service)) *corev1.Service {
+		return serviceObject(name, append(changes, port, uid)...)
+	}
+	named := func(id string) func(*corev1.Service) { return annotated(openstack.ID, id) }
+	many := func(o *corev1.Service) {
+		for i := range int32(4) {
+			o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Port: 8000 + i})
+		}
+	}
+	o := Objects{Services: []*corev1.Service{
+		service("first"),
+		service("itself", named("uid-itself")),
+		service("joins", named("uid-first"), having("192.0.2.1")),
+		service("lost", named("uid-none")),
+		service("ports", many),
+		service("proxied", annotated(ownPrefix+"data-path", "Proxy"), proxiedStatus, having("192.0.2.2")),
+		service("refused", named("uid-first"), annotated(AnnotationSharingKey, "k")),
+		service("restored", named("uid-none"), annotated(v1beta1.AnnotationAssigned, "for=default/restored,192.0.2.3=p")),
+	}}
+	opt := withProxies(func(opt *Options) { opt.MorePorts = 2 })
+	var c Compiler
+	last, first := c.Compile(o, opt)
+	if len(last.Services) != len(o.Services) || len(last.Services[4].Unserved) == 0 || last.Services[7].LoadBalancerID != "" {
+		t.Fatalf("%d Services, %+v, %+v", len(last.Services), last.Services[4], last.Services[7])
+	}
+	run := func(what string, differ ...string) {
+		t.Helper()
+		state, problems := c.Compile(o, opt)
+		if fresh, _ := Compile(o, opt); !reflect.DeepEqual(fresh.Services, state.Services) {
+			t.Errorf("%s: %s", what, cmp.Diff(fresh.Services, state.Services, addrs()))
+		}
+		if len(problems) != len(first) {
+			t.Errorf("%s: %d problems, not %d", what, len(problems), len(first))
+		}
+		for i, s := range state.Services {
+			if want := slices.Contains(differ, s.Key.Name); (s != last.Services[i]) != want {
+				t.Errorf("%s: %s is another pointer: %t", what, s.Key.Name, !want)
+			}
+		}
+		last = state
+	}
+	replace := func(i int, changes ...func(*corev1.Service)) {
+		o.Services = slices.Clone(o.Services)
+		o.Services[i] = o.Services[i].DeepCopy()
+		for _, change := range changes {
+			change(o.Services[i])
+		}
+	}
+
+	run("nothing changed")
+	replace(0)
+	run("another object of the same content", "first")
+	replace(2, annotated("example.org/x", "y"))
+	run("an annotation of others", "joins")
+	replace(0, func(o *corev1.Service) { o.UID = "uid-none" })
+	run("a Service has the lost id", "first", "restored")
+	replace(0, uid)
+	run("and has it no more", "first", "restored")
+	o.EndpointSlices = []*discoveryv1.EndpointSlice{sliceObject("joins", discoveryv1.Endpoint{NodeName: new("n1")})}
+	run("endpoints", "joins")
+	run("nothing changed again")
+}

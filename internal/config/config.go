@@ -162,6 +162,10 @@ type Compiler struct {
 	// joined are ours, ordered by key; ports has how many they have in each namespace beyond the first of each.
 	joined []*lb.Service
 	ports  map[string]int
+	// last are the Services of the last State.
+	last []*lb.Service
+	// named has what the ids that Services name stand for; nil if a Service changed since.
+	named map[string]*whole
 	// starts of Services with new addresses, none of whose objects changed since.
 	starts map[lb.Key]starts
 	// ready is what ReadyEndpoints read of Services none of whose objects changed since.
@@ -188,6 +192,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if c.readNodes(o, opt); last == nil || !lb.SameMap(before, c.byName) || !last.objects.equal(o) {
 		c.common = compileCommon(o, opt, c.byName)
 	}
+	services := c.services
 	r, state := report{slices.Clone(c.common.problems)}, c.common.state
 	renamed := last == nil || !slices.EqualFunc(last.pools, c.common.pools, sameNames)
 	c.read(o, reader{opt, &openstack.Translator{Options: opt.OpenStack, Pools: state.Pools}, c.common.names}, renamed)
@@ -202,7 +207,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	dependent := c.join(&r, opt, o.Namespaces == nil)
 	opt.admitProxies(&r, dependent, state.Namespaces)
 	joinProxies(dependent, c.joined, proxies)
-	state.Services = boundPorts(&r, c.joined, c.ports, cmp.Or(opt.MorePorts, DefaultMorePorts))
+	state.Services = c.keep(services, boundPorts(&r, c.joined, c.ports, cmp.Or(opt.MorePorts, DefaultMorePorts)))
 	return state, r.sorted()
 }
 
@@ -294,6 +299,7 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 func (c *Compiler) read(o Objects, x reader, renamed bool) {
 	services := objectsOf(o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} }, o.HeldServices)
 	take(&c.services, services, func(key lb.Key, _, h Held[corev1.Service], _, has bool) {
+		c.named = nil
 		c.change(key, func(w *whole) {
 			if *w = (whole{slices: w.slices}); has {
 				x.compileService(key, h, w)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,9 @@ type whole struct {
 type more struct {
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
 	original string
+	// dropsID: its load balancer id does not count, as of the last run that made it; clash says what stands against that id, nil for nothing.
+	dropsID bool
+	clash   *lb.Problem
 	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
 	refused  bool
 	problems []*lb.Problem
@@ -42,9 +46,12 @@ type more struct {
 }
 
 // depends reports whether other objects than its EndpointSlices decide what a Service is.
-func depends(s *lb.Service) bool {
-	return s.LoadBalancerID != "" || s.Proxy != nil || s.AsksProxy || s.Proxied
-}
+func depends(s *lb.Service) bool { return namesAnother(s) || dependsOnProxies(s) }
+
+// namesAnother reports whether a Service has the load balancer id of another one. Its own asks for nothing.
+func namesAnother(s *lb.Service) bool { return s.LoadBalancerID != "" && s.LoadBalancerID != s.UID }
+
+func dependsOnProxies(s *lb.Service) bool { return s.Proxy != nil || s.AsksProxy || s.Proxied }
 
 type reader struct {
 	Options
@@ -147,21 +154,30 @@ func (c *Compiler) others(s *lb.State, opt Options) {
 	slices.SortFunc(s.Leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
 }
 
-// join makes the Services of which an object has changed, and all that depend on others, and returns the latter, in order. If follows is set
-// the status of Services says which may not have proxies.
+// join makes the Services of which an object has changed, those to whose load balancer id something happened, and all that depend on
+// proxies. It returns those of them that depend on others, in order. If follows is set the status of Services says which may not have
+// proxies.
 func (c *Compiler) join(r *report, opt Options, follows bool) (dependent []*lb.Service) {
+	named := c.namedByID()
 	for key, w := range c.apart {
 		if w.more == nil || w.made == nil {
 			continue
 		}
-		if r.problems = append(r.problems, w.problems...); depends(w.made) {
+
+		r.problems = append(r.problems, w.problems...)
+		switch {
+		case dependsOnProxies(w.made):
 			c.touched[key] = true
+		case c.touched[key] || !namesAnother(w.made):
+		case w.dropsID != w.mustDropID(named):
+			c.touched[key] = true
+		case w.clash != nil:
+			r.problems = append(r.problems, w.clash)
 		}
 	}
 	if len(c.touched) == 0 {
 		return nil
 	}
-	named := c.namedByID()
 	joined, rest := make([]*lb.Service, 0, len(c.joined)+len(c.touched)), c.joined
 	for _, key := range slices.SortedFunc(maps.Keys(c.touched), lb.Key.Compare) {
 		i, found := slices.BinarySearchFunc(rest, key, compareKey)
@@ -183,7 +199,7 @@ func (c *Compiler) join(r *report, opt Options, follows bool) (dependent []*lb.S
 			if w.refused && follows && s.AsksProxy {
 				s.AsksProxy, s.ProxyRefused = false, true
 			}
-			joinID(r, s, w.original, named)
+			w.joinID(r, s, named)
 			dependent = append(dependent, s)
 		} else {
 			w.made, w.shown = s, true
@@ -198,45 +214,84 @@ func (c *Compiler) join(r *report, opt Options, follows bool) (dependent []*lb.S
 
 func compareKey(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) }
 
-// namedByID returns the Services that others name by their ids.
-func (c *Compiler) namedByID() map[string]*whole {
-	named := map[string]*whole{}
-	for _, w := range c.apart {
-		if w.made != nil && w.made.LoadBalancerID != "" {
-			named[w.made.LoadBalancerID] = nil
+// keep returns Services with those of the last run in place of equal ones whose objects are the same as in that run, before. By
+// their pointers others know what changed, and a Service that depends on other objects is made in every run.
+func (c *Compiler) keep(before lb.Map[lb.Key, Held[corev1.Service]], services []*lb.Service) []*lb.Service {
+	last := c.last
+
+	for i, s := range services {
+		for len(last) > 0 && last[0] != s && last[0].Key.Compare(s.Key) < 0 {
+			last = last[1:]
+		}
+		if len(last) == 0 || last[0].Key != s.Key {
+			continue
+		}
+
+		former := last[0]
+		last = last[1:]
+		if former != s && before.Of(s.Key) == c.services.Of(s.Key) && reflect.DeepEqual(former, s) {
+			services[i] = former
 		}
 	}
-	if len(named) == 0 {
-		return nil // as mostly
+
+	c.last = services
+	return services
+}
+
+// namedByID returns the Services that others name by their ids: what it returned before while no Service changed.
+func (c *Compiler) namedByID() map[string]*whole {
+	if c.named != nil {
+		return c.named
 	}
+
+	c.named = map[string]*whole{}
+	for _, w := range c.apart {
+		if w.made != nil && w.made.LoadBalancerID != "" {
+			c.named[w.made.LoadBalancerID] = nil
+		}
+	}
+	if len(c.named) == 0 {
+		return c.named
+	}
+
 	for _, w := range c.whole {
 		if w.of == nil {
 			continue
 		}
-		if _, is := named[string(w.of.GetUID())]; is {
-			named[string(w.of.GetUID())] = w
+		id := string(w.of.GetUID())
+		if _, isNamed := c.named[id]; isNamed {
+			c.named[id] = w
 		}
 	}
-	return named
+	return c.named
 }
 
-// joinID drops a load balancer id that nobody asked for: a copied manifest brought what Holdfast had written on its
-// original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
+// mustDropID reports whether nobody asked for the load balancer id of a Service: a copied manifest brought what Holdfast had written on
+// its original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
 // annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
-func joinID(r *report, s *lb.Service, original string, named map[string]*whole) {
-	if s.LoadBalancerID == "" {
+func (w *whole) mustDropID(named map[string]*whole) bool {
+	of := named[w.made.LoadBalancerID]
+	isCopied := w.original != "" && of != nil && w.original == KeyOf(of.of).String() && w.original != w.made.Key.String()
+
+	return isCopied || len(w.made.Recall) > 0 && (of == nil || of.made == nil)
+}
+
+// joinID joins a Service, which is made of w, with the one whose id it has.
+func (w *whole) joinID(r *report, s *lb.Service, named map[string]*whole) {
+	if !namesAnother(s) {
 		return
 	}
-	of := named[s.LoadBalancerID]
-	copied := of != nil && original == KeyOf(of.of).String() && original != s.Key.String()
-	if copied || len(s.Recall) > 0 && (of == nil || of.made == nil) {
+
+	w.dropsID, w.clash = w.mustDropID(named), nil
+	if w.dropsID {
 		s.LoadBalancerID, s.MaxShared = "", 0
 		return
 	}
-	if s.SharingKey != "" && s.LoadBalancerID != s.UID {
+	if s.SharingKey != "" {
 		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		s.Problem = waits(s.Problem, r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two",
-			AnnotationSharingKey, openstack.ID))
+		w.clash = r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two",
+			AnnotationSharingKey, openstack.ID)
+		s.Problem = waits(s.Problem, w.clash)
 	}
 }
 
