@@ -33,23 +33,26 @@ const (
 
 // Each page has a listener of its own, so that the debug pages can stay on the loopback address.
 
-// Metrics serves /metrics from g, to all who ask together a part of the time only: whoever reaches the port may ask. may returns the
-// status of the answer to the bearer of a token: 200 if he may read it.
+// Metrics serves /metrics from g, to all readers together a part of the time only. may returns the status of the answer to the bearer
+// of a token: 200 if it may read them. It must limit how often it asks others: whoever reaches the port may send a token, and readers
+// who were admitted before do not wait for its answer.
 func Metrics(g prometheus.Gatherer, may func(ctx context.Context, token string) int) http.Handler {
 	inner := promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	turn := make(chan struct{}, 1)
 	paced := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := may(r.Context(), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		if status != http.StatusOK {
+			http.Error(w, http.StatusText(status), status)
+			return
+		}
+
 		select {
 		case turn <- struct{}{}:
 		case <-r.Context().Done():
 			return
 		}
 		start := time.Now()
-		if status := may(r.Context(), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")); status == http.StatusOK {
-			inner.ServeHTTP(w, r)
-		} else {
-			http.Error(w, http.StatusText(status), status)
-		}
+		inner.ServeHTTP(w, r)
 		time.AfterFunc(min(paused*time.Since(start), longestPause), func() { <-turn })
 	})
 	mux := http.NewServeMux()

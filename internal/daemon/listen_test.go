@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -186,6 +187,36 @@ func TestTwoScrapers(t *testing.T) {
 		}
 		if both.Wait(); time.Since(start) > 10*time.Second {
 			t.Errorf("the second waited for %v", time.Since(start))
+		}
+		time.Sleep(time.Minute) // what paces ends in the bubble
+	})
+}
+
+// TestStrangersToken: while the API server does not say whose token it is, its bearer keeps no reader waiting who was admitted before.
+func TestStrangersToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := Metrics(&slow{takes: gathering}, func(ctx context.Context, token string) int {
+			if token == "admitted" {
+				return http.StatusOK
+			}
+			<-ctx.Done()
+			return http.StatusUnauthorized
+		})
+		get := func(token string) (status int) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+			r.Header.Set("Authorization", "Bearer "+token)
+			answer := httptest.NewRecorder()
+			h.ServeHTTP(answer, r)
+			return answer.Code
+		}
+
+		for range mostConnections {
+			go get("anything")
+		}
+		synctest.Wait()
+		start := time.Now()
+		if status := get("admitted"); status != http.StatusOK || time.Since(start) > gathering {
+			t.Errorf("%d after %v", status, time.Since(start))
 		}
 		time.Sleep(time.Minute) // what paces ends in the bubble
 	})

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/time/rate"
 	authentication "k8s.io/api/authentication/v1"
 	authorization "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,15 +14,22 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
+// tokenRate is how many unknown tokens a second, and tokenBurst how many at once, the API server is asked about: whoever reaches the port
+// of the metrics may send one.
+const tokenRate, tokenBurst = 5, 10
+
 // MetricsReaders returns a function that asks the API server whose token it is and whether that user may get /metrics, and returns
-// the status of the answer.
+// the status of the answer. A token that was admitted lately waits for no other one.
 func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
-	known := cache.NewExpiring()
+	known, asks := cache.NewExpiring(), rate.NewLimiter(tokenRate, tokenBurst)
 	return func(ctx context.Context, token string) int {
 		if _, reads := known.Get(token); reads {
 			return http.StatusOK
 		} else if token == "" {
 			return http.StatusUnauthorized
+		}
+		if asks.Wait(ctx) != nil {
+			return http.StatusServiceUnavailable
 		}
 		review, err := c.kube.tokenReviews.Create(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}},
 			metav1.CreateOptions{})

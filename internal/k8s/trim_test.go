@@ -384,6 +384,28 @@ func TestMetricsReaders(t *testing.T) {
 		expect("tenant", http.StatusUnauthorized, 1)
 		time.Sleep(2 * time.Minute)
 		expect("prometheus", http.StatusUnauthorized, 1)
+
+		away = false
+		time.Sleep(time.Minute)
+		expect("prometheus", http.StatusOK, 1)
+		time.Sleep(time.Minute)
+		start, before := time.Now(), asked
+		for range tokenBurst + 3*tokenRate {
+			may(context.Background(), "forged")
+		}
+		if n, took := asked-before, time.Since(start); n != tokenBurst+3*tokenRate || took != 3*time.Second {
+			t.Errorf("the API server was asked %d times in %v", n, took)
+		}
+		late, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if got := may(late, "forged"); got != http.StatusServiceUnavailable {
+			t.Errorf("a token that would wait for too long: %d", got)
+		}
+		start = time.Now()
+		expect("prometheus", http.StatusOK, 0)
+		if time.Since(start) > 0 {
+			t.Errorf("a token that is known waits for %v", time.Since(start))
+		}
 	})
 }
 
