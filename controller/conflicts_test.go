@@ -49,7 +49,7 @@ func TestConflictsRead(t *testing.T) {
 			Conflicts: []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: theirMAC}},
 		}}}, "", "map[]"},
 	} {
-		r := reports{}.read(time.Now(), tt.states)
+		r := reports{}.read(time.Now(), time.Time{}, tt.states)
 		if got := fmt.Sprint(r.conflicts(time.Now(), tt.states, map[string]bool{tt.gone: true})); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
@@ -71,7 +71,7 @@ func TestConflictsOfGoneSpeaker(t *testing.T) {
 		} {
 			now := nstest.SetClock(start.Add(step.after), time.Duration(i)*by)
 			states := []*v1beta1.SpeakerState{says("w1", step.wrote, "192.0.2.1", theirMAC)}
-			r = r.read(now, states)
+			r = r.read(now, time.Time{}, states)
 			if got := r.conflicts(now, states, nil); len(got) != step.want {
 				t.Errorf("clock set by %v: after %v %v", by, step.after, got)
 			}

@@ -264,7 +264,7 @@ func TestPeerStatus(t *testing.T) {
 	look := func() {
 		t.Helper()
 		must(t, s.cluster.WaitForSpeakerStates(t.Context()))
-		s.speakers.look(now, s.cluster.Nodes(), s.cluster.SpeakerStates())
+		s.speakers.look(now, s.cluster.APITime(now), s.cluster.Nodes(), s.cluster.SpeakerStates())
 	}
 	expect("before the first look", "", 1) // Valid
 	look()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -29,10 +30,11 @@ type speakers struct {
 	proxied    proxied
 }
 
-// look reads all SpeakerStates. Those of nodes that Kubernetes does not call ready may be old.
-func (s *speakers) look(now time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
+// look reads all SpeakerStates, at a time by our clock and by that of the API server. Those of nodes that Kubernetes does not call ready
+// may be old.
+func (s *speakers) look(now, apiNow time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
 	notReady := nodelifecycle.NotReady(nodes)
-	s.reports = s.reports.read(now, states)
+	s.reports = s.reports.read(now, apiNow, states)
 	s.conflicts = s.reports.conflicts(now, states, notReady)
 	s.sessions = s.reports.sessions(now, states, notReady)
 	open := s.reports.open(now, nodes, states, notReady)
@@ -49,17 +51,27 @@ type lastReport struct {
 	at       time.Time
 }
 
-// read returns the times as of now. What changed since the last read was written just now, whatever the speaker's clock says.
-func (r reports) read(now time.Time, states []*v1beta1.SpeakerState) reports {
+// read returns the times as of now. A report that is read for the first time is no fresher than it was where the API server got it,
+// whatever the clocks of the speaker and of this machine say: to a new leader all are new. If that is not known it was written just now.
+func (r reports) read(now, apiNow time.Time, states []*v1beta1.SpeakerState) reports {
 	out := make(reports, len(states))
 	for _, s := range states {
 		last, known := r[s.Name]
 		if o := s.Status.Observed; o != nil && !o.IsZero() && (!known || !o.Time.Equal(last.observed)) {
-			last = lastReport{o.Time, now}
+			last = lastReport{o.Time, now.Add(-reportAge(apiNow, s))}
 		}
 		out[s.Name] = last
 	}
 	return out
+}
+
+// reportAge returns for how long the API server has had a speaker's last report, 0 if that is not known.
+func reportAge(apiNow time.Time, s *v1beta1.SpeakerState) time.Duration {
+	at := k8s.ReportTime(s)
+	if at.IsZero() || apiNow.IsZero() {
+		return 0
+	}
+	return max(0, apiNow.Sub(at))
 }
 
 // stale reports whether the last report of a node's speaker has expired, or there was none.

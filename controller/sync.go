@@ -79,7 +79,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	if s.lookDue.Swap(false) {
-		s.speakers.look(d.state.Now, s.cluster.Nodes(), s.cluster.SpeakerStates())
+		s.speakers.look(d.state.Now, s.cluster.APITime(d.state.Now), s.cluster.Nodes(), s.cluster.SpeakerStates())
 		if s.options.Proxies() {
 			_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy.Service)
 		}

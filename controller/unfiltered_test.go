@@ -21,7 +21,9 @@ import (
 
 // fleet is nodes with their speakers, as the API server shows them.
 type fleet struct {
-	now    time.Time
+	now time.Time
+	// ahead is by how much the API server's clock is ahead of the controller's.
+	ahead  time.Duration
 	nodes  map[string]*corev1.Node
 	states map[string]*v1beta1.SpeakerState
 	s      speakers
@@ -64,14 +66,22 @@ func (f *fleet) pass(d time.Duration, silent ...string) {
 		var states []*v1beta1.SpeakerState
 		for _, s := range f.states {
 			if !strings.Contains(strings.Join(silent, " "), s.Name) {
-				s.Status.Observed = new(v1beta1.NewMicroTime(f.now))
+				f.report(s, f.now)
 			}
 			states = append(states, s)
 		}
 		before := f.says()
-		if f.s.look(f.now, slices.Collect(maps.Values(f.nodes)), states); f.says() != before {
+		if f.s.look(f.now, f.now.Add(f.ahead), slices.Collect(maps.Values(f.nodes)), states); f.says() != before {
 			f.writes++
 		}
+	}
+}
+
+// report writes a report, at a time by the speaker's own clock, which may be wrong.
+func (f *fleet) report(s *v1beta1.SpeakerState, observed time.Time) {
+	s.Status.Observed = new(v1beta1.NewMicroTime(observed))
+	s.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Time: new(metav1.NewTime(f.now.Add(f.ahead))), FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:observed":{}}}`)}},
 	}
 }
 
@@ -363,6 +373,47 @@ func TestStrangeAddress(t *testing.T) {
 		server.landed()
 		if afterA, afterB := run(); a.ResourceVersion != afterA.ResourceVersion || !reflect.DeepEqual(b.Status, afterB.Status) {
 			t.Errorf("%s: %v is written\n%+v\nbefore\n%+v", what, server.landed(), afterB.Status, b.Status)
+		}
+	}
+}
+
+// TestNewLeader: to a new leader a report is as old as it is to the API server, whatever the clocks of the speakers and of the machines
+// say, and expires with that age.
+func TestNewLeader(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour} {
+		f := newFleet("gone", "lives", "late", "early")
+		f.ahead = ahead
+		f.report(f.states["gone"], f.now)
+		f.now = f.now.Add(staleTime - 2*time.Minute)
+		f.report(f.states["lives"], f.now)
+		f.report(f.states["late"], f.now.Add(-time.Hour))
+		f.report(f.states["early"], f.now.Add(time.Hour))
+
+		stale := func() (names []string) {
+			states := slices.Collect(maps.Values(f.states))
+			f.s.look(f.now, f.now.Add(f.ahead), slices.Collect(maps.Values(f.nodes)), states)
+			for name := range f.states {
+				if f.s.reports.stale(f.now, name) {
+					names = append(names, name)
+				}
+			}
+			return names
+		}
+		if names := stale(); len(names) > 0 {
+			t.Errorf("API server ahead by %v: %v count as silent", ahead, names)
+		}
+		f.now = f.now.Add(2 * time.Minute)
+		if names := stale(); !slices.Equal(names, []string{"gone"}) {
+			t.Errorf("API server ahead by %v: later %v count as silent", ahead, names)
+		}
+		f.s = speakers{}
+		if names := stale(); !slices.Equal(names, []string{"gone"}) {
+			t.Errorf("API server ahead by %v: to a new leader %v count as silent", ahead, names)
+		}
+		f.report(f.states["gone"], f.now)
+		f.states["gone"].Status.Observed = new(v1beta1.NewMicroTime(f.now.Add(-time.Hour)))
+		if names := stale(); len(names) > 0 {
+			t.Errorf("API server ahead by %v: %v wrote just now and count as silent", ahead, names)
 		}
 	}
 }

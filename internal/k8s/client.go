@@ -34,6 +34,7 @@ type Clients struct {
 	// holdfast serves the kinds of group holdfast.dev.
 	holdfast rest.Interface
 	hearing  *hearing
+	clock    *serverClock
 }
 
 // Connect returns clients for the cluster that the process runs in, or for the
@@ -58,6 +59,8 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	// make thousands of Services wait for each other. Only Events have one.
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
+	clock := &serverClock{}
+	config.Wrap(clock.over)
 	if config.Dial == nil { // a caller that dials on its own goes on to
 		config.Dial = dial
 	}
@@ -83,7 +86,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 		return Clients{}, err
 	}
 	holdfast, err := clientOf(v1beta1.GroupVersion, config, transport)
-	return Clients{kube: kube, paced: paced, holdfast: holdfast, hearing: hearing}, err
+	return Clients{kube: kube, paced: paced, holdfast: holdfast, hearing: hearing, clock: clock}, err
 }
 
 // LogTo sends client-go's messages to log: one stream, one format.

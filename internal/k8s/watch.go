@@ -99,8 +99,11 @@ func trim(o any) (any, error) {
 	if err != nil {
 		return o, nil // a tombstone
 	}
+	managed := m.GetManagedFields()
 	m.SetManagedFields(nil)
 	switch o := o.(type) {
+	case *v1beta1.SpeakerState:
+		trimReport(o, managed)
 	case *corev1.Service:
 		trimService(o)
 	case *corev1.Node:
