@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -68,6 +69,8 @@ type apiServer struct {
 	// events are the Events that were written.
 	events chan *corev1.Event
 	live   bool
+	// dropsMode: it drops ipMode, as it does while the feature gate LoadBalancerIPMode is off.
+	dropsMode bool
 	// watches of Services take the changes.
 	watches []chan<- []byte
 }
@@ -129,16 +132,20 @@ func (s *apiServer) store(o metav1.Object) error {
 	}
 	object["apiVersion"], object["kind"] = groupVersion(collection), kinds[path.Base(collection)]
 	s.objects[collection+"/"+o.GetName()] = object
-	s.show(object)
+	s.show(collection+"/"+o.GetName(), object)
 	return nil
 }
 
-// show shows a changed object in the watches. mu is held.
-func (s *apiServer) show(object map[string]any) {
+// show shows an object that changed, or that is no more, in the watches. mu is held.
+func (s *apiServer) show(at string, object map[string]any) {
 	if len(s.watches) == 0 || object["kind"] != "Service" {
 		return
 	}
-	change, _ := json.Marshal(map[string]any{"type": "MODIFIED", "object": object})
+	what := "MODIFIED"
+	if s.objects[at] == nil {
+		what = "DELETED"
+	}
+	change, _ := json.Marshal(map[string]any{"type": what, "object": object})
 	for _, w := range s.watches {
 		w <- change
 	}
@@ -388,11 +395,22 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 		return
 	}
+	in, found, _ := unstructured.NestedSlice(patched, "status", "loadBalancer", "ingress")
+	if found && s.dropsMode {
+		for _, one := range in {
+			delete(one.(map[string]any), "ipMode")
+		}
+		must(s.t, unstructured.SetNestedSlice(patched, in, "status", "loadBalancer", "ingress"))
+	}
 	s.objects[at], o = patched, patched
 	s.version++
-	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
+	metadata := o["metadata"].(map[string]any)
+	metadata["resourceVersion"] = strconv.Itoa(s.version)
 	s.patched = append(s.patched, r.URL.Path)
-	s.show(o)
+	if finalizers, _ := metadata["finalizers"].([]any); metadata["deletionTimestamp"] != nil && len(finalizers) == 0 {
+		delete(s.objects, at)
+	}
+	s.show(at, o)
 	if lost {
 		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout)
 		return

@@ -86,6 +86,36 @@ func TestReleasesWhateverIsRefused(t *testing.T) {
 	c.want("web", "[192.0.2.0] Assigned")
 }
 
+// TestReleasesBesideOthersFinalizers: a Service with finalizers of others loses its addresses by a write that does not touch finalizers, which
+// takes the API server too long if a tenant wrote many.
+func TestReleasesBesideOthersFinalizers(t *testing.T) {
+	for _, others := range []string{"", "example.org/other"} {
+		c := newTenancy(t, lan())
+		c.create(loadBalancer("evil"))
+		sv := c.service("evil")
+		sv.DeletionTimestamp = new(metav1.Now())
+		if others != "" {
+			sv.Finalizers = append(sv.Finalizers, others)
+		}
+		c.server.put(t, sv)
+		s := newTestSyncer(t, c.server)
+		syncOnce(t, s)
+		if others == "" {
+			if c.server.objects[servicesPath+"/evil"] != nil {
+				t.Error("a Service with our finalizers only is not gone after the first write")
+			}
+			continue
+		}
+		if sv = c.service("evil"); len(sv.Status.LoadBalancer.Ingress) > 0 || len(sv.Finalizers) != 3 {
+			t.Errorf("after the first write: %v, %v", sv.Status.LoadBalancer.Ingress, sv.Finalizers)
+		}
+		refreshed(t, s)
+		if sv = c.service("evil"); !slices.Equal(sv.Finalizers, []string{others}) {
+			t.Errorf("after the second write: %v", sv.Finalizers)
+		}
+	}
+}
+
 // tenancy is a cluster in which users edit Services as the built-in role edit allows: everything but the status.
 type tenancy struct {
 	*testing.T

@@ -152,3 +152,38 @@ func TestMemoryOfAnEarlierPool(t *testing.T) {
 		t.Errorf("the pool remembers (-want +got):\n%s", diff)
 	}
 }
+
+// TestDeletedTogether: Services that are deleted at once go by one write of each, after one of what the pool remembers.
+func TestDeletedTogether(t *testing.T) {
+	const services = 200
+	server := newServer(t, lan())
+	for i := range services {
+		server.put(t, loadBalancer(fmt.Sprint("s", i)))
+	}
+	s := newTestSyncer(t, server)
+	syncOnce(t, s)
+	for i := range services {
+		sv := server.service(t, fmt.Sprint("s", i))
+		sv.DeletionTimestamp = new(metav1.Now())
+		server.put(t, sv)
+	}
+	server.landed()
+	refreshed(t, s)
+
+	writes := map[string]int{}
+	for i, at := range server.landed() {
+		if at == memoriesPath+"/lan" && i > 0 {
+			t.Errorf("the release was recorded after %d writes", i)
+		}
+		writes[at]++
+	}
+	for i := range services {
+		at := fmt.Sprint(servicesPath, "/s", i)
+		if server.objects[at] != nil || writes[at+"/status"] != 1 {
+			t.Fatalf("%s was written %d times, and is %v", at, writes[at+"/status"], server.objects[at])
+		}
+	}
+	if n := writes[memoriesPath+"/lan"]; n != 1 {
+		t.Errorf("what the pool remembers was written %d times", n)
+	}
+}

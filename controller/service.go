@@ -332,9 +332,9 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	})
 }
 
-// clearing returns the next step of clearing a Service. A Service with an address of ours in its status or its record loses it
-// first, and its finalizers in a later run, when speakers and kube-proxies have seen the change. So it is free, whatever finalizers a
-// user wrote beside ours.
+// clearing returns the next step of clearing a Service. All goes by one write, since each write of a Service is sent to every node and
+// 2,000 may be deleted at once. Beside finalizers of others the addresses in the status and their record go first: a user may have
+// written so many finalizers that the API server cannot change them in time, and the address is free all the same.
 func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	shown, others := options.Shown(sv)
 	u := k8s.ServiceUpdate{
@@ -345,9 +345,11 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	if shared {
 		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv, options)}, config.OurConditions[1:]
 	}
-	if len(shown) > 0 || meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressRecord) != nil {
+	holds := len(shown) > 0 || meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressRecord) != nil
+	if holds && hasOtherFinalizers(sv) {
 		return u
 	}
+
 	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
 	maps.Copy(u.Annotations, options.Cleared(sv, others))
 	u.Finalizers[v1beta1.FinalizerAddress] = false
@@ -355,6 +357,14 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 		u.Finalizers[k8s.StandardFinalizer] = false
 	}
 	return u
+}
+
+// hasOtherFinalizers reports whether a Service has finalizers of others, or ours more than once.
+func hasOtherFinalizers(sv *corev1.Service) bool {
+	ours := []string{v1beta1.FinalizerAddress, k8s.StandardFinalizer}
+	isOfOthers := func(f string) bool { return !slices.Contains(ours, f) }
+
+	return len(sv.Finalizers) > len(ours) || slices.ContainsFunc(sv.Finalizers, isOfOthers)
 }
 
 // wasOurs reports whether the Service had an address of ours, which is when we set the standard finalizer.

@@ -166,6 +166,10 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 			`"loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
 		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`,
 			""},
+		{"all at once of a Service that is deleted", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null},` +
+			`"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]},` +
+			`"status":{"loadBalancer":{"ingress":[]},"conditions":[{"$patch":"delete","type":"holdfast.dev/AddressAssigned"},` +
+			`{"$patch":"delete","type":"holdfast.dev/AnnouncedL2"}]}}`, ""},
 		{"the record of who announces is forged", aService, condition("holdfast.dev/Announcers", "True", "Announced"), "may remove the speakers' conditions"},
 		{"released", aService, released, ""},
 		{"released without a trace", aService, gone, ""},
@@ -333,6 +337,7 @@ func TestPoliciesHostileService(t *testing.T) {
 		takes    = `{"status":{"loadBalancer":{"ingress":[]}}}`
 		forgets  = `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`
 		releases = `{"metadata":{"annotations":{"holdfast.dev/assigned":null},"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address"]}}`
+		both     = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address"]},"status":{"loadBalancer":{"ingress":[]}}}`
 	)
 	for _, hostile := range []struct {
 		name    string
@@ -340,14 +345,15 @@ func TestPoliciesHostileService(t *testing.T) {
 		patches []string
 	}{
 		// With keys of three letters they are shorter than 256 KiB, the bound of the API server.
-		{"annotations", func(s *corev1.Service) { maps.Copy(s.Annotations, maps.Collect(names("", 80_000))) }, []string{takes, releases}},
+		{"annotations", func(s *corev1.Service) { maps.Copy(s.Annotations, maps.Collect(names("", 80_000))) }, []string{takes, releases, both}},
 		// An object has 1.5 MiB at most. A strategic merge patch that touches so many finalizers takes many seconds.
 		{"finalizers", func(s *corev1.Service) {
 			for name := range names("x/", 60_000) {
 				s.Finalizers = append(s.Finalizers, name)
 			}
 		}, []string{takes, forgets}},
-		{"our finalizer twice", func(s *corev1.Service) { s.Finalizers = append(s.Finalizers, "holdfast.dev/address") }, []string{takes, releases}},
+		{"our finalizer twice", func(s *corev1.Service) { s.Finalizers = append(s.Finalizers, "holdfast.dev/address") },
+			[]string{takes, releases, both}},
 	} {
 		t.Run(hostile.name, func(t *testing.T) {
 			service := object(t, aService).(*corev1.Service)

@@ -259,6 +259,23 @@ func TestBurst(t *testing.T) {
 	})
 }
 
+// TestBurstOfDeletions: Services that lose their addresses with themselves are a burst too.
+func TestBurstOfDeletions(t *testing.T) {
+	for _, shows := range []bool{true, false} {
+		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+		if shows {
+			sv.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+		}
+		k := &Cluster{burst: newBurst()}
+		for range burstSize + burstRate {
+			k.sameHeld(packService(t, sv, toController), nil)
+		}
+		if k.InBurst() != shows {
+			t.Errorf("Services that show addresses (%t) are deleted, and that is a burst: %t", shows, !shows)
+		}
+	}
+}
+
 // TestAPIAge: an API server that has nothing to tell is heard by its kernel's answers, and one that is unreachable is not.
 func TestAPIAge(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

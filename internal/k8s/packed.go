@@ -204,6 +204,14 @@ func digest(s *corev1.Service) uint64 { return maphash.Bytes(interned.seed, enco
 // read a thousand conditions took 70 ms of the failover (three speakers on two cores).
 const maxUnread = 64
 
+// shownBy returns what a Service shows of addresses, nothing if there is no Service.
+func shownBy(h heldService) (none corev1.LoadBalancerStatus) {
+	if h == nil {
+		return none
+	}
+	return h.Read().Status.LoadBalancer
+}
+
 // sameHeld reports whether a change may wait for the next plan: the same decides, and a speaker has not left too much unread. It counts the Services
 // whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
@@ -214,7 +222,7 @@ func (k *Cluster) sameHeld(a, b heldService) bool {
 		return digest
 	}
 	same := of(a) == of(b)
-	if !same && a != nil && b != nil && !reflect.DeepEqual(a.Read().Status.LoadBalancer, b.Read().Status.LoadBalancer) {
+	if !same && a != nil && !reflect.DeepEqual(shownBy(a), shownBy(b)) {
 		k.burst.Allow()
 	}
 	if same && k.config.Speaker {

@@ -27,15 +27,24 @@ type part struct {
 	ServiceUpdate
 }
 
-// parts splits the update. The addresses come first, with what records them and with the host names that
-// stand beside them already.
+// parts splits the update. The addresses come first, with what records them and with the host names that stand beside them already.
+// Finalizers that are added come with them, and those that only go come last: their object may be gone then.
 func (u ServiceUpdate) parts() []part {
 	isRecord := func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAddressRecord }
+	isRecordType := func(t string) bool { return t == v1beta1.ConditionAddressRecord }
+	first := ServiceUpdate{
+		SetAddresses: u.SetAddresses, Addresses: u.Addresses, Proxied: u.Proxied, ProxyMode: u.ProxyMode,
+		Conditions:       slices.DeleteFunc(slices.Clone(u.Conditions), func(c metav1.Condition) bool { return !isRecord(c) }),
+		RemoveConditions: slices.DeleteFunc(slices.Clone(u.RemoveConditions), func(t string) bool { return !isRecordType(t) }),
+	}
+	holder := ServiceUpdate{Finalizers: u.Finalizers, Annotations: u.only(v1beta1.AnnotationAssigned)}
+	holds := slices.Contains(slices.Collect(maps.Values(u.Finalizers)), true)
+	if holds {
+		first.Finalizers, first.Annotations = holder.Finalizers, holder.Annotations
+	}
+
 	rest := slices.DeleteFunc(slices.Clone(u.Conditions), isRecord)
-	out := []part{{"the addresses", ServiceUpdate{
-		SetAddresses: u.SetAddresses, Addresses: u.Addresses, Finalizers: u.Finalizers, Annotations: u.only(v1beta1.AnnotationAssigned),
-		Conditions: slices.DeleteFunc(slices.Clone(u.Conditions), func(c metav1.Condition) bool { return !isRecord(c) }),
-	}}}
+	out := []part{{"the addresses", first}}
 	for _, c := range rest {
 		out = append(out, part{"condition " + c.Type, ServiceUpdate{Conditions: []metav1.Condition{c}}})
 	}
@@ -45,10 +54,14 @@ func (u ServiceUpdate) parts() []part {
 			out = append(out, part{"annotation " + name, ServiceUpdate{Annotations: u.only(name)}})
 		}
 	}
-	return append(out, part{"the host name", ServiceUpdate{
-		SetAddresses: u.SetAddresses, Addresses: u.Addresses, Hostname: u.Hostname, FormerHostname: u.FormerHostname,
-		Annotations: u.only(v1beta1.AnnotationHostnameShown),
+	out = append(out, part{"the host name", ServiceUpdate{
+		SetAddresses: u.SetAddresses, Addresses: u.Addresses, Proxied: u.Proxied, ProxyMode: u.ProxyMode,
+		Hostname: u.Hostname, FormerHostname: u.FormerHostname, Annotations: u.only(v1beta1.AnnotationHostnameShown),
 	}})
+	if !holds {
+		out = append(out, part{"the finalizers", holder})
+	}
+	return out
 }
 
 // only returns the annotation of this name, if the update has it.
