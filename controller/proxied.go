@@ -35,14 +35,17 @@ type proxied struct {
 	// looks counts the looks, and began has the last one before each Service was proxied.
 	looks int
 	began map[lb.Key]int
+	// dropsMode: the API server left ipMode out of what was written last.
+	dropsMode bool
 }
 
 // verdict is what is due for a Service.
 type verdict struct {
 	// Condition on proxies; its type is empty if none is due.
 	metav1.Condition
-	// mode: now ipMode is written. An address that is announced already has it two looks after the condition, when each node leads
-	// connections to proxies: kube-proxy then takes its own way away. It is written for two looks only, since an API server may drop it.
+	// mode: all addresses are to have ipMode Proxy. An address that is announced already has it two looks after the condition, when each
+	// node leads connections to proxies: kube-proxy then takes its own way away. If the API server drops the field, only a Service
+	// that is new to proxies asks for it again.
 	mode bool
 }
 
@@ -162,7 +165,7 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 			since = p.began[s.Key]
 		}
 		began[s.Key] = since
-		out[i].mode = !s.Proxied && !shares(state.Services[i], s) || s.Proxied && (p.looks-since == 2 || p.looks-since == 3)
+		out[i].mode = !s.Proxied && !shares(state.Services[i], s) || s.Proxied && p.looks-since >= 2 && !p.dropsMode
 	}
 	p.began = began
 	return out

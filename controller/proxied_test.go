@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -248,7 +249,7 @@ func TestProxiedMode(t *testing.T) {
 		{"a asks proxied 192.0.2.1 > 192.0.2.1", false},
 		{"a asks proxied 192.0.2.1 > 192.0.2.1", true},
 		{"a asks proxied 192.0.2.1 > 192.0.2.1", true},
-		{"a asks proxied 192.0.2.1 > 192.0.2.1", false}, // an API server that dropped it is left alone
+		{"a asks proxied 192.0.2.1 > 192.0.2.1", true}, // from then on
 		{"a asks > 192.0.2.1", true},
 	} {
 		p.look(now, reports{"n1": {at: now}}, states, nil, nil)
@@ -258,6 +259,89 @@ func TestProxiedMode(t *testing.T) {
 			t.Errorf("%d: %+v", i, got[0])
 		}
 	}
+
+	p.dropsMode = true
+	for text, want := range map[string]bool{"a asks proxied 192.0.2.1 > 192.0.2.1": false, "a asks > 192.0.2.1": true} {
+		s, a := townService(text)
+		p.began = nil
+		got := p.decide(lb.State{Now: now, Services: []*lb.Service{s}, ProxyNodes: lb.Names{"n1"}}, []*ipam.Assignment{a})
+		if got[0].mode != want {
+			t.Errorf("the API server drops it, and %s: %+v", text, got[0])
+		}
+	}
+}
+
+// TestIPModeIsCorrected: whatever another writer makes of it, each address of a proxied Service has ipMode Proxy. An API server that drops
+// the field is asked for it again with the next Service only.
+func TestIPModeIsCorrected(t *testing.T) {
+	asks := func(name string) *corev1.Service {
+		sv := loadBalancer(name)
+		sv.Spec.Ports[0].NodePort = 30080
+		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, "holdfast.dev/data-path", "Proxy")
+		return sv
+	}
+	server := newServer(t, lan(), asks("web"))
+	s := newTestSyncer(t, server)
+	s.options.Proxy = newProxyOptions().Proxy
+	expect := func(what string, services map[string]bool, writes int) {
+		t.Helper()
+		for name, want := range services {
+			sv := server.service(t, name)
+			if len(sv.Status.LoadBalancer.Ingress) == 0 || k8s.HasProxyMode(sv) != want {
+				t.Errorf("%s: the status of %s is %+v", what, name, sv.Status.LoadBalancer)
+			}
+		}
+		n := 0
+		for _, at := range server.landed() {
+			if strings.HasPrefix(at, servicesPath) {
+				n++
+			}
+		}
+		if n != writes {
+			t.Errorf("%s: Services were written %d times, want %d", what, n, writes)
+		}
+	}
+	overwrite := func() {
+		sv := server.service(t, "web")
+		sv.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPModeVIP)
+		server.put(t, sv)
+	}
+
+	syncOnce(t, s)
+	expect("a new address", map[string]bool{"web": true}, 1)
+	overwrite()
+	s.speakers.proxied.looks = 1
+	refreshed(t, s)
+	expect("nodes may not yet lead there", map[string]bool{"web": false}, 0)
+	s.speakers.proxied.looks = 9
+	refreshed(t, s)
+	expect("another writer's", map[string]bool{"web": true}, 1)
+
+	pending := asks("pending")
+	metav1.SetMetaDataAnnotation(&pending.ObjectMeta, config.AnnotationPool, "none")
+	server.put(t, pending)
+	refreshed(t, s)
+	expect("a Service without an address", nil, 1)
+	overwrite()
+	refreshed(t, s)
+	expect("another writer's, beside that", map[string]bool{"web": true}, 1)
+
+	server.edit(func() { server.dropsMode = true })
+	overwrite()
+	for _, writes := range []int{1, 0, 0} {
+		refreshed(t, s)
+		expect("dropped", map[string]bool{"web": false}, writes)
+	}
+	server.put(t, asks("more"))
+	refreshed(t, s)
+	expect("another Service", map[string]bool{"web": false, "more": false}, 1)
+	server.edit(func() { server.dropsMode = false })
+	server.put(t, asks("most"))
+	refreshed(t, s)
+	expect("it drops it no more", map[string]bool{"web": false, "most": true}, 1)
+	s.speakers.proxied.looks = 19
+	refreshed(t, s)
+	expect("and so all have it", map[string]bool{"web": true, "more": true}, 2)
 }
 
 // TestProxiedIsWritten: condition, record and ipMode are one write, and go together.

@@ -179,6 +179,9 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev1.Service, error) {
 	after, err := s.cluster.UpdateService(ctx, u)
 	var refused *k8s.Refused
+	if err == nil && after != nil && u.ProxyMode && len(u.Addresses) > 0 {
+		s.dropsMode.Store(!k8s.HasProxyMode(after))
+	}
 	if !errors.As(err, &refused) {
 		return after, err
 	}

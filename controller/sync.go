@@ -30,6 +30,8 @@ type syncer struct {
 	speakers speakers
 	lookDue  atomic.Bool
 	loop     *daemon.Loop
+	// dropsMode: the API server left ipMode out of what was written last.
+	dropsMode atomic.Bool
 	// compiler reads. What it keeps between runs only makes it faster.
 	compiler config.Compiler
 	// ledger decides. What it keeps between runs does so too; from checkAt on it is checked.
@@ -88,6 +90,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.options.Filters() {
 		d.frontends = plan.Frontends(restricted(d.state, d.result.Assignments))
 	}
+	s.speakers.proxied.dropsMode = s.dropsMode.Load()
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	// The compiler keeps its problems.
 	d.problems = slices.Concat(d.problems, s.speakers.unfiltered.problems(d.frontends), s.speakers.proxied.problems(d.state.Services))

@@ -266,6 +266,34 @@ func TestIPMode(t *testing.T) {
 		if changed != tt.changed || proxyMode(got[0]) != (tt.want == proxy) {
 			t.Errorf("%s: %v, changed %v", name, got[0].IPMode, changed)
 		}
+
+		second := netip.MustParseAddr("2001:db8::1")
+		u.Addresses = append(u.Addresses, second)
+		got, _ = u.ingress()
+		if want := tt.mode || tt.proxied && tt.have == proxy; proxyMode(got[1]) != want {
+			t.Errorf("%s: a second address has the mode of proxies: %v, want %v", name, !want, want)
+		}
+	}
+}
+
+// TestPartsKeepIPMode: an update that is written part by part, since the API server refuses one of them, takes no address from the proxies.
+func TestPartsKeepIPMode(t *testing.T) {
+	s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue}}}}
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: new(corev1.LoadBalancerIPModeProxy)}}
+	u := ServiceUpdate{SetAddresses: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Proxied: true}
+	written := 0
+	for _, p := range u.parts() {
+		if !p.SetAddresses {
+			continue
+		}
+		written++
+		p.Service = s
+		if got, changed := p.ingress(); changed || !proxyMode(got[0]) {
+			t.Errorf("%s: %v", p.name, got)
+		}
+	}
+	if written == 0 {
+		t.Error("no part has the addresses")
 	}
 }
 

@@ -29,7 +29,8 @@ type ServiceUpdate struct {
 	Addresses    []netip.Addr
 	// Hostname is shown beside each address; FormerHostname is what we wrote there before.
 	Hostname, FormerHostname string
-	// Proxied: proxies serve the addresses. With ProxyMode pods and nodes must go there too (ipMode Proxy); without it what the status says stays.
+	// Proxied: proxies serve the addresses. With ProxyMode, or if one of the addresses has it already, pods and nodes must go there too
+	// (ipMode Proxy); otherwise what the status says stays.
 	Proxied, ProxyMode bool
 	// Conditions of ours, without times.
 	Conditions []metav1.Condition
@@ -211,6 +212,7 @@ func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) [
 func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	have := u.Service.Status.LoadBalancer.Ingress
 	leaves := !u.Proxied && meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)
+	mode := u.ProxyMode || u.Proxied && slices.ContainsFunc(have, proxyMode)
 	out := []corev1.LoadBalancerIngress{}
 	for _, a := range u.Addresses {
 		entry := corev1.LoadBalancerIngress{IP: a.String()}
@@ -222,7 +224,7 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 			entry = have[i]
 		}
 		switch {
-		case u.ProxyMode:
+		case mode:
 			entry.IPMode = new(corev1.LoadBalancerIPModeProxy)
 		case leaves && proxyMode(entry):
 			entry.IPMode = nil
@@ -241,6 +243,11 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 		return a.IP == b.IP && a.Hostname == b.Hostname && proxyMode(a) == proxyMode(b)
 	})
 	return out, !same
+}
+
+// HasProxyMode reports whether an address of a Service has ipMode Proxy.
+func HasProxyMode(s *corev1.Service) bool {
+	return slices.ContainsFunc(s.Status.LoadBalancer.Ingress, proxyMode)
 }
 
 func proxyMode(in corev1.LoadBalancerIngress) bool {
