@@ -234,7 +234,7 @@ func TestSameIsShared(t *testing.T) {
 func TestDependentIsShared(t *testing.T) {
 	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
 	service := func(name string, changes ...func(*corev1.Service)) *corev1.Service {
-		return serviceObject(name, append(changes, port, uid)...)
+		return serviceObject(name, append(changes, uid)...)
 	}
 	named := func(id string) func(*corev1.Service) { return annotated(openstack.ID, id) }
 	many := func(o *corev1.Service) {
