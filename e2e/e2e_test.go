@@ -72,6 +72,7 @@ var cases = []testCase{
 	{"FilterInside", testFilterInside},
 	{"FilterLocal", testFilterLocal},
 	{"FilterOrder", testFilterOrder},
+	{"Endpoints", testEndpoints},
 	{"Boot", testBoot},
 }
 
