@@ -54,7 +54,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 			at.waits = true
 		case here:
 			at.withheld = !p.route(s, a, ads, peers, time.Time{}) || at.withheld
-		case leavers[p.node] != "" || p.leaves(s, lb.FamilyOf(a), ads):
+		case leavers[p.node] != "" && !p.rulesGone(p.node) || p.leaves(s, lb.FamilyOf(a), ads):
 			p.leaveRoute(s, a, ads, peers)
 		}
 	}
@@ -73,6 +73,9 @@ func (p *planner) describe(s *lb.Service, out Outcome, left map[string]lb.Reason
 		if len(left) > 0 {
 			by += " (not " + leftBy(left) + ")"
 		}
+		if gone := slices.DeleteFunc(slices.Clone(out.Nodes), func(n string) bool { return !p.rulesGone(n) }); len(gone) > 0 {
+			by += fmt.Sprintf(" (rules of kube-proxy are gone on %s: %s)", lb.SomeOf(gone), lb.KubeProxyNotReady)
+		}
 		for _, note := range notes {
 			by += "; " + note
 		}
@@ -81,7 +84,8 @@ func (p *planner) describe(s *lb.Service, out Outcome, left map[string]lb.Reason
 		}
 		out.Message = by
 	}
-	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
+	switch out.Here {
+	case lb.NotOwner, lb.NodeDraining, lb.NetworkUnavailable:
 		out.Here = cmp.Or(left[p.node], lb.NoPeer) // every other node that may announce does, so that only a peer can be missing
 	}
 	return out
@@ -119,31 +123,49 @@ func (p *planner) sessionless(name string, a netip.Addr) bool {
 
 // announcers returns the nodes that advertise an address, and those that could and leave it to them, with the reason; or why there are none.
 func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay []string, leave map[string]lb.Reason, why lb.Reason) {
-	eligible, why := p.mayAdvertise(s, a, ads)
-	leave = map[string]lb.Reason{}
 	family := lb.FamilyOf(a)
-	complete := p.complete(s, a, eligible)
+	leave = map[string]lb.Reason{}
+	stay, why = p.mayAdvertise(s, a, ads)
+	// A node without kube-proxy's rules leaves an address even to a node that drains.
+	stay = p.divide(stay, a, leave, func(name string) lb.Reason {
+		if p.rulesGone(name) {
+			return lb.KubeProxyNotReady
+		}
+		return ""
+	})
+	complete := p.complete(s, family, stay)
+	stay = p.divide(stay, a, leave, func(name string) lb.Reason {
+		if !slices.Contains(complete, name) {
+			return lb.PortNotServed
+		}
+		return ""
+	})
+	stay = p.divide(stay, a, leave, func(name string) lb.Reason {
+		if s.Terminates(name, family) {
+			return unservedHere(s)
+		}
+		return p.whyLeaves(name)
+	})
+	return stay, leave, why
+}
+
+// divide returns the nodes that stay with an address, and adds to leave those that leave it to them; none leaves it where no other takes it.
+func (p *planner) divide(nodes []string, a netip.Addr, leave map[string]lb.Reason, whyLeaves func(name string) lb.Reason) (stay []string) {
 	taken := false
-	for _, name := range eligible {
-		switch {
-		case !slices.Contains(complete, name):
-			leave[name] = lb.PortNotServed
-			continue
-		case p.state.Nodes[name].Draining:
-			leave[name] = lb.NodeDraining
-			continue
-		case s.Terminates(name, family):
-			leave[name] = unservedHere(s)
+	leaving := map[string]lb.Reason{}
+	for _, name := range nodes {
+		if why := whyLeaves(name); why != "" {
+			leaving[name] = why
 			continue
 		}
 		stay = append(stay, name)
 		taken = taken || p.keepsRoutes(name, a)
 	}
-	if taken {
-		return stay, leave, why
+	if !taken {
+		return nodes
 	}
-	maps.DeleteFunc(leave, func(name string, _ lb.Reason) bool { return slices.Contains(complete, name) })
-	return complete, leave, why
+	maps.Copy(leave, leaving)
+	return stay
 }
 
 // keepsRoutes reports whether a node will go on with routes to an address: no node leaves anything to a node whose own sessions end soon, or are
@@ -152,23 +174,18 @@ func (p *planner) keepsRoutes(name string, a netip.Addr) bool {
 	return !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.sessionless(name, a)
 }
 
-// complete returns the nodes that serve every port which any of these nodes serves; all of them if none does that will go on with its routes.
-func (p *planner) complete(s *lb.Service, a netip.Addr, nodes []string) []string {
+// complete returns the nodes that serve every port which any of these nodes serves.
+func (p *planner) complete(s *lb.Service, f lb.Family, nodes []string) []string {
 	if s.IsEven() {
 		return nodes
 	}
-	family := lb.FamilyOf(a)
-	most := 0
-	for b := range s.BackendsOf(family) {
+	all := 0
+	for b := range s.BackendsOf(f) {
 		if slices.ContainsFunc(nodes, b.Nodes.Has) {
-			most += s.Declared(b)
+			all += s.Declared(b)
 		}
 	}
-	complete := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return s.ServedPorts(name, family) < most })
-	if !slices.ContainsFunc(complete, func(name string) bool { return p.keepsRoutes(name, a) }) {
-		return nodes
-	}
-	return complete
+	return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return s.ServedPorts(name, f) < all })
 }
 
 // mayAdvertise returns the nodes that can serve an address and have a peer for it, or why there are none.
@@ -240,12 +257,15 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 // It ends within the time that a speaker which stops waits.
 const leaveTime = 3 * time.Second
 
-// leaves reports whether this node could serve an address of a family, if it were not to go: it is drained or excluded.
+// leaves reports whether this node serves an address of a family until routers have chosen others: it is drained or excluded.
 func (p *planner) leaves(s *lb.Service, f lb.Family, ads []int) bool {
 	if p.me < 0 {
 		return false
 	}
 	n := &p.nodes[p.me]
+	if p.rulesGone(n.Name) {
+		return false
+	}
 	goes := n.barred == lb.NodeExcluded || n.barred == "" && n.Draining && p.ads.onNode(ads, p.me)
 	return goes && n.refuses(s, f) == ""
 }
@@ -306,7 +326,7 @@ func (p *planner) without(s *lb.Service, a netip.Addr, ad int) (names []string) 
 	}
 	family := lb.FamilyOf(a)
 	eligible, _ := p.mayAdvertise(s, a, []int{ad})
-	complete := p.complete(s, a, eligible)
+	complete := p.complete(s, family, eligible)
 	for i := range p.nodes {
 		n := &p.nodes[i]
 		if n.barred != "" || !p.ads[ad].nodes[i] || slices.Contains(complete, n.Name) && !s.Terminates(n.Name, family) {

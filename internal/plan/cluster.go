@@ -64,8 +64,6 @@ func newNode(name string, s lb.State) node {
 		out.obstacle = lb.NodeNotSelected
 	case n.Excluded:
 		out.obstacle = lb.NodeExcluded
-	case n.NetworkUnavailable:
-		out.obstacle = lb.NetworkUnavailable
 	case s.Unfit[name].Has(lb.Booting):
 		// It would attract traffic that it cannot forward to any endpoint yet, even on another node.
 		out.obstacle = lb.KubeProxyNotReady
@@ -75,6 +73,22 @@ func newNode(name string, s lb.State) node {
 	}
 	return out
 }
+
+// whyLeaves returns why a node leaves to others what these can announce too; "" if it does not.
+func (p *planner) whyLeaves(name string) lb.Reason {
+	switch n := p.state.Nodes[name]; {
+	case p.rulesGone(name):
+		return lb.KubeProxyNotReady
+	case n.NetworkUnavailable:
+		return lb.NetworkUnavailable
+	case n.Draining:
+		return lb.NodeDraining
+	}
+	return ""
+}
+
+// rulesGone reports whether a node forwards no new connection, since kube-proxy's rules are not in its kernel any more.
+func (p *planner) rulesGone(name string) bool { return p.state.Unfit[name].Has(lb.RulesGone) }
 
 func (p *planner) scope(s lb.Scope) scope {
 	out := scope{pools: map[*lb.Pool]bool{}, nodes: make([]bool, len(p.nodes)), services: s.ServiceSelectors}

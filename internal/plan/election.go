@@ -183,8 +183,8 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 		return result{}, p.unfiltered()
 	}
 	if away := !out.owner.alive; away || p.state.SpeakerDown[out.owner.Name] {
-		withoutFilter := func(i int) rank { return r.ranks[i] &^ (1 << rankFilters) }
-		next := p.highestScore(highest(p.all, withoutFilter, func(i int) bool { return p.mayStandIn(e, i) }), key)
+		withoutPackets := func(i int) rank { return r.ranks[i] &^ passingRanks }
+		next := p.highestScore(highest(p.all, withoutPackets, func(i int) bool { return p.mayStandIn(e, i) }), key)
 		switch {
 		case next >= 0:
 			out.standIn = &p.nodes[next]

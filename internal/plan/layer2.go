@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -216,10 +217,10 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reaso
 		return unservedHere(s)
 	case at.closed:
 		return p.unfiltered()
-	case p.state.Nodes[p.node].Draining || p.state.Stopping[p.node]:
+	case p.state.Stopping[p.node]:
 		return lb.NodeDraining
 	}
-	return lb.NotOwner
+	return cmp.Or(p.whyLeaves(p.node), lb.NotOwner)
 }
 
 // withWriter decides whether this node writes the condition. The writer is the first of the living nodes that announce; if

@@ -80,7 +80,7 @@ type Outcome struct {
 type Announcer struct {
 	Address netip.Addr
 	Node    string
-	// Remark says what is wrong with the links of all nodes that may announce the address; "" for nothing.
+	// Remark says what is wrong with all nodes that may announce the address, or with their links; "" for nothing.
 	Remark string
 }
 

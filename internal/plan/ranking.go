@@ -8,9 +8,9 @@ import (
 )
 
 // rank orders nodes before their hash does: the highest rank wins. Its parts, the most significant first: whether
-// the node filters (if that matters), what its links are to the address, how many ports of the Services it serves (if nodes differ in that), how
-// long it will stay, whether it is not held down, whether it reaches and serves all addresses of the Service, the weights of
-// preferredNodeSelectors.
+// the node filters (if that matters), whether kube-proxy's rules are there, what its links are to the address, how many ports of the Services it
+// serves (if nodes differ in that), how long it will stay, whether it is not held down, whether it reaches and serves all addresses of the Service,
+// the weights of preferredNodeSelectors.
 type rank uint64
 
 // The lowest bit of each part of a rank.
@@ -21,11 +21,14 @@ const (
 	rankStay         = 34
 	rankPorts        = 36
 	rankReach        = 52
-	rankFilters      = 54
+	rankRules        = 54
+	rankFilters      = 55
 
 	// maxRankPorts is the highest number of ports that counts.
 	maxRankPorts = 1<<(rankReach-rankPorts) - 1
 	stayMask     = (1<<(rankPorts-rankStay) - 1) << rankStay
+	// passingRanks are the parts that do not count where no packet passes the node.
+	passingRanks = 1<<rankRules | 1<<rankFilters
 )
 
 // What a node's links are to an address.
@@ -40,7 +43,7 @@ const (
 	carried
 )
 
-// How long a node will stay.
+// How long a node will stay. A node whose network is unavailable counts as one that drains.
 const (
 	stopping = iota
 	draining
@@ -58,9 +61,12 @@ type ranking struct {
 	topRanked map[string][]int
 }
 
-// remark says what is wrong with the links of the owner; since it ranks highest, all others are no better.
+// remark says what is wrong with the owner or its links; since it ranks highest, all others are no better.
 func (r rank) remark() string {
-	switch r >> rankReach & (1<<(rankFilters-rankReach) - 1) {
+	if r>>rankRules&1 == 0 {
+		return "on every node that may announce the rules of kube-proxy are gone (KubeProxyNotReady)"
+	}
+	switch r >> rankReach & (1<<(rankRules-rankReach) - 1) {
 	case noLink:
 		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
 	case silent:
@@ -177,10 +183,13 @@ func (p *planner) rank(i int, ads []int, subnets [][]int) rank {
 	switch {
 	case p.state.Stopping[n.Name]:
 		out |= stopping << rankStay
-	case n.Draining:
+	case n.Draining || n.NetworkUnavailable:
 		out |= draining << rankStay
 	default:
 		out |= staying << rankStay
+	}
+	if !p.rulesGone(n.Name) {
+		out |= 1 << rankRules
 	}
 	if !p.state.HeldDown[n.Name] {
 		out |= 1 << rankNotHeldDown
