@@ -132,9 +132,9 @@ func (p *planner) mayReturn(e *election, i int) bool {
 	return p.state.Left[n.Name] && !n.ShuttingDown && n.obstacle == "" && p.suits(e, i)
 }
 
-// mayStandIn reports whether the node may answer for the owner. It answers with the owner's MAC, so that no packet passes
-// it: it needs neither endpoint nor kube-proxy, nor a filter.
-func (p *planner) mayStandIn(e *election, i int) bool {
+// mayStandIn reports whether the node may answer for the owner, on the network of this link of it. It answers with the owner's MAC, so
+// that no packet passes it: it needs neither endpoint nor kube-proxy, nor a filter.
+func (p *planner) mayStandIn(e *election, i int, link lb.Link) bool {
 	n := &p.nodes[i]
 	if !n.alive || p.state.SpeakerDown[n.Name] || n.obstacle != "" && n.obstacle != lb.KubeProxyNotReady {
 		return false
@@ -144,7 +144,8 @@ func (p *planner) mayStandIn(e *election, i int) bool {
 			return false
 		}
 	}
-	return true
+	_, known := p.linkBeside(i, e.ads, link)
+	return known
 }
 
 // elect returns the owner of an address, or why there is none.
@@ -183,8 +184,9 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 		return result{}, p.unfiltered()
 	}
 	if away := !out.owner.alive; away || p.state.SpeakerDown[out.owner.Name] {
+		link, _ := p.linkFor(winner, e.ads, a)
 		withoutPackets := func(i int) rank { return r.ranks[i] &^ passingRanks }
-		next := p.highestScore(highest(p.all, withoutPackets, func(i int) bool { return p.mayStandIn(e, i) }), key)
+		next := p.highestScore(highest(p.all, withoutPackets, func(i int) bool { return p.mayStandIn(e, i, link) }), key)
 		switch {
 		case next >= 0:
 			out.standIn = &p.nodes[next]

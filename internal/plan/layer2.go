@@ -124,9 +124,11 @@ func (p *planner) newer(a netip.Addr, won result) *node {
 // leave plans what this node does with an address that another node owns.
 func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 	if won.standIn != nil && won.standIn.Name == p.node {
-		if l, known := p.linkFor(p.index(won.owner.Name), ads, a); known {
-			// It answers with the owner's MAC: the owner's kernel still forwards, but its speaker is away. No packet comes here.
-			p.announced[a] = lb.Announcement{Address: a, Links: p.linksFor(a, ads), MAC: l.MAC}
+		theirs, _ := p.linkFor(p.index(won.owner.Name), ads, a)
+		if ours, known := p.linkBeside(p.me, ads, theirs); known && theirs.MAC.IsUnicast() {
+			// It answers with the owner's MAC: the owner's kernel still forwards, but its speaker is away. No packet comes here. On
+			// another link that MAC is not there.
+			p.announced[a] = lb.Announcement{Address: a, Links: []string{ours.Name}, MAC: theirs.MAC}
 			return
 		}
 	}

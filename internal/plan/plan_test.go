@@ -216,6 +216,13 @@ var tables = []struct {
 	{"stand-in", "down w1", []row{
 		{"the next in rank", "", "stands w2 for w1; l2 Announced w1", nil},
 		{"for the link that has the subnet", "links w1 eth9 eth0=lan", "stands w2 for w1", nil},
+		// Trap: on another link the MAC that it gives is not there.
+		{"on the link of that MAC only", "links w1 eth0=lan eth1=10.0.0.0/8; links w2 eth0=lan eth1=10.0.0.0/8", "on w2 eth0", nil},
+		{"on the link with the same subnet, whatever its name", "links w1 eth0=lan eth1=10.0.0.0/8; links w2 eth0=10.0.0.0/8 ens5=lan", "on w2 ens5", nil},
+		{"two links without subnets: the one with the name", "links w1 eth0 eth1; links w2 eth1 eth0; links w3", "on w2 eth0", nil},
+		{"on no link that may not announce", "links w1 eth0=lan; links w2 veth1=lan eth0=lan", "on w2 eth0", nil},
+		{"the next one has no link there", "links w1 eth0; links w2 eth1; links w3 eth0", "on w3 eth0; l2 Announced w1", nil},
+		{"none has a link there", "links w1 eth0=lan; links w2 eth1; links w3 eth1", "stands -; l2 Announced w1", nil},
 		{"not one whose speaker is down too", "down w2", "stands w3 for w1", nil},
 		{"none if all speakers are down", "down w2 w3", "stands -; l2 Announced w1", nil},
 		{"none if the owner's links are not known", "unknown w1", "stands -; l2 Announced w1", nil},

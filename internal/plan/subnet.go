@@ -65,6 +65,23 @@ func (p *planner) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known b
 	return link, known
 }
 
+// linkBeside returns the link of a node that leads to the same network as another node's link, and on which it may announce what these
+// advertisements select: one that carries a subnet of that link, else the one with its name. It reports false if there is none.
+func (p *planner) linkBeside(i int, ads []int, other lb.Link) (link lb.Link, known bool) {
+	for _, l := range p.state.Links[p.nodes[i].Name] {
+		if l.Refused || !p.announcedOn(i, ads, l) {
+			continue
+		}
+		if slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && slices.Contains(other.Prefixes, s) }) {
+			return l, true
+		}
+		if l.Name == other.Name {
+			link, known = l, true
+		}
+	}
+	return link, known
+}
+
 // announcedOn reports whether a node announces on one of its links what these advertisements select.
 func (p *planner) announcedOn(i int, ads []int, l lb.Link) bool {
 	return slices.ContainsFunc(ads, func(ad int) bool {

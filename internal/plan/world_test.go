@@ -367,6 +367,15 @@ var facts = map[string]func(s lb.State, p Plan) string{
 		})
 		return strings.TrimSuffix(names+" for "+owner, " for ")
 	},
+	"on": func(s lb.State, _ Plan) string {
+		var out []string
+		for _, name := range slices.Sorted(maps.Keys(s.Members)) {
+			if one := planOf(s, name).Announcements.Of(v4); one != nil && one.MAC != (lb.MAC{}) {
+				out = append(out, name+" "+strings.Join(one.Links, " "))
+			}
+		}
+		return orNone(out)
+	},
 	"writers": func(s lb.State, _ Plan) string {
 		l2 := nodesWhere(s, func(_ string, p Plan) bool { return first(p).L2.Writer })
 		return l2 + ", " + nodesWhere(s, func(_ string, p Plan) bool { return first(p).BGP.Writer })
