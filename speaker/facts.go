@@ -122,6 +122,9 @@ func (w *syncer) self(in inputs) lb.Member {
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting
 	}
+	if len(w.boot.RulesGone()) > 0 {
+		m.Unfit |= lb.RulesGone
+	}
 	if w.filter.failed() || w.options.OtherDataPath {
 		m.Unfit |= lb.Unfiltered
 	}
@@ -155,6 +158,10 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	}
 	if !w.boot.Served() {
 		add(lb.KubeProxyNotReady, "announces nothing until its kube-proxy has served: %s", w.boot.Waiting())
+	}
+	if gone := w.boot.RulesGone(); len(gone) > 0 {
+		add(lb.KubeProxyNotReady, "leaves what others can announce to them, since kube-proxy's rules of %s are gone from its kernel, as after "+
+			"\"nft flush ruleset\": restart kube-proxy there, which may take an hour to notice", lb.SomeOf(gone))
 	}
 	for _, r := range w.layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)

@@ -195,6 +195,17 @@ func TestSelf(t *testing.T) {
 			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		expect("when kube-proxy has served", reasons(), lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		node.Output("nft", "flush ruleset")
+		<-kicked
+		if got := w.self(inputs{}); got.Unfit != sessionless|lb.RulesGone {
+			t.Errorf("when the rules are gone the metadata is %+v", got)
+		}
+		expect("when the rules are gone", reasons(), lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
+		<-kicked
+		if got := w.self(inputs{}); got.Unfit != sessionless {
+			t.Errorf("when the rules are back the metadata is %+v", got)
+		}
 	})
 }
 

@@ -1,6 +1,6 @@
 // Package kubeproxy makes up for what kube-proxy does later than Holdfast.
 //
-//	Boot       whether kube-proxy has served since this node started
+//	Boot       whether kube-proxy has served since this node started, and whether its rules are still there
 //	Endpoints  for which Services kube-proxy does not serve the endpoints on this node yet
 //	HeadStart  leads connections to the endpoints of new addresses until kube-proxy does
 //	Sweeper    forgets connection attempts that kube-proxy sent to endpoints on dead nodes, and ended connections to addresses
@@ -11,49 +11,62 @@ package kubeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptrace"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// interval is the time between two checks. A check takes a millisecond.
-const interval = 250 * time.Millisecond
+const (
+	// interval is the time between two checks before kube-proxy has served, rulesInterval between two later ones. A check takes a
+	// millisecond.
+	interval, rulesInterval = 250 * time.Millisecond, 500 * time.Millisecond
+	// lossTime is how long rules must be missing: a kube-proxy that starts in another mode removes the rules of the former mode before
+	// it makes its own.
+	lossTime = 2 * time.Second
+)
 
 // Config is what a Boot needs.
 type Config struct {
 	Log *slog.Logger
 	// Livez is host and port of kube-proxy's health endpoint; "" without kube-proxy: the Boot does not wait, and forgets that one has served.
 	Livez string
-	// Kick is called when kube-proxy has served.
+	// Kick is called when kube-proxy has served, and when its rules are gone or back.
 	Kick func()
 }
 
 // Boot is the time between the start of a node and its kube-proxy's first service. Until then the node must not announce any address,
-// because it cannot forward the traffic. Afterwards a Boot checks no more: kube-proxy's rules stay in the kernel while it restarts.
+// because it cannot forward the traffic. Afterwards kube-proxy's rules stay in the kernel while it restarts. A Boot that saw rules notices
+// when they are gone, as after "nft flush ruleset": kube-proxy may take up to an hour to make them again.
 type Boot struct {
 	config Config
-	// find looks for a sign of kube-proxy. Tests replace it.
-	find func(context.Context) sign
+	// find looks for a sign of kube-proxy, and rules for the families that have its rules. Tests replace both.
+	find  func(context.Context) sign
+	rules func() ([]lb.Family, error)
 	// looked is closed after the first check.
 	looked chan struct{}
 	// last is the sign of the last check.
 	last   atomic.Int32
 	served atomic.Bool
+	// gone are the families whose rules are gone; nil for none.
+	gone atomic.Pointer[[]lb.Family]
 }
 
 // New returns a Boot that has not checked yet.
 func New(c Config) *Boot {
-	b := &Boot{config: c, looked: make(chan struct{})}
+	b := &Boot{config: c, looked: make(chan struct{}), rules: ruled}
 	b.find = func(ctx context.Context) sign { return look(ctx, c.Livez) }
 	if c.Livez == "" {
 		b.served.Store(true)
@@ -65,6 +78,14 @@ func New(c Config) *Boot {
 // Served reports whether kube-proxy has served since the node started, as far as the signs show.
 func (b *Boot) Served() bool { return b.served.Load() }
 
+// RulesGone returns the families whose rules were in the kernel and are gone.
+func (b *Boot) RulesGone() []lb.Family {
+	if gone := b.gone.Load(); gone != nil {
+		return *gone
+	}
+	return nil
+}
+
 // Looked returns a channel that is closed after the first check; before that, Served has no meaning.
 func (b *Boot) Looked() <-chan struct{} { return b.looked }
 
@@ -73,17 +94,29 @@ func (b *Boot) Waiting() string {
 	if b.config.Livez == "" {
 		return "it is not waited for"
 	}
+	if gone := b.RulesGone(); len(gone) > 0 {
+		return fmt.Sprintf("its rules are gone from the kernel: %s", lb.SomeOf(gone))
+	}
 	return sign(b.last.Load()).describe(b.config.Livez)
 }
 
-// Run checks until kube-proxy has served, or ctx ends.
+// Run checks until ctx ends.
 func (b *Boot) Run(ctx context.Context) error {
-	if b.config.Livez == "" && exists(marker()) {
-		return Forget()
-	}
-	if b.Served() {
+	if b.config.Livez == "" {
+		if exists(marker()) {
+			return Forget()
+		}
 		return nil
 	}
+	b.await(ctx)
+	if b.Served() {
+		b.watch(ctx)
+	}
+	return nil
+}
+
+// await checks until kube-proxy has served, or ctx ends.
+func (b *Boot) await(ctx context.Context) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	start := time.Now()
@@ -91,7 +124,7 @@ func (b *Boot) Run(ctx context.Context) error {
 	for first := true; ; first = false {
 		is := b.find(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		was := sign(b.last.Swap(int32(is)))
 		over := seen.observe(time.Now(), is)
@@ -105,13 +138,51 @@ func (b *Boot) Run(ctx context.Context) error {
 		}
 		if over {
 			b.config.Kick()
-			return nil
+			return
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
+	}
+}
+
+// watch checks whether the rules that were seen are still there, until ctx ends.
+func (b *Boot) watch(ctx context.Context) {
+	tick := time.NewTicker(rulesInterval)
+	defer tick.Stop()
+	var seen seenRules
+	for {
+		if have, err := b.rules(); err == nil { // else the next check may know
+			b.setGone(seen.observe(time.Now(), have, families()))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// setGone records the families whose rules are gone. The next speaker is not to count on rules that are gone.
+func (b *Boot) setGone(gone []lb.Family) {
+	before := b.RulesGone()
+	if slices.Equal(before, gone) {
+		return
+	}
+	b.gone.Store(&gone)
+	b.config.Kick()
+
+	record := Forget
+	if len(gone) > 0 {
+		b.config.Log.Error("the rules of kube-proxy are gone; this node leaves its addresses to nodes that have them", "families", gone)
+	} else {
+		b.config.Log.Info("the rules of kube-proxy are back", "families", before)
+		record = mark
+	}
+	if err := record(); err != nil {
+		b.config.Log.Warn("the record that kube-proxy has served is wrong for the next speaker on this node", "error", err)
 	}
 }
 
@@ -126,13 +197,13 @@ func (b *Boot) pass(by sign, after time.Duration) {
 	}
 }
 
-// Where kube-proxy's rules are. In mode nftables kube-proxy makes its table and the rules in one
-// transaction. In modes iptables and IPVS (visible if iptables uses nf_tables) it makes its first
-// chains before their rules, and iptablesChain together with them.
+// Where kube-proxy's rules are. In mode nftables kube-proxy makes its table and the rules in one transaction. In modes iptables and IPVS
+// (visible if iptables uses nf_tables) it makes its first chains and the jump to them before their rules, and iptablesChain together with
+// these. A firewall's tool that flushes rules may leave the chains.
 const (
-	nftablesTable = "kube-proxy"
-	iptablesTable = "nat"
-	iptablesChain = "KUBE-MARK-MASQ"
+	nftablesTable, nftablesHook, nftablesServices = "kube-proxy", "nat-prerouting", "services"
+	iptablesTable, iptablesHook, iptablesServices = "nat", "PREROUTING", "KUBE-SERVICES"
+	iptablesChain                                 = "KUBE-MARK-MASQ"
 )
 
 // markerTable is an empty table that records that kube-proxy has served. It survives restarts of the speaker, but not of
@@ -154,20 +225,49 @@ func rules() sign {
 	if exists(marker()) {
 		return servedBefore
 	}
-	all := families()
-	found := 0
-	for _, f := range all {
-		if exists(nft.Table{Family: f, Name: nftablesTable}) || (nft.Table{Family: f, Name: iptablesTable}).HasChain(iptablesChain) {
-			found++
-		}
-	}
-	switch found {
+	switch found, _ := ruled(); len(found) {
 	case 0:
 		return silent
-	case len(all):
+	case len(families()):
 		return allFamilies
 	}
 	return oneFamily
+}
+
+// ruled returns the families for which kube-proxy's rules are in the kernel, and lead packets to Services.
+func ruled() (found []lb.Family, err error) {
+	for _, f := range families() {
+		has, fault := hasRules(f)
+		if has {
+			found = append(found, f)
+		}
+		err = errors.Join(err, fault)
+	}
+	return found, err
+}
+
+func hasRules(f lb.Family) (bool, error) {
+	number := byte(unix.NFPROTO_IPV4)
+	if f == lb.IPv6 {
+		number = unix.NFPROTO_IPV6
+	}
+	own := nft.Table{Family: number, Name: nftablesTable}
+	if _, err := own.Handle(); err == nil {
+		// A table of another layout counts: it is some version's.
+		if known, err := own.HasChain(nftablesHook); !known {
+			return err == nil, err
+		}
+		if has, err := own.HasJump(nftablesHook, nftablesServices); has || err != nil {
+			return has, err
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	shared := nft.Table{Family: number, Name: iptablesTable}
+	if has, err := shared.HasChain(iptablesChain); !has {
+		return false, err
+	}
+	return shared.HasJump(iptablesHook, iptablesServices)
 }
 
 func exists(t nft.Table) bool {
@@ -177,12 +277,12 @@ func exists(t nft.Table) bool {
 
 // families returns the families that kube-proxy makes rules for: all that the node's kernel has enabled, whatever the
 // families of the cluster.
-func families() []byte {
-	out := []byte{unix.NFPROTO_IPV4}
+func families() []lb.Family {
+	out := []lb.Family{lb.IPv4}
 	_, err := os.Stat("/proc/net/if_inet6")
 	off, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
 	if err == nil && strings.TrimSpace(string(off)) != "1" {
-		out = append(out, unix.NFPROTO_IPV6)
+		out = append(out, lb.IPv6)
 	}
 	return out
 }
@@ -259,6 +359,38 @@ func (l *steadySign) observe(now time.Time, is sign) bool {
 		*l = steadySign{is, now}
 	}
 	return now.Sub(l.since) >= signs[is].lasts
+}
+
+// seenRules are the families whose rules were seen. It is pure: the time is an argument.
+type seenRules struct {
+	families []lb.Family
+	// missing is when rules of one of them were first found missing; the zero Time while all are there.
+	missing time.Time
+}
+
+// observe records which of a node's families have rules, and returns those whose rules have been missing for long enough. A family counts
+// that the node still has.
+func (s *seenRules) observe(now time.Time, have, all []lb.Family) (gone []lb.Family) {
+	for _, f := range all {
+		switch {
+		case slices.Contains(have, f):
+			if !slices.Contains(s.families, f) {
+				s.families = append(s.families, f)
+			}
+		case slices.Contains(s.families, f):
+			gone = append(gone, f)
+		}
+	}
+	switch {
+	case len(gone) == 0:
+		s.missing = time.Time{}
+	case s.missing.IsZero():
+		s.missing = now
+	}
+	if now.Sub(s.missing) < lossTime {
+		return nil
+	}
+	return gone
 }
 
 // requestTimeout limits one HTTP request to kube-proxy.

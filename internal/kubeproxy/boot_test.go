@@ -52,6 +52,61 @@ func TestSuffices(t *testing.T) {
 	}
 }
 
+// TestSeenRules: for how long rules must be missing, and that only those are missed that were seen.
+func TestSeenRules(t *testing.T) {
+	both, four, six := []lb.Family{lb.IPv4, lb.IPv6}, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6}
+	type look struct {
+		after     time.Duration
+		have, all []lb.Family
+		want      string
+	}
+	for _, tt := range []struct {
+		name  string
+		looks []look
+	}{
+		{"all is well", []look{{0, both, both, "[]"}, {time.Hour, both, both, "[]"}}},
+		{"rules that nobody can see", []look{{0, nil, both, "[]"}, {time.Hour, nil, both, "[]"}}},
+		{"flushed", []look{{0, both, both, "[]"}, {time.Second, nil, both, "[]"}, {2*time.Second - 1, nil, both, "[]"}, {1, nil, both, "[IPv4 IPv6]"},
+			{time.Hour, nil, both, "[IPv4 IPv6]"}}},
+		{"and back, family by family", []look{{0, both, both, "[]"}, {0, nil, both, "[]"}, {time.Minute, nil, both, "[IPv4 IPv6]"},
+			{time.Second, four, both, "[IPv6]"}, {time.Second, both, both, "[]"}}},
+		{"another mode", []look{{0, both, both, "[]"}, {0, nil, both, "[]"}, {time.Second, nil, both, "[]"}, {999 * time.Millisecond, both, both, "[]"},
+			{time.Second, nil, both, "[]"}, {time.Second, nil, both, "[]"}}},
+		{"a family that never had rules", []look{{0, four, both, "[]"}, {time.Hour, four, both, "[]"}}},
+		{"a family that the node has no more", []look{{0, both, both, "[]"}, {0, four, four, "[]"}, {time.Hour, four, four, "[]"}}},
+		{"one family", []look{{0, both, both, "[]"}, {0, six, both, "[]"}, {2 * time.Second, six, both, "[IPv4]"}}},
+	} {
+		var seen seenRules
+		now := time.Now()
+		for i, l := range tt.looks {
+			now = now.Add(l.after)
+			if got := fmt.Sprint(seen.observe(now, l.have, l.all)); got != l.want {
+				t.Errorf("%s, look %d: %s, want %s", tt.name, i, got, l.want)
+			}
+		}
+	}
+}
+
+// TestUnreadable: a kernel that cannot be asked for a while does not say that rules are gone.
+func TestUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Config{Log: slog.New(slog.DiscardHandler), Livez: "127.0.0.1:10256", Kick: func() {}})
+		b.find = func(context.Context) sign { return servedBefore }
+		start := time.Now()
+		b.rules = func() ([]lb.Family, error) {
+			if time.Since(start) < 10*time.Second {
+				return []lb.Family{lb.IPv4}, nil
+			}
+			return nil, fmt.Errorf("no buffer space")
+		}
+		stop := nstest.Running(t, b.Run)
+		time.Sleep(time.Minute)
+		if stop(); len(b.RulesGone()) > 0 {
+			t.Errorf("gone: %v", b.RulesGone())
+		}
+	})
+}
+
 // TestRunStops: also while it waits, without having served.
 func TestRunStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

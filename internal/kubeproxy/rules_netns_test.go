@@ -1,12 +1,14 @@
 package kubeproxy
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,7 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRules: what exists in a real kernel, as the modes of kube-proxy leave it there.
+// Rules as kube-proxy makes them, in mode nftables and in mode iptables by nf_tables, %s the family.
+const (
+	nftablesRules = "add table %[1]s kube-proxy; add chain %[1]s kube-proxy services; " +
+		"add chain %[1]s kube-proxy nat-prerouting { type nat hook prerouting priority dstnat; }; flush chain %[1]s kube-proxy nat-prerouting; " +
+		"add rule %[1]s kube-proxy nat-prerouting jump services; "
+	iptablesChains = "add table %[1]s nat; add chain %[1]s nat PREROUTING { type nat hook prerouting priority dstnat; }; " +
+		"add chain %[1]s nat KUBE-SERVICES; "
+	iptablesJump  = "add rule %[1]s nat PREROUTING counter jump KUBE-SERVICES; "
+	iptablesRules = iptablesChains + "add chain %[1]s nat KUBE-MARK-MASQ; flush chain %[1]s nat PREROUTING; " + iptablesJump
+)
+
+// inBoth returns commands of nft for both families.
+func inBoth(rules string) string { return fmt.Sprintf(rules, "ip") + fmt.Sprintf(rules, "ip6") }
+
+// TestRules: what exists in a real kernel, as the modes of kube-proxy leave it there, and the tools of firewalls.
 func TestRules(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
@@ -30,12 +46,19 @@ func TestRules(t *testing.T) {
 			{"nothing", func() {}, silent},
 			{"somebody else's", nft("add table inet kube-proxy; add table ip nat; add chain ip nat KUBE-SERVICES"), silent},
 			{"iptables, chains that rules will lead to", nft("add chain ip nat KUBE-POSTROUTING; add table ip6 filter; add chain ip6 filter KUBE-MARK-MASQ"), silent},
-			{"iptables, IPv4", nft("add chain ip nat KUBE-MARK-MASQ"), oneFamily},
-			{"iptables", nft("add table ip6 nat; add chain ip6 nat KUBE-MARK-MASQ"), allFamilies},
+			{"iptables, the jump that precedes the rules", nft(fmt.Sprintf(iptablesChains+iptablesJump, "ip")), silent},
+			{"iptables, IPv4", nft(fmt.Sprintf(iptablesRules, "ip")), oneFamily},
+			{"iptables", nft(fmt.Sprintf(iptablesRules, "ip6")), allFamilies},
+			{"iptables -t nat -F", nft("flush table ip nat"), oneFamily},
+			{"and a sync of what changed, which makes no jump", nft("add rule ip nat KUBE-SERVICES counter; add rule ip nat KUBE-MARK-MASQ counter"), oneFamily},
+			{"a sync of everything", nft(fmt.Sprintf(iptablesRules, "ip")), allFamilies},
 			{"taken away again", nft("flush ruleset"), silent},
-			{"nftables, IPv4", nft("add table ip kube-proxy"), oneFamily},
-			{"nftables", nft("add table ip6 kube-proxy"), allFamilies},
-			{"IPv6 alone", nft("delete table ip kube-proxy"), oneFamily},
+			{"nftables, IPv4", nft(fmt.Sprintf(nftablesRules, "ip")), oneFamily},
+			{"nftables", nft(fmt.Sprintf(nftablesRules, "ip6")), allFamilies},
+			{"nftables, flushed", nft("flush table ip kube-proxy"), oneFamily},
+			{"nftables and iptables", nft(fmt.Sprintf(iptablesRules, "ip")), allFamilies},
+			{"IPv6 alone", nft("delete table ip kube-proxy; delete table ip nat"), oneFamily},
+			{"nftables, a version with another layout", nft("add table ip kube-proxy"), allFamilies},
 			{"a node without IPv6", func() {
 				nft("flush ruleset; add table ip kube-proxy")()
 				node.Sysctl("ipv6/conf/all/disable_ipv6", "1")
@@ -81,7 +104,7 @@ func TestBoot(t *testing.T) {
 		if b.Served() {
 			t.Error("it has served without rules")
 		}
-		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
+		node.Output("nft", inBoth(nftablesRules))
 		nstest.Until(t, 5*time.Second, "the rules are seen", b.Served)
 		stop()
 		proxy.Close()
@@ -92,6 +115,82 @@ func TestBoot(t *testing.T) {
 			t.Errorf("the second speaker waits: %s", b.Waiting())
 		}
 		stop()
+	})
+}
+
+// TestRulesGone: a node whose kube-proxy has served, in any mode, loses the rules and gets them back.
+//
+// Trap: a reload of /etc/nftables.conf flushes the ruleset, and the node goes on announcing until kube-proxy syncs everything, after 30
+// seconds to an hour.
+func TestRulesGone(t *testing.T) {
+	for mode, rules := range map[string]string{"nftables": nftablesRules, "iptables": iptablesRules} {
+		for _, loss := range []struct {
+			command string
+			want    string
+		}{
+			{"flush ruleset", "[IPv4 IPv6]"},
+			{"flush table ip " + map[string]string{"nftables": "kube-proxy", "iptables": "nat"}[mode], "[IPv4]"},
+		} {
+			t.Run(mode+", "+loss.command, func(t *testing.T) {
+				nstest.Run(t, func(t *testing.T) { testRulesGone(t, rules, loss.command, loss.want) })
+			})
+		}
+	}
+}
+
+func testRulesGone(t *testing.T, rules, command, want string) {
+	node := nstest.Self(t)
+	var kicks atomic.Int64
+	b := New(Config{Log: slog.New(slog.DiscardHandler), Livez: "127.0.0.1:10256", Kick: func() { kicks.Add(1) }})
+	stop := nstest.Running(t, b.Run)
+	node.Output("nft", inBoth(rules))
+	nstest.Until(t, 5*time.Second, "the rules are seen", b.Served)
+
+	node.Output("nft", command)
+	nstest.Until(t, 5*time.Second, "the loss is seen", func() bool { return fmt.Sprint(b.RulesGone()) == want })
+	if !b.Served() || kicks.Load() != 2 || exists(marker()) {
+		t.Errorf("served %t, %d kicks, marked %t", b.Served(), kicks.Load(), exists(marker()))
+	}
+	if got := b.Waiting(); !strings.Contains(got, "its rules are gone from the kernel: IPv4") {
+		t.Error(got)
+	}
+
+	node.Output("nft", inBoth(rules))
+	nstest.Until(t, 5*time.Second, "the rules are back", func() bool { return len(b.RulesGone()) == 0 })
+	stop()
+	if kicks.Load() != 3 || !exists(marker()) {
+		t.Errorf("%d kicks, marked %t", kicks.Load(), exists(marker()))
+	}
+}
+
+// TestSyncIsNoLoss: while kube-proxy replaces all its rules, again and again, no look finds them missing.
+func TestSyncIsNoLoss(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		for _, tt := range []struct{ rules, replace string }{
+			{nftablesRules, "delete table %[1]s kube-proxy; "}, {iptablesRules, "flush table %[1]s nat; "},
+		} {
+			node.Output("nft", inBoth(tt.rules))
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for range 50 {
+					node.Output("nft", inBoth(tt.replace)+inBoth(tt.rules))
+				}
+			}()
+			looks := 0
+			for over := false; !over; looks++ {
+				select {
+				case <-ended:
+					over = true
+				default:
+				}
+				if found, err := ruled(); len(found) != 2 && err == nil {
+					t.Fatalf("look %d found the rules of %v only", looks, found)
+				}
+			}
+			node.Output("nft", "flush ruleset")
+		}
 	})
 }
 

@@ -80,8 +80,19 @@ func TestRead(t *testing.T) {
 		if _, found := c.Chains["empty"]; !found {
 			t.Errorf("%+v", c)
 		}
-		if !l.HasChain("base") || l.HasChain("other") {
-			t.Error("HasChain finds a missing chain, or misses one")
+		for chain, want := range map[string]bool{"base": true, "other": false} {
+			if has, err := l.HasChain(chain); has != want || err != nil {
+				t.Errorf("chain %s: %t, %v", chain, has, err)
+			}
+		}
+		node.Output("nft", "add rule ip sample base counter jump empty; add rule ip sample end counter accept")
+		for chain, want := range map[string]bool{"base": true, "end": false, "other": false} {
+			if has, err := l.HasJump(chain, "empty"); has != want || err != nil {
+				t.Errorf("from %s to empty: %t, %v", chain, has, err)
+			}
+		}
+		if has, err := (Table{Family: unix.NFPROTO_IPV6, Name: "sample"}).HasJump("base", "empty"); has || err != nil {
+			t.Errorf("in a table that does not exist: %t, %v", has, err)
 		}
 		for _, damage := range []string{
 			"flush chain ip sample end", "add rule ip sample end drop", "flush chain ip sample end; add rule ip sample end drop",

@@ -18,6 +18,8 @@ package nft
 
 import (
 	"bytes"
+	"errors"
+	"os"
 	"slices"
 	"time"
 
@@ -60,10 +62,30 @@ func (t Table) Delete() error {
 	return b.Commit()
 }
 
-// HasChain reports whether the table has a chain; false if the kernel cannot be asked.
-func (t Table) HasChain(name string) bool {
-	return t.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, name) },
-		func(attributes) {}) == nil
+// HasChain reports whether the table exists and has a chain.
+func (t Table) HasChain(name string) (has bool, err error) {
+	err = t.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, name) }, func(attributes) {})
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// HasJump reports whether a rule of a chain jumps to another chain of the table; false if there is no such chain.
+func (t Table) HasJump(chain, to string) (has bool, err error) {
+	err = retryChanged(func() error {
+		has = false
+		return t.dump(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, func(a *attributes) { a.putText(unix.NFTA_RULE_CHAIN, chain) }, func(a attributes) {
+			for e := range a.find(unix.NFTA_RULE_EXPRESSIONS).each(unix.NFTA_LIST_ELEM) {
+				verdict := e.find(unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)
+				has = has || e.find(unix.NFTA_EXPR_NAME).text() == "immediate" && verdict.text() == to
+			}
+		})
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return has, err
 }
 
 // Content is the content of a table: chains by name, names of sets, and elements.

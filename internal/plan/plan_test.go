@@ -147,7 +147,8 @@ var tables = []struct {
 			"says on every node that may announce the rules of kube-proxy are gone (KubeProxyNotReady); " +
 			"bgpsays advertised by w1, w2, w3 (rules of kube-proxy are gone on w1, w2, w3: KubeProxyNotReady)", nil},
 		{"all but one's, which boots", "rulesgone w1 w2; boot w3", "own w1, w1; route w1 w2; says kube-proxy are gone", nil},
-		{"one's are gone, and another one drains", "rulesgone w1; drain w2", "own w3, w3; route w3; bgpsays advertised by w3 (not w1: KubeProxyNotReady; bgpsays w2: NodeDraining)", nil},
+		{"one's are gone, and another one drains", "rulesgone w1; drain w2",
+			"own w3, w3; route w3; bgpsays advertised by w3 (not w1: KubeProxyNotReady; bgpsays w2: NodeDraining)", nil},
 		{"the rules count more than draining", "rulesgone w1 w3; drain w2", "own w2, w2; route w2", nil},
 		{"and more than the subnet", "rulesgone w1 w3; links w2 eth0=10.0.0.0/8",
 			"own w2, w2; route w2; says no node that may announce has a link with its subnet", nil},

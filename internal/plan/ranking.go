@@ -43,7 +43,7 @@ const (
 	carried
 )
 
-// How long a node will stay. A node whose network is unavailable counts as one that drains.
+// How long a node will stay. A node whose network is unavailable counts as draining.
 const (
 	stopping = iota
 	draining
