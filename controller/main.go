@@ -83,7 +83,8 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 	}
 	assign, dead, work := assemble(clients, s, log)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(), assign, dead)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(),
+		daemon.Stderr.Dropped(), assign, dead)
 	state := func() any { return assign.last.Load() }
 
 	group, ctx := errgroup.WithContext(ctx)

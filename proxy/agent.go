@@ -147,7 +147,7 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	a.measure()
 	_ = os.Remove(filepath.Join(a.dir, tryFile)) // of an agent that was killed
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(daemon.BuildInfo(), a.reloads, a.waiting, traffic{a})
+	registry.MustRegister(daemon.BuildInfo(), daemon.Stderr.Dropped(), a.reloads, a.waiting, traffic{a})
 	group, ctx := errgroup.WithContext(ctx)
 	a.certificates.kick = loop.Kick
 	a.certificates.follow = func(secret lb.Key, see func(*corev1.Secret, error) error) func() {

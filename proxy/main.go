@@ -13,11 +13,14 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
+	defer daemon.Stderr.Flush()
 	command := ""
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
@@ -30,7 +33,7 @@ func run(args []string) int {
 	case "work":
 		return agentMain(args)
 	default:
-		fmt.Fprintln(os.Stderr, "holdfast-proxy: want engine or agent")
+		fmt.Fprintln(daemon.Stderr, "holdfast-proxy: want engine or agent")
 		return 2
 	}
 }
@@ -56,7 +59,7 @@ func keep(command []string, health string, stay time.Duration) int {
 	context.AfterFunc(order, func() { time.AfterFunc(stay, end) })
 	for ctx.Err() == nil {
 		err := runOnce(ctx, command, health)
-		fmt.Fprintf(os.Stderr, "holdfast-proxy: the agent ended: %v\n", err)
+		fmt.Fprintf(daemon.Stderr, "holdfast-proxy: the agent ended: %v\n", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(restartPause):
@@ -70,7 +73,7 @@ func runOnce(ctx context.Context, command []string, health string) error {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Stdout, cmd.Stderr = os.Stdout, daemon.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the order is this process's to pass on
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, checkTime
 	if err := cmd.Start(); err != nil {
@@ -84,8 +87,8 @@ func runOnce(ctx context.Context, command []string, health string) error {
 			case <-time.After(checkInterval):
 			}
 			if err := hangs(health); err != nil && ctx.Err() == nil {
-				fmt.Fprintf(os.Stderr, "holdfast-proxy: the agent hangs: %v\n", err)
 				_ = cmd.Process.Kill()
+				fmt.Fprintf(daemon.Stderr, "holdfast-proxy: the agent hangs: %v\n", err)
 			}
 		}
 	}()

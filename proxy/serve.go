@@ -28,7 +28,7 @@ const (
 // handler serves what speakers, the kubelet and Prometheus ask.
 func (e *engine) handler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(daemon.BuildInfo(), e.failures, e.endings, e.oldWorkers)
+	registry.MustRegister(daemon.BuildInfo(), daemon.Stderr.Dropped(), e.failures, e.endings, e.oldWorkers)
 	mux := http.NewServeMux()
 	mux.Handle("/", daemon.Health(daemon.Runs, func() error {
 		if what, _ := e.state(); what.Hash == "" {

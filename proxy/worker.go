@@ -62,7 +62,7 @@ func (w *words) Write(p []byte) (int, error) {
 			continue // a line for each part of the configuration, after each reload
 		}
 		w.text = append(w.text, line...)
-		_, _ = os.Stderr.Write(line)
+		_, _ = daemon.Stderr.Write(line)
 	}
 	w.text = w.text[max(0, len(w.text)-maxWords):]
 	return len(p), nil

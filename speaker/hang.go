@@ -96,12 +96,10 @@ func (h *hang) alive() error {
 }
 
 // offer has others take over the addresses of this node because its plan loop hangs: it tells them that it stops, and answers
-// until it hears them. Its routes stay.
+// until it hears them. Its routes stay. It logs last, since the run may hang in the log.
 func (w *syncer) offer() {
-	if !w.hung.Swap(true) {
-		stacks := make([]byte, stackSize)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		w.log.Error("a run of the plan loop hangs: others are to take the addresses of this node over", "for", hangTime, "stacks", string(stacks))
+	again := w.hung.Swap(true)
+	if !again {
 		w.loop.Kick() // the next run hands over in good order, the one after it is as ever
 	}
 	w.layer2.Offer()
@@ -109,5 +107,10 @@ func (w *syncer) offer() {
 		self := *told
 		self.Stopping = true
 		m.SetSelf(self)
+	}
+	if !again {
+		stacks := make([]byte, stackSize)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		w.log.Error("a run of the plan loop hangs: others are to take the addresses of this node over", "for", hangTime, "stacks", string(stacks))
 	}
 }

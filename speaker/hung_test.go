@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +42,59 @@ func TestHungSpeaker(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T) { testHung(t, tt.during, tt.nodes...) })
 	}
+}
+
+// fullLog is a log whose lines nothing takes until it is closed. The handlers of slog wait for each other with a mutex, which a bubble of
+// synctest takes for work.
+type fullLog chan struct{}
+
+func (f fullLog) Handle(context.Context, slog.Record) error {
+	<-f
+	return nil
+}
+
+func (f fullLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+func (f fullLog) WithAttrs([]slog.Attr) slog.Handler           { return f }
+func (f fullLog) WithGroup(string) slog.Handler                { return f }
+
+// TestFullLog: a run of the plan loop hangs because its log line does not leave, as no other one would. Others get the addresses.
+//
+// Trap: what notices the run that hangs logs that first, and hangs too.
+func TestFullLog(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := newFleet(t, "w1", "w2")
+		for _, a := range []string{"192.0.2.1", "192.0.2.2"} {
+			c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so nobody probes
+		}
+		holds := false
+		c.hangs = func(w *syncer) {
+			if w.node == "w1" && holds {
+				w.log.Info("something changed")
+			}
+		}
+		for _, name := range []string{"w1", "w2"} {
+			c.start(name)
+		}
+		time.Sleep(10 * time.Second)
+		w1 := c.speakers["w1"]
+		if before := w1.phases(); !strings.Contains(before, "announced") {
+			t.Fatalf("w1 has nothing, so nothing is tested: %q", before)
+		}
+		full, log := make(fullLog), w1.log
+		w1.log, holds = slog.New(full), true
+		w1.loop.Kick()
+		time.Sleep(12 * time.Second)
+		if got := w1.phases(); !strings.Contains(got, "offered") {
+			t.Errorf("the addresses are not offered: %q", got)
+		}
+		holds = false
+		close(full)
+		w1.log = log
+		time.Sleep(10 * time.Second)
+		if got := w1.phases(); !strings.Contains(got, "announced") {
+			t.Errorf("when the log works again w1 has %q", got)
+		}
+	})
 }
 
 // testHung has w1 hang. During is what it does with its address by the first plan after that.

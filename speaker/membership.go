@@ -80,7 +80,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	streams := daemon.Crowd{All: 64, OfOne: 4} // a member opens one every few seconds, for a moment
 	m, err := members.New(members.Config{GossipPort: uint16(s.membersPort), Owner: w.owners, Admit: streams.Admit, Config: heartbeat.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.heartbeatPort), Keys: keys,
-		Timers: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Command: []string{program},
+		Timers: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Command: []string{program}, Stderr: daemon.Stderr,
 		Changed: w.loop.Hurry, Ask: w.liveness.Ask, Guest: w.paths.bfd.Serve,
 	}})
 	if err != nil {

@@ -176,7 +176,7 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 // registry returns a registry with the metrics of all parts.
 func (w *syncer) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(),
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(), daemon.Stderr.Dropped(),
 		w.layer2, w.bgp, w.paths.bfd, w.paths.finder.Messages, w.filter.table, w.relays, w.conntrack.Forgotten, w, w.heartbeatProcess())
 	return r
 }

@@ -1,4 +1,4 @@
-// Package daemon holds what both daemons stand on: common flags, the log, signals and the exit code; loops and their kicks;
+// Package daemon holds what both daemons stand on: common flags, the log, which holds up nothing, signals and the exit code; loops and their kicks;
 // HTTP pages, how many connections anybody may keep open, and whether something hangs. It starts nothing by itself.
 package daemon
 
@@ -85,16 +85,17 @@ func (s *Settings) Apart(more ...Listener) error {
 // Main parses the flags, serves until a signal or an error, and returns the
 // exit code: 0, 1 after an error, 2 for invalid flags.
 func Main(name string, s *Settings, parse func() error, serve func(context.Context, *slog.Logger) error) int {
+	defer Stderr.Flush()
 	if err := parse(); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if errors.Is(err, errVersion) {
 		fmt.Println(buildOf(name))
 		return 0
 	} else if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		fmt.Fprintf(Stderr, "%s: %v\n", name, err)
 		return 2
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.LogLevel}))
+	log := slog.New(slog.NewJSONHandler(Stderr, &slog.HandlerOptions{Level: s.LogLevel}))
 	log.Info("starting", "version", version)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
@@ -110,7 +109,7 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 		return fmt.Errorf("start the heartbeat process: %w", err)
 	}
 	defer guestConn.Close()
-	c, err := child.Start(h.config.Command, os.Stderr, h.memory, theirs) // as Serve expects the files
+	c, err := child.Start(h.config.Command, h.config.Stderr, h.memory, theirs) // as Serve expects the files
 	_ = theirs.Close()
 	if err != nil {
 		return fmt.Errorf("start the heartbeat process: %w", err)
@@ -207,8 +206,8 @@ func (h *Heartbeat) keepAlive(ctx context.Context, c *child.Process) {
 			deadline, patience, looks = moved, lostTime, -1
 		}
 	}
-	h.config.Log.Error("no heartbeats are sent: killing their process")
 	c.Quit()
+	h.config.Log.Error("no heartbeats are sent: killing their process")
 	defer time.AfterFunc(leaveTime, c.Kill).Stop()
 	<-ctx.Done()
 }

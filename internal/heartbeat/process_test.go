@@ -98,7 +98,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
 		Timers:  Timers{Multiplier: multiplier},
-		Command: testCommand,
+		Command: testCommand, Stderr: os.Stderr,
 		Changed: func() { changed(); h.Confirm(h.View()) },
 		Ask:     func(string) Answer { return Answer{Node: Silent, Foreign: Answered} },
 		Guest:   func(net.Conn) {},
