@@ -48,8 +48,9 @@ func LooseARP(links []lb.Interface) bool {
 	return err != nil || strings.TrimSpace(string(text)) == "0"
 }
 
-// Addresses returns the node's own addresses on its links, without the addresses of
-// Services that kube-proxy in IPVS mode puts on a link.
+// Addresses returns the node's own addresses on its links, each once and sorted, without the addresses of
+// Services that kube-proxy in IPVS mode puts on a link, and without link-local addresses where no clients are: such a link
+// comes and goes with each pod.
 func Addresses(links []lb.Interface) []netip.Addr {
 	var out []netip.Addr
 	for _, l := range links {
@@ -57,10 +58,13 @@ func Addresses(links []lb.Interface) []netip.Addr {
 			continue
 		}
 		for _, p := range l.Prefixes {
-			out = append(out, p.Addr())
+			if !l.NoClients || !p.Addr().IsLinkLocalUnicast() {
+				out = append(out, p.Addr())
+			}
 		}
 	}
-	return out
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
 }
 
 // programs returns the eBPF programs that see a link's packets before the packet filter. It

@@ -38,6 +38,35 @@ func TestBypass(t *testing.T) {
 	}
 }
 
+// TestAddresses: the start and end of a pod, with a link-local address on the node's end of its link or the gateway that the ends of all
+// pods' links have, changes none of the node's addresses.
+//
+// Trap: each start of a pod makes all Services be planned from nothing.
+func TestAddresses(t *testing.T) {
+	with := func(name string, noClients bool, prefixes ...string) lb.Interface {
+		l := lb.Interface{Name: name, NoClients: noClients}
+		for _, p := range prefixes {
+			l.Prefixes = append(l.Prefixes, netip.MustParsePrefix(p))
+		}
+		return l
+	}
+	node := []lb.Interface{
+		with("lo", false, "127.0.0.1/8"), with("eth0", false, "192.0.2.1/24", "fe80::1/64"), with("cni0", true, "10.244.1.1/24", "fe80::2/64"),
+		with("cali1", true, "10.244.1.1/32"),
+	}
+	want := fmt.Sprint(Addresses(node))
+	if want != "[10.244.1.1 127.0.0.1 192.0.2.1 fe80::1]" {
+		t.Errorf("Addresses = %s", want)
+	}
+	for _, pod := range []lb.Interface{
+		with("veth12ab", true, "fe80::12ab/64"), with("cali12ab", true, "10.244.1.1/32", "fe80::ecee:eeff:feee:eeee/64"), with("lxc12ab", true, "169.254.1.1/32"),
+	} {
+		if got := fmt.Sprint(Addresses(append(slices.Clone(node), pod))); got != want {
+			t.Errorf("with %s: %s", pod.Name, got)
+		}
+	}
+}
+
 func TestLooseARP(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
