@@ -101,7 +101,44 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 		follower.follow(ctx, keys, func(keys [][]byte) error { w.layer2.SetKeys(keys); return m.SetKeys(keys) })
 		return nil
 	})
+	onLinks := func() []netip.Addr { return link.Addresses(w.links.Links()) }
+	group.Go(func() error {
+		return watchAddress(ctx, w.node, address, onLinks, func() []netip.Addr { return w.nodeObject().Own(onLinks()) })
+	})
 	return group.Wait()
+}
+
+// nodeObject returns what the Node object of this node says now.
+func (w *syncer) nodeObject() lb.Node {
+	state, _ := config.Compile(config.Objects{Nodes: w.cluster.Nodes()}, w.options)
+	return state.Nodes[w.node]
+}
+
+// goneTime is how long the address of the membership must be missing on all links: programs that configure a network take addresses away
+// and put them back.
+const goneTime = 10 * time.Second
+
+// watchAddress returns an error when the address that the membership is bound to is gone, and the node has another one: the kernel sends
+// nothing from the old one. It returns nil when ctx ends. Without another address a new process could not begin either.
+func watchAddress(ctx context.Context, node string, bound netip.Addr, onLinks, own func() []netip.Addr) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	present := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if slices.Contains(onLinks(), bound) {
+			present = time.Now()
+			continue
+		}
+		now := own()
+		if len(now) > 0 && time.Since(present) >= goneTime {
+			return fmt.Errorf("the address of node %s changed from %s to %s, to which only a new process binds", node, bound, now[0])
+		}
+	}
 }
 
 // awaitMembership waits for the membership's keys and for an address of this node, and logs once what it waits for. It
@@ -112,13 +149,13 @@ func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys []
 		if !w.links.Synced() {
 			return false, nil
 		}
-		state, _ := config.Compile(config.Objects{Nodes: w.cluster.Nodes()}, w.options)
 		var why error
-		if own := state.Nodes[w.node].Own(link.Addresses(w.links.Links())); len(own) > 0 {
+		node := w.nodeObject()
+		if own := node.Own(link.Addresses(w.links.Links())); len(own) > 0 {
 			address = own[0]
 			keys, why = from.look(ctx)
 		} else {
-			why = fmt.Errorf("no link of node %s has an address that is in its status: %v", w.node, state.Nodes[w.node].Addresses)
+			why = fmt.Errorf("no link of node %s has an address that is in its status: %v", w.node, node.Addresses)
 		}
 		if why != nil && why.Error() != logged {
 			logged = why.Error()

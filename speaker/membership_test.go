@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -106,4 +107,61 @@ func TestKeysFollowed(t *testing.T) {
 		api.set(refuses)               // and no connection is left
 		background(t, w.cluster.Run)() // ends what New began
 	})
+}
+
+// TestAddressChanges: a speaker ends once the address that it is bound to is gone and its node has another one.
+//
+// Trap: a lease ends, or a network card is replaced, and the speaker goes on with sockets that the kernel sends nothing from.
+func TestAddressChanges(t *testing.T) {
+	old, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.99")
+	type change struct {
+		after        time.Duration
+		onLinks, own []netip.Addr
+	}
+	none := []netip.Addr{}
+	for _, tt := range []struct {
+		name    string
+		changes []change
+		// ends is when the speaker ends; 0 for not within an hour.
+		ends time.Duration
+	}{
+		{"another one is there at once", []change{{time.Minute, []netip.Addr{other}, []netip.Addr{other}}}, 70 * time.Second},
+		{"the kubelet reports it late", []change{{time.Minute, []netip.Addr{other}, none},
+			{5 * time.Minute, []netip.Addr{other}, []netip.Addr{other}}}, 6 * time.Minute},
+		{"it goes and comes back", []change{{time.Minute, []netip.Addr{other}, []netip.Addr{other}}, {8 * time.Second, []netip.Addr{old, other}, []netip.Addr{other}},
+			{time.Minute, []netip.Addr{other}, []netip.Addr{other}}, {8 * time.Second, []netip.Addr{old}, []netip.Addr{old}}}, 0},
+		{"the status lists another one first", []change{{time.Minute, []netip.Addr{old, other}, []netip.Addr{other, old}}}, 0},
+		{"the node has no address", []change{{time.Minute, none, none}}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				addresses := func() (onLinks, own []netip.Addr) {
+					onLinks, own = []netip.Addr{old}, []netip.Addr{old}
+					at := start
+					for _, c := range tt.changes {
+						if at = at.Add(c.after); time.Now().After(at) {
+							onLinks, own = c.onLinks, c.own
+						}
+					}
+					return onLinks, own
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				err := watchAddress(ctx, "w1", old, func() []netip.Addr { onLinks, _ := addresses(); return onLinks },
+					func() []netip.Addr { _, own := addresses(); return own })
+				if tt.ends == 0 {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				ended := time.Since(start)
+				want := "the address of node w1 changed from 192.0.2.1 to 192.0.2.99, to which only a new process binds"
+				if err == nil || err.Error() != want || ended < tt.ends || ended > tt.ends+2*time.Second {
+					t.Errorf("after %v: %v", ended, err)
+				}
+			})
+		})
+	}
 }
