@@ -21,7 +21,7 @@
 //     back a Service with an external address are marked not ready, which removes them
 //     from the EndpointSlices. The last ready endpoint of any Service stays: endpoints
 //     on nodes that a majority suspects do not count beside it.
-//   - When the majority is gone, or the node shows life, its pods are restored.
+//   - When the majority is gone, or the node shows life, its pods are restored; later if the node may have been off.
 //   - A node that Kubernetes itself calls not ready is left to Kubernetes.
 //
 // An error here takes healthy endpoints from a Service, so doubt always favours the node.
@@ -109,6 +109,8 @@ type memory struct {
 	tracker tracker
 	// pending are the nodes to withdraw endpoints from, with the time that was decided.
 	pending map[string]time.Time
+	// returning are the nodes to restore endpoints on, with the time that was decided.
+	returning map[string]time.Time
 	// handled are the pods on withdrawn nodes that were written, or needed no write.
 	handled map[types.UID]pod
 }
@@ -143,9 +145,10 @@ func (c *Controller) Sync(ctx context.Context) (again time.Duration, err error) 
 	s := c.read(time.Now())
 	check := s.toCheck()
 	err = c.readLeases(ctx, s.now, check)
-	s.lastSeen = c.memory.tracker.lastSeen()
+	s.lastSeen, s.missed = c.memory.tracker.lastSeen(), c.memory.tracker.missed()
 	d := decide(s.state)
 	d.withdraw, c.memory.pending = s.confirm(d.withdraw, c.memory.pending)
+	d.restore, c.memory.returning = s.returned(d.restore, c.memory.returning)
 	c.last.Store(&d)
 	decided := time.Now()
 	err = errors.Join(err, c.withdraw(ctx, s, d), c.restore(ctx, s, d))

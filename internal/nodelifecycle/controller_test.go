@@ -85,6 +85,24 @@ func TestLeaseRestores(t *testing.T) {
 	})
 }
 
+// TestPowerCycleRestores: a node was off. Its kubelet renews the Lease before it reports that the containers are gone, and until then the
+// pods look ready.
+//
+// Trap: a pod is restored whose address nothing has any more, and connections that kube-proxy leads there time out.
+func TestPowerCycleRestores(t *testing.T) {
+	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
+		f.suspect("w4")
+		expect(2*checkInterval, w4Died...)
+		expect(time.Minute)
+		f.edit(func() { f.renewed["w4"] = time.Now() })
+		expect(2 * checkInterval)
+		f.suspect()
+		expect(returnTime - 3*checkInterval)
+		expect(4*checkInterval, w4Lives...)
+		expect(time.Minute)
+	})
+}
+
 // TestLyingSpeaker: of two speakers one voice decides. One that lies, and dates its lie after every sign of life or takes it
 // back now and then, keeps the endpoints of the other node away until that node's next Lease, and not again for ten minutes.
 func TestLyingSpeaker(t *testing.T) {

@@ -57,6 +57,8 @@ type speaker struct {
 // lease is what is known of a node's Lease, which was read last at the time read, and renewed at the time at by our clock.
 type lease struct {
 	read, renewed, at time.Time
+	// missed: the kubelet missed a renewal.
+	missed bool
 }
 
 // clock is that of a node, as far as it is known: it read written at the time at of ours. What a node writes is seen
@@ -165,8 +167,20 @@ func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
 	default:
 		l.at = now
 	}
+	l.missed = l.missed || !l.renewed.IsZero() && renewed.Sub(l.renewed) > renewTime
 	l.renewed = renewed
 	t.leases[node] = l
+}
+
+// missed returns the nodes whose kubelets missed a renewal while their Leases were read.
+func (t *tracker) missed() map[string]bool {
+	out := map[string]bool{}
+	for node, l := range t.leases {
+		if l.missed {
+			out[node] = true
+		}
+	}
+	return out
 }
 
 // suspicions returns what the speakers say, by our clock.
