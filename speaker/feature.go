@@ -16,6 +16,7 @@ const (
 	internalTraffic
 	connectionLimits
 	dropLogs
+	podRoutes
 	relaysIPv4
 	relaysIPv6
 	headStart
@@ -58,6 +59,11 @@ var features = map[feature]about{
 		name: "the log of refused packets", capability: "NET_ADMIN", needs: packetFilter,
 		without: "holdfast.dev/log-drops has no effect here",
 		modules: "nft_log and nfnetlink_log",
+	},
+	podRoutes: {
+		name: "the look at routes to pods", capability: "NET_ADMIN", needs: packetFilter,
+		without: "pods of this node whose addresses a pool covers are reached from this node only",
+		modules: "nft_fib_inet, nft_fib_ipv4 and nft_fib_ipv6",
 	},
 	relaysIPv4: {
 		name: "relays of IPv4", capability: "NET_ADMIN",

@@ -63,6 +63,7 @@ func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.N
 // possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
 func possible(d filter.Desired, k *kernel) filter.Desired {
 	d.NoLog, d.NoLimits, d.NoInternal = k.lacks(dropLogs), k.lacks(connectionLimits), k.lacks(internalTraffic)
+	d.NoRoutes = k.lacks(podRoutes)
 	return d
 }
 
@@ -190,6 +191,7 @@ func tries(s settings) (out []attempt) {
 	add(connectionLimits, s.Options.Filters(), filters(filter.Extras{Limits: true}))
 	add(dropLogs, s.Options.Filters(), filters(filter.Extras{Log: true}))
 	add(internalTraffic, s.Options.Filters(), filters(filter.Extras{Internal: true}))
+	add(podRoutes, s.Options.Filters(), filters(filter.Extras{Routes: true}))
 	add(relaysIPv4, s.relay, relays(lb.IPv4))
 	_, noIPv6 := os.Stat("/proc/net/if_inet6") // a kernel without IPv6 needs no relays for it
 	add(relaysIPv6, s.relay && noIPv6 == nil, relays(lb.IPv6))

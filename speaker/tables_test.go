@@ -122,7 +122,7 @@ func TestTries(t *testing.T) {
 			t.Errorf("feature %d is missing: %v", f, err)
 		}
 		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
-			for _, f := range []feature{packetFilter, internalTraffic, connectionLimits, dropLogs, relaysIPv4,
+			for _, f := range []feature{packetFilter, internalTraffic, connectionLimits, dropLogs, podRoutes, relaysIPv4,
 				relaysIPv6, headStart} {
 				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
 					t.Errorf("feature %d without NET_ADMIN: %v", f, err)
@@ -140,10 +140,10 @@ func TestTries(t *testing.T) {
 // TestPossible: the filter does without what the kernel lacks, and keeps all else.
 func TestPossible(t *testing.T) {
 	d := filter.Desired{Filter: lb.Filter{Frontends: frontends(lb.Frontend{Address: netip.MustParseAddr("192.0.2.3")})}}
-	for _, lack := range []feature{relaysIPv4, internalTraffic, connectionLimits, dropLogs} {
+	for _, lack := range []feature{relaysIPv4, internalTraffic, connectionLimits, dropLogs, podRoutes} {
 		got := possible(d, without(t, lack))
 		if got.NoInternal != (lack == internalTraffic) || got.NoLimits != (lack == connectionLimits) || got.NoLog != (lack == dropLogs) ||
-			!got.Frontends.Same(d.Frontends) {
+			got.NoRoutes != (lack == podRoutes) || !got.Frontends.Same(d.Frontends) {
 			t.Errorf("without feature %d: %+v", lack, got)
 		}
 	}

@@ -88,7 +88,7 @@ func newImage(y *library, d *Desired, old *image) *image {
 	if img.others = old.others; old.table == nil || !img.outside.Same(old.outside) || !old.of.sameOthers(d) {
 		img.others = others(d, img.outside)
 	}
-	img.layout = layout{log: !d.NoLog, internal: img.internal.Len() > 0}
+	img.layout = layout{log: !d.NoLog, routes: !d.NoRoutes, internal: img.internal.Len() > 0}
 	for i, f := range families() {
 		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
 			img.layout.answering[i] = d.Addresses[at]

@@ -61,6 +61,7 @@ func (w *town) step() {
 		w.d.Guarded = []lb.Range{{From: netip.AddrFrom4([4]byte{192, 0, 2, 0}), To: netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(30))})}}
 	case 4:
 		w.d.PodLinks, w.d.NoLimits, w.d.NoInternal = []string{fmt.Sprint("pod", w.IntN(2))}, w.IntN(5) == 0, w.IntN(5) == 0
+		w.d.NoRoutes = w.IntN(5) == 0
 	case 5, 6, 7:
 		w.d.Frontends = w.d.Frontends.Without(a)
 	default:

@@ -64,8 +64,8 @@ const (
 type layout struct {
 	// internal: the chains that redirect traffic from within the cluster exist.
 	internal bool
-	// log: the kernel can log to a group.
-	log bool
+	// log: the kernel can log to a group. routes: it can look up routes.
+	log, routes bool
 	// answering is the node's address of each family that answers echo requests; the zero Addr leaves the
 	// choice to the kernel.
 	answering [2]netip.Addr
@@ -105,13 +105,19 @@ func (l layout) chains() []nft.Chain {
 		}
 		list = append(list, f.newRefuseChain(l.log), nft.Chain{Name: f.named(rejectChain), Rules: rejections()},
 			nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.countClosed(rateLimit), drop()}},
-			f.newClosedChain(), f.newICMPChain(), f.newGuardChain(), f.newLeftChain())
+			f.newClosedChain(), f.newICMPChain(), f.newGuardChain(l.routes), f.newLeftChain())
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		own.Rules = append(own.Rules, f.toFrontendChain())
 		left.Rules = append(left.Rules, slices.Concat(f.Is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
 		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
 	}
-	list = append(list, guard, own, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, ping.At("ping-output", unix.NF_INET_LOCAL_OUT))
+	pingOutput := ping.At("ping-output", unix.NF_INET_LOCAL_OUT)
+	if l.routes {
+		for _, f := range families() {
+			ping.Rules = append(ping.Rules, f.keepPod())
+		}
+	}
+	list = append(list, guard, own, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, pingOutput)
 	if l.internal {
 		list = append(list, internalChains()...)
 	}
@@ -137,13 +143,17 @@ func (f *family) toGuardChain() nft.Rule {
 }
 
 // newGuardChain makes the chain for packets to guarded addresses without a frontend. The ranges of a pool may hold
-// addresses of machines that are not ours: pods go on to reach those that no Service has.
-func (f *family) newGuardChain() nft.Chain {
-	return nft.Chain{Name: f.named(guardChain), Rules: []nft.Rule{
-		slices.Concat(nft.Expr(f.Load(f.Destination, reg), &expr.Lookup{SourceRegister: reg, SetName: f.named(addressesSet), Invert: true}), fromInside(), accept()),
+// addresses of machines that are not ours: pods go on to reach those that no Service has, and pods of this node are reached.
+func (f *family) newGuardChain(routes bool) nft.Chain {
+	rules := []nft.Rule{slices.Concat(f.notServed(), fromInside(), accept())}
+	if routes {
+		// What another table translated goes elsewhere.
+		rules = append(rules, slices.Concat(nft.Status(expr.CmpOpEq, ipsDstNAT), f.toPod(), accept()))
+	}
+	return nft.Chain{Name: f.named(guardChain), Rules: append(rules,
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
 		goTo(f.named(closedChain)),
-	}}
+	)}
 }
 
 // newClosedChain makes the chain that drops or rejects packets to no frontend, unless such ports are left alone there.

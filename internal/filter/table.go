@@ -29,12 +29,13 @@ type Desired struct {
 	// receiving link does.
 	Addresses []netip.Addr
 	// NoLog: the kernel cannot log to a group. NoLimits: it cannot limit connections. NoInternal: it cannot redirect internal traffic.
-	NoLog, NoLimits, NoInternal bool
+	// NoRoutes: it cannot look up routes.
+	NoLog, NoLimits, NoInternal, NoRoutes bool
 }
 
 // equal reports whether both are the same.
 func (d *Desired) equal(o *Desired) bool {
-	return d.NoLog == o.NoLog && d.NoLimits == o.NoLimits && d.NoInternal == o.NoInternal && slices.Equal(d.Addresses, o.Addresses) &&
+	return d.NoLog == o.NoLog && d.NoLimits == o.NoLimits && d.NoInternal == o.NoInternal && d.NoRoutes == o.NoRoutes && slices.Equal(d.Addresses, o.Addresses) &&
 		d.sameOthers(o) && d.Relayed.Same(o.Relayed) && d.Frontends.Same(o.Frontends) && d.Pings.Same(o.Pings)
 }
 

@@ -14,6 +14,8 @@ type Extras struct {
 	Limits bool
 	// Log writes refused packets to NFLOG.
 	Log bool
+	// Routes look up where a packet goes.
+	Routes bool
 }
 
 // Try has the kernel check the table with these extras, without an effect.
@@ -21,7 +23,7 @@ func Try(e Extras) error { return e.sample().Try() }
 
 // sample returns the table with a profile of every kind.
 func (e Extras) sample() *nft.Layout {
-	l := *layout{internal: e.Internal, log: e.Log}.table()
+	l := *layout{internal: e.Internal, log: e.Log, routes: e.Routes}.table()
 	limit := 0
 	if e.Limits {
 		limit = 1
