@@ -49,24 +49,24 @@ func (s *syncer) writePools(ctx context.Context, d *decision) error {
 }
 
 func (s *syncer) poolWrites(d *decision) []*poolWrite {
-	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
+	usages, compiled := map[string]ipam.Usage{}, map[string]*lb.Pool{}
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
 	}
-	for _, p := range d.state.Pools {
-		ranges[p.Name] = p.Ranges
+	for i := range d.state.Pools {
+		compiled[d.state.Pools[i].Name] = &d.state.Pools[i]
 	}
 	var writes []*poolWrite
 	for _, p := range d.objects.Pools {
 		u := usages[p.Name]
 		held := u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount
 		conditions, over := []metav1.Condition{poolValid(p, u, held, d.problems)}, []string(nil)
-		if contested, stands := free(ranges[p.Name], u, s.speakers.conflicts); stands {
+		if contested, stands := free(compiled[p.Name].Ranges, u, s.speakers.conflicts); stands {
 			conditions = append(conditions, contested)
 		} else if s.speakers.conflicts != nil {
 			over = append(over, contested.Type)
 		}
-		writes = append(writes, &poolWrite{pool: p, inUse: held > 0, status: poolStatus(u, k8s.PoolConditions(p, conditions, over...))})
+		writes = append(writes, &poolWrite{pool: p, inUse: held > 0, status: poolStatus(compiled[p.Name], u, k8s.PoolConditions(p, conditions, over...))})
 	}
 	return writes
 }
@@ -76,10 +76,14 @@ func (w *poolWrite) differs() bool {
 	return slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress) != w.inUse || !equality.Semantic.DeepEqual(w.pool.Status, w.status)
 }
 
-// urgent reports whether the pool must be held or let go, or has a condition with another status or reason.
+// urgent reports whether the pool must be held or let go, has a condition with another status or reason, or another record of externalIPs.
 func (w *poolWrite) urgent() bool {
 	held := slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress)
 	if w.inUse && !held || held && !w.inUse && w.pool.DeletionTimestamp != nil {
+		return true
+	}
+	have, want := &w.pool.Status, &w.status
+	if !slices.Equal(have.Guarded, want.Guarded) || !slices.Equal(have.ExternalIPs, want.ExternalIPs) { // the filters wait for that
 		return true
 	}
 	return !slices.EqualFunc(w.pool.Status.Conditions, w.status.Conditions, func(a, b metav1.Condition) bool {
@@ -120,7 +124,7 @@ func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, held int64, problems []lb
 	}
 }
 
-func poolStatus(u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPoolStatus {
+func poolStatus(p *lb.Pool, u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPoolStatus {
 	out := v1beta1.IPAddressPoolStatus{
 		Status:          v1beta1.Status{Conditions: conditions},
 		AssignedIPv4:    u.IPv4.Assigned,
@@ -130,6 +134,10 @@ func poolStatus(u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPo
 		QuarantinedIPv4: u.IPv4.Quarantined,
 		QuarantinedIPv6: u.IPv6.Quarantined,
 		RetainedCount:   u.RetainedCount,
+		Guarded:         texts(p.Guarded),
+	}
+	for _, e := range p.ExternalIPs {
+		out.ExternalIPs = append(out.ExternalIPs, v1beta1.ExternalAddress{Address: e.Address.String(), Service: e.Service.String()})
 	}
 	for _, r := range u.Retained {
 		out.Retained = append(out.Retained, v1beta1.RetainedAddress{

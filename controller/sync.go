@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -45,6 +46,8 @@ type syncer struct {
 	cleared map[lb.Key]config.Held[corev1.Service]
 	// compareAge is the constant, but shorter in tests on a cluster.
 	compareAge time.Duration
+	// closed are the Services that were told that externalIPs stay closed, with these.
+	closed map[lb.Key]string
 	// poolsWritten is when pools were last written.
 	poolsWritten time.Time
 }
@@ -86,6 +89,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 			_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy.Service)
 		}
 	}
+	d.state.Foreign = slices.SortedFunc(maps.Keys(s.speakers.conflicts), netip.Addr.Compare)
 	s.assign(d)
 	if s.options.Filters() {
 		d.frontends = plan.Frontends(restricted(d.state, d.result.Assignments))
@@ -102,6 +106,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	// Then new addresses, for which users wait.
 	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writeMemories(ctx, d, others),
 		s.writePools(ctx, d), s.writeOthers(ctx, d), s.releaseServices(ctx, d))
+	s.sayClosed(d)
 	settled, unread := s.cluster.Settle(ctx)
 	d.next = lb.Sooner(d.next, settled)
 	return d.again(), errors.Join(err, unread)
@@ -144,7 +149,9 @@ func (s *syncer) look() {
 
 // lead runs the loop while this replica leads. What others decide or speakers report later is not known to the next term.
 func (s *syncer) lead(ctx context.Context) error {
-	defer func() { s.speakers, s.ledger, s.compared, s.cleared = speakers{}, ipam.Ledger{}, nil, nil }()
+	defer func() {
+		s.speakers, s.ledger, s.compared, s.cleared, s.closed = speakers{}, ipam.Ledger{}, nil, nil, nil
+	}()
 	return s.loop.Run(ctx)
 }
 

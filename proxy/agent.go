@@ -103,7 +103,7 @@ func newAgent(log *slog.Logger, dir string) *agent {
 
 func agentMain(args []string) int {
 	var s daemon.Settings
-	var options config.Options
+	options := config.Options{Speaks: true}
 	a := newAgent(nil, shared)
 	f := flag.NewFlagSet("holdfast-proxy agent", flag.ContinueOnError)
 	s.Define(f, healthListen)

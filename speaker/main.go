@@ -66,6 +66,7 @@ func (s *settings) parse(args []string) error {
 	f := flag.NewFlagSet("speaker", flag.ContinueOnError)
 	s.Define(f, "127.0.0.1:9218")
 	s.Options.Define(f)
+	s.Options.Speaks = true
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this speaker runs on; by default the environment variable NODE_NAME")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
 	f.Func("pod-link", "`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated",

@@ -193,6 +193,20 @@ type IPAddressPoolStatus struct {
 	// QuarantinedIPv6 counts the free IPv6 addresses that wait for reuseDelay.
 	QuarantinedIPv6 AddressCount `json:"quarantinedIPv6,omitempty"`
 
+	// Guarded are the ranges of the pool in which the controller has looked for addresses in spec.externalIPs of Services. The filter closes
+	// no address elsewhere.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=96
+	// +listType=atomic
+	Guarded []string `json:"guarded,omitempty"`
+	// ExternalIPs are the addresses that a Service had in spec.externalIPs before a pool covered them. While it has them, the pool gives
+	// them to no Service, and the filter leaves them alone.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=address
+	// +listMapKey=service
+	ExternalIPs []ExternalAddress `json:"externalIPs,omitempty"`
+
 	// Retained addresses are still held although they were removed from the pool.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
@@ -200,6 +214,16 @@ type IPAddressPoolStatus struct {
 	Retained []RetainedAddress `json:"retained,omitempty"`
 	// RetainedCount counts all retained addresses, including those for which the list has no room.
 	RetainedCount AddressCount `json:"retainedCount,omitempty"`
+}
+
+// ExternalAddress is an address in spec.externalIPs of a Service.
+type ExternalAddress struct {
+	// Address of the pool.
+	// +kubebuilder:validation:MaxLength=45
+	Address string `json:"address"`
+	// Service that has it, as NAMESPACE/NAME.
+	// +kubebuilder:validation:MaxLength=317
+	Service string `json:"service"`
 }
 
 // RetainedAddress is an address that is still held although it was removed from its pool.

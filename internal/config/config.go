@@ -53,6 +53,8 @@ type Objects struct {
 	// Secrets of Holdfast's own namespace, which is SecretNamespace.
 	Secrets         []*corev1.Secret
 	SecretNamespace string
+	// ServiceCIDRs where the API server has this kind.
+	ServiceCIDRs []ServiceCIDR
 }
 
 // Options select the Services that Holdfast serves and how it reads objects.
@@ -78,6 +80,8 @@ type Options struct {
 	NodeSelector lb.Selector
 	// Proxy is how Services get proxies.
 	Proxy ProxyOptions
+	// Speaks: it is a speaker, which gives no addresses: what pools withhold because of Services is not read.
+	Speaks bool
 	// MorePorts bounds the ports of all Services of a namespace together, beyond the first of each; 0 is DefaultMorePorts.
 	MorePorts int
 }
@@ -157,6 +161,9 @@ type Compiler struct {
 	// have endpoints that cannot serve.
 	byName             map[string]lb.Node
 	whole, apart, idle map[lb.Key]*whole
+	// claims are those with addresses in ranges, which are those of the pools of the last run.
+	claims map[lb.Key]*whole
+	ranges lb.Index[int]
 	// touched are the Services of which an object has changed since the last run.
 	touched map[lb.Key]bool
 	// joined are ours, ordered by key; ports has how many they have in each namespace beyond the first of each.
@@ -187,6 +194,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if c.whole == nil {
 		c.byName, c.ports, c.ready = map[string]lb.Node{}, map[string]int{}, map[lb.Key][]readyPort{}
 		c.whole, c.apart, c.idle, c.touched = map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]*whole{}, map[lb.Key]bool{}
+		c.claims = map[lb.Key]*whole{}
 	}
 	before, last := c.byName, c.common
 	if c.readNodes(o, opt); last == nil || !lb.SameMap(before, c.byName) || !last.objects.equal(o) {
@@ -195,7 +203,12 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	services := c.services
 	r, state := report{slices.Clone(c.common.problems)}, c.common.state
 	renamed := last == nil || !slices.EqualFunc(last.pools, c.common.pools, sameNames)
-	c.read(o, reader{opt, &openstack.Translator{Options: opt.OpenStack, Pools: state.Pools}, c.common.names}, renamed)
+	x := reader{opt, &openstack.Translator{Options: opt.OpenStack, Pools: state.Pools}, c.common.names, nil}
+	if !opt.Speaks {
+		x.ranges = placesOf(len(state.Pools), func(i int) []lb.Range { return state.Pools[i].Ranges })
+	}
+	c.reread(x)
+	c.read(o, x, renamed)
 	state.Namespaces = map[string]map[string]string{}
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
@@ -208,6 +221,9 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	opt.admitProxies(&r, dependent, state.Namespaces)
 	joinProxies(dependent, c.joined, proxies)
 	state.Services = c.keep(services, boundPorts(&r, c.joined, c.ports, cmp.Or(opt.MorePorts, DefaultMorePorts)))
+	if !opt.Speaks {
+		c.withhold(&r, &state, opt)
+	}
 	return state, r.sorted()
 }
 
@@ -216,13 +232,16 @@ func (o *Objects) equal(p Objects) bool {
 	return lb.Same(o.Pools, p.Pools) && lb.Same(o.PoolMemories, p.PoolMemories) &&
 		lb.Same(o.L2Advertisements, p.L2Advertisements) && lb.Same(o.BGPAdvertisements, p.BGPAdvertisements) && lb.Same(o.Peers, p.Peers) &&
 		lb.Same(o.BFDProfiles, p.BFDProfiles) && lb.Same(o.Communities, p.Communities) && lb.Same(o.Secrets, p.Secrets) &&
-		o.SecretNamespace == p.SecretNamespace
+		o.SecretNamespace == p.SecretNamespace && lb.Same(o.ServiceCIDRs, p.ServiceCIDRs)
 }
 
 // common is what the administrator's objects say, on these nodes, a State without Services.
 type common struct {
-	objects  Objects
-	pools    []*pool
+	objects Objects
+	pools   []*pool
+	// pods are the parts of the pools in podCIDRs.
+	pods     []podRange
+	recorded externalRecords
 	state    lb.State
 	problems []*lb.Problem
 	// names of pools and nodes.
@@ -231,7 +250,9 @@ type common struct {
 
 func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 	var r report
-	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes, opt.Undeclared)
+	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), opt.Undeclared)
+	withhold(pools, nodes, o.ServiceCIDRs)
+	known := guard(pools, o.Pools)
 	if !opt.Filters() {
 		opt.openPools(&r, pools)
 	}
@@ -252,8 +273,9 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 		names[p.Name] = p.Name
 	}
 	of := Objects{Pools: o.Pools, PoolMemories: o.PoolMemories, L2Advertisements: o.L2Advertisements, BGPAdvertisements: o.BGPAdvertisements,
-		Peers: o.Peers, BFDProfiles: o.BFDProfiles, Communities: o.Communities, Secrets: o.Secrets, SecretNamespace: o.SecretNamespace}
-	return &common{of, pools, state, r.problems, names}
+		Peers: o.Peers, BFDProfiles: o.BFDProfiles, Communities: o.Communities, Secrets: o.Secrets, SecretNamespace: o.SecretNamespace,
+		ServiceCIDRs: o.ServiceCIDRs}
+	return &common{of, pools, podRanges(pools, nodes), known, state, r.problems, names}
 }
 
 // sameNames reports whether Services find the same pool by its names and tags.
@@ -328,6 +350,7 @@ func (c *Compiler) read(o Objects, x reader, renamed bool) {
 		w := c.whole[key]
 		note(c.idle, key, w, slices.ContainsFunc(w.slices, func(e endpoints) bool { return len(e.idle()) > 0 }))
 		note(c.apart, key, w, w.of != nil && (w.made == nil || w.more != nil))
+		note(c.claims, key, w, w.claims != nil)
 		note(c.whole, key, w, w.of != nil || len(w.slices) > 0)
 	}
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -24,7 +23,7 @@ type pool struct {
 // compilePools returns the pools, oldest first. A pool that is being deleted
 // owns its ranges until it is gone. A pool without a usable entry is still a pool
 // that Services and advertisements may name.
-func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node,
+func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory,
 	undeclared v1beta1.UndeclaredPorts) []*pool {
 	var pools []*pool
 	var owners claims
@@ -57,7 +56,6 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 		}
 		pools = append(pools, p)
 	}
-	listNodes(pools, nodes)
 	for _, p := range pools {
 		p.lost.report(r, lb.Object{Kind: KindPool, Name: p.Name})
 	}
@@ -220,25 +218,4 @@ var neverHosts = []struct{ prefix, what string }{
 	{"::ffff:0:0/96", "IPv4 in IPv6 form"},
 	{"fe80::/10", "link-local"},
 	{"ff00::/8", "multicast"},
-}
-
-// listNodes gives each pool the addresses in its ranges that Nodes list as their own, with the name of a Node: a Service
-// that got one would cut the node off. The ranges keep them. What a Service has already stays as it is, since nobody can tell
-// whether the Node tells the truth.
-func listNodes(pools []*pool, nodes map[string]lb.Node) {
-	index := lb.IndexOf(pools, func(p *pool) []lb.Range { return p.Ranges })
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		for _, a := range nodes[name].Addresses {
-			p := index.Find(a)
-			if p == nil || p.NodeAddresses[a] != "" {
-				continue
-			}
-			if p.NodeAddresses == nil {
-				p.NodeAddresses = map[netip.Addr]string{}
-			}
-			p.NodeAddresses[a] = name
-			by := owner{unusable: fmt.Sprintf("node %q", name)}
-			p.lost[by] = append(p.lost[by], lb.Range{From: a, To: a})
-		}
-	}
 }

@@ -2,9 +2,7 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -123,6 +121,7 @@ func TestPoolSpec(t *testing.T) {
 	never := lb.Selector{{Operator: lb.In}}
 	want := []lb.Pool{{
 		Name: "p", Labels: o.Labels, Ranges: s.Pools[0].Ranges, AvoidBuggyIPs: true, Deleting: true,
+		Guarded: s.Pools[0].Ranges, Unguarded: s.Pools[0].Ranges,
 		Allocation: &lb.Allocation{
 			Priority:    7,
 			ByNamespace: true,
@@ -154,12 +153,14 @@ func TestUnusableAddresses(t *testing.T) {
 		problems  []string
 	}{
 		{"a node's own", []string{"172.30.0.10-172.30.0.13"}, "[172.30.0.10-172.30.0.13] but 172.30.0.11 172.30.0.12",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): ` +
-				`take that out`}},
+			[]string{`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+				`172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): take that out`}},
 		{"of both families", []string{"fd00:30::10/127"}, "[fd00:30::10-fd00:30::11] but fd00:30::11",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: fd00:30::11 (node "n1"): take that out`}},
+			[]string{`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+				`fd00:30::11 (node "n1"): take that out`}},
 		{"nothing else left", []string{"172.30.0.11"}, "[172.30.0.11] but 172.30.0.11",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"): take that out`}},
+			[]string{`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+				`172.30.0.11 (node "n1"): take that out`}},
 		{"network and broadcast are given, as MetalLB does", []string{"192.0.2.0/30"}, "[192.0.2.0-192.0.2.3]", nil},
 		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"},
 			"[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
@@ -177,11 +178,11 @@ func TestUnusableAddresses(t *testing.T) {
 		}
 		s, problems := Compile(o, Options{})
 		got := rangesOf(s)["p"]
-		for i, a := range slices.SortedFunc(maps.Keys(s.Pools[0].NodeAddresses), netip.Addr.Compare) {
+		for i, part := range s.Pools[0].Withheld {
 			if i == 0 {
 				got += " but"
 			}
-			got += " " + a.String()
+			got += " " + part.Range.String()
 		}
 		same(t, tt.name, tt.want, got)
 		same(t, tt.name+": problems", tt.problems, problemTexts(problems))
@@ -195,13 +196,15 @@ func TestNodeAddressOfYounger(t *testing.T) {
 		Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "172.30.0.13")},
 	}, Options{})
 	want := []string{
-		`IPAddressPool old AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"): take that out`,
-		`IPAddressPool young AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.13 (node "n1"): take that out`,
+		`note IPAddressPool old AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+			`172.30.0.11 (node "n1"): take that out`,
+		`note IPAddressPool young AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+			`172.30.0.13 (node "n1"): take that out`,
 		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: take that out of one of the two pools`,
 	}
 	same(t, "problems", want, problemTexts(problems))
-	if len(s.Pools[0].NodeAddresses) != 1 || len(s.Pools[1].NodeAddresses) != 1 {
-		t.Errorf("%v and %v are not kept from new Services", s.Pools[0].NodeAddresses, s.Pools[1].NodeAddresses)
+	if len(s.Pools[0].Withheld) != 1 || len(s.Pools[1].Withheld) != 1 {
+		t.Errorf("%v and %v are not kept from new Services", s.Pools[0].Withheld, s.Pools[1].Withheld)
 	}
 }
 
@@ -215,7 +218,7 @@ func TestManyNodeAddresses(t *testing.T) {
 	if got := s.Nodes["n1"].Addresses; len(got) != maxNodeAddresses || got[0] != netip.MustParseAddr("192.0.2.1") {
 		t.Errorf("%d addresses count, %v first", len(got), got[0])
 	}
-	if got := len(s.Pools[0].NodeAddresses); got != maxNodeAddresses-1 {
+	if got := len(s.Pools[0].Withheld); got != maxNodeAddresses-1 {
 		t.Errorf("%d addresses are kept from all Services", got)
 	}
 }

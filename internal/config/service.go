@@ -25,6 +25,8 @@ type whole struct {
 	made *lb.Service
 	// shown: made is in a State, and must not be changed.
 	shown bool
+	// claims are nil if it has none.
+	claims *serviceClaims
 	*more
 }
 
@@ -58,10 +60,13 @@ type reader struct {
 	dialect *openstack.Translator
 	// names of pools and nodes.
 	names map[string]string
+	// ranges are those of the pools, which a speaker does not need.
+	ranges lb.Index[int]
 }
 
 func (x reader) compileService(key lb.Key, h Held[corev1.Service], w *whole) {
 	o := h.Read()
+	w.claims = x.readClaims(o)
 	var m more
 	if w.of, w.shown = h, false; x.Serves(o) {
 		var r report

@@ -38,8 +38,9 @@ func (f *family) notServed() nft.Rule {
 	return nft.Expr(f.Load(f.Destination, reg), &expr.Lookup{SourceRegister: reg, SetName: f.named(addressesSet), Invert: true})
 }
 
-// toPod matches packets to an address that no Service has and that this node's own routes lead to a pod's link. No object says so: neither a
-// Node nor an EndpointSlice nor a Service can. Without a route the kernel leaves the name empty, which insideSet has too.
+// toPod matches packets to an address that no Service has and that this node's own routes lead to a pod's link. No
+// object says so: neither a Node nor an EndpointSlice nor a Service can. Without a route the kernel leaves the name
+// empty, and insideSet has the empty name too.
 func (f *family) toPod() nft.Rule {
 	return slices.Concat(f.notServed(), nft.Expr(
 		&expr.Fib{Register: reg, ResultOIFNAME: true, FlagDADDR: true},
@@ -47,8 +48,8 @@ func (f *family) toPod() nft.Rule {
 		&expr.Lookup{SourceRegister: reg, SetName: insideSet}))
 }
 
-// keepPod leaves the destination of connections to such pods as it is. After that no other table translates it: a Service that has a pod's
-// address in spec.externalIPs gets none of them.
+// keepPod leaves the destination of connections to such pods as it is. After that no other table translates it: a
+// Service that has a pod's address in spec.externalIPs gets none of them.
 func (f *family) keepPod() nft.Rule {
 	return slices.Concat(f.Is(), f.destinationIn(guardedSet), f.toPod(), nft.Expr(f.Load(f.Destination, reg),
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg}))

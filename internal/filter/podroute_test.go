@@ -21,8 +21,9 @@ func podWorld(t *testing.T, links ...string) (*world, draft) {
 	return w, d
 }
 
-// TestPodInPool: a pool covers the addresses of pods. Another node reaches the pods of this one where the node's own route leads there, and
-// nothing else: no address without such a route, no address of a Service, and not the node itself.
+// TestPodInPool: a pool covers the addresses of pods. Another node reaches the pods of this one where the node's own
+// route leads there, and nothing else: no address without such a route, no address of a Service, and not the node
+// itself.
 func TestPodInPool(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w, d := podWorld(t, "pod*")
@@ -61,7 +62,8 @@ func TestPodInPool(t *testing.T) {
 	})
 }
 
-// TestNoRouteIsNoPod: where the node has no route, or one that refuses, the guard stays closed, also to what kube-proxy would translate.
+// TestNoRouteIsNoPod: where the node has no route, or one that refuses, the guard stays closed, also to what
+// kube-proxy would translate.
 func TestNoRouteIsNoPod(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w, _ := podWorld(t, "pod*")
@@ -87,8 +89,8 @@ func TestNoRouteIsNoPod(t *testing.T) {
 	})
 }
 
-// TestPodKeepsItsAddress: a Service has addresses of the pods' network in spec.externalIPs, and kube-proxy translates them. The pod that has
-// the address gets its connections; where there is no pod, nobody gets them from outside.
+// TestPodKeepsItsAddress: a Service has addresses of the pods' network in spec.externalIPs, and kube-proxy translates
+// them. The pod that has the address gets its connections; where there is no pod, nobody gets them from outside.
 func TestPodKeepsItsAddress(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w, _ := podWorld(t, "pod*")

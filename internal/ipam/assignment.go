@@ -82,15 +82,15 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 	return lb.Assigned, describe("has ", has)
 }
 
-// unfit returns why a kept address would not be assigned to the Service now: by the kind of its pool, or because a Node
-// lists it.
+// unfit returns why a kept address would not be assigned to the Service now: by the kind of its pool, or because it
+// belongs to the cluster.
 func (a *assigner) unfit(s *subject, addr netip.Addr) string {
 	pool := a.index.Find(addr)
 	if pool == nil || s.Renew || slices.Contains(s.RequestedAddresses, addr) {
 		return ""
 	}
-	if node := pool.NodeAddresses[addr]; node != "" {
-		return fmt.Sprintf("Node %q lists %s as its own address", node, addr)
+	if owner := pool.Withheld.Find(addr); owner != "" {
+		return fmt.Sprintf("%s belongs to %s", addr, owner)
 	}
 	if why := pool.mismatch(s); why != "" {
 		return fmt.Sprintf("pool %q %s", pool.Name, why)

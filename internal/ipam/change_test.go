@@ -210,7 +210,7 @@ func (h *history) editPools() {
 		if i := h.IntN(len(pools) + 1); i < len(pools) {
 			pools[i].Ranges = append(pools[i].Ranges, r)
 			if h.oneIn(3) {
-				pools[i].NodeAddresses = map[netip.Addr]string{r.From: "w1"}
+				pools[i].Withheld = withheld(lb.Range{From: r.From, To: pick(h, r.From, r.To)})
 			}
 		}
 	}

@@ -101,7 +101,7 @@ func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
 }
 
 // offer returns the pool's next free address: what the subject may have got already, else the lowest without a
-// recorded release, else the address released least recently. The refusal continues after the name of the pool.
+// recorded release, else the address released least recently, else one that a foreign machine claims. The refusal continues after the name of the pool.
 func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr, *refusal) {
 	if !slices.ContainsFunc(pool.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family }) {
 		return netip.Addr{}, &refusal{reason: lb.NoFamily, message: "has no " + string(family) + " range"}
@@ -114,7 +114,7 @@ func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr
 			return addr, nil
 		}
 	}
-	if addr, ok := pool.free(family, a.holders, a.memory.last); ok {
+	if addr, ok := pool.free(family, a.holders, a.memory.last, a.state.Foreign); ok {
 		return addr, nil
 	}
 	addr, found := a.earliest(pool, family)
@@ -122,9 +122,23 @@ func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr
 		return netip.Addr{}, refuse(lb.Quarantined, "has none but released ones, which reuseDelay keeps until %s", stamp(until))
 	}
 	if !found {
+		addr, found = a.foreignIn(pool, family)
+	}
+	if !found {
 		return netip.Addr{}, &refusal{reason: lb.PoolExhausted, message: "is full"}
 	}
 	return addr, nil
+}
+
+// foreignIn returns the first free address of a pool that a foreign machine claims.
+func (a *assigner) foreignIn(pool *supply, family lb.Family) (netip.Addr, bool) {
+	for _, addr := range a.state.Foreign {
+		_, taken := a.holders[addr]
+		if lb.FamilyOf(addr) == family && a.index.Find(addr) == pool && !taken && !pool.avoids(addr) {
+			return addr, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // candidates returns the pools that may serve the subject, and the others with their reasons.

@@ -90,8 +90,15 @@ func allocation(a lb.Allocation) func(*lb.Pool) {
 func manual(p *lb.Pool)   { p.AutoAssign = false }
 func deleting(p *lb.Pool) { p.Deleting = true }
 func listed(address string) func(*lb.Pool) {
-	return func(p *lb.Pool) { p.NodeAddresses = map[netip.Addr]string{netip.MustParseAddr(address): "w1"} }
+	a := netip.MustParseAddr(address)
+	return func(p *lb.Pool) { p.Withheld = withheld(lb.Range{From: a, To: a}) }
 }
+
+// withheld are ranges that belong to a node.
+func withheld(ranges ...lb.Range) lb.Index[string] {
+	return lb.IndexOf([]string{`node "w1"`}, func(string) []lb.Range { return ranges })
+}
+
 func avoiding(p *lb.Pool) { p.AvoidBuggyIPs = true }
 
 // text writes assignments for a human reader.
@@ -154,10 +161,10 @@ func TestAssign(t *testing.T) {
 		{"what a Node lists is not given", withNode,
 			[]*lb.Service{service("a"), service("b", asking("192.0.2.1")), service("c", recalling("192.0.2.1", "p"))},
 			[]string{gets("a", "192.0.2.2", "p"),
-				`b [] PoolNotAllowed: asks for 192.0.2.1, which Node "w1" lists as its own address`,
+				`b [] PoolNotAllowed: asks for 192.0.2.1, which belongs to node "w1"`,
 				`c [] PoolExhausted: no IPv4 address: pool "p" is full`}},
 		{"what a Node lists is kept", withNode, []*lb.Service{service("a", holding("192.0.2.1"))},
-			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although Node "w1" lists 192.0.2.1 as its own address: to move, set ` +
+			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although 192.0.2.1 belongs to node "w1": to move, set ` +
 				`holdfast.dev/renew`}},
 		{"and left when asked to", withNode, []*lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
 			[]string{gets("a", "192.0.2.2", "p")}},
@@ -186,6 +193,30 @@ func TestAssign(t *testing.T) {
 	} {
 		got := text(Assign(lb.State{Pools: tt.pools, Services: tt.services}))
 		equal(t, tt.name, tt.want, got)
+	}
+}
+
+// TestForeignLast: a pool gives the addresses that foreign machines claim last, and gives them: whoever reports them cuts nobody off.
+func TestForeignLast(t *testing.T) {
+	var l Ledger
+	state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.0-192.0.2.3", "2001:db8::-2001:db8::2")}, Now: time.Unix(1e9, 0),
+		Foreign: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::")}}
+	for i, want := range []string{"[192.0.2.0 2001:db8::1]", "[192.0.2.2 2001:db8::2]", "[192.0.2.3 2001:db8::]", "[192.0.2.1]", "[]"} {
+		s := service(fmt.Sprint("s", i), created(i), dual(lb.PreferDualStack))
+		state.Services = append(slices.Clone(state.Services), s)
+		r, _ := l.Assign(state, false)
+		got := r.Assignments[i]
+		if fmt.Sprint(got.Addresses) != want {
+			t.Errorf("%s has %v, want %s", s.Key, got.Addresses, want)
+		}
+		equal(t, "from nothing", text(Assign(state)), text(r))
+		holds := *s
+		holds.Addresses, holds.Record = got.Addresses, got.Record
+		state.Services[i] = &holds
+	}
+	asks := service("asks", created(1), asking("192.0.2.1"))
+	if r := Assign(lb.State{Pools: state.Pools, Foreign: state.Foreign, Services: []*lb.Service{asks}}); len(r.Assignments[0].Addresses) != 1 {
+		t.Errorf("asked for it: %s", r.Assignments[0].Message)
 	}
 }
 

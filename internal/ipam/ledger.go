@@ -49,7 +49,8 @@ func (a *assigner) settles(s *subject, reason lb.Reason) bool {
 // concern settled ones, nor where open ones may share addresses.
 func (a *assigner) follow(s lb.State) bool {
 	last := a.state
-	if a.memory.dated || s.Now.Round(0).Before(last.Now.Round(0)) || len(s.FloatingIPs)+len(last.FloatingIPs) > 0 || !reflect.DeepEqual(s.Pools, last.Pools) {
+	if a.memory.dated || s.Now.Round(0).Before(last.Now.Round(0)) || len(s.FloatingIPs)+len(last.FloatingIPs) > 0 || !reflect.DeepEqual(s.Pools, last.Pools) ||
+		!slices.Equal(s.Foreign, last.Foreign) {
 		return false
 	}
 	clear(a.unanswered)

@@ -27,7 +27,7 @@ func suits(p *lb.Pool, svc *lb.Service) bool {
 // avoided reports whether the pool gives the address to no Service that lacks it.
 func avoided(p *lb.Pool, addr netip.Addr) bool {
 	last := addr.As16()[15]
-	return p.NodeAddresses[addr] != "" || p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)
+	return p.Withheld.Find(addr) != "" || p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)
 }
 
 // allows reports whether the pool may give the address to the Service.

@@ -131,8 +131,8 @@ func (a *assigner) unseen(s *subject) *refusal {
 // free returns the lowest free address of the family in the first range that has
 // one. Within one decision addresses are only ever taken, so an address that was passed
 // over is never looked at again: all calls together cost one step for each taken
-// address, however large the ranges are. Released addresses are left for last.
-func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released map[netip.Addr]release) (netip.Addr, bool) {
+// address, however large the ranges are. Released addresses and those of foreign machines are left for last.
+func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released map[netip.Addr]release, foreign []netip.Addr) (netip.Addr, bool) {
 	for i, r := range s.Ranges {
 		if lb.FamilyOf(r.From) != family {
 			continue
@@ -140,7 +140,12 @@ func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released m
 		for addr := s.next[i]; addr.IsValid() && !r.To.Less(addr); addr = s.next[i] {
 			_, held := taken[addr]
 			_, late := released[addr]
-			if !held && !late && !s.avoids(addr) {
+			part, withheld := s.Withheld.Part(addr)
+			if withheld {
+				s.next[i] = part.To.Next()
+				continue
+			}
+			if _, claimed := slices.BinarySearchFunc(foreign, addr, netip.Addr.Compare); !held && !late && !claimed && !s.isBuggy(addr) {
 				return addr, true
 			}
 			s.next[i] = addr.Next()
@@ -157,9 +162,9 @@ func (s *supply) regain(addr netip.Addr) {
 	}
 }
 
-// avoids reports whether the pool leaves out the address: a Node lists it, or old routers take it for a network or
+// avoids reports whether the pool leaves out the address: it belongs to the cluster, or old routers take it for a network or
 // broadcast address.
-func (s *supply) avoids(addr netip.Addr) bool { return s.NodeAddresses[addr] != "" || s.isBuggy(addr) }
+func (s *supply) avoids(addr netip.Addr) bool { return s.Withheld.Find(addr) != "" || s.isBuggy(addr) }
 
 func (s *supply) isBuggy(addr netip.Addr) bool {
 	if !s.AvoidBuggyIPs || !addr.Is4() {
@@ -175,17 +180,12 @@ const maxCounted = 1 << 62
 // size counts all addresses of the family that the pool may assign.
 func (s *supply) size(family lb.Family) int64 {
 	all := int64(0)
-	for _, r := range s.Ranges {
+	for _, r := range lb.Subtract(s.Ranges, s.Withheld.Ranges()) {
 		if lb.FamilyOf(r.From) == family {
 			all = min(all+count(r), maxCounted)
 			if s.AvoidBuggyIPs && r.From.Is4() {
 				all -= buggy(r)
 			}
-		}
-	}
-	for addr := range s.NodeAddresses {
-		if lb.FamilyOf(addr) == family && !s.isBuggy(addr) {
-			all--
 		}
 	}
 	return all

@@ -86,8 +86,8 @@ func (a *assigner) grantable(s *subject, addr netip.Addr) *refusal {
 	if why := a.refuses(pool, s, true); why != "" {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q %s", addr, pool.Name, why)
 	}
-	if node := pool.NodeAddresses[addr]; node != "" {
-		return refuse(lb.PoolNotAllowed, "asks for %s, which Node %q lists as its own address", addr, node)
+	if owner := pool.Withheld.Find(addr); owner != "" {
+		return refuse(lb.PoolNotAllowed, "asks for %s, which belongs to %s", addr, owner)
 	}
 	if pool.avoids(addr) {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q has avoidBuggyIPs on", addr, pool.Name)

@@ -191,9 +191,8 @@ func disjoint(objects []poolObject) []lb.Pool {
 				p.Ranges = append(p.Ranges, lb.Range{From: addr, To: addr})
 			}
 		}
-		p.NodeAddresses = maps.Clone(p.NodeAddresses)
-		maps.DeleteFunc(p.NodeAddresses, func(addr netip.Addr, _ string) bool {
-			return !slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(addr) })
+		p.Withheld = slices.DeleteFunc(slices.Clone(p.Withheld), func(w lb.Owned[string]) bool {
+			return !slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(w.From) && r.Contains(w.To) })
 		})
 		out = append(out, p)
 	}

@@ -27,9 +27,36 @@ func IndexOf[T any](owners []T, ranges func(T) []Range) (out Index[T]) {
 
 // Find returns the owner of an address; the zero value for none.
 func (x Index[T]) Find(a netip.Addr) (owner T) {
-	i, _ := slices.BinarySearchFunc(x, a, func(o Owned[T], a netip.Addr) int { return o.To.Compare(a) })
-	if i < len(x) && x[i].Contains(a) {
-		return x[i].Owner
+	part, found := x.Part(a)
+	if !found {
+		return owner
 	}
-	return owner
+	return part.Owner
+}
+
+// Part returns the range that an address lies in, with its owner.
+func (x Index[T]) Part(a netip.Addr) (part Owned[T], found bool) {
+	i, _ := slices.BinarySearchFunc(x, a, func(o Owned[T], a netip.Addr) int { return o.To.Compare(a) })
+	if i == len(x) || !x[i].Contains(a) {
+		return part, false
+	}
+	return x[i], true
+}
+
+// Within returns the parts of a range that have owners, with these.
+func (x Index[T]) Within(r Range) (parts Index[T]) {
+	i, _ := slices.BinarySearchFunc(x, r.From, func(o Owned[T], a netip.Addr) int { return o.To.Compare(a) })
+	for ; i < len(x) && x[i].Overlaps(r); i++ {
+		parts = append(parts, Owned[T]{x[i].Intersect(r), x[i].Owner})
+	}
+	return parts
+}
+
+// Ranges returns the ranges without their owners.
+func (x Index[T]) Ranges() []Range {
+	out := make([]Range, 0, len(x))
+	for _, o := range x {
+		out = append(out, o.Range)
+	}
+	return out
 }

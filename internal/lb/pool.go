@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 )
@@ -11,9 +12,15 @@ type Pool struct {
 	Labels map[string]string
 	// Ranges are disjoint, within the pool and between pools, in the order written.
 	Ranges []Range
-	// NodeAddresses are the addresses in Ranges that a Node lists as its own, with the name of that Node: the pool gives
-	// them to no Service that lacks them. That is all a Node can do to them.
-	NodeAddresses map[netip.Addr]string
+	// Withheld are the parts of Ranges that belong to the cluster, each with its owner, such as ServiceCIDR "kubernetes": the pool
+	// gives them to no Service that lacks them. That is all they do.
+	Withheld Index[string]
+	// ExternalIPs are the addresses in Ranges that a Service had in spec.externalIPs before a pool covered them, ordered: Withheld has
+	// them too.
+	ExternalIPs []ExternalIP
+	// Guarded are the ranges as written, joined. Unguarded are the parts of Ranges that the filter leaves alone: where the controller
+	// has not looked for externalIPs yet, and those that it found there.
+	Guarded, Unguarded []Range
 	// AutoAssign: the pool may serve a Service that did not ask for it.
 	AutoAssign bool
 	// AvoidBuggyIPs leaves out IPv4 addresses that end in .0 and .255.
@@ -23,6 +30,17 @@ type Pool struct {
 	// Deleting: addresses stay assigned, but the pool assigns no more.
 	Deleting bool
 	PoolTerms
+}
+
+// ExternalIP is an address in spec.externalIPs of a Service.
+type ExternalIP struct {
+	Address netip.Addr
+	Service Key
+}
+
+// Compare orders them by address, then by Service.
+func (e ExternalIP) Compare(o ExternalIP) int {
+	return cmp.Or(e.Address.Compare(o.Address), e.Service.Compare(o.Service))
 }
 
 // Allocation is IPAddressPool.spec.serviceAllocation: if given, the namespaces (by name or selector) and the

@@ -181,7 +181,8 @@ const (
 	InvalidAddresses     Reason = "InvalidAddresses"     // an entry of spec.addresses cannot be read.
 	HostBitsIgnored      Reason = "HostBitsIgnored"      // a prefix has host bits, which are ignored.
 	OverlappingAddresses Reason = "OverlappingAddresses" // an entry lies in another pool, or twice in this one.
-	AddressNotUsable     Reason = "AddressNotUsable"     // an entry contains a node's own address, or an address that no host can have.
+	AddressNotUsable     Reason = "AddressNotUsable"     // an entry contains what belongs to the cluster, or an address that no host can have.
+	ExternalIPClosed     Reason = "ExternalIPClosed"     // a Service has an address of a pool in spec.externalIPs, which the filter closes.
 	InvalidSelector      Reason = "InvalidSelector"      // a label selector cannot be read.
 	UnknownReference     Reason = "UnknownReference"     // the object names an object that does not exist.
 	InvalidPeer          Reason = "InvalidPeer"          // fields of a BGPPeer contradict each other or cannot be read.

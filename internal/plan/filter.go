@@ -71,16 +71,25 @@ func byAddress(frontends []lb.Frontend) map[netip.Addr][]lb.Frontend {
 // kube-proxy serves these until they are gone from the status. It leaves out the addresses on this node's links, and those
 // that another load balancer serves. What a Node lists as its own does not count: who writes one Node would open all others.
 func (p *planner) guarded() []lb.Range {
-	var all []lb.Range
-	for _, r := range p.pools.ranges {
-		all = append(all, r.Range)
-	}
+	all := lb.Subtract(p.pools.ranges.Ranges(), p.unguarded())
 	for _, l := range p.state.Leaving {
 		for _, a := range l.Addresses {
 			all = append(all, lb.Range{From: a, To: a})
 		}
 	}
-	return without(disjoint(all), slices.AppendSeq(slices.Clone(p.state.Here.Addresses), maps.Keys(p.state.Reserved)))
+	return without(lb.Joined(all), slices.AppendSeq(slices.Clone(p.state.Here.Addresses), maps.Keys(p.state.Reserved)))
+}
+
+// unguarded returns what the pools leave alone, without the addresses that Services have.
+func (p *planner) unguarded() []lb.Range {
+	var all []lb.Range
+	for i := range p.state.Pools {
+		all = append(all, p.state.Pools[i].Unguarded...)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return without(lb.Joined(all), slices.Collect(maps.Keys(p.servicesOf)))
 }
 
 // open returns the ranges in which undeclared ports are left alone, without the addresses of Services with ports beyond their
@@ -110,23 +119,7 @@ func (p *planner) rangesOf(wished func(*lb.Pool) bool) []lb.Range {
 			}
 		}
 	}
-	return disjoint(all)
-}
-
-// disjoint orders ranges, and joins those that overlap or touch.
-func disjoint(ranges []lb.Range) []lb.Range {
-	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
-	var out []lb.Range
-	for _, r := range ranges {
-		if n := len(out); n > 0 && (out[n-1].Overlaps(r) || out[n-1].To.Next() == r.From) {
-			if out[n-1].To.Less(r.To) {
-				out[n-1].To = r.To
-			}
-			continue
-		}
-		out = append(out, r)
-	}
-	return out
+	return lb.Joined(all)
 }
 
 // without returns disjoint, ordered ranges without some addresses.

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// external is a Service of type ClusterIP with these addresses in spec.externalIPs.
+func external(name string, ips ...string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "uid-x"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.3.1", ExternalIPs: ips,
+			Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+}
+
+// TestExternalIPsRecorded: the status of a new pool names its ranges and the externalIPs that it found there. A later
+// one stays closed: the pool and an Event of the Service say so, once.
+func TestExternalIPsRecorded(t *testing.T) {
+	pool := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid-p"},
+		Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/29", "192.0.2.8-192.0.2.9", "2001:db8::/126"}}}
+	server := newServer(t, pool, external("had", "192.0.2.1", "2001:db8::1", "198.51.100.1"))
+	syncOnce(t, newTestSyncer(t, server))
+	after := &v1beta1.IPAddressPool{}
+	server.get(t, poolsPath+"/p", after)
+	if want := []string{"192.0.2.0-192.0.2.9", "2001:db8::-2001:db8::3"}; !slices.Equal(after.Status.Guarded, want) {
+		t.Errorf("it has seen %q, want %q", after.Status.Guarded, want)
+	}
+	record := []v1beta1.ExternalAddress{{Address: "192.0.2.1", Service: "default/had"},
+		{Address: "2001:db8::1", Service: "default/had"}}
+	if !slices.Equal(after.Status.ExternalIPs, record) {
+		t.Errorf("it records %v, want %v", after.Status.ExternalIPs, record)
+	}
+
+	server.put(t, external("late", "192.0.2.2"))
+	s := newTestSyncer(t, server)
+	syncOnce(t, s)
+	syncOnce(t, s)
+	server.get(t, poolsPath+"/p", after)
+	if !slices.Equal(after.Status.ExternalIPs, record) {
+		t.Errorf("with a late one it records %v, want %v", after.Status.ExternalIPs, record)
+	}
+	c := after.Status.Conditions[0]
+	if c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, `192.0.2.2 (Service "default/late")`) {
+		t.Errorf("the pool says %s %s %q", c.Status, c.Reason, c.Message)
+	}
+	for e := server.event(t); ; e = server.event(t) {
+		if e.Reason == string(lb.ExternalIPClosed) && e.InvolvedObject.Kind == "Service" {
+			if e.InvolvedObject.Name != "late" || !strings.Contains(e.Message, "192.0.2.2") {
+				t.Errorf("Event %s of %s: %q", e.Reason, e.InvolvedObject.Name, e.Message)
+			}
+			break
+		}
+	}
+	if len(s.closed) != 1 {
+		t.Errorf("%v were told", s.closed)
+	}
+}
