@@ -9,8 +9,10 @@
 //	guard (prerouting)  reply of a connection ──► accept
 //	                    map frontends: address . protocol . port ──► accept, or the
 //	                        chain of the frontend's profile: deny, allow, limits
-//	                    guarded address, but no frontend ──► icmp, closed
-//	ping (prerouting)   redirects echo requests to the node itself
+//	                    guarded address, but no frontend ──► accept to a pod of this node
+//	                        by the node's own route, icmp, closed
+//	ping (prerouting)   redirects echo requests to the node itself; connections to such a
+//	                        pod keep their destination
 //	forward, input      address of a frontend without kube-proxy's DNAT ──► drop
 //	internal, external  traffic from within the cluster, see internal.go
 //

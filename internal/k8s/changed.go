@@ -38,6 +38,11 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
+// samePool ignores of the status what only the controller reads.
+func samePool(a, b *v1beta1.IPAddressPool) bool {
+	return sameConfig(a, b) && slices.Equal(a.Status.Guarded, b.Status.Guarded) && slices.Equal(a.Status.ExternalIPs, b.Status.ExternalIPs)
+}
+
 // Released reports whether a Service that another load balancer may serve gave its addresses back.
 func Released(s *corev1.Service) bool {
 	c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressAssigned)

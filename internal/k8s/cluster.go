@@ -90,6 +90,7 @@ type Cluster struct {
 	pods              *View[*corev1.Pod]
 	speakers          atomic.Pointer[speakers]
 	speakerStates     *View[*v1beta1.SpeakerState]
+	serviceCIDRs      serviceCIDRs
 	secrets           *View[*corev1.Secret]
 }
 
@@ -98,7 +99,7 @@ func New(clients Clients, c Config) *Cluster {
 	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst(), attempts: newAttempts()}
 	core := clients.kube.core
 	watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)
-	watchConfig(k, &k.pools, "ipaddresspools")
+	watchPools(k)
 	if !c.Speaker {
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick)
 	}
@@ -157,6 +158,15 @@ func watchConfig[T object](k *Cluster, view **View[T], resource string) {
 	watch(k, view, k.clients.holdfast, resource, "", nil, same, k.config.Kick)
 }
 
+// watchPools watches the pools, of whose status speakers read what is guarded.
+func watchPools(k *Cluster) {
+	same := samePool
+	if k.config.controls() {
+		same = nil
+	}
+	watch(k, &k.pools, k.clients.holdfast, "ipaddresspools", "", nil, same, k.config.Kick)
+}
+
 // Run watches until ctx is cancelled and returns nil. Broken watches resume by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
@@ -166,6 +176,9 @@ func (k *Cluster) Run(ctx context.Context) error {
 	})
 	for _, v := range k.views {
 		group.Go(func() error { v.run(ctx); return nil })
+	}
+	if k.config.controls() {
+		group.Go(func() error { return k.serviceCIDRs.run(ctx, k) })
 	}
 	if k.WaitForSync(ctx) == nil {
 		k.synced.Store(true)
@@ -216,6 +229,7 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 			return err
 		}
 	}
+	k.serviceCIDRs.refresh(ctx, k)
 	return nil
 }
 
@@ -235,6 +249,7 @@ func (k *Cluster) Objects() config.Objects {
 		Namespaces:        k.namespaces.List(),
 		Secrets:           k.secrets.List(),
 		SecretNamespace:   k.config.Namespace,
+		ServiceCIDRs:      k.serviceCIDRs.all(),
 	}
 	// A controller without proxies has nothing of endpoints but their pods.
 	if k.config.Speaker || k.config.Proxies != (lb.Key{}) {
