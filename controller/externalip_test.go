@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -61,5 +63,21 @@ func TestExternalIPsRecorded(t *testing.T) {
 	}
 	if len(s.closed) != 1 {
 		t.Errorf("%v were told", s.closed)
+	}
+}
+
+// TestForeignMachinesLast: an address that speakers report of a foreign machine, such as a gateway, goes to no Service
+// while there are others.
+func TestForeignMachinesLast(t *testing.T) {
+	pool := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid-p"},
+		Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.1-192.0.2.2"}}}
+	ours := external("web")
+	ours.Spec.Type = corev1.ServiceTypeLoadBalancer
+	server := newServer(t, pool, ours)
+	s := newTestSyncer(t, server)
+	s.speakers.conflicts = map[netip.Addr]conflict{netip.MustParseAddr("192.0.2.1"): {"00:00:5e:00:01:01", "w1"}}
+	syncOnce(t, s)
+	if got := config.StatusAddresses(server.service(t, "web")); len(got) != 1 || got[0].String() != "192.0.2.2" {
+		t.Errorf("it gets %v", got)
 	}
 }
