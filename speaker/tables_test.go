@@ -115,7 +115,7 @@ func missing(tries []attempt) map[feature]error {
 func TestTries(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		all := tries(settings{realtime: true, relay: true})
-		if len(all) != 9 {
+		if len(all) != 10 {
 			t.Errorf("%d features are tried, want all of them", len(all))
 		}
 		for f, err := range missing(all) {
