@@ -128,7 +128,7 @@ func testPeerDown(t *testing.T, e *env) {
 		}
 		must(t, as(t.Context(), 64999))
 		undo(t, func(ctx context.Context) error { return as(ctx, router.AS1) })
-		e.sessionDown(t, "r1v6", "64999")
+		e.sessionDown(t, "r1v6", fmt.Sprintf("the router's AS is %d and not 64999", router.AS1))
 		e.served(t, testbed.Far, bgp[:1])
 		must(t, e.WaitHops(t.Context(), soon, testbed.Router2, bgp[1], len(e.workers())))
 	})
@@ -188,14 +188,14 @@ func testRefused(t *testing.T, e *env) {
 		"no-family":    {pool("e2e-only4"), "NoFamily", "e2e-only4", ""},
 		"not-allowed":  {pool("e2e-elsewhere"), "PoolNotAllowed", "e2e-elsewhere", ""},
 		"in-use": {annotation(addressesAnnotation, held[0].String()), "AddressInUse", held[0].String() + ", which Service " + ns + "/refused-holder holds",
-			"ask for another address, or have the other Service give it up"},
+			"First: Ask for another address"},
 		"not-in-pool":      {annotation(addressesAnnotation, "203.0.113.5"), "AddressNotInPool", "203.0.113.5", ""},
 		"unreadable":       {annotation(addressesAnnotation, "banana"), "InvalidRequest", "banana", ""},
 		"two-of-one-kind":  {annotation(addressesAnnotation, "172.30.0.129,172.30.0.130"), "InvalidRequest", "172.30.0.130", ""},
 		"other-pool-asked": {all(routed, annotation(addressesAnnotation, "172.30.0.189")), "AddressNotInPool", "172.30.0.189", ""},
 		"class": {openStack("class", "silver"), "UnknownClass",
 			`asks for class "silver", which no pool has in spec.classes; known are: e2e-silver-plate`, ""},
-		"clash": {all(share, shared), "PortClash", "Service " + ns + "/refused-sharer holds port TCP/80", "change the port or the sharing key"},
+		"clash": {all(share, shared), "PortClash", "Service " + ns + "/refused-sharer holds port TCP/80", "First: Change the port, or the sharing key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e.refused(t, e.create(t, e.app, "refused-"+name, tc.change).Name, tc.reason, tc.text, tc.remedy)
@@ -203,7 +203,7 @@ func testRefused(t *testing.T, e *env) {
 	}
 	t.Run("exhausted", func(t *testing.T) {
 		s := e.create(t, e.app, "refused-exhausted", one(80), pool("e2e-one"))
-		e.refused(t, s.Name, "PoolExhausted", `pool "e2e-one" is full`, "add addresses to the pool, or delete Services that need none")
+		e.refused(t, s.Name, "PoolExhausted", `pool "e2e-one" is full`, "First: Add addresses to a pool, or delete Services and FloatingIPs that need none")
 		e.remove(t, ns, "refused-full")
 		e.has(t, s.Name, full)
 	})

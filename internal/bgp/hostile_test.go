@@ -85,9 +85,23 @@ func TestHostileRouter(t *testing.T) {
 	add("truncated UPDATE", malformed, establishes(message(21, gobgp.BGP_MSG_UPDATE, 0, 9)))
 	add("UPDATE with lying lengths", malformed, establishes(message(27, gobgp.BGP_MSG_UPDATE, 0, 0, 255, 255, 64, 1, 9, 0)))
 	add("garbage after OPEN", malformed, establishes(garbage()))
-	add("NOTIFICATION", "closed by the router: cease, administrative shutdown, \"maintenance\"",
+	add("NOTIFICATION", "closed by the router: NOTIFICATION 6/2 (cease, administrative shutdown), \"maintenance\": enable the neighbor there",
 		establishes(message(33, gobgp.BGP_MSG_NOTIFICATION, append([]byte{6, 2, 11}, "maintenance"...)...)))
-	add("NOTIFICATION without a reason", "closed by the router: cease, BFD down", establishes(message(21, gobgp.BGP_MSG_NOTIFICATION, 6, 10)))
+	add("NOTIFICATION without a reason", "closed by the router: NOTIFICATION 6/10 (cease, BFD down)", establishes(message(21, gobgp.BGP_MSG_NOTIFICATION, 6, 10)))
+	add("NOTIFICATION for our OPEN", "refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects another AS than 65000",
+		says(message(21, gobgp.BGP_MSG_NOTIFICATION, 2, 2)))
+	add("NOTIFICATION after an OPEN", "refused this node's OPEN with NOTIFICATION 2/6", func(r *router) {
+		r.answer = func(conn net.Conn) {
+			r.send(conn, r.open())
+			_, _ = conn.Write(message(21, gobgp.BGP_MSG_NOTIFICATION, 2, 6))
+		}
+	})
+	add("another AS", "the router's AS is 4200000001 and not 65001: correct peerASN", func(r *router) {
+		r.answer = func(conn net.Conn) {
+			r.asn = 4200000001
+			r.send(conn, r.open())
+		}
+	})
 	add("stray OPEN", "", establishes(openWith()))
 	add("our router ID", "the router uses this node's router ID", func(r *router) {
 		r.asn = 65000 // of our own AS

@@ -208,10 +208,10 @@ func TestInteropMistakes(t *testing.T) {
 		l.frr6.LocalASN, l.bird6.LocalASN = 65008, 65008
 		s.Set(desire(l.peers(), l.routes()...))
 		for name, want := range map[string]string{
-			"frr4":  "peer AS is not the configured 65009",
-			"bird4": "peer AS is not the configured 65009",
-			"frr6":  refusedOpen,
-			"bird6": refusedOpen,
+			"frr4":  "the router's AS is 65001 and not 65009: correct peerASN, or the router's own AS",
+			"bird4": "the router's AS is 65000 and not 65009: correct peerASN, or the router's own AS",
+			"frr6":  refusedAS,
+			"bird6": refusedAS,
 		} {
 			await(t, name, want, func() string { return session(s, name).LastError })
 		}

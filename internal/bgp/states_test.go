@@ -148,7 +148,7 @@ holdfast_bgp_updates_sent_total{peer="r"} 1
 		t.Errorf("lint: %v, %v", problems, err)
 	}
 	lost := session(s, "ending")
-	if lost.Since.IsZero() || lost.LastError != "closed by the router: cease, administrative reset" {
+	if lost.Since.IsZero() || lost.LastError != "closed by the router: NOTIFICATION 6/4 (cease, administrative reset)" {
 		t.Errorf("session is %+v", lost)
 	}
 }

@@ -88,7 +88,7 @@ func (e *engine) dial(p *api.Peer) error {
 		time.AfterFunc(openTime, e.notes.wake.Kick)
 		conn, err := connect(e.settings)
 		if d.passed = err == nil; d.passed {
-			passConn(e.gobgp, conn)
+			passConn(e.gobgp, &listened{TCPConn: conn.(*net.TCPConn), notes: e.notes})
 		}
 	case restart, handOver:
 		d.passed, d.over = false, todo == handOver

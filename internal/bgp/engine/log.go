@@ -35,6 +35,8 @@ type note struct {
 	up time.Time
 	// ups and falls count how often the session came up and was lost.
 	ups, falls uint64
+	// heard is what the router said last before the session was up.
+	heard heard
 }
 
 func (n *notes) read() note {
@@ -54,9 +56,9 @@ func (n *notes) edit(f func(*note)) {
 // logHandler reads GoBGP's log, the only place where GoBGP reports why a session does not come up, and notes it in sentences.
 type logHandler struct {
 	notes *notes
-	// asn is the configured AS of the router. signed: the peer has a password.
-	asn    uint32
-	signed bool
+	// asn is the configured AS of the router, localASN the AS of this node. signed: the peer has a password.
+	asn, localASN uint32
+	signed        bool
 	// peer is set on the logger that GoBGP creates for its peer.
 	peer netip.Addr
 }
@@ -117,21 +119,24 @@ func (h logHandler) note(n *note, r slog.Record) {
 	case "sent notification": // codes of RFC 4271 section 4.5
 		switch value(r, "Code").String() + "/" + value(r, "Subcode").String() {
 		case "2/2":
-			n.text = fmt.Sprintf("peer AS is not the configured %d", h.asn)
+			n.text = h.wrongAS(n.heard)
 		case "2/3":
 			n.text = "the router uses this node's router ID"
 		case "2/6":
 			n.text = "the router's hold time is below 3 s"
 		case "5/1":
-			n.text = refused
+			n.text = h.refusal(n.heard)
 		case "6/3": // peer de-configured: as desired
 		default:
-			suggest("closed by this node: " + notification(r))
+			suggest("closed by this node: " + notification(codes(r)))
 		}
 	case "received notification":
-		n.text = "closed by the router: " + notification(r)
+		n.text = "closed by the router: " + notification(codes(r))
 		if reason := value(r, "Communicated-Reason").String(); reason != "" {
 			n.text += fmt.Sprintf(", %q", reason) // RFC 9003
+		}
+		if do := closedRemedy(codes(r)); do != "" {
+			n.text += ": " + do
 		}
 	case "Session will be reset due to malformed BGP Header",
 		"Session will be reset due to malformed BGP message",
@@ -142,27 +147,67 @@ func (h logHandler) note(n *note, r slog.Record) {
 	case "state changed":
 		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
 		if value(r, "old").String() == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason").String() == "invalid-msg" {
-			n.text = refused
+			n.text = h.refusal(n.heard)
 		}
 	}
 }
 
-const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session from there"
+// wrongAS is the sentence about a router of another AS than the configured one.
+func (h logHandler) wrongAS(said heard) string {
+	if said.asn == 0 {
+		return fmt.Sprintf("the router's AS is not %d: correct peerASN, or the router's own AS", h.asn)
+	}
+	return fmt.Sprintf("the router's AS is %d and not %d: correct peerASN, or the router's own AS", said.asn, h.asn)
+}
+
+// refusal is the sentence about a router that refused this node's OPEN.
+func (h logHandler) refusal(said heard) string {
+	text := "the router refused this node's OPEN"
+	if said.code != 0 {
+		text += " with " + notification(said.code, said.subcode)
+	}
+	if said.code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && said.subcode == gobgp.BGP_ERROR_SUB_BAD_PEER_AS {
+		return text + fmt.Sprintf(": it expects another AS than %d of this node's address: correct myASN, or the router", h.localASN)
+	}
+	return text + ": check the AS that it expects of this node's address, and that no other daemon has a session from there"
+}
+
+// closedRemedy returns what to do about a NOTIFICATION that ended a session; "" for codes that say it themselves, or of which only the router
+// knows more.
+func closedRemedy(code, subcode uint8) string {
+	switch [2]uint8{code, subcode} {
+	case [2]uint8{gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0}:
+		return "it did not hear this node for the hold time: look for packet loss between the two"
+	case [2]uint8{gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_MAXIMUM_NUMBER_OF_PREFIXES_REACHED}:
+		return "raise its limit of routes from this node"
+	case [2]uint8{gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN}:
+		return "enable the neighbor there"
+	case [2]uint8{gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_PEER_DECONFIGURED},
+		[2]uint8{gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_CONNECTION_REJECTED}:
+		return "configure this node as a neighbor there"
+	}
+	return ""
+}
 
 // bfdDown is a subcode of Cease that GoBGP does not name (RFC 9384 section 4).
 const bfdDown = 10
 
-// notification returns GoBGP's text for a code without the brackets: "cease, administrative shutdown".
-func notification(r slog.Record) string {
-	code, subcode := uint8(value(r, "Code").Int64()), uint8(value(r, "Subcode").Int64())
+// codes returns the codes of a NOTIFICATION in GoBGP's log.
+func codes(r slog.Record) (code, subcode uint8) {
+	return uint8(value(r, "Code").Int64()), uint8(value(r, "Subcode").Int64())
+}
+
+// notification names a NOTIFICATION by GoBGP's text for its codes, without the brackets: "NOTIFICATION 6/2 (cease, administrative shutdown)".
+func notification(code, subcode uint8) string {
+	name := fmt.Sprintf("NOTIFICATION %d/%d", code, subcode)
 	if code == gobgp.BGP_ERROR_CEASE && subcode == bfdDown {
-		return "cease, BFD down"
+		return name + " (cease, BFD down)"
 	}
 	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool { return c == '(' || c == ')' })
 	if len(words) < 4 || words[3] == "undefined" {
-		return fmt.Sprintf("%s (code %d, subcode %d)", words[1], code, subcode)
+		return name + " (" + words[1] + ")"
 	}
-	return words[1] + ", " + words[3]
+	return name + " (" + words[1] + ", " + words[3] + ")"
 }
 
 // dialError returns a sentence with the operating system's part of an error.

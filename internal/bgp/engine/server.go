@@ -46,7 +46,8 @@ func start(settings lb.Peer) (*engine, error) {
 	n := &notes{wake: lb.NewSignal()}
 	e := &engine{
 		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{}, unsure: map[netip.Prefix]bool{},
-		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, signed: settings.Password != ""}), nil)),
+		gobgp: gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, localASN: settings.LocalASN,
+			signed: settings.Password != ""}), nil)),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
 	go e.gobgp.Serve()
