@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -235,13 +236,13 @@ func leaves(prefix string, values, out map[string]any) {
 	}
 }
 
-// reasonsReference has every Reason: its comment, and where it stands and what to do by testdata/reasons.yaml.
+// reasonsReference has every Reason: its comment, and where it stands and what to do by lb/reasons.yaml.
 func reasonsReference(t *testing.T) string {
 	var advice map[string]struct {
 		In []string `json:"in"`
 		Do string   `json:"do"`
 	}
-	must(t, yaml.UnmarshalStrict([]byte(read(t, "testdata/reasons.yaml")), &advice))
+	must(t, yaml.UnmarshalStrict([]byte(read(t, "../lb/reasons.yaml")), &advice))
 	file, err := parser.ParseFile(token.NewFileSet(), "../../internal/lb/reason.go", nil, parser.ParseComments)
 	must(t, err)
 	out := "# Reasons\n\nOne word, the same in condition, Event, log line and metric label. The message beside it names the object and what to do. " +
@@ -260,15 +261,19 @@ func reasonsReference(t *testing.T) string {
 			meaning := strings.TrimPrefix(cell(reason.Doc.Text()), name+": ") + cell(reason.Comment.Text()) // a short one is beside it
 			of := advice[name]
 			delete(advice, name)
+			remedy, plain := lb.Reason(name).Remedy(), strings.TrimPrefix(of.Do, "nothing")
+			if hasLink := strings.Contains(plain, "]("); hasLink == (remedy == plain) || strings.Contains(remedy, "](") {
+				t.Errorf("Remedy says %q of %s, and lb/reasons.yaml %q", remedy, name, of.Do)
+			}
 			if meaning == "" || of.Do == "" || len(of.In) == 0 {
-				t.Errorf("Reason %s needs a comment that says what it means, and in testdata/reasons.yaml where it stands and what to do", name)
+				t.Errorf("Reason %s needs a comment that says what it means, and in lb/reasons.yaml where it stands and what to do", name)
 				continue
 			}
 			out += fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, meaning, strings.Join(places(t, name, of.In, users[name], conditions), ", "), cell(of.Do))
 		}
 	}
 	for name := range advice {
-		t.Errorf("testdata/reasons.yaml has %s, which is no Reason", name)
+		t.Errorf("lb/reasons.yaml has %s, which is no Reason", name)
 	}
 	if len(users) < 80 {
 		t.Errorf("the code uses %d Reasons", len(users))
@@ -312,7 +317,7 @@ func places(t *testing.T, reason string, in, files []string, conditions map[stri
 	for _, place := range in {
 		kind, object, _ := strings.Cut(place, " ")
 		if !from(kind) {
-			t.Errorf("testdata/reasons.yaml puts %s into %s, but no file uses it there; it is used in %v", reason, place, files)
+			t.Errorf("lb/reasons.yaml puts %s into %s, but no file uses it there; it is used in %v", reason, place, files)
 		}
 		switch _, own := conditions["holdfast.dev/"+kind]; {
 		case kind == "Event":
@@ -326,7 +331,7 @@ func places(t *testing.T, reason string, in, files []string, conditions map[stri
 		case conditions[kind] != "":
 			out = append(out, "`"+kind+"`")
 		default:
-			t.Errorf("testdata/reasons.yaml puts %s into %s, which is no condition", reason, place)
+			t.Errorf("lb/reasons.yaml puts %s into %s, which is no condition", reason, place)
 		}
 	}
 	has := func(all ...string) bool {
@@ -337,7 +342,7 @@ func places(t *testing.T, reason string, in, files []string, conditions map[stri
 	if from("AnnouncedL2") && !has("Announced", "Nodes") || from("Established") && !has("Established") ||
 		from("EndpointsWithdrawn") && !has("EndpointsWithdrawn", "Event") || from("AddressesFree") && !has("AddressesFree") ||
 		slices.Contains(files, "problems") != has("Problems") {
-		t.Errorf("testdata/reasons.yaml puts %s into %v, but it is used in %v", reason, in, files)
+		t.Errorf("lb/reasons.yaml puts %s into %v, but it is used in %v", reason, in, files)
 	}
 	return out
 }

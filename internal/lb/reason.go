@@ -1,7 +1,7 @@
 package lb
 
 // Reason is one CamelCase word that says why something is as it is: the same word in the condition, the Event,
-// the log line, the metric label and the test. internal/house/testdata/reasons.yaml has what to do about each.
+// the log line, the metric label and the test. reasons.yaml has what to do about each: see Remedy.
 type Reason string
 
 // Reasons of an assignment (condition holdfast.dev/AddressAssigned).
@@ -148,6 +148,7 @@ const (
 	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.
 	CutOff   Reason = "CutOff"
 	NotOwner Reason = "NotOwner" // another node announces the address.
+	NoSubnet Reason = "NoSubnet" // a node announces the address on a link without its subnet, where hardly any client asks.
 	NoPeer   Reason = "NoPeer"   // no BGPPeer is usable on this node for the advertisement.
 	// NoProxy: proxies should serve the Service, and none does on a node that may announce its addresses.
 	NoProxy Reason = "NoProxy"

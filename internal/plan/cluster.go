@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -22,6 +23,7 @@ type node struct {
 
 // scope is an lb.Scope with its selectors resolved to pools and nodes.
 type scope struct {
+	name     string
 	pools    map[*lb.Pool]bool
 	nodes    []bool // by index in planner.nodes
 	services []lb.Selector
@@ -90,8 +92,8 @@ func (p *planner) whyLeaves(name string) lb.Reason {
 // rulesGone reports whether a node forwards no new connection, since kube-proxy's rules are not in its kernel any more.
 func (p *planner) rulesGone(name string) bool { return p.state.Unfit[name].Has(lb.RulesGone) }
 
-func (p *planner) scope(s lb.Scope) scope {
-	out := scope{pools: map[*lb.Pool]bool{}, nodes: make([]bool, len(p.nodes)), services: s.ServiceSelectors}
+func (p *planner) scope(name string, s lb.Scope) scope {
+	out := scope{name: name, pools: map[*lb.Pool]bool{}, nodes: make([]bool, len(p.nodes)), services: s.ServiceSelectors}
 	for i := range p.state.Pools {
 		pool := &p.state.Pools[i]
 		all := len(s.Pools) == 0 && len(s.PoolSelectors) == 0
@@ -190,7 +192,26 @@ func (p *planner) explain(s *lb.Service, f lb.Family, why lb.Reason, of scopes, 
 	if text := noProxy(s, f, why, names[lb.NoProxy]); s.Proxied && text != "" {
 		return lb.NoProxy, text
 	}
-	return why, p.message(s, f, why, names)
+	return why, p.message(s, f, why, names, of, ads)
+}
+
+// selectedBy says what keeps the named nodes from being selected for a Service that these advertisements select.
+func (p *planner) selectedBy(s *lb.Service, nodes []string, of scopes, ads []int) string {
+	var out []string
+	isLeftOut := func(i int) bool { return !of.onNode(ads, i) }
+	if slices.ContainsFunc(p.indexes(nodes), isLeftOut) {
+		for _, ad := range ads {
+			out = append(out, "nodeSelectors of "+of[ad].name)
+		}
+	}
+	isRefused := func(i int) bool { return !selects(s.NodeSelectors, p.nodes[i].Labels) }
+	if slices.ContainsFunc(p.indexes(nodes), isRefused) {
+		out = append(out, "the Service's holdfast.dev/node-selector, or OpenStack's")
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return " by " + lb.SomeOf(out)
 }
 
 // hindered returns the nodes that may not announce a Service that these advertisements select, by reason.
@@ -212,7 +233,7 @@ func (p *planner) hindered(s *lb.Service, f lb.Family, of scopes, ads []int) map
 }
 
 // message returns the sentence for such a reason, given the nodes that may not announce.
-func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[lb.Reason][]string) string {
+func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[lb.Reason][]string, of scopes, ads []int) string {
 	switch why {
 	case lb.ProxyRefused:
 		return "the Service asks for proxies and may not have them: its condition holdfast.dev/Proxied says why"
@@ -234,7 +255,14 @@ func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[l
 	delete(names, lb.FilterNotInForce)
 	var parts []string
 	for _, r := range slices.Sorted(maps.Keys(names)) {
-		parts = append(parts, fmt.Sprintf("%s: %s", r, lb.SomeOf(names[r])))
+		part := fmt.Sprintf("%s: %s", r, lb.SomeOf(names[r]))
+		switch r {
+		case lb.NodeNotSelected:
+			part += cmp.Or(p.selectedBy(s, names[r], of, ads), ", without a Node object")
+		case lb.NodeExcluded:
+			part += " by the label node.kubernetes.io/exclude-from-external-load-balancers"
+		}
+		parts = append(parts, part)
 	}
 	if len(parts) == 0 {
 		return "no node may announce: there is no node"

@@ -99,10 +99,10 @@ func newPlanner(node string, s lb.State) *planner {
 	p.readNodes()
 	p.me = p.index(node)
 	for _, a := range s.L2Advertisements {
-		p.l2 = append(p.l2, p.scope(a.Scope))
+		p.l2 = append(p.l2, p.scope("L2Advertisement "+a.Name, a.Scope))
 	}
 	for _, a := range s.BGPAdvertisements {
-		p.ads = append(p.ads, p.scope(a.Scope))
+		p.ads = append(p.ads, p.scope("BGPAdvertisement "+a.Name, a.Scope))
 	}
 	p.plan.Peers, p.plan.RouterID = p.peers[node], p.routerID(node)
 	return p

@@ -106,7 +106,7 @@ var tables = []struct {
 		{"the subnet counts more than draining", "drain w2; links w1 eth0=10.0.0.0/8; links w3", "own w2, w2", nil},
 		{"a node without metadata counts as one with the subnet", "unknown w1", "own w1, w1", nil},
 		{"no node has the subnet", "links w1 eth0=10.0.0.0/8; links w2 eth0; links w3",
-			"own w1, w1; says no node that may announce has a link with its subnet", nil},
+			"own w1, w1; says NoSubnet: no node that may announce has a link with its subnet", nil},
 		{"no node has the interface", "l2links eth9", "own w1, w1; says no node that may announce has a link to do so", nil},
 		{"the node with the interface", "l2links eth1; links w3 eth0=lan eth1=10.0.0.0/8",
 			"own w3, w3; says no node that may announce has a link with its subnet", nil},
@@ -129,10 +129,15 @@ var tables = []struct {
 		}},
 		{"preferred but held down", "held w3", "own w1, w1", func(s *lb.State) { zones(s, "b", 1) }},
 		{"the Service's own selector", "nodes w3", "own w3, w3", nil},
-		{"a selector that matches nothing", "nodes none", "own -, -; says NodeNotSelected: w1, w2, w3", nil},
+		{"a selector that matches nothing", "nodes none", "own -, -; says NodeNotSelected: w1, w2, w3 by the Service's holdfast.dev/node-selector", nil},
+		{"an advertisement that selects no node", "", "own -, -; says NodeNotSelected: w1, w2, w3 by nodeSelectors of L2Advertisement nowhere", func(s *lb.State) {
+			s.L2Advertisements = []lb.L2Advertisement{{Name: "nowhere", Scope: lb.Scope{NodeSelectors: labelled("name", "none")}}}
+		}},
+		{"a node without a Node object", "nodes none", "own -, -; says NodeNotSelected: w9, w1, w2, w3 by the Service's",
+			func(s *lb.State) { s.Members["w9"] = true }},
 		{"policy Local counts more than any rank", "local w3; drain w3; links w3 eth0=10.0.0.0/8",
 			"own w3, w3; says no node that may announce has a link with its subnet", nil},
-		{"excluded is not draining: it never announces", "exclude w1 w2 w3", "own -, -; says NodeExcluded: w1, w2, w3", nil},
+		{"excluded is not draining: it never announces", "exclude w1 w2 w3", "own -, -; says NodeExcluded: w1, w2, w3 by the label node.kubernetes.io/exclude", nil},
 	}},
 	// Trap: an address stays with an owner that cannot serve it (MetalLB: a speaker without NET_RAW is a member like any other).
 	{"unfit", "", []row{

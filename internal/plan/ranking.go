@@ -72,7 +72,7 @@ func (r rank) remark() string {
 	case silent:
 		return "every node that may announce hears no other machine on its link"
 	case noSubnet:
-		return "no node that may announce has a link with its subnet"
+		return string(lb.NoSubnet) + ": no node that may announce has a link with its subnet"
 	}
 	return ""
 }
