@@ -41,7 +41,8 @@ func TestInteropFlaps(t *testing.T) {
 		}
 		reset()
 		fell := time.Now()
-		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: closed by the router: NOTIFICATION 6/4 (cease, administrative reset)"
+		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; " +
+			"at last: closed by the router: NOTIFICATION 6/4 (cease, administrative reset)"
 		await(t, "what the peer says", why, func() string { return session(s, "frr4").LastError })
 		if got := session(s, "frr4"); got.Since.IsZero() || got.State != "idle" {
 			t.Errorf("it is %+v", got)
