@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -30,6 +29,8 @@ const (
 type probed struct {
 	Step, Verdict, Text string
 	Details             []string `json:",omitempty"`
+	// Do is what to do about it.
+	Do string `json:",omitempty"`
 }
 
 // knock is one port to ask, at a machine that has its address.
@@ -94,6 +95,7 @@ func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed)
 		}
 		if step.Text += fmt.Sprintf("; for %s on link %s answers %s", address, l.Name, text); !good {
 			step.Verdict = "problem"
+			step.Do = cmp.Or(step.Do, w.ownersRemedy(address, macs))
 		}
 		for mac := range macs {
 			owners = append(owners, knock{link: l, mac: mac})
@@ -102,11 +104,42 @@ func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed)
 	return owners
 }
 
-// askPorts adds what ports answer. Source ranges may refuse this node, which is no fault.
+// ownersRemedy returns what to do about the wrong machines that answer for an address.
+func (w *syncer) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
+	nodes := w.macNodes()
+	for mac := range macs {
+		if nodes[mac] == "" {
+			return lb.AddressConflict.Remedy()
+		}
+	}
+	if len(macs) == 0 {
+		return fmt.Sprintf("look at the log of the speaker that should announce %s, and at the switch between it and %s", address, w.node)
+	}
+	return "ask again after some seconds: while an address moves two nodes answer for a moment; then look at the logs of both speakers"
+}
+
+// portRemedy returns what to do about a port that is not open at a machine.
+func portRemedy(k knock, answer layer2.Answer, machine string) string {
+	port := fmt.Sprintf("%s port %d", k.Protocol, k.Port)
+	switch answer {
+	case layer2.Refused:
+		return "let a process in the pods listen on the target port of " + port + ": connections reach " + machine + " and are refused"
+	case layer2.Rejected:
+		return "find what rejects " + port + " at " + machine + ": chains of other programs in `nft list ruleset` and `iptables-save` there, " +
+			"or kube-proxy, if no pod is ready"
+	case layer2.Silent:
+		return "find what drops " + port + ": a NetworkPolicy of the pods, chains of other programs at " + machine + " (`nft list ruleset` there), " +
+			"or a firewall between nodes and pods"
+	}
+	return "look at the log of this speaker, which could not ask for " + port
+}
+
+// askPorts adds what ports answer, and says of closed ones before who answers for the addresses. Source ranges may refuse this node, which
+// is no fault.
 func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
-	var closed atomic.Bool
 	step.Details = make([]string, min(len(knocks), maxKnocks))
+	remedies, nodes := make([]string, len(step.Details)), w.macNodes()
 	for i, k := range knocks[:len(step.Details)] {
 		group.Go(func() {
 			answer, err := w.layer2.Knock(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
@@ -116,13 +149,15 @@ func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 			if answer != layer2.Open && k.HasRanges() {
 				answer += "; its source ranges may leave this node out"
 			} else if answer != layer2.Open {
-				closed.Store(true)
+				remedies[i] = portRemedy(k, answer, cmp.Or(nodes[k.mac], "the machine with MAC "+k.mac.String()))
 			}
 			step.Details[i] = fmt.Sprintf("TCP port %d of %s %s", k.Port, k.Address, answer)
 		})
 	}
-	if group.Wait(); closed.Load() {
-		step.Verdict = "problem"
+	group.Wait()
+	if i := slices.IndexFunc(remedies, func(do string) bool { return do != "" }); i >= 0 {
+		step.Verdict, step.Text = "problem", step.Details[i]+"; "+step.Text
+		step.Do = cmp.Or(step.Do, remedies[i])
 	}
 	if more := len(knocks) - maxKnocks; more > 0 {
 		step.Details = append(step.Details, fmt.Sprintf("%d more were not asked", more))

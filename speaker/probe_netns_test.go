@@ -65,10 +65,12 @@ func TestProbe(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		other := lb.MAC{}
 		w := probing(t, &other, "192.0.2.2", "2001:db8::2", "192.0.2.9")
-		want := fmt.Sprintf(`{"Step":"wire at w1","Verdict":"problem","Text":"for 192.0.2.2 on link eth0 answers %s of no speaker; `+
+		want := fmt.Sprintf(`{"Step":"wire at w1","Verdict":"problem","Text":"TCP port 80 of 192.0.2.2 refuses connections; `+
+			`for 192.0.2.2 on link eth0 answers %s of no speaker; `+
 			`for 192.0.2.9 on link eth0 answers no machine; for 2001:db8::2 on link eth0 answers %[1]s of no speaker",`+
 			`"Details":["TCP port 80 of 192.0.2.2 refuses connections","TCP port 81 of 192.0.2.2 is open",`+
-			`"TCP port 80 of 2001:db8::2 refuses connections","TCP port 81 of 2001:db8::2 is open"]}`+"\n", other)
+			`"TCP port 80 of 2001:db8::2 refuses connections","TCP port 81 of 2001:db8::2 is open"],`+
+			`"Do":"Remove the address from the machine with the MAC in the message, or cut it from the pool."}`+"\n", other)
 		if code, body := w.post("default/web"); code != http.StatusOK || body != want {
 			t.Errorf("%d %s", code, cmp.Diff(want, body))
 		}
@@ -93,14 +95,18 @@ func TestAskPorts(t *testing.T) {
 			ask     knock
 			verdict string
 			text    string
+			do      string
 		}{
-			{open, "ok", "TCP port 81 of 192.0.2.2 is open"},
-			{closed, "problem", "TCP port 9 of 192.0.2.2 refuses connections"},
-			{gone, "problem", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there"},
-			{ranged, "ok", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there; its source ranges may leave this node out"},
+			{open, "ok", "TCP port 81 of 192.0.2.2 is open", ""},
+			{closed, "problem", "TCP port 9 of 192.0.2.2 refuses connections", "let a process in the pods listen on the target port of TCP port 9"},
+			{gone, "problem", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there",
+				"find what drops TCP port 10: a NetworkPolicy of the pods, chains of other programs"},
+			{ranged, "ok", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there; its source ranges may leave this node out", ""},
 		} {
-			step.Verdict = "ok"
-			if w.askPorts(t.Context(), &step, []knock{tt.ask}); step.Verdict != tt.verdict || step.Details[0] != tt.text {
+			step = probed{Verdict: "ok", Text: "for 192.0.2.2 answers"}
+			w.askPorts(t.Context(), &step, []knock{tt.ask})
+			isFirst := strings.HasPrefix(step.Text, tt.text+"; for") == (tt.verdict == "problem")
+			if step.Verdict != tt.verdict || step.Details[0] != tt.text || !strings.HasPrefix(step.Do, tt.do) || (step.Do == "") != (tt.do == "") || !isFirst {
 				t.Errorf("%+v", step)
 			}
 		}
