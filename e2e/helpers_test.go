@@ -209,13 +209,15 @@ func (e *env) describes(t *testing.T, texts []string, object ...string) {
 	}))
 }
 
-// why waits until the plugin's first thing to do is this. args are those of its command why.
-func (e *env) why(t *testing.T, first string, args ...string) {
+// why waits until the plugin's explanation has this text, as the first thing to do or in the step about it, and something is to be done. args are
+// those of its command why.
+func (e *env) why(t *testing.T, text string, args ...string) {
 	t.Helper()
 	must(t, testbed.Until(t.Context(), soon, "the explanation", func(ctx context.Context) error {
 		out, err := e.Plugin(ctx, append([]string{"why"}, args...)...)
-		if _, last, found := strings.Cut(out, "First: "); err == nil && !(found && strings.Contains(last, first)) {
-			err = fmt.Errorf("it lacks %q:\n%s", first, out)
+		_, first, found := strings.Cut(out, "First: ")
+		if err == nil && (!found || strings.HasPrefix(first, "nothing: ") || !strings.Contains(out, text)) {
+			err = fmt.Errorf("it lacks %q:\n%s", text, out)
 		}
 		return err
 	}))

@@ -67,14 +67,51 @@ func Compare(before, after Snapshot, drained string) Report {
 			if a, b := aspect.of(old, key), aspect.of(next, key); a != b {
 				step.Details = append(step.Details, fmt.Sprintf("%s: %s -> %s", key, a, b))
 				step.Verdict, step.Text = Note, fmt.Sprintf("would change for %d Services", len(step.Details))
+				step.Do = "apply the change, if you agree with each line"
 			}
 		}
 		r.add(step)
 	}
+	r.add(withdrawn(old, next, slices.SortedFunc(maps.Keys(keys), lb.Key.Compare), drained))
 	if r.Steps == nil {
 		r.add(Step{Name: "changes", Verdict: OK, Text: "Nothing would change."})
 	}
 	return r.conclude()
+}
+
+// withdrawn is the step about Services that a change takes off the network: in some family, no address of theirs is announced any more.
+func withdrawn(old, next outcome, keys []lb.Key, drained string) Step {
+	step := Step{Name: "off the network", Do: "let another advertisement or node announce these Services before you apply the change"}
+	if drained != "" {
+		step.Do = fmt.Sprintf("before you drain %s, run ready pods of these Services on other nodes, and let advertisements select these nodes", drained)
+	}
+	for _, key := range keys {
+		after := next.families(key)
+		for family := range old.families(key) {
+			if !after[family] {
+				step.Details = append(step.Details, fmt.Sprintf("%s by %s: %s -> %s", key, family, old.announced(key), next.announced(key)))
+			}
+		}
+	}
+	if n := len(step.Details); n > 0 {
+		slices.Sort(step.Details)
+		step.Verdict, step.Text = Problem, "by the family that is named, no client would reach these Services"
+	}
+	return step
+}
+
+// families are those in which a Service is announced.
+func (o outcome) families(key lb.Key) map[lb.Family]bool {
+	out, v := map[lb.Family]bool{}, o.verdicts[key]
+	for _, a := range v.L2.Announcers {
+		out[lb.FamilyOf(a.Address)] = true
+	}
+	if len(v.BGP.Nodes) > 0 && o.assignments[key] != nil {
+		for _, a := range o.assignments[key].Addresses {
+			out[lb.FamilyOf(a)] = true
+		}
+	}
+	return out
 }
 
 // held words what a Service holds, or why it holds nothing, as its condition will.

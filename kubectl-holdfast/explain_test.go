@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +78,7 @@ func healthy() Snapshot {
 	s.Objects.EndpointSlices = []*discoveryv1.EndpointSlice{{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{"kubernetes.io/service-name": "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, NodeName: new("n2")}, {Addresses: []string{"10.1.0.2"}, NodeName: new("n3")}},
 	}}
 	record, _ := config.Record("web", lb.Origins{{Address: netip.MustParseAddr("192.0.2.1"), Pool: "lan"}})
@@ -157,15 +161,15 @@ func TestService(t *testing.T) {
 		{"another type", func(s *Snapshot) { s.Objects.Services[0].Spec.Type = corev1.ServiceTypeClusterIP }, "class", "spec.type: LoadBalancer", Problem},
 		{"wrong class", func(s *Snapshot) { s.Objects.Services[0].Spec.LoadBalancerClass = new("example.com/x") }, "class", "holdfast.dev/lb", Problem},
 		{"no class, and Holdfast is not the default", func(s *Snapshot) { s.Options.Default = false }, "class", "holdfast.dev/lb", Problem},
-		{"being deleted", func(s *Snapshot) { s.Objects.Services[0].DeletionTimestamp = new(metav1.NewTime(moment)) }, "class", "being deleted", Problem},
-		{"no pool", func(s *Snapshot) { s.pending(lb.NoPool, "there is no IPAddressPool: create one") }, "address", "create one", Problem},
-		{"exhausted", func(s *Snapshot) { s.pending(lb.PoolExhausted, `pool "lan" is full`) }, "address", "add addresses to the pool", Problem},
-		{"address in use", func(s *Snapshot) { s.pending(lb.AddressInUse, "default/other holds it") }, "address", "another address", Problem},
-		{"port clash", func(s *Snapshot) { s.pending(lb.PortClash, "change the port or the sharing key") }, "address", "change the port", Problem},
+		{"being deleted", func(s *Snapshot) { s.Objects.Services[0].DeletionTimestamp = new(metav1.NewTime(moment)) }, "class", "wait for its end", Problem},
+		{"no pool", func(s *Snapshot) { s.pending(lb.NoPool, "there is no IPAddressPool: create one") }, "address", "Create an IPAddressPool", Problem},
+		{"exhausted", func(s *Snapshot) { s.pending(lb.PoolExhausted, `pool "lan" is full`) }, "address", "Add addresses to a pool", Problem},
+		{"address in use", func(s *Snapshot) { s.pending(lb.AddressInUse, "default/other holds it") }, "address", "Ask for another address", Problem},
+		{"port clash", func(s *Snapshot) { s.pending(lb.PortClash, "change the port or the sharing key") }, "address", "Change the port", Problem},
 		{"no controller, and an address", func(s *Snapshot) { s.Leases = nil }, "controller", "describe deployment", Note},
 		{"no controller, and none", func(s *Snapshot) { s.pending(lb.NoPool, ""); s.Now = moment.Add(time.Minute) }, "controller", "no controller runs", Problem},
-		{"the controller has not written", func(s *Snapshot) { s.Objects.Services[0].Status = corev1.ServiceStatus{} }, "address", "192.0.2.1", Problem},
-		{"a refused status", setting(v1beta1.ConditionWritten, lb.WriteRefused, "too long"), "status", "too long", Problem},
+		{"the controller has not written", func(s *Snapshot) { s.Objects.Services[0].Status = corev1.ServiceStatus{} }, "address", "component=controller", Problem},
+		{"a refused status", setting(v1beta1.ConditionWritten, lb.WriteRefused, "too long"), "status", "Correct the part of the Service", Problem},
 		{"one speaker down", func(s *Snapshot) {
 			s.Speakers.Status.NumberReady = 2
 			s.Pods[2].Status = corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
@@ -180,21 +184,21 @@ func TestService(t *testing.T) {
 		{"waits for proxies", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionProxied, lb.ProxyWaits, "it waits for default/b", true))
 			s.States[1].Status.Proxied = []string{"default/web"}
-		}, "proxy", "waits for default/b", Note},
-		{"refused by the proxies", setting(v1beta1.ConditionProxied, lb.ProxyRefused, "it has a UDP port"), "proxy", "it has a UDP port", Problem},
+		}, "proxy", "look at the proxies' pods", Note},
+		{"refused by the proxies", setting(v1beta1.ConditionProxied, lb.ProxyRefused, "it has a UDP port"), "proxy", "Change what the message names", Problem},
 		{"no proxy where it is announced", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionProxied, lb.Proxied, "by 2 proxies"))
 			s.States[1].Status.Proxied = []string{"default/web"}
 			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoProxy, "let proxies run there", true))
-		}, "layer 2", "let proxies run there", Problem},
+		}, "layer 2", "Let ready proxies run", Problem},
 		{"all speakers down", func(s *Snapshot) { s.Speakers.Status.NumberReady = 0 }, "speakers", "describe pod", Problem},
 		{"no speakers", func(s *Snapshot) { s.Speakers = nil }, "speakers", "install Holdfast", Problem},
-		{"link down", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, "check that one is up"), "layer 2", "check", Problem},
+		{"link down", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, "check that one is up"), "layer 2", "Bring a link up", Problem},
 		{"foreign owner", func(s *Snapshot) {
 			s.States[0].Status.Conflicts = []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: "02:00:00:00:00:01"}}
-		}, "conflict", "02:00:00:00:00:01 has 192.0.2.1: remove the address", Problem},
+		}, "conflict", "Remove the address from the machine", Problem},
 		{"foreign owner, and no announcement", setting(v1beta1.ConditionAnnouncedL2, lb.AddressConflict, "192.0.2.1 is in use by 02:00:00:00:00:01"),
-			"layer 2", "by 02:00:00:00:00:01: remove the address from the machine", Problem},
+			"layer 2", "Remove the address from the machine", Problem},
 		{"BGP password", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionAnnouncedBGP, lb.NoSession, "no session is established with r", true))
 			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
@@ -211,38 +215,39 @@ func TestService(t *testing.T) {
 		{"no advertisement", func(s *Snapshot) {
 			s.Objects.L2Advertisements = nil
 			unannounced(s)
-		}, "announcement", "create an L2Advertisement", Problem},
-		{"no speaker has written", unannounced, "layer 2", "no speaker has written", Problem},
-		{"filter not in force", setting(v1beta1.ConditionFilterEnforced, lb.FilterNotInForce, "see the log"), "filter on the node", "see the log", Problem},
+		}, "announcement", "Create an L2Advertisement", Problem},
+		{"no speaker has written", unannounced, "layer 2", "component=speaker", Problem},
+		{"filter not in force", setting(v1beta1.ConditionFilterEnforced, lb.FilterNotInForce, "see the log"),
+			"filter on the node", "Read the message: a module", Problem},
 		{"a node's problem", func(s *Snapshot) {
 			s.States[1].Status.Problems = []v1beta1.NodeProblem{{Reason: "LinkSilent", Message: "check the port"}}
-		}, "node n2", "check the port", Note},
+		}, "node n2", "Check cable", Note},
 		{"ranges that the network plugin enforces", setting(v1beta1.ConditionFiltered, lb.FilterNotEnforceable, "it is the network plugin's to enforce"),
-			"filter", "the network plugin's", Note},
+			"filter", "Write ranges into", Note},
 		{"ranges that nothing enforces", func(s *Snapshot) {
 			s.Options.OtherDataPath = true
 			s.Objects.Pools[0].Spec.SourceRanges = []string{"10.0.0.0/8"}
 			unannounced(s)
-		}, "layer 2", "FilterNotEnforceable: nothing enforces", Problem},
+		}, "layer 2", "Write ranges into", Problem},
 		{"a speaker without a page", func(s *Snapshot) { s.Daemons = map[string]json.RawMessage{} }, "speaker " + owner, "ask an operator", Unseen},
 		{"a speaker that answers", answers("", ""), "", "no problem was found", OK},
 		{"one without its filter", answers("true", "false"), "speaker " + owner,
-			"192.0.2.1 is announced on eth0; filter on: true, in force: false; head start in force: false; kube-proxy: its rules are in the kernel; endpoints", Problem},
+			"logs speaker-" + owner, Problem},
 		{"filter off", answers(`{"Enforced": true}`, `"off"`), "", "no problem was found", OK},
 		{"a speaker that does not answer", answers(`"Answered": true`, `"Answered": false`), "speaker " + owner, "logs speaker-" + owner, Problem},
 		{"an address of another pool", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionAddressAssigned, lb.AddressKept, "keeps 192.0.2.1 until another can be had: pool \"x\" is full"))
-		}, "address", "or when holdfast.dev/renew is set", Note},
+		}, "address", "set `holdfast.dev/renew`", Note},
 		{"a health port", answers("{", `{"Unserved": ["default/web"], `), "speaker " + owner,
-			"endpoints here wait for it, by its health port: true: look at kubectl -n holdfast-system logs speaker-" + owner, Problem},
+			"look at kubectl -n holdfast-system logs speaker-" + owner, Problem},
 		{"a probe's fault", func(s *Snapshot) {
-			s.Probed = []Step{{Name: "wire at n3", Verdict: Problem, Text: "answers no machine"}}
+			s.Probed = []Step{{Name: "wire at n3", Verdict: Problem, Text: "answers no machine", Do: "look at the switch"}}
 		},
-			"wire at n3", "answers no machine", Problem},
+			"wire at n3", "look at the switch", Problem},
 		{"no pod", func(s *Snapshot) { s.Objects.EndpointSlices = nil }, "endpoints", "labels app=web", Problem},
 		{"no pod is ready", func(s *Snapshot) {
 			for i := range s.Objects.EndpointSlices[0].Endpoints {
-				s.Objects.EndpointSlices[0].Endpoints[i].Conditions.Serving = new(false)
+				s.Objects.EndpointSlices[0].Endpoints[i].Conditions.Ready = new(false)
 			}
 			s.set(condition(v1beta1.ConditionAnnouncedL2, lb.NoServingEndpoint, "no endpoint can serve", true))
 		}, "layer 2", "describe pods -l app=web", Problem},
@@ -289,24 +294,24 @@ func TestOthers(t *testing.T) {
 		{"one of no pool", "ask for it", nil, func(s Snapshot) Report { return s.Address(netip.MustParseAddr("192.0.2.9"))[0] }},
 		{"a pool", "no problem", nil, func(s Snapshot) Report { return s.Pool("lan") }},
 		{"a full pool", "add addresses", func(s *Snapshot) { s.Objects.Pools[0].Status.AvailableIPv4 = 0 }, func(s Snapshot) Report { return s.Pool("lan") }},
-		{"an absent pool", "does not exist", nil, func(s Snapshot) Report { return s.Pool("x") }},
+		{"an absent pool", "kubectl get ipaddresspools", nil, func(s Snapshot) Report { return s.Pool("x") }},
 		{"an unread pool", "ask an operator", func(s *Snapshot) { s.Unread[Pools] = "no right" }, func(s Snapshot) Report { return s.Pool("x") }},
 		{"a node", "no problem", nil, func(s Snapshot) Report { return s.Node("n1") }},
 		{"a node without a speaker", "taints", func(s *Snapshot) { s.Pods = nil }, func(s Snapshot) Report { return s.Node("n1") }},
-		{"a node that another misses", "does not reach it", func(s *Snapshot) {
+		{"a node that another misses", "Repair the node or its network", func(s *Snapshot) {
 			s.States[1].Status.Unreachable = []v1beta1.SilentNode{{Node: "n1"}}
 		}, func(s Snapshot) Report { return s.Node("n1") }},
-		{"an absent peer", "does not exist", nil, func(s Snapshot) Report { return s.Peer("x") }},
+		{"an absent peer", "kubectl get bgppeers", nil, func(s Snapshot) Report { return s.Peer("x") }},
 		{"a peer", "wrong AS", func(s *Snapshot) {
 			s.Objects.Peers = []*v1beta1.BGPPeer{{ObjectMeta: metav1.ObjectMeta{Name: "r"}}}
 			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "wrong AS"}}
 		}, func(s Snapshot) Report { return s.Peer("r") }},
 		{"the status", "no problem", nil, Snapshot.Status},
 		{"the status without an announcement", "why default/web", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, ""), Snapshot.Status},
-		{"the status without a password", "no Secret", func(s *Snapshot) {
+		{"the status without a password", "Create the Secret of type kubernetes.io/basic-auth", func(s *Snapshot) {
 			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1beta1.BGPPeerSpec{MyASN: 1, PeerASN: 2, PeerAddress: "192.0.2.9",
 				PasswordSecret: &v1beta1.SecretReference{Name: "x"}}}
-			p.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionValid, "SecretMissing", "no Secret x", true)}
+			p.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionValid, lb.PasswordMissing, "no Secret x", true)}
 			s.Objects.Peers = []*v1beta1.BGPPeer{p}
 		}, Snapshot.Status},
 		{"the status with a bad pool", "IPAddressPool lan", func(s *Snapshot) { s.Objects.Pools[0].Spec.Addresses = []string{"x"} }, func(s Snapshot) Report {
@@ -358,7 +363,33 @@ func TestChange(t *testing.T) {
 		}
 	}
 	before.Objects.EndpointSlices[0].Endpoints = before.Objects.EndpointSlices[0].Endpoints[:1]
-	if c := Compare(before, before, "n2").Steps; len(c) != 1 || !strings.Contains(c[0].Details[0], string(lb.NoServingEndpoint)) {
-		t.Errorf("the node of the only endpoint is drained: %+v", c)
+	off := Compare(before, before, "n2")
+	if len(off.Steps) != 2 || !strings.Contains(off.Steps[1].Details[0], string(lb.NoServingEndpoint)) || off.Healthy() ||
+		!strings.HasPrefix(off.First, "before you drain n2, run ready pods") {
+		t.Errorf("the node of the only endpoint is drained: %+v", off)
+	}
+}
+
+// TestDocumentedShape: docs/kubectl.md shows every field that JSON has, and no other.
+func TestDocumentedShape(t *testing.T) {
+	page, err := os.ReadFile("../docs/kubectl.md")
+	must(t, err)
+	_, rest, _ := strings.Cut(string(page), "```json\n")
+	documented, _, _ := strings.Cut(rest, "```")
+	var reports []Report
+	decoder := json.NewDecoder(strings.NewReader(documented))
+	decoder.DisallowUnknownFields()
+	must(t, decoder.Decode(&reports))
+	text, err := json.Marshal(reports)
+	must(t, err)
+	var want, got any
+	if err := errors.Join(json.Unmarshal([]byte(documented), &want), json.Unmarshal(text, &got)); err != nil || !cmp.Equal(want, got) {
+		t.Errorf("%v\n-want +got\n%s", err, cmp.Diff(want, got))
+	}
+	step := reflect.ValueOf(reports[0].Steps[0])
+	for field, value := range step.Fields() {
+		if field.IsExported() && value.IsZero() {
+			t.Errorf("the page does not show the field %s of a step", field.Name)
+		}
 	}
 }

@@ -16,8 +16,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/discovery"
@@ -39,13 +40,21 @@ var version = "unreleased"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	switch err := newRoot().ExecuteContext(ctx); {
+	status := run(ctx, newRoot(os.Stdout, os.Stderr))
+	stop()
+	os.Exit(status)
+}
+
+// run runs a command, prints its error, and returns its exit status.
+func run(ctx context.Context, root *cobra.Command) int {
+	switch err := root.ExecuteContext(ctx); {
+	case err == nil:
+		return statusHealthy
 	case errors.Is(err, errProblem):
-		os.Exit(statusProblem)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(statusError)
+		return statusProblem
+	default:
+		fmt.Fprintln(root.ErrOrStderr(), "error:", lb.Line(err.Error(), maxText))
+		return statusError
 	}
 }
 
@@ -62,7 +71,8 @@ type seat struct {
 	*reader
 }
 
-func newRoot() *cobra.Command {
+// newRoot returns the command. All that it prints goes through a writer that keeps escape sequences from the terminal.
+func newRoot(out, errs io.Writer) *cobra.Command {
 	s := &seat{cluster: genericclioptions.NewConfigFlags(true)}
 	root := &cobra.Command{
 		Use: "kubectl-holdfast", Short: "See why an address answers or does not, and what a change would change",
@@ -70,6 +80,8 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 		Long: "The exit status is 0 if all is well, 1 if a problem was found and 2 for an error.",
 	}
+	root.SetOut(printable{out})
+	root.SetErr(printable{errs})
 	s.cluster.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&s.namespace, "holdfast-namespace", "holdfast-system", "namespace that Holdfast runs in")
 	root.PersistentFlags().StringVarP(&s.output, "output", "o", "", "output format: json or yaml; text without it")
@@ -98,7 +110,7 @@ func (s *seat) read(ctx context.Context, only string) (Snapshot, error) {
 
 func (s *seat) why() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "why NAMESPACE/SERVICE | address ADDRESS | pool NAME | peer NAME | node NAME",
+		Use:   "why NAMESPACE/SERVICE | svc/SERVICE | address ADDRESS | pool NAME | peer NAME | node NAME",
 		Short: "Explain every decision about a Service, in the order in which a packet meets it",
 		Args:  cobra.RangeArgs(1, 2),
 		Example: `  kubectl holdfast why default/web
@@ -125,24 +137,39 @@ func (s *seat) answer(reports func(ctx context.Context, snapshot Snapshot, args 
 	}
 }
 
-// explain answers the arguments of why.
-func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) (_ []Report, err error) {
+// serviceKinds are the names that kubectl has for the kind Service.
+var serviceKinds = []string{"svc", "service", "services"}
+
+// service reads the name of a Service: NAMESPACE/NAME, or NAME or kubectl's svc/NAME in the namespace of kubectl's flags.
+func (s *seat) service(args []string) (key lb.Key, err error) {
 	name := args[len(args)-1]
-	if len(args) == 1 {
-		namespace, service, qualified := strings.Cut(name, "/")
-		if !qualified {
-			service = name
-			if namespace, _, err = s.cluster.ToRawKubeConfigLoader().Namespace(); err != nil { // "default" without a kubeconfig
-				return nil, fmt.Errorf("find the namespace: %w", err)
-			}
+	if kind, rest, qualified := strings.Cut(name, "/"); qualified && len(args) == 1 && slices.Contains(serviceKinds, kind) {
+		name = rest
+	}
+	if strings.Contains(name, "/") {
+		return lb.ParseKey(name), nil
+	}
+	namespace, _, err := s.cluster.ToRawKubeConfigLoader().Namespace() // "default" without a kubeconfig
+	if err != nil {
+		return key, fmt.Errorf("find the namespace: %w", err)
+	}
+	return lb.Key{Namespace: namespace, Name: name}, nil
+}
+
+// explain answers the arguments of why.
+func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
+	if len(args) == 1 || slices.Contains(serviceKinds, args[0]) {
+		key, err := s.service(args)
+		if err != nil {
+			return nil, err
 		}
-		if _, refused := snapshot.Unread[Services]; refused { // a tenant may read one namespace only
-			if snapshot, err = s.read(ctx, namespace); err != nil {
+		if _, refused := snapshot.Unread[Services]; refused && s.from == "" { // a tenant may read one namespace only
+			if snapshot, err = s.read(ctx, key.Namespace); err != nil {
 				return nil, err
 			}
 			snapshot.Unread["other namespaces"] = "forbidden"
 		}
-		w := snapshot.about(namespace, service)
+		w := snapshot.about(key.Namespace, key.Name)
 		if s.from != "" && s.probe {
 			return nil, errors.New("--probe asks a cluster, and --from has none")
 		} else if s.from == "" && w.object != nil {
@@ -150,13 +177,14 @@ func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) (_
 		}
 		return []Report{w.explain()}, nil
 	}
+	name := args[1]
 	if args[0] == "address" {
 		address, err := netip.ParseAddr(name)
 		return snapshot.Address(address.Unmap()), err
 	}
 	answer, known := map[string]func(string) Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}[args[0]]
 	if !known {
-		return nil, fmt.Errorf("unknown kind %q: address, pool, peer and node are known", args[0])
+		return nil, fmt.Errorf("unknown kind %q: service, address, pool, peer and node are known", args[0])
 	}
 	return []Report{answer(name)}, nil
 }
@@ -182,15 +210,16 @@ func (s *seat) plan() *cobra.Command {
 				return nil, fmt.Errorf("a plan needs all objects, and %s cannot be read: %s", resource, why)
 			}
 			after := before
-			if drained == "" {
-				objects, err := s.objects(files)
-				if err != nil {
-					return nil, err
-				}
-				for _, o := range objects {
-					if !after.Put(o) {
-						return nil, fmt.Errorf("%T: a plan knows no objects of this kind", o)
-					}
+			if files == nil && Find(before.Objects.Nodes, "", drained) == nil {
+				return nil, fmt.Errorf("there is no node %q to drain", drained)
+			}
+			objects, err := s.fromFiles(files, "", v1beta1.GroupVersion.Group)
+			if err != nil {
+				return nil, err
+			}
+			for _, o := range objects {
+				if !after.Put(o) {
+					return nil, fmt.Errorf("a plan knows no objects of kind %s", o.GetObjectKind().GroupVersionKind().Kind)
 				}
 			}
 			return []Report{Compare(before, after, drained)}, nil
@@ -230,27 +259,4 @@ func encode(w io.Writer, format string, v any) error {
 		_, err = w.Write(out)
 	}
 	return err
-}
-
-// printReports writes reports for people: a line for each step, and the first thing to do at the end.
-func printReports(w io.Writer, reports []Report) error {
-	for _, r := range reports {
-		fmt.Fprintln(w, r.Subject)
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, s := range r.Steps {
-			text := s.Text
-			if s.Reason != "" {
-				text = string(s.Reason) + ": " + text
-			}
-			fmt.Fprintf(t, "  %s\t%s\t%s\n", s.Verdict, s.Name, text)
-			for _, d := range s.Details {
-				fmt.Fprintf(t, "\t\t  %s\n", d)
-			}
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
-		fmt.Fprintf(w, "First: %s\n", r.First)
-	}
-	return nil
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,16 +20,14 @@ import (
 const metalLB = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.io,bfdprofiles.v1beta1.metallb.io,bgppeers.v1beta2.metallb.io," +
 	"bgpadvertisements.v1beta1.metallb.io,l2advertisements.v1beta1.metallb.io"
 
-// objects reads objects of Holdfast's kinds, of MetalLB's, and Services from files, and asks no server; without files MetalLB's in the cluster.
+// objects reads MetalLB's objects from files or, without files, from the cluster.
 func (s *seat) objects(files []string) (out []runtime.Object, err error) {
-	scheme := newScheme()
-	b := resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...)
 	if files != nil {
-		b = b.Local().FilenameParam(false, &resource.FilenameOptions{Filenames: files})
-	} else {
-		b = b.ResourceTypeOrNameArgs(true, metalLB).AllNamespaces(true).RequestChunksOf(pageSize)
+		return s.fromFiles(files, metalLBGroup)
 	}
-	infos, err := b.Flatten().Do().Infos()
+	scheme := newScheme()
+	infos, err := resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...).
+		ResourceTypeOrNameArgs(true, metalLB).AllNamespaces(true).RequestChunksOf(pageSize).Flatten().Do().Infos()
 	if err != nil {
 		return nil, fmt.Errorf("read the objects: %w", err)
 	}
@@ -37,12 +37,54 @@ func (s *seat) objects(files []string) (out []runtime.Object, err error) {
 	return out, nil
 }
 
+// fromFiles reads objects from files, and asks no server. Objects of these groups have the types that the daemons read; all others stay
+// unstructured.
+func (s *seat) fromFiles(files []string, groups ...string) (out []runtime.Object, err error) {
+	if files == nil {
+		return nil, nil
+	}
+	infos, err := resource.NewBuilder(s.cluster).Unstructured().Local().
+		FilenameParam(false, &resource.FilenameOptions{Filenames: files}).Flatten().Do().Infos()
+	if err != nil {
+		return nil, fmt.Errorf("read the objects: %w", err)
+	}
+	scheme := newScheme()
+	for _, info := range infos {
+		kind := info.Object.GetObjectKind().GroupVersionKind()
+		if !slices.Contains(groups, kind.Group) || isStatusOfMetalLB(kind) {
+			out = append(out, info.Object)
+			continue
+		}
+		typed, err := scheme.New(kind)
+		if err != nil {
+			return nil, fmt.Errorf("read the objects: %w", err)
+		}
+		text, err := json.Marshal(info.Object)
+		if err == nil {
+			err = json.Unmarshal(text, typed)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s %s: %w", kind.Kind, info.Name, err)
+		}
+		out = append(out, typed)
+	}
+	return out, nil
+}
+
+// movable are the kinds that a move makes.
+var movable = []string{"IPAddressPool", "Community", "BFDProfile", "BGPPeer", "BGPAdvertisement", "L2Advertisement", "FloatingIP"}
+
 func (s *seat) migrate() *cobra.Command {
 	var files, only []string
 	var since, conf string
 	var check bool
 	run := func(move func(Snapshot, []*corev1.Service) (Move, error)) func(*cobra.Command, []string) error {
 		return func(cmd *cobra.Command, _ []string) (err error) {
+			for _, kind := range only {
+				if !slices.Contains(movable, kind) {
+					return fmt.Errorf("unknown kind %q: %s are known", kind, strings.Join(movable, ", "))
+				}
+			}
 			cluster := Snapshot{Now: time.Now(), Namespace: s.namespace}
 			cluster.ReadOptions()
 			if files == nil || s.from != "" {
@@ -85,7 +127,10 @@ func (s *seat) migrate() *cobra.Command {
 		})}
 	openStack.Flags().StringVar(&conf, "cloud-conf", "", "configuration `file` of OpenStack's cloud controller manager")
 	_ = openStack.MarkFlagRequired("cloud-conf")
-	cmd := &cobra.Command{Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs"}
+	cmd := &cobra.Command{Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs",
+		RunE: func(_ *cobra.Command, args []string) error {
+			return fmt.Errorf("unknown load balancer %q: metallb and openstack are known", strings.Join(args, " "))
+		}}
 	cmd.PersistentFlags().BoolVar(&check, "check", false, "print the report only, on standard output")
 	cmd.PersistentFlags().StringSliceVar(&only, "only", nil, "print objects of these `kinds` only")
 	cmd.PersistentFlags().StringVar(&since, "since", "", "after the move: compare with the addresses in this `file`, which the command bundle wrote before")

@@ -15,10 +15,18 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
+
+const metalLBGroup = "metallb.io"
+
+// isStatusOfMetalLB reports whether MetalLB itself writes objects of a kind, so that they move nowhere.
+func isStatusOfMetalLB(kind schema.GroupVersionKind) bool {
+	return kind.Group == metalLBGroup && (strings.HasSuffix(kind.Kind, "Status") || strings.HasSuffix(kind.Kind, "State"))
+}
 
 // newScheme knows what a user may apply: Services, Holdfast's kinds, and MetalLB's, which have the names and fields of ours.
 func newScheme() *runtime.Scheme {
@@ -27,7 +35,7 @@ func newScheme() *runtime.Scheme {
 	utilruntime.Must(both.AddToScheme(s))
 	for kind, of := range s.KnownTypes(v1beta1.GroupVersion) {
 		for _, version := range []string{"v1beta1", "v1beta2"} {
-			s.AddKnownTypeWithName(schema.GroupVersionKind{Group: "metallb.io", Version: version, Kind: kind}, reflect.New(of).Interface().(runtime.Object))
+			s.AddKnownTypeWithName(schema.GroupVersionKind{Group: metalLBGroup, Version: version, Kind: kind}, reflect.New(of).Interface().(runtime.Object))
 		}
 	}
 	return s
@@ -40,8 +48,13 @@ type Move struct {
 	Report  Report
 }
 
-func (m *Move) note(verdict Verdict, name, format string, args ...any) {
-	m.Report.add(Step{Name: name, Verdict: verdict, Text: fmt.Sprintf(format, args...)})
+// note adds a step, with what to do about it if something is to be done.
+func (m *Move) note(verdict Verdict, name, do, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if do != "" {
+		text, do = text+": "+do, "for "+name+": "+do
+	}
+	m.Report.add(Step{Name: name, Verdict: verdict, Text: text, Do: do})
 }
 
 // finish reports what the daemons decide about the objects, and which Services lose addresses that they had before.
@@ -77,38 +90,54 @@ func (m *Move) finish(before []*corev1.Service) Move {
 // MetalLB returns the move of these objects of MetalLB, which were read as ours, and of the Services as they were before.
 func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Move {
 	m := Move{Snapshot: s, Report: Report{Subject: "Move from MetalLB"}}
+	skipped, names := Step{Name: "left out", Verdict: Note}, map[string]string{}
 	for _, o := range foreign {
-		meta := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
-		name, namespace := reflect.TypeOf(o).Elem().Name()+" "+meta.Name, cmp.Or(meta.Namespace, "metallb-system")
-		if _, ok := o.(*corev1.Service); ok {
-			m.note(Note, name, "left out, because it is no object of MetalLB: Services stay as they are")
+		if one, ok := o.(*unstructured.Unstructured); ok {
+			skipped.Details = append(skipped.Details, lb.Object{Kind: one.GetKind(), Namespace: one.GetNamespace(), Name: one.GetName()}.String())
 			continue
 		}
+		meta := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
+		name, namespace := reflect.TypeOf(o).Elem().Name()+" "+meta.Name, cmp.Or(meta.Namespace, "metallb-system")
+		if first, isTaken := names[name]; isTaken && first != namespace {
+			m.Report.add(Step{Name: name, Verdict: Problem,
+				Text: fmt.Sprintf("left out in namespace %s, because namespace %s has one of this name, and Holdfast's objects are in no namespace", namespace, first),
+				Do:   "give one of the two another name, and correct what refers to it"})
+			continue
+		}
+		names[name] = namespace
 		delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
 		*meta = metav1.ObjectMeta{Name: meta.Name, Labels: meta.Labels, Annotations: meta.Annotations}
 		if one, ok := o.(*v1beta1.BFDProfile); ok && one.Spec.EchoMode {
 			one.Spec.EchoMode = false
-			m.note(Note, name, "without echoMode, which is not served: choose shorter intervals")
+			m.note(Note, name, "choose shorter intervals", "without echoMode, which is not served")
 		}
 		if one, ok := o.(*v1beta1.BGPPeer); ok {
 			if one.Spec.VRF != "" {
-				m.note(Problem, name, "left out, because sessions within a VRF are not served: use a router that the node reaches by its main routing table")
+				m.note(Problem, name, "use a router that the node reaches by its main routing table",
+					"left out, because sessions within a VRF are not served")
 				continue
 			}
 			if one.Spec.HoldTime != nil && one.Spec.HoldTime.Duration == 0 {
 				one.Spec.HoldTime = nil // MetalLB's conversion from v1beta1 writes it where none was given
-				m.note(Note, name, "without holdTime 0s, with which a session would outlive a dead router: it is 90s")
+				m.note(Note, name, "", "without holdTime 0s, with which a session would outlive a dead router: it is 90s")
 			}
 			if ref := one.Spec.PasswordSecret; ref != nil && ref.Name != "" {
 				ref.Namespace = ""
-				m.note(Note, name, `copy the password: kubectl create secret generic %[1]s -n %[2]s --type=kubernetes.io/basic-auth --from-literal=password=`+
-					`"$(kubectl get secret %[1]s -n %[3]s -o go-template='{{.data.password | base64decode}}')"`, ref.Name, s.Namespace, namespace)
+				m.Report.add(Step{Name: name, Verdict: Problem,
+					Text: fmt.Sprintf("its password is in Secret %s of namespace %s, and is read in namespace %s", ref.Name, namespace, s.Namespace),
+					Do: fmt.Sprintf(`copy the password: kubectl create secret generic %[1]s -n %[2]s --type=kubernetes.io/basic-auth --from-literal=password=`+
+						`"$(kubectl get secret %[1]s -n %[3]s -o go-template='{{.data.password | base64decode}}')"`, ref.Name, s.Namespace, namespace)})
 			}
 		}
 		m.Objects = append(m.Objects, o)
 	}
+	if n := len(skipped.Details); n > 0 {
+		skipped.Text = fmt.Sprintf("%d objects that are no configuration of MetalLB: they stay as they are", n)
+		m.Report.add(skipped.bound())
+	}
 	m.services()
-	m.note(Note, "differences", "ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful restart by default")
+	m.note(Note, "differences", "",
+		"ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful restart by default")
 	return m.finish(before)
 }
 
@@ -134,12 +163,13 @@ func (m *Move) services() {
 		if m.Snapshot.Controller == nil {
 			m.Options.LoadBalancerClass, m.Options.Default = class, false
 		}
-		m.note(Note, "class "+class, "%d Services have it and cannot change it: install Holdfast with --set loadBalancerClass=%s,defaultLoadBalancer=false", n, class)
+		m.note(Note, "class "+class, "install Holdfast with --set loadBalancerClass="+class+",defaultLoadBalancer=false",
+			"%d Services have it and cannot change it", n)
 	}
 	for _, o := range m.Objects {
 		if pool, ok := o.(*v1beta1.IPAddressPool); ok && across != nil {
 			pool.Spec.Sharing = &v1beta1.Sharing{Scope: v1beta1.ShareCluster}
-			m.note(Note, "IPAddressPool "+pool.Name, "sharing.scope is Cluster, not Namespace, because Services of several namespaces share: %s", lb.SomeOf(across))
+			m.note(Note, "IPAddressPool "+pool.Name, "", "sharing.scope is Cluster, not Namespace, because Services of several namespaces share: %s", lb.SomeOf(across))
 		}
 	}
 }
@@ -177,7 +207,7 @@ func inUse(o *corev1.Service) []netip.Addr {
 // OpenStack returns the move of what the cloud controller manager uses and makes. Only OpenStack knows the ranges of subnets.
 func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 	m, opt := Move{Snapshot: s, Report: Report{Subject: "Move from OpenStack"}}, cloud.LoadBalancer
-	m.note(Note, "chart", "install Holdfast with the values openStack: {maxShared: %d, internal: %t, nodeSelector: %q}", cmp.Or(opt.MaxSharedLB, 2),
+	m.note(Note, "chart", "", "install Holdfast with the values openStack: {maxShared: %d, internal: %t, nodeSelector: %q}", cmp.Or(opt.MaxSharedLB, 2),
 		opt.InternalLB, opt.NodeSelector)
 	m.Options.OpenStack.Internal = opt.InternalLB
 	pools, holders, floating := map[string]*v1beta1.IPAddressPool{}, map[netip.Addr]int{}, []runtime.Object(nil)
@@ -214,12 +244,12 @@ func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 	}
 	for _, name := range slices.Sorted(maps.Keys(pools)) {
 		if pools[name].Spec.Addresses == nil {
-			m.note(Problem, "IPAddressPool "+name, "no Service has an address of it: write the ranges of its subnet, or leave it out")
+			m.note(Problem, "IPAddressPool "+name, "write the ranges of its subnet, or leave it out", "no Service has an address of it")
 		}
 		m.Objects = append(m.Objects, pools[name])
 	}
 	m.Objects = append(m.Objects, floating...)
-	m.note(Note, "pools", "they hold the addresses in use: add the other ranges of their subnets, and the names and tags that patterns match")
+	m.note(Note, "pools", "add the other ranges of their subnets, and the names and tags that patterns match", "they hold the addresses in use")
 	return m.finish(before)
 }
 

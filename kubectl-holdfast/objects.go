@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -37,6 +38,7 @@ func conditionStep(name string, conditions []metav1.Condition, condition string)
 // absent is the report about an object that is not there, or could not be read.
 func (s Snapshot) absent(subject, resource string, step Step) Report {
 	step.Verdict, step.Text = Problem, "it does not exist"
+	step.Do = cmp.Or(step.Do, "correct the name: kubectl get "+resource+" lists those that exist")
 	return Report{Subject: subject, Steps: []Step{s.seen(step, "it", resource)}}.conclude()
 }
 
@@ -94,7 +96,8 @@ func (s Snapshot) sessions(node, peer string) (out []Step) {
 			}
 			step := Step{Name: "session", Verdict: OK, Text: fmt.Sprintf("established, %d routes", one.AdvertisedRoutes)}
 			if one.State != v1beta1.SessionStateEstablished {
-				step.Verdict, step.Reason, step.Text = Problem, lb.NoSession, cmp.Or(one.LastError, "no session")
+				step.Verdict, step.Reason, step.Text = Problem, lb.SessionDown, cmp.Or(one.LastError, "no session yet")
+				step.Do = fmt.Sprintf("repair the session of node %s with BGPPeer %s: %s", state.Name, one.Peer, step.Text)
 			} else if one.Withheld != "" {
 				step.Verdict, step.Text = Note, one.Withheld
 			}
@@ -166,7 +169,7 @@ func (s Snapshot) Node(name string) Report {
 				st.Owned.IPv6, st.Members.Alive, st.Members.Expected)})
 		}
 		if slices.ContainsFunc(state.Status.Unreachable, func(n v1beta1.SilentNode) bool { return n.Node == name }) {
-			r.add(Step{Name: "network", Verdict: Problem, Text: "node " + state.Name + " does not reach it"})
+			r.add(Step{Name: "network", Verdict: Problem, Reason: lb.NodeUnreachable, Text: "node " + state.Name + " does not reach it"})
 		}
 	}
 	r.add(s.problems(func(node string) Verdict { return map[bool]Verdict{true: Problem}[node == name] })...)
@@ -191,11 +194,16 @@ func (s Snapshot) Status() Report {
 
 func (s Snapshot) versions() Step {
 	var images []string
+	add := func(daemon string, pod corev1.PodSpec) {
+		for _, c := range pod.Containers[:min(len(pod.Containers), 1)] {
+			images = append(images, daemon+" "+c.Image)
+		}
+	}
 	if s.Controller != nil {
-		images = append(images, "controller "+s.Controller.Spec.Template.Spec.Containers[0].Image)
+		add("controller", s.Controller.Spec.Template.Spec)
 	}
 	if s.Speakers != nil {
-		images = append(images, "speaker "+s.Speakers.Spec.Template.Spec.Containers[0].Image)
+		add("speaker", s.Speakers.Spec.Template.Spec)
 	}
 	if images == nil {
 		return Step{Name: "versions", Verdict: Unseen, Text: "they could not be read"}
@@ -214,7 +222,7 @@ func (s Snapshot) peers() Step {
 	if len(all) == 0 {
 		return Step{}
 	}
-	return summary("sessions", lb.NoSession, "%d of %d BGP sessions are up", len(all), down)
+	return summary("sessions", lb.SessionDown, "%d of %d BGP sessions are up", len(all), down)
 }
 
 // pools counts their addresses.

@@ -14,10 +14,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
@@ -122,7 +124,17 @@ func list[T any](r *reader, unread map[string]string, group, resource, namespace
 
 // hide removes what a bug report must not have, and writes down what it lacks. Snapshots share objects with nothing.
 func (s *Snapshot) hide() {
-	s.LeftOut = []string{"Secrets are not read; passwords in BGPPeers are replaced; labels, annotations and fields of Services and Nodes are as they are"}
+	s.LeftOut = []string{"Secrets are not read; passwords in BGPPeers and the values of the daemons' environment are replaced; labels, annotations and " +
+		"fields of Services and Nodes are as they are"}
+	if s.Controller != nil {
+		hideEnvironment(&s.Controller.ObjectMeta, &s.Controller.Spec.Template)
+	}
+	if s.Speakers != nil {
+		hideEnvironment(&s.Speakers.ObjectMeta, &s.Speakers.Spec.Template)
+	}
+	for _, pod := range slices.Concat(s.Pods, s.Controllers) {
+		hideEnvironment(&pod.ObjectMeta, &corev1.PodTemplateSpec{Spec: pod.Spec})
+	}
 	for _, p := range s.Objects.Peers {
 		if p.Spec.Password != "" {
 			p.Spec.Password = "unread"
@@ -134,6 +146,26 @@ func (s *Snapshot) hide() {
 	}
 	for _, pod := range slices.Sorted(maps.Keys(s.Silent)) {
 		s.LeftOut = append(s.LeftOut, "the page of pod "+pod+": "+s.Silent[pod])
+	}
+}
+
+// hideEnvironment replaces the values of the environment of a daemon's containers: proxies and tokens are there. The annotation of kubectl
+// apply repeats them.
+func hideEnvironment(object *metav1.ObjectMeta, pod *corev1.PodTemplateSpec) {
+	delete(object.Annotations, corev1.LastAppliedConfigAnnotation)
+	delete(pod.Annotations, corev1.LastAppliedConfigAnnotation)
+	hide := func(env []corev1.EnvVar) {
+		for i := range env {
+			if env[i].Value != "" {
+				env[i].Value = "unread"
+			}
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		hide(c.Env)
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		hide(c.Env)
 	}
 }
 
@@ -154,7 +186,7 @@ func (s *seat) bundle() *cobra.Command {
 				return err
 			}
 			for _, text := range snapshot.LeftOut {
-				fmt.Fprintln(cmd.OutOrStdout(), "left out:", text)
+				fmt.Fprintln(cmd.OutOrStdout(), "left out:", lb.Line(text, maxText))
 			}
 			return nil
 		},
@@ -170,6 +202,10 @@ func (s *Snapshot) write(name string) error {
 	return errors.Join(json.NewEncoder(w).Encode(s), w.Close(), f.Close())
 }
 
+// maxBundle bounds what a bundle expands to, in bytes.
+const maxBundle = 2 << 30
+
+// readBundle reads a bundle, which a stranger may have written.
 func readBundle(name string) (s Snapshot, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -178,13 +214,31 @@ func readBundle(name string) (s Snapshot, err error) {
 	defer f.Close()
 	r, err := gzip.NewReader(f)
 	if err == nil {
-		err = json.NewDecoder(r).Decode(&s)
+		err = json.NewDecoder(io.LimitReader(r, maxBundle)).Decode(&s)
 	}
 	if err != nil {
 		return s, fmt.Errorf("read the bundle %s: %w", name, err)
 	}
+	dropNil(reflect.ValueOf(&s).Elem())
+	dropNil(reflect.ValueOf(&s.Objects).Elem())
 	s.ReadOptions()
 	return s, nil
+}
+
+// dropNil removes the nil objects of the lists of a struct: no API server has them.
+func dropNil(of reflect.Value) {
+	for _, list := range of.Fields() {
+		if list.Kind() != reflect.Slice || list.Type().Elem().Kind() != reflect.Pointer {
+			continue
+		}
+		kept := reflect.MakeSlice(list.Type(), 0, list.Len())
+		for i := range list.Len() {
+			if one := list.Index(i); !one.IsNil() {
+				kept = reflect.Append(kept, one)
+			}
+		}
+		list.Set(kept)
+	}
 }
 
 const (

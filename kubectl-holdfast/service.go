@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -50,7 +51,10 @@ func (w *why) explain() Report {
 		if a := config.StatusAddresses(w.object); len(a) > 0 {
 			w.report.add(w.claims(a...)...)
 		}
-		w.report.add(w.Probed...)
+		for _, step := range w.Probed {
+			step.isSymptom = true
+			w.report.add(step)
+		}
 		w.filter()
 		w.nodes()
 		if w.Daemons != nil {
@@ -107,7 +111,9 @@ func (w *why) class() bool {
 		step.Text, step.Do = fmt.Sprintf("its type is %s: only type LoadBalancer gets an external address", spec.Type), "set spec.type: LoadBalancer"
 	case w.object.DeletionTimestamp != nil:
 		step.Text = "it is being deleted, so that its addresses go"
+		step.Do = "wait for its end, and create it again if you need it"
 		if len(w.object.Finalizers) > 0 {
+			step.Do = "look at the logs of what should remove its finalizers; Holdfast's is " + v1beta1.FinalizerAddress
 			step.Text += ", and waits for its finalizers: " + strings.Join(w.object.Finalizers, ", ")
 		}
 	case w.Options.Serves(w.object):
@@ -152,6 +158,9 @@ func (w *why) address() {
 		step.Verdict = Note
 	} else if a := cmp.Or(w.assignment, &ipam.Assignment{Message: "the controller has not decided about it"}); step.Verdict == "" {
 		step.Verdict, step.Reason, step.Text = Problem, a.Reason, a.Message
+		if len(a.Addresses) > 0 || a.Reason == "" {
+			step.Do = "wait some seconds; if nothing changes look at " + w.logs("controller")
+		}
 		if len(a.Addresses) > 0 {
 			step.Text = "the controller has not written yet that it gets " + lb.SomeOf(a.Addresses)
 		}
@@ -159,6 +168,11 @@ func (w *why) address() {
 	w.report.add(step)
 	w.fault("status", v1beta1.ConditionWritten, Problem)
 	w.fault("annotations", v1beta1.ConditionAnnotationsHonoured, Note)
+}
+
+// logs is the command that shows what the pods of a component log.
+func (s Snapshot) logs(component string) string {
+	return fmt.Sprintf("kubectl -n %s logs -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=%s", s.Namespace, component)
 }
 
 // fault adds the step of a condition that is not met.
@@ -212,16 +226,25 @@ func (w *why) proxy() {
 
 // announcement makes the step of one protocol from its condition, or from the plans if no speaker wrote one, and groups the
 // nodes that do not announce by their reasons. There is no step if no advertisement of the protocol selects the Service.
-func (w *why) announcement(name, condition string, of func(plan.Verdict) plan.Outcome) Step {
+func (w *why) announcement(name, condition string, hindered map[lb.Reason][]string, of func(plan.Verdict) plan.Outcome) Step {
 	step, nodes := conditionStep(name, w.object.Status.Conditions, condition), map[lb.Reason][]string{}
 	for _, node := range slices.Sorted(maps.Keys(w.verdicts)) {
 		o := of(w.verdicts[node])
 		if step.Verdict == "" && o.Selected {
 			step.Verdict, step.Reason, step.Text = Problem, o.Reason, "no speaker has written about it; the plan says "+string(o.Reason)+": "+o.Message
+			if o.Reason == lb.Announced {
+				step.Do = "wait some seconds; if nothing changes look at " + w.logs("speaker")
+			}
 		}
 		if o.Here != lb.Announced && o.Here != "" {
-			nodes[o.Here] = append(nodes[o.Here], node)
+			why := hindrance(hindered, node, o.Here)
+			nodes[why] = append(nodes[why], node)
 		}
+	}
+	// The step about endpoints, or about the sessions, is closer to the cause.
+	step.isSymptom = step.Reason == lb.NoServingEndpoint || step.Reason == lb.NoSession
+	if step.Verdict == Problem && step.Reason == lb.NoEligibleNode {
+		step.Do = w.unbar(name, nodes)
 	}
 	if len(nodes) == 1 && step.Verdict == Problem {
 		return step // of all nodes the same is true
@@ -232,15 +255,57 @@ func (w *why) announcement(name, condition string, of func(plan.Verdict) plan.Ou
 	return step
 }
 
+// hindrance returns why a node may not announce the Service; if it may, why it does not.
+func hindrance(hindered map[lb.Reason][]string, node string, otherwise lb.Reason) lb.Reason {
+	for _, reason := range slices.Sorted(maps.Keys(hindered)) {
+		if slices.Contains(hindered[reason], node) {
+			return reason
+		}
+	}
+	return otherwise
+}
+
+// unbar returns what to do so that a node may announce the Service: about the reason of the most nodes.
+func (w *why) unbar(protocol string, nodes map[lb.Reason][]string) string {
+	var best lb.Reason
+	for _, reason := range slices.Sorted(maps.Keys(nodes)) {
+		if reason.Remedy() != "" && len(nodes[reason]) > len(nodes[best]) {
+			best = reason
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	remedy := best.Remedy()
+	if best == lb.NodeNotSelected {
+		remedy = "correct nodeSelectors of the advertisements for " + protocol + ", or label a node as they ask"
+		isUnmatched := func(node string) bool {
+			return !lb.MatchesAny(w.state.Services[0].NodeSelectors, w.state.Nodes[node].Labels)
+		}
+		if len(w.state.Services[0].NodeSelectors) > 0 && slices.ContainsFunc(nodes[best], isUnmatched) {
+			remedy = "correct the node selector of the Service (" + config.AnnotationNodeSelector + "), or label a node as it asks"
+		}
+	}
+	return fmt.Sprintf("for node %s (%s): %s", lb.SomeOf(nodes[best]), best, remedy)
+}
+
 // announcements also show the sessions over which routes would go.
 func (w *why) announcements() {
-	l2 := w.announcement("layer 2", v1beta1.ConditionAnnouncedL2, func(v plan.Verdict) plan.Outcome { return v.L2 })
-	bgp := w.announcement("BGP", v1beta1.ConditionAnnouncedBGP, func(v plan.Verdict) plan.Outcome { return v.BGP })
+	var byL2, byBGP map[lb.Reason][]string
+	if w.verdicts != nil {
+		byL2, byBGP = plan.Hindrances(w.state, w.state.Services[0])
+	}
+	l2 := w.announcement("layer 2", v1beta1.ConditionAnnouncedL2, byL2, func(v plan.Verdict) plan.Outcome { return v.L2 })
+	bgp := w.announcement("BGP", v1beta1.ConditionAnnouncedBGP, byBGP, func(v plan.Verdict) plan.Outcome { return v.BGP })
 	if l2.Verdict == "" && bgp.Verdict == "" && len(config.StatusAddresses(w.object)) > 0 {
 		l2 = Step{Name: "announcement", Verdict: Unseen, Text: "nothing is known of it: advertisements could not be read"}
 		if len(w.state.Services) > 0 {
 			l2.Verdict, l2.Reason, l2.Text = Problem, lb.NoAdvertisement, "no L2Advertisement or BGPAdvertisement selects its pool and it"
 		}
+	}
+	// The owner says so in its condition; it announces all the same, as a router may have a route to the link.
+	if l2.Verdict == OK && strings.Contains(l2.Text, string(lb.NoSubnet)+":") {
+		l2.Verdict, l2.Reason = map[bool]Verdict{true: Note, false: Problem}[bgp.Verdict == OK], lb.NoSubnet
 	}
 	w.report.add(l2)
 	for _, p := range w.Objects.Peers {
@@ -263,7 +328,7 @@ func (s Snapshot) session(p *v1beta1.BGPPeer) Step {
 	step.Text = "BGPPeer " + p.Name + ": " + step.Text
 	for _, one := range s.sessions("", p.Name) {
 		if one.Verdict == Problem {
-			step.Details, step.Do = append(step.Details, one.Text), one.Text
+			step.Details, step.Do = append(step.Details, one.Text), cmp.Or(step.Do, one.Do)
 		}
 	}
 	return step.bound()
@@ -279,8 +344,28 @@ func (w *why) filter() {
 	case step.Verdict == "":
 		step.Verdict, step.Text = OK, "every client may connect to the declared ports"
 	}
+	if shut := w.shut(); shut != "" && step.Verdict != Problem {
+		step.Verdict, step.Reason = Problem, lb.NoSourceAllowed
+		step.Text = fmt.Sprintf("no client may connect by %s: every source range of the Service and its pool is of the other family", shut)
+		step.Do = fmt.Sprintf("add source ranges of %[1]s to the list that has none, or take %[1]s out of spec.ipFamilies", shut)
+	}
 	w.report.add(step)
 	w.fault("filter on the node", v1beta1.ConditionFilterEnforced, Problem)
+}
+
+// shut returns a family of the Service in which no client may connect, though clients of the other family may; "" if there is none.
+func (w *why) shut() lb.Family {
+	isOpen := map[lb.Family]bool{}
+	for _, f := range plan.Frontends(w.state) {
+		family := lb.FamilyOf(f.Address)
+		isOpen[family] = isOpen[family] || !f.Restricted || len(f.Allow) > 0
+	}
+	for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
+		if open, isServed := isOpen[family]; isServed && !open && len(isOpen) > 1 {
+			return family
+		}
+	}
+	return ""
 }
 
 // nodes shows the problems of nodes that announce the Service, and kube-proxy's among them.
@@ -343,7 +428,7 @@ func (w *why) page(pod *corev1.Pod) Step {
 	step.Text += fmt.Sprintf("filter on: %t, in force: %t; head start in force: %t; kube-proxy: %s; endpoints here wait for it, by its health port: %t",
 		on, enforced, page.HeadStart, page.KubeProxy, waits)
 	if !well {
-		step.Verdict, step.Do = Problem, step.Text+": look at kubectl -n "+w.Namespace+" logs "+pod.Name
+		step.Verdict, step.Do = Problem, "look at kubectl -n "+w.Namespace+" logs "+pod.Name
 	}
 	if !announces {
 		return Step{}
@@ -351,35 +436,126 @@ func (w *why) page(pod *corev1.Pod) Step {
 	return step
 }
 
-// endpoints shows where a packet can go in the end.
+// endpoints shows where a packet can go in the end, by family and port.
 func (w *why) endpoints() {
 	step := Step{Name: "endpoints", Verdict: Problem, Reason: lb.NoServingEndpoint}
-	serving, all := map[string]bool{}, 0
-	for _, slice := range w.Objects.EndpointSlices {
-		if slice.Namespace != w.key.Namespace || slice.Labels["kubernetes.io/service-name"] != w.key.Name {
-			continue
+	all, nodes, lacks := w.serving()
+	pods := fmt.Sprintf("kubectl -n %s describe pods -l %s", w.key.Namespace, labels.FormatLabels(w.object.Spec.Selector))
+	switch {
+	case all > 0 && len(nodes) == 0 && lacks == nil:
+		step.Text = fmt.Sprintf("none of %d can serve: no pod is ready", all)
+		step.Do = "make the pods ready: " + pods
+	case lacks != nil:
+		if len(nodes) > 0 {
+			step.Reason = ""
 		}
-		for _, e := range slice.Endpoints {
-			all++
-			if e.Conditions.Serving == nil || *e.Conditions.Serving {
-				serving[cmp.Or(*cmp.Or(e.NodeName, new(string)), "no node")] = true
-			}
+		step.Text, step.Do = lacks[0].Text, lacks[0].Do
+		for _, lack := range lacks[1:] {
+			step.Details = append(step.Details, lack.Text)
 		}
-	}
-	switch selector := labels.FormatLabels(w.object.Spec.Selector); {
-	case len(serving) > 0:
-		step.Verdict, step.Reason, step.Text = OK, "", fmt.Sprintf("pods on %s can serve", lb.SomeOf(slices.Sorted(maps.Keys(serving))))
+	case len(nodes) > 0:
+		step.Verdict, step.Reason, step.Text = OK, "", fmt.Sprintf("pods on %s can serve", lb.SomeOf(nodes))
 		if w.object.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 			step.Text += "; externalTrafficPolicy is Local, so that no other node announces"
 		}
-	case all > 0:
-		step.Text = fmt.Sprintf("none of %d can serve: look at the readiness of the pods", all)
-		step.Do = fmt.Sprintf("kubectl -n %s describe pods -l %s", w.key.Namespace, selector)
 	case len(w.object.Spec.Selector) == 0:
 		step.Text, step.Do = "there are none, and the Service has no selector: something else must write its EndpointSlices", "write an EndpointSlice"
 	default:
 		step.Text = "there are none: no pod has the labels of spec.selector"
-		step.Do = "correct spec.selector, or start pods with the labels " + selector
+		step.Do = "correct spec.selector, or start pods with the labels " + labels.FormatLabels(w.object.Spec.Selector)
 	}
-	w.report.add(w.seen(step, "they", Slices))
+	w.report.add(w.seen(step.bound(), "they", Slices))
+}
+
+// serving returns how many endpoints the Service has, the nodes of those that serve one of its ports, and the families and ports that no
+// endpoint serves although some pod is ready.
+func (w *why) serving() (all int, nodes []string, lacks []Step) {
+	var slicesOfService []*discoveryv1.EndpointSlice
+	isReady := map[discoveryv1.AddressType]bool{}
+	for _, slice := range w.Objects.EndpointSlices {
+		if slice.Namespace != w.key.Namespace || slice.Labels[discoveryv1.LabelServiceName] != w.key.Name {
+			continue
+		}
+		slicesOfService = append(slicesOfService, slice)
+		all += len(slice.Endpoints)
+		isReady[slice.AddressType] = isReady[slice.AddressType] || slices.ContainsFunc(slice.Endpoints, canServe)
+	}
+	for _, family := range w.families() {
+		if w.Options.OtherDataPath {
+			nodes = append(nodes, nodesOf(slicesOfService, family, nil)...) // nobody knows what another program asks of a slice
+			continue
+		}
+		if !isReady[family] {
+			if len(isReady) > 0 && slices.Contains(slices.Collect(maps.Values(isReady)), true) {
+				lacks = append(lacks, Step{Text: fmt.Sprintf("no pod has an %s address", family),
+					Do: fmt.Sprintf("take %[1]s out of spec.ipFamilies, or run pods with addresses of %[1]s", family)})
+			}
+			continue
+		}
+		for _, p := range w.object.Spec.Ports {
+			ofPort := nodesOf(slicesOfService, family, &p)
+			if nodes = append(nodes, ofPort...); len(ofPort) == 0 {
+				lacks = append(lacks, w.unnamed(family, p))
+			}
+		}
+	}
+	slices.Sort(nodes)
+	return all, slices.Compact(nodes), lacks
+}
+
+// families are those in which pods must serve: of a proxied Service the first that has ready pods.
+func (w *why) families() (out []discoveryv1.AddressType) {
+	for _, family := range w.object.Spec.IPFamilies {
+		out = append(out, discoveryv1.AddressType(family))
+	}
+	for _, slice := range w.Objects.EndpointSlices {
+		isOurs := slice.Namespace == w.key.Namespace && slice.Labels[discoveryv1.LabelServiceName] == w.key.Name
+		if isOurs && meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionProxied) && slices.ContainsFunc(slice.Endpoints, canServe) {
+			return []discoveryv1.AddressType{slice.AddressType}
+		}
+	}
+	return out
+}
+
+// unnamed says why no endpoint serves a port in a family in which pods are ready.
+func (w *why) unnamed(family discoveryv1.AddressType, p corev1.ServicePort) Step {
+	selector := labels.FormatLabels(w.object.Spec.Selector)
+	switch name := p.TargetPort.StrVal; {
+	case len(w.object.Spec.Selector) == 0:
+		return Step{Text: fmt.Sprintf("no EndpointSlice of %s has the name %q and a number for port %d", family, p.Name, p.Port),
+			Do: fmt.Sprintf("give the port the name %q in the EndpointSlices", p.Name)}
+	case name == "":
+		return Step{Text: fmt.Sprintf("port %d is in no EndpointSlice of %s", p.Port, family),
+			Do: "wait some seconds; if nothing changes look at the log of kube-controller-manager"}
+	default:
+		return Step{Text: fmt.Sprintf("no ready pod with an %s address has a container port named %q, the targetPort of port %d", family, name, p.Port),
+			Do: fmt.Sprintf("correct targetPort of port %d, or name a container port %q: kubectl -n %s get pods -l %s -o "+
+				"jsonpath='{.items[*].spec.containers[*].ports}'", p.Port, name, w.key.Namespace, selector)}
+	}
+}
+
+// canServe reports whether an endpoint may get connections, as kube-proxy reads it: it is ready, or serves while it terminates.
+func canServe(e discoveryv1.Endpoint) bool {
+	isTrue := func(b *bool) bool { return b != nil && *b }
+	isServing := e.Conditions.Serving == nil || *e.Conditions.Serving
+	return e.Conditions.Ready == nil || *e.Conditions.Ready || isServing && isTrue(e.Conditions.Terminating)
+}
+
+// nodesOf returns the nodes of the endpoints that serve a port in a family; of any port for nil.
+func nodesOf(all []*discoveryv1.EndpointSlice, family discoveryv1.AddressType, p *corev1.ServicePort) (out []string) {
+	isPort := func(q discoveryv1.EndpointPort) bool {
+		name, protocol := cmp.Or(q.Name, new(string)), cmp.Or(q.Protocol, new(corev1.ProtocolTCP))
+		return q.Port != nil && *name == p.Name && *protocol == cmp.Or(p.Protocol, corev1.ProtocolTCP)
+	}
+	for _, slice := range all {
+		if slice.AddressType != family || p != nil && !slices.ContainsFunc(slice.Ports, isPort) {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			if canServe(e) {
+				out = append(out, cmp.Or(*cmp.Or(e.NodeName, new(string)), "no node"))
+			}
+		}
+	}
+	return out
 }

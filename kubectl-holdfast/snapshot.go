@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -109,6 +108,9 @@ func (s *Snapshot) ReadOptions() {
 // arguments are the flags that a daemon runs with.
 func arguments(pod corev1.PodSpec) map[string]string {
 	out := map[string]string{}
+	if len(pod.Containers) == 0 {
+		return out
+	}
 	for _, arg := range pod.Containers[0].Args {
 		if name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "="); given {
 			out[name] = value
@@ -161,8 +163,10 @@ type Step struct {
 	// Text is one sentence. Details are more of them, in a line each.
 	Text    string   `json:"text"`
 	Details []string `json:"details,omitempty"`
-	// Do is what to do first, if the sentence does not say it.
+	// Do is what to do about it: of each step that is not OK in a report.
 	Do string `json:"do,omitempty"`
+	// isSymptom: if there is another problem, that is closer to the cause.
+	isSymptom bool
 }
 
 // Report is the answer to one question.
@@ -208,32 +212,40 @@ func (s Step) bound() Step {
 	return s
 }
 
-// conclude finds the first thing to do: of the first problem, else of the first note.
+// conclude says of each step what to do about it, and chooses the first thing to do: of the first problem that is no symptom of another,
+// else of the first symptom, note, or step that could not be seen.
 func (r Report) conclude() Report {
 	r.First = "nothing: no problem was found"
-	for _, v := range []Verdict{Problem, Note, Unseen} {
-		for i, s := range r.Steps {
-			// What announcements say of endpoints, the step about these says better.
-			if s.Verdict != v || s.Reason == lb.NoServingEndpoint && i < len(r.Steps)-1 && r.Steps[len(r.Steps)-1].Reason == s.Reason {
-				continue
-			}
-			if r.First = cmp.Or(s.Do, s.Text); s.Do == "" && remedies[s.Reason] != "" {
-				r.First += ": " + remedies[s.Reason]
-			} else if s.Do == "" && v == Unseen {
-				r.First = "no problem was found in what could be read; ask an operator about the rest"
-			}
-			return r
+	urgency := []Verdict{Problem, Note, Unseen}
+	best := 2 * len(urgency)
+	for i := range r.Steps {
+		step := &r.Steps[i]
+		rank := 2 * slices.Index(urgency, step.Verdict)
+		if rank < 0 {
+			continue
+		}
+		step.Do = step.action()
+		if step.isSymptom {
+			rank++
+		}
+		if rank < best {
+			best, r.First = rank, step.Do
 		}
 	}
 	return r
 }
 
-// remedies are what to do about reasons whose sentence says only what is wrong.
-var remedies = map[lb.Reason]string{
-	lb.PoolExhausted:   "add addresses to the pool, or delete Services that need none",
-	lb.AddressConflict: "remove the address from the machine with this MAC, or cut it from the pool",
-	lb.AddressKept:     "it moves when what it asks for can be had, or when holdfast.dev/renew is set",
-	lb.AddressInUse:    "ask for another address, or have the other Service give it up",
-	lb.NoAdvertisement: "create an L2Advertisement or a BGPAdvertisement",
-	lb.QuotaExceeded:   "raise the quota of the pool, or delete Services of the namespace",
+// action returns what to do about a step that is not OK. No sentence of the cluster is taken for an action.
+func (s Step) action() string {
+	switch remedy := s.Reason.Remedy(); {
+	case s.Do != "":
+		return s.Do
+	case s.Verdict == Unseen:
+		return "ask an operator about the rest: no problem was found in what could be read"
+	case remedy != "":
+		return remedy
+	case s.Verdict == Note:
+		return "nothing, if you agree with the step " + s.Name
+	}
+	return "look for the cause in the text of the step " + s.Name + ": this version of the plugin knows no remedy"
 }
