@@ -307,6 +307,9 @@ func TestOthers(t *testing.T) {
 			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "wrong AS"}}
 		}, func(s Snapshot) Report { return s.Peer("r") }},
 		{"the status", "no problem", nil, Snapshot.Status},
+		{"the status without a session", "repair the session of node n1 with BGPPeer r: wrong AS", func(s *Snapshot) {
+			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "wrong AS"}}
+		}, Snapshot.Status},
 		{"the status without an announcement", "why default/web", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, ""), Snapshot.Status},
 		{"the status without a password", "Create the Secret of type kubernetes.io/basic-auth", func(s *Snapshot) {
 			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1beta1.BGPPeerSpec{MyASN: 1, PeerASN: 2, PeerAddress: "192.0.2.9",

@@ -213,16 +213,18 @@ func (s Snapshot) versions() Step {
 
 // peers counts the sessions of BGP; none without BGP.
 func (s Snapshot) peers() Step {
-	all, down := s.sessions("", ""), []string(nil)
+	all, down, do := s.sessions("", ""), []string(nil), ""
 	for _, one := range all {
 		if one.Verdict == Problem {
-			down = append(down, one.Text)
+			down, do = append(down, one.Text), cmp.Or(do, one.Do)
 		}
 	}
 	if len(all) == 0 {
 		return Step{}
 	}
-	return summary("sessions", lb.SessionDown, "%d of %d BGP sessions are up", len(all), down)
+	step := summary("sessions", lb.SessionDown, "%d of %d BGP sessions are up", len(all), down)
+	step.Do = do
+	return step
 }
 
 // pools counts their addresses.
