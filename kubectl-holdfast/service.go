@@ -482,7 +482,7 @@ func (w *why) serving() (all int, nodes []string, lacks []Step) {
 	}
 	for _, family := range w.families() {
 		if w.Options.OtherDataPath {
-			nodes = append(nodes, nodesOf(slicesOfService, family, nil)...) // nobody knows what another program asks of a slice
+			nodes = append(nodes, nodesOf(slicesOfService, family, nil)...) // another program than kube-proxy may read slices in its own way
 			continue
 		}
 		if !isReady[family] {
