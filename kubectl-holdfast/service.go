@@ -242,7 +242,7 @@ func (w *why) announcement(name, condition string, hindered map[lb.Reason][]stri
 		}
 	}
 	// The step about endpoints, or about the sessions, is closer to the cause.
-	step.isSymptom = step.Reason == lb.NoServingEndpoint || step.Reason == lb.NoSession
+	step.isSymptom = slices.Contains([]lb.Reason{lb.NoServingEndpoint, lb.PortNotServed, lb.NoSession}, step.Reason)
 	if step.Verdict == Problem && step.Reason == lb.NoEligibleNode {
 		step.Do = w.unbar(name, nodes)
 	}
