@@ -20,9 +20,9 @@ type pool struct {
 	lost overlaps
 }
 
-// compilePools returns the pools, oldest first. A pool that is being deleted
-// owns its ranges until it is gone. A pool without a usable entry is still a pool
-// that Services and advertisements may name.
+// compilePools returns the pools, the living ones before those that are being deleted, each oldest first. A pool that is being deleted
+// keeps its ranges until it is gone, except for what a living pool claims: so a pool can be renamed, split or replaced by a new one. A
+// pool without a usable entry is still a pool that Services and advertisements may name.
 func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory,
 	undeclared v1beta1.UndeclaredPorts) []*pool {
 	var pools []*pool
@@ -31,7 +31,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 		p := netip.MustParsePrefix(n.prefix)
 		owners = append(owners, claimed{lb.Range{From: p.Addr(), To: lastOf(p)}, owner{unusable: n.what}})
 	}
-	for _, o := range oldestFirst(objects) {
+	for _, o := range livingFirst(objects) {
 		object := lb.Object{Kind: KindPool, Name: o.Name}
 		p := &pool{lost: overlaps{}, Pool: lb.Pool{
 			Name:          o.Name,
@@ -52,14 +52,27 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 				r.note(object, lb.HostBitsIgnored, "spec.addresses[%d]: %s", i, note)
 			}
 			p.entries = append(p.entries, e)
-			p.Ranges = append(p.Ranges, owners.claim(owner{pool: o.Name}, e, p.lost)...)
+			p.Ranges = append(p.Ranges, owners.claim(owner{pool: o.Name, isLiving: !p.Deleting}, e, p.lost)...)
 		}
 		pools = append(pools, p)
 	}
 	for _, p := range pools {
-		p.lost.report(r, lb.Object{Kind: KindPool, Name: p.Name})
+		p.lost.report(r, lb.Object{Kind: KindPool, Name: p.Name}, p.Deleting)
 	}
 	return pools
+}
+
+// livingFirst orders pools by the right to addresses that several of them claim.
+func livingFirst(objects []*v1beta1.IPAddressPool) []*v1beta1.IPAddressPool {
+	var living, deleting []*v1beta1.IPAddressPool
+	for _, o := range oldestFirst(objects) {
+		if o.DeletionTimestamp == nil {
+			living = append(living, o)
+		} else {
+			deleting = append(deleting, o)
+		}
+	}
+	return append(living, deleting...)
 }
 
 func compileAllocation(r *report, object lb.Object, a *v1beta1.ServiceAllocation) *lb.Allocation {
@@ -89,6 +102,8 @@ func (c claimed) String() string { return fmt.Sprintf("%s (%s)", c.Range, c.owne
 // owner is the pool that has a range, or why no pool can have it.
 type owner struct {
 	pool, unusable string
+	// isLiving: the pool is not being deleted.
+	isLiving bool
 }
 
 // overlaps maps the owner of ranges to the parts that another pool claimed too.
@@ -129,8 +144,9 @@ func (c *claims) claim(by owner, want lb.Range, lost overlaps) (got []lb.Range) 
 	return got
 }
 
-// report reports what the pool lost. A loss to the pool itself is harmless.
-func (o overlaps) report(r *report, object lb.Object) {
+// report reports what the pool lost. A loss to the pool itself is harmless, and so is what a living pool takes over from one that
+// is being deleted.
+func (o overlaps) report(r *report, object lb.Object, isDeleting bool) {
 	var unusable []claimed
 	for by, parts := range o {
 		slices.SortFunc(parts, lb.Range.Compare)
@@ -141,8 +157,10 @@ func (o overlaps) report(r *report, object lb.Object) {
 			}
 		case by.pool == object.Name:
 			r.note(object, lb.OverlappingAddresses, "spec.addresses holds %s more than once: once is enough", lb.SomeOf(parts))
+		case isDeleting && by.isLiving:
+			r.note(object, lb.OverlappingAddresses, "IPAddressPool %q takes over %s", by.pool, lb.SomeOf(parts))
 		default:
-			r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s: take that out of one of the two pools",
+			r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s: take that out of one of the two pools, or delete the older one",
 				by.pool, lb.SomeOf(parts))
 		}
 	}

@@ -22,6 +22,12 @@ func poolObject(name string, second int64, addresses ...string) *v1beta1.IPAddre
 	return &v1beta1.IPAddressPool{ObjectMeta: meta(name, second), Spec: v1beta1.IPAddressPoolSpec{Addresses: addresses}}
 }
 
+// deleted marks an object as one that is being deleted.
+func deleted(o *v1beta1.IPAddressPool) *v1beta1.IPAddressPool {
+	o.DeletionTimestamp = new(metav1.Unix(99, 0))
+	return o
+}
+
 func labelled(labels map[string]string) metav1.LabelSelector {
 	return metav1.LabelSelector{MatchLabels: labels}
 }
@@ -88,16 +94,24 @@ func TestPoolAddresses(t *testing.T) {
 		{"overlap of two: the older keeps", []*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
 			map[string]string{"a": "[192.0.2.0-192.0.2.3 192.0.2.6-192.0.2.7 192.0.2.9-192.0.2.15]", "b": "[192.0.2.4-192.0.2.5 192.0.2.8]"},
 			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8: take that out of one of the two ` +
-				`pools`}},
+				`pools, or delete the older one`}},
 		{"of one second: by name", []*v1beta1.IPAddressPool{poolObject("b", 1, "192.0.2.1"), poolObject("a", 1, "192.0.2.1")},
 			map[string]string{"a": "[192.0.2.1]", "b": "[]"},
-			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1: take that out of one of the two pools`}},
+			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1: take that out of one of the two pools, or delete the older one`}},
 		{"with several", []*v1beta1.IPAddressPool{poolObject("a", 1, "2001:db8::1"), poolObject("b", 2, "2001:db8::3"), poolObject("c", 3, "2001:db8::-2001:db8::4")},
 			map[string]string{"a": "[2001:db8::1]", "b": "[2001:db8::3]", "c": "[2001:db8:: 2001:db8::2 2001:db8::4]"},
 			[]string{
-				`IPAddressPool c OverlappingAddresses: IPAddressPool "a" is older and keeps 2001:db8::1: take that out of one of the two pools`,
-				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3: take that out of one of the two pools`,
+				`IPAddressPool c OverlappingAddresses: IPAddressPool "a" is older and keeps 2001:db8::1: take that out of one of the two pools, or delete the older one`,
+				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3: take that out of one of the two pools, or delete the older one`,
 			}},
+		{"a living pool takes over from one that is being deleted",
+			[]*v1beta1.IPAddressPool{deleted(poolObject("old", 1, "192.0.2.0/29", "2001:db8::/126")), poolObject("new", 2, "192.0.2.2-192.0.2.3", "2001:db8::/126")},
+			map[string]string{"old": "[192.0.2.0-192.0.2.1 192.0.2.4-192.0.2.7]", "new": "[192.0.2.2-192.0.2.3 2001:db8::-2001:db8::3]"},
+			[]string{`note IPAddressPool old OverlappingAddresses: IPAddressPool "new" takes over 192.0.2.2-192.0.2.3, 2001:db8::-2001:db8::3`}},
+		{"of two that are being deleted the older keeps",
+			[]*v1beta1.IPAddressPool{deleted(poolObject("a", 2, "192.0.2.1")), deleted(poolObject("b", 1, "192.0.2.1"))},
+			map[string]string{"a": "[]", "b": "[192.0.2.1]"},
+			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.1: take that out of one of the two pools, or delete the older one`}},
 	} {
 		s, problems := Compile(Objects{Pools: tt.pools}, Options{})
 		same(t, tt.name, tt.want, rangesOf(s))
@@ -200,7 +214,7 @@ func TestNodeAddressOfYounger(t *testing.T) {
 			`172.30.0.11 (node "n1"): take that out`,
 		`note IPAddressPool young AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
 			`172.30.0.13 (node "n1"): take that out`,
-		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: take that out of one of the two pools`,
+		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: take that out of one of the two pools, or delete the older one`,
 	}
 	same(t, "problems", want, problemTexts(problems))
 	if len(s.Pools[0].Withheld) != 1 || len(s.Pools[1].Withheld) != 1 {
