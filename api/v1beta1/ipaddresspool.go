@@ -65,7 +65,8 @@ type IPAddressPoolSpec struct {
 	// Tags by which Services may choose pools.
 	Tags Words `json:"tags,omitempty"`
 
-	// Aliases are other names or ids of the pool, such as the id of an OpenStack network or subnet. Pools may share one.
+	// Aliases are other names or ids of the pool, by which Services and FloatingIPs may ask for it: a former name, or the id of an
+	// OpenStack network or subnet. Pools may share one.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253

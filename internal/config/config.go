@@ -213,7 +213,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}
-	state.FloatingIPs = c.compileFloatingIPs(o.FloatingIPs)
+	state.FloatingIPs = c.compileFloatingIPs(o.FloatingIPs, state.Pools)
 	c.others(&state, opt)
 	proxies := c.whole[opt.Proxy.Service]
 	state.ProxyPods, state.ProxyNodes = opt.proxyPods(proxies), proxies.readyNodes()

@@ -3,6 +3,7 @@ package lb
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -42,6 +43,9 @@ type ExternalIP struct {
 func (e ExternalIP) Compare(o ExternalIP) int {
 	return cmp.Or(e.Address.Compare(o.Address), e.Service.Compare(o.Service))
 }
+
+// Answers reports whether the pool has this name, or has it as an alias: what asks for a pool may use either.
+func (p *Pool) Answers(name string) bool { return p.Name == name || slices.Contains(p.Aliases, name) }
 
 // Allocation is IPAddressPool.spec.serviceAllocation: if given, the namespaces (by name or selector) and the
 // Service selectors must both allow a Service.
@@ -108,7 +112,7 @@ type FloatingIP struct {
 	Created time.Time
 	// Families wanted, never empty.
 	Families []Family
-	// Pool to assign from; "" is any.
+	// Pool to assign from, by its name or an alias; "" is any.
 	Pool string
 	// Wanted are the requested addresses, at most one of each family: from its spec, and the ones that it held
 	// before its status was lost.

@@ -31,7 +31,7 @@ type Service struct {
 	HealthPort uint16
 	// RequestedAddresses, by spec.loadBalancerIP or holdfast.dev/addresses.
 	RequestedAddresses []netip.Addr
-	// RequestedPool, by holdfast.dev/pool.
+	// RequestedPool, by holdfast.dev/pool: the name of a pool, or an alias.
 	RequestedPool string
 	Wish
 	Access

@@ -20,7 +20,7 @@ func matcherFor(annotation, value string) (func(lb.Pool) bool, error) {
 	case "floating-subnet-tags":
 		return tagMatcher(value)
 	}
-	return func(p lb.Pool) bool { return slices.Contains(names(p), value) }, nil
+	return func(p lb.Pool) bool { return p.Answers(value) }, nil
 }
 
 func names(p lb.Pool) []string { return append([]string{p.Name}, p.Aliases...) }
