@@ -71,6 +71,8 @@ type apiServer struct {
 	live   bool
 	// dropsMode: it drops ipMode, as it does while the feature gate LoadBalancerIPMode is off.
 	dropsMode bool
+	// after is called when a write of another client or of the controller has landed; nil for nothing. mu is held.
+	after func()
 	// watches of Services take the changes.
 	watches []chan<- []byte
 }
@@ -133,6 +135,9 @@ func (s *apiServer) store(o metav1.Object) error {
 	object["apiVersion"], object["kind"] = groupVersion(collection), kinds[path.Base(collection)]
 	s.objects[collection+"/"+o.GetName()] = object
 	s.show(collection+"/"+o.GetName(), object)
+	if s.after != nil {
+		s.after()
+	}
 	return nil
 }
 
@@ -411,6 +416,9 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		delete(s.objects, at)
 	}
 	s.show(at, o)
+	if s.after != nil {
+		s.after()
+	}
 	if lost {
 		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout)
 		return

@@ -19,7 +19,8 @@ import (
 
 // poolWrite is one pool with its desired status.
 type poolWrite struct {
-	pool   *v1beta1.IPAddressPool
+	pool *v1beta1.IPAddressPool
+	// inUse: the pool must not go yet.
 	inUse  bool
 	status v1beta1.IPAddressPoolStatus
 	// wrote: the write changed something.
@@ -59,14 +60,14 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 	var writes []*poolWrite
 	for _, p := range d.objects.Pools {
 		u := usages[p.Name]
-		held := u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount
-		conditions, over := []metav1.Condition{poolValid(p, u, held, d.problems)}, []string(nil)
+		conditions, over := []metav1.Condition{poolValid(p, u, d.problems)}, []string(nil)
 		if contested, stands := free(compiled[p.Name].Ranges, u, s.speakers.conflicts); stands {
 			conditions = append(conditions, contested)
 		} else if s.speakers.conflicts != nil {
 			over = append(over, contested.Type)
 		}
-		writes = append(writes, &poolWrite{pool: p, inUse: held > 0, status: poolStatus(compiled[p.Name], u, k8s.PoolConditions(p, conditions, over...))})
+		status := poolStatus(compiled[p.Name], u, k8s.PoolConditions(p, conditions, over...))
+		writes = append(writes, &poolWrite{pool: p, inUse: u.InUse(p.DeletionTimestamp != nil), status: status})
 	}
 	return writes
 }
@@ -113,15 +114,34 @@ func (s *syncer) writePool(ctx context.Context, w *poolWrite) error {
 }
 
 // poolValid returns the condition Valid of a pool. One that is being deleted says what its deletion waits for.
-func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, held int64, problems []lb.Problem) metav1.Condition {
-	if p.DeletionTimestamp == nil || held == 0 {
+func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, problems []lb.Problem) metav1.Condition {
+	if p.DeletionTimestamp == nil || !u.InUse(true) {
 		return valid(lb.Object{Kind: config.KindPool, Name: p.Name}, problems)
 	}
-	return metav1.Condition{
+	c := metav1.Condition{
 		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(lb.Deleting),
-		Message: fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held,
-			strings.Join(texts(u.Holders), ", ")),
+		Message: "deletion waits until the pools that took its addresses over have recorded that",
 	}
+	if held := u.Held(); held > 0 {
+		c.Message = lb.Bounded(fmt.Sprintf("deletion waits for %d addresses to be released, and no new ones are assigned; they are held by %s. "+
+			"To delete the pool now, create a pool of another name with these addresses and with %q in spec.aliases: their holders keep them in it. "+
+			"kubectl replace --force needs that too; kubectl apply edits a pool in place", held, strings.Join(texts(holdersOf(u)), ", "), p.Name))
+	}
+	return c
+}
+
+// holdersOf returns holders of addresses that lie in the pool, else of retained ones, as many as fit into a sentence.
+func holdersOf(u ipam.Usage) []lb.Key {
+	if len(u.Holders) > 0 {
+		return u.Holders
+	}
+	var out []lb.Key
+	for _, r := range u.Retained {
+		if !slices.Contains(out, r.Holder) && len(out) < ipam.MaxHolders {
+			out = append(out, r.Holder)
+		}
+	}
+	return out
 }
 
 func poolStatus(p *lb.Pool, u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPoolStatus {

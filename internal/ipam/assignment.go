@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -43,11 +42,21 @@ func (a *assigner) holding(s *subject) Assignment {
 			pool = p.Name
 		}
 		out.Addresses, out.Pools = append(out.Addresses, addr), append(out.Pools, pool)
-		if origin := cmp.Or(s.Record.Of(addr).Pool, pool); origin != "" {
+		if origin := a.origin(s, addr); origin != "" {
 			out.Record = append(out.Record, lb.Origin{Address: addr, Pool: origin, Terms: a.provenTerms(s, addr)})
 		}
 	}
 	return out
+}
+
+// origin returns the pool that the record names: the pool that the address came from, until that one is deleted and another pool has
+// the address. Otherwise the address would be in no pool and unannounced once that other pool is cut.
+func (a *assigner) origin(s *subject, addr netip.Addr) string {
+	recorded, pool := s.Record.Of(addr).Pool, a.index.Find(addr)
+	if pool != nil && !a.living[recorded] {
+		return pool.Name
+	}
+	return recorded
 }
 
 // provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones while a
@@ -79,7 +88,43 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 			return lb.AddressKept, fmt.Sprintf("%s, although %s: to move, set holdfast.dev/renew", describe("keeps ", has), why)
 		}
 	}
-	return lb.Assigned, describe("has ", has)
+	return lb.Assigned, describe("has ", has) + a.explainSharing(s, has)
+}
+
+// explainSharing says of a Service with a sharing key whether that key decided about its address, or, where the Service holds the address
+// alone, why the key did not.
+func (a *assigner) explainSharing(s *subject, has Assignment) string {
+	if s.SharingKey == "" {
+		return ""
+	}
+	text := ""
+	for _, addr := range has.Addresses {
+		if len(a.holders[addr].services) > 1 {
+			text += fmt.Sprintf("; its sharing key shares %s", addr)
+			continue
+		}
+		i := slices.IndexFunc(s.sharedAddresses(lb.FamilyOf(addr)), func(other netip.Addr) bool { return other != addr })
+		if i < 0 {
+			continue
+		}
+		other := s.sharedAddresses(lb.FamilyOf(addr))[i]
+		if r := a.unshareable(s, other); r != nil {
+			text += fmt.Sprintf("; it cannot share %s, %s", other, r.message)
+			continue
+		}
+		text += fmt.Sprintf("; its record comes before its sharing key, which %s has too: to share that, set holdfast.dev/addresses to it", other)
+	}
+	return text
+}
+
+// unshareable returns why the subject may not share an address with its oldest holder, or clashes with another one; nil if nothing is known
+// that speaks against it. It looks at no Service without the key, so that a Ledger need not.
+func (a *assigner) unshareable(s *subject, addr netip.Addr) *refusal {
+	t := a.holders[addr]
+	if r := shareable(s, t.services[0], a.index.Find(addr)); r != nil {
+		return r
+	}
+	return s.clash(t, func(*subject) bool { return false })
 }
 
 // unfit returns why a kept address would not be assigned to the Service now: by the kind of its pool, or because it

@@ -20,7 +20,7 @@ func (h *history) happen() {
 	if h.hostile && len(s.Services) > 0 && h.oneIn(3) {
 		s.Services[h.IntN(len(s.Services))].Recall = h.forged()
 	}
-	what := h.IntN(32)
+	what := h.IntN(35)
 	if h.mild && len(s.Pools) < 2 {
 		what = 31
 	} else if h.mild && what > 15 && !h.oneIn(4) {
@@ -67,8 +67,10 @@ func (h *history) happen() {
 		}
 	case what < 27:
 		h.editFloating()
-	default:
+	case what < 32:
 		h.editPools()
+	default:
+		h.replacePool()
 	}
 }
 
@@ -197,6 +199,9 @@ func (h *history) editPools() {
 		if h.oneIn(4) {
 			pools[i].Quota = map[lb.Family]int{pick(h, lb.IPv4, lb.IPv6): h.IntN(3)}
 		}
+		if old := get(h.Pools, pools[i].id()); pools[i].Deleting || old != nil && old.finalizer {
+			pools[i].finalizer = true
+		}
 		if p := &pools[i]; h.mild && !h.oneIn(4) {
 			p.AutoAssign, p.Deleting, p.Internal, p.Classes, p.Allocation = true, false, false, nil, nil
 		}
@@ -215,6 +220,34 @@ func (h *history) editPools() {
 		}
 	}
 	h.Pools = pools
+}
+
+// replacePool makes a pool with the addresses of another one, or with some of them, and deletes that one, as if it was renamed or split.
+func (h *history) replacePool() {
+	if len(h.Pools) == 0 {
+		return
+	}
+	old := pick(h, h.Pools...)
+	fresh := poolObject{age: 9, Pool: lb.Pool{
+		Name: fmt.Sprintf("r%d", len(h.worlds)), AutoAssign: true, Ranges: slices.Clone(old.Ranges), AvoidBuggyIPs: h.oneIn(3),
+		NodeAddresses: old.NodeAddresses, PoolTerms: lb.PoolTerms{ReuseDelay: old.ReuseDelay, Internal: old.Internal != h.oneIn(5)},
+	}}
+	if len(fresh.Ranges) > 1 && h.oneIn(3) {
+		fresh.Ranges = fresh.Ranges[1:]
+	}
+	if h.oneIn(4) {
+		fresh.Quota = map[lb.Family]int{lb.IPv4: h.IntN(2)}
+	}
+	if h.oneIn(3) {
+		fresh.Aliases = []string{old.Name}
+	}
+	h.Pools = append(h.Pools, fresh)
+	slices.SortFunc(h.Pools, byID)
+	if old.finalizer {
+		get(h.Pools, old.id()).Deleting = true
+		return
+	}
+	h.Pools = slices.DeleteFunc(h.Pools, func(p poolObject) bool { return p.Name == old.Name })
 }
 
 func (h *history) allocation() *lb.Allocation {

@@ -10,9 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// choose finds addresses for the missing families: first what the subject had
-// last, then what it may share, then free addresses of the pools that may serve
-// it. One pool that has all families is preferred; otherwise each family comes
+// choose finds addresses for the missing families: first what the subject may share,
+// then what it had last, then free addresses of the pools that may serve it. One pool that has all families is preferred; otherwise each family comes
 // from the first pool that has it. It overwrites missing.
 func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFamily, r *refusal) {
 	if r := a.unseen(s); r != nil {
@@ -58,21 +57,40 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 	return got, nil
 }
 
-// known returns an address that the subject had last or that it may share,
-// and otherwise why it may not share one.
+// known returns an address that the subject may share or that it had last, and otherwise why it may not share one. Sharing comes
+// first: Services that are created again with a key, in order to share, had different addresses before.
 func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
+	addr, clash := a.share(s, family, candidates)
+	if addr.IsValid() || s.joins {
+		return addr, clash
+	}
 	for _, last := range a.memory.own[s.Key] {
 		pool := a.index.Find(last.Address)
-		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins &&
-			len(a.holders[last.Address].services) == 0 {
+		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) {
 			continue
 		}
 		if a.admits(s, last.Address, pool) == nil {
 			return last.Address, nil
 		}
 	}
+	return netip.Addr{}, clash
+}
+
+// share returns an address that is held under the subject's key and that it may share, preferably one that it had, and otherwise why it may
+// share none.
+func (a *assigner) share(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
+	if s.shared == nil {
+		return netip.Addr{}, nil
+	}
+	var tried []netip.Addr
+	for _, last := range a.memory.own[s.Key] {
+		_, isShared := slices.BinarySearchFunc(*s.shared, last.Address, netip.Addr.Compare)
+		if isShared && lb.FamilyOf(last.Address) == family {
+			tried = append(tried, last.Address)
+		}
+	}
 	var clash *refusal
-	for _, addr := range s.sharedAddresses(family) {
+	for _, addr := range append(tried, s.sharedAddresses(family)...) {
 		pool := a.index.Find(addr)
 		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
 		if !may || s.holds(addr) || pool != nil && pool.avoids(addr) {
@@ -91,7 +109,7 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 
 // joinable reports whether a Service may join the holders of the address, as if it had requested that address.
 func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
-	if s.RequestedPool != "" && (pool == nil || pool.Name != s.RequestedPool) {
+	if s.RequestedPool != "" && (pool == nil || !pool.Answers(s.RequestedPool)) {
 		return false
 	}
 	if a.holders[addr].floating != nil {
@@ -144,7 +162,7 @@ func (a *assigner) foreignIn(pool *supply, family lb.Family) (netip.Addr, bool) 
 // candidates returns the pools that may serve the subject, and the others with their reasons.
 func (a *assigner) candidates(s *subject) (may []*supply, not []string) {
 	for _, pool := range a.supplies {
-		if s.RequestedPool != "" && s.RequestedPool != pool.Name {
+		if s.RequestedPool != "" && !pool.Answers(s.RequestedPool) {
 			continue
 		}
 		if why := a.refuses(pool, s, s.RequestedPool != ""); why != "" {
@@ -173,7 +191,8 @@ func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, n
 	asked := s.RequestedPool != ""
 	switch {
 	case asked && len(candidates)+len(not) == 0:
-		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
+		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist: ask for another one, or add the name to spec.aliases of one",
+			s.RequestedPool)
 	case asked && len(candidates) == 0:
 		return refuse(lb.PoolNotAllowed, "asks for a pool, but %s", not[0])
 	case len(candidates)+len(not) == 0:

@@ -122,7 +122,7 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 // returnable reports whether the pool of an address that the subject asks back may give it to the subject.
 func (a *assigner) returnable(s *subject, had lb.Origin) bool {
 	pool := a.index.Find(had.Address)
-	return pool != nil && !pool.avoids(had.Address) && a.refuses(pool, s, true) == "" && (s.RequestedPool == "" || s.RequestedPool == pool.Name)
+	return pool != nil && !pool.avoids(had.Address) && a.refuses(pool, s, true) == "" && (s.RequestedPool == "" || pool.Answers(s.RequestedPool))
 }
 
 // remembers reports whether the subject asks an address back that its pool may give to it.
@@ -156,19 +156,16 @@ func (a *assigner) move(s *subject, wants perFamily, got *perFamily) *refusal {
 }
 
 // outdated reports whether the subject asks to leave the address. An edit of
-// the pool does not count: the pool that the address was assigned from is as good.
+// the pool does not count: the pool that the address was assigned from is as good while it lives.
 func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
 	pool := a.index.Find(addr)
 	if a.holders[addr].floating != nil && s.fip == nil {
 		return false
 	}
 	if s.Renew {
-		return pool == nil || pool.avoids(addr) || a.refuses(pool, s, s.RequestedPool == pool.Name) != "" ||
-			s.RequestedPool != "" && s.RequestedPool != pool.Name
+		return pool == nil || pool.avoids(addr) || a.refuses(pool, s, pool.Answers(s.RequestedPool)) != "" ||
+			s.RequestedPool != "" && !pool.Answers(s.RequestedPool)
 	}
-	origin := s.Record.Of(addr).Pool
-	if origin == "" && pool != nil {
-		origin = pool.Name
-	}
-	return origin != "" && origin != s.RequestedPool && (pool == nil || pool.Name != s.RequestedPool)
+	origin := a.origin(s, addr)
+	return origin != "" && origin != s.RequestedPool && (pool == nil || !pool.Answers(s.RequestedPool))
 }

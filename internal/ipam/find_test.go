@@ -69,7 +69,7 @@ func TestChoosePool(t *testing.T) {
 
 		{"asked for pool", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", askingPool("b")), gets("s", two, "b")},
 		{"asked for pool is unknown", []lb.Pool{pool("a", one)}, service("s", askingPool("x")),
-			`s [] UnknownPool: asks for pool "x", which does not exist`},
+			`s [] UnknownPool: asks for pool "x", which does not exist: ask for another one, or add the name to spec.aliases of one`},
 		{"asked for pool refuses", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true})), pool("b", two)}, service("s", askingPool("a")),
 			`s [] PoolNotAllowed: asks for a pool, but pool "a" does not serve the Service's namespace`},
 		{"asked for pool is of another family", []lb.Pool{pool("a", "2001:db8::1"), pool("b", two)}, service("s", askingPool("a")),
@@ -149,7 +149,7 @@ func sharing(ports ...lb.Port) func(*lb.Service) {
 
 // TestEditOfOneSharer: three Services share an address and the oldest is edited. Whatever the edit, the others stay.
 func TestEditOfOneSharer(t *testing.T) {
-	others := []string{gets("b", "192.0.2.1", "p"), gets("c", "192.0.2.1", "p")}
+	others := []string{shares("b", "192.0.2.1", "p"), shares("c", "192.0.2.1", "p")}
 	for _, tt := range []struct {
 		name string
 		edit func(*lb.Service)
@@ -166,7 +166,7 @@ func TestEditOfOneSharer(t *testing.T) {
 				"Services that share have the same: to take another, remove the annotation holdfast.dev/assigned",
 		},
 		{"another key", func(s *lb.Service) { s.SharingKey = "l" }, gets("a", "192.0.2.2", "p")},
-		{"a free port", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(8080)} }, gets("a", "192.0.2.1", "p")},
+		{"a free port", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(8080)} }, shares("a", "192.0.2.1", "p")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			state := lb.State{Pools: []lb.Pool{pool("p", v4)},

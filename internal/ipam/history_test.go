@@ -253,6 +253,7 @@ func (h *history) pause(r *run) {
 	}
 	h.paused = false
 	r.over = !h.unfenced
+	r.dies = r.dies && !r.over // no write that it had begun lands after another one led
 }
 
 func (r *run) describe(err error) error {

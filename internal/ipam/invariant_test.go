@@ -194,12 +194,18 @@ func (w *witness) nothingUnasked() error {
 			}
 			got, pool := has[to], w.Assignments[i].Pools[to]
 			claimed := w.owns[got] != nil && w.claimed(w.owns[got], svc)
-			if !slices.Contains(svc.RequestedAddresses, got) && !claimed && !svc.Renew && (svc.RequestedPool == "" || svc.RequestedPool != pool) {
+			if !slices.Contains(svc.RequestedAddresses, got) && !claimed && !svc.Renew && (svc.RequestedPool == "" || !w.answers(pool, svc.RequestedPool)) {
 				return fmt.Errorf("%s lost %s for %s unasked", svc.Key, addr, got)
 			}
 		}
 	}
 	return nil
+}
+
+// answers reports whether the pool of the first name answers to the second one.
+func (w *witness) answers(pool, name string) bool {
+	p := find(w.State.Pools, func(p lb.Pool) bool { return p.Name == pool })
+	return p != nil && answers(p, name)
 }
 
 // othersOwn reports whether the address belongs to a FloatingIP that the Service does not claim.

@@ -3,7 +3,7 @@
 // depends on an earlier one. A decision for 10,000 Services takes some 16 ms; with a
 // Ledger the next one costs what changed.
 //
-// It never takes an address away because a pool was edited. It never assigns an
+// It never takes an address away because a pool was edited, or replaced by another one with the same addresses. It never assigns an
 // address that is in the status of an object that may not share it. If a holder
 // gives an address up in one decision, another Service gets it only in a later
 // one, when the status shows the release: so statuses may be written in any order.
@@ -34,6 +34,16 @@ type Result struct {
 	Recheck time.Time
 }
 
+// Held returns how many addresses of a pool are held.
+func (r *Result) Held(pool string) int64 {
+	for i := range r.Pools {
+		if r.Pools[i].Pool == pool {
+			return r.Pools[i].Held()
+		}
+	}
+	return 0
+}
+
 // Assignment is the decision for one Service or FloatingIP.
 type Assignment struct {
 	Key lb.Key
@@ -41,7 +51,7 @@ type Assignment struct {
 	Addresses []netip.Addr
 	// Pools holds the name of each address's pool, or "" if the address is retained.
 	Pools []string
-	// Record is written into the status: the pools that its addresses came from, and its terms.
+	// Record is written into the status: the pools that its addresses came from, or those that took over from these, and its terms.
 	Record lb.Origins
 	// Awaits are the addresses that it waits for, because it had them before a restore or before it gave them up in a clash.
 	// They are asked for again by the annotation that also carries the record through a backup.
@@ -64,6 +74,8 @@ type assigner struct {
 	// index finds the pool that an address lies in.
 	index  lb.Index[*supply]
 	memory memory
+	// living are the pools that are not being deleted.
+	living map[string]bool
 	// holders has every address that is not free: held, about to be released, or reserved.
 	holders map[netip.Addr]holders
 	// unanswered are the addresses of State.Claims.
@@ -87,11 +99,15 @@ func newAssigner(s lb.State) *assigner {
 	a := &assigner{
 		state:      s,
 		quota:      map[quotaKey]int{},
+		living:     map[string]bool{},
 		shared:     map[string]*[]netip.Addr{},
 		named:      map[lb.Key]*subject{},
 		dedicated:  map[lb.Key][]*subject{},
 		holders:    make(map[netip.Addr]holders, len(s.Services)+len(s.Reserved)),
 		unanswered: map[party][]netip.Addr{},
+	}
+	for _, p := range s.Pools {
+		a.living[p.Name] = !p.Deleting
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = lb.IndexOf(a.supplies, func(s *supply) []lb.Range { return s.Ranges })

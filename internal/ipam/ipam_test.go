@@ -115,6 +115,11 @@ func gets(service, address, pool string) string {
 	return fmt.Sprintf("%s [%s] Assigned: has %[2]s from pool %q", service, address, pool)
 }
 
+// shares is the text of an assignment of an address that others with the sharing key have too.
+func shares(service, address, pool string) string {
+	return gets(service, address, pool) + "; its sharing key shares " + address
+}
+
 // decided reports a decision that has other addresses, or another reason unless that is "".
 func decided(t testing.TB, what string, a *Assignment, reason lb.Reason, addresses ...string) {
 	t.Helper()

@@ -36,7 +36,8 @@ func (a *assigner) settles(s *subject, reason lb.Reason) bool {
 		return false
 	}
 	for addr := range s.had {
-		if !s.holds(addr) || !s.loyal(addr) || a.index.Find(addr) == nil {
+		pool := a.index.Find(addr)
+		if !s.holds(addr) || !s.loyal(addr) || pool == nil || pool.Name != s.Record.Of(addr).Pool {
 			return false
 		}
 	}
@@ -75,11 +76,12 @@ func (a *assigner) follow(s lb.State) bool {
 }
 
 // reopen takes the Services of the State: those that are settled as they are, and the others without what they held. It reports whether none
-// of these may share an address.
+// of these may share an address, or did.
 func (a *assigner) reopen() bool {
 	old, alone := a.services, true
 	drop := func() {
 		s := old[0]
+		alone = alone && s.SharingKey == "" // what is said of those with the key depends on it
 		for _, addr := range s.held {
 			a.leave(s, addr)
 		}

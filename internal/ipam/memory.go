@@ -125,7 +125,30 @@ func (a *assigner) remember(usages []Usage) time.Time {
 			}
 		}
 	}
+	a.handOver(usages)
 	return next
+}
+
+// handOver keeps in the memory of a pool the releases of addresses that lie in another pool now, until that one has recorded them: the
+// controller may end between the two writes.
+func (a *assigner) handOver(usages []Usage) {
+	has := func(list []lb.Release, r lb.Release) bool {
+		return slices.ContainsFunc(list, func(o lb.Release) bool { return o.Address == r.Address && !o.Time.Before(r.Time) })
+	}
+	for i := range usages {
+		u := &usages[i]
+		for _, r := range a.state.Pools[i].Released {
+			to, last := a.index.Find(r.Address), a.memory.last[r.Address].Release
+			isSuperseded := r.Time.Before(last.Time)
+			if to == nil || to.place == i || isSuperseded || len(u.Released) == maxRemembered {
+				continue
+			}
+			if has(usages[to.place].Released, last) && !has(to.Released, last) {
+				u.Released = append(u.Released, last)
+				u.HandOver++
+			}
+		}
+	}
 }
 
 // remembered returns the releases that a pool records, latest first. Of each namespace it takes the latest ones, so that no

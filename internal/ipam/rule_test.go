@@ -24,6 +24,11 @@ func suits(p *lb.Pool, svc *lb.Service) bool {
 	return p.Internal == svc.Internal && wished && (svc.Class == "" || slices.Contains(p.Classes, svc.Class))
 }
 
+// answers reports whether the pool is the one of that name, or one of those with the alias.
+func answers(p *lb.Pool, name string) bool {
+	return slices.Contains(append(slices.Clip(p.Aliases), p.Name), name)
+}
+
 // avoided reports whether the pool gives the address to no Service that lacks it.
 func avoided(p *lb.Pool, addr netip.Addr) bool {
 	last := addr.As16()[15]
@@ -32,8 +37,8 @@ func avoided(p *lb.Pool, addr netip.Addr) bool {
 
 // allows reports whether the pool may give the address to the Service.
 func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked bool) bool {
-	byName := asked || svc.RequestedPool == p.Name || slices.Contains(svc.RequestedAddresses, addr)
-	if p.Deleting || avoided(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
+	byName := asked || answers(p, svc.RequestedPool) || slices.Contains(svc.RequestedAddresses, addr)
+	if p.Deleting || avoided(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && !answers(p, svc.RequestedPool) {
 		return false
 	}
 	if !suits(p, svc) || len(p.Classes) > 0 && svc.Class == "" && !byName {
@@ -246,7 +251,7 @@ func (w *witness) countsAreRight() error {
 	want := []Usage{}
 	for i := range w.State.Pools {
 		p := w.State.Pools[i]
-		u := Usage{Pool: p.Name}
+		u := Usage{Pool: p.Name, HandOver: w.handOver(&p)}
 		for _, r := range p.Ranges {
 			for addr := r.From; r.Contains(addr); addr = addr.Next() {
 				_, reserved := w.Reserved[addr]
@@ -270,6 +275,32 @@ func (w *witness) countsAreRight() error {
 		return fmt.Errorf("counts: -want +got\n%s", diff)
 	}
 	return nil
+}
+
+// handOver counts the records of held addresses that name the pool, though these lie in another one, and the releases that it keeps for
+// others.
+func (w *witness) handOver(p *lb.Pool) (n int64) {
+	elsewhere := func(addr netip.Addr) bool { q := w.poolOf(addr); return q != nil && q.Name != p.Name }
+	count := func(had lb.Origins, has []netip.Addr) {
+		for _, o := range had {
+			if o.Pool == p.Name && elsewhere(o.Address) && slices.Contains(has, o.Address) {
+				n++
+			}
+		}
+	}
+	for i, svc := range w.Services {
+		count(svc.Record, w.Assignments[i].Addresses)
+	}
+	for i, f := range w.State.FloatingIPs {
+		count(f.Record, w.Result.FloatingIPs[i].Addresses)
+	}
+	u := find(w.Result.Pools, func(u Usage) bool { return u.Pool == p.Name })
+	for _, r := range u.Released {
+		if elsewhere(r.Address) {
+			n++
+		}
+	}
+	return n
 }
 
 // quotasHold: no namespace exceeds its quota.
@@ -300,11 +331,23 @@ func standing(s lb.State) Result {
 	return r
 }
 
+// awaitsNote reports whether the pool only keeps the release until the pool that its address lies in has recorded it.
+func (w *witness) awaitsNote(p *lb.Pool, r lb.Release) bool {
+	has := func(list []lb.Release) bool {
+		return slices.ContainsFunc(list, func(o lb.Release) bool { return o.Address == r.Address && !o.Time.Before(r.Time) })
+	}
+	q := w.poolOf(r.Address)
+	return q != nil && q.Name != p.Name && has(p.Released) && !has(q.Released)
+}
+
 // releasesAreNoted: a pool records the releases of its addresses, and no address that is held.
 func (w *witness) releasesAreNoted() error {
 	noted := map[netip.Addr]bool{}
-	for _, u := range w.Result.Pools {
+	for i, u := range w.Result.Pools {
 		for _, r := range u.Released {
+			if w.awaitsNote(&w.State.Pools[i], r) {
+				continue
+			}
 			if w.holds[r.Address] != nil || w.owns[r.Address] != nil || noted[r.Address] {
 				return fmt.Errorf("%s is noted as released, though it is held or noted twice", r.Address)
 			}

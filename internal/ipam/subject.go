@@ -226,8 +226,9 @@ func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
 		RequestedAddresses: f.Wanted, RequestedPool: f.Pool,
 		Addresses: f.Addresses, Record: f.Record, Recall: f.Recall,
 	}
-	for _, p := range a.state.Pools {
-		svc.Internal = svc.Internal || p.Name == f.Pool && p.Internal
+	for i := range a.state.Pools {
+		p := &a.state.Pools[i]
+		svc.Internal = svc.Internal || f.Pool != "" && p.Answers(f.Pool) && p.Internal
 	}
 	if f.Pool == "" {
 		for _, addr := range slices.Concat(f.Addresses, f.Wanted) {

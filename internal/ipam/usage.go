@@ -18,8 +18,20 @@ type Usage struct {
 	// Released are the releases that the pool records, latest first.
 	Released          []lb.Release
 	ReleasedForgotten int64
+	// HandOver counts what still has to name the pool that took addresses over from this one: records of their holders, and
+	// releases that the other pool has not recorded yet.
+	HandOver int64
 	// Holders of addresses of a pool that is being deleted, ordered, as many as fit into a sentence.
 	Holders []lb.Key
+}
+
+// Held counts the addresses that are held and lie in the pool, or are retained.
+func (u *Usage) Held() int64 { return u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount }
+
+// InUse reports whether something would be lost if the pool went. The releases that it records are lost only if nothing takes its
+// addresses over, which is known when it is being deleted.
+func (u *Usage) InUse(isDeleting bool) bool {
+	return u.Held() > 0 || u.HandOver > 0 || !isDeleting && len(u.Released) > 0
 }
 
 // Counts are how many addresses of a family are held, can still be assigned, and wait for reuseDelay. They are capped at
@@ -69,20 +81,22 @@ func (a *assigner) usage() []Usage {
 	return out
 }
 
+// MaxHolders bounds Usage.Holders.
+const MaxHolders = 8
+
 // hold records a holder of an address of a pool that is being deleted.
 func (u *Usage) hold(t holders) {
-	const maxHolders = 8
 	by := t.floating
 	if len(t.services) > 0 {
 		by = t.services[0]
 	}
 	if i, found := slices.BinarySearchFunc(u.Holders, by.Key, lb.Key.Compare); !found {
 		u.Holders = slices.Insert(u.Holders, i, by.Key)
-		u.Holders = u.Holders[:min(maxHolders, len(u.Holders))]
+		u.Holders = u.Holders[:min(MaxHolders, len(u.Holders))]
 	}
 }
 
-// retain lists the addresses that are held, came from a pool and lie in no pool now.
+// retain lists the addresses that are held, came from a pool and lie in no pool now, and counts those that lie in another one.
 func (a *assigner) retain(out []Usage) {
 	place, since := map[string]int{}, map[lb.Retention]lb.Retention{}
 	for i, p := range a.state.Pools {
@@ -94,11 +108,18 @@ func (a *assigner) retain(out []Usage) {
 	seen := map[netip.Addr]bool{}
 	for _, s := range slices.Concat(a.open, a.floating) {
 		for _, addr := range s.held {
-			if !addr.IsValid() || a.index.Find(addr) != nil || seen[addr] {
+			if !addr.IsValid() {
 				continue
 			}
 			at, known := place[s.Record.Of(addr).Pool]
 			if !known {
+				continue
+			}
+			if pool := a.index.Find(addr); pool != nil {
+				out[at].HandOver += one(pool.place != at)
+				continue
+			}
+			if seen[addr] {
 				continue
 			}
 			seen[addr] = true

@@ -80,7 +80,7 @@ func (a *assigner) grantable(s *subject, addr netip.Addr) *refusal {
 	if pool == nil {
 		return refuse(lb.AddressNotInPool, "asks for %s, which is in none of the pools: ask for another address or add it to a pool", addr)
 	}
-	if s.RequestedPool != "" && s.RequestedPool != pool.Name {
+	if s.RequestedPool != "" && !pool.Answers(s.RequestedPool) {
 		return refuse(lb.AddressNotInPool, "asks for %s and for pool %q, but the address is in pool %q: ask for one of the two", addr, s.RequestedPool, pool.Name)
 	}
 	if why := a.refuses(pool, s, true); why != "" {

@@ -38,8 +38,9 @@ type serviceObject struct {
 type poolObject struct {
 	lb.Pool
 	version int
-	// age orders pools; of two that have an address the older keeps it.
-	age int
+	// age orders pools; of two that have an address the older keeps it, but a living one before one that is being deleted.
+	age       int
+	finalizer bool
 }
 
 // floatingObject is a FloatingIP: its Wanted are those of the spec.
@@ -123,10 +124,12 @@ func (w world) compile(now time.Time) lb.State {
 	for _, o := range w.FloatingIPs {
 		f := o.FloatingIP
 		f.ServiceGone = f.ServiceName != "" && get(w.Services, lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}) == nil
-		f.Wanted = slices.Concat(f.Wanted, lost(f))
+		f.Wanted = slices.Concat(f.Wanted, w.lost(f))
 		s.FloatingIPs = append(s.FloatingIPs, f)
 	}
-	s.Pools = disjoint(slices.SortedFunc(slices.Values(w.Pools), func(a, b poolObject) int { return cmp.Or(a.age-b.age, byID(a, b)) }))
+	s.Pools = disjoint(slices.SortedFunc(slices.Values(w.Pools), func(a, b poolObject) int {
+		return cmp.Or(int(one(a.Deleting)-one(b.Deleting)), a.age-b.age, byID(a, b))
+	}))
 	return s
 }
 
@@ -154,16 +157,22 @@ func (o *serviceObject) leaves(shown []netip.Addr) []netip.Addr {
 }
 
 // lost returns the addresses that the annotation of a FloatingIP asks back.
-func lost(f lb.FloatingIP) []netip.Addr {
+func (w *world) lost(f lb.FloatingIP) []netip.Addr {
 	var out []netip.Addr
 	for _, had := range f.Recall {
 		same := func(a netip.Addr) bool { return a.BitLen() == had.Address.BitLen() }
 		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses), same)
-		if !known && slices.Contains(f.Families, lb.FamilyOf(had.Address)) && (f.Pool == "" || f.Pool == had.Pool) {
+		if !known && slices.Contains(f.Families, lb.FamilyOf(had.Address)) && (f.Pool == "" || f.Pool == had.Pool || w.answers(had.Pool, f.Pool)) {
 			out = append(out, had.Address)
 		}
 	}
 	return out
+}
+
+// answers reports whether the pool of the first name answers to the second one.
+func (w *world) answers(pool, name string) bool {
+	p := get(w.Pools, lb.Key{Name: pool})
+	return p != nil && answers(&p.Pool, name)
 }
 
 // disjoint returns the pools. What two of them have, which a cache may show of an older and a newer

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -37,7 +38,8 @@ func (h *history) carryOut(r *run) {
 			others = append(others, p)
 		}
 	}
-	write := func(p poolObject) { h.writePool(r, p, usages[p.Name]) }
+	pools := map[string]poolObject{}
+	write := func(p poolObject) { pools[p.Name] = h.writePool(r, p, usages[p.Name]) }
 	h.pause(r)
 	each(h, r, giving, write)
 	remembered := !r.failed
@@ -60,6 +62,7 @@ func (h *history) carryOut(r *run) {
 		}
 	})
 	each(h, r, others, write)
+	each(h, r, slices.SortedFunc(maps.Values(pools), byID), func(p poolObject) { h.finalize(r, p, usages[p.Name]) })
 	if remembered {
 		each(h, r, r.seen.Services, func(o serviceObject) { h.release(r, o) })
 	}
@@ -122,10 +125,75 @@ func patch[T object](h *history, r *run, c *cache[T], seen, want T, set func(*T,
 	return want, true
 }
 
-func (h *history) writePool(r *run, seen poolObject, u Usage) {
+// writePool writes what a pool remembers, and returns the pool as it is then.
+func (h *history) writePool(r *run, seen poolObject, u Usage) poolObject {
 	want := seen
 	want.Released, want.Retained, want.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten
-	patch(h, r, &r.pools, seen, want, func(o *poolObject, version int) { o.version = version })
+	after, _ := patch(h, r, &r.pools, seen, want, setPoolVersion)
+	return after
+}
+
+// finalize holds a pool, or lets it go.
+func (h *history) finalize(r *run, seen poolObject, u Usage) {
+	want := seen
+	want.finalizer = u.InUse(seen.Deleting)
+	after, landed := patch(h, r, &r.pools, seen, want, setPoolVersion)
+	if !landed || !after.Deleting || after.finalizer {
+		return
+	}
+	h.checkGone(r, after)
+	h.edit(func() { h.Pools = slices.DeleteFunc(h.Pools, func(p poolObject) bool { return p.Name == seen.Name }) })
+	if !r.silent {
+		r.pools.gone(after, len(h.worlds)-1)
+	}
+}
+
+func setPoolVersion(o *poolObject, version int) { o.version = version }
+
+// checkGone checks that nothing is lost with a pool that goes: the records of addresses that the run saw in another pool name that one,
+// and that one has recorded their releases.
+func (h *history) checkGone(r *run, gone poolObject) {
+	if h.alien {
+		return
+	}
+	w := newWitness(r.state, r.result)
+	elsewhere := func(addr netip.Addr) *poolObject {
+		if p := w.poolOf(addr); p != nil && p.Name != gone.Name {
+			return get(h.Pools, lb.Key{Name: p.Name})
+		}
+		return nil
+	}
+	keeps := func(addr netip.Addr, key lb.Key) bool {
+		return slices.Contains(w.holds[addr], key) || w.owns[addr] != nil && w.owns[addr].Key == key
+	}
+	check := func(key lb.Key, record lb.Origins, has []netip.Addr) {
+		for _, o := range record {
+			if o.Pool == gone.Name && slices.Contains(has, o.Address) && keeps(o.Address, key) && elsewhere(o.Address) != nil {
+				h.fail(fmt.Errorf("pool %s is gone, and the record of %s names it for %s", gone.Name, key, o.Address))
+			}
+		}
+	}
+	held := map[netip.Addr]bool{}
+	for _, o := range h.Services {
+		if o.served && !o.deleting {
+			check(o.Key, o.Record, o.Addresses)
+		}
+		for _, addr := range o.Addresses {
+			held[addr] = true
+		}
+	}
+	for _, f := range h.FloatingIPs {
+		check(f.Key, f.Record, f.Addresses)
+		for _, addr := range f.Addresses {
+			held[addr] = true
+		}
+	}
+	for _, release := range gone.Released {
+		has := func(o lb.Release) bool { return o.Address == release.Address && !o.Time.Before(release.Time) }
+		if to := elsewhere(release.Address); to != nil && !held[release.Address] && !slices.ContainsFunc(to.Released, has) {
+			h.fail(fmt.Errorf("pool %s is gone, and pool %s has not recorded the release of %s", gone.Name, to.Name, release.Address))
+		}
+	}
 }
 
 func setServiceVersion(o *serviceObject, version int)   { o.version = version }
@@ -172,7 +240,7 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 	}
 	if recorded.Deleting && !recorded.finalizer {
 		h.removeFloatingIP(recorded)
-		r.floatingIPs.gone(recorded, recorded.version)
+		r.floatingIPs.gone(recorded, len(h.worlds)-1)
 		return
 	}
 	want = recorded
@@ -237,7 +305,7 @@ func (h *history) release(r *run, seen serviceObject) {
 			h.Services = slices.DeleteFunc(h.Services, func(o serviceObject) bool { return o.Key == seen.Key })
 		})
 		if !r.silent {
-			r.services.gone(after, after.version)
+			r.services.gone(after, len(h.worlds)-1)
 		}
 	}
 }
@@ -342,7 +410,7 @@ func modest(s *lb.Service, addr netip.Addr) bool {
 func (w *world) others(svc *serviceObject, addr netip.Addr) bool {
 	return slices.ContainsFunc(w.Services, func(o serviceObject) bool { return o.Key != svc.Key && o.has(addr) }) ||
 		slices.ContainsFunc(w.FloatingIPs, func(f floatingObject) bool {
-			return slices.Contains(f.Addresses, addr) || slices.Contains(f.Wanted, addr) || slices.Contains(lost(f.FloatingIP), addr) ||
+			return slices.Contains(f.Addresses, addr) || slices.Contains(f.Wanted, addr) || slices.Contains(w.lost(f.FloatingIP), addr) ||
 				f.ServiceName == svc.Key.Name && f.Key.Namespace == svc.Key.Namespace
 		})
 }
