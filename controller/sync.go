@@ -97,7 +97,8 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	s.speakers.proxied.dropsMode = s.dropsMode.Load()
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	// The compiler keeps its problems.
-	d.problems = slices.Concat(d.problems, s.speakers.unfiltered.problems(d.frontends), s.speakers.proxied.problems(d.state.Services))
+	d.problems = slices.Concat(d.problems, s.speakers.unfiltered.problems(d.frontends), s.speakers.proxied.problems(d.state.Services),
+		config.Unadvertised(d.state, d.result.Held))
 	s.last.Store(&outcome{d.result, d.problems})
 
 	// Holders lose an address only after its pool has recorded the release.

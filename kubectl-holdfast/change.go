@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -27,9 +28,11 @@ type outcome struct {
 // decide runs the daemons' decisions, without a node if one is drained.
 func decide(s Snapshot, drained string) outcome {
 	state, problems := s.compile()
+	assigned := ipam.Assign(state)
+	problems = append(slices.Clip(problems), config.Unadvertised(state, assigned.Held)...)
 	o := outcome{problems, map[lb.Key]*ipam.Assignment{}, map[lb.Key]plan.Verdict{}, map[lb.Key][]lb.Frontend{}}
 	delete(state.Members, drained)
-	for i, a := range ipam.Assign(state).Assignments {
+	for i, a := range assigned.Assignments {
 		o.assignments[a.Key] = a
 		one := state.Services[i] // as the controller will write it
 		one.Addresses, one.Record = a.Addresses, a.Record

@@ -341,6 +341,9 @@ func TestChange(t *testing.T) {
 	other.Objects.Services = append(other.Objects.Services, other.Objects.Services[0].DeepCopy())
 	other.Objects.Services[1].Name, other.Objects.Services[1].UID, other.Objects.Services[1].Status = "new", "new", corev1.ServiceStatus{}
 	owner := ownerOf(before)
+	unselected := healthy()
+	unselected.Objects.L2Advertisements[0] = unselected.Objects.L2Advertisements[0].DeepCopy()
+	unselected.Objects.L2Advertisements[0].Spec.IPAddressPools = []string{"former"}
 	for _, tt := range []struct {
 		name string
 		got  Report
@@ -349,6 +352,9 @@ func TestChange(t *testing.T) {
 		{"nothing", Compare(before, same, ""), []string{"changes: Nothing would change."}},
 		{"a pool is cut", Compare(before, stranded, ""), []string{
 			`default/web: Assigned: has 192.0.2.1 from pool "lan" -> Assigned: has 192.0.2.1, which is in no pool any more`}},
+		{"an advertisement of another pool", Compare(before, unselected, ""), []string{
+			`L2Advertisement lan: spec.ipAddressPools names IPAddressPool "former", which does not exist`,
+			"IPAddressPool lan: 1 addresses of the pool are held and not announced", "default/web: 192.0.2.1 by node " + owner + " -> not announced"}},
 		{"a bad range", Compare(before, faulty, ""), []string{"IPAddressPool lan"}},
 		{"source ranges", Compare(before, closed, ""), []string{"default/web: TCP/80 from everybody -> TCP/80 from 198.51.100.0/24"}},
 		{"a new Service", Compare(before, other, ""), []string{`default/new: NotServed: its class is not Holdfast's -> Assigned: has 192.0.2.2 from pool "lan"`,
@@ -361,7 +367,7 @@ func TestChange(t *testing.T) {
 				got = append(got, step.Name+": "+step.Text)
 			}
 		}
-		if tt.got.Healthy() == (tt.name == "a bad range") || !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
+		if tt.got.Healthy() == (tt.name == "a bad range" || tt.name == "an advertisement of another pool") || !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, cmp.Diff(tt.want, got))
 		}
 	}

@@ -75,7 +75,7 @@ func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools
 	v4, v6 := a.AggregationLength, a.AggregationLengthV6
 	var fit, unfit []string
 	for _, p := range pools {
-		if !selectsPool(a.Scope, p) {
+		if !a.Scope.Selects(&p.Pool) {
 			continue
 		}
 		if entry, bits, ok := tooWide(p, v4, v6); ok {
@@ -95,8 +95,20 @@ func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools
 	return len(fit) > 0
 }
 
-func selectsPool(s lb.Scope, p *pool) bool {
-	return len(s.Pools)+len(s.PoolSelectors) == 0 || slices.Contains(s.Pools, p.Name) || lb.MatchesAny(s.PoolSelectors, p.Labels)
+// Unadvertised returns a note on each pool of which addresses are held, though no advertisement selects it. A pool that is renamed is left
+// out by advertisements with its former name.
+func Unadvertised(s lb.State, held func(pool string) int64) (out []lb.Problem) {
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		byL2 := slices.ContainsFunc(s.L2Advertisements, func(a lb.L2Advertisement) bool { return a.Selects(p) })
+		byBGP := slices.ContainsFunc(s.BGPAdvertisements, func(a lb.BGPAdvertisement) bool { return a.Selects(p) })
+		if n := held(p.Name); n > 0 && !byL2 && !byBGP {
+			out = append(out, lb.Problem{Object: lb.Object{Kind: KindPool, Name: p.Name}, Reason: lb.NoAdvertisement, Note: true, Message: fmt.Sprintf(
+				"%d addresses of the pool are held and not announced, since no L2Advertisement and no BGPAdvertisement selects it: add %q to spec.ipAddressPools of one",
+				n, p.Name)})
+		}
+	}
+	return out
 }
 
 // tooWide returns the first entry of the pool that does not contain a whole prefix of

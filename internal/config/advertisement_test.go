@@ -195,3 +195,40 @@ func TestMetalLBSamples(t *testing.T) {
 		t.Errorf("%d objects with a VRF", vrf)
 	}
 }
+
+// TestUnadvertised: a pool of which addresses are held says so if no advertisement selects it, by name, label or as one of all.
+func TestUnadvertised(t *testing.T) {
+	p := poolObject("new", 1, "192.0.2.0/29")
+	p.Labels = map[string]string{"net": "lan"}
+	l2 := func(change func(*v1beta1.AdvertisementScope)) []*v1beta1.L2Advertisement {
+		a := &v1beta1.L2Advertisement{ObjectMeta: meta("l2", 1)}
+		change(&a.Spec.AdvertisementScope)
+		return []*v1beta1.L2Advertisement{a}
+	}
+	bgp := &v1beta1.BGPAdvertisement{ObjectMeta: meta("bgp", 1)}
+	former := func(s *v1beta1.AdvertisementScope) { s.IPAddressPools = []string{"old"} }
+	byLabel := func(s *v1beta1.AdvertisementScope) {
+		s.IPAddressPoolSelectors = []metav1.LabelSelector{labelled(p.Labels)}
+	}
+	for _, tt := range []struct {
+		name   string
+		o      Objects
+		held   int64
+		silent bool
+	}{
+		{"no advertisement", Objects{}, 2, false},
+		{"one with the former name", Objects{L2Advertisements: l2(former)}, 2, false},
+		{"nothing is held", Objects{}, 0, true},
+		{"by its label", Objects{L2Advertisements: l2(byLabel)}, 2, true},
+		{"by BGP, which selects all", Objects{L2Advertisements: l2(former), BGPAdvertisements: []*v1beta1.BGPAdvertisement{bgp}}, 2, true},
+	} {
+		tt.o.Pools = []*v1beta1.IPAddressPool{p}
+		s, _ := Compile(tt.o, Options{})
+		var want []string
+		if !tt.silent {
+			want = []string{`note IPAddressPool new NoAdvertisement: 2 addresses of the pool are held and not announced, since no L2Advertisement and ` +
+				`no BGPAdvertisement selects it: add "new" to spec.ipAddressPools of one`}
+		}
+		same(t, tt.name, want, problemTexts(Unadvertised(s, func(string) int64 { return tt.held })))
+	}
+}

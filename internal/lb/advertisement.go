@@ -19,6 +19,12 @@ type Scope struct {
 	ServiceSelectors []Selector
 }
 
+// Selects reports whether the scope selects a pool.
+func (s *Scope) Selects(p *Pool) bool {
+	selectsAll := len(s.Pools)+len(s.PoolSelectors) == 0
+	return selectsAll || slices.Contains(s.Pools, p.Name) || MatchesAny(s.PoolSelectors, p.Labels)
+}
+
 // L2Advertisement says which addresses are announced by ARP and NDP, and where.
 type L2Advertisement struct {
 	Name string

@@ -96,8 +96,7 @@ func (p *planner) scope(name string, s lb.Scope) scope {
 	out := scope{name: name, pools: map[*lb.Pool]bool{}, nodes: make([]bool, len(p.nodes)), services: s.ServiceSelectors}
 	for i := range p.state.Pools {
 		pool := &p.state.Pools[i]
-		all := len(s.Pools) == 0 && len(s.PoolSelectors) == 0
-		if all || slices.Contains(s.Pools, pool.Name) || lb.MatchesAny(s.PoolSelectors, pool.Labels) {
+		if s.Selects(pool) {
 			out.pools[pool] = true
 		}
 	}
