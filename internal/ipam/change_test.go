@@ -228,8 +228,9 @@ func (h *history) replacePool() {
 		return
 	}
 	old := pick(h, h.Pools...)
+	h.replaced++
 	fresh := poolObject{age: 9, Pool: lb.Pool{
-		Name: fmt.Sprintf("r%d", len(h.worlds)), AutoAssign: true, Ranges: slices.Clone(old.Ranges), AvoidBuggyIPs: h.oneIn(3),
+		Name: fmt.Sprintf("r%d", h.replaced), AutoAssign: true, Ranges: slices.Clone(old.Ranges), AvoidBuggyIPs: h.oneIn(3),
 		NodeAddresses: old.NodeAddresses, PoolTerms: lb.PoolTerms{ReuseDelay: old.ReuseDelay, Internal: old.Internal != h.oneIn(5)},
 	}}
 	if len(fresh.Ranges) > 1 && h.oneIn(3) {

@@ -111,7 +111,9 @@ type history struct {
 	// worlds has every state of the API server; the last is the present.
 	worlds []world
 	born   int
-	clock  time.Duration
+	// replaced counts the pools that took others over.
+	replaced int
+	clock    time.Duration
 	// calm histories have no writers but users and controllers; in others such a writer is an alien.
 	calm bool
 	// alien: others wrote statuses since a controller last saw everything and wrote everything.
