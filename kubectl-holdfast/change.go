@@ -19,18 +19,19 @@ import (
 
 // outcome is what the daemons decide about one state.
 type outcome struct {
-	problems    []lb.Problem
-	assignments map[lb.Key]*ipam.Assignment
-	verdicts    map[lb.Key]plan.Verdict
-	frontends   map[lb.Key][]lb.Frontend
+	problems []lb.Problem
+	// unadvertised are notes on pools that no advertisement selects.
+	unadvertised []lb.Problem
+	assignments  map[lb.Key]*ipam.Assignment
+	verdicts     map[lb.Key]plan.Verdict
+	frontends    map[lb.Key][]lb.Frontend
 }
 
 // decide runs the daemons' decisions, without a node if one is drained.
 func decide(s Snapshot, drained string) outcome {
 	state, problems := s.compile()
 	assigned := ipam.Assign(state)
-	problems = append(slices.Clip(problems), config.Unadvertised(state, assigned.Held)...)
-	o := outcome{problems, map[lb.Key]*ipam.Assignment{}, map[lb.Key]plan.Verdict{}, map[lb.Key][]lb.Frontend{}}
+	o := outcome{problems, config.Unadvertised(state, assigned.Held), map[lb.Key]*ipam.Assignment{}, map[lb.Key]plan.Verdict{}, map[lb.Key][]lb.Frontend{}}
 	delete(state.Members, drained)
 	for i, a := range assigned.Assignments {
 		o.assignments[a.Key] = a
@@ -54,8 +55,9 @@ func decide(s Snapshot, drained string) outcome {
 // the functions that the daemons run: new problems, and of Services addresses, announcers and who may connect.
 func Compare(before, after Snapshot, drained string) Report {
 	old, next, r := decide(before, ""), decide(after, drained), Report{Subject: "Plan"}
-	for _, p := range next.problems {
-		if !slices.Contains(old.problems, p) {
+	known := slices.Concat(old.problems, old.unadvertised)
+	for _, p := range slices.Concat(next.problems, next.unadvertised) {
+		if !slices.Contains(known, p) {
 			r.add(fault(p))
 		}
 	}

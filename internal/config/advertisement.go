@@ -102,10 +102,10 @@ func Unadvertised(s lb.State, held func(pool string) int64) (out []lb.Problem) {
 		p := &s.Pools[i]
 		byL2 := slices.ContainsFunc(s.L2Advertisements, func(a lb.L2Advertisement) bool { return a.Selects(p) })
 		byBGP := slices.ContainsFunc(s.BGPAdvertisements, func(a lb.BGPAdvertisement) bool { return a.Selects(p) })
-		if n := held(p.Name); n > 0 && !byL2 && !byBGP {
+		if held(p.Name) > 0 && !byL2 && !byBGP {
 			out = append(out, lb.Problem{Object: lb.Object{Kind: KindPool, Name: p.Name}, Reason: lb.NoAdvertisement, Note: true, Message: fmt.Sprintf(
-				"%d addresses of the pool are held and not announced, since no L2Advertisement and no BGPAdvertisement selects it: add %q to spec.ipAddressPools of one",
-				n, p.Name)})
+				"addresses of the pool are held and not announced, since no L2Advertisement and no BGPAdvertisement selects it: add %q to spec.ipAddressPools of one",
+				p.Name)})
 		}
 	}
 	return out

@@ -226,7 +226,7 @@ func TestUnadvertised(t *testing.T) {
 		s, _ := Compile(tt.o, Options{})
 		var want []string
 		if !tt.silent {
-			want = []string{`note IPAddressPool new NoAdvertisement: 2 addresses of the pool are held and not announced, since no L2Advertisement and ` +
+			want = []string{`note IPAddressPool new NoAdvertisement: addresses of the pool are held and not announced, since no L2Advertisement and ` +
 				`no BGPAdvertisement selects it: add "new" to spec.ipAddressPools of one`}
 		}
 		same(t, tt.name, want, problemTexts(Unadvertised(s, func(string) int64 { return tt.held })))
