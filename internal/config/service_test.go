@@ -128,7 +128,8 @@ func TestService(t *testing.T) {
 		),
 	}, served())
 	want := []*lb.Service{{
-		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
+		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack,
+		Ports:      []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")}, Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv6), Anywhere: true},
 	}, {
 		Key: lb.Key{Namespace: "default", Name: "idle"}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},

@@ -73,7 +73,8 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 	}
 	for _, a := range addresses {
 		state.Services = append(state.Services, &lb.Service{
-			Key: lb.Key{Namespace: "default", Name: a.String()}, Addresses: []netip.Addr{a}, Backends: lb.Backend{Families: lb.FamilySetOf(lb.FamilyOf(a)), Anywhere: true},
+			Key: lb.Key{Namespace: "default", Name: a.String()}, Addresses: []netip.Addr{a},
+			Backends: lb.Backend{Families: lb.FamilySetOf(lb.FamilyOf(a)), Anywhere: true},
 		})
 	}
 	return maps.Collect(plan.ForNode(n.name, state).Owners.All())

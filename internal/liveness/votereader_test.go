@@ -81,7 +81,10 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 			services = services.With(node)
 		}
 	}
-	state.Services = []*lb.Service{{Key: lb.Key{Name: "s"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: services}}}
+	state.Services = []*lb.Service{{
+		Key: lb.Key{Name: "s"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: services},
+	}}
 	// of returns what the node of an index knows.
 	of := func(i int) reachability {
 		r := reachability{node: all[i], view: heartbeat.Nodes{Alive: map[string]bool{}}, expected: expected, missed: peerHealth{}, others: peerHealth{}, api: true}

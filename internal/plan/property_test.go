@@ -283,9 +283,9 @@ func TestCandidates(t *testing.T) {
 				delete(served, name)
 			}
 		}
-		most := slices.Max(append(slices.Collect(maps.Values(served)), 1))
+		best := slices.Max(append(slices.Collect(maps.Values(served)), 1))
 		for name := range s.Nodes {
-			alone.Members[name] = served[name] == most
+			alone.Members[name] = served[name] == best
 		}
 		if want := ForNode("node0", alone).Owners.Of(a); owners.Of(a) != want {
 			t.Errorf("%v is owned by %q, want %q: %+v", a, owners.Of(a), want, services)
