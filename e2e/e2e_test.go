@@ -73,6 +73,8 @@ var cases = []testCase{
 	{"FilterLocal", testFilterLocal},
 	{"FilterOrder", testFilterOrder},
 	{"Endpoints", testEndpoints},
+	{"ClusterAddresses", testClusterAddresses},
+	{"PoolRenamed", testPoolRenamed},
 	{"Boot", testBoot},
 }
 
