@@ -69,7 +69,21 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 		status := poolStatus(compiled[p.Name], u, k8s.PoolConditions(p, conditions, over...))
 		writes = append(writes, &poolWrite{pool: p, inUse: u.InUse(p.DeletionTimestamp != nil), status: status})
 	}
+	// What a pool that goes has recorded of its ranges, the pools that take these over record first. The API server takes no new
+	// finalizer for a pool that is being deleted.
+	handsOver := slices.ContainsFunc(writes, func(w *poolWrite) bool { return w.pool.DeletionTimestamp == nil && w.changesGuard() })
+	for _, w := range writes {
+		if w.pool.DeletionTimestamp != nil {
+			w.inUse = (w.inUse || handsOver) && slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress)
+		}
+	}
 	return writes
+}
+
+// changesGuard reports whether the pool is to record other ranges or externalIPs.
+func (w *poolWrite) changesGuard() bool {
+	before := &w.pool.Status
+	return !slices.Equal(before.Guarded, w.status.Guarded) || !slices.Equal(before.ExternalIPs, w.status.ExternalIPs)
 }
 
 // differs reports whether there is anything to write.
@@ -83,8 +97,7 @@ func (w *poolWrite) urgent() bool {
 	if w.inUse && !held || held && !w.inUse && w.pool.DeletionTimestamp != nil {
 		return true
 	}
-	have, want := &w.pool.Status, &w.status
-	if !slices.Equal(have.Guarded, want.Guarded) || !slices.Equal(have.ExternalIPs, want.ExternalIPs) { // the filters wait for that
+	if w.changesGuard() { // the filters wait for that
 		return true
 	}
 	return !slices.EqualFunc(w.pool.Status.Conditions, w.status.Conditions, func(a, b metav1.Condition) bool {

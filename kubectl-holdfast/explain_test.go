@@ -354,7 +354,8 @@ func TestChange(t *testing.T) {
 			`default/web: Assigned: has 192.0.2.1 from pool "lan" -> Assigned: has 192.0.2.1, which is in no pool any more`}},
 		{"an advertisement of another pool", Compare(before, unselected, ""), []string{
 			`L2Advertisement lan: spec.ipAddressPools names IPAddressPool "former", which does not exist`,
-			"IPAddressPool lan: addresses of the pool are held and not announced", "default/web: 192.0.2.1 by node " + owner + " -> not announced"}},
+			"IPAddressPool lan: addresses of the pool are held and not announced", "default/web: 192.0.2.1 by node " + owner + " -> not announced",
+			"default/web by IPv4: 192.0.2.1 by node " + owner + " -> not announced"}},
 		{"a bad range", Compare(before, faulty, ""), []string{"IPAddressPool lan"}},
 		{"source ranges", Compare(before, closed, ""), []string{"default/web: TCP/80 from everybody -> TCP/80 from 198.51.100.0/24"}},
 		{"a new Service", Compare(before, other, ""), []string{`default/new: NotServed: its class is not Holdfast's -> Assigned: has 192.0.2.2 from pool "lan"`,

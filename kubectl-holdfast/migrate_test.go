@@ -429,7 +429,8 @@ func TestMetalLBServices(t *testing.T) {
 			"IPAddressPool lan note sharing.scope is Cluster, not Namespace, because Services of several namespaces share: b/y has 192.0.2.1 as a does"}},
 		{"shared within a namespace", fresh(shared("a", "x", 80), shared("a", "y", 81)), nil, nil},
 		{"shared, and clashing", fresh(shared("a", "x", 80), shared("a", "y", 80)), nil, []string{"addresses problem 1 of 2 Services keep theirs " +
-			"a/y had 192.0.2.1: Assigned: has 192.0.2.0 from pool \"lan\""}},
+			"a/y had 192.0.2.1: Assigned: has 192.0.2.0 from pool \"lan\"; it cannot share 192.0.2.1, where Service a/x holds port TCP/80: " +
+			"change the port or the sharing key"}},
 		{"changed since", fresh(served("default", "web", "", "192.0.2.2")), []*corev1.Service{served("default", "web", "", "192.0.2.1"),
 			served("default", "gone", "", "192.0.2.3")}, []string{"addresses problem 0 of 1 Services keep theirs " +
 			"default/web had 192.0.2.1: Assigned: has 192.0.2.2 from pool \"lan\""}},

@@ -116,7 +116,8 @@ func TestBGPAdvertisement(t *testing.T) {
 		}, Options{})
 		same(t, tt.name+": BGPAdvertisements", want, s.BGPAdvertisements)
 		// Pool "cut" overlaps "wide" on purpose: as written it contains the whole /23.
-		overlap := `IPAddressPool cut OverlappingAddresses: IPAddressPool "wide" is older and keeps 192.0.2.0-192.0.2.255: take that out of one of the two pools, or delete the older one`
+		overlap := `IPAddressPool cut OverlappingAddresses: IPAddressPool "wide" is older and keeps 192.0.2.0-192.0.2.255: ` +
+			`take that out of one of the two pools, or delete the older one`
 		same(t, tt.name+": problems", append(tt.problems, overlap), problemTexts(problems))
 	}
 }

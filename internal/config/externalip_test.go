@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,11 +18,12 @@ import (
 // written is a pool as the controller writes it of these objects.
 func written(o Objects, name string) *v1beta1.IPAddressPool {
 	s, _ := Compile(o, Options{Default: true})
-	for i, p := range s.Pools {
+	for _, p := range s.Pools {
 		if p.Name != name {
 			continue
 		}
-		out := o.Pools[i].DeepCopy()
+		at := slices.IndexFunc(o.Pools, func(object *v1beta1.IPAddressPool) bool { return object.Name == name })
+		out := o.Pools[at].DeepCopy()
 		out.Status = v1beta1.IPAddressPoolStatus{}
 		out.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionValid}}
 		for _, r := range p.Guarded {

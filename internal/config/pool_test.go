@@ -97,7 +97,8 @@ func TestPoolAddresses(t *testing.T) {
 				`pools, or delete the older one`}},
 		{"of one second: by name", []*v1beta1.IPAddressPool{poolObject("b", 1, "192.0.2.1"), poolObject("a", 1, "192.0.2.1")},
 			map[string]string{"a": "[192.0.2.1]", "b": "[]"},
-			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1: take that out of one of the two pools, or delete the older one`}},
+			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1: ` +
+				`take that out of one of the two pools, or delete the older one`}},
 		{"with several", []*v1beta1.IPAddressPool{poolObject("a", 1, "2001:db8::1"), poolObject("b", 2, "2001:db8::3"), poolObject("c", 3, "2001:db8::-2001:db8::4")},
 			map[string]string{"a": "[2001:db8::1]", "b": "[2001:db8::3]", "c": "[2001:db8:: 2001:db8::2 2001:db8::4]"},
 			[]string{
@@ -111,7 +112,8 @@ func TestPoolAddresses(t *testing.T) {
 		{"of two that are being deleted the older keeps",
 			[]*v1beta1.IPAddressPool{deleted(poolObject("a", 2, "192.0.2.1")), deleted(poolObject("b", 1, "192.0.2.1"))},
 			map[string]string{"a": "[]", "b": "[192.0.2.1]"},
-			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.1: take that out of one of the two pools, or delete the older one`}},
+			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.1: ` +
+				`take that out of one of the two pools, or delete the older one`}},
 	} {
 		s, problems := Compile(Objects{Pools: tt.pools}, Options{})
 		same(t, tt.name, tt.want, rangesOf(s))
@@ -214,7 +216,8 @@ func TestNodeAddressOfYounger(t *testing.T) {
 			`172.30.0.11 (node "n1"): take that out`,
 		`note IPAddressPool young AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
 			`172.30.0.13 (node "n1"): take that out`,
-		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: take that out of one of the two pools, or delete the older one`,
+		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: ` +
+			`take that out of one of the two pools, or delete the older one`,
 	}
 	same(t, "problems", want, problemTexts(problems))
 	if len(s.Pools[0].Withheld) != 1 || len(s.Pools[1].Withheld) != 1 {

@@ -231,7 +231,7 @@ func (h *history) replacePool() {
 	h.replaced++
 	fresh := poolObject{age: 9, Pool: lb.Pool{
 		Name: fmt.Sprintf("r%d", h.replaced), AutoAssign: true, Ranges: slices.Clone(old.Ranges), AvoidBuggyIPs: h.oneIn(3),
-		NodeAddresses: old.NodeAddresses, PoolTerms: lb.PoolTerms{ReuseDelay: old.ReuseDelay, Internal: old.Internal != h.oneIn(5)},
+		Withheld: old.Withheld, PoolTerms: lb.PoolTerms{ReuseDelay: old.ReuseDelay, Internal: old.Internal != h.oneIn(5)},
 	}}
 	if len(fresh.Ranges) > 1 && h.oneIn(3) {
 		fresh.Ranges = fresh.Ranges[1:]

@@ -26,6 +26,9 @@ func same(services, before []*lb.Service) []*lb.Service {
 	return services
 }
 
+// sameAddr lets cmp compare addresses.
+var sameAddr = gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
 // TestLedger: whatever changes, and whatever is written of a decision, a Ledger decides what Assign does. LEDGER_STEPS is the number of changes.
 func TestLedger(t *testing.T) {
 	const steps = 400
@@ -58,7 +61,7 @@ func TestLedger(t *testing.T) {
 			last := l.last
 			got, _ := l.Assign(s, false)
 			if want := Assign(s); !reflect.DeepEqual(got, want) {
-				err := fmt.Errorf("seed %d, step %d, a Ledger decides otherwise than Assign: %s", seed, step, gocmp.Diff(want, got, gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })))
+				err := fmt.Errorf("seed %d, step %d, a Ledger decides otherwise than Assign: %s", seed, step, gocmp.Diff(want, got, sameAddr))
 				t.Fatal((&run{state: s, result: got}).describe(err))
 			}
 			if last == l.last {
