@@ -40,13 +40,16 @@ func testClusterAddresses(t *testing.T, e *env) {
 		own = append(own, `"`+ip.IP+`"`)
 	}
 	// The first ClusterIP is the API server's.
-	e.apply(t, object("IPAddressPool", "e2e-cluster", `{autoAssign: false, addresses: [`+strings.Join(own, ", ")+`, 10.96.0.0/29, 10.151.0.0/30, "fd00:151::/126"]}`))
-	e.waitPool(t, "e2e-cluster", "the controller to have looked for externalIPs", func(p *v1beta1.IPAddressPool) error {
-		if len(p.Status.Guarded) < 5 || len(p.Status.ExternalIPs) != len(external) {
-			return fmt.Errorf("guarded are %v, externalIPs are %v", p.Status.Guarded, p.Status.ExternalIPs)
-		}
-		return nil
-	})
+	e.apply(t, object("IPAddressPool", "e2e-pods", `{autoAssign: false, addresses: [`+strings.Join(own, ", ")+`]}`))
+	e.apply(t, object("IPAddressPool", "e2e-cluster", `{autoAssign: false, addresses: [10.96.0.0/29, 10.151.0.0/30, "fd00:151::/126"]}`))
+	for name, n := range map[string]int{"e2e-pods": 0, "e2e-cluster": len(external)} {
+		e.waitPool(t, name, "the controller to have looked for externalIPs", func(p *v1beta1.IPAddressPool) error {
+			if len(p.Status.Guarded) == 0 || len(p.Status.ExternalIPs) != n {
+				return fmt.Errorf("guarded are %v, externalIPs are %v", p.Status.Guarded, p.Status.ExternalIPs)
+			}
+			return nil
+		})
+	}
 
 	t.Run("given", func(t *testing.T) {
 		free := netip.MustParsePrefix("10.151.0.0/30")

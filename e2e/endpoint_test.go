@@ -19,7 +19,7 @@ import (
 )
 
 // fetches are enough to notice that one of two nodes does not serve.
-const fetches = 20
+const fetches = 10
 
 // testEndpoints writes EndpointSlices by hand, as other controllers and odd clusters do: an address is announced where kube-proxy serves it, and
 // nowhere else.

@@ -78,12 +78,14 @@ func newFleet(t *testing.T, names ...string) *fleet {
 func (c *fleet) serve(address string, conditions ...metav1.Condition) {
 	m := metav1.ObjectMeta{Namespace: "default", Name: "s" + strings.ReplaceAll(address, ".", "-"), UID: "1"}
 	c.api.put(servicesPath, m.Namespace+"/"+m.Name, &corev1.Service{
-		ObjectMeta: m, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}},
+		ObjectMeta: m, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"},
+			Ports: []corev1.ServicePort{{Port: 80}}},
 		Status: corev1.ServiceStatus{Conditions: conditions, LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address}}}},
 	})
 	m.Labels = map[string]string{discoveryv1.LabelServiceName: m.Name}
 	c.api.put("/apis/discovery.k8s.io/v1/endpointslices", m.Namespace+"/"+m.Name, &discoveryv1.EndpointSlice{
-		ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, NodeName: new("w1")}},
+		ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080))}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, NodeName: new("w1")}},
 	})
 }
 

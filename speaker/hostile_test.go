@@ -166,10 +166,13 @@ func tenants(n int, change func(i int, s *corev1.Service)) (out []*corev1.Servic
 
 // hostileSlice has one endpoint of a Service on each node.
 func hostileSlice(s *corev1.Service) *discoveryv1.EndpointSlice {
-	ready, port, protocol := true, int32(8080), corev1.ProtocolTCP
+	ready, port := true, int32(8080)
 	out := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: &port, Protocol: &protocol}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for _, p := range s.Spec.Ports {
+		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &port, Protocol: &p.Protocol})
 	}
 	for i := range 4 {
 		node := fmt.Sprint("w", i+1)
