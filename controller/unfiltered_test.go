@@ -81,7 +81,7 @@ func (f *fleet) pass(d time.Duration, silent ...string) {
 func (f *fleet) report(s *v1beta1.SpeakerState, observed time.Time) {
 	s.Status.Observed = new(v1beta1.NewMicroTime(observed))
 	s.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Time: new(metav1.NewTime(f.now.Add(f.ahead))), FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:observed":{}}}`)}},
+		{Time: new(metav1.NewTime(f.now.Add(f.ahead))), FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:observed":{}}}`)},
 	}
 }
 

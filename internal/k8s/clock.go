@@ -1,8 +1,8 @@
 package k8s
 
 import (
-	"bytes"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +32,7 @@ func (d dated) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 
 	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-		ahead := at.Sub(time.Now())
+		ahead := time.Until(at)
 		d.clock.ahead.Store(&ahead)
 	}
 	return answer, nil
@@ -48,13 +48,13 @@ func (k *Cluster) APITime(ours time.Time) time.Time {
 }
 
 // reported is the field of a SpeakerState that each report of its speaker changes.
-var reported = []byte(`"f:observed"`)
+const reported = `"f:observed"`
 
 // ReportTime returns when the speaker wrote its last report, by the clock of the API server; the zero Time if that is not known. The
 // controller's writes of conditions do not count.
 func ReportTime(s *v1beta1.SpeakerState) (at time.Time) {
 	for _, m := range s.ManagedFields {
-		if m.Time != nil && m.FieldsV1 != nil && bytes.Contains(m.FieldsV1.Raw, reported) && m.Time.After(at) {
+		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), reported) && m.Time.After(at) {
 			at = m.Time.Time
 		}
 	}
@@ -62,7 +62,7 @@ func ReportTime(s *v1beta1.SpeakerState) (at time.Time) {
 }
 
 // reportFields stand for all fields of a report, whose names take more room than the report.
-var reportFields = &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:observed":{}}}`)}
+var reportFields = metav1.NewFieldsV1(`{"f:status":{"f:observed":{}}}`)
 
 // trimReport leaves of a SpeakerState's managed fields what ReportTime reads.
 func trimReport(o *v1beta1.SpeakerState, managed []metav1.ManagedFieldsEntry) {

@@ -39,7 +39,7 @@ func TestAPITime(t *testing.T) {
 func TestReportTime(t *testing.T) {
 	at := time.Unix(1_000_000, 0)
 	entry := func(after time.Duration, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Time: new(metav1.NewTime(at.Add(after))), FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+		return metav1.ManagedFieldsEntry{Time: new(metav1.NewTime(at.Add(after))), FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	for name, tt := range map[string]struct {
 		fields []metav1.ManagedFieldsEntry
