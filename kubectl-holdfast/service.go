@@ -470,55 +470,62 @@ func (w *why) endpoints() {
 // serving returns how many endpoints the Service has, the nodes of those that serve one of its ports, and the families and ports that no
 // endpoint serves although some pod is ready.
 func (w *why) serving() (all int, nodes []string, lacks []Step) {
-	var slicesOfService []*discoveryv1.EndpointSlice
-	isReady := map[discoveryv1.AddressType]bool{}
+	var own []*discoveryv1.EndpointSlice
+	hasReady := map[lb.Family]bool{}
 	for _, slice := range w.Objects.EndpointSlices {
 		if slice.Namespace != w.key.Namespace || slice.Labels[discoveryv1.LabelServiceName] != w.key.Name {
 			continue
 		}
-		slicesOfService = append(slicesOfService, slice)
+		own = append(own, slice)
 		all += len(slice.Endpoints)
-		isReady[slice.AddressType] = isReady[slice.AddressType] || slices.ContainsFunc(slice.Endpoints, canServe)
+		if slices.ContainsFunc(slice.Endpoints, isReady) {
+			hasReady[lb.Family(slice.AddressType)] = true
+		}
 	}
-	for _, family := range w.families() {
-		if w.Options.OtherDataPath {
-			nodes = append(nodes, nodesOf(slicesOfService, family, nil)...) // another program than kube-proxy may read slices in its own way
-			continue
+
+	served := w.Options.Served(w.object, own)
+	for _, family := range w.families(hasReady) {
+		nodes = append(nodes, served.ServingNodes(family)...)
+		if served.ServingAnywhere(family) {
+			nodes = append(nodes, "no node")
 		}
-		if !isReady[family] {
-			if len(isReady) > 0 && slices.Contains(slices.Collect(maps.Values(isReady)), true) {
-				lacks = append(lacks, Step{Text: fmt.Sprintf("no pod has an %s address", family),
-					Do: fmt.Sprintf("take %[1]s out of spec.ipFamilies, or run pods with addresses of %[1]s", family)})
+		switch {
+		case w.Options.OtherDataPath, served.IgnoredByKubeProxy:
+			// Another program than kube-proxy may read slices in its own way; what kube-proxy ignores has a condition.
+		case hasReady[family]:
+			for i, p := range served.Ports {
+				if _, isServed := served.PortNodes(family, p); !isServed {
+					lacks = append(lacks, w.unnamed(family, w.object.Spec.Ports[i]))
+				}
 			}
-			continue
-		}
-		for _, p := range w.object.Spec.Ports {
-			ofPort := nodesOf(slicesOfService, family, &p)
-			if nodes = append(nodes, ofPort...); len(ofPort) == 0 {
-				lacks = append(lacks, w.unnamed(family, p))
-			}
+		case len(hasReady) > 0:
+			lacks = append(lacks, Step{Text: fmt.Sprintf("no pod has an %s address", family),
+				Do: fmt.Sprintf("take %[1]s out of spec.ipFamilies, or run pods with addresses of %[1]s", family)})
 		}
 	}
 	slices.Sort(nodes)
 	return all, slices.Compact(nodes), lacks
 }
 
+// isReady reports whether an endpoint is ready, for whichever port.
+func isReady(e discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
+
 // families are those in which pods must serve: of a proxied Service the first that has ready pods.
-func (w *why) families() (out []discoveryv1.AddressType) {
+func (w *why) families(hasReady map[lb.Family]bool) (out []lb.Family) {
 	for _, family := range w.object.Spec.IPFamilies {
-		out = append(out, discoveryv1.AddressType(family))
+		out = append(out, lb.Family(family))
 	}
-	for _, slice := range w.Objects.EndpointSlices {
-		isOurs := slice.Namespace == w.key.Namespace && slice.Labels[discoveryv1.LabelServiceName] == w.key.Name
-		if isOurs && meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionProxied) && slices.ContainsFunc(slice.Endpoints, canServe) {
-			return []discoveryv1.AddressType{slice.AddressType}
-		}
+	if !meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionProxied) {
+		return out
+	}
+	if first := slices.IndexFunc(out, func(f lb.Family) bool { return hasReady[f] }); first >= 0 {
+		return out[first : first+1]
 	}
 	return out
 }
 
 // unnamed says why no endpoint serves a port in a family in which pods are ready.
-func (w *why) unnamed(family discoveryv1.AddressType, p corev1.ServicePort) Step {
+func (w *why) unnamed(family lb.Family, p corev1.ServicePort) Step {
 	selector := labels.FormatLabels(w.object.Spec.Selector)
 	switch name := p.TargetPort.StrVal; {
 	case len(w.object.Spec.Selector) == 0:
@@ -532,30 +539,4 @@ func (w *why) unnamed(family discoveryv1.AddressType, p corev1.ServicePort) Step
 			Do: fmt.Sprintf("correct targetPort of port %d, or name a container port %q: kubectl -n %s get pods -l %s -o "+
 				"jsonpath='{.items[*].spec.containers[*].ports}'", p.Port, name, w.key.Namespace, selector)}
 	}
-}
-
-// canServe reports whether an endpoint may get connections, as kube-proxy reads it: it is ready, or serves while it terminates.
-func canServe(e discoveryv1.Endpoint) bool {
-	isTrue := func(b *bool) bool { return b != nil && *b }
-	isServing := e.Conditions.Serving == nil || *e.Conditions.Serving
-	return e.Conditions.Ready == nil || *e.Conditions.Ready || isServing && isTrue(e.Conditions.Terminating)
-}
-
-// nodesOf returns the nodes of the endpoints that serve a port in a family; of any port for nil.
-func nodesOf(all []*discoveryv1.EndpointSlice, family discoveryv1.AddressType, p *corev1.ServicePort) (out []string) {
-	isPort := func(q discoveryv1.EndpointPort) bool {
-		name, protocol := cmp.Or(q.Name, new(string)), cmp.Or(q.Protocol, new(corev1.ProtocolTCP))
-		return q.Port != nil && *name == p.Name && *protocol == cmp.Or(p.Protocol, corev1.ProtocolTCP)
-	}
-	for _, slice := range all {
-		if slice.AddressType != family || p != nil && !slices.ContainsFunc(slice.Ports, isPort) {
-			continue
-		}
-		for _, e := range slice.Endpoints {
-			if canServe(e) {
-				out = append(out, cmp.Or(*cmp.Or(e.NodeName, new(string)), "no node"))
-			}
-		}
-	}
-	return out
 }

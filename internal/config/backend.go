@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // found is the nodes of some endpoints, "" among them for endpoints without a node.
@@ -83,6 +84,21 @@ func (w *whole) serve(opt Options, s *lb.Service) {
 	}
 	s.Backends = chained(list)
 	s.IgnoredByKubeProxy = len(list) == 0 && slices.ContainsFunc(w.slices, func(e endpoints) bool { return e.ignored })
+}
+
+// Served returns the ports of a Service with the nodes on which kube-proxy serves them by these slices, which are all of the Service.
+func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) lb.Service {
+	s := lb.Service{Key: KeyOf(o), Local: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal, Ports: portsOf(o)}
+	for _, a := range clusterIPs(o) {
+		s.Families = append(s.Families, lb.FamilyOf(a))
+	}
+	w := whole{of: heldService{o}}
+	for _, slice := range all {
+		_, e := opt.compileEndpoints(heldSlice{slice})
+		w.slices = append(w.slices, e)
+	}
+	w.serve(opt, &s)
+	return s
 }
 
 // coarse returns the nodes of all endpoints, for all ports and families: how another program than kube-proxy chooses endpoints is not known.

@@ -347,10 +347,6 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	for _, a := range ips {
 		families = append(families, lb.FamilyOf(a))
 	}
-	var ports []lb.Port
-	for _, p := range o.Spec.Ports {
-		ports = append(ports, lb.Port{Protocol: protocolOf(p), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
-	}
 	read, long := bounded(r, object, o, x.Options)
 	pool, _ := firstAnnotation(r, object, read, AnnotationPool, MetalLBPool, MetalLBPoolOld)
 	addresses, err := readAddresses(r, object, read, families)
@@ -368,7 +364,7 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		Families:           families,
 		FamilyPolicy:       lb.FamilyPolicy(valueOr(o.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)),
 		ClusterIPs:         ips,
-		Ports:              ports,
+		Ports:              portsOf(o),
 		Local:              o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal:      valueOr(o.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
 		HealthPort:         uint16(o.Spec.HealthCheckNodePort),
@@ -385,6 +381,14 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	x.readProxy(r, object, read, &s)
 	x.shareNames(&s)
 	return s
+}
+
+// portsOf returns the ports that a Service declares.
+func portsOf(o *corev1.Service) (ports []lb.Port) {
+	for _, p := range o.Spec.Ports {
+		ports = append(ports, lb.Port{Protocol: protocolOf(p), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
+	}
+	return ports
 }
 
 // protocolOf returns the protocol of a port, which is TCP if none is written.
