@@ -86,8 +86,8 @@ func TestReleasesWhateverIsRefused(t *testing.T) {
 	c.want("web", "[192.0.2.0] Assigned")
 }
 
-// TestReleasesBesideOthersFinalizers: a Service with finalizers of others loses its addresses by a write that does not touch finalizers, which
-// takes the API server too long if a tenant wrote many.
+// TestReleasesBesideOthersFinalizers: a Service with finalizers of others loses its addresses by a write that does not
+// touch finalizers, which takes the API server too long if a tenant wrote many.
 func TestReleasesBesideOthersFinalizers(t *testing.T) {
 	for _, others := range []string{"", "example.org/other"} {
 		c := newTenancy(t, lan())

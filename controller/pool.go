@@ -69,8 +69,8 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 		status := poolStatus(compiled[p.Name], u, k8s.PoolConditions(p, conditions, over...))
 		writes = append(writes, &poolWrite{pool: p, inUse: u.InUse(p.DeletionTimestamp != nil), status: status})
 	}
-	// What a pool that goes has recorded of its ranges, the pools that take these over record first. The API server takes no new
-	// finalizer for a pool that is being deleted.
+	// What a pool that goes has recorded of its ranges, the pools that take these over record first. The API server
+	// takes no new finalizer for a pool that is being deleted.
 	handsOver := slices.ContainsFunc(writes, func(w *poolWrite) bool { return w.pool.DeletionTimestamp == nil && w.changesGuard() })
 	for _, w := range writes {
 		if w.pool.DeletionTimestamp != nil {
@@ -91,7 +91,8 @@ func (w *poolWrite) differs() bool {
 	return slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress) != w.inUse || !equality.Semantic.DeepEqual(w.pool.Status, w.status)
 }
 
-// urgent reports whether the pool must be held or let go, has a condition with another status or reason, or another record of externalIPs.
+// urgent reports whether the pool must be held or let go, has a condition with another status or reason, or another
+// record of externalIPs.
 func (w *poolWrite) urgent() bool {
 	held := slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress)
 	if w.inUse && !held || held && !w.inUse && w.pool.DeletionTimestamp != nil {

@@ -43,9 +43,9 @@ type proxied struct {
 type verdict struct {
 	// Condition on proxies; its type is empty if none is due.
 	metav1.Condition
-	// mode: all addresses are to have ipMode Proxy. An address that is announced already has it two looks after the condition, when each
-	// node leads connections to proxies: kube-proxy then takes its own way away. If the API server drops the field, only a Service
-	// that is new to proxies asks for it again.
+	// mode: all addresses are to have ipMode Proxy. An address that is announced already has it two looks after the
+	// condition, when each node leads connections to proxies: kube-proxy then takes its own way away. If the API server
+	// drops the field, only a Service that is new to proxies asks for it again.
 	mode bool
 }
 

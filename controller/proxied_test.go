@@ -271,8 +271,8 @@ func TestProxiedMode(t *testing.T) {
 	}
 }
 
-// TestIPModeIsCorrected: whatever another writer makes of it, each address of a proxied Service has ipMode Proxy. An API server that drops
-// the field is asked for it again with the next Service only.
+// TestIPModeIsCorrected: whatever another writer makes of it, each address of a proxied Service has ipMode Proxy. An
+// API server that drops the field is asked for it again with the next Service only.
 func TestIPModeIsCorrected(t *testing.T) {
 	asks := func(name string) *corev1.Service {
 		sv := loadBalancer(name)

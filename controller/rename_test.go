@@ -210,8 +210,8 @@ func (r *replacement) records() (pools []string) {
 	return pools
 }
 
-// TestPoolReplaced: whatever becomes of a pool, the addresses that are held stay and are announced all the time, the pools that are deleted go, and
-// the records name the pools that exist.
+// TestPoolReplaced: whatever becomes of a pool, the addresses that are held stay and are announced all the time, the
+// pools that are deleted go, and the records name the pools that exist.
 func TestPoolReplaced(t *testing.T) {
 	const v4, v6 = "192.0.2.0/29", "2001:db8::/125"
 	avoiding := func(p *v1beta1.IPAddressPool) *v1beta1.IPAddressPool { p.Spec.AvoidBuggyIPs = true; return p }
@@ -302,7 +302,8 @@ func TestPoolReplaced(t *testing.T) {
 	}
 }
 
-// TestPoolHandsOver: a controller that ends after any of its writes leaves nothing behind with a pool that goes: another one writes the rest first.
+// TestPoolHandsOver: a controller that ends after any of its writes leaves nothing behind with a pool that goes:
+// another one writes the rest first.
 func TestPoolHandsOver(t *testing.T) {
 	for _, broken := range []string{memoriesPath + "/new", servicesPath + "/web1"} {
 		t.Run(path.Base(broken), func(t *testing.T) {

@@ -335,9 +335,10 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	})
 }
 
-// clearing returns the next step of clearing a Service. All goes by one write, since each write of a Service is sent to every node and
-// 2,000 may be deleted at once. Beside finalizers of others the addresses in the status and their record go first: a user may have
-// written so many finalizers that the API server cannot change them in time, and the address is free all the same.
+// clearing returns the next step of clearing a Service. All goes by one write, since each write of a Service is sent to
+// every node and 2,000 may be deleted at once. Beside finalizers of others the addresses in the status and their record
+// go first: a user may have written so many finalizers that the API server cannot change them in time, and the address
+// is free all the same.
 func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	shown, others := options.Shown(sv)
 	u := k8s.ServiceUpdate{

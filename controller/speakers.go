@@ -30,8 +30,8 @@ type speakers struct {
 	proxied    proxied
 }
 
-// look reads all SpeakerStates, at a time by our clock and by that of the API server. Those of nodes that Kubernetes does not call ready
-// may be old.
+// look reads all SpeakerStates, at a time by our clock and by that of the API server. Those of nodes that Kubernetes
+// does not call ready may be old.
 func (s *speakers) look(now, apiNow time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
 	notReady := nodelifecycle.NotReady(nodes)
 	s.reports = s.reports.read(now, apiNow, states)
@@ -51,8 +51,9 @@ type lastReport struct {
 	at       time.Time
 }
 
-// read returns the times as of now. A report that is read for the first time is no fresher than it was where the API server got it,
-// whatever the clocks of the speaker and of this machine say: to a new leader all are new. If that is not known it was written just now.
+// read returns the times as of now. A report that is read for the first time is no fresher than it was where the API
+// server got it, whatever the clocks of the speaker and of this machine say: to a new leader all are new. If that is
+// not known it was written just now.
 func (r reports) read(now, apiNow time.Time, states []*v1beta1.SpeakerState) reports {
 	out := make(reports, len(states))
 	for _, s := range states {

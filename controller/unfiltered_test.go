@@ -377,8 +377,8 @@ func TestStrangeAddress(t *testing.T) {
 	}
 }
 
-// TestNewLeader: to a new leader a report is as old as it is to the API server, whatever the clocks of the speakers and of the machines
-// say, and expires with that age.
+// TestNewLeader: to a new leader a report is as old as it is to the API server, whatever the clocks of the speakers and
+// of the machines say, and expires with that age.
 func TestNewLeader(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour} {
 		f := newFleet("gone", "lives", "late", "early")

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// testClusterAddresses has a pool cover addresses of pods, of the API server and of a Service's spec.externalIPs: all of them are reached as
-// before, and no other Service gets them.
+// testClusterAddresses has a pool cover addresses of pods, of the API server and of a Service's spec.externalIPs: all
+// of them are reached as before, and no other Service gets them.
 func testClusterAddresses(t *testing.T, e *env) {
 	pods, err := e.AppPods(t.Context(), e.app)
 	must(t, err)
@@ -115,8 +115,8 @@ func (e *env) routesTo(t *testing.T, node, v4, v6 string) {
 	}
 }
 
-// testPoolRenamed replaces a pool by one of another name with the same range, as a GitOps tool does: the Service keeps its address, no fetch
-// fails, and the new pool gives the next address.
+// testPoolRenamed replaces a pool by one of another name with the same range, as a GitOps tool does: the Service keeps
+// its address, no fetch fails, and the new pool gives the next address.
 func testPoolRenamed(t *testing.T, e *env) {
 	const addresses = `addresses: [172.30.0.216-172.30.0.217]`
 	e.pool(t, "e2e-former", addresses)

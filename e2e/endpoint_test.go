@@ -21,8 +21,8 @@ import (
 // fetches are enough to notice that one of two nodes does not serve.
 const fetches = 10
 
-// testEndpoints writes EndpointSlices by hand, as other controllers and odd clusters do: an address is announced where kube-proxy serves it, and
-// nowhere else.
+// testEndpoints writes EndpointSlices by hand, as other controllers and odd clusters do: an address is announced where
+// kube-proxy serves it, and nowhere else.
 func testEndpoints(t *testing.T, e *env) {
 	pods, err := e.AppPods(t.Context(), e.app)
 	must(t, err)

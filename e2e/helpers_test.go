@@ -209,8 +209,8 @@ func (e *env) describes(t *testing.T, texts []string, object ...string) {
 	}))
 }
 
-// why waits until the plugin's explanation has this text, as the first thing to do or in the step about it, and something is to be done. args are
-// those of its command why.
+// why waits until the plugin's explanation has this text, as the first thing to do or in the step about it, and
+// something is to be done. args are those of its command why.
 func (e *env) why(t *testing.T, text string, args ...string) {
 	t.Helper()
 	must(t, testbed.Until(t.Context(), soon, "the explanation", func(ctx context.Context) error {

@@ -84,7 +84,8 @@ func Compare(before, after Snapshot, drained string) Report {
 	return r.conclude()
 }
 
-// withdrawn is the step about Services that a change takes off the network: in some family, no address of theirs is announced any more.
+// withdrawn is the step about Services that a change takes off the network: in some family, no address of theirs is
+// announced any more.
 func withdrawn(old, next outcome, keys []lb.Key, drained string) Step {
 	step := Step{Name: "off the network", Do: "let another advertisement or node announce these Services before you apply the change"}
 	if drained != "" {

@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// written is the cluster after the daemons have read it: default/web has the conditions that they decide about it. All nodes have one link,
-// with these subnets.
+// written is the cluster after the daemons have read it: default/web has the conditions that they decide about it. All
+// nodes have one link, with these subnets.
 func (s Snapshot) written(t *testing.T, subnets ...string) Snapshot {
 	t.Helper()
 	service := Find(s.Objects.Services, "default", "web")
@@ -73,8 +73,8 @@ func (s Snapshot) written(t *testing.T, subnets ...string) Snapshot {
 	return s
 }
 
-// TestPlantedFaults: what an operator did wrong is named by the step that is at fault and by the first thing to do, with exit status 1, though
-// the daemons have read it and call the Service announced where they do.
+// TestPlantedFaults: what an operator did wrong is named by the step that is at fault and by the first thing to do,
+// with exit status 1, though the daemons have read it and call the Service announced where they do.
 func TestPlantedFaults(t *testing.T) {
 	const onLink, elsewhere = "192.0.2.0/24", "198.51.100.0/24"
 	spec := func(s *Snapshot) *corev1.ServiceSpec { return &s.Objects.Services[0].Spec }

@@ -15,10 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// hostileText clears a terminal and sets its title, by 7-bit and by 8-bit codes, writes from right to left, and forges a line.
+// hostileText clears a terminal and sets its title, by 7-bit and by 8-bit codes, writes from right to left, and forges
+// a line.
 const hostileText = "x\x1b]0;owned\x07\x1b[2J\u009b2J\u202e\nFirst: run this"
 
-// TestTerminal: no text of the cluster writes to the terminal of an operator but as printable text in its own line, in whatever format.
+// TestTerminal: no text of the cluster writes to the terminal of an operator but as printable text in its own line, in
+// whatever format.
 func TestTerminal(t *testing.T) {
 	s := healthy()
 	service := s.Objects.Services[0]

@@ -140,7 +140,8 @@ func (s *seat) answer(reports func(ctx context.Context, snapshot Snapshot, args 
 // serviceKinds are the names that kubectl has for the kind Service.
 var serviceKinds = []string{"svc", "service", "services"}
 
-// service reads the name of a Service: NAMESPACE/NAME, or NAME or kubectl's svc/NAME in the namespace of kubectl's flags.
+// service reads the name of a Service: NAMESPACE/NAME, or NAME or kubectl's svc/NAME in the namespace of kubectl's
+// flags.
 func (s *seat) service(args []string) (key lb.Key, err error) {
 	name := args[len(args)-1]
 	if kind, rest, qualified := strings.Cut(name, "/"); qualified && len(args) == 1 && slices.Contains(serviceKinds, kind) {

@@ -37,8 +37,8 @@ func (s *seat) objects(files []string) (out []runtime.Object, err error) {
 	return out, nil
 }
 
-// fromFiles reads objects from files, and asks no server. Objects of these groups have the types that the daemons read; all others stay
-// unstructured.
+// fromFiles reads objects from files, and asks no server. Objects of these groups have the types that the daemons read;
+// all others stay unstructured.
 func (s *seat) fromFiles(files []string, groups ...string) (out []runtime.Object, err error) {
 	if files == nil {
 		return nil, nil

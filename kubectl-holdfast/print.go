@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// printable is a writer that replaces what cannot be printed by a space. Tenants choose texts of the cluster, and an escape sequence
-// among them would write to the operator's terminal.
+// printable is a writer that replaces what cannot be printed by a space. Tenants choose texts of the cluster, and an
+// escape sequence among them would write to the operator's terminal.
 type printable struct{ io.Writer }
 
 // Write implements io.Writer.
@@ -32,8 +32,8 @@ func (p printable) Write(text []byte) (int, error) {
 // maxText bounds a text of a report: a condition of Kubernetes has no more.
 const maxText = 32768
 
-// printReports writes reports for people: a line for each step, and the first thing to do at the end. No text of the cluster makes a line
-// of its own.
+// printReports writes reports for people: a line for each step, and the first thing to do at the end. No text of the
+// cluster makes a line of its own.
 func printReports(w io.Writer, reports []Report) error {
 	for _, r := range reports {
 		fmt.Fprintln(w, lb.Line(r.Subject, maxText))

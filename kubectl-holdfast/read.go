@@ -149,8 +149,8 @@ func (s *Snapshot) hide() {
 	}
 }
 
-// hideEnvironment replaces the values of the environment of a daemon's containers: proxies and tokens are there. The annotation of kubectl
-// apply repeats them.
+// hideEnvironment replaces the values of the environment of a daemon's containers: proxies and tokens are there. The
+// annotation of kubectl apply repeats them.
 func hideEnvironment(object *metav1.ObjectMeta, pod *corev1.PodTemplateSpec) {
 	delete(object.Annotations, corev1.LastAppliedConfigAnnotation)
 	delete(pod.Annotations, corev1.LastAppliedConfigAnnotation)

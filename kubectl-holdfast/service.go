@@ -353,7 +353,8 @@ func (w *why) filter() {
 	w.fault("filter on the node", v1beta1.ConditionFilterEnforced, Problem)
 }
 
-// shut returns a family of the Service in which no client may connect, though clients of the other family may; "" if there is none.
+// shut returns a family of the Service in which no client may connect, though clients of the other family may; "" if
+// there is none.
 func (w *why) shut() lb.Family {
 	isOpen := map[lb.Family]bool{}
 	for _, f := range plan.Frontends(w.state) {
@@ -467,8 +468,8 @@ func (w *why) endpoints() {
 	w.report.add(w.seen(step.bound(), "they", Slices))
 }
 
-// serving returns how many endpoints the Service has, the nodes of those that serve one of its ports, and the families and ports that no
-// endpoint serves although some pod is ready.
+// serving returns how many endpoints the Service has, the nodes of those that serve one of its ports, and the families
+// and ports that no endpoint serves although some pod is ready.
 func (w *why) serving() (all int, nodes []string, lacks []Step) {
 	var own []*discoveryv1.EndpointSlice
 	hasReady := map[lb.Family]bool{}

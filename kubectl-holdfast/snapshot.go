@@ -212,8 +212,8 @@ func (s Step) bound() Step {
 	return s
 }
 
-// conclude says of each step what to do about it, and chooses the first thing to do: of the first problem that is no symptom of another,
-// else of the first symptom, note, or step that could not be seen.
+// conclude says of each step what to do about it, and chooses the first thing to do: of the first problem that is no
+// symptom of another, else of the first symptom, note, or step that could not be seen.
 func (r Report) conclude() Report {
 	r.First = "nothing: no problem was found"
 	urgency := []Verdict{Problem, Note, Unseen}

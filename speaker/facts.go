@@ -205,8 +205,8 @@ func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	return here
 }
 
-// readyFamilies returns the families in which a Service has a ready endpoint on a node. Only such endpoints count at its health port, which
-// kube-proxy of each family opens on the node's addresses of the family.
+// readyFamilies returns the families in which a Service has a ready endpoint on a node. Only such endpoints count at
+// its health port, which kube-proxy of each family opens on the node's addresses of the family.
 func readyFamilies(s *lb.Service, node string) (out []lb.Family) {
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
 		if s.Serves(node, f) && !s.Terminates(node, f) {

@@ -44,8 +44,8 @@ func TestHungSpeaker(t *testing.T) {
 	}
 }
 
-// fullLog is a log whose lines nothing takes until it is closed. The handlers of slog wait for each other with a mutex, which a bubble of
-// synctest takes for work.
+// fullLog is a log whose lines nothing takes until it is closed. The handlers of slog wait for each other with a mutex,
+// which a bubble of synctest takes for work.
 type fullLog chan struct{}
 
 func (f fullLog) Handle(context.Context, slog.Record) error {

@@ -114,12 +114,13 @@ func (w *syncer) nodeObject() lb.Node {
 	return state.Nodes[w.node]
 }
 
-// goneTime is how long the address of the membership must be missing on all links: programs that configure a network take addresses away
-// and put them back.
+// goneTime is how long the address of the membership must be missing on all links: programs that configure a network
+// take addresses away and put them back.
 const goneTime = 10 * time.Second
 
-// watchAddress returns an error when the address that the membership is bound to is gone, and the node has another one: the kernel sends
-// nothing from the old one. It returns nil when ctx ends. Without another address a new process could not begin either.
+// watchAddress returns an error when the address that the membership is bound to is gone, and the node has another one:
+// the kernel sends nothing from the old one. It returns nil when ctx ends. Without another address a new process could
+// not begin either.
 func watchAddress(ctx context.Context, node string, bound netip.Addr, onLinks, own func() []netip.Addr) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -134,8 +134,8 @@ func portRemedy(k knock, answer layer2.Answer, machine string) string {
 	return "look at the log of this speaker, which could not ask for " + port
 }
 
-// askPorts adds what ports answer, and says of closed ones before who answers for the addresses. Source ranges may refuse this node, which
-// is no fault.
+// askPorts adds what ports answer, and says of closed ones before who answers for the addresses. Source ranges may
+// refuse this node, which is no fault.
 func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
 	step.Details = make([]string, min(len(knocks), maxKnocks))

@@ -77,7 +77,8 @@ func established(t *testing.T, s *Speaker, peers ...string) {
 	}
 }
 
-// refusedAS is what an engine says of a router that expects another AS than 65008, and refusedOpen of one that refuses a second session.
+// refusedAS is what an engine says of a router that expects another AS than 65008, and refusedOpen of one that refuses
+// a second session.
 const (
 	refusedAS = "the router refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects another AS than 65008 of this " +
 		"node's address: correct myASN, or the router"

@@ -95,8 +95,8 @@ func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools
 	return len(fit) > 0
 }
 
-// Unadvertised returns a note on each pool of which addresses are held, though no advertisement selects it. A pool that is renamed is left
-// out by advertisements with its former name.
+// Unadvertised returns a note on each pool of which addresses are held, though no advertisement selects it. A pool that
+// is renamed is left out by advertisements with its former name.
 func Unadvertised(s lb.State, held func(pool string) int64) (out []lb.Problem) {
 	for i := range s.Pools {
 		p := &s.Pools[i]

@@ -197,7 +197,8 @@ func TestMetalLBSamples(t *testing.T) {
 	}
 }
 
-// TestUnadvertised: a pool of which addresses are held says so if no advertisement selects it, by name, label or as one of all.
+// TestUnadvertised: a pool of which addresses are held says so if no advertisement selects it, by name, label or as one
+// of all.
 func TestUnadvertised(t *testing.T) {
 	p := poolObject("new", 1, "192.0.2.0/29")
 	p.Labels = map[string]string{"net": "lan"}

@@ -26,8 +26,8 @@ func withoutNone(names lb.Names) (nodes lb.Names, none bool) {
 	return names[1:], true
 }
 
-// backend returns what kube-proxy serves by these endpoints: those that are ready, else those that terminate. Under externalTrafficPolicy Local
-// each node decides this for its own endpoints.
+// backend returns what kube-proxy serves by these endpoints: those that are ready, else those that terminate. Under
+// externalTrafficPolicy Local each node decides this for its own endpoints.
 func (f found) backend(local bool) (b lb.Backend) {
 	ready, readyAnywhere := withoutNone(f.ready)
 	terminating, terminatingAnywhere := withoutNone(f.terminating)
@@ -86,9 +86,11 @@ func (w *whole) serve(opt Options, s *lb.Service) {
 	s.IgnoredByKubeProxy = len(list) == 0 && slices.ContainsFunc(w.slices, func(e endpoints) bool { return e.ignored })
 }
 
-// Served returns the ports of a Service with the nodes on which kube-proxy serves them by these slices, which are all of the Service.
+// Served returns the ports of a Service with the nodes on which kube-proxy serves them by these slices, which are all
+// of the Service.
 func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) lb.Service {
-	s := lb.Service{Key: KeyOf(o), Local: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal, Ports: portsOf(o)}
+	isLocal := o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	s := lb.Service{Key: KeyOf(o), Local: isLocal, Ports: portsOf(o)}
 	for _, a := range clusterIPs(o) {
 		s.Families = append(s.Families, lb.FamilyOf(a))
 	}
@@ -101,7 +103,8 @@ func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) l
 	return s
 }
 
-// coarse returns the nodes of all endpoints, for all ports and families: how another program than kube-proxy chooses endpoints is not known.
+// coarse returns the nodes of all endpoints, for all ports and families: how another program than kube-proxy chooses
+// endpoints is not known.
 func (w *whole) coarse(families []lb.Family) lb.Backend {
 	var all found
 	for i := range w.slices {
@@ -115,7 +118,8 @@ func (w *whole) coarse(families []lb.Family) lb.Backend {
 	return b
 }
 
-// proxyBackends returns the nodes of ready proxies; of nil there are none. A proxy that terminates takes no new connections.
+// proxyBackends returns the nodes of ready proxies; of nil there are none. A proxy that terminates takes no new
+// connections.
 func (w *whole) proxyBackends() lb.Backend {
 	var list []lb.Backend
 	if w == nil {
@@ -211,10 +215,13 @@ func sameNodes(a, b *lb.Backend) bool {
 	return a.Anywhere == b.Anywhere && slices.Equal(a.Nodes, b.Nodes) && slices.Equal(a.Terminating, b.Terminating)
 }
 
-// addBackends adds the Backends of a family to those of another one: what has the same ports on the same nodes is one Backend.
+// addBackends adds the Backends of a family to those of another one: what has the same ports on the same nodes is one
+// Backend.
 func addBackends(list, more []lb.Backend) []lb.Backend {
 	for _, b := range more {
-		same := slices.IndexFunc(list, func(c lb.Backend) bool { return sameNodes(&c, &b) && slices.Equal(c.Ports, b.Ports) })
+		same := slices.IndexFunc(list, func(c lb.Backend) bool {
+			return sameNodes(&c, &b) && slices.Equal(c.Ports, b.Ports)
+		})
 		if same < 0 {
 			list = append(list, b)
 		} else {

@@ -10,8 +10,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// backendsText returns who serves a Service as text: families, ports, nodes, "!" after a node whose endpoints terminate, and * for an endpoint
-// without a node.
+// backendsText returns who serves a Service as text: families, ports, nodes, "!" after a node whose endpoints
+// terminate, and * for an endpoint without a node.
 func backendsText(s *lb.Service) string {
 	var parts []string
 	for b := &s.Backends; b != nil && b.Families != 0; b = b.Next {
@@ -44,8 +44,8 @@ func backendsText(s *lb.Service) string {
 	return strings.Join(parts, "; ")
 }
 
-// podsSlice returns a slice of Service web. Each word is a node with conditions: "+" ready, "-" not, "~" terminating and serving, "?" none of
-// them written; the node "none" is no node.
+// podsSlice returns a slice of Service web. Each word is a node with conditions: "+" ready, "-" not, "~" terminating
+// and serving, "?" none of them written; the node "none" is no node.
 func podsSlice(family discoveryv1.AddressType, ports []discoveryv1.EndpointPort, words string) *discoveryv1.EndpointSlice {
 	address := map[discoveryv1.AddressType]string{
 		discoveryv1.AddressTypeIPv4: "10.244.1.5", discoveryv1.AddressTypeIPv6: "fd00:244::5", discoveryv1.AddressTypeFQDN: "www.example.com",
@@ -151,7 +151,8 @@ func TestBackends(t *testing.T) {
 	}
 }
 
-// TestBackendsOfOtherDataPath: how another program than kube-proxy chooses endpoints is not known, so that any endpoint counts.
+// TestBackendsOfOtherDataPath: how another program than kube-proxy chooses endpoints is not known, so that any endpoint
+// counts.
 func TestBackendsOfOtherDataPath(t *testing.T) {
 	s := serviceObject("web", func(s *corev1.Service) { s.Labels = map[string]string{LabelServiceProxyName: "cilium"} })
 	slice := podsSlice(discoveryv1.AddressTypeIPv4, nil, "-w1 +w2 ?w3 ?w4")

@@ -229,8 +229,8 @@ func TestSameIsShared(t *testing.T) {
 	}
 }
 
-// TestDependentIsShared: a Service that depends on other objects is the same pointer as long as these decide the same, and another
-// one when its own object is.
+// TestDependentIsShared: a Service that depends on other objects is the same pointer as long as these decide the same,
+// and another one when its own object is.
 func TestDependentIsShared(t *testing.T) {
 	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
 	service := func(name string, changes ...func(*corev1.Service)) *corev1.Service {

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
-// BenchmarkCompiler reads a change of one object among 10,000 Services, their EndpointSlices, and 1,000 nodes: Services that depend
-// on nothing else, have OpenStack's load-balancer id, or share the load balancer of another one by twos.
+// BenchmarkCompiler reads a change of one object among 10,000 Services, their EndpointSlices, and 1,000 nodes: Services
+// that depend on nothing else, have OpenStack's load-balancer id, or share the load balancer of another one by twos.
 func BenchmarkCompiler(b *testing.B) {
 	b.Run("Plain", func(b *testing.B) { benchmarkCompiler(b, nil) })
 	b.Run("OwnID", func(b *testing.B) {

@@ -65,8 +65,8 @@ const (
 	ready
 )
 
-// readinessOf reads the conditions as kube-proxy does. What is unknown counts as ready and as serving, and not as terminating. Ready already
-// includes publishNotReadyAddresses.
+// readinessOf reads the conditions as kube-proxy does. What is unknown counts as ready and as serving, and not as
+// terminating. Ready already includes publishNotReadyAddresses.
 func readinessOf(c discoveryv1.EndpointConditions) readiness {
 	switch {
 	case valueOr(c.Ready, true):
@@ -77,7 +77,8 @@ func readinessOf(c discoveryv1.EndpointConditions) readiness {
 	return idle
 }
 
-// readinessElsewhere reads the conditions for another data path than kube-proxy, of which no more is known than that endpoints serve.
+// readinessElsewhere reads the conditions for another data path than kube-proxy, of which no more is known than that
+// endpoints serve.
 func readinessElsewhere(c discoveryv1.EndpointConditions) readiness {
 	if valueOr(c.Ready, true) || valueOr(c.Serving, false) {
 		return ready

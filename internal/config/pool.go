@@ -20,9 +20,10 @@ type pool struct {
 	lost overlaps
 }
 
-// compilePools returns the pools, the living ones before those that are being deleted, each oldest first. A pool that is being deleted
-// keeps its ranges until it is gone, except for what a living pool claims: so a pool can be renamed, split or replaced by a new one. A
-// pool without a usable entry is still a pool that Services and advertisements may name.
+// compilePools returns the pools, the living ones before those that are being deleted, each oldest first. A pool that
+// is being deleted keeps its ranges until it is gone, except for what a living pool claims: so a pool can be renamed,
+// split or replaced by a new one. A pool without a usable entry is still a pool that Services and advertisements may
+// name.
 func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory,
 	undeclared v1beta1.UndeclaredPorts) []*pool {
 	var pools []*pool
@@ -144,8 +145,8 @@ func (c *claims) claim(by owner, want lb.Range, lost overlaps) (got []lb.Range) 
 	return got
 }
 
-// report reports what the pool lost. A loss to the pool itself is harmless, and so is what a living pool takes over from one that
-// is being deleted.
+// report reports what the pool lost. A loss to the pool itself is harmless, and so is what a living pool takes over
+// from one that is being deleted.
 func (o overlaps) report(r *report, object lb.Object, isDeleting bool) {
 	var unusable []claimed
 	for by, parts := range o {

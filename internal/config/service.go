@@ -34,7 +34,8 @@ type whole struct {
 type more struct {
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
 	original string
-	// dropsID: its load balancer id does not count, as of the last run that made it; clash says what stands against that id, nil for nothing.
+	// dropsID: its load balancer id does not count, as of the last run that made it; clash says what stands against
+	// that id, nil for nothing.
 	dropsID bool
 	clash   *lb.Problem
 	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
@@ -159,9 +160,9 @@ func (c *Compiler) others(s *lb.State, opt Options) {
 	slices.SortFunc(s.Leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
 }
 
-// join makes the Services of which an object has changed, those to whose load balancer id something happened, and all that depend on
-// proxies. It returns those of them that depend on others, in order. If follows is set the status of Services says which may not have
-// proxies.
+// join makes the Services of which an object has changed, those to whose load balancer id something happened, and all
+// that depend on proxies. It returns those of them that depend on others, in order. If follows is set the status of
+// Services says which may not have proxies.
 func (c *Compiler) join(r *report, opt Options, follows bool) (dependent []*lb.Service) {
 	named := c.namedByID()
 	for key, w := range c.apart {
@@ -219,8 +220,8 @@ func (c *Compiler) join(r *report, opt Options, follows bool) (dependent []*lb.S
 
 func compareKey(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) }
 
-// keep returns Services with those of the last run in place of equal ones whose objects are the same as in that run, before. By
-// their pointers others know what changed, and a Service that depends on other objects is made in every run.
+// keep returns Services with those of the last run in place of equal ones whose objects are the same as in that run,
+// before. By their pointers others know what changed, and a Service that depends on other objects is made in every run.
 func (c *Compiler) keep(before lb.Map[lb.Key, Held[corev1.Service]], services []*lb.Service) []*lb.Service {
 	last := c.last
 
@@ -271,9 +272,9 @@ func (c *Compiler) namedByID() map[string]*whole {
 	return c.named
 }
 
-// mustDropID reports whether nobody asked for the load balancer id of a Service: a copied manifest brought what Holdfast had written on
-// its original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
-// annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
+// mustDropID reports whether nobody asked for the load balancer id of a Service: a copied manifest brought what
+// Holdfast had written on its original, or a restore brought back the UID of a Service that has another one now. What a
+// restored Service had is in its annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
 func (w *whole) mustDropID(named map[string]*whole) bool {
 	of := named[w.made.LoadBalancerID]
 	isCopied := w.original != "" && of != nil && w.original == KeyOf(of.of).String() && w.original != w.made.Key.String()

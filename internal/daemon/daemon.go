@@ -1,5 +1,6 @@
-// Package daemon holds what both daemons stand on: common flags, the log, which holds up nothing, signals and the exit code; loops and their kicks;
-// HTTP pages, how many connections anybody may keep open, and whether something hangs. It starts nothing by itself.
+// Package daemon holds what both daemons stand on: common flags, the log, which holds up nothing, signals and the exit
+// code; loops and their kicks; HTTP pages, how many connections anybody may keep open, and whether something hangs. It
+// starts nothing by itself.
 package daemon
 
 import (

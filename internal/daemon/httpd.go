@@ -33,9 +33,9 @@ const (
 
 // Each page has a listener of its own, so that the debug pages can stay on the loopback address.
 
-// Metrics serves /metrics from g, to all readers together a part of the time only. may returns the status of the answer to the bearer
-// of a token: 200 if it may read them. It must limit how often it asks others: whoever reaches the port may send a token, and readers
-// who were admitted before do not wait for its answer.
+// Metrics serves /metrics from g, to all readers together a part of the time only. may returns the status of the answer
+// to the bearer of a token: 200 if it may read them. It must limit how often it asks others: whoever reaches the port
+// may send a token, and readers who were admitted before do not wait for its answer.
 func Metrics(g prometheus.Gatherer, may func(ctx context.Context, token string) int) http.Handler {
 	inner := promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	turn := make(chan struct{}, 1)

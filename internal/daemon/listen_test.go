@@ -192,7 +192,8 @@ func TestTwoScrapers(t *testing.T) {
 	})
 }
 
-// TestStrangersToken: while the API server does not say whose token it is, its bearer keeps no reader waiting who was admitted before.
+// TestStrangersToken: while the API server does not say whose token it is, its bearer keeps no reader waiting who was
+// admitted before.
 func TestStrangersToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := Metrics(&slow{takes: gathering}, func(ctx context.Context, token string) int {

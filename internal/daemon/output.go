@@ -19,8 +19,8 @@ const (
 	flushTime = time.Second
 )
 
-// Stderr is the standard error of this process and of its children. A write never waits: if nothing reads, as when containerd hangs, lines
-// are dropped. Everything that logs would hang otherwise, and so the process.
+// Stderr is the standard error of this process and of its children. A write never waits: if nothing reads, as when
+// containerd hangs, lines are dropped. Everything that logs would hang otherwise, and so the process.
 var Stderr = newOutput(os.Stderr)
 
 // Output passes on what is written to it to a writer that may block.

@@ -143,7 +143,8 @@ func (f *family) toGuardChain() nft.Rule {
 }
 
 // newGuardChain makes the chain for packets to guarded addresses without a frontend. The ranges of a pool may hold
-// addresses of machines that are not ours: pods go on to reach those that no Service has, and pods of this node are reached.
+// addresses of machines that are not ours: pods go on to reach those that no Service has, and pods of this node are
+// reached.
 func (f *family) newGuardChain(routes bool) nft.Chain {
 	rules := []nft.Rule{slices.Concat(f.notServed(), fromInside(), accept())}
 	if routes {

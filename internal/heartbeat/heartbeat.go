@@ -30,7 +30,8 @@ type Config struct {
 	Ordinary bool
 	// Command starts a process that does nothing but call Serve, and runs the detector.
 	Command []string
-	// Stderr gets what the process writes to its standard error: the stacks of one that crashes or hangs. It must not block.
+	// Stderr gets what the process writes to its standard error: the stacks of one that crashes or hangs. It must not
+	// block.
 	Stderr io.Writer
 	// Changed is called when the View changes. It must not block.
 	Changed func()

@@ -49,8 +49,8 @@ func (a *assigner) holding(s *subject) Assignment {
 	return out
 }
 
-// origin returns the pool that the record names: the pool that the address came from, until that one is deleted and another pool has
-// the address. Otherwise the address would be in no pool and unannounced once that other pool is cut.
+// origin returns the pool that the record names: the pool that the address came from, until that one is deleted and
+// another pool has the address. Otherwise the address would be in no pool and unannounced once that other pool is cut.
 func (a *assigner) origin(s *subject, addr netip.Addr) string {
 	recorded, pool := s.Record.Of(addr).Pool, a.index.Find(addr)
 	if pool != nil && !a.living[recorded] {
@@ -91,8 +91,8 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 	return lb.Assigned, describe("has ", has) + a.explainSharing(s, has)
 }
 
-// explainSharing says of a Service with a sharing key whether that key decided about its address, or, where the Service holds the address
-// alone, why the key did not.
+// explainSharing says of a Service with a sharing key whether that key decided about its address, or, where the Service
+// holds the address alone, why the key did not.
 func (a *assigner) explainSharing(s *subject, has Assignment) string {
 	if s.SharingKey == "" {
 		return ""
@@ -117,8 +117,8 @@ func (a *assigner) explainSharing(s *subject, has Assignment) string {
 	return text
 }
 
-// unshareable returns why the subject may not share an address with its oldest holder, or clashes with another one; nil if nothing is known
-// that speaks against it. It looks at no Service without the key, so that a Ledger need not.
+// unshareable returns why the subject may not share an address with its oldest holder, or clashes with another one; nil
+// if nothing is known that speaks against it. It looks at no Service without the key, so that a Ledger need not.
 func (a *assigner) unshareable(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
 	if r := shareable(s, t.services[0], a.index.Find(addr)); r != nil {

@@ -222,7 +222,8 @@ func (h *history) editPools() {
 	h.Pools = pools
 }
 
-// replacePool makes a pool with the addresses of another one, or with some of them, and deletes that one, as if it was renamed or split.
+// replacePool makes a pool with the addresses of another one, or with some of them, and deletes that one, as if it was
+// renamed or split.
 func (h *history) replacePool() {
 	if len(h.Pools) == 0 {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// choose finds addresses for the missing families: first what the subject may share,
-// then what it had last, then free addresses of the pools that may serve it. One pool that has all families is preferred; otherwise each family comes
+// choose finds addresses for the missing families: first what the subject may share, then what it had last, then free
+// addresses of the pools that may serve it. One pool that has all families is preferred; otherwise each family comes
 // from the first pool that has it. It overwrites missing.
 func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFamily, r *refusal) {
 	if r := a.unseen(s); r != nil {
@@ -57,8 +57,8 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 	return got, nil
 }
 
-// known returns an address that the subject may share or that it had last, and otherwise why it may not share one. Sharing comes
-// first: Services that are created again with a key, in order to share, had different addresses before.
+// known returns an address that the subject may share or that it had last, and otherwise why it may not share one.
+// Sharing comes first: Services that are created again with a key, in order to share, had different addresses before.
 func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
 	addr, clash := a.share(s, family, candidates)
 	if addr.IsValid() || s.joins {
@@ -76,8 +76,8 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 	return netip.Addr{}, clash
 }
 
-// share returns an address that is held under the subject's key and that it may share, preferably one that it had, and otherwise why it may
-// share none.
+// share returns an address that is held under the subject's key and that it may share, preferably one that it had, and
+// otherwise why it may share none.
 func (a *assigner) share(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
 	if s.shared == nil {
 		return netip.Addr{}, nil
@@ -118,8 +118,9 @@ func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
 	return pool != nil && a.refuses(pool, s, true) == ""
 }
 
-// offer returns the pool's next free address: what the subject may have got already, else the lowest without a
-// recorded release, else the address released least recently, else one that a foreign machine claims. The refusal continues after the name of the pool.
+// offer returns the pool's next free address: what the subject may have got already, else the lowest without a recorded
+// release, else the address released least recently, else one that a foreign machine claims. The refusal continues
+// after the name of the pool.
 func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr, *refusal) {
 	if !slices.ContainsFunc(pool.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family }) {
 		return netip.Addr{}, &refusal{reason: lb.NoFamily, message: "has no " + string(family) + " range"}

@@ -51,7 +51,8 @@ type Assignment struct {
 	Addresses []netip.Addr
 	// Pools holds the name of each address's pool, or "" if the address is retained.
 	Pools []string
-	// Record is written into the status: the pools that its addresses came from, or those that took over from these, and its terms.
+	// Record is written into the status: the pools that its addresses came from, or those that took over from these,
+	// and its terms.
 	Record lb.Origins
 	// Awaits are the addresses that it waits for, because it had them before a restore or before it gave them up in a clash.
 	// They are asked for again by the annotation that also carries the record through a backup.

@@ -201,7 +201,8 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestForeignLast: a pool gives the addresses that foreign machines claim last, and gives them: whoever reports them cuts nobody off.
+// TestForeignLast: a pool gives the addresses that foreign machines claim last, and gives them: whoever reports them
+// cuts nobody off.
 func TestForeignLast(t *testing.T) {
 	var l Ledger
 	state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.0-192.0.2.3", "2001:db8::-2001:db8::2")}, Now: time.Unix(1e9, 0),

@@ -129,8 +129,8 @@ func (a *assigner) remember(usages []Usage) time.Time {
 	return next
 }
 
-// handOver keeps in the memory of a pool the releases of addresses that lie in another pool now, until that one has recorded them: the
-// controller may end between the two writes.
+// handOver keeps in the memory of a pool the releases of addresses that lie in another pool now, until that one has
+// recorded them: the controller may end between the two writes.
 func (a *assigner) handOver(usages []Usage) {
 	has := func(list []lb.Release, r lb.Release) bool {
 		return slices.ContainsFunc(list, func(o lb.Release) bool { return o.Address == r.Address && !o.Time.Before(r.Time) })

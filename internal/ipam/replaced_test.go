@@ -21,8 +21,8 @@ func elsewhere(p *lb.Pool) {
 	p.Allocation = &lb.Allocation{ByNamespace: true, Namespaces: []string{"elsewhere"}}
 }
 
-// TestReplacedPool: a pool that takes the addresses of a deleted one over changes nothing for those that hold them, whatever its
-// terms are; these hold for what is new. The records name it at once.
+// TestReplacedPool: a pool that takes the addresses of a deleted one over changes nothing for those that hold them,
+// whatever its terms are; these hold for what is new. The records name it at once.
 func TestReplacedPool(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -64,8 +64,8 @@ func TestReplacedPool(t *testing.T) {
 	}
 }
 
-// TestReplacedPoolHandsReleasesOver: the pool that takes over records the releases, and only then the old one forgets them. What nothing takes
-// over does not hold up a deletion.
+// TestReplacedPoolHandsReleasesOver: the pool that takes over records the releases, and only then the old one forgets
+// them. What nothing takes over does not hold up a deletion.
 func TestReplacedPoolHandsReleasesOver(t *testing.T) {
 	old, fresh := with(pool("old", "198.51.100.1"), deleting), with(pool("new", v4), func(p *lb.Pool) { p.ReuseDelay = time.Hour })
 	for _, text := range []string{"192.0.2.1", "198.51.100.1"} {
@@ -84,8 +84,9 @@ func TestReplacedPoolHandsReleasesOver(t *testing.T) {
 	}
 }
 
-// TestAlias: Services and FloatingIPs may ask for a pool by an alias, and a Service that asks for the former name of its pool keeps its
-// address in it. Without the alias it keeps the address too, and the condition says what it asks for.
+// TestAlias: Services and FloatingIPs may ask for a pool by an alias, and a Service that asks for the former name of
+// its pool keeps its address in it. Without the alias it keeps the address too, and the condition says what it asks
+// for.
 func TestAlias(t *testing.T) {
 	former := []func(*lb.Service){holding("192.0.2.1"), from("192.0.2.1", "old"), askingPool("old")}
 	p := with(pool("new", v4), alias("old"), manual)
@@ -111,8 +112,8 @@ func TestAlias(t *testing.T) {
 	equal(t, "FloatingIP", addrs("192.0.2.1"), got.Addresses)
 }
 
-// TestCreatedAgainToShare: Services that had different addresses and are created again with a sharing key share one. What an annotation asks back, and
-// what a record proves, comes before the key; the condition says which decided.
+// TestCreatedAgainToShare: Services that had different addresses and are created again with a sharing key share one.
+// What an annotation asks back, and what a record proves, comes before the key; the condition says which decided.
 func TestCreatedAgainToShare(t *testing.T) {
 	p := pool("p", v4)
 	for i, name := range []string{"a", "b"} {

@@ -277,8 +277,8 @@ func (w *witness) countsAreRight() error {
 	return nil
 }
 
-// handOver counts the records of held addresses that name the pool, though these lie in another one, and the releases that it keeps for
-// others.
+// handOver counts the records of held addresses that name the pool, though these lie in another one, and the releases
+// that it keeps for others.
 func (w *witness) handOver(p *lb.Pool) (n int64) {
 	elsewhere := func(addr netip.Addr) bool { q := w.poolOf(addr); return q != nil && q.Name != p.Name }
 	count := func(had lb.Origins, has []netip.Addr) {

@@ -162,8 +162,8 @@ func (s *supply) regain(addr netip.Addr) {
 	}
 }
 
-// avoids reports whether the pool leaves out the address: it belongs to the cluster, or old routers take it for a network or
-// broadcast address.
+// avoids reports whether the pool leaves out the address: it belongs to the cluster, or old routers take it for a
+// network or broadcast address.
 func (s *supply) avoids(addr netip.Addr) bool { return s.Withheld.Find(addr) != "" || s.isBuggy(addr) }
 
 func (s *supply) isBuggy(addr netip.Addr) bool {

@@ -18,8 +18,8 @@ type Usage struct {
 	// Released are the releases that the pool records, latest first.
 	Released          []lb.Release
 	ReleasedForgotten int64
-	// HandOver counts what still has to name the pool that took addresses over from this one: records of their holders, and
-	// releases that the other pool has not recorded yet.
+	// HandOver counts what still has to name the pool that took addresses over from this one: records of their holders,
+	// and releases that the other pool has not recorded yet.
 	HandOver int64
 	// Holders of addresses of a pool that is being deleted, ordered, as many as fit into a sentence.
 	Holders []lb.Key
@@ -28,8 +28,8 @@ type Usage struct {
 // Held counts the addresses that are held and lie in the pool, or are retained.
 func (u *Usage) Held() int64 { return u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount }
 
-// InUse reports whether something would be lost if the pool went. The releases that it records are lost only if nothing takes its
-// addresses over, which is known when it is being deleted.
+// InUse reports whether something would be lost if the pool went. The releases that it records are lost only if nothing
+// takes its addresses over, which is known when it is being deleted.
 func (u *Usage) InUse(isDeleting bool) bool {
 	return u.Held() > 0 || u.HandOver > 0 || !isDeleting && len(u.Released) > 0
 }
@@ -96,7 +96,8 @@ func (u *Usage) hold(t holders) {
 	}
 }
 
-// retain lists the addresses that are held, came from a pool and lie in no pool now, and counts those that lie in another one.
+// retain lists the addresses that are held, came from a pool and lie in no pool now, and counts those that lie in
+// another one.
 func (a *assigner) retain(out []Usage) {
 	place, since := map[string]int{}, map[lb.Retention]lb.Retention{}
 	for i, p := range a.state.Pools {

@@ -38,7 +38,8 @@ type serviceObject struct {
 type poolObject struct {
 	lb.Pool
 	version int
-	// age orders pools; of two that have an address the older keeps it, but a living one before one that is being deleted.
+	// age orders pools; of two that have an address the older keeps it, but a living one before one that is being
+	// deleted.
 	age       int
 	finalizer bool
 }

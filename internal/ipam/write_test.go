@@ -150,8 +150,8 @@ func (h *history) finalize(r *run, seen poolObject, u Usage) {
 
 func setPoolVersion(o *poolObject, version int) { o.version = version }
 
-// checkGone checks that nothing is lost with a pool that goes: the records of addresses that the run saw in another pool name that one,
-// and that one has recorded their releases.
+// checkGone checks that nothing is lost with a pool that goes: the records of addresses that the run saw in another
+// pool name that one, and that one has recorded their releases.
 func (h *history) checkGone(r *run, gone poolObject) {
 	if h.alien {
 		return

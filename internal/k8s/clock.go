@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serverClock is the clock of the API server, as the dates of its answers (RFC 9110, section 6.6.1) show it to the second.
+// serverClock is the clock of the API server, as the dates of its answers (RFC 9110, section 6.6.1) show it to the
+// second.
 type serverClock struct {
 	// ahead is by how many nanoseconds it is ahead of ours; nil before the first answer.
 	ahead atomic.Pointer[time.Duration]
@@ -50,8 +51,8 @@ func (k *Cluster) APITime(ours time.Time) time.Time {
 // reported is the field of a SpeakerState that each report of its speaker changes.
 const reported = `"f:observed"`
 
-// ReportTime returns when the speaker wrote its last report, by the clock of the API server; the zero Time if that is not known. The
-// controller's writes of conditions do not count.
+// ReportTime returns when the speaker wrote its last report, by the clock of the API server; the zero Time if that is
+// not known. The controller's writes of conditions do not count.
 func ReportTime(s *v1beta1.SpeakerState) (at time.Time) {
 	for _, m := range s.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), reported) && m.Time.After(at) {

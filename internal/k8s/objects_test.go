@@ -276,7 +276,8 @@ func TestIPMode(t *testing.T) {
 	}
 }
 
-// TestPartsKeepIPMode: an update that is written part by part, since the API server refuses one of them, takes no address from the proxies.
+// TestPartsKeepIPMode: an update that is written part by part, since the API server refuses one of them, takes no
+// address from the proxies.
 func TestPartsKeepIPMode(t *testing.T) {
 	s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue}}}}
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: new(corev1.LoadBalancerIPModeProxy)}}

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// tokenRate is how many unknown tokens a second, and tokenBurst how many at once, the API server is asked about: whoever reaches the port
-// of the metrics may send one.
+// tokenRate is how many unknown tokens a second, and tokenBurst how many at once, the API server is asked about:
+// whoever reaches the port of the metrics may send one.
 const tokenRate, tokenBurst = 5, 10
 
 // MetricsReaders returns a function that asks the API server whose token it is and whether that user may get /metrics, and returns

@@ -27,8 +27,9 @@ type part struct {
 	ServiceUpdate
 }
 
-// parts splits the update. The addresses come first, with what records them and with the host names that stand beside them already.
-// Finalizers that are added come with them, and those that only go come last: their object may be gone then.
+// parts splits the update. The addresses come first, with what records them and with the host names that stand beside
+// them already. Finalizers that are added come with them, and those that only go come last: their object may be gone
+// then.
 func (u ServiceUpdate) parts() []part {
 	isRecord := func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAddressRecord }
 	isRecordType := func(t string) bool { return t == v1beta1.ConditionAddressRecord }

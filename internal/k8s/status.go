@@ -29,8 +29,8 @@ type ServiceUpdate struct {
 	Addresses    []netip.Addr
 	// Hostname is shown beside each address; FormerHostname is what we wrote there before.
 	Hostname, FormerHostname string
-	// Proxied: proxies serve the addresses. With ProxyMode, or if one of the addresses has it already, pods and nodes must go there too
-	// (ipMode Proxy); otherwise what the status says stays.
+	// Proxied: proxies serve the addresses. With ProxyMode, or if one of the addresses has it already, pods and nodes
+	// must go there too (ipMode Proxy); otherwise what the status says stays.
 	Proxied, ProxyMode bool
 	// Conditions of ours, without times.
 	Conditions []metav1.Condition

@@ -30,11 +30,11 @@ import (
 )
 
 const (
-	// interval is the time between two checks before kube-proxy has served, rulesInterval between two later ones. A check takes a
-	// millisecond.
+	// interval is the time between two checks before kube-proxy has served, rulesInterval between two later ones. A
+	// check takes a millisecond.
 	interval, rulesInterval = 250 * time.Millisecond, 500 * time.Millisecond
-	// lossTime is how long rules must be missing: a kube-proxy that starts in another mode removes the rules of the former mode before
-	// it makes its own.
+	// lossTime is how long rules must be missing: a kube-proxy that starts in another mode removes the rules of the
+	// former mode before it makes its own.
 	lossTime = 2 * time.Second
 )
 
@@ -47,9 +47,10 @@ type Config struct {
 	Kick func()
 }
 
-// Boot is the time between the start of a node and its kube-proxy's first service. Until then the node must not announce any address,
-// because it cannot forward the traffic. Afterwards kube-proxy's rules stay in the kernel while it restarts. A Boot that saw rules notices
-// when they are gone, as after "nft flush ruleset": kube-proxy may take up to an hour to make them again.
+// Boot is the time between the start of a node and its kube-proxy's first service. Until then the node must not
+// announce any address, because it cannot forward the traffic. Afterwards kube-proxy's rules stay in the kernel while
+// it restarts. A Boot that saw rules notices when they are gone, as after "nft flush ruleset": kube-proxy may take up
+// to an hour to make them again.
 type Boot struct {
 	config Config
 	// find looks for a sign of kube-proxy, and rules for the families that have its rules. Tests replace both.
@@ -197,9 +198,9 @@ func (b *Boot) pass(by sign, after time.Duration) {
 	}
 }
 
-// Where kube-proxy's rules are. In mode nftables kube-proxy makes its table and the rules in one transaction. In modes iptables and IPVS
-// (visible if iptables uses nf_tables) it makes its first chains and the jump to them before their rules, and iptablesChain together with
-// these. A firewall's tool that flushes rules may leave the chains.
+// Where kube-proxy's rules are. In mode nftables kube-proxy makes its table and the rules in one transaction. In modes
+// iptables and IPVS (visible if iptables uses nf_tables) it makes its first chains and the jump to them before their
+// rules, and iptablesChain together with these. A firewall's tool that flushes rules may leave the chains.
 const (
 	nftablesTable, nftablesHook, nftablesServices = "kube-proxy", "nat-prerouting", "services"
 	iptablesTable, iptablesHook, iptablesServices = "nat", "PREROUTING", "KUBE-SERVICES"
@@ -368,8 +369,8 @@ type seenRules struct {
 	missing time.Time
 }
 
-// observe records which of a node's families have rules, and returns those whose rules have been missing for long enough. A family counts
-// that the node still has.
+// observe records which of a node's families have rules, and returns those whose rules have been missing for long
+// enough. A family counts that the node still has.
 func (s *seenRules) observe(now time.Time, have, all []lb.Family) (gone []lb.Family) {
 	for _, f := range all {
 		switch {

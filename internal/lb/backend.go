@@ -6,11 +6,12 @@ import (
 	"slices"
 )
 
-// Backend is the nodes on which kube-proxy finds endpoints, for ports of a Service that have the same nodes in the same families. A Service
-// has a list of them: one if all of its ports are alike. The first is part of the Service, since most have no other.
+// Backend is the nodes on which kube-proxy finds endpoints, for ports of a Service that have the same nodes in the same
+// families. A Service has a list of them: one if all of its ports are alike. The first is part of the Service, since
+// most have no other.
 type Backend struct {
-	// Nodes have an endpoint. Terminating are the nodes among them on which every such endpoint terminates: kube-proxy still serves these under
-	// externalTrafficPolicy Local. It is empty under Cluster.
+	// Nodes have an endpoint. Terminating are the nodes among them on which every such endpoint terminates: kube-proxy
+	// still serves these under externalTrafficPolicy Local. It is empty under Cluster.
 	Nodes, Terminating Names
 	// Ports of the Service that these endpoints have, ordered by ComparePorts; nil is every port of the Service.
 	Ports []Port
@@ -101,7 +102,8 @@ func (s *Service) ServingNodes(f Family) (out Names) {
 	return out
 }
 
-// Serves reports whether kube-proxy of a node serves a port of the Service in a family: under Local by an endpoint of the node.
+// Serves reports whether kube-proxy of a node serves a port of the Service in a family: under Local by an endpoint of
+// the node.
 func (s *Service) Serves(node string, f Family) bool {
 	for b := range s.BackendsOf(f) {
 		if !s.Local || b.Nodes.Has(node) {
@@ -154,7 +156,8 @@ func (s *Service) PortNodes(f Family, p Port) (nodes Names, served bool) {
 	return nil, false
 }
 
-// Terminates reports whether a node has endpoints in a family under externalTrafficPolicy Local, and all of them terminate.
+// Terminates reports whether a node has endpoints in a family under externalTrafficPolicy Local, and all of them
+// terminate.
 func (s *Service) Terminates(node string, f Family) bool {
 	found := false
 	for b := range s.BackendsOf(f) {

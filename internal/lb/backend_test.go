@@ -46,7 +46,8 @@ func TestBackends(t *testing.T) {
 	}
 }
 
-// TestSizeOfService: Go allocates 704 bytes for a Service. One whose ports are alike takes nothing beside it but the names of its nodes.
+// TestSizeOfService: Go allocates 704 bytes for a Service. One whose ports are alike takes nothing beside it but the
+// names of its nodes.
 func TestSizeOfService(t *testing.T) {
 	if size := unsafe.Sizeof(Service{}); size > 704 {
 		t.Errorf("a Service takes %d bytes", size)

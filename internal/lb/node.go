@@ -17,8 +17,8 @@ type Node struct {
 	Pods []netip.Prefix
 	// Excluded: the label node.kubernetes.io/exclude-from-external-load-balancers is set and obeyed.
 	Excluded bool
-	// NetworkUnavailable mirrors the node condition of that name. Such a node too announces only what no other node can announce: all may
-	// have the condition, and forward.
+	// NetworkUnavailable mirrors the node condition of that name. Such a node too announces only what no other node can
+	// announce: all may have the condition, and forward.
 	NetworkUnavailable bool
 	// Draining: the node is cordoned, being deleted, about to be removed by the autoscaler, or goes down. It announces
 	// only what no other node can announce.
@@ -77,8 +77,8 @@ const (
 	// leaves such routes to the node, and another one tells who advertises.
 	SessionlessIPv4
 	SessionlessIPv6
-	// RulesGone: the rules of kube-proxy, which has served, are not in the kernel any more. The node leaves what it announces to nodes
-	// that serve.
+	// RulesGone: the rules of kube-proxy, which has served, are not in the kernel any more. The node leaves what it
+	// announces to nodes that serve.
 	RulesGone
 )
 

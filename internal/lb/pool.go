@@ -13,14 +13,14 @@ type Pool struct {
 	Labels map[string]string
 	// Ranges are disjoint, within the pool and between pools, in the order written.
 	Ranges []Range
-	// Withheld are the parts of Ranges that belong to the cluster, each with its owner, such as ServiceCIDR "kubernetes": the pool
-	// gives them to no Service that lacks them. That is all they do.
+	// Withheld are the parts of Ranges that belong to the cluster, each with its owner, such as ServiceCIDR
+	// "kubernetes": the pool gives them to no Service that lacks them. That is all they do.
 	Withheld Index[string]
-	// ExternalIPs are the addresses in Ranges that a Service had in spec.externalIPs before a pool covered them, ordered: Withheld has
-	// them too.
+	// ExternalIPs are the addresses in Ranges that a Service had in spec.externalIPs before a pool covered them,
+	// ordered: Withheld has them too.
 	ExternalIPs []ExternalIP
-	// Guarded are the ranges as written, joined. Unguarded are the parts of Ranges that the filter leaves alone: where the controller
-	// has not looked for externalIPs yet, and those that it found there.
+	// Guarded are the ranges as written, joined. Unguarded are the parts of Ranges that the filter leaves alone: where
+	// the controller has not looked for externalIPs yet, and those that it found there.
 	Guarded, Unguarded []Range
 	// AutoAssign: the pool may serve a Service that did not ask for it.
 	AutoAssign bool

@@ -142,7 +142,8 @@ const (
 	SocketRefused Reason = "SocketRefused"
 	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker.
 	KernelFeatureMissing Reason = "KernelFeatureMissing"
-	// KubeProxyNotReady: kube-proxy has not served since the node started, its rules are gone, or it does not serve the Service's endpoints there yet.
+	// KubeProxyNotReady: kube-proxy has not served since the node started, its rules are gone, or it does not serve the
+	// Service's endpoints there yet.
 	KubeProxyNotReady Reason = "KubeProxyNotReady"
 	NotMember         Reason = "NotMember" // the other speakers do not count the node's speaker as alive.
 	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.

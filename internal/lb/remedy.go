@@ -32,8 +32,8 @@ var remedies = sync.OnceValue(func() map[Reason]string {
 	return out
 })
 
-// Remedy returns what an operator does about a Reason, in a sentence: the same that docs/reference/reasons.md has. It is "" if there is
-// nothing to do, and for a Reason that this version does not know.
+// Remedy returns what an operator does about a Reason, in a sentence: the same that docs/reference/reasons.md has. It
+// is "" if there is nothing to do, and for a Reason that this version does not know.
 func (r Reason) Remedy() string {
 	if do := remedies()[r]; do != "nothing" {
 		return do

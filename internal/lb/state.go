@@ -20,10 +20,11 @@ type State struct {
 	// Reserved are addresses in the status of Services that Holdfast does not serve: of another class, or on
 	// their way out. They are not assigned while they stand there.
 	Reserved map[netip.Addr]Key
-	// ClosedIPs are the addresses of pools in spec.externalIPs of Services that stay closed. A speaker does not read them.
+	// ClosedIPs are the addresses of pools in spec.externalIPs of Services that stay closed. A speaker does not read
+	// them.
 	ClosedIPs []ExternalIP
-	// Foreign are addresses that machines have or claim that are none of ours, default gateways among them, as speakers report; ordered. Pools
-	// give them last: a report is no proof.
+	// Foreign are addresses that machines have or claim that are none of ours, default gateways among them, as speakers
+	// report; ordered. Pools give them last: a report is no proof.
 	Foreign []netip.Addr
 	// Claims are addresses that objects may have got by writes without an answer. If two objects have one, the first claims it.
 	Claims []Claim

@@ -48,9 +48,9 @@ func LooseARP(links []lb.Interface) bool {
 	return err != nil || strings.TrimSpace(string(text)) == "0"
 }
 
-// Addresses returns the node's own addresses on its links, each once and sorted, without the addresses of
-// Services that kube-proxy in IPVS mode puts on a link, and without link-local addresses where no clients are: such a link
-// comes and goes with each pod.
+// Addresses returns the node's own addresses on its links, each once and sorted, without the addresses of Services that
+// kube-proxy in IPVS mode puts on a link, and without link-local addresses where no clients are: such a link comes and
+// goes with each pod.
 func Addresses(links []lb.Interface) []netip.Addr {
 	var out []netip.Addr
 	for _, l := range links {

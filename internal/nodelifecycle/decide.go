@@ -14,9 +14,10 @@ const (
 	// confirmTime is how long the majority must stand: a node that is merely not heard
 	// may be about to show that it lives.
 	confirmTime = 200 * time.Millisecond
-	// A kubelet renews its Lease every 10 s. A node whose kubelet missed a renewal may have been off. Then it must live for returnTime before
-	// its pods are restored: its kubelet renews the Lease before it reports that the containers are gone, and until then the pods look
-	// as ready as ever, with addresses that nothing has any more. Of a node that ran meanwhile the kubelet reports its pods by itself.
+	// A kubelet renews its Lease every 10 s. A node whose kubelet missed a renewal may have been off. Then it must live
+	// for returnTime before its pods are restored: its kubelet renews the Lease before it reports that the containers
+	// are gone, and until then the pods look as ready as ever, with addresses that nothing has any more. Of a node that
+	// ran meanwhile the kubelet reports its pods by itself.
 	renewTime, returnTime = 15 * time.Second, 10 * time.Second
 	// Of two speakers one voice decides. Within wrongTime after it was wrong about a node it counts only if nothing was seen of
 	// that node for patience, in which a kubelet renews its Lease.
@@ -158,8 +159,8 @@ func (s state) confirm(withdraw []string, before map[string]time.Time) (confirme
 	return confirmed, pending
 }
 
-// returned returns those of the nodes to restore that were not off, or have lived again for long enough, and since when it has been decided
-// for each.
+// returned returns those of the nodes to restore that were not off, or have lived again for long enough, and since when
+// it has been decided for each.
 func (s state) returned(restore []string, before map[string]time.Time) (settled []string, returning map[string]time.Time) {
 	returning = map[string]time.Time{}
 	for _, node := range restore {

@@ -65,15 +65,16 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	return p.describe(s, out, left, notes)
 }
 
-// describe completes the outcome of a Service that nodes advertise; left are the nodes that leave it to them, and why; notes are sentences on
-// addresses that are advertised.
+// describe completes the outcome of a Service that nodes advertise; left are the nodes that leave it to them, and why;
+// notes are sentences on addresses that are advertised.
 func (p *planner) describe(s *lb.Service, out Outcome, left map[string]lb.Reason, notes []string) Outcome {
 	if len(out.Nodes) > 0 {
 		by := "advertised by " + lb.SomeOf(p.withSession(s, out.Nodes))
 		if len(left) > 0 {
 			by += " (not " + leftBy(left) + ")"
 		}
-		if gone := slices.DeleteFunc(slices.Clone(out.Nodes), func(n string) bool { return !p.rulesGone(n) }); len(gone) > 0 {
+		gone := slices.DeleteFunc(slices.Clone(out.Nodes), func(n string) bool { return !p.rulesGone(n) })
+		if len(gone) > 0 {
 			by += fmt.Sprintf(" (rules of kube-proxy are gone on %s: %s)", lb.SomeOf(gone), lb.KubeProxyNotReady)
 		}
 		for _, note := range notes {
@@ -86,7 +87,8 @@ func (p *planner) describe(s *lb.Service, out Outcome, left map[string]lb.Reason
 	}
 	switch out.Here {
 	case lb.NotOwner, lb.NodeDraining, lb.NetworkUnavailable:
-		out.Here = cmp.Or(left[p.node], lb.NoPeer) // every other node that may announce does, so that only a peer can be missing
+		// Every other node that may announce does, so that only a peer can be missing.
+		out.Here = cmp.Or(left[p.node], lb.NoPeer)
 	}
 	return out
 }
@@ -121,8 +123,11 @@ func (p *planner) sessionless(name string, a netip.Addr) bool {
 	return p.state.Unfit[name].Has(lb.SessionlessOf(lb.FamilyOf(a)))
 }
 
-// announcers returns the nodes that advertise an address, and those that could and leave it to them, with the reason; or why there are none.
-func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay []string, leave map[string]lb.Reason, why lb.Reason) {
+// announcers returns the nodes that advertise an address, and those that could and leave it to them, with the reason;
+// or why there are none.
+func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (
+	stay []string, leave map[string]lb.Reason, why lb.Reason,
+) {
 	family := lb.FamilyOf(a)
 	leave = map[string]lb.Reason{}
 	stay, why = p.mayAdvertise(s, a, ads)
@@ -149,8 +154,11 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay []str
 	return stay, leave, why
 }
 
-// divide returns the nodes that stay with an address, and adds to leave those that leave it to them; none leaves it where no other takes it.
-func (p *planner) divide(nodes []string, a netip.Addr, leave map[string]lb.Reason, whyLeaves func(name string) lb.Reason) (stay []string) {
+// divide returns the nodes that stay with an address, and adds to leave those that leave it to them; none leaves it
+// where no other takes it.
+func (p *planner) divide(
+	nodes []string, a netip.Addr, leave map[string]lb.Reason, whyLeaves func(name string) lb.Reason,
+) (stay []string) {
 	taken := false
 	leaving := map[string]lb.Reason{}
 	for _, name := range nodes {
@@ -168,8 +176,8 @@ func (p *planner) divide(nodes []string, a netip.Addr, leave map[string]lb.Reaso
 	return stay
 }
 
-// keepsRoutes reports whether a node will go on with routes to an address: no node leaves anything to a node whose own sessions end soon, or are
-// down.
+// keepsRoutes reports whether a node will go on with routes to an address: no node leaves anything to a node whose own
+// sessions end soon, or are down.
 func (p *planner) keepsRoutes(name string, a netip.Addr) bool {
 	return !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.sessionless(name, a)
 }
@@ -227,8 +235,8 @@ func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) (out []st
 	return out, lb.NoEligibleNode
 }
 
-// attracts reports whether the node of this index has a peer to which one of the advertisements sends an address, and whether it can filter what
-// such a route brings.
+// attracts reports whether the node of this index has a peer to which one of the advertisements sends an address, and
+// whether it can filter what such a route brings.
 func (p *planner) attracts(i int, a netip.Addr, ads []int) (reaches, filters bool) {
 	name := p.nodes[i].Name
 	for _, ad := range ads {
@@ -257,7 +265,8 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 // It ends within the time that a speaker which stops waits.
 const leaveTime = 3 * time.Second
 
-// leaves reports whether this node serves an address of a family until routers have chosen others: it is drained or excluded.
+// leaves reports whether this node serves an address of a family until routers have chosen others: it is drained or
+// excluded.
 func (p *planner) leaves(s *lb.Service, f lb.Family, ads []int) bool {
 	if p.me < 0 {
 		return false
@@ -317,9 +326,9 @@ func (p *planner) route(s *lb.Service, a netip.Addr, ads []int, peers map[string
 	return routed
 }
 
-// without returns the nodes that may advertise a route over an address, and cannot serve the address: what the route brings them for it is lost. So
-// the nodes that serve the address advertise it beside the route, whether such a node has the route yet or not: it may come at any time, with
-// another Service.
+// without returns the nodes that may advertise a route over an address, and cannot serve the address: what the route
+// brings them for it is lost. So the nodes that serve the address advertise it beside the route, whether such a node
+// has the route yet or not: it may come at any time, with another Service.
 func (p *planner) without(s *lb.Service, a netip.Addr, ad int) (names []string) {
 	if p.prefix(ad, a).IsSingleIP() || !s.Local && len(s.NodeSelectors) == 0 {
 		return nil
@@ -343,7 +352,8 @@ func (p *planner) without(s *lb.Service, a netip.Addr, ad int) (names []string) 
 func (p *planner) beside(s *lb.Service, a netip.Addr, ads []int) string {
 	for _, ad := range ads {
 		if names := p.without(s, a, ad); len(names) > 0 {
-			return fmt.Sprintf("%s is advertised beside %s, since %s may have that route and cannot serve the address", single(a), p.prefix(ad, a), lb.SomeOf(names))
+			return fmt.Sprintf("%s is advertised beside %s, since %s may have that route and cannot serve the address",
+				single(a), p.prefix(ad, a), lb.SomeOf(names))
 		}
 	}
 	return ""

@@ -173,7 +173,8 @@ func unserved(s *lb.Service) lb.Reason {
 	return lb.NoServingEndpoint
 }
 
-// reason returns why a node may not announce the addresses of a family of a Service that these advertisements select; "" if it may.
+// reason returns why a node may not announce the addresses of a family of a Service that these advertisements select;
+// "" if it may.
 func (p *planner) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int) lb.Reason {
 	switch n := &p.nodes[i]; {
 	case n.barred != "":

@@ -21,7 +21,8 @@ type election struct {
 	// addresses that should have the same owner; the first is what the election is about, and family is its family.
 	addresses []netip.Addr
 	family    lb.Family
-	// even: all nodes that may announce serve the same ports, and none is about to lose its endpoints, so that their ranks do not depend on them.
+	// even: all nodes that may announce serve the same ports, and none is about to lose its endpoints, so that their
+	// ranks do not depend on them.
 	even bool
 	// nodes are indexes, among them all nodes that the endpoints of the Services let announce: all indexes, or the nodes of few endpoints, since
 	// to look each node up by name costs more than to ask it.
@@ -67,7 +68,8 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 		e.services, e.adsOf = append(e.services, other), append(e.adsOf, selected)
 		e.ads = append(e.ads, selected...)
 	}
-	e.even = len(e.services) == 1 && e.services[0].IsEven() || !slices.ContainsFunc(e.services, func(o *lb.Service) bool { return o.Local })
+	isLocal := func(o *lb.Service) bool { return o.Local }
+	e.even = len(e.services) == 1 && e.services[0].IsEven() || !slices.ContainsFunc(e.services, isLocal)
 	if nodes, few := e.fewNodes(len(p.all)); few {
 		e.nodes = p.indexes(nodes)
 	}
@@ -85,7 +87,8 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 	return e
 }
 
-// fewNodes returns the nodes that serve any of the Services, if they are few of all: to look each of them up by name costs more than to ask it.
+// fewNodes returns the nodes that serve any of the Services, if they are few of all: to look each of them up by name
+// costs more than to ask it.
 func (e *election) fewNodes(all int) (nodes lb.Names, few bool) {
 	for _, s := range e.services {
 		if !s.Local {
@@ -110,7 +113,8 @@ func sameAddresses(a, b *lb.Service) bool {
 	})
 }
 
-// suits reports whether advertisements and the Services themselves let the node of this index announce, and it serves a port of any of them.
+// suits reports whether advertisements and the Services themselves let the node of this index announce, and it serves a
+// port of any of them.
 func (p *planner) suits(e *election, i int) bool {
 	n, serves := &p.nodes[i], false
 	for j, s := range e.services {
@@ -132,8 +136,8 @@ func (p *planner) mayReturn(e *election, i int) bool {
 	return p.state.Left[n.Name] && !n.ShuttingDown && n.obstacle == "" && p.suits(e, i)
 }
 
-// mayStandIn reports whether the node may answer for the owner, on the network of this link of it. It answers with the owner's MAC, so
-// that no packet passes it: it needs neither endpoint nor kube-proxy, nor a filter.
+// mayStandIn reports whether the node may answer for the owner, on the network of this link of it. It answers with the
+// owner's MAC, so that no packet passes it: it needs neither endpoint nor kube-proxy, nor a filter.
 func (p *planner) mayStandIn(e *election, i int, link lb.Link) bool {
 	n := &p.nodes[i]
 	if !n.alive || p.state.SpeakerDown[n.Name] || n.obstacle != "" && n.obstacle != lb.KubeProxyNotReady {

@@ -6,7 +6,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Hindrances returns the nodes that may not announce some address of a Service of this State, by reason: by layer 2, and by BGP.
+// Hindrances returns the nodes that may not announce some address of a Service of this State, by reason: by layer 2,
+// and by BGP.
 func Hindrances(state lb.State, s *lb.Service) (l2, bgp map[lb.Reason][]string) {
 	p := newPlanner("", state)
 	of := func(all scopes) map[lb.Reason][]string {

@@ -36,7 +36,8 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			out.Reason = lb.PortNotServed
 		}
 		if won.owner.Name != p.node || !p.closes(single(a)) {
-			remarks := slices.DeleteFunc([]string{won.rank.remark(), unserved}, func(text string) bool { return text == "" })
+			isEmpty := func(text string) bool { return text == "" }
+			remarks := slices.DeleteFunc([]string{won.rank.remark(), unserved}, isEmpty)
 			out.Announcers = append(out.Announcers, Announcer{a, won.owner.Name, strings.Join(remarks, "; ")})
 		}
 		if former := p.waitsFor(s, a, ads, won); former != nil {
@@ -61,7 +62,8 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 	return p.outcome(s, out, at, announcers, "L2Advertisement", announcers)
 }
 
-// unservedPorts returns a sentence on ports that a client does not reach in a family at the nodes that announce; "" if there are none.
+// unservedPorts returns a sentence on ports that a client does not reach in a family at the nodes that announce; "" if
+// there are none.
 func (p *planner) unservedPorts(s *lb.Service, f lb.Family, announcers []string) string {
 	if s.Backends.Ports == nil && s.Backends.Next == nil {
 		return ""
@@ -84,7 +86,8 @@ func (p *planner) unservedPorts(s *lb.Service, f lb.Family, announcers []string)
 		parts = append(parts, fmt.Sprintf("no endpoint serves port %s over %s", lb.SomeOf(none), f))
 	}
 	if len(elsewhere) > 0 {
-		parts = append(parts, fmt.Sprintf("port %s over %s is served on %s only", lb.SomeOf(elsewhere), f, lb.SomeOf(there)))
+		text := fmt.Sprintf("port %s over %s is served on %s only", lb.SomeOf(elsewhere), f, lb.SomeOf(there))
+		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
 }
@@ -126,8 +129,8 @@ func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 	if won.standIn != nil && won.standIn.Name == p.node {
 		theirs, _ := p.linkFor(p.index(won.owner.Name), ads, a)
 		if ours, known := p.linkBeside(p.me, ads, theirs); known && theirs.MAC.IsUnicast() {
-			// It answers with the owner's MAC: the owner's kernel still forwards, but its speaker is away. No packet comes here. On
-			// another link that MAC is not there.
+			// It answers with the owner's MAC: the owner's kernel still forwards, but its speaker is away. No packet
+			// comes here. On another link that MAC is not there.
 			p.announced[a] = lb.Announcement{Address: a, Links: []string{ours.Name}, MAC: theirs.MAC}
 			return
 		}

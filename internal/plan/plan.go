@@ -59,7 +59,8 @@ type Verdict struct {
 type Outcome struct {
 	// Selected: an advertisement of this protocol selects the Service.
 	Selected bool
-	// Reason is Announced if all addresses are announced, PortNotServed if they are and some port is not served there; else why one is not.
+	// Reason is Announced if all addresses are announced, PortNotServed if they are and some port is not served there;
+	// else why one is not.
 	Reason lb.Reason
 	// Message is one sentence for the condition: why no node announces, or not all addresses. What layer 2 does
 	// announce is in Announcers.

@@ -145,7 +145,8 @@ var tables = []struct {
 		{"one boots that alone has an endpoint for policy Local", "boot w2; local w2", "own -, -; l2 NoEligibleNode -; says KubeProxyNotReady: w2", nil},
 		{"all boot", "boot w1 w2 w3", "own -, -; route -; l2 NoEligibleNode -; says KubeProxyNotReady: w1, w2, w3", nil},
 		{"a node that boots ranks behind all others", "boot w1; drain w2 w3", "own w2, w2; route w2 w3", nil},
-		// Trap: a reload of a firewall takes kube-proxy's rules away, and the node goes on announcing until kube-proxy notices.
+		// Trap: a reload of a firewall takes kube-proxy's rules away, and the node goes on announcing until kube-proxy
+		// notices.
 		{"one's rules are gone", "rulesgone w1",
 			"own w2, w2; route w2 w3; here KubeProxyNotReady KubeProxyNotReady; w1 announces 0, yields 2, routes 0", nil},
 		{"all nodes' are", "rulesgone w1 w2 w3", "own w1, w1; route w1 w2 w3; here Announced Announced; " +

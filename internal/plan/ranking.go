@@ -7,10 +7,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// rank orders nodes before their hash does: the highest rank wins. Its parts, the most significant first: whether
-// the node filters (if that matters), whether kube-proxy's rules are there, what its links are to the address, how many ports of the Services it
-// serves (if nodes differ in that), how long it will stay, whether it is not held down, whether it reaches and serves all addresses of the Service,
-// the weights of preferredNodeSelectors.
+// rank orders nodes before their hash does: the highest rank wins. Its parts, the most significant first: whether the
+// node filters (if that matters), whether kube-proxy's rules are there, what its links are to the address, how many
+// ports of the Services it serves (if nodes differ in that), how long it will stay, whether it is not held down,
+// whether it reaches and serves all addresses of the Service, the weights of preferredNodeSelectors.
 type rank uint64
 
 // The lowest bit of each part of a rank.
@@ -99,8 +99,8 @@ func highest(among []int, rankOf func(i int) rank, may func(i int) bool) []int {
 	return out
 }
 
-// rankIn returns the rank of a node in an election. To the rank that it has for all Services with the same advertisements it adds what it serves
-// of these Services.
+// rankIn returns the rank of a node in an election. To the rank that it has for all Services with the same
+// advertisements it adds what it serves of these Services.
 func (p *planner) rankIn(e *election, r *ranking, i int) rank {
 	out := r.ranks[i]
 	if e.even {
@@ -121,7 +121,8 @@ func (p *planner) rankIn(e *election, r *ranking, i int) rank {
 	return out
 }
 
-// terminates reports whether the last endpoints of the Services on a node terminate: it leaves as a node that is drained does.
+// terminates reports whether the last endpoints of the Services on a node terminate: it leaves as a node that is
+// drained does.
 func (e *election) terminates(node string) bool {
 	terminates := false
 	for _, s := range e.services {

@@ -65,8 +65,9 @@ func (p *planner) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known b
 	return link, known
 }
 
-// linkBeside returns the link of a node that leads to the same network as another node's link, and on which it may announce what these
-// advertisements select: a link that carries a subnet of that link, else the link of the same name. It reports false if there is none.
+// linkBeside returns the link of a node that leads to the same network as another node's link, and on which it may
+// announce what these advertisements select: a link that carries a subnet of that link, else the link of the same name.
+// It reports false if there is none.
 func (p *planner) linkBeside(i int, ads []int, other lb.Link) (link lb.Link, known bool) {
 	for _, l := range p.state.Links[p.nodes[i].Name] {
 		if l.Refused || !p.announcedOn(i, ads, l) {

@@ -160,7 +160,8 @@ func (p *planner) refusedByPreceding(services []*lb.Service, f lb.Family) bool {
 func servedOnlyOn(services []*lb.Service, f lb.Family, certain func(node string) bool) bool {
 	for _, s := range services {
 		nodes := s.ServingNodes(f)
-		if s.ServingAnywhere(f) || len(nodes) == 0 || slices.ContainsFunc(nodes, func(node string) bool { return !certain(node) }) {
+		isUncertain := func(node string) bool { return !certain(node) }
+		if s.ServingAnywhere(f) || len(nodes) == 0 || slices.ContainsFunc(nodes, isUncertain) {
 			return false
 		}
 	}

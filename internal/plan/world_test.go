@@ -103,7 +103,8 @@ func servedOn(nodes ...string) lb.Backend {
 	return lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: lb.Names{}.With(nodes...)}
 }
 
-// backends reads Backends like 46/80,443=w1,w2!: families, TCP ports ("all" of them), and nodes, with "!" if the endpoints there terminate.
+// backends reads Backends like 46/80,443=w1,w2!: families, TCP ports ("all" of them), and nodes, with "!" if the
+// endpoints there terminate.
 func backends(texts ...string) lb.Backend {
 	var chain *lb.Backend
 	for _, text := range slices.Backward(texts) {

@@ -76,8 +76,8 @@ func (c *listened) note(message *gobgp.BGPMessage) {
 
 func (c *listened) end() { c.isOver, c.buffer = true, nil }
 
-// hear takes what a router said on one connection in place of what it said on those before. A router that refuses without an OPEN has the AS
-// that it had.
+// hear takes what a router said on one connection in place of what it said on those before. A router that refuses
+// without an OPEN has the AS that it had.
 func (n *notes) hear(said heard) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -172,8 +172,8 @@ func (h logHandler) refusal(said heard) string {
 	return text + ": check the AS that it expects of this node's address, and that no other daemon has a session from there"
 }
 
-// closedRemedy returns what to do about a NOTIFICATION that ended a session; "" for codes that say it themselves, or of which only the router
-// knows more.
+// closedRemedy returns what to do about a NOTIFICATION that ended a session; "" for codes that say it themselves, or of
+// which only the router knows more.
 func closedRemedy(code, subcode uint8) string {
 	switch [2]uint8{code, subcode} {
 	case [2]uint8{gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0}:
@@ -197,7 +197,8 @@ func codes(r slog.Record) (code, subcode uint8) {
 	return uint8(value(r, "Code").Int64()), uint8(value(r, "Subcode").Int64())
 }
 
-// notification names a NOTIFICATION by GoBGP's text for its codes, without the brackets: "NOTIFICATION 6/2 (cease, administrative shutdown)".
+// notification names a NOTIFICATION by GoBGP's text for its codes, without the brackets: "NOTIFICATION 6/2 (cease,
+// administrative shutdown)".
 func notification(code, subcode uint8) string {
 	name := fmt.Sprintf("NOTIFICATION %d/%d", code, subcode)
 	if code == gobgp.BGP_ERROR_CEASE && subcode == bfdDown {
