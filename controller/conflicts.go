@@ -50,6 +50,6 @@ func free(ranges []lb.Range, u ipam.Usage, all map[netip.Addr]conflict) (metav1.
 			claims = append(claims, fmt.Sprintf("%s is claimed by %s (seen by node %s)", a, all[a].mac, all[a].node))
 		}
 	}
-	c.Message = lb.SomeOf(claims) + ": free them there, or take them out of spec.addresses"
+	c.Message = lb.WithRemedies(lb.SomeOf(claims), lb.AddressConflict)
 	return c, len(claims) > 0
 }

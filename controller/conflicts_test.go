@@ -95,7 +95,7 @@ func TestFree(t *testing.T) {
 	for i := range lb.Few + 3 {
 		many = append(many, fmt.Sprintf("192.0.2.%d", i+1))
 	}
-	const free1 = ": free them there, or take them out of spec.addresses"
+	free1 := ". " + lb.AddressConflict.Remedy()
 	for _, tt := range []struct {
 		name     string
 		retained string

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -25,8 +24,7 @@ func (s *syncer) sayClosed(d *decision) {
 			continue
 		}
 		object := lb.Object{Kind: config.KindService, Namespace: key.Namespace, Name: key.Name}
-		message := fmt.Sprintf("spec.externalIPs has %s of a pool, which stays closed: request it with a Service of type "+
-			"LoadBalancer, and take it out of spec.externalIPs", text)
+		message := lb.WithRemedies("spec.externalIPs has "+text+" of a pool, which stays closed", lb.ExternalIPClosed)
 		s.cluster.Event(object, service.GetUID(), false, lb.ExternalIPClosed, message)
 	}
 }

@@ -17,12 +17,13 @@ import (
 func (w serviceWrite) filtered() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionTrue, Reason: string(lb.Filtered)}
 	var messages []string
+	var faults []lb.Reason
 	for _, p := range w.problems {
 		if p.Reason.OfFilter() {
 			if len(messages) == 0 {
 				c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
 			}
-			messages = append(messages, p.Message)
+			messages, faults = append(messages, p.Message), append(faults, p.Reason)
 		}
 	}
 	messages = append(messages, effect(w.frontends)...)
@@ -31,7 +32,7 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 			messages = append(messages, text)
 		}
 	}
-	c.Message = lb.Bounded(strings.Join(messages, "; "))
+	c.Message = lb.WithRemedies(strings.Join(messages, "; "), faults...)
 	return c, len(messages) > 0
 }
 

@@ -59,7 +59,8 @@ func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 		RecentHolders: before.RecentHolders,
 	}
 	condition := metav1.Condition{
-		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(w.owned.Reason), Message: lb.Bounded(w.owned.Message),
+		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(w.owned.Reason),
+		Message: lb.WithRemedies(w.owned.Message, w.owned.Reason),
 	}
 	switch w.owned.Reason {
 	case lb.Bound:

@@ -85,13 +85,12 @@ func (m *memberKeys) warnUnusable(secret *corev1.Secret) {
 	}
 	message := ""
 	if len(entries) > 0 {
-		message = fmt.Sprintf("not used, since a key has %d bytes: %s; replace it, or delete the entry %s, and the controller makes a key",
-			keyed.Length, strings.Join(entries, ", "), keyed.Key)
+		message = fmt.Sprintf("not used, since a key has %d bytes: %s", keyed.Length, strings.Join(entries, ", "))
 	}
 	if message != "" && message != m.warned {
 		o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
 		m.log.Warn("members' Secret has entries that are no keys", "secret", o, "reason", lb.InvalidKey, "message", message)
-		m.cluster.Event(o, secret.UID, false, lb.InvalidKey, message)
+		m.cluster.Event(o, secret.UID, false, lb.InvalidKey, lb.WithRemedies(message, lb.InvalidKey))
 	}
 	m.warned = message
 }

@@ -103,7 +103,7 @@ func TestMembersSecretInvalid(t *testing.T) {
 	}
 	e := k.server.event(t)
 	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: own, Name: members, UID: "uid"}
-	const message = "not used, since a key has 32 bytes: key (6 bytes); replace it, or delete the entry key, and the controller makes a key"
+	message := "not used, since a key has 32 bytes: key (6 bytes). " + lb.InvalidKey.Remedy()
 	if e.InvolvedObject != about || e.Reason != string(lb.InvalidKey) || e.Message != message || e.Type != corev1.EventTypeWarning {
 		t.Errorf("Event %s %s of %v: %s", e.Type, e.Reason, e.InvolvedObject, e.Message)
 	}

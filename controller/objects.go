@@ -71,6 +71,7 @@ func (s *syncer) report(object lb.Object, uid types.UID, have []metav1.Condition
 func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 	c := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: string(lb.Valid), Message: "all of the object is in force"}
 	var messages []string
+	var faults []lb.Reason
 	for _, p := range problems {
 		if p.Object != object {
 			continue
@@ -81,10 +82,13 @@ func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 		} else if len(messages) == 0 {
 			c.Reason = string(p.Reason)
 		}
+		if !p.Note { // a note says itself what the user may do
+			faults = append(faults, p.Reason)
+		}
 		messages = append(messages, p.Message)
 	}
 	if len(messages) > 0 {
-		c.Message = lb.Bounded(strings.Join(messages, "; "))
+		c.Message = lb.WithRemedies(strings.Join(messages, "; "), faults...)
 	}
 	return c
 }

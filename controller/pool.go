@@ -137,9 +137,9 @@ func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, problems []lb.Problem) me
 		Message: "deletion waits until the pools that took its addresses over have recorded that",
 	}
 	if held := u.Held(); held > 0 {
-		c.Message = lb.Bounded(fmt.Sprintf("deletion waits for %d addresses to be released, and no new ones are assigned; they are held by %s. "+
-			"To delete the pool now, create a pool of another name with these addresses and with %q in spec.aliases: their holders keep them in it. "+
-			"kubectl replace --force needs that too; kubectl apply edits a pool in place", held, strings.Join(texts(holdersOf(u)), ", "), p.Name))
+		message := fmt.Sprintf("deletion waits for %d addresses to be released, and no new ones are assigned; they are held by %s",
+			held, strings.Join(texts(holdersOf(u)), ", "))
+		c.Message = lb.WithRemedies(message, lb.Deleting)
 	}
 	return c
 }

@@ -70,15 +70,14 @@ func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState,
 	}
 }
 
-// ofSecret says what is wrong with a Secret, and what to do.
+// ofSecret says what is wrong with a Secret.
 var ofSecret = map[lb.Reason]string{
-	lb.SecretMissing: "is not in the namespace: create it with kubectl create secret tls, or name another one",
-	lb.SecretForbidden: "may not be read by the proxies: grant their service account get, list and watch on it by a Role and a RoleBinding of the namespace " +
-		"(docs/reference/proxy.md has both)",
+	lb.SecretMissing:   "is not in the namespace",
+	lb.SecretForbidden: "may not be read by the proxies",
 	lb.SecretWrong: "has no pair that HAProxy takes: it must be of type kubernetes.io/tls, with PEM certificates in tls.crt and an unencrypted PEM key in " +
 		"tls.key, 16 KiB at most, RSA with 2048 bits at least",
-	lb.KeyWrong:           "has a tls.key that does not belong to the first certificate of tls.crt: write both of one pair",
-	lb.CertificateExpired: "has a certificate that expired or is not valid yet, and proxies serve it nevertheless: renew it",
+	lb.KeyWrong:           "has a tls.key that does not belong to the first certificate of tls.crt",
+	lb.CertificateExpired: "has a certificate that expired or is not valid yet, and proxies serve it nevertheless",
 }
 
 // problems returns what is wrong with the Secrets of Services.
@@ -232,18 +231,19 @@ func (c *verdict) serves() bool { return c != nil && c.Status == metav1.Conditio
 // with completes the condition with why proxies are refused, or with what is wrong with the Secret.
 func (c verdict) with(problems []lb.Problem) verdict {
 	var messages []string
+	reasons := []lb.Reason{lb.Reason(c.Reason)}
 	for _, p := range problems {
 		if p.Reason == lb.ProxyRefused {
 			messages = append(messages, p.Message)
 		}
 		if p.Reason.OfSecret() && c.Message != "" {
-			c.Message = p.Message + "; " + c.Message
+			c.Message, reasons = p.Message+"; "+c.Message, append(reasons, p.Reason)
 		}
 	}
 	if c.Reason == string(lb.ProxyRefused) {
 		c.Message = strings.Join(messages, "; ")
 	}
-	c.Message = lb.Bounded(c.Message)
+	c.Message = lb.WithRemedies(c.Message, reasons...)
 	return c
 }
 

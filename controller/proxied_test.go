@@ -184,7 +184,7 @@ func TestSecretFaults(t *testing.T) {
 	}, nil, nil)
 	problems := p.problems(state.Services)
 	want := map[string]string{
-		"missing": "SecretMissing Secret tls (default-tls-container-ref) is not in the namespace: create it",
+		"missing": "SecretMissing Secret tls (default-tls-container-ref) is not in the namespace",
 		"expired": "CertificateExpired Secret tls (default-tls-container-ref) has a certificate that expired",
 	}
 	if len(problems) != len(want) {
@@ -197,7 +197,7 @@ func TestSecretFaults(t *testing.T) {
 			t.Errorf("%s: %s", problem.Object.Name, text)
 		}
 		honoured, stands := serviceWrite{problems: []lb.Problem{problem}}.honoured()
-		if !stands || honoured.Reason != string(problem.Reason) || honoured.Message != problem.Message {
+		if !stands || honoured.Reason != string(problem.Reason) || honoured.Message != problem.Message+". "+problem.Reason.Remedy() {
 			t.Errorf("%+v", honoured)
 		}
 		for i, s := range state.Services {
@@ -370,7 +370,7 @@ func TestProxiedIsWritten(t *testing.T) {
 	}
 	refused := verdict{Condition: metav1.Condition{Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused)}}.with([]lb.Problem{
 		{Reason: lb.AnnotationIgnored, Message: "x"}, {Reason: lb.ProxyRefused, Message: "why"}})
-	if refused.Message != "why" {
+	if refused.Message != "why. "+lb.ProxyRefused.Remedy() {
 		t.Errorf("%+v", refused)
 	}
 }

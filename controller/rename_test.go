@@ -349,7 +349,7 @@ func TestReplaceForce(t *testing.T) {
 	r.delete("old")
 	r.settle()
 	c := meta.FindStatusCondition(r.pool("old").Status.Conditions, v1beta1.ConditionValid)
-	for _, part := range []string{"waits for 6 addresses", "default/web0", `with "old" in spec.aliases`, "kubectl replace --force"} {
+	for _, part := range []string{"waits for 6 addresses", "default/web0", "the former name in `spec.aliases`", "`kubectl replace --force`"} {
 		if c == nil || c.Reason != string(lb.Deleting) || !strings.Contains(c.Message, part) {
 			t.Errorf("the condition lacks %q: %+v", part, c)
 		}

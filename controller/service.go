@@ -272,7 +272,7 @@ func (w serviceWrite) finalizers(holds bool) map[string]bool {
 func (w serviceWrite) assigned() metav1.Condition {
 	c := metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
-		Reason: string(w.assignment.Reason), Message: lb.Bounded(w.assignment.Message),
+		Reason: string(w.assignment.Reason), Message: lb.WithRemedies(w.assignment.Message, w.assignment.Reason),
 	}
 	if given[w.assignment.Reason] {
 		c.Status = metav1.ConditionTrue
@@ -288,13 +288,14 @@ var given = map[lb.Reason]bool{lb.Assigned: true, lb.PartlyAssigned: true, lb.Ad
 func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
 	var messages []string
+	var reasons []lb.Reason
 	for _, p := range w.problems {
 		if !p.Waits && !p.Reason.OfFilter() {
-			messages = append(messages, p.Message)
+			messages, reasons = append(messages, p.Message), append(reasons, p.Reason)
 			c.Reason = string(p.Reason)
 		}
 	}
-	c.Message = lb.Bounded(strings.Join(messages, "; "))
+	c.Message = lb.WithRemedies(strings.Join(messages, "; "), reasons...)
 	return c, len(messages) > 0
 }
 
@@ -391,7 +392,7 @@ func releasedCondition(sv *corev1.Service, options config.Options) metav1.Condit
 	}
 	return metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
-		Message: lb.Bounded(gaveBack(sv, options) + ", since Holdfast does not serve its class"),
+		Message: lb.WithRemedies(gaveBack(sv, options)+", since Holdfast does not serve its class", lb.Released),
 	}
 }
 

@@ -84,6 +84,7 @@ func TestValid(t *testing.T) {
 	pool := lb.Object{Kind: "IPAddressPool", Name: "lan"}
 	fault := lb.Problem{Object: pool, Reason: lb.OverlappingAddresses, Message: "the older has it"}
 	note := lb.Problem{Object: pool, Reason: lb.HostBitsIgnored, Message: "read as a network", Note: true}
+	remedy := ". " + lb.OverlappingAddresses.Remedy()
 	other := lb.Problem{Object: lb.Object{Kind: "IPAddressPool", Name: "wan"}, Reason: lb.InvalidAddresses, Message: "no"}
 	for _, tt := range []struct {
 		name     string
@@ -92,11 +93,11 @@ func TestValid(t *testing.T) {
 	}{
 		{"no problem", []lb.Problem{other}, metav1.Condition{Status: "True", Reason: "Valid", Message: "all of the object is in force"}},
 		{"a note", []lb.Problem{note}, metav1.Condition{Status: "True", Reason: "HostBitsIgnored", Message: "read as a network"}},
-		{"a fault", []lb.Problem{other, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it"}},
+		{"a fault", []lb.Problem{other, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it" + remedy}},
 		{"a note before a fault", []lb.Problem{note, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses",
-			Message: "read as a network; the older has it"}},
+			Message: "read as a network; the older has it" + remedy}},
 		{"a fault before a note", []lb.Problem{fault, note}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses",
-			Message: "the older has it; read as a network"}},
+			Message: "the older has it; read as a network" + remedy}},
 	} {
 		tt.want.Type = v1beta1.ConditionValid
 		if diff := cmp.Diff(tt.want, valid(pool, tt.problems)); diff != "" {
@@ -216,8 +217,11 @@ func TestSessions(t *testing.T) {
 	} {
 		p := newPeering(tt.nodes)
 		tt.change(p)
-		if got := p.says(); got != tt.want {
-			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, tt.want)
+		_, rest, _ := strings.Cut(tt.want, " Established=")
+		_, rest, _ = strings.Cut(rest, " ")
+		reason, _, _ := strings.Cut(rest, ":")
+		if got, want := p.says(), lb.WithRemedies(tt.want, lb.Reason(reason)); got != want {
+			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, want)
 		}
 	}
 }
@@ -282,7 +286,8 @@ func TestPeerStatus(t *testing.T) {
 	now = now.Add(staleTime)
 	expect("the speakers are silent, before the next look", both, 0)
 	look()
-	expect("after that look", "0/2 False SessionDown: established on 0 of 2 nodes; not on w1, w2: its speaker has reported nothing for 25 minutes", 1)
+	expect("after that look", "0/2 False SessionDown: established on 0 of 2 nodes; not on w1, w2: "+
+		"its speaker has reported nothing for 25 minutes. "+lb.SessionDown.Remedy(), 1)
 }
 
 // create makes a Service without an address, younger than those before it.

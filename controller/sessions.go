@@ -96,7 +96,8 @@ func (v *sessions) cause(p *lb.Peer, node string) (why string, failed bool) {
 func (v *sessions) peer(p *lb.Peer, nodes []string) (count string, c metav1.Condition) {
 	c = metav1.Condition{Type: v1beta1.ConditionEstablished, Status: metav1.ConditionTrue, Reason: string(lb.SessionEstablished)}
 	if len(nodes) == 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(lb.NoNodeSelected), "nodeSelectors select no node that has a speaker"
+		c.Status, c.Reason = metav1.ConditionFalse, string(lb.NoNodeSelected)
+		c.Message = lb.WithRemedies("nodeSelectors select no node that has a speaker", lb.NoNodeSelected)
 		return "0/0", c
 	}
 	lacking, partial := map[string][]string{}, map[string][]string{}
@@ -125,7 +126,7 @@ func (v *sessions) peer(p *lb.Peer, nodes []string) (count string, c metav1.Cond
 	parts := []string{fmt.Sprintf("established on %d of %d nodes", up, len(nodes))}
 	parts = append(parts, causes("not on ", lacking)...)
 	parts = append(parts, causes("with less than it should carry on ", partial)...)
-	c.Message = lb.Bounded(strings.Join(parts, "; "))
+	c.Message = lb.WithRemedies(strings.Join(parts, "; "), lb.Reason(c.Reason))
 	return fmt.Sprintf("%d/%d", up, len(nodes)), c
 }
 

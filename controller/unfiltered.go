@@ -94,7 +94,7 @@ func unfilteredText(nodes []string) string {
 		return ""
 	}
 	return fmt.Sprintf("not on node %s: no speaker keeps a packet filter in force there, and kube-proxy serves the addresses by its own rules, which know "+
-		"spec.loadBalancerSourceRanges only; let speaker.tolerations and speaker.nodeSelector admit the node, or see its SpeakerState", lb.SomeOf(nodes))
+		"spec.loadBalancerSourceRanges only", lb.SomeOf(nodes))
 }
 
 // restricted returns the State with the Services only to which access may be restricted, and these with the addresses that they are to have: what

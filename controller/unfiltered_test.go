@@ -204,7 +204,7 @@ func TestOtherDataPath(t *testing.T) {
 	for _, name := range []string{"field", "annotation"} {
 		got := server.service(t, name)
 		c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionFiltered)
-		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.FilterNotEnforceable) || !strings.HasSuffix(c.Message, "(dataPath: Other)") {
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.FilterNotEnforceable) || !strings.Contains(c.Message, "(dataPath: Other). ") {
 			t.Errorf("%s: condition %+v", name, c)
 		}
 		if !meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned) {
@@ -300,7 +300,8 @@ func TestFiltered(t *testing.T) {
 		{"node ports of an open Service", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4}}}, ""},
 		{"what cannot be read comes first", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}, problems: []lb.Problem{bad,
 			other, worse}},
-			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from no client" + alike},
+			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from no client" + alike + ". " +
+				lb.InvalidSourceRange.Remedy() + " " + lb.InvalidLimit.Remedy()},
 	} {
 		got := ""
 		if tt.write.service == nil {

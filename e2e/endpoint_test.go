@@ -180,7 +180,7 @@ func (e *env) ignored(t *testing.T, pods []corev1.Pod) {
 		s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "mesh"}
 	})
 	e.slice(t, "mesh", "v4", discoveryv1.AddressTypeIPv4, "http", pods...)
-	e.waitMessage(t, "mesh", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "IgnoredByKubeProxy", "remove the label")
+	e.waitMessage(t, "mesh", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "IgnoredByKubeProxy", "Remove the label")
 	e.silent(t, addresses)
 }
 

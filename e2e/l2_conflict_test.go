@@ -64,7 +64,7 @@ func testConflict(t *testing.T, e *env) {
 	e.describes(t, []string{"AddressConflict", mac}, "ipaddresspool", name)
 	e.describes(t, []string{"Conflicts", mac}, "speakerstates")
 	e.why(t, "is in use by "+mac, e.app.Namespace+"/conflict")
-	e.why(t, "First: Remove the address from the machine with the MAC in the message, or cut it from the pool", e.app.Namespace+"/conflict")
+	e.why(t, "First: Remove the address from the machine with that MAC, or take it out of the pool", e.app.Namespace+"/conflict")
 	e.why(t, mac, "pool", name)
 
 	must(t, del())

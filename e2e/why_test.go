@@ -58,7 +58,7 @@ func testWhy(t *testing.T, e *env) {
 	t.Run("link down", func(t *testing.T) {
 		undo(t, func(ctx context.Context) error { return e.Cluster.SetLink(ctx, node, "eth1", true) })
 		must(t, e.Cluster.SetLink(t.Context(), node, "eth1", false))
-		e.why(t, "has no link to do so: check that one is up", ns+"/why-link")
+		e.why(t, "has no link to do so. Bring a link up", ns+"/why-link")
 	})
 	t.Run("tenant", func(t *testing.T) {
 		binding := []byte(`

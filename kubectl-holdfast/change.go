@@ -120,7 +120,7 @@ func (o outcome) families(key lb.Key) map[lb.Family]bool {
 	return out
 }
 
-// held words what a Service holds, or why it holds nothing, as its condition will.
+// held words what a Service holds, or why it holds nothing, as its condition will but for the remedy.
 func (o outcome) held(key lb.Key) string {
 	a := cmp.Or(o.assignments[key], &ipam.Assignment{Reason: "NotServed", Message: "its class is not Holdfast's"})
 	return string(a.Reason) + ": " + a.Message

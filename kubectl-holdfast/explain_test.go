@@ -162,14 +162,14 @@ func TestService(t *testing.T) {
 		{"wrong class", func(s *Snapshot) { s.Objects.Services[0].Spec.LoadBalancerClass = new("example.com/x") }, "class", "holdfast.dev/lb", Problem},
 		{"no class, and Holdfast is not the default", func(s *Snapshot) { s.Options.Default = false }, "class", "holdfast.dev/lb", Problem},
 		{"being deleted", func(s *Snapshot) { s.Objects.Services[0].DeletionTimestamp = new(metav1.NewTime(moment)) }, "class", "wait for its end", Problem},
-		{"no pool", func(s *Snapshot) { s.pending(lb.NoPool, "there is no IPAddressPool: create one") }, "address", "Create an IPAddressPool", Problem},
+		{"no pool", func(s *Snapshot) { s.pending(lb.NoPool, "there is no IPAddressPool") }, "address", "Create an IPAddressPool", Problem},
 		{"exhausted", func(s *Snapshot) { s.pending(lb.PoolExhausted, `pool "lan" is full`) }, "address", "Add addresses to a pool", Problem},
 		{"address in use", func(s *Snapshot) { s.pending(lb.AddressInUse, "default/other holds it") }, "address", "Ask for another address", Problem},
 		{"port clash", func(s *Snapshot) { s.pending(lb.PortClash, "change the port or the sharing key") }, "address", "Change the port", Problem},
 		{"no controller, and an address", func(s *Snapshot) { s.Leases = nil }, "controller", "describe deployment", Note},
 		{"no controller, and none", func(s *Snapshot) { s.pending(lb.NoPool, ""); s.Now = moment.Add(time.Minute) }, "controller", "no controller runs", Problem},
 		{"the controller has not written", func(s *Snapshot) { s.Objects.Services[0].Status = corev1.ServiceStatus{} }, "address", "component=controller", Problem},
-		{"a refused status", setting(v1beta1.ConditionWritten, lb.WriteRefused, "too long"), "status", "Correct the part of the Service", Problem},
+		{"a refused status", setting(v1beta1.ConditionWritten, lb.WriteRefused, "too long"), "status", "Correct that part of the Service", Problem},
 		{"one speaker down", func(s *Snapshot) {
 			s.Speakers.Status.NumberReady = 2
 			s.Pods[2].Status = corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
@@ -185,7 +185,7 @@ func TestService(t *testing.T) {
 			s.set(condition(v1beta1.ConditionProxied, lb.ProxyWaits, "it waits for default/b", true))
 			s.States[1].Status.Proxied = []string{"default/web"}
 		}, "proxy", "look at the proxies' pods", Note},
-		{"refused by the proxies", setting(v1beta1.ConditionProxied, lb.ProxyRefused, "it has a UDP port"), "proxy", "Change what the message names", Problem},
+		{"refused by the proxies", setting(v1beta1.ConditionProxied, lb.ProxyRefused, "it has a UDP port"), "proxy", "Change what keeps proxies away", Problem},
 		{"no proxy where it is announced", func(s *Snapshot) {
 			s.set(condition(v1beta1.ConditionProxied, lb.Proxied, "by 2 proxies"))
 			s.States[1].Status.Proxied = []string{"default/web"}
@@ -218,10 +218,10 @@ func TestService(t *testing.T) {
 		}, "announcement", "Create an L2Advertisement", Problem},
 		{"no speaker has written", unannounced, "layer 2", "component=speaker", Problem},
 		{"filter not in force", setting(v1beta1.ConditionFilterEnforced, lb.FilterNotInForce, "see the log"),
-			"filter on the node", "Read the message: a module", Problem},
+			"filter on the node", "Load the module that is missing", Problem},
 		{"a node's problem", func(s *Snapshot) {
 			s.States[1].Status.Problems = []v1beta1.NodeProblem{{Reason: "LinkSilent", Message: "check the port"}}
-		}, "node n2", "Check cable", Note},
+		}, "node n2", "Check the cable", Note},
 		{"ranges that the network plugin enforces", setting(v1beta1.ConditionFiltered, lb.FilterNotEnforceable, "it is the network plugin's to enforce"),
 			"filter", "Write ranges into", Note},
 		{"ranges that nothing enforces", func(s *Snapshot) {
@@ -311,7 +311,7 @@ func TestOthers(t *testing.T) {
 			s.States[0].Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown, LastError: "wrong AS"}}
 		}, Snapshot.Status},
 		{"the status without an announcement", "why default/web", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, ""), Snapshot.Status},
-		{"the status without a password", "Create the Secret of type kubernetes.io/basic-auth", func(s *Snapshot) {
+		{"the status without a password", "Write the password into the entry `password` of a Secret of type kubernetes.io/basic-auth", func(s *Snapshot) {
 			p := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1beta1.BGPPeerSpec{MyASN: 1, PeerASN: 2, PeerAddress: "192.0.2.9",
 				PasswordSecret: &v1beta1.SecretReference{Name: "x"}}}
 			p.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionValid, lb.PasswordMissing, "no Secret x", true)}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/apitest"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -417,8 +418,8 @@ func TestMetalLBServices(t *testing.T) {
 		{"none", fresh(), nil, nil},
 		{"both families", fresh(served("default", "web", "", "2001:db8::5", "192.0.2.1")), nil, nil},
 		{"an address of no pool", fresh(served("default", "web", "", "203.0.113.5")), nil, []string{"addresses problem 0 of 1 Services keep theirs " +
-			"default/web had 203.0.113.5: ForeignAddress: its status has 203.0.113.5, which no pool ever had: another load balancer wrote it; " +
-			"turn that one off for this Service, then set holdfast.dev/renew"}},
+			"default/web had 203.0.113.5: ForeignAddress: its status has 203.0.113.5, which no pool ever had: another load balancer wrote it. " +
+			lb.ForeignAddress.Remedy()}},
 		{"another load balancer, and a Service that is being deleted", fresh(elsewhere, leaving), nil, nil},
 		{"a class", fresh(served("default", "web", "mlb", "192.0.2.1"), elsewhere), nil, []string{
 			"class mlb note 1 Services have it and cannot change it: install Holdfast with --set loadBalancerClass=mlb,defaultLoadBalancer=false"}},
@@ -429,8 +430,7 @@ func TestMetalLBServices(t *testing.T) {
 			"IPAddressPool lan note sharing.scope is Cluster, not Namespace, because Services of several namespaces share: b/y has 192.0.2.1 as a does"}},
 		{"shared within a namespace", fresh(shared("a", "x", 80), shared("a", "y", 81)), nil, nil},
 		{"shared, and clashing", fresh(shared("a", "x", 80), shared("a", "y", 80)), nil, []string{"addresses problem 1 of 2 Services keep theirs " +
-			"a/y had 192.0.2.1: Assigned: has 192.0.2.0 from pool \"lan\"; it cannot share 192.0.2.1, where Service a/x holds port TCP/80: " +
-			"change the port or the sharing key"}},
+			"a/y had 192.0.2.1: Assigned: has 192.0.2.0 from pool \"lan\"; it cannot share 192.0.2.1, where Service a/x holds port TCP/80"}},
 		{"changed since", fresh(served("default", "web", "", "192.0.2.2")), []*corev1.Service{served("default", "web", "", "192.0.2.1"),
 			served("default", "gone", "", "192.0.2.3")}, []string{"addresses problem 0 of 1 Services keep theirs " +
 			"default/web had 192.0.2.1: Assigned: has 192.0.2.2 from pool \"lan\""}},

@@ -75,7 +75,8 @@ func (m *Move) finish(before []*corev1.Service) Move {
 		lost := func(one netip.Addr) bool { return !slices.Contains(a.Addresses, one) }
 		if a.Reason == lb.ForeignAddress || slices.ContainsFunc(had, lost) {
 			step.Verdict = Problem
-			step.Details = append(step.Details, fmt.Sprintf("%s had %s: %s", key, lb.SomeOf(had), after.held(key)))
+			held := lb.WithRemedies(after.held(key), a.Reason)
+			step.Details = append(step.Details, fmt.Sprintf("%s had %s: %s", key, lb.SomeOf(had), held))
 		}
 	}
 	step.Text = fmt.Sprintf("%d of %d Services keep theirs", all-len(step.Details), all)

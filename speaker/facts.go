@@ -154,14 +154,14 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 		add(lb.FilterNotEnforceable, "may carry packets past its packet filter, which then enforces nothing: %s", past)
 	}
 	if link.LooseARP(links) {
-		add(lb.StrictARPMissing, "answers ARP for every address on its link kube-ipvs0: set strictARP: true of kube-proxy, or remove the link if none runs")
+		add(lb.StrictARPMissing, "answers ARP for every address on its link kube-ipvs0")
 	}
 	if !w.boot.Served() {
 		add(lb.KubeProxyNotReady, "announces nothing until its kube-proxy has served: %s", w.boot.Waiting())
 	}
 	if gone := w.boot.RulesGone(); len(gone) > 0 {
 		add(lb.KubeProxyNotReady, "leaves what others can announce to them, since kube-proxy's rules of %s are gone from its kernel, as after "+
-			"\"nft flush ruleset\": restart kube-proxy there, which may take an hour to notice", lb.SomeOf(gone))
+			"\"nft flush ruleset\", and kube-proxy may take an hour to notice", lb.SomeOf(gone))
 	}
 	for _, r := range w.layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)

@@ -70,7 +70,7 @@ func TestProbe(t *testing.T) {
 			`for 192.0.2.9 on link eth0 answers no machine; for 2001:db8::2 on link eth0 answers %[1]s of no speaker",`+
 			`"Details":["TCP port 80 of 192.0.2.2 refuses connections","TCP port 81 of 192.0.2.2 is open",`+
 			`"TCP port 80 of 2001:db8::2 refuses connections","TCP port 81 of 2001:db8::2 is open"],`+
-			`"Do":"Remove the address from the machine with the MAC in the message, or cut it from the pool."}`+"\n", other)
+			`"Do":"Remove the address from the machine with that MAC, or take it out of the pool."}`+"\n", other)
 		if code, body := w.post("default/web"); code != http.StatusOK || body != want {
 			t.Errorf("%d %s", code, cmp.Diff(want, body))
 		}

@@ -159,7 +159,8 @@ func (r *reporter) look(last *planned, now time.Time) (again time.Duration) {
 		}
 		for _, sentence := range v.L2.Conflicts(r.node, seen.states) {
 			if conflicts[sentence], seen.open[key] = true, true; !r.conflicts[sentence] {
-				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
+				message := lb.WithRemedies(sentence, lb.AddressConflict)
+				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, message)
 			}
 		}
 		u, wait := r.update(&seen, last, s, *v, now)
@@ -295,15 +296,17 @@ func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Se
 	if i < 0 || !v.Ranges {
 		return out, []string{v1beta1.ConditionFilterEnforced}
 	}
+	// What is wrong with the node is not here: its SpeakerState has it once, and each Service would be written when it changes.
+	message := fmt.Sprintf("node %s does not enforce the source ranges: status.problems of its SpeakerState says why",
+		problems[i].Object.Name)
 	return append(out, metav1.Condition{
 		Type: v1beta1.ConditionFilterEnforced, Status: metav1.ConditionFalse, Reason: string(problems[i].Reason),
-		// What is wrong with the node is not here: its SpeakerState has it once, and each Service would be written when it changes.
-		Message: fmt.Sprintf("node %s does not enforce the source ranges: status.problems of its SpeakerState says why", problems[i].Object.Name),
+		Message: lb.WithRemedies(message, problems[i].Reason),
 	}), nil
 }
 
 func condition(kind string, o plan.Outcome) metav1.Condition {
-	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: lb.Bounded(o.Message)}
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: lb.WithRemedies(o.Message, o.Reason)}
 	if o.IsAnnounced() {
 		c.Status = metav1.ConditionTrue
 	}

@@ -191,7 +191,7 @@ func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 // nodeProblems returns the problems as the state has them.
 func nodeProblems(problems []lb.Problem) (out []v1beta1.NodeProblem) {
 	for _, p := range problems[:min(len(problems), maxProblems)] {
-		out = append(out, v1beta1.NodeProblem{Reason: string(p.Reason), Message: lb.Bounded(p.Message)})
+		out = append(out, v1beta1.NodeProblem{Reason: string(p.Reason), Message: lb.WithRemedies(p.Message, p.Reason)})
 	}
 	return out
 }

@@ -37,7 +37,7 @@ func (opt Options) readAccess(r *report, object lb.Object, o *corev1.Service) lb
 func filteredAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.Access {
 	a := lb.Access{InternalAllowed: readInternal(r, object, o, opt)}
 	if n := countSources(o); n > maxSources {
-		r.fault(object, lb.NoSourceAllowed, "has %d source ranges, so that nobody may come in: write at most %d in all lists together", n, maxSources)
+		r.fault(object, lb.NoSourceAllowed, "has %d source ranges in all lists together, more than %d, so all traffic is denied", n, maxSources)
 		a.Restricted = true
 	} else {
 		readLists(r, object, o, &a)
@@ -49,7 +49,7 @@ func filteredAccess(r *report, object lb.Object, o *corev1.Service, opt Options)
 		a.LogDrops = true
 	case "", "false":
 	default:
-		r.fault(object, lb.InvalidLimit, `annotation %s is %q and asks for nothing: write "true" or "false"`, AnnotationLogDrops, value)
+		r.fault(object, lb.InvalidLimit, `annotation %s (%q) logs nothing`, AnnotationLogDrops, value)
 	}
 	return a
 }
@@ -77,8 +77,8 @@ func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) b
 		return false
 	case "":
 	default:
-		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q and changes nothing: write %s or %s", AnnotationInternalTraffic, value, InternalAllow,
-			InternalFilter)
+		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q, neither %s nor %s, and changes nothing", AnnotationInternalTraffic, value,
+			InternalAllow, InternalFilter)
 	}
 	return opt.AllowInternal
 }
@@ -141,7 +141,7 @@ func readAllowed(r *report, object lb.Object, o *corev1.Service) (allow []netip.
 	for _, l := range lists {
 		l.report(r, object, l.name)
 		if !slices.Equal(l.prefixes, lists[0].prefixes) {
-			r.fault(object, lb.ConflictingSourceRanges, "%s is in force, %s differs and is not: remove one of the two", lists[0].name, l.name)
+			r.fault(object, lb.ConflictingSourceRanges, "%s is in force, %s differs and is not", lists[0].name, l.name)
 		}
 	}
 	if len(lists) == 0 {
@@ -152,14 +152,13 @@ func readAllowed(r *report, object lb.Object, o *corev1.Service) (allow []netip.
 
 // report reports the unreadable entries of a list.
 func (s sources) report(r *report, object lb.Object, name string) {
-	const write = "write addresses and lengths, as in 192.0.2.0/24 and 2001:db8::/32"
 	switch {
 	case len(s.prefixes) == 0 && len(s.unread) == 0:
-		r.fault(object, lb.NoSourceAllowed, "%s is empty, so that nobody may come in: %s, or remove it", name, write)
+		r.fault(object, lb.NoSourceAllowed, "%s is empty, so all traffic is denied", name)
 	case len(s.prefixes) == 0:
-		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read, so that nobody may come in (%s): %s", name, lb.SomeOf(s.unread), write)
+		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read (%s), so all traffic is denied", name, lb.SomeOf(s.unread))
 	case len(s.unread) > 0:
-		r.fault(object, lb.InvalidSourceRange, "%s is in force but for what cannot be read (%s): %s", name, lb.SomeOf(s.unread), write)
+		r.fault(object, lb.InvalidSourceRange, "%s is in force but for what cannot be read (%s)", name, lb.SomeOf(s.unread))
 	}
 }
 
@@ -171,7 +170,7 @@ func readLimit(r *report, object lb.Object, o *corev1.Service, keys ...string) i
 	}
 	n, err := strconv.ParseInt(value, 10, 32) // the kernel counts in 32 bits
 	if err != nil || n < 1 {
-		r.fault(object, lb.InvalidLimit, "annotation %s does not limit anything: %q is not a number from 1 to 2147483647, nor -1 for no limit", key, value)
+		r.fault(object, lb.InvalidLimit, "annotation %s (%q) limits nothing", key, value)
 		return 0
 	}
 	return int(n)

@@ -56,7 +56,6 @@ func parseRange(entry string) (r lb.Range, note string, err error) {
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("%w: write a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address", err)
 	case a.BitLen() != b.BitLen():
 		err = fmt.Errorf("%q begins in one IP family and ends in the other: write one range for each", entry)
 	case b.Less(a):

@@ -11,7 +11,6 @@ import (
 )
 
 func TestParseRange(t *testing.T) {
-	const write = ": write a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address"
 	for _, tt := range []struct{ entry, want, note, err string }{
 		{"192.0.2.0/26", "192.0.2.0-192.0.2.63", "", ""},
 		{"2001:db8::/112", "2001:db8::-2001:db8::ffff", "", ""},
@@ -31,13 +30,13 @@ func TestParseRange(t *testing.T) {
 		{"2001:db8::/0", "", "", `"2001:db8::/0" is every address there is: write the prefix that is yours to give`},
 		{"::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "", "",
 			`"::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff" is every address there is: write the prefix that is yours to give`},
-		{"::ffff:192.0.2.0/120", "", "", `"::ffff:192.0.2.0/120" is not an IPv4 or IPv6 address` + write},
-		{"::ffff:192.0.2.1", "", "", `"::ffff:192.0.2.1" is an IPv4 address in IPv6 form: write 192.0.2.1` + write},
-		{"fe80::1%eth0", "", "", `"fe80::1%eth0" has a zone: write fe80::1` + write},
-		{"192.0.2.0/33", "", "", `"192.0.2.0/33" is not an IPv4 or IPv6 address` + write},
-		{"192.0.2.1-192.0.2.5-192.0.2.9", "", "", `"192.0.2.5-192.0.2.9" is not an IPv4 or IPv6 address` + write},
-		{"192.0.2.10-20", "", "", `"20" is not an IPv4 or IPv6 address` + write},
-		{"", "", "", `"" is not an IPv4 or IPv6 address` + write},
+		{"::ffff:192.0.2.0/120", "", "", `"::ffff:192.0.2.0/120" is not an IPv4 or IPv6 address`},
+		{"::ffff:192.0.2.1", "", "", `"::ffff:192.0.2.1" is an IPv4 address in IPv6 form: write 192.0.2.1`},
+		{"fe80::1%eth0", "", "", `"fe80::1%eth0" has a zone: write fe80::1`},
+		{"192.0.2.0/33", "", "", `"192.0.2.0/33" is not an IPv4 or IPv6 address`},
+		{"192.0.2.1-192.0.2.5-192.0.2.9", "", "", `"192.0.2.5-192.0.2.9" is not an IPv4 or IPv6 address`},
+		{"192.0.2.10-20", "", "", `"20" is not an IPv4 or IPv6 address`},
+		{"", "", "", `"" is not an IPv4 or IPv6 address`},
 	} {
 		r, note, err := parseRange(tt.entry)
 		got := []string{"", note, ""}

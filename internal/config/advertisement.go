@@ -42,7 +42,7 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 		}
 		for _, name := range a.Peers {
 			if !slices.ContainsFunc(peers, func(p *v1beta1.BGPPeer) bool { return p.Name == name }) {
-				r.fault(object, lb.UnknownReference, "spec.peers names BGPPeer %q, which does not exist: create it or take the name out", name)
+				r.fault(object, lb.UnknownReference, "spec.peers names BGPPeer %q, which does not exist", name)
 			}
 		}
 		if checkAggregation(r, object, &a, pools) {
@@ -57,7 +57,7 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, pools []*pool) lb.Scope {
 	for _, name := range s.IPAddressPools {
 		if !slices.ContainsFunc(pools, func(p *pool) bool { return p.Name == name }) {
-			r.fault(object, lb.UnknownReference, "spec.ipAddressPools names IPAddressPool %q, which does not exist: create it or take the name out", name)
+			r.fault(object, lb.UnknownReference, "spec.ipAddressPools names IPAddressPool %q, which does not exist", name)
 		}
 	}
 	return lb.Scope{
@@ -80,7 +80,7 @@ func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools
 		}
 		if entry, bits, ok := tooWide(p, v4, v6); ok {
 			unfit = append(unfit, p.Name)
-			r.fault(object, lb.InvalidAggregation, "not used for IPAddressPool %q: routes of length %d would reach beyond its %s: aggregate to %d or longer",
+			r.fault(object, lb.InvalidAggregation, "not used for IPAddressPool %q: routes of length %d would reach beyond its %s, which allows %d or longer",
 				p.Name, lengthFor(entry, v4, v6), entry, bits)
 			continue
 		}

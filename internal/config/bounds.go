@@ -76,7 +76,7 @@ func bounded(r *report, object lb.Object, o *corev1.Service, opt Options) (*core
 	if slices.Contains(long, AnnotationNodeSelector) || slices.Contains(long, openstack.NodeSelector) {
 		short.Annotations[AnnotationNodeSelector] = "(too long)" // is none
 	}
-	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is %d bytes long and is not read: write at most %d", long[0], len(o.Annotations[long[0]]),
+	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is not read, since its %d bytes are more than %d", long[0], len(o.Annotations[long[0]]),
 		maxAnnotation)
 }
 
@@ -87,7 +87,7 @@ func selectorFault(s lb.Selector) error {
 		n += len(r.Values)
 	}
 	if n > maxSelectorTerms {
-		return fmt.Errorf("it has %d requirements and values: write at most %d", n, maxSelectorTerms)
+		return fmt.Errorf("it has %d requirements and values, and at most %d are allowed", n, maxSelectorTerms)
 	}
 	return nil
 }

@@ -35,19 +35,19 @@ func TestBounds(t *testing.T) {
 		report string
 	}{
 		{"sources at the bound", fromSources(sourceList(5000)...), "", ""},
-		{"sources", fromSources(sourceList(5000 + 1)...), access, "has 5001 source ranges, so that nobody may come in: write at most 5000"},
+		{"sources", fromSources(sourceList(5000 + 1)...), access, "has 5001 source ranges in all lists together, more than 5000, so all traffic is denied"},
 		{"our sources", annotated(AnnotationSourceRanges, strings.Join(sourceList(5000+1), ",\n")), access, "has 5001 source ranges"},
 		{"denied sources", annotated(AnnotationSourceRangesDeny, strings.Join(sourceList(5000+1), ",")), access, "has 5001 source ranges"},
 		{"sources in all lists", all(fromSources(sourceList(5000/2+1)...), annotated(KubernetesSourceRanges, strings.Join(sourceList(5000/2), ","))), access,
 			"has 5001 source ranges"},
 		{"a sharing key at the bound", annotated(AnnotationSharingKey, most), "", ""},
-		{"a sharing key", annotated(AnnotationSharingKey, many), waits, "annotation holdfast.dev/sharing-key is 2049 bytes long and is not read: write at most 2048"},
-		{"addresses", annotated(MetalLBAddresses, many), waits, "is 2049 bytes long"},
-		{"a class", annotated(openstack.Prefix+"class", many), waits, "is 2049 bytes long"},
-		{"a node selector's length", annotated(AnnotationNodeSelector, many), nowhere + " " + waits, "is 2049 bytes long"},
-		{"OpenStack's node selector's length", annotated(openstack.Prefix+"node-selector", many), nowhere + " " + waits, "is 2049 bytes long"},
+		{"a sharing key", annotated(AnnotationSharingKey, many), waits, "annotation holdfast.dev/sharing-key is not read, since its 2049 bytes are more than 2048"},
+		{"addresses", annotated(MetalLBAddresses, many), waits, "its 2049 bytes are more than 2048"},
+		{"a class", annotated(openstack.Prefix+"class", many), waits, "its 2049 bytes are more than 2048"},
+		{"a node selector's length", annotated(AnnotationNodeSelector, many), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
+		{"OpenStack's node selector's length", annotated(openstack.Prefix+"node-selector", many), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
 		{"a node selector at the bound", annotated(AnnotationNodeSelector, terms(64)), "", ""},
-		{"a node selector", annotated(AnnotationNodeSelector, terms(64+1)), nowhere, "it has 65 requirements and values: write at most 64"},
+		{"a node selector", annotated(AnnotationNodeSelector, terms(64+1)), nowhere, "it has 65 requirements and values, and at most 64 are allowed"},
 	} {
 		s, problems := Compile(Objects{Pools: poolsOfCloud(), Services: []*corev1.Service{serviceObject("s", tt.change)}}, served())
 		svc := s.Services[0]

@@ -72,16 +72,16 @@ type conflict struct {
 // findConflict returns how a peer conflicts with the older ones on a node, if it does.
 func findConflict(p lb.Peer, node lb.Node, older []lb.Peer) (conflict, bool) {
 	if slices.Contains(node.Addresses, p.Address) {
-		return conflict{lb.PeerIsSelf, fmt.Sprintf("peerAddress %s is that node's own: write the router's, or keep the node out by nodeSelectors", p.Address)}, true
+		return conflict{lb.PeerIsSelf, fmt.Sprintf("peerAddress %s is that node's own", p.Address)}, true
 	}
 	for _, other := range older {
 		switch {
 		case other.Address == p.Address && other.Interface == p.Interface:
 			// Even with another port: a speaker identifies sessions by the router's address alone.
-			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has %s there: remove one of the two, or give them disjoint nodeSelectors", other.Name,
+			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has %s there", other.Name,
 				whereTo(p))}, true
 		case other.RouterID.IsValid() && p.RouterID.IsValid() && other.RouterID != p.RouterID:
-			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there: a node has one, write the same", other.Name,
+			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there, and a node has one", other.Name,
 				other.RouterID)}, true
 		}
 	}
@@ -156,7 +156,7 @@ func hostAddr(field, s string) (netip.Addr, error) {
 	case err != nil:
 		return netip.Addr{}, fmt.Errorf("%s %w", field, err)
 	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return netip.Addr{}, fmt.Errorf("%s %s is no address of one router or node: write its unicast address", field, a)
+		return netip.Addr{}, fmt.Errorf("%s %s is not the unicast address of a router or node", field, a)
 	case a.Is6() && a.IsLinkLocalUnicast():
 		return netip.Addr{}, fmt.Errorf("%s %s is link-local and needs a link to be dialled on: write a global or unique local address, or interface", field, a)
 	}

@@ -95,13 +95,13 @@ func TestInvalidPeer(t *testing.T) {
 	}{
 		{func(s *spec) { s.PeerAddress = "router" }, `peerAddress "router" is not an IPv4 or IPv6 address`},
 		{func(s *spec) { s.PeerAddress = "::ffff:192.0.2.1" }, `peerAddress "::ffff:192.0.2.1" is an IPv4 address in IPv6 form: write 192.0.2.1`},
-		{func(s *spec) { s.PeerAddress = "0.0.0.0" }, "peerAddress 0.0.0.0 is no address of one router or node: write its unicast address"},
-		{func(s *spec) { s.PeerAddress = "::1" }, "peerAddress ::1 is no address of one router or node: write its unicast address"},
-		{func(s *spec) { s.PeerAddress = "224.0.0.5" }, "peerAddress 224.0.0.5 is no address of one router or node: write its unicast address"},
-		{func(s *spec) { s.PeerAddress = "255.255.255.255" }, "peerAddress 255.255.255.255 is no address of one router or node: write its unicast address"},
+		{func(s *spec) { s.PeerAddress = "0.0.0.0" }, "peerAddress 0.0.0.0 is not the unicast address of a router or node"},
+		{func(s *spec) { s.PeerAddress = "::1" }, "peerAddress ::1 is not the unicast address of a router or node"},
+		{func(s *spec) { s.PeerAddress = "224.0.0.5" }, "peerAddress 224.0.0.5 is not the unicast address of a router or node"},
+		{func(s *spec) { s.PeerAddress = "255.255.255.255" }, "peerAddress 255.255.255.255 is not the unicast address of a router or node"},
 		{func(s *spec) { s.PeerAddress = "fe80::1" }, "peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local " +
 			"address, or interface"},
-		{func(s *spec) { s.SourceAddress = "ff02::1" }, "sourceAddress ff02::1 is no address of one router or node: write its unicast address"},
+		{func(s *spec) { s.SourceAddress = "ff02::1" }, "sourceAddress ff02::1 is not the unicast address of a router or node"},
 		{func(s *spec) { s.RouterID = "0.0.0.0" }, `routerID "0.0.0.0" must have the form of an IPv4 address other than 0.0.0.0`},
 		{func(s *spec) { s.HoldTime = seconds(9.8) }, "holdTime must be whole seconds: write 10s"},
 		{func(s *spec) { s.KeepaliveTime = seconds(91) }, "keepaliveTime must not be longer than holdTime, which is 1m30s"},
@@ -139,30 +139,28 @@ func TestPeerConflicts(t *testing.T) {
 	}{
 		{"a node is the router: the others may dial it", []*v1beta1.BGPPeer{peerObject("p", 1, at("fd00:30::11", ""))},
 			map[string]map[string]lb.Reason{"p": {"n1": lb.PeerIsSelf}},
-			[]string{"BGPPeer p PeerIsSelf: not used on n1: peerAddress fd00:30::11 is that node's own: write the router's, or keep the node out by nodeSelectors"}},
+			[]string{"BGPPeer p PeerIsSelf: not used on n1: peerAddress fd00:30::11 is that node's own"}},
 		{"kept out by selector", []*v1beta1.BGPPeer{peerObject("p", 1, at("172.30.0.11", ""), zone("b"))},
 			map[string]map[string]lb.Reason{"p": nil}, nil},
 		{"one address twice: where both are, whatever the port", []*v1beta1.BGPPeer{
 			peerObject("young", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerPort = 1179 }), peerObject("old", 1, zone("a"))},
 			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer}},
-			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has peerAddress 172.31.0.1 there: remove one of the ` +
-				`two, or give them disjoint nodeSelectors`}},
+			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has peerAddress 172.31.0.1 there`}},
 		{"one address twice on disjoint nodes", []*v1beta1.BGPPeer{peerObject("x", 1, zone("a")), peerObject("y", 2, zone("b"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil}, nil},
 		{"one link twice, and another link", []*v1beta1.BGPPeer{unnumbered("old", 1, "eth0", zone("a")), unnumbered("young", 2, "eth0"),
 			unnumbered("other", 3, "eth1")},
 			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer},
 				"other": nil},
-			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has interface eth0 there: remove one of the two, or ` +
-				`give them disjoint nodeSelectors`}},
+			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has interface eth0 there`}},
 		{"two router IDs on one node", []*v1beta1.BGPPeer{
 			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")), peerObject("z", 3, at("172.31.0.3", "192.0.2.2"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil, "z": {"n2": lb.ConflictingRouterID}},
-			[]string{`BGPPeer z ConflictingRouterID: not used on n2: BGPPeer "x" is older and gives routerID 192.0.2.1 there: a node has one, write the same`}},
+			[]string{`BGPPeer z ConflictingRouterID: not used on n2: BGPPeer "x" is older and gives routerID 192.0.2.1 there, and a node has one`}},
 		{"a peer that is not used there bars nobody", []*v1beta1.BGPPeer{
 			peerObject("bad", 1, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "::1" }), peerObject("good", 2)},
 			map[string]map[string]lb.Reason{"good": nil},
-			[]string{"BGPPeer bad InvalidPeer: not used: peerAddress ::1 is no address of one router or node: write its unicast address"}},
+			[]string{"BGPPeer bad InvalidPeer: not used: peerAddress ::1 is not the unicast address of a router or node"}},
 	} {
 		s, problems := Compile(Objects{Peers: tt.peers, Nodes: nodes}, Options{})
 		got := map[string]map[string]lb.Reason{}

@@ -161,13 +161,13 @@ func (o overlaps) report(r *report, object lb.Object, isDeleting bool) {
 		case isDeleting && by.isLiving:
 			r.note(object, lb.OverlappingAddresses, "IPAddressPool %q takes over %s", by.pool, lb.SomeOf(parts))
 		default:
-			r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s: take that out of one of the two pools, or delete the older one",
+			r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s",
 				by.pool, lb.SomeOf(parts))
 		}
 	}
 	if len(unusable) > 0 {
 		slices.SortFunc(unusable, func(a, b claimed) int { return a.Compare(b.Range) })
-		r.fault(object, lb.AddressNotUsable, "spec.addresses holds what is not given to Services: %s: take that out", lb.SomeOf(unusable))
+		r.fault(object, lb.AddressNotUsable, "spec.addresses holds what is not given to Services: %s", lb.SomeOf(unusable))
 	}
 }
 

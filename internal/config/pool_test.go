@@ -78,8 +78,7 @@ func TestPoolAddresses(t *testing.T) {
 		{"a bad entry leaves the others", []*v1beta1.IPAddressPool{poolObject("p", 1, "garbage", "192.0.2.1", "192.0.2.9-192.0.2.7")},
 			map[string]string{"p": "[192.0.2.1]"},
 			[]string{
-				`IPAddressPool p InvalidAddresses: spec.addresses[0]: "garbage" is not an IPv4 or IPv6 address: write a prefix (192.0.2.0/26), a range ` +
-					`(192.0.2.10-192.0.2.20) or a single address`,
+				`IPAddressPool p InvalidAddresses: spec.addresses[0]: "garbage" is not an IPv4 or IPv6 address`,
 				`IPAddressPool p InvalidAddresses: spec.addresses[2]: "192.0.2.9-192.0.2.7" is reversed: write 192.0.2.7-192.0.2.9`,
 			}},
 		{"no good entry is still a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "::/0")},
@@ -93,17 +92,15 @@ func TestPoolAddresses(t *testing.T) {
 			[]string{`note IPAddressPool p OverlappingAddresses: spec.addresses holds 192.0.2.2-192.0.2.3, 192.0.2.5 more than once: once is enough`}},
 		{"overlap of two: the older keeps", []*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
 			map[string]string{"a": "[192.0.2.0-192.0.2.3 192.0.2.6-192.0.2.7 192.0.2.9-192.0.2.15]", "b": "[192.0.2.4-192.0.2.5 192.0.2.8]"},
-			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8: take that out of one of the two ` +
-				`pools, or delete the older one`}},
+			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8`}},
 		{"of one second: by name", []*v1beta1.IPAddressPool{poolObject("b", 1, "192.0.2.1"), poolObject("a", 1, "192.0.2.1")},
 			map[string]string{"a": "[192.0.2.1]", "b": "[]"},
-			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1: ` +
-				`take that out of one of the two pools, or delete the older one`}},
+			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1`}},
 		{"with several", []*v1beta1.IPAddressPool{poolObject("a", 1, "2001:db8::1"), poolObject("b", 2, "2001:db8::3"), poolObject("c", 3, "2001:db8::-2001:db8::4")},
 			map[string]string{"a": "[2001:db8::1]", "b": "[2001:db8::3]", "c": "[2001:db8:: 2001:db8::2 2001:db8::4]"},
 			[]string{
-				`IPAddressPool c OverlappingAddresses: IPAddressPool "a" is older and keeps 2001:db8::1: take that out of one of the two pools, or delete the older one`,
-				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3: take that out of one of the two pools, or delete the older one`,
+				`IPAddressPool c OverlappingAddresses: IPAddressPool "a" is older and keeps 2001:db8::1`,
+				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3`,
 			}},
 		{"a living pool takes over from one that is being deleted",
 			[]*v1beta1.IPAddressPool{deleted(poolObject("old", 1, "192.0.2.0/29", "2001:db8::/126")), poolObject("new", 2, "192.0.2.2-192.0.2.3", "2001:db8::/126")},
@@ -112,8 +109,7 @@ func TestPoolAddresses(t *testing.T) {
 		{"of two that are being deleted the older keeps",
 			[]*v1beta1.IPAddressPool{deleted(poolObject("a", 2, "192.0.2.1")), deleted(poolObject("b", 1, "192.0.2.1"))},
 			map[string]string{"a": "[]", "b": "[192.0.2.1]"},
-			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.1: ` +
-				`take that out of one of the two pools, or delete the older one`}},
+			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.1`}},
 	} {
 		s, problems := Compile(Objects{Pools: tt.pools}, Options{})
 		same(t, tt.name, tt.want, rangesOf(s))
@@ -181,10 +177,10 @@ func TestUnusableAddresses(t *testing.T) {
 		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"},
 			"[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 127.0.0.0-127.255.255.255 (loopback), ` +
-				`169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local): take that out`}},
+				`169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local)`}},
 		{"at both ends of the families", []string{"0.0.0.0-0.0.0.1", "255.255.255.254-255.255.255.255", "::-::2", "ff00::/8"}, "[0.0.0.1 255.255.255.254 ::2]",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), ` +
-				`:: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast): take that out`}},
+				`:: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast)`}},
 	} {
 		o := Objects{
 			Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, tt.addresses...)},
@@ -216,8 +212,7 @@ func TestNodeAddressOfYounger(t *testing.T) {
 			`172.30.0.11 (node "n1"): take that out`,
 		`note IPAddressPool young AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
 			`172.30.0.13 (node "n1"): take that out`,
-		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: ` +
-			`take that out of one of the two pools, or delete the older one`,
+		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11`,
 	}
 	same(t, "problems", want, problemTexts(problems))
 	if len(s.Pools[0].Withheld) != 1 || len(s.Pools[1].Withheld) != 1 {

@@ -123,18 +123,18 @@ func (s *setting) refuses(value string) string {
 		name, isSecret := strings.CutPrefix(value, "secret:")
 		switch {
 		case isSecret && strings.Contains(name, "/"):
-			return `write "secret:NAME": the Secret must be in the Service's own namespace`
+			return `it takes "secret:NAME" of a Secret in the Service's own namespace`
 		case !isSecret || len(validation.IsDNS1123Subdomain(name)) > 0:
-			return `make a kubernetes.io/tls Secret in the Service's namespace, and write "secret:NAME"`
+			return `it takes "secret:NAME" of a kubernetes.io/tls Secret in the Service's namespace`
 		}
 	case s.words != nil:
 		if !slices.Contains(s.words, value) {
-			return "write " + strings.Join(s.words, " or ")
+			return "it takes " + strings.Join(s.words, " or ")
 		}
 	default:
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < s.min || n > s.max || strconv.FormatInt(n, 10) != value {
-			return fmt.Sprintf("write %s from %d to %d", s.unit, s.min, s.max)
+			return fmt.Sprintf("it takes %s from %d to %d", s.unit, s.min, s.max)
 		}
 	}
 	return ""
@@ -165,7 +165,7 @@ func (v values) header() int {
 // monitorFault says that a check may not take as long as the time between two.
 func (v values) monitorFault() string {
 	if timeout, delay := v.count(AnnotationHealthMonitorTimeout), v.count(AnnotationHealthMonitorDelay); timeout >= delay {
-		return fmt.Sprintf("the timeout of health checks (%d s) is not below their delay (%d s): write health-monitor-timeout below health-monitor-delay",
+		return fmt.Sprintf("the timeout of health checks (health-monitor-timeout, %d s) is not below their delay (health-monitor-delay, %d s)",
 			timeout, delay)
 	}
 	return ""
@@ -204,8 +204,8 @@ func (p *ProxyOptions) setDefaults(text string) error {
 		if i < 0 {
 			return fmt.Errorf("%q is no setting", name)
 		}
-		if write := settings[i].refuses(value); write != "" {
-			return fmt.Errorf("%s=%q: %s", name, value, write)
+		if fault := settings[i].refuses(value); fault != "" {
+			return fmt.Errorf("%s=%q: %s", name, value, fault)
 		}
 		p.Defaults[name] = value
 	}
@@ -260,8 +260,8 @@ func (opt Options) readSettings(r *report, object lb.Object, o *corev1.Service) 
 			a.values, a.keys = values{}, map[string]string{}
 		}
 		a.keys[s.key] = key
-		if write := s.refuses(value); write != "" {
-			a.faults = append(a.faults, fmt.Sprintf("annotation %s (%.60q) is not in force: %s", key, value, write))
+		if fault := s.refuses(value); fault != "" {
+			a.faults = append(a.faults, fmt.Sprintf("annotation %s (%.60q) is not in force: %s", key, value, fault))
 			keep(s.key)
 			continue
 		}
@@ -271,7 +271,7 @@ func (opt Options) readSettings(r *report, object lb.Object, o *corev1.Service) 
 		return a // as mostly
 	}
 	if a.header() > 0 && a.values[AnnotationXForwardedFor] == "true" {
-		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other: remove one of the two", a.keys[AnnotationProxyProtocol],
+		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other", a.keys[AnnotationProxyProtocol],
 			a.values[AnnotationProxyProtocol], a.keys[AnnotationXForwardedFor], a.values[AnnotationXForwardedFor]))
 		keep(AnnotationProxyProtocol)
 		keep(AnnotationXForwardedFor)

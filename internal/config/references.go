@@ -78,8 +78,7 @@ func parseCommunity(s string) (lb.Community, error) {
 		}
 	}
 	if len(parts) != count || len(n) != count {
-		return lb.Community{}, fmt.Errorf("%q is not a community: write two numbers up to 65535 (65000:100), or large: and three up to 4294967295 "+
-			"(large:64500:1:2)", s)
+		return lb.Community{}, fmt.Errorf("%q is not a community", s)
 	}
 	n = append(n, 0)
 	return lb.Community{Large: large, A: n[0], B: n[1], C: n[2]}, nil
@@ -123,13 +122,13 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 		return lb.Secret(spec.Password), nil
 	}
 	if ref.Namespace != "" && ref.Namespace != o.SecretNamespace {
-		return "", fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read: create the Secret there", ref.Namespace, o.SecretNamespace)
+		return "", fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read", ref.Namespace, o.SecretNamespace)
 	}
 	i := slices.IndexFunc(o.Secrets, func(s *corev1.Secret) bool {
 		return s.Namespace == o.SecretNamespace && s.Name == ref.Name && s.Type == corev1.SecretTypeBasicAuth
 	})
 	if i < 0 {
-		return "", fmt.Errorf("namespace %q has no Secret %q of type %s: create it", o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
+		return "", fmt.Errorf("namespace %q has no Secret %q of type %s", o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
 	}
 	text, what := string(o.Secrets[i].Data[corev1.BasicAuthPasswordKey]), fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name)
 	// The messages do not show it. Routers read theirs from a line of text.

@@ -295,7 +295,7 @@ func (w *whole) joinID(r *report, s *lb.Service, named map[string]*whole) {
 	}
 	if s.SharingKey != "" {
 		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		w.clash = r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two",
+		w.clash = r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s, which exclude each other",
 			AnnotationSharingKey, openstack.ID)
 		s.Problem = waits(s.Problem, w.clash)
 	}

@@ -93,13 +93,13 @@ func readAddresses(r *report, object lb.Object, o *corev1.Service, families []lb
 		case len(addresses) == 0:
 			addresses = []netip.Addr{a}
 		case !slices.Contains(addresses, a):
-			return nil, fmt.Errorf("spec.loadBalancerIP asks for %s and annotation %s for %s: remove one of the two", a, key, text)
+			return nil, fmt.Errorf("spec.loadBalancerIP asks for %s and annotation %s for %s", a, key, text)
 		}
 	}
 	for _, a := range addresses {
 		// A Service without a cluster IP has no family to compare with, and cannot be served.
 		if family := lb.FamilyOf(a); len(families) > 0 && !slices.Contains(families, family) {
-			return nil, fmt.Errorf("asks for %s, but has no %s cluster IP: ask for an %s address or change spec.ipFamilies", a, family, families[0])
+			return nil, fmt.Errorf("asks for %s, but has no %s cluster IP (spec.ipFamilies)", a, family)
 		}
 	}
 	return addresses, nil
@@ -133,7 +133,7 @@ func firstAnnotation(r *report, object lb.Object, o *corev1.Service, keys ...str
 		case key == "":
 			value, key = v, k
 		case v != value:
-			r.fault(object, lb.InvalidRequest, "annotation %s (%q) overrides %s (%q): remove that one", key, value, k, v)
+			r.fault(object, lb.InvalidRequest, "annotation %s (%q) overrides %s (%q)", key, value, k, v)
 		}
 	}
 	return value, key
@@ -162,7 +162,7 @@ func (x reader) readWish(r *report, object lb.Object, o *corev1.Service) (lb.Wis
 		w.Internal = true
 	case "", "false":
 	default:
-		return w, r.fault(object, lb.InvalidRequest, `annotation %s is %q: write "true" or "false"`, AnnotationInternal, internal)
+		return w, r.fault(object, lb.InvalidRequest, `annotation %s is %q, neither "true" nor "false"`, AnnotationInternal, internal)
 	}
 	if notes := x.dialect.Translate(o.Annotations, internal != "", &w); len(notes) > 0 {
 		r.note(object, lb.AnnotationIgnored, "%s", strings.Join(notes, "; "))
@@ -174,10 +174,10 @@ func (x reader) readWish(r *report, object lb.Object, o *corev1.Service) (lb.Wis
 // subdomain (RFC 1123 section 2.1) in lower case that is no IP address.
 func hostnameFault(name string) string {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return "write at most 253 lower-case letters, digits, - and ., as in www.example.com"
+		return "a host name has at most 253 lower-case letters, digits, - and ., as in www.example.com"
 	}
 	if len(validation.IsValidIPForLegacyField(nil, name, false, nil)) == 0 {
-		return "write a host name, not an IP address"
+		return "it is an IP address, not a host name"
 	}
 	return ""
 }

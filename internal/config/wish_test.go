@@ -30,10 +30,10 @@ func TestWish(t *testing.T) {
 			lb.Wish{SharingKey: "k", FloatingIP: "f", Internal: true, Renew: true, Hostname: "a.example"}, ""},
 		{"MetalLB's", []string{MetalLBSharingKeyOld, "k"}, lb.Wish{SharingKey: "k"}, ""},
 		{"renew refused", []string{AnnotationRenew, "false"}, lb.Wish{}, ""},
-		{"internal is not guessed at", []string{AnnotationInternal, "yes"}, lb.Wish{}, `annotation holdfast.dev/internal is "yes": write "true" or "false"`},
+		{"internal is not guessed at", []string{AnnotationInternal, "yes"}, lb.Wish{}, `annotation holdfast.dev/internal is "yes", neither "true" nor "false"`},
 		{"two ways to share", []string{AnnotationSharingKey, "k", openstack.Prefix + "load-balancer-id", "u"},
 			lb.Wish{SharingKey: "k", LoadBalancerID: "u", MaxShared: 2},
-			"asks to share by annotation holdfast.dev/sharing-key and by loadbalancer.openstack.org/load-balancer-id: remove one of the two"},
+			"asks to share by annotation holdfast.dev/sharing-key and by loadbalancer.openstack.org/load-balancer-id, which exclude each other"},
 	} {
 		s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
 		same(t, tt.name+": services", tt.want, s.Services[0].Wish)
@@ -50,9 +50,9 @@ func TestWish(t *testing.T) {
 // A host name that the API server would refuse is not shown, and the Service is served all the same.
 func TestHostname(t *testing.T) {
 	const other = openstack.Hostname
-	const shape = ": write at most 253 lower-case letters, digits, - and ., as in www.example.com"
+	const shape = ": a host name has at most 253 lower-case letters, digits, - and ., as in www.example.com"
 	const ours, theirs = `annotation holdfast.dev/hostname (%q) is not in force`, `annotation ` + openstack.Hostname + ` (%q) is not in force`
-	const both = `annotation holdfast.dev/hostname (%q) overrides ` + openstack.Hostname + ` (%q): remove that one`
+	const both = `annotation holdfast.dev/hostname (%q) overrides ` + openstack.Hostname + ` (%q)`
 	for _, tt := range []struct {
 		name     string
 		pairs    []string
@@ -70,8 +70,8 @@ func TestHostname(t *testing.T) {
 	}
 	for bad, why := range map[string]string{
 		"*.example.com": shape, "Example.com": shape, "example.com.": shape, "a_b": shape, "a b": shape, "é": shape,
-		strings.Repeat("a", 254): shape, "2001:db8::1": shape, "192.0.2.1": ": write a host name, not an IP address",
-		"192.0.2.010": ": write a host name, not an IP address",
+		strings.Repeat("a", 254): shape, "2001:db8::1": shape, "192.0.2.1": ": it is an IP address, not a host name",
+		"192.0.2.010": ": it is an IP address, not a host name",
 	} {
 		t.Run(bad, func(t *testing.T) {
 			testHostname(t, []string{AnnotationHostname, bad}, "", []string{fmt.Sprintf(ours, bad) + why})

@@ -192,12 +192,11 @@ func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, n
 	asked := s.RequestedPool != ""
 	switch {
 	case asked && len(candidates)+len(not) == 0:
-		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist: ask for another one, or add the name to spec.aliases of one",
-			s.RequestedPool)
+		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
 	case asked && len(candidates) == 0:
 		return refuse(lb.PoolNotAllowed, "asks for a pool, but %s", not[0])
 	case len(candidates)+len(not) == 0:
-		return refuse(lb.NoPool, "there is no IPAddressPool: create one")
+		return refuse(lb.NoPool, "there is no IPAddressPool")
 	case len(candidates) == 0:
 		reason = lb.NoPool
 	}
@@ -212,7 +211,7 @@ func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, n
 func (a *assigner) unknown(s *subject) *refusal {
 	for _, w := range s.PoolWishes {
 		if len(w.Pools) == 0 {
-			return refuse(w.Reason, "asks for %s, which no pool stands for: add it to spec.aliases of one", w.Text)
+			return refuse(w.Reason, "asks for %s, which no pool stands for", w.Text)
 		}
 	}
 	if s.Class == "" {

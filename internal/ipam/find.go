@@ -57,12 +57,8 @@ func (a *assigner) foreign(s *subject) *refusal {
 		if !a.isForeign(s, addr) {
 			continue
 		}
-		const what = "its status has %s, which no pool ever had: another load balancer wrote it; turn that one off for this Service, then "
-		switch {
-		case !s.Renew:
-			return refuse(lb.ForeignAddress, what+"set holdfast.dev/renew", addr)
-		case len(s.overwritten()) > 0:
-			return refuse(lb.ForeignAddress, what+"remove holdfast.dev/renew and set it again", addr)
+		if !s.Renew || len(s.overwritten()) > 0 {
+			return refuse(lb.ForeignAddress, "its status has %s, which no pool ever had: another load balancer wrote it", addr)
 		}
 	}
 	return nil

@@ -69,7 +69,7 @@ func TestChoosePool(t *testing.T) {
 
 		{"asked for pool", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", askingPool("b")), gets("s", two, "b")},
 		{"asked for pool is unknown", []lb.Pool{pool("a", one)}, service("s", askingPool("x")),
-			`s [] UnknownPool: asks for pool "x", which does not exist: ask for another one, or add the name to spec.aliases of one`},
+			`s [] UnknownPool: asks for pool "x", which does not exist`},
 		{"asked for pool refuses", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true})), pool("b", two)}, service("s", askingPool("a")),
 			`s [] PoolNotAllowed: asks for a pool, but pool "a" does not serve the Service's namespace`},
 		{"asked for pool is of another family", []lb.Pool{pool("a", "2001:db8::1"), pool("b", two)}, service("s", askingPool("a")),
@@ -84,7 +84,7 @@ func TestChoosePool(t *testing.T) {
 
 		{"asked for address", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", asking(two)), gets("s", two, "b")},
 		{"asked for address is in no pool: no fallback", []lb.Pool{pool("a", one)}, service("s", asking(two)),
-			`s [] AddressNotInPool: asks for 198.51.100.1, which is in none of the pools: ask for another address or add it to a pool`},
+			`s [] AddressNotInPool: asks for 198.51.100.1, which is in none of the pools`},
 		{"and in another pool than asked for", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), askingPool("a")),
 			`s [] AddressNotInPool: asks for 198.51.100.1 and for pool "a", but the address is in pool "b": ask for one of the two`},
 		{"of a pool on its way out", []lb.Pool{with(pool("a", one), deleting)}, service("s", asking(one)),
@@ -93,8 +93,7 @@ func TestChoosePool(t *testing.T) {
 			`s [] InvalidRequest: asks for 2001:db8::1, a family of which the Service has no cluster IP`},
 		{"moves when asked by value", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), holding(one)), gets("s", two, "b")},
 		{"keeps what it has when that cannot be", []lb.Pool{pool("a", one)}, service("s", asking(two), holding(one)),
-			`s [192.0.2.1] AddressNotInPool: keeps 192.0.2.1 from pool "a"; asks for 198.51.100.1, which is in none of the pools: ask for another address or add ` +
-				`it to a pool`},
+			`s [192.0.2.1] AddressNotInPool: keeps 192.0.2.1 from pool "a"; asks for 198.51.100.1, which is in none of the pools`},
 		{"holds what it asks for, though no pool has it", nil, service("s", asking(two), holding(two), from(two, "b")),
 			`s [198.51.100.1] Assigned: has 198.51.100.1, which is in no pool any more`},
 
@@ -112,8 +111,7 @@ func TestChoosePool(t *testing.T) {
 		{"Require keeps one that it had", []lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack), holding("192.0.2.2")),
 			`s [192.0.2.2] NoFamily: keeps 192.0.2.2 from pool "four"; no IPv6 address: pool "four" has no IPv6 range`},
 		{"Require of a Service with one family", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.RequireDualStack }, holding("192.0.2.1")),
-			`s [] DualStackUnmet: ipFamilyPolicy is RequireDualStack, but the Service has an IPv4 cluster IP only: choose PreferDualStack, or make the cluster ` +
-				`dual-stack`},
+			`s [] DualStackUnmet: ipFamilyPolicy is RequireDualStack, but the Service has an IPv4 cluster IP only`},
 		{"Prefer takes what there is", []lb.Pool{pool("six", v6)}, service("s", dual(lb.PreferDualStack)),
 			`s [2001:db8::1] PartlyAssigned: has 2001:db8::1 from pool "six"; no IPv4 address: pool "six" has no IPv4 range`},
 		{"Prefer of a Service with one family is content", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.PreferDualStack }),
@@ -128,10 +126,9 @@ func TestChoosePool(t *testing.T) {
 			service("s", dual(lb.PreferDualStack), asking("2001:db8::2")),
 			`s [192.0.2.1 2001:db8::2] Assigned: has 192.0.2.1 from pool "both" and 2001:db8::2 from pool "both"`},
 		{"Prefer does not fall back from a request", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9")),
-			`s [] AddressNotInPool: asks for 2001:db8::9, which is in none of the pools: ask for another address or add it to a pool`},
+			`s [] AddressNotInPool: asks for 2001:db8::9, which is in none of the pools`},
 		{"nor does one that has an address already", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9"), holding("192.0.2.2")),
-			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools: ask for another address or ` +
-				`add it to a pool`},
+			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools`},
 		{"two of one family in the status: one stays", []lb.Pool{both}, service("s", holding("192.0.2.2", "192.0.2.1")),
 			gets("s", "192.0.2.2", "both")},
 	} {
@@ -157,7 +154,7 @@ func TestEditOfOneSharer(t *testing.T) {
 	}{
 		{
 			"a port of another", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(443)} },
-			"a [] PortClash: had 192.0.2.1 before, where Service default/b holds port TCP/443: change the port or the sharing key: " +
+			"a [] PortClash: had 192.0.2.1 before, where Service default/b holds port TCP/443: " +
 				"to take another, remove the annotation holdfast.dev/assigned",
 		},
 		{

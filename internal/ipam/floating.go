@@ -183,6 +183,6 @@ func (a *assigner) keepable(s *subject, addr netip.Addr, owned map[quotaKey]int)
 		owned[key]++
 		return ""
 	}
-	return fmt.Sprintf("FloatingIPs of namespace %q own %d %s addresses of pool %q, of which it may keep %d: delete a FloatingIP",
+	return fmt.Sprintf("FloatingIPs of namespace %q own %d %s addresses of pool %q, of which it may keep %d",
 		s.Key.Namespace, owned[key], family, pool.Name, limit)
 }

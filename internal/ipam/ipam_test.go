@@ -176,7 +176,7 @@ func TestAssign(t *testing.T) {
 		{"no pools at all: kept", nil,
 			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p")), service("b")},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`,
-				`b [] NoPool: there is no IPAddressPool: create one`}},
+				`b [] NoPool: there is no IPAddressPool`}},
 		{"headless", p, []*lb.Service{service("a", func(s *lb.Service) { s.Families = nil }, holding("192.0.2.1"))},
 			[]string{`a [] NoClusterIP: the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served`}},
 		{"unreadable request: nothing new, what is held stays", p,

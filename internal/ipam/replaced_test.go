@@ -130,7 +130,7 @@ func TestCreatedAgainToShare(t *testing.T) {
 	}{
 		{"by its key", service("b", created(2), sharing(port(443))), shares("b", "192.0.2.1", "p")},
 		{"a clash: what it had", service("b", created(2), sharing(port(80))),
-			gets("b", "192.0.2.2", "p") + "; it cannot share 192.0.2.1, where Service default/a holds port TCP/80: change the port or the sharing key"},
+			gets("b", "192.0.2.2", "p") + "; it cannot share 192.0.2.1, where Service default/a holds port TCP/80"},
 		{"another key: what it had", service("b", created(2), sharing(port(443)), func(s *lb.Service) { s.SharingKey = "l" }), gets("b", "192.0.2.2", "p")},
 		{"by the annotation", service("b", created(2), sharing(port(443)), recalling("192.0.2.2", "p")), gets("b", "192.0.2.2", "p") + first},
 		{"by its record", service("b", append(held, created(2), sharing(port(443)))...), gets("b", "192.0.2.2", "p") + first},

@@ -99,9 +99,9 @@ func (s *subject) clash(t holders, excused func(*subject) bool) *refusal {
 			continue
 		}
 		if s.Key.Namespace != o.Key.Namespace {
-			return refuse(lb.PortClash, "where %s holds one of its ports: change the ports or the sharing key", s.named(o.party()))
+			return refuse(lb.PortClash, "where %s holds one of its ports", s.named(o.party()))
 		}
-		return refuse(lb.PortClash, "where %s holds port %s/%d: change the port or the sharing key", s.named(o.party()), p.Protocol, p.Port)
+		return refuse(lb.PortClash, "where %s holds port %s/%d", s.named(o.party()), p.Protocol, p.Port)
 	}
 	return nil
 }

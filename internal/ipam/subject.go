@@ -78,8 +78,8 @@ func (s *subject) unservable() *refusal {
 	case len(s.Families) == 0:
 		return refuse(lb.NoClusterIP, "the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served")
 	case s.FamilyPolicy == lb.RequireDualStack && len(s.Families) < 2:
-		return refuse(lb.DualStackUnmet, "ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only: choose PreferDualStack, or make the "+
-			"cluster dual-stack", s.Families[0])
+		return refuse(lb.DualStackUnmet, "ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only",
+			s.Families[0])
 	}
 	return nil
 }

@@ -54,9 +54,9 @@ func (a *assigner) claim(s *subject, wants *perFamily) *refusal {
 		case fip.fip.Deleting && !s.holds(addr):
 			return refuse(lb.FloatingIPDeleting, "claims FloatingIP %q, which is being deleted", s.FloatingIP)
 		case !addr.IsValid():
-			return refuse(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet: see its conditions", s.FloatingIP, family)
+			return refuse(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet", s.FloatingIP, family)
 		case wants[i].IsValid() && wants[i] != addr:
-			return refuse(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s: do one of the two", wants[i], s.FloatingIP, addr)
+			return refuse(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s", wants[i], s.FloatingIP, addr)
 		default:
 			wants[i] = addr
 		}
@@ -78,7 +78,7 @@ func (a *assigner) grantable(s *subject, addr netip.Addr) *refusal {
 		return r
 	}
 	if pool == nil {
-		return refuse(lb.AddressNotInPool, "asks for %s, which is in none of the pools: ask for another address or add it to a pool", addr)
+		return refuse(lb.AddressNotInPool, "asks for %s, which is in none of the pools", addr)
 	}
 	if s.RequestedPool != "" && !pool.Answers(s.RequestedPool) {
 		return refuse(lb.AddressNotInPool, "asks for %s and for pool %q, but the address is in pool %q: ask for one of the two", addr, s.RequestedPool, pool.Name)

@@ -106,7 +106,8 @@ func (k *Cluster) writeParts(ctx context.Context, u ServiceUpdate) (last *corev1
 		return last, nil
 	}
 	refused := &Refused{metav1.Condition{
-		Type: u.Refusal, Status: metav1.ConditionFalse, Reason: string(lb.WriteRefused), Message: lb.Bounded(strings.Join(refusals, "; ")),
+		Type: u.Refusal, Status: metav1.ConditionFalse, Reason: string(lb.WriteRefused),
+		Message: lb.WithRemedies(strings.Join(refusals, "; "), lb.WriteRefused),
 	}}
 	if u.Refusal != "" {
 		if err := write(ServiceUpdate{Conditions: []metav1.Condition{refused.Condition}}); err != nil {

@@ -51,7 +51,8 @@ func (o Object) String() string {
 // MarshalText makes logs and debug pages show an object as String does.
 func (o Object) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// Problem is something that a user must fix: one word, and one sentence that says what is wrong and what to do.
+// Problem is something that a user must fix: one word, and one sentence that says what is wrong. WithRemedies adds what
+// to do.
 // It never stops other objects from being served.
 type Problem struct {
 	Object  Object
@@ -78,9 +79,6 @@ func SomeOf[T any](items []T) string {
 	}
 	return out
 }
-
-// Bounded is a message for a condition or an Event: the API server takes no more than 32768 bytes.
-func Bounded(message string) string { return Line(message, 4096) }
 
 // Line makes one line of at most so many bytes of a text that others worded: what cannot be printed becomes a space.
 func Line(text string, limit int) string {

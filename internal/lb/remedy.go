@@ -4,7 +4,9 @@ import (
 	_ "embed" // for reasons.yaml
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -39,4 +41,35 @@ func (r Reason) Remedy() string {
 		return do
 	}
 	return ""
+}
+
+// maxMessage bounds a message: the API server takes no more than 32768 bytes.
+const maxMessage = 4096
+
+// WithRemedies returns a message for a condition or an Event: what is wrong, and what to do about each of these Reasons
+// once. It adds nothing for a Reason whose remedy is nothing, so that the message of a healthy object stays as it is. A
+// message that is too long is cut, its remedies are not.
+func WithRemedies(message string, reasons ...Reason) string {
+	var remedies []string
+	for _, r := range reasons {
+		do := r.Remedy()
+		if do != "" && !strings.HasPrefix(do, "Nothing") && !slices.Contains(remedies, do) {
+			remedies = append(remedies, do)
+		}
+	}
+	if len(remedies) == 0 {
+		return Line(message, maxMessage)
+	}
+
+	advice := strings.Join(remedies, " ")
+	message = strings.TrimRight(message, " .:;,")
+	message = Line(message, max(maxMessage/2, maxMessage-len(". ")-len(advice)))
+	switch {
+	case message == "":
+	case strings.HasSuffix(message, "…"):
+		message += " "
+	default:
+		message += ". "
+	}
+	return Line(message+advice, maxMessage)
 }

@@ -153,13 +153,13 @@ func problems(node lb.Object, members []heartbeat.Member, port uint16, withoutEc
 	if len(blocked) > 0 {
 		slices.Sort(blocked)
 		out = append(out, lb.Problem{Object: node, Reason: lb.HeartbeatsBlocked, Message: fmt.Sprintf(
-			"node %s gets no heartbeats from %s, though their speakers answer gossip: open UDP port %d between all nodes, or a failover takes seconds",
+			"node %s gets no heartbeats from %s on UDP port %d, though their speakers answer gossip: a failover takes seconds",
 			node.Name, lb.SomeOf(blocked), port)})
 	}
 	if len(withoutEcho) > 0 {
 		out = append(out, lb.Problem{Object: node, Reason: lb.EchoBlocked, Message: fmt.Sprintf(
-			"node %s gets no echo from %s, though their heartbeats arrive: let EtherType 0x88B5 pass between all nodes, or a switch that answers ARP for others "+
-				"keeps addresses with a dead node. Speakers of an older version have no echo",
+			"node %s gets no echo from %s, though their heartbeats arrive: a switch that answers ARP for others may keep "+
+				"addresses with a dead node. Speakers of an older version have no echo",
 			node.Name, lb.SomeOf(withoutEcho))})
 	}
 	if len(silent) > 0 {

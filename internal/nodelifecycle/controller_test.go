@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // controllerTest runs a Controller of a fake cluster of so many nodes, a tenth of which may die at once.
@@ -49,7 +50,8 @@ const soon = 10 * MinInterval
 var (
 	w4Died = []string{
 		"state w4 True NodeUnreachable",
-		"event Node w4 false NodeUnreachable: the speakers of 3 of 4 nodes cannot reach it: ready pods on it that back Services are marked not ready",
+		"event Node w4 false NodeUnreachable: the speakers of 3 of 4 nodes cannot reach it: ready pods on it that back Services are marked not ready. " +
+			lb.NodeUnreachable.Remedy(),
 		"pod on-w4 ready false",
 		"event Service ns/web false EndpointsWithdrawn: 1 endpoints on nodes that most speakers cannot reach are marked not ready",
 	}
@@ -161,8 +163,8 @@ func TestRecordedFirst(t *testing.T) {
 func TestTooMany(t *testing.T) {
 	controllerTest(t, 5, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4", "w5")
-		const spared = "TooManyUnreachable: most speakers cannot reach w4, w5, which is more at once than the limit of 1 lets us call dead: their endpoints " +
-			"stay; look at the network between the nodes"
+		spared := "TooManyUnreachable: most speakers cannot reach w4, w5, which is more at once than the limit of 1 lets us call dead: " +
+			"their endpoints stay. " + lb.TooManyUnreachable.Remedy()
 		expect(time.Second,
 			"state w4 False TooManyUnreachable", "event Node w4 false "+spared,
 			"state w5 False TooManyUnreachable", "event Node w5 false "+spared)
@@ -171,7 +173,8 @@ func TestTooMany(t *testing.T) {
 			"state w4 False NodeReachable",
 			"event Node w4 true NodeReachable: most speakers do not call the node unreachable any more",
 			"state w5 True NodeUnreachable",
-			"event Node w5 false NodeUnreachable: the speakers of 4 of 5 nodes cannot reach it: ready pods on it that back Services are marked not ready",
+			"event Node w5 false NodeUnreachable: the speakers of 4 of 5 nodes cannot reach it: ready pods on it that back Services are marked not ready. "+
+				lb.NodeUnreachable.Remedy(),
 			"pod on-w5 ready false",
 			"event Service ns/web false EndpointsWithdrawn: 1 endpoints on nodes that most speakers cannot reach are marked not ready")
 	})
@@ -188,7 +191,7 @@ func TestLeasePace(t *testing.T) {
 		all := strings.Join(nodes, ", ")
 		for _, node := range nodes {
 			want = append(want, "state "+node+" False TooManyUnreachable", "event Node "+node+" false TooManyUnreachable: most speakers cannot reach "+all+
-				", which is more at once than the limit of 10 lets us call dead: their endpoints stay; look at the network between the nodes")
+				", which is more at once than the limit of 10 lets us call dead: their endpoints stay. "+lb.TooManyUnreachable.Remedy())
 		}
 		f.suspect(nodes...)
 		expect(soon, want...)

@@ -174,7 +174,7 @@ func TestOtherVerdicts(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %v: %s", v.node, v.reason, v.closed(), v.message))
 	}
 	const spared = " TooManyUnreachable false: most speakers cannot reach the node, and with it more at once than the limit of 1 lets us call dead: their " +
-		"endpoints stay; look at the network between the nodes"
+		"endpoints stay"
 	want := []string{
 		"a NodeGivenUp true: Kubernetes itself has given the node up: its pods are left to the node lifecycle controller",
 		"d" + spared, "e" + spared,

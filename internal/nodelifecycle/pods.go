@@ -118,12 +118,12 @@ func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
 		status = metav1.ConditionTrue
 	}
 	wrote, err := c.cluster.UpdateSpeakerState(ctx, s.speakerStates[i], []metav1.Condition{{
-		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason), Message: lb.Bounded(v.message),
+		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason), Message: lb.WithRemedies(v.message, v.reason),
 	}})
 	if err != nil || !wrote {
 		return err
 	}
-	event := lb.Bounded(cmp.Or(v.event, v.message))
+	event := lb.WithRemedies(cmp.Or(v.event, v.message), v.reason)
 	for _, n := range s.nodes {
 		if n.Name == v.node {
 			c.cluster.Event(lb.Object{Kind: "Node", Name: v.node}, n.UID, v.closed(), v.reason, event)

@@ -34,7 +34,7 @@ func unreachable(node string, votes, speakers int) verdict {
 
 // tooMany is the verdict on one of the spared nodes.
 func tooMany(node string, spared []string, limit int) verdict {
-	const why = "than the limit of %d lets us call dead: their endpoints stay; look at the network between the nodes"
+	const why = "than the limit of %d lets us call dead: their endpoints stay"
 	return verdict{
 		node: node, reason: lb.TooManyUnreachable,
 		message: fmt.Sprintf("most speakers cannot reach the node, and with it more at once "+why, limit),

@@ -238,14 +238,12 @@ func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[l
 	case lb.ProxyRefused:
 		return "the Service asks for proxies and may not have them: its condition holdfast.dev/Proxied says why"
 	case lb.NoServingEndpoint:
-		return fmt.Sprintf("no endpoint serves a port of the Service over %s: check that its selector matches ready pods, that these have "+
-			"addresses of this family, and that they have the port that targetPort names", f)
+		return fmt.Sprintf("no endpoint serves a port of the Service over %s", f)
 	case lb.IgnoredByKubeProxy:
 		return "kube-proxy does not serve the Service, since it or its EndpointSlices have the label service.kubernetes.io/service-proxy-name or " +
-			"service.kubernetes.io/headless: remove the label"
+			"service.kubernetes.io/headless"
 	case lb.FilterNotEnforceable:
-		return "nothing enforces the source ranges of the annotations or of the pool, since Holdfast does not filter (dataPath: Other): remove them, or " +
-			"write them into spec.loadBalancerSourceRanges alone, which is the network plugin's to enforce"
+		return "nothing enforces the source ranges of the annotations or of the pool, since Holdfast does not filter (dataPath: Other)"
 	case lb.CutOff:
 		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
 			p.node, lb.SomeOf(s.ServingNodes(f)))

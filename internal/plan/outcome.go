@@ -39,7 +39,7 @@ func (o Outcome) WithSessions(node string, sessions []lb.Session) (Outcome, bool
 	case failed:
 		o.Reason = lb.NoSession
 		// The error itself is not here: it may change often, and each Service would be written then.
-		o.Message = "no session is established with " + lb.SomeOf(without) + ": the condition Established of each BGPPeer says why"
+		o.Message = "no session is established with " + lb.SomeOf(without)
 	default:
 		return o, false
 	}
@@ -96,14 +96,13 @@ func announcedHere(a Announcer, s lb.AddressState) (lb.Reason, string) {
 		for _, c := range s.Conflicts {
 			users = append(users, fmt.Sprintf("%s on %s", c.MAC, c.Link))
 		}
-		return lb.AddressConflict, fmt.Sprintf("%s is in use by %s, seen by node %s: free it there, or ask for another address",
+		return lb.AddressConflict, fmt.Sprintf("%s is in use by %s, seen by node %s",
 			a.Address, strings.Join(users, " and "), a.Node)
 	case len(s.Links) == 0 && len(s.Refused) > 0:
 		return lb.SocketRefused, fmt.Sprintf("%s is to be announced from node %s, which cannot answer for it: %s",
 			a.Address, a.Node, strings.Join(s.Refused, ", "))
 	case len(s.Links) == 0:
-		return lb.NoLink, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so: check that one is up, and the interfaces of the "+
-			"L2Advertisement",
+		return lb.NoLink, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so",
 			a.Address, a.Node)
 	}
 	reason, links := lb.Announced, " on "+strings.Join(s.Links, " and ")
@@ -127,7 +126,7 @@ func (o Outcome) Conflicts(node string, states []lb.AddressState) []string {
 			continue
 		}
 		for _, c := range state.Conflicts {
-			out = append(out, fmt.Sprintf("%s on %s claims %s, which node %s announces: remove the address from that machine", c.MAC, c.Link, a.Address, node))
+			out = append(out, fmt.Sprintf("%s on %s claims %s, which node %s announces", c.MAC, c.Link, a.Address, node))
 		}
 	}
 	return out

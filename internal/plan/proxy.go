@@ -139,7 +139,7 @@ func noProxy(s *lb.Service, f lb.Family, why lb.Reason, barring []string) string
 	case why == lb.NoServingEndpoint:
 		return "no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment of the proxies"
 	case len(barring) > 0:
-		return fmt.Sprintf("proxies run on %s; the address may be announced from %s: let proxies run there (proxy.nodeSelector), or let their nodes announce",
+		return fmt.Sprintf("proxies run on %s, and the address may be announced from %s",
 			lb.SomeOf(s.ServingNodes(f)), lb.SomeOf(barring))
 	}
 	return ""

@@ -156,7 +156,7 @@ var proxyTables = []struct {
 			"says no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment of the proxies", nil},
 		{"all terminate", "proxied w2; ends w2", "l2 NoProxy -; bgp NoProxy -; says no proxy is ready", nil},
 		{"where no node announces", "proxied w2 w3; nodes w1", "own -, -; route -; l2 NoProxy -; bgp NoProxy -; " +
-			"says proxies run on w2, w3; says the address may be announced from w1: let proxies run there (proxy.nodeSelector), or let their nodes announce; " +
+			"says proxies run on w2, w3; says the address may be announced from w1; " +
 			"bgpsays the address may be announced from w1", nil},
 		{"where no node may announce at all", "proxied w2; nodes none", "l2 NoEligibleNode -; says NodeNotSelected: w1, w2, w3", nil},
 	}},
