@@ -75,6 +75,7 @@ var cases = []testCase{
 	{"Endpoints", testEndpoints},
 	{"ClusterAddresses", testClusterAddresses},
 	{"PoolRenamed", testPoolRenamed},
+	{"RulesFlushed", testRulesFlushed},
 	{"Boot", testBoot},
 }
 
