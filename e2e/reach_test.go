@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -229,6 +230,12 @@ func (e *env) newLeader(t *testing.T) {
 func (e *env) burst(t *testing.T, happen func()) {
 	ns := e.namespace(t)
 	name := "e2e-burst"
+	// The next burst makes a pool of this name, which would go with this one.
+	undo(t, func(ctx context.Context) error {
+		return gone(ctx, "pool "+name, func(ctx context.Context) (*unstructured.Unstructured, error) {
+			return e.Resource(testbed.Pools).Get(ctx, name, metav1.GetOptions{})
+		})
+	})
 	e.pool(t, name, `addresses: [10.151.0.0/16]`)
 	t.Cleanup(func() { e.clear(t, ns) })
 	half, made := make(chan struct{}), make(chan error, 1)
