@@ -68,6 +68,26 @@ func testExcludedNode(t *testing.T, e *env) {
 			e.hops(t, bgp, len(e.workers()))
 		})
 	}
+
+	// A network plugin that fails everywhere may set it on all nodes.
+	t.Run("NetworkUnavailable on all nodes", func(t *testing.T) {
+		owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
+		must(t, err)
+		streams := append(e.watch(t, testbed.Client, l2), e.watch(t, testbed.Far, bgp)...)
+		onAll := func(ctx context.Context, on bool) error {
+			var errs []error
+			for _, node := range e.Cluster.Nodes() {
+				errs = append(errs, condition(ctx, node, on))
+			}
+			return errors.Join(errs...)
+		}
+		undo(t, func(ctx context.Context) error { return onAll(ctx, false) })
+		must(t, onAll(t.Context(), true))
+		e.stays(t, l2[0], owner, bgp)
+		must(t, onAll(t.Context(), false))
+		e.stays(t, l2[0], owner, bgp)
+		finish(t, streams, "NetworkUnavailable on all nodes")
+	})
 }
 
 // owned waits until an accepted node answers for each address.

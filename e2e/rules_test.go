@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -16,29 +18,36 @@ import (
 // seconds, since a kube-proxy that changes its mode removes them too.
 const flushOutage = 5 * time.Second
 
-// testRulesFlushed empties the ruleset of a node, as a reload of its firewall does: another node serves its addresses until
-// kube-proxy has made its rules again.
+// flushHold is how long addresses are watched after a fault of all nodes.
+const flushHold = 2 * time.Second
+
+// testRulesFlushed empties rulesets, as a reload of a firewall does. If one node loses kube-proxy's rules, another one serves
+// its addresses until they are back. If all nodes do, all keep their addresses and routes.
 func testRulesFlushed(t *testing.T, e *env) {
+	// They are older than the second loss: by then the head start of new addresses is gone, and hides nothing.
+	l2 := e.service(t, e.app, "flushed-l2")
+	bgp := e.service(t, e.app, "flushed-bgp", routed)
+	e.served(t, testbed.Client, l2)
+	e.hops(t, bgp, len(e.workers()))
+	undo(t, e.restartProxies)
+
 	commands := []string{"nft flush ruleset"}
 	if strings.Contains(t.Name(), "iptables") {
 		commands = append(commands, "iptables -t nat -F; ip6tables -t nat -F")
 	}
 	for _, command := range commands {
-		t.Run(command, func(t *testing.T) { e.rulesFlushed(t, command) })
+		t.Run(command, func(t *testing.T) { e.rulesFlushed(t, command, l2, bgp) })
 	}
+	t.Run("all nodes", func(t *testing.T) { e.allRulesFlushed(t, l2, bgp) })
 }
 
-func (e *env) rulesFlushed(t *testing.T, command string) {
-	l2 := e.service(t, e.app, "flushed-l2")
-	bgp := e.service(t, e.app, "flushed-bgp", routed)
-	e.served(t, testbed.Client, l2)
-	e.hops(t, bgp, len(e.workers()))
+// rulesFlushed takes the rules of the node that owns the addresses of layer 2.
+func (e *env) rulesFlushed(t *testing.T, command string, l2, bgp []netip.Addr) {
 	owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
 	must(t, err)
 	e.owned(t, l2, func(node string) bool { return node == owner })
 	streams := e.watch(t, testbed.Client, l2)
 
-	undo(t, e.restartProxies)
 	must(t, e.do(t.Context(), owner, "sh", "-c", command))
 	e.owned(t, l2, func(node string) bool { return node != owner })
 	e.hops(t, bgp, len(e.workers())-1)
@@ -58,7 +67,63 @@ func (e *env) rulesFlushed(t *testing.T, command string) {
 	e.served(t, testbed.Client, l2)
 }
 
+// allRulesFlushed takes the rules of all nodes, whose kube-proxies are stopped so that none makes them again at once.
+func (e *env) allRulesFlushed(t *testing.T, l2, bgp []netip.Addr) {
+	owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
+	must(t, err)
+
+	must(t, e.onNodes(t.Context(), "pkill -STOP -x kube-proxy"))
+	must(t, e.onNodes(t.Context(), "nft flush ruleset"))
+	for _, node := range e.workers() {
+		e.problem(t, node, "KubeProxyNotReady", 1)
+	}
+	e.stays(t, l2[0], owner, bgp)
+
+	must(t, e.restartProxies(t.Context()))
+	for _, node := range e.workers() {
+		e.problem(t, node, "KubeProxyNotReady", 0)
+	}
+	e.stays(t, l2[0], owner, bgp)
+	e.served(t, testbed.Client, l2)
+	e.served(t, testbed.Far, bgp)
+}
+
+// stays checks that after a fault of all nodes an address has the owner of before, and that all workers have the routes, for
+// some time. The nodes see such a fault one after the other, and until the last one has, it alone counts as well.
+func (e *env) stays(t *testing.T, a netip.Addr, owner string, routed []netip.Addr) {
+	t.Helper()
+	check := func(ctx context.Context) error { return e.unmoved(ctx, a, owner, routed) }
+	start := time.Now()
+	must(t, testbed.Until(t.Context(), soon, "owner and routes as before", check))
+	t.Logf("owner and routes are as before after %s", since(start))
+	must(t, testbed.Holds(t.Context(), flushHold, check))
+}
+
+// unmoved returns an error unless the node owns the address, and all workers have the routes.
+func (e *env) unmoved(ctx context.Context, a netip.Addr, owner string, routed []netip.Addr) error {
+	node, err := e.WaitOwner(ctx, testbed.Client, a)
+	if err != nil {
+		return err
+	}
+	if node != owner {
+		return fmt.Errorf("%s is announced by %s, and was by %s", a, node, owner)
+	}
+
+	for _, router := range bothRouters {
+		for _, r := range routed {
+			hops, err := e.NextHops(ctx, router, r)
+			if err != nil {
+				return err
+			}
+			if len(hops) != len(e.workers()) {
+				return fmt.Errorf("%s has the next hops %v for %s", router, hops, r)
+			}
+		}
+	}
+	return nil
+}
+
 // restartProxies ends kube-proxy on all nodes, which start it again: it makes all its rules.
 func (e *env) restartProxies(ctx context.Context) error {
-	return e.onNodes(ctx, "pkill -x kube-proxy || true")
+	return e.onNodes(ctx, "pkill -KILL -x kube-proxy || true")
 }
