@@ -137,7 +137,8 @@ func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, problems []lb.Problem) me
 		Message: "deletion waits until the pools that took its addresses over have recorded that",
 	}
 	if held := u.Held(); held > 0 {
-		message := fmt.Sprintf("deletion waits for %d addresses to be released, and no new ones are assigned; they are held by %s",
+		message := fmt.Sprintf("deletion waits for %d addresses to be released, "+
+			"and no new ones are assigned; they are held by %s",
 			held, strings.Join(texts(holdersOf(u)), ", "))
 		c.Message = lb.WithRemedies(message, lb.Deleting)
 	}

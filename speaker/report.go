@@ -296,7 +296,8 @@ func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Se
 	if i < 0 || !v.Ranges {
 		return out, []string{v1beta1.ConditionFilterEnforced}
 	}
-	// What is wrong with the node is not here: its SpeakerState has it once, and each Service would be written when it changes.
+	// What is wrong with the node is not here: its SpeakerState has it once, and each Service would be written
+	// when it changes.
 	message := fmt.Sprintf("node %s does not enforce the source ranges: status.problems of its SpeakerState says why",
 		problems[i].Object.Name)
 	return append(out, metav1.Condition{
@@ -306,7 +307,9 @@ func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Se
 }
 
 func condition(kind string, o plan.Outcome) metav1.Condition {
-	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: lb.WithRemedies(o.Message, o.Reason)}
+	c := metav1.Condition{
+		Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: lb.WithRemedies(o.Message, o.Reason),
+	}
 	if o.IsAnnounced() {
 		c.Status = metav1.ConditionTrue
 	}

@@ -37,7 +37,8 @@ func (opt Options) readAccess(r *report, object lb.Object, o *corev1.Service) lb
 func filteredAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.Access {
 	a := lb.Access{InternalAllowed: readInternal(r, object, o, opt)}
 	if n := countSources(o); n > maxSources {
-		r.fault(object, lb.NoSourceAllowed, "has %d source ranges in all lists together, more than %d, so all traffic is denied", n, maxSources)
+		r.fault(object, lb.NoSourceAllowed, "has %d source ranges in all lists together, more than %d, "+
+			"so all traffic is denied", n, maxSources)
 		a.Restricted = true
 	} else {
 		readLists(r, object, o, &a)
@@ -77,7 +78,8 @@ func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) b
 		return false
 	case "":
 	default:
-		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q, neither %s nor %s, and changes nothing", AnnotationInternalTraffic, value,
+		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q, neither %s nor %s, and changes nothing",
+			AnnotationInternalTraffic, value,
 			InternalAllow, InternalFilter)
 	}
 	return opt.AllowInternal
@@ -156,7 +158,8 @@ func (s sources) report(r *report, object lb.Object, name string) {
 	case len(s.prefixes) == 0 && len(s.unread) == 0:
 		r.fault(object, lb.NoSourceAllowed, "%s is empty, so all traffic is denied", name)
 	case len(s.prefixes) == 0:
-		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read (%s), so all traffic is denied", name, lb.SomeOf(s.unread))
+		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read (%s), so all traffic is denied",
+			name, lb.SomeOf(s.unread))
 	case len(s.unread) > 0:
 		r.fault(object, lb.InvalidSourceRange, "%s is in force but for what cannot be read (%s)", name, lb.SomeOf(s.unread))
 	}

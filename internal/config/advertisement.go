@@ -80,7 +80,8 @@ func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools
 		}
 		if entry, bits, ok := tooWide(p, v4, v6); ok {
 			unfit = append(unfit, p.Name)
-			r.fault(object, lb.InvalidAggregation, "not used for IPAddressPool %q: routes of length %d would reach beyond its %s, which allows %d or longer",
+			r.fault(object, lb.InvalidAggregation, "not used for IPAddressPool %q: "+
+				"routes of length %d would reach beyond its %s, which allows %d or longer",
 				p.Name, lengthFor(entry, v4, v6), entry, bits)
 			continue
 		}

@@ -76,7 +76,8 @@ func bounded(r *report, object lb.Object, o *corev1.Service, opt Options) (*core
 	if slices.Contains(long, AnnotationNodeSelector) || slices.Contains(long, openstack.NodeSelector) {
 		short.Annotations[AnnotationNodeSelector] = "(too long)" // is none
 	}
-	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is not read, since its %d bytes are more than %d", long[0], len(o.Annotations[long[0]]),
+	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is not read, since its %d bytes are more than %d",
+		long[0], len(o.Annotations[long[0]]),
 		maxAnnotation)
 }
 

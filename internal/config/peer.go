@@ -81,7 +81,8 @@ func findConflict(p lb.Peer, node lb.Node, older []lb.Peer) (conflict, bool) {
 			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has %s there", other.Name,
 				whereTo(p))}, true
 		case other.RouterID.IsValid() && p.RouterID.IsValid() && other.RouterID != p.RouterID:
-			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there, and a node has one", other.Name,
+			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there, "+
+				"and a node has one", other.Name,
 				other.RouterID)}, true
 		}
 	}

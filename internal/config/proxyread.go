@@ -271,7 +271,8 @@ func (opt Options) readSettings(r *report, object lb.Object, o *corev1.Service) 
 		return a // as mostly
 	}
 	if a.header() > 0 && a.values[AnnotationXForwardedFor] == "true" {
-		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other", a.keys[AnnotationProxyProtocol],
+		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other",
+			a.keys[AnnotationProxyProtocol],
 			a.values[AnnotationProxyProtocol], a.keys[AnnotationXForwardedFor], a.values[AnnotationXForwardedFor]))
 		keep(AnnotationProxyProtocol)
 		keep(AnnotationXForwardedFor)

@@ -122,13 +122,15 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 		return lb.Secret(spec.Password), nil
 	}
 	if ref.Namespace != "" && ref.Namespace != o.SecretNamespace {
-		return "", fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read", ref.Namespace, o.SecretNamespace)
+		return "", fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read",
+			ref.Namespace, o.SecretNamespace)
 	}
 	i := slices.IndexFunc(o.Secrets, func(s *corev1.Secret) bool {
 		return s.Namespace == o.SecretNamespace && s.Name == ref.Name && s.Type == corev1.SecretTypeBasicAuth
 	})
 	if i < 0 {
-		return "", fmt.Errorf("namespace %q has no Secret %q of type %s", o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
+		return "", fmt.Errorf("namespace %q has no Secret %q of type %s",
+			o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
 	}
 	text, what := string(o.Secrets[i].Data[corev1.BasicAuthPasswordKey]), fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name)
 	// The messages do not show it. Routers read theirs from a line of text.

@@ -162,7 +162,8 @@ func (x reader) readWish(r *report, object lb.Object, o *corev1.Service) (lb.Wis
 		w.Internal = true
 	case "", "false":
 	default:
-		return w, r.fault(object, lb.InvalidRequest, `annotation %s is %q, neither "true" nor "false"`, AnnotationInternal, internal)
+		return w, r.fault(object, lb.InvalidRequest, `annotation %s is %q, neither "true" nor "false"`,
+			AnnotationInternal, internal)
 	}
 	if notes := x.dialect.Translate(o.Annotations, internal != "", &w); len(notes) > 0 {
 		r.note(object, lb.AnnotationIgnored, "%s", strings.Join(notes, "; "))

@@ -118,7 +118,8 @@ func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
 		status = metav1.ConditionTrue
 	}
 	wrote, err := c.cluster.UpdateSpeakerState(ctx, s.speakerStates[i], []metav1.Condition{{
-		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason), Message: lb.WithRemedies(v.message, v.reason),
+		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason),
+		Message: lb.WithRemedies(v.message, v.reason),
 	}})
 	if err != nil || !wrote {
 		return err

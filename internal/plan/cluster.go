@@ -243,7 +243,8 @@ func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[l
 		return "kube-proxy does not serve the Service, since it or its EndpointSlices have the label service.kubernetes.io/service-proxy-name or " +
 			"service.kubernetes.io/headless"
 	case lb.FilterNotEnforceable:
-		return "nothing enforces the source ranges of the annotations or of the pool, since Holdfast does not filter (dataPath: Other)"
+		return "nothing enforces the source ranges of the annotations or of the pool, " +
+			"since Holdfast does not filter (dataPath: Other)"
 	case lb.CutOff:
 		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
 			p.node, lb.SomeOf(s.ServingNodes(f)))

@@ -57,7 +57,8 @@ func (t routeTable) add(one routeTo) {
 	older, younger := &t.ads[min(r.oldest, index)], &t.ads[max(r.oldest, index)]
 	r.oldest = min(r.oldest, index)
 	if older.LocalPref != younger.LocalPref || older.MED != younger.MED || older.Prepend != younger.Prepend {
-		t.conflicts[prefix] = fmt.Sprintf("BGPAdvertisement %q is older than %q and gives %s another localPref, med or asPathPrepend, which is used",
+		t.conflicts[prefix] = fmt.Sprintf("BGPAdvertisement %q is older than %q "+
+			"and gives %s another localPref, med or asPathPrepend, which is used",
 			older.Name, younger.Name, prefix)
 	}
 	for _, c := range ad.Communities {
