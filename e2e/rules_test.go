@@ -29,7 +29,7 @@ func testRulesFlushed(t *testing.T, e *env) {
 	bgp := e.service(t, e.app, "flushed-bgp", routed)
 	e.served(t, testbed.Client, l2)
 	e.hops(t, bgp, len(e.workers()))
-	undo(t, e.restartProxies)
+	undo(t, e.restartKubeProxies)
 
 	commands := []string{"nft flush ruleset"}
 	if strings.Contains(t.Name(), "iptables") {
@@ -61,7 +61,7 @@ func (e *env) rulesFlushed(t *testing.T, command string, l2, bgp []netip.Addr) {
 		}
 	}
 
-	must(t, e.restartProxies(t.Context()))
+	must(t, e.restartKubeProxies(t.Context()))
 	e.owned(t, l2, func(node string) bool { return node == owner })
 	e.hops(t, bgp, len(e.workers()))
 	e.served(t, testbed.Client, l2)
@@ -79,7 +79,7 @@ func (e *env) allRulesFlushed(t *testing.T, l2, bgp []netip.Addr) {
 	}
 	e.stays(t, l2[0], owner, bgp)
 
-	must(t, e.restartProxies(t.Context()))
+	must(t, e.restartKubeProxies(t.Context()))
 	for _, node := range e.workers() {
 		e.problem(t, node, "KubeProxyNotReady", 0)
 	}
@@ -123,7 +123,7 @@ func (e *env) unmoved(ctx context.Context, a netip.Addr, owner string, routed []
 	return nil
 }
 
-// restartProxies ends kube-proxy on all nodes, which start it again: it makes all its rules.
-func (e *env) restartProxies(ctx context.Context) error {
+// restartKubeProxies ends kube-proxy on all nodes, which start it again: it makes all its rules.
+func (e *env) restartKubeProxies(ctx context.Context) error {
 	return e.onNodes(ctx, "pkill -KILL -x kube-proxy || true")
 }
