@@ -41,13 +41,15 @@ func testRulesFlushed(t *testing.T, e *env) {
 	t.Run("all nodes", func(t *testing.T) { e.allRulesFlushed(t, l2, bgp) })
 }
 
-// rulesFlushed takes the rules of the node that owns the addresses of layer 2.
+// rulesFlushed takes the rules of the node that owns the addresses of layer 2. Its kube-proxy is stopped, which would make
+// them again at its next look, and with bad luck that comes at once.
 func (e *env) rulesFlushed(t *testing.T, command string, l2, bgp []netip.Addr) {
 	owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
 	must(t, err)
 	e.owned(t, l2, func(node string) bool { return node == owner })
 	streams := e.watch(t, testbed.Client, l2)
 
+	must(t, e.do(t.Context(), owner, "pkill", "-STOP", "-x", "kube-proxy"))
 	must(t, e.do(t.Context(), owner, "sh", "-c", command))
 	e.owned(t, l2, func(node string) bool { return node != owner })
 	e.hops(t, bgp, len(e.workers())-1)
