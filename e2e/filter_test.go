@@ -291,7 +291,7 @@ func addressesOf(pod *corev1.Pod) []string {
 func (e *env) withinCluster(t *testing.T, pods []corev1.Pod, addresses []netip.Addr, want reply) {
 	t.Helper()
 	var group errgroup.Group
-	group.SetLimit(6)
+	group.SetLimit(14) // most of them wait for an answer that does not come
 	expect := func(what string, fetch func(ctx context.Context) error) {
 		group.Go(func() error {
 			return testbed.Until(t.Context(), soon, string(want)+" in "+what, func(ctx context.Context) error {
