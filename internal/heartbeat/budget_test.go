@@ -377,6 +377,9 @@ func TestInStep(t *testing.T) {
 //
 // Trap: nodes in step have no sessions, so that nobody watches the one that dies.
 func TestDeathInStep(t *testing.T) {
+	if raceDetector {
+		t.Skip("make test-unit runs it without the race detector")
+	}
 	for _, wakes := range []time.Duration{20 * us, 200 * us, ms} {
 		for _, n := range []int{3, 7, 50} {
 			deaths := 50

@@ -464,6 +464,9 @@ func TestGossipBlockedAmongMany(t *testing.T) {
 
 // A node that loses all others at once knows so: it does not take one for dead while it counts on the rest.
 func TestCutOffAtOnce(t *testing.T) {
+	if raceDetector {
+		t.Skip("make test-unit runs it without the race detector")
+	}
 	for _, n := range []int{3, 4, 7, 30} {
 		for seed := range uint64(20) {
 			w := settled(t, seed, n)
@@ -538,6 +541,9 @@ func TestHalfKnowsThatItsLinkFails(t *testing.T) {
 // Watchers do not keep a dead node alive among themselves, however close together they wake, and even if half of them missed its
 // last heartbeats: what they tell each other gets no fresher by being passed on, and is soon all told.
 func TestNoLifeByHearsay(t *testing.T) {
+	if raceDetector {
+		t.Skip("make test-unit runs it without the race detector")
+	}
 	for _, n := range []int{3, 4, 7, 50} {
 		for _, wakes := range []time.Duration{20 * time.Microsecond, 200 * time.Microsecond, ms} {
 			for _, missed := range []time.Duration{0, 60 * ms, 400 * ms} {
