@@ -81,3 +81,21 @@ func TestForeignMachinesLast(t *testing.T) {
 		t.Errorf("it gets %v", got)
 	}
 }
+
+// TestNetworksOfNodes: what speakers report of the networks of their nodes is given to no Service, from the first decision
+// of a leader on.
+func TestNetworksOfNodes(t *testing.T) {
+	pool := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid-p"},
+		Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0-192.0.2.3"}}}
+	state := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
+	state.Status.Subnets, state.Status.Gateways = []string{"192.0.2.0/24"}, []string{"192.0.2.1"}
+	ours := external("web")
+	ours.Spec.Type = corev1.ServiceTypeLoadBalancer
+	server := newServer(t, pool, state, ours)
+	s := newTestSyncer(t, server)
+	s.lookDue.Store(true)
+	syncOnce(t, s)
+	if got := config.StatusAddresses(server.service(t, "web")); len(got) != 1 || got[0].String() != "192.0.2.2" {
+		t.Errorf("it gets %v", got)
+	}
+}

@@ -2,9 +2,11 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +26,10 @@ const (
 type speakers struct {
 	reports reports
 	// conflicts are our addresses that foreign machines claim, and sessions those of all BGPPeers; nil before the first look.
-	conflicts  map[netip.Addr]conflict
-	sessions   *sessions
+	conflicts map[netip.Addr]conflict
+	sessions  *sessions
+	// networks are what the networks of the nodes use themselves: the same slice as long as they are the same.
+	networks   []config.NetworkAddress
 	unfiltered unfiltered
 	proxied    proxied
 }
@@ -37,6 +41,9 @@ func (s *speakers) look(now, apiNow time.Time, nodes []*corev1.Node, states []*v
 	s.reports = s.reports.read(now, apiNow, states)
 	s.conflicts = s.reports.conflicts(now, states, notReady)
 	s.sessions = s.reports.sessions(now, states, notReady)
+	if networks := config.NetworkAddresses(states); !slices.Equal(networks, s.networks) {
+		s.networks = networks
+	}
 	open := s.reports.open(now, nodes, states, notReady)
 	s.unfiltered.look(now, open)
 	s.proxied.look(now, s.reports, states, notReady, open)

@@ -81,13 +81,15 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
 	d := &decision{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
+	now, lookDue := time.Now(), s.lookDue.Swap(false)
+	if lookDue {
+		s.speakers.look(now, s.cluster.APITime(now), s.cluster.Nodes(), s.cluster.SpeakerStates())
+	}
+	d.objects.NetworkAddresses = s.speakers.networks
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
-	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
-	if s.lookDue.Swap(false) {
-		s.speakers.look(d.state.Now, s.cluster.APITime(d.state.Now), s.cluster.Nodes(), s.cluster.SpeakerStates())
-		if s.options.Proxies() {
-			_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy.Service)
-		}
+	d.state.Now, d.state.Claims = now, s.cluster.Claims()
+	if lookDue && s.options.Proxies() {
+		_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy.Service)
 	}
 	d.state.Foreign = slices.SortedFunc(maps.Keys(s.speakers.conflicts), netip.Addr.Compare)
 	s.assign(d)
@@ -153,6 +155,8 @@ func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers, s.ledger, s.compared, s.cleared, s.closed = speakers{}, ipam.Ledger{}, nil, nil, nil
 	}()
+	// What the networks of the nodes use themselves is known before the first address is given.
+	s.lookDue.Store(true)
 	return s.loop.Run(ctx)
 }
 

@@ -73,6 +73,7 @@ func testClusterAddresses(t *testing.T, e *env) {
 			e.answers(t, testbed.Client, a)
 		}
 	})
+	t.Run("networks", e.networks)
 	t.Run("later", func(t *testing.T) {
 		late := netip.MustParseAddr("fd00:151::2")
 		e.externalService(t, "external-late", []netip.Addr{late})
@@ -83,6 +84,22 @@ func testClusterAddresses(t *testing.T, e *env) {
 			t.Errorf("%s answers %+v", late, results)
 		}
 	})
+}
+
+// networks has a pool cover the network and the broadcast address of the nodes' subnet, by which no client reaches a Service.
+func (e *env) networks(t *testing.T) {
+	const name, broadcast = "e2e-networks", "172.30.0.255"
+	e.apply(t, object("IPAddressPool", name, `{autoAssign: false, addresses: [172.30.0.0/32, 172.30.0.218/32, 172.30.0.255/32]}`))
+	c := e.valid(t, testbed.Pools, name, metav1.ConditionTrue, "AddressNotUsable")
+	if !strings.Contains(c.Message, broadcast+" (subnet 172.30.0.0/24, as its broadcast address)") {
+		t.Error(c.Message)
+	}
+
+	if a := e.address(t, "networks", pool(name)); a.String() != "172.30.0.218" {
+		t.Errorf("a Service got %s", a)
+	}
+	e.create(t, e.app, "networks-broadcast", one(80), pool(name), annotation(addressesAnnotation, broadcast))
+	e.refused(t, "networks-broadcast", "PoolNotAllowed", "broadcast address")
 }
 
 // externalService makes a Service without a load balancer that kube-proxy serves at these addresses.

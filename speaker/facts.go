@@ -302,7 +302,7 @@ func (n *newcomers) see(services []*lb.Service, now time.Time) (fresh map[lb.Key
 // foreignInterval is the least time between two reads of the kernel's neighbour table.
 const foreignInterval = 10 * time.Second
 
-// foreign finds the machines, gateways among them, whose addresses a pool covers by mistake. One goroutine uses it.
+// foreign finds the machines whose addresses a pool covers by mistake. One goroutine uses it.
 type foreign struct {
 	at    time.Time
 	found []lb.Neighbour

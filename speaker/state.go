@@ -29,7 +29,8 @@ const (
 	stateLook = 10 * time.Second
 	// writeTime bounds one write, so that a write to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// maxConflicts, maxProblems, maxListed, maxProxied and maxFaults bound the lists in the state.
+	// maxNetworks, maxConflicts, maxProblems, maxListed, maxProxied and maxFaults bound the lists in the state.
+	maxNetworks  = 16
 	maxConflicts = 32
 	maxProblems  = 32
 	maxListed    = 128
@@ -145,6 +146,8 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	}
 	state := w.layer2.State()
 	out.Links = state.Links[:min(len(state.Links), maxListed)]
+	subnets, gateways := w.layer2.Networks()
+	out.Subnets, out.Gateways = firstTexts(subnets), firstTexts(gateways)
 	for _, a := range state.Addresses {
 		switch {
 		case !a.Answered:
@@ -173,6 +176,14 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		out.ProxyFaults = append(out.ProxyFaults, v1beta1.ProxyFault{Service: key.String(), Reason: string(faults[key])})
 	}
 	out.Sessions = mark(sessionStates(sessions), awaited)
+	return out
+}
+
+// firstTexts returns the first networks, as the state has them.
+func firstTexts[T fmt.Stringer](of []T) (out []string) {
+	for _, one := range of[:min(len(of), maxNetworks)] {
+		out = append(out, one.String())
+	}
 	return out
 }
 

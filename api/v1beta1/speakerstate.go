@@ -65,6 +65,20 @@ type SpeakerStateStatus struct {
 	// +optional
 	Links []string `json:"links"`
 
+	// Subnets of these links, as prefixes. Pools give no Service the first and the last address of a subnet.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
+	// +optional
+	Subnets []string `json:"subnets"`
+
+	// Gateways are the default gateways on these links. Pools give them to no Service.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
+	// +optional
+	Gateways []string `json:"gateways"`
+
 	// Owned counts the addresses for which this node answers ARP and NDP.
 	// +optional
 	Owned AddressCounts `json:"owned"`

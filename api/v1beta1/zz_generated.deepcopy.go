@@ -1342,6 +1342,16 @@ func (in *SpeakerStateStatus) DeepCopyInto(out *SpeakerStateStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Subnets != nil {
+		in, out := &in.Subnets, &out.Subnets
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
+	if in.Gateways != nil {
+		in, out := &in.Gateways, &out.Gateways
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Owned.DeepCopyInto(&out.Owned)
 	if in.Conflicts != nil {
 		in, out := &in.Conflicts, &out.Conflicts

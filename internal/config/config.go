@@ -55,6 +55,8 @@ type Objects struct {
 	SecretNamespace string
 	// ServiceCIDRs where the API server has this kind.
 	ServiceCIDRs []ServiceCIDR
+	// NetworkAddresses are those of the nodes' networks.
+	NetworkAddresses []NetworkAddress
 }
 
 // Options select the Services that Holdfast serves and how it reads objects.
@@ -232,7 +234,8 @@ func (o *Objects) equal(p Objects) bool {
 	return lb.Same(o.Pools, p.Pools) && lb.Same(o.PoolMemories, p.PoolMemories) &&
 		lb.Same(o.L2Advertisements, p.L2Advertisements) && lb.Same(o.BGPAdvertisements, p.BGPAdvertisements) && lb.Same(o.Peers, p.Peers) &&
 		lb.Same(o.BFDProfiles, p.BFDProfiles) && lb.Same(o.Communities, p.Communities) && lb.Same(o.Secrets, p.Secrets) &&
-		o.SecretNamespace == p.SecretNamespace && lb.Same(o.ServiceCIDRs, p.ServiceCIDRs)
+		o.SecretNamespace == p.SecretNamespace && lb.Same(o.ServiceCIDRs, p.ServiceCIDRs) &&
+		lb.Same(o.NetworkAddresses, p.NetworkAddresses)
 }
 
 // common is what the administrator's objects say, on these nodes, a State without Services.
@@ -251,7 +254,7 @@ type common struct {
 func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 	var r report
 	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), opt.Undeclared)
-	withhold(pools, nodes, o.ServiceCIDRs)
+	withhold(pools, nodes, o.ServiceCIDRs, o.NetworkAddresses)
 	known := guard(pools, o.Pools)
 	if !opt.Filters() {
 		opt.openPools(&r, pools)
@@ -274,7 +277,7 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 	}
 	of := Objects{Pools: o.Pools, PoolMemories: o.PoolMemories, L2Advertisements: o.L2Advertisements, BGPAdvertisements: o.BGPAdvertisements,
 		Peers: o.Peers, BFDProfiles: o.BFDProfiles, Communities: o.Communities, Secrets: o.Secrets, SecretNamespace: o.SecretNamespace,
-		ServiceCIDRs: o.ServiceCIDRs}
+		ServiceCIDRs: o.ServiceCIDRs, NetworkAddresses: o.NetworkAddresses}
 	return &common{of, pools, podRanges(pools, nodes), known, state, r.problems, names}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -16,6 +17,45 @@ import (
 type ServiceCIDR struct {
 	Name  string
 	CIDRs []netip.Prefix
+}
+
+// NetworkAddress is an address that a network of the nodes uses itself.
+type NetworkAddress struct {
+	Address netip.Addr
+	// Owner says whose it is, and as what.
+	Owner string
+}
+
+// NetworkAddresses returns what the networks of the nodes use themselves, as the speakers report: the default gateways,
+// of each IPv4 subnet the network and the broadcast address (RFC 1122 section 3.2.1.3), and of each IPv6 subnet the anycast
+// address of its routers (RFC 4291 section 2.6.1). They are ordered, each once.
+func NetworkAddresses(states []*v1beta1.SpeakerState) []NetworkAddress {
+	var out []NetworkAddress
+	add := func(a netip.Addr, format string, args ...any) {
+		out = append(out, NetworkAddress{a, fmt.Sprintf(format, args...)})
+	}
+	for _, s := range states {
+		for _, text := range s.Status.Gateways {
+			if a, err := parseAddr(text); err == nil {
+				add(a, "node %q, as its default gateway", s.Name)
+			}
+		}
+		for _, text := range s.Status.Subnets {
+			p, err := netip.ParsePrefix(text)
+			switch p = p.Masked(); {
+			case err != nil || p.Bits() >= p.Addr().BitLen()-1: // RFC 3021, RFC 6164
+			case p.Addr().Is4():
+				add(p.Addr(), "subnet %s, as its network address", p)
+				add(lastOf(p), "subnet %s, as its broadcast address", p)
+			default:
+				add(p.Addr(), "subnet %s, as the address of all its routers", p)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b NetworkAddress) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Owner, b.Owner))
+	})
+	return slices.CompactFunc(out, func(a, b NetworkAddress) bool { return a.Address == b.Address })
 }
 
 // podRange is a part of a pool's ranges that lies in the podCIDR of a Node.
@@ -26,10 +66,10 @@ type podRange struct {
 	owner string
 }
 
-// withhold gives each pool the parts of its ranges that belong to Nodes and to ServiceCIDRs: a Service that got one
-// would cut a node or another Service off. The ranges keep them. What a Service has already stays as it is, since a
-// Node may lie.
-func withhold(pools []*pool, nodes map[string]lb.Node, services []ServiceCIDR) {
+// withhold gives each pool the parts of its ranges that belong to Nodes, their networks and ServiceCIDRs: a Service that
+// got one would cut a node or another Service off, or would not be reached. The ranges keep them. What a Service has
+// already stays as it is, since a Node may lie.
+func withhold(pools []*pool, nodes map[string]lb.Node, services []ServiceCIDR, networks []NetworkAddress) {
 	index := lb.IndexOf(pools, func(p *pool) []lb.Range { return p.Ranges })
 	take := func(want lb.Range, format, name string) {
 		for _, part := range index.Within(want) {
@@ -40,6 +80,9 @@ func withhold(pools []*pool, nodes map[string]lb.Node, services []ServiceCIDR) {
 		for _, a := range nodes[name].Addresses {
 			take(lb.Range{From: a, To: a}, "node %q", name)
 		}
+	}
+	for _, n := range networks {
+		take(lb.Range{From: n.Address, To: n.Address}, "%s", n.Owner)
 	}
 	byName := func(a, b ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) }
 	for _, s := range slices.SortedFunc(slices.Values(services), byName) {

@@ -62,6 +62,15 @@ func serviceCIDR(name string, cidrs ...string) ServiceCIDR {
 	return s
 }
 
+// networks has the speaker of w1 report a default gateway and subnets.
+func networks(gateway string, subnets ...string) func(*Objects) {
+	return func(o *Objects) {
+		state := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
+		state.Status.Gateways, state.Status.Subnets = []string{gateway}, subnets
+		o.NetworkAddresses = NetworkAddresses([]*v1beta1.SpeakerState{state})
+	}
+}
+
 // TestClusterAddresses: a pool gives none of the addresses that the cluster has for itself, and its condition Valid
 // names what and whose.
 func TestClusterAddresses(t *testing.T) {
@@ -109,6 +118,19 @@ func TestClusterAddresses(t *testing.T) {
 		{"a Node", []string{"10.0.0.0/30"}, func(o *Objects) {
 			o.Nodes = []*corev1.Node{podNode("w1", "10.0.0.1")}
 		}, []string{"10.0.0.0", "10.0.0.2"}, `10.0.0.1 (node "w1")`},
+		{"networks of nodes", []string{"192.0.2.0-192.0.2.1", "192.0.2.254-192.0.3.0"}, networks("192.0.2.1", "192.0.2.0/24"),
+			[]string{"192.0.2.254", "192.0.3.0"}, `192.0.2.0 (subnet 192.0.2.0/24, as its network address), ` +
+				`192.0.2.1 (node "w1", as its default gateway), 192.0.2.255 (subnet 192.0.2.0/24, as its broadcast address)`},
+		{"networks of IPv6", []string{"2001:db8::/126"}, func(o *Objects) {
+			networks("2001:db8::1", "2001:db8::/64")(o)
+			for _, s := range o.Services {
+				s.Spec.ClusterIP = "fd00:97::1"
+			}
+		}, []string{"2001:db8::2", "2001:db8::3"},
+			`2001:db8:: (subnet 2001:db8::/64, as the address of all its routers), 2001:db8::1 (node "w1", as its default gateway)`},
+		{"networks of two hosts, and what cannot be read", []string{"192.0.2.0/31"},
+			networks("router", "192.0.2.0/31", "192.0.2.0/32", "192.0.2.1/32", "192.0.2.0/33", "", "::ffff:192.0.2.0/96"),
+			[]string{"192.0.2.0", "192.0.2.1"}, ""},
 		{"what several claim", []string{"10.96.0.0/29"}, func(o *Objects) {
 			o.Nodes = []*corev1.Node{podNode("w1", "10.96.0.1", "10.96.0.0/30")}
 			o.ServiceCIDRs = []ServiceCIDR{serviceCIDR("b", "10.96.0.0/31"), serviceCIDR("a", "10.96.0.2/31")}
@@ -134,6 +156,7 @@ func TestClusterJoinsPool(t *testing.T) {
 	for name, change := range map[string]func(*Objects){
 		"a Node":        func(o *Objects) { o.Nodes = []*corev1.Node{podNode("w1", "10.96.0.0")} },
 		"a ServiceCIDR": func(o *Objects) { o.ServiceCIDRs = []ServiceCIDR{serviceCIDR("more", "10.96.0.0/16")} },
+		"a subnet":      networks("10.96.0.2", "10.96.0.0/24"),
 		"a ClusterIP":   func(o *Objects) { o.Services = append(o.Services, plainService("other", "10.96.0.0")) },
 	} {
 		o := Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.96.0.0/30")}, Services: services(1)}

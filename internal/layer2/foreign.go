@@ -130,6 +130,32 @@ func (r *Responder) learnGateways(ctx context.Context) {
 	}
 }
 
+// Networks returns the subnets of the links that announce, and the default gateways there as of the last ten seconds, each
+// once.
+func (r *Responder) Networks() (subnets []netip.Prefix, gateways []netip.Addr) {
+	for _, l := range r.config.Links() {
+		if !l.Usable() {
+			continue
+		}
+		for _, p := range l.Prefixes {
+			subnet := p.Masked()
+			if !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP() && !slices.Contains(subnets, subnet) {
+				subnets = append(subnets, subnet)
+			}
+		}
+		known := r.foreignOn(l.Name).gateways.Load()
+		if known == nil {
+			continue // not read yet
+		}
+		for _, g := range *known {
+			if !g.Address.IsLinkLocalUnicast() && !slices.Contains(gateways, g.Address) {
+				gateways = append(gateways, g.Address)
+			}
+		}
+	}
+	return subnets, gateways
+}
+
 // Foreign returns at most n foreign machines on a link, each with an address of its own,
 // for Ask: an answer of any of them shows that the link works.
 //

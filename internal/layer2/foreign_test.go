@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -334,5 +335,41 @@ func TestLeftoverOwner(t *testing.T) {
 			}
 			return found == 2
 		})
+	})
+}
+
+// TestNetworks: subnets and default gateways of links that announce, each once, and nothing link-local.
+func TestNetworks(t *testing.T) {
+	link := func(index int, prefixes ...string) lb.Interface {
+		l := lb.Interface{Index: index, Name: fmt.Sprint("eth", index), Up: true, MAC: lb.MAC{2, 0, 0, 0, 0, byte(index)}}
+		for _, p := range prefixes {
+			l.Prefixes = append(l.Prefixes, netip.MustParsePrefix(p))
+		}
+		return l
+	}
+	pods := link(3, "10.244.1.1/24")
+	pods.NoClients = true
+	links := []lb.Interface{
+		link(1, "192.0.2.11/24", "192.0.2.12/24", "192.0.2.99/32", "2001:db8::11/64", "fe80::1/64"), link(2, "198.51.100.1/31"), pods,
+	}
+	gateways := map[int][]lb.Neighbour{
+		1: {{Address: netip.MustParseAddr("192.0.2.1")}, {Address: netip.MustParseAddr("fe80::99")}},
+		2: {{Address: netip.MustParseAddr("192.0.2.1")}, {Address: netip.MustParseAddr("2001:db8::1")}},
+		3: {{Address: netip.MustParseAddr("10.244.1.254")}},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeLAN().responder()
+		r.config.Links = func() []lb.Interface { return links }
+		r.config.Gateways = func(index int) []lb.Neighbour { return gateways[index] }
+		if _, early := r.Networks(); early != nil {
+			t.Errorf("gateways before they were read: %v", early)
+		}
+
+		defer run(t, r)()
+		synctest.Wait()
+		subnets, routers := r.Networks()
+		if got := fmt.Sprint(subnets, routers); got != "[192.0.2.0/24 2001:db8::/64 198.51.100.0/31] [192.0.2.1 2001:db8::1]" {
+			t.Error(got)
+		}
 	})
 }

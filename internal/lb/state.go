@@ -23,8 +23,8 @@ type State struct {
 	// ClosedIPs are the addresses of pools in spec.externalIPs of Services that stay closed. A speaker does not read
 	// them.
 	ClosedIPs []ExternalIP
-	// Foreign are addresses that machines have or claim that are none of ours, default gateways among them, as speakers
-	// report; ordered. Pools give them last: a report is no proof.
+	// Foreign are addresses that machines have or claim that are none of ours, as speakers report; ordered. Pools give
+	// them last: a report is no proof.
 	Foreign []netip.Addr
 	// Claims are addresses that objects may have got by writes without an answer. If two objects have one, the first claims it.
 	Claims []Claim
