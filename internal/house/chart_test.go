@@ -385,6 +385,12 @@ func TestChartValues(t *testing.T) {
 			[]string{"kind: ServiceMonitor", "release: prometheus", "clusterIP: None"}, []string{"kind: PodMonitor"}},
 		{"metrics.alerts.enabled=true,metrics.alerts.labels.release=prometheus,metrics.alerts.for.sessionDown=7m,metrics.alerts.poolFreePercent=20," +
 			"metrics.alerts.ignoredReasons={A,B}", []string{"kind: PrometheusRule", "release: prometheus", "for: 7m", "< 20 / 100", `reason!~"A|B"`}, nil},
+		{"metrics.alerts.enabled=true,metrics.alerts.alertLabels.severity=page,metrics.alerts.alertLabels.team=net", []string{"severity: page\n            team: net"},
+			[]string{"severity: critical", "severity: warning"}},
+		{"metrics.podMonitor.enabled=true,metrics.podMonitor.endpoint.relabelings[0].targetLabel=rack",
+			[]string{"targetLabel: node\n      - targetLabel: rack"}, nil},
+		{"speaker.realtime=false,speaker.securityContext.capabilities.add=null", []string{"--heartbeat-realtime=false"}, []string{"SYS_NICE", "NET_ADMIN"}},
+		{"speaker.heartbeatInterval=1000ms", []string{"--heartbeat-interval=1000ms"}, nil},
 		{"metrics.address=Pod", []string{"--metrics-listen=[$(POD_IP)]:9217", "fieldPath: status.podIP"}, []string{"--metrics-listen=:9217"}},
 		{"metrics.address=fd00::1", []string{"--metrics-listen=[fd00::1]:9217"}, []string{"POD_IP"}},
 		{"metrics.tls.enabled=true,metrics.podMonitor.enabled=true", []string{"--metrics-tls=self", "scheme: https", "insecureSkipVerify: true"},
@@ -457,7 +463,8 @@ func TestChartRefusesValues(t *testing.T) {
 		"unknown=1", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0",
 		"proxy.enabled=yes",
 		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0",
-		"nameOverride=Edge", "fullnameOverride=a.b",
+		"nameOverride=Edge", "fullnameOverride=a.b", "speaker.heartbeatInterval=5ms", "speaker.heartbeatInterval=1001ms", "speaker.heartbeatInterval=1s",
+		"metrics.alerts.labels.app\\.kubernetes\\.io/name=x", "commonLabels.helm\\.sh/chart=x",
 		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x", "speaker.extraArgs[0]=debug",
 		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x", "controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
 		"controller.updateStrategy.type=OnDelete", "controller.logLevel=trace", "speaker.excludedLinks={a b}", "networkPolicy.apiServerPorts={}",
@@ -479,6 +486,34 @@ func TestChartRefusesValues(t *testing.T) {
 				t.Errorf("refused, but not by the schema: %v", err)
 			}
 		})
+	}
+}
+
+// TestChartNamesReservedLabels: the refusal of a label says where it is.
+func TestChartNamesReservedLabels(t *testing.T) {
+	for set, want := range map[string]string{
+		"commonLabels.app\\.kubernetes\\.io/name=x":                            "'/commonLabels/app.kubernetes.io~1name'",
+		"speaker.podLabels.app\\.kubernetes\\.io/component=x":                  "'/speaker/podLabels/app.kubernetes.io~1component'",
+		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x": "'/speaker/podAnnotations/kubectl.kubernetes.io~1default-container'",
+	} {
+		if _, err := template(t, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", set, err, want)
+		}
+	}
+}
+
+// TestChartResources: a ResourceQuota on requests stops no pod of the chart, and one on limits none if limits are set.
+func TestChartResources(t *testing.T) {
+	objects := render(t, "--set", "proxy.enabled=true,controller.resources.limits.memory=128Mi")
+	for name, spec := range podSpecs(objects) {
+		for _, c := range spec.Containers {
+			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() {
+				t.Errorf("%s: container %s requests %v", name, c.Name, c.Resources.Requests)
+			}
+			if strings.HasPrefix(name, "Job") && c.Resources.Limits.Memory().IsZero() {
+				t.Errorf("%s: container %s has no limit", name, c.Name)
+			}
+		}
 	}
 }
 

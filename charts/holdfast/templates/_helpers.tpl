@@ -17,6 +17,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- define "holdfast.labels" -}}
 {{ include "holdfast.selector" . }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: holdfast
+helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- with merge dict (index (append . dict) 2 | default dict) ((index . 0).Values.commonLabels | default dict) }}
 {{ toYaml . }}
 {{- end }}
@@ -77,7 +79,8 @@ metadata:
 {{- define "holdfast.podMetadata" -}}
 {{- $values := index (index . 0).Values (index . 1) -}}
 labels:
-  {{- include "holdfast.labels" (append . $values.podLabels) | nindent 2 }}
+  {{- /* A new version of the chart alone replaces no pod. */}}
+  {{- omit (include "holdfast.labels" (append . $values.podLabels) | fromYaml) "helm.sh/chart" | toYaml | nindent 2 }}
 annotations:
   kubectl.kubernetes.io/default-container: {{ index . 1 }}
   {{- with $values.podAnnotations }}
@@ -127,6 +130,8 @@ imagePullPolicy: {{ (index . 0).Values.image.pullPolicy }}
 command: [/controller, {{ index . 1 }}]
 env:
   {{- include "holdfast.namespaceVariable" . | nindent 2 }}
+resources:
+  {{- toYaml (index . 0).Values.controller.resources | nindent 2 }}
 securityContext:
   {{- toYaml (index . 0).Values.controller.securityContext | nindent 2 }}
 {{- end }}

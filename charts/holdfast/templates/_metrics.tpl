@@ -35,7 +35,7 @@ volumes:
 {{- end }}
 {{- end }}
 
-{{/* How the Prometheus operator reads: (list . $monitor), and on with what the user adds. */}}
+{{/* How the Prometheus operator reads: (list . $monitor), with what the user adds. */}}
 {{- define "holdfast.metricsEndpoint" -}}
 {{- $metrics := (index . 0).Values.metrics -}}
 {{- $fields := dict "port" "metrics" "interval" (index . 1).interval -}}
@@ -45,5 +45,7 @@ volumes:
 {{- $_ := set $fields "tlsConfig" (dict "insecureSkipVerify" true) }}
 {{- end }}
 {{- end }}
-{{- toYaml (merge dict (index . 1).endpoint $fields) }}
+{{- $node := dict "sourceLabels" (list "__meta_kubernetes_pod_node_name") "targetLabel" "node" }}
+{{- $_ := set $fields "relabelings" (prepend ((index . 1).endpoint.relabelings | default list) $node) }}
+{{- toYaml (merge dict (omit (index . 1).endpoint "relabelings") $fields) }}
 {{- end }}
