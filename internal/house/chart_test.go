@@ -385,7 +385,8 @@ func TestChartValues(t *testing.T) {
 			[]string{"kind: ServiceMonitor", "release: prometheus", "clusterIP: None"}, []string{"kind: PodMonitor"}},
 		{"metrics.alerts.enabled=true,metrics.alerts.labels.release=prometheus,metrics.alerts.for.sessionDown=7m,metrics.alerts.poolFreePercent=20," +
 			"metrics.alerts.ignoredReasons={A,B}", []string{"kind: PrometheusRule", "release: prometheus", "for: 7m", "< 20 / 100", `reason!~"A|B"`}, nil},
-		{"metrics.alerts.enabled=true,metrics.alerts.alertLabels.severity=page,metrics.alerts.alertLabels.team=net", []string{"severity: page\n            team: net"},
+		{"metrics.alerts.enabled=true,metrics.alerts.alertLabels.severity=page,metrics.alerts.alertLabels.team=net",
+			[]string{"severity: page\n            team: net"},
 			[]string{"severity: critical", "severity: warning"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.endpoint.relabelings[0].targetLabel=rack",
 			[]string{"targetLabel: node\n      - targetLabel: rack"}, nil},

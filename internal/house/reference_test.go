@@ -621,6 +621,7 @@ func described(file *ast.File) []metric {
 	for call := range nodes[*ast.CallExpr](file) {
 		name, named := literal(argument(call, 0))
 		help, _ := literal(argument(call, 1))
+		var constant []string
 		if opts, ok := argument(call, 0).(*ast.CompositeLit); ok {
 			for _, e := range opts.Elts {
 				kv, ok := e.(*ast.KeyValueExpr)
@@ -632,12 +633,16 @@ func described(file *ast.File) []metric {
 					name, named = literal(kv.Value)
 				case "Help":
 					help, _ = literal(kv.Value)
+				case "ConstLabels":
+					if list, ok := kv.Value.(*ast.CompositeLit); ok {
+						constant = stringsOf(list)
+					}
 				}
 			}
 		}
 		switch {
 		case named && wholeName.MatchString(name) && help != "":
-			out = append(out, metric{name, help, labels(call)})
+			out = append(out, metric{name, help, append(constant, labels(call)...)})
 		case named && prefix != "" && restOfName.MatchString(name) && help != "" && strings.ToUpper(help[:1]) == help[:1]:
 			out = append(out, metric{prefix + name, help, append(slices.Clone(fixed), labels(call)...)})
 		}
@@ -682,15 +687,21 @@ func labels(call *ast.CallExpr) []string {
 	var out []string
 	for i, arg := range call.Args {
 		if list, ok := arg.(*ast.CompositeLit); ok && i > 0 {
-			for _, e := range list.Elts {
-				if kv, ok := e.(*ast.KeyValueExpr); ok {
-					e = kv.Key
-				}
-				if s, ok := literal(e); ok {
-					out = append(out, s)
-				}
-			}
+			out = append(out, stringsOf(list)...)
 		} else if s, ok := literal(arg); ok && i > 1 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// stringsOf are the strings of a list, or the keys of a map.
+func stringsOf(list *ast.CompositeLit) (out []string) {
+	for _, e := range list.Elts {
+		if kv, ok := e.(*ast.KeyValueExpr); ok {
+			e = kv.Key
+		}
+		if s, ok := literal(e); ok {
 			out = append(out, s)
 		}
 	}
