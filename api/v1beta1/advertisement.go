@@ -27,7 +27,11 @@ type AdvertisementScope struct {
 // +kubebuilder:resource:scope=Cluster,shortName=l2adv,categories=holdfast
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.ipAddressPools`
 // +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
+// +kubebuilder:printcolumn:name="Pool selectors",type=string,JSONPath=`.spec.ipAddressPoolSelectors`,priority=1
+// +kubebuilder:printcolumn:name="Node selectors",type=string,JSONPath=`.spec.nodeSelectors`,priority=1
+// +kubebuilder:printcolumn:name="Service selectors",type=string,JSONPath=`.spec.serviceSelectors`,priority=1
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type L2Advertisement struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -80,7 +84,11 @@ type L2AdvertisementList struct {
 // +kubebuilder:resource:scope=Cluster,shortName=bgpadv,categories=holdfast
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.ipAddressPools`
 // +kubebuilder:printcolumn:name="Peers",type=string,JSONPath=`.spec.peers`
+// +kubebuilder:printcolumn:name="Pool selectors",type=string,JSONPath=`.spec.ipAddressPoolSelectors`,priority=1
+// +kubebuilder:printcolumn:name="Node selectors",type=string,JSONPath=`.spec.nodeSelectors`,priority=1
+// +kubebuilder:printcolumn:name="Service selectors",type=string,JSONPath=`.spec.serviceSelectors`,priority=1
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BGPAdvertisement struct {
 	metav1.TypeMeta   `json:",inline"`

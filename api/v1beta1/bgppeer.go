@@ -17,7 +17,10 @@ const ConditionEstablished = "Established"
 // +kubebuilder:printcolumn:name="Peer AS",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="My AS",type=integer,JSONPath=`.spec.myASN`
 // +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessions`
+// +kubebuilder:printcolumn:name="BFD profile",type=string,JSONPath=`.spec.bfdProfile`,priority=1
+// +kubebuilder:printcolumn:name="Node selectors",type=string,JSONPath=`.spec.nodeSelectors`,priority=1
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BGPPeer struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -18,6 +18,7 @@ const ConditionAddressesFree = "AddressesFree"
 // +kubebuilder:printcolumn:name="V6 Used",type=integer,JSONPath=`.status.assignedIPv6`
 // +kubebuilder:printcolumn:name="V6 Free",type=integer,JSONPath=`.status.availableIPv6`
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type IPAddressPool struct {
 	metav1.TypeMeta   `json:",inline"`
