@@ -17,7 +17,6 @@ const ConditionEndpointsWithdrawn = "EndpointsWithdrawn"
 // +kubebuilder:printcolumn:name="IPv4",type=integer,JSONPath=`.status.owned.ipv4`
 // +kubebuilder:printcolumn:name="IPv6",type=integer,JSONPath=`.status.owned.ipv6`
 // +kubebuilder:printcolumn:name="Conflicts",type=integer,JSONPath=`.status.conflictCount`
-// +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessions[*].state`,priority=1
 // +kubebuilder:printcolumn:name="Problems",type=string,JSONPath=`.status.problems[*].reason`
 // +kubebuilder:printcolumn:name="Unreachable",type=string,JSONPath=`.status.unreachable[*].node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
