@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // external is a Service of type ClusterIP with these addresses in spec.externalIPs.
@@ -82,8 +85,8 @@ func TestForeignMachinesLast(t *testing.T) {
 	}
 }
 
-// TestNetworksOfNodes: what speakers report of the networks of their nodes is given to no Service, from the first decision
-// of a leader on.
+// TestNetworksOfNodes: no Service gets what speakers report of the networks of their nodes, from the first decision of
+// a leader on.
 func TestNetworksOfNodes(t *testing.T) {
 	pool := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid-p"},
 		Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0-192.0.2.3"}}}
@@ -92,10 +95,15 @@ func TestNetworksOfNodes(t *testing.T) {
 	ours := external("web")
 	ours.Spec.Type = corev1.ServiceTypeLoadBalancer
 	server := newServer(t, pool, state, ours)
+
 	s := newTestSyncer(t, server)
-	s.lookDue.Store(true)
-	syncOnce(t, s)
-	if got := config.StatusAddresses(server.service(t, "web")); len(got) != 1 || got[0].String() != "192.0.2.2" {
+	go func() { _ = s.lead(t.Context()) }()
+	var got []netip.Addr
+	nstest.Until(t, time.Minute, "an address", func() bool {
+		got = config.StatusAddresses(server.service(t, "web"))
+		return len(got) > 0
+	})
+	if fmt.Sprint(got) != "[192.0.2.2]" {
 		t.Errorf("it gets %v", got)
 	}
 }

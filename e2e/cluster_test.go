@@ -86,17 +86,24 @@ func testClusterAddresses(t *testing.T, e *env) {
 	})
 }
 
-// networks has a pool cover the network and the broadcast address of the nodes' subnet, by which no client reaches a Service.
+// networks has a pool cover what the nodes' subnets use themselves, and by which no client reaches a Service.
 func (e *env) networks(t *testing.T) {
 	const name, broadcast = "e2e-networks", "172.30.0.255"
-	e.apply(t, object("IPAddressPool", name, `{autoAssign: false, addresses: [172.30.0.0/32, 172.30.0.218/32, 172.30.0.255/32]}`))
+	e.apply(t, object("IPAddressPool", name, `{autoAssign: false, addresses: [
+		172.30.0.0/32, 172.30.0.218/32, 172.30.0.255/32, "fd00:30::/128", "fd00:30::3:c/128"]}`))
 	c := e.valid(t, testbed.Pools, name, metav1.ConditionTrue, "AddressNotUsable")
-	if !strings.Contains(c.Message, broadcast+" (subnet 172.30.0.0/24, as its broadcast address)") {
-		t.Error(c.Message)
+	for _, part := range []string{
+		broadcast + " (subnet 172.30.0.0/24, as its broadcast address)",
+		"fd00:30:: (subnet fd00:30::/64, as the address of all its routers)",
+	} {
+		if !strings.Contains(c.Message, part) {
+			t.Errorf("it lacks %q: %s", part, c.Message)
+		}
 	}
 
-	if a := e.address(t, "networks", pool(name)); a.String() != "172.30.0.218" {
-		t.Errorf("a Service got %s", a)
+	got := e.service(t, e.app, "networks", pool(name))
+	if fmt.Sprint(got) != "[172.30.0.218 fd00:30::3:c]" {
+		t.Errorf("a Service got %v", got)
 	}
 	e.create(t, e.app, "networks-broadcast", one(80), pool(name), annotation(addressesAnnotation, broadcast))
 	e.refused(t, "networks-broadcast", "PoolNotAllowed", "broadcast address")

@@ -23,8 +23,8 @@ const (
 	returnHold = 5 * time.Second
 )
 
-// TestSoakReturns powers nodes on again that owned addresses and had endpoints. No client may lose a connection meanwhile:
-// neither to a node that takes its addresses back, nor to an endpoint that does not run yet.
+// TestSoakReturns powers nodes on again that owned addresses and had endpoints. No client may lose a connection
+// meanwhile: neither to a node that takes its addresses back, nor to an endpoint that does not run yet.
 func TestSoakReturns(t *testing.T) {
 	e := setUp(t, providers["lab"], lab.ProxyNFTables)
 	app := e.app
@@ -42,6 +42,7 @@ func TestSoakReturns(t *testing.T) {
 		// In turn: the kubelet waits longer each time before it starts containers that end again and again.
 		owner := e.workers()[i%len(e.workers())]
 		l2 := e.ownedBy(t, app, owner, fmt.Sprintf("returns-%d", i+1))
+
 		off := time.Now()
 		must(t, e.Cluster.PowerOff(t.Context(), owner))
 		t.Cleanup(func() { e.ensureOn(t, owner) })

@@ -42,8 +42,8 @@ func testRulesFlushed(t *testing.T, e *env) {
 	}
 }
 
-// rulesFlushed takes the rules of the node that owns the addresses of layer 2. Its kube-proxy is stopped, which would make
-// them again at its next look, and with bad luck that comes at once.
+// rulesFlushed takes the rules of the node that owns the addresses of layer 2. Its kube-proxy is stopped before:
+// it looks at its rules every 30 s, and would make them again at its next look, which may come at once.
 func (e *env) rulesFlushed(t *testing.T, command string, l2, bgp []netip.Addr) {
 	owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
 	must(t, err)

@@ -55,7 +55,7 @@ type Objects struct {
 	SecretNamespace string
 	// ServiceCIDRs where the API server has this kind.
 	ServiceCIDRs []ServiceCIDR
-	// NetworkAddresses are those of the nodes' networks.
+	// NetworkAddresses are the addresses that the nodes' networks use themselves.
 	NetworkAddresses []NetworkAddress
 }
 

@@ -27,8 +27,8 @@ type NetworkAddress struct {
 }
 
 // NetworkAddresses returns what the networks of the nodes use themselves, as the speakers report: the default gateways,
-// of each IPv4 subnet the network and the broadcast address (RFC 1122 section 3.2.1.3), and of each IPv6 subnet the anycast
-// address of its routers (RFC 4291 section 2.6.1). They are ordered, each once.
+// the network and the broadcast address of each IPv4 subnet (RFC 1122 section 3.2.1.3), and the anycast address of the
+// routers of each IPv6 subnet (RFC 4291 section 2.6.1). They are ordered, each once.
 func NetworkAddresses(states []*v1beta1.SpeakerState) []NetworkAddress {
 	var out []NetworkAddress
 	add := func(a netip.Addr, format string, args ...any) {
@@ -66,9 +66,9 @@ type podRange struct {
 	owner string
 }
 
-// withhold gives each pool the parts of its ranges that belong to Nodes, their networks and ServiceCIDRs: a Service that
-// got one would cut a node or another Service off, or would not be reached. The ranges keep them. What a Service has
-// already stays as it is, since a Node may lie.
+// withhold gives each pool the parts of its ranges that belong to Nodes, their networks and ServiceCIDRs: a Service
+// that got one would cut a node or another Service off, or could not be reached. The ranges keep them. What a Service
+// has already stays as it is, since a Node may lie.
 func withhold(pools []*pool, nodes map[string]lb.Node, services []ServiceCIDR, networks []NetworkAddress) {
 	index := lb.IndexOf(pools, func(p *pool) []lb.Range { return p.Ranges })
 	take := func(want lb.Range, format, name string) {

@@ -127,7 +127,8 @@ func TestClusterAddresses(t *testing.T) {
 				s.Spec.ClusterIP = "fd00:97::1"
 			}
 		}, []string{"2001:db8::2", "2001:db8::3"},
-			`2001:db8:: (subnet 2001:db8::/64, as the address of all its routers), 2001:db8::1 (node "w1", as its default gateway)`},
+			`2001:db8:: (subnet 2001:db8::/64, as the address of all its routers), ` +
+				`2001:db8::1 (node "w1", as its default gateway)`},
 		{"networks of two hosts, and what cannot be read", []string{"192.0.2.0/31"},
 			networks("router", "192.0.2.0/31", "192.0.2.0/32", "192.0.2.1/32", "192.0.2.0/33", "", "::ffff:192.0.2.0/96"),
 			[]string{"192.0.2.0", "192.0.2.1"}, ""},

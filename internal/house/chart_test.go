@@ -390,7 +390,8 @@ func TestChartValues(t *testing.T) {
 			[]string{"severity: critical", "severity: warning"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.endpoint.relabelings[0].targetLabel=rack",
 			[]string{"targetLabel: node\n      - targetLabel: rack"}, nil},
-		{"speaker.realtime=false,speaker.securityContext.capabilities.add=null", []string{"--heartbeat-realtime=false"}, []string{"SYS_NICE", "NET_ADMIN"}},
+		{"speaker.realtime=false,speaker.securityContext.capabilities.add=null",
+			[]string{"--heartbeat-realtime=false"}, []string{"SYS_NICE", "NET_ADMIN"}},
 		{"speaker.heartbeatInterval=1000ms", []string{"--heartbeat-interval=1000ms"}, nil},
 		{"metrics.address=Pod", []string{"--metrics-listen=[$(POD_IP)]:9217", "fieldPath: status.podIP"}, []string{"--metrics-listen=:9217"}},
 		{"metrics.address=fd00::1", []string{"--metrics-listen=[fd00::1]:9217"}, []string{"POD_IP"}},
@@ -464,7 +465,8 @@ func TestChartRefusesValues(t *testing.T) {
 		"unknown=1", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0",
 		"proxy.enabled=yes",
 		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0",
-		"nameOverride=Edge", "fullnameOverride=a.b", "speaker.heartbeatInterval=5ms", "speaker.heartbeatInterval=1001ms", "speaker.heartbeatInterval=1s",
+		"nameOverride=Edge", "fullnameOverride=a.b",
+		"speaker.heartbeatInterval=5ms", "speaker.heartbeatInterval=1001ms", "speaker.heartbeatInterval=1s",
 		"metrics.alerts.labels.app\\.kubernetes\\.io/name=x", "commonLabels.helm\\.sh/chart=x",
 		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x", "speaker.extraArgs[0]=debug",
 		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x", "controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
@@ -492,10 +494,11 @@ func TestChartRefusesValues(t *testing.T) {
 
 // TestChartNamesReservedLabels: the refusal of a label says where it is.
 func TestChartNamesReservedLabels(t *testing.T) {
+	const labels, annotation = "app\\.kubernetes\\.io/", "kubectl\\.kubernetes\\.io/default-container"
 	for set, want := range map[string]string{
-		"commonLabels.app\\.kubernetes\\.io/name=x":                            "'/commonLabels/app.kubernetes.io~1name'",
-		"speaker.podLabels.app\\.kubernetes\\.io/component=x":                  "'/speaker/podLabels/app.kubernetes.io~1component'",
-		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x": "'/speaker/podAnnotations/kubectl.kubernetes.io~1default-container'",
+		"commonLabels." + labels + "name=x":            "'/commonLabels/app.kubernetes.io~1name'",
+		"speaker.podLabels." + labels + "component=x":  "'/speaker/podLabels/app.kubernetes.io~1component'",
+		"speaker.podAnnotations." + annotation + "=x": "'/speaker/podAnnotations/kubectl.kubernetes.io~1default-container'",
 	} {
 		if _, err := template(t, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", set, err, want)

@@ -103,8 +103,9 @@ func (a attempts) do(ctx context.Context, object string, body []byte, send func(
 	return err
 }
 
-// writers is how many writes run at a time: enough to hide the round trip, and few enough that each has its answer in time.
-// On two busy cores 16 at a time took one second each, a quarter of them longer than the fence allows, and were no faster.
+// writers is how many writes run at a time: enough to hide the round trip, and few enough that each gets its answer in
+// time. On two busy cores 16 at a time took one second each, a quarter of them longer than the fence allows, and
+// finished no sooner.
 const writers = 6
 
 // Each runs write for every one of so many items, some concurrently, and joins the errors, of which a Lease that is not renewed

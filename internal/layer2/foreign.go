@@ -130,8 +130,8 @@ func (r *Responder) learnGateways(ctx context.Context) {
 	}
 }
 
-// Networks returns the subnets of the links that announce, and the default gateways there as of the last ten seconds, each
-// once.
+// Networks returns the subnets of the links that announce, and the default gateways there as of the last ten seconds.
+// Each stands once.
 func (r *Responder) Networks() (subnets []netip.Prefix, gateways []netip.Addr) {
 	for _, l := range r.config.Links() {
 		if !l.Usable() {

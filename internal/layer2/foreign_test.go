@@ -350,7 +350,9 @@ func TestNetworks(t *testing.T) {
 	pods := link(3, "10.244.1.1/24")
 	pods.NoClients = true
 	links := []lb.Interface{
-		link(1, "192.0.2.11/24", "192.0.2.12/24", "192.0.2.99/32", "2001:db8::11/64", "fe80::1/64"), link(2, "198.51.100.1/31"), pods,
+		link(1, "192.0.2.11/24", "192.0.2.12/24", "192.0.2.99/32", "2001:db8::11/64", "fe80::1/64"),
+		link(2, "198.51.100.1/31"),
+		pods,
 	}
 	gateways := map[int][]lb.Neighbour{
 		1: {{Address: netip.MustParseAddr("192.0.2.1")}, {Address: netip.MustParseAddr("fe80::99")}},
@@ -368,8 +370,9 @@ func TestNetworks(t *testing.T) {
 		defer run(t, r)()
 		synctest.Wait()
 		subnets, routers := r.Networks()
-		if got := fmt.Sprint(subnets, routers); got != "[192.0.2.0/24 2001:db8::/64 198.51.100.0/31] [192.0.2.1 2001:db8::1]" {
-			t.Error(got)
+		const want = "[192.0.2.0/24 2001:db8::/64 198.51.100.0/31] [192.0.2.1 2001:db8::1]"
+		if got := fmt.Sprint(subnets, routers); got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 }
