@@ -496,8 +496,8 @@ func TestChartRefusesValues(t *testing.T) {
 func TestChartNamesReservedLabels(t *testing.T) {
 	const labels, annotation = "app\\.kubernetes\\.io/", "kubectl\\.kubernetes\\.io/default-container"
 	for set, want := range map[string]string{
-		"commonLabels." + labels + "name=x":            "'/commonLabels/app.kubernetes.io~1name'",
-		"speaker.podLabels." + labels + "component=x":  "'/speaker/podLabels/app.kubernetes.io~1component'",
+		"commonLabels." + labels + "name=x":           "'/commonLabels/app.kubernetes.io~1name'",
+		"speaker.podLabels." + labels + "component=x": "'/speaker/podLabels/app.kubernetes.io~1component'",
 		"speaker.podAnnotations." + annotation + "=x": "'/speaker/podAnnotations/kubectl.kubernetes.io~1default-container'",
 	} {
 		if _, err := template(t, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
