@@ -28,8 +28,9 @@ func documents(t *testing.T) map[string]string {
 	return out
 }
 
-// maxTotal are the words of all documents but for the evidence, the generated reference and the runbook, which grows with the alerts.
-const maxTotal = 14000
+// maxTotal are the words of all documents but for the evidence, the generated reference and the runbook, which grows with the
+// alerts. Pages about clusters of others (plugins, distributions, load balancers to leave, GitOps) are a quarter of it.
+const maxTotal = 17500
 
 func TestDocumentsAreShort(t *testing.T) {
 	pages, total := documents(t), 0
