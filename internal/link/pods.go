@@ -22,10 +22,12 @@ var notPods = []string{"lxcbr"}
 var dockerBridge = regexp.MustCompile("^br-[0-9a-f]{12}$")
 
 // excluded are name prefixes of links of container networks, hypervisors and tunnels,
-// which have no clients, whatever else speaks for them; the same set as in MetalLB.
+// which have no clients, whatever else speaks for them: the same set as in MetalLB, and the tunnels of Calico and Cilium,
+// whose addresses need not be in the Node's podCIDR.
 var excluded = []string{
 	"docker", "cbr", "dummy", "virbr", "lxcbr", "veth", "cali", "tunl",
 	"flannel", "kube-ipvs", "cni", "nodelocaldns", "lxc",
+	"vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali", "cilium_",
 }
 
 // Surroundings are what the cluster says about the networks of this node's links.

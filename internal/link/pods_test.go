@@ -30,6 +30,7 @@ func TestNoClients(t *testing.T) {
 		{"eth0 eth0.10 bond0 br0 br-ex", lb.Interface{Prefixes: subnet}, Surroundings{}, false},
 		{"kube-bridge weave antrea-gw0 ovn-k8s-mp0 br-0123456789ab", lb.Interface{}, Surroundings{}, true},
 		{"docker0 virbr0 veth12ab cali12ab cni0 kube-ipvs0 lxc12ab", lb.Interface{}, Surroundings{}, true},
+		{"vxlan.calico vxlan-v6.calico wireguard.cali cilium_host cilium_vxlan", lb.Interface{}, Surroundings{}, true},
 		{"br0", lb.Interface{Prefixes: subnet[:1]}, ranges, true},
 		{"br0", lb.Interface{Prefixes: subnet[1:]}, ranges, true},
 		{"vxlan7", lb.Interface{Prefixes: overlay}, ranges, true},
