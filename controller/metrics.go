@@ -36,6 +36,8 @@ var (
 		"1 for each Service with an address that no node announces, by the reason that speakers report, empty while they report none; the first 2,000 "+
 			"series by age.", []string{"namespace", "service", "family", "reason"}, nil)
 	repairsDesc  = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "plan"})
+	isLeaderDesc = prometheus.NewDesc("holdfast_controller_is_leader",
+		"1 if this controller leads: it has decided at least once and alone assigns addresses.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 )
@@ -46,7 +48,7 @@ type metrics struct {
 	// looked has what the last look found; mu guards it.
 	looked map[lb.Key]looked
 	mu     sync.Mutex
-	// last is the outcome of the last run, which /debug/state shows too.
+	// last is the outcome of the last run, which /debug/state shows too; nil unless this replica leads.
 	last atomic.Pointer[outcome]
 	// repairs counts the decisions that were to be others, and the Services of which something was to be written, than what is remembered says.
 	repairs atomic.Int64
@@ -58,20 +60,24 @@ type outcome struct {
 	Problems []lb.Problem
 }
 
-// Describe implements prometheus.Collector. It describes nothing: a replica that does not lead has no metrics.
+// Describe implements prometheus.Collector. It describes nothing: most metrics are of the leader only.
 func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector: gauges are computed from the last run,
-// so they cannot go stale. A replica that does not lead has none.
+// so they cannot go stale. A replica that does not lead has only isLeaderDesc.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	last := m.last.Load()
-	if last == nil {
-		return
-	}
-	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(m.repairs.Load()))
 	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
+
+	last := m.last.Load()
+	if last == nil {
+		gauge(isLeaderDesc, 0)
+		return
+	}
+	gauge(isLeaderDesc, 1)
+
+	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(m.repairs.Load()))
 	for _, u := range last.Result.Pools {
 		gauge(assignedDesc, u.IPv4.Assigned, u.Pool, string(lb.IPv4))
 		gauge(assignedDesc, u.IPv6.Assigned, u.Pool, string(lb.IPv6))

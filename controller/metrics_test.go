@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -174,4 +176,31 @@ holdfast_service_pending_seconds{reason="PoolExhausted"} 91
 			t.Errorf("%v, %v", problems, err)
 		}
 	})
+}
+
+// TestIsLeaderMetric: every replica reports whether it leads, and one that leads no longer has no other metric.
+func TestIsLeaderMetric(t *testing.T) {
+	s := newTestSyncer(t, newServer(t))
+	expect := func(leads int) {
+		t.Helper()
+		want := fmt.Sprintf(`# HELP holdfast_controller_is_leader 1 if this controller leads: it has decided at least once and alone assigns addresses.
+# TYPE holdfast_controller_is_leader gauge
+holdfast_controller_is_leader %d
+`, leads)
+		must(t, testutil.CollectAndCompare(s, strings.NewReader(want), "holdfast_controller_is_leader"))
+		if n := testutil.CollectAndCount(s); (n == 1) != (leads == 0) {
+			t.Errorf("%d metrics, leads %d", n, leads)
+		}
+	}
+	expect(0)
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.lead(ctx) }()
+	nstest.Until(t, time.Minute, "the first decision", func() bool { return s.last.Load() != nil })
+	expect(1)
+
+	stop()
+	must(t, <-ended)
+	expect(0)
 }

@@ -154,6 +154,7 @@ func (s *syncer) look() {
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers, s.ledger, s.compared, s.cleared, s.closed = speakers{}, ipam.Ledger{}, nil, nil, nil
+		s.last.Store(nil)
 	}()
 	// What the networks of the nodes use themselves is known before the first address is given.
 	s.lookDue.Store(true)
