@@ -35,17 +35,22 @@ volumes:
 {{- end }}
 {{- end }}
 
-{{/* How the Prometheus operator reads: (list . $monitor), with what the user adds. */}}
-{{- define "holdfast.metricsEndpoint" -}}
-{{- $metrics := (index . 0).Values.metrics -}}
-{{- $fields := dict "port" "metrics" "interval" (index . 1).interval -}}
-{{- if or $metrics.tls.enabled $metrics.authentication }}
-{{- $_ := set $fields "scheme" "https" }}
-{{- if not (hasKey (index . 1).endpoint "tlsConfig") }}
-{{- $_ := set $fields "tlsConfig" (dict "insecureSkipVerify" true) }}
+{{/* How the Prometheus operator reads: (list . $monitor), with what the user adds. The labels namespace and service are a Service's own:
+without honorLabels those of the pod would replace them. The engine of a proxy has metrics beside /frontends, without TLS. */}}
+{{- define "holdfast.metricsEndpoints" -}}
+{{- $values := (index . 0).Values -}}
+{{- $endpoint := (index . 1).endpoint | default dict -}}
+{{- $node := dict "sourceLabels" (list "__meta_kubernetes_pod_node_name") "targetLabel" "node" -}}
+{{- $relabelings := prepend ($endpoint.relabelings | default list) $node -}}
+{{- $common := dict "interval" (index . 1).interval "honorLabels" true "relabelings" $relabelings -}}
+{{- $daemon := merge (dict "port" "metrics") $common -}}
+{{- if or $values.metrics.tls.enabled $values.metrics.authentication }}
+{{- $_ := set $daemon "scheme" "https" }}
+{{- $_ := set $daemon "tlsConfig" (dict "insecureSkipVerify" true) }}
 {{- end }}
+{{- range $key, $value := omit $endpoint "relabelings" }}
+{{- $_ := set $daemon $key $value }}
 {{- end }}
-{{- $node := dict "sourceLabels" (list "__meta_kubernetes_pod_node_name") "targetLabel" "node" }}
-{{- $_ := set $fields "relabelings" (prepend ((index . 1).endpoint.relabelings | default list) $node) }}
-{{- toYaml (merge dict (omit (index . 1).endpoint "relabelings") $fields) }}
+{{- $engine := merge (dict "port" "frontends") $common (pick $endpoint "metricRelabelings") -}}
+{{- toYaml (ternary (list $daemon $engine) (list $daemon) $values.proxy.enabled) }}
 {{- end }}
