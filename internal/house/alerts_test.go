@@ -2,10 +2,12 @@ package house
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,6 +73,46 @@ func promtool(t *testing.T, groups []promGroup, tests string, command ...string)
 func TestAlerts(t *testing.T) {
 	rule := alerts(t, "--set", "metrics.alerts.alertLabels.team=net,metrics.alerts.runbookURL=https://example.org/runbooks,metrics.alerts.ignoredPools=one|two")
 	promtool(t, rule.Spec.Groups, read(t, "testdata/alerts_test.yaml"), "test", "rules", "test.yaml")
+}
+
+// TestAlertsAreDisabledByName: the schema knows the names of all alerts and no other, and each name disables its alert alone.
+func TestAlertsAreDisabledByName(t *testing.T) {
+	names := func(args ...string) (out []string) {
+		for _, r := range alerts(t, args...).Spec.Groups[0].Rules {
+			out = append(out, r.Alert)
+			if r.For == "" {
+				t.Errorf("metrics.alerts.for has nothing of %s", r.Alert)
+			}
+		}
+		return out
+	}
+	all := names()
+	if schema := slices.Sorted(maps.Keys(disabledSchema(t))); !slices.Equal(schema, slices.Sorted(slices.Values(all))) {
+		t.Errorf("the schema knows %q, the alerts are %q", schema, all)
+	}
+	for _, name := range all {
+		want := slices.DeleteFunc(slices.Clone(all), func(n string) bool { return n == name })
+		if got := names("--set", "metrics.alerts.disabled."+name+"=true"); !slices.Equal(got, want) {
+			t.Errorf("without %s there are %q", name, got)
+		}
+	}
+}
+
+// disabledSchema returns the schema of metrics.alerts.disabled by name.
+func disabledSchema(t *testing.T) map[string]any {
+	t.Helper()
+	var schema map[string]any
+	must(t, json.Unmarshal([]byte(read(t, chart+"/values.schema.json")), &schema))
+	for _, name := range []string{"metrics", "alerts", "disabled"} {
+		schema = schema["properties"].(map[string]any)[name].(map[string]any)
+	}
+	return schema["properties"].(map[string]any)
+}
+
+// TestAlertsIgnoreReasons: a reason that the operator accepts raises no alert, whatever metric has it, and other reasons still do.
+func TestAlertsIgnoreReasons(t *testing.T) {
+	rule := alerts(t, "--set", "metrics.alerts.ignoredReasons={FilterNotEnforceable,NoPool}")
+	promtool(t, rule.Spec.Groups, read(t, "testdata/ignored_reasons_test.yaml"), "test", "rules", "test.yaml")
 }
 
 // TestRunbook: each alert links to a paragraph of its own, which names how to see it, and no paragraph is about another one.
