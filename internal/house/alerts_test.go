@@ -147,18 +147,52 @@ func TestDashboard(t *testing.T) {
 		t.Errorf("labels %v", config.Labels)
 	}
 	var board struct {
+		Templating struct {
+			List []struct {
+				Name  string
+				Query any
+			}
+		}
 		Panels []struct {
+			ID      int
 			Title   string
 			Targets []struct{ Expr string }
 		}
 	}
 	must(t, json.Unmarshal([]byte(config.Data["holdfast.json"]), &board))
+
+	uses := map[string]int{"__rate_interval": 0}
+	for _, v := range board.Templating.List[1:] { // the first is the data source
+		uses[v.Name] = 0
+		query, _ := v.Query.(map[string]any)["query"].(string)
+		selector, label, ok := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(query, "label_values("), ")"), ", ")
+		if !ok || label != v.Name {
+			t.Errorf("the variable %s asks %s", v.Name, query)
+		}
+		rules = append(rules, promRule{Record: "variable:x", Expr: selector})
+	}
+	ids := map[int]bool{}
 	for _, p := range board.Panels {
+		if ids[p.ID] {
+			t.Errorf("two panels have the id %d", p.ID)
+		}
+		ids[p.ID] = true
 		for _, target := range p.Targets {
+			for _, v := range regexp.MustCompile(`\$(\w+)`).FindAllStringSubmatch(target.Expr, -1) {
+				if _, known := uses[v[1]]; !known {
+					t.Errorf("the panel %s uses %s, which is no variable", p.Title, v[0])
+				}
+				uses[v[1]]++
+			}
 			rules = append(rules, promRule{Record: "panel:x", Expr: strings.ReplaceAll(target.Expr, "$__rate_interval", "1m")})
 		}
 	}
-	if len(rules) < 30 {
+	for name, n := range uses {
+		if n < 2 {
+			t.Errorf("%d panels use the variable %s", n, name)
+		}
+	}
+	if len(rules) < 60 {
 		t.Errorf("%d alerts and queries", len(rules))
 	}
 	known := map[string]bool{}
