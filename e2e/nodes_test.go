@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,18 +192,24 @@ func testNodeLoss(t *testing.T, e *env) {
 	e.sameAddresses(t, app.Namespace, "loss-bgp", bgp)
 }
 
-// ensureOn powers a node on after a failed test.
-func (e *env) ensureOn(t *testing.T, node string) {
-	ctx := context.Background()
-	if _, err := e.On(ctx, node, "true"); err == nil {
-		return
+// ensureOn powers on the nodes that are off after a test.
+func (e *env) ensureOn(t *testing.T, nodes ...string) {
+	ctx, start := context.Background(), time.Now()
+	off := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
+		_, err := e.On(ctx, node, "true")
+		return err == nil
+	})
+	var errs []error
+	for _, node := range off {
+		errs = append(errs, e.Cluster.PowerOn(ctx, node))
 	}
-	start := time.Now()
-	err := e.Cluster.PowerOn(ctx, node)
-	if err == nil {
-		err = errors.Join(e.WaitNode(ctx, node, start), e.WaitReady(ctx))
+	if len(off) > 0 && errors.Join(errs...) == nil {
+		for _, node := range off {
+			errs = append(errs, e.WaitNode(ctx, node, start))
+		}
+		errs = append(errs, e.WaitReady(ctx))
 	}
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		t.Error(err)
 	}
 }
