@@ -139,7 +139,7 @@ generate: bin/helm ## Write the CRDs, the deep copies, config/ and docs/referenc
 	$(RENDER) -s templates/rbac.yaml -s templates/roles.yaml -s templates/admission.yaml > $(OUT)/config/rbac/rbac.yaml
 	$(RENDER) -s templates/controller.yaml -s templates/speaker.yaml > $(OUT)/config/default/holdfast.yaml
 	cp config/default/namespace.yaml $(OUT)/config/uninstall/
-	$(RENDER) -s templates/uninstall.yaml | sed '/annotations:/d; /helm.sh\/hook/d' > $(OUT)/config/uninstall/uninstall.yaml
+	$(RENDER) --set hooks=Always -s templates/uninstall.yaml | sed '/annotations:/d; /helm.sh\/hook/d' > $(OUT)/config/uninstall/uninstall.yaml
 	[ $(OUT) != . ] || go test -count=1 -run TestReference ./internal/house -update
 
 RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system

@@ -40,8 +40,8 @@ func (r release) packChart(ctx context.Context) (err error) {
 // manifests writes install.yaml, and uninstall.yaml, whose Job takes down what the speakers have in kernels and routers.
 func (r release) manifests(ctx context.Context) error {
 	text, err1 := os.ReadFile(filepath.Join("config", "default", "namespace.yaml"))
-	install, err2 := r.template(ctx, "--include-crds", "--no-hooks")
-	uninstall, err3 := r.template(ctx, "--show-only", "templates/uninstall.yaml")
+	install, err2 := r.template(ctx, "--include-crds")
+	uninstall, err3 := r.template(ctx, "--set", "hooks=Always", "--show-only", "templates/uninstall.yaml")
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}

@@ -47,6 +47,20 @@ func sessionStates(sessions []lb.Session) (out []v1beta1.SessionState) {
 	return out
 }
 
+// establishedOf returns how many of the sessions are established, as the SpeakerState has it.
+func establishedOf(sessions []lb.Session) string {
+	if len(sessions) == 0 {
+		return ""
+	}
+	established := 0
+	for _, s := range sessions {
+		if up(s) {
+			established++
+		}
+	}
+	return fmt.Sprintf("%d/%d", established, len(sessions))
+}
+
 // sessionWait is for how long sessions make a speaker wait that the speaker before it did not have either.
 const sessionWait = 30 * time.Second
 

@@ -39,6 +39,20 @@ func TestSessionStates(t *testing.T) {
 	}
 }
 
+// TestEstablishedOf: a column shows one value, so the SpeakerState has the count of established sessions as one.
+func TestEstablishedOf(t *testing.T) {
+	for want, sessions := range map[string][]lb.Session{
+		"":    nil,
+		"0/1": {sessionDown("a")},
+		"1/2": {sessionUp("a"), sessionDown("b")},
+		"2/2": {sessionUp("a"), sessionUp("b")},
+	} {
+		if got := establishedOf(sessions); got != want {
+			t.Errorf("%v: %q, want %q", sessions, got, want)
+		}
+	}
+}
+
 // TestSessionStatesAreAdmitted: whatever the sessions say, and however many there are, the API server takes it.
 func TestSessionStatesAreAdmitted(t *testing.T) {
 	var sessions []lb.Session

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
@@ -139,6 +140,7 @@ func same(a, b v1beta1.SpeakerStateStatus) bool {
 // status returns the state as it should be written.
 func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out := v1beta1.SpeakerStateStatus{
+		Version:     daemon.Version(),
 		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
 		Unreachable: silentNodes(w.silence.Unreachable),
 		Silent:      silentNodes(w.silence.Quiet),
@@ -175,7 +177,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	for _, key := range slices.SortedFunc(maps.Keys(faults), lb.Key.Compare)[:min(len(faults), maxFaults)] {
 		out.ProxyFaults = append(out.ProxyFaults, v1beta1.ProxyFault{Service: key.String(), Reason: string(faults[key])})
 	}
-	out.Sessions = mark(sessionStates(sessions), awaited)
+	out.Sessions, out.SessionsEstablished = mark(sessionStates(sessions), awaited), establishedOf(sessions)
 	return out
 }
 

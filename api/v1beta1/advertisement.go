@@ -138,6 +138,7 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:MaxItems=63
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}|[A-Za-z][A-Za-z0-9_.-]*)$`
+	// +kubebuilder:validation:items:XValidation:rule="!self.contains(':') || self.replace('large:', '').split(':').all(n, int(n) <= (self.startsWith('large:') ? 4294967295 : 65535))",message="the numbers of a community go to 65535 (65000:100), those of a large one to 4294967295 (large:4200000000:1:2)"
 	// +listType=set
 	Communities []string `json:"communities,omitempty"`
 

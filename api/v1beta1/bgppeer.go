@@ -157,7 +157,7 @@ type BGPPeerSpec struct {
 	EnableGracefulRestart *bool `json:"enableGracefulRestart,omitempty"`
 }
 
-// ASN is the number of an autonomous system.
+// ASN is the number of an autonomous system, as one number: 65000.1 in RFC 5396's asdot is 65000*65536+1 = 4259840001.
 //
 // +kubebuilder:validation:Minimum=1
 // +kubebuilder:validation:Maximum=4294967295

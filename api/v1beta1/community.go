@@ -38,6 +38,7 @@ type CommunityAlias struct {
 	// Value: "65000:100" (RFC 1997) or "large:64500:1:2" (RFC 8092).
 	// +kubebuilder:validation:MaxLength=40
 	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10})$`
+	// +kubebuilder:validation:XValidation:rule="!self.contains(':') || self.replace('large:', '').split(':').all(n, int(n) <= (self.startsWith('large:') ? 4294967295 : 65535))",message="the numbers of a community go to 65535 (65000:100), those of a large one to 4294967295 (large:4200000000:1:2)"
 	Value string `json:"value"`
 }
 

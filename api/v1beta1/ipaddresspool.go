@@ -28,6 +28,10 @@ type IPAddressPool struct {
 	Status IPAddressPoolStatus `json:"status,omitempty"`
 }
 
+// The rule on reversed ranges compares the ends, f and t, by the first of their numbers, x and y, that differ. It begins at n in both texts,
+// behind the separator s. Behind a :: only the last numbers are compared: others may be at different places. CEL has no order of addresses,
+// so the daemons report what the rule lets pass, such as 2001:db8::1-2001:db8:0::.
+
 // IPAddressPoolSpec is the administrator's configuration of a pool.
 type IPAddressPoolSpec struct {
 	// Addresses of the pool: each item is a prefix (192.0.2.0/26), an inclusive range
@@ -38,6 +42,7 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:items:MinLength=2
 	// +kubebuilder:validation:items:MaxLength=96
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isCIDR(a.trim()) || isIP(a.trim()) || a.split('-').size() == 2 && a.split('-').all(e, isIP(e.trim())))",message="each address must be a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !a.contains('-') || [a.substring(0, a.indexOf('-')).trim().lowerAscii()].all(f, [a.substring(a.indexOf('-') + 1).trim().lowerAscii()].all(t, [f.contains(':') ? ':' : '.'].all(s, ![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35].exists(n, n <= f.size() && n <= t.size() && (n == 0 || t.substring(n - 1, n) == s) && f.startsWith(t.substring(0, n)) && (!t.substring(0, n).contains('::') || !f.substring(n).contains(':') && !t.substring(n).contains(':')) && [f.substring(n, (f + s).indexOf(s, n))].exists(x, [t.substring(n, (t + s).indexOf(s, n))].exists(y, x.size() < 5 && !x.startsWith('0') && (x.size() > y.size() || x.size() == y.size() && x > y))))))))",message="a range begins with its lowest address: write 192.0.2.10-192.0.2.20 for 192.0.2.20-192.0.2.10"
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !a.trim().endsWith('/0'))",message="a pool cannot hold every address: replace /0 by the prefix that is yours to give"
 	// +listType=atomic
 	Addresses []string `json:"addresses"`

@@ -17,8 +17,10 @@ const ConditionEndpointsWithdrawn = "EndpointsWithdrawn"
 // +kubebuilder:printcolumn:name="IPv4",type=integer,JSONPath=`.status.owned.ipv4`
 // +kubebuilder:printcolumn:name="IPv6",type=integer,JSONPath=`.status.owned.ipv6`
 // +kubebuilder:printcolumn:name="Conflicts",type=integer,JSONPath=`.status.conflictCount`
+// +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessionsEstablished`
 // +kubebuilder:printcolumn:name="Problems",type=string,JSONPath=`.status.problems[*].reason`
 // +kubebuilder:printcolumn:name="Unreachable",type=string,JSONPath=`.status.unreachable[*].node`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type SpeakerState struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -34,6 +36,11 @@ type SpeakerStateStatus struct {
 	// Observed is when the speaker last wrote, by its own clock.
 	// +optional
 	Observed *MicroTime `json:"observed"`
+
+	// Version of the speaker.
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Version string `json:"version"`
 
 	// Members of the speakers' membership, as this speaker sees it.
 	// +optional
@@ -100,6 +107,11 @@ type SpeakerStateStatus struct {
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Sessions []SessionState `json:"sessions"`
+
+	// SessionsEstablished is how many of the BGP sessions are established, as "3/4"; empty without sessions.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	SessionsEstablished string `json:"sessionsEstablished"`
 
 	// Proxied are the Services, as NAMESPACE/NAME, that proxies on this node serve on all of their ports: the first by name.
 	// +listType=atomic

@@ -130,6 +130,10 @@ func TestAdvertisementSchema(t *testing.T) {
 		"asPathPrepend: 33":        "less than or equal to 32",
 		"aggregationLength: 33":    "less than or equal to 32",
 		"aggregationLengthV6: 129": "less than or equal to 128",
+		"communities: ['65535:65535', 'large:4294967295:0:4294967295', no-export, '00001:00002']": "",
+		"communities: ['65536:1']":                                                "the numbers of a community go to 65535",
+		"communities: ['1:65536']":                                                "the numbers of a community go to 65535",
+		"communities: ['large:1:4294967296:1']":                                   "the numbers of a community go to 65535",
 		"serviceSelectors: [{}], aggregationLength: 24, aggregationLengthV6: 128": "cannot be aggregated",
 	} {
 		checkSchema(t, KindBGPAdvertisement, spec, want)

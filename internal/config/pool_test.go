@@ -1,8 +1,11 @@
 package config
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -233,4 +236,71 @@ func TestManyNodeAddresses(t *testing.T) {
 	if got := len(s.Pools[0].Withheld); got != maxNodeAddresses-1 {
 		t.Errorf("%d addresses are kept from all Services", got)
 	}
+}
+
+// The API server refuses a range that is reversed, and admits each that parseRange reads, however its ends are written.
+func TestPoolSchema(t *testing.T) {
+	const reversed = "a range begins with its lowest address"
+	for entry, want := range map[string]string{
+		"192.0.2.20-192.0.2.10":              reversed,
+		"192.0.3.0 - 192.0.2.255":            reversed,
+		"192.0.2.10-192.0.2.9":               reversed,
+		"100.0.2.1-99.0.2.1":                 reversed,
+		"2001:DB8::F-2001:db8::e":            reversed,
+		"2001:db8::10-2001:db8::f":           reversed,
+		"2001:db8:1::-2001:db8::ffff":        reversed,
+		"::1-::":                             reversed,
+		"192.0.2.9-192.0.2.10":               "",
+		"192.0.2.7-192.0.2.7":                "",
+		"2001:db8::0009-2001:db8::10":        "",
+		"2001:db8::1:5-2001:db8::2":          "", // the daemons report it
+		"64:ff9b::1.2.3.10-64:ff9b::1.2.4.1": "",
+		"64:ff9b::1.2.3.4-64:ff9b::102:305":  "",
+		"2001:db8::1:0:0-2001:db8::1:0:0:0":  "",
+		"2001:db8::-2001:db8:ffff:ffff::":    "",
+		"0:0:0:0:0:0:0:9-0:0:0:0:0:0:0:a":    "",
+		"1111:2222:3333:4444:5555:6666:7777:8889-1111:2222:3333:4444:5555:6666:7777:8888": reversed,
+	} {
+		checkSchema(t, KindPool, "addresses: ['"+entry+"']", want)
+	}
+
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 3000 {
+		entry := anyText(random, anyAddr(random)) + "-" + anyText(random, anyAddr(random))
+		_, _, err := parseRange(entry)
+		if err == nil {
+			checkSchema(t, KindPool, "addresses: ['"+entry+"']", "")
+		}
+	}
+}
+
+// anyAddr returns one of few addresses, so that two of them often have much in common.
+func anyAddr(random *rand.Rand) netip.Addr {
+	numbers := []uint16{0, 0, 0, 1, 9, 0x10, 0xa0, 0xff, 0x1000, 0xffff}
+	if random.IntN(3) == 0 {
+		return netip.AddrFrom4([4]byte{10, byte(random.IntN(2)), byte(random.IntN(12)), byte(random.IntN(256))})
+	}
+	var b [16]byte
+	for i := range 8 {
+		binary.BigEndian.PutUint16(b[2*i:], numbers[random.IntN(len(numbers))])
+	}
+	return netip.AddrFrom16(b)
+}
+
+// anyText returns one of the texts of an address.
+func anyText(random *rand.Rand, a netip.Addr) string {
+	text := a.String()
+	switch random.IntN(5) {
+	case 0:
+		text = a.StringExpanded()
+	case 1:
+		text = strings.ToUpper(text)
+	case 2:
+		text = " " + text + " "
+	case 3:
+		if b := a.As16(); a.Is6() {
+			text = strings.Join(strings.SplitAfter(a.StringExpanded(), ":")[:6], "") + netip.AddrFrom4([4]byte(b[12:])).String()
+		}
+	}
+	return text
 }

@@ -14,6 +14,9 @@ var (
 	date    = "unknown" // of the commit
 )
 
+// Version returns the version of the build.
+func Version() string { return version }
+
 // buildOf names a program with its build on one line.
 func buildOf(program string) string {
 	return fmt.Sprintf("%s %s, commit %s of %s, %s %s/%s", program, version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)

@@ -43,10 +43,12 @@ func helm(t *testing.T) string {
 	return p
 }
 
+// template renders the chart, with its hooks unless args say otherwise.
 func template(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	reads(t, chart)
-	cmd := exec.Command(helm(t), append([]string{"template", "holdfast", chart, "--namespace", "holdfast-system"}, args...)...)
+	all := append([]string{"template", "holdfast", chart, "--namespace", "holdfast-system", "--set", "hooks=Always"}, args...)
+	cmd := exec.Command(helm(t), all...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -473,7 +475,7 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0",
+		"unknown=1", "hooks=Never", "rbac.create=maybe", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0",
 		"proxy.enabled=yes",
 		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0",
 		"nameOverride=Edge", "fullnameOverride=a.b",
@@ -513,6 +515,66 @@ func TestChartNamesReservedLabels(t *testing.T) {
 	} {
 		if _, err := template(t, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", set, err, want)
+		}
+	}
+}
+
+// TestChartHooks: what `helm template` prints has no hooks, because kubectl and Argo CD would run them at once. Only a rendering for which
+// they were asked has all.
+func TestChartHooks(t *testing.T) {
+	without, err := template(t, "--include-crds", "--set", "hooks=Auto")
+	must(t, err)
+	if strings.Contains(without, "helm.sh/hook") || strings.Contains(without, "kind: Job") || strings.Contains(without, "-uninstall") {
+		t.Error("hooks are rendered without a cluster")
+	}
+
+	objects := render(t)
+	for _, name := range []string{"Job holdfast-crds", "Job holdfast-uninstall"} {
+		if objects[name] == nil {
+			t.Errorf("no %s", name)
+		}
+	}
+}
+
+// TestChartStatesDefaults: a list of which the API server fills in a default is another list, and looks changed to kubectl apply and Argo CD.
+func TestChartStatesDefaults(t *testing.T) {
+	for name, o := range render(t, "--set", "proxy.enabled=true,networkPolicy.enabled=true") {
+		switch o := o.(type) {
+		case *admissionv1.ValidatingAdmissionPolicy:
+			for _, r := range o.Spec.MatchConstraints.ResourceRules {
+				if r.Scope == nil {
+					t.Errorf("%s: a rule for %v has no scope", name, r.Resources)
+				}
+			}
+		case *networkingv1.NetworkPolicy:
+			var ports []networkingv1.NetworkPolicyPort
+			for _, r := range o.Spec.Ingress {
+				ports = append(ports, r.Ports...)
+			}
+			for _, r := range o.Spec.Egress {
+				ports = append(ports, r.Ports...)
+			}
+			for _, p := range ports {
+				if p.Protocol == nil {
+					t.Errorf("%s: port %v has no protocol", name, p.Port)
+				}
+			}
+		}
+	}
+}
+
+// TestChartWithoutRBAC: the chart makes no role and no binding, and everything else as before.
+func TestChartWithoutRBAC(t *testing.T) {
+	const all = "proxy.enabled=true,metrics.authentication=true"
+	with, without := render(t, "--set", all), render(t, "--set", all+",rbac.create=false")
+	for name, o := range with {
+		kind, _, _ := strings.Cut(name, " ")
+		isRBAC := strings.HasSuffix(strings.TrimSuffix(kind, "Binding"), "Role")
+		if isRBAC && without[name] != nil {
+			t.Errorf("the chart makes %s", name)
+		}
+		if diff := cmp.Diff(o, without[name]); !isRBAC && diff != "" {
+			t.Errorf("%s: -with +without\n%s", name, diff)
 		}
 	}
 }

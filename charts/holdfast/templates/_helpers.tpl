@@ -5,6 +5,14 @@
 {{ .Values.fullnameOverride | default $own | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
+{{/*
+Whether hooks are rendered: not empty for yes. What `helm template` prints is applied at once by kubectl, kustomize and Argo CD, and one of the
+hooks is the Job that uninstalls.
+*/}}
+{{- define "holdfast.hooks" -}}
+{{- if or (eq .Values.hooks "Always") (lookup "v1" "Namespace" "" "default") }}true{{ end }}
+{{- end }}
+
 {{/* What selects the pods of a component: (list . "speaker"). The speakers find each other by the name and the component,
 and policies find the bindings of the one release by the name: so no value changes it. */}}
 {{- define "holdfast.selector" -}}
