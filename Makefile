@@ -3,6 +3,7 @@
 CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 STATICCHECK    := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT     := go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+GOVULNCHECK    := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 HELM           := $(CURDIR)/bin/helm
 RELEASE        := go run ./release -helm $(HELM)
 # All compile in one way, as the release does, so that nothing is compiled twice. Only the race detector has its own, and
@@ -12,8 +13,8 @@ export CGO_ENABLED := 0
 # command downloads it from the module proxy. GOTOOLCHAIN=local on the command line takes the Go of the machine.
 export GOTOOLCHAIN := go1.26.11
 export GOFLAGS     += -trimpath
-# The architectures of a release.
-ARCHS          := amd64,arm64
+# The architectures of a release. The proxies' image is for those that release/haproxy.lock has packages for.
+ARCHS          := amd64,arm,arm64,ppc64le,s390x
 # The output directory of generate; lint generates into another one and compares.
 OUT            := .
 
@@ -104,12 +105,24 @@ bench: image proxy-image chart ## Run the benchmarks; ONLY=prefix selects by nam
 scale: image proxy-image chart ## What a cluster of 1,000 nodes costs with 1,000, 3,000 and 10,000 Services, as numbers and as dist/scale.svg; half an hour
 	go run ./e2e/cmd/bench -only scale_ -services 1000,3000,10000 -picture dist/scale.svg $(ARGS)
 
+.PHONY: test-release
+test-release: bin/helm bin/cosign bin/registry ## Push a small release to a registry on loopback, sign it, verify it, pull it; half a minute after cosign and the registry are compiled
+	go test -tags release -count=1 -timeout 10m -run TestSigned -v ./release
+
+VULNDB := $(or $(GOVULNDB),https://vuln.go.dev)
+
+.PHONY: vulncheck
+vulncheck: ## Known vulnerabilities in the code that is called, by govulncheck; skipped loudly where its database, GOVULNDB, cannot be reached
+	@if ! curl --fail --silent --show-error --location --max-time 30 --output /dev/null '$(VULNDB)/index/db.json'; then \
+		echo "NOT CHECKED for vulnerabilities: this machine cannot reach the database $(VULNDB)" >&2; exit 0; fi; \
+	$(GOVULNCHECK) -db '$(VULNDB)' ./... && $(GOVULNCHECK) -C api/v1beta1 -db '$(VULNDB)' ./...
+
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy ./...
+	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release ./...
 	go -C api/v1beta1 vet ./...
-	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy ./...
+	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \
@@ -159,16 +172,18 @@ proxy-image: ## Pack the proxies' program and HAProxy, of packages of Debian tha
 
 .PHONY: haproxy-pins
 haproxy-pins: ## Write into release/haproxy.lock which packages of Debian HAProxy is made of today; needs apt
-	release/pins.sh $$(echo $(ARCHS) | tr , ' ')
+	release/pins.sh
 
 .PHONY: chart
 chart: bin/helm ## Pack the chart into dist/, with the version of the image
 	$(RELEASE) chart
 
 .PHONY: release
-release: bin/helm ## Make all of a release in dist/, from a commit; ARCHS=amd64,arm64; signed with the Ed25519 key KEY=FILE
-	$(RELEASE) -arch $(ARCHS) all
-	[ -z '$(KEY)' ] || release/sign.sh dist '$(KEY)'
+release: bin/helm $(if $(KEY),bin/cosign) ## Make all of a release in dist/, from a commit, signed with KEY=FILE (make cosign.key), pushed to PUSH=HOST:PORT/PATH
+	$(RELEASE) -arch $(ARCHS) -push '$(PUSH)' -key '$(KEY)' all
+
+cosign.key: | bin/cosign
+	bin/cosign generate-key-pair
 
 .PHONY: lab-up
 lab-up: bin/lab ## Bring a cluster up on this machine; ARGS go to bin/lab up
@@ -189,6 +204,12 @@ bin/lab:
 
 bin/helm: e2e/lab/tools/helm/go.mod
 	go -C $(<D) build -ldflags '-s -w' -o $(HELM) helm.sh/helm/v4/cmd/helm
+
+bin/cosign: e2e/lab/tools/cosign/go.mod
+	go -C $(<D) build -ldflags '-s -w' -o $(CURDIR)/$@ github.com/sigstore/cosign/v3/cmd/cosign
+
+bin/registry: e2e/lab/tools/registry/go.mod
+	go -C $(<D) build -ldflags '-s -w' -o $(CURDIR)/$@ github.com/distribution/distribution/v3/cmd/registry
 
 OLDEST := e2e/lab/tools/kubernetes131
 

@@ -30,15 +30,13 @@ func (r release) bom(context.Context) (err error) {
 		parts[part.BOMRef] = part
 		needs[whole] = append(needs[whole], part.BOMRef)
 	}
-	for _, a := range r.architectures {
-		pins, err := readPins(pinFile, a)
-		if err != nil {
-			return err
-		}
-		for _, p := range pins {
-			add(proxy.BOMRef, p.component())
-		}
-		for _, i := range []image{daemons, proxies} {
+	for _, i := range []image{daemons, proxies} {
+		for _, a := range r.platforms(i) {
+			if i.haproxy {
+				for _, p := range r.pins[a] {
+					add(proxy.BOMRef, p.component())
+				}
+			}
 			for _, pkg := range i.programs {
 				program, used, err := r.program(a, path.Base(pkg))
 				if err != nil {
@@ -61,7 +59,7 @@ func (r release) bom(context.Context) (err error) {
 		slices.Sort(needs[ref])
 		*bom.Dependencies = append(*bom.Dependencies, cyclonedx.Dependency{Ref: ref, Dependencies: new(needs[ref])})
 	}
-	f, err := os.Create(filepath.Join(r.out, "sbom.cdx.json"))
+	f, err := os.Create(r.bomFile())
 	if err != nil {
 		return err
 	}

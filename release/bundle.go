@@ -29,13 +29,17 @@ func (r release) airGap(context.Context) (err error) {
 			return err
 		}
 	}
-	script := strings.NewReplacer("@IMAGE@", r.name(daemons), "@PROXY@", r.name(proxies)).Replace(loadScript)
+	script := strings.NewReplacer("@IMAGE@", r.name(daemons), "@PROXY@", r.name(proxies),
+		"@PROXY_ARCHITECTURES@", strings.Join(r.platforms(proxies), " ")).Replace(loadScript)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "load.sh"), []byte(script), 0o755), sums(dir)); err != nil {
 		return err
 	}
 	name := "holdfast-" + r.version
 	return oci.Archive(filepath.Join(r.out, name+"-airgap.tar"), dir, name, r.date)
 }
+
+// sums writes the checksums of the release.
+func (r release) sums(context.Context) error { return sums(r.out) }
 
 // sums writes SHA256SUMS of all files in a directory, as sha256sum reads it.
 func sums(dir string) error {
@@ -59,7 +63,7 @@ func sums(dir string) error {
 func (r release) plugin(ctx context.Context) error {
 	var platforms []any
 	for _, system := range []string{"darwin", "linux", "windows"} {
-		for _, a := range r.architectures {
+		for _, a := range operators(r.architectures) {
 			name := fmt.Sprintf("kubectl-holdfast-%s-%s-%s.tar.gz", r.version, system, a)
 			program := "kubectl-holdfast" + map[string]string{"windows": ".exe"}[system]
 			sum, err := r.packPlugin(ctx, system, a, filepath.Join(r.out, name))
@@ -84,6 +88,16 @@ func (r release) plugin(ctx context.Context) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(r.out, "holdfast.yaml"), manifest, 0o644)
+}
+
+// operators returns the architectures of operators' machines.
+func operators(architectures []string) (out []string) {
+	for _, a := range architectures {
+		if a == "amd64" || a == "arm64" {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // packPlugin makes the archive of one platform, and returns its checksum.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 )
 
 // packChart packs the chart with the release's version. It removes the charts of others, so that dist/ has one.
@@ -26,6 +27,9 @@ func (r release) packChart(ctx context.Context) (err error) {
 	if err := os.CopyFS(copied, os.DirFS(chartDir)); err != nil {
 		return err
 	}
+	if err := r.nameImages(copied); err != nil {
+		return err
+	}
 	// Helm puts the times of the files into the archive.
 	err = filepath.WalkDir(copied, func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Chtimes(path, r.date, r.date))
@@ -33,8 +37,31 @@ func (r release) packChart(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = output(ctx, r.helm, "package", copied, "--version", r.version, "--app-version", r.version, "--destination", r.out)
-	return err
+	argv := []string{r.helm, "package", copied, "--version", r.version, "--app-version", r.version, "--destination", r.out}
+	if _, err := output(ctx, argv...); err != nil {
+		return err
+	}
+	// Helm puts the time of the archive into what it pushes.
+	return os.Chtimes(r.packed(), r.date, r.date)
+}
+
+// nameImages writes into a copy of the chart where the images are.
+func (r release) nameImages(dir string) error {
+	for _, name := range []string{"values.yaml", "README.md"} {
+		file := filepath.Join(dir, name)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		named := strings.NewReplacer(
+			// The name of the first image begins the second's, whose pair must come first.
+			r.chart.Proxy.Image.Repository, r.repository(proxies), r.chart.Image.Repository, r.repository(daemons),
+		).Replace(string(text))
+		if err := os.WriteFile(file, []byte(named), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // manifests writes install.yaml, and uninstall.yaml, whose Job takes down what the speakers have in kernels and routers.

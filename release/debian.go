@@ -27,12 +27,13 @@ var pinFile = filepath.Join("release", "haproxy.lock")
 
 type pin struct{ architecture, name, version, url, sum string }
 
-// readPins returns the packages in a file for an architecture.
-func readPins(file, architecture string) (out []pin, err error) {
+// readPins returns the packages in a file, by architecture.
+func readPins(file string) (map[string][]pin, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
+	out := map[string][]pin{}
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(line, "#") {
@@ -41,12 +42,7 @@ func readPins(file, architecture string) (out []pin, err error) {
 		if len(f) != 5 {
 			return nil, fmt.Errorf("%s: cannot read %q", file, line)
 		}
-		if f[0] == architecture {
-			out = append(out, pin{f[0], f[1], f[2], f[3], f[4]})
-		}
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no packages for %s", file, architecture)
+		out[f[0]] = append(out[f[0]], pin{f[0], f[1], f[2], f[3], f[4]})
 	}
 	return out, nil
 }
@@ -88,10 +84,9 @@ func fetch(ctx context.Context, cache string, p pin) (file string, err error) {
 func sumOf(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(content)) }
 
 // haproxyFiles returns the files of HAProxy for the image of an architecture, by path in the image.
-func haproxyFiles(ctx context.Context, architecture, dir string) (map[string]string, error) {
-	pins, err1 := readPins(pinFile, architecture)
-	cache, err2 := os.UserCacheDir()
-	if err := errors.Join(err1, err2); err != nil {
+func haproxyFiles(ctx context.Context, pins []pin, dir string) (map[string]string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
 		return nil, err
 	}
 	for _, p := range pins {

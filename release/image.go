@@ -35,6 +35,19 @@ var (
 		entrypoint: []string{"/holdfast-proxy"}, user: "65532:65532", programs: map[string]string{"/holdfast-proxy": "./proxy"}, haproxy: true}
 )
 
+// everywhere are the architectures of a release. HAProxy is pinned for some of them.
+var everywhere = []string{"amd64", "arm", "arm64", "ppc64le", "s390x"}
+
+// platforms returns the architectures of an image.
+func (r release) platforms(i image) (out []string) {
+	for _, a := range r.architectures {
+		if !i.haproxy || len(r.pins[a]) > 0 {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
 func (r release) compile(ctx context.Context, i image, architecture, dir string) error {
 	return r.build(ctx, "linux", architecture, dir, slices.Sorted(maps.Values(i.programs))...)
 }
@@ -47,7 +60,7 @@ func (r release) build(ctx context.Context, system, architecture, dir string, pa
 		" -X main.version=" + r.version
 	// What the builder has set for himself changes no program.
 	args := []string{"env", "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "GOFIPS140=off", "GOOS=" + system, "GOARCH=" + architecture,
-		"GOAMD64=v1", "GOARM64=v8.0", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
+		"GOAMD64=v1", "GOARM64=v8.0", "GOARM=7", "GOPPC64=power8", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
 	_, err := output(ctx, append(args, packages...)...)
 	return err
 }
@@ -68,10 +81,14 @@ func (r release) pack(ctx context.Context, i image) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, a := range r.architectures {
+	platforms := r.platforms(i)
+	if len(platforms) == 0 {
+		return fmt.Errorf("%s has packages for none of %v", pinFile, r.architectures)
+	}
+	for _, a := range platforms {
 		files := map[string]string{}
 		if i.haproxy {
-			files, err = haproxyFiles(ctx, a, filepath.Join(dir, a))
+			files, err = haproxyFiles(ctx, r.pins[a], filepath.Join(dir, a))
 		}
 		if err == nil {
 			err = r.compile(ctx, i, a, r.binDir(a))
@@ -97,11 +114,18 @@ type chart struct {
 	Proxy       struct{ Image struct{ Repository string } }
 }
 
-func (r release) name(i image) string {
+func (r release) name(i image) string { return r.repository(i) + ":" + r.version }
+
+// repository returns where an image is: where it is pushed, or else where the chart's source says.
+func (r release) repository(i image) string {
+	source := r.chart.Image.Repository
 	if i.haproxy {
-		return r.chart.Proxy.Image.Repository + ":" + r.version
+		source = r.chart.Proxy.Image.Repository
 	}
-	return r.chart.Image.Repository + ":" + r.version
+	if r.push == "" {
+		return source
+	}
+	return r.push + "/" + path.Base(source)
 }
 
 func readChart() (c chart, err error) {

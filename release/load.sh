@@ -10,6 +10,12 @@ if [ -z "$tool" ] && [ -S /run/cri-dockerd.sock ]; then tool=docker; fi
 for t in ctr nerdctl docker skopeo; do
 	if [ -z "$tool" ] && command -v "$t" >/dev/null; then tool=$t; fi
 done
+arch=$(uname -m)
+case $arch in
+x86_64) arch=amd64 ;;
+aarch64) arch=arm64 ;;
+armv7* | armv8*) arch=arm ;;
+esac
 # load ARCHIVE IMAGE
 load() {
 	case $tool in
@@ -19,11 +25,7 @@ load() {
 		docker load --input "$1"
 		# Docker's own image store knows no images for several architectures: each has a tag of its own there.
 		if ! docker image inspect "$2" >/dev/null 2>&1; then
-			case $(uname -m) in
-			x86_64) docker tag "$2-amd64" "$2" ;;
-			aarch64) docker tag "$2-arm64" "$2" ;;
-			*) docker tag "$2-$(uname -m)" "$2" ;;
-			esac
+			docker tag "$2-$arch" "$2"
 		fi
 		;;
 	skopeo) skopeo copy "oci-archive:$1" "containers-storage:$2" ;;
@@ -33,4 +35,7 @@ load() {
 	echo "loaded $2 with $tool"
 }
 load holdfast.tar "@IMAGE@"
-load holdfast-proxy.tar "@PROXY@"
+case " @PROXY_ARCHITECTURES@ " in
+*" $arch "*) load holdfast-proxy.tar "@PROXY@" ;;
+*) echo "the image of the proxies has nothing for $arch" ;;
+esac

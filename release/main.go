@@ -5,7 +5,7 @@
 //	release image      the image for this machine's architecture: dist/holdfast.tar
 //	release proxy      the image of the proxies, too: dist/holdfast-proxy.tar
 //	release chart      the packed chart: dist/holdfast-VERSION.tgz
-//	release all        a release, for all architectures, in place of what is in dist/
+//	release all        a release, for all architectures, in place of what is in dist/; pushed and signed if told to
 package main
 
 import (
@@ -36,20 +36,27 @@ type release struct {
 	source
 	chart         chart
 	out           string // directory
-	helm          string // program
+	helm, cosign  string // programs
 	architectures []string
+	pins          map[string][]pin // by architecture
+	push          string           // HOST:PORT/PATH, or nothing
+	key           string           // file, keyless, or nothing
 }
 
 func run(ctx context.Context) error {
 	r := release{architectures: []string{runtime.GOARCH}}
 	flag.StringVar(&r.out, "out", "dist", "`directory` to write into")
 	flag.StringVar(&r.helm, "helm", filepath.Join("bin", "helm"), "`program` that packs the chart")
-	architectures := flag.String("arch", "amd64,arm64", "architectures of a release, separated by commas")
+	flag.StringVar(&r.cosign, "cosign", filepath.Join("bin", "cosign"), "`program` that signs")
+	flag.StringVar(&r.push, "push", "", "`HOST:PORT/PATH` of a registry, below which images and chart are pushed")
+	flag.StringVar(&r.key, "key", "", "`file` of cosign's private key; keyless signs with the identity of a workflow")
+	architectures := flag.String("arch", strings.Join(everywhere, ","), "architectures of a release, separated by commas")
 	flag.Parse()
-	var err1, err2 error
+	var err1, err2, err3 error
 	r.source, err1 = readSource(ctx)
 	r.chart, err2 = readChart()
-	if err := errors.Join(err1, err2, os.MkdirAll(r.out, 0o755)); err != nil {
+	r.pins, err3 = readPins(pinFile)
+	if err := errors.Join(err1, err2, err3, os.MkdirAll(r.out, 0o755)); err != nil {
 		return err
 	}
 	switch what := strings.Join(flag.Args(), " "); what {
@@ -73,6 +80,9 @@ func (r release) all(ctx context.Context) error {
 	if r.modified {
 		return errors.New("there are uncommitted changes: a release is made from a commit")
 	}
+	if err := r.checkPush(); err != nil {
+		return err
+	}
 	log, err := os.ReadFile("CHANGELOG.md")
 	if err != nil {
 		return err
@@ -83,15 +93,20 @@ func (r release) all(ctx context.Context) error {
 	if err := errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
 		return err
 	}
+	if err := r.readKey(ctx); err != nil {
+		return err
+	}
+
 	if err := errors.Join(r.pack(ctx, daemons), r.pack(ctx, proxies)); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{r.packChart, r.manifests, r.bom, r.airGap, r.plugin} {
+	steps := []func(context.Context) error{r.packChart, r.manifests, r.bom, r.provenance, r.airGap, r.plugin, r.sums, r.signSums, r.publish}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	return sums(r.out)
+	return nil
 }
 
 func (r release) binDir(architecture string) string {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes into haproxy.lock the packages of the proxies' image as Debian has them today, for these architectures: pins.sh ARCHITECTURE…
+# Writes into haproxy.lock the packages of the proxies' image as Debian has them today, for the architectures that it has.
 # Apt checks the signatures of the release. Nothing that this machine has of apt counts.
 set -eu
 cd "$(dirname "$0")"
@@ -12,7 +12,7 @@ for from in "debian $release" "debian $release-updates" "debian-security $releas
 	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/${from% *} ${from#* } main"
 done >"$dir/sources.list"
 head -1 haproxy.lock >"$dir/lock"
-for arch in "$@"; do
+for arch in $(awk '!/^#/ { print $1 }' haproxy.lock | sort -u); do
 	apt() {
 		apt-get -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" -o Dir::Etc::sourcelist="$dir/sources.list" \
 			-o Dir::Etc::sourceparts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures="$arch" -o APT::Sandbox::User=root "$@"

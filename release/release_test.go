@@ -68,19 +68,25 @@ func TestModule(t *testing.T) {
 
 // TestPins: each architecture has HAProxy pinned, and a pin that is gone, or whose package is another one, is named with what to do.
 func TestPins(t *testing.T) {
+	pins, err := readPins("haproxy.lock")
+	must(t, err)
 	for _, a := range []string{"amd64", "arm64"} {
-		pins, err := readPins("haproxy.lock", a)
-		if err != nil || !slices.ContainsFunc(pins, func(p pin) bool { return p.name == "haproxy" && strings.HasPrefix(p.version, "3.0.") }) {
-			t.Errorf("%s: %v, %v", a, err, pins)
+		if !slices.ContainsFunc(pins[a], func(p pin) bool { return p.name == "haproxy" && strings.HasPrefix(p.version, "3.0.") }) {
+			t.Errorf("%s: %v", a, pins[a])
 		}
-	}
-	if _, err := readPins("haproxy.lock", "s390x"); err == nil {
-		t.Error("no error for an architecture without pins")
 	}
 	half := filepath.Join(t.TempDir(), "half")
 	must(t, os.WriteFile(half, []byte("amd64 haproxy 3.0"), 0o600))
-	if _, err := readPins(half, "amd64"); err == nil {
+	if _, err := readPins(half); err == nil {
 		t.Error("no error for half a line")
+	}
+	r := release{architectures: []string{"amd64", "arm"}, pins: pins}
+	if daemons, proxies := r.platforms(daemons), r.platforms(proxies); !slices.Equal(daemons, r.architectures) || !slices.Equal(proxies, r.architectures[:1]) {
+		t.Errorf("images for %v and %v, of %v", daemons, proxies, r.architectures)
+	}
+	r.architectures = []string{"arm"}
+	if err := r.pack(t.Context(), proxies); err == nil || !strings.Contains(err.Error(), "arm") {
+		t.Errorf("an image without HAProxy: %v", err)
 	}
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -79,7 +79,7 @@ var fence = map[string][]string{
 	"e2e/lab/wire":         {},
 	"e2e/lab/hostinit":     {"golang.org/x"},
 	"e2e/lab/cmd/pause":    {},
-	"release":              {"release/oci", "github.com/CycloneDX/cyclonedx-go", "sigs.k8s.io/yaml"},
+	"release":              {"release/oci", "github.com/CycloneDX/cyclonedx-go", "github.com/google/go-containerregistry", "sigs.k8s.io/yaml"},
 	"release/oci":          {"github.com/google/go-containerregistry"},
 }
 

@@ -306,6 +306,9 @@ func TestPagesCommands(t *testing.T) {
 	}
 }
 
+// ourObject is an object by its kind and name, and no image, chart or address.
+var ourObject = regexp.MustCompile(`^[a-z]+/holdfast-`)
+
 // missing returns a function that says why a word of a command, a file or a name of ours, does not exist.
 func missing(t *testing.T) func(word string) string {
 	t.Helper()
@@ -335,7 +338,7 @@ func missing(t *testing.T) func(word string) string {
 			if _, known := annotations[key]; !known && key != "holdfast.dev/uninstall" {
 				return "is no annotation"
 			}
-		case strings.Contains(name, "/holdfast-"):
+		case ourObject.MatchString(name):
 			if _, object, _ := strings.Cut(name, "/"); !strings.Contains(installed, "name: "+object+"\n") {
 				return "is installed nowhere"
 			}

@@ -40,6 +40,14 @@ type Platform struct {
 	Files        map[string]string // absolute path in the image -> path on this machine
 }
 
+// variant returns what a program for the architecture needs beyond its name: code for arm is for ARMv7.
+func (p Platform) variant() string {
+	if p.Architecture == "arm" {
+		return "v7"
+	}
+	return ""
+}
+
 // Program returns the image of one static program for this machine, which runs without rights.
 func Program(name, source string) Image {
 	path := "/" + filepath.Base(source)
@@ -107,7 +115,7 @@ func (i Image) platforms() (out []mutate.IndexAddendum, docker []dockerImage, er
 			return nil, nil, err
 		}
 		out = append(out, mutate.IndexAddendum{
-			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.Architecture}},
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.Architecture, Variant: p.variant()}},
 		})
 		name := i.Name
 		if len(i.Platforms) > 1 {
@@ -137,7 +145,7 @@ func (i Image) on(p Platform) (v1.Image, error) {
 	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
-		OS: "linux", Architecture: p.Architecture, Created: v1.Time{Time: i.Created},
+		OS: "linux", Architecture: p.Architecture, Variant: p.variant(), Created: v1.Time{Time: i.Created},
 		Config: v1.Config{Entrypoint: i.Entrypoint, User: i.User, Env: i.Env, Labels: i.Labels},
 		RootFS: v1.RootFS{Type: "layers"},
 	})

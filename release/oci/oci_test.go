@@ -134,6 +134,27 @@ func TestWriteSeveral(t *testing.T) {
 	checkDocker(t, path, "docker.io/lab/test:v1-amd64", "docker.io/lab/test:v1-arm64")
 }
 
+// TestWriteVariant: an image for arm says in the index and in itself that it needs ARMv7, and another one has no variant.
+func TestWriteVariant(t *testing.T) {
+	path, top := open(t, pack(t, testImage(t, "arm", "s390x")))
+	index, err := path.ImageIndex()
+	if err == nil {
+		index, err = index.ImageIndex(top.Digest)
+	}
+	must(t, err)
+	manifest, err := index.IndexManifest()
+	must(t, err)
+	for i, want := range []string{"v7", ""} {
+		image, err := index.Image(manifest.Manifests[i].Digest)
+		must(t, err)
+		config, err := image.ConfigFile()
+		must(t, err)
+		if platform := manifest.Manifests[i].Platform; platform.Variant != want || config.Variant != want {
+			t.Errorf("%s: variants %q and %q, want %q", platform.Architecture, platform.Variant, config.Variant, want)
+		}
+	}
+}
+
 func checkImage(t *testing.T, image v1.Image, architecture string) {
 	t.Helper()
 	config, err := image.ConfigFile()
