@@ -106,7 +106,7 @@ scale: image proxy-image chart ## What a cluster of 1,000 nodes costs with 1,000
 	go run ./e2e/cmd/bench -only scale_ -services 1000,3000,10000 -picture dist/scale.svg $(ARGS)
 
 .PHONY: test-release
-test-release: bin/helm bin/cosign bin/registry ## Push a small release to a registry on loopback, sign it, verify it, pull it; half a minute after cosign and the registry are compiled
+test-release: bin/helm bin/cosign bin/registry ## Push a small release to a registry on loopback, sign it, verify it, pull it; compiles cosign and the registry first
 	go test -tags release -count=1 -timeout 10m -run TestSigned -v ./release
 
 VULNDB := $(or $(GOVULNDB),https://vuln.go.dev)
