@@ -93,6 +93,13 @@ test-proxy: image proxy-image chart ## Proxies with nginx and HAProxy as guides 
 test-alerts: image proxy-image chart ## Alerts and dashboard in the lab, with a real Prometheus: each alert fires by a fault; 6 minutes
 	go test -tags e2e,alerts -count=1 -timeout 15m -run TestAlerts -v ./e2e
 
+# The name of one network plugin; all have their turn without it.
+PLUGIN :=
+
+.PHONY: test-plugins
+test-plugins: image chart ## Network plugins in the lab, each in a cluster of its own: PLUGIN=flannel-vxlan runs one
+	go test -tags e2e,plugins -count=1 -timeout 90m -run TestPlugins -v ./e2e -plugin '$(PLUGIN)' $(ARGS)
+
 .PHONY: soak
 soak: image chart ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
@@ -120,9 +127,9 @@ vulncheck: ## Known vulnerabilities in the code that is called, by govulncheck; 
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release ./...
+	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release,plugins ./...
 	go -C api/v1beta1 vet ./...
-	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release ./...
+	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release,plugins ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \

@@ -65,9 +65,14 @@ var faults = []fault{
 // with -matrix all faults, with the promised limits; else some, with limits for a
 // busy machine.
 func testL2Matrix(t *testing.T, e *env) {
+	e.injects(t, func(f fault) bool { return f.always || *matrix })
+}
+
+// injects injects the selected faults, one after the other.
+func (e *env) injects(t *testing.T, isSelected func(fault) bool) {
 	s := newStage(t, e)
 	for _, f := range faults {
-		if f.always || *matrix {
+		if isSelected(f) {
 			t.Run(f.name, func(t *testing.T) { s.run(t, f) })
 		}
 	}

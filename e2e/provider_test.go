@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/e2e/kind"
 	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/plugin"
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
@@ -38,15 +39,22 @@ var providers = map[string]provider{
 }
 
 func openLab(t *testing.T, mode string) testbed.Cluster {
+	return openNetwork(t, plugin.Routes, mode)
+}
+
+// openNetwork brings up a lab with a network for pods, or uses the lab that is up.
+func openNetwork(t *testing.T, network, mode string) *lab.Lab {
 	l, err := lab.Open()
 	switch {
 	case err == nil && !*keep:
 		t.Fatal("a lab is up already: take it down (make lab-down), or use it with -keep")
 	case err == nil && l.Config.ProxyMode != mode:
 		t.Skipf("the lab that is up runs kube-proxy in mode %s", l.Config.ProxyMode)
+	case err == nil && l.Config.Network != network:
+		t.Skipf("the lab that is up has the network %s", l.Config.Network)
 	case errors.Is(err, lab.ErrNotUp):
 		ours.Store(!*keep)
-		l, err = lab.Up(interrupted, lab.Config{ProxyMode: mode}, t.Output())
+		l, err = lab.Up(interrupted, lab.Config{Network: network, ProxyMode: mode}, t.Output())
 	}
 	must(t, err)
 	if !*keep {

@@ -3,6 +3,8 @@ package lab
 import (
 	"fmt"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/plugin"
 )
 
 // Limits of the address plan: workers are numbered from 11 and must stay below
@@ -22,6 +24,8 @@ const (
 type Config struct {
 	// Workers is the number of workers beside the control plane.
 	Workers int
+	// Network is the pods' network: plugin.Routes, which the lab makes itself, or another of plugin.Names.
+	Network string
 	// ProxyMode is kube-proxy's mode: ProxyNFTables or ProxyIPTables.
 	ProxyMode string
 	// ProxyMinSync is kube-proxy's minSyncPeriod; zero leaves kube-proxy's default.
@@ -35,6 +39,9 @@ func (c Config) withDefaults() Config {
 	if c.Workers == 0 {
 		c.Workers = DefaultWorkers
 	}
+	if c.Network == "" {
+		c.Network = plugin.Routes
+	}
 	if c.ProxyMode == "" {
 		c.ProxyMode = ProxyNFTables
 	}
@@ -44,6 +51,9 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	if c.Workers < 1 || c.Workers > maxWorkers {
 		return fmt.Errorf("number of workers %d: want 1 to %d", c.Workers, maxWorkers)
+	}
+	if _, err := plugin.Find(c.Network); err != nil {
+		return err
 	}
 	if c.ProxyMode != ProxyNFTables && c.ProxyMode != ProxyIPTables {
 		return fmt.Errorf("kube-proxy mode %q: want %s or %s", c.ProxyMode, ProxyNFTables, ProxyIPTables)
@@ -56,4 +66,13 @@ func (c Config) validate() error {
 		return fmt.Errorf("node monitor grace period %s: want 4s or more", g)
 	}
 	return nil
+}
+
+// plugin returns the network of a valid configuration.
+func (c Config) plugin() plugin.Plugin {
+	p, err := plugin.Find(c.Network)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }

@@ -11,6 +11,9 @@ import (
 
 const apiPort = "6443"
 
+// podRanges are those that all nodes' pod prefixes are from.
+const podRanges = "10.244.0.0/16,fd00:244::/48"
+
 // server returns the URL of the API server.
 func server(cp wire.Host) string {
 	return "https://" + net.JoinHostPort(cp.Legs[0].V4.Addr().String(), apiPort)
@@ -69,8 +72,13 @@ func controllerManagerArgs(c Config) []string {
 	args := withUser("kube-controller-manager",
 		"--service-account-private-key-file="+pkiDir+"/sa.key", "--root-ca-file="+pkiDir+"/ca.crt",
 		"--cluster-signing-cert-file="+pkiDir+"/ca.crt", "--cluster-signing-key-file="+pkiDir+"/ca.key",
-		"--use-service-account-credentials=true", "--allocate-node-cidrs=false", "--leader-elect=false",
+		"--use-service-account-credentials=true", "--leader-elect=false",
 		"--kube-api-qps=500", "--kube-api-burst=1000")
+	if c.plugin().IsLabs {
+		args = append(args, "--allocate-node-cidrs=false")
+	} else {
+		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+podRanges)
+	}
 	if c.NodeMonitorGracePeriod > 0 {
 		args = append(args, fmt.Sprintf("--node-monitor-grace-period=%s", c.NodeMonitorGracePeriod), "--node-monitor-period=1s")
 	}

@@ -20,7 +20,8 @@
 // in AS 64512, r2 is BIRD in AS 64513; both accept any external neighbour from
 // the fabric. Nodes have a default route over both, far has one over r1.
 // Services are in 10.96.0.0/16 and fd00:96::/112, the pods of node N in
-// 10.244.N.0/24 and fd00:244:0:N::/64.
+// 10.244.N.0/24 and fd00:244:0:N::/64, over routes that the lab sets. With a network plugin (Config.Network, package
+// plugin) the controller-manager chooses each node's pod prefixes, and the plugin connects them.
 //
 // The package does not depend on Holdfast. It provides machines, cables and a
 // cluster; package e2e installs software there and tests it.

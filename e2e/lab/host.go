@@ -47,7 +47,7 @@ func (l *Lab) writeSpec(h wire.Host, keys *pki) error {
 
 // start powers a host on: network, cgroup, PID 1.
 func (l *Lab) start(ctx context.Context, h wire.Host) error {
-	if err := plugIn(ctx, h, l.Plan); err != nil {
+	if err := plugIn(ctx, h, l.Plan, l.Config.plugin().IsLabs); err != nil {
 		return err
 	}
 	dir, err := hostCgroup(h.Name)

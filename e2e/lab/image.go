@@ -34,14 +34,21 @@ func buildHelpers(ctx context.Context, compiler toolset.Builder) error {
 
 func imageDir() string { return filepath.Join(runDir, "images") }
 
-// writeImages makes the images that every node has.
-func writeImages() error {
+// writeImages makes the images that every node has, the network plugin's among them.
+func (l *Lab) writeImages() error {
 	if err := os.MkdirAll(imageDir(), 0o755); err != nil {
 		return err
 	}
-	for i, program := range []string{"pause", "echo"} {
-		err := oci.Write(imageTar(i), oci.Program("docker.io/lab/"+program+":v1", filepath.Join(runDir, "bin", program)))
-		if err != nil {
+	var images []oci.Image
+	for _, program := range []string{"pause", "echo"} {
+		images = append(images, oci.Program("docker.io/lab/"+program+":v1", filepath.Join(runDir, "bin", program)))
+	}
+	plugins, err := l.pluginImages()
+	if err != nil {
+		return err
+	}
+	for i, image := range append(images, plugins...) {
+		if err := oci.Write(imageTar(i), image); err != nil {
 			return err
 		}
 	}

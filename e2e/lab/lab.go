@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,10 +40,13 @@ func (l *Lab) Hosts() []string { return l.Plan.Names() }
 // Lacks returns nothing: the lab can do all that tests need.
 func (l *Lab) Lacks() []wire.Lack { return nil }
 
+// sets are what is compiled for the cluster.
+func (l *Lab) sets() []toolset.Set { return slices.Concat(toolset.Cluster, l.Config.plugin().Sets) }
+
 // Tool returns the path of a program that the lab compiled, or the bare name
 // if it did not compile such a program.
 func (l *Lab) Tool(name string) string {
-	for _, t := range toolset.Cluster {
+	for _, t := range l.sets() {
 		if _, ok := t.Programs[name]; ok {
 			return filepath.Join(l.ToolDirs[t.Name], name)
 		}
@@ -63,7 +67,7 @@ func (l *Lab) ToolEnv() []string {
 // path returns PATH for the lab's processes: the tools, then the machine's.
 func (l *Lab) path() string {
 	var dirs []string
-	for _, t := range toolset.Cluster {
+	for _, t := range l.sets() {
 		dirs = append(dirs, l.ToolDirs[t.Name])
 	}
 	return strings.Join(append(dirs, systemPath), ":")

@@ -71,8 +71,8 @@ func linkBatch(l wire.Leg) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n", l.Link, l.V4, l.V6)
 }
 
-// hostBatch renders addresses and routes inside one host.
-func hostBatch(h wire.Host, all wire.Plan) string {
+// hostBatch renders addresses and routes inside one host, with routes to the pods of other nodes if the lab makes these.
+func hostBatch(h wire.Host, all wire.Plan, podRoutes bool) string {
 	var b strings.Builder
 	b.WriteString("link set lo up\n")
 	for _, l := range h.Legs {
@@ -81,7 +81,7 @@ func hostBatch(h wire.Host, all wire.Plan) string {
 	switch {
 	case h.IsNode():
 		for _, other := range all.Nodes() {
-			if other.Name == h.Name {
+			if other.Name == h.Name || !podRoutes {
 				continue
 			}
 			v4, v6 := other.Pods()
@@ -144,14 +144,14 @@ func makeSwitch(ctx context.Context) error {
 }
 
 // plugIn creates the host's network namespace, cables it and addresses it.
-func plugIn(ctx context.Context, h wire.Host, all wire.Plan) error {
+func plugIn(ctx context.Context, h wire.Host, all wire.Plan, podRoutes bool) error {
 	if err := newNetns(ctx, netnsName(h), wire.Sysctls(h)); err != nil {
 		return err
 	}
 	if err := ipBatch(ctx, switchNetns, cableBatch(h)); err != nil {
 		return fmt.Errorf("cable host %s: %w", h.Name, err)
 	}
-	if err := ipBatch(ctx, netnsName(h), hostBatch(h, all)); err != nil {
+	if err := ipBatch(ctx, netnsName(h), hostBatch(h, all, podRoutes)); err != nil {
 		return fmt.Errorf("address host %s: %w", h.Name, err)
 	}
 	return nil

@@ -49,6 +49,31 @@ func TestCableBatchFixesMAC(t *testing.T) {
 	}
 }
 
+// A network plugin makes the routes between pods, and needs a prefix of every node.
+func TestNetworkOfPods(t *testing.T) {
+	for _, tc := range []struct {
+		network string
+		isLabs  bool
+	}{{"", true}, {"flannel-vxlan", false}, {"flannel-host-gw", false}} {
+		c := Config{Network: tc.network, Workers: 1}.withDefaults()
+		hosts := plan(c)
+		v4, v6 := hosts[1].Pods()
+		batch := hostBatch(hosts[0], hosts, c.plugin().IsLabs)
+		for _, route := range []string{"route add " + v4.String(), "route add " + v6.String()} {
+			if strings.Contains(batch, route) != tc.isLabs {
+				t.Errorf("network %q: the lab's routes are\n%s", tc.network, batch)
+			}
+		}
+		if !strings.Contains(batch, "route add 0.0.0.0/0") {
+			t.Errorf("network %q: no default route in\n%s", tc.network, batch)
+		}
+		args := controllerManagerArgs(c)
+		if slices.Contains(args, "--allocate-node-cidrs=true") == tc.isLabs || slices.Contains(args, "--cluster-cidr="+podRanges) == tc.isLabs {
+			t.Errorf("network %q: %q", tc.network, args)
+		}
+	}
+}
+
 func TestConfigValidate(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -57,6 +82,8 @@ func TestConfigValidate(t *testing.T) {
 	}{
 		{"default", Config{}, true},
 		{"iptables", Config{ProxyMode: ProxyIPTables, Workers: 80}, true},
+		{"plugin", Config{Network: "flannel-vxlan"}, true},
+		{"unknown network", Config{Network: "none"}, false},
 		{"unknown proxy", Config{ProxyMode: "ipvs"}, false},
 		{"too many workers", Config{Workers: 81}, false},
 		{"negative workers", Config{Workers: -1}, false},

@@ -22,6 +22,7 @@ const (
 	pkiDir  = hostinit.PrivateDir + "/pki"
 	confDir = hostinit.PrivateDir + "/conf"
 	binDir  = hostinit.PrivateDir + "/bin"
+	cniDir  = "/opt/cni/bin"
 )
 
 // kernelDefaults are what a kubelet wants of a machine. They are not
@@ -95,10 +96,18 @@ func (l *Lab) prepareNode(h wire.Host, keys *pki) (*hostinit.Spec, error) {
 		hostinit.Bind{Source: "kubelet", Target: "/var/lib/kubelet"},
 		hostinit.Bind{Source: "cni", Target: "/var/lib/cni"},
 		hostinit.Bind{Source: "pods", Target: "/var/log/pods"},
-		hostinit.Bind{Source: l.ToolDirs["cni"], Target: "/opt/cni/bin"},
 		hostinit.Bind{Source: filepath.Join(runDir, "bin"), Target: binDir},
 	)
-	spec.Files[wire.ConflistFile] = wire.Conflist(h.Pods())
+	network := l.Config.plugin()
+	if network.IsLabs {
+		spec.Binds = append(spec.Binds, hostinit.Bind{Source: l.ToolDirs["cni"], Target: cniDir})
+		spec.Files[wire.ConflistFile] = wire.Conflist(h.Pods())
+	} else {
+		if err := l.linkCNI(filepath.Join(dir, "cni-bin")); err != nil {
+			return nil, err
+		}
+		spec.Binds = append(spec.Binds, hostinit.Bind{Source: "cni-bin", Target: cniDir})
+	}
 	for name, value := range kernelDefaults {
 		file := filepath.Join("sysctl", name)
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o755); err != nil {
@@ -122,9 +131,28 @@ func (l *Lab) prepareNode(h wire.Host, keys *pki) (*hostinit.Spec, error) {
 	spec.Services = append(spec.Services,
 		l.service("containerd", "", "containerd", "--config", confDir+"/containerd.toml"),
 		l.service("kubelet", gate, "kubelet", "--config="+confDir+"/kubelet.yaml", "--kubeconfig="+pkiDir+"/kubelet.kubeconfig",
-			"--hostname-override="+h.Name, "--node-ip="+addr.V4.Addr().String()+","+addr.V6.Addr().String()),
-		l.service("kube-proxy", gate, "kube-proxy", "--config="+confDir+"/kube-proxy.yaml"))
+			"--hostname-override="+h.Name, "--node-ip="+addr.V4.Addr().String()+","+addr.V6.Addr().String()))
+	if network.HasKubeProxy {
+		spec.Services = append(spec.Services, l.service("kube-proxy", gate, "kube-proxy", "--config="+confDir+"/kube-proxy.yaml"))
+	}
 	return spec, nil
+}
+
+// linkCNI makes a node's own directory of CNI plugins, in which a network plugin can install another one.
+func (l *Lab) linkCNI(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	programs, err := os.ReadDir(l.ToolDirs["cni"])
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if err := os.Symlink(filepath.Join(l.ToolDirs["cni"], p.Name()), filepath.Join(dir, p.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // baseSpec is what all hosts have in common.

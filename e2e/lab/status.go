@@ -43,7 +43,11 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 			fmt.Fprintln(w, what)
 		}
 	}
-	fmt.Fprintf(w, "kube-proxy %s, kubeconfig %s\n", l.Config.ProxyMode, l.Kubeconfig())
+	proxy := "no kube-proxy"
+	if l.Config.plugin().HasKubeProxy {
+		proxy = "kube-proxy " + l.Config.ProxyMode
+	}
+	fmt.Fprintf(w, "network %s, %s, kubeconfig %s\n", l.Config.Network, proxy, l.Kubeconfig())
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-lb/holdfast/e2e/lab/debian"
 	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
 	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
@@ -56,6 +57,9 @@ func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 	if err := Install(ctx, progress); err != nil {
 		return nil, err
 	}
+	if err := debian.Install(ctx, c.plugin().Packages, progress); err != nil {
+		return nil, err
+	}
 	l := &Lab{Config: c, Plan: plan(c)}
 	if err := l.build(ctx, repo, progress); err != nil {
 		// The context may be what failed; cleaning up has time of its own.
@@ -76,7 +80,7 @@ func (l *Lab) build(ctx context.Context, repo string, progress io.Writer) error 
 		return err
 	}
 	compiler := toolset.Builder{Repo: repo, Cgroup: group, Progress: progress}
-	if l.ToolDirs, err = compiler.Build(ctx, toolset.Cluster); err != nil {
+	if l.ToolDirs, err = compiler.Build(ctx, l.sets()); err != nil {
 		return err
 	}
 	return l.boot(ctx, compiler, progress)
@@ -94,7 +98,7 @@ func (l *Lab) boot(ctx context.Context, compiler toolset.Builder, progress io.Wr
 	if err := buildHelpers(ctx, compiler); err != nil {
 		return err
 	}
-	if err := writeImages(); err != nil {
+	if err := l.writeImages(); err != nil {
 		return err
 	}
 	var err error
@@ -140,12 +144,12 @@ func (l *Lab) bootCluster(ctx context.Context, cp wire.Host, keys *pki, report f
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	startNode := func(h wire.Host) error {
-		if err := l.start(ctx, h); err != nil {
+		if err := l.start(groupCtx, h); err != nil {
 			return err
 		}
-		return l.importImages(ctx, h)
+		return l.importImages(groupCtx, h)
 	}
 	group.Go(func() error { return startNode(cp) })
 	group.Go(func() error {
@@ -153,7 +157,7 @@ func (l *Lab) bootCluster(ctx context.Context, cp wire.Host, keys *pki, report f
 			if h.IsNode() {
 				continue
 			}
-			if err := l.start(ctx, h); err != nil {
+			if err := l.start(groupCtx, h); err != nil {
 				return err
 			}
 		}
@@ -161,7 +165,7 @@ func (l *Lab) bootCluster(ctx context.Context, cp wire.Host, keys *pki, report f
 		return nil
 	})
 	group.Go(func() error {
-		if err := client.waitServer(ctx); err != nil {
+		if err := client.waitServer(groupCtx); err != nil {
 			return fmt.Errorf("wait for the API server: %w: %s", err, l.lastLine(cp, "kube-apiserver"))
 		}
 		report("API server is ready")
@@ -170,16 +174,24 @@ func (l *Lab) bootCluster(ctx context.Context, cp wire.Host, keys *pki, report f
 				group.Go(func() error { return startNode(h) })
 			}
 		}
-		if err := client.bindProxies(ctx); err != nil {
-			return err
-		}
-		if err := client.waitNodes(ctx, l.Nodes()); err != nil {
-			return err
-		}
-		report("all nodes are Ready")
-		return client.labelControlPlane(ctx, cp.Name)
+		return client.bindProxies(groupCtx)
 	})
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+
+	// All images are there: a pod that lacks its own would wait for the kubelet's next attempt.
+	if err := l.applyPlugin(ctx); err != nil {
+		return err
+	}
+	if err := client.waitNodes(ctx, l.Nodes()); err != nil {
+		return err
+	}
+	report("all nodes are Ready")
+	if err := client.labelControlPlane(ctx, cp.Name); err != nil {
+		return err
+	}
+	return l.waitPlugin(ctx)
 }
 
 func cgroupLimits() (bool, error) {

@@ -24,9 +24,9 @@ func (b *Bed) On(ctx context.Context, host string, argv ...string) (string, erro
 }
 
 // inPod runs a command in the network of a pod, selected by the environment of the pod's processes.
-const inPod = `for p in /proc/[0-9]*; do
-  if tr '\0' '\n' <$p/environ 2>/dev/null | grep -qx "POD_NAME=$0"; then exec nsenter --net=$p/ns/net "$@"; fi
-done; echo "no process of pod $0" >&2; exit 1`
+const inPod = `p=$(grep -lzxF "POD_NAME=$0" /proc/[0-9]*/environ 2>/dev/null | head -n 1)
+if [ -z "$p" ]; then echo "no process of pod $0" >&2; exit 1; fi
+exec nsenter --net="${p%environ}ns/net" "$@"`
 
 // In runs a command in the network of a pod of an App and returns what it printed.
 func (b *Bed) In(ctx context.Context, pod *corev1.Pod, argv ...string) (string, error) {

@@ -74,6 +74,7 @@ var fence = map[string][]string{
 	"e2e/kind":             {"e2e/kind", "e2e/lab/debian", "e2e/lab/router", "e2e/lab/toolset", "e2e/lab/wire", "release/oci"},
 	"e2e/kind/cmd/runcfit": {},
 	"e2e/lab/debian":       {},
+	"e2e/lab/plugin":       {"e2e/lab/toolset", "e2e/lab/wire", "release/oci"},
 	"e2e/lab/router":       {"e2e/lab/wire"},
 	"e2e/lab/toolset":      {"golang.org/x"},
 	"e2e/lab/wire":         {},

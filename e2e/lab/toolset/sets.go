@@ -75,6 +75,19 @@ var Kind = []Set{
 	{Name: "kind", module: "sigs.k8s.io/kind", Programs: inModule("sigs.k8s.io/", "kind")},
 }
 
+// Flannel is the network plugin, with a CNI plugin of the lab's.
+var Flannel = Set{
+	Name: "flannel", module: "github.com/flannel-io/flannel",
+	Programs: map[string]string{
+		"flanneld":     "github.com/flannel-io/flannel",
+		"install-conf": "github.com/flannel-io/flannel/cmd/install_conf",
+		"flannel":      "github.com/holdfast-lb/holdfast/e2e/lab/tools/flannel/cni",
+	},
+	stamp: stampOne("github.com/flannel-io/flannel/pkg/version.Version"),
+	// Flannel's backend udp has a part in C. Nothing else is to need the C library.
+	cgo: true, tags: "netgo osusergo",
+}
+
 // MetalLB is what the test of the migration moves from.
 var MetalLB = Set{
 	Name: "metallb", module: "go.universe.tf/metallb", Programs: inModule("go.universe.tf/metallb/", "controller", "speaker"),

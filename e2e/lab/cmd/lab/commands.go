@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/plugin"
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
@@ -29,6 +30,8 @@ that are missing are installed and the cluster's binaries are compiled; that
 takes several minutes.
 
   --workers N        number of workers beside the control plane (3)
+  --network NAME     network of the pods (routes): routes, which the lab makes itself,
+                     or a plugin: flannel-vxlan, flannel-host-gw
   --proxy MODE       mode of kube-proxy: nftables or iptables (nftables)
   --proxy-min-sync D minSyncPeriod of kube-proxy, such as 10ms
   --node-monitor-grace-period D
@@ -72,6 +75,7 @@ func up(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("up", flag.ContinueOnError)
 	flags.Usage = func() {}
 	flags.IntVar(&c.Workers, "workers", lab.DefaultWorkers, "")
+	flags.StringVar(&c.Network, "network", plugin.Routes, "")
 	flags.StringVar(&c.ProxyMode, "proxy", lab.ProxyNFTables, "")
 	flags.DurationVar(&c.ProxyMinSync, "proxy-min-sync", 0, "")
 	flags.DurationVar(&c.NodeMonitorGracePeriod, "node-monitor-grace-period", 0, "")

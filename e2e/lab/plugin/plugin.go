@@ -1,0 +1,71 @@
+// Package plugin describes the network plugins that a cluster of the lab can have: what is compiled and installed for
+// each, what is applied to the cluster, and which of its workloads must be complete before pods have a network. It
+// starts nothing itself, and knows nothing of a running lab but its Site.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
+	"github.com/holdfast-lb/holdfast/release/oci"
+)
+
+// Routes is the name of the network that the lab makes without a plugin: a pair of links for each pod, and static
+// routes between the nodes.
+const Routes = "routes"
+
+// Plugin is what a cluster needs for its pods' network.
+type Plugin struct {
+	// IsLabs reports whether the lab itself makes the network: nodes boot with a CNI configuration and with routes to
+	// each other's pods. Otherwise the plugin makes all of it, the controller-manager gives each node its pod prefixes
+	// (spec.podCIDRs), and /opt/cni/bin is the node's own.
+	IsLabs bool
+	// HasKubeProxy reports whether kube-proxy runs.
+	HasKubeProxy bool
+	// Packages are Debian's that are installed on the machine, and so are in each node: program to package.
+	Packages map[string]string
+	// Sets are compiled beside those of every cluster.
+	Sets []toolset.Set
+	// Images are loaded on every node before the manifests are applied; nil means none.
+	Images func(Site) ([]oci.Image, error)
+	// Manifests returns YAML that is applied once the API server is ready. Nodes become Ready by it. Nil means none.
+	Manifests func(context.Context, Site) ([]byte, error)
+	// Workloads of Namespace, named as in "daemonset/NAME", must be complete before the lab is up.
+	Namespace string
+	Workloads []string
+}
+
+// Site is what a plugin may know of the lab.
+type Site struct {
+	// Plan has all hosts, the control plane first.
+	Plan wire.Plan
+	// Server is the URL of the API server, which plugins without kube-proxy cannot reach by its Service.
+	Server string
+	// Tool returns the path of a compiled program, kubectl and helm among them.
+	Tool func(name string) string
+	// Dir is a directory for files that are written while images and manifests are made. It goes with the lab.
+	Dir string
+}
+
+var plugins = map[string]Plugin{
+	Routes:            {IsLabs: true, HasKubeProxy: true},
+	"flannel-vxlan":   flannel("vxlan"),
+	"flannel-host-gw": flannel("host-gw"),
+}
+
+// Names returns the names of all networks.
+func Names() []string { return slices.Sorted(maps.Keys(plugins)) }
+
+// Find returns the network of a name.
+func Find(name string) (Plugin, error) {
+	p, ok := plugins[name]
+	if !ok {
+		return p, fmt.Errorf("network %q: want one of %s", name, strings.Join(Names(), ", "))
+	}
+	return p, nil
+}

@@ -1,0 +1,100 @@
+//go:build e2e && plugins
+
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+)
+
+var (
+	networks  = flag.String("plugin", "", "run the rows of the network plugin of this `name` only")
+	proxyMode = flag.String("proxy", lab.ProxyNFTables, "`mode` of kube-proxy: nftables or iptables")
+)
+
+// pluginRun is what is shown with a network plugin.
+type pluginRun struct {
+	// network is its name in package plugin.
+	network string
+	// values are arguments for helm.
+	values []string
+	cases  []testCase
+}
+
+// withProxy are the cases for plugins beside kube-proxy: Holdfast filters and serves as with the lab's own network.
+var withProxy = []testCase{
+	{"Reach", testReach},
+	{"LocalArrives", testLocalArrives},
+	{"FilterRanges", testFilterRanges},
+	{"FilterInside", testFilterInside},
+	{"FilterLocal", testFilterLocal},
+	{"FilterOrder", testFilterOrder},
+	{"BGPDrain", testBGPDrain},
+	{"SpeakerRestart", testSpeakerRestart},
+	{"L2", pluginFaults},
+	{"NodeLoss", testNodeLoss},
+	{"Quiet", pluginQuiet},
+}
+
+var pluginRuns = []pluginRun{
+	{network: "flannel-vxlan", cases: withProxy},
+	{network: "flannel-host-gw", cases: withProxy},
+}
+
+// TestPlugins shows what Holdfast promises with network plugins. Each has a lab of its own.
+func TestPlugins(t *testing.T) {
+	isNamed := func(r pluginRun) bool { return r.network == *networks }
+	if *networks != "" && !slices.ContainsFunc(pluginRuns, isNamed) {
+		t.Fatalf("no rows for plugin %q", *networks)
+	}
+	for _, r := range pluginRuns {
+		if *networks != "" && !isNamed(r) {
+			continue
+		}
+		t.Run(r.network, func(t *testing.T) {
+			start := time.Now()
+			b, err := testbed.New(openNetwork(t, r.network, *proxyMode))
+			must(t, err)
+			b.Values = slices.Concat(oftenWitnessed, r.values)
+			e := install(t, b, true)
+			for _, c := range r.cases {
+				t.Run(c.name, func(t *testing.T) {
+					e.needs(t, c.name)
+					c.run(t, e)
+				})
+			}
+			t.Logf("%s took %s", r.network, since(start).Round(time.Second))
+		})
+	}
+}
+
+// pluginFaults drains the owner of layer 2 addresses, and cuts its power, under load.
+func pluginFaults(t *testing.T, e *env) {
+	e.injects(t, func(f fault) bool { return f.name == "drain" || f.name == "power-off of the owner" })
+}
+
+// pluginQuiet waits until no speaker reports a problem: what a plugin makes impossible is no alarm.
+func pluginQuiet(t *testing.T, e *env) {
+	must(t, testbed.Until(t.Context(), time.Minute, "speakers without problems", func(ctx context.Context) error {
+		for _, node := range e.Cluster.Nodes() {
+			metrics, err := e.Metrics(ctx, node)
+			if err != nil {
+				return err
+			}
+			for series, value := range metrics {
+				if strings.HasPrefix(series, "holdfast_problems{") && value > 0 {
+					return fmt.Errorf("%s reports %s", node, series)
+				}
+			}
+		}
+		return nil
+	}))
+}
