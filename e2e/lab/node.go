@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -108,7 +109,10 @@ func (l *Lab) prepareNode(h wire.Host, keys *pki) (*hostinit.Spec, error) {
 		}
 		spec.Binds = append(spec.Binds, hostinit.Bind{Source: "cni-bin", Target: cniDir})
 	}
-	for name, value := range kernelDefaults {
+	spec.Overlays = append(spec.Overlays, network.Overlays...)
+	settings := maps.Clone(kernelDefaults)
+	maps.Copy(settings, network.Sysctls)
+	for name, value := range settings {
 		file := filepath.Join("sysctl", name)
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o755); err != nil {
 			return nil, err

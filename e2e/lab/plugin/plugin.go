@@ -29,6 +29,10 @@ type Plugin struct {
 	HasKubeProxy bool
 	// Packages are Debian's that are installed on the machine, and so are in each node: program to package.
 	Packages map[string]string
+	// Overlays are directories in which the plugin's pods make files, and which each node therefore has a copy of.
+	Overlays []string
+	// Sysctls are the machine's settings that the plugin's agents write. Each node has files of its own in their place.
+	Sysctls map[string]string
 	// Sets are compiled beside those of every cluster.
 	Sets []toolset.Set
 	// Images are loaded on every node before the manifests are applied; nil means none.
@@ -54,6 +58,8 @@ type Site struct {
 
 var plugins = map[string]Plugin{
 	Routes:            {IsLabs: true, HasKubeProxy: true},
+	"cilium":          cilium(true),
+	"cilium-kpr":      cilium(false),
 	"flannel-vxlan":   flannel("vxlan"),
 	"flannel-host-gw": flannel("host-gw"),
 }

@@ -88,6 +88,24 @@ var Flannel = Set{
 	cgo: true, tags: "netgo osusergo",
 }
 
+// Cilium is the network plugin. Its operator is the one for clusters on no cloud.
+var Cilium = Set{
+	Name: "cilium", module: "github.com/cilium/cilium",
+	Programs: map[string]string{
+		"cilium-agent":            "github.com/cilium/cilium/daemon",
+		"cilium-cni":              "github.com/cilium/cilium/plugins/cilium-cni",
+		"cilium-dbg":              "github.com/cilium/cilium/cilium-dbg",
+		"cilium-health-responder": "github.com/cilium/cilium/cilium-health/responder",
+		"cilium-operator-generic": "github.com/cilium/cilium/operator",
+	},
+	tags: "osusergo ipam_provider_operator",
+	// What follows the version is a commit and its date, without which Cilium knows none.
+	stamp: func(version string) []string {
+		return []string{"'github.com/cilium/cilium/pkg/version.ciliumVersion=" + strings.TrimPrefix(version, "v") +
+			" 0000000 1970-01-01T00:00:00+00:00'"}
+	},
+}
+
 // MetalLB is what the test of the migration moves from.
 var MetalLB = Set{
 	Name: "metallb", module: "go.universe.tf/metallb", Programs: inModule("go.universe.tf/metallb/", "controller", "speaker"),

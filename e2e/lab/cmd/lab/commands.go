@@ -31,7 +31,8 @@ takes several minutes.
 
   --workers N        number of workers beside the control plane (3)
   --network NAME     network of the pods (routes): routes, which the lab makes itself,
-                     or a plugin: flannel-vxlan, flannel-host-gw
+                     or a plugin: cilium, cilium-kpr (in place of kube-proxy),
+                     flannel-vxlan, flannel-host-gw
   --proxy MODE       mode of kube-proxy: nftables or iptables (nftables)
   --proxy-min-sync D minSyncPeriod of kube-proxy, such as 10ms
   --node-monitor-grace-period D
