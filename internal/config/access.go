@@ -23,7 +23,8 @@ func (opt Options) readAccess(r *report, object lb.Object, o *corev1.Service) lb
 		return lb.Access{}
 	}
 	if len(ranges) > 0 {
-		r.fault(object, lb.FilterNotEnforceable, "spec.loadBalancerSourceRanges is the network plugin's to enforce: Holdfast does not filter (dataPath: Other)")
+		r.fault(object, lb.FilterNotEnforceable, "spec.loadBalancerSourceRanges is the network plugin's to enforce, "+
+			"which may let pods and nodes pass: Holdfast does not filter (dataPath: Other)")
 	}
 	asked := filteredAccess(&report{}, object, o, opt)
 	if len(ranges) > 0 && len(asked.Deny) == 0 && slices.Equal(asked.Allow, readSources(ranges).prefixes) {

@@ -222,7 +222,8 @@ func TestOtherDataPath(t *testing.T) {
 	other := served()
 	other.OtherDataPath = true
 	const closed = "from []"
-	const spec = "FilterNotEnforceable: spec.loadBalancerSourceRanges is the network plugin's to enforce: Holdfast does not filter (dataPath: Other)"
+	const spec = "FilterNotEnforceable: spec.loadBalancerSourceRanges is the network plugin's to enforce, " +
+		"which may let pods and nodes pass: Holdfast does not filter (dataPath: Other)"
 	nothing := func(what string) string {
 		return "FilterNotEnforceable: nothing enforces " + what + ", since Holdfast does not filter (dataPath: Other)"
 	}
