@@ -93,8 +93,8 @@ func unfilteredText(nodes []string) string {
 	if len(nodes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("not on node %s: no speaker keeps a packet filter in force there, and kube-proxy serves the addresses by its own rules, which know "+
-		"spec.loadBalancerSourceRanges only", lb.SomeOf(nodes))
+	return fmt.Sprintf("not on node %s: no speaker keeps a packet filter in force there, or eBPF may carry packets past it, and what "+
+		"delivers them instead knows spec.loadBalancerSourceRanges at most", lb.SomeOf(nodes))
 }
 
 // restricted returns the State with the Services only to which access may be restricted, and these with the addresses that they are to have: what

@@ -91,7 +91,10 @@ func (f *fleet) says() string {
 	if !u.known {
 		return "unknown"
 	}
-	text, _, _ := strings.Cut(strings.TrimPrefix(u.text, "not on node "), ":")
+	text, why, _ := strings.Cut(strings.TrimPrefix(u.text, "not on node "), ":")
+	if text != "" && !strings.Contains(why, "or eBPF may carry packets past it") {
+		return "a reason that is not true of every node:" + why
+	}
 	return text
 }
 

@@ -151,7 +151,7 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 		add(lb.RangesRefused, "cannot enforce the source ranges of %s, and closes these Services: %s", lb.SomeOf(services), closed[services[0]])
 	}
 	if past := link.Bypass(links); past != "" && g.on {
-		add(lb.FilterNotEnforceable, "may carry packets past its packet filter, which then enforces nothing: %s", past)
+		add(lb.FilterNotEnforceable, "may carry packets past its packet filter, which restricts none of these: %s", past)
 	}
 	if link.LooseARP(links) {
 		add(lb.StrictARPMissing, "answers ARP for every address on its link kube-ipvs0")

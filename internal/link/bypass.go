@@ -14,9 +14,9 @@ import (
 // dataPaths are links that reveal a network plugin which can deliver Services
 // with eBPF, and so past the packet filter. Its tcx programs are visible only
 // with CAP_BPF.
-var dataPaths = map[string]string{
-	"cilium_host": "Cilium",
-	"bpfin.cali":  "Calico's eBPF data plane",
+var dataPaths = map[string]struct{ plugin, delivers string }{
+	"cilium_host": {"Cilium", ", which connects pods to Services itself, and all other clients if it replaces kube-proxy"},
+	"bpfin.cali":  {"Calico's eBPF data plane", ""},
 }
 
 // ipvs is the link on which kube-proxy in IPVS mode keeps the addresses of Services.
@@ -27,8 +27,8 @@ const ipvs = "kube-ipvs0"
 func Bypass(links []lb.Interface) string {
 	var found []string
 	for _, l := range links {
-		if name := dataPaths[l.Name]; name != "" {
-			found = append(found, name+" (link "+l.Name+")")
+		if path, ok := dataPaths[l.Name]; ok {
+			found = append(found, path.plugin+" (link "+l.Name+")"+path.delivers)
 		}
 		if len(l.Programs) > 0 {
 			found = append(found, "eBPF on "+l.Name+" ("+strings.Join(l.Programs, ", ")+")")
