@@ -27,6 +27,8 @@ type pluginRun struct {
 	// values are arguments for helm.
 	values []string
 	cases  []testCase
+	// onRequest means that it runs only if -plugin names it.
+	onRequest bool
 }
 
 // withProxy are the cases for plugins beside kube-proxy: Holdfast filters and serves as with the lab's own network.
@@ -47,6 +49,9 @@ var withProxy = []testCase{
 var pluginRuns = []pluginRun{
 	{network: "flannel-vxlan", cases: withProxy},
 	{network: "flannel-host-gw", cases: withProxy},
+	// Compiling Cilium takes long.
+	{network: "cilium", cases: besideCilium, onRequest: true},
+	{network: "cilium-kpr", values: []string{"--set", "dataPath=Other"}, cases: inPlace, onRequest: true},
 }
 
 // TestPlugins shows what Holdfast promises with network plugins. Each has a lab of its own.
@@ -56,7 +61,7 @@ func TestPlugins(t *testing.T) {
 		t.Fatalf("no rows for plugin %q", *networks)
 	}
 	for _, r := range pluginRuns {
-		if *networks != "" && !isNamed(r) {
+		if !isNamed(r) && (*networks != "" || r.onRequest) {
 			continue
 		}
 		t.Run(r.network, func(t *testing.T) {
