@@ -81,8 +81,8 @@ test-hostile: ## Ten thousand Services with and without one tenant's worst: none
 	go test -tags hostile -count=1 -timeout 30m -run TestHostile -v ./speaker
 
 .PHONY: test-migration
-test-migration: image chart ## The runbook of docs/runbooks.md, in the lab: from MetalLB to Holdfast and back, under load; eight minutes
-	go test -tags e2e,migration -count=1 -timeout 20m -run TestMigration -v ./e2e
+test-migration: image chart ## In the lab, under load, from MetalLB's manifest and from its chart with FRR-K8s to Holdfast and back
+	go test -tags e2e,migration -count=1 -timeout 40m -run TestMigration -v ./e2e
 
 .PHONY: test-proxy
 test-proxy: image proxy-image chart ## Proxies with nginx and HAProxy as guides configure them, and in the lab what takes long: update, drain, death of a node; ten minutes

@@ -29,26 +29,51 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-const metalLB = "metallb-system"
-
-// TestMigration moves a cluster from MetalLB to Holdfast, and back, by the commands of docs/runbooks.md as they stand there,
-// while clients send requests to all of fifty Services and keep connections open. No address changes.
+// TestMigration moves a cluster from MetalLB to Holdfast, and back, by the commands that kubectl holdfast prints for it, while clients
+// send requests to all of fifty Services and keep connections open. No address changes. MetalLB is that of its manifest, in the
+// native mode.
 func TestMigration(t *testing.T) {
+	migrate(t, metalLB{
+		system: "metallb-system", about: "MetalLB's manifest in namespace metallb-system, Deployment controller, DaemonSet speaker in mode native",
+		install: (*migration).installManifest,
+	})
+}
+
+// TestMigrationChart is TestMigration from MetalLB's chart, with names of its release, in another namespace, with FRR-K8s.
+func TestMigrationChart(t *testing.T) {
+	migrate(t, metalLB{
+		system: "lb", about: "MetalLB's chart metallb-0.16.2, release edge, in namespace lb, Deployment edge-metallb-controller, " +
+			"DaemonSet edge-metallb-speaker in mode frr-k8s, FRRConfigurations in namespace lb",
+		install: (*migration).installChart, hasFRR: true,
+	})
+}
+
+// metalLB is what a test moves from.
+type metalLB struct {
+	system, about string
+	install       func(m *migration, t *testing.T, objects string)
+	hasFRR        bool
+}
+
+// migrate moves a cluster from MetalLB to Holdfast, and back.
+func migrate(t *testing.T, from metalLB) {
 	b, err := testbed.New(openLab(t, lab.ProxyNFTables))
 	must(t, err)
 	must(t, b.Build(t.Context()))
 	must(t, b.LoadImage(t.Context()))
 	e := &env{Bed: b}
-	installMetalLB(t, e)
+	m := &migration{env: e, metalLB: from, dir: t.TempDir(), kept: map[string][]netip.Addr{}}
+	must(t, os.Symlink(e.Path("dist"), filepath.Join(m.dir, "dist")))
+	m.loadMetalLB(t)
+	m.install(m, t, m.objects(t))
 	e.app = testbed.App{Namespace: e.namespace(t), Name: "echo", Replicas: 3, Nodes: e.workers(), Patience: 30}
 	must(t, e.Deploy(t.Context(), e.app))
-	m := &migration{env: e, dir: t.TempDir(), kept: map[string][]netip.Addr{}}
-	must(t, os.Symlink(e.Path("dist"), filepath.Join(m.dir, "dist")))
-	must(t, os.Symlink(e.Path("e2e", "testdata", "metallb.yaml"), filepath.Join(m.dir, "metallb.yaml")))
 	m.services(t)
 	m.follow(t)
+	m.waitRoutes(t)
+	peers := m.peers(t, "bgppeers.metallb.io")
 
-	there, back := m.read(t, "From MetalLB without an outage"), m.read(t, "Back to MetalLB")
+	there, back := m.commands(t)
 	load := m.load(t)
 	m.step(t, &there, "Objects")
 	m.step(t, &there, "MetalLB's controller")
@@ -70,6 +95,9 @@ func TestMigration(t *testing.T) {
 		m.waitCondition(t, m.app.Namespace, name, v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue, "Announced")
 	}
 	m.served(t, testbed.Client, slices.Concat(m.kept["waits"], m.kept["between"]))
+	if got := m.peers(t, "bgppeers.holdfast.dev"); got != peers {
+		t.Errorf("the peers select nodes by %s, not by %s", got, peers)
+	}
 
 	load = m.load(t)
 	m.step(t, &back, "MetalLB's controller")
@@ -78,7 +106,7 @@ func TestMigration(t *testing.T) {
 	m.step(t, &back, "BGP")
 	m.step(t, &back, "Layer 2")
 	m.step(t, &back, "Holdfast")
-	if failed, _ := load.end(t, 30*time.Second); failed > 0 { // until a pod of MetalLB runs
+	if failed, _ := load.end(t, 45*time.Second); failed > 0 { // until a pod of MetalLB has its sessions
 		t.Errorf("%d requests of layer 2 failed", failed)
 	}
 	for _, name := range []string{"waits", "between", "back"} {
@@ -87,43 +115,113 @@ func TestMigration(t *testing.T) {
 	if len(there)+len(back) > 0 {
 		t.Errorf("steps that did not run: %q %q", there, back)
 	}
+	if got := m.peers(t, "bgppeers.metallb.io"); got != peers {
+		t.Errorf("MetalLB's peers select nodes by %s, not by %s", got, peers)
+	}
 }
 
-// installMetalLB installs MetalLB's own manifest, with its objects.
-func installMetalLB(t *testing.T, e *env) {
+// peers returns the nodes that the peers select.
+func (m *migration) peers(t *testing.T, resource string) string {
 	t.Helper()
-	start := time.Now()
-	module := e.Path("e2e", "lab", "tools", "metallb")
-	dirs, err := toolset.Builder{Repo: e.Path(), Progress: t.Output()}.Build(t.Context(), []toolset.Set{toolset.MetalLB})
+	out, err := m.Kubectl(t.Context(), "get", resource, "-A", "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeSelectors}{\"\\n\"}{end}")
 	must(t, err)
-	for name := range toolset.MetalLB.Programs {
-		file := filepath.Join(t.TempDir(), name+".tar")
-		image := oci.Program("quay.io/metallb/"+name+":v0.16.2", filepath.Join(dirs[toolset.MetalLB.Name], name))
-		image.User = "" // the manifest says which user the controller is; speakers are root
-		must(t, oci.Write(file, image))
-		must(t, e.Cluster.LoadImage(t.Context(), file))
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "go.universe.tf/metallb")
-	cmd.Dir = module
+	return out
+}
+
+// module returns the directory of the module that a set of tools is compiled from.
+func (m *migration) module(t *testing.T, tools, module string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module)
+	cmd.Dir = m.Path("e2e", "lab", "tools", tools)
 	dir, err := cmd.Output()
 	must(t, err)
-	_, err = e.Kubectl(t.Context(), "apply", "-f", filepath.Join(strings.TrimSpace(string(dir)), "config", "manifests", "metallb-native.yaml"))
+	return strings.TrimSpace(string(dir))
+}
+
+// loadMetalLB compiles MetalLB, and loads its images.
+func (m *migration) loadMetalLB(t *testing.T) {
+	t.Helper()
+	sets := []toolset.Set{toolset.MetalLB}
+	if m.hasFRR {
+		sets = append(sets, toolset.FRRK8s)
+	}
+	dirs, err := toolset.Builder{Repo: m.Path(), Progress: t.Output()}.Build(t.Context(), sets)
+	must(t, err)
+	var images []oci.Image
+	for name := range toolset.MetalLB.Programs {
+		image := oci.Program("quay.io/metallb/"+name+":v0.16.2", filepath.Join(dirs[toolset.MetalLB.Name], name))
+		image.User = "" // the manifest says which user the controller is; speakers are root
+		images = append(images, image)
+	}
+	if m.hasFRR {
+		images = append(images, m.frrImage(t, dirs[toolset.FRRK8s.Name]))
+	}
+	for i, image := range images {
+		file := filepath.Join(t.TempDir(), fmt.Sprintf("%d.tar", i))
+		must(t, oci.Write(file, image))
+		must(t, m.Cluster.LoadImage(t.Context(), file))
+	}
+}
+
+// objects writes MetalLB's objects, and returns their file.
+func (m *migration) objects(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(m.Path("e2e", "testdata", "metallb.yaml"))
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	must(t, os.WriteFile(file, bytes.ReplaceAll(text, []byte("metallb-system"), []byte(m.system)), 0o600))
+	return file
+}
+
+// installManifest installs MetalLB's own manifest, with its objects.
+func (m *migration) installManifest(t *testing.T, objects string) {
+	t.Helper()
+	_, err := m.Kubectl(t.Context(), "apply", "-f", filepath.Join(m.module(t, "metallb", "go.universe.tf/metallb"), "config", "manifests", "metallb-native.yaml"))
 	must(t, err)
 	for _, workload := range []string{"deployment/controller", "daemonset/speaker"} {
-		_, err = e.Kubectl(t.Context(), "rollout", "status", "-n", metalLB, workload, "--timeout=3m")
+		_, err = m.Kubectl(t.Context(), "rollout", "status", "-n", "metallb-system", workload, "--timeout=3m")
 		must(t, err)
 	}
-	// Its webhooks answer when their certificate is everywhere.
+	m.waitApplied(t, objects)
+}
+
+// installChart installs MetalLB's own chart with its objects, and an FRRConfiguration that a user wrote.
+func (m *migration) installChart(t *testing.T, objects string) {
+	t.Helper()
+	chart := filepath.Join(m.module(t, "metallb", "go.universe.tf/metallb"), "charts", "metallb")
+	image, tag, _ := strings.Cut(frrImageName, ":")
+	set := fmt.Sprintf("frr-k8s.frrk8s.image.tag=%[2]s,frr-k8s.frrk8s.frr.image.repository=%[1]s,frr-k8s.frrk8s.frr.image.tag=%[2]s", image, tag)
+	m.run(t, "install", "helm install edge "+chart+" --namespace lb --create-namespace --wait --timeout 5m --set "+set)
+	m.waitApplied(t, objects)
+	m.waitApplied(t, m.Path("e2e", "testdata", "frrconfiguration.yaml"))
+}
+
+// waitApplied applies a file as soon as the webhooks answer: when their certificate is everywhere.
+func (m *migration) waitApplied(t *testing.T, file string) {
+	t.Helper()
 	must(t, testbed.Until(t.Context(), 2*time.Minute, "MetalLB's webhooks", func(ctx context.Context) error {
-		_, err := e.Kubectl(ctx, "apply", "-f", e.Path("e2e", "testdata", "metallb.yaml"))
+		_, err := m.Kubectl(ctx, "apply", "-f", file)
 		return err
 	}))
-	t.Logf("MetalLB is ready: %s", since(start))
+}
+
+// waitRoutes waits until both routers have a route by each worker: FRR-K8s needs some seconds for its first configuration.
+func (m *migration) waitRoutes(t *testing.T) {
+	t.Helper()
+	for _, name := range m.bgp {
+		if strings.HasPrefix(name, "bgp-local-") {
+			continue // not on each worker
+		}
+		for _, router := range bothRouters {
+			must(t, m.WaitHops(t.Context(), 2*time.Minute, router, m.kept[name][0], len(m.workers())))
+		}
+	}
 }
 
 // migration is a cluster that moves.
 type migration struct {
 	*env
+	metalLB
 	dir     string   // where the commands run
 	l2, bgp []string // Services
 
@@ -232,29 +330,41 @@ func sameSet(a, b []netip.Addr) bool {
 	return maps.Equal(set(a), set(b))
 }
 
-// A runbook is a section of a page: blocks of commands, each after a sentence whose bold words name it.
+// A runbook is a sequence of steps, each with a name and commands.
 type runbook []struct{ about, commands string }
 
-// read reads a section of docs/runbooks.md.
-func (m *migration) read(t *testing.T, section string) (out runbook) {
+// commands returns what kubectl holdfast prints for this cluster: the way to Holdfast, and back. The page explains each step.
+func (m *migration) commands(t *testing.T) (there, back runbook) {
 	t.Helper()
-	text, err := os.ReadFile(m.Path("docs", "runbooks.md"))
+	text := m.run(t, "commands", "kubectl holdfast migrate metallb --commands 2>report; cat report >&2")
+	page, err := os.ReadFile(m.Path("docs", "runbooks.md"))
 	must(t, err)
-	_, rest, found := strings.Cut(string(text), "## "+section+"\n")
-	if !found {
-		t.Fatalf("the page has no section %q", section)
+	report, err := os.ReadFile(filepath.Join(m.dir, "report"))
+	must(t, err)
+	if !strings.HasPrefix(text, "# "+m.about+".\n") {
+		t.Errorf("it is %q, and found is %q", m.about, strings.SplitN(text, "\n", 2)[0])
 	}
-	rest, _, _ = strings.Cut(rest, "\n## ")
-	for line := range strings.Lines(rest) {
-		if _, bold, found := strings.Cut(line, ". **"); found {
-			about, _, _ := strings.Cut(bold, "**")
-			out = append(out, struct{ about, commands string }{about: about})
-		}
-		if command, indented := strings.CutPrefix(line, "       "); indented {
-			out[len(out)-1].commands += command
+	if strings.Contains(string(report), "FRRConfiguration lb/ours") != m.hasFRR {
+		t.Errorf("the report names the users' FRRConfiguration wrongly: %s", report)
+	}
+	there, back = nil, nil
+	book := &there
+	for line := range strings.Lines(text) {
+		about, isStep := strings.CutPrefix(strings.TrimSpace(line), "# ")
+		_, name, isNumbered := strings.Cut(about, ". ")
+		switch {
+		case strings.HasPrefix(line, "## Back"):
+			book = &back
+		case isStep && isNumbered && strings.Trim(about[:1], "123456") == "":
+			*book = append(*book, struct{ about, commands string }{about: name})
+			if !strings.Contains(string(page), ". **"+name+"**") {
+				t.Errorf("docs/runbooks.md does not explain step %q", name)
+			}
+		case len(*book) > 0:
+			(*book)[len(*book)-1].commands += line
 		}
 	}
-	return out
+	return there, back
 }
 
 // step runs the next block of a runbook, which is about this, and removes it there.
@@ -265,6 +375,12 @@ func (m *migration) step(t *testing.T, r *runbook, about string) {
 	}
 	commands := (*r)[0].commands
 	*r = (*r)[1:]
+	m.run(t, about, commands)
+}
+
+// run runs commands as a user would, and returns what they print on standard output.
+func (m *migration) run(t *testing.T, about, commands string) string {
+	t.Helper()
 	start := time.Now()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir = m.dir
@@ -275,11 +391,12 @@ func (m *migration) step(t *testing.T, r *runbook, about string) {
 	for _, v := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"} {
 		cmd.Env = append(cmd.Env, v+"=")
 	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
-	t.Logf("%s %s: %s\n%s", start.Format(clock), about, since(start), out.String())
+	t.Logf("%s %s: %s\n%s%s", start.Format(clock), about, since(start), out.String(), errs.String())
 	must(t, err)
+	return out.String()
 }
 
 // traffic is what clients do during a move.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,7 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"gopkg.in/gcfg.v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/resource"
 )
@@ -20,14 +25,19 @@ import (
 const metalLB = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.io,bfdprofiles.v1beta1.metallb.io,bgppeers.v1beta2.metallb.io," +
 	"bgpadvertisements.v1beta1.metallb.io,l2advertisements.v1beta1.metallb.io"
 
-// objects reads MetalLB's objects from files or, without files, from the cluster.
-func (s *seat) objects(files []string) (out []runtime.Object, err error) {
+// objects reads MetalLB's objects from files or, without files, from the cluster or one namespace of it.
+func (s *seat) objects(files []string, namespace string) (out []runtime.Object, err error) {
 	if files != nil {
 		return s.fromFiles(files, metalLBGroup)
 	}
 	scheme := newScheme()
-	infos, err := resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...).
-		ResourceTypeOrNameArgs(true, metalLB).AllNamespaces(true).RequestChunksOf(pageSize).Flatten().Do().Infos()
+	return s.ofCluster(resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...), namespace)
+}
+
+// ofCluster reads MetalLB's objects from the cluster, or one namespace of it.
+func (s *seat) ofCluster(builder *resource.Builder, namespace string) (out []runtime.Object, err error) {
+	infos, err := builder.ResourceTypeOrNameArgs(true, metalLB).NamespaceParam(namespace).AllNamespaces(namespace == "").
+		RequestChunksOf(pageSize).Flatten().Do().Infos()
 	if err != nil {
 		return nil, fmt.Errorf("read the objects: %w", err)
 	}
@@ -35,6 +45,49 @@ func (s *seat) objects(files []string) (out []runtime.Object, err error) {
 		out = append(out, info.Object)
 	}
 	return out, nil
+}
+
+// originals reads MetalLB's objects as their users wrote them, so that kubectl apply restores them.
+func (s *seat) originals(namespace string) (out []runtime.Object, err error) {
+	all, err := s.ofCluster(resource.NewBuilder(s.cluster).Unstructured(), namespace)
+	for _, o := range all {
+		read := o.(*unstructured.Unstructured)
+		annotations := read.GetAnnotations()
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+
+		kept := &unstructured.Unstructured{Object: map[string]any{"spec": read.Object["spec"]}}
+		kept.SetGroupVersionKind(read.GroupVersionKind())
+		kept.SetNamespace(read.GetNamespace())
+		kept.SetName(read.GetName())
+		kept.SetLabels(read.GetLabels())
+		kept.SetAnnotations(annotations)
+		out = append(out, kept)
+	}
+	return out, err
+}
+
+// metalLBParts reads how MetalLB runs in the cluster, or in one namespace of it.
+func (s *seat) metalLBParts(ctx context.Context, namespace string) (*MetalLBParts, error) {
+	p := MetalLBParts{Unread: map[string]string{}}
+	var deployments []*appsv1.Deployment
+	var daemonSets []*appsv1.DaemonSet
+	for _, read := range []func(context.Context) error{
+		list(s.reader, p.Unread, "/apis/apps/v1", Controller, "", metav1.ListOptions{}, &deployments),
+		list(s.reader, p.Unread, "/apis/apps/v1", Speakers, "", metav1.ListOptions{}, &daemonSets),
+		list(s.reader, p.Unread, "/apis/frrk8s.metallb.io/v1beta1", frrConfigurations, "", metav1.ListOptions{}, &p.FRRConfigurations),
+	} {
+		if err := read(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p.sort(deployments, daemonSets, namespace)
+	for _, d := range p.Speakers {
+		of := metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector)}
+		if err := list(s.reader, p.Unread, "/api/v1", Pods, d.Namespace, of, &p.SpeakerPods)(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &p, nil
 }
 
 // fromFiles reads objects from files, and asks no server. Objects of these groups have the types that the daemons read;
@@ -76,8 +129,8 @@ var movable = []string{"IPAddressPool", "Community", "BFDProfile", "BGPPeer", "B
 
 func (s *seat) migrate() *cobra.Command {
 	var files, only []string
-	var since, conf string
-	var check bool
+	var since, conf, metalLBNamespace, chart string
+	var check, originals, isWaiting, commands bool
 	run := func(move func(Snapshot, []*corev1.Service) (Move, error)) func(*cobra.Command, []string) error {
 		return func(cmd *cobra.Command, _ []string) (err error) {
 			for _, kind := range only {
@@ -98,7 +151,18 @@ func (s *seat) migrate() *cobra.Command {
 				return err
 			}
 			m, err := move(cluster, before.Objects.Services)
-			if err == nil && !check {
+			switch {
+			case err != nil || check:
+			case commands:
+				if m.MetalLB.About != "" { // otherwise the report says why
+					m.MetalLB.Chart, m.MetalLB.Holdfast = chart, s.namespace
+					err = m.MetalLB.print(cmd.OutOrStdout())
+				}
+				cmd.SetOut(cmd.ErrOrStderr())
+			default:
+				if isWaiting {
+					wait(m.Objects)
+				}
 				err = s.printObjects(cmd.OutOrStdout(), slices.DeleteFunc(m.Objects, func(o runtime.Object) bool {
 					return only != nil && !slices.Contains(only, o.GetObjectKind().GroupVersionKind().Kind)
 				}))
@@ -111,14 +175,36 @@ func (s *seat) migrate() *cobra.Command {
 		}
 	}
 	fromMetalLB := &cobra.Command{Use: "metallb", Short: "Print Holdfast's objects for MetalLB's", Args: cobra.NoArgs,
-		RunE: run(func(c Snapshot, before []*corev1.Service) (m Move, err error) {
-			var objects []runtime.Object
-			if files != nil || since == "" { // after the move there may be none
-				objects, err = s.objects(files)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if originals {
+				objects, err := s.originals(metalLBNamespace)
+				if err != nil {
+					return err
+				}
+				return s.printObjects(cmd.OutOrStdout(), objects)
 			}
-			return c.MetalLB(objects, before), err
-		})}
+			return run(func(c Snapshot, before []*corev1.Service) (m Move, err error) {
+				var objects []runtime.Object
+				if files != nil || since == "" { // after the move there may be none
+					objects, err = s.objects(files, metalLBNamespace)
+				}
+				if err == nil && s.reader != nil {
+					c.MetalLBParts, err = s.metalLBParts(cmd.Context(), metalLBNamespace)
+				}
+				if commands && c.MetalLBParts == nil {
+					return m, errors.New("--commands needs the cluster that MetalLB runs in")
+				}
+				return c.MetalLB(objects, before), err
+			})(cmd, args)
+		}}
 	fromMetalLB.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with MetalLB's objects, in place of the cluster; - is standard input")
+	fromMetalLB.Flags().StringVar(&metalLBNamespace, "metallb-namespace", "", "`namespace` of MetalLB; all without it")
+	fromMetalLB.Flags().BoolVar(&commands, "commands", false, "print the commands that move this cluster without an outage, and back")
+	fromMetalLB.Flags().StringVar(&chart, "chart", "dist/holdfast-*.tgz", "Holdfast's `chart` in the commands, as helm takes it")
+	fromMetalLB.Flags().BoolVar(&isWaiting, "waiting", false, "let BGPPeers wait until their nodes are labelled "+migrationLabel+"=holdfast")
+	fromMetalLB.Flags().BoolVar(&originals, "originals", false, "print MetalLB's own objects, to go back to MetalLB")
+	fromMetalLB.MarkFlagsMutuallyExclusive("commands", "originals", "waiting")
+	fromMetalLB.MarkFlagsMutuallyExclusive("filename", "originals")
 	openStack := &cobra.Command{Use: "openstack", Short: "Print pools and FloatingIPs for OpenStack's", Args: cobra.NoArgs,
 		RunE: run(func(c Snapshot, before []*corev1.Service) (Move, error) {
 			var cloud Cloud

@@ -46,6 +46,8 @@ type Move struct {
 	Snapshot
 	Objects []runtime.Object
 	Report  Report
+	// MetalLB is how MetalLB runs, as far as the commands of a move depend on it.
+	MetalLB metalLBMove
 }
 
 // note adds a step, with what to do about it if something is to be done.
@@ -137,6 +139,9 @@ func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Mo
 		m.Report.add(skipped.bound())
 	}
 	m.services()
+	if s.MetalLBParts != nil {
+		m.parts(*s.MetalLBParts)
+	}
 	m.note(Note, "differences", "",
 		"ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful restart by default")
 	return m.finish(before)

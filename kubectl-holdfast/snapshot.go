@@ -36,6 +36,8 @@ type Snapshot struct {
 	// Daemons are the pages /debug/state that were read, by pod, and Silent why others were not; both nil if none was asked for.
 	Daemons map[string]json.RawMessage
 	Silent  map[string]string `json:"-"`
+	// MetalLBParts is how MetalLB runs; nil unless it was asked for.
+	MetalLBParts *MetalLBParts `json:"-"`
 	// Probed is what speakers found when they were asked to probe.
 	Probed []Step `json:"-"`
 	// Unread maps what could not be read to the reason, for example "nodes" to "forbidden".

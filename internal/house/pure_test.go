@@ -27,12 +27,12 @@ var dating = []string{"onWall"}
 var pureFiles = map[string][]string{
 	"internal/bfd":           {"packet.go", "session.go", "status.go", "table.go"},
 	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
-	"kubectl-holdfast":       {"change.go", "move.go", "objects.go", "service.go", "snapshot.go"},
+	"kubectl-holdfast":       {"change.go", "metallb.go", "move.go", "objects.go", "service.go", "snapshot.go"},
 }
 
 // pureImports are what such a file may import.
 var pureImports = []string{
-	"cmp", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings", "time",
+	"cmp", "embed", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings", "text/template", "time",
 	"api/v1beta1", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr",
 }
 

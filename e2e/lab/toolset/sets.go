@@ -111,6 +111,17 @@ var MetalLB = Set{
 	Name: "metallb", module: "go.universe.tf/metallb", Programs: inModule("go.universe.tf/metallb/", "controller", "speaker"),
 }
 
+// FRRK8s holds MetalLB's BGP sessions, in MetalLB's default mode.
+var FRRK8s = Set{
+	Name: "frrk8s", module: "github.com/metallb/frr-k8s",
+	Programs: map[string]string{
+		"frr-k8s":       "github.com/metallb/frr-k8s/cmd/frr-k8s-controller",
+		"frr-metrics":   "github.com/metallb/frr-k8s/cmd/metrics",
+		"frr-status":    "github.com/metallb/frr-k8s/cmd/status",
+		"statuscleaner": "github.com/metallb/frr-k8s/cmd/statuscleaner",
+	},
+}
+
 func inModule(prefix string, names ...string) map[string]string {
 	m := make(map[string]string, len(names))
 	for _, n := range names {
