@@ -61,7 +61,7 @@ func newPlugin(t *testing.T, manifest string) *validating.Plugin {
 	plugin.SetRESTMapper(mapper)
 	plugin.SetDynamicClient(dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()))
 	plugin.SetDrainedNotification(t.Context().Done())
-	plugin.SetAuthorizer(authorizerfactory.NewAlwaysDenyAuthorizer())
+	plugin.SetUnconditionalAuthorizer(authorizerfactory.NewAlwaysDenyAuthorizer())
 	must(t, plugin.ValidateInitialization())
 	factory.Start(t.Context().Done())
 	if !plugin.WaitForReady() {
