@@ -368,7 +368,7 @@ func wait(objects []runtime.Object) {
 //go:embed metallb.sh.tmpl
 var metalLBCommands string
 
-// print prints the commands of a move, and those of the way back.
+// print prints the commands of a move and of the way back.
 func (v metalLBMove) print(w io.Writer) error {
 	t := template.New("commands").Delims("<%", "%>").Funcs(template.FuncMap{"join": strings.Join})
 	return template.Must(t.Parse(metalLBCommands)).Execute(w, v)

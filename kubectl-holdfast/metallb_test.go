@@ -123,7 +123,7 @@ func TestMetalLBParts(t *testing.T) {
 		{"the manifest with FRR-K8s", []string{"metallb-frr-k8s.yaml"}, nodes, nil, nil, []runtime.Object{pool, bgp, peer},
 			"MetalLB's manifest in namespace metallb-system, Deployment controller, DaemonSet speaker in mode frr-k8s, FRRConfigurations in namespace metallb-system",
 			[]string{"--selector='control-plane=frr-k8s'"}, nil, "n1 n2 n3 n4"},
-		{"an FRR-K8s of somebody else, in another namespace", []string{"metallb-chart.yaml"}, nodes, nil, func(p *MetalLBParts) {
+		{"an FRR-K8s of other users, in another namespace", []string{"metallb-chart.yaml"}, nodes, nil, func(p *MetalLBParts) {
 			p.FRR[0].Namespace = "frr"
 			c := &p.Speakers[0].Spec.Template.Spec.Containers[0]
 			c.Args = append(c.Args, "--frrk8s-namespace=frr")
@@ -215,9 +215,10 @@ func TestMetalLBPartsRefused(t *testing.T) {
 		parts *MetalLBParts
 		want  string
 	}{
-		{"two installations", parted(t, "", []string{"metallb-chart.yaml", "metallb-native.yaml"}, nil), "installation problem MetalLB is installed more than once, as " +
-			"Deployment lb/balancer-controller, Deployment metallb-system/controller, DaemonSet lb/balancer-speaker, DaemonSet metallb-system/speaker: " +
-			"choose one by --metallb-namespace: run it again with that flag"},
+		{"two installations", parted(t, "", []string{"metallb-chart.yaml", "metallb-native.yaml"}, nil),
+			"installation problem MetalLB is installed more than once, as " +
+				"Deployment lb/balancer-controller, Deployment metallb-system/controller, DaemonSet lb/balancer-speaker, DaemonSet metallb-system/speaker: " +
+				"choose one by --metallb-namespace: run it again with that flag"},
 		{"one of two installations", parted(t, "lb", []string{"metallb-chart.yaml", "metallb-native.yaml"}, nil), ""},
 		{"an operator", of(func(p *MetalLBParts) {
 			p.Speakers[0].OwnerReferences = []metav1.OwnerReference{{Kind: "MetalLB", Name: "metallb"}}
@@ -226,10 +227,12 @@ func TestMetalLBPartsRefused(t *testing.T) {
 			"balancer-controller problem Flux writes it, and would undo the commands of the move: suspend Flux until the move has ended"},
 		{"an FRRConfiguration of a user", of(func(p *MetalLBParts) {
 			p.FRRConfigurations = append(p.FRRConfigurations, frrConfiguration(t, "lb", "learn", strings.Replace(neighbor, "ADDRESS", "192.0.2.77", 1)))
-		}), "FRRConfiguration lb/learn note MetalLB did not write it, and nothing in Holdfast corresponds to it: FRR-K8s keeps it, so let FRR-K8s run, or do without it"},
+		}), "FRRConfiguration lb/learn note MetalLB did not write it, and nothing in Holdfast corresponds to it: " +
+			"FRR-K8s keeps it, so let FRR-K8s run, or do without it"},
 		{"one whose name is like MetalLB's", of(func(p *MetalLBParts) {
 			p.FRRConfigurations = append(p.FRRConfigurations, frrConfiguration(t, "lb", "metallb-extra", "nodeSelector: {matchLabels: {rack: a}}"))
-		}), "FRRConfiguration lb/metallb-extra note MetalLB did not write it, and nothing in Holdfast corresponds to it: FRR-K8s keeps it, so let FRR-K8s run, or do without it"},
+		}), "FRRConfiguration lb/metallb-extra note MetalLB did not write it, and nothing in Holdfast corresponds to it: " +
+			"FRR-K8s keeps it, so let FRR-K8s run, or do without it"},
 		{"one for a router of MetalLB", of(func(p *MetalLBParts) {
 			p.FRRConfigurations = append(p.FRRConfigurations, frrConfiguration(t, "lb", "learn", strings.Replace(neighbor, "ADDRESS", "192.0.2.9", 1)))
 		}), "FRRConfiguration lb/learn problem MetalLB did not write it, nothing in Holdfast corresponds to it, and its neighbor 192.0.2.9 is the router of " +

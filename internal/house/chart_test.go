@@ -375,7 +375,7 @@ func TestChartValues(t *testing.T) {
 		{"speaker.logLevel=debug", []string{"--log-level=debug", "--log-level=info"}, nil},
 		{"speaker.excludedLinks={mgmt,wg}", []string{"--exclude-link=mgmt\n            - --exclude-link=wg\n"}, nil},
 		{"networkPolicy.enabled=true,networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",
-			[]string{"kind: NetworkPolicy", "- port: metrics\n      from:\n        - podSelector:", "- port: 6443"}, nil},
+			[]string{"kind: NetworkPolicy", "port: metrics\n      from:\n        - podSelector:", "port: 6443"}, nil},
 		{"preset=MetalLB", []string{"--undeclared-ports=Allow", "--withdraw-dead-endpoints=false"}, []string{"pods/status", "controller-pods"}},
 		{"preset=MetalLB,speaker.filter.undeclaredPorts=Reset", []string{"--undeclared-ports=Reset"}, []string{"--undeclared-ports=Allow"}},
 		{"preset=", []string{"--undeclared-ports=Drop", "--withdraw-dead-endpoints=true"}, nil},
@@ -475,7 +475,8 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "hooks=Never", "rbac.create=maybe", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0",
+		"unknown=1", "hooks=Never", "rbac.create=maybe", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all",
+		"proxy.drainSeconds=0",
 		"proxy.enabled=yes",
 		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0",
 		"nameOverride=Edge", "fullnameOverride=a.b",

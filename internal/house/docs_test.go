@@ -11,7 +11,7 @@ import (
 
 // maxWords are the words of pages that have a bound of their own.
 var maxWords = map[string]int{
-	"README.md": 900, "CHANGELOG.md": 500, "docs/design.md": 3000,
+	"README.md": 950, "CHANGELOG.md": 500, "docs/design.md": 3000,
 }
 
 // documents returns the README and the pages of docs/ by their paths in the repository.
@@ -29,8 +29,8 @@ func documents(t *testing.T) map[string]string {
 }
 
 // maxTotal are the words of all documents but for the evidence, the generated reference and the runbook, which grows with the
-// alerts. Pages about clusters of others (plugins, distributions, load balancers to leave, GitOps) are a quarter of it.
-const maxTotal = 17500
+// alerts. Pages about clusters of others (plugins, distributions, load balancers to leave, GitOps) are a third of it.
+const maxTotal = 19500
 
 func TestDocumentsAreShort(t *testing.T) {
 	pages, total := documents(t), 0

@@ -32,7 +32,8 @@ var pureFiles = map[string][]string{
 
 // pureImports are what such a file may import.
 var pureImports = []string{
-	"cmp", "embed", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings", "text/template", "time",
+	"cmp", "embed", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings",
+	"text/template", "time",
 	"api/v1beta1", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr",
 }
 

@@ -20,7 +20,7 @@ import (
 
 const (
 	ciliumImage = "lab/cilium:v1"
-	// Cilium's own programs are apart from those of the node, which its agent sees at /usr.
+	// Cilium's own programs are apart from the node's programs, which its agent sees at /usr.
 	ciliumPrograms = "/opt/cilium/bin"
 )
 

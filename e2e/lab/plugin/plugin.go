@@ -33,7 +33,7 @@ type Plugin struct {
 	Overlays []string
 	// Sysctls are the machine's settings that the plugin's agents write. Each node has files of its own in their place.
 	Sysctls map[string]string
-	// Sets are compiled beside those of every cluster.
+	// Sets are compiled beside the sets of every cluster.
 	Sets []toolset.Set
 	// Images are loaded on every node before the manifests are applied; nil means none.
 	Images func(Site) ([]oci.Image, error)

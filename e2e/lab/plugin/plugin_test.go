@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every plugin has what the lab needs of one that is not its own network.
+// Every plugin has what the lab needs where it makes no network itself.
 func TestPluginsAreComplete(t *testing.T) {
 	names := Names()
 	if !slices.Contains(names, Routes) {
