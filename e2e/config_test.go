@@ -28,6 +28,9 @@ func testRejected(t *testing.T, e *env) {
 	for name, tc := range map[string]struct{ kind, spec, want string }{
 		"bad prefix":       {"IPAddressPool", `{addresses: [192.0.2.0/28, 192.0.2.0/33]}`, "each address must be a prefix (192.0.2.0/26), a range"},
 		"bad source":       {"IPAddressPool", `{addresses: [192.0.2.0/26], sourceRanges: [10.0.0.0/8, ten]}`, "each source range must be a prefix"},
+		"reversed range":   {"IPAddressPool", `{addresses: [192.0.2.110-192.0.2.100]}`, "a range begins with its lowest address"},
+		"reversed IPv6":    {"IPAddressPool", `{addresses: ["2001:db8::9-2001:db8::1"]}`, "a range begins with its lowest address"},
+		"large community":  {"Community", `{communities: [{name: far, value: "65536:1"}]}`, "65535"},
 		"everything":       {"IPAddressPool", `{addresses: ["::/0"]}`, "replace /0 by the prefix that is yours to give"},
 		"open ports":       {"IPAddressPool", `{addresses: [192.0.2.0/26], undeclaredPorts: Open}`, "spec.undeclaredPorts"},
 		"unknown field":    {"IPAddressPool", `{addresses: [192.0.2.0/28], colour: red}`, "colour"},
@@ -85,8 +88,9 @@ func testConditions(t *testing.T, e *env) {
 	}{
 		"one-address": {"IPAddressPool", `{addresses: [192.0.2.77, "2001:db8::77"], autoAssign: false}`, metav1.ConditionTrue, "Valid", "in force"},
 		"host-bits":   {"IPAddressPool", `{addresses: [192.0.2.85/28], autoAssign: false}`, metav1.ConditionTrue, "HostBitsIgnored", "192.0.2.80"},
-		"reversed": {"IPAddressPool", `{addresses: [192.0.2.110-192.0.2.100], autoAssign: false}`, metav1.ConditionFalse, "InvalidAddresses",
-			"write 192.0.2.100-192.0.2.110"},
+		// Admission compares only the last numbers behind "::".
+		"reversed": {"IPAddressPool", `{addresses: ["2001:db8::1:5-2001:db8::2"], autoAssign: false}`, metav1.ConditionFalse, "InvalidAddresses",
+			"write 2001:db8::2-2001:db8::1:5"},
 		"two-families": {"IPAddressPool", `{addresses: ["192.0.2.110-2001:db8::1"], autoAssign: false}`, metav1.ConditionFalse, "InvalidAddresses",
 			"one range for each"},
 		"overlapping": {"IPAddressPool", `{addresses: [172.30.0.140-172.30.0.150, 192.0.2.120/31], autoAssign: false}`, metav1.ConditionFalse,
