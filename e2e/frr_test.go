@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -40,7 +41,11 @@ func (m *migration) frrImage(t *testing.T, dir string) oci.Image {
 	root := t.TempDir()
 	must(t, debian.Unpack(t.Context(), root, frrPackages...))
 	files := unpacked(t, root)
-	for name, text := range frrFiles {
+	reloader, err := os.ReadFile(filepath.Join(m.module(t, "frrk8s", "github.com/metallb/frr-k8s"), "cmd", "reloader", "frr-reloader.sh"))
+	must(t, err)
+	texts := maps.Clone(frrFiles)
+	texts["/frr-reloader.sh"] = string(reloader) // files of a module cannot be executed
+	for name, text := range texts {
 		file := filepath.Join(t.TempDir(), "file")
 		must(t, os.WriteFile(file, []byte(text), 0o755))
 		files[name] = file
@@ -49,7 +54,6 @@ func (m *migration) frrImage(t *testing.T, dir string) oci.Image {
 	for program := range toolset.FRRK8s.Programs {
 		files["/"+program] = filepath.Join(dir, program)
 	}
-	files["/frr-reloader.sh"] = filepath.Join(m.module(t, "frrk8s", "github.com/metallb/frr-k8s"), "cmd", "reloader", "frr-reloader.sh")
 	return oci.Image{Name: frrImageName, Platforms: []oci.Platform{{Architecture: runtime.GOARCH, Files: files}}}
 }
 
