@@ -90,7 +90,7 @@ test-proxy: image proxy-image chart ## Proxies with nginx and HAProxy as guides 
 	go test -tags e2e,proxy -count=1 -timeout 30m -run TestProxy -v ./e2e
 
 .PHONY: test-alerts
-test-alerts: image proxy-image chart ## Alerts and dashboard in the lab, with a real Prometheus: each alert fires by a fault; 6 minutes
+test-alerts: image proxy-image chart ## Alerts and dashboard in the lab, with a real Prometheus: each alert fires by a fault
 	go test -tags e2e,alerts -count=1 -timeout 15m -run TestAlerts -v ./e2e
 
 # The name of one network plugin; all have their turn without it.
