@@ -178,7 +178,7 @@ holdfast_service_pending_seconds{reason="PoolExhausted"} 91
 	})
 }
 
-// TestIsLeaderMetric: every replica reports whether it leads, and one that leads no longer has no other metric.
+// TestIsLeaderMetric: every replica reports whether it leads, and a former leader has no other metric.
 func TestIsLeaderMetric(t *testing.T) {
 	s := newTestSyncer(t, newServer(t))
 	expect := func(leads int) {

@@ -194,7 +194,7 @@ func (e *env) authenticated(t *testing.T, node string) {
 // prometheus is a Prometheus that runs on the test's machine.
 type prometheus struct{ url string }
 
-// prometheus starts one that reads all daemons every three seconds, since these pace those who ask on a busy machine.
+// prometheus starts a Prometheus that reads all daemons every three seconds, since these pace those who ask on a busy machine.
 func (e *env) prometheus(t *testing.T) *prometheus {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
@@ -332,7 +332,7 @@ func (e *env) template(t *testing.T, name, set string) []byte {
 	return []byte(text)
 }
 
-// rules returns the chart's alerts, each of which fires a second after its fault.
+// rules returns the chart's alerts, which fire a second after their faults.
 func (e *env) rules(t *testing.T) []byte {
 	var rule struct {
 		Spec struct {

@@ -30,7 +30,7 @@ import (
 )
 
 // TestMigration moves a cluster from MetalLB to Holdfast, and back, by the commands that kubectl holdfast prints for it, while clients
-// send requests to all of fifty Services and keep connections open. No address changes. MetalLB is that of its manifest, in the
+// send requests to all of fifty Services and keep connections open. No address changes. MetalLB is as its manifest installs it, in the
 // native mode.
 func TestMigration(t *testing.T) {
 	migrate(t, metalLB{

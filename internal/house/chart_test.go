@@ -537,7 +537,8 @@ func TestChartHooks(t *testing.T) {
 	}
 }
 
-// TestChartStatesDefaults: a list of which the API server fills in a default is another list, and looks changed to kubectl apply and Argo CD.
+// TestChartStatesDefaults: a list in which the API server fills in a default is another list, and looks changed to
+// kubectl apply and Argo CD.
 func TestChartStatesDefaults(t *testing.T) {
 	for name, o := range render(t, "--set", "proxy.enabled=true,networkPolicy.enabled=true") {
 		switch o := o.(type) {
