@@ -77,7 +77,7 @@ func TestHostileRouter(t *testing.T) {
 	add("OPEN with a lying parameter", malformed, says(openWith(2, 200, 1, 4, 0)))
 	add("OPEN with a lying capability", malformed, says(openWith(2, 4, 64, 200, 0, 0)))
 	add("OPEN with a lying host name", malformed, says(openWith(2, 4, 73, 2, 250, 1)))
-	add("cut off OPEN", "before its OPEN", func(r *router) {
+	add("cut off OPEN", "before its OPEN: it may not know this node as a peer, or another daemon has a session from there", func(r *router) {
 		r.answer = func(conn net.Conn) { _, _ = conn.Write(openWith()[:24]); conn.Close() }
 	})
 	add("silent", "", says(nil))

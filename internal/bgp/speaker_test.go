@@ -77,14 +77,9 @@ func established(t *testing.T, s *Speaker, peers ...string) {
 	}
 }
 
-// refusedAS is what an engine says of a router that expects another AS than 65008, and refusedOpen of one that refuses
-// a second session.
-const (
-	refusedAS = "the router refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects another AS than 65008 of this " +
-		"node's address: correct myASN, or the router"
-	refusedOpen = "the router refused this node's OPEN with NOTIFICATION 6/7 (cease, connection collision resolution): check the AS that it expects of " +
-		"this node's address, and that no other daemon has a session from there"
-)
+// refusedAS is what an engine says of a router that expects another AS than 65008.
+const refusedAS = "the router refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects another AS than 65008 of this " +
+	"node's address: correct myASN, or the router"
 
 // counted returns what was counted of one session.
 func counted(s *Speaker, peer string) lb.SessionCounters {

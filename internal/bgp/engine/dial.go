@@ -36,6 +36,8 @@ type dialling struct {
 	count  int
 	at     time.Time
 	passed bool
+	// occupied is the address from which another process has a connection to the router; the zero Addr for none.
+	occupied netip.Addr
 	// counters are what was counted of peers that were replaced.
 	counters lb.SessionCounters
 }
@@ -83,8 +85,13 @@ func (e *engine) dial(p *api.Peer) error {
 	d, now := &e.dialling, time.Now()
 	switch todo := d.next(p.State.SessionState, now); todo {
 	case dialNow:
-		d.count, d.at = d.count+1, now
+		d.at, d.occupied = now, netip.Addr{}
 		time.AfterFunc(dialInterval, e.notes.wake.Kick)
+		if from, is := occupied(e.settings); is {
+			d.occupied = from
+			return nil // no attempt: it would end the session of the other process, and come to nothing with most routers
+		}
+		d.count++
 		time.AfterFunc(openTime, e.notes.wake.Kick)
 		conn, err := connect(e.settings)
 		if d.passed = err == nil; d.passed {
