@@ -122,6 +122,9 @@ func (w *syncer) self(in inputs) lb.Member {
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting
 	}
+	if w.podNetwork.Missing() {
+		m.Unfit |= lb.Unrouted
+	}
 	if len(w.boot.RulesGone()) > 0 {
 		m.Unfit |= lb.RulesGone
 	}
@@ -162,6 +165,9 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	if gone := w.boot.RulesGone(); len(gone) > 0 {
 		add(lb.KubeProxyNotReady, "leaves what others can announce to them, since kube-proxy's rules of %s are gone from its kernel, as after "+
 			"\"nft flush ruleset\", and kube-proxy may take an hour to notice", lb.SomeOf(gone))
+	}
+	if w.podNetwork.Missing() {
+		add(lb.NetworkUnavailable, "leaves what others can announce to them, since it has no route to any pod of another node: its network plugin has not started")
 	}
 	for _, r := range w.layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)

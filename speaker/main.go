@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -185,6 +186,12 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if s.Options.Proxies() {
 		group.Go(func() error { return w.divert.Run(sinks) })
 	}
+	group.Go(func() error {
+		if w.cluster.WaitForSync(ctx) != nil {
+			return nil
+		}
+		return w.podNetwork.Run(ctx)
+	})
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.loop.Run, w.liveness.Run,
 		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.services.Run, w.report.states.Run, w.conntrack.Run,
 		daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: log, Sync: slacken}).Run} {
@@ -243,7 +250,10 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	*w = syncer{
 		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, markRemoved: lb.NewSignal(),
 		cluster: cluster, links: links, membership: m, liveness: live, prober: prober,
-		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
+		boot: kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
+		podNetwork: podnetwork.New(podnetwork.Config{Log: log, Kick: kick, Remote: func() []netip.Addr {
+			return config.PodsElsewhere(cluster.Objects(), s.nodeName)
+		}}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),
 		kernel:    lacks, filter: newGuard(log, s, lacks, runs.Hurry), relays: newRelays(log, s, links.Links, kick),
 		layer2: l2, owners: &owners{

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
@@ -48,7 +49,8 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		node: "w1", log: log, membership: &membership{}, owners: &owners{loop: daemon.NewLoop(daemon.LoopConfig{})}, markRemoved: lb.NewSignal(),
 		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
 		bgp: bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
-		endpoints: kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}, KickProbe: func() {}}),
+		podNetwork: podnetwork.New(podnetwork.Config{Log: log}),
+		endpoints:  kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}, KickProbe: func() {}}),
 		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
 	}

@@ -86,10 +86,13 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
 	}
-	select {
-	case <-w.boot.Looked(): // else the others would mistake a restart of the speaker for a boot of the node
-	case <-ctx.Done():
-		return nil
+	// Else the others would mistake a restart of the speaker for a boot of the node.
+	for _, looked := range []<-chan struct{}{w.boot.Looked(), w.podNetwork.Looked()} {
+		select {
+		case <-looked:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	self := w.self(inputs{links: w.links.Links(), sessions: w.bgp.Sessions()})
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet

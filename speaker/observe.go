@@ -90,7 +90,7 @@ var (
 
 // nodeReasons are the reasons of all problems that a node can have.
 var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.RangesRefused, lb.StrictARPMissing, lb.SocketRefused, lb.KernelFeatureMissing,
-	lb.KubeProxyNotReady, lb.LinkSilent, lb.HeartbeatsBlocked, lb.EchoBlocked, lb.CutOff}
+	lb.KubeProxyNotReady, lb.NetworkUnavailable, lb.LinkSilent, lb.HeartbeatsBlocked, lb.EchoBlocked, lb.CutOff}
 
 // Describe implements prometheus.Collector. It names no metric: those of the membership begin when that does.
 func (w *syncer) Describe(chan<- *prometheus.Desc) {}

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
@@ -77,7 +78,8 @@ func (w *syncer) withdraw() error {
 	w.layer2.Set(layer2.Desired{})
 	w.bgp.Leave()
 	w.paths.set(bgp.Desired{}, nil)
-	if err := errors.Join(w.relays.Remove(), w.headstart.Remove(), w.divert.Remove(), w.filter.table.Remove(), kubeproxy.Forget()); err != nil {
+	err := errors.Join(w.relays.Remove(), w.headstart.Remove(), w.divert.Remove(), w.filter.table.Remove(), kubeproxy.Forget(), podnetwork.Forget())
+	if err != nil {
 		return err
 	}
 	w.last.Store(nil)

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 )
 
@@ -39,6 +40,7 @@ type syncer struct {
 	liveness   *liveness.Monitor
 	prober     *daemon.Loop
 	boot       *kubeproxy.Boot
+	podNetwork *podnetwork.Watch
 	endpoints  *kubeproxy.Endpoints
 	proxies    *divert.Asker
 	kernel     *kernel

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"golang.org/x/sys/unix"
 )
 
@@ -159,6 +160,9 @@ func TestSelf(t *testing.T) {
 		w := newTestSyncer(noLinks) // nothing is ever set
 		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }})
 		w.kernel = without(t, packetFilter, relaysIPv6)
+		w.podNetwork = podnetwork.New(podnetwork.Config{
+			Log: w.log, Remote: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.244.1.5")} }, Kick: func() { kicked <- struct{}{} },
+		})
 		reasons := func(links ...lb.Interface) (out []lb.Reason) {
 			for _, p := range w.problems(links) {
 				out = append(out, p.Reason)
@@ -195,6 +199,17 @@ func TestSelf(t *testing.T) {
 			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		expect("when kube-proxy has served", reasons(), lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		background(t, w.podNetwork.Run)
+		<-kicked
+		if got := w.self(inputs{}); got.Unfit != sessionless|lb.Unrouted {
+			t.Errorf("without a route to pods the metadata is %+v", got)
+		}
+		expect("without a route to pods", reasons(), lb.NetworkUnavailable, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		node.Output("ip", "route", "add", "10.244.0.0/16", "dev", "lo")
+		<-kicked
+		if got := w.self(inputs{}); got.Unfit != sessionless {
+			t.Errorf("with a route to pods the metadata is %+v", got)
+		}
 		node.Output("nft", "flush ruleset")
 		<-kicked
 		if got := w.self(inputs{}); got.Unfit != sessionless|lb.RulesGone {

@@ -17,7 +17,7 @@ import (
 // not affect them.
 var monotonic = []string{"internal/bfd", "internal/daemon", "internal/divert", "internal/filter", "internal/heartbeat", "internal/kubeproxy",
 	"internal/layer2", "internal/link",
-	"internal/members", "internal/nodelifecycle", "internal/keyed", "internal/liveness", "internal/unnumbered", "speaker"}
+	"internal/members", "internal/nodelifecycle", "internal/keyed", "internal/liveness", "internal/podnetwork", "internal/unnumbered", "speaker"}
 
 // dating are the functions that make dates for output.
 var dating = []string{"onWall"}

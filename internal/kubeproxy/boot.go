@@ -104,7 +104,7 @@ func (b *Boot) Waiting() string {
 // Run checks until ctx ends.
 func (b *Boot) Run(ctx context.Context) error {
 	if b.config.Livez == "" {
-		if exists(marker()) {
+		if marker().Exists() {
 			return Forget()
 		}
 		return nil
@@ -180,7 +180,7 @@ func (b *Boot) setGone(gone []lb.Family) {
 		b.config.Log.Error("the rules of kube-proxy are gone; this node leaves its addresses to nodes that have them", "families", gone)
 	} else {
 		b.config.Log.Info("the rules of kube-proxy are back", "families", before)
-		record = mark
+		record = marker().Mark
 	}
 	if err := record(); err != nil {
 		b.config.Log.Warn("the record that kube-proxy has served is wrong for the next speaker on this node", "error", err)
@@ -193,7 +193,7 @@ func (b *Boot) pass(by sign, after time.Duration) {
 	if by == servedBefore {
 		return
 	}
-	if err := mark(); err != nil {
+	if err := marker().Mark(); err != nil {
 		b.config.Log.Warn("the next speaker on this node will wait for kube-proxy again", "error", err)
 	}
 }
@@ -223,7 +223,7 @@ func look(ctx context.Context, livez string) sign {
 
 // rules returns the strongest sign in the kernel, silent without any. It takes an unreadable table for a missing one.
 func rules() sign {
-	if exists(marker()) {
+	if marker().Exists() {
 		return servedBefore
 	}
 	switch found, _ := ruled(); len(found) {
@@ -271,11 +271,6 @@ func hasRules(f lb.Family) (bool, error) {
 	return shared.HasJump(iptablesHook, iptablesServices)
 }
 
-func exists(t nft.Table) bool {
-	_, err := t.Handle()
-	return err == nil
-}
-
 // families returns the families that kube-proxy makes rules for: all that the node's kernel has enabled, whatever the
 // families of the cluster.
 func families() []lb.Family {
@@ -286,16 +281,6 @@ func families() []lb.Family {
 		out = append(out, lb.IPv6)
 	}
 	return out
-}
-
-// mark records that kube-proxy has served since the node started.
-func mark() error {
-	b := marker().Batch()
-	b.Create(0)
-	if err := b.Commit(); err != nil {
-		return fmt.Errorf("add table %s: %w", markerTable, err)
-	}
-	return nil
 }
 
 // Forget deletes the record that kube-proxy has served, so that an uninstalled speaker leaves nothing behind.

@@ -126,13 +126,13 @@ func TestRunStops(t *testing.T) {
 // TestNoLivez: without kube-proxy nothing is waited for, and what an earlier run left goes.
 func TestNoLivez(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		for _, before := range []func() error{mark, Forget} {
+		for _, before := range []func() error{marker().Mark, Forget} {
 			must(t, before())
 			b := New(Config{Log: slog.New(slog.DiscardHandler)})
 			b.find = func(context.Context) sign { t.Error("it looks"); return silent }
 			<-b.Looked()
-			if err := b.Run(t.Context()); err != nil || !b.Served() || exists(marker()) {
-				t.Errorf("%v, served %t, marked %t", err, b.Served(), exists(marker()))
+			if err := b.Run(t.Context()); err != nil || !b.Served() || marker().Exists() {
+				t.Errorf("%v, served %t, marked %t", err, b.Served(), marker().Exists())
 			}
 		}
 	})

@@ -66,7 +66,7 @@ func TestRules(t *testing.T) {
 			{"marked", func() {
 				nft("flush ruleset")()
 				for range 2 {
-					must(t, mark())
+					must(t, marker().Mark())
 				}
 			}, servedBefore},
 			{"forgotten", func() {
@@ -148,7 +148,7 @@ func testRulesGone(t *testing.T, rules, command, want string) {
 
 	node.Output("nft", command)
 	nstest.Until(t, 5*time.Second, "the loss is seen", func() bool { return fmt.Sprint(b.RulesGone()) == want })
-	nstest.Until(t, 5*time.Second, "the mark is removed", func() bool { return !exists(marker()) })
+	nstest.Until(t, 5*time.Second, "the mark is removed", func() bool { return !marker().Exists() })
 	if !b.Served() || kicks.Load() != 2 {
 		t.Errorf("served %t, %d kicks", b.Served(), kicks.Load())
 	}
@@ -159,8 +159,8 @@ func testRulesGone(t *testing.T, rules, command, want string) {
 	node.Output("nft", inBoth(rules))
 	nstest.Until(t, 5*time.Second, "the rules are back", func() bool { return len(b.RulesGone()) == 0 })
 	stop()
-	if kicks.Load() != 3 || !exists(marker()) {
-		t.Errorf("%d kicks, marked %t", kicks.Load(), exists(marker()))
+	if kicks.Load() != 3 || !marker().Exists() {
+		t.Errorf("%d kicks, marked %t", kicks.Load(), marker().Exists())
 	}
 }
 

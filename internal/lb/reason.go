@@ -124,14 +124,15 @@ const (
 	PortNotServed   Reason = "PortNotServed"
 	NoAdvertisement Reason = "NoAdvertisement" // no advertisement selects the pool and the Service.
 	// NoEligibleNode: advertisements exist, but no live node may announce.
-	NoEligibleNode     Reason = "NoEligibleNode"
-	NodeNotSelected    Reason = "NodeNotSelected"    // this node is in no advertisement's nodeSelectors.
-	NodeExcluded       Reason = "NodeExcluded"       // label node.kubernetes.io/exclude-from-external-load-balancers.
-	NetworkUnavailable Reason = "NetworkUnavailable" // the node's condition of this name is true.
-	NodeDraining       Reason = "NodeDraining"       // the node is being drained, or its speaker is about to stop, and another node announces.
-	AddressConflict    Reason = "AddressConflict"    // a foreign machine has the address.
-	AddressFree        Reason = "AddressFree"        // no foreign machine claims an address of the pool any more.
-	NoLink             Reason = "NoLink"             // the owner has no link on which it can announce the address.
+	NoEligibleNode  Reason = "NoEligibleNode"
+	NodeNotSelected Reason = "NodeNotSelected" // this node is in no advertisement's nodeSelectors.
+	NodeExcluded    Reason = "NodeExcluded"    // label node.kubernetes.io/exclude-from-external-load-balancers.
+	// NetworkUnavailable: the node's condition of this name is true, or it has had no route to pods of other nodes since it started.
+	NetworkUnavailable Reason = "NetworkUnavailable"
+	NodeDraining       Reason = "NodeDraining"    // the node is being drained, or its speaker is about to stop, and another node announces.
+	AddressConflict    Reason = "AddressConflict" // a foreign machine has the address.
+	AddressFree        Reason = "AddressFree"     // no foreign machine claims an address of the pool any more.
+	NoLink             Reason = "NoLink"          // the owner has no link on which it can announce the address.
 	// LinkSilent: the node hears no other machine on a link, though it did before and the carrier is up.
 	LinkSilent Reason = "LinkSilent"
 	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.

@@ -240,8 +240,8 @@ func TestMeta(t *testing.T) {
 	const sessionless = lb.SessionlessIPv4 | lb.SessionlessIPv6
 	unfit := testMember(3)
 	unfit.Unfit, unfit.Links[1].Refused = lb.Booting|lb.Unfiltered|sessionless, true
-	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.RulesGone}, {Unfit: lb.Unfiltered}, {Unfit: sessionless},
-		{Unfit: lb.SessionlessIPv4}, {Unfit: lb.SessionlessIPv6}, testMember(1), testMember(8), unfit} {
+	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.RulesGone}, {Unfit: lb.Unrouted}, {Unfit: lb.Unfiltered},
+		{Unfit: sessionless}, {Unfit: lb.SessionlessIPv4}, {Unfit: lb.SessionlessIPv6}, testMember(1), testMember(8), unfit} {
 		got, err := decodeMember(encodeMember(m, memberlist.MetaMaxSize))
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("%+v became %+v, %v", m, got, err)

@@ -19,6 +19,7 @@ package nft
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"time"
@@ -53,6 +54,22 @@ func (l *Layout) Try() error {
 	l.Build(b)
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 	return b.Commit()
+}
+
+// Exists reports whether the table exists, as far as the kernel says.
+func (t Table) Exists() bool {
+	_, err := t.Handle()
+	return err == nil
+}
+
+// Mark makes the table without content, if it does not exist: a record that lasts until the node restarts.
+func (t Table) Mark() error {
+	b := t.Batch()
+	b.Create(0)
+	if err := b.Commit(); err != nil {
+		return fmt.Errorf("add table %s: %w", t.Name, err)
+	}
+	return nil
 }
 
 // Delete deletes the table with its content, if it exists.

@@ -96,6 +96,11 @@ var tables = []struct {
 		{"all nodes are draining", "drain w1 w2 w3", "own w1, w1", nil},
 		{"a speaker that stops ranks last", "stop w1", "own w2, w2", nil},
 		{"without network", "nonet w1", "own w2, w2; route w2 w3; here NetworkUnavailable NetworkUnavailable; w1 announces 0, yields 2, routes 0", nil},
+		{"without routes to pods", "unrouted w1",
+			"own w2, w2; route w2 w3; here NetworkUnavailable NetworkUnavailable; w1 announces 0, yields 2, routes 0; " +
+				"bgpsays advertised by w2, w3 (not w1: NetworkUnavailable)", nil},
+		{"all nodes are without routes to pods", "unrouted w1 w2 w3", "own w1, w1; route w1 w2 w3; here Announced Announced", nil},
+		{"without routes to pods, and alone with an endpoint for policy Local", "unrouted w2; local w2", "own w2, w2; route w2", nil},
 		{"all nodes are without network", "nonet w1 w2 w3", "own w1, w1; route w1 w2 w3; here Announced Announced", nil},
 		{"without network, and alone with an endpoint for policy Local", "nonet w2; local w2", "own w2, w2; route w2", nil},
 		{"stopping ranks behind draining", "drain w2 w3; stop w1", "own w2, w2", nil},

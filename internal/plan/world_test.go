@@ -180,6 +180,7 @@ var nodeOrders = map[string]func(s *lb.State, name string, n *lb.Node){
 	"held":        func(s *lb.State, name string, _ *lb.Node) { s.HeldDown[name] = true },
 	"down":        func(s *lb.State, name string, _ *lb.Node) { s.SpeakerDown[name] = true },
 	"boot":        func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.Booting },
+	"unrouted":    func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.Unrouted },
 	"rulesgone":   func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.RulesGone },
 	"unfiltered":  func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.Unfiltered },
 	"sessionless": func(s *lb.State, name string, _ *lb.Node) { s.Unfit[name] |= lb.SessionlessIPv4 | lb.SessionlessIPv6 },
