@@ -411,7 +411,7 @@ type traffic struct {
 	routes      []*testbed.RouteWatch
 }
 
-// load sends requests to all addresses twice a second, to some often, and keeps connections to all of layer 2.
+// load sends requests to all addresses once a second, to some often, and keeps connections to all of layer 2.
 func (m *migration) load(t *testing.T) *traffic {
 	t.Helper()
 	l := &traffic{migration: m, start: time.Now()}
@@ -426,18 +426,18 @@ func (m *migration) load(t *testing.T) *traffic {
 			continue // the other's addresses
 		}
 		for _, a := range m.kept[name] {
-			every := "500ms"
+			every := "1s"
 			if i < 2 {
-				every = "20ms"
+				every = "50ms"
 			}
 			open(testbed.Client, "l2 "+name, every, a)
 			lan = append(lan, a)
 		}
 	}
 	for i, name := range m.bgp {
-		every := "500ms"
+		every := "1s"
 		if i == 0 {
-			every = "20ms"
+			every = "50ms"
 		}
 		open(testbed.Far, "bgp "+name, every, m.kept[name][0])
 	}
