@@ -128,100 +128,136 @@ func (s *seat) fromFiles(files []string, groups ...string) (out []runtime.Object
 var movable = []string{"IPAddressPool", "Community", "BFDProfile", "BGPPeer", "BGPAdvertisement", "L2Advertisement", "FloatingIP"}
 
 func (s *seat) migrate() *cobra.Command {
-	var files, only []string
-	var since, conf, metalLBNamespace, chart string
-	var check, originals, isWaiting, commands bool
-	run := func(move func(Snapshot, []*corev1.Service) (Move, error)) func(*cobra.Command, []string) error {
-		return func(cmd *cobra.Command, _ []string) (err error) {
-			for _, kind := range only {
-				if !slices.Contains(movable, kind) {
-					return fmt.Errorf("unknown kind %q: %s are known", kind, strings.Join(movable, ", "))
-				}
-			}
-			cluster := Snapshot{Now: time.Now(), Namespace: s.namespace}
-			cluster.ReadOptions()
-			if files == nil || s.from != "" {
-				cluster, err = s.read(cmd.Context(), "")
-			}
-			before := cluster
-			if err == nil && since != "" {
-				before, err = readBundle(since)
-			}
-			if err != nil {
-				return err
-			}
-			m, err := move(cluster, before.Objects.Services)
-			switch {
-			case err != nil || check:
-			case commands:
-				if m.MetalLB.About != "" { // otherwise the report says why
-					m.MetalLB.Chart, m.MetalLB.Holdfast = chart, s.namespace
-					err = m.MetalLB.print(cmd.OutOrStdout())
-				}
-				cmd.SetOut(cmd.ErrOrStderr())
-			default:
-				if isWaiting {
-					wait(m.Objects)
-				}
-				err = s.printObjects(cmd.OutOrStdout(), slices.DeleteFunc(m.Objects, func(o runtime.Object) bool {
-					return only != nil && !slices.Contains(only, o.GetObjectKind().GroupVersionKind().Kind)
-				}))
-				cmd.SetOut(cmd.ErrOrStderr()) // standard output is for kubectl apply
-			}
-			if err != nil {
-				return err
-			}
-			return s.say(cmd, m.Report)
-		}
-	}
-	fromMetalLB := &cobra.Command{Use: "metallb", Short: "Print Holdfast's objects for MetalLB's", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if originals {
-				objects, err := s.originals(metalLBNamespace)
-				if err != nil {
-					return err
-				}
-				return s.printObjects(cmd.OutOrStdout(), objects)
-			}
-			return run(func(c Snapshot, before []*corev1.Service) (m Move, err error) {
-				var objects []runtime.Object
-				if files != nil || since == "" { // after the move there may be none
-					objects, err = s.objects(files, metalLBNamespace)
-				}
-				if err == nil && s.reader != nil {
-					c.MetalLBParts, err = s.metalLBParts(cmd.Context(), metalLBNamespace)
-				}
-				if commands && c.MetalLBParts == nil {
-					return m, errors.New("--commands needs the cluster that MetalLB runs in")
-				}
-				return c.MetalLB(objects, before), err
-			})(cmd, args)
-		}}
-	fromMetalLB.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with MetalLB's objects, in place of the cluster; - is standard input")
-	fromMetalLB.Flags().StringVar(&metalLBNamespace, "metallb-namespace", "", "`namespace` of MetalLB; all without it")
-	fromMetalLB.Flags().BoolVar(&commands, "commands", false, "print the commands that move this cluster without an outage, and back")
-	fromMetalLB.Flags().StringVar(&chart, "chart", "dist/holdfast-*.tgz", "Holdfast's `chart` in the commands, as helm takes it")
-	fromMetalLB.Flags().BoolVar(&isWaiting, "waiting", false, "let BGPPeers wait until their nodes are labelled "+migrationLabel+"=holdfast")
-	fromMetalLB.Flags().BoolVar(&originals, "originals", false, "print MetalLB's own objects, to go back to MetalLB")
-	fromMetalLB.MarkFlagsMutuallyExclusive("commands", "originals", "waiting")
-	fromMetalLB.MarkFlagsMutuallyExclusive("filename", "originals")
-	openStack := &cobra.Command{Use: "openstack", Short: "Print pools and FloatingIPs for OpenStack's", Args: cobra.NoArgs,
-		RunE: run(func(c Snapshot, before []*corev1.Service) (Move, error) {
-			var cloud Cloud
-			err := gcfg.FatalOnly(gcfg.ReadFileInto(&cloud, conf)) // it has more than is read
-			return c.OpenStack(cloud, before), err
-		})}
-	openStack.Flags().StringVar(&conf, "cloud-conf", "", "configuration `file` of OpenStack's cloud controller manager")
-	_ = openStack.MarkFlagRequired("cloud-conf")
-	cmd := &cobra.Command{Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs",
+	m := &migration{seat: s}
+	cmd := &cobra.Command{
+		Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs",
 		RunE: func(_ *cobra.Command, args []string) error {
 			return fmt.Errorf("unknown load balancer %q: metallb and openstack are known", strings.Join(args, " "))
-		}}
-	cmd.PersistentFlags().BoolVar(&check, "check", false, "print the report only, on standard output")
-	cmd.PersistentFlags().StringSliceVar(&only, "only", nil, "print objects of these `kinds` only")
-	cmd.PersistentFlags().StringVar(&since, "since", "", "after the move: compare with the addresses in this `file`, which the command bundle wrote before")
-	cmd.AddCommand(fromMetalLB, openStack)
+		},
+	}
+	flags := cmd.PersistentFlags()
+	flags.BoolVar(&m.isCheck, "check", false, "print the report only, on standard output")
+	flags.StringSliceVar(&m.only, "only", nil, "print objects of these `kinds` only")
+	flags.StringVar(&m.since, "since", "", "after the move: compare with the addresses in this `file`, which the command bundle wrote before")
+	cmd.AddCommand(m.fromMetalLB(), m.fromOpenStack())
 	return cmd
+}
+
+// migration is the command migrate with its flags.
+type migration struct {
+	*seat
+	files, only                   []string
+	since, cloud, namespace       string
+	chart                         string
+	isCheck, isWaiting            bool
+	wantsOriginals, wantsCommands bool
+}
+
+func (m *migration) fromMetalLB() *cobra.Command {
+	cmd := &cobra.Command{Use: "metallb", Short: "Print Holdfast's objects for MetalLB's", Args: cobra.NoArgs, RunE: m.runMetalLB}
+	flags := cmd.Flags()
+	flags.StringSliceVarP(&m.files, "filename", "f", nil, "files with MetalLB's objects, in place of the cluster; - is standard input")
+	flags.StringVar(&m.namespace, "metallb-namespace", "", "`namespace` of MetalLB; all without it")
+	flags.BoolVar(&m.wantsCommands, "commands", false, "print the commands that move this cluster without an outage, and back")
+	flags.StringVar(&m.chart, "chart", "dist/holdfast-*.tgz", "Holdfast's `chart` in the commands, as helm takes it")
+	flags.BoolVar(&m.isWaiting, "waiting", false, "let BGPPeers wait until their nodes are labelled "+migrationLabel+"=holdfast")
+	flags.BoolVar(&m.wantsOriginals, "originals", false, "print MetalLB's own objects, to go back to MetalLB")
+	cmd.MarkFlagsMutuallyExclusive("commands", "originals", "waiting")
+	cmd.MarkFlagsMutuallyExclusive("filename", "originals")
+	return cmd
+}
+
+func (m *migration) runMetalLB(cmd *cobra.Command, _ []string) error {
+	if m.wantsOriginals {
+		objects, err := m.originals(m.namespace)
+		if err != nil {
+			return err
+		}
+		return m.printObjects(cmd.OutOrStdout(), objects)
+	}
+	return m.run(cmd, func(c Snapshot, before []*corev1.Service) (Move, error) {
+		var objects []runtime.Object
+		var err error
+		if m.files != nil || m.since == "" { // after the move there may be none
+			objects, err = m.objects(m.files, m.namespace)
+		}
+		if err == nil && m.reader != nil {
+			c.MetalLBParts, err = m.metalLBParts(cmd.Context(), m.namespace)
+		}
+		if m.wantsCommands && c.MetalLBParts == nil {
+			return Move{}, errors.New("--commands needs the cluster that MetalLB runs in")
+		}
+		return c.MetalLB(objects, before), err
+	})
+}
+
+func (m *migration) fromOpenStack() *cobra.Command {
+	cmd := &cobra.Command{Use: "openstack", Short: "Print pools and FloatingIPs for OpenStack's", Args: cobra.NoArgs, RunE: m.runOpenStack}
+	cmd.Flags().StringVar(&m.cloud, "cloud-conf", "", "configuration `file` of OpenStack's cloud controller manager")
+	_ = cmd.MarkFlagRequired("cloud-conf")
+	return cmd
+}
+
+func (m *migration) runOpenStack(cmd *cobra.Command, _ []string) error {
+	return m.run(cmd, func(c Snapshot, before []*corev1.Service) (Move, error) {
+		var cloud Cloud
+		err := gcfg.FatalOnly(gcfg.ReadFileInto(&cloud, m.cloud)) // it has more than is read
+		return c.OpenStack(cloud, before), err
+	})
+}
+
+// run reads the cluster, moves it, and prints the result. The move gets the Services as they were before, if the flag since names them.
+func (m *migration) run(cmd *cobra.Command, move func(Snapshot, []*corev1.Service) (Move, error)) (err error) {
+	for _, kind := range m.only {
+		if !slices.Contains(movable, kind) {
+			return fmt.Errorf("unknown kind %q: %s are known", kind, strings.Join(movable, ", "))
+		}
+	}
+	cluster := Snapshot{Now: time.Now(), Namespace: m.seat.namespace}
+	cluster.ReadOptions()
+	if m.files == nil || m.from != "" {
+		cluster, err = m.read(cmd.Context(), "")
+		if err != nil {
+			return err
+		}
+	}
+	before := cluster
+	if m.since != "" {
+		before, err = readBundle(m.since)
+		if err != nil {
+			return err
+		}
+	}
+	result, err := move(cluster, before.Objects.Services)
+	if err != nil {
+		return err
+	}
+	if err := m.print(cmd, result); err != nil {
+		return err
+	}
+	return m.say(cmd, result.Report)
+}
+
+// print prints the commands or the objects of a move. Standard output is then for a shell or for kubectl apply, and the report goes to standard error.
+func (m *migration) print(cmd *cobra.Command, result Move) error {
+	if m.isCheck {
+		return nil
+	}
+	out := cmd.OutOrStdout()
+	cmd.SetOut(cmd.ErrOrStderr())
+	if m.wantsCommands {
+		if result.MetalLB.About == "" {
+			return nil // the report says why
+		}
+		result.MetalLB.Chart, result.MetalLB.Holdfast = m.chart, m.seat.namespace
+		return result.MetalLB.print(out)
+	}
+	if m.isWaiting {
+		wait(result.Objects)
+	}
+	return m.printObjects(out, slices.DeleteFunc(result.Objects, func(o runtime.Object) bool {
+		return m.only != nil && !slices.Contains(m.only, o.GetObjectKind().GroupVersionKind().Kind)
+	}))
 }
 
 func (s *seat) printObjects(w io.Writer, objects []runtime.Object) error {
