@@ -106,7 +106,7 @@ func migrate(t *testing.T, from metalLB) {
 	m.step(t, &back, "BGP")
 	m.step(t, &back, "Layer 2")
 	m.step(t, &back, "Holdfast")
-	if failed, _ := load.end(t, 45*time.Second); failed > 0 { // until a pod of MetalLB has its sessions
+	if failed, _ := load.end(t, 90*time.Second); failed > 0 { // until a pod of MetalLB has its sessions
 		t.Errorf("%d requests of layer 2 failed", failed)
 	}
 	for _, name := range []string{"waits", "between", "back"} {
@@ -489,8 +489,9 @@ func (l *traffic) end(t *testing.T, maxGap time.Duration) (failures, lost int) {
 			must(t, err)
 			gaps := without(changes, netip.PrefixFrom(l.kept["bgp-0"][0], 32), hop)
 			t.Logf("%s had no route by %s for %v", w.Router, node, gaps)
-			if len(gaps) != 1 || gaps[0] > maxGap {
-				t.Errorf("%s had no route by %s for %v, want once, %s at most", w.Router, node, gaps, maxGap)
+			// A router may take our routes in the place of the other daemon's.
+			if len(gaps) > 1 || len(gaps) == 1 && gaps[0] > maxGap {
+				t.Errorf("%s had no route by %s for %v, want one gap at most, of %s", w.Router, node, gaps, maxGap)
 			}
 		}
 	}

@@ -187,7 +187,9 @@ func testNodeLoss(t *testing.T, e *env) {
 	e.owned(t, l2, func(node string) bool { return node == owner })
 	t.Logf("the node owns its addresses again after %s", since(on))
 	recovered(t, streams)
-	finish(t, streams, "node return")
+	if failed := finish(t, streams, "node return"); failed > 0 {
+		t.Errorf("%d requests failed when the node returned", failed)
+	}
 	e.sameAddresses(t, app.Namespace, "loss-l2", l2)
 	e.sameAddresses(t, app.Namespace, "loss-bgp", bgp)
 }
@@ -283,8 +285,34 @@ func (e *env) speakerEnv(t *testing.T, node string, values map[string]string) {
 	must(t, replace(t.Context(), set))
 }
 
-// testBoot powers on a node whose kube-proxy does not start: its speaker announces and advertises
-// nothing until kube-proxy has served. A restart of the speaker does not wait for kube-proxy.
+// takePodRoutes takes the routes to other nodes' pods from a node, and returns what puts them back.
+func (e *env) takePodRoutes(t *testing.T, node string) (restore func(context.Context) error) {
+	t.Helper()
+	var routes []string
+	for _, list := range [][]string{{"ip", "route", "show", "root", "10.244.0.0/16"}, {"ip", "-6", "route", "show", "root", "fd00:244::/32"}} {
+		out, err := e.On(t.Context(), node, list...)
+		must(t, err)
+		for line := range strings.Lines(out) {
+			if fields := strings.Fields(line); slices.Contains(fields, "via") { // not to pods of its own
+				routes = append(routes, strings.Join(fields[:5], " "))
+			}
+		}
+	}
+	if len(routes) == 0 {
+		t.Fatalf("%s has no routes to pods of other nodes", node)
+	}
+	change := func(ctx context.Context, verb string) error {
+		batch := "route " + verb + " " + strings.Join(routes, "\nroute "+verb+" ")
+		_, err := e.On(ctx, node, "bash", "-c", "ip -batch - <<< '"+batch+"'")
+		return err
+	}
+	must(t, change(t.Context(), "del"))
+	return func(ctx context.Context) error { return change(ctx, "replace") }
+}
+
+// testBoot powers on a node whose kube-proxy does not start, and whose network plugin starts even later: its speaker announces and advertises
+// nothing until kube-proxy has served, and until there are routes to pods nothing that others can announce. A restart of the speaker does not
+// wait for kube-proxy.
 func testBoot(t *testing.T, e *env) {
 	node := e.workers()[2]
 	// The ClusterIP of the API server works only after kube-proxy has served.
@@ -314,6 +342,7 @@ func testBoot(t *testing.T, e *env) {
 	streams := e.watch(t, testbed.Far, bgp[:1])
 	on := time.Now()
 	must(t, e.Cluster.PowerOn(t.Context(), node))
+	startPlugin := e.takePodRoutes(t, node)
 	e.problem(t, node, "KubeProxyNotReady", 1)
 	t.Logf("the speaker waits for kube-proxy %s after power-on", since(on))
 	must(t, testbed.Holds(t.Context(), bootHold, func(ctx context.Context) error {
@@ -342,6 +371,15 @@ func testBoot(t *testing.T, e *env) {
 	back := time.Now()
 	e.problem(t, node, "KubeProxyNotReady", 0)
 	t.Logf("kube-proxy has served %s after it could start", since(back))
+	must(t, testbed.Holds(t.Context(), bootHold/2, func(ctx context.Context) error { return e.hasProblem(ctx, node, "NetworkUnavailable", 1) }))
+	e.hops(t, bgp, len(e.workers())-1)
+	owner, err := e.WaitOwner(t.Context(), testbed.Client, only[0])
+	must(t, err)
+	if owner != node {
+		t.Errorf("%s announces what %s alone may announce", owner, node)
+	}
+	must(t, startPlugin(t.Context()))
+	e.problem(t, node, "NetworkUnavailable", 0)
 	e.hops(t, bgp, len(e.workers()))
 	e.served(t, testbed.Client, only)
 	must(t, e.WaitNode(t.Context(), node, on))
@@ -349,7 +387,7 @@ func testBoot(t *testing.T, e *env) {
 
 	// Restart the speaker while kube-proxy is down.
 	must(t, move(t.Context(), proxyConfig, proxyHidden))
-	_, err := e.On(t.Context(), node, "pkill", "-x", "kube-proxy")
+	_, err = e.On(t.Context(), node, "pkill", "-x", "kube-proxy")
 	must(t, err)
 	wait, err := e.KillSpeaker(t.Context(), node)
 	must(t, err)
