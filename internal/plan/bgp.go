@@ -14,67 +14,57 @@ import (
 // bgp advertises a Service's addresses from every node that may announce them, to the peers of each node.
 func (p *planner) bgp(s *lb.Service) Outcome {
 	var out Outcome
-	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]lb.Reason{}
+	of, peers := p.advertisers(s), map[string]bool{}
 	var notes []string
 	at := attraction{refused: p.state.Here.Refused.Has(s.Key) || p.lacksProxy(s)}
-	for _, a := range s.Addresses {
-		ads := p.ads.selecting(s, p.pools.pool(s, a))
-		if len(ads) == 0 {
+	for i := range of.divisions {
+		a, d := s.Addresses[i], &of.divisions[i]
+		if len(d.ads) == 0 {
 			continue
 		}
 		out.Selected = true
-		at.closed = at.closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.closing(ad, a)) })
-		announcers, leavers, why := p.announcers(s, a, ads)
-		if len(announcers) == 0 {
-			out.Reason, out.Message = p.explain(s, lb.FamilyOf(a), why, p.ads, ads)
-			if why == lb.NoPeer {
-				out.Message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", lb.FamilyOf(a), a)
+		at.closed = at.closed || slices.ContainsFunc(d.ads, func(ad int) bool { return p.withholds(p.closing(ad, a)) })
+		if len(d.stay) == 0 {
+			out.Reason, out.Message = p.explain(s, d.family, d.why, p.ads, d.ads)
+			if d.why == lb.NoPeer {
+				out.Message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", d.family, a)
 			}
 			continue
 		}
-		for _, n := range announcers {
-			nodes[n] = true
-		}
-		maps.Copy(left, leavers)
-		if unserved := p.unservedPorts(s, lb.FamilyOf(a), announcers); unserved != "" {
+		unserved := p.unservedPorts(s, d.family, d.stay)
+		if unserved != "" {
 			notes = append(notes, unserved)
 			if out.Reason == "" {
 				out.Reason = lb.PortNotServed
 			}
 		}
-		if note := p.beside(s, a, ads); note != "" {
+		note := p.beside(a, d)
+		if note != "" {
 			notes = append(notes, note)
 		}
 
-		here := slices.Contains(announcers, p.node)
+		here := d.stay.Has(p.node)
 		switch {
 		// This node's kube-proxy would drop what arrives. A route that is there does not end for that.
 		case here && p.state.Here.Unserved[s.Key] && !p.state.Here.Advertised.Has(a):
 			at.waits = true
 		case here:
-			at.withheld = !p.route(s, a, ads, peers, time.Time{}) || at.withheld
-		case leavers[p.node] != "" && !p.rulesGone(p.node) || p.leaves(s, lb.FamilyOf(a), ads):
-			p.leaveRoute(s, a, ads, peers)
+			at.withheld = !p.route(a, d, peers, time.Time{}) || at.withheld
+		case d.leave[p.node] != "" && !p.rulesGone(p.node) || p.leaves(s, d):
+			p.leaveRoute(a, d, peers)
 		}
 	}
 	out.Peers = slices.Sorted(maps.Keys(peers))
-	maps.DeleteFunc(left, func(n string, _ lb.Reason) bool { return nodes[n] })
-	announcers := slices.Sorted(maps.Keys(nodes))
-	out = p.outcome(s, out, at, announcers, "BGPAdvertisement", p.withSession(s, announcers))
-	return p.describe(s, out, left, notes)
+	out = p.outcome(s, out, at, of.nodes, "BGPAdvertisement", of.connected)
+	return p.describe(s, out, of, notes)
 }
 
-// describe completes the outcome of a Service that nodes advertise; left are the nodes that leave it to them, and why;
-// notes are sentences on addresses that are advertised.
-func (p *planner) describe(s *lb.Service, out Outcome, left map[string]lb.Reason, notes []string) Outcome {
+// describe completes the outcome of a Service that nodes advertise; notes are sentences on addresses that are advertised.
+func (p *planner) describe(s *lb.Service, out Outcome, of *advertisers, notes []string) Outcome {
 	if len(out.Nodes) > 0 {
-		by := "advertised by " + lb.SomeOf(p.withSession(s, out.Nodes))
-		if len(left) > 0 {
-			by += " (not " + leftBy(left) + ")"
-		}
-		gone := slices.DeleteFunc(slices.Clone(out.Nodes), func(n string) bool { return !p.rulesGone(n) })
-		if len(gone) > 0 {
-			by += fmt.Sprintf(" (rules of kube-proxy are gone on %s: %s)", lb.SomeOf(gone), lb.KubeProxyNotReady)
+		by := of.sentence
+		if len(out.Nodes) < len(of.nodes) {
+			by = p.sentence(s, out.Nodes, of.left) // this node withholds the addresses
 		}
 		for _, note := range notes {
 			by += "; " + note
@@ -87,18 +77,18 @@ func (p *planner) describe(s *lb.Service, out Outcome, left map[string]lb.Reason
 	switch out.Here {
 	case lb.NotOwner, lb.NodeDraining, lb.NetworkUnavailable:
 		// Every other node that may announce does, so that only a peer can be missing.
-		out.Here = cmp.Or(left[p.node], lb.NoPeer)
+		out.Here = cmp.Or(of.left[p.node], lb.NoPeer)
 	}
 	return out
 }
 
-// peersFor returns the names of a node's peers to which an advertisement sends an address: an IPv4 session carries
-// IPv4 routes, an IPv6 session IPv6 routes.
-func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
+// peersFor returns the names of a node's peers to which an advertisement sends addresses of a family: an IPv4 session
+// carries IPv4 routes, an IPv6 session IPv6 routes.
+func (p *planner) peersFor(name string, f lb.Family, ad int) []string {
 	wanted := p.state.BGPAdvertisements[ad].Peers
 	var out []string
 	for _, peer := range p.peers[name] {
-		if peer.Carries(lb.FamilyOf(a)) && (len(wanted) == 0 || slices.Contains(wanted, peer.Name)) {
+		if peer.Carries(f) && (len(wanted) == 0 || slices.Contains(wanted, peer.Name)) {
 			out = append(out, peer.Name)
 		}
 	}
@@ -110,9 +100,8 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 // It ends within the time that a speaker which stops waits.
 const leaveTime = 3 * time.Second
 
-// leaves reports whether this node serves an address of a family until routers have chosen others: it is drained or
-// excluded.
-func (p *planner) leaves(s *lb.Service, f lb.Family, ads []int) bool {
+// leaves reports whether this node serves an address until routers have chosen others: it is drained or excluded.
+func (p *planner) leaves(s *lb.Service, d *division) bool {
 	if p.me < 0 {
 		return false
 	}
@@ -120,13 +109,13 @@ func (p *planner) leaves(s *lb.Service, f lb.Family, ads []int) bool {
 	if p.rulesGone(n.Name) {
 		return false
 	}
-	goes := n.barred == lb.NodeExcluded || n.barred == "" && n.Draining && p.ads.onNode(ads, p.me)
-	return goes && n.refuses(s, f) == ""
+	goes := n.barred == lb.NodeExcluded || n.barred == "" && n.Draining && p.ads.onNode(d.ads, p.me)
+	return goes && n.refuses(s, d.family) == ""
 }
 
 // leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
 // a node that has booted and is still cordoned, advertises nothing.
-func (p *planner) leaveRoute(s *lb.Service, a netip.Addr, ads []int, peers map[string]bool) {
+func (p *planner) leaveRoute(a netip.Addr, d *division, peers map[string]bool) {
 	until, advertised := p.state.Here.Advertised.Get(a)
 	if !advertised {
 		return
@@ -135,13 +124,13 @@ func (p *planner) leaveRoute(s *lb.Service, a netip.Addr, ads []int, peers map[s
 		until = p.date().Add(leaveTime)
 	}
 	if p.date().Before(until) {
-		p.route(s, a, ads, peers, until)
+		p.route(a, d, peers, until)
 	}
 }
 
 // route adds the routes to an address to what this node advertises; until then, if it leaves the address. It reports false if the
 // node must withhold all of them.
-func (p *planner) route(s *lb.Service, a netip.Addr, ads []int, peers map[string]bool, until time.Time) (routed bool) {
+func (p *planner) route(a netip.Addr, d *division, peers map[string]bool, until time.Time) (routed bool) {
 	add := func(prefix netip.Prefix, peer string, ad int) {
 		if have, again := p.advertised[a]; !again || !have.IsZero() {
 			p.advertised[a] = until // the address stays if one of its Services does
@@ -151,12 +140,12 @@ func (p *planner) route(s *lb.Service, a netip.Addr, ads []int, peers map[string
 	}
 	// longest has the advertisement with the longest prefix for each peer.
 	longest := map[string]int{}
-	for _, i := range ads {
+	for _, i := range d.ads {
 		prefix := p.prefix(i, a)
 		if !p.ads[i].nodes[p.me] || p.closes(prefix) {
 			continue
 		}
-		for _, peer := range p.peersFor(p.node, a, i) {
+		for _, peer := range p.peersFor(p.node, d.family, i) {
 			add(prefix, peer, i)
 			if other, known := longest[peer]; !known || prefix.Bits() > p.prefix(other, a).Bits() {
 				longest[peer] = i
@@ -164,7 +153,8 @@ func (p *planner) route(s *lb.Service, a netip.Addr, ads []int, peers map[string
 		}
 	}
 	for _, peer := range slices.Sorted(maps.Keys(longest)) {
-		if ad := longest[peer]; !p.closes(single(a)) && len(p.without(s, a, ad)) > 0 {
+		ad := longest[peer]
+		if !p.closes(single(a)) && len(d.outside[ad]) > 0 {
 			add(single(a), peer, ad)
 		}
 	}
@@ -172,9 +162,10 @@ func (p *planner) route(s *lb.Service, a netip.Addr, ads []int, peers map[string
 }
 
 // beside returns a sentence on an address that is advertised beside the route that covers it; "" if it is not.
-func (p *planner) beside(s *lb.Service, a netip.Addr, ads []int) string {
-	for _, ad := range ads {
-		if names := p.without(s, a, ad); len(names) > 0 {
+func (p *planner) beside(a netip.Addr, d *division) string {
+	for _, ad := range d.partial {
+		names := d.outside[ad]
+		if len(names) > 0 {
 			return fmt.Sprintf("%s is advertised beside %s, since %s may have that route and cannot serve the address",
 				single(a), p.prefix(ad, a), lb.SomeOf(names))
 		}

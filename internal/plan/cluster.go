@@ -165,9 +165,14 @@ func unservedHere(s *lb.Service) lb.Reason {
 	return lb.NoLocalEndpoint
 }
 
-// unserved returns why a Service that no endpoint serves has no announcement.
-func unserved(s *lb.Service) lb.Reason {
-	if s.IgnoredByKubeProxy {
+// refusal returns why no node may announce the addresses of a family of a Service, whatever the nodes are; "" if nodes may.
+func refusal(s *lb.Service, f lb.Family) lb.Reason {
+	switch {
+	case s.ProxyRefused:
+		return lb.ProxyRefused
+	case s.Serving(f):
+		return ""
+	case s.IgnoredByKubeProxy:
 		return lb.IgnoredByKubeProxy
 	}
 	return lb.NoServingEndpoint

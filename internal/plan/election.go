@@ -154,11 +154,9 @@ func (p *planner) mayStandIn(e *election, i int, link lb.Link) bool {
 
 // elect returns the owner of an address, or why there is none.
 func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
-	if s.ProxyRefused {
-		return result{}, lb.ProxyRefused
-	}
-	if !s.Serving(lb.FamilyOf(a)) {
-		return result{}, unserved(s)
+	why := refusal(s, lb.FamilyOf(a))
+	if why != "" {
+		return result{}, why
 	}
 	e := p.election(s, a, ads)
 	if e.why == "" && len(p.servicesOf[a]) > 1 {

@@ -183,7 +183,8 @@ type attraction struct {
 // outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one family is announced
 // and the other is not, the reason is why not, since the user must learn of the fault.
 func (p *planner) outcome(s *lb.Service, out Outcome, at attraction, nodes []string, kind string, writers []string) Outcome {
-	if here := slices.Contains(nodes, p.node); here && (at.withheld || at.refused) {
+	here := lb.Names(nodes).Has(p.node)
+	if here && (at.withheld || at.refused) {
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == p.node })
 		at.closed = true
 		if len(nodes) == 0 {
@@ -210,7 +211,7 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reaso
 		return lb.NoProxy
 	case at.waits:
 		return lb.KubeProxyNotReady
-	case slices.Contains(out.Nodes, p.node):
+	case lb.Names(out.Nodes).Has(p.node):
 		return lb.Announced
 	case len(out.Nodes) == 0:
 		return out.Reason

@@ -65,7 +65,7 @@ type Outcome struct {
 	// Message is one sentence for the condition: why no node announces, or not all addresses. What layer 2 does
 	// announce is in Announcers.
 	Message string
-	// Nodes that announce, sorted.
+	// Nodes that announce, sorted. Outcomes share the list.
 	Nodes []string
 	// Here is Announced if this node announces; else why not.
 	Here lb.Reason
@@ -94,8 +94,9 @@ func newPlanner(node string, s lb.State) *planner {
 	p := &planner{
 		state: s, node: node, peers: map[string][]lb.Peer{}, barred: map[lb.Reason][]string{}, servicesOf: map[netip.Addr][]*lb.Service{},
 		pools:   newPoolIndex(s.Pools),
-		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, routesOf: map[lb.Key][]routeTo{}, conflicts: map[netip.Prefix]string{},
-		dated: map[lb.Key]bool{}, ending: map[netip.Addr]time.Time{}, exceptions: map[lb.Key]*lb.Service{},
+		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, advertisersOf: map[string]*advertisers{},
+		routesOf: map[lb.Key][]routeTo{}, conflicts: map[netip.Prefix]string{}, dated: map[lb.Key]bool{},
+		ending: map[netip.Addr]time.Time{}, exceptions: map[lb.Key]*lb.Service{},
 	}
 	p.readNodes()
 	p.me = p.index(node)
@@ -131,9 +132,10 @@ type planner struct {
 	subnets []netip.Prefix
 	// ranged is the result of rangedAddresses, closed is the result of closedHere.
 	ranged, closed addresses
-	// rankings and elections are made once for all that they apply to.
-	rankings  map[string]*ranking
-	elections map[netip.Addr]*election
+	// rankings, elections and advertisers are made once for all that they apply to; advertisersOf has classes of Services.
+	rankings      map[string]*ranking
+	elections     map[netip.Addr]*election
+	advertisersOf map[string]*advertisers
 
 	// plan is the last plan, and becomes the next one.
 	plan Plan

@@ -50,7 +50,8 @@ const (
 	staying
 )
 
-// maxRankings bounds the rankings that are remembered, and the selectors of each: tenants choose them.
+// maxRankings bounds the rankings that are remembered, the selectors of each, and the classes of advertisers: tenants
+// choose them.
 const maxRankings = 1024
 
 // ranking is the ranks of all nodes, for the Services that one set of advertisements selects and for addresses of
