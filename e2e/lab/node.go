@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,7 +110,8 @@ func (l *Lab) prepareNode(h wire.Host, keys *pki) (*hostinit.Spec, error) {
 		}
 		spec.Binds = append(spec.Binds, hostinit.Bind{Source: "cni-bin", Target: cniDir})
 	}
-	spec.Overlays = append(spec.Overlays, network.Overlays...)
+	// The changes of all are kept below /var, which must be the last.
+	spec.Overlays = slices.Concat(network.Overlays, spec.Overlays)
 	settings := maps.Clone(kernelDefaults)
 	maps.Copy(settings, network.Sysctls)
 	for name, value := range settings {
