@@ -123,7 +123,7 @@ func (w *syncer) self(in inputs) lb.Member {
 		m.Unfit |= lb.Booting
 	}
 	if w.podNetwork.Missing() {
-		m.Unfit |= lb.Unrouted
+		m.Unfit |= lb.PodsUnreached
 	}
 	if len(w.boot.RulesGone()) > 0 {
 		m.Unfit |= lb.RulesGone
@@ -167,7 +167,7 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 			"\"nft flush ruleset\", and kube-proxy may take an hour to notice", lb.SomeOf(gone))
 	}
 	if w.podNetwork.Missing() {
-		add(lb.NetworkUnavailable, "leaves what others can announce to them, since it has no route to any pod of another node: its network plugin has not started")
+		add(lb.NetworkUnavailable, "leaves what others can announce to them, since no pod of another node answers it: its network plugin has not started")
 	}
 	for _, r := range w.layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)

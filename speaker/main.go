@@ -251,7 +251,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, markRemoved: lb.NewSignal(),
 		cluster: cluster, links: links, membership: m, liveness: live, prober: prober,
 		boot: kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
-		podNetwork: podnetwork.New(podnetwork.Config{Log: log, Kick: kick, Remote: func() []netip.Addr {
+		podNetwork: podnetwork.New(podnetwork.Config{Log: log, Kick: kick, Remote: func() []netip.AddrPort {
 			return config.PodsElsewhere(cluster.Objects(), s.nodeName)
 		}}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),

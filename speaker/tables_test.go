@@ -161,7 +161,7 @@ func TestSelf(t *testing.T) {
 		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }})
 		w.kernel = without(t, packetFilter, relaysIPv6)
 		w.podNetwork = podnetwork.New(podnetwork.Config{
-			Log: w.log, Remote: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.244.1.5")} }, Kick: func() { kicked <- struct{}{} },
+			Log: w.log, Remote: func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("10.244.1.5:80")} }, Kick: func() { kicked <- struct{}{} },
 		})
 		reasons := func(links ...lb.Interface) (out []lb.Reason) {
 			for _, p := range w.problems(links) {
@@ -201,14 +201,15 @@ func TestSelf(t *testing.T) {
 		expect("when kube-proxy has served", reasons(), lb.KernelFeatureMissing, lb.KernelFeatureMissing)
 		background(t, w.podNetwork.Run)
 		<-kicked
-		if got := w.self(inputs{}); got.Unfit != sessionless|lb.Unrouted {
-			t.Errorf("without a route to pods the metadata is %+v", got)
+		if got := w.self(inputs{}); got.Unfit != sessionless|lb.PodsUnreached {
+			t.Errorf("without an answer of a pod the metadata is %+v", got)
 		}
-		expect("without a route to pods", reasons(), lb.NetworkUnavailable, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
-		node.Output("ip", "route", "add", "10.244.0.0/16", "dev", "lo")
+		expect("without an answer of a pod", reasons(), lb.NetworkUnavailable, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		node.SetUp("lo")
+		node.AddAddress("lo", "10.244.1.5/32")
 		<-kicked
 		if got := w.self(inputs{}); got.Unfit != sessionless {
-			t.Errorf("with a route to pods the metadata is %+v", got)
+			t.Errorf("with an answer the metadata is %+v", got)
 		}
 		node.Output("nft", "flush ruleset")
 		<-kicked

@@ -204,9 +204,10 @@ const (
 	maxSample, maxSampled = 16, 512
 )
 
-// PodsElsewhere returns a sample of the endpoints on other nodes than this one: one of each node and family, as far as the first EndpointSlices name any.
-// Nodes' own addresses are left out, since they are endpoints on the host's network. A tenant who writes EndpointSlices can put anything into the sample.
-func PodsElsewhere(o Objects, node string) (pods []netip.Addr) {
+// PodsElsewhere returns a sample of the ready endpoints on other nodes than this one, with a TCP port: one of each node and family, as far as
+// the first EndpointSlices name any. Nodes' own addresses are left out, since they are endpoints on the host's network. A tenant who writes
+// EndpointSlices can put anything into the sample.
+func PodsElsewhere(o Objects, node string) (pods []netip.AddrPort) {
 	hosts := map[string]bool{}
 	for _, n := range o.HeldNodes.All() {
 		for _, a := range n.Status.Addresses {
@@ -223,9 +224,14 @@ func PodsElsewhere(o Objects, node string) (pods []netip.Addr) {
 		if read++; read > maxSampled {
 			break
 		}
-		for _, e := range held.Read().Endpoints {
+		slice := held.Read()
+		port := tcpPort(slice)
+		if port == 0 {
+			continue
+		}
+		for _, e := range slice.Endpoints {
 			on := valueOr(e.NodeName, "")
-			if on == "" || on == node || len(e.Addresses) == 0 || hosts[e.Addresses[0]] {
+			if on == "" || on == node || len(e.Addresses) == 0 || hosts[e.Addresses[0]] || readinessOf(e.Conditions) != ready {
 				continue
 			}
 			a, err := netip.ParseAddr(e.Addresses[0])
@@ -233,12 +239,23 @@ func PodsElsewhere(o Objects, node string) (pods []netip.Addr) {
 				continue
 			}
 			seen[place{on, lb.FamilyOf(a)}] = true
-			if pods = append(pods, a); len(pods) == maxSample {
+			if pods = append(pods, netip.AddrPortFrom(a, port)); len(pods) == maxSample {
 				return pods
 			}
 		}
 	}
 	return pods
+}
+
+// tcpPort returns the first TCP port of a slice; 0 for none.
+func tcpPort(slice *discoveryv1.EndpointSlice) uint16 {
+	for _, p := range slice.Ports {
+		port := valueOr(p.Port, 0)
+		if port >= 1 && port <= 65535 && cmp.Or(valueOr(p.Protocol, ""), corev1.ProtocolTCP) == corev1.ProtocolTCP {
+			return uint16(port)
+		}
+	}
+	return 0
 }
 
 // Marked yields the Services, as they were read last, that are not ours to serve and have something of ours.

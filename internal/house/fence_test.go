@@ -45,7 +45,7 @@ var fence = map[string][]string{
 	"internal/unnumbered": {"internal/lb", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/kubeproxy": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
 		"github.com/vishvananda/netlink", "golang.org/x"},
-	"internal/podnetwork": {"internal/lb", "internal/nft", "github.com/vishvananda/netlink", "golang.org/x"},
+	"internal/podnetwork": {"internal/lb", "internal/nft", "golang.org/x"},
 	"internal/link":       {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/rt":         {"golang.org/x"},
 	"internal/bfd":        {"internal/rt", "github.com/prometheus/client_golang", "golang.org/x"},

@@ -80,9 +80,9 @@ const (
 	// RulesGone: the rules of kube-proxy, which has served, are not in the kernel any more. The node leaves what it
 	// announces to nodes that serve.
 	RulesGone
-	// Unrouted: since the node started its network plugin has made no route to pods of other nodes. It counts as a node
-	// with the condition NetworkUnavailable.
-	Unrouted
+	// PodsUnreached: since the node started no pod of another node has answered it. It counts as a node with the condition
+	// NetworkUnavailable.
+	PodsUnreached
 )
 
 // SessionlessOf returns the bit of a family.

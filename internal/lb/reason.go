@@ -127,7 +127,7 @@ const (
 	NoEligibleNode  Reason = "NoEligibleNode"
 	NodeNotSelected Reason = "NodeNotSelected" // this node is in no advertisement's nodeSelectors.
 	NodeExcluded    Reason = "NodeExcluded"    // label node.kubernetes.io/exclude-from-external-load-balancers.
-	// NetworkUnavailable: the node's condition of this name is true, or it has had no route to pods of other nodes since it started.
+	// NetworkUnavailable: the node's condition of this name is true, or no pod of another node has answered it since it started.
 	NetworkUnavailable Reason = "NetworkUnavailable"
 	NodeDraining       Reason = "NodeDraining"    // the node is being drained, or its speaker is about to stop, and another node announces.
 	AddressConflict    Reason = "AddressConflict" // a foreign machine has the address.

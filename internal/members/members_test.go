@@ -240,7 +240,7 @@ func TestMeta(t *testing.T) {
 	const sessionless = lb.SessionlessIPv4 | lb.SessionlessIPv6
 	unfit := testMember(3)
 	unfit.Unfit, unfit.Links[1].Refused = lb.Booting|lb.Unfiltered|sessionless, true
-	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.RulesGone}, {Unfit: lb.Unrouted}, {Unfit: lb.Unfiltered},
+	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.RulesGone}, {Unfit: lb.PodsUnreached}, {Unfit: lb.Unfiltered},
 		{Unfit: sessionless}, {Unfit: lb.SessionlessIPv4}, {Unfit: lb.SessionlessIPv6}, testMember(1), testMember(8), unfit} {
 		got, err := decodeMember(encodeMember(m, memberlist.MetaMaxSize))
 		if err != nil || !reflect.DeepEqual(got, m) {

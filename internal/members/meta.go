@@ -25,7 +25,7 @@ func linkFlags(l *lb.Link) [3]*bool { return [...]*bool{&l.Default, &l.Refused, 
 
 // unfitFlags are the flags of what a node cannot do.
 var unfitFlags = map[lb.Unfit]byte{
-	lb.Booting: 1 << 2, lb.Unfiltered: 1 << 3, lb.Unrouted: 1 << 4, lb.SessionlessIPv4: 1 << 5, lb.SessionlessIPv6: 1 << 6, lb.RulesGone: 1 << 7,
+	lb.Booting: 1 << 2, lb.Unfiltered: 1 << 3, lb.PodsUnreached: 1 << 4, lb.SessionlessIPv4: 1 << 5, lb.SessionlessIPv6: 1 << 6, lb.RulesGone: 1 << 7,
 }
 
 // errMeta: the metadata is of another version. It is not forged, since members have the key.

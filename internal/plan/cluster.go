@@ -81,7 +81,7 @@ func (p *planner) whyLeaves(name string) lb.Reason {
 	switch n := p.state.Nodes[name]; {
 	case p.rulesGone(name):
 		return lb.KubeProxyNotReady
-	case n.NetworkUnavailable || p.state.Unfit[name].Has(lb.Unrouted):
+	case n.NetworkUnavailable || p.state.Unfit[name].Has(lb.PodsUnreached):
 		return lb.NetworkUnavailable
 	case n.Draining:
 		return lb.NodeDraining

@@ -185,7 +185,7 @@ func (p *planner) rank(i int, ads []int, subnets [][]int) rank {
 	switch {
 	case p.state.Stopping[n.Name]:
 		out |= stopping << rankStay
-	case n.Draining || n.NetworkUnavailable || p.state.Unfit[n.Name].Has(lb.Unrouted):
+	case n.Draining || n.NetworkUnavailable || p.state.Unfit[n.Name].Has(lb.PodsUnreached):
 		out |= draining << rankStay
 	default:
 		out |= staying << rankStay

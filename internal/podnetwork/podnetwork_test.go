@@ -1,7 +1,9 @@
 package podnetwork
 
 import (
+	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -13,47 +15,43 @@ import (
 )
 
 var (
-	pod4, pod6 = netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244:1::5")
-	both       = []netip.Addr{pod4, pod6}
+	pod4, pod6 = netip.MustParseAddrPort("10.244.1.5:80"), netip.MustParseAddrPort("[fd00:10:244:1::5]:80")
+	both       = []netip.AddrPort{pod4, pod6}
 )
 
-// TestRoutes looks for routes in a real kernel, as network plugins make them.
-func TestRoutes(t *testing.T) {
+// TestAnswers asks a pod of another node in a real kernel: an accepted and a refused connection are answers, and routes are none.
+func TestAnswers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
-		node.Attach("eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, "192.0.2.254/24", "2001:db8::fe/64")
-		ip := func(arguments ...string) { node.Output("ip", arguments...) }
+		far := node.Attach("eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, "192.0.2.2/24", "2001:db8::2/64")
+		node.AddDefault("192.0.2.2", "2001:db8::2")
 		expect := func(when string, want4, want6 bool) {
 			t.Helper()
-			if got4, got6 := hasRoute(pod4), hasRoute(pod6); got4 != want4 || got6 != want6 {
+			if got4, got6 := answers(t.Context(), pod4), answers(t.Context(), pod6); got4 != want4 || got6 != want6 {
 				t.Errorf("%s: IPv4 %t, IPv6 %t, want %t, %t", when, got4, got6, want4, want6)
 			}
 		}
-		expect("no default route", false, false)
-		node.AddDefault("192.0.2.254", "2001:db8::fe")
-		expect("default routes alone", false, false)
-		ip("route", "add", "10.244.1.0/24", "via", "192.0.2.2")
-		expect("a route to one node's pods", true, false)
-		ip("-6", "route", "add", "fd00:10:244::/48", "via", "2001:db8::2")
-		expect("a route to all nodes' pods", true, true)
-		ip("route", "add", "blackhole", "10.244.1.0/26")
-		ip("-6", "route", "add", "unreachable", "fd00:10:244:1::/64")
-		expect("routes that drop", false, false)
-		ip("route", "add", "10.244.1.5", "dev", "eth0", "table", "7")
-		ip("rule", "add", "to", "10.244.0.0/16", "lookup", "7")
-		expect("a route in another table", true, false)
+		expect("no pod", false, false)
+		far.AddAddress("eth0", "10.244.1.5/32")
+		far.Serve(pod4.String(), func(net.Conn) {})
+		expect("a pod that accepts IPv4", true, false)
+		far.AddAddress("eth0", "fd00:10:244:1::5/128")
+		expect("and refuses IPv6", true, true)
+		node.Output("ip", "route", "add", "blackhole", "10.244.1.0/24")
+		expect("a route that drops", false, true)
 	})
 }
 
-// TestWatch is a boot: the plugin starts after the speaker, with IPv4 first. Neither the speaker's restart nor a later loss of the
-// routes begins another wait.
+// TestWatch is a boot: the plugin starts after the speaker, with IPv4 first. Neither the speaker's restart nor a later loss of the pods begins
+// another wait.
 func TestWatch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
-		node.Attach("eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, "192.0.2.254/24", "2001:db8::fe/64")
+		far := node.Attach("eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, "192.0.2.2/24", "2001:db8::2/64")
+		far.AddAddress("eth0", "10.244.1.5/32", "fd00:10:244:1::5/128")
 		var kicks atomic.Int64
 		start := func() (*Watch, func()) {
-			w := New(Config{Log: slog.New(slog.DiscardHandler), Remote: func() []netip.Addr { return both }, Kick: func() { kicks.Add(1) }})
+			w := New(Config{Log: slog.New(slog.DiscardHandler), Remote: func() []netip.AddrPort { return both }, Kick: func() { kicks.Add(1) }})
 			stop := nstest.Running(t, w.Run)
 			<-w.Looked()
 			return w, stop
@@ -61,19 +59,19 @@ func TestWatch(t *testing.T) {
 
 		w, stop := start()
 		if !w.Missing() {
-			t.Error("no route is missing")
+			t.Error("a pod answers")
 		}
 		stop()
 		w, stop = start()
 		if !w.Missing() {
-			t.Error("no route is missing after a restart before there were any")
+			t.Error("a pod answers after a restart")
 		}
 		node.Output("ip", "route", "add", "10.244.1.0/24", "via", "192.0.2.2")
 		if !w.Missing() {
-			t.Error("no route is missing while there is none for IPv6")
+			t.Error("a pod answers though there is no route for IPv6")
 		}
 		node.Output("ip", "-6", "route", "add", "fd00:10:244:1::/64", "via", "2001:db8::2")
-		nstest.Until(t, 5*time.Second, "the routes to be seen", func() bool { return !w.Missing() })
+		nstest.Until(t, 5*time.Second, "the answers", func() bool { return !w.Missing() })
 		nstest.Until(t, 5*time.Second, "the record", func() bool { return record().Exists() })
 		stop()
 		if kicks.Load() != 3 {
@@ -93,21 +91,20 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestPatience waits no longer than three minutes for routes which a network does not have on its nodes, and for none while no pod is known
-// on another node.
+// TestPatience waits no longer than three minutes for pods that never answer, and not at all while no pod is known on another node.
 func TestPatience(t *testing.T) {
 	for name, tt := range map[string]struct {
-		// pods become known, and the family IPv4 gets a route, at these times.
-		known, routed time.Duration
+		// A pod is known from this time on, and answers from this time on.
+		known, answers time.Duration
 		// missing are the times of the changes of Missing.
 		missing []time.Duration
 	}{
-		"never a route":        {known: 0, routed: time.Hour, missing: []time.Duration{0, patience}},
-		"a route":              {known: 0, routed: time.Minute, missing: []time.Duration{0, time.Minute}},
-		"pods later":           {known: time.Minute, routed: 2 * time.Minute, missing: []time.Duration{time.Minute, 2 * time.Minute}},
-		"routes before pods":   {known: time.Minute, routed: 0},
-		"no pod elsewhere":     {known: time.Hour, routed: time.Hour},
-		"pods at the last end": {known: patience - time.Second, routed: time.Hour, missing: []time.Duration{patience - time.Second, patience}},
+		"never an answer":      {known: 0, answers: time.Hour, missing: []time.Duration{0, patience}},
+		"an answer":            {known: 0, answers: time.Minute, missing: []time.Duration{0, time.Minute}},
+		"pods later":           {known: time.Minute, answers: 2 * time.Minute, missing: []time.Duration{time.Minute, 2 * time.Minute}},
+		"answers at once":      {known: time.Minute, answers: 0},
+		"no pod elsewhere":     {known: time.Hour, answers: time.Hour},
+		"pods at the last end": {known: patience - time.Second, answers: time.Hour, missing: []time.Duration{patience - time.Second, patience}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -115,15 +112,15 @@ func TestPatience(t *testing.T) {
 				var changes []time.Duration
 				w := New(Config{
 					Log: slog.New(slog.DiscardHandler),
-					Remote: func() []netip.Addr {
+					Remote: func() []netip.AddrPort {
 						if time.Since(start) < tt.known {
 							return nil
 						}
-						return []netip.Addr{pod4}
+						return []netip.AddrPort{pod4}
 					},
 					Kick: func() { changes = append(changes, time.Since(start)) },
 				})
-				w.hasRoute = func(netip.Addr) bool { return time.Since(start) >= tt.routed }
+				w.answers = func(context.Context, netip.AddrPort) bool { return time.Since(start) >= tt.answers }
 
 				if !w.await(t.Context()) || w.Missing() {
 					t.Errorf("it still waits, missing %t", w.Missing())
