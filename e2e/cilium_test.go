@@ -14,12 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// besideCilium are the cases with Cilium and kube-proxy: clients outside pass kube-proxy and Holdfast's filter, pods do not.
+// besideCilium are the cases with Cilium and kube-proxy: all clients pass kube-proxy and Holdfast's filter.
 var besideCilium = []testCase{
 	{"Reach", testReach},
 	{"LocalArrives", testLocalArrives},
 	{"Warned", testCiliumWarned},
-	{"Ranges", testCiliumRanges},
+	{"FilterRanges", testFilterRanges},
+	{"FilterInside", testFilterInside},
 	{"BGPDrain", testBGPDrain},
 	{"SpeakerRestart", testSpeakerRestart},
 	{"L2", pluginFaults},
@@ -38,8 +39,7 @@ var inPlace = []testCase{
 	{"Quiet", pluginQuiet},
 }
 
-// testCiliumRanges has Services whose ranges admit no client. Those outside are kept out in every way, by Holdfast's filter or
-// by Cilium; pods are not, since Cilium connects them to an endpoint before any filter sees a packet.
+// testCiliumRanges has Services whose ranges admit no client. Cilium keeps clients outside out in every way, and no pods.
 func testCiliumRanges(t *testing.T, e *env) {
 	inside := e.app
 	inside.Name, inside.Nodes, inside.Replicas = "inside", e.workers()[:1], 1
@@ -50,7 +50,6 @@ func testCiliumRanges(t *testing.T, e *env) {
 		t.Run(w.name, func(t *testing.T) {
 			name := "ranges-" + w.name
 			addresses := e.service(t, e.app, name, append(slices.Clone(w.changes), from(unusedRanges...))...)
-			e.announced(t, e.app.Namespace, name)
 			e.shut(t, w.host, addresses)
 			e.withinCluster(t, pods, addresses, anAnswer)
 
