@@ -147,6 +147,9 @@ func finish(t *testing.T, streams []watched, during string) (failed int) {
 	return failed
 }
 
+// maxReturnFailures is how many requests may fail when a node returns.
+const maxReturnFailures = 5
+
 // testNodeLoss powers off the node that owns an address, and powers it on again.
 func testNodeLoss(t *testing.T, e *env) {
 	must(t, e.Calm(t.Context())) // a node of an earlier case may be about to take its addresses back
@@ -187,8 +190,9 @@ func testNodeLoss(t *testing.T, e *env) {
 	e.owned(t, l2, func(node string) bool { return node == owner })
 	t.Logf("the node owns its addresses again after %s", since(on))
 	recovered(t, streams)
-	if failed := finish(t, streams, "node return"); failed > 0 {
-		t.Errorf("%d requests failed when the node returned", failed)
+	// A request may be under way when a router gets the node's route. A node that announces too early loses hundreds.
+	if failed := finish(t, streams, "node return"); failed > maxReturnFailures {
+		t.Errorf("%d requests failed when the node returned, want %d at most", failed, maxReturnFailures)
 	}
 	e.sameAddresses(t, app.Namespace, "loss-l2", l2)
 	e.sameAddresses(t, app.Namespace, "loss-bgp", bgp)

@@ -15,7 +15,7 @@ import (
 // with eBPF, and so past the packet filter. Its tcx programs are visible only
 // with CAP_BPF.
 var dataPaths = map[string]struct{ plugin, delivers string }{
-	"cilium_host": {"Cilium", ", which connects pods to Services itself, and all other clients if it replaces kube-proxy"},
+	"cilium_host": {"Cilium", ", which delivers for Services itself if it replaces kube-proxy, and for pods if its socketLB is enabled"},
 	"bpfin.cali":  {"Calico's eBPF data plane", ""},
 }
 

@@ -26,7 +26,7 @@ func TestBypass(t *testing.T) {
 	}{
 		{[]lb.Interface{eth, {Name: "cni0"}}, ""},
 		{[]lb.Interface{eth, {Name: "cilium_host"}},
-			"Cilium (link cilium_host), which connects pods to Services itself, and all other clients if it replaces kube-proxy"},
+			"Cilium (link cilium_host), which delivers for Services itself if it replaces kube-proxy, and for pods if its socketLB is enabled"},
 		{[]lb.Interface{run, {Name: "bpfin.cali"}}, "eBPF on eth0 (XDP, tc cil_from_netdev), Calico's eBPF data plane (link bpfin.cali)"},
 	} {
 		if got := Bypass(tt.links); got != tt.want {
