@@ -92,6 +92,9 @@ func (s Seen) Failed() int {
 // inFlight is how long before a change of next hops a request may have begun that the change broke: on busy cores it takes up to 60 ms.
 const inFlight = 100 * time.Millisecond
 
+// seenLate is how much later than the kernel a watch may note a change on busy cores: a connection may be reset in between.
+const seenLate = 20 * time.Millisecond
+
 // FailedApart counts the probes that got no answer: those that were under way when a next hop changed, since routers then
 // lead flows to nodes that do not know them, and the rest.
 func (s Seen) FailedApart(changes []RouteChange) (underWay, rest int) {
@@ -99,7 +102,7 @@ func (s Seen) FailedApart(changes []RouteChange) (underWay, rest int) {
 		switch {
 		case r.OK:
 		case slices.ContainsFunc(changes, func(c RouteChange) bool {
-			return !c.At.Before(r.Start) && !c.At.After(r.End()) && c.At.Sub(r.Start) < inFlight
+			return !c.At.Before(r.Start) && !c.At.After(r.End().Add(seenLate)) && c.At.Sub(r.Start) < inFlight
 		}):
 			underWay++
 		default:
