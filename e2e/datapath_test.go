@@ -50,7 +50,7 @@ func testDataPath(t *testing.T, e *env) {
 				return err
 			}
 			// The record of the pods' network has nothing to do with kube-proxy.
-			if strings.Contains(strings.ReplaceAll(tables, "holdfast-routed", ""), "holdfast") {
+			if strings.Contains(strings.ReplaceAll(tables, "holdfast-pods-reached", ""), "holdfast") {
 				return fmt.Errorf("%s has %s", node, tables)
 			}
 		}

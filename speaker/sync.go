@@ -40,7 +40,7 @@ type syncer struct {
 	liveness   *liveness.Monitor
 	prober     *daemon.Loop
 	boot       *kubeproxy.Boot
-	podNetwork *podnetwork.Watch
+	podNetwork *podnetwork.Boot
 	endpoints  *kubeproxy.Endpoints
 	proxies    *divert.Asker
 	kernel     *kernel

@@ -31,50 +31,6 @@ func of(family discoveryv1.AddressType, o *discoveryv1.EndpointSlice, ports ...d
 	return o
 }
 
-// TestPodsElsewhere samples one pod of each other node and family, and no address of a node.
-func TestPodsElsewhere(t *testing.T) {
-	endpoint := func(node string, address string) discoveryv1.Endpoint {
-		return discoveryv1.Endpoint{NodeName: &node, Addresses: []string{address}}
-	}
-	unready := endpoint("w4", "10.0.4.1")
-	unready.Conditions.Ready = new(false)
-	var o Objects
-	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w2"}}
-	host.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}}
-	o.HeldNodes = o.HeldNodes.Put(lb.Key{Name: host.Name}, host)
-	add := func(endpoints ...discoveryv1.Endpoint) {
-		o.HeldSlices = o.HeldSlices.Put(lb.Key{Name: fmt.Sprint(o.HeldSlices.Len())}, heldSlice{sliceObject("a", endpoints...)})
-	}
-	expect := func(want ...string) {
-		t.Helper()
-		var got []string
-		for _, a := range PodsElsewhere(o, "w1") {
-			got = append(got, a.String())
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Errorf("%v, want %v", got, want)
-		}
-	}
-	add(endpoint("w1", "10.0.1.1"), endpoint("w2", "192.0.2.2"), endpoint("w3", "name"), endpoint("", "10.0.9.9"),
-		discoveryv1.Endpoint{NodeName: new("w3")}, discoveryv1.Endpoint{Addresses: []string{"10.0.9.8"}})
-	expect()
-	add(endpoint("w2", "10.0.2.1"), endpoint("w2", "10.0.2.2"), endpoint("w2", "fd00::2:1"), endpoint("w3", "10.0.3.1"), unready)
-	expect("10.0.2.1:8080", "10.0.3.1:8080", "[fd00::2:1]:8080")
-	udp := sliceObject("a", endpoint("w5", "10.0.5.1"))
-	udp.Ports[0].Protocol = new(corev1.ProtocolUDP)
-	o.HeldSlices = o.HeldSlices.Put(lb.Key{Name: "udp"}, heldSlice{udp})
-	expect("10.0.2.1:8080", "10.0.3.1:8080", "[fd00::2:1]:8080")
-
-	o.HeldSlices = lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]{}
-	for i := range 100 {
-		add(endpoint(fmt.Sprint("n", i), fmt.Sprint("10.1.0.", i)))
-	}
-	if got := len(PodsElsewhere(o, "w1")); got != maxSample {
-		t.Errorf("%d pods, want %d", got, maxSample)
-	}
-}
-
 func TestLostEndpoints(t *testing.T) {
 	slice := sliceObject
 	endpoint := func(node string, ready bool, addresses ...string) discoveryv1.Endpoint {

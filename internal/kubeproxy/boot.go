@@ -284,12 +284,7 @@ func families() []lb.Family {
 }
 
 // Forget deletes the record that kube-proxy has served, so that an uninstalled speaker leaves nothing behind.
-func Forget() error {
-	if err := marker().Delete(); err != nil {
-		return fmt.Errorf("delete table %s: %w", markerTable, err)
-	}
-	return nil
-}
+func Forget() error { return marker().Delete() }
 
 // sign is an observation of kube-proxy, the stronger ones last.
 type sign int32

@@ -76,7 +76,10 @@ func (t Table) Mark() error {
 func (t Table) Delete() error {
 	b := t.Batch()
 	b.Remove()
-	return b.Commit()
+	if err := b.Commit(); err != nil {
+		return fmt.Errorf("delete table %s: %w", t.Name, err)
+	}
+	return nil
 }
 
 // HasChain reports whether the table exists and has a chain.

@@ -1,22 +1,21 @@
 // Package podnetwork finds out whether this node has reached pods of other nodes since it started.
 //
-// A network plugin runs in a pod, as Holdfast does. Its configuration on disk and the conditions of the Node are from before the boot, and say
-// that it is ready. kube-proxy serves earlier, and sends connections to endpoints on other nodes, which do not get there yet. Routes are no
-// sign: some plugins make them before their eBPF programs, others never.
+// A network plugin runs in a pod, as Holdfast does. Its configuration on disk and the conditions of the Node are from
+// before the boot, and say that it is ready. kube-proxy serves earlier, and sends connections to endpoints on other
+// nodes, which do not get there yet. Routes are no sign: some plugins make them before their eBPF programs, others never.
 //
-//	w := podnetwork.New(podnetwork.Config{Log: log, Remote: remote, Kick: loop.Kick})
-//	go w.Run(ctx)
-//	<-w.Looked()
-//	if w.Missing() { … } // others should announce what they can
+//	b := podnetwork.New(podnetwork.Config{Log: log, Remote: remote, Kick: loop.Kick})
+//	go b.Run(ctx)
+//	<-b.Looked()
+//	if b.Missing() { … } // others should announce what they can
 //
-// In goes what the cluster knows of pods, out comes a yes or no. The package opens connections to pods and sends nothing on them. It changes
-// nothing but a record of its own.
+// In goes what the cluster knows of pods, out comes a yes or no. The package opens connections to pods and sends nothing
+// on them. It changes nothing but a record of its own.
 package podnetwork
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -33,11 +32,12 @@ import (
 const (
 	// interval is the time between two looks, and how long a pod has to answer.
 	interval = 250 * time.Millisecond
-	// patience is how long the plugin of a node that reaches no pod counts as not started. Policies may keep nodes from all pods.
+	// patience is how long the plugin of a node that reaches no pod counts as not started. Policies may keep nodes from
+	// all pods.
 	patience = 3 * time.Minute
 )
 
-// Config is what a Watch needs.
+// Config is what a Boot needs.
 type Config struct {
 	Log *slog.Logger
 	// Remote returns TCP ports of pods on other nodes, some of each family.
@@ -46,8 +46,8 @@ type Config struct {
 	Kick func()
 }
 
-// Watch is the time between the start of a node and the first answer of a pod on another node.
-type Watch struct {
+// Boot is the time between the start of a node and the first answer of a pod on another node.
+type Boot struct {
 	config Config
 	// answers asks a pod. Tests replace it.
 	answers func(context.Context, netip.AddrPort) bool
@@ -56,53 +56,54 @@ type Watch struct {
 	missing atomic.Bool
 }
 
-// New returns a Watch that has not looked yet.
-func New(c Config) *Watch {
-	return &Watch{config: c, answers: answers, looked: make(chan struct{})}
+// New returns a Boot that has not looked yet.
+func New(c Config) *Boot {
+	return &Boot{config: c, answers: answers, looked: make(chan struct{})}
 }
 
-// Missing reports whether no pod of another node answers, in one of the families that these have, and none has since this node started, which
-// was less than three minutes ago.
-func (w *Watch) Missing() bool { return w.missing.Load() }
+// Missing reports whether no pod of another node answers, in one of the families that these have, and none has since
+// this node started. It reports that for three minutes at most.
+func (b *Boot) Missing() bool { return b.missing.Load() }
 
 // Looked returns a channel that is closed after the first look; before that, Missing has no meaning.
-func (w *Watch) Looked() <-chan struct{} { return w.looked }
+func (b *Boot) Looked() <-chan struct{} { return b.looked }
 
-// Run looks until pods answer, or it has waited long enough, or ctx ends. A later speaker on this node does not wait again.
-func (w *Watch) Run(ctx context.Context) error {
+// Run looks until pods answer, or it has waited long enough, or ctx ends. A later speaker on this node does not wait
+// again.
+func (b *Boot) Run(ctx context.Context) error {
 	if record().Exists() {
-		close(w.looked)
+		close(b.looked)
 		return nil
 	}
-	if !w.await(ctx) {
+	if !b.await(ctx) {
 		return nil
 	}
 	if err := record().Mark(); err != nil {
-		w.config.Log.Warn("the next speaker on this node will wait for pods of other nodes again", "error", err)
+		b.config.Log.Warn("the next speaker on this node will wait for pods of other nodes again", "error", err)
 	}
 	return nil
 }
 
 // await looks until pods answer, or it has waited long enough. It returns false if ctx ends before.
-func (w *Watch) await(ctx context.Context) bool {
+func (b *Boot) await(ctx context.Context) bool {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	end := time.NewTimer(patience)
 	defer end.Stop()
 
 	for first := true; ; first = false {
-		pods := w.config.Remote()
-		family, missing := w.unreached(ctx, pods)
+		pods := b.config.Remote()
+		family, missing := b.unreached(ctx, pods)
 		if ctx.Err() != nil {
 			return false
 		}
-		changed := w.missing.Swap(missing) != missing
+		changed := b.missing.Swap(missing) != missing
 		if first {
-			close(w.looked)
+			close(b.looked)
 		}
 		if changed {
-			w.config.Log.Info("pods of other nodes", "missing", missing, "family", family, "asked", lb.SomeOf(pods))
-			w.config.Kick()
+			b.config.Log.Info("pods of other nodes", "missing", missing, "family", family, "asked", lb.SomeOf(pods))
+			b.config.Kick()
 		}
 		if !missing && len(pods) > 0 {
 			return true
@@ -111,7 +112,7 @@ func (w *Watch) await(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-end.C:
-			w.giveUp()
+			b.giveUp()
 			return true
 		case <-tick.C:
 		}
@@ -119,15 +120,15 @@ func (w *Watch) await(ctx context.Context) bool {
 }
 
 // giveUp ends the wait of a node that reaches no pod: it may not be allowed to.
-func (w *Watch) giveUp() {
-	if w.missing.Swap(false) {
-		w.config.Log.Warn("no pod of another node answers, and this node no longer waits for one", "after", patience)
-		w.config.Kick()
+func (b *Boot) giveUp() {
+	if b.missing.Swap(false) {
+		b.config.Log.Warn("no pod of another node answers, and this node no longer waits for one", "after", patience)
+		b.config.Kick()
 	}
 }
 
 // unreached asks pods at once, and returns a family of which none answers.
-func (w *Watch) unreached(ctx context.Context, pods []netip.AddrPort) (family lb.Family, missing bool) {
+func (b *Boot) unreached(ctx context.Context, pods []netip.AddrPort) (family lb.Family, missing bool) {
 	reached := map[lb.Family]*atomic.Bool{}
 	var group sync.WaitGroup
 	for _, pod := range pods {
@@ -137,7 +138,7 @@ func (w *Watch) unreached(ctx context.Context, pods []netip.AddrPort) (family lb
 		}
 		found := reached[f]
 		group.Go(func() {
-			if w.answers(ctx, pod) {
+			if b.answers(ctx, pod) {
 				found.Store(true)
 			}
 		})
@@ -162,15 +163,11 @@ func answers(ctx context.Context, pod netip.AddrPort) bool {
 	return true
 }
 
-// recordTable is an empty table which records that pods answered. It survives restarts of the speaker, but not of the node.
-const recordTable = "holdfast-routed"
+// recordTable is an empty table which records that pods answered. It survives restarts of the speaker, but not of the
+// node.
+const recordTable = "holdfast-pods-reached"
 
 func record() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: recordTable} }
 
 // Forget deletes the record that pods answered, so that an uninstalled speaker leaves nothing behind.
-func Forget() error {
-	if err := record().Delete(); err != nil {
-		return fmt.Errorf("delete table %s: %w", recordTable, err)
-	}
-	return nil
-}
+func Forget() error { return record().Delete() }

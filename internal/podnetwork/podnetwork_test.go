@@ -19,7 +19,8 @@ var (
 	both       = []netip.AddrPort{pod4, pod6}
 )
 
-// TestAnswers asks a pod of another node in a real kernel: an accepted and a refused connection are answers, and routes are none.
+// TestAnswers asks a pod of another node in a real kernel: an accepted and a refused connection are answers, and routes
+// are none.
 func TestAnswers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
@@ -42,36 +43,39 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestWatch is a boot: the plugin starts after the speaker, with IPv4 first. Neither the speaker's restart nor a later loss of the pods begins
-// another wait.
-func TestWatch(t *testing.T) {
+// TestBoot starts the plugin after the speaker, with IPv4 first. Neither the speaker's restart nor a later loss of the
+// pods begins another wait.
+func TestBoot(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
 		far := node.Attach("eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, "192.0.2.2/24", "2001:db8::2/64")
 		far.AddAddress("eth0", "10.244.1.5/32", "fd00:10:244:1::5/128")
 		var kicks atomic.Int64
-		start := func() (*Watch, func()) {
-			w := New(Config{Log: slog.New(slog.DiscardHandler), Remote: func() []netip.AddrPort { return both }, Kick: func() { kicks.Add(1) }})
-			stop := nstest.Running(t, w.Run)
-			<-w.Looked()
-			return w, stop
+		start := func() (*Boot, func()) {
+			b := New(Config{
+				Log: slog.New(slog.DiscardHandler), Remote: func() []netip.AddrPort { return both },
+				Kick: func() { kicks.Add(1) },
+			})
+			stop := nstest.Running(t, b.Run)
+			<-b.Looked()
+			return b, stop
 		}
 
-		w, stop := start()
-		if !w.Missing() {
+		b, stop := start()
+		if !b.Missing() {
 			t.Error("a pod answers")
 		}
 		stop()
-		w, stop = start()
-		if !w.Missing() {
+		b, stop = start()
+		if !b.Missing() {
 			t.Error("a pod answers after a restart")
 		}
 		node.Output("ip", "route", "add", "10.244.1.0/24", "via", "192.0.2.2")
-		if !w.Missing() {
+		if !b.Missing() {
 			t.Error("a pod answers though there is no route for IPv6")
 		}
 		node.Output("ip", "-6", "route", "add", "fd00:10:244:1::/64", "via", "2001:db8::2")
-		nstest.Until(t, 5*time.Second, "the answers", func() bool { return !w.Missing() })
+		nstest.Until(t, 5*time.Second, "the answers", func() bool { return !b.Missing() })
 		nstest.Until(t, 5*time.Second, "the record", func() bool { return record().Exists() })
 		stop()
 		if kicks.Load() != 3 {
@@ -79,8 +83,8 @@ func TestWatch(t *testing.T) {
 		}
 
 		node.Output("ip", "route", "del", "10.244.1.0/24")
-		w, stop = start()
-		if w.Missing() {
+		b, stop = start()
+		if b.Missing() {
 			t.Error("a restarted speaker waits again")
 		}
 		stop()
@@ -91,7 +95,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestPatience waits no longer than three minutes for pods that never answer, and not at all while no pod is known on another node.
+// TestPatience waits no longer than three minutes for pods that never answer, and not at all while no pod is known on
+// another node.
 func TestPatience(t *testing.T) {
 	for name, tt := range map[string]struct {
 		// A pod is known from this time on, and answers from this time on.
@@ -110,7 +115,7 @@ func TestPatience(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				var changes []time.Duration
-				w := New(Config{
+				b := New(Config{
 					Log: slog.New(slog.DiscardHandler),
 					Remote: func() []netip.AddrPort {
 						if time.Since(start) < tt.known {
@@ -120,10 +125,10 @@ func TestPatience(t *testing.T) {
 					},
 					Kick: func() { changes = append(changes, time.Since(start)) },
 				})
-				w.answers = func(context.Context, netip.AddrPort) bool { return time.Since(start) >= tt.answers }
+				b.answers = func(context.Context, netip.AddrPort) bool { return time.Since(start) >= tt.answers }
 
-				if !w.await(t.Context()) || w.Missing() {
-					t.Errorf("it still waits, missing %t", w.Missing())
+				if !b.await(t.Context()) || b.Missing() {
+					t.Errorf("it still waits, missing %t", b.Missing())
 				}
 				if !slices.Equal(changes, tt.missing) {
 					t.Errorf("changes after %v, want %v", changes, tt.missing)
