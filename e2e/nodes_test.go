@@ -310,13 +310,15 @@ func (e *env) takePodRoutes(t *testing.T, node string) (restore func(context.Con
 		_, err := e.On(ctx, node, "bash", "-c", "ip -batch - <<< '"+batch+"'")
 		return err
 	}
+	restore = func(ctx context.Context) error { return change(ctx, "replace") }
 	must(t, change(t.Context(), "del"))
-	return func(ctx context.Context) error { return change(ctx, "replace") }
+	undo(t, restore)
+	return restore
 }
 
-// testBoot powers on a node whose kube-proxy does not start, and whose network plugin starts even later: its speaker announces and advertises
-// nothing until kube-proxy has served, and until there are routes to pods nothing that others can announce. A restart of the speaker does not
-// wait for kube-proxy.
+// testBoot powers on a node whose kube-proxy does not start, and whose network plugin starts even later: its speaker
+// announces and advertises nothing until kube-proxy has served, and until pods of other nodes answer nothing that others
+// can announce. A restart of the speaker does not wait for kube-proxy.
 func testBoot(t *testing.T, e *env) {
 	node := e.workers()[2]
 	// The ClusterIP of the API server works only after kube-proxy has served.

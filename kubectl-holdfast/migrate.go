@@ -206,7 +206,8 @@ func (m *migration) runOpenStack(cmd *cobra.Command, _ []string) error {
 	})
 }
 
-// run reads the cluster, moves it, and prints the result. The move gets the Services as they were before, if the flag since names them.
+// run reads the cluster, moves it, and prints the result. The move gets the Services as they were before, if the flag
+// since names them.
 func (m *migration) run(cmd *cobra.Command, move func(Snapshot, []*corev1.Service) (Move, error)) (err error) {
 	for _, kind := range m.only {
 		if !slices.Contains(movable, kind) {
@@ -238,7 +239,8 @@ func (m *migration) run(cmd *cobra.Command, move func(Snapshot, []*corev1.Servic
 	return m.say(cmd, result.Report)
 }
 
-// print prints the commands or the objects of a move. Standard output is then for a shell or for kubectl apply, and the report goes to standard error.
+// print prints the commands or the objects of a move. Standard output is then for a shell or for kubectl apply, and the
+// report goes to standard error.
 func (m *migration) print(cmd *cobra.Command, result Move) error {
 	if m.isCheck {
 		return nil

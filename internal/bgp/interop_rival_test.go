@@ -20,11 +20,11 @@ protocol bgp bird4 from rival { local 192.0.2.5 as 65000; neighbor 192.0.2.6 as 
 protocol bgp bird6 from rival { local 2001:db8:2::1 as 65000; neighbor 2001:db8:2::2 as 65000; ipv6 { import all; export none; }; }
 `
 
-// TestInteropRival is a node on which another daemon has the sessions. The speaker leaves them alone, says so, and comes up when the other
-// daemon has ended.
+// TestInteropRival runs another daemon on the node, which has the sessions. The speaker leaves them alone, says so, and
+// comes up when the other daemon has ended.
 //
-// Trap: BIRD ends an established session for a newcomer from the same address, so that two daemons end each other's once a second; FRR-K8s
-// behaves so during a move from MetalLB.
+// Trap: BIRD ends an established session for a newcomer from the same address, so that two daemons end each other's once
+// a second, as with FRR-K8s during a move from MetalLB.
 func TestInteropRival(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		rival := startBIRD(t, nstest.Self(t), rivalConfig)
@@ -69,5 +69,6 @@ func occupied(from string) string {
 
 // source returns the node's address on the link of a peer.
 func source(p lb.Peer) string {
-	return map[string]string{"frr4": "192.0.2.1", "frr6": "2001:db8:1::1", "bird4": "192.0.2.5", "bird6": "2001:db8:2::1"}[p.Name]
+	sources := map[string]string{"frr4": "192.0.2.1", "frr6": "2001:db8:1::1", "bird4": "192.0.2.5", "bird6": "2001:db8:2::1"}
+	return sources[p.Name]
 }

@@ -87,9 +87,9 @@ func (e *engine) dial(p *api.Peer) error {
 	case dialNow:
 		d.at, d.occupied = now, netip.Addr{}
 		time.AfterFunc(dialInterval, e.notes.wake.Kick)
-		if from, is := occupied(e.settings); is {
+		if from, isOccupied := occupied(e.settings); isOccupied {
 			d.occupied = from
-			return nil // no attempt: it would end the session of the other process, and come to nothing with most routers
+			return nil // an attempt would end the session of the other process, or be refused
 		}
 		d.count++
 		time.AfterFunc(openTime, e.notes.wake.Kick)

@@ -18,11 +18,14 @@ import (
 // bgpPort is where routers and daemons listen (RFC 4271 section 8.2.1).
 const bgpPort = 179
 
-// occupied returns the address from which another process of this node has a connection to the router, if this session would have that address too.
-// A router has one session with an address: BIRD ends it for each newcomer, so that two daemons end each other's, and FRR refuses the newcomer.
-// What cannot be read counts as free.
-func occupied(s lb.Peer) (from netip.Addr, is bool) {
-	if from = sourceOf(s); !from.IsValid() {
+// occupied returns the address from which another process of this node has a connection to the router, if this session
+// would have that address too.
+//
+// A router has one session with an address. BIRD ends it for each newcomer, so that two daemons end each other's, and FRR
+// refuses the newcomer. What cannot be read counts as free.
+func occupied(s lb.Peer) (from netip.Addr, isOccupied bool) {
+	from = sourceOf(s)
+	if !from.IsValid() {
 		return from, false
 	}
 	for _, ports := range []struct{ local, remote uint16 }{{remote: s.Port}, {local: bgpPort}} {
@@ -55,7 +58,8 @@ type connection struct {
 	inode         uint32
 }
 
-// connections returns the established TCP connections with these ports; 0 is any port. The kernel selects them: a node may have 100,000 others.
+// connections returns the established TCP connections with these ports; 0 is any port. The kernel selects them, since a
+// node may have 100,000 others.
 func connections(local, remote uint16) (out []connection) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
@@ -71,8 +75,8 @@ func connections(local, remote uint16) (out []connection) {
 }
 
 const (
-	// diagRequestLength and diagLength are the sizes of inet_diag_req_v2 and inet_diag_msg of linux/inet_diag.h; both have an
-	// inet_diag_sockid, in which addresses have 16 octets.
+	// diagRequestLength and diagLength are the sizes of inet_diag_req_v2 and inet_diag_msg of linux/inet_diag.h; both
+	// have an inet_diag_sockid, in which addresses have 16 octets.
 	diagRequestLength, diagLength = 56, 72
 	// established is the bit of TCP_ESTABLISHED of linux/tcp_states.h.
 	established = 1 << 1
@@ -112,9 +116,11 @@ func diagConnection(b []byte) (c connection, ok bool) {
 
 // isOwn reports whether this process has the socket of an inode.
 func isOwn(inode uint32) bool {
+	socket := fmt.Sprintf("socket:[%d]", inode)
 	files, _ := filepath.Glob("/proc/self/fd/*")
 	for _, file := range files {
-		if to, err := os.Readlink(file); err == nil && to == fmt.Sprintf("socket:[%d]", inode) {
+		to, _ := os.Readlink(file) // it may be closed by now
+		if to == socket {
 			return true
 		}
 	}

@@ -139,8 +139,8 @@ func (e *engine) session(p *api.Peer, seen note) lb.Session {
 	out := lb.Session{State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_"))}
 	switch {
 	case out.State != lb.Established && e.dialling.occupied.IsValid():
-		out.LastError = fmt.Sprintf("another program of this node has a BGP session with the router from %s: stop that program, or set sourceAddress to "+
-			"another address of the node", e.dialling.occupied)
+		out.LastError = fmt.Sprintf("another program of this node has a BGP session with the router from %s: stop that program, "+
+			"or set sourceAddress to another address of the node", e.dialling.occupied)
 	case out.State != lb.Established:
 		out.LastError = seen.text
 	case e.settings.PeerASN == 0 && p.State.PeerAsn == e.settings.LocalASN: // it carries no route: see setPolicies
