@@ -214,6 +214,8 @@ func testRefused(t *testing.T, e *env) {
 	t.Run("no pool", func(t *testing.T) {
 		undo(t, func(ctx context.Context) error { return e.autoAssign(ctx, true) })
 		must(t, e.autoAssign(t.Context(), false))
+		e.valid(t, testbed.Pools, "lan", metav1.ConditionTrue, "Valid")
+
 		s := e.create(t, e.app, "refused-no-pool")
 		e.refused(t, s.Name, "NoPool", `pool "lan" `, "autoAssign")
 		e.served(t, testbed.Client, held)

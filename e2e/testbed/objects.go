@@ -144,7 +144,8 @@ func (b *Bed) Resource(resource string) dynamic.NamespaceableResourceInterface {
 	})
 }
 
-// Valid returns the condition Valid of one of Holdfast's objects.
+// Valid returns the condition Valid of one of Holdfast's objects as it is now. A condition of an earlier generation is an
+// error: the controller has not read the change yet, and decides without it.
 func (b *Bed) Valid(ctx context.Context, resource, name string) (metav1.Condition, error) {
 	o, err := b.Resource(resource).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -159,6 +160,10 @@ func (b *Bed) Valid(ctx context.Context, resource, name string) (metav1.Conditio
 	c := meta.FindStatusCondition(typed.Status.Conditions, v1beta1.ConditionValid)
 	if c == nil {
 		return metav1.Condition{}, fmt.Errorf("%s %s has no condition %s", resource, name, v1beta1.ConditionValid)
+	}
+	if c.ObservedGeneration != o.GetGeneration() {
+		return metav1.Condition{}, fmt.Errorf("%s %s has a condition %s of generation %d, and is at %d", resource, name,
+			v1beta1.ConditionValid, c.ObservedGeneration, o.GetGeneration())
 	}
 	return *c, nil
 }
