@@ -137,19 +137,6 @@ lint: bin/helm ## Check format, code, generated files and the chart
 	{ echo "generated files are outdated: run make generate and commit the result"; exit 1; }
 	$(HELM) lint --strict --quiet charts/holdfast
 
-.PHONY: lines
-lines: ## Count the code, the tests, packages, imports among them, the longest line, the words of the documents, and the code of each package
-	@files() { git ls-files -- "$$@" | xargs cat; }; \
-	echo "$$(files '*.go' ':!e2e' ':!*_test.go' ':!*/zz_generated.*' | wc -l) production lines"; \
-	echo "$$(files '*_test.go' | wc -l) test lines"; \
-	go list -f '{{$$p := .ImportPath}}{{$$p}}{{range .Imports}}{{"\n"}}{{$$p}} {{.}}{{end}}' ./... | grep -v 'holdfast/e2e' | \
-	awk 'NF == 1 { n++ } $$2 ~ "^github.com/holdfast-lb/" { edges++ } END { print n " packages"; print edges " imports among them" }'; \
-	files '*.go' | grep -v '^[[:space:]]*// +kubebuilder' | awk 'length($$0) > 160 { n++ } length($$0) > max { max = length($$0) } \
-	END { print max " characters in the longest line of Go, " n+0 " lines over 160 (of markers kubebuilder wants one line)" }'; \
-	echo "$$(files '*.md' ':!docs/evidence' ':!docs/reference' ':!docs/runbooks.md' ':!charts' | wc -w) words of documents"; \
-	git ls-files '*.go' ':!e2e' ':!*/zz_generated.*' | xargs wc -l | awk '$$2 != "total" { room = $$2; sub("/[^/]*$$", "", room); code[room] += 0; \
-	if ($$2 ~ /_test.go$$/) tests[room] += $$1; else code[room] += $$1 } END { for (r in code) print code[r] " " r ", tests " tests[r]+0 }' | sort -rn
-
 .PHONY: generate
 generate: bin/helm ## Write the CRDs, the deep copies, config/ and docs/reference from the API types, the chart and the code
 	mkdir -p $(OUT)/api/v1beta1 $(OUT)/config/crd $(OUT)/config/rbac $(OUT)/config/default $(OUT)/config/uninstall $(OUT)/charts/holdfast/crds
