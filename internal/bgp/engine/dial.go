@@ -32,10 +32,11 @@ const (
 type dialling struct {
 	// over: GoBGP dials, or there was a session, with which the engine ends.
 	over bool
-	// count is how many attempts there were, at is the time of the last one, passed whether GoBGP has its connection.
-	count  int
-	at     time.Time
-	passed bool
+	// count is how many attempts there were, at is the time of the last one.
+	count int
+	at    time.Time
+	// conn is the connection that GoBGP got last; nil for none.
+	conn *listened
 	// occupied is the address from which another process has a connection to the router; the zero Addr for none.
 	occupied netip.Addr
 	// counters are what was counted of peers that were replaced.
@@ -54,19 +55,22 @@ const (
 	handOver
 )
 
-// next decides by the state of the session.
-func (d dialling) next(state api.PeerState_SessionState, now time.Time) step {
+// next decides by the state of the session, and by whether GoBGP still has the engine's last connection. On a busy node
+// GoBGP may need longer than dialInterval to take it. A second connection would end the session of the first: BIRD has
+// one session with an address, and FRR takes a newcomer for a restart (RFC 4724 section 4.2).
+func (d dialling) next(state api.PeerState_SessionState, isOpen bool, now time.Time) step {
 	age, idle := now.Sub(d.at), state == api.PeerState_SESSION_STATE_IDLE
+	waitsForOpen := state == api.PeerState_SESSION_STATE_OPENSENT || state == api.PeerState_SESSION_STATE_ACTIVE && isOpen
 	switch {
 	case d.over:
 		return wait
-	case state == api.PeerState_SESSION_STATE_OPENSENT && age >= openTime:
+	case waitsForOpen && age >= openTime:
 		return handOver
-	case !idle && state != api.PeerState_SESSION_STATE_ACTIVE, age < dialInterval:
+	case isOpen, !idle && state != api.PeerState_SESSION_STATE_ACTIVE, age < dialInterval:
 		return wait
 	case d.count == maxDials:
 		return handOver
-	case idle && d.passed:
+	case idle && d.conn != nil:
 		return restart
 	case idle: // for a moment, in which GoBGP would close a connection
 		return wait
@@ -83,7 +87,8 @@ func passConn(*gobgp.BgpServer, net.Conn)
 // dial does what is next about a session.
 func (e *engine) dial(p *api.Peer) error {
 	d, now := &e.dialling, time.Now()
-	switch todo := d.next(p.State.SessionState, now); todo {
+	isOpen := d.conn != nil && !d.conn.isClosed.Load()
+	switch todo := d.next(p.State.SessionState, isOpen, now); todo {
 	case dialNow:
 		d.at, d.occupied = now, netip.Addr{}
 		time.AfterFunc(dialInterval, e.notes.wake.Kick)
@@ -93,12 +98,13 @@ func (e *engine) dial(p *api.Peer) error {
 		}
 		d.count++
 		time.AfterFunc(openTime, e.notes.wake.Kick)
-		conn, err := connect(e.settings)
-		if d.passed = err == nil; d.passed {
-			passConn(e.gobgp, &listened{TCPConn: conn.(*net.TCPConn), notes: e.notes})
+		d.conn = nil
+		if conn, err := connect(e.settings); err == nil {
+			d.conn = &listened{TCPConn: conn.(*net.TCPConn), notes: e.notes}
+			passConn(e.gobgp, d.conn)
 		}
 	case restart, handOver:
-		d.passed, d.over = false, todo == handOver
+		d.conn, d.over = nil, todo == handOver
 		d.counters = d.counters.Plus(lb.SessionCounters{}, countersOf(p))
 		if err := e.gobgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: e.settings.Address.String()}); err != nil {
 			return fmt.Errorf("replace the peer: %w", err)

@@ -66,34 +66,39 @@ func TestDialSteps(t *testing.T) {
 		idle, active          = api.PeerState_SESSION_STATE_IDLE, api.PeerState_SESSION_STATE_ACTIVE
 		opensent, established = api.PeerState_SESSION_STATE_OPENSENT, api.PeerState_SESSION_STATE_ESTABLISHED
 		openconfirm           = api.PeerState_SESSION_STATE_OPENCONFIRM
+		open, closed          = true, false
 	)
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	soon, due, late := ago(dialInterval/2), ago(dialInterval), ago(openTime)
+	passed := &listened{}
 	for _, tt := range []struct {
-		name  string
-		state api.PeerState_SessionState
-		d     dialling
-		want  step
+		name   string
+		state  api.PeerState_SessionState
+		isOpen bool
+		d      dialling
+		want   step
 	}{
-		{"GoBGP is not ready", idle, dialling{}, wait},
-		{"the first", active, dialling{}, dialNow},
-		{"the last one failed just now", active, dialling{count: 1, at: soon}, wait},
-		{"it failed a while ago", active, dialling{count: 1, at: due}, dialNow},
-		{"GoBGP did not take the connection", active, dialling{count: 1, at: due, passed: true}, dialNow},
-		{"the router closed it just now", idle, dialling{count: 1, at: soon, passed: true}, wait},
-		{"the router closed it", idle, dialling{count: 1, at: due, passed: true}, restart},
-		{"forgotten, and not ready", idle, dialling{count: 1, at: due}, wait},
-		{"all failed", active, dialling{count: maxDials, at: due}, handOver},
-		{"the router closed them all", idle, dialling{count: maxDials, at: due, passed: true}, handOver},
-		{"no OPEN yet", opensent, dialling{count: 1, at: due, passed: true}, wait},
-		{"no OPEN", opensent, dialling{count: 1, at: late, passed: true}, handOver},
-		{"an OPEN", openconfirm, dialling{count: 1, at: late, passed: true}, wait},
-		{"up", established, dialling{count: 1, at: late, passed: true, over: true}, wait},
-		{"handed over", active, dialling{count: maxDials, at: late, over: true}, wait},
-		{"lost", idle, dialling{count: 1, at: late, passed: true, over: true}, wait},
+		{"GoBGP is not ready", idle, closed, dialling{}, wait},
+		{"the first", active, closed, dialling{}, dialNow},
+		{"the last one failed just now", active, closed, dialling{count: 1, at: soon}, wait},
+		{"it failed a while ago", active, closed, dialling{count: 1, at: due}, dialNow},
+		{"GoBGP closed the connection", active, closed, dialling{count: 1, at: due, conn: passed}, dialNow},
+		{"GoBGP has not taken the connection yet", active, open, dialling{count: 1, at: due, conn: passed}, wait},
+		{"GoBGP never takes it", active, open, dialling{count: 1, at: late, conn: passed}, handOver},
+		{"the router closed it just now", idle, closed, dialling{count: 1, at: soon, conn: passed}, wait},
+		{"the router closed it", idle, closed, dialling{count: 1, at: due, conn: passed}, restart},
+		{"forgotten, and not ready", idle, closed, dialling{count: 1, at: due}, wait},
+		{"all failed", active, closed, dialling{count: maxDials, at: due}, handOver},
+		{"the router closed them all", idle, closed, dialling{count: maxDials, at: due, conn: passed}, handOver},
+		{"no OPEN yet", opensent, open, dialling{count: 1, at: due, conn: passed}, wait},
+		{"no OPEN", opensent, open, dialling{count: 1, at: late, conn: passed}, handOver},
+		{"an OPEN", openconfirm, open, dialling{count: 1, at: late, conn: passed}, wait},
+		{"up", established, open, dialling{count: 1, at: late, conn: passed, over: true}, wait},
+		{"handed over", active, closed, dialling{count: maxDials, at: late, over: true}, wait},
+		{"lost", idle, closed, dialling{count: 1, at: late, conn: passed, over: true}, wait},
 	} {
-		if got := tt.d.next(tt.state, now); got != tt.want {
+		if got := tt.d.next(tt.state, tt.isOpen, now); got != tt.want {
 			t.Errorf("%s: step %d, want %d", tt.name, got, tt.want)
 		}
 	}

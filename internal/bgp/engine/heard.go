@@ -2,6 +2,7 @@ package engine
 
 import (
 	"net"
+	"sync/atomic"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
@@ -22,10 +23,18 @@ type listened struct {
 	// buffer has the begin of a message.
 	buffer []byte
 	isOver bool
+	// isClosed reports whether GoBGP has closed the connection.
+	isClosed atomic.Bool
 }
 
 // maxHeard bounds a message of the beginning: an OPEN and a NOTIFICATION are no longer (RFC 4271 section 4.1).
 const maxHeard = gobgp.BGP_MAX_MESSAGE_LENGTH
+
+// Close implements net.Conn.
+func (c *listened) Close() error {
+	defer c.isClosed.Store(true)
+	return c.TCPConn.Close()
+}
 
 // Read implements net.Conn. GoBGP reads in one goroutine.
 func (c *listened) Read(into []byte) (int, error) {

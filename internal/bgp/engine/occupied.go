@@ -28,9 +28,10 @@ func occupied(s lb.Peer) (from netip.Addr, isOccupied bool) {
 	if !from.IsValid() {
 		return from, false
 	}
+	own := ownSockets() // before the list, which has no newer ones: this goroutine dials
 	for _, ports := range []struct{ local, remote uint16 }{{remote: s.Port}, {local: bgpPort}} {
 		for _, c := range connections(ports.local, ports.remote) {
-			if c.local == from && c.remote == s.Address && !isOwn(c.inode) {
+			if c.local == from && c.remote == s.Address && !own[c.inode] {
 				return from, true
 			}
 		}
@@ -114,15 +115,16 @@ func diagConnection(b []byte) (c connection, ok bool) {
 	return c, true
 }
 
-// isOwn reports whether this process has the socket of an inode.
-func isOwn(inode uint32) bool {
-	socket := fmt.Sprintf("socket:[%d]", inode)
+// ownSockets returns the inodes of this process' sockets.
+func ownSockets() map[uint32]bool {
+	own := map[uint32]bool{}
 	files, _ := filepath.Glob("/proc/self/fd/*")
 	for _, file := range files {
 		to, _ := os.Readlink(file) // it may be closed by now
-		if to == socket {
-			return true
+		var inode uint32
+		if _, err := fmt.Sscanf(to, "socket:[%d]", &inode); err == nil {
+			own[inode] = true
 		}
 	}
-	return false
+	return own
 }
