@@ -204,13 +204,16 @@ func plugBack(t *testing.T, s *spread) {
 	must(t, s.WaitNode(t.Context(), s.hit, start))
 }
 
-// In all of them the nodes' own network works, and the links keep their carrier.
+// In all of them the nodes' own network works.
 var fabricTroubles = []trouble{
 	{name: "port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.Fabric}), leaves: true},
 	{name: "port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.Fabric}), leaves: true},
 	{name: "port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.Fabric}), leaves: true},
 	// The switch isolates the nodes from each other, as some switches isolate all ports but the routers'.
 	{name: "isolated nodes", hit: isolate, stays: true},
+	// The addresses move away once, and back once, 10 s after the last flap.
+	{name: "port flaps", hit: flap, leaves: true, lasts: time.Second},
+	{name: "port returns blocked", hit: returnBlocked, leaves: true, lasts: blockedTime},
 }
 
 // testL2Fabric runs faults of a second network on which addresses are announced, with -matrix only.
@@ -222,6 +225,32 @@ func testL2Fabric(t *testing.T, e *env) {
 	for _, tr := range fabricTroubles {
 		t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
 	}
+}
+
+const (
+	// A port flaps so many times in a minute: it is down for flapTime, and up for the rest.
+	flaps    = 12
+	flapTime = time.Second
+	// blockedTime is how long a switch port with spanning tree has a carrier and does not forward.
+	blockedTime = 30 * time.Second
+)
+
+// flap takes the carrier of the node's second network away, and gives it back, for a minute.
+func flap(t *testing.T, s *spread) {
+	for range flaps {
+		must(t, s.Cluster.SetLink(t.Context(), s.hit, testbed.Fabric, false))
+		must(t, testbed.Holds(t.Context(), flapTime, func(context.Context) error { return nil }))
+		must(t, s.Cluster.SetLink(t.Context(), s.hit, testbed.Fabric, true))
+		must(t, testbed.Holds(t.Context(), time.Minute/flaps-flapTime, func(context.Context) error { return nil }))
+	}
+}
+
+// returnBlocked takes the carrier away for a while, and gives it back while the switch port drops all frames.
+func returnBlocked(t *testing.T, s *spread) {
+	must(t, s.Cluster.SetLink(t.Context(), s.hit, testbed.Fabric, false))
+	lose(wire.Loss{In: 100, Out: 100, Link: testbed.Fabric})(t, s)
+	must(t, testbed.Holds(t.Context(), hold, func(context.Context) error { return nil }))
+	must(t, s.Cluster.SetLink(t.Context(), s.hit, testbed.Fabric, true))
 }
 
 // isolate drops frames between nodes on the second network; outside hosts receive frames of each node.

@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -240,7 +241,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.paths.loop.Kick(); w.report.states.Kick(); kick() }})
 	var prober *daemon.Loop
 	live := liveness.New(liveness.Config{
-		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
+		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName}, BootedAt: time.Now().Add(-rt.Boottime()),
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: votes{cluster},
 		Changed: runs.Hurry, // a death is rare, and must not wait for the pause after a run
 		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.states.Kick() }, KickProbe: func() { prober.Kick() },

@@ -50,8 +50,9 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
 		bgp: bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		podNetwork: podnetwork.New(podnetwork.Config{Log: log}),
-		endpoints:  kubeproxy.NewEndpoints(log, func() {}), liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}, KickProbe: func() {}}),
-		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
+		endpoints:  kubeproxy.NewEndpoints(log, func() {}),
+		liveness:   liveness.New(liveness.Config{Log: log, Links: links, SilenceChanged: func() {}, KickProbe: func() {}}),
+		conntrack:  kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
 		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
 	}
 	w.layer2 = layer2.New(layer2.Config{

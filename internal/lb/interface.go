@@ -37,6 +37,8 @@ type Interface struct {
 	MAC   MAC
 	// Up: it is administratively up, and operational or of unknown state (RFC 2863 ifOperStatus).
 	Up, NoARP, Loopback bool
+	// CarrierChanges counts how often the link got or lost its carrier: it shows a loss between two readings.
+	CarrierChanges uint32
 	// Port: another link takes the frames: it is a port of a bridge, a bond or a team. A VRF takes none; its links
 	// speak ARP and NDP themselves.
 	Port bool

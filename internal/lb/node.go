@@ -105,7 +105,7 @@ type Link struct {
 	Default bool
 	// Refused: the kernel refuses packet sockets on the link, so that the node answers nothing there.
 	Refused bool
-	// Silent: the node hears no other machine on the link, though it did before.
+	// Silent: the node hears no other machine on the link, though it did before, or the link returned a short while ago.
 	Silent bool
 	// Prefixes are the subnets in which the link has an address, masked.
 	Prefixes []netip.Prefix

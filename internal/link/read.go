@@ -2,12 +2,14 @@ package link
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -15,7 +17,7 @@ import (
 
 // read returns all links of the calling thread's network namespace, sorted by index. So far bridges between pods alone have NoClients.
 func read() ([]lb.Interface, error) {
-	devices, err := netlink.LinkList()
+	devices, carrierChanges, err := listLinks()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -23,7 +25,42 @@ func read() ([]lb.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	return convert(devices, addrs, defaultLinks()), nil
+	links := convert(devices, addrs, defaultLinks())
+	for i := range links {
+		links[i].CarrierChanges = carrierChanges[links[i].Index]
+	}
+	return links, nil
+}
+
+// listLinks is netlink.LinkList. It also returns how often each link got or lost its carrier, by index, which the library
+// does not read.
+func listLinks() ([]netlink.Link, map[int]uint32, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	devices, carrierChanges := make([]netlink.Link, 0, len(messages)), map[int]uint32{}
+	for _, m := range messages {
+		device, err := netlink.LinkDeserialize(nil, m)
+		if err != nil {
+			return nil, nil, err
+		}
+		devices = append(devices, device)
+
+		attributes, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, a := range attributes {
+			if a.Attr.Type == unix.IFLA_CARRIER_CHANGES && len(a.Value) == 4 {
+				carrierChanges[device.Attrs().Index] = binary.NativeEndian.Uint32(a.Value)
+			}
+		}
+	}
+	return devices, carrierChanges, nil
 }
 
 func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []lb.Interface {

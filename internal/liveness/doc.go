@@ -1,7 +1,7 @@
 // Package liveness finds out what heartbeats alone cannot show: which nodes can be reached, which speakers run
 // unheard, and which links work. It decides nothing about addresses. The detector's own rules are in
 // internal/heartbeat. This package has the rest of the rules of docs/design.md: questions on the wire (2 and 5), links without
-// heartbeats (9), and rule 10, of which that page leaves out:
+// heartbeats (9: links.go asks, linkwatch.go decides), and rule 10, of which that page leaves out:
 //
 //   - What cannot be served, and partitions (rule 10): speakers write to the API server at once which nodes they miss. Each
 //     writes those whose kernels are silent too. The first three by name also write those of which only the speaker fell

@@ -2,8 +2,10 @@ package liveness
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,11 +15,8 @@ import (
 )
 
 const (
-	// linkInterval is between questions on a link. It is silent after linkMisses rounds without an
-	// answer, and not any more after linkReturns rounds with one: 0.8 s and 10 s.
+	// linkInterval is between questions on a link.
 	linkInterval = 400 * time.Millisecond
-	linkMisses   = 2
-	linkReturns  = 25
 	// onceTime is how long the usual machine has to answer one question, before it is asked three: most rounds end there.
 	onceTime = 10 * time.Millisecond
 	// idleRounds is how many intervals there are between rounds while nobody announces anything and every link works: none could be
@@ -29,44 +28,101 @@ const (
 	window        = 2 * maxNeighbours
 )
 
-// links watches the links that heartbeats do not use. If a port is dead with its carrier up, its own node notices:
-// it hears nobody there any more, neither speakers nor foreign machines, and reports that to the
-// others. If nobody on a link hears anybody, all report the same, and nothing moves.
+// links watches the links that heartbeats do not use. If a port is dead with its carrier up, its own node notices: no
+// machine answers there any more, neither speakers nor foreign machines. It reports that to the others, and so does the
+// node of a link that lost its carrier, until machines have answered for a while. If no node on a link hears another,
+// all report the same, and nothing moves.
 type links struct {
 	config Config
+	now    func() time.Time
 	// known returns what is known of the speakers: which share a link, which are alive, and the address of this node that
 	// heartbeats use, whose link is not watched.
 	known func() Known
-
-	mu     sync.Mutex
-	silent map[string]bool
-	// idle: nobody announces anything.
+	// idle reports whether no node announces anything.
 	idle atomic.Bool
 
-	// watched is what is known of each link by name; Run alone uses it.
+	mu sync.Mutex
+	// started reports whether the links were read at least once.
+	started bool
+	// watched is what is known of each link by name.
 	watched map[string]*watchedLink
+	// published is what the last round found.
+	published findings
 }
 
-// watchedLink is one link under watch.
-type watchedLink struct {
-	// usual answered last, and is the only one that is asked as long as it does.
-	usual lb.Question
-	// rounds in a row ended as the last one, which was answered or not.
-	answered bool
-	rounds   int
-	silent   bool
+// findings are the links that this node leaves to others.
+type findings struct {
+	silent map[string]bool
+	// unanswered and returned are the links among them that are up, for users: no machine answers, or machines do
+	// again.
+	unanswered, returned []string
 }
 
 // newLinks returns a watch that Run starts.
 func newLinks(c Config, known func() Known) *links {
-	return &links{config: c, known: known, watched: map[string]*watchedLink{}}
+	nothing := findings{silent: map[string]bool{}}
+	return &links{config: c, now: time.Now, known: known, watched: map[string]*watchedLink{}, published: nothing}
 }
 
-// Silent returns the names of links on which this node heard somebody before, and hears nobody now.
-func (l *links) Silent() map[string]bool {
+// Silent returns the names of links that this node leaves to others: no machine answers there any more, or the carrier
+// came back a short while ago. It counts the carriers as they are now, so that no plan is made by a link that has just
+// returned.
+func (l *links) Silent() map[string]bool { return l.find().silent }
+
+// find returns what is found now.
+func (l *links) find() findings {
+	known := l.known()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.silent
+	now, present := l.now(), l.config.Links()
+	l.observe(now, present)
+
+	out := findings{silent: map[string]bool{}}
+	for _, own := range present {
+		w := l.watched[own.Name]
+		if w == nil || carries(own, known.Address) {
+			continue
+		}
+		if !w.isSilent(now, func() bool { return l.isAlone(own, known) }) {
+			continue
+		}
+
+		out.silent[own.Name] = true
+		switch {
+		case !w.up:
+		case w.heardSince.IsZero():
+			out.unanswered = append(out.unanswered, own.Name)
+		default:
+			out.returned = append(out.returned, fmt.Sprintf("%s (%v)", own.Name, w.holdTime()))
+		}
+	}
+	return out
+}
+
+// observe takes over which links are there, and which carrier each has. The caller holds mu.
+func (l *links) observe(now time.Time, present []lb.Interface) {
+	if len(present) == 0 {
+		return // not read yet
+	}
+	upSince := now
+	if !l.started {
+		l.started, upSince = true, l.config.BootedAt
+	}
+	byName := map[string]lb.Interface{}
+	for _, own := range present {
+		byName[own.Name] = own
+		if l.watched[own.Name] == nil && own.CanAnnounce() {
+			l.watched[own.Name] = newWatchedLink(now, upSince, own)
+		}
+	}
+	for name, w := range l.watched {
+		own, isPresent := byName[name]
+		if !isPresent && !w.heard() {
+			delete(l.watched, name) // such as the link of a pod that ended
+			continue
+		}
+		w.observe(now, own)
+	}
 }
 
 // Run asks on every link in turn until ctx ends.
@@ -87,42 +143,97 @@ func (l *links) Run(ctx context.Context) error {
 	}
 }
 
-// allAnswer: on each link that is watched somebody answered in the last round, and none is silent.
+// allAnswer reports whether every link that is up works: a machine answered in the last round, or none ever did.
 func (l *links) allAnswer() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, w := range l.watched {
-		if w.silent || !w.answered && w.usual != (lb.Question{}) {
+		if w.up && (w.silent || !w.answered && w.heard()) {
 			return false
 		}
 	}
 	return true
 }
 
-// round asks once on each link that is there.
+// round asks once on each link that is up.
 func (l *links) round(ctx context.Context) {
 	known := l.known()
-	here := map[string]*watchedLink{}
-	for _, own := range l.config.Links() {
-		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == known.Address }) {
-			continue
-		}
-		w := l.watched[own.Name]
-		if w == nil {
-			w = &watchedLink{}
-		}
-		here[own.Name] = w
-		if neighbours := l.neighbours(own, known.Members, known.View.Alive); len(neighbours) > 0 {
-			l.ask(ctx, w, neighbours)
-		} else {
-			*w = watchedLink{} // nobody could take anything over
+	l.mu.Lock()
+	present := l.config.Links()
+	l.observe(l.now(), present)
+	l.mu.Unlock()
+	for _, own := range present {
+		if own.CanAnnounce() {
+			l.roundOn(ctx, own, known)
 		}
 	}
-	l.watched = here
 	l.publish()
+}
+
+// roundOn asks once on one link.
+func (l *links) roundOn(ctx context.Context, own lb.Interface, known Known) {
+	var asks machines
+	if !carries(own, known.Address) {
+		asks = l.neighbours(own, known.Members, known.View.Alive)
+	}
+	before := l.watchedLink(own.Name)
+	var found outcome
+	if len(asks.all) > 0 {
+		found = outcome{l.ask(ctx, before, asks.all), asks.foreign, l.isAlone(own, known)}
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w, now := l.watched[own.Name], l.now()
+	switch {
+	case w == nil || !w.up || w.carrier != before.carrier:
+		// The answers are older than its carrier.
+	case len(asks.all) > 0:
+		w.record(now, found)
+	case !w.settles(now):
+		w.reset() // no node could take anything over
+	}
+}
+
+// watchedLink returns what is known of a link.
+func (l *links) watchedLink(name string) watchedLink {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.watched[name]; w != nil {
+		return *w
+	}
+	return watchedLink{}
+}
+
+// carries reports whether a link carries the heartbeats, which this node sends from its address.
+func carries(own lb.Interface, address netip.Addr) bool {
+	return slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address })
+}
+
+// isAlone reports whether no other living node has a link to the same network that is not silent.
+func (l *links) isAlone(own lb.Interface, known Known) bool {
+	for name, member := range known.Members {
+		if name == l.config.Node.Name || !known.View.Alive[name] {
+			continue
+		}
+		for _, theirs := range member.Links {
+			if theirs.MAC != own.MAC && !theirs.Silent && shared(own, theirs) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// machines are the ones to ask on a link. foreign reports whether there are foreign ones among them.
+type machines struct {
+	all     []lb.Question
+	foreign bool
 }
 
 // neighbours returns the machines to ask on a link: speakers that share it, living ones first, and after the first of
 // these some foreign machines. There are none if no speaker shares it.
-func (l *links) neighbours(own lb.Interface, members map[string]lb.Member, alive map[string]bool) []lb.Question {
+func (l *links) neighbours(own lb.Interface, members map[string]lb.Member, alive map[string]bool) machines {
 	var out, silent []lb.Question
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		for _, t := range members[name].Links {
@@ -138,69 +249,51 @@ func (l *links) neighbours(own lb.Interface, members map[string]lb.Member, alive
 		}
 	}
 	if len(out)+len(silent) == 0 {
-		return nil
+		return machines{}
 	}
-	out = slices.Insert(out, min(len(out), maxNeighbours), l.config.Asker.Foreign(own.Name, maxNeighbours)...)
-	return append(out, silent...)
+	foreign := l.config.Asker.Foreign(own.Name, maxNeighbours)
+	out = slices.Insert(out, min(len(out), maxNeighbours), foreign...)
+	return machines{append(out, silent...), len(foreign) > 0}
 }
 
-// ask asks the machine that answered last, and if it does not, as many as are asked at most.
-func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []lb.Question) {
-	usual := []lb.Question{w.usual}
-	if w.usual == (lb.Question{}) || l.config.Asker.Ask(ctx, usual, onceTime)[0] <= 0 && !l.anyAnswers(ctx, usual, w) {
-		// None of them twice before all were asked: many may have died at once.
-		at := 0
-		if !w.answered {
-			at = w.rounds * window % len(neighbours)
-		}
-		neighbours = slices.Concat(neighbours[at:], neighbours[:at])
-		if !l.anyAnswers(ctx, neighbours[:min(len(neighbours), window)], w) {
-			w.count(false)
-			return
+// ask asks the machine that answered last, and if it does not, as many as are asked at most. It returns the machine
+// that answered, zero for none.
+func (l *links) ask(ctx context.Context, w watchedLink, neighbours []lb.Question) lb.Question {
+	if w.heard() {
+		usual := []lb.Question{w.usual}
+		if l.config.Asker.Ask(ctx, usual, onceTime)[0] > 0 || l.firstAnswer(ctx, usual) == w.usual {
+			return w.usual
 		}
 	}
-	w.count(true)
+	// None of them twice before all were asked: many may have died at once.
+	at := 0
+	if !w.answered {
+		at = w.rounds * window % len(neighbours)
+	}
+	neighbours = slices.Concat(neighbours[at:], neighbours[:at])
+	return l.firstAnswer(ctx, neighbours[:min(len(neighbours), window)])
 }
 
-func (l *links) anyAnswers(ctx context.Context, questions []lb.Question, w *watchedLink) bool {
+// firstAnswer returns the first machine that answers well enough, zero for none.
+func (l *links) firstAnswer(ctx context.Context, questions []lb.Question) lb.Question {
 	for i, n := range l.config.Asker.Ask(ctx, questions, wireTime) {
 		if n >= minAnswers {
-			w.usual = questions[i]
-			return true
+			return questions[i]
 		}
 	}
-	return false
+	return lb.Question{}
 }
 
-// count takes the outcome of a round. A link on which nobody ever answered is not silent: it may be empty.
-func (w *watchedLink) count(answered bool) {
-	if answered != w.answered {
-		w.answered, w.rounds = answered, 0
-	}
-	w.rounds++
-	switch {
-	case !answered && w.rounds >= linkMisses && w.usual != (lb.Question{}):
-		w.silent = true
-	case answered && w.rounds >= linkReturns:
-		w.silent = false
-	}
-}
-
-// publish reports which links are silent.
+// publish calls Changed if anything else is found than before.
 func (l *links) publish() {
-	silent := map[string]bool{}
-	for name, w := range l.watched {
-		if w.silent {
-			silent[name] = true
-		}
-	}
+	found := l.find()
 	l.mu.Lock()
-	changed := !maps.Equal(silent, l.silent)
-	l.silent = silent
+	changed := !reflect.DeepEqual(found, l.published)
+	l.published = found
 	l.mu.Unlock()
 	if !changed {
 		return
 	}
-	l.config.Log.Info("links on which nobody answers", "links", slices.Sorted(maps.Keys(silent)))
+	l.config.Log.Info("links that are left to other nodes", "unanswered", found.unanswered, "returned", found.returned)
 	l.config.Changed()
 }

@@ -23,6 +23,8 @@ type Config struct {
 	// MembersPort is a TCP port to ask kernels at, HeartbeatPort the UDP port of heartbeats.
 	MembersPort, HeartbeatPort uint16
 	Cluster                    Cluster
+	// BootedAt is when this node booted: its links came up later.
+	BootedAt time.Time
 	// Asker asks on Links.
 	Asker Asker
 	Links func() []lb.Interface
@@ -101,6 +103,7 @@ func (m *Monitor) SetOwners(owners lb.Map[netip.Addr, string]) {
 
 // State returns which nodes live now, by what was set last.
 func (m *Monitor) State() State {
+	links := m.links.find() // which takes mu itself
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	view := m.known.View
@@ -109,7 +112,8 @@ func (m *Monitor) State() State {
 	var cutOff []lb.Problem
 	s.CutOffFrom, s.Partition, cutOff = m.cutOff()
 	s.yield()
-	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.wire.withoutEcho(), m.links.Silent()), cutOff...)
+	around := problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.wire.withoutEcho(), links)
+	s.Problems = append(around, cutOff...)
 	return s
 }
 
@@ -129,7 +133,7 @@ func (s *State) yield() {
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
 func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
 
-// SilentLinks returns the names of links on which this node heard somebody before, and hears nobody now.
+// SilentLinks returns the names of links that this node leaves to others: see links.
 func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
 
 // Run runs all parts but Probe until ctx ends.
@@ -140,9 +144,9 @@ func (m *Monitor) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// problems returns what a user must mend in the network around a node: heartbeats that do not
-// arrive, and links on which nobody answers.
-func problems(node lb.Object, members []heartbeat.Member, port uint16, withoutEcho []string, silent map[string]bool) []lb.Problem {
+// problems returns what a user must repair in the network around a node: heartbeats that do not arrive, and links that
+// it leaves to others.
+func problems(node lb.Object, members []heartbeat.Member, port uint16, withoutEcho []string, links findings) []lb.Problem {
 	var out []lb.Problem
 	var blocked []string
 	for _, m := range members {
@@ -162,10 +166,15 @@ func problems(node lb.Object, members []heartbeat.Member, port uint16, withoutEc
 				"addresses with a dead node. Speakers of an older version have no echo",
 			node.Name, lb.SomeOf(withoutEcho))})
 	}
-	if len(silent) > 0 {
+	if len(links.unanswered) > 0 {
 		out = append(out, lb.Problem{Object: node, Reason: lb.LinkSilent, Message: fmt.Sprintf(
-			"node %s hears nobody on %s, though the link is up, and leaves what is announced there to others",
-			node.Name, lb.SomeOf(slices.Sorted(maps.Keys(silent))))})
+			"node %s receives no answers on %s although the link is up; other nodes announce there",
+			node.Name, lb.SomeOf(links.unanswered))})
+	}
+	if len(links.returned) > 0 {
+		out = append(out, lb.Problem{Object: node, Reason: lb.LinkSilent, Message: fmt.Sprintf(
+			"node %s leaves links that returned to other nodes until machines have answered there for the time in brackets: %s",
+			node.Name, lb.SomeOf(links.returned))})
 	}
 	return out
 }

@@ -263,9 +263,12 @@ func eth0(ns *nstest.NS, of ...string) lb.Interface {
 }
 
 func responder(ns *nstest.NS, of ...string) *layer2.Responder {
+	return responderOn(func() []lb.Interface { return []lb.Interface{eth0(ns, of...)} })
+}
+
+func responderOn(links func() []lb.Interface) *layer2.Responder {
 	return layer2.New(layer2.Config{
-		Log: quiet, Links: func() []lb.Interface { return []lb.Interface{eth0(ns, of...)} }, Gateways: func(int) []lb.Neighbour { return nil },
-		Changed: func() {}, Refused: func() {},
+		Log: quiet, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() {}, Refused: func() {},
 	})
 }
 

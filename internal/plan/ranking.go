@@ -21,8 +21,8 @@ const (
 	rankStay         = 34
 	rankPorts        = 36
 	rankReach        = 52
-	rankRules        = 54
-	rankFilters      = 55
+	rankRules        = 55
+	rankFilters      = 56
 
 	// maxRankPorts is the highest number of ports that counts.
 	maxRankPorts = 1<<(rankReach-rankPorts) - 1
@@ -35,10 +35,13 @@ const (
 const (
 	// noLink: none of its links may announce the address.
 	noLink = iota
-	// silent: the node hears no other machine on those links.
+	// silent: those links are silent (lb.Link).
 	silent
 	// noSubnet: none of those links carries the subnet of the address, so that hardly any client asks there.
 	noSubnet
+	// silentSubnet: one of those links carries the subnet, and is silent. If all are, such as after their switch restarted,
+	// a node without the subnet is no substitute.
+	silentSubnet
 	// carried: one of those links carries the subnet; or the node's links are not known.
 	carried
 )
@@ -70,8 +73,8 @@ func (r rank) remark() string {
 	switch r >> rankReach & (1<<(rankRules-rankReach) - 1) {
 	case noLink:
 		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
-	case silent:
-		return "every node that may announce hears no other machine on its link"
+	case silent, silentSubnet:
+		return "every node that may announce hears no other machine on its link, or the link has just returned"
 	case noSubnet:
 		return string(lb.NoSubnet) + ": no node that may announce has a link with its subnet"
 	}

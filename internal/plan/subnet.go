@@ -36,13 +36,16 @@ func (p *planner) reach(i int, ads, subnets []int) int {
 		if l.Refused || !p.announcedOn(i, ads, l) {
 			continue
 		}
-		if l.Silent {
+		carriesSubnet := slices.ContainsFunc(subnets, func(s int) bool { return slices.Contains(l.Prefixes, p.subnets[s]) })
+		switch {
+		case l.Silent && carriesSubnet:
+			best = max(best, silentSubnet)
+		case l.Silent:
 			best = max(best, silent)
-			continue
-		}
-		best = max(best, noSubnet)
-		if slices.ContainsFunc(subnets, func(s int) bool { return slices.Contains(l.Prefixes, p.subnets[s]) }) {
+		case carriesSubnet:
 			return carried
+		default:
+			best = max(best, noSubnet)
 		}
 	}
 	return best

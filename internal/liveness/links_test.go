@@ -1,0 +1,490 @@
+package liveness
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// secondNetwork is a watch of the second link of a node, whose carrier and time a test controls.
+type secondNetwork struct {
+	*links
+	t       *testing.T
+	lan     *lan
+	time    time.Time
+	present []lb.Interface
+	members map[string]lb.Member
+	changes int
+}
+
+// newSecondNetwork returns a watch of eth1, on which w2 answers. The link is up when the speaker starts, or not.
+func newSecondNetwork(t *testing.T, up bool) *secondNetwork {
+	n := &secondNetwork{
+		t: t, lan: &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}, time: time.Now(), present: own(), members: neighbours(),
+	}
+	n.eth1().CarrierChanges, n.eth1().Up = 7, up
+	config := Config{
+		Log: quiet, Node: node("w1"), Asker: n.lan, Changed: func() { n.changes++ },
+		Links: func() []lb.Interface { return slices.Clone(n.present) },
+	}
+	n.links = newLinks(config, func() Known {
+		return known(n.members, living(n.members), netip.MustParseAddr("192.0.2.1"))()
+	})
+	n.links.now = func() time.Time { return n.time }
+	return n
+}
+
+func (n *secondNetwork) eth1() *lb.Interface { return &n.present[1] }
+
+// setUp gives the link a carrier, or takes it away.
+func (n *secondNetwork) setUp(up bool) {
+	n.eth1().Up = up
+	n.eth1().CarrierChanges++
+}
+
+// forward has all machines on the network answer, or none.
+func (n *secondNetwork) forward(forwards bool) {
+	n.lan.answers[mac(12)] = map[bool]int{true: 3}[forwards]
+}
+
+// pass lets rounds run for a while.
+func (n *secondNetwork) pass(long time.Duration) {
+	for end := n.time.Add(long); n.time.Before(end); n.time = n.time.Add(linkInterval) {
+		n.round(n.t.Context())
+	}
+}
+
+// flap takes the carrier away for a second.
+func (n *secondNetwork) flap() {
+	n.setUp(false)
+	n.pass(time.Second)
+	n.setUp(true)
+}
+
+// announces reports whether the node uses the link as other nodes do.
+func (n *secondNetwork) announces() bool { return n.eth1().Up && !n.Silent()["eth1"] }
+
+func (n *secondNetwork) want(what string, announces bool) {
+	n.t.Helper()
+	if got := n.announces(); got != announces {
+		n.t.Errorf("%s: announces %t, want %t", what, got, announces)
+	}
+}
+
+// wantHeld expects that the link comes back into use after so much time.
+func (n *secondNetwork) wantHeld(what string, held time.Duration) {
+	n.t.Helper()
+	n.pass(held - time.Second)
+	n.want(what+": too early", false)
+	n.pass(3 * time.Second)
+	n.want(what+": too late", true)
+}
+
+// A port that has its carrier back does not forward yet, as with spanning tree. The link is silent from the first
+// moment, until machines have answered for ten seconds.
+func TestLinkReturnsBlocked(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	n.want("at rest", true)
+	n.forward(false)
+	n.flap()
+	n.want("as soon as the carrier is back", false)
+	n.pass(30 * time.Second)
+	n.want("while the port is blocked", false)
+	n.forward(true)
+	n.wantHeld("the port forwards", linkHoldTime)
+}
+
+// A port that flaps 12 times in a minute takes the addresses away once, and back once.
+func TestLinkFlaps(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	moves, before := 0, true
+	look := func() {
+		now := n.announces()
+		if now != before {
+			moves++
+		}
+		before = now
+	}
+	for range 12 {
+		n.setUp(false)
+		look()
+		n.pass(time.Second)
+		n.setUp(true)
+		look()
+		n.pass(4 * time.Second)
+		look()
+	}
+	n.pass(linkHoldTime)
+	look()
+	if moves != 2 || !before {
+		t.Errorf("%d moves, want 2; announces %t in the end", moves, before)
+	}
+}
+
+// As for nodes, the time doubles from the third loss on, up to five minutes. A loss while the link waits begins the
+// time again, without doubling it. Ten calm minutes forgive all losses.
+func TestLinkWaitsDoubled(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	for _, held := range []time.Duration{10, 10, 20, 40, 80, 160, 300, 300} {
+		n.flap()
+		n.wantHeld("after a loss", held*time.Second)
+	}
+	n.flap()
+	n.pass(200 * time.Second)
+	n.flap()
+	n.wantHeld("after a loss while it waits", maxLinkHoldTime)
+	n.pass(linkForgiveTime)
+	n.flap()
+	n.wantHeld("after ten calm minutes", linkHoldTime)
+
+	n.forward(false)
+	n.pass(5 * time.Second)
+	n.forward(true)
+	n.wantHeld("a silence is a loss, too: the second one", linkHoldTime)
+	n.flap()
+	n.wantHeld("the third loss", 2*linkHoldTime)
+}
+
+// One round without an answer begins the ten seconds again, and not the whole time.
+func TestLinkMissesOneRound(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	for range 4 {
+		n.flap()
+		n.pass(maxLinkHoldTime)
+	}
+	n.flap()
+	n.pass(60 * time.Second)
+	n.forward(false)
+	n.pass(linkInterval)
+	n.forward(true)
+	n.wantHeld("80 s after its return", 20*time.Second)
+}
+
+// The carrier went and came back between two readings of the links: only its count shows that.
+func TestLinkFlapsUnseen(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	n.eth1().CarrierChanges += 2
+	n.want("the carrier is another one", false)
+	n.wantHeld("it has not been seen down", linkHoldTime)
+	n.eth1().Index++
+	n.want("another link has its name", false)
+}
+
+// A link that is removed and made again has returned, such as a VLAN while its bond is configured.
+func TestLinkIsMadeAgain(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	all := n.present
+	n.present = all[:1]
+	n.pass(time.Hour)
+	n.present = slices.Clone(all)
+	n.eth1().Index, n.eth1().CarrierChanges = 9, 2
+	n.want("made again", false)
+	n.wantHeld("made again", linkHoldTime)
+}
+
+// A new speaker takes the links that are up for links that have been up for long, however often they lost their
+// carriers.
+func TestSpeakerStartIsNoReturn(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.present = nil // not read yet
+	n.wantUnread()
+	n.present = own()
+	n.eth1().CarrierChanges = 99
+	n.want("at its start", true)
+	n.forward(false)
+	n.pass(time.Minute)
+	n.want("no machine ever answered", true)
+}
+
+// The links of a node that booted a short while ago came up a short while ago, whenever its speaker starts.
+func TestLinksOfABootedNode(t *testing.T) {
+	for age, announces := range map[time.Duration]bool{40 * time.Second: false, 2 * time.Minute: true} {
+		n := newSecondNetwork(t, true)
+		n.links.config.BootedAt = n.time.Add(-age)
+		n.forward(false)
+		n.want(fmt.Sprintf("booted %v ago", age), announces)
+		n.pass(time.Minute)
+		n.want(fmt.Sprintf("a minute later, booted %v ago", age), true)
+	}
+}
+
+// wantUnread expects that nothing is known before the links were read.
+func (n *secondNetwork) wantUnread() {
+	n.t.Helper()
+	if got := n.Silent(); len(got) > 0 {
+		n.t.Errorf("silent are %v before the links were read", got)
+	}
+}
+
+// A link on which no machine ever answered does not wait, whoever should be there.
+func TestLinkOfNobodyReturns(t *testing.T) {
+	alone := map[string]lb.Member{"w1": neighbours()["w1"]}
+	for name, members := range map[string]map[string]lb.Member{"others are not heard": neighbours(), "no other node": alone} {
+		n := newSecondNetwork(t, true)
+		n.members = members
+		n.forward(false)
+		n.pass(time.Minute)
+		for range 5 {
+			n.flap()
+			n.want(name, true)
+			n.pass(3 * time.Second)
+			n.want(name, true)
+		}
+	}
+}
+
+// A link that comes up after the start of its speaker leaves addresses to others until machines have answered for ten
+// seconds, for a minute at most without any answer.
+func TestLinkComesUp(t *testing.T) {
+	n := newSecondNetwork(t, false)
+	n.pass(time.Minute)
+	n.forward(false)
+	n.setUp(true)
+	n.want("blocked", false)
+	n.pass(30 * time.Second)
+	n.want("still blocked", false)
+	n.forward(true)
+	n.wantHeld("forwards", linkHoldTime)
+
+	n = newSecondNetwork(t, false)
+	n.pass(time.Minute)
+	n.forward(false)
+	n.setUp(true)
+	n.wantHeld("no machine answers", linkNewTime)
+	n.flap()
+	n.want("no machine has ever answered", true)
+
+	n = newSecondNetwork(t, false)
+	n.members = map[string]lb.Member{"w1": neighbours()["w1"]}
+	n.pass(time.Minute)
+	n.setUp(true)
+	n.want("no other node is there", true)
+}
+
+// setOthers has the other node report that its link is silent, or not.
+func (n *secondNetwork) setOthers(silent bool) {
+	n.members = neighbours()
+	n.members["w2"].Links[1].Silent = silent
+}
+
+// All links of a switch return with it: no node waits for others that wait, too.
+func TestSwitchReturns(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	n.forward(false)
+	n.setOthers(true)
+	n.flap()
+	n.pass(30 * time.Second)
+	n.want("no machine answers", false)
+	n.forward(true)
+	n.pass(linkInterval)
+	n.want("one answers", true)
+
+	// Nor does a wait last when the only other link fails.
+	for range 5 {
+		n.setOthers(false)
+		n.flap()
+		n.pass(30 * time.Second)
+	}
+	n.want("the other link works", false)
+	n.setOthers(true)
+	n.pass(linkInterval)
+	n.want("the other link has failed", true)
+}
+
+// Of two nodes one returns, and is not heard yet. The other one does not take its own link for silent.
+func TestLinkOfTheOther(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	n.setOthers(true)
+	n.forward(false)
+	n.pass(30 * time.Second)
+	n.want("the other link returned and does not answer", true)
+	n.setOthers(false)
+	n.pass(time.Second)
+	n.want("the other link works and does not answer", false)
+
+	n = newSecondNetwork(t, true)
+	n.lan.foreign = []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}
+	n.lan.answers[mac(99)] = 3
+	n.pass(time.Minute)
+	n.setOthers(true)
+	n.forward(false)
+	n.pass(time.Minute)
+	n.want("a foreign machine answers", true)
+	n.lan.answers[mac(99)] = 0
+	n.pass(time.Second)
+	n.want("nor does it any more", false)
+}
+
+// A new address of IPv6 is tentative for a second or two after the return of its link, which has no subnet meanwhile.
+func TestLinkReturnsWithoutSubnet(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	prefixes := n.eth1().Prefixes
+	n.eth1().Prefixes = nil
+	n.forward(false)
+	n.flap()
+	n.pass(2 * time.Second)
+	n.want("tentative", false)
+	n.eth1().Prefixes = prefixes
+	n.want("not tentative any more", false)
+	n.pass(30 * time.Second)
+	n.want("blocked", false)
+}
+
+// A port with a carrier that comes and goes all the time costs one change of this node, and none of the others.
+func TestLinkToggles(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.pass(time.Minute)
+	for range 10_000 {
+		n.eth1().CarrierChanges++
+		n.eth1().Up = !n.eth1().Up
+		n.time = n.time.Add(20 * time.Millisecond)
+		if n.announces() {
+			t.Fatal("a link that toggles is used")
+		}
+	}
+	n.eth1().Up = true
+	n.pass(time.Second)
+	n.wantHeld("it was one loss", linkHoldTime-time.Second)
+}
+
+// A user is told why a link is left to others: as long as no machine answers, and then until when.
+func TestLinkProblems(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	m := New(n.links.config)
+	m.links = n.links
+	said := func(what, want string) {
+		t.Helper()
+		got := ""
+		for _, p := range m.State().Problems {
+			got += string(p.Reason) + ": " + p.Message
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	n.pass(time.Minute)
+	said("at rest", "")
+	n.setUp(false)
+	n.pass(time.Second)
+	said("a link without carrier is no silent one", "")
+	n.setUp(true)
+	n.forward(false)
+	said("blocked", "LinkSilent: node w1 receives no answers on eth1 although the link is up; other nodes announce there")
+	n.forward(true)
+	before := n.changes
+	n.pass(linkInterval)
+	said("forwards", "LinkSilent: node w1 leaves links that returned to other nodes until machines have answered there "+
+		"for the time in brackets: eth1 (10s)")
+	if n.changes == before {
+		t.Error("the new text is not published")
+	}
+	n.pass(linkHoldTime + time.Second)
+	said("works", "")
+}
+
+// A cable is pulled and put back, and the switch port is blocked at first, with real links and both families.
+func TestCablePulled(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, address := range []string{"198.51.100.%d/24", "2001:db8:1::%d/64"} {
+			t.Run(address, func(t *testing.T) { testCablePulled(t, address) })
+		}
+	})
+}
+
+func testCablePulled(t *testing.T, address string) {
+	const within = 30 * time.Second
+	self, other, bridge := nstest.Self(t), nstest.New(t), nstest.New(t)
+	nstest.Veth(t, self, "eth0", bridge, "port0")
+	nstest.Veth(t, other, "eth0", bridge, "port1")
+	t.Cleanup(func() { self.Delete("eth0") })
+	bridge.Bridge("br0", "port0", "port1")
+	// With duplicate address detection, as on a real node.
+	self.Output("ip", "address", "add", fmt.Sprintf(address, 1), "dev", "eth0")
+	other.AddAddress("eth0", fmt.Sprintf(address, 2))
+	prefix := netip.MustParsePrefix(fmt.Sprintf(address, 2))
+	there := prefix.Addr()
+	if there.Is6() {
+		other.AddAddress("eth0", "fe80::2/64")
+		there = netip.MustParseAddr("fe80::2")
+	}
+
+	monitor := link.New(quiet, func() {})
+	nstest.Running(t, monitor.Run)
+	eth0 := func() (out lb.Interface) {
+		for _, l := range monitor.Links() {
+			if l.Name == "eth0" {
+				out = l
+			}
+		}
+		return out
+	}
+	hasSubnet := func() bool {
+		return slices.ContainsFunc(eth0().Prefixes, func(p netip.Prefix) bool { return p.Masked() == prefix.Masked() })
+	}
+	nstest.Until(t, within, "the link and its subnet", func() bool { return eth0().CanAnnounce() && hasSubnet() })
+
+	members := map[string]lb.Member{"w2": {Links: []lb.Link{{
+		Name: "eth0", MAC: lb.MACFrom(other.MAC("eth0")), Prefixes: []netip.Prefix{prefix.Masked()}, Addresses: []netip.Addr{there},
+	}}}}
+	asker := responderOn(monitor.Links)
+	w := newLinks(Config{Log: quiet, Node: node("w1"), Asker: asker, Links: monitor.Links, Changed: func() {}},
+		known(members, living(members), netip.MustParseAddr("203.0.113.1")))
+	now := time.Now()
+	w.now = func() time.Time { return now }
+	answers := func() bool {
+		w.round(t.Context())
+		return w.watched["eth0"].answered
+	}
+	nstest.Until(t, within, "an answer", answers)
+	if w.Silent()["eth0"] {
+		t.Error("silent at its start")
+	}
+
+	bridge.SetDown("port0")
+	nstest.Until(t, within, "no carrier", func() bool { return !eth0().Up })
+	bridge.Output("nft", "add table bridge stp; add chain bridge stp forward { type filter hook forward priority 0; policy drop; }")
+	bridge.SetUp("port0")
+	nstest.Until(t, within, "a carrier", func() bool {
+		if eth0().Up && !w.Silent()["eth0"] {
+			t.Fatal("not silent as soon as it is up")
+		}
+		return eth0().Up
+	})
+	nstest.Until(t, within, "the subnet", hasSubnet)
+	for range 5 {
+		w.round(t.Context())
+		now = now.Add(linkInterval)
+	}
+	if !w.Silent()["eth0"] {
+		t.Error("not silent while the port is blocked")
+	}
+
+	bridge.Output("nft", "delete table bridge stp")
+	nstest.Until(t, within, "an answer", answers)
+	now = now.Add(linkHoldTime)
+	nstest.Until(t, within, "the end of the wait", func() bool { return answers() && !w.Silent()["eth0"] })
+
+	// Faster than the links are read.
+	changes := eth0().CarrierChanges
+	bridge.SetDown("port0")
+	bridge.SetUp("port0")
+	nstest.Until(t, within, "another carrier", func() bool { return eth0().CarrierChanges > changes })
+	if !w.Silent()["eth0"] {
+		t.Error("a short loss of the carrier is not noticed")
+	}
+}
