@@ -148,7 +148,7 @@ func (w *watchedLink) isNew(now time.Time) bool { return now.Sub(w.upSince) < li
 func (w *watchedLink) settles(now time.Time) bool { return now.Sub(w.upSince) < linkHoldTime }
 
 // isSilent reports whether the node ranks behind others on the link, also while it is down: a plan may still be made by
-// an earlier reading of the links. alone is as in outcome, A new link without any answer yet leaves addresses to others
+// an earlier reading of the links. alone is as in outcome. A new link without any answer yet leaves addresses to others
 // only if there are any.
 func (w *watchedLink) isSilent(now time.Time, alone func() bool) bool {
 	if !w.silent {
