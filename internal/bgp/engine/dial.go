@@ -60,13 +60,14 @@ const (
 // one session with an address, and FRR takes a newcomer for a restart (RFC 4724 section 4.2).
 func (d dialling) next(state api.PeerState_SessionState, isOpen bool, now time.Time) step {
 	age, idle := now.Sub(d.at), state == api.PeerState_SESSION_STATE_IDLE
-	waitsForOpen := state == api.PeerState_SESSION_STATE_OPENSENT || state == api.PeerState_SESSION_STATE_ACTIVE && isOpen
+	active, openSent := state == api.PeerState_SESSION_STATE_ACTIVE, state == api.PeerState_SESSION_STATE_OPENSENT
+	waitsForOpen := openSent || isOpen && (active || idle)
 	switch {
 	case d.over:
 		return wait
 	case waitsForOpen && age >= openTime:
 		return handOver
-	case isOpen, !idle && state != api.PeerState_SESSION_STATE_ACTIVE, age < dialInterval:
+	case isOpen, !idle && !active, age < dialInterval:
 		return wait
 	case d.count == maxDials:
 		return handOver

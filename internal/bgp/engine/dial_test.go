@@ -86,6 +86,8 @@ func TestDialSteps(t *testing.T) {
 		{"GoBGP closed the connection", active, closed, dialling{count: 1, at: due, conn: passed}, dialNow},
 		{"GoBGP has not taken the connection yet", active, open, dialling{count: 1, at: due, conn: passed}, wait},
 		{"GoBGP never takes it", active, open, dialling{count: 1, at: late, conn: passed}, handOver},
+		{"idle before GoBGP closes it", idle, open, dialling{count: 1, at: due, conn: passed}, wait},
+		{"idle, and GoBGP never closes it", idle, open, dialling{count: 1, at: late, conn: passed}, handOver},
 		{"the router closed it just now", idle, closed, dialling{count: 1, at: soon, conn: passed}, wait},
 		{"the router closed it", idle, closed, dialling{count: 1, at: due, conn: passed}, restart},
 		{"forgotten, and not ready", idle, closed, dialling{count: 1, at: due}, wait},
