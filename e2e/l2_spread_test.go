@@ -235,7 +235,7 @@ const (
 	blockedTime = 30 * time.Second
 )
 
-// flap takes the carrier of the node's second network away, and gives it back, for a minute.
+// flap takes the second link of the node down and up again and again, for a minute.
 func flap(t *testing.T, s *spread) {
 	for range flaps {
 		must(t, s.Cluster.SetLink(t.Context(), s.hit, testbed.Fabric, false))
@@ -245,7 +245,7 @@ func flap(t *testing.T, s *spread) {
 	}
 }
 
-// returnBlocked takes the carrier away for a while, and gives it back while the switch port drops all frames.
+// returnBlocked takes the second link of the node down for a while, and up while its switch port drops all frames.
 func returnBlocked(t *testing.T, s *spread) {
 	must(t, s.Cluster.SetLink(t.Context(), s.hit, testbed.Fabric, false))
 	lose(wire.Loss{In: 100, Out: 100, Link: testbed.Fabric})(t, s)

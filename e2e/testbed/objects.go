@@ -144,8 +144,8 @@ func (b *Bed) Resource(resource string) dynamic.NamespaceableResourceInterface {
 	})
 }
 
-// Valid returns the condition Valid of one of Holdfast's objects as it is now. A condition of an earlier generation is an
-// error: the controller has not read the change yet, and decides without it.
+// Valid returns the condition Valid of one of Holdfast's objects. It is an error if the condition is of an earlier
+// generation than the object: the controller has not read the change yet, and decides without it.
 func (b *Bed) Valid(ctx context.Context, resource, name string) (metav1.Condition, error) {
 	o, err := b.Resource(resource).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

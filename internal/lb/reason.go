@@ -133,7 +133,8 @@ const (
 	AddressConflict    Reason = "AddressConflict" // a foreign machine has the address.
 	AddressFree        Reason = "AddressFree"     // no foreign machine claims an address of the pool any more.
 	NoLink             Reason = "NoLink"          // the owner has no link on which it can announce the address.
-	// LinkSilent: the node hears no other machine on a link that is up, though it did before, or the link has just returned.
+	// LinkSilent: the node hears no other machine on a link that is up, though it did before, or the link has just
+	// returned.
 	LinkSilent Reason = "LinkSilent"
 	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"

@@ -32,8 +32,8 @@ func read() ([]lb.Interface, error) {
 	return links, nil
 }
 
-// listLinks is netlink.LinkList. It also returns how often each link got or lost its carrier, by index, which the library
-// does not read.
+// listLinks does what netlink.LinkList does. It also returns how often each link got or lost its carrier, by index: the
+// library does not read that.
 func listLinks() ([]netlink.Link, map[int]uint32, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))

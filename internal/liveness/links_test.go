@@ -26,7 +26,8 @@ type secondNetwork struct {
 // newSecondNetwork returns a watch of eth1, on which w2 answers. The link is up when the speaker starts, or not.
 func newSecondNetwork(t *testing.T, up bool) *secondNetwork {
 	n := &secondNetwork{
-		t: t, lan: &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}, time: time.Now(), present: own(), members: neighbours(),
+		t: t, lan: &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}, time: time.Now(),
+		present: own(), members: neighbours(),
 	}
 	n.eth1().CarrierChanges, n.eth1().Up = 7, up
 	config := Config{
@@ -230,8 +231,11 @@ func (n *secondNetwork) wantUnread() {
 
 // A link on which no machine ever answered does not wait, whoever should be there.
 func TestLinkOfNobodyReturns(t *testing.T) {
-	alone := map[string]lb.Member{"w1": neighbours()["w1"]}
-	for name, members := range map[string]map[string]lb.Member{"others are not heard": neighbours(), "no other node": alone} {
+	networks := map[string]map[string]lb.Member{
+		"others are not heard": neighbours(),
+		"no other node":        {"w1": neighbours()["w1"]},
+	}
+	for name, members := range networks {
 		n := newSecondNetwork(t, true)
 		n.members = members
 		n.forward(false)
@@ -439,7 +443,8 @@ func testCablePulled(t *testing.T, address string) {
 	nstest.Until(t, within, "the link and its subnet", func() bool { return eth0().CanAnnounce() && hasSubnet() })
 
 	members := map[string]lb.Member{"w2": {Links: []lb.Link{{
-		Name: "eth0", MAC: lb.MACFrom(other.MAC("eth0")), Prefixes: []netip.Prefix{prefix.Masked()}, Addresses: []netip.Addr{there},
+		Name: "eth0", MAC: lb.MACFrom(other.MAC("eth0")),
+		Prefixes: []netip.Prefix{prefix.Masked()}, Addresses: []netip.Addr{there},
 	}}}}
 	asker := responderOn(monitor.Links)
 	w := newLinks(Config{Log: quiet, Node: node("w1"), Asker: asker, Links: monitor.Links, Changed: func() {}},
@@ -457,7 +462,8 @@ func testCablePulled(t *testing.T, address string) {
 
 	bridge.SetDown("port0")
 	nstest.Until(t, within, "no carrier", func() bool { return !eth0().Up })
-	bridge.Output("nft", "add table bridge stp; add chain bridge stp forward { type filter hook forward priority 0; policy drop; }")
+	bridge.Output("nft", "add table bridge stp; "+
+		"add chain bridge stp forward { type filter hook forward priority 0; policy drop; }")
 	bridge.SetUp("port0")
 	nstest.Until(t, within, "a carrier", func() bool {
 		if eth0().Up && !w.Silent()["eth0"] {

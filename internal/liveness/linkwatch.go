@@ -31,7 +31,7 @@ type watchedLink struct {
 	// start, when the node booted.
 	up      bool
 	upSince time.Time
-	// usual answered last, and is the only one that is asked as long as it does; zero if no machine ever answered.
+	// usual is the machine that answered last; zero if none ever did. No other machine is asked as long as it answers.
 	usual lb.Question
 	// answered is the outcome of the last round. There were so many of the same outcome in a row since the time since.
 	answered bool

@@ -146,7 +146,9 @@ func (m *Monitor) Run(ctx context.Context) error {
 
 // problems returns what a user must repair in the network around a node: heartbeats that do not arrive, and links that
 // it leaves to others.
-func problems(node lb.Object, members []heartbeat.Member, port uint16, withoutEcho []string, links findings) []lb.Problem {
+func problems(
+	node lb.Object, members []heartbeat.Member, port uint16, withoutEcho []string, links findings,
+) []lb.Problem {
 	var out []lb.Problem
 	var blocked []string
 	for _, m := range members {

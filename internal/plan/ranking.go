@@ -39,8 +39,8 @@ const (
 	silent
 	// noSubnet: none of those links carries the subnet of the address, so that hardly any client asks there.
 	noSubnet
-	// silentSubnet: one of those links carries the subnet, and is silent. If all are, such as after their switch restarted,
-	// a node without the subnet is no substitute.
+	// silentSubnet: one of those links carries the subnet, and is silent. If all are, such as after their switch
+	// restarted, a node without the subnet is no substitute.
 	silentSubnet
 	// carried: one of those links carries the subnet; or the node's links are not known.
 	carried
