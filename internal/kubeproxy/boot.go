@@ -109,15 +109,16 @@ func (b *Boot) Run(ctx context.Context) error {
 		}
 		return nil
 	}
-	b.await(ctx)
+	var seen seenRules
+	b.await(ctx, &seen)
 	if b.Served() {
-		b.watch(ctx)
+		b.watch(ctx, &seen)
 	}
 	return nil
 }
 
-// await checks until kube-proxy has served, or ctx ends.
-func (b *Boot) await(ctx context.Context) {
+// await checks until kube-proxy has served, or ctx ends. It records the rules that there are then.
+func (b *Boot) await(ctx context.Context, rules *seenRules) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	start := time.Now()
@@ -130,6 +131,7 @@ func (b *Boot) await(ctx context.Context) {
 		was := sign(b.last.Swap(int32(is)))
 		over := seen.observe(time.Now(), is)
 		if over {
+			b.observe(rules) // first: from now on rules that are gone count
 			b.pass(is, time.Since(start))
 		} else if first || is != was {
 			b.config.Log.Info("waiting for kube-proxy; this node announces nothing until kube-proxy has served", "found", b.Waiting())
@@ -150,20 +152,26 @@ func (b *Boot) await(ctx context.Context) {
 }
 
 // watch checks whether the rules that were seen are still there, until ctx ends.
-func (b *Boot) watch(ctx context.Context) {
+func (b *Boot) watch(ctx context.Context, seen *seenRules) {
 	tick := time.NewTicker(rulesInterval)
 	defer tick.Stop()
-	var seen seenRules
 	for {
-		if have, err := b.rules(); err == nil { // else the next check may know
-			b.setGone(seen.observe(time.Now(), have, families()))
-		}
+		b.observe(seen)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 	}
+}
+
+// observe looks at the rules, and records whether some that were seen are gone.
+func (b *Boot) observe(seen *seenRules) {
+	have, err := b.rules()
+	if err != nil {
+		return // the next look may know
+	}
+	b.setGone(seen.observe(time.Now(), have, families()))
 }
 
 // setGone records the families whose rules are gone. The next speaker is not to count on rules that are gone.
