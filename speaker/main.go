@@ -231,6 +231,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) }, s.excludedLinks...)
 	l2 := layer2.New(layer2.Config{
 		Log: log, Links: links.Links, Gateways: link.Gateways, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m,
+		Hears:   func() bool { return w.liveness.Hears() },
 		Changed: func() { w.report.kick() }, Refused: runs.Hurry,
 	})
 	// The other speakers learn whether there is a session.
@@ -242,7 +243,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	var prober *daemon.Loop
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName}, BootedAt: time.Now().Add(-rt.Boottime()),
-		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: votes{cluster},
+		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: votes{cluster}, HearsSome: m.hearsSome,
 		Changed: runs.Hurry, // a death is rare, and must not wait for the pause after a run
 		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.states.Kick() }, KickProbe: func() { prober.Kick() },
 	})

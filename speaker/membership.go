@@ -62,6 +62,12 @@ func (m *membership) Valid() bool {
 	return members != nil && members.Valid()
 }
 
+// hearsSome reports whether this node hears another speaker well.
+func (m *membership) hearsSome() bool {
+	members := m.members.Load()
+	return members != nil && members.HearsSome()
+}
+
 // join starts the membership when its keys and this node's address are known, and takes part until ctx ends.
 func (w *syncer) join(ctx context.Context, s settings) error {
 	if w.cluster.WaitForSync(ctx) != nil {

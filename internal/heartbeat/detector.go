@@ -127,9 +127,9 @@ type detector struct {
 	link link
 	// hearsBadly: this node hears all others badly, and is itself at fault. badUntil is when it last did not hear well.
 	hearsBadly bool
-	// hearsNone: several nodes send it heartbeats, and it hears none, by whoever's fault.
-	hearsNone bool
-	badUntil  time.Duration
+	// hearsNone: several nodes send it heartbeats, and it hears none, by whoever's fault. hearsSome: it hears some well.
+	hearsNone, hearsSome bool
+	badUntil             time.Duration
 
 	// version rises with what is known.
 	version uint64

@@ -159,6 +159,9 @@ func (h *Heartbeat) SetKeys(keys [][]byte) {
 // View returns what is known now. It is shared: do not modify it.
 func (h *Heartbeat) View() Nodes { return *h.view.Load() }
 
+// HearsSome reports whether this node hears another speaker well at this moment. It is true only while the Lease is valid.
+func (h *Heartbeat) HearsSome() bool { return h.Valid() && h.shared.hearsSome.Load() }
+
 // Confirm says that a plan that was made from v is carried out.
 // Only then does the Lease hold again after a lapse.
 func (h *Heartbeat) Confirm(v Nodes) {

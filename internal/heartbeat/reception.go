@@ -54,7 +54,7 @@ func (r *reception) sample(value int) { r.share += (value - r.share) / reception
 // measure finds out how well this node hears those that send it heartbeats. The node steps back if it hears badly and
 // is itself at fault.
 func (d *detector) measure(now time.Duration) {
-	best, sum, watched := 0, 0, 0
+	best, sum, watched, isClean := 0, 0, 0, false
 	for _, p := range d.watching {
 		if !p.watched || !d.status(now, p).Living() {
 			continue
@@ -64,17 +64,24 @@ func (d *detector) measure(now time.Duration) {
 		}
 		best = max(best, p.reception.share)
 		sum += p.reception.share
+		isClean = isClean || p.reception.clean >= cleanRun
 		watched++
 	}
 	poor := watched > 0 && best < goodReception
 	if poor {
 		d.badUntil = now
 	}
-	if d.hearsBadly = poor && sum < badReception*watched && d.atFault(now, watched); d.hearsBadly {
+	hardlyHears := sum < badReception*watched || isClean && d.link.othersHear(now)
+	d.hearsBadly = poor && hardlyHears && d.atFault(now, watched)
+	if d.hearsBadly {
 		d.stepBack(now, false)
+	}
+	if d.own.status == HoldDown && d.alone(now) && d.link.isDivided(now) {
+		d.own.holdDown(now, holdDownTime) // the others cannot hear that it ends
 	}
 	// One that has stepped back has told the others already.
 	_, heard := d.heard(now)
+	d.hearsSome = d.hearsWell(now)
 	d.hearsNone = watched > 1 && heard == 0 && d.own.status == Alive && now >= d.grace.until
 }
 
@@ -83,6 +90,10 @@ func (d *detector) measure(now time.Duration) {
 func (d *detector) atFault(now time.Duration, watched int) bool {
 	switch l := d.link; {
 	case l.worksAt != 0 && now-l.worksAt < complaintTime && l.worksAt >= l.failsAt:
+		return false
+	case l.othersHear(now):
+		return true
+	case l.isDivided(now):
 		return false
 	case l.failsAt != 0 && now-l.failsAt < complaintTime || d.linkFails():
 		return true

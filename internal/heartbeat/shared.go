@@ -21,6 +21,8 @@ type shared struct {
 	keepalive atomic.Int64
 	// realtime: the heartbeat process has real-time priority.
 	realtime atomic.Bool
+	// hearsSome: this node hears another speaker well.
+	hearsSome atomic.Bool
 }
 
 // speakerHangs: the speaker's process did not run for so long that it does not serve, and other nodes should.

@@ -108,6 +108,7 @@ func (t *thread) step() {
 		// By the time before the heartbeats went: nobody's patience began earlier.
 		t.shared.lease.renew(t.detector.epoch, leased+t.detector.hold)
 		t.shared.latest.Store(int64(t.detector.lateness.worst()))
+		t.shared.hearsSome.Store(t.detector.hearsSome)
 	}
 	// What time alone changes is looked for with each second heartbeat: of 1,000 nodes it takes longer than all else.
 	if ticked && t.detector.heartbeats%2 == 1 || t.detector.version != t.published {

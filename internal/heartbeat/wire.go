@@ -21,7 +21,22 @@ type Answer struct {
 	// Foreign are machines that are no speakers and answered before: they show whether this node's own
 	// link works.
 	Foreign Reply
+	// Elsewhere is the speaker of the node, asked on the other links that both share; NotAsked where the link of the
+	// heartbeats is not shared, or where it never answered there.
+	Elsewhere Reply
+	// Hears: asked there, it said that it hears another speaker, or a foreign machine, on the link of the heartbeats.
+	Hears bool
+	// ForeignElsewhere are foreign machines on those links.
+	ForeignElsewhere Reply
 }
+
+// livesElsewhere reports whether the answer shows, to a node that hears no other speaker, that this one lives and is not
+// at fault. It is at fault where a foreign machine on the link of the heartbeats answers the asking node.
+func (a Answer) livesElsewhere() bool { return a.Elsewhere == Answered && a.Foreign != Answered }
+
+// dead reports whether the answer shows that the node is dead though this node's link of the heartbeats does not work:
+// another link does, and the node does not answer there.
+func (a Answer) dead() bool { return a.Elsewhere == Silent && a.ForeignElsewhere == Answered }
 
 const (
 	// wireTime is what an answer of the wire may take: three questions in 30 ms, and the way back to the detector.
@@ -40,6 +55,8 @@ const (
 	lossyTime     = 5 * noForeignTime
 	// freshTime is how old a question may be that is answered.
 	freshTime = time.Second
+	// hearingTime is how long it counts that another node hears another machine.
+	hearingTime = 300 * time.Millisecond
 )
 
 // wire is what is known of a silent peer by asking the wire.
@@ -51,7 +68,23 @@ type wire struct {
 }
 
 // link is when the wire showed last that this node's own link works, and that it does not.
-type link struct{ worksAt, failsAt time.Duration }
+type link struct {
+	worksAt, failsAt time.Duration
+	// othersHearAt and nobodyHearsAt are when another node said last, on another link, that it hears another machine on the
+	// link of the heartbeats, and that it hears nobody.
+	othersHearAt, nobodyHearsAt time.Duration
+}
+
+// isDivided reports whether another node that is reached on another link hears nobody either, and none that is reached
+// hears anybody: it is the network of the heartbeats that fails, and no single node.
+func (l link) isDivided(now time.Duration) bool {
+	return l.nobodyHearsAt != 0 && now-l.nobodyHearsAt < complaintTime && !l.othersHear(now)
+}
+
+// othersHear reports whether another node hears another machine on the link of the heartbeats.
+func (l link) othersHear(now time.Duration) bool {
+	return l.othersHearAt != 0 && now-l.othersHearAt < hearingTime
+}
 
 // fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: those of the same half.
 func (l link) fails() bool { return l.failsAt > l.worksAt }
@@ -59,11 +92,15 @@ func (l link) fails() bool { return l.failsAt > l.worksAt }
 // linkFails reports whether the wire showed that this node's own link does not work, and nothing since that it does:
 // foreign machines that are silent for long are forgotten, and that they were there is not.
 func (d *detector) linkFails() bool {
-	last := d.link.worksAt
+	return d.link.failsAt > max(d.link.worksAt, d.lastHeard())
+}
+
+// lastHeard returns when this node heard any other speaker last.
+func (d *detector) lastHeard() (last time.Duration) {
 	for _, p := range d.ring {
 		last = max(last, p.lastHeard)
 	}
-	return d.link.failsAt > last
+	return last
 }
 
 // pending: an answer may yet come in time.
@@ -125,7 +162,17 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	case a.Foreign == Silent:
 		d.link.failsAt = now
 	}
-	if a.Node != Answered {
+	switch {
+	case a.Elsewhere != Answered:
+	case a.Hears:
+		// Where all heartbeats stop at once, the other node may not have noticed that yet.
+		if q.At > d.lastHeard()+d.hold+2*d.Interval {
+			d.link.othersHearAt = now
+		}
+	default:
+		d.link.nobodyHearsAt = now
+	}
+	if a.Node != Answered && !(d.alone(now) && a.livesElsewhere()) {
 		return
 	}
 	p.wire.nodeAnsweredAt, p.lastAlive = now, now
@@ -192,6 +239,9 @@ func (d *detector) decidesAlone(now time.Duration, p *peer) bool {
 	if p.wire.answeredAt < p.lastHeard {
 		answer = Answer{}
 	}
+	if answer.dead() {
+		return true
+	}
 	lossy := p.reception.clean < cleanRun
 	switch answer.Foreign {
 	case Answered:
@@ -203,7 +253,7 @@ func (d *detector) decidesAlone(now time.Duration, p *peer) bool {
 	case Silent:
 		return false
 	}
-	if d.linkFails() {
+	if d.linkFails() || d.link.isDivided(now) {
 		return false
 	}
 	wait := noForeignTime

@@ -37,8 +37,12 @@ type world struct {
 	rejected func(from, to *node) bool
 	// noWire: no link is shared on which a node could be asked.
 	noWire bool
+	// noGateway: no foreign machine was ever there.
+	noGateway bool
 	// answersARP: the switch next to each node answers ARP for all machines. It has no echo.
 	answersARP bool
+	// clients is a second network that all nodes share, without heartbeats; nil where there is none.
+	clients *network
 	// tap sees every packet sent.
 	tap func(from, to *node, p packet)
 	// gossips: gossip reaches every node that is up.
@@ -46,6 +50,32 @@ type world struct {
 	timers  Timers
 	// maxHoldDown replaces the usual one, unless it is 0.
 	maxHoldDown time.Duration
+}
+
+// network is one without heartbeats, on which nodes are asked.
+type network struct {
+	// cut says which frames do not arrive; nil cuts none.
+	cut func(from, to *node) bool
+	// hasForeign: a foreign machine is known there.
+	hasForeign bool
+}
+
+// passes reports whether a frame arrives.
+func (n *network) passes(from, to *node) bool { return n.cut == nil || !n.cut(from, to) }
+
+// ask returns what a node and a foreign machine answer to another one.
+func (n *network) ask(from, about *node) (node, foreign Reply, hears bool) {
+	node = Silent
+	if about.runs() && n.passes(from, about) && n.passes(about, from) {
+		node, hears = Answered, about.hears()
+	}
+	if n.hasForeign {
+		foreign = Silent
+		if n.passes(from, outside) && n.passes(outside, from) {
+			foreign = Answered
+		}
+	}
+	return node, foreign, hears
 }
 
 // node is one host of the world.
@@ -64,8 +94,10 @@ type node struct {
 	// slow is the most that the thread waits for its turn after each step.
 	slow time.Duration
 	sent int
-	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last.
+	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last; foreignWorks: one did when it
+	// asked last.
 	askedAt, foreignAt time.Duration
+	foreignWorks       bool
 	// refusals are those of its kernel to each other node.
 	refusals map[*node]refusals
 	// wakes is when the next tick is planned, hasty how often in a row it was due already.
@@ -269,10 +301,14 @@ func (w *world) ask(from *node, q question) {
 	}
 	d, answer := from.d, Answer{Node: reply(node), Foreign: reply(foreign)}
 	switch {
-	case answer.Foreign == Answered:
+	case answer.Foreign == Answered && !w.noGateway:
 		from.foreignAt = w.now
-	case w.now-from.foreignAt > foreignTime:
+	case w.noGateway, w.now-from.foreignAt > foreignTime:
 		answer.Foreign = NotAsked
+	}
+	from.foreignWorks = answer.Foreign == Answered
+	if w.clients != nil {
+		answer.Elsewhere, answer.ForeignElsewhere, answer.Hears = w.clients.ask(from, about)
 	}
 	w.at(w.now+32*ms, func() {
 		if from.d == d && from.up {
@@ -289,10 +325,18 @@ const (
 	foreignTime     = 30 * time.Second
 )
 
+// runs reports whether its speaker runs.
+func (n *node) runs() bool { return n.up && !n.killed && n.world.now >= n.pausedUntil }
+
+// hears reports whether it hears a speaker, or a foreign machine, on the network of the heartbeats.
+func (n *node) hears() bool {
+	return n.d.hearsSome || n.foreignWorks && n.world.now-n.askedAt < time.Second
+}
+
 // announces reports whether the node answers for what it has: a new run does so when it has planned.
 func (n *node) announces() bool {
 	since := n.now() - max(n.d.born, n.d.lapsedAt)
-	return n.up && !n.killed && n.world.now >= n.pausedUntil && n.d.own.status == Alive && since > time.Second
+	return n.runs() && n.d.own.status == Alive && since > time.Second
 }
 
 // outside stands for the machines that are no nodes.

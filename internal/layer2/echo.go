@@ -15,7 +15,8 @@ import (
 // An echo is a question to the speaker behind a MAC, and its answer. It exists because a switch may answer ARP and
 // Neighbor Discovery for a machine that is dead: EVPN's ARP suppression (RFC 7432 section 10), access points. The answer
 // shows that the speaker runs, may act, and would answer others for the address on this link at this moment. About the
-// unspecified address it shows only that echoes get through.
+// unspecified address it shows only that echoes get through, and about lb.Hearing that the speaker hears another machine on its
+// link of the heartbeats.
 const (
 	etherTypeEcho = unix.ETH_P_802_EX1 // Local Experimental EtherType 1 (IEEE 802)
 
@@ -108,6 +109,14 @@ func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 		m.claimed, m.reply = addr, true
 	}
 	return m, answered
+}
+
+// answersAbout reports whether a speaker answers an echo about this address, which is none that it announces.
+func (r *Responder) answersAbout(target netip.Addr) bool {
+	if target == lb.Hearing {
+		return r.config.Hears != nil && r.config.Hears()
+	}
+	return target.IsUnspecified()
 }
 
 // opens reports whether the frame was closed with one of our keys.

@@ -127,6 +127,28 @@ func TestEchoPhases(t *testing.T) {
 	})
 }
 
+// TestEchoAboutHearing: a speaker answers whether it hears somebody only while it does.
+func TestEchoAboutHearing(t *testing.T) {
+	runPlay(t, nil, func(p *play) {
+		p.SetKeys([][]byte{keyOf(1)})
+		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
+		synctest.Wait()
+		sentFor(p.lan, 0)
+		expect := func(when string, want string) {
+			t.Helper()
+			if got := p.put(echoed(1, echoQuestion, 7, lb.Hearing)); got != want {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+		expect("nobody says whether it does", "")
+		hears := true
+		p.config.Hears = func() bool { return hears }
+		expect("it hears somebody", "us>asker echo 2 7 ::1")
+		hears = false
+		expect("it hears nobody", "")
+	})
+}
+
 // What answers a question is the asked speaker's answer with its nonce, about its address.
 func TestWhatCountsAsEcho(t *testing.T) {
 	r := newFakeLAN().responder()

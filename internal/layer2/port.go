@@ -94,7 +94,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	if out != answered {
 		return nil, out
 	}
-	if m.nonce != 0 && m.target.IsUnspecified() {
+	if m.nonce != 0 && p.r.answersAbout(m.target) {
 		return proto.answer(&l.Interface, l.MAC, m), answered
 	}
 	t := p.r.table.Load()

@@ -24,6 +24,8 @@ type Config struct {
 	Requests bool
 	// Lease says whether the last Set is still valid; nil means always.
 	Lease Lease
+	// Hears reports whether this node hears another machine on its link of the heartbeats: see lb.Hearing. nil means never.
+	Hears func() bool
 	// Changed is called after a change of State, and Refused after a change of the result of Refused.
 	Changed, Refused func()
 }

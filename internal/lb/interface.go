@@ -92,9 +92,14 @@ type Question struct {
 	// Address in question: the machine announces it, or has it.
 	Address netip.Addr
 	// Echo asks the speaker there whether it would answer others for the address. No machine without the key can answer,
-	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead. Each answers about the unspecified address.
+	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead. Each answers about the unspecified address,
+	// and about Hearing if it hears another machine.
 	Echo bool
 }
+
+// Hearing is what an echo asks about to find out whether the speaker hears another one, or a machine that is no speaker, on
+// its link of the heartbeats. No announced address is like it.
+var Hearing = netip.IPv6Loopback()
 
 // Unasked replaces the number of answers if a question could not be sent: the link is
 // missing or fails, it has no IPv6 address to ask from, or the machine is this node

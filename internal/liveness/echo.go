@@ -29,6 +29,9 @@ type trial struct {
 	silent int
 }
 
+// isDue reports whether it is time for a trial.
+func (t trial) isDue(now time.Time) bool { return !t.next.After(now) }
+
 // after returns what is known after a trial with so many answers, or Unasked. heard: the speaker is still heard.
 func (t trial) after(now time.Time, answers int, heard bool) trial {
 	t.next = now.Add(trialInterval/2 + rand.N(trialInterval))
@@ -47,27 +50,41 @@ func (t trial) after(now time.Time, answers int, heard bool) trial {
 // tryEchoes asks speakers that are due for an echo, about no address: one that announces nothing yet may die in the moment after
 // it begins, before it could be tried.
 func (w *wire) tryEchoes(ctx context.Context) {
-	var of []string
-	var questions []lb.Question
-	answers := map[string]int{}
-	for _, node := range w.due() {
-		answers[node] = lb.Unasked
-		own, _ := w.questions(node, []netip.Addr{netip.IPv6Unspecified()})
-		for _, q := range echoes(own) {
-			of, questions = append(of, node), append(questions, q)
-		}
-	}
-	if len(answers) == 0 {
+	nodes := w.due()
+	if len(nodes) == 0 {
 		return
 	}
-	for i, n := range w.config.Asker.Ask(ctx, questions, wireTime) {
-		answers[of[i]] = max(n, answers[of[i]])
+	here, elsewhere := map[string][]lb.Question{}, map[string][]lb.Question{}
+	var asked []lb.Question
+	for _, node := range nodes {
+		q := w.questions(node, []netip.Addr{netip.IPv6Unspecified()})
+		here[node], elsewhere[node] = echoes(q.own), q.elsewhere
+		asked = slices.Concat(asked, here[node], elsewhere[node])
 	}
+	answers := map[lb.Question]int{}
+	for i, n := range w.config.Asker.Ask(ctx, asked, wireTime) {
+		answers[asked[i]] = n
+	}
+	most := func(questions []lb.Question) int {
+		n := lb.Unasked
+		for _, q := range questions {
+			n = max(n, answers[q])
+		}
+		return n
+	}
+
 	defer w.reportEchoes(w.withoutEcho())
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for node, n := range answers {
-		w.trials[node] = w.trials[node].after(w.now(), n, w.heard[node])
+	now := w.now()
+	note := func(trials map[string]trial, node string, asked []lb.Question) {
+		if t := trials[node]; t.isDue(now) {
+			trials[node] = t.after(now, most(asked), w.heard[node])
+		}
+	}
+	for _, node := range nodes {
+		note(w.trials, node, here[node])
+		note(w.trialsElsewhere, node, elsewhere[node])
 	}
 }
 
@@ -84,7 +101,8 @@ func (w *wire) due() (nodes []string) {
 	defer w.mu.Unlock()
 	now := w.now()
 	for node := range w.heard {
-		if !w.trials[node].next.After(now) && len(nodes) < maxTrials {
+		isDue := w.trials[node].isDue(now) || w.trialsElsewhere[node].isDue(now)
+		if isDue && len(nodes) < maxTrials {
 			nodes = append(nodes, node)
 		}
 	}
@@ -96,7 +114,8 @@ func (w *wire) withoutEcho() (nodes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for node, t := range w.trials {
-		if t.silent >= minSilentTrials && w.heard[node] && w.owns[node].Len() > 0 {
+		isSilent := max(t.silent, w.trialsElsewhere[node].silent) >= minSilentTrials
+		if isSilent && w.heard[node] && w.owns[node].Len() > 0 {
 			nodes = append(nodes, node)
 		}
 	}

@@ -25,6 +25,8 @@ type Config struct {
 	Cluster                    Cluster
 	// BootedAt is when this node booted: its links came up later.
 	BootedAt time.Time
+	// HearsSome reports whether this node hears another speaker well.
+	HearsSome func() bool
 	// Asker asks on Links.
 	Asker Asker
 	Links func() []lb.Interface
@@ -129,6 +131,9 @@ func (s *State) yield() {
 		delete(s.HeldDown, node)
 	}
 }
+
+// Hears reports whether this node hears another machine on the link of the heartbeats: see lb.Hearing.
+func (m *Monitor) Hears() bool { return m.config.HearsSome() || m.wire.hearsForeign() }
 
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
 func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }

@@ -45,10 +45,14 @@ type wire struct {
 	owners lb.Map[netip.Addr, string]
 	owns   map[string]lb.Map[netip.Addr, struct{}]
 	// heard has those whose heartbeats arrive.
-	heard  map[string]bool
-	trials map[string]trial
+	heard map[string]bool
+	// trials are those on the link of the heartbeats, trialsElsewhere those on other links.
+	trials, trialsElsewhere map[string]trial
 	// answeredAt is when the foreign machines that answered lately did so last.
 	answeredAt map[lb.Question]time.Time
+	// worksAt is when a foreign machine on the link of the heartbeats answered while a node was silent, zero if none did when
+	// they were asked last.
+	worksAt time.Time
 }
 
 const (
@@ -64,7 +68,7 @@ func newWire(c Config) *wire {
 	return &wire{
 		config: c, now: time.Now,
 		announced: map[string]lb.Map[netip.Addr, struct{}]{}, owns: map[string]lb.Map[netip.Addr, struct{}]{},
-		trials: map[string]trial{}, answeredAt: map[lb.Question]time.Time{},
+		trials: map[string]trial{}, trialsElsewhere: map[string]trial{}, answeredAt: map[lb.Question]time.Time{},
 	}
 }
 
@@ -82,7 +86,9 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners l
 	defer w.mu.Unlock()
 	for node := range heard {
 		if !w.heard[node] {
-			w.trials[node] = trial{echoes: w.trials[node].echoes} // it may be another run
+			// It may be another run.
+			w.trials[node] = trial{echoes: w.trials[node].echoes}
+			w.trialsElsewhere[node] = trial{echoes: w.trialsElsewhere[node].echoes}
 		}
 	}
 	moved := map[string][]netip.Addr{}
@@ -99,7 +105,9 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners l
 	}
 	w.members, w.heard, w.own = members, heard, own
 	maps.DeleteFunc(w.announced, func(node string, _ lb.Map[netip.Addr, struct{}]) bool { _, known := members[node]; return !known })
-	maps.DeleteFunc(w.trials, func(node string, _ trial) bool { _, known := members[node]; return !known })
+	for _, trials := range []map[string]trial{w.trials, w.trialsElsewhere} {
+		maps.DeleteFunc(trials, func(node string, _ trial) bool { _, known := members[node]; return !known })
+	}
 	maps.Copy(w.announced, w.owns)
 }
 
@@ -139,14 +147,53 @@ func (w *wire) foreignDue() bool {
 func (w *wire) ask(node string) heartbeat.Answer {
 	w.mu.Lock()
 	addresses, echoed := slices.Collect(w.announced[node].Keys()), w.trials[node].echoes
+	echoedElsewhere := w.trialsElsewhere[node].echoes
 	w.mu.Unlock()
-	own, foreign := w.questions(node, addresses)
-	asked := echoes(own)
+
+	q := w.questions(node, addresses)
+	asked := echoes(q.own)
 	if !echoed {
-		asked = append(asked, own...)
+		asked = append(asked, q.own...)
 	}
-	counts := w.config.Asker.Ask(context.Background(), slices.Concat(asked, foreign), wireTime)
-	return heartbeat.Answer{Node: anyOf(counts[:len(asked)]), Foreign: w.foreign(foreign, counts[len(asked):])}
+	counts := w.config.Asker.Ask(
+		context.Background(), slices.Concat(asked, q.foreign, q.elsewhere, q.hearing, q.foreignElsewhere), wireTime,
+	)
+	take := func(questions []lb.Question) []int {
+		taken := counts[:len(questions)]
+		counts = counts[len(questions):]
+		return taken
+	}
+
+	out := heartbeat.Answer{
+		Node:      anyOf(take(asked)),
+		Foreign:   w.foreign(q.foreign, take(q.foreign)),
+		Elsewhere: anyOf(take(q.elsewhere)),
+		Hears:     anyOf(take(q.hearing)) == heartbeat.Answered,
+	}
+	out.ForeignElsewhere = allOf(take(q.foreignElsewhere))
+	if out.Elsewhere == heartbeat.Silent && !echoedElsewhere {
+		out.Elsewhere = heartbeat.NotAsked // echoes may not get through there
+	}
+	w.noteForeign(out.Foreign)
+	return out
+}
+
+// noteForeign notes whether a foreign machine on the link of the heartbeats answers at this moment.
+func (w *wire) noteForeign(answer heartbeat.Reply) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.worksAt = time.Time{}
+	if answer == heartbeat.Answered {
+		w.worksAt = w.now()
+	}
+}
+
+// hearsForeign reports whether a foreign machine on the link of the heartbeats answered when a silent node was asked for,
+// at most a second ago.
+func (w *wire) hearsForeign() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.worksAt.IsZero() && w.now().Sub(w.worksAt) < time.Second
 }
 
 // foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows nothing.
@@ -169,33 +216,52 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 	return out
 }
 
-// questions returns the questions about addresses to the node, and to foreign machines: on the link of the heartbeats if
-// the node shares it, since another link shows nothing about that one. Otherwise only the node is asked, on all links
-// that it shares.
-func (w *wire) questions(node string, addresses []netip.Addr) (own, foreign []lb.Question) {
+// questions are what is asked about a node.
+type questions struct {
+	// own go to the node about what it announces, foreign to machines that are no speakers: on the link of the heartbeats.
+	own, foreign []lb.Question
+	// elsewhere and hearing are echoes on the other links that are shared: whether the speaker runs, and whether it hears
+	// another machine on the link of the heartbeats.
+	elsewhere, hearing, foreignElsewhere []lb.Question
+}
+
+// questions returns what to ask about a node that announced these addresses. Where it does not share the link of the
+// heartbeats, it is asked about what it announces on all links that it shares.
+func (w *wire) questions(node string, addresses []netip.Addr) (out questions) {
 	w.mu.Lock()
 	theirs := w.members[node].Links
 	w.mu.Unlock()
+	sharesPath := false
+	var others []lb.Question
 	for _, l := range w.config.Links() {
 		if !l.CanAnnounce() {
 			continue
 		}
-		for _, t := range theirs {
-			if !shared(l, t) {
-				continue
-			}
-			var here []lb.Question
-			for _, a := range of(addresses, t) {
-				here = append(here, lb.Question{Link: l.Name, MAC: t.MAC, Address: a})
-			}
-			if w.carriesHeartbeats(l) {
-				return here, w.config.Asker.Foreign(l.Name, maxForeign)
-			}
-			own = append(own, here...)
-			break
+		i := slices.IndexFunc(theirs, func(t lb.Link) bool { return shared(l, t) })
+		if i < 0 {
+			continue
 		}
+		var here []lb.Question
+		for _, a := range of(addresses, theirs[i]) {
+			here = append(here, lb.Question{Link: l.Name, MAC: theirs[i].MAC, Address: a})
+		}
+		foreign := w.config.Asker.Foreign(l.Name, maxForeign)
+		if w.carriesHeartbeats(l) {
+			sharesPath = true
+			out.own, out.foreign = here, foreign
+			continue
+		}
+		others = append(others, here...)
+		echo := lb.Question{Link: l.Name, MAC: theirs[i].MAC, Address: netip.IPv6Unspecified(), Echo: true}
+		out.elsewhere = append(out.elsewhere, echo)
+		echo.Address = lb.Hearing
+		out.hearing = append(out.hearing, echo)
+		out.foreignElsewhere = append(out.foreignElsewhere, foreign...)
 	}
-	return own, nil
+	if !sharesPath {
+		return questions{own: others}
+	}
+	return out
 }
 
 func (w *wire) carriesHeartbeats(l lb.Interface) bool {

@@ -19,8 +19,9 @@ import (
 type lan struct {
 	mu      sync.Mutex // for those that ask in another goroutine
 	answers map[lb.MAC]int
-	// echoes are the answers to echoes; nil is those of above.
+	// echoes are the answers to echoes; nil is those of above. Speakers answer about lb.Hearing unless they are deaf.
 	echoes  map[lb.MAC]int
+	deaf    bool
 	foreign []lb.Question
 	asked   []lb.Question
 	// long counts the calls with time for three questions.
@@ -41,7 +42,7 @@ func (l *lan) Ask(_ context.Context, questions []lb.Question, within time.Durati
 		if q.Echo && l.echoes != nil {
 			answers = l.echoes
 		}
-		if n, known := answers[q.MAC]; known {
+		if n, known := answers[q.MAC]; known && !(l.deaf && q.Address == lb.Hearing) {
 			out[i] = n
 			if within < wireTime {
 				out[i] = n / 3
@@ -103,8 +104,9 @@ func TestWire(t *testing.T) {
 	}{
 		"it holds": {"w2", map[lb.MAC]int{mac(2): 3, mac(99): 3}, []lb.Question{gateway},
 			heartbeat.Answer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
-		"only on the other link": {"w2", map[lb.MAC]int{mac(2): 0, mac(12): 3}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
-		"one answer is too few":  {"w2", map[lb.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
+		"only on the other link": {"w2", map[lb.MAC]int{mac(2): 0, mac(12): 3}, nil,
+			heartbeat.Answer{Node: heartbeat.Silent, Elsewhere: heartbeat.Answered, Hears: true}},
+		"one answer is too few": {"w2", map[lb.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
 		"it is dead": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 2}, []lb.Question{gateway},
 			heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Answered}},
 		"our link is": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 0}, []lb.Question{gateway},
@@ -147,6 +149,63 @@ func TestWireRemembers(t *testing.T) {
 	w.set(map[string]lb.Member{}, nil, lb.MapOf(map[netip.Addr]string{}), netip.Addr{})
 	if got := w.ask("w2"); got.Node != heartbeat.NotAsked {
 		t.Errorf("a node that is gone is asked: %+v", got)
+	}
+}
+
+// TestWireElsewhere asks a silent node on the other link whether its speaker runs, and whether it hears somebody on the link
+// of the heartbeats. Its silence there counts once its echo got through there.
+func TestWireElsewhere(t *testing.T) {
+	const none, silent, answered = heartbeat.NotAsked, heartbeat.Silent, heartbeat.Answered
+	gateway := []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}
+	for name, tt := range map[string]struct {
+		node, gateway int
+		deaf, isTried bool
+		elsewhere     heartbeat.Reply
+		hears         bool
+		foreign       heartbeat.Reply
+	}{
+		"it runs and hears":           {3, 3, false, true, answered, true, answered},
+		"it runs and hears nobody":    {3, 3, true, true, answered, false, answered},
+		"it is dead":                  {0, 3, false, true, silent, false, answered},
+		"it was never heard there":    {0, 3, false, false, none, false, answered},
+		"our link fails too":          {0, 0, false, true, silent, false, silent},
+		"one answer is too few":       {1, 3, false, true, silent, false, answered},
+		"first answer, and not tried": {3, 0, false, false, answered, true, silent},
+	} {
+		l := &lan{answers: map[lb.MAC]int{mac(12): tt.node, mac(99): tt.gateway}, foreign: gateway, deaf: tt.deaf}
+		w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
+		w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
+		w.trialsElsewhere["w2"] = trial{echoes: tt.isTried}
+		want := heartbeat.Answer{Elsewhere: tt.elsewhere, Hears: tt.hears, ForeignElsewhere: tt.foreign}
+		if got := w.ask("w2"); got != want {
+			t.Errorf("%s: %+v, want %+v; asked %v", name, got, want, l.asked)
+		}
+		if w.hearsForeign() {
+			t.Errorf("%s: a foreign machine on another link counts as one on that of the heartbeats", name)
+		}
+	}
+}
+
+// TestWireHearsForeign: a foreign machine on the link of the heartbeats counts for a second, and only while it answers.
+func TestWireHearsForeign(t *testing.T) {
+	now := time.Now()
+	l := &lan{answers: map[lb.MAC]int{mac(99): 3}, foreign: []lb.Question{{Link: "eth0", MAC: mac(99)}}}
+	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
+	w.now = func() time.Time { return now }
+	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
+	if w.hearsForeign() {
+		t.Error("it was not asked")
+	}
+	if w.ask("w2"); !w.hearsForeign() {
+		t.Error("it answered")
+	}
+	if now = now.Add(time.Second); w.hearsForeign() {
+		t.Error("it answered a second ago")
+	}
+	w.ask("w2")
+	l.answers[mac(99)] = 0
+	if w.ask("w2"); w.hearsForeign() {
+		t.Error("it did not answer last")
 	}
 }
 

@@ -1,0 +1,196 @@
+package heartbeat
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// newDual starts n nodes with heartbeats on a private network and clients on another one. A gateway is known on both, on
+// one, or on none.
+func newDual(n int, gateway, clientsGateway bool) *announcers {
+	a := newAnnouncers(1, n, 1)
+	a.clients = &network{hasForeign: clientsGateway}
+	if !gateway {
+		a.noGateway = true
+	}
+	return a
+}
+
+// duals calls f for all numbers of nodes, with and without gateways.
+func duals(t *testing.T, numbers []int, f func(t *testing.T, a *announcers)) {
+	t.Helper()
+	for _, n := range numbers {
+		for _, gateway := range []bool{true, false} {
+			for _, clientsGateway := range []bool{true, false} {
+				name := fmt.Sprintf("%d nodes, gateway %t, clients' gateway %t", n, gateway, clientsGateway)
+				t.Run(name, func(t *testing.T) { f(t, newDual(n, gateway, clientsGateway)) })
+			}
+		}
+	}
+}
+
+// owned counts the looks at which an address has no owner, and those at which one has several.
+type owned struct{ none, several, looks int }
+
+func (a *announcers) watch(d time.Duration) (seen owned) {
+	a.run(d, func() {
+		for _, owners := range a.owners {
+			seen.looks++
+			switch {
+			case owners == "":
+				seen.none++
+			case len(owners) > len("12 ") || len(owners) > len("0 ") && len(a.nodes) <= 10:
+				seen.several++
+			}
+		}
+	})
+	return seen
+}
+
+// TestPrivateNetworkFails cuts all nodes off from each other and from the gateway, on the network of the heartbeats
+// alone: nothing moves, for as long as it lasts.
+func TestPrivateNetworkFails(t *testing.T) {
+	duals(t, []int{2, 3, 5, 12}, func(t *testing.T, a *announcers) {
+		a.gossips = false
+		a.cut = func(from, to *node) bool { return true }
+		a.at(a.now+6*time.Second, a.gossip)
+		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 || a.most() > 0 {
+			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
+		}
+		a.gossips = true
+		a.healed(t, "the private network failed")
+	})
+}
+
+// TestPowerOffWhilePrivateNetworkFails switches a node off meanwhile. Where a foreign machine shows that the clients'
+// network works, others take its addresses over.
+func TestPowerOffWhilePrivateNetworkFails(t *testing.T) {
+	duals(t, []int{2, 3, 5, 7}, func(t *testing.T, a *announcers) {
+		a.gossips = false
+		a.cut = func(from, to *node) bool { return true }
+		a.run(20*time.Second, nil)
+		first := a.nodes[0]
+		first.stop()
+		took, ok := a.within(5*time.Second, func() bool {
+			a.look()
+			for j, home := range a.home {
+				if home == "0 " && a.owners[j] == "" {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("owners after %v", took)
+		if a.clients.hasForeign && (!ok || took > 500*ms) {
+			t.Errorf("owners %q after %v", a.owners, took)
+		}
+		if seen := a.watch(20 * time.Second); a.clients.hasForeign && seen.none+seen.several > 0 || seen.several > 0 {
+			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
+		}
+		a.gossips = true
+		first.start()
+		a.healed(t, "the private network failed")
+	})
+}
+
+// TestPrivatePortFails cuts one node off, on the network of the heartbeats alone. Others own its addresses soon. Of two
+// nodes nobody knows which port it is, unless a gateway does.
+func TestPrivatePortFails(t *testing.T) {
+	duals(t, []int{2, 3, 5, 12}, func(t *testing.T, a *announcers) {
+		a.gossips = false
+		a.cut = apart(a.nodes[0])
+		a.at(a.now+6*time.Second, a.gossip)
+		seen := a.watch(1500 * ms)
+		t.Logf("at first %+v", seen)
+		if seen.none > 0 || seen.several > 30 {
+			t.Errorf("at first %+v", seen)
+		}
+		if seen = a.watch(20 * time.Second); seen.none+seen.several > 0 {
+			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
+		}
+		for j, owner := range a.owners {
+			knowing := len(a.nodes) > 2 || !a.noGateway
+			if knowing && owner == "0 " || !knowing && owner != a.home[j] {
+				t.Errorf("owners %q, before %q", a.owners, a.home)
+			}
+		}
+		a.gossips = true
+		a.healed(t, "the private port failed")
+	})
+}
+
+// TestClientsNetworkFails has the network without heartbeats fail: heartbeats go on, and nothing moves.
+func TestClientsNetworkFails(t *testing.T) {
+	duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
+		a.clients.cut = func(from, to *node) bool { return true }
+		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 || a.most() > 0 {
+			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
+		}
+		first := a.nodes[0]
+		first.stop()
+		took, _ := a.within(5*time.Second, a.all(first, Dead))
+		t.Logf("dead to all after %v", took)
+		if took > 250*ms && !(a.noGateway && len(a.nodes) == 2 && took < 2500*ms) {
+			t.Errorf("dead to all after %v", took)
+		}
+	})
+}
+
+// TestHeldDownWhilePrivateNetworkFails: a node that is held down when the network fails takes nothing back while nobody can
+// hear that.
+func TestHeldDownWhilePrivateNetworkFails(t *testing.T) {
+	duals(t, []int{3, 5}, func(t *testing.T, a *announcers) {
+		first := a.nodes[0]
+		first.stop()
+		a.run(3*time.Second, nil)
+		first.start()
+		a.run(3*time.Second, nil)
+		if first.d.own.status != HoldDown {
+			t.Fatalf("it is %s", first.d.own.status)
+		}
+		a.gossips = false
+		a.cut = func(from, to *node) bool { return true }
+		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 {
+			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
+		}
+		a.gossips = true
+		a.healed(t, "the private network failed")
+	})
+}
+
+// TestPrivateNetworkSick has the network of the heartbeats lose packets in many ways while that of the clients is well.
+// However long it lasts, each address has one owner.
+func TestPrivateNetworkSick(t *testing.T) {
+	for name, lost := range map[string]func(a *announcers, from, to *node) bool{
+		"one node's way out":        func(a *announcers, from, to *node) bool { return from == a.nodes[0] },
+		"one node's way in":         func(a *announcers, from, to *node) bool { return to == a.nodes[0] },
+		"90 % at one node":          func(a *announcers, from, to *node) bool { return apart(a.nodes[0])(from, to) && a.loses(90) },
+		"90 % of one node's way in": func(a *announcers, from, to *node) bool { return to == a.nodes[0] && a.loses(90) },
+		"half of all":               func(a *announcers, from, to *node) bool { return a.loses(50) },
+		"nine of ten":               func(a *announcers, from, to *node) bool { return a.loses(90) },
+		"all but two nodes": func(a *announcers, from, to *node) bool {
+			return from == to || !slices.Contains(a.nodes[:2], from) || !slices.Contains(a.nodes[:2], to)
+		},
+		"one node, every three seconds": func(a *announcers, from, to *node) bool {
+			return apart(a.nodes[0])(from, to) && a.now/(3*time.Second)%2 == 0
+		},
+	} {
+		duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
+			a.gossips = false
+			a.cut = func(from, to *node) bool { return lost(a, from, to) }
+			a.run(3*time.Second, nil)
+			a.most()
+			seen := a.watch(20 * time.Second)
+			if moves := a.most(); seen.none+seen.several > seen.looks/200 || moves > 2 {
+				t.Errorf("%s: %+v, %d moves; owners %q, before %q", name, seen, moves, a.owners, a.home)
+			}
+			a.gossips = true
+			a.healed(t, name)
+		})
+	}
+}
+
+// loses reports whether one of so many in a hundred packets is lost.
+func (w *world) loses(percent int) bool { return w.random.IntN(100) < percent }
