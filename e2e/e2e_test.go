@@ -35,7 +35,7 @@ type testCase struct {
 // breaking are the cases in which nodes, networks or speakers fail, or another machine claims an address: in these
 // speakers may see conflicts.
 var breaking = []string{
-	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
+	"Conflict", "L2Loss", "L2Fabric", "L2Private", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
 	"NodeLoss", "Boot", "Chart", "BGPFaults", "DataPath", "Proxy",
 }
 
@@ -47,6 +47,7 @@ var needs = map[string][]wire.Ability{
 	"L2Loss":            {wire.DropsFrames},
 	"L2Loss/inbound 90": {wire.NodesOnLAN},
 	"L2Fabric":          {wire.DropsFrames},
+	"L2Private":         {wire.DropsFrames},
 	"L2FewNodes":        {wire.DropsFrames},
 	"L2Partition":       {wire.DropsFrames},
 	"L2Matrix":          {wire.DropsFrames},
@@ -118,6 +119,7 @@ var once = []testCase{
 	{"Covered", testCovered},
 	{"L2Loss", testL2Loss},
 	{"L2Fabric", testL2Fabric},
+	{"L2Private", testL2Private},
 	{"L2FewNodes", testL2FewNodes},
 	{"L2Partition", testL2Partition},
 	{"L2Keys", testL2Keys},

@@ -51,7 +51,7 @@ type spread struct {
 
 const spreadServices = 6
 
-func newSpread(t *testing.T, e *env, n network) *spread {
+func newSpread(t *testing.T, e *env, n network, changes ...change) *spread {
 	t.Helper()
 	s := &spread{env: e, network: n, nodes: map[string]string{}, hit: e.workers()[1]}
 	for _, w := range e.workers() {
@@ -70,7 +70,7 @@ func newSpread(t *testing.T, e *env, n network) *spread {
 	e.pool(t, n.name, `addresses: [`+n.addresses+`]`)
 	e.apply(t, object("L2Advertisement", n.name, `{ipAddressPools: [`+n.name+`], interfaces: [`+n.interfaces+`]}`))
 	for i := range spreadServices {
-		s.addresses = append(s.addresses, e.service(t, app, fmt.Sprintf("%s-%d", n.name, i), pool(n.name))...)
+		s.addresses = append(s.addresses, e.service(t, app, fmt.Sprintf("%s-%d", n.name, i), append(changes, pool(n.name))...)...)
 	}
 	e.served(t, n.host, s.addresses)
 	return s
@@ -225,6 +225,36 @@ func testL2Fabric(t *testing.T, e *env) {
 	for _, tr := range fabricTroubles {
 		t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
 	}
+}
+
+// privateTroubles are faults of the nodes' own network, which carries heartbeats, while that of their clients works.
+var privateTroubles = []trouble{
+	// Nobody hears anybody there: no address moves, and pods of the announcing nodes serve.
+	{name: "private network fails", hit: failPrivate, stays: true},
+	{name: "private port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.LAN}), leaves: true},
+	{name: "private port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.LAN}), leaves: true},
+	{name: "private port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.LAN}), leaves: true},
+}
+
+// testL2Private runs faults of the nodes' own network, with -matrix only. Each node has a pod, and externalTrafficPolicy is
+// Local, so that clients on the other network need nothing of it.
+func testL2Private(t *testing.T, e *env) {
+	if !*matrix {
+		t.Skip("shown with -matrix")
+	}
+	on := onFabric
+	on.name, on.pods = "private", len(e.workers())
+	s := newSpread(t, e, on, local)
+	for _, tr := range privateTroubles {
+		t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
+	}
+}
+
+// failPrivate drops all frames between nodes on their own network, and those to other hosts there.
+func failPrivate(t *testing.T, s *spread) {
+	nodes := s.Cluster.Nodes()
+	others := []string{testbed.Client, testbed.Router1, testbed.Router2}
+	must(t, s.Cluster.Cut(t.Context(), testbed.LAN, nodes, append(others, nodes...)))
 }
 
 const (
