@@ -48,6 +48,8 @@ type links struct {
 	watched map[string]*watchedLink
 	// published is what the last round found.
 	published findings
+	// foreignAt is when foreign machines were asked last. While a speaker answers they need not be asked, and would be forgotten.
+	foreignAt time.Time
 }
 
 // findings are the links that this node leaves to others.
@@ -167,7 +169,26 @@ func (l *links) round(ctx context.Context) {
 			l.roundOn(ctx, own, known)
 		}
 	}
+	l.askForeign(ctx, present, known)
 	l.publish()
+}
+
+// askForeign asks foreign machines from time to time, so that they are known when it matters.
+func (l *links) askForeign(ctx context.Context, present []lb.Interface, known Known) {
+	now := l.now()
+	if now.Sub(l.foreignAt) < foreignInterval {
+		return
+	}
+	l.foreignAt = now
+	var foreign []lb.Question
+	for _, own := range present {
+		if own.CanAnnounce() && !carries(own, known.Address) {
+			foreign = append(foreign, l.config.Asker.Foreign(own.Name, maxNeighbours)...)
+		}
+	}
+	if len(foreign) > 0 {
+		l.config.Asker.Ask(ctx, foreign, wireTime)
+	}
 }
 
 // roundOn asks once on one link.

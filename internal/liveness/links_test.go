@@ -494,3 +494,77 @@ func testCablePulled(t *testing.T, address string) {
 		t.Error("a short loss of the carrier is not noticed")
 	}
 }
+
+// TestForeignOfALinkIsKept: a foreign machine on a second network is asked from time to time, though speakers answer there:
+// when the only other node falls silent, it shows whose link fails.
+func TestForeignOfALinkIsKept(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	delete(n.members, "w3")
+	router := lb.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
+	n.lan.foreign = []lb.Question{router}
+	n.lan.answers[mac(99)] = 3
+	n.pass(10 * time.Minute)
+	asked := 0
+	for _, q := range n.lan.asked {
+		if q == router {
+			asked++
+		}
+	}
+	if asked < 50 || asked > 70 {
+		t.Errorf("asked %d times in ten minutes, want every ten seconds", asked)
+	}
+	n.forward(false)
+	n.pass(time.Minute)
+	n.want("the router answers", true)
+}
+
+// TestShared: two links may be on one network if both have an address in a subnet of it, however they got that, or if both
+// have none and the same name.
+func TestShared(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		ours, theirs []string
+		sameName     bool
+		want         bool
+	}{
+		{"one subnet", []string{"192.0.2.1/24"}, []string{"192.0.2.0/24"}, false, true},
+		{"two subnets", []string{"192.0.2.1/24"}, []string{"198.51.100.0/24"}, true, false},
+		{"one of several", []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"198.51.100.0/24", "2001:db8::/64"}, false, true},
+		{"other lengths", []string{"192.0.2.1/24"}, []string{"192.0.2.0/25"}, true, false},
+		{"DHCPv6", []string{"2001:db8::1/128", "fe80::1/64"}, []string{"2001:db8::2/128"}, false, true},
+		{"DHCPv6 and a router's advertisement", []string{"2001:db8::1/64"}, []string{"2001:db8::2/128"}, false, true},
+		{"DHCPv6, two subnets", []string{"2001:db8::1/128"}, []string{"2001:db8:0:1::2/128"}, true, false},
+		{"IPv4, one host each", []string{"192.0.2.1/32"}, []string{"192.0.2.2/32"}, true, false},
+		{"a VLAN without addresses", []string{"fe80::1/64"}, nil, true, true},
+		{"another one", []string{"fe80::1/64"}, nil, false, false},
+		{"without an address here", []string{"fe80::1/64"}, []string{"192.0.2.0/24"}, true, false},
+		{"without an address there", []string{"192.0.2.1/24"}, nil, true, false},
+	} {
+		ours, theirs := lb.Interface{Name: "vlan50", Prefixes: prefixes(tt.ours...)}, lb.Link{Name: "eth1", Prefixes: prefixes(tt.theirs...)}
+		if tt.sameName {
+			theirs.Name = ours.Name
+		}
+		if got := shared(ours, theirs); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}
+
+// TestLinkWithoutAddresses has the port of a VLAN die on which nodes have no address of their own.
+func TestLinkWithoutAddresses(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.members = neighbours()
+	for name := range n.members {
+		for i := range n.members[name].Links {
+			if l := &n.members[name].Links[i]; l.Name == "fabric" || l.Name == "eth1" {
+				l.Name, l.Prefixes, l.Addresses = "eth1", nil, []netip.Addr{netip.MustParseAddr("fe80::2")}
+			}
+		}
+	}
+	n.eth1().Prefixes = prefixes("fe80::11/64")
+	n.pass(time.Minute)
+	n.want("the other node answers", true)
+	n.forward(false)
+	n.pass(2 * time.Second)
+	n.want("its port is dead", false)
+}

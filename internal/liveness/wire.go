@@ -270,11 +270,28 @@ func (w *wire) carriesHeartbeats(l lb.Interface) bool {
 	return l.CanAnnounce() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Addr() == w.own })
 }
 
-// shared reports whether a link of ours and one of another node are on one network.
+// shared reports whether a link of ours and one of another node may be on one network: both have an address in one
+// subnet, or both have none and the same name, such as the VLAN of clients. Only an answer there shows that they are.
 func shared(ours lb.Interface, theirs lb.Link) bool {
-	return slices.ContainsFunc(ours.Prefixes, func(p netip.Prefix) bool {
-		return !p.Addr().IsLinkLocalUnicast() && slices.Contains(theirs.Prefixes, p.Masked())
-	})
+	var subnets []netip.Prefix
+	for _, p := range ours.Prefixes {
+		if !p.Addr().IsLinkLocalUnicast() {
+			subnets = append(subnets, subnet(p))
+		}
+	}
+	if len(subnets) == 0 && len(theirs.Prefixes) == 0 {
+		return ours.Name == theirs.Name
+	}
+	return slices.ContainsFunc(theirs.Prefixes, func(p netip.Prefix) bool { return slices.Contains(subnets, subnet(p)) })
+}
+
+// subnet returns the subnet of an address with its length. DHCPv6 gives addresses without one (RFC 8415 section 18.2.10.1):
+// they count as in the /64 that IPv6 subnets have (RFC 4291 section 2.5.4).
+func subnet(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is6() && p.IsSingleIP() {
+		p = netip.PrefixFrom(p.Addr(), 64)
+	}
+	return p.Masked()
 }
 
 // of returns the addresses to ask for on a link: those of its own subnets first, which the node surely announces there.
