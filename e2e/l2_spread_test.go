@@ -247,8 +247,27 @@ func testL2Private(t *testing.T, e *env) {
 	on.name, on.pods = "private", len(e.workers())
 	s := newSpread(t, e, on, local)
 	for _, tr := range privateTroubles {
+		began := time.Now()
+		must(t, testbed.Until(t.Context(), time.Minute, "all kubelets to reach the API server again", func(ctx context.Context) error {
+			return e.kubeletsConnected(ctx, began)
+		}))
 		t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
 	}
+}
+
+// kubeletsConnected returns an error while a kubelet has not renewed the Lease of its node since a time. Kubernetes takes a node for
+// lost 50 s after the last time.
+func (e *env) kubeletsConnected(ctx context.Context, since time.Time) error {
+	leases, err := e.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, l := range leases.Items {
+		if l.Spec.RenewTime == nil || l.Spec.RenewTime.Time.Before(since) {
+			return fmt.Errorf("%s renewed its Lease at %v", l.Name, l.Spec.RenewTime)
+		}
+	}
+	return nil
 }
 
 // failPrivate drops all frames between nodes on their own network, and those to other hosts there.
