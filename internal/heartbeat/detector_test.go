@@ -432,7 +432,15 @@ func TestGossipBlocked(t *testing.T) {
 		w := settled(t, 10, n)
 		w.gossips = false
 		w.gossip()
-		w.stays(t, 10*time.Second, w.alive, "alive to all")
+		isReported := func() bool {
+			members := w.nodes[1].d.members(w.nodes[1].now(), w.nodes[1].name)
+			return slices.ContainsFunc(members, func(m Member) bool { return m.GossipBlocked })
+		}
+		w.stays(t, 10*time.Second, func() bool { return w.alive() && !isReported() }, "alive to all, and not reported yet")
+		w.must(t, time.Second, isReported, "reported")
+		w.gossips = true
+		w.gossip()
+		w.must(t, time.Second, func() bool { return !isReported() }, "not reported any more")
 	}
 }
 

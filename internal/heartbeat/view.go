@@ -12,7 +12,7 @@ const (
 	// orphanProbes of its probes must have been missed too.
 	orphanTime   = 10 * time.Second
 	orphanProbes = 3
-	// blockedTime is after what time heartbeats are blocked where gossip gets through.
+	// blockedTime is after what time heartbeats are blocked where gossip gets through, and the reverse.
 	blockedTime = 10 * time.Second
 	// verdictTime is longer than a verdict takes. A silence is published earlier only beside a verdict: those who
 	// act on the View do so at once, and then not for a while.
@@ -30,6 +30,8 @@ type Member struct {
 	Heard bool
 	// Blocked: gossip hears it and heartbeats do not arrive, as when their port is blocked.
 	Blocked bool
+	// GossipBlocked: heartbeats arrive and gossip does not hear it, as when its port is blocked.
+	GossipBlocked bool
 	// Deaths counts how often it was declared dead lately, outside of a hold-down.
 	Deaths int
 	// Silent: it counts as alive, and this node does not hear it.
@@ -73,7 +75,8 @@ func (d *detector) members(now time.Duration, self string) []Member {
 		s := d.status(now, p)
 		out = append(out, Member{
 			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.deaths),
-			Silent: s.Living() && p.suspicion != nil && (recent || now-p.suspicion.at > verdictTime),
+			GossipBlocked: p.gossipBlocked(now),
+			Silent:        s.Living() && p.suspicion != nil && (recent || now-p.suspicion.at > verdictTime),
 		})
 	}
 	return out
@@ -96,6 +99,12 @@ func (d *detector) hearsNobody(now time.Duration) bool {
 // blocked: gossip hears a node, and for longer than either needs no heartbeat of it has come.
 func (p *peer) blocked(now time.Duration, s Status) bool {
 	return p.gossip && (p.lastHeard == 0 || p.watched || s == Dead) && now-max(p.gossipSince, p.lastHeard) > blockedTime
+}
+
+// gossipBlocked: heartbeats of a node arrive at this moment, and gossip has not heard it for longer than it needs.
+func (p *peer) gossipBlocked(now time.Duration) bool {
+	arrive := p.watched && p.lastHeard != 0 && now-p.lastHeard <= p.hold
+	return arrive && !p.gossip && now-p.gossipSince > blockedTime
 }
 
 // settled: enough time has passed since this node ran again to hear what others declared about it.

@@ -136,7 +136,7 @@ const (
 	// LinkSilent: the node hears no other machine on a link that is up, though it did before, or the link has just
 	// returned.
 	LinkSilent Reason = "LinkSilent"
-	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.
+	// HeartbeatsBlocked: of heartbeats and gossip of other speakers only one arrives.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
 	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType.
 	EchoBlocked Reason = "EchoBlocked"

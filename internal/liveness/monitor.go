@@ -114,7 +114,7 @@ func (m *Monitor) State() State {
 	var cutOff []lb.Problem
 	s.CutOffFrom, s.Partition, cutOff = m.cutOff()
 	s.yield()
-	around := problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.wire.withoutEcho(), links)
+	around := problems(m.config, view.Members, m.wire.withoutEcho(), links)
 	s.Problems = append(around, cutOff...)
 	return s
 }
@@ -151,21 +151,30 @@ func (m *Monitor) Run(ctx context.Context) error {
 
 // problems returns what a user must repair in the network around a node: heartbeats that do not arrive, and links that
 // it leaves to others.
-func problems(
-	node lb.Object, members []heartbeat.Member, port uint16, withoutEcho []string, links findings,
-) []lb.Problem {
+func problems(c Config, members []heartbeat.Member, withoutEcho []string, links findings) []lb.Problem {
+	node := c.Node
 	var out []lb.Problem
-	var blocked []string
+	var blocked, gossipBlocked []string
 	for _, m := range members {
 		if m.Blocked {
 			blocked = append(blocked, m.Name)
+		}
+		if m.GossipBlocked {
+			gossipBlocked = append(gossipBlocked, m.Name)
 		}
 	}
 	if len(blocked) > 0 {
 		slices.Sort(blocked)
 		out = append(out, lb.Problem{Object: node, Reason: lb.HeartbeatsBlocked, Message: fmt.Sprintf(
 			"node %s gets no heartbeats from %s on UDP port %d, though their speakers answer gossip: a failover takes seconds",
-			node.Name, lb.SomeOf(blocked), port)})
+			node.Name, lb.SomeOf(blocked), c.HeartbeatPort)})
+	}
+	if len(gossipBlocked) > 0 {
+		slices.Sort(gossipBlocked)
+		out = append(out, lb.Problem{Object: node, Reason: lb.HeartbeatsBlocked, Message: fmt.Sprintf(
+			"node %s gets no gossip from %s on TCP and UDP port %d, though their heartbeats arrive: it does not learn what they "+
+				"can announce, so that an address may have no announcer or two",
+			node.Name, lb.SomeOf(gossipBlocked), c.MembersPort)})
 	}
 	if len(withoutEcho) > 0 {
 		out = append(out, lb.Problem{Object: node, Reason: lb.EchoBlocked, Message: fmt.Sprintf(

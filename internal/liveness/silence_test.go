@@ -296,6 +296,20 @@ func TestEchoBlocked(t *testing.T) {
 	}
 }
 
+// TestPortsBlocked: of heartbeats and gossip of a node one does not arrive; the Problem names the port.
+func TestPortsBlocked(t *testing.T) {
+	c := Config{Node: node("w1"), MembersPort: 7947, HeartbeatPort: 7948}
+	for want, member := range map[string]heartbeat.Member{
+		"node w1 gets no heartbeats from w2 on UDP port 7948, though": {Name: "w2", Blocked: true},
+		"node w1 gets no gossip from w2 on TCP and UDP port 7947, ":   {Name: "w2", GossipBlocked: true},
+	} {
+		got := problems(c, []heartbeat.Member{{Name: "w1"}, member, {Name: "w3"}}, nil, findings{})
+		if len(got) != 1 || got[0].Reason != lb.HeartbeatsBlocked || !strings.HasPrefix(got[0].Message, want) {
+			t.Errorf("%+v: %+v", member, got)
+		}
+	}
+}
+
 // Speakers are tried that are heard, and not too many at once.
 func TestEchoesDue(t *testing.T) {
 	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
