@@ -194,3 +194,24 @@ func TestPrivateNetworkSick(t *testing.T) {
 
 // loses reports whether one of so many in a hundred packets is lost.
 func (w *world) loses(percent int) bool { return w.random.IntN(100) < percent }
+
+// TestNodeSickOnBothNetworks has one node lose packets on all its links. It steps aside or keeps what it has, and never takes
+// an address of a node that is well.
+func TestNodeSickOnBothNetworks(t *testing.T) {
+	for _, percent := range []int{50, 70, 90, 97} {
+		for name, lost := range map[string]func(from, to, sick *node) bool{
+			"in":   func(_, to, sick *node) bool { return to == sick },
+			"both": func(from, to, sick *node) bool { return from == sick || to == sick },
+		} {
+			duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
+				sick := a.nodes[0]
+				cut := func(from, to *node) bool { return lost(from, to, sick) && a.loses(percent) }
+				a.gossips, a.cut, a.clients.cut = false, cut, cut
+				what := fmt.Sprintf("%d %% %s", percent, name)
+				a.never(t, time.Minute, what, func(home, owners string) bool { return home != "0 " && owners != home })
+				a.gossips, a.clients.cut = true, nil
+				a.healed(t, what)
+			})
+		}
+	}
+}

@@ -63,6 +63,8 @@ const (
 type wire struct {
 	askedAt, answeredAt time.Duration
 	answer              Answer
+	// isDead: the last two answers showed that it is dead, see Answer.dead.
+	isDead bool
 	// nodeAnsweredAt is when the node itself answered last.
 	nodeAnsweredAt time.Duration
 }
@@ -73,6 +75,8 @@ type link struct {
 	// othersHearAt and nobodyHearsAt are when another node said last, on another link, that it hears another machine on the
 	// link of the heartbeats, and that it hears nobody.
 	othersHearAt, nobodyHearsAt time.Duration
+	// elsewhereFailsAt is when foreign machines on other links did not answer last.
+	elsewhereFailsAt time.Duration
 }
 
 // isDivided reports whether another node that is reached on another link hears nobody either, and none that is reached
@@ -155,12 +159,17 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	if p == nil || now-q.At > freshTime || q.At < d.born {
 		return
 	}
+	wasDead := p.wire.answer.dead() && now-p.wire.answeredAt < complaintTime
+	p.wire.isDead = wasDead && a.dead()
 	p.wire.answer, p.wire.answeredAt = a, now
 	switch {
 	case a.Node == Answered || a.Foreign == Answered:
 		d.link.worksAt = now
 	case a.Foreign == Silent:
 		d.link.failsAt = now
+	}
+	if a.ForeignElsewhere == Silent {
+		d.link.elsewhereFailsAt = now
 	}
 	switch {
 	case a.Elsewhere != Answered:
@@ -239,17 +248,20 @@ func (d *detector) decidesAlone(now time.Duration, p *peer) bool {
 	if p.wire.answeredAt < p.lastHeard {
 		answer = Answer{}
 	}
-	if answer.dead() {
+	lossy := p.reception.clean < cleanRun
+	// If heartbeats of it, or foreign answers, were lost before, this may be more of the same.
+	isSteady := func(failsAt time.Duration) bool {
+		return !(lossy && now-p.lastHeard < noForeignTime) && (failsAt == 0 || now-failsAt > noForeignTime)
+	}
+	if answer.dead() && p.wire.isDead && isSteady(d.link.elsewhereFailsAt) {
 		return true
 	}
-	lossy := p.reception.clean < cleanRun
 	switch answer.Foreign {
 	case Answered:
 		if p.status == SpeakerDown && now < p.suspicion.at+noForeignTime {
 			return false // refusals are so rare that nothing else shows whether some are lost
 		}
-		// If heartbeats of it, or foreign answers, were lost before, this may be more of the same.
-		return !(lossy && now-p.lastHeard < noForeignTime) && (d.link.failsAt == 0 || now-d.link.failsAt > noForeignTime)
+		return isSteady(d.link.failsAt)
 	case Silent:
 		return false
 	}

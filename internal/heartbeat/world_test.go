@@ -63,19 +63,29 @@ type network struct {
 // passes reports whether a frame arrives.
 func (n *network) passes(from, to *node) bool { return n.cut == nil || !n.cut(from, to) }
 
-// ask returns what a node and a foreign machine answer to another one.
-func (n *network) ask(from, about *node) (node, foreign Reply, hears bool) {
-	node = Silent
-	if about.runs() && n.passes(from, about) && n.passes(about, from) {
-		node, hears = Answered, about.hears()
+// ask returns what a node and a foreign machine answer to another one, three questions each.
+func (n *network) ask(from, about *node) (own, foreign Reply, hears bool) {
+	answers := func(other *node) Reply {
+		answered := 0
+		for range 3 {
+			if n.passes(from, other) && n.passes(other, from) {
+				answered++
+			}
+		}
+		if answered >= 2 {
+			return Answered
+		}
+		return Silent
+	}
+	own = Silent
+	if about.runs() {
+		own = answers(about)
+		hears = answers(about) == Answered && about.hears()
 	}
 	if n.hasForeign {
-		foreign = Silent
-		if n.passes(from, outside) && n.passes(outside, from) {
-			foreign = Answered
-		}
+		foreign = answers(outside)
 	}
-	return node, foreign, hears
+	return own, foreign, hears
 }
 
 // node is one host of the world.
