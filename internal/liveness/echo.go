@@ -54,12 +54,13 @@ func (w *wire) tryEchoes(ctx context.Context) {
 	if len(nodes) == 0 {
 		return
 	}
-	here, elsewhere := map[string][]lb.Question{}, map[string][]lb.Question{}
+	about := map[string]questions{}
 	var asked []lb.Question
 	for _, node := range nodes {
 		q := w.questions(node, []netip.Addr{netip.IPv6Unspecified()})
-		here[node], elsewhere[node] = echoes(q.own), q.elsewhere
-		asked = slices.Concat(asked, here[node], elsewhere[node])
+		q.own = echoes(q.own)
+		about[node] = q
+		asked = slices.Concat(asked, q.own, q.elsewhere, q.kernelElsewhere)
 	}
 	answers := map[lb.Question]int{}
 	for i, n := range w.config.Asker.Ask(ctx, asked, wireTime) {
@@ -77,14 +78,18 @@ func (w *wire) tryEchoes(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
-	note := func(trials map[string]trial, node string, asked []lb.Question) {
+	note := func(trials map[string]trial, node string, answers int) {
 		if t := trials[node]; t.isDue(now) {
-			trials[node] = t.after(now, most(asked), w.heard[node])
+			trials[node] = t.after(now, answers, w.heard[node])
 		}
 	}
-	for _, node := range nodes {
-		note(w.trials, node, here[node])
-		note(w.trialsElsewhere, node, elsewhere[node])
+	for node, q := range about {
+		note(w.trials, node, most(q.own))
+		elsewhere := most(q.elsewhere)
+		if elsewhere == 0 && most(q.kernelElsewhere) <= 0 {
+			elsewhere = lb.Unasked // no frame gets through, such as where its port is dead
+		}
+		note(w.trialsElsewhere, node, elsewhere)
 	}
 }
 

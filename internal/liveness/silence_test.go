@@ -236,12 +236,30 @@ func TestEchoOfTheIdle(t *testing.T) {
 	if !e.tries(0, 0) || !e.tries(retrialInterval, 0) || len(e.withoutEcho()) != 0 {
 		t.Errorf("asked %v, without echo are %v", e.asked, e.withoutEcho())
 	}
-	about := func(q lb.Question) bool { return !q.Address.IsUnspecified() }
-	if e.tries(2*trialInterval, 1); len(e.asked) != 2 || slices.ContainsFunc(e.asked, about) {
+	isAnnounced := func(q lb.Question) bool { return q.Echo && !q.Address.IsUnspecified() }
+	if e.tries(2*trialInterval, 1); len(e.asked) == 0 || slices.ContainsFunc(e.asked, isAnnounced) {
 		t.Errorf("asked %v, want about no address: it may have lost what it announced before", e.asked)
 	}
 	e.announced, e.owns = announced, owns
 	e.want("dead as soon as it announces", 0, heartbeat.Silent)
+}
+
+// TestEchoBlockedElsewhere: on another link, too, an echo is blocked only where other frames of its node get through, and not
+// while its port is dead.
+func TestEchoBlockedElsewhere(t *testing.T) {
+	for _, kernel := range []int{0, 3} {
+		e := newEchoTest(t, 3)
+		e.answers[mac(12)], e.echoes[mac(12)] = kernel, 0
+		e.tries(0, 3)
+		e.tries(retrialInterval, 3)
+		if got, want := e.withoutEcho(), []string{"w2"}; slices.Equal(got, want) != (kernel > 0) {
+			t.Errorf("of its kernel come %d answers: without echo are %v", kernel, got)
+		}
+		e.echoes[mac(12)] = 3
+		if e.tries(2*trialInterval, 3); len(e.withoutEcho()) > 0 {
+			t.Errorf("its echo gets through, and reported are %v", e.withoutEcho())
+		}
+	}
 }
 
 // A speaker that does not live to the end of a trial, or cannot be asked, shows nothing.

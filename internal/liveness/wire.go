@@ -220,9 +220,11 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 type questions struct {
 	// own go to the node about what it announces, foreign to machines that are no speakers: on the link of the heartbeats.
 	own, foreign []lb.Question
-	// elsewhere and hearing are echoes on the other links that are shared: whether the speaker runs, and whether it hears
-	// another machine on the link of the heartbeats.
-	elsewhere, hearing, foreignElsewhere []lb.Question
+	// elsewhere and hearing are echoes on the other links that are shared, where both speakers listen: whether the speaker
+	// runs, and whether it hears another machine on the link of the heartbeats.
+	elsewhere, hearing []lb.Question
+	// kernelElsewhere go to the kernel of the node on those links, foreignElsewhere to machines that are no speakers.
+	kernelElsewhere, foreignElsewhere []lb.Question
 }
 
 // questions returns what to ask about a node that announced these addresses. Where it does not share the link of the
@@ -241,9 +243,13 @@ func (w *wire) questions(node string, addresses []netip.Addr) (out questions) {
 		if i < 0 {
 			continue
 		}
+		peer := theirs[i]
+		ask := func(a netip.Addr, echo bool) lb.Question {
+			return lb.Question{Link: l.Name, MAC: peer.MAC, Address: a, Echo: echo}
+		}
 		var here []lb.Question
-		for _, a := range of(addresses, theirs[i]) {
-			here = append(here, lb.Question{Link: l.Name, MAC: theirs[i].MAC, Address: a})
+		for _, a := range of(addresses, peer) {
+			here = append(here, ask(a, false))
 		}
 		foreign := w.config.Asker.Foreign(l.Name, maxForeign)
 		if w.carriesHeartbeats(l) {
@@ -252,10 +258,14 @@ func (w *wire) questions(node string, addresses []netip.Addr) (out questions) {
 			continue
 		}
 		others = append(others, here...)
-		echo := lb.Question{Link: l.Name, MAC: theirs[i].MAC, Address: netip.IPv6Unspecified(), Echo: true}
-		out.elsewhere = append(out.elsewhere, echo)
-		echo.Address = lb.Hearing
-		out.hearing = append(out.hearing, echo)
+		if !l.Usable() || !peer.Default {
+			continue // a speaker listens there only while it announces something
+		}
+		out.elsewhere = append(out.elsewhere, ask(netip.IPv6Unspecified(), true))
+		out.hearing = append(out.hearing, ask(lb.Hearing, true))
+		for _, a := range peer.Addresses {
+			out.kernelElsewhere = append(out.kernelElsewhere, ask(a, false))
+		}
 		out.foreignElsewhere = append(out.foreignElsewhere, foreign...)
 	}
 	if !sharesPath {

@@ -81,11 +81,11 @@ func neighbours() map[string]lb.Member {
 	return map[string]lb.Member{
 		"w1": {Links: []lb.Link{
 			{Name: "eth0", MAC: mac(1), Prefixes: prefixes("192.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
-			{Name: "eth1", MAC: mac(11), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+			{Name: "eth1", Default: true, MAC: mac(11), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
 		}},
 		"w2": {Links: []lb.Link{
 			{Name: "lan", MAC: mac(2), Prefixes: prefixes("192.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
-			{Name: "fabric", MAC: mac(12), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}},
+			{Name: "fabric", Default: true, MAC: mac(12), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}},
 		}},
 		"w3": {Links: []lb.Link{{Name: "other", MAC: mac(3), Prefixes: prefixes("203.0.113.0/24")}}},
 	}
