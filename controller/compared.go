@@ -9,11 +9,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// compareAge is for how long nothing is compared of a Service that does not change; at most for twice the time, so that all are compared by turns.
+// compareAge is for how long nothing is compared of a Service that does not change; at most for twice the time, so that
+// all are compared by turns.
 const compareAge = 4 * time.Minute
 
-// formerOf returns a function that returns the write of the last run about a Service, nil for none. It must be asked once of
-// each, in the order of keys.
+// formerOf returns a function that returns the write of the last run about a Service, nil for none. It must be asked
+// once of each, in the order of keys.
 func formerOf(last []*serviceWrite) func(*lb.Service) *serviceWrite {
 	return func(svc *lb.Service) *serviceWrite {
 		for len(last) > 0 && last[0].compiled != svc && last[0].compiled.Key.Compare(svc.Key) < 0 {
@@ -49,7 +50,13 @@ func (s *syncer) differs(now time.Time, w, before *serviceWrite) bool {
 
 // same reports whether the same decides what is to be written; no object changes in place.
 func (w *serviceWrite) same(o *serviceWrite) bool {
-	return w.held == o.held && w.hostname == o.hostname && w.loadBalancer == o.loadBalancer && reflect.DeepEqual(w.proxied, o.proxied) && w.keep == o.keep &&
-		w.nodesUnknown == o.nodesUnknown && slices.Equal(w.problems, o.problems) && reflect.DeepEqual(w.frontends, o.frontends) &&
+	return w.held == o.held &&
+		w.hostname == o.hostname &&
+		w.loadBalancer == o.loadBalancer &&
+		reflect.DeepEqual(w.proxied, o.proxied) &&
+		w.keep == o.keep &&
+		w.nodesUnknown == o.nodesUnknown &&
+		slices.Equal(w.problems, o.problems) &&
+		reflect.DeepEqual(w.frontends, o.frontends) &&
 		reflect.DeepEqual(w.assignment, o.assignment)
 }

@@ -19,9 +19,13 @@ type conflict struct {
 	mac, node string
 }
 
-// conflicts returns those reported by speakers that still write and whose nodes are not NotReady. If two report the same
-// address it takes the first by name.
-func (r reports) conflicts(now time.Time, states []*v1beta1.SpeakerState, notReady map[string]bool) map[netip.Addr]conflict {
+// conflicts returns those reported by speakers that still write and whose nodes are not NotReady. If two report the
+// same address it takes the first by name.
+func (r reports) conflicts(
+	now time.Time,
+	states []*v1beta1.SpeakerState,
+	notReady map[string]bool,
+) map[netip.Addr]conflict {
 	out := map[netip.Addr]conflict{}
 	for _, s := range states {
 		if notReady[s.Name] || r.stale(now, s.Name) {
@@ -42,7 +46,11 @@ func (r reports) conflicts(now time.Time, states []*v1beta1.SpeakerState, notRea
 // free returns the condition on addresses of a pool that foreign machines claim, if there
 // are any. Retained addresses of the pool count too.
 func free(ranges []lb.Range, u ipam.Usage, all map[netip.Addr]conflict) (metav1.Condition, bool) {
-	c := metav1.Condition{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}
+	c := metav1.Condition{
+		Type:   v1beta1.ConditionAddressesFree,
+		Status: metav1.ConditionFalse,
+		Reason: string(lb.AddressConflict),
+	}
 	var claims []string
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		in := slices.ContainsFunc(ranges, func(r lb.Range) bool { return r.Contains(a) })

@@ -27,7 +27,8 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 		}
 	}
 	messages = append(messages, effect(w.frontends)...)
-	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) && !w.proxied.serves() { // nodes refuse those of proxied ones
+	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) &&
+		!w.proxied.serves() { // nodes refuse those of proxied ones
 		if text := openNodePorts(w.service); text != "" {
 			messages = append(messages, text)
 		}
@@ -74,7 +75,8 @@ func within(frontends []lb.Frontend) string {
 	return "may come in too"
 }
 
-// openNodePorts names the node ports of a Service, "" for none. No list of sources applies to them, in Kubernetes itself.
+// openNodePorts names the node ports of a Service, "" for none. No list of sources applies to them, in Kubernetes
+// itself.
 func openNodePorts(sv *corev1.Service) string {
 	var ports []int32
 	for _, p := range sv.Spec.Ports {
@@ -85,6 +87,6 @@ func openNodePorts(sv *corev1.Service) string {
 	if len(ports) == 0 {
 		return ""
 	}
-	return "everybody may come in by the node ports (" + lb.SomeOf(ports) + "): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from " +
-		"spec.ports"
+	return "everybody may come in by the node ports (" + lb.SomeOf(ports) +
+		"): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"
 }

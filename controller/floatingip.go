@@ -44,7 +44,12 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 		return s.cluster.DeleteFloatingIP(ctx, w.object)
 	}
 	want := w.status(metav1.Now().Rfc3339Copy())
-	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, config.Assigned(w.owned.Key, slices.Concat(w.owned.Record, w.owned.Awaits)), want)
+	wrote, err := s.cluster.UpdateFloatingIP(
+		ctx,
+		w.object,
+		config.Assigned(w.owned.Key, slices.Concat(w.owned.Record, w.owned.Awaits)),
+		want,
+	)
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
 	s.report(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
 	return err
@@ -99,7 +104,11 @@ func (s *syncer) keep(ctx context.Context, k ipam.Keep) (refusal string, err err
 	f := &v1beta1.FloatingIP{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindFloatingIP},
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Service.Namespace, Name: k.Service.Name},
-		Spec:       v1beta1.FloatingIPSpec{ServiceName: k.Service.Name, ReclaimPolicy: v1beta1.ReclaimRetain, Addresses: texts(k.Addresses)},
+		Spec: v1beta1.FloatingIPSpec{
+			ServiceName:   k.Service.Name,
+			ReclaimPolicy: v1beta1.ReclaimRetain,
+			Addresses:     texts(k.Addresses),
+		},
 	}
 	err = s.cluster.CreateFloatingIP(ctx, f)
 	refusal, _ = k8s.Denied(err)

@@ -59,8 +59,8 @@ func (m *memberKeys) sync(ctx context.Context) error {
 	secret, err := m.cluster.Secret(ctx, m.secret)
 	for err == nil {
 		now := keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}
-		// A speaker writes its SpeakerState only once it has a key, and it has that whether it is ready or not. A state that
-		// outlives its speaker delays a first key by minutes, no more; uninstalling deletes it.
+		// A speaker writes its SpeakerState only once it has a key, and it has that whether it is ready or not. A state
+		// that outlives its speaker delays a first key by minutes, no more; uninstalling deletes it.
 		want, why := m.keeper.Decide(now, len(m.cluster.SpeakerStates()) > 0, time.Now())
 		if want == nil {
 			m.warnUnusable(secret)
@@ -89,7 +89,15 @@ func (m *memberKeys) warnUnusable(secret *corev1.Secret) {
 	}
 	if message != "" && message != m.warned {
 		o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
-		m.log.Warn("members' Secret has entries that are no keys", "secret", o, "reason", lb.InvalidKey, "message", message)
+		m.log.Warn(
+			"members' Secret has entries that are no keys",
+			"secret",
+			o,
+			"reason",
+			lb.InvalidKey,
+			"message",
+			message,
+		)
 		m.cluster.Event(o, secret.UID, false, lb.InvalidKey, lb.WithRemedies(message, lb.InvalidKey))
 	}
 	m.warned = message

@@ -37,7 +37,11 @@ type settings struct {
 }
 
 func run() int {
-	tasks := map[string]func(context.Context, k8s.Clients, settings, *slog.Logger) error{"controller": serve, "uninstall": uninstall, "crds": crds}
+	tasks := map[string]func(context.Context, k8s.Clients, settings, *slog.Logger) error{
+		"controller": serve,
+		"uninstall":  uninstall,
+		"crds":       crds,
+	}
 	args, task := os.Args[1:], "controller"
 	if len(args) > 0 && tasks[args[0]] != nil {
 		args, task = args[1:], args[0]
@@ -46,15 +50,50 @@ func run() int {
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
 	s.Define(f, ":9218")
 	s.Options.Define(f)
-	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true, "mark pods of Services as not ready if more than half of all speakers cannot reach their node")
-	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10}, "most `nodes` whose pods are marked at the same time, as a number or a "+
-		"percentage of all nodes")
-	f.IntVar(&s.Options.OpenStack.MaxShared, "openstack-max-shared", 2, "most `Services` that share an address by OpenStack's load-balancer-id")
-	f.BoolVar(&s.Options.OpenStack.Internal, "openstack-internal", false, "serve Services from internal pools unless holdfast.dev/internal says otherwise")
-	f.BoolVar(&s.Options.OpenStack.AnnotateAll, "openstack-annotate-all", false, "write OpenStack's load-balancer-id and load-balancer-address on all Services")
-	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this controller runs on; by default the environment variable "+
-		"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 2.5 s")
-	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: `time` to wait for the speakers to withdraw all announcements")
+	f.BoolVar(
+		&s.withdraw,
+		"withdraw-dead-endpoints",
+		true,
+		"mark pods of Services as not ready if more than half of all speakers cannot reach their node",
+	)
+	f.TextVar(
+		&s.limit,
+		"dead-endpoints-max-nodes",
+		nodelifecycle.Limit{Percent: 10},
+		"most `nodes` whose pods are marked at the same time, as a number or a "+
+			"percentage of all nodes",
+	)
+	f.IntVar(
+		&s.Options.OpenStack.MaxShared,
+		"openstack-max-shared",
+		2,
+		"most `Services` that share an address by OpenStack's load-balancer-id",
+	)
+	f.BoolVar(
+		&s.Options.OpenStack.Internal,
+		"openstack-internal",
+		false,
+		"serve Services from internal pools unless holdfast.dev/internal says otherwise",
+	)
+	f.BoolVar(
+		&s.Options.OpenStack.AnnotateAll,
+		"openstack-annotate-all",
+		false,
+		"write OpenStack's load-balancer-id and load-balancer-address on all Services",
+	)
+	f.StringVar(
+		&s.nodeName,
+		"node-name",
+		os.Getenv("NODE_NAME"),
+		"`name` of the node that this controller runs on; by default the environment variable "+
+			"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 2.5 s",
+	)
+	f.DurationVar(
+		&s.timeout,
+		"timeout",
+		time.Minute,
+		"uninstall: `time` to wait for the speakers to withdraw all announcements",
+	)
 	f.StringVar(&s.crds, "from", "/crds", "crds: `directory` with the custom resource definitions to write")
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {
@@ -83,8 +122,14 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 	}
 	assign, dead, work := assemble(clients, s, log)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(),
-		daemon.Stderr.Dropped(), assign, dead)
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		daemon.BuildInfo(),
+		daemon.Stderr.Dropped(),
+		assign,
+		dead,
+	)
 	state := func() any { return assign.last.Load() }
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -98,30 +143,54 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 	return group.Wait()
 }
 
-// assemble constructs the parts of the process, of which the leader's work is to be run, and starts none. The cluster kicks the others, but
-// not before it runs.
-func assemble(clients k8s.Clients, s settings, log *slog.Logger) (assign *syncer, dead *nodelifecycle.Controller, work []func(context.Context) error) {
+// assemble constructs the parts of the process, of which the leader's work is to be run, and starts none. The cluster
+// kicks the others, but not before it runs.
+func assemble(
+	clients k8s.Clients,
+	s settings,
+	log *slog.Logger,
+) (assign *syncer, dead *nodelifecycle.Controller, work []func(context.Context) error) {
 	var looks, withdraws *daemon.Loop
 	cluster := k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw || s.Options.Proxies(),
+		Log:       log,
+		Component: "holdfast-controller",
+		Namespace: s.Namespace,
+		DaemonSet: s.DaemonSet,
+		Endpoints: s.withdraw ||
+			s.Options.Proxies(),
 		Proxies:    s.Options.Proxy.Service,
 		Kick:       func() { assign.loop.Kick() },
 		KickStates: func() { withdraws.Kick(); looks.Kick() },
 	})
 	assign = newSyncer(cluster, s.Options, log)
-	looks = daemon.NewLoop(daemon.LoopConfig{Name: "speakers", Log: log, MinInterval: lookInterval, Sync: func(context.Context) (time.Duration, error) {
-		assign.look()
-		return 2 * lookInterval, nil // reports expire without a change
-	}})
+	looks = daemon.NewLoop(
+		daemon.LoopConfig{
+			Name:        "speakers",
+			Log:         log,
+			MinInterval: lookInterval,
+			Sync: func(context.Context) (time.Duration, error) {
+				assign.look()
+				return 2 * lookInterval, nil // reports expire without a change
+			},
+		},
+	)
 	dead = nodelifecycle.New(cluster, s.Options.Serves, s.limit, log)
-	withdraws = daemon.NewLoop(daemon.LoopConfig{Name: "nodelifecycle", Log: log, MinInterval: nodelifecycle.MinInterval, Sync: dead.Sync})
+	withdraws = daemon.NewLoop(
+		daemon.LoopConfig{Name: "nodelifecycle", Log: log, MinInterval: nodelifecycle.MinInterval, Sync: dead.Sync},
+	)
 	work = []func(context.Context) error{
 		assign.lead,
 		afterStates(cluster, looks.Run),
-		afterStates(cluster, func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) }),
+		afterStates(
+			cluster,
+			func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) },
+		),
 	}
 	if s.withdraw {
-		work = append(work, afterStates(cluster, func(ctx context.Context) error { return dead.Lead(ctx, withdraws.Run) }))
+		work = append(
+			work,
+			afterStates(cluster, func(ctx context.Context) error { return dead.Lead(ctx, withdraws.Run) }),
+		)
 	}
 	return assign, dead, work
 }
@@ -141,7 +210,13 @@ func afterStates(cluster *k8s.Cluster, work func(context.Context) error) func(co
 var errUninstalling = errors.New("uninstalling")
 
 // campaign makes this replica lead whenever it is elected, until ctx is cancelled.
-func campaign(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, node string, work []func(context.Context) error) error {
+func campaign(
+	ctx context.Context,
+	log *slog.Logger,
+	cluster *k8s.Cluster,
+	node string,
+	work []func(context.Context) error,
+) error {
 	var doubts nodelifecycle.Doubts
 	for {
 		err := cluster.Lead(ctx, k8s.Candidate{

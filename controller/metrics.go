@@ -32,14 +32,27 @@ var (
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
 	pendingDesc = prometheus.NewDesc("holdfast_service_pending_seconds",
 		"How long the Service that has waited longest for an address has waited, by reason.", []string{"reason"}, nil)
-	unannouncedDesc = prometheus.NewDesc("holdfast_service_unannounced",
+	unannouncedDesc = prometheus.NewDesc(
+		"holdfast_service_unannounced",
 		"1 for each Service with an address that no node announces, by the reason that speakers report, empty while they report none; the first 2,000 "+
-			"series by age.", []string{"namespace", "service", "family", "reason"}, nil)
-	repairsDesc  = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "plan"})
+			"series by age.",
+		[]string{"namespace", "service", "family", "reason"},
+		nil,
+	)
+	repairsDesc = prometheus.NewDesc(
+		"holdfast_repairs_total",
+		"Repairs of drift, by kind.",
+		nil,
+		prometheus.Labels{"kind": "plan"},
+	)
 	isLeaderDesc = prometheus.NewDesc("holdfast_controller_is_leader",
 		"1 if this controller leads: it has decided at least once and alone assigns addresses.", nil, nil)
-	problemsDesc = prometheus.NewDesc("holdfast_problems",
-		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
+	problemsDesc = prometheus.NewDesc(
+		"holdfast_problems",
+		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).",
+		[]string{"kind", "reason"},
+		nil,
+	)
 )
 
 // metrics of a syncer.
@@ -50,7 +63,8 @@ type metrics struct {
 	mu     sync.Mutex
 	// last is the outcome of the last run, which /debug/state shows too; nil unless this replica leads.
 	last atomic.Pointer[outcome]
-	// repairs counts the decisions that were to be others, and the Services of which something was to be written, than what is remembered says.
+	// repairs counts the decisions that were to be others, and the Services of which something was to be written, than
+	// what is remembered says.
 	repairs atomic.Int64
 }
 
@@ -129,9 +143,11 @@ type looked struct {
 	reason      lb.Reason
 }
 
-// states returns how long the oldest Service without an address has waited, by reason, and the rows of unannouncedDesc. Speakers
-// write after the last run, so it reads the Services as they are: those that changed.
-func (m *metrics) states(assignments []*ipam.Assignment) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
+// states returns how long the oldest Service without an address has waited, by reason, and the rows of unannouncedDesc.
+// Speakers write after the last run, so it reads the Services as they are: those that changed.
+func (m *metrics) states(
+	assignments []*ipam.Assignment,
+) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
 	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -165,7 +181,8 @@ func (m *metrics) states(assignments []*ipam.Assignment) (waits map[lb.Reason]ti
 func look(h config.Held[corev1.Service], a *ipam.Assignment) looked {
 	sv, found := h.Read(), looked{of: h, assignment: a}
 	if !given[a.Reason] {
-		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil && c.Status == metav1.ConditionFalse {
+		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil &&
+			c.Status == metav1.ConditionFalse {
 			found.pending = c.LastTransitionTime.Time
 		}
 		return found
@@ -179,8 +196,8 @@ func look(h config.Held[corev1.Service], a *ipam.Assignment) looked {
 	return found
 }
 
-// withheld is why nodes do not announce all addresses of a Service, as speakers report; empty if they do not, and Announced if a
-// protocol announces all.
+// withheld is why nodes do not announce all addresses of a Service, as speakers report; empty if they do not, and
+// Announced if a protocol announces all.
 func withheld(sv *corev1.Service) (reason lb.Reason) {
 	for _, kind := range []string{v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
 		c := meta.FindStatusCondition(sv.Status.Conditions, kind)

@@ -71,7 +71,10 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 	}
 	// What a pool that goes has recorded of its ranges, the pools that take these over record first. The API server
 	// takes no new finalizer for a pool that is being deleted.
-	handsOver := slices.ContainsFunc(writes, func(w *poolWrite) bool { return w.pool.DeletionTimestamp == nil && w.changesGuard() })
+	handsOver := slices.ContainsFunc(writes, func(w *poolWrite) bool {
+		return w.pool.DeletionTimestamp == nil &&
+			w.changesGuard()
+	})
 	for _, w := range writes {
 		if w.pool.DeletionTimestamp != nil {
 			w.inUse = (w.inUse || handsOver) && slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress)
@@ -88,7 +91,8 @@ func (w *poolWrite) changesGuard() bool {
 
 // differs reports whether there is anything to write.
 func (w *poolWrite) differs() bool {
-	return slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress) != w.inUse || !equality.Semantic.DeepEqual(w.pool.Status, w.status)
+	return slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress) != w.inUse ||
+		!equality.Semantic.DeepEqual(w.pool.Status, w.status)
 }
 
 // urgent reports whether the pool must be held or let go, has a condition with another status or reason, or another
@@ -172,7 +176,10 @@ func poolStatus(p *lb.Pool, u ipam.Usage, conditions []metav1.Condition) v1beta1
 		Guarded:         texts(p.Guarded),
 	}
 	for _, e := range p.ExternalIPs {
-		out.ExternalIPs = append(out.ExternalIPs, v1beta1.ExternalAddress{Address: e.Address.String(), Service: e.Service.String()})
+		out.ExternalIPs = append(
+			out.ExternalIPs,
+			v1beta1.ExternalAddress{Address: e.Address.String(), Service: e.Service.String()},
+		)
 	}
 	for _, r := range u.Retained {
 		out.Retained = append(out.Retained, v1beta1.RetainedAddress{

@@ -16,7 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// proxiedPace is the time between two changes, for each proxied Service, of what all of them say of nodes: 1,000 are written every minute.
+// proxiedPace is the time between two changes, for each proxied Service, of what all of them say of nodes: 1,000 are
+// written every minute.
 const proxiedPace = 60 * time.Millisecond
 
 // proxied is what the speakers report of the proxies.
@@ -50,7 +51,13 @@ type verdict struct {
 }
 
 // look takes the last reports. Those of nodes that Kubernetes does not call ready may be old.
-func (p *proxied) look(now time.Time, r reports, states []*v1beta1.SpeakerState, notReady map[string]bool, open []string) {
+func (p *proxied) look(
+	now time.Time,
+	r reports,
+	states []*v1beta1.SpeakerState,
+	notReady map[string]bool,
+	open []string,
+) {
 	p.serves, p.faults, p.open, p.looks = map[string]map[lb.Key]bool{}, map[lb.Key]lb.Reason{}, open, p.looks+1
 	for _, s := range states {
 		if notReady[s.Name] || r.stale(now, s.Name) {
@@ -94,13 +101,21 @@ func (p *proxied) problems(services []*lb.Service) (out []lb.Problem) {
 		if fault != lb.CertificateExpired {
 			text += "; proxies that have had a good pair of the Service go on with it, others do not serve it, and their nodes do not announce it"
 		}
-		out = append(out, lb.Problem{Object: lb.Object{Kind: config.KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, Reason: fault, Message: text})
+		out = append(
+			out,
+			lb.Problem{
+				Object:  lb.Object{Kind: config.KindService, Namespace: s.Key.Namespace, Name: s.Key.Name},
+				Reason:  fault,
+				Message: text,
+			},
+		)
 	}
 	return out
 }
 
-// decide returns what is due for all Services, nil for nothing. Services that share an address switch together: to proxies when all of them ask, and the
-// proxies of all nodes serve those whose addresses are announced already; back when none asks any more, for pods of the others want headers.
+// decide returns what is due for all Services, nil for nothing. Services that share an address switch together: to
+// proxies when all of them ask, and the proxies of all nodes serve those whose addresses are announced already; back
+// when none asks any more, for pods of the others want headers.
 func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict {
 	if !slices.ContainsFunc(state.Services, func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused }) {
 		return nil // as mostly
@@ -135,25 +150,34 @@ func (p *proxied) decide(state lb.State, assigned []*ipam.Assignment) []verdict 
 	text := p.say(state, n)
 	for i := range services {
 		s := services[i]
-		c := metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionFalse, Reason: string(lb.ProxyWaits)}
+		c := metav1.Condition{
+			Type:   v1beta1.ConditionProxied,
+			Status: metav1.ConditionFalse,
+			Reason: string(lb.ProxyWaits),
+		}
 		switch {
 		case s.ProxyRefused:
 			c.Reason = string(lb.ProxyRefused)
 		case stays(s):
 			c.Status, c.Reason = metav1.ConditionTrue, string(lb.Proxied)
-			c.Message = "it asks for no proxy, and leaves them when " + sharers(at, s, func(o *lb.Service) bool { return o.AsksProxy }) + " do so no more; " + text
+			asking := sharers(at, s, func(o *lb.Service) bool { return o.AsksProxy })
+			c.Message = "it asks for no proxy, and leaves them when " + asking + " do so no more; " + text
 		case !s.AsksProxy:
 			continue
 		case !agreed(s.Addresses):
-			c.Message = "waits until " + sharers(at, s, func(o *lb.Service) bool { return !asks(o) }) + " ask for proxies too"
+			others := sharers(at, s, func(o *lb.Service) bool { return !asks(o) })
+			c.Message = "waits until " + others + " ask for proxies too"
 		case !ready(s.Addresses):
 			c.Message = "waits until proxies serve all Services on its address" + of(lacks[s.Key])
 		default:
 			c.Status, c.Reason, c.Message = metav1.ConditionTrue, string(lb.Proxied), text
 		}
 		if left := p.left[s.Key]; len(left) > 0 {
-			c.Message += fmt.Sprintf("; endpoints are left out (%s): none may be loopback, link-local, multicast, a proxy's own or an address of a pool, nor "+
-				"beyond the first 1000 of a port", lb.SomeOf(left))
+			c.Message += fmt.Sprintf(
+				"; endpoints are left out (%s): none may be loopback, link-local, multicast, a proxy's own or an address of a pool, nor "+
+					"beyond the first 1000 of a port",
+				lb.SomeOf(left),
+			)
 		}
 		out[i].Condition = c
 		if c.Status != metav1.ConditionTrue {
@@ -193,7 +217,8 @@ func shares(before, s *lb.Service) bool {
 	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return slices.Contains(before.Addresses, a) })
 }
 
-// lacking returns the nodes whose proxies are ready and do not serve a Service, and an entry for none if no proxy is ready.
+// lacking returns the nodes whose proxies are ready and do not serve a Service, and an entry for none if no proxy is
+// ready.
 func (p *proxied) lacking(state lb.State, key lb.Key) []string {
 	if len(state.ProxyNodes) == 0 {
 		return []string{""}
@@ -211,12 +236,14 @@ func of(nodes []string) string {
 	return ": not yet on node " + lb.SomeOf(nodes)
 }
 
-// say returns what proxied Services say of nodes, and of what is lost. With many Services it changes rarely: a change writes all of them.
+// say returns what proxied Services say of nodes, and of what is lost. With many Services it changes rarely: a change
+// writes all of them.
 func (p *proxied) say(state lb.State, services int) string {
 	nodes := state.ProxyNodes
 	text := fmt.Sprintf("proxies on %d nodes serve it (%s)", len(nodes), cmp.Or(lb.SomeOf(nodes), "none is ready"))
 	if len(p.open) > 0 {
-		text += "; its node ports lead past them on node " + lb.SomeOf(p.open) + ", where no speaker keeps a packet filter in force"
+		text += "; its node ports lead past them on node " + lb.SomeOf(p.open) +
+			", where no speaker keeps a packet filter in force"
 	}
 	text += "; pods see a proxy's address as the client's, externalTrafficPolicy means nothing, and a NetworkPolicy by ipBlock sees the proxies"
 	if p.text == "" || p.text != text && state.Now.Sub(p.changed) >= time.Duration(services)*proxiedPace {

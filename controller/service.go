@@ -82,7 +82,8 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	var due []*serviceWrite
 	for i, a := range d.result.Assignments {
 		svc := d.state.Services[i]
-		if slices.ContainsFunc(svc.Addresses, d.waits) || slices.ContainsFunc(svc.Record, func(o lb.Origin) bool { return d.waits(o.Address) }) {
+		if slices.ContainsFunc(svc.Addresses, d.waits) ||
+			slices.ContainsFunc(svc.Record, func(o lb.Origin) bool { return d.waits(o.Address) }) {
 			continue
 		}
 		var proxied *verdict
@@ -103,7 +104,13 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		}
 	}
 	s.remind(d.state.Now, s.compared)
-	return each(ctx, d, s.cluster, due, func(ctx context.Context, w *serviceWrite) error { return s.writeService(ctx, w.read()) })
+	return each(
+		ctx,
+		d,
+		s.cluster,
+		due,
+		func(ctx context.Context, w *serviceWrite) error { return s.writeService(ctx, w.read()) },
+	)
 }
 
 // read returns a write with its Service.
@@ -134,12 +141,16 @@ func (s *syncer) remind(now time.Time, writes []*serviceWrite) {
 	}
 }
 
-// writeService writes a Service, and before it the FloatingIP that keeps its addresses: the Service says whether that was refused.
+// writeService writes a Service, and before it the FloatingIP that keeps its addresses: the Service says whether that
+// was refused.
 func (s *syncer) writeService(ctx context.Context, w serviceWrite) (err error) {
 	if w.keep != nil {
 		var refusal string
 		if refusal, err = s.keep(ctx, *w.keep); refusal != "" {
-			w.problems = append(w.problems, lb.Problem{Reason: lb.NotKept, Message: "the address will not be kept: " + refusal})
+			w.problems = append(
+				w.problems,
+				lb.Problem{Reason: lb.NotKept, Message: "the address will not be kept: " + refusal},
+			)
 		}
 	}
 	if failed := s.writeDecided(ctx, w); failed != nil {
@@ -161,7 +172,10 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 			continue // it says nothing to users, or was refused
 		}
 		before := meta.FindStatusCondition(w.service.Status.Conditions, c.Type)
-		if c.Type == v1beta1.ConditionProxied && before != nil && before.Status == c.Status && c.Reason == string(lb.Proxied) {
+		if c.Type == v1beta1.ConditionProxied &&
+			before != nil &&
+			before.Status == c.Status &&
+			c.Reason == string(lb.Proxied) {
 			continue // other nodes have proxies
 		}
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
@@ -197,8 +211,9 @@ func (s *syncer) sayService(sv metav1.Object, good bool, reason lb.Reason, messa
 	s.log.Info("service", "service", config.KeyOf(sv), "reason", reason, "message", message)
 }
 
-// update returns the next step to the desired state of the Service after the decision. A Service first loses what it must not have,
-// by a write that makes it smaller: with annotations, finalizers and labels a user could fill it so that all else is refused.
+// update returns the next step to the desired state of the Service after the decision. A Service first loses what it
+// must not have, by a write that makes it smaller: with annotations, finalizers and labels a user could fill it so that
+// all else is refused.
 func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 	u := w.complete(options)
 	if !u.Loses() {
@@ -207,7 +222,10 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 	isRecord := func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAddressRecord }
 	u.Annotations, u.Finalizers = nil, nil
 	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool { return !isRecord(c) })
-	u.RemoveConditions = slices.DeleteFunc(u.RemoveConditions, func(t string) bool { return t != v1beta1.ConditionAddressRecord })
+	u.RemoveConditions = slices.DeleteFunc(
+		u.RemoveConditions,
+		func(t string) bool { return t != v1beta1.ConditionAddressRecord },
+	)
 	return u
 }
 
@@ -224,7 +242,10 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assigned()},
 		Annotations: map[string]string{
-			v1beta1.AnnotationAssigned:      config.Assigned(w.assignment.Key, slices.Concat(w.assignment.Record, w.assignment.Awaits)),
+			v1beta1.AnnotationAssigned: config.Assigned(
+				w.assignment.Key,
+				slices.Concat(w.assignment.Record, w.assignment.Awaits),
+			),
 			v1beta1.AnnotationHostnameShown: "",
 		},
 	}
@@ -327,7 +348,10 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 		after, err := s.updateService(ctx, u)
 		had := func(sv *corev1.Service) bool { // one that lacks something may hold an address
 			c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
-			return c != nil && (c.Status == metav1.ConditionTrue || slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) && !k8s.Released(sv))
+			return c != nil &&
+				(c.Status == metav1.ConditionTrue ||
+					slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) &&
+						!k8s.Released(sv))
 		}
 		if err == nil && after != nil && had(sv) && !had(after) {
 			s.sayService(sv, true, lb.Released, gaveBack(sv, s.options))

@@ -52,8 +52,8 @@ func (r reports) sessions(now time.Time, states []*v1beta1.SpeakerState, notRead
 		}
 	}
 	for node := range v.byNode {
-		// A node that Kubernetes calls not ready is dead if another one misses it too, or there is no other one. If only its
-		// kubelet is, its sessions live.
+		// A node that Kubernetes calls not ready is dead if another one misses it too, or there is no other one. If
+		// only its kubelet is, its sessions live.
 		dead := notReady[node] && (missed[node] > 0 || len(states) == 1)
 		if 2*missed[node] > len(states) || dead {
 			v.silent[node] = "its speaker is not heard"
@@ -75,8 +75,8 @@ func (v *sessions) nodesOf(p *lb.Peer, nodes map[string]lb.Node) []string {
 	return out
 }
 
-// cause returns why a node has no session with a peer, and whether that is a failure: a session that only begins is none. It returns ""
-// if there is a session.
+// cause returns why a node has no session with a peer, and whether that is a failure: a session that only begins is
+// none. It returns "" if there is a session.
 func (v *sessions) cause(p *lb.Peer, node string) (why string, failed bool) {
 	session, reported := v.byNode[node][p.Name]
 	switch {
@@ -94,7 +94,11 @@ func (v *sessions) cause(p *lb.Peer, node string) (why string, failed bool) {
 
 // peer returns what a peer says of its sessions, which these nodes should have.
 func (v *sessions) peer(p *lb.Peer, nodes []string) (count string, c metav1.Condition) {
-	c = metav1.Condition{Type: v1beta1.ConditionEstablished, Status: metav1.ConditionTrue, Reason: string(lb.SessionEstablished)}
+	c = metav1.Condition{
+		Type:   v1beta1.ConditionEstablished,
+		Status: metav1.ConditionTrue,
+		Reason: string(lb.SessionEstablished),
+	}
 	if len(nodes) == 0 {
 		c.Status, c.Reason = metav1.ConditionFalse, string(lb.NoNodeSelected)
 		c.Message = lb.WithRemedies("nodeSelectors select no node that has a speaker", lb.NoNodeSelected)
@@ -151,7 +155,11 @@ func causes(how string, byCause map[string][]string) []string {
 }
 
 // peerStatus returns the status of a BGPPeer as it is to be, with this condition Valid. What is not known stays.
-func (s *syncer) peerStatus(p *v1beta1.BGPPeer, d *decision, valid metav1.Condition) (count string, conditions []metav1.Condition) {
+func (s *syncer) peerStatus(
+	p *v1beta1.BGPPeer,
+	d *decision,
+	valid metav1.Condition,
+) (count string, conditions []metav1.Condition) {
 	conditions = []metav1.Condition{valid}
 	i := slices.IndexFunc(d.state.Peers, func(wanted lb.Peer) bool { return wanted.Name == p.Name })
 	if i < 0 {

@@ -17,15 +17,16 @@ const (
 	// BGPPeer that changes is sent to every node: a machine that constantly changes its MAC, or a dead router, which a
 	// thousand speakers report one after another, must not cause constant writes.
 	lookInterval = 5 * time.Second
-	// staleTime is when a speaker's report expires: speakers write every ten minutes, and a speaker that was removed from its
-	// node does not withdraw its last report.
+	// staleTime is when a speaker's report expires: speakers write every ten minutes, and a speaker that was removed
+	// from its node does not withdraw its last report.
 	staleTime = 25 * time.Minute
 )
 
 // speakers is what the speakers report, as the last look found it. Between two looks nothing of it changes.
 type speakers struct {
 	reports reports
-	// conflicts are our addresses that foreign machines claim, and sessions those of all BGPPeers; nil before the first look.
+	// conflicts are our addresses that foreign machines claim, and sessions those of all BGPPeers; nil before the first
+	// look.
 	conflicts map[netip.Addr]conflict
 	sessions  *sessions
 	// networks are what the networks of the nodes use themselves: the same slice as long as they are the same.

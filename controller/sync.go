@@ -53,7 +53,13 @@ type syncer struct {
 }
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
-	s := &syncer{metrics: metrics{services: cluster.HeldServices}, cluster: cluster, options: options, log: log, compareAge: daemon.WitnessInterval(compareAge)}
+	s := &syncer{
+		metrics:    metrics{services: cluster.HeldServices},
+		cluster:    cluster,
+		options:    options,
+		log:        log,
+		compareAge: daemon.WitnessInterval(compareAge),
+	}
 	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, Sync: s.sync, Burst: cluster.InBurst})
 	return s
 }
@@ -99,8 +105,12 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	s.speakers.proxied.dropsMode = s.dropsMode.Load()
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	// The compiler keeps its problems.
-	d.problems = slices.Concat(d.problems, s.speakers.unfiltered.problems(d.frontends), s.speakers.proxied.problems(d.state.Services),
-		config.Unadvertised(d.state, d.result.Held))
+	d.problems = slices.Concat(
+		d.problems,
+		s.speakers.unfiltered.problems(d.frontends),
+		s.speakers.proxied.problems(d.state.Services),
+		config.Unadvertised(d.state, d.result.Held),
+	)
 	s.last.Store(&outcome{d.result, d.problems})
 
 	// Holders lose an address only after its pool has recorded the release.
@@ -150,7 +160,8 @@ func (s *syncer) look() {
 	s.loop.Kick()
 }
 
-// lead runs the loop while this replica leads. What others decide or speakers report later is not known to the next term.
+// lead runs the loop while this replica leads. What others decide or speakers report later is not known to the next
+// term.
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers, s.ledger, s.compared, s.cleared, s.closed = speakers{}, ipam.Ledger{}, nil, nil, nil
@@ -162,7 +173,13 @@ func (s *syncer) lead(ctx context.Context) error {
 }
 
 // each writes all items, and notes in d when to write again.
-func each[T any](ctx context.Context, d *decision, cluster *k8s.Cluster, items []T, write func(context.Context, T) error) error {
+func each[T any](
+	ctx context.Context,
+	d *decision,
+	cluster *k8s.Cluster,
+	items []T,
+	write func(context.Context, T) error,
+) error {
 	again, err := cluster.Each(ctx, len(items), func(ctx context.Context, i int) error { return write(ctx, items[i]) })
 	d.next = lb.Sooner(d.next, again)
 	return err

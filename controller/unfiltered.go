@@ -23,8 +23,8 @@ const (
 	unfilteredPace = 60 * time.Millisecond
 )
 
-// unfiltered is what Services with source ranges say of nodes on which nothing enforces these though kube-proxy serves the
-// addresses there.
+// unfiltered is what Services with source ranges say of nodes on which nothing enforces these though kube-proxy serves
+// the addresses there.
 type unfiltered struct {
 	// since is from when on each node is without a filter.
 	since map[string]time.Time
@@ -67,7 +67,12 @@ func (u *unfiltered) look(now time.Time, open []string) {
 }
 
 // open returns the nodes without a filter.
-func (r reports) open(now time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState, notReady map[string]bool) (names []string) {
+func (r reports) open(
+	now time.Time,
+	nodes []*corev1.Node,
+	states []*v1beta1.SpeakerState,
+	notReady map[string]bool,
+) (names []string) {
 	filters := map[string]bool{}
 	for _, s := range states {
 		filters[s.Name] = !r.stale(now, s.Name) && !slices.ContainsFunc(s.Status.Problems, opens)
@@ -93,12 +98,15 @@ func unfilteredText(nodes []string) string {
 	if len(nodes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("not on node %s: no speaker keeps a packet filter in force there, or eBPF may carry packets past it, and what "+
-		"delivers them instead knows spec.loadBalancerSourceRanges at most", lb.SomeOf(nodes))
+	return fmt.Sprintf(
+		"not on node %s: no speaker keeps a packet filter in force there, or eBPF may carry packets past it, and what "+
+			"delivers them instead knows spec.loadBalancerSourceRanges at most",
+		lb.SomeOf(nodes),
+	)
 }
 
-// restricted returns the State with the Services only to which access may be restricted, and these with the addresses that they are to have: what
-// they show may be a mistake.
+// restricted returns the State with the Services only to which access may be restricted, and these with the addresses
+// that they are to have: what they show may be a mistake.
 func restricted(s lb.State, assigned []*ipam.Assignment) lb.State {
 	pools, all := slices.ContainsFunc(s.Pools, func(p lb.Pool) bool { return p.Restricted }), s.Services
 	s.Services = nil
@@ -138,8 +146,8 @@ func (u *unfiltered) problems(frontends []lb.Frontend) []lb.Problem {
 	return out
 }
 
-// access returns the condition on access to the Service. While it is not known which nodes filter, a condition that names
-// such nodes stays.
+// access returns the condition on access to the Service. While it is not known which nodes filter, a condition that
+// names such nodes stays.
 func (w serviceWrite) access() (metav1.Condition, bool) {
 	c := meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered)
 	if w.nodesUnknown && c != nil && c.Reason == string(lb.NodesUnfiltered) {

@@ -31,7 +31,13 @@ type outcome struct {
 func decide(s Snapshot, drained string) outcome {
 	state, problems := s.compile()
 	assigned := ipam.Assign(state)
-	o := outcome{problems, config.Unadvertised(state, assigned.Held), map[lb.Key]*ipam.Assignment{}, map[lb.Key]plan.Verdict{}, map[lb.Key][]lb.Frontend{}}
+	o := outcome{
+		problems,
+		config.Unadvertised(state, assigned.Held),
+		map[lb.Key]*ipam.Assignment{},
+		map[lb.Key]plan.Verdict{},
+		map[lb.Key][]lb.Frontend{},
+	}
 	delete(state.Members, drained)
 	for i, a := range assigned.Assignments {
 		o.assignments[a.Key] = a
@@ -51,8 +57,9 @@ func decide(s Snapshot, drained string) outcome {
 	return o
 }
 
-// Compare says what would change if the cluster were as after and not as before, and if a node had no pods and no speaker, by
-// the functions that the daemons run: new problems, and of Services addresses, announcers and who may connect.
+// Compare says what would change if the cluster were as after and not as before, and if a node had no pods and no
+// speaker, by the functions that the daemons run: new problems, and of Services addresses, announcers and who may
+// connect.
 func Compare(before, after Snapshot, drained string) Report {
 	old, next, r := decide(before, ""), decide(after, drained), Report{Subject: "Plan"}
 	known := slices.Concat(old.problems, old.unadvertised)
@@ -87,15 +94,24 @@ func Compare(before, after Snapshot, drained string) Report {
 // withdrawn is the step about Services that a change takes off the network: in some family, no address of theirs is
 // announced any more.
 func withdrawn(old, next outcome, keys []lb.Key, drained string) Step {
-	step := Step{Name: "off the network", Do: "let another advertisement or node announce these Services before you apply the change"}
+	step := Step{
+		Name: "off the network",
+		Do:   "let another advertisement or node announce these Services before you apply the change",
+	}
 	if drained != "" {
-		step.Do = fmt.Sprintf("before you drain %s, run ready pods of these Services on other nodes, and let advertisements select these nodes", drained)
+		step.Do = fmt.Sprintf(
+			"before you drain %s, run ready pods of these Services on other nodes, and let advertisements select these nodes",
+			drained,
+		)
 	}
 	for _, key := range keys {
 		after := next.families(key)
 		for family := range old.families(key) {
 			if !after[family] {
-				step.Details = append(step.Details, fmt.Sprintf("%s by %s: %s -> %s", key, family, old.announced(key), next.announced(key)))
+				step.Details = append(
+					step.Details,
+					fmt.Sprintf("%s by %s: %s -> %s", key, family, old.announced(key), next.announced(key)),
+				)
 			}
 		}
 	}
@@ -156,8 +172,8 @@ func (o outcome) admitted(key lb.Key) string {
 	return cmp.Or(strings.Join(slices.Compact(out), ", "), "closed")
 }
 
-// Put adds an object to the snapshot as if a user applied it, or reports that it is of no kind that Holdfast reads. It replaces the
-// object of the same name, and takes its identity and age. The slice before stays as it is.
+// Put adds an object to the snapshot as if a user applied it, or reports that it is of no kind that Holdfast reads. It
+// replaces the object of the same name, and takes its identity and age. The slice before stays as it is.
 func (s *Snapshot) Put(object runtime.Object) bool {
 	one := object.(metav1.Object)
 	if service, ok := object.(*corev1.Service); ok {

@@ -1,7 +1,7 @@
-// Command kubectl-holdfast is the plugin "kubectl holdfast": why an address answers or does not, how Holdfast is, and what a
-// change would change. It only reads, with the rights of the user, and works without Holdfast's daemons. What explains a snapshot of the
-// cluster is pure (internal/house has the list): what would be is computed by the very functions that the daemons run; what is comes from
-// what the daemons wrote.
+// Command kubectl-holdfast is the plugin "kubectl holdfast": why an address answers or does not, how Holdfast is, and
+// what a change would change. It only reads, with the rights of the user, and works without Holdfast's daemons. What
+// explains a snapshot of the cluster is pure (internal/house has the list): what would be is computed by the very
+// functions that the daemons run; what is comes from what the daemons wrote.
 package main
 
 import (
@@ -83,9 +83,11 @@ func newRoot(out, errs io.Writer) *cobra.Command {
 	root.SetOut(printable{out})
 	root.SetErr(printable{errs})
 	s.cluster.AddFlags(root.PersistentFlags())
-	root.PersistentFlags().StringVar(&s.namespace, "holdfast-namespace", "holdfast-system", "namespace that Holdfast runs in")
+	root.PersistentFlags().
+		StringVar(&s.namespace, "holdfast-namespace", "holdfast-system", "namespace that Holdfast runs in")
 	root.PersistentFlags().StringVarP(&s.output, "output", "o", "", "output format: json or yaml; text without it")
-	root.PersistentFlags().StringVar(&s.from, "from", "", "read this `file`, which the command bundle wrote, and not the cluster")
+	root.PersistentFlags().
+		StringVar(&s.from, "from", "", "read this `file`, which the command bundle wrote, and not the cluster")
 	root.AddCommand(s.why(), s.status(), s.plan(), s.bundle(), s.migrate())
 	return root
 }
@@ -118,12 +120,15 @@ func (s *seat) why() *cobra.Command {
   kubectl holdfast why peer router-a`,
 		RunE: s.answer(s.explain),
 	}
-	cmd.Flags().BoolVar(&s.probe, "probe", false, "have a speaker ask on the wire which machines answer for the addresses of a Service")
+	cmd.Flags().
+		BoolVar(&s.probe, "probe", false, "have a speaker ask on the wire which machines answer for the addresses of a Service")
 	return cmd
 }
 
 // answer returns a command that reads the cluster and prints what these make of it.
-func (s *seat) answer(reports func(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error)) func(*cobra.Command, []string) error {
+func (s *seat) answer(
+	reports func(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error),
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		snapshot, err := s.read(cmd.Context(), "")
 		if err != nil {
@@ -144,7 +149,9 @@ var serviceKinds = []string{"svc", "service", "services"}
 // flags.
 func (s *seat) service(args []string) (key lb.Key, err error) {
 	name := args[len(args)-1]
-	if kind, rest, qualified := strings.Cut(name, "/"); qualified && len(args) == 1 && slices.Contains(serviceKinds, kind) {
+	if kind, rest, qualified := strings.Cut(name, "/"); qualified &&
+		len(args) == 1 &&
+		slices.Contains(serviceKinds, kind) {
 		name = rest
 	}
 	if strings.Contains(name, "/") {
@@ -203,7 +210,9 @@ func (s *seat) plan() *cobra.Command {
 	var files []string
 	var drained string
 	cmd := &cobra.Command{
-		Use: "plan -f FILE | --drain NODE", Short: "Show what would change, by the functions that the daemons run", Args: cobra.NoArgs,
+		Use:   "plan -f FILE | --drain NODE",
+		Short: "Show what would change, by the functions that the daemons run",
+		Args:  cobra.NoArgs,
 		Example: `  kubectl holdfast plan -f pool.yaml
   kubectl holdfast plan --drain node-3`,
 		RunE: s.answer(func(_ context.Context, before Snapshot, _ []string) ([]Report, error) {
@@ -220,13 +229,17 @@ func (s *seat) plan() *cobra.Command {
 			}
 			for _, o := range objects {
 				if !after.Put(o) {
-					return nil, fmt.Errorf("a plan knows no objects of kind %s", o.GetObjectKind().GroupVersionKind().Kind)
+					return nil, fmt.Errorf(
+						"a plan knows no objects of kind %s",
+						o.GetObjectKind().GroupVersionKind().Kind,
+					)
 				}
 			}
 			return []Report{Compare(before, after, drained)}, nil
 		}),
 	}
-	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "files with the objects as they would be; - is standard input")
+	cmd.Flags().
+		StringSliceVarP(&files, "filename", "f", nil, "files with the objects as they would be; - is standard input")
 	cmd.Flags().StringVar(&drained, "drain", "", "`node` that would have no pods and no speaker")
 	cmd.MarkFlagsMutuallyExclusive("filename", "drain")
 	cmd.MarkFlagsOneRequired("filename", "drain")

@@ -97,7 +97,8 @@ func argument(pod corev1.PodTemplateSpec, flag string) string {
 
 func named(name string) func(string) bool { return func(s string) bool { return s == name } }
 
-// isSpeaker reports whether a DaemonSet is MetalLB's speaker. Names and labels are the user's choice; its variable is not.
+// isSpeaker reports whether a DaemonSet is MetalLB's speaker. Names and labels are the user's choice; its variable is
+// not.
 func isSpeaker(d *appsv1.DaemonSet) bool {
 	_, found := variable(d.Spec.Template, named("METALLB_NODE_NAME"))
 	return found
@@ -165,7 +166,10 @@ func (p MetalLBParts) move(nodes []*corev1.Node, objects []runtime.Object) (v me
 		for _, d := range p.Speakers {
 			all = append(all, "DaemonSet "+d.Namespace+"/"+d.Name)
 		}
-		return v, fmt.Errorf("MetalLB is installed more than once, as %s: choose one by --metallb-namespace", lb.SomeOf(all))
+		return v, fmt.Errorf(
+			"MetalLB is installed more than once, as %s: choose one by --metallb-namespace",
+			lb.SomeOf(all),
+		)
 	}
 	var meta metav1.ObjectMeta
 	for _, d := range p.Controllers {
@@ -236,8 +240,11 @@ func (p MetalLBParts) move(nodes []*corev1.Node, objects []runtime.Object) (v me
 
 // vtysh returns the command that asks the FRR of $node.
 func vtysh(namespace, pods string) string {
-	return fmt.Sprintf("kubectl -n %[1]s exec $(kubectl -n %[1]s get pod --selector='%[2]s' --field-selector=spec.nodeName=$node -o name) -c frr -- vtysh -c",
-		namespace, pods)
+	return fmt.Sprintf(
+		"kubectl -n %[1]s exec $(kubectl -n %[1]s get pod --selector='%[2]s' --field-selector=spec.nodeName=$node -o name) -c frr -- vtysh -c",
+		namespace,
+		pods,
+	)
 }
 
 // selects reports whether any of the selectors selects these labels; none selects all, and an invalid one nothing.
@@ -313,7 +320,13 @@ func (m *Move) parts(p MetalLBParts) {
 	}
 	for _, one := range owned {
 		if by := keeper(one); by != "" {
-			m.note(Problem, one.Name, "suspend "+by+" until the move has ended", "%s writes it, and would undo the commands of the move", by)
+			m.note(
+				Problem,
+				one.Name,
+				"suspend "+by+" until the move has ended",
+				"%s writes it, and would undo the commands of the move",
+				by,
+			)
 		}
 	}
 	routers := map[string]string{}
@@ -341,8 +354,12 @@ func (c *FRRConfiguration) step(routers map[string]string) Step {
 				continue
 			}
 			s.Verdict = Problem
-			s.Text = fmt.Sprintf("MetalLB did not write it, nothing in Holdfast corresponds to it, and its neighbor %s is the router of BGPPeer %s, "+
-				"which accepts one session from a node: FRR-K8s keeps it", address, peer)
+			s.Text = fmt.Sprintf(
+				"MetalLB did not write it, nothing in Holdfast corresponds to it, and its neighbor %s is the router of BGPPeer %s, "+
+					"which accepts one session from a node: FRR-K8s keeps it",
+				address,
+				peer,
+			)
 			s.Do = "remove neighbor " + address + " from FRRConfiguration " + c.Namespace + "/" + c.Name + " before step BGP, or leave BGP with MetalLB"
 		}
 	}

@@ -31,13 +31,21 @@ func (s *seat) objects(files []string, namespace string) (out []runtime.Object, 
 		return s.fromFiles(files, metalLBGroup)
 	}
 	scheme := newScheme()
-	return s.ofCluster(resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...), namespace)
+	return s.ofCluster(
+		resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...),
+		namespace,
+	)
 }
 
 // ofCluster reads MetalLB's objects from the cluster, or one namespace of it.
 func (s *seat) ofCluster(builder *resource.Builder, namespace string) (out []runtime.Object, err error) {
-	infos, err := builder.ResourceTypeOrNameArgs(true, metalLB).NamespaceParam(namespace).AllNamespaces(namespace == "").
-		RequestChunksOf(pageSize).Flatten().Do().Infos()
+	infos, err := builder.ResourceTypeOrNameArgs(true, metalLB).
+		NamespaceParam(namespace).
+		AllNamespaces(namespace == "").
+		RequestChunksOf(pageSize).
+		Flatten().
+		Do().
+		Infos()
 	if err != nil {
 		return nil, fmt.Errorf("read the objects: %w", err)
 	}
@@ -125,12 +133,21 @@ func (s *seat) fromFiles(files []string, groups ...string) (out []runtime.Object
 }
 
 // movable are the kinds that a move makes.
-var movable = []string{"IPAddressPool", "Community", "BFDProfile", "BGPPeer", "BGPAdvertisement", "L2Advertisement", "FloatingIP"}
+var movable = []string{
+	"IPAddressPool",
+	"Community",
+	"BFDProfile",
+	"BGPPeer",
+	"BGPAdvertisement",
+	"L2Advertisement",
+	"FloatingIP",
+}
 
 func (s *seat) migrate() *cobra.Command {
 	m := &migration{seat: s}
 	cmd := &cobra.Command{
-		Use: "migrate", Short: "Print what takes the place of another load balancer's objects, and on standard error what differs",
+		Use:   "migrate",
+		Short: "Print what takes the place of another load balancer's objects, and on standard error what differs",
 		RunE: func(_ *cobra.Command, args []string) error {
 			return fmt.Errorf("unknown load balancer %q: metallb and openstack are known", strings.Join(args, " "))
 		},
@@ -138,7 +155,12 @@ func (s *seat) migrate() *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&m.isCheck, "check", false, "print the report only, on standard output")
 	flags.StringSliceVar(&m.only, "only", nil, "print objects of these `kinds` only")
-	flags.StringVar(&m.since, "since", "", "after the move: compare with the addresses in this `file`, which the command bundle wrote before")
+	flags.StringVar(
+		&m.since,
+		"since",
+		"",
+		"after the move: compare with the addresses in this `file`, which the command bundle wrote before",
+	)
 	cmd.AddCommand(m.fromMetalLB(), m.fromOpenStack())
 	return cmd
 }
@@ -154,13 +176,34 @@ type migration struct {
 }
 
 func (m *migration) fromMetalLB() *cobra.Command {
-	cmd := &cobra.Command{Use: "metallb", Short: "Print Holdfast's objects for MetalLB's", Args: cobra.NoArgs, RunE: m.runMetalLB}
+	cmd := &cobra.Command{
+		Use:   "metallb",
+		Short: "Print Holdfast's objects for MetalLB's",
+		Args:  cobra.NoArgs,
+		RunE:  m.runMetalLB,
+	}
 	flags := cmd.Flags()
-	flags.StringSliceVarP(&m.files, "filename", "f", nil, "files with MetalLB's objects, in place of the cluster; - is standard input")
+	flags.StringSliceVarP(
+		&m.files,
+		"filename",
+		"f",
+		nil,
+		"files with MetalLB's objects, in place of the cluster; - is standard input",
+	)
 	flags.StringVar(&m.namespace, "metallb-namespace", "", "`namespace` of MetalLB; all without it")
-	flags.BoolVar(&m.wantsCommands, "commands", false, "print the commands that move this cluster without an outage, and back")
+	flags.BoolVar(
+		&m.wantsCommands,
+		"commands",
+		false,
+		"print the commands that move this cluster without an outage, and back",
+	)
 	flags.StringVar(&m.chart, "chart", "dist/holdfast-*.tgz", "Holdfast's `chart` in the commands, as helm takes it")
-	flags.BoolVar(&m.isWaiting, "waiting", false, "let BGPPeers wait until their nodes are labelled "+migrationLabel+"=holdfast")
+	flags.BoolVar(
+		&m.isWaiting,
+		"waiting",
+		false,
+		"let BGPPeers wait until their nodes are labelled "+migrationLabel+"=holdfast",
+	)
 	flags.BoolVar(&m.wantsOriginals, "originals", false, "print MetalLB's own objects, to go back to MetalLB")
 	cmd.MarkFlagsMutuallyExclusive("commands", "originals", "waiting")
 	cmd.MarkFlagsMutuallyExclusive("filename", "originals")
@@ -192,7 +235,12 @@ func (m *migration) runMetalLB(cmd *cobra.Command, _ []string) error {
 }
 
 func (m *migration) fromOpenStack() *cobra.Command {
-	cmd := &cobra.Command{Use: "openstack", Short: "Print pools and FloatingIPs for OpenStack's", Args: cobra.NoArgs, RunE: m.runOpenStack}
+	cmd := &cobra.Command{
+		Use:   "openstack",
+		Short: "Print pools and FloatingIPs for OpenStack's",
+		Args:  cobra.NoArgs,
+		RunE:  m.runOpenStack,
+	}
 	cmd.Flags().StringVar(&m.cloud, "cloud-conf", "", "configuration `file` of OpenStack's cloud controller manager")
 	_ = cmd.MarkFlagRequired("cloud-conf")
 	return cmd

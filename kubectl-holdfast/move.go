@@ -25,23 +25,30 @@ const metalLBGroup = "metallb.io"
 
 // isStatusOfMetalLB reports whether MetalLB itself writes objects of a kind, so that they move nowhere.
 func isStatusOfMetalLB(kind schema.GroupVersionKind) bool {
-	return kind.Group == metalLBGroup && (strings.HasSuffix(kind.Kind, "Status") || strings.HasSuffix(kind.Kind, "State"))
+	return kind.Group == metalLBGroup &&
+		(strings.HasSuffix(kind.Kind, "Status") ||
+			strings.HasSuffix(kind.Kind, "State"))
 }
 
-// newScheme knows what a user may apply: Services, Holdfast's kinds, and MetalLB's, which have the names and fields of ours.
+// newScheme knows what a user may apply: Services, Holdfast's kinds, and MetalLB's, which have the names and fields of
+// ours.
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	both := runtime.NewSchemeBuilder(v1beta1.AddToScheme, corev1.AddToScheme)
 	utilruntime.Must(both.AddToScheme(s))
 	for kind, of := range s.KnownTypes(v1beta1.GroupVersion) {
 		for _, version := range []string{"v1beta1", "v1beta2"} {
-			s.AddKnownTypeWithName(schema.GroupVersionKind{Group: metalLBGroup, Version: version, Kind: kind}, reflect.New(of).Interface().(runtime.Object))
+			s.AddKnownTypeWithName(
+				schema.GroupVersionKind{Group: metalLBGroup, Version: version, Kind: kind},
+				reflect.New(of).Interface().(runtime.Object),
+			)
 		}
 	}
 	return s
 }
 
-// Move makes Holdfast's objects of another load balancer's configuration. Its Snapshot is the cluster, at last with these objects.
+// Move makes Holdfast's objects of another load balancer's configuration. Its Snapshot is the cluster, at last with
+// these objects.
 type Move struct {
 	Snapshot
 	Objects []runtime.Object
@@ -68,7 +75,12 @@ func (m *Move) finish(before []*corev1.Service) Move {
 	after, step, all := decide(m.Snapshot, ""), Step{Name: "addresses", Verdict: OK}, 0
 	for _, old := range before {
 		o, had := Find(m.Snapshot.Objects.Services, old.Namespace, old.Name), inUse(old)
-		if o == nil || o.DeletionTimestamp != nil || len(had) == 0 || o.Spec.Type != corev1.ServiceTypeLoadBalancer || !m.Options.Serves(o) && !ofMetalLB(o) {
+		if o == nil ||
+			o.DeletionTimestamp != nil ||
+			len(had) == 0 ||
+			o.Spec.Type != corev1.ServiceTypeLoadBalancer ||
+			!m.Options.Serves(o) &&
+				!ofMetalLB(o) {
 			continue // it goes, or yet another load balancer serves it
 		}
 		all++
@@ -90,21 +102,29 @@ func (m *Move) finish(before []*corev1.Service) Move {
 	return *m
 }
 
-// MetalLB returns the move of these objects of MetalLB, which were read as ours, and of the Services as they were before.
+// MetalLB returns the move of these objects of MetalLB, which were read as ours, and of the Services as they were
+// before.
 func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Move {
 	m := Move{Snapshot: s, Report: Report{Subject: "Move from MetalLB"}}
 	skipped, names := Step{Name: "left out", Verdict: Note}, map[string]string{}
 	for _, o := range foreign {
 		if one, ok := o.(*unstructured.Unstructured); ok {
-			skipped.Details = append(skipped.Details, lb.Object{Kind: one.GetKind(), Namespace: one.GetNamespace(), Name: one.GetName()}.String())
+			skipped.Details = append(
+				skipped.Details,
+				lb.Object{Kind: one.GetKind(), Namespace: one.GetNamespace(), Name: one.GetName()}.String(),
+			)
 			continue
 		}
 		meta := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 		name, namespace := reflect.TypeOf(o).Elem().Name()+" "+meta.Name, cmp.Or(meta.Namespace, "metallb-system")
 		if first, isTaken := names[name]; isTaken && first != namespace {
 			m.Report.add(Step{Name: name, Verdict: Problem,
-				Text: fmt.Sprintf("left out in namespace %s, because namespace %s has one of this name, and Holdfast's objects are in no namespace", namespace, first),
-				Do:   "give one of the two another name, and correct what refers to it"})
+				Text: fmt.Sprintf(
+					"left out in namespace %s, because namespace %s has one of this name, and Holdfast's objects are in no namespace",
+					namespace,
+					first,
+				),
+				Do: "give one of the two another name, and correct what refers to it"})
 			continue
 		}
 		names[name] = namespace
@@ -122,14 +142,29 @@ func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Mo
 			}
 			if one.Spec.HoldTime != nil && one.Spec.HoldTime.Duration == 0 {
 				one.Spec.HoldTime = nil // MetalLB's conversion from v1beta1 writes it where none was given
-				m.note(Note, name, "", "without holdTime 0s, with which a session would outlive a dead router: it is 90s")
+				m.note(
+					Note,
+					name,
+					"",
+					"without holdTime 0s, with which a session would outlive a dead router: it is 90s",
+				)
 			}
 			if ref := one.Spec.PasswordSecret; ref != nil && ref.Name != "" {
 				ref.Namespace = ""
 				m.Report.add(Step{Name: name, Verdict: Problem,
-					Text: fmt.Sprintf("its password is in Secret %s of namespace %s, and is read in namespace %s", ref.Name, namespace, s.Namespace),
-					Do: fmt.Sprintf(`copy the password: kubectl create secret generic %[1]s -n %[2]s --type=kubernetes.io/basic-auth --from-literal=password=`+
-						`"$(kubectl get secret %[1]s -n %[3]s -o go-template='{{.data.password | base64decode}}')"`, ref.Name, s.Namespace, namespace)})
+					Text: fmt.Sprintf(
+						"its password is in Secret %s of namespace %s, and is read in namespace %s",
+						ref.Name,
+						namespace,
+						s.Namespace,
+					),
+					Do: fmt.Sprintf(
+						`copy the password: kubectl create secret generic %[1]s -n %[2]s --type=kubernetes.io/basic-auth --from-literal=password=`+
+							`"$(kubectl get secret %[1]s -n %[3]s -o go-template='{{.data.password | base64decode}}')"`,
+						ref.Name,
+						s.Namespace,
+						namespace,
+					)})
 			}
 		}
 		m.Objects = append(m.Objects, o)
@@ -142,8 +177,12 @@ func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Mo
 	if s.MetalLBParts != nil {
 		m.parts(*s.MetalLBParts)
 	}
-	m.note(Note, "differences", "",
-		"ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful restart by default")
+	m.note(
+		Note,
+		"differences",
+		"",
+		"ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful restart by default",
+	)
 	return m.finish(before)
 }
 
@@ -152,7 +191,8 @@ func ofMetalLB(o *corev1.Service) bool {
 	return o.Annotations["metallb.io/ip-allocated-from-pool"]+o.Annotations["metallb.universe.tf/ip-allocated-from-pool"] != ""
 }
 
-// services takes MetalLB's class while Holdfast is not installed, and lets pools share across namespaces, as MetalLB's do, if need be.
+// services takes MetalLB's class while Holdfast is not installed, and lets pools share across namespaces, as MetalLB's
+// do, if need be.
 func (m *Move) services() {
 	classes, first, across := map[string]int{}, map[netip.Addr]string{}, []string(nil)
 	for _, o := range m.Snapshot.Objects.Services {
@@ -169,13 +209,24 @@ func (m *Move) services() {
 		if m.Snapshot.Controller == nil {
 			m.Options.LoadBalancerClass, m.Options.Default = class, false
 		}
-		m.note(Note, "class "+class, "install Holdfast with --set loadBalancerClass="+class+",defaultLoadBalancer=false",
-			"%d Services have it and cannot change it", n)
+		m.note(
+			Note,
+			"class "+class,
+			"install Holdfast with --set loadBalancerClass="+class+",defaultLoadBalancer=false",
+			"%d Services have it and cannot change it",
+			n,
+		)
 	}
 	for _, o := range m.Objects {
 		if pool, ok := o.(*v1beta1.IPAddressPool); ok && across != nil {
 			pool.Spec.Sharing = &v1beta1.Sharing{Scope: v1beta1.ShareCluster}
-			m.note(Note, "IPAddressPool "+pool.Name, "", "sharing.scope is Cluster, not Namespace, because Services of several namespaces share: %s", lb.SomeOf(across))
+			m.note(
+				Note,
+				"IPAddressPool "+pool.Name,
+				"",
+				"sharing.scope is Cluster, not Namespace, because Services of several namespaces share: %s",
+				lb.SomeOf(across),
+			)
 		}
 	}
 }
@@ -210,11 +261,19 @@ func inUse(o *corev1.Service) []netip.Addr {
 	return out
 }
 
-// OpenStack returns the move of what the cloud controller manager uses and makes. Only OpenStack knows the ranges of subnets.
+// OpenStack returns the move of what the cloud controller manager uses and makes. Only OpenStack knows the ranges of
+// subnets.
 func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 	m, opt := Move{Snapshot: s, Report: Report{Subject: "Move from OpenStack"}}, cloud.LoadBalancer
-	m.note(Note, "chart", "", "install Holdfast with the values openStack: {maxShared: %d, internal: %t, nodeSelector: %q}", cmp.Or(opt.MaxSharedLB, 2),
-		opt.InternalLB, opt.NodeSelector)
+	m.note(
+		Note,
+		"chart",
+		"",
+		"install Holdfast with the values openStack: {maxShared: %d, internal: %t, nodeSelector: %q}",
+		cmp.Or(opt.MaxSharedLB, 2),
+		opt.InternalLB,
+		opt.NodeSelector,
+	)
 	m.Options.OpenStack.Internal = opt.InternalLB
 	pools, holders, floating := map[string]*v1beta1.IPAddressPool{}, map[netip.Addr]int{}, []runtime.Object(nil)
 	cloud.pool(pools, "", "", false)
@@ -233,7 +292,10 @@ func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 		if one.Internal {
 			id = cmp.Or(o.Annotations[occm+"subnet-id"], o.Annotations[occm+"network-id"])
 		}
-		fip := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Spec: v1beta1.FloatingIPSpec{ServiceName: o.Name}}
+		fip := &v1beta1.FloatingIP{
+			ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name},
+			Spec:       v1beta1.FloatingIPSpec{ServiceName: o.Name},
+		}
 		fip.Spec.ReclaimPolicy = map[bool]v1beta1.ReclaimPolicy{true: v1beta1.ReclaimRetain, false: v1beta1.ReclaimDelete}[one.KeepFloatingIP]
 		for _, a := range inUse(o) {
 			if p := cloud.pool(pools, one.Class, id, one.Internal); holders[a] > 0 {
@@ -250,12 +312,22 @@ func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 	}
 	for _, name := range slices.Sorted(maps.Keys(pools)) {
 		if pools[name].Spec.Addresses == nil {
-			m.note(Problem, "IPAddressPool "+name, "write the ranges of its subnet, or leave it out", "no Service has an address of it")
+			m.note(
+				Problem,
+				"IPAddressPool "+name,
+				"write the ranges of its subnet, or leave it out",
+				"no Service has an address of it",
+			)
 		}
 		m.Objects = append(m.Objects, pools[name])
 	}
 	m.Objects = append(m.Objects, floating...)
-	m.note(Note, "pools", "add the other ranges of their subnets, and the names and tags that patterns match", "they hold the addresses in use")
+	m.note(
+		Note,
+		"pools",
+		"add the other ranges of their subnets, and the names and tags that patterns match",
+		"they hold the addresses in use",
+	)
 	return m.finish(before)
 }
 
@@ -263,13 +335,21 @@ func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 func (c Cloud) pool(pools map[string]*v1beta1.IPAddressPool, class, id string, internal bool) *v1beta1.IPAddressPool {
 	from, name := *cmp.Or(c.LoadBalancerClass[class], &c.LoadBalancer), cmp.Or(class, "openstack")
 	from.FloatingNetworkID = cmp.Or(from.FloatingNetworkID, c.LoadBalancer.FloatingNetworkID)
-	if class == "" && id != "" && !slices.Contains([]string{from.FloatingSubnetID, from.FloatingNetworkID, from.SubnetID, from.NetworkID}, id) {
+	if class == "" &&
+		id != "" &&
+		!slices.Contains([]string{from.FloatingSubnetID, from.FloatingNetworkID, from.SubnetID, from.NetworkID}, id) {
 		from, name = CloudSection{FloatingSubnetID: id, SubnetID: id}, id
 	}
-	spec := v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeExternal, Aliases: []string{from.FloatingNetworkID, from.FloatingSubnetID, from.FloatingSubnet}}
+	spec := v1beta1.IPAddressPoolSpec{
+		Scope:   v1beta1.ScopeExternal,
+		Aliases: []string{from.FloatingNetworkID, from.FloatingSubnetID, from.FloatingSubnet},
+	}
 	isPattern := func(text string) bool { return text == "" || strings.ContainsAny(text, "!~*?{") }
 	if internal {
-		name, spec = name+"-internal", v1beta1.IPAddressPoolSpec{Scope: v1beta1.ScopeInternal, Aliases: []string{from.NetworkID, from.SubnetID}}
+		name, spec = name+"-internal", v1beta1.IPAddressPoolSpec{
+			Scope:   v1beta1.ScopeInternal,
+			Aliases: []string{from.NetworkID, from.SubnetID},
+		}
 	} else if !isPattern(from.FloatingSubnetTags) {
 		spec.Tags = strings.FieldsFunc(from.FloatingSubnetTags, func(c rune) bool { return strings.ContainsRune("&, ", c) })
 	}

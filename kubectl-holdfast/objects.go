@@ -52,8 +52,19 @@ func (s Snapshot) Address(a netip.Addr) (out []Report) {
 	if len(out) > 0 {
 		return out
 	}
-	holder := Step{Name: "holder", Verdict: Problem, Text: "no Service has it", Do: "ask for it with the annotation holdfast.dev/addresses on a Service"}
-	pool := Step{Name: "pool", Verdict: Problem, Reason: lb.AddressNotInPool, Text: "no IPAddressPool has it", Do: "add it to a pool"}
+	holder := Step{
+		Name:    "holder",
+		Verdict: Problem,
+		Text:    "no Service has it",
+		Do:      "ask for it with the annotation holdfast.dev/addresses on a Service",
+	}
+	pool := Step{
+		Name:    "pool",
+		Verdict: Problem,
+		Reason:  lb.AddressNotInPool,
+		Text:    "no IPAddressPool has it",
+		Do:      "add it to a pool",
+	}
 	state, _ := s.compile()
 	if p := lb.IndexOf(state.Pools, func(p lb.Pool) []lb.Range { return p.Ranges }).Find(a); p.Name != "" {
 		pool = Step{Name: "pool", Verdict: OK, Text: "IPAddressPool " + p.Name + " has it"}
@@ -70,7 +81,12 @@ func (s Snapshot) claims(of ...netip.Addr) (out []Step) {
 		for _, c := range state.Status.Conflicts {
 			if a, err := netip.ParseAddr(c.Address); err == nil && (of == nil || slices.Contains(of, a)) {
 				out = append(out, Step{Name: "conflict", Verdict: Problem, Reason: lb.AddressConflict,
-					Text: fmt.Sprintf("node %s sees that the machine with MAC %s has %s", state.Name, c.MAC, c.Address)})
+					Text: fmt.Sprintf(
+						"node %s sees that the machine with MAC %s has %s",
+						state.Name,
+						c.MAC,
+						c.Address,
+					)})
 			}
 		}
 	}
@@ -81,7 +97,15 @@ func (s Snapshot) claims(of ...netip.Addr) (out []Step) {
 func (s Snapshot) problems(verdict func(node string) Verdict) (out []Step) {
 	for _, state := range s.States {
 		for _, p := range state.Status.Problems {
-			out = append(out, Step{Name: "node " + state.Name, Verdict: verdict(state.Name), Reason: lb.Reason(p.Reason), Text: p.Message})
+			out = append(
+				out,
+				Step{
+					Name:    "node " + state.Name,
+					Verdict: verdict(state.Name),
+					Reason:  lb.Reason(p.Reason),
+					Text:    p.Message,
+				},
+			)
 		}
 	}
 	return out
@@ -94,10 +118,19 @@ func (s Snapshot) sessions(node, peer string) (out []Step) {
 			if node != "" && state.Name != node || peer != "" && one.Peer != peer {
 				continue
 			}
-			step := Step{Name: "session", Verdict: OK, Text: fmt.Sprintf("established, %d routes", one.AdvertisedRoutes)}
+			step := Step{
+				Name:    "session",
+				Verdict: OK,
+				Text:    fmt.Sprintf("established, %d routes", one.AdvertisedRoutes),
+			}
 			if one.State != v1beta1.SessionStateEstablished {
 				step.Verdict, step.Reason, step.Text = Problem, lb.SessionDown, cmp.Or(one.LastError, "no session yet")
-				step.Do = fmt.Sprintf("repair the session of node %s with BGPPeer %s: %s", state.Name, one.Peer, step.Text)
+				step.Do = fmt.Sprintf(
+					"repair the session of node %s with BGPPeer %s: %s",
+					state.Name,
+					one.Peer,
+					step.Text,
+				)
 			} else if one.Withheld != "" {
 				step.Verdict, step.Text = Note, one.Withheld
 			}
@@ -110,8 +143,19 @@ func (s Snapshot) sessions(node, peer string) (out []Step) {
 
 func counted(p *v1beta1.IPAddressPool) Step {
 	st := p.Status
-	step := Step{Name: "addresses", Verdict: OK, Text: fmt.Sprintf("IPv4: %d assigned, %d available, %d wait for reuseDelay; IPv6: %d, %d, %d",
-		st.AssignedIPv4, st.AvailableIPv4, st.QuarantinedIPv4, st.AssignedIPv6, st.AvailableIPv6, st.QuarantinedIPv6)}
+	step := Step{
+		Name:    "addresses",
+		Verdict: OK,
+		Text: fmt.Sprintf(
+			"IPv4: %d assigned, %d available, %d wait for reuseDelay; IPv6: %d, %d, %d",
+			st.AssignedIPv4,
+			st.AvailableIPv4,
+			st.QuarantinedIPv4,
+			st.AssignedIPv6,
+			st.AvailableIPv6,
+			st.QuarantinedIPv6,
+		),
+	}
 	if st.AvailableIPv4+st.AvailableIPv6 == 0 {
 		step.Verdict, step.Reason, step.Do = Problem, lb.PoolExhausted, "add addresses to IPAddressPool "+p.Name
 	}
@@ -165,11 +209,29 @@ func (s Snapshot) Node(name string) Report {
 	r.add(s.seen(speaker, "pods", Pods))
 	for _, state := range s.States {
 		if st := state.Status; state.Name == name {
-			r.add(Step{Name: "layer 2", Verdict: OK, Text: fmt.Sprintf("it answers for %d IPv4 and %d IPv6 addresses, and hears %d of %d speakers", st.Owned.IPv4,
-				st.Owned.IPv6, st.Members.Alive, st.Members.Expected)})
+			r.add(
+				Step{
+					Name:    "layer 2",
+					Verdict: OK,
+					Text: fmt.Sprintf(
+						"it answers for %d IPv4 and %d IPv6 addresses, and hears %d of %d speakers",
+						st.Owned.IPv4,
+						st.Owned.IPv6,
+						st.Members.Alive,
+						st.Members.Expected,
+					),
+				},
+			)
 		}
 		if slices.ContainsFunc(state.Status.Unreachable, func(n v1beta1.SilentNode) bool { return n.Node == name }) {
-			r.add(Step{Name: "network", Verdict: Problem, Reason: lb.NodeUnreachable, Text: "node " + state.Name + " does not reach it"})
+			r.add(
+				Step{
+					Name:    "network",
+					Verdict: Problem,
+					Reason:  lb.NodeUnreachable,
+					Text:    "node " + state.Name + " does not reach it",
+				},
+			)
 		}
 	}
 	r.add(s.problems(func(node string) Verdict { return map[bool]Verdict{true: Problem}[node == name] })...)
@@ -282,7 +344,8 @@ func (s Snapshot) invalid() (out []Step) {
 		}
 	}
 	for _, p := range s.Objects.Peers {
-		if step := conditionStep("BGPPeer "+p.Name, p.Status.Conditions, v1beta1.ConditionValid); step.Verdict == Problem && p.Spec.PasswordSecret != nil {
+		if step := conditionStep("BGPPeer "+p.Name, p.Status.Conditions, v1beta1.ConditionValid); step.Verdict == Problem &&
+			p.Spec.PasswordSecret != nil {
 			out = append(out, step)
 		}
 	}

@@ -43,7 +43,13 @@ func printReports(w io.Writer, reports []Report) error {
 			if s.Reason != "" {
 				text = string(s.Reason) + ": " + text
 			}
-			fmt.Fprintf(t, "  %s\t%s\t%s\n", lb.Line(string(s.Verdict), maxText), lb.Line(s.Name, maxText), lb.Line(text, maxText))
+			fmt.Fprintf(
+				t,
+				"  %s\t%s\t%s\n",
+				lb.Line(string(s.Verdict), maxText),
+				lb.Line(s.Name, maxText),
+				lb.Line(text, maxText),
+			)
 			for _, d := range s.Details {
 				fmt.Fprintf(t, "\t\t  %s\n", lb.Line(d, maxText))
 			}

@@ -47,8 +47,8 @@ type reader struct {
 	patience time.Duration // for one debug page
 }
 
-// read reads all that an explanation may need; of Services only one namespace unless it is "". What the user may not read is
-// noted, and no error; an API server that does not answer is one.
+// read reads all that an explanation may need; of Services only one namespace unless it is "". What the user may not
+// read is noted, and no error; an API server that does not answer is one.
 func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, err error) {
 	const core, own, apps = "/api/v1", "/apis/holdfast.dev/v1beta1", "/apis/apps/v1"
 	var all metav1.ListOptions
@@ -92,7 +92,13 @@ func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, e
 }
 
 // list returns a function that lists a resource, page by page.
-func list[T any](r *reader, unread map[string]string, group, resource, namespace string, of metav1.ListOptions, out *[]*T) func(context.Context) error {
+func list[T any](
+	r *reader,
+	unread map[string]string,
+	group, resource, namespace string,
+	of metav1.ListOptions,
+	out *[]*T,
+) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for of.Limit = pageSize; ; {
 			var page struct {
@@ -124,8 +130,10 @@ func list[T any](r *reader, unread map[string]string, group, resource, namespace
 
 // hide removes what a bug report must not have, and writes down what it lacks. Snapshots share objects with nothing.
 func (s *Snapshot) hide() {
-	s.LeftOut = []string{"Secrets are not read; passwords in BGPPeers and the values of the daemons' environment are replaced; labels, annotations and " +
-		"fields of Services and Nodes are as they are"}
+	s.LeftOut = []string{
+		"Secrets are not read; passwords in BGPPeers and the values of the daemons' environment are replaced; labels, annotations and " +
+			"fields of Services and Nodes are as they are",
+	}
 	if s.Controller != nil {
 		hideEnvironment(&s.Controller.ObjectMeta, &s.Controller.Spec.Template)
 	}
@@ -171,8 +179,10 @@ func hideEnvironment(object *metav1.ObjectMeta, pod *corev1.PodTemplateSpec) {
 
 func (s *seat) bundle() *cobra.Command {
 	return &cobra.Command{
-		Use: "bundle FILE", Short: "Write what a bug report needs into a file, without passwords", Args: cobra.ExactArgs(1),
-		Long: "The file is compressed JSON. With --from FILE all other commands read it in place of the cluster.",
+		Use:   "bundle FILE",
+		Short: "Write what a bug report needs into a file, without passwords",
+		Args:  cobra.ExactArgs(1),
+		Long:  "The file is compressed JSON. With --from FILE all other commands read it in place of the cluster.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			snapshot, err := s.read(cmd.Context(), "")
 			if err != nil {
@@ -317,7 +327,8 @@ func (r *reader) forward(ctx context.Context, pod *corev1.Pod, method, path stri
 		return nil, err
 	}
 	address := r.client.Post().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name, "portforward").URL()
-	forward, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address).Dial(portforward.PortForwardProtocolV1Name)
+	forward, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address).
+		Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
 		return nil, err
 	}

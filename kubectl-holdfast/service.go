@@ -26,7 +26,8 @@ type why struct {
 	*Snapshot
 	object *corev1.Service
 	key    lb.Key
-	// state has this Service alone, as the daemons read it, or none if it is not theirs to serve or too little could be read.
+	// state has this Service alone, as the daemons read it, or none if it is not theirs to serve or too little could be
+	// read.
 	state lb.State
 	// assignment is what the controller would decide now; nil as state.Services.
 	assignment *ipam.Assignment
@@ -40,10 +41,16 @@ type why struct {
 // explain explains the Service, in the order in which a packet to its address meets the decisions.
 func (w *why) explain() Report {
 	if w.object == nil {
-		return w.absent(w.report.Subject, Services, Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"})
+		return w.absent(
+			w.report.Subject,
+			Services,
+			Step{Name: "Service", Do: "look at kubectl get services --all-namespaces: no Service has this name"},
+		)
 	}
 	if w.class() {
-		w.report.add(w.controller(meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAddressAssigned)))
+		w.report.add(
+			w.controller(meta.IsStatusConditionTrue(w.object.Status.Conditions, v1beta1.ConditionAddressAssigned)),
+		)
 		w.address()
 		w.report.add(w.speakers())
 		w.proxy()
@@ -71,8 +78,24 @@ func (w *why) explain() Report {
 // about decides about a Service as the daemons would, if everything could be read.
 func (s Snapshot) about(namespace, name string) *why {
 	key := lb.Key{Namespace: namespace, Name: name}
-	w := &why{Snapshot: &s, key: key, object: Find(s.Objects.Services, namespace, name), report: Report{Subject: "Service " + key.String()}}
-	w.blind = w.seen(Step{Name: "speakers' pages"}, "what decides which speakers to ask", Services, Pools, Nodes, Slices, L2Ads, BGPAds, Peers, Pods)
+	w := &why{
+		Snapshot: &s,
+		key:      key,
+		object:   Find(s.Objects.Services, namespace, name),
+		report:   Report{Subject: "Service " + key.String()},
+	}
+	w.blind = w.seen(
+		Step{Name: "speakers' pages"},
+		"what decides which speakers to ask",
+		Services,
+		Pools,
+		Nodes,
+		Slices,
+		L2Ads,
+		BGPAds,
+		Peers,
+		Pods,
+	)
 	if w.blind.Verdict != "" {
 		return w
 	}
@@ -108,7 +131,10 @@ func (w *why) class() bool {
 	step := Step{Name: "class", Verdict: Problem}
 	switch {
 	case spec.Type != corev1.ServiceTypeLoadBalancer:
-		step.Text, step.Do = fmt.Sprintf("its type is %s: only type LoadBalancer gets an external address", spec.Type), "set spec.type: LoadBalancer"
+		step.Text, step.Do = fmt.Sprintf(
+			"its type is %s: only type LoadBalancer gets an external address",
+			spec.Type,
+		), "set spec.type: LoadBalancer"
 	case w.object.DeletionTimestamp != nil:
 		step.Text = "it is being deleted, so that its addresses go"
 		step.Do = "wait for its end, and create it again if you need it"
@@ -141,7 +167,10 @@ func (s Snapshot) controller(assigned bool) Step {
 	}
 	if s.Now.Sub(renewed) > 15*time.Second { // older than the Lease of a controller that leads
 		step.Verdict, step.Do = Note, "look at kubectl -n "+s.Namespace+" describe deployment,pod for why no controller runs"
-		step.Text = fmt.Sprintf("none leads since %s: addresses stay, and none is assigned", renewed.UTC().Format(time.RFC3339))
+		step.Text = fmt.Sprintf(
+			"none leads since %s: addresses stay, and none is assigned",
+			renewed.UTC().Format(time.RFC3339),
+		)
 		if renewed.IsZero() {
 			step.Text = "none has ever led in namespace " + s.Namespace
 		}
@@ -172,7 +201,11 @@ func (w *why) address() {
 
 // logs is the command that shows what the pods of a component log.
 func (s Snapshot) logs(component string) string {
-	return fmt.Sprintf("kubectl -n %s logs -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=%s", s.Namespace, component)
+	return fmt.Sprintf(
+		"kubectl -n %s logs -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=%s",
+		s.Namespace,
+		component,
+	)
 }
 
 // fault adds the step of a condition that is not met.
@@ -189,7 +222,10 @@ func (s Snapshot) speakers() Step {
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
 		step.Details = append(step.Details, fmt.Sprintf("node %s: %s", node, waiting[node]))
 	}
-	do := fmt.Sprintf("kubectl -n %s describe pod -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker, and the log of the pod", s.Namespace)
+	do := fmt.Sprintf(
+		"kubectl -n %s describe pod -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker, and the log of the pod",
+		s.Namespace,
+	)
 	if s.Speakers == nil {
 		step.Verdict, step.Text = Problem, "namespace "+s.Namespace+" has no DaemonSet of speakers: no node announces anything"
 		step.Do = "install Holdfast, or name its namespace by --holdfast-namespace"
@@ -204,7 +240,8 @@ func (s Snapshot) speakers() Step {
 	return s.seen(step.bound(), "the speakers' pods", Pods, Speakers)
 }
 
-// proxy shows whether proxies serve a Service that asks for them, and on which nodes. A Service that waits for them is served as before.
+// proxy shows whether proxies serve a Service that asks for them, and on which nodes. A Service that waits for them is
+// served as before.
 func (w *why) proxy() {
 	step := conditionStep("proxy", w.object.Status.Conditions, v1beta1.ConditionProxied)
 	if step.Verdict == Problem && step.Reason != lb.ProxyRefused {
@@ -224,14 +261,20 @@ func (w *why) proxy() {
 	w.report.add(step)
 }
 
-// announcement makes the step of one protocol from its condition, or from the plans if no speaker wrote one, and groups the
-// nodes that do not announce by their reasons. There is no step if no advertisement of the protocol selects the Service.
-func (w *why) announcement(name, condition string, hindered map[lb.Reason][]string, of func(plan.Verdict) plan.Outcome) Step {
+// announcement makes the step of one protocol from its condition, or from the plans if no speaker wrote one, and groups
+// the nodes that do not announce by their reasons. There is no step if no advertisement of the protocol selects the
+// Service.
+func (w *why) announcement(
+	name, condition string,
+	hindered map[lb.Reason][]string,
+	of func(plan.Verdict) plan.Outcome,
+) Step {
 	step, nodes := conditionStep(name, w.object.Status.Conditions, condition), map[lb.Reason][]string{}
 	for _, node := range slices.Sorted(maps.Keys(w.verdicts)) {
 		o := of(w.verdicts[node])
 		if step.Verdict == "" && o.Selected {
-			step.Verdict, step.Reason, step.Text = Problem, o.Reason, "no speaker has written about it; the plan says "+string(o.Reason)+": "+o.Message
+			step.Verdict, step.Reason = Problem, o.Reason
+			step.Text = fmt.Sprintf("no speaker has written about it; the plan says %s: %s", o.Reason, o.Message)
 			if o.Reason == lb.Announced {
 				step.Do = "wait some seconds; if nothing changes look at " + w.logs("speaker")
 			}
@@ -295,10 +338,24 @@ func (w *why) announcements() {
 	if w.verdicts != nil {
 		byL2, byBGP = plan.Hindrances(w.state, w.state.Services[0])
 	}
-	l2 := w.announcement("layer 2", v1beta1.ConditionAnnouncedL2, byL2, func(v plan.Verdict) plan.Outcome { return v.L2 })
-	bgp := w.announcement("BGP", v1beta1.ConditionAnnouncedBGP, byBGP, func(v plan.Verdict) plan.Outcome { return v.BGP })
+	l2 := w.announcement(
+		"layer 2",
+		v1beta1.ConditionAnnouncedL2,
+		byL2,
+		func(v plan.Verdict) plan.Outcome { return v.L2 },
+	)
+	bgp := w.announcement(
+		"BGP",
+		v1beta1.ConditionAnnouncedBGP,
+		byBGP,
+		func(v plan.Verdict) plan.Outcome { return v.BGP },
+	)
 	if l2.Verdict == "" && bgp.Verdict == "" && len(config.StatusAddresses(w.object)) > 0 {
-		l2 = Step{Name: "announcement", Verdict: Unseen, Text: "nothing is known of it: advertisements could not be read"}
+		l2 = Step{
+			Name:    "announcement",
+			Verdict: Unseen,
+			Text:    "nothing is known of it: advertisements could not be read",
+		}
 		if len(w.state.Services) > 0 {
 			l2.Verdict, l2.Reason, l2.Text = Problem, lb.NoAdvertisement, "no L2Advertisement or BGPAdvertisement selects its pool and it"
 		}
@@ -309,7 +366,9 @@ func (w *why) announcements() {
 	}
 	w.report.add(l2)
 	for _, p := range w.Objects.Peers {
-		if s := w.session(p); bgp.Verdict != "" && s.Verdict != "" && s.Reason != lb.NoNodeSelected { // which concerns no node that could announce
+		if s := w.session(p); bgp.Verdict != "" &&
+			s.Verdict != "" &&
+			s.Reason != lb.NoNodeSelected { // which concerns no node that could announce
 			if bgp.Reason != lb.NoSession {
 				s.Verdict = Note // the routes go out all the same, or lack something else
 			}
@@ -346,8 +405,14 @@ func (w *why) filter() {
 	}
 	if shut := w.shut(); shut != "" && step.Verdict != Problem {
 		step.Verdict, step.Reason = Problem, lb.NoSourceAllowed
-		step.Text = fmt.Sprintf("no client may connect by %s: every source range of the Service and its pool is of the other family", shut)
-		step.Do = fmt.Sprintf("add source ranges of %[1]s to the list that has none, or take %[1]s out of spec.ipFamilies", shut)
+		step.Text = fmt.Sprintf(
+			"no client may connect by %s: every source range of the Service and its pool is of the other family",
+			shut,
+		)
+		step.Do = fmt.Sprintf(
+			"add source ranges of %[1]s to the list that has none, or take %[1]s out of spec.ipFamilies",
+			shut,
+		)
 	}
 	w.report.add(step)
 	w.fault("filter on the node", v1beta1.ConditionFilterEnforced, Problem)
@@ -380,19 +445,25 @@ func (w *why) nodes() {
 // maxAsked bounds the speakers whose pages explain a Service.
 const maxAsked = 16
 
-// asked returns the speakers whose pages explain the Service: first those that announce it by the plan, then others, because they
-// know links and lost packets too.
+// asked returns the speakers whose pages explain the Service: first those that announce it by the plan, then others,
+// because they know links and lost packets too.
 func (w *why) asked() []*corev1.Pod {
 	pods, order := slices.Clone(w.Pods), []bool{true, false}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Compare(slices.Index(order, w.announces(a.Spec.NodeName)), slices.Index(order, w.announces(b.Spec.NodeName)))
+		return cmp.Compare(
+			slices.Index(order, w.announces(a.Spec.NodeName)),
+			slices.Index(order, w.announces(b.Spec.NodeName)),
+		)
 	})
 	return pods[:min(len(pods), maxAsked)]
 }
 
 // others returns the speakers that were asked, and do not announce the Service: its addresses are on the wire for them.
 func (w *why) others() []*corev1.Pod {
-	return slices.DeleteFunc(w.asked(), func(pod *corev1.Pod) bool { return w.Daemons[pod.Name] == nil || w.page(pod).Verdict != "" })
+	return slices.DeleteFunc(w.asked(), func(pod *corev1.Pod) bool {
+		return w.Daemons[pod.Name] == nil ||
+			w.page(pod).Verdict != ""
+	})
 }
 
 // page makes the step of a speaker from its /debug/state; none if it does not announce the Service.
@@ -408,7 +479,11 @@ func (w *why) page(pod *corev1.Pod) Step {
 	}
 	step, announces := Step{Name: "speaker " + pod.Spec.NodeName, Verdict: OK}, w.announces(pod.Spec.NodeName)
 	if w.Daemons[pod.Name] == nil && announces {
-		return Step{Name: step.Name, Verdict: Unseen, Text: "its page was not read: " + cmp.Or(w.Silent[pod.Name], "the bundle lacks it")}
+		return Step{
+			Name:    step.Name,
+			Verdict: Unseen,
+			Text:    "its page was not read: " + cmp.Or(w.Silent[pod.Name], "the bundle lacks it"),
+		}
 	}
 	_ = json.Unmarshal(w.Daemons[pod.Name], &page)
 	ours := func(a netip.Addr) bool { return slices.Contains(config.StatusAddresses(w.object), a) }
@@ -426,8 +501,14 @@ func (w *why) page(pod *corev1.Pod) Step {
 			step.Text += fmt.Sprintf("older connections to %s are relayed to node %s; ", r.Address, r.Former)
 		}
 	}
-	step.Text += fmt.Sprintf("filter on: %t, in force: %t; head start in force: %t; kube-proxy: %s; endpoints here wait for it, by its health port: %t",
-		on, enforced, page.HeadStart, page.KubeProxy, waits)
+	step.Text += fmt.Sprintf(
+		"filter on: %t, in force: %t; head start in force: %t; kube-proxy: %s; endpoints here wait for it, by its health port: %t",
+		on,
+		enforced,
+		page.HeadStart,
+		page.KubeProxy,
+		waits,
+	)
 	if !well {
 		step.Verdict, step.Do = Problem, "look at kubectl -n "+w.Namespace+" logs "+pod.Name
 	}
@@ -441,7 +522,11 @@ func (w *why) page(pod *corev1.Pod) Step {
 func (w *why) endpoints() {
 	step := Step{Name: "endpoints", Verdict: Problem, Reason: lb.NoServingEndpoint}
 	all, nodes, lacks := w.serving()
-	pods := fmt.Sprintf("kubectl -n %s describe pods -l %s", w.key.Namespace, labels.FormatLabels(w.object.Spec.Selector))
+	pods := fmt.Sprintf(
+		"kubectl -n %s describe pods -l %s",
+		w.key.Namespace,
+		labels.FormatLabels(w.object.Spec.Selector),
+	)
 	switch {
 	case all > 0 && len(nodes) == 0 && lacks == nil:
 		step.Text = fmt.Sprintf("none of %d can serve: no pod is ready", all)
@@ -530,14 +615,34 @@ func (w *why) unnamed(family lb.Family, p corev1.ServicePort) Step {
 	selector := labels.FormatLabels(w.object.Spec.Selector)
 	switch name := p.TargetPort.StrVal; {
 	case len(w.object.Spec.Selector) == 0:
-		return Step{Text: fmt.Sprintf("no EndpointSlice of %s has the name %q and a number for port %d", family, p.Name, p.Port),
-			Do: fmt.Sprintf("give the port the name %q in the EndpointSlices", p.Name)}
+		return Step{
+			Text: fmt.Sprintf(
+				"no EndpointSlice of %s has the name %q and a number for port %d",
+				family,
+				p.Name,
+				p.Port,
+			),
+			Do: fmt.Sprintf("give the port the name %q in the EndpointSlices", p.Name),
+		}
 	case name == "":
 		return Step{Text: fmt.Sprintf("port %d is in no EndpointSlice of %s", p.Port, family),
 			Do: "wait some seconds; if nothing changes look at the log of kube-controller-manager"}
 	default:
-		return Step{Text: fmt.Sprintf("no ready pod with an %s address has a container port named %q, the targetPort of port %d", family, name, p.Port),
-			Do: fmt.Sprintf("correct targetPort of port %d, or name a container port %q: kubectl -n %s get pods -l %s -o "+
-				"jsonpath='{.items[*].spec.containers[*].ports}'", p.Port, name, w.key.Namespace, selector)}
+		return Step{
+			Text: fmt.Sprintf(
+				"no ready pod with an %s address has a container port named %q, the targetPort of port %d",
+				family,
+				name,
+				p.Port,
+			),
+			Do: fmt.Sprintf(
+				"correct targetPort of port %d, or name a container port %q: kubectl -n %s get pods -l %s -o "+
+					"jsonpath='{.items[*].spec.containers[*].ports}'",
+				p.Port,
+				name,
+				w.key.Namespace,
+				selector,
+			),
+		}
 	}
 }

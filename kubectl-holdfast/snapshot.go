@@ -33,7 +33,8 @@ type Snapshot struct {
 	Pods, Controllers []*corev1.Pod
 	// Leases has the one by which controllers elect their leader.
 	Leases []*coordinationv1.Lease
-	// Daemons are the pages /debug/state that were read, by pod, and Silent why others were not; both nil if none was asked for.
+	// Daemons are the pages /debug/state that were read, by pod, and Silent why others were not; both nil if none was
+	// asked for.
 	Daemons map[string]json.RawMessage
 	Silent  map[string]string `json:"-"`
 	// MetalLBParts is how MetalLB runs; nil unless it was asked for.
@@ -77,9 +78,13 @@ func (s Snapshot) compile() (lb.State, []lb.Problem) {
 	o := s.Objects
 	o.SecretNamespace, o.Secrets = s.Namespace, nil
 	for _, p := range o.Peers {
-		if ref := p.Spec.PasswordSecret; ref != nil && ref.Name != "" { // which is not read: the condition Valid of the peer says if it lacks one
-			o.Secrets = append(o.Secrets, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ref.Name},
-				Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{corev1.BasicAuthPasswordKey: []byte("unread")}})
+		if ref := p.Spec.PasswordSecret; ref != nil &&
+			ref.Name != "" { // which is not read: the condition Valid of the peer says if it lacks one
+			o.Secrets = append(
+				o.Secrets,
+				&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ref.Name},
+					Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{corev1.BasicAuthPasswordKey: []byte("unread")}},
+			)
 		}
 	}
 	state, problems := config.Compile(o, s.Options)
@@ -194,7 +199,12 @@ func (r Report) Healthy() bool {
 }
 
 func fault(p lb.Problem) Step {
-	return Step{Name: p.Object.String(), Verdict: map[bool]Verdict{false: Problem, true: Note}[p.Note], Reason: p.Reason, Text: p.Message}
+	return Step{
+		Name:    p.Object.String(),
+		Verdict: map[bool]Verdict{false: Problem, true: Note}[p.Note],
+		Reason:  p.Reason,
+		Text:    p.Message,
+	}
 }
 
 // summary makes one step of many things: how many are well, and a line for each other one, but not for too many.

@@ -30,7 +30,8 @@ import (
 const (
 	// closedInterval is how often the agent tries to delete servers that had connections.
 	closedInterval = 10 * time.Second
-	// retryTime is after how long a configuration that was refused is tried again: a port may be free, or a worker may have been too slow.
+	// retryTime is after how long a configuration that was refused is tried again: a port may be free, or a worker may
+	// have been too slow.
 	retryTime = time.Minute
 	// commandsInLine in a line fit the engine's buffer of 16 KiB: the longest has some 320 characters.
 	commandsInLine = 32
@@ -85,13 +86,19 @@ type agent struct {
 
 func newAgent(log *slog.Logger, dir string) *agent {
 	a := &agent{
-		log: log, dir: dir, budgets: haproxy.Budgets{}, lingers: map[lb.Key]time.Time{}, program: program, certified: certified{complete: true},
+		log:       log,
+		dir:       dir,
+		budgets:   haproxy.Budgets{},
+		lingers:   map[lb.Key]time.Time{},
+		program:   program,
+		certified: certified{complete: true},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_reloads_total",
 			Help: "Configurations that the agent gave to HAProxy, by result: done or refused. A refused one is a fault of Holdfast.",
 		}, []string{"result"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_proxy_waiting_namespaces", Help: "Namespaces whose edits wait, because they spent their budget of edits.",
+			Name: "holdfast_proxy_waiting_namespaces",
+			Help: "Namespaces whose edits wait, because they spent their budget of edits.",
 		}),
 	}
 	a.desired = a.want
@@ -108,8 +115,13 @@ func agentMain(args []string) int {
 	f := flag.NewFlagSet("holdfast-proxy agent", flag.ContinueOnError)
 	s.Define(f, healthListen)
 	options.Define(f)
-	f.IntVar(&a.engine.MaxConn, "max-connections", 20000, "most `connections` of all Services at once, of which one Service has a "+
-		"quarter; fewer where the file limit is low")
+	f.IntVar(
+		&a.engine.MaxConn,
+		"max-connections",
+		20000,
+		"most `connections` of all Services at once, of which one Service has a "+
+			"quarter; fewer where the file limit is low",
+	)
 	var own []uint16
 	return daemon.Main("holdfast-proxy", &s, func() error {
 		if err := s.Parse(f, args); err != nil {
@@ -141,7 +153,12 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	}
 	loop := daemon.NewLoop(daemon.LoopConfig{Name: "proxy", Log: a.log, Sync: a.sync})
 	objects := k8s.New(clients, k8s.Config{
-		Log: a.log, Component: "holdfast-proxy", Namespace: s.Namespace, Proxy: true, Proxies: a.options.Proxy.Service, Kick: loop.Kick,
+		Log:       a.log,
+		Component: "holdfast-proxy",
+		Namespace: s.Namespace,
+		Proxy:     true,
+		Proxies:   a.options.Proxy.Service,
+		Kick:      loop.Kick,
 	})
 	a.cluster = objects
 	a.measure()
@@ -159,7 +176,12 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
 	group.Go(func() error {
-		return daemon.Serve(ctx, s.HealthListen, daemon.Health(func() error { return alive(loop.Began()) }, daemon.Runs), nil)
+		return daemon.Serve(
+			ctx,
+			s.HealthListen,
+			daemon.Health(func() error { return alive(loop.Began()) }, daemon.Runs),
+			nil,
+		)
 	})
 	return group.Wait()
 }
@@ -168,7 +190,12 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 func (a *agent) measure() {
 	var limit unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // it fails for unknown limits only
-	a.engine.Directory, a.engine.Files, a.engine.Threads = a.dir, int(min(limit.Max, 1<<30)), min(maxThreads, runtime.NumCPU())
+	a.engine.Directory, a.engine.Files, a.engine.Threads = a.dir, int(
+		min(limit.Max, 1<<30),
+	), min(
+		maxThreads,
+		runtime.NumCPU(),
+	)
 	for family, address := range map[lb.Family]string{lb.IPv4: "0.0.0.0:0", lb.IPv6: "[::]:0"} {
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()
@@ -186,7 +213,11 @@ func (a *agent) want() haproxy.State {
 	bounds.Certificates = a.certified.digests
 	services, clash := haproxy.Compile(state.Services, endpoints, bounds)
 	if text := fmt.Sprint(clash); text != a.logged {
-		a.log.Warn("proxies listen on some node ports for other purposes: give these ports of Services other ones", "ports", lb.SomeOf(clash))
+		a.log.Warn(
+			"proxies listen on some node ports for other purposes: give these ports of Services other ones",
+			"ports",
+			lb.SomeOf(clash),
+		)
 		a.logged = text
 	}
 	want := haproxy.State{Engine: a.engine, Services: services}
@@ -316,7 +347,11 @@ func (a *agent) endpoints(ctx context.Context, want haproxy.State, c haproxy.Con
 		return 0, err
 	}
 	if !haproxy.Settled(commands) {
-		a.log.Warn("the engine did not take a change of endpoints: it gets it by a reload", "commands", commands[:min(len(commands), 5)])
+		a.log.Warn(
+			"the engine did not take a change of endpoints: it gets it by a reload",
+			"commands",
+			commands[:min(len(commands), 5)],
+		)
 		return 0, a.reload(ctx, want, c)
 	}
 	if len(commands) > 0 {
@@ -359,12 +394,26 @@ func (a *agent) reload(ctx context.Context, want haproxy.State, c haproxy.Config
 	a.last = time.Now()
 	if running != c.Hash {
 		a.reloads.WithLabelValues("refused").Inc()
-		a.log.Error("the engine refused a configuration: the old one stays in force", "configuration", c.Hash, "answer", answer)
+		a.log.Error(
+			"the engine refused a configuration: the old one stays in force",
+			"configuration",
+			c.Hash,
+			"answer",
+			answer,
+		)
 		a.refused = c.Hash // the next run writes what is in force into the file
 		return nil
 	}
 	a.reloads.WithLabelValues("done").Inc()
-	a.log.Info("the engine has another configuration", "configuration", c.Hash, "services", len(want.Services), "after", time.Since(began))
+	a.log.Info(
+		"the engine has another configuration",
+		"configuration",
+		c.Hash,
+		"services",
+		len(want.Services),
+		"after",
+		time.Since(began),
+	)
 	a.inForce, a.hash, a.refused = want.Services, running, ""
 	a.clean(c)
 	return nil

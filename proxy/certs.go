@@ -36,7 +36,8 @@ type pair struct {
 // certificates are the pairs with which TLS ends. Each Secret that a Service names is followed for as long as one does.
 type certificates struct {
 	log *slog.Logger
-	// follow calls see with each version of a Secret, nil if there is none, until it is stopped; what see cannot do is repeated.
+	// follow calls see with each version of a Secret, nil if there is none, until it is stopped; what see cannot do is
+	// repeated.
 	follow func(secret lb.Key, see func(*corev1.Secret, error) error) (stop func())
 	// takes returns what HAProxy has against a pair.
 	takes func(text []byte) error
@@ -176,7 +177,12 @@ func readPair(o *corev1.Secret) (*pair, lb.Reason) {
 		return nil, lb.SecretWrong
 	}
 	text := append(crt, key...)
-	return &pair{digest: haproxy.Digest(string(text)), text: text, from: got.Leaf.NotBefore, until: got.Leaf.NotAfter}, ""
+	return &pair{
+		digest: haproxy.Digest(string(text)),
+		text:   text,
+		from:   got.Leaf.NotBefore,
+		until:  got.Leaf.NotAfter,
+	}, ""
 }
 
 // blocks returns the blocks of some kinds, without what is between them and their headers.
@@ -192,8 +198,8 @@ func blocks(text []byte, kinds ...string) (out []byte) {
 	}
 }
 
-// take has HAProxy look at a pair, which may have what Go reads and HAProxy does not, as a short key: it would refuse the whole
-// configuration with it, of all Services. What it has already taken is not asked again.
+// take has HAProxy look at a pair, which may have what Go reads and HAProxy does not, as a short key: it would refuse
+// the whole configuration with it, of all Services. What it has already taken is not asked again.
 func (a *agent) take(text []byte) error {
 	if _, err := os.Stat(filepath.Join(a.dir, haproxy.PairFile(haproxy.Digest(string(text))))); err == nil {
 		return nil
@@ -206,8 +212,13 @@ func (a *agent) take(text []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), talkTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, a.program, "-c", "-q", "-f", "/dev/stdin")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf("global\n  maxconn 10\n  nbthread 1\nlisten try\n  mode http\n  timeout client 1s\n  timeout server 1s\n  "+
-		"timeout connect 1s\n  bind 127.0.0.1:1 ssl crt %s\n", try))
+	cmd.Stdin = strings.NewReader(
+		fmt.Sprintf(
+			"global\n  maxconn 10\n  nbthread 1\nlisten try\n  mode http\n  timeout client 1s\n  timeout server 1s\n  "+
+				"timeout connect 1s\n  bind 127.0.0.1:1 ssl crt %s\n",
+			try,
+		),
+	)
 	return cmd.Run()
 }
 

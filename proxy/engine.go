@@ -32,8 +32,8 @@ const (
 const (
 	// lookInterval is the time between two looks at the worker that serves, startLook while another one starts.
 	lookInterval, startLook = 250 * time.Millisecond, 5 * time.Millisecond
-	// quietLooks is after how many looks without answer or work a worker hangs; busyTime bounds how long it may work without an answer,
-	// as it does when it starts.
+	// quietLooks is after how many looks without answer or work a worker hangs; busyTime bounds how long it may work
+	// without an answer, as it does when it starts.
 	quietLooks, busyTime = 2, 30 * time.Second
 	// maxBrief is after how many workers in a row that died at once there is a pause.
 	maxBrief = 3
@@ -43,7 +43,8 @@ const (
 	handoverTime = 5 * time.Second
 )
 
-// engine is the parent of HAProxy's workers: of the worker that serves, and of older ones, whose connections last. One goroutine has it.
+// engine is the parent of HAProxy's workers: of the worker that serves, and of older ones, whose connections last. One
+// goroutine has it.
 type engine struct {
 	log              *slog.Logger
 	program, dir     string
@@ -92,14 +93,17 @@ func newEngine(log *slog.Logger) *engine {
 		log: log, program: program, dir: shared, maxWorkers: haproxy.MaxOld + 1,
 		calls: make(chan func()), ended: make(chan *worker), served: nothing, changed: make(chan struct{}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_proxy_failures_total", Help: "Workers of HAProxy that died, hung, or did not start (refused): by what.",
+			Name: "holdfast_proxy_failures_total",
+			Help: "Workers of HAProxy that died, hung, or did not start (refused): by what.",
 		}, []string{"what"}),
 		endings: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_proxy_ended_connections_total", Help: "About how many open connections ended with their worker: after the time to " +
+			Name: "holdfast_proxy_ended_connections_total",
+			Help: "About how many open connections ended with their worker: after the time to " +
 				"drain, because there were too many workers (limit), or with the pod (termination).",
 		}, []string{"cause"}),
 		oldWorkers: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_proxy_old_workers", Help: "Workers of HAProxy whose place another one took, and whose connections last.",
+			Name: "holdfast_proxy_old_workers",
+			Help: "Workers of HAProxy whose place another one took, and whose connections last.",
 		}),
 	}
 }
@@ -109,7 +113,11 @@ func engineMain(args []string) int {
 	e := newEngine(nil)
 	f := flag.NewFlagSet("holdfast-proxy engine", flag.ContinueOnError)
 	f.StringVar(&e.listen, "listen", ":7950", "`address` of /frontends, /readyz and /metrics")
-	drain := f.Uint("drain-seconds", 3600, "`seconds` that a worker has for its connections after another one took its place")
+	drain := f.Uint(
+		"drain-seconds",
+		3600,
+		"`seconds` that a worker has for its connections after another one took its place",
+	)
 	terminate := f.Uint("termination-seconds", 60, "`seconds` that connections have when the pod ends")
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
 	return daemon.Main("holdfast-proxy", &s, func() error {
@@ -251,8 +259,8 @@ func (e *engine) look(at time.Time) {
 	}
 }
 
-// takeOver has the worker that started serve when it alone listens: both have the same listeners, and the one before would answer new
-// clients with what was.
+// takeOver has the worker that started serve when it alone listens: both have the same listeners, and the one before
+// would answer new clients with what was.
 func (e *engine) takeOver(at time.Time, hash string) {
 	e.answered = at
 	link, partial := filepath.Join(e.dir, workerSocket), filepath.Join(e.dir, workerSocket+".partial")
@@ -273,7 +281,8 @@ func (e *engine) fail(what string, w *worker, why any) {
 	e.log.Error("a worker of HAProxy failed", "what", what, "pid", w.pid(), "why", why)
 }
 
-// start starts a worker: with the configuration of the agent, or after that failed and nothing serves with the last good one.
+// start starts a worker: with the configuration of the agent, or after that failed and nothing serves with the last
+// good one.
 func (e *engine) start(at time.Time) {
 	config := configFile
 	e.wanted, e.waiting = nil, append(e.waiting, e.wanted...)
@@ -307,7 +316,17 @@ func (e *engine) promote(at time.Time, hash string) {
 	if hash != e.hash {
 		e.hash, e.frontends = hash, haproxy.Frontends(e.serving.config)
 	}
-	e.log.Info("a worker serves", "pid", e.serving.pid(), "configuration", hash, "old workers", len(e.old), "after", at.Sub(e.serving.started).String())
+	e.log.Info(
+		"a worker serves",
+		"pid",
+		e.serving.pid(),
+		"configuration",
+		hash,
+		"old workers",
+		len(e.old),
+		"after",
+		at.Sub(e.serving.started).String(),
+	)
 	if err := put(e.dir, goodFile, e.serving.config); err != nil {
 		e.log.Error("cannot keep the configuration", "error", err)
 	}
@@ -361,7 +380,9 @@ func (e *engine) publish(at time.Time) {
 	next := nothing
 	if e.leaving.IsZero() && at.Sub(e.answered) < graceTime && e.hash != "" {
 		next = served{Hash: e.hash, Frontends: e.frontends}
-		if faults, _ := os.ReadFile(filepath.Join(e.dir, faultsFile)); len(faults) > 0 { // without the file there are none
+		if faults, _ := os.ReadFile(filepath.Join(e.dir, faultsFile)); len(
+			faults,
+		) > 0 { // without the file there are none
 			next.Hash, next.Faults = e.hash+"-"+haproxy.Digest(string(faults)), faults
 		}
 	}

@@ -1,5 +1,5 @@
-// Command holdfast-proxy is the program of the proxies' pods. In one container it is the parent of HAProxy, in the other one the agent,
-// which writes HAProxy's configuration.
+// Command holdfast-proxy is the program of the proxies' pods. In one container it is the parent of HAProxy, in the
+// other one the agent, which writes HAProxy's configuration.
 package main
 
 import (
@@ -29,7 +29,11 @@ func run(args []string) int {
 	case "engine":
 		return engineMain(args)
 	case "agent":
-		return keep(slices.Concat([]string{"/proc/self/exe", "work"}, args, []string{"--health-listen=" + healthListen}), healthListen, handoverTime)
+		return keep(
+			slices.Concat([]string{"/proc/self/exe", "work"}, args, []string{"--health-listen=" + healthListen}),
+			healthListen,
+			handoverTime,
+		)
 	case "work":
 		return agentMain(args)
 	default:
@@ -41,17 +45,19 @@ func run(args []string) int {
 const (
 	// restartPause keeps a program that ends again and again from taking a core.
 	restartPause = time.Second
-	// healthListen is where the agent shows whether it hangs. It is asked each checkInterval, and has checkTime to answer, as to end.
+	// healthListen is where the agent shows whether it hangs. It is asked each checkInterval, and has checkTime to
+	// answer, as to end.
 	healthListen             = "127.0.0.1:9218"
 	checkInterval, checkTime = 5 * time.Second, 10 * time.Second
 	// runTime bounds a run of the agent's loop: two commands to the engine, and some to a worker.
 	runTime = 3 * commandTime
 )
 
-// keep runs a program, and again whenever it ends or hangs, until this process is ordered to end. A pod is ready only while all its containers
-// run, and the kubelet would leave one down for minutes that failed again and again: an agent that dies or hangs must cost no connection.
-// For some time after the order it goes on: endpoints follow for as long as the engine takes new connections. Afterwards no socket of the engine
-// takes commands, and HAProxy ends idle connections of HTTP, others with their next answer.
+// keep runs a program, and again whenever it ends or hangs, until this process is ordered to end. A pod is ready only
+// while all its containers run, and the kubelet would leave one down for minutes that failed again and again: an agent
+// that dies or hangs must cost no connection. For some time after the order it goes on: endpoints follow for as long as
+// the engine takes new connections. Afterwards no socket of the engine takes commands, and HAProxy ends idle
+// connections of HTTP, others with their next answer.
 func keep(command []string, health string, stay time.Duration) int {
 	order, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -27,11 +27,26 @@ type trafficMetric struct {
 }
 
 var trafficMetrics = []trafficMetric{
-	{describe("connections_total", "Connections of clients to the running worker."), prometheus.CounterValue, "FRONTEND", []string{"stot"}},
+	{
+		describe("connections_total", "Connections of clients to the running worker."),
+		prometheus.CounterValue,
+		"FRONTEND",
+		[]string{"stot"},
+	},
 	{describe("received_bytes_total", "Bytes from clients."), prometheus.CounterValue, "FRONTEND", []string{"bin"}},
 	{describe("sent_bytes_total", "Bytes to clients."), prometheus.CounterValue, "FRONTEND", []string{"bout"}},
-	{describe("refused_total", "Connections refused by source or by number."), prometheus.CounterValue, "FRONTEND", []string{"dcon", "dses", "dreq"}},
-	{describe("endpoint_errors_total", "Failed connections to endpoints, and failed answers."), prometheus.CounterValue, "BACKEND", []string{"econ", "eresp"}},
+	{
+		describe("refused_total", "Connections refused by source or by number."),
+		prometheus.CounterValue,
+		"FRONTEND",
+		[]string{"dcon", "dses", "dreq"},
+	},
+	{
+		describe("endpoint_errors_total", "Failed connections to endpoints, and failed answers."),
+		prometheus.CounterValue,
+		"BACKEND",
+		[]string{"econ", "eresp"},
+	},
 	{describe("endpoints", "Endpoints that get connections."), prometheus.GaugeValue, "BACKEND", []string{"act"}},
 }
 

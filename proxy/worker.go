@@ -74,19 +74,24 @@ func (w *words) String() string {
 	return string(bytes.TrimSpace(w.text))
 }
 
-// startWorker starts the worker of a number with a configuration, whose file the agent may replace meanwhile. It takes over the listeners of
-// another one; nil for none.
+// startWorker starts the worker of a number with a configuration, whose file the agent may replace meanwhile. It takes
+// over the listeners of another one; nil for none.
 func startWorker(program, dir, config string, number int, from *worker, ended chan<- *worker) (*worker, error) {
-	// HAProxy's own master would forget no-exit-on-failure as it executes itself again in its wait mode, after each load: with the
-	// death of one worker it ended all older ones, and their connections.
+	// HAProxy's own master would forget no-exit-on-failure as it executes itself again in its wait mode, after each
+	// load: with the death of one worker it ended all older ones, and their connections.
 	args := []string{"-db", "-f", "/dev/stdin"}
 	if from != nil {
-		// Without -sf, by which HAProxy stops the other one before it answers itself, and for as long as it cannot bind a port closes the
-		// listeners of both, with the connections that wait there.
+		// Without -sf, by which HAProxy stops the other one before it answers itself, and for as long as it cannot bind
+		// a port closes the listeners of both, with the connections that wait there.
 		args = append(args, "-x", from.socket)
 	}
 	// With a name of its own a worker does not take over this socket: both would answer.
-	w := &worker{cmd: exec.Command(program, args...), socket: filepath.Join(dir, fmt.Sprintf("worker-%d.sock", number)), started: time.Now(), config: config}
+	w := &worker{
+		cmd:     exec.Command(program, args...),
+		socket:  filepath.Join(dir, fmt.Sprintf("worker-%d.sock", number)),
+		started: time.Now(),
+		config:  config,
+	}
 	w.cmd.Env = append(os.Environ(), haproxy.SocketVariable+"="+w.socket)
 	w.cmd.Stdin = strings.NewReader(config)
 	w.cmd.Stdout, w.cmd.Stderr = &w.words, &w.words
@@ -109,8 +114,8 @@ func (w *worker) end() int {
 	return n
 }
 
-// connections estimates how many connections a worker has that stopped to listen: its socket for commands is gone too, and each
-// connection has a socket to either side.
+// connections estimates how many connections a worker has that stopped to listen: its socket for commands is gone too,
+// and each connection has a socket to either side.
 func (w *worker) connections() int {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.pid())) // the pattern is well-formed
 	sockets := 0
@@ -122,19 +127,22 @@ func (w *worker) connections() int {
 	return (sockets + 1) / 2
 }
 
-// listens reports whether a worker that was told to stop may still take connections: the socket for commands is the last that it closes.
+// listens reports whether a worker that was told to stop may still take connections: the socket for commands is the
+// last that it closes.
 func (w *worker) listens(at time.Time) bool {
 	_, err := ask(context.Background(), w.socket, askTimeout)
 	return !errors.Is(err, syscall.ECONNREFUSED) && at.Sub(w.stopped) < endTime
 }
 
-// works reports whether a worker that does not answer did anything since the last look: it ran, waited for a core, or waits for a disk.
+// works reports whether a worker that does not answer did anything since the last look: it ran, waited for a core, or
+// waits for a disk.
 func (w *worker) works() bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.pid()))
 	if err != nil {
 		return true // it ended
 	}
-	// Its name may have spaces (proc_pid_stat(5)). Then come state, 10 others, and the times in user mode and in the kernel.
+	// Its name may have spaces (proc_pid_stat(5)). Then come state, 10 others, and the times in user mode and in the
+	// kernel.
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(f) < 13 {
 		return true

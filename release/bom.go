@@ -19,8 +19,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// bom writes the bill of materials: which modules each program of the images has, as the programs say themselves, and which packages of
-// Debian are in the proxies' image.
+// bom writes the bill of materials: which modules each program of the images has, as the programs say themselves, and
+// which packages of Debian are in the proxies' image.
 func (r release) bom(context.Context) (err error) {
 	root, proxy := r.container(daemons), r.container(proxies)
 	root.Licenses = &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}}
@@ -64,13 +64,18 @@ func (r release) bom(context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return cyclonedx.NewBOMEncoder(f, cyclonedx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cyclonedx.SpecVersion1_6)
+	return cyclonedx.NewBOMEncoder(f, cyclonedx.BOMFileFormatJSON).
+		SetPretty(true).
+		EncodeVersion(bom, cyclonedx.SpecVersion1_6)
 }
 
 func (r release) container(i image) cyclonedx.Component {
 	name := r.name(i)
 	return cyclonedx.Component{
-		BOMRef: name, Type: cyclonedx.ComponentTypeContainer, Name: strings.TrimSuffix(name, ":"+r.version), Version: r.version,
+		BOMRef:  name,
+		Type:    cyclonedx.ComponentTypeContainer,
+		Name:    strings.TrimSuffix(name, ":"+r.version),
+		Version: r.version,
 	}
 }
 
@@ -89,7 +94,10 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 		}
 	}
 	part := cyclonedx.Component{
-		BOMRef: "linux/" + architecture + "/" + name, Type: cyclonedx.ComponentTypeApplication, Name: name, Version: r.version,
+		BOMRef:     "linux/" + architecture + "/" + name,
+		Type:       cyclonedx.ComponentTypeApplication,
+		Name:       name,
+		Version:    r.version,
 		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sumOf(content)}},
 		Properties: &[]cyclonedx.Property{{Name: "platform", Value: "linux/" + architecture}},
 	}
@@ -121,7 +129,13 @@ func (r release) module(m *debug.Module) cyclonedx.Component {
 func library(path, version, sum string) cyclonedx.Component {
 	// https://github.com/package-url/purl-spec: + of +incompatible is an escape of its own.
 	url := "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
-	c := cyclonedx.Component{BOMRef: url, PackageURL: url, Type: cyclonedx.ComponentTypeLibrary, Name: path, Version: version}
+	c := cyclonedx.Component{
+		BOMRef:     url,
+		PackageURL: url,
+		Type:       cyclonedx.ComponentTypeLibrary,
+		Name:       path,
+		Version:    version,
+	}
 	if sum != "" {
 		// As go.sum has it: the sum of a tree of files, not of one.
 		c.Properties = &[]cyclonedx.Property{{Name: "go.sum", Value: sum}}

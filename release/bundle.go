@@ -58,8 +58,8 @@ func sums(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(text.String()), 0o644)
 }
 
-// plugin compiles kubectl-holdfast for operators' machines, packs each with the license, and writes holdfast.yaml, the manifest that
-// krew, the manager of kubectl's plugins, installs it from.
+// plugin compiles kubectl-holdfast for operators' machines, packs each with the license, and writes holdfast.yaml, the
+// manifest that krew, the manager of kubectl's plugins, installs it from.
 func (r release) plugin(ctx context.Context) error {
 	var platforms []any
 	for _, system := range []string{"darwin", "linux", "windows"} {
@@ -72,14 +72,20 @@ func (r release) plugin(ctx context.Context) error {
 			}
 			platforms = append(platforms, map[string]any{
 				"selector": map[string]any{"matchLabels": map[string]string{"os": system, "arch": a}},
-				"uri":      "https://" + module + "/releases/download/v" + r.version + "/" + name, "sha256": sum, "bin": program,
+				"uri":      "https://" + module + "/releases/download/v" + r.version + "/" + name,
+				"sha256":   sum,
+				"bin":      program,
 			})
 		}
 	}
 	manifest, err := yaml.Marshal(map[string]any{
-		"apiVersion": "krew.googlecontainertools.github.com/v1alpha2", "kind": "Plugin", "metadata": map[string]string{"name": "holdfast"},
+		"apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
+		"kind":       "Plugin",
+		"metadata":   map[string]string{"name": "holdfast"},
 		"spec": map[string]any{
-			"version": "v" + r.version, "homepage": "https://" + module, "platforms": platforms,
+			"version":          "v" + r.version,
+			"homepage":         "https://" + module,
+			"platforms":        platforms,
 			"shortDescription": "Explain why a load balancer address answers or not",
 			"description":      "Explains each decision of the load balancer Holdfast about a Service, and what a change would change.",
 		},

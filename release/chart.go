@@ -37,7 +37,17 @@ func (r release) packChart(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	argv := []string{r.helm, "package", copied, "--version", r.version, "--app-version", r.version, "--destination", r.out}
+	argv := []string{
+		r.helm,
+		"package",
+		copied,
+		"--version",
+		r.version,
+		"--app-version",
+		r.version,
+		"--destination",
+		r.out,
+	}
 	if _, err := output(ctx, argv...); err != nil {
 		return err
 	}
@@ -64,7 +74,8 @@ func (r release) nameImages(dir string) error {
 	return nil
 }
 
-// manifests writes install.yaml, and uninstall.yaml, whose Job takes down what the speakers have in kernels and routers.
+// manifests writes install.yaml, and uninstall.yaml, whose Job takes down what the speakers have in kernels and
+// routers.
 func (r release) manifests(ctx context.Context) error {
 	text, err1 := os.ReadFile(filepath.Join("config", "default", "namespace.yaml"))
 	install, err2 := r.template(ctx, "--include-crds")
@@ -81,7 +92,9 @@ func (r release) manifests(ctx context.Context) error {
 
 // template renders the packed chart for the namespace into which docs/install.md installs with Helm.
 func (r release) template(ctx context.Context, args ...string) (string, error) {
-	out, err := output(ctx, append([]string{r.helm, "template", "holdfast", r.packed(), "--namespace", "holdfast-system"}, args...)...)
+	out, err := output(
+		ctx,
+		append([]string{r.helm, "template", "holdfast", r.packed(), "--namespace", "holdfast-system"}, args...)...)
 	return out + "\n", err
 }
 

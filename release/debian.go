@@ -14,11 +14,12 @@ import (
 	"strings"
 )
 
-// The image of the proxies has HAProxy from packages of Debian's stable release, which has the LTS branch of its time and fixes its faults.
+// The image of the proxies has HAProxy from packages of Debian's stable release, which has the LTS branch of its time
+// and fixes its faults.
 const debianRelease = "trixie"
 
-// imageFiles are what the image has of them: HAProxy, the loader, libraries by the names that programs know, and licences, to which the
-// copyright files refer.
+// imageFiles are what the image has of them: HAProxy, the loader, libraries by the names that programs know, and
+// licences, to which the copyright files refer.
 var imageFiles = regexp.MustCompile(`^/usr/(sbin/haproxy|lib(64)?/ld-linux-[^/]+|lib/[^/]+/[^/]+\.so\.\d+|` +
 	`share/doc/[^/]+/copyright|share/common-licenses/[^/]+)$`)
 
@@ -47,12 +48,19 @@ func readPins(file string) (map[string][]pin, error) {
 	return out, nil
 }
 
-// fetch returns the file of a package, which it downloads once. The pinned sum makes a plain connection safe, which is what apt uses and mirrors serve.
+// fetch returns the file of a package, which it downloads once. The pinned sum makes a plain connection safe, which is
+// what apt uses and mirrors serve.
 func fetch(ctx context.Context, cache string, p pin) (file string, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("get the package %s %s for %s, as %s has it: %w; run make haproxy-pins, and commit the result",
-				p.name, p.version, p.architecture, pinFile, err)
+			err = fmt.Errorf(
+				"get the package %s %s for %s, as %s has it: %w; run make haproxy-pins, and commit the result",
+				p.name,
+				p.version,
+				p.architecture,
+				pinFile,
+				err,
+			)
 		}
 	}()
 	file = filepath.Join(cache, p.sum+".deb")

@@ -29,10 +29,15 @@ type image struct {
 // daemons is the image of the daemons, proxies the proxies' image.
 var (
 	daemons = image{archive: "holdfast.tar", licenses: "Apache-2.0", programs: map[string]string{
-		"/controller": "./controller", "/speaker": "./speaker", "/heartbeat": "./speaker/heartbeat", "/bgp": "./speaker/bgp",
+		"/controller": "./controller",
+		"/speaker":    "./speaker",
+		"/heartbeat":  "./speaker/heartbeat",
+		"/bgp":        "./speaker/bgp",
 	}}
 	proxies = image{archive: "holdfast-proxy.tar", licenses: "Apache-2.0 AND GPL-2.0-or-later AND LGPL-2.1-or-later",
-		entrypoint: []string{"/holdfast-proxy"}, user: "65532:65532", programs: map[string]string{"/holdfast-proxy": "./proxy"}, haproxy: true}
+		entrypoint: []string{
+			"/holdfast-proxy",
+		}, user: "65532:65532", programs: map[string]string{"/holdfast-proxy": "./proxy"}, haproxy: true}
 )
 
 // everywhere are the architectures of a release. HAProxy is pinned for some of them.
@@ -56,11 +61,30 @@ func (r release) compile(ctx context.Context, i image, architecture, dir string)
 func (r release) build(ctx context.Context, system, architecture, dir string, packages ...string) error {
 	// In one order: the arguments of the linker are part of a program's identity.
 	const stamp = " -X " + module + "/internal/daemon."
-	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit + stamp + "date=" + r.date.Format(time.RFC3339) +
-		" -X main.version=" + r.version
+	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit +
+		stamp + "date=" + r.date.Format(time.RFC3339) + " -X main.version=" + r.version
 	// What the builder has set for himself changes no program.
-	args := []string{"env", "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "GOFIPS140=off", "GOOS=" + system, "GOARCH=" + architecture,
-		"GOAMD64=v1", "GOARM64=v8.0", "GOARM=7", "GOPPC64=power8", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
+	args := []string{
+		"env",
+		"CGO_ENABLED=0",
+		"GOWORK=off",
+		"GOFLAGS=-mod=readonly",
+		"GOFIPS140=off",
+		"GOOS=" + system,
+		"GOARCH=" + architecture,
+		"GOAMD64=v1",
+		"GOARM64=v8.0",
+		"GOARM=7",
+		"GOPPC64=power8",
+		"go",
+		"build",
+		"-trimpath",
+		"-buildvcs=false",
+		"-ldflags",
+		arguments,
+		"-o",
+		dir + "/",
+	}
 	_, err := output(ctx, append(args, packages...)...)
 	return err
 }

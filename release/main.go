@@ -50,7 +50,11 @@ func run(ctx context.Context) error {
 	flag.StringVar(&r.cosign, "cosign", filepath.Join("bin", "cosign"), "`program` that signs")
 	flag.StringVar(&r.push, "push", "", "`HOST:PORT/PATH` of a registry, below which images and chart are pushed")
 	flag.StringVar(&r.key, "key", "", "`file` of cosign's private key; keyless signs with the identity of a workflow")
-	architectures := flag.String("arch", strings.Join(everywhere, ","), "architectures of a release, separated by commas")
+	architectures := flag.String(
+		"arch",
+		strings.Join(everywhere, ","),
+		"architectures of a release, separated by commas",
+	)
 	flag.Parse()
 	var err1, err2, err3 error
 	r.source, err1 = readSource(ctx)
@@ -100,7 +104,17 @@ func (r release) all(ctx context.Context) error {
 	if err := errors.Join(r.pack(ctx, daemons), r.pack(ctx, proxies)); err != nil {
 		return err
 	}
-	steps := []func(context.Context) error{r.packChart, r.manifests, r.bom, r.provenance, r.airGap, r.plugin, r.sums, r.signSums, r.publish}
+	steps := []func(context.Context) error{
+		r.packChart,
+		r.manifests,
+		r.bom,
+		r.provenance,
+		r.airGap,
+		r.plugin,
+		r.sums,
+		r.signSums,
+		r.publish,
+	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err

@@ -31,7 +31,9 @@ func (r release) checkPush() error {
 		return nil
 	}
 	if r.key == "" {
-		return errors.New("a release is pushed with a signature: want KEY=FILE, which make cosign.key makes, or KEY=keyless")
+		return errors.New(
+			"a release is pushed with a signature: want KEY=FILE, which make cosign.key makes, or KEY=keyless",
+		)
 	}
 	repository, err := name.NewRepository(r.charts(), name.WithDefaultRegistry(""))
 	if err != nil || repository.RegistryStr() == "" || path.Clean(r.push) != r.push {

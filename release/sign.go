@@ -15,7 +15,8 @@ import (
 // transparency log.
 const keyless = "keyless"
 
-// provenance writes how the release was built, as the predicate of SLSA's provenance v1. The attestation adds its subject.
+// provenance writes how the release was built, as the predicate of SLSA's provenance v1. The attestation adds its
+// subject.
 func (r release) provenance(context.Context) error {
 	text, err := json.MarshalIndent(map[string]any{
 		"buildDefinition": map[string]any{

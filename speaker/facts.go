@@ -23,7 +23,13 @@ func localMember(links []lb.Interface, refused []lb.Refusal, silent map[string]b
 		if !l.CanAnnounce() {
 			continue
 		}
-		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Silent: silent[l.Name], Addresses: ownAddresses(l)}
+		out := lb.Link{
+			Name:      l.Name,
+			MAC:       l.MAC,
+			Default:   l.Usable(),
+			Silent:    silent[l.Name],
+			Addresses: ownAddresses(l),
+		}
 		out.Refused = slices.ContainsFunc(refused, func(r lb.Refusal) bool { return r.Link == l.Name })
 		for _, p := range l.Prefixes {
 			if !p.Addr().IsLinkLocalUnicast() {
@@ -132,7 +138,10 @@ func (w *syncer) self(in inputs) lb.Member {
 		m.Unfit |= lb.Unfiltered
 	}
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
-		if !slices.ContainsFunc(in.sessions, func(s lb.Session) bool { return up(s) && slices.Contains(s.Families, f) }) {
+		if !slices.ContainsFunc(in.sessions, func(s lb.Session) bool {
+			return up(s) &&
+				slices.Contains(s.Families, f)
+		}) {
 			m.Unfit |= lb.SessionlessOf(f)
 		}
 	}
@@ -143,18 +152,34 @@ func (w *syncer) self(in inputs) lb.Member {
 func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	node := lb.Object{Kind: config.KindNode, Name: w.node}
 	add := func(reason lb.Reason, format string, args ...any) {
-		out = append(out, lb.Problem{Object: node, Reason: reason, Message: "node " + w.node + " " + fmt.Sprintf(format, args...)})
+		out = append(
+			out,
+			lb.Problem{Object: node, Reason: reason, Message: "node " + w.node + " " + fmt.Sprintf(format, args...)},
+		)
 	}
 	g := w.filter
 	if g.failed() {
-		add(lb.FilterNotInForce, "cannot keep its packet filter in force and withholds addresses with source ranges: %s", g.why(node))
+		add(
+			lb.FilterNotInForce,
+			"cannot keep its packet filter in force and withholds addresses with source ranges: %s",
+			g.why(node),
+		)
 	}
 	if closed := g.table.Refused(); len(closed) > 0 {
 		services := slices.SortedFunc(maps.Keys(closed), lb.Key.Compare)
-		add(lb.RangesRefused, "cannot enforce the source ranges of %s, and closes these Services: %s", lb.SomeOf(services), closed[services[0]])
+		add(
+			lb.RangesRefused,
+			"cannot enforce the source ranges of %s, and closes these Services: %s",
+			lb.SomeOf(services),
+			closed[services[0]],
+		)
 	}
 	if past := link.Bypass(links); past != "" && g.on {
-		add(lb.FilterNotEnforceable, "may carry packets past its packet filter, which restricts none of these: %s", past)
+		add(
+			lb.FilterNotEnforceable,
+			"may carry packets past its packet filter, which restricts none of these: %s",
+			past,
+		)
 	}
 	if link.LooseARP(links) {
 		add(lb.StrictARPMissing, "answers ARP for every address on its link kube-ipvs0")
@@ -163,11 +188,18 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 		add(lb.KubeProxyNotReady, "announces nothing until its kube-proxy has served: %s", w.boot.Waiting())
 	}
 	if gone := w.boot.RulesGone(); len(gone) > 0 {
-		add(lb.KubeProxyNotReady, "leaves what others can announce to them, since kube-proxy's rules of %s are gone from its kernel, as after "+
-			"\"nft flush ruleset\", and kube-proxy may take an hour to notice", lb.SomeOf(gone))
+		add(
+			lb.KubeProxyNotReady,
+			"leaves what others can announce to them, since kube-proxy's rules of %s are gone from its kernel, as after "+
+				"\"nft flush ruleset\", and kube-proxy may take an hour to notice",
+			lb.SomeOf(gone),
+		)
 	}
 	if w.podNetwork.Missing() {
-		add(lb.NetworkUnavailable, "leaves what others can announce to them, since no pod of another node answers it: its network plugin has not started")
+		add(
+			lb.NetworkUnavailable,
+			"leaves what others can announce to them, since no pod of another node answers it: its network plugin has not started",
+		)
 	}
 	for _, r := range w.layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)
@@ -178,7 +210,8 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	return out
 }
 
-// unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
+// unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve
+// yet.
 func (w *syncer) unserved(in inputs) map[lb.Key]bool {
 	if w.options.OtherDataPath {
 		return nil
@@ -186,8 +219,8 @@ func (w *syncer) unserved(in inputs) map[lb.Key]bool {
 	return w.endpoints.Set(w.healthPorts(in))
 }
 
-// healthPorts returns where kube-proxy says what it serves here. Connections to addresses with a head start are served before, unless
-// kube-proxy knows the Service already, and drops them.
+// healthPorts returns where kube-proxy says what it serves here. Connections to addresses with a head start are served
+// before, unless kube-proxy knows the Service already, and drops them.
 func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	if w.local.here == nil {
 		w.local.here = map[lb.Key]*lb.Service{}
@@ -205,8 +238,15 @@ func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	here := map[lb.Key]kubeproxy.HealthPort{}
 	for key, s := range w.local.here {
 		families := readyFamilies(s, w.node)
-		at := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !slices.Contains(families, lb.FamilyOf(a)) })
-		here[key] = kubeproxy.HealthPort{Addresses: at, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(key, s.Addresses) }}
+		at := slices.DeleteFunc(
+			slices.Clone(own),
+			func(a netip.Addr) bool { return !slices.Contains(families, lb.FamilyOf(a)) },
+		)
+		here[key] = kubeproxy.HealthPort{
+			Addresses: at,
+			Port:      s.HealthPort,
+			HeadStart: func() bool { return w.headstart.Leads(key, s.Addresses) },
+		}
 	}
 	return here
 }
@@ -228,8 +268,8 @@ type local struct {
 	here     map[lb.Key]*lb.Service
 }
 
-// proxyPods adds to the proxies of this node what each serves; nothing while the kernel refuses the way to them. It reports false
-// while their first answers are awaited.
+// proxyPods adds to the proxies of this node what each serves; nothing while the kernel refuses the way to them. It
+// reports false while their first answers are awaited.
 func (w *syncer) proxyPods(pods []lb.ProxyPod) (out []lb.ProxyPod, settled bool) {
 	var here []lb.ProxyPod
 	for _, pod := range pods {
@@ -255,7 +295,8 @@ const (
 	mostNewcomers = 256
 )
 
-// newcomers are the addresses that Services got a short while ago, or from proxies, and that kube-proxy may not serve yet.
+// newcomers are the addresses that Services got a short while ago, or from proxies, and that kube-proxy may not serve
+// yet.
 type newcomers struct {
 	// services of the last look; nil before the first.
 	services []*lb.Service
@@ -270,8 +311,9 @@ type newcomer struct {
 	until   time.Time
 }
 
-// see returns the new addresses of the Services, and when the next of them stops being new; 0 for never. Nothing is new at the first look:
-// kube-proxy was there before. A Service that is proxied holds nothing: kube-proxy serves it when proxies no longer do.
+// see returns the new addresses of the Services, and when the next of them stops being new; 0 for never. Nothing is new
+// at the first look: kube-proxy was there before. A Service that is proxied holds nothing: kube-proxy serves it when
+// proxies no longer do.
 func (n *newcomers) see(services []*lb.Service, now time.Time) (fresh map[lb.Key][]netip.Addr, again time.Duration) {
 	holds := func(s *lb.Service, uid string, a netip.Addr) bool {
 		return s != nil && !s.Proxied && s.UID == uid && slices.Contains(s.Addresses, a)
@@ -280,7 +322,10 @@ func (n *newcomers) see(services []*lb.Service, now time.Time) (fresh map[lb.Key
 	if n.services != nil {
 		lb.Changes(n.services, services, func(before, s *lb.Service, _, _ int) {
 			if before != nil {
-				n.new = slices.DeleteFunc(n.new, func(one newcomer) bool { return one.service == before.Key && !holds(s, one.uid, one.address) })
+				n.new = slices.DeleteFunc(n.new, func(one newcomer) bool {
+					return one.service == before.Key &&
+						!holds(s, one.uid, one.address)
+				})
 			}
 			if s == nil {
 				return
@@ -333,5 +378,6 @@ func (f *foreign) find(w *syncer) []lb.Neighbour {
 
 // unassigned reports whether a pool covers an address that no Service and no node has.
 func unassigned(p plan.Plan, a netip.Addr) bool {
-	return !p.Filter.Frontends.Has(a) && slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool { return r.Contains(a) })
+	return !p.Filter.Frontends.Has(a) &&
+		slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool { return r.Contains(a) })
 }

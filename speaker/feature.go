@@ -41,9 +41,10 @@ type about struct {
 
 var features = map[feature]about{
 	packetFilter: {
-		name: "the packet filter", capability: "NET_ADMIN",
-		without: "no source ranges are enforced here, and addresses with source ranges are left to other nodes",
-		modules: "nf_tables (CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and nft_redir",
+		name:       "the packet filter",
+		capability: "NET_ADMIN",
+		without:    "no source ranges are enforced here, and addresses with source ranges are left to other nodes",
+		modules:    "nf_tables (CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and nft_redir",
 	},
 	internalTraffic: {
 		name: "the rewriting of traffic from within the cluster", capability: "NET_ADMIN", needs: packetFilter,
@@ -81,9 +82,10 @@ var features = map[feature]about{
 		modules: "nf_tables, nft_ct, nft_numgen, nft_chain_nat, nft_nat and nft_masq",
 	},
 	proxyPaths: {
-		name: "the way to proxies", capability: "NET_ADMIN",
-		without: "the node leaves proxied Services to others",
-		modules: "nf_tables, nft_ct, nft_fib_inet, nft_fib_ipv4, nft_fib_ipv6, nft_reject_inet, nft_chain_nat, nft_nat and nft_masq",
+		name:       "the way to proxies",
+		capability: "NET_ADMIN",
+		without:    "the node leaves proxied Services to others",
+		modules:    "nf_tables, nft_ct, nft_fib_inet, nft_fib_ipv4, nft_fib_ipv6, nft_reject_inet, nft_chain_nat, nft_nat and nft_masq",
 	},
 	packetSockets: {
 		name: "packet sockets", capability: "NET_RAW",
@@ -114,7 +116,12 @@ func (l lack) problem(node lb.Object) lb.Problem {
 		remedy = "the capability " + f.capability + " for the speaker"
 	}
 	return lb.Problem{Object: node, Reason: lb.KernelFeatureMissing, Message: fmt.Sprintf(
-		"the kernel of node %s refuses %s (%s); it needs %s; until then %s", node.Name, f.name, cause(l.err), remedy, f.without)}
+		"the kernel of node %s refuses %s (%s); it needs %s; until then %s",
+		node.Name,
+		f.name,
+		cause(l.err),
+		remedy,
+		f.without)}
 }
 
 // cause returns the system's error without the path that it came by.

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// hangTime is how long a run of the plan loop may take. What this process waits for a core does not count, nor does a time
-	// in which it does not run.
+	// hangTime is how long a run of the plan loop may take. What this process waits for a core does not count, nor does
+	// a time in which it does not run.
 	hangTime = 10 * time.Second
 	// hangLook is the time between two looks at the present run.
 	hangLook = time.Second
-	// minLonely and maxLonely bound how long a node that hangs keeps what no other node takes over: all may hang, and if all
-	// were started again at once nobody would answer.
+	// minLonely and maxLonely bound how long a node that hangs keeps what no other node takes over: all may hang, and
+	// if all were started again at once nobody would answer.
 	minLonely, maxLonely = 10 * time.Minute, 15 * time.Minute
 	// endTime is how long the process waits for a run when it ends.
 	endTime = 3 * time.Second
@@ -47,7 +47,10 @@ type hang struct {
 
 func newHang(w *syncer, runs *daemon.Loop) *hang {
 	return &hang{
-		loop: runs, waited: func() time.Duration { return daemon.Waited(os.Getpid()) }, offer: w.offer, left: func() int { return len(w.layer2.Offered()) },
+		loop:   runs,
+		waited: func() time.Duration { return daemon.Waited(os.Getpid()) },
+		offer:  w.offer,
+		left:   func() int { return len(w.layer2.Offered()) },
 		lonely: minLonely + rand.N(maxLonely-minLonely),
 	}
 }
@@ -85,8 +88,8 @@ func (h *hang) Run(ctx context.Context) error {
 	}
 }
 
-// alive returns an error if the kubelet should start another process: a run hangs, and either others have taken over all that
-// this node announced, or nobody does.
+// alive returns an error if the kubelet should start another process: a run hangs, and either others have taken over
+// all that this node announced, or nobody does.
 func (h *hang) alive() error {
 	since := h.since.Load()
 	if since == nil || h.left() > 0 && time.Since(*since) < h.lonely {
@@ -95,8 +98,8 @@ func (h *hang) alive() error {
 	return fmt.Errorf("%w, for %v", errHangs, hangTime+time.Since(*since).Round(time.Second))
 }
 
-// offer has others take over the addresses of this node because its plan loop hangs: it tells them that it stops, and answers
-// until it hears them. Its routes stay. It logs last, since the run may hang in the log.
+// offer has others take over the addresses of this node because its plan loop hangs: it tells them that it stops, and
+// answers until it hears them. Its routes stay. It logs last, since the run may hang in the log.
 func (w *syncer) offer() {
 	again := w.hung.Swap(true)
 	if !again {
@@ -111,6 +114,12 @@ func (w *syncer) offer() {
 	if !again {
 		stacks := make([]byte, stackSize)
 		stacks = stacks[:runtime.Stack(stacks, true)]
-		w.log.Error("a run of the plan loop hangs: others are to take the addresses of this node over", "for", hangTime, "stacks", string(stacks))
+		w.log.Error(
+			"a run of the plan loop hangs: others are to take the addresses of this node over",
+			"for",
+			hangTime,
+			"stacks",
+			string(stacks),
+		)
 	}
 }

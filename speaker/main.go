@@ -69,23 +69,65 @@ func (s *settings) parse(args []string) error {
 	s.Define(f, "127.0.0.1:9218")
 	s.Options.Define(f)
 	s.Options.Speaks = true
-	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this speaker runs on; by default the environment variable NODE_NAME")
+	f.StringVar(
+		&s.nodeName,
+		"node-name",
+		os.Getenv("NODE_NAME"),
+		"`name` of the node that this speaker runs on; by default the environment variable NODE_NAME",
+	)
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
-	f.Func("pod-link", "`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated",
-		func(text string) error { return addPrefix(&s.podLinks, text) })
-	f.Func("exclude-link", "`prefix` of the names of links that announce nothing unless an L2Advertisement names them, beside docker, veth, cni and others; may "+
-		"be repeated", func(text string) error { return addPrefix(&s.excludedLinks, text) })
-	f.BoolVar(&s.relay, "relay", true, "send packets of older TCP connections to the former owner of an address that moves here")
-	f.IntVar(&s.announceRate, "announce-rate", 500, "`frames` a second that announce addresses on one link, 100 to 100000, beyond a burst of 1000")
-	f.BoolVar(&s.announceByRequest, "announce-by-request", false, "ask the default gateways for their own addresses from each announced one: some learn from "+
-		"nothing else")
+	f.Func(
+		"pod-link",
+		"`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated",
+		func(text string) error { return addPrefix(&s.podLinks, text) },
+	)
+	f.Func(
+		"exclude-link",
+		"`prefix` of the names of links that announce nothing unless an L2Advertisement names them, beside docker, veth, cni and others; may "+
+			"be repeated",
+		func(text string) error { return addPrefix(&s.excludedLinks, text) },
+	)
+	f.BoolVar(
+		&s.relay,
+		"relay",
+		true,
+		"send packets of older TCP connections to the former owner of an address that moves here",
+	)
+	f.IntVar(
+		&s.announceRate,
+		"announce-rate",
+		500,
+		"`frames` a second that announce addresses on one link, 100 to 100000, beyond a burst of 1000",
+	)
+	f.BoolVar(
+		&s.announceByRequest,
+		"announce-by-request",
+		false,
+		"ask the default gateways for their own addresses from each announced one: some learn from "+
+			"nothing else",
+	)
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
-	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 25*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is suspected after "+
-		"four missed heartbeats")
-	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a "+
-		"node is suspected after sixteen missed heartbeats")
-	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` and port of kube-proxy's /livez: after a boot the node announces "+
-		"nothing until kube-proxy has served")
+	f.DurationVar(
+		&s.heartbeatInterval,
+		"heartbeat-interval",
+		25*time.Millisecond,
+		"`time` between two heartbeats, 10ms to 1s; a node is suspected after "+
+			"four missed heartbeats",
+	)
+	f.BoolVar(
+		&s.realtime,
+		"heartbeat-realtime",
+		true,
+		"give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a "+
+			"node is suspected after sixteen missed heartbeats",
+	)
+	f.StringVar(
+		&s.kubeProxyLivez,
+		"kube-proxy-livez",
+		"127.0.0.1:10256",
+		"`address` and port of kube-proxy's /livez: after a boot the node announces "+
+			"nothing until kube-proxy has served",
+	)
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
@@ -110,7 +152,12 @@ func (s *settings) parse(args []string) error {
 		return err
 	}
 	if s.heartbeatInterval < minInterval || s.heartbeatInterval > maxInterval {
-		return fmt.Errorf("--heartbeat-interval %v is not between %v and %v", s.heartbeatInterval, minInterval, maxInterval)
+		return fmt.Errorf(
+			"--heartbeat-interval %v is not between %v and %v",
+			s.heartbeatInterval,
+			minInterval,
+			maxInterval,
+		)
 	}
 	if s.announceRate < minRate || s.announceRate > maxRate {
 		return fmt.Errorf("--announce-rate %d is not between %d and %d", s.announceRate, minRate, maxRate)
@@ -127,7 +174,8 @@ func addPrefix(to *[]string, text string) error {
 }
 
 func run() int {
-	if os.Getenv("GOMAXPROCS") == "" { // to look for more to do on other cores takes a fifth of the CPU of a process that wakes for one small thing
+	if os.Getenv("GOMAXPROCS") == "" {
+		// To look for more to do on other cores takes a fifth of the CPU of a process that wakes for one small thing.
 		runtime.GOMAXPROCS(1)
 	}
 	var s settings
@@ -204,8 +252,8 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	debug.Handle("/", daemon.Debug(w.debug))
 	debug.Handle("POST /debug/probe", w.probes())
 	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, debug, nil) })
-	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their routes,
-	// which they keep for a speaker that restarts (graceful restart).
+	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their
+	// routes, which they keep for a speaker that restarts (graceful restart).
 	bgpRuns, bgpEnded := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer bgpEnded()
@@ -221,52 +269,113 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 // assemble constructs all parts and starts none. They kick each other, but not before they run.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error) {
 	w := &syncer{}
-	runs := daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: w.sync, Burst: func() bool { return w.cluster.InBurst() }, BurstFactor: planFactor})
+	runs := daemon.NewLoop(
+		daemon.LoopConfig{
+			Name:        "plan",
+			Log:         log,
+			Sync:        w.sync,
+			Burst:       func() bool { return w.cluster.InBurst() },
+			BurstFactor: planFactor,
+		},
+	)
 	kick := runs.Kick
 	cluster := k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Proxies: s.Options.Proxy.Service, Kick: kick,
+		Log:       log,
+		Component: "holdfast-speaker",
+		Namespace: s.Namespace,
+		DaemonSet: s.DaemonSet,
+		Speaker:   true,
+		Proxies:   s.Options.Proxy.Service,
+		Kick:      kick,
 	})
 	m := &membership{}
 	// layer2 opens its sockets before the links become metadata.
-	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) }, s.excludedLinks...)
+	links := link.New(
+		log,
+		func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) },
+		s.excludedLinks...)
 	l2 := layer2.New(layer2.Config{
-		Log: log, Links: links.Links, Gateways: link.Gateways, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m,
-		Hears:   func() bool { return w.liveness.Hears() },
-		Changed: func() { w.report.kick() }, Refused: runs.Hurry,
+		Log:      log,
+		Links:    links.Links,
+		Gateways: link.Gateways,
+		Timers:   layer2.Timers{Rate: s.announceRate},
+		Requests: s.announceByRequest,
+		Lease:    m,
+		Hears:    func() bool { return w.liveness.Hears() },
+		Changed:  func() { w.report.kick() },
+		Refused:  runs.Hurry,
 	})
 	// The other speakers learn whether there is a session.
 	engine, err := beside("bgp")
 	if err != nil {
 		return nil, err
 	}
-	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.paths.loop.Kick(); w.report.states.Kick(); kick() }})
+	peers := bgp.New(
+		bgp.Config{
+			Log:     log,
+			Command: []string{engine},
+			Kick:    func() { w.paths.loop.Kick(); w.report.states.Kick(); kick() },
+		},
+	)
 	var prober *daemon.Loop
 	live := liveness.New(liveness.Config{
-		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName}, BootedAt: time.Now().Add(-rt.Boottime()),
-		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: votes{cluster}, HearsSome: m.hearsSome,
-		Changed: runs.Hurry, // a death is rare, and must not wait for the pause after a run
-		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.states.Kick() }, KickProbe: func() { prober.Kick() },
+		Log:            log,
+		Node:           lb.Object{Kind: config.KindNode, Name: s.nodeName},
+		BootedAt:       time.Now().Add(-rt.Boottime()),
+		MembersPort:    uint16(s.membersPort),
+		HeartbeatPort:  uint16(s.heartbeatPort),
+		Cluster:        votes{cluster},
+		HearsSome:      m.hearsSome,
+		Changed:        runs.Hurry, // a death is rare, and must not wait for the pause after a run
+		Asker:          l2,
+		Links:          links.Links,
+		SilenceChanged: func() { w.report.states.Kick() },
+		KickProbe:      func() { prober.Kick() },
 	})
 	prober = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: log, Sync: live.Probe})
 	lacks := newKernel(log, tries(s), kick)
 	*w = syncer{
-		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, markRemoved: lb.NewSignal(),
-		cluster: cluster, links: links, membership: m, liveness: live, prober: prober,
-		boot: kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
+		loop:        runs,
+		hang:        newHang(w, runs),
+		node:        s.nodeName,
+		options:     s.Options,
+		log:         log,
+		markRemoved: lb.NewSignal(),
+		cluster:     cluster,
+		links:       links,
+		membership:  m,
+		liveness:    live,
+		prober:      prober,
+		boot:        kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		podNetwork: podnetwork.New(podnetwork.Config{Log: log, Kick: kick, Remote: func() []netip.AddrPort {
 			return config.PodsElsewhere(cluster.Objects(), s.nodeName)
 		}}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),
-		kernel:    lacks, filter: newGuard(log, s, lacks, runs.Hurry), relays: newRelays(log, s, links.Links, kick),
-		layer2: l2, owners: &owners{
-			node: s.nodeName, log: log, layer2: l2, ask: m.ask, members: m.alive, age: cluster.APIAge, kick: kick, newer: map[netip.Addr]newer{},
-			plan: func() plan.Plan { return w.last.Load().plan() },
+		kernel:    lacks,
+		filter:    newGuard(log, s, lacks, runs.Hurry),
+		relays:    newRelays(log, s, links.Links, kick),
+		layer2:    l2,
+		owners: &owners{
+			node:    s.nodeName,
+			log:     log,
+			layer2:  l2,
+			ask:     m.ask,
+			members: m.alive,
+			age:     cluster.APIAge,
+			kick:    kick,
+			newer:   map[netip.Addr]newer{},
+			plan:    func() plan.Plan { return w.last.Load().plan() },
 		},
-		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.states.Kick() }),
-		conntrack: kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log), proxies: divert.NewAsker(log, kick),
-		divert: divert.New(log, func() { lacks.recheck(); kick() }),
+		bgp:       peers,
+		paths:     newPaths(log, peers, links.Links, s.podLinks, func() { w.report.states.Kick() }),
+		conntrack: kubeproxy.NewSweeper(log),
+		headstart: kubeproxy.NewHeadStart(log),
+		proxies:   divert.NewAsker(log, kick),
+		divert:    divert.New(log, func() { lacks.recheck(); kick() }),
 	}
-	w.owners.loop = daemon.NewLoop(daemon.LoopConfig{Name: "owners", Log: log, Sync: w.owners.turn, MinInterval: askInterval})
+	w.owners.loop = daemon.NewLoop(
+		daemon.LoopConfig{Name: "owners", Log: log, Sync: w.owners.turn, MinInterval: askInterval},
+	)
 	w.report = newReporter(w)
 	w.witness = newWitness(w)
 	return w, nil

@@ -73,7 +73,11 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if w.cluster.WaitForSync(ctx) != nil {
 		return nil
 	}
-	follower := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: s.Namespace, Name: s.MembersSecret}, log: w.log}
+	follower := &memberKeys{
+		cluster: w.cluster,
+		secret:  lb.Key{Namespace: s.Namespace, Name: s.MembersSecret},
+		log:     w.log,
+	}
 	keys, address, err := w.awaitMembership(ctx, follower)
 	if err != nil {
 		return nil // ctx ended while waiting
@@ -84,11 +88,27 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	}
 	w.layer2.SetKeys(keys)
 	streams := daemon.Crowd{All: 64, OfOne: 4} // a member opens one every few seconds, for a moment
-	m, err := members.New(members.Config{GossipPort: uint16(s.membersPort), Owner: w.owners, Admit: streams.Admit, Config: heartbeat.Config{
-		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.heartbeatPort), Keys: keys,
-		Timers: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Command: []string{program}, Stderr: daemon.Stderr,
-		Changed: w.loop.Hurry, Ask: w.liveness.Ask, Guest: w.paths.bfd.Serve,
-	}})
+	m, err := members.New(
+		members.Config{
+			GossipPort: uint16(s.membersPort),
+			Owner:      w.owners,
+			Admit:      streams.Admit,
+			Config: heartbeat.Config{
+				Log:      w.log,
+				NodeName: w.node,
+				Address:  address,
+				Port:     uint16(s.heartbeatPort),
+				Keys:     keys,
+				Timers:   heartbeat.Timers{Interval: s.heartbeatInterval},
+				Ordinary: !s.realtime,
+				Command:  []string{program},
+				Stderr:   daemon.Stderr,
+				Changed:  w.loop.Hurry,
+				Ask:      w.liveness.Ask,
+				Guest:    w.paths.bfd.Serve,
+			},
+		},
+	)
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
 	}
@@ -146,7 +166,12 @@ func watchAddress(ctx context.Context, node string, bound netip.Addr, onLinks, o
 		}
 		now := own()
 		if len(now) > 0 && time.Since(present) >= goneTime {
-			return fmt.Errorf("the address of node %s changed from %s to %s, to which only a new process binds", node, bound, now[0])
+			return fmt.Errorf(
+				"the address of node %s changed from %s to %s, to which only a new process binds",
+				node,
+				bound,
+				now[0],
+			)
 		}
 	}
 }
@@ -205,7 +230,13 @@ func (m *memberKeys) look(ctx context.Context) (keys [][]byte, err error) {
 func (m *memberKeys) read(secret *corev1.Secret) (keys [][]byte, err error) {
 	now := keyed.Read(secret.Data)
 	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.logged) {
-		m.log.Warn("entries of the members' Secret are not keys and not used", "secret", m.secret.Name, "entries", now.Unusable)
+		m.log.Warn(
+			"entries of the members' Secret are not keys and not used",
+			"secret",
+			m.secret.Name,
+			"entries",
+			now.Unusable,
+		)
 	}
 	m.logged = now.Unusable
 	keys = m.ring.Look(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
@@ -215,14 +246,22 @@ func (m *memberKeys) read(secret *corev1.Secret) (keys [][]byte, err error) {
 	case secret.ResourceVersion == "":
 		return nil, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret.Name)
 	case now.Wanted == "":
-		return nil, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret.Name, keyed.Length,
-			keyed.Key)
+		return nil, fmt.Errorf(
+			"secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one",
+			m.secret.Name,
+			keyed.Length,
+			keyed.Key,
+		)
 	}
-	return nil, fmt.Errorf("secret %s has no entry %s: the controller makes it when all other speakers know the key", m.secret.Name, keyed.InUse)
+	return nil, fmt.Errorf(
+		"secret %s has no entry %s: the controller makes it when all other speakers know the key",
+		m.secret.Name,
+		keyed.InUse,
+	)
 }
 
-// follow sets the keys of the Secret whenever these change, until ctx ends. A watch shows the Secret, since a thousand speakers that
-// read it would be most of what all of them ask for.
+// follow sets the keys of the Secret whenever these change, until ctx ends. A watch shows the Secret, since a thousand
+// speakers that read it would be most of what all of them ask for.
 func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byte) error) {
 	var shown atomic.Pointer[corev1.Secret] // nil while the API server is away: the present keys still work
 	followed := make(chan struct{})
@@ -233,7 +272,13 @@ func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byt
 			switch {
 			case err != nil && err.Error() != refused:
 				refused = err.Error()
-				m.log.Warn("members' Secret cannot be read, its present keys stay", "secret", m.secret.Name, "error", err)
+				m.log.Warn(
+					"members' Secret cannot be read, its present keys stay",
+					"secret",
+					m.secret.Name,
+					"error",
+					err,
+				)
 			case err == nil && secret == nil:
 				secret = &corev1.Secret{}
 			}

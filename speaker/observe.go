@@ -32,7 +32,17 @@ func (w *syncer) logChanges(last, now *planned) {
 			changes++
 		}
 		if layer2 && changes <= maxLogged {
-			w.log.Info("layer 2", "service", v.Service, "reason", v.L2.Here, "nodes", v.L2.Nodes, "message", v.L2.Message)
+			w.log.Info(
+				"layer 2",
+				"service",
+				v.Service,
+				"reason",
+				v.L2.Here,
+				"nodes",
+				v.L2.Nodes,
+				"message",
+				v.L2.Message,
+			)
 		}
 		if bgp && changes <= maxLogged {
 			w.log.Info("BGP", "service", v.Service, "reason", v.BGP.Here, "message", v.BGP.Message)
@@ -66,7 +76,10 @@ func (w *syncer) debug() any {
 		// Looks at the memory of plans.
 		Looks int64
 	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(),
-		switchable(w.filter.on, w.filter.table.State()), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting(),
+		switchable(
+			w.filter.on,
+			w.filter.table.State(),
+		), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting(),
 		w.headstart.InForce(), w.divert.State(), w.boot.Waiting(), w.witness.looks.Load()}
 }
 
@@ -76,21 +89,48 @@ var (
 		[]string{"state"}, nil)
 	apiAgeDesc = prometheus.NewDesc("holdfast_api_age_seconds",
 		"Time since this speaker last heard the API server, of which it asks nothing: 0 to 3 as a rule.", nil, nil)
-	problemsDesc = prometheus.NewDesc("holdfast_problems",
-		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
-	inForceDesc = prometheus.NewDesc("holdfast_table_in_force",
-		"1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; 0 also if it is switched off.", []string{"kind"}, nil)
+	problemsDesc = prometheus.NewDesc(
+		"holdfast_problems",
+		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).",
+		[]string{"kind", "reason"},
+		nil,
+	)
+	inForceDesc = prometheus.NewDesc(
+		"holdfast_table_in_force",
+		"1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; 0 also if it is switched off.",
+		[]string{"kind"},
+		nil,
+	)
 	repairsDesc   = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", []string{"kind"}, nil)
-	announcedDesc = prometheus.NewDesc("holdfast_service_announced",
+	announcedDesc = prometheus.NewDesc(
+		"holdfast_service_announced",
 		"1 for each Service that this node announces by layer2, or to a router by bgp; the first 2,000 series by address.",
-		[]string{"namespace", "service", "family", "protocol"}, nil)
-	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
-		nil, nil)
+		[]string{"namespace", "service", "family", "protocol"},
+		nil,
+	)
+	hangsDesc = prometheus.NewDesc(
+		"holdfast_plan_hangs",
+		"1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
+		nil,
+		nil,
+	)
 )
 
 // nodeReasons are the reasons of all problems that a node can have.
-var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.RangesRefused, lb.StrictARPMissing, lb.SocketRefused, lb.KernelFeatureMissing,
-	lb.KubeProxyNotReady, lb.NetworkUnavailable, lb.LinkSilent, lb.HeartbeatsBlocked, lb.EchoBlocked, lb.CutOff}
+var nodeReasons = []lb.Reason{
+	lb.FilterNotEnforceable,
+	lb.FilterNotInForce,
+	lb.RangesRefused,
+	lb.StrictARPMissing,
+	lb.SocketRefused,
+	lb.KernelFeatureMissing,
+	lb.KubeProxyNotReady,
+	lb.NetworkUnavailable,
+	lb.LinkSilent,
+	lb.HeartbeatsBlocked,
+	lb.EchoBlocked,
+	lb.CutOff,
+}
 
 // Describe implements prometheus.Collector. It names no metric: those of the membership begin when that does.
 func (w *syncer) Describe(chan<- *prometheus.Desc) {}
@@ -151,9 +191,11 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 		if s, shown := lb.StateOf(states, f.Address); shown && s.Answered && v.L2.Here == lb.Announced {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "layer2"}] = true
 		}
-		if p.Advertised.Has(f.Address) && v.BGP.Here == lb.Announced && slices.ContainsFunc(sessions, func(s lb.Session) bool {
-			return up(s) && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
-		}) {
+		if p.Advertised.Has(f.Address) &&
+			v.BGP.Here == lb.Announced &&
+			slices.ContainsFunc(sessions, func(s lb.Session) bool {
+				return up(s) && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
+			}) {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "bgp"}] = true
 		}
 	}
@@ -176,7 +218,20 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 // registry returns a registry with the metrics of all parts.
 func (w *syncer) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(), daemon.Stderr.Dropped(),
-		w.layer2, w.bgp, w.paths.bfd, w.paths.finder.Messages, w.filter.table, w.relays, w.conntrack.Forgotten, w, w.heartbeatProcess())
+	r.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		daemon.BuildInfo(),
+		daemon.Stderr.Dropped(),
+		w.layer2,
+		w.bgp,
+		w.paths.bfd,
+		w.paths.finder.Messages,
+		w.filter.table,
+		w.relays,
+		w.conntrack.Forgotten,
+		w,
+		w.heartbeatProcess(),
+	)
 	return r
 }

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// askInterval is how often a node asks the new owners of the addresses that it hands over, and inquiryInterval how often an
-	// owner that is away from the API server asks all others.
+	// askInterval is how often a node asks the new owners of the addresses that it hands over, and inquiryInterval how
+	// often an owner that is away from the API server asks all others.
 	askInterval     = 200 * time.Millisecond
 	inquiryInterval = time.Second
 	// maxAsked is how many addresses one member is asked about at a time; all others have their turn.
 	maxAsked = 2048
-	// awayTime is how long the API server was not heard by a node that may have an old spec, and by how much another one must
-	// have heard it later.
+	// awayTime is how long the API server was not heard by a node that may have an old spec, and by how much another
+	// one must have heard it later.
 	awayTime = 5 * time.Second
 	// newerTime is how long a newer owner counts that does not say again that it is.
 	newerTime = 10 * time.Second
 )
 
-// owners asks other speakers which addresses they own, with the key of the membership, and answers them: on private VLANs, and
-// where a switch filters, no speaker hears the ARP or NDP of another, and who does not hear the API server may own what another
-// node owns by a newer spec.
+// owners asks other speakers which addresses they own, with the key of the membership, and answers them: on private
+// VLANs, and where a switch filters, no speaker hears the ARP or NDP of another, and who does not hear the API server
+// may own what another node owns by a newer spec.
 type owners struct {
 	node   string
 	log    *slog.Logger
@@ -114,7 +114,8 @@ func share(addrs []netip.Addr, turn int) []netip.Addr {
 	return append(out[:len(out):len(out)], addrs[:maxAsked-len(out)]...)
 }
 
-// doubtful returns the addresses that other nodes may have by a newer spec, or because this node offered them, or have, and these.
+// doubtful returns the addresses that other nodes may have by a newer spec, or because this node offered them, or have,
+// and these.
 func (o *owners) doubtful(age time.Duration) (own []netip.Addr, others map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,8 +164,8 @@ func (o *owners) Answered(a members.Answer) {
 	}
 }
 
-// compare notes which addresses of this node another one has that heard the API server clearly later, and forgets those that it
-// does not have any more, or that this node heard of later. It reports whether anything changed.
+// compare notes which addresses of this node another one has that heard the API server clearly later, and forgets those
+// that it does not have any more, or that this node heard of later. It reports whether anything changed.
 func (o *owners) compare(a members.Answer) (changed bool) {
 	own, now := o.age(), time.Now()
 	var left []netip.Addr
@@ -185,15 +186,27 @@ func (o *owners) compare(a members.Answer) (changed bool) {
 		}
 	}
 	if len(left) > 0 {
-		o.log.Warn("addresses handed over to a node that heard the API server later", "to", a.From, "addresses", len(left), "first", left[0],
-			"heardBefore", own.Round(time.Second), "thereBefore", a.Age.Round(time.Second))
+		o.log.Warn(
+			"addresses handed over to a node that heard the API server later",
+			"to",
+			a.From,
+			"addresses",
+			len(left),
+			"first",
+			left[0],
+			"heardBefore",
+			own.Round(time.Second),
+			"thereBefore",
+			a.Age.Round(time.Second),
+		)
 	}
 	return changed || len(left) > 0
 }
 
 const (
-	// behindTime is how long a node is away from the API server, while at least half of the speakers hear it, until it ranks
-	// behind, and backTime how long it goes on to do so when it is back: one that comes and goes moves its addresses once.
+	// behindTime is how long a node is away from the API server, while at least half of the speakers hear it, until it
+	// ranks behind, and backTime how long it goes on to do so when it is back: one that comes and goes moves its
+	// addresses once.
 	behindTime = 30 * time.Second
 	backTime   = 5 * time.Minute
 )
@@ -223,7 +236,13 @@ func (c *contact) follow(now time.Time, age time.Duration, node string, all map[
 	}
 	next, passed := lb.APIHeard, now.Sub(c.since)
 	switch {
-	case most && away && (before == lb.APIBehind || passed >= behindTime), most && !away && before == lb.APIBehind && passed < backTime:
+	case most &&
+		away &&
+		(before == lb.APIBehind ||
+			passed >= behindTime), most &&
+		!away &&
+		before == lb.APIBehind &&
+		passed < backTime:
 		next = lb.APIBehind
 	case away:
 		next = lb.APIAway

@@ -19,11 +19,11 @@ const (
 	slowPace = 500 * time.Millisecond
 	// fewReports is how many reports are written at once although addresses are still being announced.
 	fewReports = 10
-	// slowWait is the time between two runs in the slow pace, burstWait in a burst: what is to be written of thousands of Services takes longer
-	// to find than the few reports take that may be written.
+	// slowWait is the time between two runs in the slow pace, burstWait in a burst: what is to be written of thousands
+	// of Services takes longer to find than the few reports take that may be written.
 	slowWait, burstWait = time.Second, 5 * time.Second
-	// yieldTime is how long a run waits for announcements at most: comparing what to write for a thousand Services takes a core for longer
-	// than they do, and a link that takes no frame must not stop reports.
+	// yieldTime is how long a run waits for announcements at most: comparing what to write for a thousand Services
+	// takes a core for longer than they do, and a link that takes no frame must not stop reports.
 	yieldTime = 200 * time.Millisecond
 )
 
@@ -43,7 +43,8 @@ func newPace(burst, announcing func() bool) pace {
 	return pace{burst: burst, announcing: announcing, slow: rate.NewLimiter(0, 1)}
 }
 
-// yields returns how long a run is to wait because of a burst, or because announcements are being sent; 0 if it may begin.
+// yields returns how long a run is to wait because of a burst, or because announcements are being sent; 0 if it may
+// begin.
 func (p *pace) yields(now time.Time) time.Duration {
 	switch {
 	case p.burst() && now.Before(p.after):
@@ -66,12 +67,17 @@ type report struct {
 
 func corrects(u k8s.ServiceUpdate) bool {
 	have := u.Service.Status.Conditions
-	return slices.ContainsFunc(u.RemoveConditions, func(kind string) bool { return meta.FindStatusCondition(have, kind) != nil }) ||
-		slices.ContainsFunc(k8s.Changed(have, u.Conditions, 0, metav1.Time{}), func(c metav1.Condition) bool { return meta.FindStatusCondition(have, c.Type) != nil })
+	isThere := func(kind string) bool { return meta.FindStatusCondition(have, kind) != nil }
+	if slices.ContainsFunc(u.RemoveConditions, isThere) {
+		return true
+	}
+	changed := k8s.Changed(have, u.Conditions, 0, metav1.Time{})
+	return slices.ContainsFunc(changed, func(c metav1.Condition) bool { return isThere(c.Type) })
 }
 
-// each writes reports, corrections first; in the slow pace only as many as there is room for with so many speakers. A report that
-// waits, because the API server refused it, takes no room. It returns when to call it again: 0 means not before something changes.
+// each writes reports, corrections first; in the slow pace only as many as there is room for with so many speakers. A
+// report that waits, because the API server refused it, takes no room. It returns when to call it again: 0 means not
+// before something changes.
 func (p *pace) each(reports []report, speakers int, write func(report) error) (again time.Duration, err error) {
 	first := slices.DeleteFunc(slices.Clone(reports), func(r report) bool { return !r.corrects })
 	rest := slices.DeleteFunc(slices.Clone(reports), func(r report) bool { return r.corrects })

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
-// paths couples BGP to BFD (RFC 5882): its loop alone decides which sessions of BGP may be up. It has the sessions of BFD run that
-// the peers of BGP want, and finds the routers of unnumbered peers.
+// paths couples BGP to BFD (RFC 5882): its loop alone decides which sessions of BGP may be up. It has the sessions of
+// BFD run that the peers of BGP want, and finds the routers of unnumbered peers.
 type paths struct {
 	bfd    *bfd.Monitor
 	bgp    *bgp.Speaker
@@ -46,11 +46,13 @@ type wish struct {
 type waiting struct {
 	// since is when BFD should have reported.
 	since time.Time
-	// over: it took pathWait, and BGP goes first until BFD is up. A router that begins BFD with BGP needs a moment for it.
+	// over: it took pathWait, and BGP goes first until BFD is up. A router that begins BFD with BGP needs a moment for
+	// it.
 	over bool
 }
 
-// newPaths couples BGP to a Monitor of its own, which calls changed when the state of a session changed, and to a Finder on links.
+// newPaths couples BGP to a Monitor of its own, which calls changed when the state of a session changed, and to a
+// Finder on links.
 func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []lb.Interface, podLinks []string, changed func()) *paths {
 	p := &paths{bgp: b, links: links, podLinks: podLinks}
 	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "paths", Log: log, Sync: p.sync})
@@ -58,7 +60,9 @@ func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []lb.Interface, pod
 	established := func(router netip.Addr) bool {
 		return slices.ContainsFunc(b.Sessions(), func(s lb.Session) bool { return s.Address == router && up(s) })
 	}
-	p.finder = unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: established, Changed: p.loop.Hurry})
+	p.finder = unnumbered.New(
+		unnumbered.Config{Log: log, Links: links, Established: established, Changed: p.loop.Hurry},
+	)
 	return p
 }
 
@@ -68,12 +72,12 @@ func (p *paths) set(d bgp.Desired, own []netip.Addr) {
 	p.loop.Hurry()
 }
 
-// pathWait is how long a session of BGP waits for BFD of a router that is silent. A router may begin BFD only when BGP is up,
-// as FRR does with neighbors that it takes from a range: RFC 5882 section 10.1.
+// pathWait is how long a session of BGP waits for BFD of a router that is silent. A router may begin BFD only when BGP
+// is up, as FRR does with neighbors that it takes from a range: RFC 5882 section 10.1.
 const pathWait = 5 * time.Second
 
-// sync tells BFD which links lead to the peers, and BGP which sessions may be up. It is a loop of its own, since the end of a
-// session, or of a link, must not wait for a plan.
+// sync tells BFD which links lead to the peers, and BGP which sessions may be up. It is a loop of its own, since the
+// end of a session, or of a link, must not wait for a plan.
 func (p *paths) sync(context.Context) (again time.Duration, err error) {
 	w := p.wanted.Load()
 	if w == nil {
@@ -106,7 +110,12 @@ func (p *paths) sync(context.Context) (again time.Duration, err error) {
 }
 
 // waitsOf returns the waits for the wanted sessions after those before.
-func waitsOf(before map[string]waiting, wanted []bfd.Peer, statuses map[string]bfd.Status, now time.Time) map[string]waiting {
+func waitsOf(
+	before map[string]waiting,
+	wanted []bfd.Peer,
+	statuses map[string]bfd.Status,
+	now time.Time,
+) map[string]waiting {
 	out := map[string]waiting{}
 	for _, p := range wanted {
 		w := before[p.Name]
@@ -125,10 +134,15 @@ func waitsOf(before map[string]waiting, wanted []bfd.Peer, statuses map[string]b
 	return out
 }
 
-// pathsOf says which sessions of BGP may be up: those whose BFD is. One that either side switched off says nothing about
-// the path until it is up again (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP that is up: its profile is
-// new, or the process of BFD was started again.
-func pathsOf(wanted []bfd.Peer, statuses map[string]bfd.Status, established map[string]bool, waits map[string]waiting) map[string]bgp.Path {
+// pathsOf says which sessions of BGP may be up: those whose BFD is. One that either side switched off says nothing
+// about the path until it is up again (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP
+// that is up: its profile is new, or the process of BFD was started again.
+func pathsOf(
+	wanted []bfd.Peer,
+	statuses map[string]bfd.Status,
+	established map[string]bool,
+	waits map[string]waiting,
+) map[string]bgp.Path {
 	out := map[string]bgp.Path{}
 	for _, p := range wanted {
 		s, known := statuses[p.Name]
@@ -143,7 +157,10 @@ func pathsOf(wanted []bfd.Peer, statuses map[string]bfd.Status, established map[
 		case s.Error != "":
 			path.Why = "BFD: " + s.Error
 		case s.Ups == 0 && p.MultiHop:
-			path.Why = fmt.Sprintf("BFD has not come up: the router does not answer with a TTL of %d or more at this node", p.MinimumTTL)
+			path.Why = fmt.Sprintf(
+				"BFD has not come up: the router does not answer with a TTL of %d or more at this node",
+				p.MinimumTTL,
+			)
 		case s.Ups == 0:
 			path.Why = "BFD has not come up: the router does not answer"
 		default:
@@ -157,9 +174,9 @@ func pathsOf(wanted []bfd.Peer, statuses map[string]bfd.Status, established map[
 	return out
 }
 
-// bfdPeers returns the sessions of BFD that peers of BGP want. Links of pods are no way to a router: what comes by the others may
-// come by any that is outside, from across routers, and by those toward the router, from one that is near. Direct is the kernel's
-// way to an address.
+// bfdPeers returns the sessions of BFD that peers of BGP want. Links of pods are no way to a router: what comes by the
+// others may come by any that is outside, from across routers, and by those toward the router, from one that is near.
+// Direct is the kernel's way to an address.
 func bfdPeers(peers []lb.Peer, links []lb.Interface, outside []int, direct func(to, from netip.Addr) int) []bfd.Peer {
 	var out []bfd.Peer
 	for _, p := range peers {
@@ -167,8 +184,15 @@ func bfdPeers(peers []lb.Peer, links []lb.Interface, outside []int, direct func(
 			continue
 		}
 		b := bfd.Peer{
-			Name: p.Name, Address: p.Address.WithZone(""), Source: p.SourceAddress.WithZone(""), Interface: p.Interface, MinimumTTL: minimumTTL(p),
-			Transmit: p.BFD.Transmit, Receive: p.BFD.Receive, Multiplier: p.BFD.Multiplier, Passive: p.BFD.Passive,
+			Name:       p.Name,
+			Address:    p.Address.WithZone(""),
+			Source:     p.SourceAddress.WithZone(""),
+			Interface:  p.Interface,
+			MinimumTTL: minimumTTL(p),
+			Transmit:   p.BFD.Transmit,
+			Receive:    p.BFD.Receive,
+			Multiplier: p.BFD.Multiplier,
+			Passive:    p.BFD.Passive,
 		}
 		if p.Interface != "" {
 			if i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.Name == p.Interface }); i >= 0 {
@@ -182,10 +206,10 @@ func bfdPeers(peers []lb.Peer, links []lb.Interface, outside []int, direct func(
 	return out
 }
 
-// acrossRouters reports whether the session of BFD with a numbered peer is one across routers (RFC 5883), which the router must
-// take it for, too. It is where that of BGP may be: as FRR does, by what is configured for a router of another AS, and by whether
-// a link leads to one of the own AS. That of an unnumbered peer never is: RFC 5881 section 6 has it between link-local addresses,
-// on one link.
+// acrossRouters reports whether the session of BFD with a numbered peer is one across routers (RFC 5883), which the
+// router must take it for, too. It is where that of BGP may be: as FRR does, by what is configured for a router of
+// another AS, and by whether a link leads to one of the own AS. That of an unnumbered peer never is: RFC 5881 section 6
+// has it between link-local addresses, on one link.
 func acrossRouters(p lb.Peer, toward []int) bool {
 	if p.LocalASN == p.PeerASN {
 		return len(toward) == 0
@@ -193,8 +217,8 @@ func acrossRouters(p lb.Peer, toward []int) bool {
 	return p.MultiHop || p.MinTTL != 0 && p.MinTTL < math.MaxUint8
 }
 
-// minimumTTL is that of a session across routers: the profile's, unless the peer's TTL security allows more hops. A router may
-// send BFD with a lower TTL than BGP, as BIRD does, so that the profile may allow more than TTL security.
+// minimumTTL is that of a session across routers: the profile's, unless the peer's TTL security allows more hops. A
+// router may send BFD with a lower TTL than BGP, as BIRD does, so that the profile may allow more than TTL security.
 func minimumTTL(p lb.Peer) uint8 {
 	if p.MinTTL == 0 {
 		return p.BFD.MinimumTTL

@@ -40,9 +40,9 @@ type knock struct {
 	mac  lb.MAC
 }
 
-// probes serves POST /debug/probe?service=NAMESPACE/NAME: which machines answer for its addresses on this node's links, and what its TCP
-// ports answer there. Whoever may forward a port to the pod may ask: so it asks only about frontends of this node's plan, and about one
-// Service a second.
+// probes serves POST /debug/probe?service=NAMESPACE/NAME: which machines answer for its addresses on this node's links,
+// and what its TCP ports answer there. Whoever may forward a port to the pod may ask: so it asks only about frontends
+// of this node's plan, and about one Service a second.
 func (w *syncer) probes() http.HandlerFunc {
 	turns := rate.NewLimiter(rate.Every(probeInterval), 1)
 	return func(out http.ResponseWriter, r *http.Request) {
@@ -52,7 +52,11 @@ func (w *syncer) probes() http.HandlerFunc {
 		}
 		step, knocks := w.askOwners(r.Context(), r.URL.Query().Get("service"))
 		if step.Text == "" {
-			http.Error(out, "no Service of this name has an address in a subnet of this node's links; what is only routed no frame can ask", http.StatusNotFound)
+			http.Error(
+				out,
+				"no Service of this name has an address in a subnet of this node's links; what is only routed no frame can ask",
+				http.StatusNotFound,
+			)
 			return
 		}
 		w.askPorts(r.Context(), &step, knocks)
@@ -60,7 +64,8 @@ func (w *syncer) probes() http.HandlerFunc {
 	}
 }
 
-// askOwners asks for the addresses of a Service on the links of their subnets, and returns the ports to ask where machines answered.
+// askOwners asks for the addresses of a Service on the links of their subnets, and returns the ports to ask where
+// machines answered.
 func (w *syncer) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
 	step = probed{Step: "wire at " + w.node, Verdict: "ok"}
 	var asked netip.Addr
@@ -85,7 +90,8 @@ func (w *syncer) askOwners(ctx context.Context, service string) (step probed, kn
 // askOwner adds to a step which machines answer for an address, and returns them.
 func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed) (owners []knock) {
 	for _, l := range w.links.Links() {
-		if !l.CanAnnounce() || !slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(address) }) {
+		if !l.CanAnnounce() ||
+			!slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(address) }) {
 			continue
 		}
 		macs, err := w.layer2.WhoHas(ctx, l, address, wireTime)
@@ -113,7 +119,11 @@ func (w *syncer) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
 		}
 	}
 	if len(macs) == 0 {
-		return fmt.Sprintf("look at the log of the speaker that should announce %s, and at the switch between it and %s", address, w.node)
+		return fmt.Sprintf(
+			"look at the log of the speaker that should announce %s, and at the switch between it and %s",
+			address,
+			w.node,
+		)
 	}
 	return "ask again after some seconds: while an address moves two nodes answer for a moment; then look at the logs of both speakers"
 }

@@ -21,12 +21,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// reporter writes the results of the last run to the API server: conditions and Events of Services, and the SpeakerState. It runs in loops of
-// its own, so that an API server that hangs never delays a failover.
+// reporter writes the results of the last run to the API server: conditions and Events of Services, and the
+// SpeakerState. It runs in loops of its own, so that an API server that hangs never delays a failover.
 type reporter struct {
 	*syncer
-	// services has a loop for conditions. states has one for the SpeakerState: that a node is silent must be written at once, whatever else
-	// is being written.
+	// services has a loop for conditions. states has one for the SpeakerState: that a node is silent must be written at
+	// once, whatever else is being written.
 	services, states *daemon.Loop
 	pace             pace
 	// sessions holds readiness.
@@ -43,15 +43,15 @@ type look struct {
 	problems []lb.Problem
 	verdicts lb.Map[lb.Key, *plan.Verdict]
 	services lb.Map[lb.Key, config.Held[corev1.Service]]
-	// open are the Services of which something is not known yet, or may be written later. waits are those to be written: true if they have a
-	// condition that is wrong.
+	// open are the Services of which something is not known yet, or may be written later. waits are those to be
+	// written: true if they have a condition that is wrong.
 	open, waits map[lb.Key]bool
 	// turn is the time since turnStart, to turnTime.
 	turn time.Duration
 }
 
-// Each Service is looked at again every lookAge, so that no memory lasts that is wrong, and some each turnTime: to look at 10,000 of them at once
-// makes tens of MiB of garbage, and stalls a processor for a tenth of a second.
+// Each Service is looked at again every lookAge, so that no memory lasts that is wrong, and some each turnTime: to look
+// at 10,000 of them at once makes tens of MiB of garbage, and stalls a processor for a tenth of a second.
 const (
 	lookAge  = 10 * time.Minute
 	turnTime = 10 * time.Second
@@ -65,8 +65,8 @@ func (l *look) round(k lb.Key) int64 {
 	return (int64(l.turn/time.Second) + int64(maphash.Comparable(turnSeed, k)%uint64(age))) / age
 }
 
-// due returns the Services to look at, in order: those that were open at another look, of which something has changed since then, or whose turn
-// has come.
+// due returns the Services to look at, in order: those that were open at another look, of which something has changed
+// since then, or whose turn has come.
 func (l *look) due(before look) []lb.Key {
 	due := maps.Clone(before.open)
 	all := !reflect.DeepEqual(l.sessions, before.sessions) || !slices.Equal(l.problems, before.problems)
@@ -115,11 +115,15 @@ func sameState(a, b lb.AddressState) bool {
 
 func newReporter(w *syncer) *reporter {
 	r := &reporter{
-		syncer: w, pace: newPace(w.cluster.InBurst, w.layer2.Announcing), looked: look{open: map[lb.Key]bool{}, waits: map[lb.Key]bool{}},
+		syncer:   w,
+		pace:     newPace(w.cluster.InBurst, w.layer2.Announcing),
+		looked:   look{open: map[lb.Key]bool{}, waits: map[lb.Key]bool{}},
 		sessions: sessionGate{log: w.log, selecting: func() map[string]bool { return w.cluster.PeersOf(w.node) }},
 	}
 	state := &stateWriter{reporter: r}
-	r.services = daemon.NewLoop(daemon.LoopConfig{Name: "report", Log: w.log, Sync: r.writeServices, Burst: w.cluster.InBurst})
+	r.services = daemon.NewLoop(
+		daemon.LoopConfig{Name: "report", Log: w.log, Sync: r.writeServices, Burst: w.cluster.InBurst},
+	)
 	r.states = daemon.NewLoop(daemon.LoopConfig{Name: "state", Log: w.log, Sync: state.writeState})
 	return r
 }
@@ -139,16 +143,26 @@ func (r *reporter) writeServices(ctx context.Context) (again time.Duration, err 
 		return wait, nil
 	}
 	soon := r.look(last, time.Now())
-	again, err = r.pace.each(r.looked.reports(), len(last.Members), func(one report) error { return r.writeService(ctx, last, one.service) })
+	again, err = r.pace.each(
+		r.looked.reports(),
+		len(last.Members),
+		func(one report) error { return r.writeService(ctx, last, one.service) },
+	)
 	return daemon.Sooner(again, soon), err
 }
 
-// look looks at the Services that are due, and returns when others will be; 0 for not before something changes. It sends Events on foreign
-// claims of their addresses.
+// look looks at the Services that are due, and returns when others will be; 0 for not before something changes. It
+// sends Events on foreign claims of their addresses.
 func (r *reporter) look(last *planned, now time.Time) (again time.Duration) {
 	seen := look{
-		states: r.layer2.State().Addresses, sessions: last.sessions, problems: last.Problems, verdicts: last.Plan.Verdicts, services: r.cluster.HeldServices(),
-		open: map[lb.Key]bool{}, waits: r.looked.waits, turn: now.Sub(turnStart).Truncate(turnTime),
+		states:   r.layer2.State().Addresses,
+		sessions: last.sessions,
+		problems: last.Problems,
+		verdicts: last.Plan.Verdicts,
+		services: r.cluster.HeldServices(),
+		open:     map[lb.Key]bool{},
+		waits:    r.looked.waits,
+		turn:     now.Sub(turnStart).Truncate(turnTime),
 	}
 	conflicts := map[string]bool{}
 	for _, key := range seen.due(r.looked) {
@@ -172,8 +186,8 @@ func (r *reporter) look(last *planned, now time.Time) (again time.Duration) {
 	return again
 }
 
-// read returns a Service and its verdict; nil if the Service went, or changed since the plan so that no speaker would remove a condition that is
-// written here.
+// read returns a Service and its verdict; nil if the Service went, or changed since the plan so that no speaker would
+// remove a condition that is written here.
 func (l *look) read(key lb.Key) (*corev1.Service, *plan.Verdict) {
 	verdict, held := l.verdicts.Of(key), l.services.Of(key)
 	if verdict == nil || held == nil {
@@ -195,9 +209,15 @@ func (l *look) reports() []report {
 	return out
 }
 
-// update returns what this node writes of a Service, nothing if another node writes, and when more is due; 0 for not before something changes. A
-// Service of which not all is known, or due, is open.
-func (r *reporter) update(l *look, last *planned, s *corev1.Service, v plan.Verdict, now time.Time) (u k8s.ServiceUpdate, wait time.Duration) {
+// update returns what this node writes of a Service, nothing if another node writes, and when more is due; 0 for not
+// before something changes. A Service of which not all is known, or due, is open.
+func (r *reporter) update(
+	l *look,
+	last *planned,
+	s *corev1.Service,
+	v plan.Verdict,
+	now time.Time,
+) (u k8s.ServiceUpdate, wait time.Duration) {
 	u.Service = s
 	if !v.L2.Writer && !v.BGP.Writer {
 		return u, 0
@@ -213,8 +233,8 @@ func (r *reporter) update(l *look, last *planned, s *corev1.Service, v plan.Verd
 	return u, wait
 }
 
-// hopeTime is how long a new Service has no condition that it has no endpoint: its EndpointSlices are made after it, mostly in less, and each
-// write costs every node.
+// hopeTime is how long a new Service has no condition that it has no endpoint: its EndpointSlices are made after it,
+// mostly in less, and each write costs every node.
 const hopeTime = 5 * time.Second
 
 // hopeful leaves such a condition out of an update, and returns when they are due; 0 if none was left out.
@@ -225,7 +245,8 @@ func hopeful(u *k8s.ServiceUpdate, now time.Time) time.Duration {
 	}
 	n := len(u.Conditions)
 	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool {
-		return c.Reason == string(lb.NoServingEndpoint) && meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
+		return c.Reason == string(lb.NoServingEndpoint) &&
+			meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
 	})
 	if len(u.Conditions) == n {
 		return 0
@@ -240,7 +261,10 @@ func announcers(u *k8s.ServiceUpdate, o plan.Outcome, record string) {
 	case !o.Writer:
 	case record != "":
 		u.Conditions = append(u.Conditions, metav1.Condition{
-			Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: record,
+			Type:    v1beta1.ConditionAnnouncers,
+			Status:  metav1.ConditionTrue,
+			Reason:  string(lb.Announced),
+			Message: record,
 		})
 	case meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionAnnouncers):
 		u.RemoveConditions = append(u.RemoveConditions, v1beta1.ConditionAnnouncers)
@@ -267,7 +291,8 @@ func (r *reporter) writeService(ctx context.Context, last *planned, key lb.Key) 
 		if c.Type == v1beta1.ConditionAnnouncers {
 			continue // AnnouncedL2 says it in words
 		}
-		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue && c.Reason != string(lb.PortNotServed), lb.Reason(c.Reason), c.Message)
+		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue &&
+			c.Reason != string(lb.PortNotServed), lb.Reason(c.Reason), c.Message)
 	}
 	return nil
 }
@@ -276,9 +301,15 @@ func objectOf(s *corev1.Service) lb.Object {
 	return lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
 }
 
-// conditions returns the conditions of a Service's announcement of which this node is the writer: those that it is to have, and
-// the types of those that it is not to have.
-func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Session, problems []lb.Problem) (out []metav1.Condition, remove []string) {
+// conditions returns the conditions of a Service's announcement of which this node is the writer: those that it is to
+// have, and the types of those that it is not to have.
+func conditions(
+	node string,
+	s *corev1.Service,
+	v plan.Verdict,
+	sessions []lb.Session,
+	problems []lb.Problem,
+) (out []metav1.Condition, remove []string) {
 	exists := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
 	// That no advertisement selects a Service stands in one condition only, that of layer 2. A Service without an
 	// address gets no condition: the controller says why, and a write here would conflict with its own.
@@ -286,13 +317,19 @@ func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Se
 	if v.L2.Writer && (v.L2.Selected || unselected || exists(v1beta1.ConditionAnnouncedL2)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
 	}
-	if o, known := v.BGP.WithSessions(node, sessions); known && o.Writer && (o.Selected || exists(v1beta1.ConditionAnnouncedBGP)) {
+	if o, known := v.BGP.WithSessions(node, sessions); known &&
+		o.Writer &&
+		(o.Selected ||
+			exists(v1beta1.ConditionAnnouncedBGP)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
 	}
 	if writer := v.L2.Selected && v.L2.Writer || !v.L2.Selected && v.BGP.Writer; !writer {
 		return out, nil
 	}
-	i := slices.IndexFunc(problems, func(p lb.Problem) bool { return p.Reason == lb.FilterNotEnforceable || p.Reason == lb.FilterNotInForce })
+	i := slices.IndexFunc(problems, func(p lb.Problem) bool {
+		return p.Reason == lb.FilterNotEnforceable ||
+			p.Reason == lb.FilterNotInForce
+	})
 	if i < 0 || !v.Ranges {
 		return out, []string{v1beta1.ConditionFilterEnforced}
 	}
@@ -308,7 +345,10 @@ func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Se
 
 func condition(kind string, o plan.Outcome) metav1.Condition {
 	c := metav1.Condition{
-		Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: lb.WithRemedies(o.Message, o.Reason),
+		Type:    kind,
+		Status:  metav1.ConditionFalse,
+		Reason:  string(o.Reason),
+		Message: lb.WithRemedies(o.Message, o.Reason),
 	}
 	if o.IsAnnounced() {
 		c.Status = metav1.ConditionTrue

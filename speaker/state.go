@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// stateInterval is the least time between two writes of changes that can wait, burstWait in a burst. If it is longer, that is statePace
-	// for each living speaker: all together write at most a hundred times a second.
+	// stateInterval is the least time between two writes of changes that can wait, burstWait in a burst. If it is
+	// longer, that is statePace for each living speaker: all together write at most a hundred times a second.
 	stateInterval = time.Second
 	statePace     = 10 * time.Millisecond
 	// refreshInterval is the most time between two writes: it repairs a state that another client changed or deleted.
@@ -175,7 +175,10 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	awaited, _ := w.sessions.left(sessions)
 	faults := w.proxies.Faults()
 	for _, key := range slices.SortedFunc(maps.Keys(faults), lb.Key.Compare)[:min(len(faults), maxFaults)] {
-		out.ProxyFaults = append(out.ProxyFaults, v1beta1.ProxyFault{Service: key.String(), Reason: string(faults[key])})
+		out.ProxyFaults = append(
+			out.ProxyFaults,
+			v1beta1.ProxyFault{Service: key.String(), Reason: string(faults[key])},
+		)
 	}
 	out.Sessions, out.SessionsEstablished = mark(sessionStates(sessions), awaited), establishedOf(sessions)
 	return out
@@ -189,8 +192,8 @@ func firstTexts[T fmt.Stringer](of []T) (out []string) {
 	return out
 }
 
-// addConflict adds an address of a pool that a foreign machine has. An address is unassigned or announced, never both, but
-// the two were read at different times.
+// addConflict adds an address of a pool that a foreign machine has. An address is unassigned or announced, never both,
+// but the two were read at different times.
 func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 	c := v1beta1.AddressConflict{Address: a.String(), MAC: mac.String()}
 	if slices.ContainsFunc(s.Conflicts, func(o v1beta1.AddressConflict) bool { return o.Address == c.Address }) {
@@ -229,7 +232,11 @@ func (s votes) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 		return liveness.Vote{}, err
 	}
 	wrote := state.Status
-	vote := liveness.Vote{Alive: int(wrote.Members.Alive), Expected: int(wrote.Members.Expected), LinkFails: wrote.LinkFails}
+	vote := liveness.Vote{
+		Alive:     int(wrote.Members.Alive),
+		Expected:  int(wrote.Members.Expected),
+		LinkFails: wrote.LinkFails,
+	}
 	if wrote.Observed != nil && !wrote.Observed.IsZero() {
 		vote.Written = wrote.Observed.String()
 	}

@@ -24,8 +24,8 @@ const (
 )
 
 // handOver waits for the order to stop, and then until others announce the addresses of this node, if any other node
-// can, and until the routes that it leaves are withdrawn. Until then this speaker goes on with everything. If the node goes
-// down, the routers hear it. handOver returns at once when whole ends.
+// can, and until the routes that it leaves are withdrawn. Until then this speaker goes on with everything. If the node
+// goes down, the routers hear it. handOver returns at once when whole ends.
 func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	select {
 	case <-whole.Done():
@@ -41,7 +41,11 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	defer cancel()
 	start := time.Now()
 	err := wait.PollUntilContextCancel(ctx, handoverInterval, true, func(context.Context) (bool, error) {
-		return (w.saidGoodbye.Load() || w.hung.Load()) && len(w.layer2.Offered()) == 0 && len(w.layer2.Handing()) == 0 && w.last.Load().plan().Withdraws.IsZero(), nil
+		return (w.saidGoodbye.Load() ||
+			w.hung.Load()) &&
+			len(w.layer2.Offered()) == 0 &&
+			len(w.layer2.Handing()) == 0 &&
+			w.last.Load().plan().Withdraws.IsZero(), nil
 	})
 	if last := w.last.Load(); last != nil && last.Goodbye != "" && whole.Err() == nil {
 		w.log.Info("BGP sessions are shut down", "reason", last.Goodbye)
@@ -50,9 +54,10 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	w.log.Info("stopping", "handedOver", err == nil, "after", time.Since(start).Round(time.Millisecond))
 }
 
-// goodbye returns what routers hear when the speaker of a node is ordered to stop: Cease, Administrative Shutdown, with this
-// text, so that they forget the routes; or nothing (""), so that they keep them for the speaker that is started next
-// (graceful restart). A node that is drained and still advertises does so because no other can: routers would lose the only route.
+// goodbye returns what routers hear when the speaker of a node is ordered to stop: Cease, Administrative Shutdown, with
+// this text, so that they forget the routes; or nothing (""), so that they keep them for the speaker that is started
+// next (graceful restart). A node that is drained and still advertises does so because no other can: routers would lose
+// the only route.
 func goodbye(n lb.Node, p plan.Plan) string {
 	switch {
 	case n.ShuttingDown:
@@ -78,7 +83,14 @@ func (w *syncer) withdraw() error {
 	w.layer2.Set(layer2.Desired{})
 	w.bgp.Leave()
 	w.paths.set(bgp.Desired{}, nil)
-	err := errors.Join(w.relays.Remove(), w.headstart.Remove(), w.divert.Remove(), w.filter.table.Remove(), kubeproxy.Forget(), podnetwork.Forget())
+	err := errors.Join(
+		w.relays.Remove(),
+		w.headstart.Remove(),
+		w.divert.Remove(),
+		w.filter.table.Remove(),
+		kubeproxy.Forget(),
+		podnetwork.Forget(),
+	)
 	if err != nil {
 		return err
 	}

@@ -78,13 +78,14 @@ type syncer struct {
 	// and the other speakers know.
 	stopping, saidGoodbye atomic.Bool
 	hang                  *hang
-	// hung: a run hung, and no plan was carried out since then that hands the addresses over; told is what the other speakers
-	// were told last.
+	// hung: a run hung, and no plan was carried out since then that hands the addresses over; told is what the other
+	// speakers were told last.
 	hung atomic.Bool
 	told atomic.Pointer[lb.Member]
 }
 
-// planFactor is as daemon.LoopConfig.BurstFactor says: with 10,000 Services a burst is planned three to five times a second.
+// planFactor is as daemon.LoopConfig.BurstFactor says: with 10,000 Services a burst is planned three to five times a
+// second.
 const planFactor = 200
 
 // planned is the result of one run.
@@ -103,8 +104,8 @@ type planned struct {
 // inputs are what one run reads from everything but the membership.
 type inputs struct {
 	links []lb.Interface
-	// state has what the API server says, and the addresses of this node's links. While the API server is away, it is what
-	// that said last.
+	// state has what the API server says, and the addresses of this node's links. While the API server is away, it is
+	// what that said last.
 	state lb.State
 	// speakers maps the nodes that have a speaker to an address of each.
 	speakers map[string]netip.Addr
@@ -163,7 +164,8 @@ func (w *syncer) read(links []lb.Interface) inputs {
 	fresh, freshFor := w.newcomers.see(state.Services, time.Now())
 	pods, proxied := w.proxyPods(state.ProxyPods)
 	state.ProxyPods = pods
-	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load() || w.hung.Load(), fresh, freshFor, proxied}
+	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load() ||
+		w.hung.Load(), fresh, freshFor, proxied}
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -183,11 +185,20 @@ func (w *syncer) participate(m *members.Members, in inputs) (heartbeat.Nodes, ma
 		w.tell(m, w.self(in))
 	}
 	metadata := m.Metadata()
-	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.speakers, Address: m.Address(), Services: in.state.Services})
+	w.liveness.Set(
+		liveness.Known{
+			View:     view,
+			Members:  metadata,
+			Speakers: in.speakers,
+			Address:  m.Address(),
+			Services: in.state.Services,
+		},
+	)
 	return view, metadata
 }
 
-// linksChanged makes a plan, at once if a link is gone that the others know: its addresses must not wait until a burst has a pause.
+// linksChanged makes a plan, at once if a link is gone that the others know: its addresses must not wait until a burst
+// has a pause.
 func (w *syncer) linksChanged(links []lb.Interface) {
 	now, told := localMember(links, nil, nil), w.told.Load()
 	if told != nil && slices.ContainsFunc(told.Links, func(l lb.Link) bool {
@@ -250,9 +261,9 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 	return s
 }
 
-// apply plans, and sets every sink in this order: withdraw what goes, filter, relay, serve what is new, announce. The filter
-// precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node. What it lets in finds
-// the way to a proxy of this node at once.
+// apply plans, and sets every sink in this order: withdraw what goes, filter, relay, serve what is new, announce. The
+// filter precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node.
+// What it lets in finds the way to a proxy of this node at once.
 func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := w.memory.ForNode(w.node, state)
@@ -282,8 +293,8 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	return p, errors.Join(filterErr, relayErr)
 }
 
-// starts returns where connections to new addresses go. Without the filter only kube-proxy knows source ranges, and nobody
-// may come in before it does.
+// starts returns where connections to new addresses go. Without the filter only kube-proxy knows source ranges, and
+// nobody may come in before it does.
 func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	if !w.filter.inForce() {
 		fresh = nil
@@ -291,8 +302,8 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	return w.compiler.Starts(fresh, w.node)
 }
 
-// announce sets the sinks that attract traffic. If this run was found to hang, others take over by now, and the next plan is
-// the first one to tell which addresses are this node's.
+// announce sets the sinks that attract traffic. If this run was found to hang, others take over by now, and the next
+// plan is the first one to tell which addresses are this node's.
 func (w *syncer) announce(in inputs, p plan.Plan, macs map[lb.MAC]bool) {
 	if w.hung.Load() && !in.stopping {
 		return

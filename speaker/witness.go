@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// witnessInterval is the time between two looks at the memory of plans, and calmTime how long no verdict has changed before one: a look
-	// costs as much as a plan from nothing, and must not delay a failover.
+	// witnessInterval is the time between two looks at the memory of plans, and calmTime how long no verdict has
+	// changed before one: a look costs as much as a plan from nothing, and must not delay a failover.
 	witnessInterval = 9 * time.Minute
 	calmTime        = 30 * time.Second
 	// plantAfter is after how many looks a rehearsal plants its wrong entry.

@@ -69,7 +69,8 @@ func (c *Cluster) Kubeconfig() string { return filepath.Join(c.Config.Dir, "kube
 // Nodes returns the names of the nodes, the control plane's first.
 func (c *Cluster) Nodes() []string { return c.Plan.Nodes().Names() }
 
-// Lacks returns what this cluster cannot do: what no cluster of kind can, and what the kernel that Docker runs on lacks.
+// Lacks returns what this cluster cannot do: what no cluster of kind can, and what the kernel that Docker runs on
+// lacks.
 func (c *Cluster) Lacks() []wire.Lack {
 	if c.NoDrops != "" {
 		return append(Lacks(), wire.Lack{Ability: wire.DropsFrames, Reason: c.NoDrops})
@@ -80,8 +81,14 @@ func (c *Cluster) Lacks() []wire.Lack {
 // Lacks returns what no cluster of kind can do.
 func Lacks() []wire.Lack {
 	return []wire.Lack{
-		{Ability: wire.StopsProxy, Reason: "in kind kube-proxy is a pod of a DaemonSet, whose configuration all nodes share"},
-		{Ability: wire.NodesOnLAN, Reason: "in kind they are on a network of Docker's, over which heartbeats arrive whatever is lost on the other one"},
+		{
+			Ability: wire.StopsProxy,
+			Reason:  "in kind kube-proxy is a pod of a DaemonSet, whose configuration all nodes share",
+		},
+		{
+			Ability: wire.NodesOnLAN,
+			Reason:  "in kind they are on a network of Docker's, over which heartbeats arrive whatever is lost on the other one",
+		},
 	}
 }
 

@@ -31,11 +31,32 @@ func makeNetworks(ctx context.Context) error {
 		lowest := wire.NewLeg("", s.Bridge, "", 8)
 		gateway := wire.NewLeg("", s.Bridge, "", 254)
 		v4, v6 := gateway.V4, gateway.V6
-		_, err := docker(ctx, nil, "network", "create", "--driver", "bridge", "--label", label, "--ipv6",
-			"--subnet", v4.Masked().String(), "--gateway", v4.Addr().String(), "--ip-range", netip.PrefixFrom(lowest.V4.Addr(), 29).String(),
-			"--subnet", v6.Masked().String(), "--gateway", v6.Addr().String(),
-			"--opt", "com.docker.network.bridge.name="+bridge(s.Bridge), "--opt", "com.docker.network.bridge.enable_ip_masquerade=false",
-			network(s.Bridge))
+		_, err := docker(
+			ctx,
+			nil,
+			"network",
+			"create",
+			"--driver",
+			"bridge",
+			"--label",
+			label,
+			"--ipv6",
+			"--subnet",
+			v4.Masked().String(),
+			"--gateway",
+			v4.Addr().String(),
+			"--ip-range",
+			netip.PrefixFrom(lowest.V4.Addr(), 29).String(),
+			"--subnet",
+			v6.Masked().String(),
+			"--gateway",
+			v6.Addr().String(),
+			"--opt",
+			"com.docker.network.bridge.name="+bridge(s.Bridge),
+			"--opt",
+			"com.docker.network.bridge.enable_ip_masquerade=false",
+			network(s.Bridge),
+		)
 		if err != nil {
 			return err
 		}
@@ -61,7 +82,14 @@ func removeNetworks(ctx context.Context) error {
 // power-off, and fills them into the plan.
 func (c *Cluster) addressNodes(ctx context.Context) error {
 	for i, h := range c.Plan.Nodes() {
-		out, err := docker(ctx, nil, "inspect", "--format", "{{json (index .NetworkSettings.Networks \""+network(wire.LAN)+"\")}}", container(h))
+		out, err := docker(
+			ctx,
+			nil,
+			"inspect",
+			"--format",
+			"{{json (index .NetworkSettings.Networks \""+network(wire.LAN)+"\")}}",
+			container(h),
+		)
 		if err != nil {
 			return err
 		}
@@ -101,8 +129,8 @@ func (c *Cluster) addressNodes(ctx context.Context) error {
 	return nil
 }
 
-// rename names the link with an IPv4 address. Linux before 6.2 does that to a link that is down only, which costs the link its
-// IPv6 addresses and its routes.
+// rename names the link with an IPv4 address. Linux before 6.2 does that to a link that is down only, which costs the
+// link its IPv6 addresses and its routes.
 const rename = `link=$(ip -o -4 addr show to "$2" | awk '{print $2}')
 [ "$link" != "$1" ] || exit 0
 ip link set "$link" name "$1" 2>/dev/null && exit 0
@@ -135,7 +163,13 @@ func (c *Cluster) plugNode(ctx context.Context, h wire.Host) error {
 	for _, other := range c.Plan.Nodes() {
 		if other.Name != h.Name {
 			pods := c.Pods[other.Name]
-			batch += fmt.Sprintf("route replace %s via %s\nroute replace %s via %s\n", pods[0], other.Legs[0].V4.Addr(), pods[1], other.Legs[0].V6.Addr())
+			batch += fmt.Sprintf(
+				"route replace %s via %s\nroute replace %s via %s\n",
+				pods[0],
+				other.Legs[0].V4.Addr(),
+				pods[1],
+				other.Legs[0].V6.Addr(),
+			)
 		}
 	}
 	// Back to the far side by both routers, whichever brought the request.
@@ -186,7 +220,13 @@ func (c *Cluster) namePort(ctx context.Context, h wire.Host) error {
 			return nil
 		default:
 			removePort(ctx, port)
-			_, err := local(ctx, fmt.Sprintf("link set %[1]s down\nlink set %[1]s name %[2]s\nlink set %[2]s up\n", l.Name, port), "ip", "-batch", "-")
+			_, err := local(
+				ctx,
+				fmt.Sprintf("link set %[1]s down\nlink set %[1]s name %[2]s\nlink set %[2]s up\n", l.Name, port),
+				"ip",
+				"-batch",
+				"-",
+			)
 			return err
 		}
 	}
@@ -201,8 +241,15 @@ func removePort(ctx context.Context, port string) {
 // cable makes a link of a host and its port, in the network namespace of a process.
 func cable(ctx context.Context, l wire.Leg, pid int) error {
 	removePort(ctx, l.Port)
-	batch := fmt.Sprintf("link add %s type veth peer name %s address %s netns %d\nlink set %s master %s up\n", l.Port, l.Link, l.MAC, pid, l.Port,
-		bridge(l.Bridge))
+	batch := fmt.Sprintf(
+		"link add %s type veth peer name %s address %s netns %d\nlink set %s master %s up\n",
+		l.Port,
+		l.Link,
+		l.MAC,
+		pid,
+		l.Port,
+		bridge(l.Bridge),
+	)
 	if _, err := local(ctx, batch, "ip", "-batch", "-"); err != nil {
 		return fmt.Errorf("cable %s: %w", l.Port, err)
 	}
@@ -210,14 +257,23 @@ func cable(ctx context.Context, l wire.Leg, pid int) error {
 }
 
 func linkBatch(l wire.Leg) string {
-	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n", l.Link, l.V4, l.V6)
+	return fmt.Sprintf(
+		"link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n",
+		l.Link,
+		l.V4,
+		l.V6,
+	)
 }
 
 // sysctls sets the sysctls of a host's network.
 func (c *Cluster) sysctls(ctx context.Context, h wire.Host) error {
 	var b strings.Builder
 	// Docker disables IPv6 in a network namespace until a network of it has IPv6.
-	list := append([]wire.Sysctl{{Path: "net/ipv6/conf/all/disable_ipv6", Value: "0"}, {Path: "net/ipv6/conf/default/disable_ipv6", Value: "0"}},
+	list := append(
+		[]wire.Sysctl{
+			{Path: "net/ipv6/conf/all/disable_ipv6", Value: "0"},
+			{Path: "net/ipv6/conf/default/disable_ipv6", Value: "0"},
+		},
 		wire.Sysctls(h)...)
 	for _, s := range list {
 		fmt.Fprintf(&b, "echo %s >/proc/sys/%s\n", s.Value, s.Path)

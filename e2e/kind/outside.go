@@ -11,10 +11,24 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
-// startOutside starts a host beside the nodes: a container without a network of Docker's, cabled like all hosts of the plan.
+// startOutside starts a host beside the nodes: a container without a network of Docker's, cabled like all hosts of the
+// plan.
 func (c *Cluster) startOutside(ctx context.Context, h wire.Host) error {
-	args := []string{"run", "--detach", "--privileged", "--network", "none", "--label", label, "--name", container(h), "--hostname", h.Name,
-		"--volume", c.Config.Repo + ":" + c.Config.Repo + ":ro"}
+	args := []string{
+		"run",
+		"--detach",
+		"--privileged",
+		"--network",
+		"none",
+		"--label",
+		label,
+		"--name",
+		container(h),
+		"--hostname",
+		h.Name,
+		"--volume",
+		c.Config.Repo + ":" + c.Config.Repo + ":ro",
+	}
 	command := []string{"sleep", "infinity"}
 	if h.Role == wire.Router {
 		mount, start, err := c.router(h)
@@ -55,8 +69,8 @@ func (c *Cluster) plugOutside(ctx context.Context, h wire.Host) error {
 	return nil
 }
 
-// router writes a router's configuration, and returns the mount that brings it there and the script that starts the router's
-// daemons as soon as the last of its links is there.
+// router writes a router's configuration, and returns the mount that brings it there and the script that starts the
+// router's daemons as soon as the last of its links is there.
 func (c *Cluster) router(h wire.Host) (mount, script string, err error) {
 	render, name, home := router.FRR, "frr.conf", "/etc/frr"
 	if h.Number != 1 {
@@ -77,7 +91,11 @@ func (c *Cluster) router(h wire.Host) (mount, script string, err error) {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "until ip -6 addr show dev %s 2>/dev/null | grep -q global; do sleep 0.1; done\n", h.Legs[len(h.Legs)-1].Link)
+	fmt.Fprintf(
+		&b,
+		"until ip -6 addr show dev %s 2>/dev/null | grep -q global; do sleep 0.1; done\n",
+		h.Legs[len(h.Legs)-1].Link,
+	)
 	if h.Number != 1 {
 		fmt.Fprintf(&b, "mkdir -p /run/bird; exec bird -f -c %s/bird.conf -s /run/bird/bird.ctl\n", home)
 		return dir + ":" + home, b.String(), nil

@@ -33,7 +33,12 @@ func output(cmd *exec.Cmd) (string, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	}
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args[:min(3, len(cmd.Args))], " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return out.String(), fmt.Errorf(
+			"run %s: %w: %s",
+			strings.Join(cmd.Args[:min(3, len(cmd.Args))], " "),
+			err,
+			bytes.TrimSpace(stderr.Bytes()),
+		)
 	}
 	return strings.TrimSpace(out.String()), nil
 }

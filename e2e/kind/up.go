@@ -28,10 +28,10 @@ const workers = 3
 // readyWait is how long all nodes together may take to be Ready.
 const readyWait = 5 * time.Minute
 
-// clusterConfig is kind's configuration. Pods and Services have the lab's addresses. kindnetd is left out: it
-// is of no use to the tests, and its source is in no module. With cgroup v1 the nodes do without systemd's cgroup driver: for
-// it runc freezes each new container, which such a kernel cannot do at all times, and the kubelet tries again after a quarter
-// of a minute.
+// clusterConfig is kind's configuration. Pods and Services have the lab's addresses. kindnetd is left out: it is of no
+// use to the tests, and its source is in no module. With cgroup v1 the nodes do without systemd's cgroup driver: for it
+// runc freezes each new container, which such a kernel cannot do at all times, and the kubelet tries again after a
+// quarter of a minute.
 var clusterConfig = template.Must(template.New("").Parse(`kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 name: {{.Name}}
@@ -137,7 +137,11 @@ func (c *Cluster) create(ctx context.Context) error {
 	var text bytes.Buffer
 	roles := append([]string{"control-plane"}, slices.Repeat([]string{"worker"}, workers)...)
 	err = clusterConfig.Execute(&text, map[string]any{
-		"Name": prefix, "ProxyMode": c.Config.ProxyMode, "Repo": c.Config.Repo, "Roles": roles, "CgroupV1": cgroups == "1",
+		"Name":      prefix,
+		"ProxyMode": c.Config.ProxyMode,
+		"Repo":      c.Config.Repo,
+		"Roles":     roles,
+		"CgroupV1":  cgroups == "1",
 	})
 	if err != nil {
 		return err
@@ -169,7 +173,11 @@ func kindCommand(ctx context.Context, args ...string) *exec.Cmd {
 
 // kubectl runs kubectl on the control plane.
 func (c *Cluster) kubectl(ctx context.Context, args ...string) (string, error) {
-	return c.on(ctx, c.Plan[0], "", append([]string{"kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf"}, args...)...)
+	return c.on(
+		ctx,
+		c.Plan[0],
+		"",
+		append([]string{"kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf"}, args...)...)
 }
 
 // readPods reads the pod networks that the nodes were given.
@@ -242,7 +250,9 @@ func Down(ctx context.Context, dir string) error {
 			failures = append(failures, fmt.Errorf("take kind down: %w", err))
 		}
 	}
-	_, err := output(kindCommand(ctx, "delete", "cluster", "--name", prefix, "--kubeconfig", filepath.Join(dir, "kubeconfig")))
+	_, err := output(
+		kindCommand(ctx, "delete", "cluster", "--name", prefix, "--kubeconfig", filepath.Join(dir, "kubeconfig")),
+	)
 	failed(err)
 	ids, err := docker(ctx, nil, "ps", "--all", "--quiet", "--filter", "label="+label)
 	failed(err)

@@ -165,7 +165,14 @@ func newPKI(server string) (*pki, error) {
 		return nil, err
 	}
 	pub, err := publicPEM(&sa.PublicKey)
-	return &pki{server: server, cluster: cluster, front: front, serviceAccount: sa, clusterPEM: certPEM(cluster.cert), sPub: pub}, err
+	return &pki{
+		server:         server,
+		cluster:        cluster,
+		front:          front,
+		serviceAccount: sa,
+		clusterPEM:     certPEM(cluster.cert),
+		sPub:           pub,
+	}, err
 }
 
 // writeFiles writes files of mode 0600 below dir.

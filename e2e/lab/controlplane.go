@@ -80,7 +80,11 @@ func controllerManagerArgs(c Config) []string {
 		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+podRanges)
 	}
 	if c.NodeMonitorGracePeriod > 0 {
-		args = append(args, fmt.Sprintf("--node-monitor-grace-period=%s", c.NodeMonitorGracePeriod), "--node-monitor-period=1s")
+		args = append(
+			args,
+			fmt.Sprintf("--node-monitor-grace-period=%s", c.NodeMonitorGracePeriod),
+			"--node-monitor-period=1s",
+		)
 	}
 	return args
 }
@@ -88,5 +92,7 @@ func controllerManagerArgs(c Config) []string {
 // withUser adds the flags that name a component's credentials.
 func withUser(component string, args ...string) []string {
 	file := pkiDir + "/" + component + ".kubeconfig"
-	return append([]string{"--kubeconfig=" + file, "--authentication-kubeconfig=" + file, "--authorization-kubeconfig=" + file}, args...)
+	return append(
+		[]string{"--kubeconfig=" + file, "--authentication-kubeconfig=" + file, "--authorization-kubeconfig=" + file},
+		args...)
 }

@@ -123,8 +123,9 @@ func (l *Lab) Police(ctx context.Context, hostName string, perSecond, burst int)
 // proxyPort is a port of the switch, with the other end of its cable in the switch.
 const proxyPort, proxyEnd = "lan-proxy", "proxy-end"
 
-// AnswerFor makes the switch answer ARP for IPv4 addresses with a host's MAC, and drop what it gets for that MAC, as a fabric does that
-// answers for its hosts and has not noticed the end of one (RFC 9161, section 3). It lasts until Forget.
+// AnswerFor makes the switch answer ARP for IPv4 addresses with a host's MAC, and drop what it gets for that MAC, as a
+// fabric does that answers for its hosts and has not noticed the end of one (RFC 9161, section 3). It lasts until
+// Forget.
 func (l *Lab) AnswerFor(ctx context.Context, hostName string, addresses ...netip.Addr) error {
 	return l.locked(ctx, hostName, func(h wire.Host) error {
 		var b strings.Builder
@@ -141,13 +142,22 @@ func (l *Lab) AnswerFor(ctx context.Context, hostName string, addresses ...netip
 	})
 }
 
-// Forget makes the switch answer for no address any more, and returns how many packets it has sent as that host. It does nothing if it
-// answers for none.
+// Forget makes the switch answer for no address any more, and returns how many packets it has sent as that host. It
+// does nothing if it answers for none.
 func (l *Lab) Forget(ctx context.Context) (sent int, err error) {
 	if _, err := output(ctx, "", "ip", "-netns", switchNetns, "link", "show", proxyPort); err != nil {
 		return 0, nil
 	}
-	text, err := output(ctx, "", "ip", "netns", "exec", switchNetns, "cat", "/sys/class/net/"+proxyEnd+"/statistics/tx_packets")
+	text, err := output(
+		ctx,
+		"",
+		"ip",
+		"netns",
+		"exec",
+		switchNetns,
+		"cat",
+		"/sys/class/net/"+proxyEnd+"/statistics/tx_packets",
+	)
 	if err == nil {
 		sent, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	}

@@ -86,7 +86,11 @@ func (l *Lab) spawn(h wire.Host, cgroup string) (pid int, ended <-chan struct{},
 		return 0, nil, err
 	}
 	defer group.Close()
-	log, err := os.OpenFile(filepath.Join(l.hostDir(h), hostinit.LogDir, "init.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(
+		filepath.Join(l.hostDir(h), hostinit.LogDir, "init.log"),
+		os.O_CREATE|os.O_WRONLY|os.O_APPEND,
+		0o644,
+	)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -153,7 +157,12 @@ func (l *Lab) LogFile(hostName, component string) (string, error) {
 	for _, p := range logs {
 		known = append(known, strings.TrimSuffix(filepath.Base(p), ".log"))
 	}
-	return "", fmt.Errorf("unknown component %q of host %s: there are %s", component, hostName, strings.Join(known, ", "))
+	return "", fmt.Errorf(
+		"unknown component %q of host %s: there are %s",
+		component,
+		hostName,
+		strings.Join(known, ", "),
+	)
 }
 
 func (l *Lab) logPath(h wire.Host, component string) string {

@@ -19,8 +19,8 @@ import (
 // netnsDir is where iproute2 looks for named namespaces.
 const netnsDir = "/run/netns"
 
-// enterNetnsDir makes the directory a shared mount, as the first "ip netns add" does. If that came later, its mount would hide
-// the lab's, which could then not be removed.
+// enterNetnsDir makes the directory a shared mount, as the first "ip netns add" does. If that came later, its mount
+// would hide the lab's, which could then not be removed.
 func enterNetnsDir() error {
 	err := os.MkdirAll(netnsDir, 0o755)
 	if err == nil {

@@ -68,10 +68,16 @@ func cableBatch(h wire.Host) string {
 }
 
 func linkBatch(l wire.Leg) string {
-	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n", l.Link, l.V4, l.V6)
+	return fmt.Sprintf(
+		"link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n",
+		l.Link,
+		l.V4,
+		l.V6,
+	)
 }
 
-// hostBatch renders addresses and routes inside one host, with routes to the pods of other nodes if the lab makes these.
+// hostBatch renders addresses and routes inside one host, with routes to the pods of other nodes if the lab makes
+// these.
 func hostBatch(h wire.Host, all wire.Plan, podRoutes bool) string {
 	var b strings.Builder
 	b.WriteString("link set lo up\n")
@@ -90,8 +96,12 @@ func hostBatch(h wire.Host, all wire.Plan, podRoutes bool) string {
 		}
 		// Both routers, so that answers find their way back to the far side
 		// whichever router brought the request.
-		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l wire.Leg) netip.Addr { return l.V4.Addr() })))
-		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l wire.Leg) netip.Addr { return l.V6.Addr() })))
+		b.WriteString(
+			defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l wire.Leg) netip.Addr { return l.V4.Addr() })),
+		)
+		b.WriteString(
+			defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l wire.Leg) netip.Addr { return l.V6.Addr() })),
+		)
 	case h.Role == wire.Client && h.Legs[0].Bridge == wire.Outer:
 		r1 := wire.NewLeg("", wire.Outer, "", 1)
 		b.WriteString(defaultRoute(h.Legs[0].Link, []netip.Addr{r1.V4.Addr()}))

@@ -134,12 +134,24 @@ func (l *Lab) prepareNode(h wire.Host, keys *pki) (*hostinit.Spec, error) {
 		spec.Services = l.controlPlane(h)
 	}
 	addr := h.Legs[0]
-	spec.Services = append(spec.Services,
+	spec.Services = append(
+		spec.Services,
 		l.service("containerd", "", "containerd", "--config", confDir+"/containerd.toml"),
-		l.service("kubelet", gate, "kubelet", "--config="+confDir+"/kubelet.yaml", "--kubeconfig="+pkiDir+"/kubelet.kubeconfig",
-			"--hostname-override="+h.Name, "--node-ip="+addr.V4.Addr().String()+","+addr.V6.Addr().String()))
+		l.service(
+			"kubelet",
+			gate,
+			"kubelet",
+			"--config="+confDir+"/kubelet.yaml",
+			"--kubeconfig="+pkiDir+"/kubelet.kubeconfig",
+			"--hostname-override="+h.Name,
+			"--node-ip="+addr.V4.Addr().String()+","+addr.V6.Addr().String(),
+		),
+	)
 	if network.HasKubeProxy {
-		spec.Services = append(spec.Services, l.service("kube-proxy", gate, "kube-proxy", "--config="+confDir+"/kube-proxy.yaml"))
+		spec.Services = append(
+			spec.Services,
+			l.service("kube-proxy", gate, "kube-proxy", "--config="+confDir+"/kube-proxy.yaml"),
+		)
 	}
 	return spec, nil
 }
@@ -167,7 +179,9 @@ func (l *Lab) baseSpec(h wire.Host) *hostinit.Spec {
 	names.WriteString("127.0.0.1 localhost\n::1 localhost\n")
 	for _, other := range l.Plan {
 		for _, leg := range other.Legs {
-			names.WriteString(leg.V4.Addr().String() + " " + other.Name + "\n" + leg.V6.Addr().String() + " " + other.Name + "\n")
+			names.WriteString(
+				leg.V4.Addr().String() + " " + other.Name + "\n" + leg.V6.Addr().String() + " " + other.Name + "\n",
+			)
 		}
 	}
 	return &hostinit.Spec{

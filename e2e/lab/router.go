@@ -44,7 +44,10 @@ func (l *Lab) prepareFRR(h wire.Host) (*hostinit.Spec, error) {
 		return nil, err
 	}
 	for _, d := range router.Daemons() {
-		spec.Services = append(spec.Services, hostinit.Service{Name: d.Name, Gate: d.Needs, Env: systemEnv(), Argv: d.Argv})
+		spec.Services = append(
+			spec.Services,
+			hostinit.Service{Name: d.Name, Gate: d.Needs, Env: systemEnv(), Argv: d.Argv},
+		)
 	}
 	return spec, nil
 }

@@ -131,7 +131,8 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 // parts of a timeout that a clock counts.
 const parts = 20
 
-// clock counts the time in which this process runs. A time in which it does not, because others want the cores, counts as one part at most.
+// clock counts the time in which this process runs. A time in which it does not, because others want the cores, counts
+// as one part at most.
 type clock struct {
 	part  time.Duration
 	count atomic.Int64
@@ -214,8 +215,8 @@ func converse(ctx context.Context, network, target string, talk func(net.Conn) e
 	return err
 }
 
-// repeated reports whether the kernel had to repeat the SYN of a TCP connection, which it does after a second (RFC 6298 section 2): then
-// the connection succeeded in spite of an outage.
+// repeated reports whether the kernel had to repeat the SYN of a TCP connection, which it does after a second (RFC 6298
+// section 2): then the connection succeeded in spite of an outage.
 func repeated(conn net.Conn) (yes bool) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

@@ -61,7 +61,10 @@ func (b *Bed) serving(ctx context.Context, a App) error {
 		return err
 	}
 	s := d.Status
-	if s.ObservedGeneration < d.Generation || s.AvailableReplicas != a.Replicas || s.UpdatedReplicas != a.Replicas || s.Replicas != a.Replicas {
+	if s.ObservedGeneration < d.Generation ||
+		s.AvailableReplicas != a.Replicas ||
+		s.UpdatedReplicas != a.Replicas ||
+		s.Replicas != a.Replicas {
 		return fmt.Errorf("%d of %d pods are available", s.AvailableReplicas, a.Replicas)
 	}
 	// Terminating pods still serve for a moment, on nodes that the caller has excluded.
@@ -107,7 +110,10 @@ func (a App) deployment() *appsv1.Deployment {
 
 func (a App) echo() corev1.Container {
 	field := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+		return corev1.EnvVar{
+			Name:      name,
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}},
+		}
 	}
 	return corev1.Container{
 		Name:            "echo",
@@ -118,12 +124,21 @@ func (a App) echo() corev1.Container {
 			{Name: "http", ContainerPort: 8080},
 			{Name: "udp", ContainerPort: 8081, Protocol: corev1.ProtocolUDP},
 		},
-		// On a busy machine it must have its time, since a late answer is a lost one: by real-time priority, or where that is refused by the request.
-		SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0)), Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_NICE"}}},
-		Resources:       corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
+		// On a busy machine it must have its time, since a late answer is a lost one: by real-time priority, or where
+		// that is refused by the request.
+		SecurityContext: &corev1.SecurityContext{
+			RunAsUser:    new(int64(0)),
+			Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_NICE"}},
+		},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")},
+		},
 		ReadinessProbe: &corev1.Probe{
-			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)}},
-			PeriodSeconds: 1, FailureThreshold: a.Patience,
+			ProbeHandler: corev1.ProbeHandler{
+				HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)},
+			},
+			PeriodSeconds:    1,
+			FailureThreshold: a.Patience,
 		},
 	}
 }
@@ -133,11 +148,13 @@ func (a App) affinity() *corev1.Affinity {
 	if len(a.Nodes) == 0 {
 		return nil
 	}
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: hostnameLabel, Operator: corev1.NodeSelectorOpIn, Values: a.Nodes},
-		}}},
-	}}}
+	return &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: hostnameLabel, Operator: corev1.NodeSelectorOpIn, Values: a.Nodes},
+			}}},
+		}},
+	}
 }
 
 // spread puts pods of one generation on different nodes, as far as there are nodes.
@@ -186,7 +203,11 @@ func (b *Bed) EnsureNamespace(ctx context.Context, name string) error {
 		ns, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			_, err = namespaces.Create(
+				ctx,
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+				metav1.CreateOptions{},
+			)
 		case err == nil && ns.DeletionTimestamp != nil:
 			err = fmt.Errorf("the former namespace is still being deleted")
 		}
@@ -208,16 +229,21 @@ func Addresses(s *corev1.Service) []netip.Addr {
 // WaitAddresses waits until a Service has n addresses, and returns them, IPv4 first.
 func (b *Bed) WaitAddresses(ctx context.Context, namespace, name string, n int) ([]netip.Addr, error) {
 	var got []netip.Addr
-	err := Until(ctx, 30*time.Second, fmt.Sprintf("%d addresses of Service %s", n, name), func(ctx context.Context) error {
-		s, err := b.Kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if got = Addresses(s); len(got) != n {
-			return fmt.Errorf("it has %v; conditions %s", got, describe(s.Status.Conditions))
-		}
-		return nil
-	})
+	err := Until(
+		ctx,
+		30*time.Second,
+		fmt.Sprintf("%d addresses of Service %s", n, name),
+		func(ctx context.Context) error {
+			s, err := b.Kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if got = Addresses(s); len(got) != n {
+				return fmt.Errorf("it has %v; conditions %s", got, describe(s.Status.Conditions))
+			}
+			return nil
+		},
+	)
 	if len(got) == 2 && got[0].Is6() {
 		got[0], got[1] = got[1], got[0]
 	}
@@ -232,7 +258,12 @@ func (b *Bed) ServiceCondition(ctx context.Context, namespace, name, kind string
 	}
 	c := meta.FindStatusCondition(s.Status.Conditions, kind)
 	if c == nil {
-		return metav1.Condition{}, fmt.Errorf("service %s has no condition %s, only %s", name, kind, describe(s.Status.Conditions))
+		return metav1.Condition{}, fmt.Errorf(
+			"service %s has no condition %s, only %s",
+			name,
+			kind,
+			describe(s.Status.Conditions),
+		)
 	}
 	return *c, nil
 }

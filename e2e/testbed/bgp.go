@@ -28,7 +28,11 @@ var samplePeers = []string{"r1v4", "r1v6", "r2v4", "r2v6"}
 
 // BFD gives all sample peers a profile with an interval and three packets, and waits until their sessions are up on the
 // nodes. The function that it returns takes it away again.
-func (b *Bed) BFD(ctx context.Context, interval time.Duration, nodes []string) (undo func(context.Context) error, err error) {
+func (b *Bed) BFD(
+	ctx context.Context,
+	interval time.Duration,
+	nodes []string,
+) (undo func(context.Context) error, err error) {
 	undo = func(ctx context.Context) error {
 		return errors.Join(b.profile(ctx, "null"), b.Delete(ctx, "", bfdProfile(interval)))
 	}

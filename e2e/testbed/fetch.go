@@ -40,11 +40,21 @@ func (b *Bed) Fetch(ctx context.Context, host, protocol string, address netip.Ad
 // FetchIn probes an address once from a pod.
 func (b *Bed) FetchIn(ctx context.Context, pod *corev1.Pod, protocol string, address netip.Addr) (probe.Answer, error) {
 	out, err := b.In(ctx, pod, b.prober(), "-n", "1", "-protocol", protocol, Target(protocol, address))
-	return answer(out, err, fmt.Sprintf("fetch %s over %s from pod %s on %s", address, protocol, pod.Name, pod.Spec.NodeName))
+	return answer(
+		out,
+		err,
+		fmt.Sprintf("fetch %s over %s from pod %s on %s", address, protocol, pod.Name, pod.Spec.NodeName),
+	)
 }
 
 // FetchAt probes a TCP port once, from a pod or, without one, from a host, with further arguments for the prober.
-func (b *Bed) FetchAt(ctx context.Context, host string, pod *corev1.Pod, at netip.AddrPort, args ...string) (probe.Answer, error) {
+func (b *Bed) FetchAt(
+	ctx context.Context,
+	host string,
+	pod *corev1.Pod,
+	at netip.AddrPort,
+	args ...string,
+) (probe.Answer, error) {
 	argv := append(append([]string{b.prober(), "-n", "1"}, args...), at.String())
 	if pod == nil {
 		out, err := b.On(ctx, host, argv...)
@@ -71,7 +81,20 @@ func answer(out string, err error, what string) (probe.Answer, error) {
 
 // Knock probes a port a few times from a host, and returns the results.
 func (b *Bed) Knock(ctx context.Context, host, protocol string, port netip.AddrPort) ([]probe.Result, error) {
-	out, err := b.On(ctx, host, b.prober(), "-n", "3", "-every", "50ms", "-timeout", "400ms", "-protocol", protocol, port.String())
+	out, err := b.On(
+		ctx,
+		host,
+		b.prober(),
+		"-n",
+		"3",
+		"-every",
+		"50ms",
+		"-timeout",
+		"400ms",
+		"-protocol",
+		protocol,
+		port.String(),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +120,8 @@ func (b *Bed) WaitFetch(ctx context.Context, host, protocol string, address neti
 	return got, err
 }
 
-// FirstFetch starts a prober, and returns a function that has it probe an address every 20 ms and returns the first good probe. More would
-// compete with what is measured, as would the start of a program.
+// FirstFetch starts a prober, and returns a function that has it probe an address every 20 ms and returns the first
+// good probe. More would compete with what is measured, as would the start of a program.
 func (b *Bed) FirstFetch(ctx context.Context, host string) (func(netip.Addr) (probe.Result, error), error) {
 	s, err := b.start(ctx, host, "-", "-every", "20ms", "-until-ok")
 	if err != nil {

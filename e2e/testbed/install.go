@@ -41,8 +41,8 @@ func (b *Bed) Build(ctx context.Context) error {
 	return nil
 }
 
-// UseArtifacts selects the directory with the image and the chart of what is loaded and installed from then on. At first
-// it is dist, which make image chart and make release fill.
+// UseArtifacts selects the directory with the image and the chart of what is loaded and installed from then on. At
+// first it is dist, which make image chart and make release fill.
 func (b *Bed) UseArtifacts(dir string) { b.artifacts = dir }
 
 // LoadImage loads the image on all nodes, and the proxies' image if it is there: an earlier release has none.
@@ -122,7 +122,10 @@ func (b *Bed) podsNotReady(ctx context.Context) error {
 			continue
 		}
 		lines := int64(5)
-		text, err := b.Kube.CoreV1().Pods(Namespace).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
+		text, err := b.Kube.CoreV1().
+			Pods(Namespace).
+			GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).
+			DoRaw(ctx)
 		if err != nil {
 			text = []byte(err.Error())
 		}

@@ -80,7 +80,18 @@ func (b *Bed) WaitOwner(ctx context.Context, host string, address netip.Addr) (s
 func (b *Bed) resolve(ctx context.Context, host string, address netip.Addr) error {
 	// An entry that is not there is as good as one deleted.
 	_, _ = b.On(ctx, host, "ip", "neigh", "del", address.String(), "dev", "eth0")
-	_, err := b.On(ctx, host, b.prober(), "-n", "1", "-timeout", "300ms", "-protocol", "udp", netip.AddrPortFrom(address, discard).String())
+	_, err := b.On(
+		ctx,
+		host,
+		b.prober(),
+		"-n",
+		"1",
+		"-timeout",
+		"300ms",
+		"-protocol",
+		"udp",
+		netip.AddrPortFrom(address, discard).String(),
+	)
 	return err
 }
 
@@ -103,7 +114,16 @@ func (b *Bed) NextHops(ctx context.Context, router string, address netip.Addr) (
 	if address.Is6() {
 		family = "-6"
 	}
-	out, err := b.On(ctx, router, "ip", "-json", family, "route", "show", netip.PrefixFrom(address, address.BitLen()).String())
+	out, err := b.On(
+		ctx,
+		router,
+		"ip",
+		"-json",
+		family,
+		"route",
+		"show",
+		netip.PrefixFrom(address, address.BitLen()).String(),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -131,13 +151,18 @@ func (b *Bed) NextHops(ctx context.Context, router string, address netip.Addr) (
 
 // WaitHops waits until a router has n next hops for an address.
 func (b *Bed) WaitHops(ctx context.Context, limit time.Duration, router string, address netip.Addr, n int) error {
-	return Until(ctx, limit, fmt.Sprintf("%d next hops for %s on %s", n, address, router), func(ctx context.Context) error {
-		hops, err := b.NextHops(ctx, router, address)
-		if err == nil && len(hops) != n {
-			err = fmt.Errorf("they are %v", hops)
-		}
-		return err
-	})
+	return Until(
+		ctx,
+		limit,
+		fmt.Sprintf("%d next hops for %s on %s", n, address, router),
+		func(ctx context.Context) error {
+			hops, err := b.NextHops(ctx, router, address)
+			if err == nil && len(hops) != n {
+				err = fmt.Errorf("they are %v", hops)
+			}
+			return err
+		},
+	)
 }
 
 // MAC returns the MAC of a node on the nodes' LAN.

@@ -85,7 +85,13 @@ func (b *Bed) ApplyObject(ctx context.Context, namespace string, o *unstructured
 		return fmt.Errorf("encode %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	force := true
-	_, err = client.Patch(ctx, o.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: manager, Force: &force})
+	_, err = client.Patch(
+		ctx,
+		o.GetName(),
+		types.ApplyPatchType,
+		body,
+		metav1.PatchOptions{FieldManager: manager, Force: &force},
+	)
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 	}

@@ -39,14 +39,23 @@ func (b *Bed) WaitReady(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if s := d.Status; s.ObservedGeneration < d.Generation || s.AvailableReplicas < *d.Spec.Replicas || s.UnavailableReplicas > 0 {
-			return fmt.Errorf("%d of %d replicas of %s are available", s.AvailableReplicas, *d.Spec.Replicas, Controller)
+		if s := d.Status; s.ObservedGeneration < d.Generation ||
+			s.AvailableReplicas < *d.Spec.Replicas ||
+			s.UnavailableReplicas > 0 {
+			return fmt.Errorf(
+				"%d of %d replicas of %s are available",
+				s.AvailableReplicas,
+				*d.Spec.Replicas,
+				Controller,
+			)
 		}
 		ds, err := b.Kube.AppsV1().DaemonSets(Namespace).Get(ctx, Speaker, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if s := ds.Status; s.ObservedGeneration < ds.Generation || s.NumberReady < s.DesiredNumberScheduled || s.DesiredNumberScheduled == 0 {
+		if s := ds.Status; s.ObservedGeneration < ds.Generation ||
+			s.NumberReady < s.DesiredNumberScheduled ||
+			s.DesiredNumberScheduled == 0 {
 			return fmt.Errorf("%d of %d pods of %s are ready", s.NumberReady, s.DesiredNumberScheduled, Speaker)
 		}
 		return nil

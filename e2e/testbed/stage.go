@@ -77,8 +77,14 @@ spec:
 // Restrict excludes the third worker from the advertisement: then one of the two that is held
 // down after its death is the last candidate and takes over at once.
 func (s *Stage) Restrict(ctx context.Context) error {
-	patch := fmt.Appendf(nil, `{"spec": {"nodeSelectors": [{"matchExpressions": [{"key": %q, "operator": "NotIn", "values": [%q]}]}]}}`, hostnameLabel, s.Anchor)
-	_, err := s.Resource(L2Advertisements).Patch(ctx, s.Advertisement(), types.MergePatchType, patch, metav1.PatchOptions{})
+	patch := fmt.Appendf(
+		nil,
+		`{"spec": {"nodeSelectors": [{"matchExpressions": [{"key": %q, "operator": "NotIn", "values": [%q]}]}]}}`,
+		hostnameLabel,
+		s.Anchor,
+	)
+	_, err := s.Resource(L2Advertisements).
+		Patch(ctx, s.Advertisement(), types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("restrict the stage: %w", err)
 	}
@@ -102,20 +108,25 @@ func (s *Stage) Clear(ctx context.Context) error {
 // that returns takes addresses back only after its hold-down of at most 5 minutes.
 func (s *Stage) Owner(ctx context.Context) (string, error) {
 	var owner string
-	err := Until(ctx, HoldDownLimit, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
-		var owners []string
-		for _, a := range s.Addresses {
-			o, err := s.WaitOwner(ctx, Client, a)
-			if err != nil {
-				return err
+	err := Until(
+		ctx,
+		HoldDownLimit,
+		"one of "+strings.Join(s.Announcers, ", ")+" to own the addresses",
+		func(ctx context.Context) error {
+			var owners []string
+			for _, a := range s.Addresses {
+				o, err := s.WaitOwner(ctx, Client, a)
+				if err != nil {
+					return err
+				}
+				owners = append(owners, o)
 			}
-			owners = append(owners, o)
-		}
-		if owner = owners[0]; owners[1] != owner || !slices.Contains(s.Announcers, owner) {
-			return fmt.Errorf("the owners are %v", owners)
-		}
-		return nil
-	})
+			if owner = owners[0]; owners[1] != owner || !slices.Contains(s.Announcers, owner) {
+				return fmt.Errorf("the owners are %v", owners)
+			}
+			return nil
+		},
+	)
 	return owner, err
 }
 

@@ -28,7 +28,12 @@ const steady = 100
 
 // Watch starts to probe addresses over a protocol, with further arguments for the probers,
 // and waits until all answer.
-func (b *Bed) Watch(ctx context.Context, host, protocol string, addresses []netip.Addr, args ...string) (*Watch, error) {
+func (b *Bed) Watch(
+	ctx context.Context,
+	host, protocol string,
+	addresses []netip.Addr,
+	args ...string,
+) (*Watch, error) {
 	w := &Watch{}
 	for _, a := range addresses {
 		family := "IPv4"
@@ -89,14 +94,16 @@ func (s Seen) Failed() int {
 	return n
 }
 
-// inFlight is how long before a change of next hops a request may have begun that the change broke: on busy cores it takes up to 60 ms.
+// inFlight is how long before a change of next hops a request may have begun that the change broke: on busy cores it
+// takes up to 60 ms.
 const inFlight = 100 * time.Millisecond
 
-// seenLate is how much later than the kernel a watch may note a change on busy cores: a connection may be reset in between.
+// seenLate is how much later than the kernel a watch may note a change on busy cores: a connection may be reset in
+// between.
 const seenLate = 20 * time.Millisecond
 
-// FailedApart counts the probes that got no answer: those that were under way when a next hop changed, since routers then
-// lead flows to nodes that do not know them, and the rest.
+// FailedApart counts the probes that got no answer: those that were under way when a next hop changed, since routers
+// then lead flows to nodes that do not know them, and the rest.
 func (s Seen) FailedApart(changes []RouteChange) (underWay, rest int) {
 	for _, r := range s.Results {
 		switch {

@@ -77,7 +77,9 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 			asked = t
 			for _, q := range questions {
 				// Nothing can be sent on a link that is down; it may come up again.
-				if _, err := unix.Write(fd, q); err != nil && !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.ENOBUFS) {
+				if _, err := unix.Write(fd, q); err != nil &&
+					!errors.Is(err, unix.ENETDOWN) &&
+					!errors.Is(err, unix.ENOBUFS) {
 					return fmt.Errorf("send request: %w", err)
 				}
 			}

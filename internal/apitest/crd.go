@@ -1,5 +1,5 @@
-// Package apitest validates objects of our group as the API server of the oldest Kubernetes that Holdfast supports does, by the
-// schemas and rules in config/crd, without a running server.
+// Package apitest validates objects of our group as the API server of the oldest Kubernetes that Holdfast supports
+// does, by the schemas and rules in config/crd, without a running server.
 //
 // The package is for tests only; nothing that is shipped may import it.
 package apitest
@@ -42,12 +42,13 @@ type CRD struct {
 // Oldest is the oldest Kubernetes that Holdfast supports. One before 1.36 enforces no format of numbers.
 const Oldest = "1.31.0"
 
-// Read returns all of our kinds. It reads them once, which takes long. Tests run in the directory of their package, which is inside
-// the repository.
+// Read returns all of our kinds. It reads them once, which takes long. Tests run in the directory of their package,
+// which is inside the repository.
 var Read = sync.OnceValues(func() (out []CRD, err error) {
 	var files []string
 	for dir := "."; len(files) == 0 && len(dir) < 64; dir = filepath.Join("..", dir) {
-		files, _ = filepath.Glob(filepath.Join(dir, "config", "crd", "holdfast.dev_*.yaml")) // the pattern is well-formed
+		// The pattern is well-formed.
+		files, _ = filepath.Glob(filepath.Join(dir, "config", "crd", "holdfast.dev_*.yaml"))
 	}
 	if len(files) == 0 {
 		return nil, errors.New("no CRDs")
@@ -105,8 +106,8 @@ func (c CRD) Check(body []byte) error {
 	return errs.ToAggregate()
 }
 
-// Patched applies a JSON merge patch (RFC 7396) to an object as the API server does, and returns the result, or why the API server would
-// call it invalid, with which the test fails that wrote it. Objects of other groups are valid.
+// Patched applies a JSON merge patch (RFC 7396) to an object as the API server does, and returns the result, or why the
+// API server would call it invalid, with which the test fails that wrote it. Objects of other groups are valid.
 func Patched(t testing.TB, o, patch map[string]any) (out map[string]any, err error) {
 	have, err1 := json.Marshal(o)
 	change, err2 := json.Marshal(patch)

@@ -54,7 +54,8 @@ func (m *Monitor) order() {
 	}
 }
 
-// Serve has the wanted sessions run in the process that a connection leads to, until that is gone. Then nothing is known.
+// Serve has the wanted sessions run in the process that a connection leads to, until that is gone. Then nothing is
+// known.
 func (m *Monitor) Serve(conn net.Conn) {
 	m.mu.Lock()
 	m.out = json.NewEncoder(conn)
@@ -86,7 +87,13 @@ func (m *Monitor) notice(statuses []Status) {
 	changed := len(before) != len(statuses)
 	for _, s := range statuses {
 		o, known := was[s.Name]
-		if known && o.State == s.State && o.Remote == s.Remote && o.SwitchedOff == s.SwitchedOff && o.Ups == s.Ups && o.Failures == s.Failures && o.Error == s.Error {
+		if known &&
+			o.State == s.State &&
+			o.Remote == s.Remote &&
+			o.SwitchedOff == s.SwitchedOff &&
+			o.Ups == s.Ups &&
+			o.Failures == s.Failures &&
+			o.Error == s.Error {
 			continue
 		}
 		changed = true
@@ -119,21 +126,43 @@ func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 		metric := func(name, help string, kind prometheus.ValueType, value float64, labels prometheus.Labels) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bfd_"+name, help, []string{"peer"}, labels), kind, value, s.Name)
 		}
-		metric("session_up", "1 if the BFD session is up.", prometheus.GaugeValue, map[bool]float64{true: 1}[s.State == Up], nil)
-		metric("detection_seconds", "Silence of the peer after which the BFD session falls.", prometheus.GaugeValue, s.Detection.Seconds(), nil)
+		metric(
+			"session_up",
+			"1 if the BFD session is up.",
+			prometheus.GaugeValue,
+			map[bool]float64{true: 1}[s.State == Up],
+			nil,
+		)
+		metric(
+			"detection_seconds",
+			"Silence of the peer after which the BFD session falls.",
+			prometheus.GaugeValue,
+			s.Detection.Seconds(),
+			nil,
+		)
 		metric("ups_total", "Times that the BFD session came up.", prometheus.CounterValue, float64(s.Ups), nil)
-		metric("failures_total", "Times that the BFD session fell; not counted if one of both sides was switched off.", prometheus.CounterValue,
-			float64(s.Failures), nil)
+		metric(
+			"failures_total",
+			"Times that the BFD session fell; not counted if one of both sides was switched off.",
+			prometheus.CounterValue,
+			float64(s.Failures),
+			nil,
+		)
 		for direction, n := range map[string]uint64{"sent": s.Sent, "received": s.Received, "rejected": s.Rejected} {
-			metric("packets_total", "BFD packets by direction: sent, received, or rejected: from the peer and not acceptable.", prometheus.CounterValue,
-				float64(n), prometheus.Labels{"direction": direction})
+			metric(
+				"packets_total",
+				"BFD packets by direction: sent, received, or rejected: from the peer and not acceptable.",
+				prometheus.CounterValue,
+				float64(n),
+				prometheus.Labels{"direction": direction},
+			)
 		}
 	}
 }
 
-// Serve holds the sessions that a Monitor orders by a connection, until the deadline of a read passes. Then the neighbors are
-// told that the sessions are switched off. If the Monitor is gone, they are not: the process is to end at once. While hangs returns
-// true, the speaker does not serve and no packet is sent.
+// Serve holds the sessions that a Monitor orders by a connection, until the deadline of a read passes. Then the
+// neighbors are told that the sessions are switched off. If the Monitor is gone, they are not: the process is to end at
+// once. While hangs returns true, the speaker does not serve and no packet is sent.
 func Serve(conn net.Conn, hangs func() bool) {
 	defer conn.Close()
 	t, err := newThread(hangs)

@@ -46,11 +46,17 @@ func parse(b []byte) (p packet, ok bool) {
 	}
 	flags, length := b[offFlags], int(b[offLength])
 	p = packet{
-		diagnostic: Diagnostic(b[0] & diagnosticMask), state: State(flags >> stateShift),
-		poll: flags&pollBit != 0, final: flags&finalBit != 0,
-		authenticated: flags&authenticationBit != 0, demand: flags&demandBit != 0,
-		multiplier: b[offMultiplier], mine: binary.BigEndian.Uint32(b[offMine:]), yours: binary.BigEndian.Uint32(b[offYours:]),
-		transmit: interval(b[offTransmit:]), receive: interval(b[offReceive:]),
+		diagnostic:    Diagnostic(b[0] & diagnosticMask),
+		state:         State(flags >> stateShift),
+		poll:          flags&pollBit != 0,
+		final:         flags&finalBit != 0,
+		authenticated: flags&authenticationBit != 0,
+		demand:        flags&demandBit != 0,
+		multiplier:    b[offMultiplier],
+		mine:          binary.BigEndian.Uint32(b[offMine:]),
+		yours:         binary.BigEndian.Uint32(b[offYours:]),
+		transmit:      interval(b[offTransmit:]),
+		receive:       interval(b[offReceive:]),
 	}
 	switch {
 	case b[0]>>versionShift != version, p.multiplier == 0, flags&multipointBit != 0:
@@ -66,7 +72,8 @@ func parse(b []byte) (p packet, ok bool) {
 // marshal writes the packet into b.
 func (p *packet) marshal(b *[packetLen]byte) {
 	b[0] = version<<versionShift | uint8(p.diagnostic)&diagnosticMask
-	b[offFlags] = uint8(p.state)<<stateShift | flag(pollBit, p.poll) | flag(finalBit, p.final) | flag(demandBit, p.demand)
+	flags := flag(pollBit, p.poll) | flag(finalBit, p.final) | flag(demandBit, p.demand)
+	b[offFlags] = uint8(p.state)<<stateShift | flags
 	b[offMultiplier], b[offLength] = p.multiplier, packetLen
 	binary.BigEndian.PutUint32(b[offMine:], p.mine)
 	binary.BigEndian.PutUint32(b[offYours:], p.yours)

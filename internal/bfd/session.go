@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	// farewells are how many packets tell the neighbor at once that the session is switched off: each may be lost, and the
-	// next regular one is a second away.
+	// farewells are how many packets tell the neighbor at once that the session is switched off: each may be lost, and
+	// the next regular one is a second away.
 	farewells        = 3
 	farewellInterval = 10 * time.Millisecond
-	// authenticatedTime is how long a packet with an authentication section is held against the neighbor: a neighbor sends one
-	// each second at least.
+	// authenticatedTime is how long a packet with an authentication section is held against the neighbor: a neighbor
+	// sends one each second at least.
 	authenticatedTime = 5 * slowInterval
 	// initialRemoteReceive is bfd.RemoteMinRxInterval before the neighbor told its own (RFC 5880 section 6.8.1).
 	initialRemoteReceive = time.Microsecond
@@ -41,7 +41,8 @@ type session struct {
 	leaving   bool
 
 	ups, failures, sent, received, rejected uint64
-	// authenticatedAt is when the last packet with an authentication section came, zero for none since an acceptable one.
+	// authenticatedAt is when the last packet with an authentication section came, zero for none since an acceptable
+	// one.
 	authenticatedAt time.Duration
 	// trouble is why the session cannot send or hear.
 	trouble trouble
@@ -274,8 +275,8 @@ func (t *timers) confirmed() {
 // interval is that of our packets: what both sides accept (RFC 5880 section 6.8.2).
 func (t *timers) interval() time.Duration { return max(t.transmitInUse, t.remoteReceive) }
 
-// detection is the silence of the neighbor after which it is gone (RFC 5880 section 6.8.4): its multiplier counts, since
-// it is the one that knows how often it sends.
+// detection is the silence of the neighbor after which it is gone (RFC 5880 section 6.8.4): its multiplier counts,
+// since it is the one that knows how often it sends.
 func (t *timers) detection() time.Duration {
 	return time.Duration(t.remoteMultiplier) * max(t.receiveInUse, t.remoteTransmit)
 }

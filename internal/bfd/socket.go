@@ -123,7 +123,10 @@ func listen(k kind) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(k.is6), k.port()), 0)); errors.Is(err, unix.EADDRINUSE) {
+	if err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(k.is6), k.port()), 0)); errors.Is(
+		err,
+		unix.EADDRINUSE,
+	) {
 		err = fmt.Errorf("another program on the node uses UDP port %d", k.port())
 	}
 	if err == nil {
@@ -213,12 +216,13 @@ func (s *slot) read(b []byte) (n int, ok bool) {
 	return max(n, 0), !errors.Is(err, unix.EAGAIN)
 }
 
-// allowance is how many packets are read of a session in a window: twice what its neighbor may send, and some that answer
-// or announce something. A flood must not keep a thread busy that has priority over all others.
+// allowance is how many packets are read of a session in a window: twice what its neighbor may send, and some that
+// answer or announce something. A flood must not keep a thread busy that has priority over all others.
 func (s *session) allowance() int { return 4 + int(2*readWindow/s.peer.Receive) }
 
 const (
-	// Where the IP header has the TTL, and the source address. A choice of a socket sees a datagram from behind the UDP header on.
+	// Where the IP header has the TTL, and the source address. A choice of a socket sees a datagram from behind the UDP
+	// header on.
 	ttl4, source4 = rt.NetOffset + 8, rt.NetOffset + 12
 	ttl6, source6 = rt.NetOffset + 7, rt.NetOffset + 8
 )
@@ -242,7 +246,11 @@ func choice(sessions []*session) (program []bpf.Instruction) {
 		links := first.peer.Links
 		for j, l := range links {
 			rest := 2 * (len(links) - j - 1)
-			program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(l), SkipTrue: 1}, bpf.Jump{Skip: uint32(rest + 1)})
+			program = append(
+				program,
+				bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(l), SkipTrue: 1},
+				bpf.Jump{Skip: uint32(rest + 1)},
+			)
 		}
 		program = append(append(program, bpf.Jump{Skip: uint32(len(body))}), body...)
 	}
@@ -257,8 +265,15 @@ func (s *session) origin(value uint32) (program []bpf.Instruction) {
 	}
 	const word, end = 4, 3
 	for i := 0; i < len(b); i += word {
-		program = append(program, bpf.LoadAbsolute{Off: source + uint32(i), Size: word},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(b[i:]), SkipTrue: uint8((len(b)-i-word)/2 + end)})
+		program = append(
+			program,
+			bpf.LoadAbsolute{Off: source + uint32(i), Size: word},
+			bpf.JumpIf{
+				Cond:     bpf.JumpNotEqual,
+				Val:      binary.BigEndian.Uint32(b[i:]),
+				SkipTrue: uint8((len(b)-i-word)/2 + end),
+			},
+		)
 	}
 	return append(program,
 		bpf.LoadAbsolute{Off: ttl, Size: 1},

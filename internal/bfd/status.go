@@ -36,7 +36,10 @@ const (
 )
 
 var diagnosticTexts = [...]string{
-	NoDiagnostic: "no diagnostic", Expired: "detection time expired", Signaled: "neighbor signaled session down", SwitchedOff: "administratively down",
+	NoDiagnostic: "no diagnostic",
+	Expired:      "detection time expired",
+	Signaled:     "neighbor signaled session down",
+	SwitchedOff:  "administratively down",
 }
 
 func (d Diagnostic) String() string { return diagnosticTexts[d] }
@@ -45,8 +48,8 @@ func (d Diagnostic) String() string { return diagnosticTexts[d] }
 type Peer struct {
 	// Name is the session's identity: the same name with other addresses is another session.
 	Name string
-	// Address of the neighbor, without a zone, and the address that this node sends from; the kernel chooses if it is the
-	// zero Addr.
+	// Address of the neighbor, without a zone, and the address that this node sends from; the kernel chooses if it is
+	// the zero Addr.
 	Address, Source netip.Addr
 	// Interface that packets are sent by; required for a link-local address.
 	Interface string `json:",omitempty"`
@@ -69,20 +72,21 @@ type Status struct {
 	Name          string
 	State, Remote State
 	Diagnostic    Diagnostic
-	// SwitchedOff: the neighbor switched the session off, and it has not been up since. That it is down says nothing about
-	// the path (RFC 5882 section 4.2), also when the neighbor says no more, or switches it on again.
+	// SwitchedOff: the neighbor switched the session off, and it has not been up since. That it is down says nothing
+	// about the path (RFC 5882 section 4.2), also when the neighbor says no more, or switches it on again.
 	SwitchedOff bool `json:",omitempty"`
 	// Since is how long the session has been in its state.
 	Since time.Duration
 	// Ups counts how often it came up. Failures counts how often it fell, unless the neighbor switched it off: that
 	// says nothing about the path (RFC 5882 section 4.2).
 	Ups, Failures uint64
-	// Transmit is the interval that packets are sent at, before jitter. Detection is the silence after which the session
-	// falls; 0 if the neighbor was never heard.
+	// Transmit is the interval that packets are sent at, before jitter. Detection is the silence after which the
+	// session falls; 0 if the neighbor was never heard.
 	Transmit, Detection time.Duration
 	// Sent and Received are packets; Rejected are packets of the neighbor's address that the session did not accept.
 	Sent, Received, Rejected uint64
-	// Error is a sentence about why the session cannot come up, beside what its neighbor and the path do. Each such reason ends.
+	// Error is a sentence about why the session cannot come up, beside what its neighbor and the path do. Each such
+	// reason ends.
 	Error string `json:",omitempty"`
 	// Refused: it is a reason of this node, its settings or its kernel. About others BGP may find out by itself.
 	Refused bool `json:",omitempty"`

@@ -10,8 +10,8 @@ import (
 const (
 	// singleHopTTL is what packets leave with, and arrive with unless a router forwarded them (RFC 5881 section 5).
 	singleHopTTL = 255
-	// mostPackets is how many packets all sessions together may send and receive in a second, which bounds the CPU time that
-	// they take of a process with real-time priority.
+	// mostPackets is how many packets all sessions together may send and receive in a second, which bounds the CPU time
+	// that they take of a process with real-time priority.
 	mostPackets = 6000
 	// mostSessions bounds what one change of a timer costs, and the socket filter.
 	mostSessions = 256
@@ -35,8 +35,8 @@ func newTable(random func() uint64) *table {
 	return &table{random: random, byName: map[string]*session{}}
 }
 
-// set makes these the wanted sessions, no two of which have one neighbor: the configuration was checked. Sessions that are not
-// wanted say so to their neighbors before they end.
+// set makes these the wanted sessions, no two of which have one neighbor: the configuration was checked. Sessions that
+// are not wanted say so to their neighbors before they end.
 func (t *table) set(now time.Duration, peers []Peer) {
 	t.version++
 	t.refused = nil
@@ -50,10 +50,16 @@ func (t *table) set(now time.Duration, peers []Peer) {
 		case len(rest) == mostSessions:
 			why = fmt.Sprintf("the node has %d sessions already", mostSessions)
 		case load+p.packets() > mostPackets:
-			why = fmt.Sprintf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
+			why = fmt.Sprintf(
+				"all sessions of the node would take more than %d packets a second: choose longer intervals",
+				mostPackets,
+			)
 		}
 		if why != "" {
-			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Refused: true, Error: why})
+			t.refused = append(
+				t.refused,
+				Status{Name: p.Name, State: AdminDown, Remote: Down, Refused: true, Error: why},
+			)
 			continue
 		}
 		load += p.packets()
@@ -92,9 +98,9 @@ func (t *table) discriminator(more []*session) uint32 {
 	}
 }
 
-// receive takes a datagram that the session's neighbor sent, as far as the socket knows: by its address and by how it came.
-// One that names no discriminator of ours is the session's by that, and one that names another session's is nobody's (RFC
-// 5880 section 6.3, RFC 5881 section 3).
+// receive takes a datagram that the session's neighbor sent, as far as the socket knows: by its address and by how it
+// came. One that names no discriminator of ours is the session's by that, and one that names another session's is
+// nobody's (RFC 5880 section 6.3, RFC 5881 section 3).
 func (t *table) receive(now time.Duration, s *session, b []byte) {
 	p, ok := parse(b)
 	if !ok || s.leaving || p.yours != 0 && p.yours != s.mine {

@@ -66,8 +66,14 @@ func newThread(hangs func() bool) (*thread, error) {
 		return nil, err
 	}
 	t := &thread{
-		notices: make(chan []Status, 1), hangs: hangs, table: newTable(rt.Random), event: event,
-		listeners: map[kind]*listener{}, troubles: map[kind]error{}, senders: map[*session]*sender{}, ports: map[int]bool{},
+		notices:   make(chan []Status, 1),
+		hangs:     hangs,
+		table:     newTable(rt.Random),
+		event:     event,
+		listeners: map[kind]*listener{},
+		troubles:  map[kind]error{},
+		senders:   map[*session]*sender{},
+		ports:     map[int]bool{},
 	}
 	t.send = t.transmit
 	return t, nil
@@ -164,8 +170,8 @@ func (t *thread) listen(k kind, sessions []*session) (err error) {
 	return l.serve(sessions)
 }
 
-// openSender opens the socket of a session unless it is open and works. A session with an interface has one while there is
-// that link: another one may take its name.
+// openSender opens the socket of a session unless it is open and works. A session with an interface has one while there
+// is that link: another one may take its name.
 func (t *thread) openSender(s *session) error {
 	before := t.senders[s]
 	if before != nil {
@@ -295,13 +301,20 @@ func (t *thread) due() time.Duration {
 	return next
 }
 
-// wait returns when there is something to read or to do, or after a time; where reading is false, only for the latter two.
+// wait returns when there is something to read or to do, or after a time; where reading is false, only for the latter
+// two.
 func (t *thread) wait(d time.Duration, reading bool) {
 	t.poll, t.polled = append(t.poll[:0], unix.PollFd{}), t.polled[:0]
 	for _, l := range t.listeners {
 		for _, s := range l.slots {
 			if reading && s.session != nil && s.reads < s.session.allowance() {
-				t.poll, t.polled = append(t.poll, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}), append(t.polled, s)
+				t.poll, t.polled = append(
+					t.poll,
+					unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN},
+				), append(
+					t.polled,
+					s,
+				)
 			}
 		}
 	}

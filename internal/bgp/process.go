@@ -21,7 +21,8 @@ const (
 	lookInterval = time.Second
 	// hangTime is how long an engine may need for an answer.
 	hangTime = 10 * time.Second
-	// leaveLooks is how many looks an engine that is to leave is given, to send its NOTIFICATION to a router that takes no data.
+	// leaveLooks is how many looks an engine that is to leave is given, to send its NOTIFICATION to a router that takes
+	// no data.
 	leaveLooks = 3
 	// quitTime is how long an engine that hangs has to print its stacks.
 	quitTime = time.Second
@@ -29,8 +30,8 @@ const (
 
 var errStart = errors.New("cannot start the BGP engine")
 
-// serve has one engine serve the peer. It returns nil when the engine left because its settings are not wanted any more, or
-// ended with its session, and otherwise how it died, and its last words.
+// serve has one engine serve the peer. It returns nil when the engine left because its settings are not wanted any
+// more, or ended with its session, and otherwise how it died, and its last words.
 func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 	words := &lastWords{secret: string(settings.Password)}
 	p, err := child.Start(s.speaker.config.Command, words)
@@ -63,7 +64,11 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 }
 
 // watch waits for the end of an engine. It ends one that hangs or does not leave.
-func (s *supervisor) watch(process *child.Process, settings lb.Peer, leaving, answered *atomic.Bool) (hangs bool, err error) {
+func (s *supervisor) watch(
+	process *child.Process,
+	settings lb.Peer,
+	leaving, answered *atomic.Bool,
+) (hangs bool, err error) {
 	tick := time.Tick(lookInterval)
 	var p daemon.Pulse
 	for looks := 0; ; {

@@ -107,16 +107,35 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil), kind, value, one.Peer)
 		}
 		r := s.record(one.Peer)
-		metric("session_up", "Whether the session with a peer is established.", gauge, number(one.State == lb.Established))
+		metric(
+			"session_up",
+			"Whether the session with a peer is established.",
+			gauge,
+			number(one.State == lb.Established),
+		)
 		metric("advertised_routes", "Routes advertised to a peer.", gauge, float64(one.Advertised))
 		metric("ignored_routes", "Routes that a peer sent; none is used.", gauge, float64(r.total.Ignored))
 		metric("updates_sent_total", "UPDATE messages sent to a peer.", counter, float64(r.total.Updates))
 		metric("notifications_sent_total", "NOTIFICATION messages sent to a peer.", counter, float64(r.total.Sent))
-		metric("notifications_received_total", "NOTIFICATION messages received from a peer.", counter, float64(r.total.Received))
+		metric(
+			"notifications_received_total",
+			"NOTIFICATION messages received from a peer.",
+			counter,
+			float64(r.total.Received),
+		)
 		metric("session_ups_total", "Times that the session with a peer came up.", counter, float64(r.total.Ups))
-		metric("session_failures_total", "Times that the session with a peer fell, unless this node closed it on purpose.", counter, float64(r.failures))
-		metric("session_damped", "Whether a peer waits to be dialled, because its session fell or its engine died too often.", gauge,
-			number(r.trouble.rests(time.Now())))
+		metric(
+			"session_failures_total",
+			"Times that the session with a peer fell, unless this node closed it on purpose.",
+			counter,
+			float64(r.failures),
+		)
+		metric(
+			"session_damped",
+			"Whether a peer waits to be dialled, because its session fell or its engine died too often.",
+			gauge,
+			number(r.trouble.rests(time.Now())),
+		)
 		metric("engine_restarts_total", "Deaths of the BGP engine of a peer.", counter, float64(r.restarts))
 	}
 }

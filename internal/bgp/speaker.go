@@ -1,11 +1,13 @@
-// Package bgp advertises a node's routes to its routers. Each peer has an engine, a process of its own that speaks BGP with
-// that router alone (package engine): GoBGP had many remote crashes, and a router that crashes an engine disturbs nothing
-// else. This package supervises the engines. A peer whose session falls, or whose engine dies, again and again rests ever longer.
+// Package bgp advertises a node's routes to its routers. Each peer has an engine, a process of its own that speaks BGP
+// with that router alone (package engine): GoBGP had many remote crashes, and a router that crashes an engine disturbs
+// nothing else. This package supervises the engines. A peer whose session falls, or whose engine dies, again and again
+// rests ever longer.
 //
 // Callers decide which peer receives which routes. An engine is sent what changed, and a new one everything.
 //
 // The package accepts no routes and decides nothing about addresses. It may import the vocabulary, its own parts,
-// internal/child and Prometheus. It knows no Kubernetes and, so that no router's message is parsed in the speaker's process, no GoBGP.
+// internal/child and Prometheus. It knows no Kubernetes and, so that no router's message is parsed in the speaker's
+// process, no GoBGP.
 package bgp
 
 import (
@@ -29,17 +31,17 @@ type Config struct {
 	Command []string
 }
 
-// Desired is the whole desired state of a Speaker. It must not be changed after Set. The configuration was checked: each Peer
-// has a name, an address (unless it is unnumbered) and timers, and no two of them have one router.
+// Desired is the whole desired state of a Speaker. It must not be changed after Set. The configuration was checked:
+// each Peer has a name, an address (unless it is unnumbered) and timers, and no two of them have one router.
 type Desired struct {
-	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. The RouterID of a Peer is not
-	// read here.
+	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. The RouterID of a Peer is
+	// not read here.
 	RouterID netip.Addr
 	Peers    []lb.Peer
 	// Routes by their prefixes, which are masked; of one prefix a peer has one at most.
 	Routes routes
-	// Paths are what is known of the way to peers, by their names. A session that is held ends at once, and opens again when it
-	// is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
+	// Paths are what is known of the way to peers, by their names. A session that is held ends at once, and opens again
+	// when it is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
 	Paths map[string]Path
 }
 
@@ -56,8 +58,8 @@ type Speaker struct {
 	desired Desired
 	// listed are the peers, sorted by name.
 	listed []listed
-	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that the
-	// next one must wait for the end of the last.
+	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that
+	// the next one must wait for the end of the last.
 	byAddress map[netip.Addr]*supervisor
 	// records are what is remembered of peers, by name.
 	records map[string]*record
@@ -78,13 +80,16 @@ func New(c Config) *Speaker {
 	return &Speaker{config: c, byAddress: map[netip.Addr]*supervisor{}}
 }
 
-// Set makes d the desired state. It waits for nothing. No session opens before its first routes are placed, so that the End-of-RIB
-// (RFC 4724 section 3) is true.
+// Set makes d the desired state. It waits for nothing. No session opens before its first routes are placed, so that the
+// End-of-RIB (RFC 4724 section 3) is true.
 func (s *Speaker) Set(d Desired) {
 	defer s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d.Peers = slices.SortedFunc(slices.Values(d.Peers), func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) })
+	d.Peers = slices.SortedFunc(
+		slices.Values(d.Peers),
+		func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) },
+	)
 	before := s.desired.Paths
 	s.desired = d
 	for _, l := range s.listed {
@@ -161,8 +166,8 @@ func (s *Speaker) sync() {
 	}
 }
 
-// settingsOf returns the settings of a peer on a node with this BGP identifier: what decides about nodes and paths is no matter of
-// an engine.
+// settingsOf returns the settings of a peer on a node with this BGP identifier: what decides about nodes and paths is
+// no matter of an engine.
 func settingsOf(p lb.Peer, routerID netip.Addr) lb.Peer {
 	p.RouterID, p.NodeSelectors, p.Unusable, p.BFD = routerID, nil, nil, nil
 	return p

@@ -17,7 +17,8 @@ type record struct {
 	trouble backoff
 	// lost is when there was a session last; zero before the first one came up.
 	lost time.Time
-	// total is what all engines counted, restarts how many of them died. A session that is closed on purpose is no failure.
+	// total is what all engines counted, restarts how many of them died. A session that is closed on purpose is no
+	// failure.
 	total              lb.SessionCounters
 	restarts, failures uint64
 }
@@ -30,8 +31,8 @@ func (s *Speaker) record(name string) *record {
 	return &record{}
 }
 
-// serve makes the record about these settings. An unnumbered peer is the same one whatever the address of its router is, and
-// without one: so a router that vanishes for a moment forgets nothing here.
+// serve makes the record about these settings. An unnumbered peer is the same one whatever the address of its router
+// is, and without one: so a router that vanishes for a moment forgets nothing here.
 func (r *record) serve(settings lb.Peer) {
 	if settings.Interface != "" {
 		settings.Address, settings.SourceAddress = netip.Addr{}, netip.Addr{}
@@ -104,7 +105,8 @@ func (s *supervisor) next() *lb.Peer {
 	return s.settings
 }
 
-// ended notes that an engine ended. If it died, by err, and not with its session, it may be some time until there is another one.
+// ended notes that an engine ended. If it died, by err, and not with its session, it may be some time until there is
+// another one.
 func (s *supervisor) ended(settings lb.Peer, stderr string, err error) {
 	s.speaker.mu.Lock()
 	r, established := s.speaker.record(settings.Name), s.established()
@@ -121,14 +123,34 @@ func (s *supervisor) ended(settings lb.Peer, stderr string, err error) {
 	again := r.trouble.wait
 	s.speaker.mu.Unlock()
 	if err != nil {
-		s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err, "again in", again, "stderr", stderr)
+		s.speaker.config.Log.Error(
+			"BGP engine died",
+			"peer",
+			settings.Name,
+			"address",
+			settings.Address,
+			"error",
+			err,
+			"again in",
+			again,
+			"stderr",
+			stderr,
+		)
 	}
 }
 
 // report takes a notice of an engine that serves with these settings.
 func (s *supervisor) report(settings lb.Peer, n lb.Notice) {
 	if n.Warning != "" {
-		s.speaker.config.Log.Warn("BGP engine", "peer", settings.Name, "address", settings.Address, "warning", n.Warning)
+		s.speaker.config.Log.Warn(
+			"BGP engine",
+			"peer",
+			settings.Name,
+			"address",
+			settings.Address,
+			"warning",
+			n.Warning,
+		)
 	}
 	s.speaker.mu.Lock()
 	r, before := s.speaker.record(settings.Name), s.reported.Counters
@@ -147,7 +169,8 @@ func (s *supervisor) report(settings lb.Peer, n lb.Notice) {
 	s.speaker.look()
 }
 
-// failed notes that a peer had trouble, which was the fall of a session or not, and has the peer rest if it had too much. mu is held.
+// failed notes that a peer had trouble, which was the fall of a session or not, and has the peer rest if it had too
+// much. mu is held.
 func (s *Speaker) failed(name, why string, fell bool) {
 	r := s.record(name)
 	if fell {
@@ -168,19 +191,21 @@ func (s *Speaker) resume() {
 	s.look()
 }
 
-// calmTime is how long a peer must have no trouble after a rest until the next trouble is the first one again: twice the default
-// hold time, so that a session which carries KEEPALIVEs and no large message counts.
+// calmTime is how long a peer must have no trouble after a rest until the next trouble is the first one again: twice
+// the default hold time, so that a session which carries KEEPALIVEs and no large message counts.
 const calmTime = 3 * time.Minute
 
-// rests are how long a peer rests after each trouble in a row: its session fell, or its engine died or did not start. Each fall has
-// routers move flows to this node and away again, which breaks connections; without the session they stay on other nodes. Three are
-// free: a router that restarts, and restarts again, has our routes back at once. The last rest is for all that follow, and short:
-// a router that troubles all nodes, and is well again, must not be without their routes for long.
+// rests are how long a peer rests after each trouble in a row: its session fell, or its engine died or did not start.
+// Each fall has routers move flows to this node and away again, which breaks connections; without the session they stay
+// on other nodes. Three are free: a router that restarts, and restarts again, has our routes back at once. The last
+// rest is for all that follow, and short: a router that troubles all nodes, and is well again, must not be without
+// their routes for long.
 var rests = []time.Duration{0, 0, 0, 5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second}
 
 // backoff is how long a peer rests.
 type backoff struct {
-	// count is how many troubles there were in a row, at is the time of the last one, wait the rest after it and why its reason.
+	// count is how many troubles there were in a row, at is the time of the last one, wait the rest after it and why
+	// its reason.
 	count int
 	at    time.Time
 	wait  time.Duration
@@ -202,5 +227,10 @@ func (b *backoff) explain(now time.Time) string {
 	if !b.rests(now) {
 		return b.why
 	}
-	return fmt.Sprintf("the session failed %d times in a row, so that the next attempt waits for %v; at last: %s", b.count, b.wait, b.why)
+	return fmt.Sprintf(
+		"the session failed %d times in a row, so that the next attempt waits for %v; at last: %s",
+		b.count,
+		b.wait,
+		b.why,
+	)
 }

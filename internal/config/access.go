@@ -87,8 +87,16 @@ func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) b
 }
 
 // ofFilter are the annotations that have no effect without a filter.
-var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, KubernetesSourceRanges, AnnotationInternalTraffic, AnnotationConnectionLimit,
-	openstack.ConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
+var ofFilter = []string{
+	AnnotationSourceRanges,
+	AnnotationSourceRangesDeny,
+	KubernetesSourceRanges,
+	AnnotationInternalTraffic,
+	AnnotationConnectionLimit,
+	openstack.ConnectionLimit,
+	AnnotationRateLimit,
+	AnnotationLogDrops,
+}
 
 // ignoreAccess reports the annotations of a Service that have no effect without a
 // filter. The field of the API is not one of them: kube-proxy enforces it.
@@ -104,7 +112,8 @@ func (opt Options) ignoreAccess(r *report, object lb.Object, o *corev1.Service) 
 	}
 }
 
-// openPools does the same for pools, and removes their source ranges; not where these keep addresses from being announced.
+// openPools does the same for pools, and removes their source ranges; not where these keep addresses from being
+// announced.
 func (opt Options) openPools(r *report, pools []*pool) {
 	for _, p := range pools {
 		if p.Restricted {
@@ -117,7 +126,12 @@ func (opt Options) openPools(r *report, pools []*pool) {
 // unenforced reports what has no effect without a filter.
 func (opt Options) unenforced(r *report, object lb.Object, what string) {
 	if opt.OtherDataPath {
-		r.fault(object, lb.FilterNotEnforceable, "nothing enforces %s, since Holdfast does not filter (dataPath: Other)", what)
+		r.fault(
+			object,
+			lb.FilterNotEnforceable,
+			"nothing enforces %s, since Holdfast does not filter (dataPath: Other)",
+			what,
+		)
 	} else {
 		r.fault(object, lb.FilterDisabled, "filtering is turned off, which leaves without effect: %s", what)
 	}
@@ -162,7 +176,13 @@ func (s sources) report(r *report, object lb.Object, name string) {
 		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read (%s), so all traffic is denied",
 			name, lb.SomeOf(s.unread))
 	case len(s.unread) > 0:
-		r.fault(object, lb.InvalidSourceRange, "%s is in force but for what cannot be read (%s)", name, lb.SomeOf(s.unread))
+		r.fault(
+			object,
+			lb.InvalidSourceRange,
+			"%s is in force but for what cannot be read (%s)",
+			name,
+			lb.SomeOf(s.unread),
+		)
 	}
 }
 

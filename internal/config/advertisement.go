@@ -13,10 +13,17 @@ func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pool
 	var out []lb.L2Advertisement
 	for _, o := range objects {
 		object := lb.Object{Kind: KindL2Advertisement, Name: o.Name}
-		a := lb.L2Advertisement{Name: o.Name, Scope: compileScope(r, object, o.Spec.AdvertisementScope, pools), Links: slices.Clone(o.Spec.Interfaces)}
+		a := lb.L2Advertisement{
+			Name:  o.Name,
+			Scope: compileScope(r, object, o.Spec.AdvertisementScope, pools),
+			Links: slices.Clone(o.Spec.Interfaces),
+		}
 		for i, p := range o.Spec.PreferredNodeSelectors {
 			field := fmt.Sprintf("spec.preferredNodeSelectors[%d].preference", i)
-			a.Preferred = append(a.Preferred, lb.Preference{Weight: int(p.Weight), Selector: selectorOrNothing(r, object, field, p.Preference)})
+			a.Preferred = append(
+				a.Preferred,
+				lb.Preference{Weight: int(p.Weight), Selector: selectorOrNothing(r, object, field, p.Preference)},
+			)
 		}
 		out = append(out, a)
 	}
@@ -25,7 +32,13 @@ func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pool
 }
 
 // compileBGPAdvertisements returns the advertisements, oldest first.
-func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, pools []*pool, peers []*v1beta1.BGPPeer, names aliases) []lb.BGPAdvertisement {
+func compileBGPAdvertisements(
+	r *report,
+	objects []*v1beta1.BGPAdvertisement,
+	pools []*pool,
+	peers []*v1beta1.BGPPeer,
+	names aliases,
+) []lb.BGPAdvertisement {
 	var out []lb.BGPAdvertisement
 	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindBGPAdvertisement, Name: o.Name}
@@ -57,7 +70,12 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, pools []*pool) lb.Scope {
 	for _, name := range s.IPAddressPools {
 		if !slices.ContainsFunc(pools, func(p *pool) bool { return p.Name == name }) {
-			r.fault(object, lb.UnknownReference, "spec.ipAddressPools names IPAddressPool %q, which does not exist", name)
+			r.fault(
+				object,
+				lb.UnknownReference,
+				"spec.ipAddressPools names IPAddressPool %q, which does not exist",
+				name,
+			)
 		}
 	}
 	return lb.Scope{
@@ -104,9 +122,18 @@ func Unadvertised(s lb.State, held func(pool string) int64) (out []lb.Problem) {
 		byL2 := slices.ContainsFunc(s.L2Advertisements, func(a lb.L2Advertisement) bool { return a.Selects(p) })
 		byBGP := slices.ContainsFunc(s.BGPAdvertisements, func(a lb.BGPAdvertisement) bool { return a.Selects(p) })
 		if held(p.Name) > 0 && !byL2 && !byBGP {
-			out = append(out, lb.Problem{Object: lb.Object{Kind: KindPool, Name: p.Name}, Reason: lb.NoAdvertisement, Note: true, Message: fmt.Sprintf(
-				"addresses of the pool are held and not announced, since no L2Advertisement and no BGPAdvertisement selects it: add %q to spec.ipAddressPools of one",
-				p.Name)})
+			out = append(
+				out,
+				lb.Problem{
+					Object: lb.Object{Kind: KindPool, Name: p.Name},
+					Reason: lb.NoAdvertisement,
+					Note:   true,
+					Message: fmt.Sprintf(
+						"addresses of the pool are held and not announced, since no L2Advertisement and no BGPAdvertisement selects it: add %q to spec.ipAddressPools of one",
+						p.Name,
+					),
+				},
+			)
 		}
 	}
 	return out

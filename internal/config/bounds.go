@@ -13,20 +13,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Whoever may edit a Service can make its parts long, and every node reads them. Each bound is far above what anybody uses,
-// and low enough that the first read of a Service takes less than 5 ms.
+// Whoever may edit a Service can make its parts long, and every node reads them. Each bound is far above what anybody
+// uses, and low enough that the first read of a Service takes less than 5 ms.
 const (
-	// maxSources bounds the source ranges in all lists of a Service together. Lists of whole countries have some thousand.
-	// The kernel takes 250,000 in all.
+	// maxSources bounds the source ranges in all lists of a Service together. Lists of whole countries have some
+	// thousand. The kernel takes 250,000 in all.
 	maxSources = 5_000
 	// maxAnnotation bounds the bytes of an annotation that is read, but for lists of sources. The longest that make
 	// sense are node selectors that name some dozen nodes.
 	maxAnnotation = 2048
-	// maxSelectorTerms bounds the requirements and values of a node selector: each is compared with each node whenever a
-	// node dies. It bounds the labels in a selector of pods too, which decides who shares an address.
+	// maxSelectorTerms bounds the requirements and values of a node selector: each is compared with each node whenever
+	// a node dies. It bounds the labels in a selector of pods too, which decides who shares an address.
 	maxSelectorTerms = 64
-	// maxNodeAddresses bounds the addresses of a Node that count, those of type InternalIP first: a kubelet may list some ten
-	// thousand, and no pool gives one of them to anybody.
+	// maxNodeAddresses bounds the addresses of a Node that count, those of type InternalIP first: a kubelet may list
+	// some ten thousand, and no pool gives one of them to anybody.
 	maxNodeAddresses = 32
 )
 
@@ -38,8 +38,8 @@ func countSources(o *corev1.Service) int {
 	return n
 }
 
-// isRequest reports whether an annotation is one of those read here, and is no list of sources, of which the entries are bounded,
-// and no record, which has its own bound.
+// isRequest reports whether an annotation is one of those read here, and is no list of sources, of which the entries
+// are bounded, and no record, which has its own bound.
 func isRequest(key string) bool {
 	switch key {
 	case AnnotationSourceRanges, AnnotationSourceRangesDeny, v1beta1.AnnotationAssigned:
@@ -49,8 +49,8 @@ func isRequest(key string) bool {
 	return prefix == "holdfast.dev" || prefix == "metallb.io" || prefix == "metallb.universe.tf" || openstack.Is(key)
 }
 
-// bounded returns the Service without the annotations that are ignored, or that are too long to be read, and a Problem if there
-// are any of the latter: what they ask for is not guessed. Without them a node selector selects no node.
+// bounded returns the Service without the annotations that are ignored, or that are too long to be read, and a Problem
+// if there are any of the latter: what they ask for is not guessed. Without them a node selector selects no node.
 func bounded(r *report, object lb.Object, o *corev1.Service, opt Options) (*corev1.Service, *lb.Problem) {
 	var long []string
 	ignored := false
@@ -93,13 +93,14 @@ func selectorFault(s lb.Selector) error {
 	return nil
 }
 
-// DefaultMorePorts is how many ports beyond the first of each the Services of a namespace have together, unless the operator
-// says otherwise. Each costs every node as much as a Service with one port.
+// DefaultMorePorts is how many ports beyond the first of each the Services of a namespace have together, unless the
+// operator says otherwise. Each costs every node as much as a Service with one port.
 const DefaultMorePorts = 5_000
 
 // boundPorts leaves the Services of each namespace so many ports together beyond the first of each, those of the older
-// Services first, so that a new Service takes none from another. Services are ordered by key, and ports has how many there are in each namespace.
-// One that has more ports than are left gets no address, and keeps the addresses that it has, with the first ports of its spec.
+// Services first, so that a new Service takes none from another. Services are ordered by key, and ports has how many
+// there are in each namespace. One that has more ports than are left gets no address, and keeps the addresses that it
+// has, with the first ports of its spec.
 func boundPorts(r *report, services []*lb.Service, ports map[string]int, most int) []*lb.Service {
 	bounded := services
 	for namespace, more := range ports {
@@ -109,7 +110,11 @@ func boundPorts(r *report, services []*lb.Service, ports map[string]int, most in
 		if lb.Same(bounded, services) {
 			bounded = slices.Clone(services)
 		}
-		from, _ := slices.BinarySearchFunc(bounded, namespace, func(s *lb.Service, n string) int { return strings.Compare(s.Key.Namespace, n) })
+		from, _ := slices.BinarySearchFunc(
+			bounded,
+			namespace,
+			func(s *lb.Service, n string) int { return strings.Compare(s.Key.Namespace, n) },
+		)
 		to := from
 		for to < len(bounded) && bounded[to].Key.Namespace == namespace {
 			to++
@@ -141,10 +146,16 @@ func boundTogether(r *report, services []*lb.Service, more, most int) {
 			continue
 		}
 		s, served := *old, len(old.Ports)-excess // old is kept for the next run
-		problem := r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.TooManyPorts,
+		problem := r.fault(
+			lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name},
+			lb.TooManyPorts,
 			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have %d ports together, and only %d are served, older "+
 				"Services' first",
-			excess, len(s.Ports), more, most)
+			excess,
+			len(s.Ports),
+			more,
+			most,
+		)
 		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], waits(s.Problem, problem)
 		i, _ := slices.BinarySearchFunc(services, s.Key, compareKey)
 		services[i] = &s

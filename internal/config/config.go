@@ -45,7 +45,8 @@ type Objects struct {
 	Services          []*corev1.Service
 	EndpointSlices    []*discoveryv1.EndpointSlice
 	Nodes             []*corev1.Node
-	// HeldServices, HeldSlices and HeldNodes stand in place of Services, EndpointSlices and Nodes in a daemon, which keeps them so.
+	// HeldServices, HeldSlices and HeldNodes stand in place of Services, EndpointSlices and Nodes in a daemon, which
+	// keeps them so.
 	HeldServices lb.Map[lb.Key, Held[corev1.Service]]
 	HeldSlices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
 	HeldNodes    lb.Map[lb.Key, *corev1.Node]
@@ -71,20 +72,22 @@ type Options struct {
 	OpenStack          openstack.Options
 	// NoFilter: only kube-proxy enforces source ranges; limits are not enforced.
 	NoFilter bool
-	// OtherDataPath: another program than kube-proxy delivers. It alone enforces spec.loadBalancerSourceRanges, and nothing another list.
+	// OtherDataPath: another program than kube-proxy delivers. It alone enforces spec.loadBalancerSourceRanges, and
+	// nothing another list.
 	OtherDataPath bool
 	// Undeclared is how pools treat ports that no Service declares, unless they say it themselves; "" is Drop.
 	Undeclared v1beta1.UndeclaredPorts
 	// AllowInternal: source ranges do not apply to the cluster's own pods and nodes, unless a Service says otherwise.
 	AllowInternal bool
-	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is OCCM's
-	// node-selector, and ignored with the rest of OpenStack.
+	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is
+	// OCCM's node-selector, and ignored with the rest of OpenStack.
 	NodeSelector lb.Selector
 	// Proxy is how Services get proxies.
 	Proxy ProxyOptions
 	// Speaks: it is a speaker, which gives no addresses: what pools withhold because of Services is not read.
 	Speaks bool
-	// MorePorts bounds the ports of all Services of a namespace together, beyond the first of each; 0 is DefaultMorePorts.
+	// MorePorts bounds the ports of all Services of a namespace together, beyond the first of each; 0 is
+	// DefaultMorePorts.
 	MorePorts int
 }
 
@@ -150,17 +153,18 @@ func oldestFirst[T metav1.Object](objects []T) []T {
 	})
 }
 
-// Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is the
-// same pointer; so objects must not be changed. Its results are those of Compile: they are shared and must not be changed. What is
-// the same in two of them is mostly the same pointer, as a Service is that shares no load balancer id and asks for no proxies. The zero
-// Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
+// Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is
+// the same pointer; so objects must not be changed. Its results are those of Compile: they are shared and must not be
+// changed. What is the same in two of them is mostly the same pointer, as a Service is that shares no load balancer id
+// and asks for no proxies. The zero Compiler is ready to use, always with the same Options. It is not safe for
+// concurrent use.
 type Compiler struct {
 	// nodes, services and slices are the objects of the last run.
 	nodes    lb.Map[lb.Key, *corev1.Node]
 	services lb.Map[lb.Key, Held[corev1.Service]]
 	slices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
-	// byName are the nodes of the last run, whole has what each Service is made of. apart are those that are not ours, or have more; idle
-	// have endpoints that cannot serve.
+	// byName are the nodes of the last run, whole has what each Service is made of. apart are those that are not ours,
+	// or have more; idle have endpoints that cannot serve.
 	byName             map[string]lb.Node
 	whole, apart, idle map[lb.Key]*whole
 	// claims are those with addresses in ranges, which are those of the pools of the last run.
@@ -190,8 +194,8 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	return c.Compile(o, opt)
 }
 
-// Compile reads the objects, as the function of that name does. Lists of objects must not be changed either. It costs what changed since the
-// last run, and what depends on other objects.
+// Compile reads the objects, as the function of that name does. Lists of objects must not be changed either. It costs
+// what changed since the last run, and what depends on other objects.
 func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if c.whole == nil {
 		c.byName, c.ports, c.ready = map[string]lb.Node{}, map[string]int{}, map[lb.Key][]readyPort{}
@@ -232,8 +236,12 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 // equal reports whether the lists of the administrator's objects are the same.
 func (o *Objects) equal(p Objects) bool {
 	return lb.Same(o.Pools, p.Pools) && lb.Same(o.PoolMemories, p.PoolMemories) &&
-		lb.Same(o.L2Advertisements, p.L2Advertisements) && lb.Same(o.BGPAdvertisements, p.BGPAdvertisements) && lb.Same(o.Peers, p.Peers) &&
-		lb.Same(o.BFDProfiles, p.BFDProfiles) && lb.Same(o.Communities, p.Communities) && lb.Same(o.Secrets, p.Secrets) &&
+		lb.Same(o.L2Advertisements, p.L2Advertisements) &&
+		lb.Same(o.BGPAdvertisements, p.BGPAdvertisements) &&
+		lb.Same(o.Peers, p.Peers) &&
+		lb.Same(o.BFDProfiles, p.BFDProfiles) &&
+		lb.Same(o.Communities, p.Communities) &&
+		lb.Same(o.Secrets, p.Secrets) &&
 		o.SecretNamespace == p.SecretNamespace && lb.Same(o.ServiceCIDRs, p.ServiceCIDRs) &&
 		lb.Same(o.NetworkAddresses, p.NetworkAddresses)
 }
@@ -275,9 +283,19 @@ func compileCommon(o Objects, opt Options, nodes map[string]lb.Node) *common {
 		state.Pools = append(state.Pools, p.Pool)
 		names[p.Name] = p.Name
 	}
-	of := Objects{Pools: o.Pools, PoolMemories: o.PoolMemories, L2Advertisements: o.L2Advertisements, BGPAdvertisements: o.BGPAdvertisements,
-		Peers: o.Peers, BFDProfiles: o.BFDProfiles, Communities: o.Communities, Secrets: o.Secrets, SecretNamespace: o.SecretNamespace,
-		ServiceCIDRs: o.ServiceCIDRs, NetworkAddresses: o.NetworkAddresses}
+	of := Objects{
+		Pools:             o.Pools,
+		PoolMemories:      o.PoolMemories,
+		L2Advertisements:  o.L2Advertisements,
+		BGPAdvertisements: o.BGPAdvertisements,
+		Peers:             o.Peers,
+		BFDProfiles:       o.BFDProfiles,
+		Communities:       o.Communities,
+		Secrets:           o.Secrets,
+		SecretNamespace:   o.SecretNamespace,
+		ServiceCIDRs:      o.ServiceCIDRs,
+		NetworkAddresses:  o.NetworkAddresses,
+	}
 	return &common{of, pools, podRanges(pools, nodes), known, state, r.problems, names}
 }
 
@@ -320,9 +338,14 @@ func (c *Compiler) change(key lb.Key, apply func(*whole)) {
 	delete(c.ready, key)
 }
 
-// read reads the Services and EndpointSlices that changed, and the Services that ask for pools if these have other names.
+// read reads the Services and EndpointSlices that changed, and the Services that ask for pools if these have other
+// names.
 func (c *Compiler) read(o Objects, x reader, renamed bool) {
-	services := objectsOf(o.Services, func(s *corev1.Service) Held[corev1.Service] { return heldService{s} }, o.HeldServices)
+	services := objectsOf(
+		o.Services,
+		func(s *corev1.Service) Held[corev1.Service] { return heldService{s} },
+		o.HeldServices,
+	)
 	take(&c.services, services, func(key lb.Key, _, h Held[corev1.Service], _, has bool) {
 		c.named = nil
 		c.change(key, func(w *whole) {
@@ -339,10 +362,17 @@ func (c *Compiler) read(o Objects, x reader, renamed bool) {
 			c.change(key, func(w *whole) { x.compileService(key, w.of, w) })
 		}
 	}
-	all := objectsOf(o.EndpointSlices, func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} }, o.HeldSlices)
+	all := objectsOf(
+		o.EndpointSlices,
+		func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} },
+		o.HeldSlices,
+	)
 	take(&c.slices, all, func(_ lb.Key, old, h Held[discoveryv1.EndpointSlice], had, has bool) {
 		if had {
-			c.change(ServiceOf(old.Read()), func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) })
+			c.change(
+				ServiceOf(old.Read()),
+				func(w *whole) { w.slices = slices.DeleteFunc(w.slices, func(e endpoints) bool { return e.of == old }) },
+			)
 		}
 		if has {
 			key, e := x.compileEndpoints(h)
@@ -377,9 +407,13 @@ func objectsOf[O metav1.Object, H comparable](list []O, as func(O) H, held lb.Ma
 	return lb.MapOf(all)
 }
 
-// take takes the objects of a run, and calls changed for each that is not as before: an informer replaces an object and never changes it. Its
-// version would not do, which etcd repeats after it was restored.
-func take[H comparable](last *lb.Map[lb.Key, H], all lb.Map[lb.Key, H], changed func(name lb.Key, old, new H, had, has bool)) {
+// take takes the objects of a run, and calls changed for each that is not as before: an informer replaces an object and
+// never changes it. Its version would not do, which etcd repeats after it was restored.
+func take[H comparable](
+	last *lb.Map[lb.Key, H],
+	all lb.Map[lb.Key, H],
+	changed func(name lb.Key, old, new H, had, has bool),
+) {
 	before := *last
 	*last = all
 	before.Changes(all, changed)

@@ -214,8 +214,8 @@ type starts struct {
 	list      []lb.Start
 }
 
-// Starts returns where a node leads connections to new addresses of the Services that were read last, as kube-proxy will, ordered by Service. It
-// reads only Services that changed.
+// Starts returns where a node leads connections to new addresses of the Services that were read last, as kube-proxy
+// will, ordered by Service. It reads only Services that changed.
 func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.Start) {
 	before := c.starts
 	c.starts = make(map[lb.Key]starts, len(fresh))
@@ -233,16 +233,20 @@ func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.
 	return out
 }
 
-// maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has up to 17 elements for each.
+// maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has up to 17 elements
+// for each.
 const maxStartPorts = 32
 
-// starts returns nothing for a Service with session affinity, whose clients kube-proxy remembers, and for one with ranges that kube-proxy
-// alone applies: in mode iptables it looks for the address after the destination was translated. So it does for one with very many ports, and
-// for a proxied one.
+// starts returns nothing for a Service with session affinity, whose clients kube-proxy remembers, and for one with
+// ranges that kube-proxy alone applies: in mode iptables it looks for the address after the destination was translated.
+// So it does for one with very many ports, and for a proxied one.
 func (w *whole) starts(key lb.Key, addresses []netip.Addr, node string) (out []lb.Start) {
 	s := w.of.Read()
 	_, overridden := s.Annotations[AnnotationSourceRanges]
-	if ignored(s.Labels) || hasProxied(s) || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP ||
+	if ignored(s.Labels) ||
+		hasProxied(s) ||
+		len(s.Spec.Ports) > maxStartPorts ||
+		s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP ||
 		overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
 		return nil
 	}
@@ -254,7 +258,17 @@ func (w *whole) starts(key lb.Key, addresses []netip.Addr, node string) (out []l
 	for _, a := range addresses {
 		for _, p := range s.Spec.Ports {
 			if to := targets(all, p, a, local); len(to) > 0 {
-				out = append(out, lb.Start{Service: key, Address: a, Protocol: protocolOf(p), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
+				out = append(
+					out,
+					lb.Start{
+						Service:    key,
+						Address:    a,
+						Protocol:   protocolOf(p),
+						Port:       uint16(p.Port),
+						Endpoints:  to,
+						Masquerade: local == "",
+					},
+				)
 			}
 		}
 	}
@@ -271,10 +285,14 @@ func (w *whole) read() (all []*discoveryv1.EndpointSlice) {
 // maxProxyEndpoints bounds the endpoints of one port: HAProxy's round robin takes 4095.
 const maxProxyEndpoints = 1000
 
-// ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve, in the first family of the Service that has any, as
-// endpoints of two families are the same pods; and those that it leaves out: beyond the bound, or where nothing may go through a proxy, as who
-// writes EndpointSlices could reach what only proxies may (CVE-2021-25740). The State is of the objects that were read last.
-func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
+// ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve, in the first family of the
+// Service that has any, as endpoints of two families are the same pods; and those that it leaves out: beyond the bound,
+// or where nothing may go through a proxy, as who writes EndpointSlices could reach what only proxies may
+// (CVE-2021-25740). The State is of the objects that were read last.
+func (c *Compiler) ReadyEndpoints(
+	state lb.State,
+	proxies lb.Key,
+) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
 	use, left = map[lb.Key]map[uint16][]netip.AddrPort{}, map[lb.Key][]netip.AddrPort{}
 	pools, ours := lb.IndexOf(state.Pools, func(p lb.Pool) []lb.Range { return p.Ranges }), map[netip.Addr]bool{}
 	for _, s := range state.Services {
@@ -303,7 +321,11 @@ func (c *Compiler) ReadyEndpoints(state lb.State, proxies lb.Key) (use map[lb.Ke
 		for _, p := range c.ready[s.Key] {
 			for _, e := range p.endpoints {
 				a := e.Addr().Unmap()
-				if len(ports[p.port]) == maxProxyEndpoints || !a.IsGlobalUnicast() || a.Zone() != "" || ours[a] || pools.Find(a).Ranges != nil {
+				if len(ports[p.port]) == maxProxyEndpoints ||
+					!a.IsGlobalUnicast() ||
+					a.Zone() != "" ||
+					ours[a] ||
+					pools.Find(a).Ranges != nil {
 					left[s.Key] = append(left[s.Key], e)
 				} else {
 					ports[p.port] = append(ports[p.port], netip.AddrPortFrom(a, e.Port()))
@@ -338,8 +360,8 @@ func (w *whole) ready(families []netip.Addr) (out []readyPort) {
 	return out
 }
 
-// targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node
-// only, unless that is "".
+// targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one
+// node only, unless that is "".
 func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, of netip.Addr, node string) []netip.AddrPort {
 	family := lb.FamilySetOf(lb.FamilyOf(of))
 	var found [ready + 1][]netip.AddrPort

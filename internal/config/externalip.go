@@ -64,7 +64,10 @@ func (k *externalRecords) sees(a netip.Addr) bool {
 // withholdExternalIPs records the externalIPs that a pool covers for the first time, and keeps those that are recorded,
 // while their Services have them. The pools give them to no other Service. It returns all later ones, which stay
 // closed: quota, namespaces and source ranges of a pool are not to be had by another field.
-func (c *Compiler) withholdExternalIPs(s *lb.State, take func(place int, part lb.Range, owner string)) (later []serviceAddress) {
+func (c *Compiler) withholdExternalIPs(
+	s *lb.State,
+	take func(place int, part lb.Range, owner string),
+) (later []serviceAddress) {
 	claims := c.claimed(func(claims *serviceClaims) []netip.Addr { return claims.externalIPs })
 	if len(claims) == 0 {
 		return nil

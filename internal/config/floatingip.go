@@ -20,10 +20,11 @@ func (c *Compiler) compileFloatingIPs(objects []*v1beta1.FloatingIP, pools []lb.
 			Pool:        o.Spec.Pool,
 			Delete:      o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
 			ServiceName: o.Spec.ServiceName,
-			ServiceGone: o.Spec.ServiceName != "" && !c.services.Has(lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}),
-			Deleting:    o.DeletionTimestamp != nil,
-			Record:      readRecord(o.UID, o.Status.Conditions),
-			Recall:      recall(o),
+			ServiceGone: o.Spec.ServiceName != "" &&
+				!c.services.Has(lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}),
+			Deleting: o.DeletionTimestamp != nil,
+			Record:   readRecord(o.UID, o.Status.Conditions),
+			Recall:   recall(o),
 		}
 		f.Wanted, f.Families = readFloating(o.Spec)
 		f.Addresses = Addresses(o.Status.Addresses)
@@ -45,7 +46,11 @@ func lostAddresses(f lb.FloatingIP, pools []lb.Pool) []netip.Addr {
 		a := had.Address
 		same := func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }
 		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses), same)
-		if !known && slices.Contains(f.Families, lb.FamilyOf(a)) && (f.Pool == "" || f.Pool == had.Pool || answers(pools, had.Pool, f.Pool)) {
+		if !known &&
+			slices.Contains(f.Families, lb.FamilyOf(a)) &&
+			(f.Pool == "" ||
+				f.Pool == had.Pool ||
+				answers(pools, had.Pool, f.Pool)) {
 			out = append(out, a)
 		}
 	}
@@ -57,7 +62,8 @@ func answers(pools []lb.Pool, pool, name string) bool {
 	return slices.ContainsFunc(pools, func(p lb.Pool) bool { return p.Name == pool && p.Answers(name) })
 }
 
-// readFloating reads the requested addresses and families; the families are never empty. The schema sees to it that they agree.
+// readFloating reads the requested addresses and families; the families are never empty. The schema sees to it that
+// they agree.
 func readFloating(spec v1beta1.FloatingIPSpec) (wanted []netip.Addr, families []lb.Family) {
 	for _, f := range spec.IPFamilies {
 		families = append(families, lb.Family(f))

@@ -6,7 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Held is an object that may be kept in less room than the API's type takes, and is read only when something of it is asked.
+// Held is an object that may be kept in less room than the API's type takes, and is read only when something of it is
+// asked.
 type Held[T any] interface {
 	metav1.Object
 	Read() *T

@@ -33,7 +33,9 @@ func (opt Options) compileNode(o *corev1.Node) lb.Node {
 		}
 	}
 	for _, c := range o.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && strings.Contains(c.Message, shutdownMessage) {
+		if c.Type == corev1.NodeReady &&
+			c.Status != corev1.ConditionTrue &&
+			strings.Contains(c.Message, shutdownMessage) {
 			node.ShuttingDown, node.Draining = true, true
 		}
 		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
@@ -47,14 +49,16 @@ func (opt Options) compileNode(o *corev1.Node) lb.Node {
 // is set before the drain.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// shutdownMessage is in the message of the condition Ready while kubelet ends the pods of a node that goes down. Its reason
-// is that of all other faults
+// shutdownMessage is in the message of the condition Ready while kubelet ends the pods of a node that goes down. Its
+// reason is that of all other faults
 // (https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go).
 const shutdownMessage = "node is shutting down"
 
 // draining reports whether a node is cordoned, being deleted, or about to be removed.
 func draining(o *corev1.Node) bool {
-	return o.Spec.Unschedulable || o.DeletionTimestamp != nil || slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == autoscalerTaint || t.Key == corev1.TaintNodeUnschedulable
-	})
+	return o.Spec.Unschedulable ||
+		o.DeletionTimestamp != nil ||
+		slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == autoscalerTaint || t.Key == corev1.TaintNodeUnschedulable
+		})
 }

@@ -102,22 +102,25 @@ const (
 	bgpPort = 179
 	// defaultHoldTime is the suggestion of RFC 4271 section 10.
 	defaultHoldTime = 90 * time.Second
-	// defaultConnectTime is far below the 120 s of RFC 4271: a router that is back must get its routes within 3 s. GoBGP has no less.
+	// defaultConnectTime is far below the 120 s of RFC 4271: a router that is back must get its routes within 3 s.
+	// GoBGP has no less.
 	defaultConnectTime = 2 * time.Second
 	// internalASN is a value of dynamicASN; the other is external, any AS but ours.
 	internalASN = "internal"
 )
 
-// compilePeer reads one peer by itself. It reports what the schema, by which the API server refuses most mistakes, cannot say.
+// compilePeer reads one peer by itself. It reports what the schema, by which the API server refuses most mistakes,
+// cannot say.
 func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, error) {
 	p := lb.Peer{
-		Name:            object.Name,
-		LocalASN:        uint32(cmp.Or(s.LocalASN, s.MyASN)),
-		PeerASN:         uint32(s.PeerASN),
-		Interface:       s.Interface,
-		Port:            uint16(cmp.Or(s.PeerPort, bgpPort)),
-		MultiHop:        s.EBGPMultiHop,
-		DualStack:       s.DualStackAddressFamily || s.Interface != "", // an unnumbered peer has no address of which only one family could follow
+		Name:      object.Name,
+		LocalASN:  uint32(cmp.Or(s.LocalASN, s.MyASN)),
+		PeerASN:   uint32(s.PeerASN),
+		Interface: s.Interface,
+		Port:      uint16(cmp.Or(s.PeerPort, bgpPort)),
+		MultiHop:  s.EBGPMultiHop,
+		DualStack: s.DualStackAddressFamily ||
+			s.Interface != "", // an unnumbered peer has no address of which only one family could follow
 		GracefulRestart: valueOr(s.EnableGracefulRestart, true),
 		NodeSelectors:   compileSelectors(r, object, "spec.nodeSelectors", s.NodeSelectors),
 	}
@@ -125,8 +128,8 @@ func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, e
 		p.PeerASN = uint32(s.MyASN)
 	}
 	if s.TTLSecurity != 0 {
-		// RFC 5082 section 3: both ends send with the greatest TTL, and each hop takes one; a neighbour is one hop away, and
-		// its packets lose nothing.
+		// RFC 5082 section 3: both ends send with the greatest TTL, and each hop takes one; a neighbour is one hop
+		// away, and its packets lose nothing.
 		p.MinTTL = uint8(math.MaxUint8 + 1 - s.TTLSecurity)
 	}
 	err := cmp.Or(readEnds(&p, s), readTimers(&p, s))
@@ -159,14 +162,21 @@ func hostAddr(field, s string) (netip.Addr, error) {
 	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return netip.Addr{}, fmt.Errorf("%s %s is not the unicast address of a router or node", field, a)
 	case a.Is6() && a.IsLinkLocalUnicast():
-		return netip.Addr{}, fmt.Errorf("%s %s is link-local and needs a link to be dialled on: write a global or unique local address, or interface", field, a)
+		return netip.Addr{}, fmt.Errorf(
+			"%s %s is link-local and needs a link to be dialled on: write a global or unique local address, or interface",
+			field,
+			a,
+		)
 	}
 	return a, nil
 }
 
 func readTimers(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	p.HoldTime = valueOr(s.HoldTime, metav1.Duration{Duration: defaultHoldTime}).Duration
-	p.KeepaliveTime = cmp.Or(valueOr(s.KeepaliveTime, metav1.Duration{}).Duration, (p.HoldTime / 3).Truncate(time.Second))
+	p.KeepaliveTime = cmp.Or(
+		valueOr(s.KeepaliveTime, metav1.Duration{}).Duration,
+		(p.HoldTime / 3).Truncate(time.Second),
+	)
 	p.ConnectTime = valueOr(s.ConnectTime, metav1.Duration{Duration: defaultConnectTime}).Duration
 	if p.HoldTime%time.Second != 0 {
 		return fmt.Errorf("holdTime must be whole seconds: write %s", p.HoldTime.Round(time.Second))

@@ -81,11 +81,16 @@ func compileAllocation(r *report, object lb.Object, a *v1beta1.ServiceAllocation
 		return nil
 	}
 	return &lb.Allocation{
-		Priority:           a.Priority,
-		ByNamespace:        len(a.Namespaces)+len(a.NamespaceSelectors) > 0,
-		Namespaces:         slices.Clone(a.Namespaces),
-		NamespaceSelectors: compileSelectors(r, object, "spec.serviceAllocation.namespaceSelectors", a.NamespaceSelectors),
-		ServiceSelectors:   compileSelectors(r, object, "spec.serviceAllocation.serviceSelectors", a.ServiceSelectors),
+		Priority:    a.Priority,
+		ByNamespace: len(a.Namespaces)+len(a.NamespaceSelectors) > 0,
+		Namespaces:  slices.Clone(a.Namespaces),
+		NamespaceSelectors: compileSelectors(
+			r,
+			object,
+			"spec.serviceAllocation.namespaceSelectors",
+			a.NamespaceSelectors,
+		),
+		ServiceSelectors: compileSelectors(r, object, "spec.serviceAllocation.serviceSelectors", a.ServiceSelectors),
 	}
 }
 
@@ -157,7 +162,12 @@ func (o overlaps) report(r *report, object lb.Object, isDeleting bool) {
 				unusable = append(unusable, claimed{part, by})
 			}
 		case by.pool == object.Name:
-			r.note(object, lb.OverlappingAddresses, "spec.addresses holds %s more than once: once is enough", lb.SomeOf(parts))
+			r.note(
+				object,
+				lb.OverlappingAddresses,
+				"spec.addresses holds %s more than once: once is enough",
+				lb.SomeOf(parts),
+			)
 		case isDeleting && by.isLiving:
 			r.note(object, lb.OverlappingAddresses, "IPAddressPool %q takes over %s", by.pool, lb.SomeOf(parts))
 		default:
@@ -167,13 +177,24 @@ func (o overlaps) report(r *report, object lb.Object, isDeleting bool) {
 	}
 	if len(unusable) > 0 {
 		slices.SortFunc(unusable, func(a, b claimed) int { return a.Compare(b.Range) })
-		r.fault(object, lb.AddressNotUsable, "spec.addresses holds what is not given to Services: %s", lb.SomeOf(unusable))
+		r.fault(
+			object,
+			lb.AddressNotUsable,
+			"spec.addresses holds what is not given to Services: %s",
+			lb.SomeOf(unusable),
+		)
 	}
 }
 
 // compileTerms reads the terms on which a pool assigns addresses, and the records
 // in its status and its memory. Unreadable records are not ours and are ignored.
-func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory, undeclared v1beta1.UndeclaredPorts) lb.PoolTerms {
+func compileTerms(
+	r *report,
+	object lb.Object,
+	o *v1beta1.IPAddressPool,
+	m *v1beta1.PoolMemory,
+	undeclared v1beta1.UndeclaredPorts,
+) lb.PoolTerms {
 	t := lb.PoolTerms{
 		Internal: o.Spec.Scope == v1beta1.ScopeInternal,
 		Classes:  o.Spec.Classes,
@@ -203,13 +224,19 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1be
 		t.ReleasedForgotten = m.Status.Forgotten
 		for _, was := range m.Status.Released {
 			if a, err := parseAddr(was.Address); err == nil && !was.Time.IsZero() {
-				t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: lb.ParseKey(was.Service), UID: was.UID})
+				t.Released = append(
+					t.Released,
+					lb.Release{Address: a, Time: was.Time.Time.Time, Holder: lb.ParseKey(was.Service), UID: was.UID},
+				)
 			}
 		}
 	}
 	for _, is := range o.Status.Retained {
 		if a, err := parseAddr(is.Address); err == nil && !is.Since.IsZero() {
-			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: lb.ParseKey(is.Service), Since: is.Since.Time.Time})
+			t.Retained = append(
+				t.Retained,
+				lb.Retention{Address: a, Holder: lb.ParseKey(is.Service), Since: is.Since.Time.Time},
+			)
 		}
 	}
 	return t

@@ -23,7 +23,8 @@ type ProxyOptions struct {
 	Defaults map[string]string
 }
 
-// Proxies reports whether a Service can be proxied: no node leads packets to a proxy ahead of another data path than kube-proxy's.
+// Proxies reports whether a Service can be proxied: no node leads packets to a proxy ahead of another data path than
+// kube-proxy's.
 func (opt Options) Proxies() bool { return opt.Proxy.Service != (lb.Key{}) && !opt.OtherDataPath }
 
 // hasProxied reports whether proxies serve a Service by its status, where no tenant writes.
@@ -31,7 +32,8 @@ func hasProxied(o *corev1.Service) bool {
 	return apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionProxied)
 }
 
-// admitProxies refuses proxies to Services of namespaces that may not have them, and to the newest of those that have too many.
+// admitProxies refuses proxies to Services of namespaces that may not have them, and to the newest of those that have
+// too many.
 func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces map[string]map[string]string) {
 	if !opt.Proxies() {
 		return
@@ -41,8 +43,14 @@ func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces ma
 		if !s.AsksProxy {
 			continue
 		}
-		if opt.Proxy.Namespaces != nil && len(namespaces) > 0 && !opt.Proxy.Namespaces.Matches(namespaces[s.Key.Namespace]) {
-			refuseProxy(r, s, "Services of namespace "+s.Key.Namespace+" may not be proxied (proxy.namespaceSelector of the chart)")
+		if opt.Proxy.Namespaces != nil &&
+			len(namespaces) > 0 &&
+			!opt.Proxy.Namespaces.Matches(namespaces[s.Key.Namespace]) {
+			refuseProxy(
+				r,
+				s,
+				"Services of namespace "+s.Key.Namespace+" may not be proxied (proxy.namespaceSelector of the chart)",
+			)
 			continue
 		}
 		byAge[s.Key.Namespace] = append(byAge[s.Key.Namespace], s)
@@ -53,9 +61,13 @@ func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces ma
 		}
 		slices.SortFunc(all, older)
 		for _, s := range all[opt.Proxy.MaxServices:] {
-			refuseProxy(r, s, fmt.Sprintf("%d Services of namespace %s ask for proxies, and the oldest %d may have them "+
-				"(proxy.maxServicesPerNamespace of the chart)",
-				len(all), namespace, opt.Proxy.MaxServices))
+			refuseProxy(
+				r,
+				s,
+				fmt.Sprintf("%d Services of namespace %s ask for proxies, and the oldest %d may have them "+
+					"(proxy.maxServicesPerNamespace of the chart)",
+					len(all), namespace, opt.Proxy.MaxServices),
+			)
 		}
 	}
 }
@@ -65,8 +77,8 @@ func refuseProxy(r *report, s *lb.Service, why string) {
 	r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.ProxyRefused, "%s", why)
 }
 
-// joinProxies puts the proxies in place of the endpoints of proxied Services. The status of Services that share an address is
-// written one by one: until it agrees none of them is proxied.
+// joinProxies puts the proxies in place of the endpoints of proxied Services. The status of Services that share an
+// address is written one by one: until it agrees none of them is proxied.
 func joinProxies(dependent, services []*lb.Service, proxies *whole) {
 	if !slices.ContainsFunc(dependent, func(s *lb.Service) bool { return s.Proxied }) {
 		return // as mostly

@@ -20,20 +20,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Annotations by which a Service asks for proxies; each works with the prefix of OpenStack's annotations too, but for the first.
+// Annotations by which a Service asks for proxies; each works with the prefix of OpenStack's annotations too, but for
+// the first.
 const (
 	// AnnotationDataPath "Proxy" makes proxies serve the Service.
 	AnnotationDataPath = "holdfast.dev/data-path"
-	// AnnotationProxyProtocol "true", "v1" or "v2" makes proxies serve the Service, and send its pods a header with the client's address.
+	// AnnotationProxyProtocol "true", "v1" or "v2" makes proxies serve the Service, and send its pods a header with the
+	// client's address.
 	AnnotationProxyProtocol = "holdfast.dev/proxy-protocol"
-	// AnnotationXForwardedFor "true" makes proxies serve the Service as HTTP, and append the client's address to X-Forwarded-For.
+	// AnnotationXForwardedFor "true" makes proxies serve the Service as HTTP, and append the client's address to
+	// X-Forwarded-For.
 	AnnotationXForwardedFor = "holdfast.dev/x-forwarded-for"
-	// AnnotationDefaultTLSContainerRef "secret:NAME" makes proxies serve the Service and end TLS, with a kubernetes.io/tls Secret of
-	// the Service's namespace; then it is HTTP, but for one with proxy-protocol.
+	// AnnotationDefaultTLSContainerRef "secret:NAME" makes proxies serve the Service and end TLS, with a
+	// kubernetes.io/tls Secret of the Service's namespace; then it is HTTP, but for one with proxy-protocol.
 	AnnotationDefaultTLSContainerRef = "holdfast.dev/default-tls-container-ref"
 )
 
-// Annotations that set how proxies serve a Service that asks for them; each works with the prefix of OpenStack's annotations too.
+// Annotations that set how proxies serve a Service that asks for them; each works with the prefix of OpenStack's
+// annotations too.
 const (
 	// AnnotationLBMethod chooses among the pods: ROUND_ROBIN, LEAST_CONNECTIONS, SOURCE_IP or SOURCE_IP_PORT.
 	AnnotationLBMethod = "holdfast.dev/lb-method"
@@ -43,7 +47,8 @@ const (
 	AnnotationTimeoutMemberData = "holdfast.dev/timeout-member-data"
 	// AnnotationTimeoutMemberConnect is how many milliseconds a proxy waits for a connection to a pod.
 	AnnotationTimeoutMemberConnect = "holdfast.dev/timeout-member-connect"
-	// AnnotationTimeoutTCPInspect is how many milliseconds a proxy waits for a client's first bytes before it chooses a pod.
+	// AnnotationTimeoutTCPInspect is how many milliseconds a proxy waits for a client's first bytes before it chooses a
+	// pod.
 	AnnotationTimeoutTCPInspect = "holdfast.dev/timeout-tcp-inspect"
 	// AnnotationEnableHealthMonitor "true" makes the proxies check the pods.
 	AnnotationEnableHealthMonitor = "holdfast.dev/enable-health-monitor"
@@ -92,8 +97,17 @@ var settings = spelled(
 	setting{key: AnnotationProxyProtocol, trigger: true, words: []string{"true", "v1", "v2", "false"}},
 	setting{key: AnnotationXForwardedFor, trigger: true, words: []string{"true", "false"}},
 	setting{key: AnnotationDefaultTLSContainerRef, trigger: true},
-	setting{key: AnnotationLBMethod, words: []string{string(lb.RoundRobin), string(lb.LeastConnections), string(lb.SourceIP), string(lb.SourceIPPort)},
-		initial: string(lb.RoundRobin), unmet: "kube-proxy chooses the pod"},
+	setting{
+		key: AnnotationLBMethod,
+		words: []string{
+			string(lb.RoundRobin),
+			string(lb.LeastConnections),
+			string(lb.SourceIP),
+			string(lb.SourceIPPort),
+		},
+		initial: string(lb.RoundRobin),
+		unmet:   "kube-proxy chooses the pod",
+	},
 	number(AnnotationTimeoutClientData, 1, math.MaxInt32, "50000", "milliseconds", needsProxy),
 	number(AnnotationTimeoutMemberData, 1, math.MaxInt32, "50000", "milliseconds", needsProxy),
 	number(AnnotationTimeoutMemberConnect, 1, math.MaxInt32, "5000", "milliseconds", needsProxy),
@@ -154,7 +168,10 @@ func (v values) count(key string) int {
 
 // triggers reports whether any of them asks for proxies.
 func (v values) triggers() bool {
-	return v[AnnotationDataPath] != "" || v.header() > 0 || v[AnnotationXForwardedFor] == "true" || v[AnnotationDefaultTLSContainerRef] != ""
+	return v[AnnotationDataPath] != "" ||
+		v.header() > 0 ||
+		v[AnnotationXForwardedFor] == "true" ||
+		v[AnnotationDefaultTLSContainerRef] != ""
 }
 
 // header is the version of the PROXY protocol's header, of which OpenStack's "true" is the first.
@@ -165,8 +182,11 @@ func (v values) header() int {
 // monitorFault says that a check may not take as long as the time between two.
 func (v values) monitorFault() string {
 	if timeout, delay := v.count(AnnotationHealthMonitorTimeout), v.count(AnnotationHealthMonitorDelay); timeout >= delay {
-		return fmt.Sprintf("the timeout of health checks (health-monitor-timeout, %d s) is not below their delay (health-monitor-delay, %d s)",
-			timeout, delay)
+		return fmt.Sprintf(
+			"the timeout of health checks (health-monitor-timeout, %d s) is not below their delay (health-monitor-delay, %d s)",
+			timeout,
+			delay,
+		)
 	}
 	return ""
 }
@@ -175,18 +195,24 @@ func (v values) monitorFault() string {
 func (opt Options) proxy(v values, affinity bool) *lb.Proxy {
 	v = opt.withDefaults(v)
 	p := &lb.Proxy{
-		Header: v.header(), HTTP: v[AnnotationXForwardedFor] == "true", Method: lb.Method(v[AnnotationLBMethod]),
-		Secret: strings.TrimPrefix(v[AnnotationDefaultTLSContainerRef], "secret:"),
-		Client: v.duration(AnnotationTimeoutClientData, time.Millisecond), Member: v.duration(AnnotationTimeoutMemberData, time.Millisecond),
-		Connect: v.duration(AnnotationTimeoutMemberConnect, time.Millisecond), Inspect: v.duration(AnnotationTimeoutTCPInspect, time.Millisecond),
+		Header:  v.header(),
+		HTTP:    v[AnnotationXForwardedFor] == "true",
+		Method:  lb.Method(v[AnnotationLBMethod]),
+		Secret:  strings.TrimPrefix(v[AnnotationDefaultTLSContainerRef], "secret:"),
+		Client:  v.duration(AnnotationTimeoutClientData, time.Millisecond),
+		Member:  v.duration(AnnotationTimeoutMemberData, time.Millisecond),
+		Connect: v.duration(AnnotationTimeoutMemberConnect, time.Millisecond),
+		Inspect: v.duration(AnnotationTimeoutTCPInspect, time.Millisecond),
 	}
 	if affinity {
 		p.Method = lb.SourceIP
 	}
 	if v[AnnotationEnableHealthMonitor] == "true" {
 		p.Monitor = &lb.Monitor{
-			Delay: v.duration(AnnotationHealthMonitorDelay, time.Second), Timeout: v.duration(AnnotationHealthMonitorTimeout, time.Second),
-			Rise: v.count(AnnotationHealthMonitorMaxRetries), Fall: v.count(AnnotationHealthMonitorMaxRetriesDown),
+			Delay:   v.duration(AnnotationHealthMonitorDelay, time.Second),
+			Timeout: v.duration(AnnotationHealthMonitorTimeout, time.Second),
+			Rise:    v.count(AnnotationHealthMonitorMaxRetries),
+			Fall:    v.count(AnnotationHealthMonitorMaxRetriesDown),
 		}
 	}
 	return p
@@ -237,7 +263,8 @@ type asked struct {
 	keys map[string]string
 }
 
-// readSettings reads what a Service asks of proxies. What cannot be read stays as the record has it; without a record it is absent.
+// readSettings reads what a Service asks of proxies. What cannot be read stays as the record has it; without a record
+// it is absent.
 func (opt Options) readSettings(r *report, object lb.Object, o *corev1.Service) asked {
 	var a asked
 	if len(o.Annotations) == 0 {
@@ -322,10 +349,13 @@ func unmet(o *corev1.Service) string {
 	const until = ": until then the Service keeps its address, and no node announces it"
 	for _, p := range o.Spec.Ports {
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
-			return fmt.Sprintf("proxies do not serve port %d/%s: move it to a Service of its own, or do not ask for proxies", p.Port, p.Protocol) + until
+			const text = "proxies do not serve port %d/%s: move it to a Service of its own, or do not ask for proxies"
+			return fmt.Sprintf(text, p.Port, p.Protocol) + until
 		}
 		if p.NodePort == 0 {
-			return fmt.Sprintf("port %d has no node port, on whose number proxies listen: set spec.allocateLoadBalancerNodePorts to true", p.Port) + until
+			const text = "port %d has no node port, on whose number proxies listen: " +
+				"set spec.allocateLoadBalancerNodePorts to true"
+			return fmt.Sprintf(text, p.Port) + until
 		}
 	}
 	return ""
@@ -347,7 +377,10 @@ func (opt Options) withoutProxy(a asked, affinity bool) (notes []string) {
 			if s.key == AnnotationXForwardedFor {
 				why += "; the client's address is kept under externalTrafficPolicy Local"
 			}
-		case s.key == AnnotationLBMethod && (value == string(lb.RoundRobin) || value == string(lb.SourceIP) && affinity):
+		case s.key == AnnotationLBMethod &&
+			(value == string(lb.RoundRobin) ||
+				value == string(lb.SourceIP) &&
+					affinity):
 			continue
 		case s.key == AnnotationTimeoutClientData || s.key == AnnotationTimeoutMemberData:
 			if n, _ := strconv.Atoi(value); n >= idleDefault {
@@ -362,12 +395,16 @@ func (opt Options) withoutProxy(a asked, affinity bool) (notes []string) {
 	return notes
 }
 
-// ProxyRecord returns the condition that records which settings of a Service were accepted last; false if it asks for no proxies.
+// ProxyRecord returns the condition that records which settings of a Service were accepted last; false if it asks for
+// no proxies.
 func (opt Options) ProxyRecord(o *corev1.Service) (metav1.Condition, bool) {
 	read, _ := bounded(&report{}, lb.Object{}, o, opt)
 	a := opt.readSettings(&report{}, lb.Object{}, read)
 	return metav1.Condition{
-		Type: v1beta1.ConditionProxyRecord, Status: metav1.ConditionTrue, Reason: "Accepted", Message: proxyRecordText(o.UID, a.values),
+		Type:    v1beta1.ConditionProxyRecord,
+		Status:  metav1.ConditionTrue,
+		Reason:  "Accepted",
+		Message: proxyRecordText(o.UID, a.values),
 	}, a.triggers() && opt.Proxies()
 }
 
@@ -382,7 +419,8 @@ func proxyRecordText(uid types.UID, v values) string {
 	return text
 }
 
-// readProxyRecord returns the recorded values. One of another UID, and what proxyRecordText would not write, is not ours.
+// readProxyRecord returns the recorded values. One of another UID, and what proxyRecordText would not write, is not
+// ours.
 func readProxyRecord(uid types.UID, conditions []metav1.Condition) values {
 	out := values{}
 	c := apimeta.FindStatusCondition(conditions, v1beta1.ConditionProxyRecord)
@@ -391,7 +429,8 @@ func readProxyRecord(uid types.UID, conditions []metav1.Condition) values {
 	}
 	for item := range strings.SplitSeq(c.Message, " ") {
 		name, value, _ := strings.Cut(item, "=")
-		if i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name }); i >= 0 && settings[i].refuses(value) == "" {
+		if i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name }); i >= 0 &&
+			settings[i].refuses(value) == "" {
 			out[settings[i].key] = value
 		}
 	}

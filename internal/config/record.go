@@ -21,7 +21,10 @@ const maxOrigins = 8
 // Record returns the condition that proves which addresses an object with this UID holds; false if it holds none.
 func Record(uid types.UID, origins lb.Origins) (metav1.Condition, bool) {
 	return metav1.Condition{
-		Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", Message: recordText(uid, origins),
+		Type:    v1beta1.ConditionAddressRecord,
+		Status:  metav1.ConditionTrue,
+		Reason:  "Recorded",
+		Message: recordText(uid, origins),
 	}, len(origins) > 0
 }
 
@@ -39,8 +42,8 @@ func recordText(uid types.UID, origins lb.Origins) string {
 	return string(text)
 }
 
-// readRecord returns the record among the conditions of an object. One of another UID is of another object, whose status
-// was restored or copied. One that Record would not write is not ours.
+// readRecord returns the record among the conditions of an object. One of another UID is of another object, whose
+// status was restored or copied. One that Record would not write is not ours.
 func readRecord(uid types.UID, conditions []metav1.Condition) lb.Origins {
 	c := apimeta.FindStatusCondition(conditions, v1beta1.ConditionAddressRecord)
 	if c == nil {
@@ -67,14 +70,15 @@ func readRecord(uid types.UID, conditions []metav1.Condition) lb.Origins {
 	return out
 }
 
-// assignedFor is the first word of holdfast.dev/assigned: "for=NAMESPACE/NAME" names the object that the annotation is of.
+// assignedFor is the first word of holdfast.dev/assigned: "for=NAMESPACE/NAME" names the object that the annotation is
+// of.
 const assignedFor = "for"
 
 // maxAssigned bounds the annotation that is read: two addresses with their pools are shorter by half.
 const maxAssigned = 4096
 
-// Assigned returns the annotation holdfast.dev/assigned, which carries the addresses that an object holds, or waits for,
-// through a backup; "" if there are none.
+// Assigned returns the annotation holdfast.dev/assigned, which carries the addresses that an object holds, or waits
+// for, through a backup; "" if there are none.
 func Assigned(of lb.Key, origins lb.Origins) string {
 	if len(origins) == 0 {
 		return ""
@@ -95,8 +99,8 @@ func assignedItems(o metav1.Object) iter.Seq[string] {
 	return strings.SplitSeq(text, ",")
 }
 
-// recall reads from the annotation the first address of each family, which the object asks back. An annotation that names
-// another object came with a copied manifest. Unreadable items are not ours and are ignored.
+// recall reads from the annotation the first address of each family, which the object asks back. An annotation that
+// names another object came with a copied manifest. Unreadable items are not ours and are ignored.
 func recall(o metav1.Object) lb.Origins {
 	if _, copied := copyOf(o); copied {
 		return nil
@@ -145,8 +149,9 @@ func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]st
 	return opt.OpenStack.Records(s.Annotations, string(s.UID), false, "", nil)
 }
 
-// AnnouncedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user
-// writes. An administrator who moves the Service from another load balancer writes the name of a node alone, for all its addresses.
+// AnnouncedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where
+// no user writes. An administrator who moves the Service from another load balancer writes the name of a node alone,
+// for all its addresses.
 func AnnouncedBy(o *corev1.Service) lb.ByNode {
 	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncers)
 	if c == nil {

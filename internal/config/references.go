@@ -39,9 +39,24 @@ func compileAliases(r *report, objects []*v1beta1.Community) aliases {
 			case err != nil:
 				r.fault(object, lb.InvalidCommunity, "spec.communities[%d] is not known: %v", i, err)
 			case known && from[alias.Name] == "":
-				r.fault(object, lb.DuplicateAlias, "spec.communities[%d] is not used: %s is a well-known community, %s", i, alias.Name, is)
+				r.fault(
+					object,
+					lb.DuplicateAlias,
+					"spec.communities[%d] is not used: %s is a well-known community, %s",
+					i,
+					alias.Name,
+					is,
+				)
 			case known && is != c:
-				r.fault(object, lb.DuplicateAlias, "spec.communities[%d] is not used: in Community %q, which is older, %s is %s", i, from[alias.Name], alias.Name, is)
+				r.fault(
+					object,
+					lb.DuplicateAlias,
+					"spec.communities[%d] is not used: in Community %q, which is older, %s is %s",
+					i,
+					from[alias.Name],
+					alias.Name,
+					is,
+				)
 			case !known:
 				out[alias.Name], from[alias.Name] = c, o.Name
 			}
@@ -57,7 +72,11 @@ func (a aliases) read(text string) (lb.Community, error) {
 	}
 	c, known := a[text]
 	if !known {
-		return lb.Community{}, fmt.Errorf("no Community has the name %q; the well-known ones are %s", text, strings.Join(slices.Sorted(maps.Keys(wellKnown)), ", "))
+		return lb.Community{}, fmt.Errorf(
+			"no Community has the name %q; the well-known ones are %s",
+			text,
+			strings.Join(slices.Sorted(maps.Keys(wellKnown)), ", "),
+		)
 	}
 	return c, nil
 }
@@ -91,31 +110,39 @@ const (
 	defaultMinimumTTL    = 254
 )
 
-// readBFD reads the profile that a peer names; the bounds of its fields are those of the schema. A peer whose profile does not exist
-// runs without BFD: what is advertised must not depend on an object that somebody deleted by mistake.
+// readBFD reads the profile that a peer names; the bounds of its fields are those of the schema. A peer whose profile
+// does not exist runs without BFD: what is advertised must not depend on an object that somebody deleted by mistake.
 func readBFD(r *report, object lb.Object, name string, profiles []*v1beta1.BFDProfile) *lb.BFD {
 	if name == "" {
 		return nil
 	}
 	i := slices.IndexFunc(profiles, func(o *v1beta1.BFDProfile) bool { return o.Name == name })
 	if i < 0 {
-		r.fault(object, lb.UnknownReference, "spec.bfdProfile names BFDProfile %q, which does not exist: the session runs without BFD", name)
+		r.fault(
+			object,
+			lb.UnknownReference,
+			"spec.bfdProfile names BFDProfile %q, which does not exist: the session runs without BFD",
+			name,
+		)
 		return nil
 	}
 	s, milliseconds := profiles[i].Spec, func(field *int32) time.Duration {
 		return time.Duration(valueOr(field, defaultBFDInterval)) * time.Millisecond
 	}
 	return &lb.BFD{
-		Receive: milliseconds(s.ReceiveInterval), Transmit: milliseconds(s.TransmitInterval), Passive: s.PassiveMode,
-		Multiplier: uint8(valueOr(s.DetectMultiplier, defaultBFDMultiplier)), MinimumTTL: uint8(valueOr(s.MinimumTTL, defaultMinimumTTL)),
+		Receive:    milliseconds(s.ReceiveInterval),
+		Transmit:   milliseconds(s.TransmitInterval),
+		Passive:    s.PassiveMode,
+		Multiplier: uint8(valueOr(s.DetectMultiplier, defaultBFDMultiplier)),
+		MinimumTTL: uint8(valueOr(s.MinimumTTL, defaultMinimumTTL)),
 	}
 }
 
 // maxPassword is what the kernel takes as a key: TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
 const maxPassword = 80
 
-// readPassword reads a peer's password, from a Secret of Holdfast's own namespace if it names one. Without it the peer is not used: a
-// session that its owner wants to be signed must not be opened unsigned.
+// readPassword reads a peer's password, from a Secret of Holdfast's own namespace if it names one. Without it the peer
+// is not used: a session that its owner wants to be signed must not be opened unsigned.
 func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 	ref := spec.PasswordSecret
 	if ref == nil || ref.Name == "" {
@@ -132,13 +159,22 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 		return "", fmt.Errorf("namespace %q has no Secret %q of type %s",
 			o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
 	}
-	text, what := string(o.Secrets[i].Data[corev1.BasicAuthPasswordKey]), fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name)
+	text, what := string(
+		o.Secrets[i].Data[corev1.BasicAuthPasswordKey],
+	), fmt.Sprintf(
+		"entry %q of Secret %q",
+		corev1.BasicAuthPasswordKey,
+		ref.Name,
+	)
 	// The messages do not show it. Routers read theirs from a line of text.
 	if len(text) < 1 || len(text) > maxPassword {
 		return "", fmt.Errorf("%s must have 1 to %d characters, and has %d", what, maxPassword, len(text))
 	}
 	if strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return "", fmt.Errorf("%s must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake", what)
+		return "", fmt.Errorf(
+			"%s must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake",
+			what,
+		)
 	}
 	return lb.Secret(text), nil
 }

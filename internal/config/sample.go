@@ -14,9 +14,9 @@ const (
 	maxSample, maxSampled = 16, 512
 )
 
-// PodsElsewhere returns a sample of the ready endpoints on other nodes, with a TCP port: one of each node and family, as
-// far as the first EndpointSlices name any. It leaves out the nodes' own addresses, which are endpoints on the host's
-// network. A tenant who writes EndpointSlices can take a node's place in the sample with any address.
+// PodsElsewhere returns a sample of the ready endpoints on other nodes, with a TCP port: one of each node and family,
+// as far as the first EndpointSlices name any. It leaves out the nodes' own addresses, which are endpoints on the
+// host's network. A tenant who writes EndpointSlices can take a node's place in the sample with any address.
 func PodsElsewhere(o Objects, node string) (pods []netip.AddrPort) {
 	nodes, hosts := map[string]bool{}, map[string]bool{}
 	for _, n := range o.HeldNodes.All() {

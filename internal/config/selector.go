@@ -40,7 +40,14 @@ func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
 	// In one order, so that with two mistakes the message always names the same one.
 	expressions := slices.Clone(s.MatchExpressions)
 	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		expressions = append(expressions, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{s.MatchLabels[key]}})
+		expressions = append(
+			expressions,
+			metav1.LabelSelectorRequirement{
+				Key:      key,
+				Operator: metav1.LabelSelectorOpIn,
+				Values:   []string{s.MatchLabels[key]},
+			},
+		)
 	}
 	parsed, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: expressions})
 	if err != nil {

@@ -21,7 +21,8 @@ type whole struct {
 	// of is the Service; nil if there are only EndpointSlices of it.
 	of     Held[corev1.Service]
 	slices []endpoints
-	// made is what the Service says by itself, with its endpoints once it is joined if it depends on nothing else; nil if it is not ours.
+	// made is what the Service says by itself, with its endpoints once it is joined if it depends on nothing else; nil
+	// if it is not ours.
 	made *lb.Service
 	// shown: made is in a State, and must not be changed.
 	shown bool
@@ -41,8 +42,8 @@ type more struct {
 	// refused: the controller refuses it proxies, by its status. Speakers read no namespaces, and follow that.
 	refused  bool
 	problems []*lb.Problem
-	// leaving is what it has to give up, and reserved are addresses that another load balancer serves, if it is not ours. Marked: it has
-	// something of ours.
+	// leaving is what it has to give up, and reserved are addresses that another load balancer serves, if it is not
+	// ours. Marked: it has something of ours.
 	leaving  *lb.Leaving
 	reserved []netip.Addr
 	marked   bool
@@ -85,8 +86,8 @@ func (x reader) compileService(key lb.Key, h Held[corev1.Service], w *whole) {
 	}
 }
 
-// OurConditions are the conditions of a Service that go when Holdfast does not serve it. The first may stay, to say that its addresses were
-// released.
+// OurConditions are the conditions of a Service that go when Holdfast does not serve it. The first may stay, to say
+// that its addresses were released.
 var OurConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
 	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
@@ -105,9 +106,10 @@ func marked(o *corev1.Service) bool {
 	})
 }
 
-// compileLeaving returns what a Service has to give up that had addresses of ours, if there is anything, and the addresses of others that its
-// status shows. The write that changes a Service's type empties its status but for the conditions, so the recorded addresses count too. Its
-// source ranges hold for what its status shows; with another type it has lost them.
+// compileLeaving returns what a Service has to give up that had addresses of ours, if there is anything, and the
+// addresses of others that its status shows. The write that changes a Service's type empties its status but for the
+// conditions, so the recorded addresses count too. Its source ranges hold for what its status shows; with another type
+// it has lost them.
 func (x reader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leaving, []netip.Addr) {
 	shown, others := x.Shown(o)
 	l := &lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
@@ -128,10 +130,10 @@ func (x reader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leaving, []ne
 	return l, others
 }
 
-// others adds the Services that are not ours to a State: those that are leaving, and the addresses in the status of others. A Service that is
-// being deleted is no longer served, but kube-proxy delivers its addresses until the object is gone, so until
-// then they are not assigned. The same is true of Services of another load balancer,
-// whose addresses may lie in our pools during a migration, and which may have been ours.
+// others adds the Services that are not ours to a State: those that are leaving, and the addresses in the status of
+// others. A Service that is being deleted is no longer served, but kube-proxy delivers its addresses until the object
+// is gone, so until then they are not assigned. The same is true of Services of another load balancer, whose addresses
+// may lie in our pools during a migration, and which may have been ours.
 func (c *Compiler) others(s *lb.State, opt Options) {
 	s.Reserved = map[netip.Addr]lb.Key{}
 	if len(s.FloatingIPs) > 0 {
@@ -277,7 +279,10 @@ func (c *Compiler) namedByID() map[string]*whole {
 // restored Service had is in its annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
 func (w *whole) mustDropID(named map[string]*whole) bool {
 	of := named[w.made.LoadBalancerID]
-	isCopied := w.original != "" && of != nil && w.original == KeyOf(of.of).String() && w.original != w.made.Key.String()
+	isCopied := w.original != "" &&
+		of != nil &&
+		w.original == KeyOf(of.of).String() &&
+		w.original != w.made.Key.String()
 
 	return isCopied || len(w.made.Recall) > 0 && (of == nil || of.made == nil)
 }
@@ -295,8 +300,13 @@ func (w *whole) joinID(r *report, s *lb.Service, named map[string]*whole) {
 	}
 	if s.SharingKey != "" {
 		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		w.clash = r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s, which exclude each other",
-			AnnotationSharingKey, openstack.ID)
+		w.clash = r.fault(
+			object,
+			lb.InvalidRequest,
+			"asks to share by annotation %s and by %s, which exclude each other",
+			AnnotationSharingKey,
+			openstack.ID,
+		)
 		s.Problem = waits(s.Problem, w.clash)
 	}
 }

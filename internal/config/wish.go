@@ -32,16 +32,18 @@ const (
 
 // Annotations for other properties of a Service's addresses.
 const (
-	// AnnotationSharingKey lets Services with the same key share an address if their ports differ: within one namespace unless the
-	// pool says Cluster.
+	// AnnotationSharingKey lets Services with the same key share an address if their ports differ: within one namespace
+	// unless the pool says Cluster.
 	AnnotationSharingKey = "holdfast.dev/sharing-key"
 	// AnnotationFloatingIP names the FloatingIP that the Service claims, in the same namespace.
 	AnnotationFloatingIP = "holdfast.dev/floating-ip"
 	// AnnotationRenew replaces an address that the pools would not assign today; any value but "false" requests it.
 	AnnotationRenew = "holdfast.dev/renew"
-	// AnnotationInternal "true" requests an address of an Internal pool; all other Services are served from External pools.
+	// AnnotationInternal "true" requests an address of an Internal pool; all other Services are served from External
+	// pools.
 	AnnotationInternal = "holdfast.dev/internal"
-	// AnnotationHostname is shown in the status beside each address: lower-case letters, digits, hyphens and dots, no IP address.
+	// AnnotationHostname is shown in the status beside each address: lower-case letters, digits, hyphens and dots, no
+	// IP address.
 	AnnotationHostname = "holdfast.dev/hostname"
 	// AnnotationNodeSelector restricts the nodes that may announce the Service, in the syntax of kubectl --selector.
 	AnnotationNodeSelector = "holdfast.dev/node-selector"
@@ -69,7 +71,8 @@ const (
 	AnnotationInternalTraffic = "holdfast.dev/internal-traffic"
 	// AnnotationConnectionLimit limits the concurrent connections to each port, on each node; -1 is no limit.
 	AnnotationConnectionLimit = "holdfast.dev/connection-limit"
-	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node; -1 is no limit.
+	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node; -1 is no
+	// limit.
 	AnnotationRateLimit = "holdfast.dev/rate-limit"
 	// AnnotationLogDrops "true" turns on a sampled log of dropped packets.
 	AnnotationLogDrops = "holdfast.dev/log-drops"
@@ -117,7 +120,12 @@ func parseAddresses(text string) ([]netip.Addr, error) {
 			return nil, err
 		}
 		if i := slices.IndexFunc(out, func(b netip.Addr) bool { return b.BitLen() == a.BitLen() }); i >= 0 {
-			return nil, fmt.Errorf("%s and %s are both %s: a Service has one address of each family", out[i], a, lb.FamilyOf(a))
+			return nil, fmt.Errorf(
+				"%s and %s are both %s: a Service has one address of each family",
+				out[i],
+				a,
+				lb.FamilyOf(a),
+			)
 		}
 		out = append(out, a)
 	}
@@ -139,8 +147,8 @@ func firstAnnotation(r *report, object lb.Object, o *corev1.Service, keys ...str
 	return value, key
 }
 
-// readWish reads the requests of a Service other than addresses and a pool. It returns a Problem for contradictions, which it
-// does not resolve by a guess.
+// readWish reads the requests of a Service other than addresses and a pool. It returns a Problem for contradictions,
+// which it does not resolve by a guess.
 func (x reader) readWish(r *report, object lb.Object, o *corev1.Service) (lb.Wish, *lb.Problem) {
 	var w lb.Wish
 	w.SharingKey, _ = firstAnnotation(r, object, o, AnnotationSharingKey, MetalLBSharingKey, MetalLBSharingKeyOld)

@@ -233,7 +233,11 @@ func (c *Compiler) withholdClusterIPs(s *lb.State, take func(place int, part lb.
 	index := placesOf(len(s.Pools), func(i int) []lb.Range { return s.Pools[i].Ranges })
 	for _, ip := range c.claimed(func(claims *serviceClaims) []netip.Addr { return claims.clusterIPs }) {
 		if part, found := index.Part(ip.address); found {
-			take(part.Owner, lb.Range{From: ip.address, To: ip.address}, fmt.Sprintf("Service %q, as its ClusterIP", ip.service))
+			take(
+				part.Owner,
+				lb.Range{From: ip.address, To: ip.address},
+				fmt.Sprintf("Service %q, as its ClusterIP", ip.service),
+			)
 		}
 	}
 }

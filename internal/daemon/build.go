@@ -19,13 +19,28 @@ func Version() string { return version }
 
 // buildOf names a program with its build on one line.
 func buildOf(program string) string {
-	return fmt.Sprintf("%s %s, commit %s of %s, %s %s/%s", program, version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf(
+		"%s %s, commit %s of %s, %s %s/%s",
+		program,
+		version,
+		commit,
+		date,
+		runtime.Version(),
+		runtime.GOOS,
+		runtime.GOARCH,
+	)
 }
 
 // BuildInfo is a metric that names the build by its labels.
 func BuildInfo() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_build_info", Help: "The build of the program; the value is always 1.",
-		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "date": date, "goversion": runtime.Version()},
+		Name: "holdfast_build_info",
+		Help: "The build of the program; the value is always 1.",
+		ConstLabels: prometheus.Labels{
+			"version":   version,
+			"commit":    commit,
+			"date":      date,
+			"goversion": runtime.Version(),
+		},
 	}, func() float64 { return 1 })
 }

@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// Crowd bounds the connections that anybody who reaches a port may keep open to this process, so that no machine or pod takes
-// its memory and file descriptors, or the place of all others.
+// Crowd bounds the connections that anybody who reaches a port may keep open to this process, so that no machine or pod
+// takes its memory and file descriptors, or the place of all others.
 type Crowd struct {
-	// All is how many may be open: one more ends the oldest, since those who use a connection as they should need it for a
-	// moment. OfOne is how many may be open from one address: it gets no more.
+	// All is how many may be open: one more ends the oldest, since those who use a connection as they should need it
+	// for a moment. OfOne is how many may be open from one address: it gets no more.
 	All, OfOne int
 
 	mu sync.Mutex

@@ -32,11 +32,26 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default the cluster the process runs in")
 	f.StringVar(&s.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` Holdfast runs in")
 	f.StringVar(&s.DaemonSet, "daemonset", "holdfast-speaker", "`name` of the speakers' DaemonSet")
-	f.StringVar(&s.MembersSecret, "members-secret", "holdfast-members", "`name` of the Secret with the key of the speakers' membership; the controller "+
-		"creates it if absent")
+	f.StringVar(
+		&s.MembersSecret,
+		"members-secret",
+		"holdfast-members",
+		"`name` of the Secret with the key of the speakers' membership; the controller "+
+			"creates it if absent",
+	)
 	f.StringVar(&s.MetricsListen, "metrics-listen", ":9217", "`address` of /metrics")
-	f.StringVar(&s.MetricsTLS, "metrics-tls", "", "serve /metrics by TLS, with tls.crt and tls.key of this `directory`, or with a certificate of its own: self")
-	f.BoolVar(&s.MetricsAuth, "metrics-auth", false, "serve /metrics by TLS to those whom the API server lets get /metrics by their token")
+	f.StringVar(
+		&s.MetricsTLS,
+		"metrics-tls",
+		"",
+		"serve /metrics by TLS, with tls.crt and tls.key of this `directory`, or with a certificate of its own: self",
+	)
+	f.BoolVar(
+		&s.MetricsAuth,
+		"metrics-auth",
+		false,
+		"serve /metrics by TLS to those whom the API server lets get /metrics by their token",
+	)
 	f.StringVar(&s.HealthListen, "health-listen", healthListen, "`address` of /healthz and /readyz")
 	f.StringVar(&s.DebugListen, "debug-listen", "127.0.0.1:9219", "`address` of /debug/state and /debug/pprof")
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
@@ -68,7 +83,13 @@ type Listener struct{ Flag, Address string }
 // Apart returns an error if an address on which the process listens cannot be read, or has the port of another one: the
 // process would end at each start.
 func (s *Settings) Apart(more ...Listener) error {
-	all := append([]Listener{{"metrics-listen", s.MetricsListen}, {"health-listen", s.HealthListen}, {"debug-listen", s.DebugListen}}, more...)
+	all := append(
+		[]Listener{
+			{"metrics-listen", s.MetricsListen},
+			{"health-listen", s.HealthListen},
+			{"debug-listen", s.DebugListen},
+		},
+		more...)
 	for i, a := range all {
 		_, port, err := net.SplitHostPort(a.Address)
 		if err != nil {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Pulse notices that something hangs. It counts the time that threads had for it: where they wait for a core, or the process
-// that looks does not run, something is slow and does not hang.
+// Pulse notices that something hangs. It counts the time that threads had for it: where they wait for a core, or the
+// process that looks does not run, something is slow and does not hang.
 type Pulse struct {
 	spent, delay time.Duration
 }
 
-// Look is called at each interval with how long the threads have waited for a core in all. It returns how long they had for
-// what is going on.
+// Look is called at each interval with how long the threads have waited for a core in all. It returns how long they had
+// for what is going on.
 func (p *Pulse) Look(interval, delay time.Duration) time.Duration {
 	// A thread that ended takes its share of the sum with it.
 	waited := min(max(delay-p.delay, 0), interval)

@@ -20,8 +20,8 @@ import (
 const (
 	// MaxNamed limits the series of a metric that name Services: any user may make many.
 	MaxNamed = 2000
-	// paused is how many times longer than it took to make the metrics nobody gets them again, but longestPause at most: on a
-	// busy machine it takes long, and two who ask at once are both to get an answer in time.
+	// paused is how many times longer than it took to make the metrics nobody gets them again, but longestPause at
+	// most: on a busy machine it takes long, and two who ask at once are both to get an answer in time.
 	paused, longestPause = 9, time.Second
 	// metricsTimeout is how long one who asks waits for that.
 	metricsTimeout = 30 * time.Second
@@ -61,7 +61,8 @@ func Metrics(g prometheus.Gatherer, may func(ctx context.Context, token string) 
 	return mux
 }
 
-// Health serves /healthz and /readyz, which answer 200 while alive, or ready, returns nil, else 503 and the error's text.
+// Health serves /healthz and /readyz, which answer 200 while alive, or ready, returns nil, else 503 and the error's
+// text.
 func Health(alive, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	for path, check := range map[string]func() error{"/healthz": alive, "/readyz": ready} {
@@ -94,8 +95,14 @@ func Debug(state func() any) http.Handler {
 	return mux
 }
 
-// ServeMetrics serves g as the settings ask. may is for those with authentication, own a certificate for those that name none.
-func (s *Settings) ServeMetrics(ctx context.Context, g prometheus.Gatherer, may func(context.Context, string) int, own func() (tls.Certificate, error)) error {
+// ServeMetrics serves g as the settings ask. may is for those with authentication, own a certificate for those that
+// name none.
+func (s *Settings) ServeMetrics(
+	ctx context.Context,
+	g prometheus.Gatherer,
+	may func(context.Context, string) int,
+	own func() (tls.Certificate, error),
+) error {
 	if !s.MetricsAuth {
 		may = func(context.Context, string) int { return http.StatusOK }
 	}
@@ -133,5 +140,10 @@ func Serve(ctx context.Context, address string, h http.Handler, config *tls.Conf
 }
 
 func server(ctx context.Context, h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
+	return &http.Server{
+		Handler:      h,
+		ReadTimeout:  readTimeout,
+		WriteTimeout: writeTimeout,
+		BaseContext:  func(net.Listener) context.Context { return ctx },
+	}
 }

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at most, less in a
-// burst, within these bounds. A run that waits for the API server is no reason to let the next one wait. A quiet time of up to mostPause counts
-// for the pauses after it: a new Service gets its address and its endpoints one after the other, and must not wait between them.
+// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at
+// most, less in a burst, within these bounds. A run that waits for the API server is no reason to let the next one
+// wait. A quiet time of up to mostPause counts for the pauses after it: a new Service gets its address and its
+// endpoints one after the other, and must not wait between them.
 const (
 	costFactor, burstFactor = 10, 40
 
@@ -37,8 +38,8 @@ type LoopConfig struct {
 	// MinInterval is the least time between the starts of two runs; default 0. The first
 	// run after a quiet time starts at once, since a failover must not wait.
 	MinInterval time.Duration
-	// Burst, unless nil, reports whether so much changes that the next run should take more of it at once: the loop takes a BurstFactor-th of a
-	// core then; default 40.
+	// Burst, unless nil, reports whether so much changes that the next run should take more of it at once: the loop
+	// takes a BurstFactor-th of a core then; default 40.
 	Burst       func() bool
 	BurstFactor int
 	// ResyncInterval is the slow tick, which covers changes without an event; default 30 s.
@@ -134,8 +135,8 @@ func Sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// pause returns the pause after a run that cost so much of the processors, given what is left of the pauses before it: less than nothing after
-// a quiet time.
+// pause returns the pause after a run that cost so much of the processors, given what is left of the pauses before it:
+// less than nothing after a quiet time.
 func (l *Loop) pause(left, cost time.Duration) time.Duration {
 	factor := time.Duration(costFactor)
 	if l.config.Burst != nil && l.config.Burst() {
@@ -153,8 +154,8 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// sleep blocks until a kick, or until wait is over, but at least for the pause, unless Hurry cuts that short. It returns
-// false when ctx has ended.
+// sleep blocks until a kick, or until wait is over, but at least for the pause, unless Hurry cuts that short. It
+// returns false when ctx has ended.
 func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
 	due, least, rest := time.After(wait), time.After(leastPause), time.After(pause)
 	select {
@@ -183,8 +184,8 @@ func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
 	return true
 }
 
-// WitnessInterval returns how often what is remembered is compared with what is computed from nothing: the usual interval, or HOLDFAST_WITNESS of
-// the environment, in tests on a cluster.
+// WitnessInterval returns how often what is remembered is compared with what is computed from nothing: the usual
+// interval, or HOLDFAST_WITNESS of the environment, in tests on a cluster.
 func WitnessInterval(usual time.Duration) time.Duration {
 	if d, err := time.ParseDuration(os.Getenv("HOLDFAST_WITNESS")); err == nil && d > 0 {
 		return d

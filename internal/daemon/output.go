@@ -96,7 +96,8 @@ func (o *Output) take() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.dropped > 0 {
-		slog.New(slog.NewJSONHandler(&o.queue, nil)).Warn("log lines were dropped, because nothing read them", "lines", o.dropped)
+		slog.New(slog.NewJSONHandler(&o.queue, nil)).
+			Warn("log lines were dropped, because nothing read them", "lines", o.dropped)
 		o.dropped = 0
 	}
 	out := bytes.Clone(o.queue.Bytes())

@@ -27,16 +27,19 @@ import (
 const (
 	// frontendsPort is where a proxy says what it serves.
 	frontendsPort = 7950
-	// pollTime is longer than a proxy waits for news, firstTime the wait for a first answer, and of a speaker that starts for all of them.
+	// pollTime is longer than a proxy waits for news, firstTime the wait for a first answer, and of a speaker that
+	// starts for all of them.
 	pollTime  = 40 * time.Second
 	firstTime = time.Second
-	// pause is between two questions to a proxy, and longPause after a question that failed, or an answer that is no news and came at once.
+	// pause is between two questions to a proxy, and longPause after a question that failed, or an answer that is no
+	// news and came at once.
 	pause     = 20 * time.Millisecond
 	longPause = 500 * time.Millisecond
-	// leaveTime is how long a proxy that terminates serves what still comes, until others announce its addresses and all clients know.
+	// leaveTime is how long a proxy that terminates serves what still comes, until others announce its addresses and
+	// all clients know.
 	leaveTime = 3 * time.Second
-	// maxAnswer bounds an answer in octets, maxServices its Services, maxFaults those with a fault, maxHash its hash, and maxPods the proxies
-	// that are asked.
+	// maxAnswer bounds an answer in octets, maxServices its Services, maxFaults those with a fault, maxHash its hash,
+	// and maxPods the proxies that are asked.
 	maxAnswer   = 4 << 20
 	maxServices = 4096
 	maxFaults   = 512
@@ -85,7 +88,9 @@ func NewAsker(log *slog.Logger, kick func()) *Asker {
 	// It talks to the proxy itself: not by the environment's HTTP proxy, and not where the answer points to.
 	a.client = &http.Client{
 		Transport: &http.Transport{
-			DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10, DialContext: (&net.Dialer{Timeout: firstTime}).DialContext,
+			DisableKeepAlives:      true,
+			MaxResponseHeaderBytes: 16 << 10,
+			DialContext:            (&net.Dialer{Timeout: firstTime}).DialContext,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -95,8 +100,8 @@ func NewAsker(log *slog.Logger, kick func()) *Asker {
 	return a
 }
 
-// Set names the proxies of this node, and returns them with what each serves by its last answer. It reports false while a speaker that
-// starts still waits for the first answers.
+// Set names the proxies of this node, and returns them with what each serves by its last answer. It reports false while
+// a speaker that starts still waits for the first answers.
 func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -198,7 +203,15 @@ func (a *Asker) follow(ctx context.Context, name string, p *poll) {
 			wait = longPause
 		}
 		if err != nil && !failing {
-			a.log.Warn("a proxy does not say what it serves; its last answer holds as long as it is ready", "pod", name, "address", p.address, "error", err)
+			a.log.Warn(
+				"a proxy does not say what it serves; its last answer holds as long as it is ready",
+				"pod",
+				name,
+				"address",
+				p.address,
+				"error",
+				err,
+			)
 		}
 		failing, hash = err != nil, got.hash // "" after a failure: the next answer is not waited for
 		if err == nil && a.learn(p, got) {
@@ -212,7 +225,8 @@ func (a *Asker) follow(ctx context.Context, name string, p *poll) {
 func (a *Asker) learn(p *poll, got answer) (news bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	news = p.answer.frontends == nil || !maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16]) ||
+	news = p.answer.frontends == nil ||
+		!maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16]) ||
 		!maps.Equal(got.faults, p.answer.faults)
 	p.answer = got
 	return news
@@ -263,7 +277,9 @@ func parse(body []byte) (answer, error) {
 	}
 	out := answer{hash: text.Hash, frontends: map[lb.Key]map[uint16]uint16{}, faults: map[lb.Key]lb.Reason{}}
 	for _, name := range slices.Sorted(maps.Keys(text.Faults)) {
-		if fault := text.Faults[name]; serviceName.MatchString(name) && fault.OfSecret() && len(out.faults) < maxFaults {
+		if fault := text.Faults[name]; serviceName.MatchString(name) &&
+			fault.OfSecret() &&
+			len(out.faults) < maxFaults {
 			out.faults[lb.ParseKey(name)] = fault
 		}
 	}

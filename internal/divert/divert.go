@@ -1,14 +1,16 @@
-// Package divert leads connections to proxied Services to the proxies, and asks the proxies of this node what they serve.
+// Package divert leads connections to proxied Services to the proxies, and asks the proxies of this node what they
+// serve.
 //
-// The table `inet holdfast-proxy` translates the destination of a connection to a proxied Service: to a proxy of this node, or for
-// what this node and its pods send to another. Its chains are behind the packet filter and ahead of kube-proxy's DNAT, and
-// conntrack translates a connection once. The client's address stays, and conntrack makes the way back; only what this node itself
-// sends to another node has an address of the link that it leaves by, as kube-proxy does it.
+// The table `inet holdfast-proxy` translates the destination of a connection to a proxied Service: to a proxy of this
+// node, or for what this node and its pods send to another. Its chains are behind the packet filter and ahead of
+// kube-proxy's DNAT, and conntrack translates a connection once. The client's address stays, and conntrack makes the
+// way back; only what this node itself sends to another node has an address of the link that it leaves by, as
+// kube-proxy does it.
 //
 // The node ports of these Services would lead past the proxies, so that each node refuses them, at its own addresses.
 //
-// What another program deletes or changes comes back, and the table of a dead speaker stays for the next one. Where no Service
-// is proxied there is no table.
+// What another program deletes or changes comes back, and the table of a dead speaker stays for the next one. Where no
+// Service is proxied there is no table.
 package divert
 
 import (
@@ -38,7 +40,8 @@ type Table struct {
 	desired Desired
 }
 
-// New returns a Table, and does not change the kernel. It calls changed when the kernel refuses the table, or takes it again.
+// New returns a Table, and does not change the kernel. It calls changed when the kernel refuses the table, or takes it
+// again.
 func New(log *slog.Logger, changed func()) *Table {
 	t := &Table{layout: layout()}
 	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: t.layout.Table, Image: t.image, Changed: changed})
@@ -80,8 +83,8 @@ const tableName = "holdfast-proxy"
 
 // The sets; all but nodePortsSet with a family's suffix.
 const (
-	// proxiesMap has the address of the proxy for each frontend, and portsMap its port. In one map, the nft command could not
-	// show them. remoteSet has the frontends whose proxy is on another node.
+	// proxiesMap has the address of the proxy for each frontend, and portsMap its port. In one map, the nft command
+	// could not show them. remoteSet has the frontends whose proxy is on another node.
 	proxiesMap = "proxies"
 	portsMap   = "ports"
 	remoteSet  = "remote"
@@ -89,8 +92,8 @@ const (
 	nodePortsSet = "nodeports"
 )
 
-// Priorities of the chains. Of chains of type nat the first that translates a connection wins: kube-proxy's are at -100, and at
-// 100 after routing.
+// Priorities of the chains. Of chains of type nat the first that translates a connection wins: kube-proxy's are at
+// -100, and at 100 after routing.
 const (
 	refusePriority = -102
 	aheadOfDNAT    = -101
@@ -100,7 +103,13 @@ const (
 
 func layout() *nft.Layout {
 	sets := []nft.Set{{Name: nodePortsSet, Key: nft.Key{nft.Port}}}
-	refuse := nft.Chain{Name: "refuse", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: refusePriority, Rules: []nft.Rule{refuseNodePort()}}
+	refuse := nft.Chain{
+		Name:     "refuse",
+		Kind:     "filter",
+		Hook:     unix.NF_INET_PRE_ROUTING,
+		Priority: refusePriority,
+		Rules:    []nft.Rule{refuseNodePort()},
+	}
 	lead := nft.Chain{Name: "lead", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: aheadOfDNAT}
 	rest := nft.Chain{Name: "rest", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: behindDNAT}
 	back := nft.Chain{Name: "masquerade", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: aheadOfSNAT}
@@ -114,17 +123,30 @@ func layout() *nft.Layout {
 		rest.Rules = append(rest.Rules, drop(f))
 		back.Rules = append(back.Rules, masquerade(f))
 	}
-	chains := []nft.Chain{refuse, refuse.At("refuse-output", unix.NF_INET_LOCAL_OUT), lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), rest, back}
+	chains := []nft.Chain{
+		refuse,
+		refuse.At("refuse-output", unix.NF_INET_LOCAL_OUT),
+		lead,
+		lead.At("lead-output", unix.NF_INET_LOCAL_OUT),
+		rest,
+		back,
+	}
 	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: tableName}, sets, chains)
 }
 
-// refuseNodePort resets new connections to a node port at an address of this node, its loopback among them. Known connections go on,
-// such as to an endpoint in the node's own network at a port of this number.
+// refuseNodePort resets new connections to a node port at an address of this node, its loopback among them. Known
+// connections go on, such as to an endpoint in the node's own network at a port of this number.
 func refuseNodePort() nft.Rule {
 	return slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
 		nft.Expr(
-			&expr.Payload{DestRegister: nft.Reg, Base: expr.PayloadBaseTransportHeader, Offset: nft.DestinationPort, Len: 2},
-			&expr.Lookup{SourceRegister: nft.Reg, SetName: nodePortsSet}),
+			&expr.Payload{
+				DestRegister: nft.Reg,
+				Base:         expr.PayloadBaseTransportHeader,
+				Offset:       nft.DestinationPort,
+				Len:          2,
+			},
+			&expr.Lookup{SourceRegister: nft.Reg, SetName: nodePortsSet},
+		),
 		local(&expr.Fib{FlagDADDR: true}),
 		nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))
 }
@@ -135,16 +157,23 @@ func local(fib *expr.Fib) nft.Rule {
 	return nft.Expr(fib, &expr.Cmp{Register: nft.Reg, Data: nft.Native(unix.RTN_LOCAL)})
 }
 
-// drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The kernel would route it
-// back to its link, and redirect the IPv6 client (RFC 4861 section 8) to the MAC that it remembers for the address: the dead node's.
+// drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The
+// kernel would route it back to its link, and redirect the IPv6 client (RFC 4861 section 8) to the MAC that it
+// remembers for the address: the dead node's.
 func drop(f nft.Family) nft.Rule {
 	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(
-		&expr.Lookup{SourceRegister: nft.Reg, SetName: proxiesMap + f.Suffix, IsDestRegSet: true, DestRegister: nft.Reg + 8},
-		&expr.Verdict{Kind: expr.VerdictDrop}))
+		&expr.Lookup{
+			SourceRegister: nft.Reg,
+			SetName:        proxiesMap + f.Suffix,
+			IsDestRegSet:   true,
+			DestRegister:   nft.Reg + 8,
+		},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	))
 }
 
-// masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the clients may be
-// none that packets to pods have. The original destination says that the connection was led there.
+// masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the
+// clients may be none that packets to pods have. The original destination says that the connection was led there.
 func masquerade(f nft.Family) nft.Rule {
 	return slices.Concat(f.Is(), local(&expr.Fib{FlagSADDR: true}), f.Masquerade(remoteSet))
 }

@@ -14,8 +14,8 @@ type cost struct {
 	rules int
 }
 
-// maxCost is the bound of a node: 250,000 prefixes take the kernel some 25 MiB, and half a second of one core for the whole table.
-// For rules the kernel's work is quadratic, and these take it less than a second.
+// maxCost is the bound of a node: 250,000 prefixes take the kernel some 25 MiB, and half a second of one core for the
+// whole table. For rules the kernel's work is quadratic, and these take it less than a second.
 var maxCost = cost{prefixes: 250_000, rules: 10_000}
 
 func (c cost) plus(o cost) cost { return cost{c.prefixes + o.prefixes, c.rules + o.rules} }
@@ -44,8 +44,8 @@ func (d *frontend) pay(paid map[any]bool) {
 	paid[d.allow], paid[d.deny], paid[d.profile.even()] = true, true, true
 }
 
-// admit closes the frontends that are beyond the bound. The frontends of a namespace that costs little in all come first, so that no
-// tenant has the Services of another closed.
+// admit closes the frontends that are beyond the bound. The frontends of a namespace that costs little in all come
+// first, so that no tenant has the Services of another closed.
 func (img *image) admit() {
 	total, own := map[string]int{}, map[string]map[any]bool{}
 	var order []*frontend
@@ -67,8 +67,17 @@ func (img *image) admit() {
 	for _, d := range order {
 		c := d.charge(paid)
 		if used.plus(c).beyond() {
-			d.refused = cmp.Or(d.refused, fmt.Errorf("its lists of %d prefixes of %d lengths are beyond the bound of %d prefixes and of %d combinations of lengths "+
-				"and limits for all lists of a node", c.prefixes, c.rules, maxCost.prefixes, maxCost.rules))
+			d.refused = cmp.Or(
+				d.refused,
+				fmt.Errorf(
+					"its lists of %d prefixes of %d lengths are beyond the bound of %d prefixes and of %d combinations of lengths "+
+						"and limits for all lists of a node",
+					c.prefixes,
+					c.rules,
+					maxCost.prefixes,
+					maxCost.rules,
+				),
+			)
 			continue
 		}
 		used = used.plus(c)

@@ -73,7 +73,12 @@ func (img *image) From(old *image) nft.Change {
 	old.chains.Changes(img.chains, func(name chainName, was, is chainUse, there, wanted bool) {
 		switch {
 		case !there:
-			c.Sets, c.Chains = append(c.Sets, is.profile.setsOf(string(name))...), append(c.Chains, is.profile.chain(string(name)))
+			c.Sets, c.Chains = append(
+				c.Sets,
+				is.profile.setsOf(string(name))...), append(
+				c.Chains,
+				is.profile.chain(string(name)),
+			)
 		case !wanted:
 			c.GoneChains = append(c.GoneChains, string(name))
 			for _, s := range was.profile.setsOf(string(name)) {

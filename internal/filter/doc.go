@@ -18,14 +18,14 @@
 //
 // The set sources holds pairs of a list and a source prefix, and the maps allow and deny lead from a frontend to its
 // lists: a list enters the kernel once, for however many frontends. Frontends with the same prefix lengths and limits
-// share a profile, whose chain looks a source up once for each prefix length. 10,000 frontends with 5 ranges each take the
-// kernel 0.1 to 0.3 s and 13 MiB, one more or less 0.1 ms, and a packet 1.1 to 1.3 µs, of which the look-up of the list is
-// 0.04 µs for each prefix length that is tried. docs/evidence/rejected.md has other designs.
+// share a profile, whose chain looks a source up once for each prefix length. 10,000 frontends with 5 ranges each take
+// the kernel 0.1 to 0.3 s and 13 MiB, one more or less 0.1 ms, and a packet 1.1 to 1.3 µs, of which the look-up of the
+// list is 0.04 µs for each prefix length that is tried. docs/evidence/rejected.md has other designs.
 //
-// During a commit a packet may see the new sets with an old verdict, and the
-// reverse. Neither admits a packet that both filters refuse: lists do not change, the
-// frontends of a replaced list find the new one in sets of the other parity (odd), a packet whose list is gone is refused,
-// and a jump to a chain without rules continues with the rules for closed ports.
+// During a commit a packet may see the new sets with an old verdict, and the reverse. Neither admits a packet that both
+// filters refuse: lists do not change, the frontends of a replaced list find the new one in sets of the other parity
+// (odd), a packet whose list is gone is refused, and a jump to a chain without rules continues with the rules for
+// closed ports.
 //
 // A frontend that is beyond the bound of all lists is closed, and no others.
 //

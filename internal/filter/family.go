@@ -89,7 +89,13 @@ func (f *family) sets() []nft.Set {
 		{Name: addressesSet, Key: nft.Key{f.Address}},
 		{Name: relayedSet, Key: nft.Key{f.Address}},
 		{Name: pingsSet, Key: nft.Key{f.Address}},
-		{Name: pingersSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT, Size: sourceMemory, Timeout: memoryTimeout},
+		{
+			Name:    pingersSet,
+			Key:     nft.Key{f.Address},
+			Flags:   unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT,
+			Size:    sourceMemory,
+			Timeout: memoryTimeout,
+		},
 		{Name: frontendsSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
 		// Without the length, 10.0.0.0/9 would be found for a source in the other half of 10.0.0.0/8.
 		{Name: sourcesSet, Key: nft.Key{f.Address, nft.Mark, nft.Mark}},

@@ -33,15 +33,23 @@ func (d frontend) equal(o frontend) bool {
 	return d.compare(&o) == 0 && d.profile == o.profile && d.LogDrops == o.LogDrops && d.sameLists(&o)
 }
 
-// frontends returns the frontends of an address, in order, as far as the kernel can have them. If two have all in common that a packet
-// shows, no node knows whose lists hold, and the first stays to be closed.
+// frontends returns the frontends of an address, in order, as far as the kernel can have them. If two have all in
+// common that a packet shows, no node knows whose lists hold, and the first stays to be closed.
 func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
 	list := make([]frontend, 0, len(all))
 	for i := range all {
 		one := &all[i]
-		if _, ok := nft.Protocols[one.Protocol]; !ok || !one.Address.IsValid() || one.Address.Is4In6() || one.Address.Zone() != "" {
+		if _, ok := nft.Protocols[one.Protocol]; !ok ||
+			!one.Address.IsValid() ||
+			one.Address.Is4In6() ||
+			one.Address.Zone() != "" {
 			// No machine can send packets there.
-			c.refused[one.Service] = fmt.Errorf("invalid frontend: %s port %d of %s", one.Protocol, one.Port, one.Address)
+			c.refused[one.Service] = fmt.Errorf(
+				"invalid frontend: %s port %d of %s",
+				one.Protocol,
+				one.Port,
+				one.Address,
+			)
 			continue
 		}
 		if d.NoLimits || d.NoInternal {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// image is the desired content of the table, in a form that can be compared. It is made of an older one and shares most with it: what is made
-// and compared is what changed.
+// image is the desired content of the table, in a form that can be compared. It is made of an older one and shares most
+// with it: what is made and compared is what changed.
 type image struct {
 	// of is what it is an image of.
 	of     *Desired
@@ -26,8 +26,8 @@ type image struct {
 	lists  lb.Map[*list, int]
 	chains lb.Map[chainName, chainUse]
 	cost   cost
-	// internal has the addresses of the frontends that share a port of a ClusterIP, in order. Its replies can be rewritten to one
-	// address only: the first.
+	// internal has the addresses of the frontends that share a port of a ClusterIP, in order. Its replies can be
+	// rewritten to one address only: the first.
 	internal lb.Map[clusterPort, *[]netip.Addr]
 	// outside are the addresses of frontends that are in no guarded range.
 	outside lb.Map[netip.Addr, struct{}]
@@ -70,7 +70,10 @@ func newImage(y *library, d *Desired, old *image) *image {
 		old = blank()
 	}
 	// A change of one frontend may open others that are closed.
-	shared := len(old.refused) == 0 && old.of.NoLog == d.NoLog && old.of.NoLimits == d.NoLimits && old.of.NoInternal == d.NoInternal
+	shared := len(old.refused) == 0 &&
+		old.of.NoLog == d.NoLog &&
+		old.of.NoLimits == d.NoLimits &&
+		old.of.NoInternal == d.NoInternal
 	var img *image
 	if shared {
 		img = old.with(d, old.changed(y, d, old))
@@ -100,13 +103,15 @@ func newImage(y *library, d *Desired, old *image) *image {
 	return img
 }
 
-// changed are the frontends at addresses where these change, and the Services of those that are closed for what they are.
+// changed are the frontends at addresses where these change, and the Services of those that are closed for what they
+// are.
 type changed struct {
 	at      map[netip.Addr]*[]frontend
 	refused map[lb.Key]error
 }
 
-// changed returns the frontends at each address where the image has others than are desired. They keep the parities of an older image.
+// changed returns the frontends at each address where the image has others than are desired. They keep the parities of
+// an older image.
 func (img *image) changed(y *library, d *Desired, old *image) changed {
 	out := changed{map[netip.Addr]*[]frontend{}, map[lb.Key]error{}}
 	img.of.Frontends.Changes(d.Frontends, func(a netip.Addr, _, is *[]lb.Frontend, _, has bool) {
@@ -124,7 +129,12 @@ func (img *image) changed(y *library, d *Desired, old *image) changed {
 func (img *image) with(d *Desired, c changed) *image {
 	out, at := *img, c.at
 	out.of, out.refused = d, maps.Clone(c.refused)
-	u := uses{lists: map[*list]int{}, chains: map[chainName]chainUse{}, names: map[profile][]string{}, ports: map[clusterPort][]netip.Addr{}}
+	u := uses{
+		lists:  map[*list]int{},
+		chains: map[chainName]chainUse{},
+		names:  map[profile][]string{},
+		ports:  map[clusterPort][]netip.Addr{},
+	}
 	for a, list := range at {
 		u.count(img.frontends.Of(a), -1)
 		u.count(list, 1)
@@ -134,7 +144,10 @@ func (img *image) with(d *Desired, c changed) *image {
 			}
 		}
 	}
-	out.frontends = img.frontends.With(maps.Keys(at), func(a netip.Addr) (*[]frontend, bool) { return at[a], len(*at[a]) > 0 })
+	out.frontends = img.frontends.With(
+		maps.Keys(at),
+		func(a netip.Addr) (*[]frontend, bool) { return at[a], len(*at[a]) > 0 },
+	)
 	out.lists = img.lists.With(maps.Keys(u.lists), func(l *list) (int, bool) {
 		n, more := img.lists.Of(l), u.lists[l]
 		out.cost.prefixes += (min(n+more, 1) - min(n, 1)) * l.size
@@ -151,13 +164,18 @@ func (img *image) with(d *Desired, c changed) *image {
 	out.internal = img.internal.With(maps.Keys(u.ports), func(p clusterPort) (*[]netip.Addr, bool) {
 		all := u.ports[p]
 		if before := img.internal.Of(p); before != nil {
-			all = append(all, slices.DeleteFunc(slices.Clone(*before), func(a netip.Addr) bool { return at[a] != nil })...)
+			all = append(
+				all,
+				slices.DeleteFunc(slices.Clone(*before), func(a netip.Addr) bool { return at[a] != nil })...)
 		}
 		slices.SortFunc(all, netip.Addr.Compare)
 		return &all, len(all) > 0
 	})
 	guarded := lb.IndexOf([]bool{true}, func(bool) []lb.Range { return d.Guarded })
-	moved, isOutside := maps.Keys(at), func(a netip.Addr) (v struct{}, has bool) { return v, out.frontends.Has(a) && !guarded.Find(a) }
+	moved, isOutside := maps.Keys(at), func(a netip.Addr) (v struct{}, has bool) {
+		return v, out.frontends.Has(a) &&
+			!guarded.Find(a)
+	}
 	if !slices.Equal(img.of.Guarded, d.Guarded) {
 		moved = out.frontends.Keys()
 		out.outside = lb.Map[netip.Addr, struct{}]{}

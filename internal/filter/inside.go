@@ -12,8 +12,8 @@ import (
 // nameSize is the size of a link's name in the kernel, with at least one octet of zero at its end (IFNAMSIZ).
 const nameSize = 16
 
-// insideLinks returns the elements of insideSet: the names of links, and the empty one. Names and beginnings of names are
-// intervals of one set, so that one lookup judges a link.
+// insideLinks returns the elements of insideSet: the names of links, and the empty one. Names and beginnings of names
+// are intervals of one set, so that one lookup judges a link.
 func insideLinks(names []string) nft.Elements {
 	var intervals nft.Elements
 	for _, name := range append([]string{""}, names...) {
@@ -35,7 +35,10 @@ func padName(name string) []byte { return append([]byte(name), make([]byte, name
 
 // notServed matches packets to an address that no Service has.
 func (f *family) notServed() nft.Rule {
-	return nft.Expr(f.Load(f.Destination, reg), &expr.Lookup{SourceRegister: reg, SetName: f.named(addressesSet), Invert: true})
+	return nft.Expr(
+		f.Load(f.Destination, reg),
+		&expr.Lookup{SourceRegister: reg, SetName: f.named(addressesSet), Invert: true},
+	)
 }
 
 // toPod matches packets to an address that no Service has and that this node's own routes lead to a pod's link. No

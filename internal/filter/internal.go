@@ -40,7 +40,10 @@ const spare = reg + 8
 // fromInside matches packets of this node and its pods. A source address would prove nothing: a forged one may come in
 // from outside.
 func fromInside() nft.Rule {
-	return nft.Expr(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare}, &expr.Lookup{SourceRegister: spare, SetName: insideSet})
+	return nft.Expr(
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare},
+		&expr.Lookup{SourceRegister: spare, SetName: insideSet},
+	)
 }
 
 // isTracked matches what conntrack is to see. What the node only hands on to another
@@ -54,7 +57,14 @@ func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNT
 // toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
 // Who is not on the way to such a frontend is let go by the first look.
 func (f *family) toClusterIP(from nft.Rule) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), f.lookUp(internalSet), from, f.Write(f.Destination), nft.ChangeMark(0, internalMark))
+	return slices.Concat(
+		f.Is(),
+		f.LoadFrontend(),
+		f.lookUp(internalSet),
+		from,
+		f.Write(f.Destination),
+		nft.ChangeMark(0, internalMark),
+	)
 }
 
 // fromExternal rewrites the source of an answer.

@@ -129,11 +129,15 @@ func acceptLoopback() nft.Rule {
 	return slices.Concat(nft.Meta(expr.MetaKeyIIF, nft.Native(loopback)...), accept())
 }
 
-// toFrontendChain applies the verdict of a packet's frontend. During a commit a packet may jump to a new chain whose rules
-// are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
+// toFrontendChain applies the verdict of a packet's frontend. During a commit a packet may jump to a new chain whose
+// rules are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
 func (f *family) toFrontendChain() nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true,
-		DestRegister: unix.NFT_REG_VERDICT}))
+	return slices.Concat(
+		f.Is(),
+		f.LoadFrontend(),
+		nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true,
+			DestRegister: unix.NFT_REG_VERDICT}),
+	)
 }
 
 // toGuardChain sends all other packets to guarded addresses to the guard chain. It is after toFrontendChain because an
@@ -175,18 +179,30 @@ func (f *family) newICMPChain() nft.Chain {
 	ping := slices.Concat(icmpType(f.echo), f.destinationIn(pingsSet))
 	rules := []nft.Rule{
 		slices.Concat(nft.State(expr.CmpOpNeq, expr.CtStateBitRELATED), accept()),
-		slices.Concat(ping, f.sourceMasked(reg, f.host), overLimit(f.named(pingersSet), perSecond(pingsOfOne, true), true), goTo(f.named(pingsChain))),
+		slices.Concat(
+			ping,
+			f.sourceMasked(reg, f.host),
+			overLimit(f.named(pingersSet), perSecond(pingsOfOne, true), true),
+			goTo(f.named(pingsChain)),
+		),
 		slices.Concat(ping, nft.Expr(perSecond(pingsOfAll, false)), accept()),
 	}
 	if f.Proto == unix.NFPROTO_IPV6 {
 		const solicitation, advertisement = 135, 136
-		rules = append(rules, slices.Concat(icmpType(solicitation), accept()), slices.Concat(icmpType(advertisement), accept()))
+		rules = append(
+			rules,
+			slices.Concat(icmpType(solicitation), accept()),
+			slices.Concat(icmpType(advertisement), accept()),
+		)
 	}
 	return nft.Chain{Name: f.named(icmpChain), Rules: append(rules, f.countClosed(undeclared), drop())}
 }
 
 func icmpType(t byte) nft.Rule {
-	return nft.Expr(&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1}, &expr.Cmp{Register: reg, Data: []byte{t}})
+	return nft.Expr(
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1},
+		&expr.Cmp{Register: reg, Data: []byte{t}},
+	)
 }
 
 // newLeftChain drops what still has the address of a frontend where the packet leaves the node or meets a socket of it:

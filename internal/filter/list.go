@@ -27,18 +27,20 @@ type list struct {
 	lengths string
 }
 
-// library has the lists by number. A list's number comes of its content, so that the next process gives it the same, and is the next one
-// that is free where another list has it. Equal lists are one list, unless a list of the number before was forgotten.
+// library has the lists by number. A list's number comes of its content, so that the next process gives it the same,
+// and is the next one that is free where another list has it. Equal lists are one list, unless a list of the number
+// before was forgotten.
 type library struct {
 	lists map[uint32]*list
 	// kept is how many lists there were after the last cleaning.
 	kept int
-	// recent are the lists that were asked for last, of sources that are allowed and denied: neighbours mostly have the same.
+	// recent are the lists that were asked for last, of sources that are allowed and denied: neighbours mostly have the
+	// same.
 	recent [2]*list
 }
 
-// list returns the list of some prefixes; nil if it is empty. The recent one and the one before are looked at first: a list may be long,
-// and belong to hundreds of frontends.
+// list returns the list of some prefixes; nil if it is empty. The recent one and the one before are looked at first: a
+// list may be long, and belong to hundreds of frontends.
 func (y *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *list) *list {
 	if len(given) == 0 {
 		return nil

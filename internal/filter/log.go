@@ -77,8 +77,11 @@ func openLog(group uint16) (*netlink.Conn, error) {
 	})
 	if err == nil {
 		_, err = conn.Execute(netlink.Message{
-			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_ULOG<<8 | logMessageConfig), Flags: netlink.Request | netlink.Acknowledge},
-			Data:   append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, a...),
+			Header: netlink.Header{
+				Type:  netlink.HeaderType(unix.NFNL_SUBSYS_ULOG<<8 | logMessageConfig),
+				Flags: netlink.Request | netlink.Acknowledge,
+			},
+			Data: append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, a...),
 		})
 	}
 	if err != nil {
@@ -108,7 +111,9 @@ func parseHeader(packet []byte) (h header, ok bool) {
 	var from, to net.IP
 	if six, err := ipv6.ParseHeader(packet); err == nil && six.Version == ipv6.Version {
 		from, to, h.protocol, packet = six.Src, six.Dst, byte(six.NextHeader), packet[ipv6.HeaderLen:]
-	} else if four, err := ipv4.ParseHeader(packet); err == nil && four.Version == ipv4.Version && four.Len <= len(packet) {
+	} else if four, err := ipv4.ParseHeader(packet); err == nil &&
+		four.Version == ipv4.Version &&
+		four.Len <= len(packet) {
 		from, to, h.protocol, packet = four.Src.To4(), four.Dst.To4(), byte(four.Protocol), packet[four.Len:]
 	}
 	const portEnd = 4

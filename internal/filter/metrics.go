@@ -49,7 +49,10 @@ func (y *packetTotals) read(img *image) error {
 	last := make(map[counter]uint64, len(y.last))
 	for _, f := range families() {
 		for _, set := range []string{dropsSet, frontendsSet} {
-			err := img.table.Counters(f.named(set), func(key string, packets uint64) { last[counter{key, set == dropsSet}] = packets })
+			err := img.table.Counters(
+				f.named(set),
+				func(key string, packets uint64) { last[counter{key, set == dropsSet}] = packets },
+			)
 			if err != nil {
 				return err
 			}
@@ -81,8 +84,8 @@ func (y *packetTotals) series(img *image, c counter) (s series) {
 	return s
 }
 
-// name chooses the Services with series of their own: who has one keeps it. It frees the series of Services that have no
-// frontend any more.
+// name chooses the Services with series of their own: who has one keeps it. It frees the series of Services that have
+// no frontend any more.
 func (y *packetTotals) name(frontends iter.Seq[*frontend]) {
 	if y.totals == nil {
 		y.totals, y.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
@@ -130,12 +133,20 @@ func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Ke
 }
 
 var (
-	droppedDesc = prometheus.NewDesc("holdfast_filter_dropped_packets_total",
+	droppedDesc = prometheus.NewDesc(
+		"holdfast_filter_dropped_packets_total",
 		"Packets to served addresses that the filter refused, by Service and reason; without a Service: no frontend, or beyond the limit of Services with series.",
-		[]string{"namespace", "service", "reason"}, nil)
+		[]string{"namespace", "service", "reason"},
+		nil,
+	)
 	acceptedDesc = prometheus.NewDesc("holdfast_filter_accepted_packets_total",
 		"Packets that the filter admitted, by Service.", []string{"namespace", "service"}, nil)
-	repairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "filter"})
+	repairsDesc = prometheus.NewDesc(
+		"holdfast_repairs_total",
+		"Repairs of drift, by kind.",
+		nil,
+		prometheus.Labels{"kind": "filter"},
+	)
 )
 
 // Describe implements prometheus.Collector.

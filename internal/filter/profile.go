@@ -33,7 +33,8 @@ type profile struct {
 // rules returns how many rules look up sources.
 func (p profile) rules() int { return len(p.allow) + len(p.deny) }
 
-// samples returns the sets and chains of a profile of each family that has every kind of rule, with a limit of connections or without.
+// samples returns the sets and chains of a profile of each family that has every kind of rule, with a limit of
+// connections or without.
 func samples(limit int) (sets []nft.Set, chains []nft.Chain) {
 	p := profile{restricted: true, allow: "\x01", deny: "\x01", inside: true, limit: limit, rate: 1}
 	for _, p.ipv6 = range []bool{false, true} {
@@ -138,9 +139,9 @@ func (p profile) chain(name string) nft.Chain {
 // wide is a register behind the key of a frontend.
 const wide = reg + 8
 
-// wholeKey fills the registers of a key of sourcesSet with the source and what follows it, to be overwritten. So the nft
-// command takes the key for a part of the packet: where a part of a key is a map's value, it ends with a failed assertion, and with
-// it every listing.
+// wholeKey fills the registers of a key of sourcesSet with the source and what follows it, to be overwritten. So the
+// nft command takes the key for a part of the packet: where a part of a key is a map's value, it ends with a failed
+// assertion, and with it every listing.
 func (f *family) wholeKey() *expr.Payload {
 	load := f.Load(f.Source, wide)
 	load.Len += 2 * numberSize
@@ -152,11 +153,20 @@ func (p profile) rangeRules() []nft.Rule {
 	key := f.LoadFrontend()
 	source, length, number := uint32(wide), wide+f.Words(), wide+f.Words()+1
 	numberIn := func(lists string) nft.Rule {
-		return slices.Concat(key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number}))
+		return slices.Concat(
+			key,
+			nft.Expr(
+				&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number},
+			),
+		)
 	}
 	sourceIn := func(lists string, bits byte) nft.Rule {
-		return slices.Concat(f.masked(f.wholeKey(), source, int(bits)), nft.Expr(&expr.Immediate{Register: length, Data: nft.Native(uint32(bits))}),
-			numberIn(lists), nft.Expr(&expr.Lookup{SourceRegister: source, SetName: f.named(sourcesSet)}))
+		return slices.Concat(
+			f.masked(f.wholeKey(), source, int(bits)),
+			nft.Expr(&expr.Immediate{Register: length, Data: nft.Native(uint32(bits))}),
+			numberIn(lists),
+			nft.Expr(&expr.Lookup{SourceRegister: source, SetName: f.named(sourcesSet)}),
+		)
 	}
 	refused := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []nft.Rule
@@ -206,7 +216,10 @@ func (p profile) setsOf(name string) []nft.Set {
 		return nil
 	}
 	if p.limit > 0 {
-		list = append(list, nft.Set{Name: p.limitSet(), Key: f.PortType(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory})
+		list = append(
+			list,
+			nft.Set{Name: p.limitSet(), Key: f.PortType(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory},
+		)
 	}
 	if p.rate > 0 {
 		list = append(list, nft.Set{

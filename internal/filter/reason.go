@@ -61,10 +61,19 @@ const (
 // countAndLog counts a packet that a frontend refuses, and logs it if the frontend has LogDrops.
 func (f *family) countAndLog(r reason, log bool) []nft.Rule {
 	key := f.LoadFrontend()
-	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: f.AfterPort(), Data: nft.Native(uint32(r))}), f.in(dropsSet))}
+	rules := []nft.Rule{
+		slices.Concat(
+			key,
+			nft.Expr(&expr.Immediate{Register: f.AfterPort(), Data: nft.Native(uint32(r))}),
+			f.in(dropsSet),
+		),
+	}
 	if log {
 		rules = append(rules, slices.Concat(key, f.in(loggedSet), nft.Expr(perSecond(logPerSecond, false), &expr.Log{
-			Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN, Group: logGroup, Snaplen: logSnapshot, Data: []byte(r.String()),
+			Key:     1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
+			Group:   logGroup,
+			Snaplen: logSnapshot,
+			Data:    []byte(r.String()),
 		})))
 	}
 	return rules
@@ -76,10 +85,13 @@ func (f *family) newDropChain(r reason, log bool) nft.Chain {
 }
 
 // newRefuseChain makes the chain that rejects new connections, so that the client tries another node. Existing
-// connections continue, because their endpoint may be draining. externalTrafficPolicy is not for traffic from within the
-// cluster, which kube-proxy leads to the endpoints of all nodes.
+// connections continue, because their endpoint may be draining. externalTrafficPolicy is not for traffic from within
+// the cluster, which kube-proxy leads to the endpoints of all nodes.
 func (f *family) newRefuseChain(log bool) nft.Chain {
-	rules := []nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept()), slices.Concat(fromInside(), accept())}
+	rules := []nft.Rule{
+		slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept()),
+		slices.Concat(fromInside(), accept()),
+	}
 	rules = append(rules, f.countAndLog(noEndpoint, log)...)
 	return nft.Chain{Name: f.named(refuseChain), Rules: append(rules, rejections()...)}
 }

@@ -56,7 +56,10 @@ func acceptOrGoTo(chain string) nft.Rule {
 // 3.10.7.1), else ICMP port unreachable (RFC 1122 section 4.1.3.1).
 func rejections() []nft.Rule {
 	return []nft.Rule{
-		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})),
+		slices.Concat(
+			nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP),
+			nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}),
+		),
 		nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}),
 	}
 }
@@ -72,8 +75,8 @@ const (
 	ipsDstNAT = 1 << 5
 )
 
-// opensConnection matches the first packet of a connection. The conntrack state NEW does not suffice: UDP keeps it until
-// the first answer.
+// opensConnection matches the first packet of a connection. The conntrack state NEW does not suffice: UDP keeps it
+// until the first answer.
 func opensConnection() nft.Rule { return nft.Status(expr.CmpOpEq, ipsConfirmed) }
 
 // withoutSYN matches TCP but for the packet that begins a connection.
@@ -87,11 +90,14 @@ const directionReply = 1
 
 // isReply matches packets in the reply direction of a connection.
 func isReply() nft.Rule {
-	return nft.Expr(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, &expr.Cmp{Register: reg, Data: []byte{directionReply}})
+	return nft.Expr(
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg},
+		&expr.Cmp{Register: reg, Data: []byte{directionReply}},
+	)
 }
 
-// overLimit adds the key to a dynamic set and matches if the limit of its element is exceeded. With update it renews the
-// element's timeout.
+// overLimit adds the key to a dynamic set and matches if the limit of its element is exceeded. With update it renews
+// the element's timeout.
 func overLimit(name string, limit expr.Any, update bool) nft.Rule {
 	op := uint32(unix.NFT_DYNSET_OP_ADD)
 	if update {
@@ -101,5 +107,11 @@ func overLimit(name string, limit expr.Any, update bool) nft.Rule {
 }
 
 func perSecond(n int, over bool) *expr.Limit {
-	return &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(n), Unit: expr.LimitTimeSecond, Burst: uint32(n), Over: over}
+	return &expr.Limit{
+		Type:  expr.LimitTypePkts,
+		Rate:  uint64(n),
+		Unit:  expr.LimitTimeSecond,
+		Burst: uint32(n),
+		Over:  over,
+	}
 }

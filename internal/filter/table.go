@@ -28,20 +28,27 @@ type Desired struct {
 	// Addresses are the node's own. The first of a family answers echo requests; without one, the address of the
 	// receiving link does.
 	Addresses []netip.Addr
-	// NoLog: the kernel cannot log to a group. NoLimits: it cannot limit connections. NoInternal: it cannot redirect internal traffic.
-	// NoRoutes: it cannot look up routes.
+	// NoLog: the kernel cannot log to a group. NoLimits: it cannot limit connections. NoInternal: it cannot redirect
+	// internal traffic. NoRoutes: it cannot look up routes.
 	NoLog, NoLimits, NoInternal, NoRoutes bool
 }
 
 // equal reports whether both are the same.
 func (d *Desired) equal(o *Desired) bool {
-	return d.NoLog == o.NoLog && d.NoLimits == o.NoLimits && d.NoInternal == o.NoInternal && d.NoRoutes == o.NoRoutes && slices.Equal(d.Addresses, o.Addresses) &&
+	return d.NoLog == o.NoLog &&
+		d.NoLimits == o.NoLimits &&
+		d.NoInternal == o.NoInternal &&
+		d.NoRoutes == o.NoRoutes &&
+		slices.Equal(d.Addresses, o.Addresses) &&
 		d.sameOthers(o) && d.Relayed.Same(o.Relayed) && d.Frontends.Same(o.Frontends) && d.Pings.Same(o.Pings)
 }
 
 // sameOthers reports whether both have the same elements that belong to no frontend.
 func (d *Desired) sameOthers(o *Desired) bool {
-	return slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Guarded, o.Guarded) && slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Open, o.Open)
+	return slices.Equal(d.PodLinks, o.PodLinks) &&
+		slices.Equal(d.Guarded, o.Guarded) &&
+		slices.Equal(d.Reset, o.Reset) &&
+		slices.Equal(d.Open, o.Open)
 }
 
 // Table is the nftables table of Holdfast on this node.
@@ -60,7 +67,8 @@ type Table struct {
 	library library
 }
 
-// New returns a Table that calls changed when the result of Failed or of Refused changes. It does not access the kernel.
+// New returns a Table that calls changed when the result of Failed or of Refused changes. It does not access the
+// kernel.
 func New(log *slog.Logger, changed func()) *Table {
 	t := &Table{log: log, changed: changed}
 	t.owned = nft.NewOwned(nft.Config[*image]{
@@ -70,8 +78,8 @@ func New(log *slog.Logger, changed func()) *Table {
 	return t
 }
 
-// Set makes the kernel enforce desired. It returns nil once that is in force, but for the Services of Refused. On an error
-// the previous filter stays in force, and Run retries. The caller must not modify what desired refers to.
+// Set makes the kernel enforce desired. It returns nil once that is in force, but for the Services of Refused. On an
+// error the previous filter stays in force, and Run retries. The caller must not modify what desired refers to.
 func (t *Table) Set(desired Desired) error {
 	t.owned.Lock()
 	defer t.owned.Unlock()
@@ -98,7 +106,13 @@ func (t *Table) failsOrWorks() {
 func (t *Table) done(img *image) {
 	for _, service := range slices.SortedFunc(maps.Keys(img.refused), lb.Key.Compare) {
 		if t.closed[service] == nil {
-			t.log.Error("filter closes a Service because of its ranges", "service", service, "error", img.refused[service])
+			t.log.Error(
+				"filter closes a Service because of its ranges",
+				"service",
+				service,
+				"error",
+				img.refused[service],
+			)
 		}
 	}
 	if !maps.EqualFunc(t.closed, img.refused, func(error, error) bool { return true }) {

@@ -1,6 +1,7 @@
-// Package haproxy turns the Services that proxies serve into the configuration of HAProxy, and changes of their endpoints into
-// commands for its running worker. It is pure: who calls it writes files and talks to sockets. Only parsed numbers, enumerations,
-// addresses and names that Kubernetes has checked enter a line; a Service with anything else is left out.
+// Package haproxy turns the Services that proxies serve into the configuration of HAProxy, and changes of their
+// endpoints into commands for its running worker. It is pure: who calls it writes files and talks to sockets. Only
+// parsed numbers, enumerations, addresses and names that Kubernetes has checked enter a line; a Service with anything
+// else is left out.
 package haproxy
 
 import (
@@ -21,7 +22,8 @@ import (
 type State struct {
 	Engine
 	Services []Service
-	// Internal are the addresses of nodes and pods, to which the source ranges of a Service with InternalAllowed do not apply.
+	// Internal are the addresses of nodes and pods, to which the source ranges of a Service with InternalAllowed do not
+	// apply.
 	Internal []netip.Prefix
 }
 
@@ -29,7 +31,8 @@ type State struct {
 type Engine struct {
 	// Directory has the sockets and files.
 	Directory string
-	// Threads is the number of threads, and Files the file limit, to which MaxConn is lowered: HAProxy does not start with more.
+	// Threads is the number of threads, and Files the file limit, to which MaxConn is lowered: HAProxy does not start
+	// with more.
 	Threads, MaxConn, Files int
 }
 
@@ -59,16 +62,25 @@ var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 // certificate is a digest of a pair, or none.
 var certificate = regexp.MustCompile(`^([0-9a-f]{32})?$`)
 
-// usable reports whether the Service has nothing that must not enter a line. Without a pair a Service that asks for TLS is not: on its
-// ports nothing else may answer.
+// usable reports whether the Service has nothing that must not enter a line. Without a pair a Service that asks for TLS
+// is not: on its ports nothing else may answer.
 func (s Service) usable() bool {
 	_, known := methods[s.Method]
 	valid := func(p netip.Prefix) bool { return p.IsValid() }
-	return label.MatchString(s.Key.Namespace) && label.MatchString(s.Key.Name) && known && s.Header >= 0 && s.Header < len(headers) &&
+	return label.MatchString(s.Key.Namespace) &&
+		label.MatchString(s.Key.Name) &&
+		known &&
+		s.Header >= 0 &&
+		s.Header < len(headers) &&
 		certificate.MatchString(s.Certificate) && (s.Certificate == "") == (s.Secret == "") &&
 		all(s.Addresses, plain) && all(s.Allow, valid) && all(s.Deny, valid) &&
 		all(s.Ports, func(p Port) bool {
-			return p.Port > 0 && p.Listen > 0 && all(p.Endpoints, func(e netip.AddrPort) bool { return e.Port() > 0 && plain(e.Addr()) })
+			return p.Port > 0 &&
+				p.Listen > 0 &&
+				all(p.Endpoints, func(e netip.AddrPort) bool {
+					return e.Port() > 0 &&
+						plain(e.Addr())
+				})
 		})
 }
 
@@ -98,8 +110,8 @@ func Frontends(config string) map[string]map[string]uint16 {
 // idBits are the bits of a server's id that HAProxy 2.6 hashes: it multiplies the id by 4096 in 32 bits (lb_chash.c).
 const idBits = 20
 
-// ids numbers servers by address and port: HAProxy hashes a server's id, and all proxies must agree. Of two servers with one number
-// the later takes the next that is free.
+// ids numbers servers by address and port: HAProxy hashes a server's id, and all proxies must agree. Of two servers
+// with one number the later takes the next that is free.
 func ids(endpoints []netip.AddrPort) map[netip.AddrPort]uint32 {
 	out, used := make(map[netip.AddrPort]uint32, len(endpoints)), make(map[uint32]bool, len(endpoints))
 	for _, e := range endpoints {
@@ -113,7 +125,8 @@ func ids(endpoints []netip.AddrPort) map[netip.AddrPort]uint32 {
 	return out
 }
 
-// maxConn is the connections that fit the file limit: each needs two files; listeners, checks, threads and pipes need more.
+// maxConn is the connections that fit the file limit: each needs two files; listeners, checks, threads and pipes need
+// more.
 func (s State) maxConn() int {
 	other := 300 + 20*s.Threads
 	for _, service := range s.Services {
@@ -133,7 +146,8 @@ func Digest(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Patterns returns the file of Internal, by name and content; its name is its digest, so that each configuration has its own.
+// Patterns returns the file of Internal, by name and content; its name is its digest, so that each configuration has
+// its own.
 func (s State) Patterns() (name, content string) {
 	var lines []string
 	for _, p := range s.Internal {
@@ -186,8 +200,13 @@ type Bounds struct {
 	Certificates map[lb.Key]string
 }
 
-// Compile returns the Services that proxies serve, of all, which are ordered, and the numbers on which the pod cannot listen for one, as another has them.
-func Compile(all []*lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort, b Bounds) (out []Service, clash []uint16) {
+// Compile returns the Services that proxies serve, of all, which are ordered, and the numbers on which the pod cannot
+// listen for one, as another has them.
+func Compile(
+	all []*lb.Service,
+	endpoints map[lb.Key]map[uint16][]netip.AddrPort,
+	b Bounds,
+) (out []Service, clash []uint16) {
 	taken := map[uint16]bool{}
 	for _, p := range b.Own {
 		taken[p] = true
@@ -211,7 +230,10 @@ func Compile(all []*lb.Service, endpoints map[lb.Key]map[uint16][]netip.AddrPort
 				continue
 			}
 			taken[p.NodePort] = true
-			service.Ports = append(service.Ports, Port{Port: p.Port, Listen: p.NodePort, Endpoints: endpoints[s.Key][p.Port]})
+			service.Ports = append(
+				service.Ports,
+				Port{Port: p.Port, Listen: p.NodePort, Endpoints: endpoints[s.Key][p.Port]},
+			)
 		}
 		if len(service.Ports) > 0 && service.usable() {
 			out = append(out, service)

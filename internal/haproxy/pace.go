@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Each reload leaves an old worker until its last connection ends. So edits wait ever longer while old workers remain, and share
-// reloads; no edit waits for more than maxWait, even if the oldest worker has to end for it.
+// Each reload leaves an old worker until its last connection ends. So edits wait ever longer while old workers remain,
+// and share reloads; no edit waits for more than maxWait, even if the oldest worker has to end for it.
 const (
 	minPause = 500 * time.Millisecond
 	maxWait  = time.Minute
@@ -27,8 +27,8 @@ func Due(old int, last, since time.Time) time.Time {
 	return limit
 }
 
-// A namespace has a budget of reloads: a burst, and one for each time. Beyond it its edits wait while there are many old workers, as
-// the next ones cost other namespaces their connections.
+// A namespace has a budget of reloads: a burst, and one for each time. Beyond it its edits wait while there are many
+// old workers, as the next ones cost other namespaces their connections.
 const (
 	editBurst = 10
 	editTime  = 5 * time.Minute
@@ -57,8 +57,9 @@ func (b Budgets) Spend(namespaces []string, at time.Time) {
 	}
 }
 
-// Hold returns the Services as the next reload may have them: of a namespace whose budget is spent, those in force with the endpoints
-// that are wanted. It returns the namespaces with an edit, and those that are held. A port that another Service needs is not held.
+// Hold returns the Services as the next reload may have them: of a namespace whose budget is spent, those in force with
+// the endpoints that are wanted. It returns the namespaces with an edit, and those that are held. A port that another
+// Service needs is not held.
 func Hold(inForce, want []Service, b Budgets, old int, at time.Time) (out []Service, edited, held []string) {
 	before, after := byNamespace(inForce), byNamespace(want)
 	names := maps.Clone(before)
@@ -107,8 +108,8 @@ func byNamespace(services []Service) map[string][]Service {
 	return out
 }
 
-// lingerTime is how long proxies go on to serve a Service that is no longer wanted: speakers lead connections to them, and the controller
-// believes that they serve it, until both have heard of the change.
+// lingerTime is how long proxies go on to serve a Service that is no longer wanted: speakers lead connections to them,
+// and the controller believes that they serve it, until both have heard of the change.
 const lingerTime = 10 * time.Second
 
 // Linger returns the Services that are wanted, and for a while what else its last result had, as it was; until holds
@@ -135,7 +136,8 @@ func Linger(last, want []Service, until map[lb.Key]time.Time, at time.Time) []Se
 	return out
 }
 
-// Refresh returns the Services in force with the endpoints of the ports that are wanted: a port that is no longer wanted has none.
+// Refresh returns the Services in force with the endpoints of the ports that are wanted: a port that is no longer
+// wanted has none.
 func Refresh(inForce, want []Service) (out []Service) {
 	type port struct {
 		key  lb.Key

@@ -40,8 +40,8 @@ func ParseServers(text string) (out []Server, err error) {
 	return out, nil
 }
 
-// Commands returns what gives a running worker with this configuration's hash the servers of the State. A server
-// that is no longer wanted keeps its connections: it is closed at once, and deleted when they have ended, by a later call.
+// Commands returns what gives a running worker with this configuration's hash the servers of the State. A server that
+// is no longer wanted keeps its connections: it is closed at once, and deleted when they have ended, by a later call.
 func (s State) Commands(running []Server) []string {
 	type key struct{ backend, name string }
 	has := make(map[key]Server, len(running))

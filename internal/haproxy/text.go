@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// methods are the lines of each method. A hash is consistent: otherwise HAProxy takes no new servers at run time, and each change
-// moves all clients.
+// methods are the lines of each method. A hash is consistent: otherwise HAProxy takes no new servers at run time, and
+// each change moves all clients.
 var methods = map[lb.Method][]string{
 	lb.RoundRobin:       {"balance roundrobin"},
 	lb.LeastConnections: {"balance leastconn"},
@@ -57,7 +57,8 @@ func (s State) Config() (c Config) {
 	return c
 }
 
-// global is the part that all Services share, without its first lines. Workers have a parent of ours, which ends old ones.
+// global is the part that all Services share, without its first lines. Workers have a parent of ours, which ends old
+// ones.
 func (s State) global(maxConn int) string {
 	text := fmt.Sprintf(`  maxconn %d
   nbthread %d
@@ -82,13 +83,14 @@ const (
 	StatesFile = "states"
 )
 
-// counts are sections without servers that count the connections of Services with several ports. No Service has their names. There are several
-// tables, because HAProxy walks all sections that share one for each that joins; each has room for all ports that fall to it.
+// counts are sections without servers that count the connections of Services with several ports. No Service has their
+// names. There are several tables, because HAProxy walks all sections that share one for each that joins; each has room
+// for all ports that fall to it.
 const counts, tables = "connections", 64
 
-// section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which rules tell
-// the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of them. The name of a listener is the
-// Service's address.
+// section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which
+// rules tell the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of
+// them. The name of a listener is the Service's address.
 func (s Service) section(p Port, quarter, patterns, directory string) string {
 	var b strings.Builder
 	line := func(words ...string) { b.WriteString("  " + strings.Join(words, " ") + "\n") }
@@ -108,7 +110,12 @@ func (s Service) section(p Port, quarter, patterns, directory string) string {
 	line("maxconn", quarter)
 	if len(s.Ports) > 1 {
 		first := int(s.Ports[0].Listen)
-		line("tcp-request connection track-sc0", "int("+strconv.Itoa(first)+")", "table", counts+strconv.Itoa(first%tables))
+		line(
+			"tcp-request connection track-sc0",
+			"int("+strconv.Itoa(first)+")",
+			"table",
+			counts+strconv.Itoa(first%tables),
+		)
 		line("tcp-request connection reject if { sc0_conn_cur gt", quarter, "}")
 	}
 	if s.Method == lb.SourceIPPort {

@@ -14,7 +14,8 @@ import (
 // batch is how many datagrams one system call takes or sends at most.
 const batch = 16
 
-// box is a socket with memory for what one system call takes from it or sends by it: x/sys would allocate some for each packet.
+// box is a socket with memory for what one system call takes from it or sends by it: x/sys would allocate some for each
+// packet.
 type box struct {
 	fd    int
 	heads [batch]struct {
@@ -41,7 +42,15 @@ func newBox() *box {
 
 // call has the kernel take or send the datagrams from the first one on, and returns how many it did.
 func (b *box) call(number uintptr, first, n, flags int) (int, unix.Errno) {
-	done, _, err := unix.RawSyscall6(number, uintptr(b.fd), uintptr(unsafe.Pointer(&b.heads[first])), uintptr(n), uintptr(flags|unix.MSG_DONTWAIT), 0, 0)
+	done, _, err := unix.RawSyscall6(
+		number,
+		uintptr(b.fd),
+		uintptr(unsafe.Pointer(&b.heads[first])),
+		uintptr(n),
+		uintptr(flags|unix.MSG_DONTWAIT),
+		0,
+		0,
+	)
 	return int(done), err
 }
 
@@ -50,7 +59,9 @@ func (b *box) take(most, flags int) int {
 	most = min(most, batch)
 	for i := range most {
 		h := &b.heads[i]
-		h.Name, h.Namelen, h.Control, h.n = (*byte)(unsafe.Pointer(&b.peers[i])), unix.SizeofSockaddrAny, &b.oob[i][0], 0
+		h.Name, h.Namelen, h.Control, h.n = (*byte)(
+			unsafe.Pointer(&b.peers[i]),
+		), unix.SizeofSockaddrAny, &b.oob[i][0], 0
 		h.SetControllen(len(b.oob[i]))
 		b.parts[i].SetLen(maxDatagram)
 	}

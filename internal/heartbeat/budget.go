@@ -27,8 +27,8 @@ const (
 	// time in which the machine's host did not run it as CPU time, half a second once.
 	window = 500 * time.Millisecond
 	part   = 4
-	// minCooldown is how long it goes without; that doubles each time, until it did not happen for forgetTime. A process that
-	// ended begins likewise.
+	// minCooldown is how long it goes without; that doubles each time, until it did not happen for forgetTime. A
+	// process that ended begins likewise.
 	minCooldown, maxCooldown = 10 * time.Second, 5 * time.Minute
 	forgetTime               = 10 * time.Minute
 	// memoryLimit is where the runtime begins to collect garbage; it uses some 8 MiB at the start.
@@ -212,7 +212,10 @@ func everyThread(policy uint32, stop func() bool) error {
 		if err != nil {
 			return err
 		}
-		if own := strconv.Itoa(unix.Gettid()); !slices.ContainsFunc(threads, func(t os.DirEntry) bool { return t.Name() == own }) {
+		if own := strconv.Itoa(unix.Gettid()); !slices.ContainsFunc(
+			threads,
+			func(t os.DirEntry) bool { return t.Name() == own },
+		) {
 			return errors.New("/proc is of another PID namespace")
 		}
 		changed := false

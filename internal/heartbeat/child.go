@@ -73,9 +73,9 @@ func (h *Heartbeat) Process() (int, error) {
 // errEnded: the heartbeat process ended by itself.
 var errEnded = errors.New("the heartbeat process ended")
 
-// Run has a process of its own take part until ctx is cancelled, then has it say goodbye and returns nil. It starts another
-// one when that one ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves for
-// speakerDownTime. It returns an error when the process cannot listen.
+// Run has a process of its own take part until ctx is cancelled, then has it say goodbye and returns nil. It starts
+// another one when that one ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves
+// for speakerDownTime. It returns an error when the process cannot listen.
 func (h *Heartbeat) Run(ctx context.Context) error {
 	var cooldown time.Duration
 	for {
@@ -84,15 +84,23 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 		if ctx.Err() != nil || !errors.Is(err, errEnded) {
 			return err
 		}
-		// After a long life at once; else after a pause and without real-time priority for a while, since the kernel may have
-		// killed it for that.
+		// After a long life at once; else after a pause and without real-time priority for a while, since the kernel
+		// may have killed it for that.
 		if cooldown = further(cooldown); boottime()-began > forgetTime {
 			cooldown = 0
 		}
 		pause := min(cooldown/10, maxPause)
 		h.shared.realtime.Store(false)
 		h.shared.restarts.Add(1)
-		h.config.Log.Error("heartbeat process ended and is started again", "error", err, "in", pause, "cooldown", cooldown)
+		h.config.Log.Error(
+			"heartbeat process ended and is started again",
+			"error",
+			err,
+			"in",
+			pause,
+			"cooldown",
+			cooldown,
+		)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -166,7 +174,8 @@ func (h *Heartbeat) pass(o order) {
 	}
 }
 
-// readNotices takes what the process sends until it ends, and returns the error that kept it from running, if it sent one.
+// readNotices takes what the process sends until it ends, and returns the error that kept it from running, if it sent
+// one.
 func (h *Heartbeat) readNotices(conn net.Conn) error {
 	for in := json.NewDecoder(conn); ; {
 		var n notice
@@ -181,16 +190,27 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 			h.logChanges(before.View, *n.View)
 			h.config.Changed()
 		case n.Overrun != nil:
-			h.config.Log.Warn("heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
-				"why", n.Overrun.Why, "for", n.Overrun.Cooldown, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
+			h.config.Log.Warn(
+				"heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
+				"why",
+				n.Overrun.Why,
+				"for",
+				n.Overrun.Cooldown,
+				"user",
+				n.Overrun.User,
+				"system",
+				n.Overrun.System,
+				"stacks",
+				n.Overrun.Stacks,
+			)
 		case n.Ask != nil:
 			h.ask(*n.Ask)
 		}
 	}
 }
 
-// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats: each moves the deadline of the
-// Lease. It counts how often it looked, not time: this process may itself not have run.
+// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats: each moves the
+// deadline of the Lease. It counts how often it looked, not time: this process may itself not have run.
 func (h *Heartbeat) keepAlive(ctx context.Context, c *child.Process) {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()

@@ -44,7 +44,14 @@ const (
 	givenUp Status = 20
 )
 
-var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", HoldDown: "holdDown", SpeakerDown: "speakerDown", Dead: "dead", Left: "left"}
+var statusNames = map[Status]string{
+	Unknown:     "unknown",
+	Alive:       "alive",
+	HoldDown:    "holdDown",
+	SpeakerDown: "speakerDown",
+	Dead:        "dead",
+	Left:        "left",
+}
 
 // String returns the name used in logs and metrics.
 func (s Status) String() string { return statusNames[s] }
@@ -65,7 +72,8 @@ type claim struct {
 // isVerdict is false for questions and answers.
 func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
 
-// died returns the deaths after one more. One in a hold-down does not count: it seldom moves an address, and one long fault makes many.
+// died returns the deaths after one more. One in a hold-down does not count: it seldom moves an address, and one long
+// fault makes many.
 func (c claim) died() uint8 {
 	if c.status == HoldDown || c.deaths == math.MaxUint8 {
 		return c.deaths
@@ -73,8 +81,8 @@ func (c claim) died() uint8 {
 	return c.deaths + 1
 }
 
-// over reports whether c replaces old. Incarnations are serial numbers (RFC 1982): none is the last one, so that their subject can
-// refute whatever a thief of the key said. 0 is that of a run that knows nothing yet.
+// over reports whether c replaces old. Incarnations are serial numbers (RFC 1982): none is the last one, so that their
+// subject can refute whatever a thief of the key said. 0 is that of a run that knows nothing yet.
 func (c claim) over(old claim) bool {
 	switch {
 	case c.incarnation == old.incarnation:

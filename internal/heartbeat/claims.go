@@ -104,7 +104,8 @@ func (d *detector) refute(now time.Duration, from *peer, c claim) {
 	d.claimSelf(now, c.incarnation)
 }
 
-// parted: each of two sides lost the other, not this node alone the others. The peer is of the other one, which this side gave up.
+// parted: each of two sides lost the other, not this node alone the others. The peer is of the other one, which this
+// side gave up.
 func (d *detector) parted(now time.Duration, from *peer) bool {
 	return from.status == Dead || from.status == HoldDown && now-from.claimedAt < togetherTime
 }
@@ -114,7 +115,8 @@ func (d *detector) holdTime() time.Duration {
 	return min(holdDownTime<<(min(max(d.own.deaths, 2), 16)-2), d.maxHoldDown)
 }
 
-// stepBack has this node take nothing for a while, by its own claim. That counts as a death, unless parted: others gave it up, too.
+// stepBack has this node take nothing for a while, by its own claim. That counts as a death, unless parted: others gave
+// it up, too.
 func (d *detector) stepBack(now time.Duration, parted bool) {
 	if !parted {
 		d.own.deaths = d.own.died()

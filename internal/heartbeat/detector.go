@@ -66,7 +66,8 @@ type statement struct {
 type standing struct {
 	statement
 	claimedAt time.Duration
-	// accused: this node declared the peer dead, or watches one whose speaker is down, and asks the wire whether that is so.
+	// accused: this node declared the peer dead, or watches one whose speaker is down, and asks the wire whether that
+	// is so.
 	accused bool
 	// former is the claim before a verdict that may be wrong, backAt is when the peer was heard again after one.
 	former claim
@@ -127,7 +128,8 @@ type detector struct {
 	link link
 	// hearsBadly: this node hears all others badly, and is itself at fault. badUntil is when it last did not hear well.
 	hearsBadly bool
-	// hearsNone: several nodes send it heartbeats, and it hears none, by whoever's fault. hearsSome: it hears some well.
+	// hearsNone: several nodes send it heartbeats, and it hears none, by whoever's fault. hearsSome: it hears some
+	// well.
 	hearsNone, hearsSome bool
 	badUntil             time.Duration
 
@@ -142,10 +144,23 @@ type detector struct {
 func newDetector(t Timers, realtime bool, random func() uint64, name string, now time.Duration) *detector {
 	self, hold := idOf(name), t.hold(realtime)
 	return &detector{
-		Timers: t, minHold: hold, maxHoldDown: maxHoldDown, random: random,
-		self: self, boot: random(), peers: map[id]*peer{}, own: ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
-		version: 1, born: now, lastTick: now, hold: hold, lateness: lateness{minute: now},
-		grace: grace{from: now, until: now + hold}, lapsedAt: now, epoch: 1, counts: &counters{},
+		Timers:      t,
+		minHold:     hold,
+		maxHoldDown: maxHoldDown,
+		random:      random,
+		self:        self,
+		boot:        random(),
+		peers:       map[id]*peer{},
+		own:         ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
+		version:     1,
+		born:        now,
+		lastTick:    now,
+		hold:        hold,
+		lateness:    lateness{minute: now},
+		grace:       grace{from: now, until: now + hold},
+		lapsedAt:    now,
+		epoch:       1,
+		counts:      &counters{},
 	}
 }
 

@@ -15,21 +15,21 @@
 // a run of the peer that has answered a challenge of this node, and in rising order: a recorded packet is worth
 // nothing. A socket filter drops what does not begin with a prefix that depends on the key.
 //
-// The detector is a state machine without clock, sockets or goroutines. It runs on one goroutine of a process whose threads all
-// have SCHED_RR: ordinary threads are delayed for 300 ms on a busy node. Heartbeats that say nothing new wait in the kernel,
-// which dates them, until it sends its own, unless their sender is suspected: a thread costs more to wake than to run. One
-// system call takes them, and one sends. All else wakes it at once. Time is CLOCK_BOOTTIME,
+// The detector is a state machine without clock, sockets or goroutines. It runs on one goroutine of a process whose
+// threads all have SCHED_RR: ordinary threads are delayed for 300 ms on a busy node. Heartbeats that say nothing new
+// wait in the kernel, which dates them, until it sends its own, unless their sender is suspected: a thread costs more
+// to wake than to run. One system call takes them, and one sends. All else wakes it at once. Time is CLOCK_BOOTTIME,
 // which counts suspension and which nobody sets.
 //
-// That process does little else (Config.Command, Serve). In the speaker's, one thread with priority would wait for ordinary ones,
-// up to 635 ms on a busy node: a garbage collection stops it until each of them has run to a safe point, and after a system call it
-// needs one of GOMAXPROCS, which they keep while they wait for a core. The two processes share the Lease and the counters as
-// memory, and exchange the rest over a socket. The heartbeat process ends with the speaker's. If the speaker's process does not
-// run for speakerDownTime, it does not serve, and heartbeats stop too. If the heartbeat process ends, or sends no
-// heartbeats, the speaker starts it again.
+// That process does little else (Config.Command, Serve). In the speaker's, one thread with priority would wait for
+// ordinary ones, up to 635 ms on a busy node: a garbage collection stops it until each of them has run to a safe point,
+// and after a system call it needs one of GOMAXPROCS, which they keep while they wait for a core. The two processes
+// share the Lease and the counters as memory, and exchange the rest over a socket. The heartbeat process ends with the
+// speaker's. If the speaker's process does not run for speakerDownTime, it does not serve, and heartbeats stop too. If
+// the heartbeat process ends, or sends no heartbeats, the speaker starts it again.
 //
-// Real-time priority has a budget, so that no fault or flood starves the node. The packets read between two heartbeats are
-// limited, a socket filter drops those without the prefix, and no packet needs memory to be allocated.
+// Real-time priority has a budget, so that no fault or flood starves the node. The packets read between two heartbeats
+// are limited, a socket filter drops those without the prefix, and no packet needs memory to be allocated.
 //
 // The package decides nothing about addresses.
 package heartbeat

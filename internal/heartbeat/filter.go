@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
-// filter lets pass what begins with the prefix of one of the seals. Who knows it has seen a packet of a peer, and could pose as that:
-// addresses would tell no more.
+// filter lets pass what begins with the prefix of one of the seals. Who knows it has seen a packet of a peer, and could
+// pose as that: addresses would tell no more.
 func filter(seals []*rt.Seal) (program []bpf.Instruction) {
 	for _, s := range seals {
 		program = append(program,
@@ -22,8 +22,8 @@ func filter(seals []*rt.Seal) (program []bpf.Instruction) {
 	return append(program, bpf.RetConstant{Val: 0})
 }
 
-// choice is the number of the socket for a datagram, whose prefix it skips: 1 for a heartbeat that is nothing else, has neither
-// challenge nor answer and may wait for the next interval, whatever claims it repeats; otherwise 0. See socket.
+// choice is the number of the socket for a datagram, whose prefix it skips: 1 for a heartbeat that is nothing else, has
+// neither challenge nor answer and may wait for the next interval, whatever claims it repeats; otherwise 0. See socket.
 var choice = func() []bpf.Instruction {
 	const flags, challenge = rt.PrefixLen + 1, rt.PrefixLen + 4 + 4*8
 	program := []bpf.Instruction{

@@ -91,17 +91,29 @@ func (v View) Nodes() Nodes {
 	}
 	with := func(s Status) map[string]bool { return of(func(m Member) bool { return m.Status == s }) }
 	return Nodes{
-		View: v, Alive: of(func(m Member) bool { return m.Status.Living() || m.Status == SpeakerDown }), HeldDown: with(HoldDown),
-		SpeakerDown: with(SpeakerDown), Left: with(Left), Dead: with(Dead), Silent: of(func(m Member) bool { return m.Silent }),
+		View: v,
+		Alive: of(func(m Member) bool {
+			return m.Status.Living() ||
+				m.Status == SpeakerDown
+		}),
+		HeldDown:    with(HoldDown),
+		SpeakerDown: with(SpeakerDown),
+		Left:        with(Left),
+		Dead:        with(Dead),
+		Silent:      of(func(m Member) bool { return m.Silent }),
 	}
 }
 
 func (v *View) equal(o *View) bool {
 	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
-		v.Alone == o.Alone && v.HearsBadly == o.HearsBadly && v.LinkFails == o.LinkFails && slices.Equal(v.Members, o.Members)
+		v.Alone == o.Alone &&
+		v.HearsBadly == o.HearsBadly &&
+		v.LinkFails == o.LinkFails &&
+		slices.Equal(v.Members, o.Members)
 }
 
-// Heartbeat is the speaker's side: it starts the heartbeat process, again when that ends, and knows what the process tells.
+// Heartbeat is the speaker's side: it starts the heartbeat process, again when that ends, and knows what the process
+// tells.
 type Heartbeat struct {
 	*Lease
 	config Config
@@ -159,7 +171,8 @@ func (h *Heartbeat) SetKeys(keys [][]byte) {
 // View returns what is known now. It is shared: do not modify it.
 func (h *Heartbeat) View() Nodes { return *h.view.Load() }
 
-// HearsSome reports whether this node hears another speaker well at this moment. It is true only while the Lease is valid.
+// HearsSome reports whether this node hears another speaker well at this moment. It is true only while the Lease is
+// valid.
 func (h *Heartbeat) HearsSome() bool { return h.Valid() && h.shared.hearsSome.Load() }
 
 // Confirm says that a plan that was made from v is carried out.

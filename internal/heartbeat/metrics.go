@@ -29,16 +29,44 @@ func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
 		metric(name, help, prometheus.CounterValue, float64(n.Load()), nil)
 	}
 	for result, n := range map[string]*atomic.Uint64{"cleared": &s.cleared, "confirmed": &s.confirmed} {
-		metric("suspicions_total", "Suspicions of nodes that this one watches, by result: cleared or confirmed.", prometheus.CounterValue,
-			float64(n.Load()), prometheus.Labels{"result": result})
+		metric(
+			"suspicions_total",
+			"Suspicions of nodes that this one watches, by result: cleared or confirmed.",
+			prometheus.CounterValue,
+			float64(n.Load()),
+			prometheus.Labels{"result": result},
+		)
 	}
 	count("false_suspicions_total", "Times that others declared this node dead while it was running.", &s.refuted)
-	count("lapses_total", "Times that this node did not run for so long that others may have declared it dead.", &s.lapsed)
+	count(
+		"lapses_total",
+		"Times that this node did not run for so long that others may have declared it dead.",
+		&s.lapsed,
+	)
 	count("received_total", "Packets received from peers.", &s.received)
 	count("rejected_total", "Packets that passed the socket filter and were not from a peer.", &s.rejected)
-	count("overruns_total", "Times that the heartbeat process exceeded its CPU budget and lost real-time priority for a while.", &s.overruns)
-	count("restarts_total", "Times that the heartbeat process was started again: it ended, or it sent no heartbeats and was killed.", &s.restarts)
-	metric("realtime", "1 if the heartbeat process has real-time priority.", prometheus.GaugeValue, map[bool]float64{true: 1}[s.realtime.Load()], nil)
-	metric("lateness_seconds", "How late this node's latest heartbeat was, in the last one to two minutes.", prometheus.GaugeValue,
-		time.Duration(s.latest.Load()).Seconds(), nil)
+	count(
+		"overruns_total",
+		"Times that the heartbeat process exceeded its CPU budget and lost real-time priority for a while.",
+		&s.overruns,
+	)
+	count(
+		"restarts_total",
+		"Times that the heartbeat process was started again: it ended, or it sent no heartbeats and was killed.",
+		&s.restarts,
+	)
+	metric(
+		"realtime",
+		"1 if the heartbeat process has real-time priority.",
+		prometheus.GaugeValue,
+		map[bool]float64{true: 1}[s.realtime.Load()],
+		nil,
+	)
+	metric(
+		"lateness_seconds",
+		"How late this node's latest heartbeat was, in the last one to two minutes.",
+		prometheus.GaugeValue,
+		time.Duration(s.latest.Load()).Seconds(),
+		nil,
+	)
 }

@@ -79,8 +79,13 @@ func parsePacket(b []byte, claims []claim) (p packet, ok bool) {
 	}
 	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
 	p = packet{
-		hold: time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
-		from: id(number(0)), to: id(number(1)), boot: number(2), seq: number(3), challenge: number(4), answer: number(5),
+		hold:       time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
+		from:       id(number(0)),
+		to:         id(number(1)),
+		boot:       number(2),
+		seq:        number(3),
+		challenge:  number(4),
+		answer:     number(5),
 		heartbeats: binary.BigEndian.Uint16(b[headLen-3:]),
 		claims:     claims[:0],
 	}
@@ -92,7 +97,10 @@ func parsePacket(b []byte, claims []claim) (p packet, ok bool) {
 	}
 	for b = b[headLen:]; len(b) > 0; b = b[claimLen:] {
 		c := claim{
-			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], incarnation: binary.BigEndian.Uint32(b[10:]),
+			about:       id(binary.BigEndian.Uint64(b)),
+			status:      Status(b[8]),
+			deaths:      b[9],
+			incarnation: binary.BigEndian.Uint32(b[10:]),
 		}
 		if !c.isVerdict() && (c.status < ask || c.status > givenUp) {
 			return packet{}, false

@@ -69,9 +69,9 @@ func (d *detector) receive(now time.Duration, p packet) {
 	}
 }
 
-// inSession reports whether the packet belongs to the sender's present run and
-// is new. Otherwise the sender is challenged to show that it is running now, also one of whom only old packets come: a thief of
-// the key may have forged the latest number.
+// inSession reports whether the packet belongs to the sender's present run and is new. Otherwise the sender is
+// challenged to show that it is running now, also one of whom only old packets come: a thief of the key may have forged
+// the latest number.
 func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
 	s := &from.session
 	switch {
@@ -89,8 +89,8 @@ func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
 	return true
 }
 
-// challenge challenges the sender of a packet that shows no run of it, and answers its challenge. Each has a throttle of its
-// own: of two nodes that beat in step, each has just challenged the other when the other's challenge arrives.
+// challenge challenges the sender of a packet that shows no run of it, and answers its challenge. Each has a throttle
+// of its own: of two nodes that beat in step, each has just challenged the other when the other's challenge arrives.
 func (d *detector) challenge(now time.Duration, from *peer, p packet) {
 	s, out := &from.session, packet{}
 	if s.challenge == 0 || now-s.challengedAt >= challengeInterval {

@@ -102,7 +102,8 @@ func (d *detector) atFault(now time.Duration, watched int) bool {
 	return watched > 1 && heard > 0
 }
 
-// hearsWell: what this node does not hear is not there. Another node shows that; where there is only one, the wire does.
+// hearsWell: what this node does not hear is not there. Another node shows that; where there is only one, the wire
+// does.
 func (d *detector) hearsWell(now time.Duration) bool { return d.hearsWellBeside(now, nil) }
 
 // hearsWellBeside reports whether this node hears well without a peer.

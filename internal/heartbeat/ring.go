@@ -17,7 +17,12 @@ func (d *detector) set(now time.Duration, peers []Peer) {
 		}
 		p := d.peers[i]
 		if p == nil {
-			p = &peer{id: i, name: known.Name, standing: standing{statement: statement{claim: claim{about: i}}}, gossipSince: now}
+			p = &peer{
+				id:          i,
+				name:        known.Name,
+				standing:    standing{statement: statement{claim: claim{about: i}}},
+				gossipSince: now,
+			}
 		}
 		if p.gossip != known.Gossip {
 			p.gossip, p.gossipSince = known.Gossip, now

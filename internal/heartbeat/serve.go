@@ -28,7 +28,8 @@ func Serve(run Guest) error {
 		return err
 	}
 	in := json.NewDecoder(conn)
-	// Each is one write, which no other one interrupts. It fails only when the speaker is gone, which readOrders notices.
+	// Each is one write, which no other one interrupts. It fails only when the speaker is gone, which readOrders
+	// notices.
 	send := func(n notice) { _ = json.NewEncoder(conn).Encode(n) }
 	var first order
 	if err := in.Decode(&first); err != nil {
@@ -94,9 +95,9 @@ func (t *thread) obey(o order) {
 }
 
 // Guest is another part of the speaker that may not be late, and shares the heartbeat process, its priority and its
-// budget. Its connection leads to Config.Guest. When the deadline of a read passes it says goodbye and returns. While hangs
-// returns true, the speaker's process does not serve. A Guest allocates next to nothing while nothing changes, and does what
-// waits on goroutines of its own.
+// budget. Its connection leads to Config.Guest. When the deadline of a read passes it says goodbye and returns. While
+// hangs returns true, the speaker's process does not serve. A Guest allocates next to nothing while nothing changes,
+// and does what waits on goroutines of its own.
 type Guest func(conn net.Conn, hangs func() bool)
 
 // guestTime is how long a guest has to say goodbye.

@@ -55,12 +55,12 @@ func mapShared(f *os.File) (*shared, error) {
 
 func boottime() time.Duration { return rt.Boottime() }
 
-// monotonic is the clock of the Lease, the same in every process. It does not count suspension, which the thread notices
-// with its next heartbeat.
+// monotonic is the clock of the Lease, the same in every process. It does not count suspension, which the thread
+// notices with its next heartbeat.
 func monotonic() time.Duration { return rt.Clock(unix.CLOCK_MONOTONIC) }
 
-// Lease says whether this node may still act on its last plan. It is safe for concurrent use, and takes no lock. The heartbeat
-// process writes it, except confirmed.
+// Lease says whether this node may still act on its last plan. It is safe for concurrent use, and takes no lock. The
+// heartbeat process writes it, except confirmed.
 type Lease struct {
 	// deadline is until when nobody can have declared this node dead for its silence, by monotonic.
 	deadline atomic.Int64

@@ -18,9 +18,9 @@ const receiveBuffer = 1 << 20
 
 // socket is a few UDP sockets, and what waits for them.
 type socket struct {
-	// urgent takes datagrams, except those that can wait: beats takes them, and the kernel dates them. out sends all, and refusals
-	// are errors of the same socket, so that these, which anybody can forge, do not fill the memory of the others. All packets go by
-	// out: a kernel sends one refusal a second, whatever ports it refuses to.
+	// urgent takes datagrams, except those that can wait: beats takes them, and the kernel dates them. out sends all,
+	// and refusals are errors of the same socket, so that these, which anybody can forge, do not fill the memory of the
+	// others. All packets go by out: a kernel sends one refusal a second, whatever ports it refuses to.
 	urgent, beats, out, refusals *box
 	*waiter
 	is6 bool
@@ -37,7 +37,8 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 			s.close()
 		}
 	}()
-	// No other program may have the port when urgent is bound. The kernel counts the sockets of a port in the order of their opening.
+	// No other program may have the port when urgent is bound. The kernel counts the sockets of a port in the order of
+	// their opening.
 	share := rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1}
 	dates := rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_TIMESTAMPNS, Value: 1}
 	if s.urgent.fd, err = bound(local, dates); err != nil {
@@ -88,8 +89,8 @@ func (s *socket) close() {
 	s.waiter.close()
 }
 
-// wait returns when there is something to do or, if wanted, to read: datagrams, even those that can wait, or refusals; or after a
-// time.
+// wait returns when there is something to do or, if wanted, to read: datagrams, even those that can wait, or refusals;
+// or after a time.
 func (s *socket) wait(d time.Duration, datagrams, beats, refusals bool) {
 	s.watch(urgentFile, s.urgent.fd, unix.EPOLLIN, datagrams)
 	s.watch(beatsFile, s.beats.fd, unix.EPOLLIN, datagrams && beats)
@@ -103,9 +104,9 @@ const (
 	icmp6Unreachable, icmp6Port = 1, 4
 )
 
-// refusal reads an error of a socket that sends. If the kernel of a packet's destination reported that nobody listens there, it
-// returns the node's address and the beginning of the packet. Anybody can send such an error, but only a machine that saw the
-// packet knows how it begins.
+// refusal reads an error of a socket that sends. If the kernel of a packet's destination reported that nobody listens
+// there, it returns the node's address and the beginning of the packet. Anybody can send such an error, but only a
+// machine that saw the packet knows how it begins.
 func (b *box) refusal(i int) (from netip.Addr, packet []byte, ok bool) {
 	messages, err := unix.ParseSocketControlMessage(b.control(i))
 	if err != nil {

@@ -43,8 +43,8 @@ type thread struct {
 	seals   []*rt.Seal
 	byAddr  map[netip.Addr]*peer
 	addrs   map[id][]byte
-	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a flood of
-	// either must not keep a thread busy that has priority over all others, nor displace the other.
+	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a
+	// flood of either must not keep a thread busy that has priority over all others, nor displace the other.
 	read, budget, refusals int
 	since                  time.Duration
 	// drained is when all heartbeats that can wait were read last.
@@ -62,8 +62,15 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 		return nil, fmt.Errorf("start heartbeats: %w", err)
 	}
 	t := &thread{
-		orders: make(chan order, maxWireQuestions), views: make(chan *View, 1), asks: make(chan question, maxWireQuestions),
-		processSettings: c, shared: s, cpu: cpu, socket: socket, view: &View{}, realtime: s.realtime.Load(),
+		orders:          make(chan order, maxWireQuestions),
+		views:           make(chan *View, 1),
+		asks:            make(chan question, maxWireQuestions),
+		processSettings: c,
+		shared:          s,
+		cpu:             cpu,
+		socket:          socket,
+		view:            &View{},
+		realtime:        s.realtime.Load(),
 	}
 	t.detector = newDetector(c.Timers, t.realtime, rt.Random, c.NodeName, boottime())
 	// After the epochs of the process before this one: what was confirmed then needs a new plan.
@@ -200,8 +207,8 @@ func (t *thread) nextBeats() {
 	}
 }
 
-// receiveBeats takes the heartbeats that can wait and came until a time by the wall clock, each as of when it came: after all that were
-// read before, whoever sets that clock.
+// receiveBeats takes the heartbeats that can wait and came until a time by the wall clock, each as of when it came:
+// after all that were read before, whoever sets that clock.
 func (t *thread) receiveBeats(until time.Duration) {
 	now, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
 	for b := t.socket.beats; ; t.nextBeats() {
@@ -276,9 +283,13 @@ func (t *thread) send() {
 // publish publishes a new View if something changed.
 func (t *thread) publish(now time.Duration) {
 	v := &View{
-		Members: t.detector.members(now, t.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.hearsNobody(now), HearsBadly: t.detector.hearsBadly,
-		LinkFails: t.detector.link.fails(),
+		Members:    t.detector.members(now, t.NodeName),
+		Epoch:      t.detector.epoch,
+		Settled:    t.detector.settled(now),
+		Realtime:   t.realtime,
+		Alone:      t.detector.hearsNobody(now),
+		HearsBadly: t.detector.hearsBadly,
+		LinkFails:  t.detector.link.fails(),
 	}
 	if v.equal(t.view) {
 		return

@@ -8,8 +8,8 @@ import (
 const (
 	// heardTime is how long what was heard directly counts for a peer that does not send heartbeats to this node.
 	heardTime = 3 * time.Second
-	// orphanTime is how long at least gossip must have given up a peer that nobody watches, and nothing been heard of it.
-	// orphanProbes of its probes must have been missed too.
+	// orphanTime is how long at least gossip must have given up a peer that nobody watches, and nothing been heard of
+	// it. orphanProbes of its probes must have been missed too.
 	orphanTime   = 10 * time.Second
 	orphanProbes = 3
 	// blockedTime is after what time heartbeats are blocked where gossip gets through, and the reverse.
@@ -84,7 +84,10 @@ func (d *detector) members(now time.Duration, self string) []Member {
 
 // recentDeath: somebody was given up a moment ago.
 func (d *detector) recentDeath(now time.Duration) bool {
-	return slices.ContainsFunc(d.ring, func(p *peer) bool { return p.claim.status == Dead && now-p.claimedAt < togetherTime })
+	return slices.ContainsFunc(d.ring, func(p *peer) bool {
+		return p.claim.status == Dead &&
+			now-p.claimedAt < togetherTime
+	})
 }
 
 // hearsNobody: no other speaker is heard, and no verdict is about to explain that.

@@ -22,9 +22,9 @@ const (
 	files
 )
 
-// waiter waits for a time and for files, as one file of the runtime's poller: that wakes one thread, and the runtime's monitor sleeps on.
-// After a system call that waits, as after any that the runtime knows of, the monitor looks what goes on, which costs more than a
-// heartbeat.
+// waiter waits for a time and for files, as one file of the runtime's poller: that wakes one thread, and the runtime's
+// monitor sleeps on. After a system call that waits, as after any that the runtime knows of, the monitor looks what
+// goes on, which costs more than a heartbeat.
 type waiter struct {
 	epoll, timer int
 	file         *os.File
@@ -53,7 +53,8 @@ func newWaiter() (*waiter, error) {
 	return w, nil
 }
 
-// watch has a file end sleeps, or not. What the kernel refuses, as where the node has too many files watched, the next call asks again.
+// watch has a file end sleeps, or not. What the kernel refuses, as where the node has too many files watched, the next
+// call asks again.
 func (w *waiter) watch(file, fd int, events uint32, wanted bool) {
 	if w.watched[file] == wanted {
 		return
@@ -82,7 +83,15 @@ func (w *waiter) sleep(d time.Duration) {
 
 // takeFound reports whether any file is ready.
 func (w *waiter) takeFound(uintptr) bool {
-	n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.epoll), uintptr(unsafe.Pointer(&w.ready)), files, 0, 0, 0)
+	n, _, err := unix.RawSyscall6(
+		unix.SYS_EPOLL_PWAIT,
+		uintptr(w.epoll),
+		uintptr(unsafe.Pointer(&w.ready)),
+		files,
+		0,
+		0,
+		0,
+	)
 	if err != 0 {
 		return false
 	}

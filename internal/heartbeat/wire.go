@@ -30,8 +30,8 @@ type Answer struct {
 	ForeignElsewhere Reply
 }
 
-// livesElsewhere reports whether the answer shows, to a node that hears no other speaker, that this one lives and is not
-// at fault. It is at fault where a foreign machine on the link of the heartbeats answers the asking node.
+// livesElsewhere reports whether the answer shows, to a node that hears no other speaker, that this one lives and is
+// not at fault. It is at fault where a foreign machine on the link of the heartbeats answers the asking node.
 func (a Answer) livesElsewhere() bool { return a.Elsewhere == Answered && a.Foreign != Answered }
 
 // dead reports whether the answer shows that the node is dead though this node's link of the heartbeats does not work:
@@ -72,8 +72,8 @@ type wire struct {
 // link is when the wire showed last that this node's own link works, and that it does not.
 type link struct {
 	worksAt, failsAt time.Duration
-	// othersHearAt and nobodyHearsAt are when another node said last, on another link, that it hears another machine on the
-	// link of the heartbeats, and that it hears nobody.
+	// othersHearAt and nobodyHearsAt are when another node said last, on another link, that it hears another machine on
+	// the link of the heartbeats, and that it hears nobody.
 	othersHearAt, nobodyHearsAt time.Duration
 	// elsewhereFailsAt is when foreign machines on other links did not answer last.
 	elsewhereFailsAt time.Duration
@@ -90,7 +90,8 @@ func (l link) othersHear(now time.Duration) bool {
 	return l.othersHearAt != 0 && now-l.othersHearAt < hearingTime
 }
 
-// fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: those of the same half.
+// fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: those of the
+// same half.
 func (l link) fails() bool { return l.failsAt > l.worksAt }
 
 // linkFails reports whether the wire showed that this node's own link does not work, and nothing since that it does:

@@ -21,7 +21,10 @@ func (a *assigner) assignment(s *subject) Assignment {
 		}
 		for had := range s.lost {
 			// Of each family one is asked back.
-			if !slices.ContainsFunc(out.Record, func(o lb.Origin) bool { return lb.FamilyOf(o.Address) == lb.FamilyOf(had.Address) }) {
+			if !slices.ContainsFunc(
+				out.Record,
+				func(o lb.Origin) bool { return lb.FamilyOf(o.Address) == lb.FamilyOf(had.Address) },
+			) {
 				out.Awaits = append(out.Awaits, had)
 			}
 		}
@@ -59,8 +62,8 @@ func (a *assigner) origin(s *subject, addr netip.Addr) string {
 	return recorded
 }
 
-// provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones while a
-// holder declares ports that are not served, since no Service was compared with these.
+// provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones
+// while a holder declares ports that are not served, since no Service was compared with these.
 func (a *assigner) provenTerms(s *subject, addr netip.Addr) string {
 	unserved := func(o *subject) bool { return len(o.Unserved) > 0 }
 	if s.loyal(addr) || !unserved(s) && !slices.ContainsFunc(a.holders[addr].services, unserved) {
@@ -85,7 +88,11 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 	}
 	for _, addr := range has.Addresses {
 		if why := a.unfit(s, addr); why != "" {
-			return lb.AddressKept, fmt.Sprintf("%s, although %s: to move, set holdfast.dev/renew", describe("keeps ", has), why)
+			return lb.AddressKept, fmt.Sprintf(
+				"%s, although %s: to move, set holdfast.dev/renew",
+				describe("keeps ", has),
+				why,
+			)
 		}
 	}
 	return lb.Assigned, describe("has ", has) + a.explainSharing(s, has)
@@ -103,7 +110,10 @@ func (a *assigner) explainSharing(s *subject, has Assignment) string {
 			text += fmt.Sprintf("; its sharing key shares %s", addr)
 			continue
 		}
-		i := slices.IndexFunc(s.sharedAddresses(lb.FamilyOf(addr)), func(other netip.Addr) bool { return other != addr })
+		i := slices.IndexFunc(
+			s.sharedAddresses(lb.FamilyOf(addr)),
+			func(other netip.Addr) bool { return other != addr },
+		)
 		if i < 0 {
 			continue
 		}
@@ -112,7 +122,10 @@ func (a *assigner) explainSharing(s *subject, has Assignment) string {
 			text += fmt.Sprintf("; it cannot share %s, %s", other, r.message)
 			continue
 		}
-		text += fmt.Sprintf("; its record comes before its sharing key, which %s has too: to share that, set holdfast.dev/addresses to it", other)
+		text += fmt.Sprintf(
+			"; its record comes before its sharing key, which %s has too: to share that, set holdfast.dev/addresses to it",
+			other,
+		)
 	}
 	return text
 }
@@ -146,7 +159,14 @@ func (a *assigner) unfit(s *subject, addr netip.Addr) string {
 // isShortage reports whether a refusal means only that a family is not available.
 func isShortage(r lb.Reason) bool {
 	switch r {
-	case lb.NoPool, lb.NoFamily, lb.PoolExhausted, lb.QuotaExceeded, lb.Quarantined, lb.PortClash, lb.NotShareable, lb.SharingLimit:
+	case lb.NoPool,
+		lb.NoFamily,
+		lb.PoolExhausted,
+		lb.QuotaExceeded,
+		lb.Quarantined,
+		lb.PortClash,
+		lb.NotShareable,
+		lb.SharingLimit:
 		return true
 	}
 	return false

@@ -32,8 +32,15 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 		return got, nil
 	}
 	if s.joins {
-		return got, cmp.Or(clash, refuse(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it", s.LoadBalancerID,
-			s.Families[missing[0]]))
+		return got, cmp.Or(
+			clash,
+			refuse(
+				lb.UnknownLoadBalancer,
+				"asks to share load balancer %s, which holds no %s address for it",
+				s.LoadBalancerID,
+				s.Families[missing[0]],
+			),
+		)
 	}
 	for _, pool := range candidates {
 		all, here := true, got
@@ -126,10 +133,18 @@ func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr
 		return netip.Addr{}, &refusal{reason: lb.NoFamily, message: "has no " + string(family) + " range"}
 	}
 	if len(pool.Quota) > 0 && a.overQuota(s, pool, family, holders{}) != nil {
-		return netip.Addr{}, refuse(lb.QuotaExceeded, "gives namespace %q no more than its quota of %d", s.Key.Namespace, pool.Quota[family])
+		return netip.Addr{}, refuse(
+			lb.QuotaExceeded,
+			"gives namespace %q no more than its quota of %d",
+			s.Key.Namespace,
+			pool.Quota[family],
+		)
 	}
 	for _, addr := range a.unanswered[s.party()] {
-		if lb.FamilyOf(addr) == family && a.index.Find(addr) == pool && !pool.avoids(addr) && a.admits(s, addr, pool) == nil {
+		if lb.FamilyOf(addr) == family &&
+			a.index.Find(addr) == pool &&
+			!pool.avoids(addr) &&
+			a.admits(s, addr, pool) == nil {
 			return addr, nil
 		}
 	}
@@ -138,7 +153,11 @@ func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr
 	}
 	addr, found := a.earliest(pool, family)
 	if until := a.memory.until(addr, pool); a.state.Now.Before(until) {
-		return netip.Addr{}, refuse(lb.Quarantined, "has none but released ones, which reuseDelay keeps until %s", stamp(until))
+		return netip.Addr{}, refuse(
+			lb.Quarantined,
+			"has none but released ones, which reuseDelay keeps until %s",
+			stamp(until),
+		)
 	}
 	if !found {
 		addr, found = a.foreignIn(pool, family)
@@ -228,7 +247,12 @@ func (a *assigner) unknown(s *subject) *refusal {
 	if len(known) == 0 {
 		return refuse(lb.UnknownClass, "asks for class %q, but no pool has spec.classes", s.Class)
 	}
-	return refuse(lb.UnknownClass, "asks for class %q, which no pool has in spec.classes; known are: %s", s.Class, lb.SomeOf(known))
+	return refuse(
+		lb.UnknownClass,
+		"asks for class %q, which no pool has in spec.classes; known are: %s",
+		s.Class,
+		lb.SomeOf(known),
+	)
 }
 
 // listRefused lists the pools that refuse for a message, which must not grow with the cluster.

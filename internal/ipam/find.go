@@ -58,7 +58,11 @@ func (a *assigner) foreign(s *subject) *refusal {
 			continue
 		}
 		if !s.Renew || len(s.overwritten()) > 0 {
-			return refuse(lb.ForeignAddress, "its status has %s, which no pool ever had: another load balancer wrote it", addr)
+			return refuse(
+				lb.ForeignAddress,
+				"its status has %s, which no pool ever had: another load balancer wrote it",
+				addr,
+			)
 		}
 	}
 	return nil
@@ -89,10 +93,9 @@ func (a *assigner) companion(held, got perFamily) *supply {
 	return nil
 }
 
-// recall gives a Service back the addresses it had before its status was lost,
-// as in a restore, or before it gave them up in a clash. If another Service has the address now, or had it last and
-// reuseDelay keeps it, this one waits: falling back would change its address for good. Addresses that no pool would assign
-// to it are forgotten.
+// recall gives a Service back the addresses it had before its status was lost, as in a restore, or before it gave them
+// up in a clash. If another Service has the address now, or had it last and reuseDelay keeps it, this one waits:
+// falling back would change its address for good. Addresses that no pool would assign to it are forgotten.
 func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 	if s.Renew {
 		return nil
@@ -109,7 +112,12 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 		}
 		switch r.reason {
 		case lb.AddressInUse, lb.PortClash, lb.NotShareable, lb.SharingLimit, lb.Quarantined:
-			return refuse(r.reason, "had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", had.Address, r.message)
+			return refuse(
+				r.reason,
+				"had %s before, %s: to take another, remove the annotation holdfast.dev/assigned",
+				had.Address,
+				r.message,
+			)
 		}
 	}
 	return nil
@@ -118,7 +126,11 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 // returnable reports whether the pool of an address that the subject asks back may give it to the subject.
 func (a *assigner) returnable(s *subject, had lb.Origin) bool {
 	pool := a.index.Find(had.Address)
-	return pool != nil && !pool.avoids(had.Address) && a.refuses(pool, s, true) == "" && (s.RequestedPool == "" || pool.Answers(s.RequestedPool))
+	return pool != nil &&
+		!pool.avoids(had.Address) &&
+		a.refuses(pool, s, true) == "" &&
+		(s.RequestedPool == "" ||
+			pool.Answers(s.RequestedPool))
 }
 
 // remembers reports whether the subject asks an address back that its pool may give to it.

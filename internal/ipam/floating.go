@@ -28,7 +28,8 @@ type Keep struct {
 	Refusal string
 }
 
-// maxOwned bounds the addresses of a pool that FloatingIPs of a namespace own when it keeps one more, where the pool has no quota.
+// maxOwned bounds the addresses of a pool that FloatingIPs of a namespace own when it keeps one more, where the pool
+// has no quota.
 const maxOwned = 64
 
 // mayClaim reports whether the Service is named or names a FloatingIP, or asks for an address that one owns.
@@ -53,11 +54,14 @@ func (s *subject) claims(fip *subject) bool {
 	})
 }
 
-// isForAnother reports whether the FloatingIP is for another Service, which exists. A Service that came to use it before
-// keeps it: neither a Service that is created again nor an edit takes an address away.
+// isForAnother reports whether the FloatingIP is for another Service, which exists. A Service that came to use it
+// before keeps it: neither a Service that is created again nor an edit takes an address away.
 func (s *subject) isForAnother(service *subject) bool {
 	f := s.fip
-	return f.ServiceName != "" && f.ServiceName != service.Key.Name && !f.ServiceGone && !slices.ContainsFunc(service.Addresses, s.holds)
+	return f.ServiceName != "" &&
+		f.ServiceName != service.Key.Name &&
+		!f.ServiceGone &&
+		!slices.ContainsFunc(service.Addresses, s.holds)
 }
 
 // owned reports which FloatingIP owns an address that the Service cannot use, and why it cannot.
@@ -66,14 +70,18 @@ func (s *subject) owned(fip *subject) *refusal {
 	case fip.Key.Namespace != s.Key.Namespace:
 		return refuse(lb.AddressInUse, "which %s owns: only Services of its namespace may use it", s.named(fip.party()))
 	case fip.isForAnother(s):
-		return refuse(lb.AddressInUse, "which FloatingIP %s owns for Service %q: delete that Service, or take its name out of spec.serviceName", fip.Key,
-			fip.fip.ServiceName)
+		return refuse(
+			lb.AddressInUse,
+			"which FloatingIP %s owns for Service %q: delete that Service, or take its name out of spec.serviceName",
+			fip.Key,
+			fip.fip.ServiceName,
+		)
 	}
 	return refuse(lb.AddressInUse, "which FloatingIP %s owns: claim it by annotation holdfast.dev/floating-ip", fip.Key)
 }
 
-// cedes reports whether the Service leaves an address that it holds to a FloatingIP that requests it: it must still claim the
-// FloatingIP when that has left the address by which the Service claims it now.
+// cedes reports whether the Service leaves an address that it holds to a FloatingIP that requests it: it must still
+// claim the FloatingIP when that has left the address by which the Service claims it now.
 func (s *subject) cedes(fip *subject) bool {
 	f := fip.fip
 	return s.claims(fip) && (s.joins || f.ServiceName == s.Key.Name || s.FloatingIP == f.Key.Name ||

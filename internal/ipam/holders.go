@@ -79,8 +79,8 @@ func (a *assigner) keepAddresses(s *subject, loyal bool) {
 	}
 }
 
-// stays returns why a Service cannot keep an address of its status, or nil. The pool's rules
-// do not matter here: an edit of a pool takes nothing away. Another load balancer may show its address on many Services.
+// stays returns why a Service cannot keep an address of its status, or nil. The pool's rules do not matter here: an
+// edit of a pool takes nothing away. Another load balancer may show its address on many Services.
 func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
 	if t.floating != nil && !s.claims(t.floating) {

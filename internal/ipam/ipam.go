@@ -3,10 +3,10 @@
 // depends on an earlier one. A decision for 10,000 Services takes some 16 ms; with a
 // Ledger the next one costs what changed.
 //
-// It never takes an address away because a pool was edited, or replaced by another one with the same addresses. It never assigns an
-// address that is in the status of an object that may not share it. If a holder
-// gives an address up in one decision, another Service gets it only in a later
-// one, when the status shows the release: so statuses may be written in any order.
+// It never takes an address away because a pool was edited, or replaced by another one with the same addresses. It
+// never assigns an address that is in the status of an object that may not share it. If a holder gives an address up in
+// one decision, another Service gets it only in a later one, when the status shows the release: so statuses may be
+// written in any order.
 //
 // Services that share an address keep it whatever the others do. If the edit of one makes it clash with
 // the others, that one gives up the address: it no longer meets the terms recorded with its address.
@@ -54,11 +54,11 @@ type Assignment struct {
 	// Record is written into the status: the pools that its addresses came from, or those that took over from these,
 	// and its terms.
 	Record lb.Origins
-	// Awaits are the addresses that it waits for, because it had them before a restore or before it gave them up in a clash.
-	// They are asked for again by the annotation that also carries the record through a backup.
+	// Awaits are the addresses that it waits for, because it had them before a restore or before it gave them up in a
+	// clash. They are asked for again by the annotation that also carries the record through a backup.
 	Awaits lb.Origins
-	// Reason is Assigned if a Service has all it requests, PartlyAssigned if it prefers two families and has one; Bound or
-	// Available of a FloatingIP. Any other is why it waits, or why it holds something else than it requests.
+	// Reason is Assigned if a Service has all it requests, PartlyAssigned if it prefers two families and has one; Bound
+	// or Available of a FloatingIP. Any other is why it waits, or why it holds something else than it requests.
 	Reason  lb.Reason
 	Message string
 }
@@ -81,8 +81,8 @@ type assigner struct {
 	holders map[netip.Addr]holders
 	// unanswered are the addresses of State.Claims.
 	unanswered map[party][]netip.Addr
-	// services and floating are the subjects, in the order of the State. Open are the Services that this decision is about: all, or those
-	// that the last one did not settle.
+	// services and floating are the subjects, in the order of the State. Open are the Services that this decision is
+	// about: all, or those that the last one did not settle.
 	services, floating, open []*subject
 	// shared has the addresses that are held under each key under which Services may share.
 	shared map[string]*[]netip.Addr
@@ -119,7 +119,13 @@ func newAssigner(s lb.State) *assigner {
 
 // decide starts with what must not change and ends with what may be chosen freely.
 func (a *assigner) decide() Result {
-	services, floating := slices.SortedFunc(slices.Values(a.open), byAge), slices.SortedFunc(slices.Values(a.floating), byAge)
+	services, floating := slices.SortedFunc(
+		slices.Values(a.open),
+		byAge,
+	), slices.SortedFunc(
+		slices.Values(a.floating),
+		byAge,
+	)
 	freed := a.freed
 	a.freed = nil
 	a.keep(services, floating)
@@ -131,8 +137,8 @@ func (a *assigner) decide() Result {
 	}
 	a.left = false
 	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
-	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from. What an annotation
-	// asks back is a request like any other.
+	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from. What an
+	// annotation asks back is a request like any other.
 	a.takeAll(services, func(s *subject) bool {
 		return (!s.joins && len(s.RequestedAddresses) > 0 || a.remembers(s)) && !a.mayClaim(s)
 	})

@@ -8,13 +8,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Ledger makes decision after decision, and keeps from the last one who has which address. Its decisions are those of the function Assign,
-// which remembers nothing: it only decides nothing again about a Service that is settled, and is the same pointer. What it was given and
-// what it returned must not be changed. The zero Ledger is ready to use. It is not safe for concurrent use.
+// Ledger makes decision after decision, and keeps from the last one who has which address. Its decisions are those of
+// the function Assign, which remembers nothing: it only decides nothing again about a Service that is settled, and is
+// the same pointer. What it was given and what it returned must not be changed. The zero Ledger is ready to use. It is
+// not safe for concurrent use.
 type Ledger struct{ last *assigner }
 
-// Assign decides for all objects. If it is to check what it keeps, or would give an address that another Service has, it decides from nothing, and
-// reports whether that made a difference.
+// Assign decides for all objects. If it is to check what it keeps, or would give an address that another Service has,
+// it decides from nothing, and reports whether that made a difference.
 func (l *Ledger) Assign(s lb.State, check bool) (r Result, wrong bool) {
 	follows := l.last != nil && l.last.follow(s)
 	if !follows {
@@ -30,7 +31,8 @@ func (l *Ledger) Assign(s lb.State, check bool) (r Result, wrong bool) {
 	return r, wrong
 }
 
-// settles reports whether no other Service can change what this one has: it holds what it asks for, and its status and its record say so.
+// settles reports whether no other Service can change what this one has: it holds what it asks for, and its status and
+// its record say so.
 func (a *assigner) settles(s *subject, reason lb.Reason) bool {
 	if reason != lb.Assigned || s.Renew || s.KeepFloatingIP || len(s.missing(perFamily{})) > 0 {
 		return false
@@ -42,15 +44,21 @@ func (a *assigner) settles(s *subject, reason lb.Reason) bool {
 		}
 	}
 	return !slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool { return !s.holds(addr) }) &&
-		!slices.ContainsFunc(s.held[:len(s.Families)], func(addr netip.Addr) bool { return !slices.Contains(s.Addresses, addr) })
+		!slices.ContainsFunc(
+			s.held[:len(s.Families)],
+			func(addr netip.Addr) bool { return !slices.Contains(s.Addresses, addr) },
+		)
 }
 
-// follow makes the last decision the beginning of the next one, in which all Services are open that changed or are not settled. It
-// reports whether it could: not where the clock was set back, which its monotonic reading hides, nor where anything else changed that may
-// concern settled ones, nor where open ones may share addresses.
+// follow makes the last decision the beginning of the next one, in which all Services are open that changed or are not
+// settled. It reports whether it could: not where the clock was set back, which its monotonic reading hides, nor where
+// anything else changed that may concern settled ones, nor where open ones may share addresses.
 func (a *assigner) follow(s lb.State) bool {
 	last := a.state
-	if a.memory.dated || s.Now.Round(0).Before(last.Now.Round(0)) || len(s.FloatingIPs)+len(last.FloatingIPs) > 0 || !reflect.DeepEqual(s.Pools, last.Pools) ||
+	if a.memory.dated ||
+		s.Now.Round(0).Before(last.Now.Round(0)) ||
+		len(s.FloatingIPs)+len(last.FloatingIPs) > 0 ||
+		!reflect.DeepEqual(s.Pools, last.Pools) ||
 		!slices.Equal(s.Foreign, last.Foreign) {
 		return false
 	}
@@ -75,8 +83,8 @@ func (a *assigner) follow(s lb.State) bool {
 	})
 }
 
-// reopen takes the Services of the State: those that are settled as they are, and the others without what they held. It reports whether none
-// of these may share an address, or did.
+// reopen takes the Services of the State: those that are settled as they are, and the others without what they held. It
+// reports whether none of these may share an address, or did.
 func (a *assigner) reopen() bool {
 	old, alone := a.services, true
 	drop := func() {
@@ -109,7 +117,8 @@ func (a *assigner) reopen() bool {
 	return alone
 }
 
-// robs reports whether an open Service gets an address that another one gets too, or has by its status. It relies on nothing that is kept.
+// robs reports whether an open Service gets an address that another one gets too, or has by its status. It relies on
+// nothing that is kept.
 func (a *assigner) robs() bool {
 	var given []netip.Addr
 	for _, s := range a.open {

@@ -30,8 +30,8 @@ type release struct {
 	over bool
 }
 
-// newMemory reads the releases of the pools, and notes in the supplies which lie in them. A time in the future is of a wrong clock: it
-// counts as now.
+// newMemory reads the releases of the pools, and notes in the supplies which lie in them. A time in the future is of a
+// wrong clock: it counts as now.
 func newMemory(s lb.State, supplies []*supply, index lb.Index[*supply]) memory {
 	m := memory{last: map[netip.Addr]release{}, own: map[lb.Key][]release{}}
 	for _, p := range s.Pools {
@@ -87,8 +87,8 @@ func (m *memory) until(addr netip.Addr, pool *supply) time.Time {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// earliest returns the first release of an address of the family that is free. Within one decision addresses are only ever
-// taken, so that a release that was passed over is never looked at again.
+// earliest returns the first release of an address of the family that is free. Within one decision addresses are only
+// ever taken, so that a release that was passed over is never looked at again.
 func (a *assigner) earliest(pool *supply, family lb.Family) (netip.Addr, bool) {
 	for _, r := range pool.old[family][pool.tried[family]:] {
 		if _, taken := a.holders[r.Address]; !taken && !pool.avoids(r.Address) {
@@ -133,7 +133,10 @@ func (a *assigner) remember(usages []Usage) time.Time {
 // recorded them: the controller may end between the two writes.
 func (a *assigner) handOver(usages []Usage) {
 	has := func(list []lb.Release, r lb.Release) bool {
-		return slices.ContainsFunc(list, func(o lb.Release) bool { return o.Address == r.Address && !o.Time.Before(r.Time) })
+		return slices.ContainsFunc(list, func(o lb.Release) bool {
+			return o.Address == r.Address &&
+				!o.Time.Before(r.Time)
+		})
 	}
 	for i := range usages {
 		u := &usages[i]
@@ -151,8 +154,8 @@ func (a *assigner) handOver(usages []Usage) {
 	}
 }
 
-// remembered returns the releases that a pool records, latest first. Of each namespace it takes the latest ones, so that no
-// namespace causes the releases of another to be forgotten.
+// remembered returns the releases that a pool records, latest first. Of each namespace it takes the latest ones, so
+// that no namespace causes the releases of another to be forgotten.
 func remembered(releases []release) []release {
 	slices.SortFunc(releases, latestFirst)
 	later, before := map[string]int{}, make(map[netip.Addr]int, len(releases))
@@ -166,8 +169,9 @@ func remembered(releases []release) []release {
 	return releases
 }
 
-// departures records the release of every address that is in a status but that no object holds any more, unless it is recorded
-// already. If another writer took the address out of a status, any recorded release counts: that may be a later one, by others.
+// departures records the release of every address that is in a status but that no object holds any more, unless it is
+// recorded already. If another writer took the address out of a status, any recorded release counts: that may be a
+// later one, by others.
 func (a *assigner) departures() {
 	recorded := map[netip.Addr]bool{}
 	record := func(addr netip.Addr, pool string, by lb.Key, uid string) {

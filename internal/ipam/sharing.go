@@ -43,7 +43,11 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 	case s.fip != nil:
 		for _, o := range t.services {
 			if !o.cedes(s) {
-				return refuse(lb.AddressInUse, "which %s holds: set spec.serviceName to take it over with the Service", s.named(o.party()))
+				return refuse(
+					lb.AddressInUse,
+					"which %s holds: set spec.serviceName to take it over with the Service",
+					s.named(o.party()),
+				)
 			}
 		}
 		return nil
@@ -66,14 +70,25 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 	}
 	switch {
 	case n > 0 && pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices:
-		return refuse(lb.SharingLimit, "which %d Services share: the pool's sharing.maxServices is %d", n, pool.MaxServices)
+		return refuse(
+			lb.SharingLimit,
+			"which %d Services share: the pool's sharing.maxServices is %d",
+			n,
+			pool.MaxServices,
+		)
 	case n > 0 && s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared:
-		return refuse(lb.SharingLimit, "which %d Services share: a load balancer takes %d, its owner included", n, s.MaxShared)
+		return refuse(
+			lb.SharingLimit,
+			"which %d Services share: a load balancer takes %d, its owner included",
+			n,
+			s.MaxShared,
+		)
 	}
 	return nil
 }
 
-// local reports whether the spec asks for externalTrafficPolicy Local: a Service that becomes proxied keeps its terms and its address.
+// local reports whether the spec asks for externalTrafficPolicy Local: a Service that becomes proxied keeps its terms
+// and its address.
 func (s *subject) local() bool { return s.Local && !s.LocalByProxy }
 
 // agree returns why two Services cannot hold the same address, whatever its pool allows and their ports are.
@@ -82,11 +97,23 @@ func agree(s, o *subject) *refusal {
 	case s.key == "" || s.key != o.key:
 		return refuse(lb.AddressInUse, "which %s holds", s.named(o.party()))
 	case s.Internal != o.Internal:
-		return refuse(lb.NotShareable, "which %s holds: an internal Service and an external one never share", s.named(o.party()))
+		return refuse(
+			lb.NotShareable,
+			"which %s holds: an internal Service and an external one never share",
+			s.named(o.party()),
+		)
 	case s.local() != o.local():
-		return refuse(lb.NotShareable, "which %s holds with another externalTrafficPolicy: Services that share have the same", s.named(o.party()))
+		return refuse(
+			lb.NotShareable,
+			"which %s holds with another externalTrafficPolicy: Services that share have the same",
+			s.named(o.party()),
+		)
 	case s.local() && (s.Backend == "" || s.Backend != o.Backend):
-		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same selector", s.named(o.party()))
+		return refuse(
+			lb.NotShareable,
+			"which %s holds: under externalTrafficPolicy Local, Services that share have the same selector",
+			s.named(o.party()),
+		)
 	}
 	return nil
 }
@@ -115,13 +142,25 @@ func shareable(s, o *subject, pool *supply) *refusal {
 	case len(o.Unserved) > 0: // no Service may take these ports meanwhile
 		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
 	case o.Proxied && !s.AsksProxy: // all on the address would lose their proxies
-		return refuse(lb.NotShareable, "which %s holds by proxies: Services that share with it ask for proxies too", s.named(o.party()))
+		return refuse(
+			lb.NotShareable,
+			"which %s holds by proxies: Services that share with it ask for proxies too",
+			s.named(o.party()),
+		)
 	case s.Internal && s.SharingKey == "":
-		return refuse(lb.NotShareable, "which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", s.named(o.party()))
+		return refuse(
+			lb.NotShareable,
+			"which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key",
+			s.named(o.party()),
+		)
 	case across && (pool == nil || !pool.ShareAcross):
 		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.named(o.party()))
 	case across && s.local():
-		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same pods", s.named(o.party()))
+		return refuse(
+			lb.NotShareable,
+			"which %s holds: under externalTrafficPolicy Local, Services that share have the same pods",
+			s.named(o.party()),
+		)
 	}
 	return nil
 }
@@ -139,7 +178,12 @@ func (a *assigner) quarantined(s *subject, addr netip.Addr, pool *supply) *refus
 	if by.Namespace == s.Key.Namespace {
 		holder = by.String()
 	}
-	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s", holder, stamp(until))
+	return refuse(
+		lb.Quarantined,
+		"which %s gave back and which the pool's reuseDelay keeps until %s",
+		holder,
+		stamp(until),
+	)
 }
 
 // overQuota says that the subject's namespace may not hold one address more.
@@ -156,21 +200,30 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.Find(s.held[f]) == pool {
 		// The address that it would give up for this one, unless another Service keeps it.
 		left := a.holders[s.held[f]]
-		if (left.floating != nil) == (s.fip != nil) && !slices.ContainsFunc(left.services, func(o *subject) bool { return o != s }) {
+		if (left.floating != nil) == (s.fip != nil) &&
+			!slices.ContainsFunc(left.services, func(o *subject) bool { return o != s }) {
 			have--
 		}
 	}
 	if have < quota {
 		return nil
 	}
-	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows", s.Key.Namespace, have, quota, family,
-		pool.Name)
+	return refuse(
+		lb.QuotaExceeded,
+		"but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows",
+		s.Key.Namespace,
+		have,
+		quota,
+		family,
+		pool.Name,
+	)
 }
 
 // maxTried bounds the addresses of one key that a Service tries to share before it takes one of its own.
 const maxTried = 64
 
-// sharedAddresses returns the addresses of the family that are held under the subject's key and that it may try to share.
+// sharedAddresses returns the addresses of the family that are held under the subject's key and that it may try to
+// share.
 func (s *subject) sharedAddresses(family lb.Family) []netip.Addr {
 	if s.shared == nil {
 		return nil

@@ -76,10 +76,16 @@ func (s *subject) family(addr netip.Addr) int {
 func (s *subject) unservable() *refusal {
 	switch {
 	case len(s.Families) == 0:
-		return refuse(lb.NoClusterIP, "the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served")
+		return refuse(
+			lb.NoClusterIP,
+			"the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served",
+		)
 	case s.FamilyPolicy == lb.RequireDualStack && len(s.Families) < 2:
-		return refuse(lb.DualStackUnmet, "ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only",
-			s.Families[0])
+		return refuse(
+			lb.DualStackUnmet,
+			"ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only",
+			s.Families[0],
+		)
 	}
 	return nil
 }
@@ -91,8 +97,8 @@ func (s *subject) unreadable() *refusal {
 	return &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
 }
 
-// had yields every address that is in the subject's status (shown), or that it held by its record until another writer put
-// others into the status. A Service whose status is empty gets its addresses back.
+// had yields every address that is in the subject's status (shown), or that it held by its record until another writer
+// put others into the status. A Service whose status is empty gets its addresses back.
 func (s *subject) had(yield func(addr netip.Addr, shown bool) bool) {
 	for _, addr := range s.Addresses {
 		if !yield(addr, true) {
@@ -100,14 +106,17 @@ func (s *subject) had(yield func(addr netip.Addr, shown bool) bool) {
 		}
 	}
 	for _, o := range s.Record {
-		if len(s.Addresses) > 0 && o.Terms != lb.TermsReleased && !slices.Contains(s.Addresses, o.Address) && !yield(o.Address, false) {
+		if len(s.Addresses) > 0 &&
+			o.Terms != lb.TermsReleased &&
+			!slices.Contains(s.Addresses, o.Address) &&
+			!yield(o.Address, false) {
 			return
 		}
 	}
 }
 
-// lost yields the address of each family that the Service held or asks back, and that is not in its status or will not be:
-// first what its record proves.
+// lost yields the address of each family that the Service held or asks back, and that is not in its status or will not
+// be: first what its record proves.
 func (s *subject) lost(yield func(lb.Origin) bool) {
 	var seen perFamily
 	for _, list := range []lb.Origins{s.Record, s.Recall} {
@@ -139,8 +148,8 @@ func (s *subject) awaits(addr netip.Addr) bool {
 	return !slices.Contains(s.Addresses, addr) || slices.Contains(s.clashing, addr)
 }
 
-// overwritten returns what the Service held when another load balancer overwrote its status, as the record keeps it while
-// holdfast.dev/renew stands.
+// overwritten returns what the Service held when another load balancer overwrote its status, as the record keeps it
+// while holdfast.dev/renew stands.
 func (s *subject) overwritten() lb.Origins {
 	var out lb.Origins
 	for _, had := range s.Record {
@@ -190,12 +199,13 @@ func newSubject(svc *lb.Service) *subject {
 	return s
 }
 
-// sharing reports whether the Service asks for an address that others have, or lets others have its own by more than its id.
+// sharing reports whether the Service asks for an address that others have, or lets others have its own by more than
+// its id.
 func (s *subject) sharing() bool { return s.joins || s.SharingKey != "" }
 
 // digest summarizes what decides with whom a Service may share an address: what agree compares, and the ports that it
-// declares. No two texts may have the same: whoever edits a Service would find another text, and would hold the address under
-// terms that were never admitted. All Services with an address have one in each decision, hence the buffers.
+// declares. No two texts may have the same: whoever edits a Service would find another text, and would hold the address
+// under terms that were never admitted. All Services with an address have one in each decision, hence the buffers.
 func (s *subject) digest() string {
 	if s.terms != "" || s.fip != nil {
 		return s.terms

@@ -34,8 +34,14 @@ type supply struct {
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
-		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), old: map[lb.Family][]release{}, tried: map[lb.Family]int{},
-			counts: Usage{Pool: pools[i].Name}}
+		s := &supply{
+			Pool:   &pools[i],
+			place:  i,
+			next:   make([]netip.Addr, len(pools[i].Ranges)),
+			old:    map[lb.Family][]release{},
+			tried:  map[lb.Family]int{},
+			counts: Usage{Pool: pools[i].Name},
+		}
 		for j, r := range pools[i].Ranges {
 			s.next[j] = r.From
 		}
@@ -125,14 +131,23 @@ func (a *assigner) unseen(s *subject) *refusal {
 	if _, known := a.state.Namespaces[s.Key.Namespace]; known || !slices.ContainsFunc(a.supplies, selective) {
 		return nil
 	}
-	return refuse(lb.NoPool, "namespace %q is not known yet, and pools select namespaces by their labels", s.Key.Namespace)
+	return refuse(
+		lb.NoPool,
+		"namespace %q is not known yet, and pools select namespaces by their labels",
+		s.Key.Namespace,
+	)
 }
 
 // free returns the lowest free address of the family in the first range that has
 // one. Within one decision addresses are only ever taken, so an address that was passed
 // over is never looked at again: all calls together cost one step for each taken
 // address, however large the ranges are. Released addresses and those of foreign machines are left for last.
-func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released map[netip.Addr]release, foreign []netip.Addr) (netip.Addr, bool) {
+func (s *supply) free(
+	family lb.Family,
+	taken map[netip.Addr]holders,
+	released map[netip.Addr]release,
+	foreign []netip.Addr,
+) (netip.Addr, bool) {
 	for i, r := range s.Ranges {
 		if lb.FamilyOf(r.From) != family {
 			continue
@@ -145,7 +160,10 @@ func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released m
 				s.next[i] = part.To.Next()
 				continue
 			}
-			if _, claimed := slices.BinarySearchFunc(foreign, addr, netip.Addr.Compare); !held && !late && !claimed && !s.isBuggy(addr) {
+			if _, claimed := slices.BinarySearchFunc(foreign, addr, netip.Addr.Compare); !held &&
+				!late &&
+				!claimed &&
+				!s.isBuggy(addr) {
 				return addr, true
 			}
 			s.next[i] = addr.Next()

@@ -34,8 +34,8 @@ func (u *Usage) InUse(isDeleting bool) bool {
 	return u.Held() > 0 || u.HandOver > 0 || !isDeleting && len(u.Released) > 0
 }
 
-// Counts are how many addresses of a family are held, can still be assigned, and wait for reuseDelay. They are capped at
-// 2^62.
+// Counts are how many addresses of a family are held, can still be assigned, and wait for reuseDelay. They are capped
+// at 2^62.
 type Counts struct {
 	Assigned, Available, Quarantined int64
 }
@@ -62,7 +62,10 @@ func (a *assigner) usage() []Usage {
 	}
 	for addr := range a.memory.last {
 		s := a.index.Find(addr)
-		if _, taken := a.holders[addr]; s != nil && !taken && !s.avoids(addr) && a.state.Now.Before(a.memory.until(addr, s)) {
+		if _, taken := a.holders[addr]; s != nil &&
+			!taken &&
+			!s.avoids(addr) &&
+			a.state.Now.Before(a.memory.until(addr, s)) {
 			counts := out[s.place].of(lb.FamilyOf(addr))
 			counts.Quarantined++
 			counts.Available--

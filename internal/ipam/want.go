@@ -8,12 +8,17 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// wants returns what the subject requests, directly or by claiming the FloatingIP that owns it, by the index of the family.
+// wants returns what the subject requests, directly or by claiming the FloatingIP that owns it, by the index of the
+// family.
 func (a *assigner) wants(s *subject) (wants perFamily, r *refusal) {
 	for _, addr := range s.RequestedAddresses {
 		f := s.family(addr)
 		if f < 0 {
-			return wants, refuse(lb.InvalidRequest, "asks for %s, a family of which the Service has no cluster IP", addr)
+			return wants, refuse(
+				lb.InvalidRequest,
+				"asks for %s, a family of which the Service has no cluster IP",
+				addr,
+			)
 		}
 		wants[f] = addr
 	}
@@ -39,9 +44,19 @@ func (a *assigner) claim(s *subject, wants *perFamily) *refusal {
 	fip := a.named[lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}]
 	switch {
 	case fip == nil:
-		return refuse(lb.FloatingIPUnknown, "claims FloatingIP %q, which namespace %q does not have", s.FloatingIP, s.Key.Namespace)
+		return refuse(
+			lb.FloatingIPUnknown,
+			"claims FloatingIP %q, which namespace %q does not have",
+			s.FloatingIP,
+			s.Key.Namespace,
+		)
 	case fip.isForAnother(s):
-		return refuse(lb.FloatingIPInUse, "claims FloatingIP %q, whose spec.serviceName gives it to Service %q, which exists", s.FloatingIP, fip.fip.ServiceName)
+		return refuse(
+			lb.FloatingIPInUse,
+			"claims FloatingIP %q, whose spec.serviceName gives it to Service %q, which exists",
+			s.FloatingIP,
+			fip.fip.ServiceName,
+		)
 	case !slices.ContainsFunc(s.Families, func(f lb.Family) bool { return slices.Contains(fip.Families, f) }):
 		return refuse(lb.InvalidRequest, "claims FloatingIP %q, which is not of the Service's families", s.FloatingIP)
 	}
@@ -54,9 +69,20 @@ func (a *assigner) claim(s *subject, wants *perFamily) *refusal {
 		case fip.fip.Deleting && !s.holds(addr):
 			return refuse(lb.FloatingIPDeleting, "claims FloatingIP %q, which is being deleted", s.FloatingIP)
 		case !addr.IsValid():
-			return refuse(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet", s.FloatingIP, family)
+			return refuse(
+				lb.FloatingIPPending,
+				"claims FloatingIP %q, which has no %s address yet",
+				s.FloatingIP,
+				family,
+			)
 		case wants[i].IsValid() && wants[i] != addr:
-			return refuse(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s", wants[i], s.FloatingIP, addr)
+			return refuse(
+				lb.InvalidRequest,
+				"asks for %s and claims FloatingIP %q, which owns %s",
+				wants[i],
+				s.FloatingIP,
+				addr,
+			)
 		default:
 			wants[i] = addr
 		}
@@ -81,7 +107,13 @@ func (a *assigner) grantable(s *subject, addr netip.Addr) *refusal {
 		return refuse(lb.AddressNotInPool, "asks for %s, which is in none of the pools", addr)
 	}
 	if s.RequestedPool != "" && !pool.Answers(s.RequestedPool) {
-		return refuse(lb.AddressNotInPool, "asks for %s and for pool %q, but the address is in pool %q: ask for one of the two", addr, s.RequestedPool, pool.Name)
+		return refuse(
+			lb.AddressNotInPool,
+			"asks for %s and for pool %q, but the address is in pool %q: ask for one of the two",
+			addr,
+			s.RequestedPool,
+			pool.Name,
+		)
 	}
 	if why := a.refuses(pool, s, true); why != "" {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q %s", addr, pool.Name, why)
@@ -103,7 +135,14 @@ func (a *assigner) lendable(s, fip *subject, addr netip.Addr, pool *supply) *ref
 	}
 	if pool != nil {
 		if why := pool.mismatch(s); why != "" {
-			return refuse(lb.PoolNotAllowed, "claims FloatingIP %q with %s, but pool %q %s", fip.Key.Name, addr, pool.Name, why)
+			return refuse(
+				lb.PoolNotAllowed,
+				"claims FloatingIP %q with %s, but pool %q %s",
+				fip.Key.Name,
+				addr,
+				pool.Name,
+				why,
+			)
 		}
 	}
 	r := a.admits(s, addr, pool)

@@ -22,8 +22,8 @@ const (
 )
 
 // attempts are the last writes that failed, by what they write. The same write waits ever longer: what the API server
-// refuses, or an admission webhook that is broken, costs little and delays no other object. A write to another
-// version of the object, or of something else, goes at once. What is not tried again is forgotten: the object may be gone.
+// refuses, or an admission webhook that is broken, costs little and delays no other object. A write to another version
+// of the object, or of something else, goes at once. What is not tried again is forgotten: the object may be gone.
 type attempts struct{ failed *cache.Expiring }
 
 func newAttempts() attempts { return attempts{cache.NewExpiring()} }
@@ -47,8 +47,8 @@ func (h *heldError) Error() string {
 	return "not written before " + h.until.Format(time.RFC3339) + ", since it has just failed"
 }
 
-// Wait returns after which time a write that ended with this error is tried again, if the error is nothing to report: the
-// object was changed, created or deleted meanwhile, or the same write has just failed. Otherwise it returns 0.
+// Wait returns after which time a write that ended with this error is tried again, if the error is nothing to report:
+// the object was changed, created or deleted meanwhile, or the same write has just failed. Otherwise it returns 0.
 func Wait(err error) time.Duration {
 	var held *heldError
 	switch {
@@ -108,12 +108,22 @@ func (a attempts) do(ctx context.Context, object string, body []byte, send func(
 // finished no sooner.
 const writers = 6
 
-// Each runs write for every one of so many items, some concurrently, and joins the errors, of which a Lease that is not renewed
-// is one for all items. It returns when to write again what another client overtook or what has just failed, zero for nothing;
-// those are no errors.
-func (k *Cluster) Each(ctx context.Context, items int, write func(ctx context.Context, item int) error) (again time.Time, err error) {
+// Each runs write for every one of so many items, some concurrently, and joins the errors, of which a Lease that is not
+// renewed is one for all items. It returns when to write again what another client overtook or what has just failed,
+// zero for nothing; those are no errors.
+func (k *Cluster) Each(
+	ctx context.Context,
+	items int,
+	write func(ctx context.Context, item int) error,
+) (again time.Time, err error) {
 	errs := make([]error, items)
-	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), writers, items, func(i int) { errs[i] = write(ctx, i) }) // none is left out
+	// None is left out.
+	workqueue.ParallelizeUntil(
+		context.WithoutCancel(ctx),
+		writers,
+		items,
+		func(i int) { errs[i] = write(ctx, i) },
+	)
 	var lapsed error
 	for i, err := range errs {
 		if wait := Wait(err); wait > 0 {

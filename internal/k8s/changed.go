@@ -40,7 +40,9 @@ func sameConfig[T object](a, b T) bool {
 
 // samePool ignores of the status what only the controller reads.
 func samePool(a, b *v1beta1.IPAddressPool) bool {
-	return sameConfig(a, b) && slices.Equal(a.Status.Guarded, b.Status.Guarded) && slices.Equal(a.Status.ExternalIPs, b.Status.ExternalIPs)
+	return sameConfig(a, b) &&
+		slices.Equal(a.Status.Guarded, b.Status.Guarded) &&
+		slices.Equal(a.Status.ExternalIPs, b.Status.ExternalIPs)
 }
 
 // Released reports whether a Service that another load balancer may serve gave its addresses back.
@@ -50,20 +52,35 @@ func Released(s *corev1.Service) bool {
 }
 
 // ofSpeakers are the conditions of a Service that speakers write.
-var ofSpeakers = []string{v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionFilterEnforced}
+var ofSpeakers = []string{
+	v1beta1.ConditionAnnouncedL2,
+	v1beta1.ConditionAnnouncers,
+	v1beta1.ConditionAnnouncedBGP,
+	v1beta1.ConditionFilterEnforced,
+}
 
-// toController returns a digest of what of a Service decides for a controller: all but the conditions that speakers write. Of a Service that was
-// released or has another type each version decides while there are any: the controller removes them.
+// toController returns a digest of what of a Service decides for a controller: all but the conditions that speakers
+// write. Of a Service that was released or has another type each version decides while there are any: the controller
+// removes them.
 func toController(s *corev1.Service) uint64 {
 	bySpeaker := func(c metav1.Condition) bool { return slices.Contains(ofSpeakers, c.Type) }
 	one := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			UID: s.UID, Labels: s.Labels, Annotations: s.Annotations, DeletionTimestamp: s.DeletionTimestamp, Finalizers: s.Finalizers,
+			UID:               s.UID,
+			Labels:            s.Labels,
+			Annotations:       s.Annotations,
+			DeletionTimestamp: s.DeletionTimestamp,
+			Finalizers:        s.Finalizers,
 		},
-		Spec:   s.Spec,
-		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer, Conditions: slices.DeleteFunc(slices.Clone(s.Status.Conditions), bySpeaker)},
+		Spec: s.Spec,
+		Status: corev1.ServiceStatus{
+			LoadBalancer: s.Status.LoadBalancer,
+			Conditions:   slices.DeleteFunc(slices.Clone(s.Status.Conditions), bySpeaker),
+		},
 	}
-	if (s.Spec.Type != corev1.ServiceTypeLoadBalancer || Released(s)) && len(one.Status.Conditions) < len(s.Status.Conditions) {
+	if (s.Spec.Type != corev1.ServiceTypeLoadBalancer ||
+		Released(s)) &&
+		len(one.Status.Conditions) < len(s.Status.Conditions) {
 		one.Status.Conditions, one.ResourceVersion = s.Status.Conditions, s.ResourceVersion
 	}
 	return digest(&one)

@@ -81,7 +81,11 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	}
 	events := rest.CopyConfig(core)
 	events.QPS, events.Burst = eventRate, eventBurst
-	paced, err := clientOf(corev1.SchemeGroupVersion, events, &http.Client{Transport: transport.Transport, Timeout: eventTime})
+	paced, err := clientOf(
+		corev1.SchemeGroupVersion,
+		events,
+		&http.Client{Transport: transport.Transport, Timeout: eventTime},
+	)
 	if err != nil {
 		return Clients{}, err
 	}
@@ -99,7 +103,11 @@ func checkVersion(gitVersion string) error {
 		return fmt.Errorf("read the API server's version %q: %w", gitVersion, err)
 	}
 	if got.LessThan(version.MustParseGeneric(Oldest)) {
-		return fmt.Errorf("the API server is %s; the oldest Kubernetes served is %s: upgrade the cluster", gitVersion, Oldest)
+		return fmt.Errorf(
+			"the API server is %s; the oldest Kubernetes served is %s: upgrade the cluster",
+			gitVersion,
+			Oldest,
+		)
 	}
 	return nil
 }
@@ -141,14 +149,19 @@ func (c Clients) WaitForVersion(ctx context.Context, log *slog.Logger) error {
 const (
 	// dialTime is how long an API server has to accept a connection.
 	dialTime = 2 * time.Second
-	// deadTime is how long the machine of an API server may acknowledge nothing. Behind one address there are several API
-	// servers: a connection to one that lost its power would stand for 45 s by client-go's defaults. The kernels see to
-	// it, so that an API server that is merely slow keeps its connections.
+	// deadTime is how long the machine of an API server may acknowledge nothing. Behind one address there are several
+	// API servers: a connection to one that lost its power would stand for 45 s by client-go's defaults. The kernels
+	// see to it, so that an API server that is merely slow keeps its connections.
 	deadTime = 4 * time.Second
 )
 
 // keepAlive has the kernel ask the other one on connections that nothing is sent on.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: deadTime / 2, Interval: time.Second, Count: int((deadTime / 2).Seconds())}
+var keepAlive = net.KeepAliveConfig{
+	Enable:   true,
+	Idle:     deadTime / 2,
+	Interval: time.Second,
+	Count:    int((deadTime / 2).Seconds()),
+}
 
 // dial connects to an API server.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -55,7 +55,10 @@ const reported = `"f:observed"`
 // not known. The controller's writes of conditions do not count.
 func ReportTime(s *v1beta1.SpeakerState) (at time.Time) {
 	for _, m := range s.ManagedFields {
-		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), reported) && m.Time.After(at) {
+		if m.Time != nil &&
+			m.FieldsV1 != nil &&
+			strings.Contains(m.FieldsV1.GetRawString(), reported) &&
+			m.Time.After(at) {
 			at = m.Time.Time
 		}
 	}

@@ -96,7 +96,13 @@ type Cluster struct {
 
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) *Cluster {
-	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component), burst: newBurst(), attempts: newAttempts()}
+	k := &Cluster{
+		clients:  clients,
+		config:   c,
+		events:   newRecorder(c.Component),
+		burst:    newBurst(),
+		attempts: newAttempts(),
+	}
 	core := clients.kube.core
 	watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)
 	watchPools(k)
@@ -107,8 +113,26 @@ func New(clients Clients, c Config) *Cluster {
 		own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet).String()
 		// No other Secret of the namespace comes into memory.
 		basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String()
-		watch(k, &k.secrets, core, "secrets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = basicAuth }, sameSecret, c.Kick)
-		watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own }, nil, c.Kick)
+		watch(
+			k,
+			&k.secrets,
+			core,
+			"secrets",
+			c.Namespace,
+			func(o *metav1.ListOptions) { o.FieldSelector = basicAuth },
+			sameSecret,
+			c.Kick,
+		)
+		watch(
+			k,
+			&k.daemonSets,
+			clients.kube.apps,
+			"daemonsets",
+			c.Namespace,
+			func(o *metav1.ListOptions) { o.FieldSelector = own },
+			nil,
+			c.Kick,
+		)
 		watchConfig(k, &k.l2Advertisements, "l2advertisements")
 		watchConfig(k, &k.bgpAdvertisements, "bgpadvertisements")
 		watchConfig(k, &k.peers, "bgppeers")
@@ -132,7 +156,18 @@ func New(clients Clients, c Config) *Cluster {
 func (c Config) controls() bool { return !c.Speaker && !c.Proxy }
 
 func (k *Cluster) watchAsController() {
-	watchAs(k, &k.services, k.clients.kube.core, "services", "", nil, &corev1.Service{}, packing(toController), k.sameHeld, k.config.Kick)
+	watchAs(
+		k,
+		&k.services,
+		k.clients.kube.core,
+		"services",
+		"",
+		nil,
+		&corev1.Service{},
+		packing(toController),
+		k.sameHeld,
+		k.config.Kick,
+	)
 	watchConfig(k, &k.floatingIPs, "floatingips")
 	watchConfig(k, &k.memories, "poolmemories")
 	watch(k, &k.speakerStates, k.clients.holdfast, speakerStates, "", nil, nil, k.config.KickStates)
@@ -146,7 +181,18 @@ func (k *Cluster) watchAsController() {
 }
 
 func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(old, new heldSlice) bool, kick func()) {
-	watchAs(k, &k.endpointSlices, k.clients.kube.discovery, "endpointslices", "", nil, &discoveryv1.EndpointSlice{}, transform, same, kick)
+	watchAs(
+		k,
+		&k.endpointSlices,
+		k.clients.kube.discovery,
+		"endpointslices",
+		"",
+		nil,
+		&discoveryv1.EndpointSlice{},
+		transform,
+		same,
+		kick,
+	)
 }
 
 // watchConfig watches a kind of holdfast.dev.
@@ -217,10 +263,10 @@ func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Refresh lists Services, their namespaces, FloatingIPs, pools and their memories from the API server itself, past every
-// cache, and overlays what the watch does not show yet. A new leader needs it: it must not
-// repeat its predecessor's last decisions, nor assign addresses that a FloatingIP was just
-// given or whose release was just recorded, nor of pools that a Service's namespace does not have.
+// Refresh lists Services, their namespaces, FloatingIPs, pools and their memories from the API server itself, past
+// every cache, and overlays what the watch does not show yet. A new leader needs it: it must not repeat its
+// predecessor's last decisions, nor assign addresses that a FloatingIP was just given or whose release was just
+// recorded, nor of pools that a Service's namespace does not have.
 func (k *Cluster) Refresh(ctx context.Context) error {
 	for _, refresh := range []func(context.Context) error{
 		k.services.refresh, k.namespaces.refresh, k.pools.refresh, k.memories.refresh, k.floatingIPs.refresh,
@@ -299,7 +345,12 @@ func (k *Cluster) Uninstalling() bool {
 
 // WaitUninstalling blocks until the mark is set, or is not; it returns the error of ctx.
 func (k *Cluster) WaitUninstalling(ctx context.Context, set bool) error {
-	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return k.Uninstalling() == set, nil })
+	return wait.PollUntilContextCancel(
+		ctx,
+		markInterval,
+		true,
+		func(context.Context) (bool, error) { return k.Uninstalling() == set, nil },
+	)
 }
 
 // markInterval is how often the waits check the uninstall mark, which the watch keeps current.
@@ -345,10 +396,10 @@ const (
 	burstSize = 10
 )
 
-// newBurst returns the bucket from which each Service takes a token as its addresses change. It has twice the threshold, so
-// that a burst ends a second after its last Service.
+// newBurst returns the bucket from which each Service takes a token as its addresses change. It has twice the
+// threshold, so that a burst ends a second after its last Service.
 func newBurst() *rate.Limiter { return rate.NewLimiter(burstRate, burstSize+burstRate) }
 
-// InBurst reports whether many Services are getting addresses just now. Users wait for each of these writes, so that less
-// urgent ones are delayed.
+// InBurst reports whether many Services are getting addresses just now. Users wait for each of these writes, so that
+// less urgent ones are delayed.
 func (k *Cluster) InBurst() bool { return k.burst.Tokens() < burstRate }

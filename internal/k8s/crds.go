@@ -14,8 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// WriteCRDs writes the custom resource definitions in the files of a directory to the cluster. It creates what is not there and deletes
-// nothing. It patches by merge, which replaces lists: by server-side apply, rules that another writer owns too would stay.
+// WriteCRDs writes the custom resource definitions in the files of a directory to the cluster. It creates what is not
+// there and deletes nothing. It patches by merge, which replaces lists: by server-side apply, rules that another writer
+// owns too would stay.
 func (c Clients) WriteCRDs(ctx context.Context, log *slog.Logger, dir string) error {
 	files, _ := filepath.Glob(filepath.Join(dir, "*.yaml")) // a bad pattern matches none
 	if len(files) == 0 {

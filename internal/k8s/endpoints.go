@@ -19,8 +19,8 @@ const PodWithdrawn = "HoldfastNodeUnreachable"
 // errNoRenewal: the node's Lease has never been renewed.
 var errNoRenewal = errors.New("it was never renewed")
 
-// EndpointSlices returns the endpoints of all Services, ordered by key; of a controller only. It has little more of them than their pods, and
-// to read them costs.
+// EndpointSlices returns the endpoints of all Services, ordered by key; of a controller only. It has little more of
+// them than their pods, and to read them costs.
 func (k *Cluster) EndpointSlices() (out []*discoveryv1.EndpointSlice) {
 	for _, s := range k.endpointSlices.Map().All() {
 		out = append(out, s.Read())
@@ -44,7 +44,12 @@ func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, erro
 // EndpointSlices, as the node lifecycle controller does for the pods of a dead
 // node. It reports whether it wrote. It leaves alone a pod that is not ready, is
 // being deleted, runs on another node, or is another pod of the same name.
-func (k *Cluster) WithdrawPod(ctx context.Context, namespace, name string, uid types.UID, node, message string) (bool, error) {
+func (k *Cluster) WithdrawPod(
+	ctx context.Context,
+	namespace, name string,
+	uid types.UID,
+	node, message string,
+) (bool, error) {
 	pod, err := k.readPod(ctx, namespace, name)
 	if err != nil || pod.UID != uid {
 		return false, err
@@ -81,18 +86,28 @@ func (k *Cluster) readPod(ctx context.Context, namespace, name string) (*corev1.
 
 // patchReady writes the condition Ready. The resource version makes the API server
 // reject it if another client, mainly the kubelet, wrote since the pod was read.
-func (k *Cluster) patchReady(ctx context.Context, pod *corev1.Pod, status corev1.ConditionStatus, reason, message any) error {
+func (k *Cluster) patchReady(
+	ctx context.Context,
+	pod *corev1.Pod,
+	status corev1.ConditionStatus,
+	reason, message any,
+) error {
 	_, err := k.patchPod(ctx, pod.Namespace, pod.Name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": pod.ResourceVersion},
 		"status": map[string]any{"conditions": []any{map[string]any{
-			"type": corev1.PodReady, "status": status, "reason": reason, "message": message, "lastTransitionTime": metav1.Now(),
+			"type":               corev1.PodReady,
+			"status":             status,
+			"reason":             reason,
+			"message":            message,
+			"lastTransitionTime": metav1.Now(),
 		}}},
 	})
 	return err
 }
 
 func (k *Cluster) patchPod(ctx context.Context, namespace, name string, patch any) (*corev1.Pod, error) {
-	pod, err := k.clients.kube.pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, asJSON(patch), metav1.PatchOptions{}, "status")
+	pod, err := k.clients.kube.pods(namespace).
+		Patch(ctx, name, types.StrategicMergePatchType, asJSON(patch), metav1.PatchOptions{}, "status")
 	if err != nil {
 		return nil, fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
 	}

@@ -34,12 +34,12 @@ var errLapsed = errors.New("not written: the Lease is not renewed")
 // were decided: they carry its context.
 //
 // A standby may take the Lease writeTime and landTime after the record that it read was written, and that was no
-// earlier than the start of the renewal. Until then all writes of this term have landed or never will: none begins
-// or goes on after writeTime by our clock, and the API server ends those of a client that is gone at the same time
-// by its own. What can still come too late is a write of a process that stood still between its last look at the
-// clock and its system call, of a virtual machine whose clock stood still with it, and one that etcd holds longer than
-// landTime. Those meet the resource version: every object is patched only as it was read, and what the next leader wrote
-// to an object since refuses the write. That does not guard an object that the next leader had no reason to write.
+// earlier than the start of the renewal. Until then all writes of this term have landed or never will: none begins or
+// goes on after writeTime by our clock, and the API server ends those of a client that is gone at the same time by its
+// own. What can still come too late is a write of a process that stood still between its last look at the clock and its
+// system call, of a virtual machine whose clock stood still with it, and one that etcd holds longer than landTime.
+// Those meet the resource version: every object is patched only as it was read, and what the next leader wrote to an
+// object since refuses the write. That does not guard an object that the next leader had no reason to write.
 type term struct {
 	// renewed is the start of the last successful renewal.
 	renewed atomic.Pointer[time.Time]
@@ -89,7 +89,12 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // write sends a write. Cancelling its context does not end it: a write that gets its answer has landed, and
 // another leader may follow at once.
-func (t *term) write(r *http.Request, next http.RoundTripper, deadline time.Time, left time.Duration) (*http.Response, error) {
+func (t *term) write(
+	r *http.Request,
+	next http.RoundTripper,
+	deadline time.Time,
+	left time.Duration,
+) (*http.Response, error) {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.Context()), deadline)
 	defer cancel()
 	r = r.Clone(ctx)

@@ -25,7 +25,8 @@ type hearing struct {
 type heardConn struct {
 	net.Conn
 	hearing *hearing
-	// read is when the API server last sent something, nil for never: the kernel also accepts connections for a process that hangs.
+	// read is when the API server last sent something, nil for never: the kernel also accepts connections for a process
+	// that hangs.
 	read atomic.Pointer[time.Time]
 }
 
@@ -77,8 +78,8 @@ func (h *hearing) age() time.Duration {
 	return now.Sub(h.last)
 }
 
-// heard returns when the other end last acknowledged something, as it does keepalives, or, if its process owes an answer, when that
-// last sent something.
+// heard returns when the other end last acknowledged something, as it does keepalives, or, if its process owes an
+// answer, when that last sent something.
 func (c *heardConn) heard(now time.Time) (at time.Time) {
 	read := c.read.Load()
 	if read == nil {

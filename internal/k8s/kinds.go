@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// kinds are clients of the kinds of Kubernetes that Holdfast knows. A clientset of client-go has all there are: a quarter of the program, which
-// every speaker would have in memory.
+// kinds are clients of the kinds of Kubernetes that Holdfast knows. A clientset of client-go has all there are: a
+// quarter of the program, which every speaker would have in memory.
 type kinds struct {
 	core, apps, discovery rest.Interface
 	services              kind[*corev1.Service]
@@ -44,7 +44,14 @@ type client[T any] interface {
 	creator[T]
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
 	Update(ctx context.Context, object T, o metav1.UpdateOptions) (T, error)
-	Patch(ctx context.Context, name string, how types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (T, error)
+	Patch(
+		ctx context.Context,
+		name string,
+		how types.PatchType,
+		patch []byte,
+		o metav1.PatchOptions,
+		subresources ...string,
+	) (T, error)
 	Watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
 }
 
@@ -56,8 +63,17 @@ type creator[T any] interface {
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
-	utilruntime.Must(errors.Join(corev1.AddToScheme(s), appsv1.AddToScheme(s), discoveryv1.AddToScheme(s), coordinationv1.AddToScheme(s),
-		authentication.AddToScheme(s), authorization.AddToScheme(s), v1beta1.AddToScheme(s)))
+	utilruntime.Must(
+		errors.Join(
+			corev1.AddToScheme(s),
+			appsv1.AddToScheme(s),
+			discoveryv1.AddToScheme(s),
+			coordinationv1.AddToScheme(s),
+			authentication.AddToScheme(s),
+			authorization.AddToScheme(s),
+			v1beta1.AddToScheme(s),
+		),
+	)
 	return s
 }()
 
@@ -70,8 +86,12 @@ var (
 func newKinds(config *rest.Config, transport *http.Client) (k kinds, err error) {
 	var coordination, authn, authz rest.Interface
 	for group, client := range map[schema.GroupVersion]*rest.Interface{
-		corev1.SchemeGroupVersion: &k.core, appsv1.SchemeGroupVersion: &k.apps, discoveryv1.SchemeGroupVersion: &k.discovery,
-		coordinationv1.SchemeGroupVersion: &coordination, authentication.SchemeGroupVersion: &authn, authorization.SchemeGroupVersion: &authz,
+		corev1.SchemeGroupVersion:         &k.core,
+		appsv1.SchemeGroupVersion:         &k.apps,
+		discoveryv1.SchemeGroupVersion:    &k.discovery,
+		coordinationv1.SchemeGroupVersion: &coordination,
+		authentication.SchemeGroupVersion: &authn,
+		authorization.SchemeGroupVersion:  &authz,
 	} {
 		if *client, err = clientOf(group, config, transport); err != nil {
 			return kinds{}, err

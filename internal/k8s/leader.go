@@ -186,8 +186,8 @@ func (e *election) try(ctx context.Context) (*term, error) {
 	return t, nil
 }
 
-// read reads the Lease, nil if there is none. Each call to the API server has renewTime for itself, or a server that is nearly
-// as slow as a leader may bear would let nobody lead.
+// read reads the Lease, nil if there is none. Each call to the API server has renewTime for itself, or a server that is
+// nearly as slow as a leader may bear would let nobody lead.
 func (e *election) read(ctx context.Context) (*coordinationv1.LeaseSpec, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
@@ -230,7 +230,13 @@ func (e *election) observe(r *coordinationv1.LeaseSpec) {
 // renewal returns the record of this process's Lease as it is renewed now. The duration is for standbys of older
 // versions and for readers.
 func (e *election) renewal(r coordinationv1.LeaseSpec, now time.Time) coordinationv1.LeaseSpec {
-	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = new(e.self), new(int32(silentTime.Seconds())), new(metav1.NewMicroTime(now))
+	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = new(
+		e.self,
+	), new(
+		int32(silentTime.Seconds()),
+	), new(
+		metav1.NewMicroTime(now),
+	)
 	return r
 }
 

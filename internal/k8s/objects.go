@@ -21,20 +21,32 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PoolConditions returns the conditions of a pool as they are to be: with these, and without those of the types to remove.
+// PoolConditions returns the conditions of a pool as they are to be: with these, and without those of the types to
+// remove.
 func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ...string) []metav1.Condition {
-	have := slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) })
+	have := slices.DeleteFunc(
+		slices.Clone(p.Status.Conditions),
+		func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) },
+	)
 	return merged(have, want, p.Generation)
 }
 
 // UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
 // read: records that others added must not be lost.
-func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
+func (k *Cluster) UpdatePool(
+	ctx context.Context,
+	p *v1beta1.IPAddressPool,
+	want v1beta1.IPAddressPoolStatus,
+) (bool, error) {
 	return k.pools.updateStatus(ctx, p, p.Status, want)
 }
 
 // SetPoolFinalizer adds our finalizer to a pool or removes it. It returns the resulting pool.
-func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool, inUse bool) (*v1beta1.IPAddressPool, error) {
+func (k *Cluster) SetPoolFinalizer(
+	ctx context.Context,
+	p *v1beta1.IPAddressPool,
+	inUse bool,
+) (*v1beta1.IPAddressPool, error) {
 	finalizers, changed := withFinalizer(p, inUse)
 	if !changed {
 		return p, nil
@@ -45,7 +57,12 @@ func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool
 // UpdateMemory writes what a pool remembers, if it differs from its memory as it was read; nil is none. The write
 // fails if that changed since: records that others added must not be lost. It takes the memory of an earlier pool of
 // the same name over, and overwrites what that remembered.
-func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, have *v1beta1.PoolMemory, want v1beta1.PoolMemoryStatus) error {
+func (k *Cluster) UpdateMemory(
+	ctx context.Context,
+	p *v1beta1.IPAddressPool,
+	have *v1beta1.PoolMemory,
+	want v1beta1.PoolMemoryStatus,
+) error {
 	var before v1beta1.PoolMemoryStatus
 	if have != nil && metav1.IsControlledBy(have, p) {
 		before = have.Status
@@ -55,7 +72,11 @@ func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, ha
 	}
 	// Without blockOwnerDeletion, so that a pool goes at once and needs no right on its finalizers.
 	owners := []metav1.OwnerReference{{
-		APIVersion: v1beta1.GroupVersion.String(), Kind: "IPAddressPool", Name: p.Name, UID: p.UID, Controller: new(true),
+		APIVersion: v1beta1.GroupVersion.String(),
+		Kind:       "IPAddressPool",
+		Name:       p.Name,
+		UID:        p.UID,
+		Controller: new(true),
 	}}
 	if have == nil {
 		return k.memories.create(ctx, &v1beta1.PoolMemory{
@@ -70,21 +91,34 @@ func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, ha
 	return err
 }
 
-// UpdateFloatingIP writes the record of the addresses, so that backups contain them, and the finalizer first: addresses in the status are in
-// force, and must survive a restore and a deletion. It reports whether it wrote the status.
-func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, record string, want v1beta1.FloatingIPStatus) (wrote bool, err error) {
+// UpdateFloatingIP writes the record of the addresses, so that backups contain them, and the finalizer first: addresses
+// in the status are in force, and must survive a restore and a deletion. It reports whether it wrote the status.
+func (k *Cluster) UpdateFloatingIP(
+	ctx context.Context,
+	f *v1beta1.FloatingIP,
+	record string,
+	want v1beta1.FloatingIPStatus,
+) (wrote bool, err error) {
 	f, err = k.recordFloatingIP(ctx, f, record, len(want.Addresses) > 0)
 	if err == nil && !gone(f) {
 		want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
 		wrote, err = k.floatingIPs.updateStatus(ctx, f, f.Status, want)
 	}
-	gains := slices.DeleteFunc(config.Addresses(want.Addresses), func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) })
+	gains := slices.DeleteFunc(
+		config.Addresses(want.Addresses),
+		func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) },
+	)
 	k.floatingIPs.unanswered(f, gains, err)
 	return wrote, err
 }
 
 // recordFloatingIP returns the FloatingIP as it is then, also after an error.
-func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, record string, inUse bool) (*v1beta1.FloatingIP, error) {
+func (k *Cluster) recordFloatingIP(
+	ctx context.Context,
+	f *v1beta1.FloatingIP,
+	record string,
+	inUse bool,
+) (*v1beta1.FloatingIP, error) {
 	metadata := map[string]any{}
 	if finalizers, changed := withFinalizer(f, inUse); changed {
 		metadata["finalizers"] = finalizers
@@ -122,7 +156,8 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := k.attempts.do(ctx, "delete floatingips "+config.KeyOf(f).String(), []byte(f.ResourceVersion), func() error {
 		return ignoreNotFound(k.floatingIPs.at(k.clients.holdfast.Delete(), f).Name(f.Name).
-			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).Do(ctx).Error())
+			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).
+			Do(ctx).Error())
 	})
 	if err != nil {
 		return fmt.Errorf("delete floatingip %s: %w", config.KeyOf(f), err)
@@ -197,7 +232,12 @@ func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, want v1bet
 }
 
 func (v *View[T]) updateConditions(ctx context.Context, o T, have, want []metav1.Condition) (bool, error) {
-	return v.updateStatus(ctx, o, v1beta1.Status{Conditions: have}, v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())})
+	return v.updateStatus(
+		ctx,
+		o,
+		v1beta1.Status{Conditions: have},
+		v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())},
+	)
 }
 
 // updateStatus writes the differences of a status.

@@ -23,9 +23,9 @@ type (
 	heldSlice   = config.Held[discoveryv1.EndpointSlice]
 )
 
-// packed is an object in the API's encoding, compressed: a tenth as large as when it is decoded, and nothing for the garbage collector to look at.
-// Every speaker, controller and proxy has all Services and endpoints. They read a Service only when it changed or is written; a controller reads
-// endpoints when a node is dead.
+// packed is an object in the API's encoding, compressed: a tenth as large as when it is decoded, and nothing for the
+// garbage collector to look at. Every speaker, controller and proxy has all Services and endpoints. They read a Service
+// only when it changed or is written; a controller reads endpoints when a node is dead.
 type packed[T any, P wire[T]] struct {
 	// ObjectMeta is nil: nothing but what is below is asked of an object that is kept so.
 	*metav1.ObjectMeta
@@ -37,21 +37,40 @@ type packed[T any, P wire[T]] struct {
 	body    string
 }
 
-// usual is how a Service is mostly encoded: a few bytes stand for what an object has of it. Another text would do, but takes more room.
+// usual is how a Service is mostly encoded: a few bytes stand for what an object has of it. Another text would do, but
+// takes more room.
 var usual = s2.MakeDict(encoding(&corev1.Service{
 	ObjectMeta: metav1.ObjectMeta{
-		Labels:      map[string]string{discoveryv1.LabelServiceName: "", "app.kubernetes.io/name": "", "app.kubernetes.io/instance": ""},
-		Annotations: map[string]string{v1beta1.AnnotationAssigned: ""}, Finalizers: []string{v1beta1.FinalizerAddress, StandardFinalizer},
+		Labels: map[string]string{
+			discoveryv1.LabelServiceName: "",
+			"app.kubernetes.io/name":     "",
+			"app.kubernetes.io/instance": "",
+		},
+		Annotations: map[string]string{v1beta1.AnnotationAssigned: ""},
+		Finalizers:  []string{v1beta1.FinalizerAddress, StandardFinalizer},
 	},
 	Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, SessionAffinity: corev1.ServiceAffinityNone, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
-		IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack), InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
-		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		Type:                  corev1.ServiceTypeLoadBalancer,
+		SessionAffinity:       corev1.ServiceAffinityNone,
+		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		IPFamilyPolicy:        new(corev1.IPFamilyPolicySingleStack),
+		InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
+		Ports:                 []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 	},
 	Status: corev1.ServiceStatus{Conditions: []metav1.Condition{
-		{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: string(lb.Assigned), Message: " from pool "},
+		{
+			Type:    v1beta1.ConditionAddressAssigned,
+			Status:  metav1.ConditionTrue,
+			Reason:  string(lb.Assigned),
+			Message: " from pool ",
+		},
 		{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", Message: "uid="},
-		{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: " by node "},
+		{
+			Type:    v1beta1.ConditionAnnouncedL2,
+			Status:  metav1.ConditionTrue,
+			Reason:  string(lb.Announced),
+			Message: " by node ",
+		},
 		{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced)},
 	}},
 }), nil)
@@ -116,15 +135,16 @@ func (*packed[T, P]) label(o P, as *packed[T, P]) {
 	o.SetUID(as.uid)
 }
 
-// share takes the texts that the version before has: where thousands change at once, small holes would be left everywhere.
+// share takes the texts that the version before has: where thousands change at once, small holes would be left
+// everywhere.
 func (p *packed[T, P]) share(have any) {
 	if before, is := have.(*packed[T, P]); is && before.uid == p.uid {
 		p.name, p.uid = before.name, before.uid
 	}
 }
 
-// Read returns the object. It has room beside it, since most are read once: a Service would be as large as what is made of it and stays, and leave
-// holes between.
+// Read returns the object. It has room beside it, since most are read once: a Service would be as large as what is made
+// of it and stays, and leave holes between.
 func (p *packed[T, P]) Read() *T {
 	o := P(&new(struct {
 		object T
@@ -177,22 +197,31 @@ func packPods(o any) (any, error) {
 	return pack[discoveryv1.EndpointSlice](o)
 }
 
-// decides returns a digest of what of a Service decides for a speaker or a proxy, 0 if it neither has an address nor had one that is not
-// released yet. Speakers write conditions themselves.
+// decides returns a digest of what of a Service decides for a speaker or a proxy, 0 if it neither has an address nor
+// had one that is not released yet. Speakers write conditions themselves.
 func decides(s *corev1.Service) uint64 {
-	if len(s.Status.LoadBalancer.Ingress) == 0 && !meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+	if len(s.Status.LoadBalancer.Ingress) == 0 &&
+		!meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned) {
 		return 0
 	}
 	one := corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{UID: s.UID, Labels: s.Labels, Annotations: s.Annotations, DeletionTimestamp: s.DeletionTimestamp},
-		Spec:       s.Spec,
-		Status:     corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer},
+		ObjectMeta: metav1.ObjectMeta{
+			UID:               s.UID,
+			Labels:            s.Labels,
+			Annotations:       s.Annotations,
+			DeletionTimestamp: s.DeletionTimestamp,
+		},
+		Spec:   s.Spec,
+		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer},
 	}
 	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord); c != nil {
 		one.Status.Conditions = append(one.Status.Conditions, metav1.Condition{Type: c.Type, Message: c.Message})
 	}
 	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied); c != nil {
-		one.Status.Conditions = append(one.Status.Conditions, metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+		one.Status.Conditions = append(
+			one.Status.Conditions,
+			metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason},
+		)
 	}
 	return digest(&one)
 }
@@ -200,8 +229,8 @@ func decides(s *corev1.Service) uint64 {
 // digest is never 0.
 func digest(s *corev1.Service) uint64 { return maphash.Bytes(interned.seed, encoding(s)) | 1 }
 
-// maxUnread is how many changes that decide nothing a speaker leaves for the next plan to read. The plan for the death of a node must find little: to
-// read a thousand conditions took 70 ms of the failover (three speakers on two cores).
+// maxUnread is how many changes that decide nothing a speaker leaves for the next plan to read. The plan for the death
+// of a node must find little: to read a thousand conditions took 70 ms of the failover (three speakers on two cores).
 const maxUnread = 64
 
 // shownBy returns what a Service shows of addresses, nothing if there is no Service.
@@ -212,8 +241,8 @@ func shownBy(h heldService) (none corev1.LoadBalancerStatus) {
 	return h.Read().Status.LoadBalancer
 }
 
-// sameHeld reports whether a change may wait for the next plan: the same decides, and a speaker has not left too much unread. It counts the Services
-// whose addresses change.
+// sameHeld reports whether a change may wait for the next plan: the same decides, and a speaker has not left too much
+// unread. It counts the Services whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
 	of := func(h heldService) (digest uint64) {
 		if h != nil {

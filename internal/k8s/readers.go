@@ -18,8 +18,8 @@ import (
 // whoever reaches the port of the metrics may send one.
 const tokenRate, tokenBurst = 5, 10
 
-// MetricsReaders returns a function that asks the API server whose token it is and whether that user may get /metrics, and returns
-// the status of the answer. A token that was admitted lately waits for no other one.
+// MetricsReaders returns a function that asks the API server whose token it is and whether that user may get /metrics,
+// and returns the status of the answer. A token that was admitted lately waits for no other one.
 func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 	known, asks := cache.NewExpiring(), rate.NewLimiter(tokenRate, tokenBurst)
 	return func(ctx context.Context, token string) int {
@@ -31,15 +31,22 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 		if asks.Wait(ctx) != nil {
 			return http.StatusServiceUnavailable
 		}
-		review, err := c.kube.tokenReviews.Create(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}},
-			metav1.CreateOptions{})
+		review, err := c.kube.tokenReviews.Create(
+			ctx,
+			&authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}},
+			metav1.CreateOptions{},
+		)
 		if err != nil || !review.Status.Authenticated {
 			return http.StatusUnauthorized
 		}
-		access, err := c.kube.accessReviews.Create(ctx, &authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
-			User: review.Status.User.Username, UID: review.Status.User.UID, Groups: review.Status.User.Groups,
-			NonResourceAttributes: &authorization.NonResourceAttributes{Path: "/metrics", Verb: "get"},
-		}}, metav1.CreateOptions{})
+		access, err := c.kube.accessReviews.Create(
+			ctx,
+			&authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
+				User: review.Status.User.Username, UID: review.Status.User.UID, Groups: review.Status.User.Groups,
+				NonResourceAttributes: &authorization.NonResourceAttributes{Path: "/metrics", Verb: "get"},
+			}},
+			metav1.CreateOptions{},
+		)
 		if err != nil || !access.Status.Allowed {
 			return http.StatusForbidden
 		}
@@ -50,7 +57,9 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 
 // SelfSigned returns a certificate that nothing vouches for.
 func SelfSigned() (tls.Certificate, error) {
-	certificate, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: "holdfast", MaxAge: 10 * 365 * 24 * time.Hour})
+	certificate, key, err := cert.GenerateSelfSignedCertKeyWithOptions(
+		cert.SelfSignedCertKeyOptions{Host: "holdfast", MaxAge: 10 * 365 * 24 * time.Hour},
+	)
 	if err != nil {
 		return tls.Certificate{}, err
 	}

@@ -24,13 +24,14 @@ const (
 	eventRetry = 5 * time.Second
 	// eventObjects are how many objects the Events of which are remembered, a KiB each.
 	eventObjects = 1024
-	// burstInterval is between two notes while many Services get addresses: statuses say the same of all but EndpointsRestored.
+	// burstInterval is between two notes while many Services get addresses: statuses say the same of all but
+	// EndpointsRestored.
 	burstInterval = time.Second
 )
 
 // recorder writes Events in the background by client-go's broadcasters, which merge repeated Events into a series, drop
-// the excess about one object, and lose what comes while a thousand wait. What the API server refuses is dropped at once; what
-// gets no answer is repeated for about a minute, while other Events wait behind it.
+// the excess about one object, and lose what comes while a thousand wait. What the API server refuses is dropped at
+// once; what gets no answer is repeated for about a minute, while other Events wait behind it.
 type recorder struct {
 	// warnings have a queue of their own: users look for failures.
 	warnings, notes record.EventBroadcaster
@@ -38,10 +39,20 @@ type recorder struct {
 }
 
 func newRecorder(component string) *recorder {
-	wait, remember := record.WithSleepDuration(eventRetry), record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: eventObjects})
+	wait, remember := record.WithSleepDuration(
+		eventRetry,
+	), record.WithCorrelatorOptions(
+		record.CorrelatorOptions{LRUCacheSize: eventObjects},
+	)
 	r := &recorder{warnings: record.NewBroadcaster(wait, remember), notes: record.NewBroadcaster(wait, remember)}
 	source := corev1.EventSource{Component: component}
-	r.warn, r.note = r.warnings.NewRecorder(runtime.NewScheme(), source), r.notes.NewRecorder(runtime.NewScheme(), source)
+	r.warn, r.note = r.warnings.NewRecorder(
+		runtime.NewScheme(),
+		source,
+	), r.notes.NewRecorder(
+		runtime.NewScheme(),
+		source,
+	)
 	return r
 }
 
@@ -84,7 +95,8 @@ func (s eventSink) Update(e *corev1.Event) (*corev1.Event, error) {
 }
 
 func (s eventSink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
-	return s.kind(e.Namespace).Patch(context.Background(), e.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	return s.kind(e.Namespace).
+		Patch(context.Background(), e.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 }
 
 // rareSink lets new Events wait for each other in a burst.

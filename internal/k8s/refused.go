@@ -34,9 +34,18 @@ func (u ServiceUpdate) parts() []part {
 	isRecord := func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAddressRecord }
 	isRecordType := func(t string) bool { return t == v1beta1.ConditionAddressRecord }
 	first := ServiceUpdate{
-		SetAddresses: u.SetAddresses, Addresses: u.Addresses, Proxied: u.Proxied, ProxyMode: u.ProxyMode,
-		Conditions:       slices.DeleteFunc(slices.Clone(u.Conditions), func(c metav1.Condition) bool { return !isRecord(c) }),
-		RemoveConditions: slices.DeleteFunc(slices.Clone(u.RemoveConditions), func(t string) bool { return !isRecordType(t) }),
+		SetAddresses: u.SetAddresses,
+		Addresses:    u.Addresses,
+		Proxied:      u.Proxied,
+		ProxyMode:    u.ProxyMode,
+		Conditions: slices.DeleteFunc(
+			slices.Clone(u.Conditions),
+			func(c metav1.Condition) bool { return !isRecord(c) },
+		),
+		RemoveConditions: slices.DeleteFunc(
+			slices.Clone(u.RemoveConditions),
+			func(t string) bool { return !isRecordType(t) },
+		),
 	}
 	holder := ServiceUpdate{Finalizers: u.Finalizers, Annotations: u.only(v1beta1.AnnotationAssigned)}
 	holds := slices.Contains(slices.Collect(maps.Values(u.Finalizers)), true)

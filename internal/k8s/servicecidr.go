@@ -59,7 +59,11 @@ func (s *serviceCIDRs) refresh(ctx context.Context, k *Cluster) {
 	list, err := k.clients.serviceCIDRs(ctx)
 	if err != nil {
 		if !s.failed && ctx.Err() == nil {
-			k.config.Log.Warn("cannot list ServiceCIDRs; pools withhold only the ClusterIPs that are in use", "error", err)
+			k.config.Log.Warn(
+				"cannot list ServiceCIDRs; pools withhold only the ClusterIPs that are in use",
+				"error",
+				err,
+			)
 			s.failed = true
 		}
 		return

@@ -30,9 +30,13 @@ func (k *Cluster) ExpectedSpeakers() int {
 	return n
 }
 
-// UpdateSpeakerState writes the differences of the conditions, which belong to the controller. Its loops write different
-// ones, and the speaker the rest, so that a write that another overtook is repeated on the object as it is.
-func (k *Cluster) UpdateSpeakerState(ctx context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error) {
+// UpdateSpeakerState writes the differences of the conditions, which belong to the controller. Its loops write
+// different ones, and the speaker the rest, so that a write that another overtook is repeated on the object as it is.
+func (k *Cluster) UpdateSpeakerState(
+	ctx context.Context,
+	o *v1beta1.SpeakerState,
+	conditions []metav1.Condition,
+) (bool, error) {
 	wrote, err := k.speakerStates.updateConditions(ctx, o, o.Status.Conditions, conditions)
 	if apierrors.IsConflict(err) {
 		if o, err = k.SpeakerState(ctx, o.Name); err == nil {
@@ -57,7 +61,13 @@ func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1b
 	status.Conditions = nil // left out of the patch
 	body := asJSON(map[string]any{"status": status})
 	write := func() error {
-		return k.clients.holdfast.Patch(types.MergePatchType).Resource(speakerStates).Name(node).SubResource("status").Body(body).Do(ctx).Error()
+		return k.clients.holdfast.Patch(types.MergePatchType).
+			Resource(speakerStates).
+			Name(node).
+			SubResource("status").
+			Body(body).
+			Do(ctx).
+			Error()
 	}
 	err := write()
 	if apierrors.IsNotFound(err) {
@@ -75,7 +85,9 @@ func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1b
 func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 	metadata := metav1.ObjectMeta{Name: node}
 	if n := k.nodeOf(node); n.UID != "" {
-		metadata.OwnerReferences = []metav1.OwnerReference{{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID}}
+		metadata.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID},
+		}
 	}
 	// Without a status: its empty fields would be encoded as null, which only a patch accepts.
 	body := asJSON(metav1.PartialObjectMetadata{
@@ -116,8 +128,8 @@ func (k *Cluster) Kernels(membersPort uint16) map[string][]netip.AddrPort {
 	return kernels(k.SpeakerAddresses(), k.nodes.List(), membersPort)
 }
 
-// maxKernelAddresses bounds the addresses at which a node's kernel is asked: every speaker asks all at once, whatever the Node
-// lists.
+// maxKernelAddresses bounds the addresses at which a node's kernel is asked: every speaker asks all at once, whatever
+// the Node lists.
 const maxKernelAddresses = 4
 
 func kernels(speakers map[string]netip.Addr, nodes []*corev1.Node, membersPort uint16) map[string][]netip.AddrPort {
@@ -136,7 +148,10 @@ func kernels(speakers map[string]netip.Addr, nodes []*corev1.Node, membersPort u
 		}
 		for _, address := range n.Status.Addresses {
 			a, err := netip.ParseAddr(address.Address)
-			if err == nil && address.Type == corev1.NodeInternalIP && len(addresses) < maxKernelAddresses && !slices.Contains(addresses, a) {
+			if err == nil &&
+				address.Type == corev1.NodeInternalIP &&
+				len(addresses) < maxKernelAddresses &&
+				!slices.Contains(addresses, a) {
 				addresses = append(addresses, a)
 			}
 		}

@@ -66,7 +66,8 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *co
 
 func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte) (*corev1.Service, error) {
 	s := u.Service
-	after, err := k.clients.kube.services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	after, err := k.clients.kube.services(s.Namespace).
+		Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		k.services.unanswered(held(s), u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
@@ -90,16 +91,21 @@ func (u ServiceUpdate) gains() []netip.Addr {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(u.Addresses), func(a netip.Addr) bool {
-		return slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.IP == a.String() })
+		return slices.ContainsFunc(
+			u.Service.Status.LoadBalancer.Ingress,
+			func(in corev1.LoadBalancerIngress) bool { return in.IP == a.String() },
+		)
 	})
 }
 
 // Loses reports whether the update takes an address from the status and adds none.
 func (u ServiceUpdate) Loses() bool {
-	return u.SetAddresses && len(u.gains()) == 0 && slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
-		a, err := netip.ParseAddr(in.IP)
-		return err == nil && !slices.Contains(u.Addresses, a)
-	})
+	return u.SetAddresses &&
+		len(u.gains()) == 0 &&
+		slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
+			a, err := netip.ParseAddr(in.IP)
+			return err == nil && !slices.Contains(u.Addresses, a)
+		})
 }
 
 // Stands reports whether the Service already is as desired.
@@ -185,9 +191,9 @@ func (u ServiceUpdate) conditions(now metav1.Time) []any {
 	return out
 }
 
-// Changed returns the wanted conditions that differ from the present ones, or were decided for another generation: kubectl
-// wait takes no condition of an earlier one. With generation 0 that does not count. Changed keeps lastTransitionTime while
-// the status word is the same.
+// Changed returns the wanted conditions that differ from the present ones, or were decided for another generation:
+// kubectl wait takes no condition of an earlier one. With generation 0 that does not count. Changed keeps
+// lastTransitionTime while the status word is the same.
 func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
 	var out []metav1.Condition
 	for _, c := range want {

@@ -51,8 +51,8 @@ func (v *View[T]) unanswered(t T, addresses []netip.Addr, err error) {
 	v.open[config.KeyOf(t)] = openWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
 }
 
-// settle closes the writes to earlier versions of the object, which is shown so: what landed shows, and the others never
-// will land. It is called with mu held.
+// settle closes the writes to earlier versions of the object, which is shown so: what landed shows, and the others
+// never will land. It is called with mu held.
 func (v *View[T]) settle(t T) {
 	if w, open := v.open[config.KeyOf(t)]; open && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
 		delete(v.open, config.KeyOf(t))
@@ -77,8 +77,8 @@ func (k *Cluster) Claims() []lb.Claim {
 	return k.services.claims(k.floatingIPs.claims(nil, true), false)
 }
 
-// Settle reads an object past every cache if a write of it got no answer and cannot land any more, and nothing has shown
-// since whether it did. It returns when to decide again, zero for not.
+// Settle reads an object past every cache if a write of it got no answer and cannot land any more, and nothing has
+// shown since whether it did. It returns when to decide again, zero for not.
 func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
 	// An API server that is away holds nothing up, and is not asked for the next object.
 	ctx, cancel := context.WithTimeout(ctx, renewTime)

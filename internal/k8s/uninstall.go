@@ -28,7 +28,12 @@ const finalizerPrefix = "holdfast.dev/"
 // then turns unready) or timeout has passed, and removes our finalizers, so that
 // no object waits for a controller that is gone. Addresses stay in the Services'
 // status for a later installation. Where the DaemonSet is gone already, it says on which nodes the packet filter stays.
-func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, daemonSet string, timeout time.Duration) error {
+func (c Clients) Uninstall(
+	ctx context.Context,
+	log *slog.Logger,
+	namespace, daemonSet string,
+	timeout time.Duration,
+) error {
 	marked, err := c.mark(ctx, namespace, daemonSet)
 	switch {
 	case err != nil:
@@ -37,15 +42,27 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 		err = c.logFilters(ctx, log)
 	default:
 		log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout.String())
-		err := wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-			ds, err := c.kube.daemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
-			return apierrors.IsNotFound(err) || err == nil && ds.Status.NumberReady == 0, nil
-		})
+		err := wait.PollUntilContextTimeout(
+			ctx,
+			250*time.Millisecond,
+			timeout,
+			true,
+			func(ctx context.Context) (bool, error) {
+				ds, err := c.kube.daemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
+				return apierrors.IsNotFound(err) || err == nil && ds.Status.NumberReady == 0, nil
+			},
+		)
 		if err != nil {
 			log.Warn("some speakers did not confirm that they have withdrawn; going on", "error", err)
 		}
 	}
-	return errors.Join(err, c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx), c.deleteStates(ctx))
+	return errors.Join(
+		err,
+		c.clearOwn(ctx, "ipaddresspools"),
+		c.clearOwn(ctx, "floatingips"),
+		c.clearServices(ctx),
+		c.deleteStates(ctx),
+	)
 }
 
 // logFilters logs the nodes that had a speaker, whose packet filters no speaker is left to remove.
@@ -58,9 +75,12 @@ func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 	for _, s := range states {
 		nodes = append(nodes, s.Name)
 	}
-	log.Warn("the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, inet holdfast-headstart, inet "+
-		"holdfast-proxy, ip holdfast-relay and ip6 holdfast-relay there",
-		"nodes", nodes)
+	log.Warn(
+		"the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, inet holdfast-headstart, inet "+
+			"holdfast-proxy, ip holdfast-relay and ip6 holdfast-relay there",
+		"nodes",
+		nodes,
+	)
 	return nil
 }
 
@@ -133,8 +153,8 @@ func (c Clients) clearServices(ctx context.Context) error {
 		return fmt.Errorf("list services: %w", err)
 	}
 	return each(services.Items, func(s *corev1.Service) error {
-		// The annotation with the addresses stays for a later installation, and what another load balancer would read as its own goes.
-		// Of one that was let go the standard finalizer is ours as long as nobody else serves it.
+		// The annotation with the addresses stays for a later installation, and what another load balancer would read
+		// as its own goes. Of one that was let go the standard finalizer is ours as long as nobody else serves it.
 		alone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
 		patch := withoutFinalizers(s, config.Options{}.Cleared(s, nil), alone)
 		if patch == nil {

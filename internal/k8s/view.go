@@ -37,7 +37,8 @@ type View[T object] struct {
 	told func() bool
 
 	mu sync.Mutex
-	// items are the objects that the watch shows; stale are the keys of those that changed since, nil if all are to be read.
+	// items are the objects that the watch shows; stale are the keys of those that changed since, nil if all are to be
+	// read.
 	items lb.Map[lb.Key, T]
 	stale map[lb.Key]bool
 	// list is what List returned last, which was made of listOf.
@@ -78,9 +79,9 @@ type written[T object] struct {
 	past time.Time
 }
 
-// orphanAge is how long we keep a write that the watch does not show though it has come to that version: the informer may
-// still have to store what the watch delivered. Then the object's deletion overtook the response to the write, or etcd
-// was restored from a backup that does not have it.
+// orphanAge is how long we keep a write that the watch does not show though it has come to that version: the informer
+// may still have to store what the watch delivered. Then the object's deletion overtook the response to the write, or
+// etcd was restored from a backup that does not have it.
 const orphanAge = 10 * time.Second
 
 // newView calls changed for each change, with the old and the new version; the zero T
@@ -118,7 +119,8 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 	return v
 }
 
-// touch notes that the watch shows another version of an object. What is noted must not grow where the list is never asked for.
+// touch notes that the watch shows another version of an object. What is noted must not grow where the list is never
+// asked for.
 func (v *View[T]) touch(o T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -154,8 +156,8 @@ func (v *View[T]) watched() lb.Map[lb.Key, T] {
 	return v.items
 }
 
-// List returns the objects ordered by key: the same list as before while nothing changed. Neither they nor the list may be changed. A nil
-// view has none.
+// List returns the objects ordered by key: the same list as before while nothing changed. Neither they nor the list may
+// be changed. A nil view has none.
 func (v *View[T]) List() []T {
 	if v == nil {
 		return nil
@@ -198,7 +200,10 @@ func (v *View[T]) objects() lb.Map[lb.Key, T] {
 		shown = shown.Without(ghosts...)
 	}
 	for k, w := range v.own {
-		if t, found := shown.Get(k); found && !newer(w.object, t) || v.ghost(w.object) || v.orphaned(now, versionOf(w.object), &w.past) {
+		if t, found := shown.Get(k); found &&
+			!newer(w.object, t) ||
+			v.ghost(w.object) ||
+			v.orphaned(now, versionOf(w.object), &w.past) {
 			delete(v.own, k)
 		} else {
 			v.settle(w.object)
@@ -213,8 +218,8 @@ func (v *View[T]) objects() lb.Map[lb.Key, T] {
 	return out
 }
 
-// look takes notice of how far the watch has come. A watch falls back only when etcd was restored from a backup: what was
-// written or listed beyond that point is no more.
+// look takes notice of how far the watch has come. A watch falls back only when etcd was restored from a backup: what
+// was written or listed beyond that point is no more.
 func (v *View[T]) look(now time.Time) {
 	shown := number(v.informer.LastSyncResourceVersion())
 	if shown == 0 {

@@ -20,15 +20,31 @@ import (
 )
 
 // watch creates the view of one kind. A change kicks unless same reports both versions as equal.
-func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
-	same func(old, new T) bool, kick func()) {
+func watch[T object](
+	k *Cluster,
+	view **View[T],
+	client rest.Interface,
+	resource, namespace string,
+	options func(*metav1.ListOptions),
+	same func(old, new T) bool,
+	kick func(),
+) {
 	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
 	watchAs(k, view, client, resource, namespace, options, example, trim, same, kick)
 }
 
 // watchAs creates the view of the kind that example is of, as what transform makes of its objects.
-func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
-	example runtime.Object, transform cache.TransformFunc, same func(old, new T) bool, kick func()) {
+func watchAs[T object](
+	k *Cluster,
+	view **View[T],
+	client rest.Interface,
+	resource, namespace string,
+	options func(*metav1.ListOptions),
+	example runtime.Object,
+	transform cache.TransformFunc,
+	same func(old, new T) bool,
+	kick func(),
+) {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}
@@ -44,8 +60,9 @@ func watchAs[T object](k *Cluster, view **View[T], client rest.Interface, resour
 	k.views = append(k.views, *view)
 }
 
-// keeping is transform, but returns what the store has in place of a version of an object that says nothing else: heartbeats of a thousand
-// nodes change no list then, which would be read again, and what is listed again takes no memory.
+// keeping is transform, but returns what the store has in place of a version of an object that says nothing else:
+// heartbeats of a thousand nodes change no list then, which would be read again, and what is listed again takes no
+// memory.
 func keeping(store cache.Store, transform cache.TransformFunc) cache.TransformFunc {
 	return func(o any) (any, error) {
 		out, err := transform(o)
@@ -66,7 +83,8 @@ func keeping(store cache.Store, transform cache.TransformFunc) cache.TransformFu
 	}
 }
 
-// saysSame reports whether one version of an object stands for another: nothing but its version differs, and nobody writes the object by that.
+// saysSame reports whether one version of an object stands for another: nothing but its version differs, and nobody
+// writes the object by that.
 func saysSame(have, out any) bool {
 	switch b := out.(type) {
 	case *corev1.Node:
@@ -87,8 +105,8 @@ func saysSame(have, out any) bool {
 	return false
 }
 
-// trim drops fields that Holdfast does not read, and shares the texts that many objects have: half of an average object, and
-// most of a Node.
+// trim drops fields that Holdfast does not read, and shares the texts that many objects have: half of an average
+// object, and most of a Node.
 func trim(o any) (any, error) {
 	if n, is := o.(*corev1.Node); is { // client-go transforms a list twice, and what the first time kept has readers
 		one := *n
@@ -126,8 +144,12 @@ func trim(o any) (any, error) {
 	case *discoveryv1.EndpointSlice:
 		labels := o.Labels
 		o.ObjectMeta = metav1.ObjectMeta{
-			Name: o.Name, Namespace: shared(o.Namespace), UID: o.UID, ResourceVersion: o.ResourceVersion, DeletionTimestamp: o.DeletionTimestamp,
-			Labels: map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]},
+			Name:              o.Name,
+			Namespace:         shared(o.Namespace),
+			UID:               o.UID,
+			ResourceVersion:   o.ResourceVersion,
+			DeletionTimestamp: o.DeletionTimestamp,
+			Labels:            map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]},
 		}
 		for _, name := range []string{config.LabelServiceProxyName, config.LabelHeadless} {
 			if _, has := labels[name]; has {
@@ -159,11 +181,28 @@ func trimService(o *corev1.Service) {
 	s := &o.Spec
 	s.IPFamilies, s.SessionAffinityConfig, s.AllocateLoadBalancerNodePorts, s.TrafficDistribution = nil, nil, nil, nil
 	s.Selector = sharedKeys(s.Selector)
-	s.Type, s.SessionAffinity, s.ExternalTrafficPolicy = shared(s.Type), shared(s.SessionAffinity), shared(s.ExternalTrafficPolicy)
-	s.IPFamilyPolicy, s.InternalTrafficPolicy, s.LoadBalancerClass = sharedField(s.IPFamilyPolicy), sharedField(s.InternalTrafficPolicy),
-		sharedField(s.LoadBalancerClass)
+	s.Type, s.SessionAffinity, s.ExternalTrafficPolicy = shared(
+		s.Type,
+	), shared(
+		s.SessionAffinity,
+	), shared(
+		s.ExternalTrafficPolicy,
+	)
+	s.IPFamilyPolicy, s.InternalTrafficPolicy, s.LoadBalancerClass = sharedField(
+		s.IPFamilyPolicy,
+	), sharedField(
+		s.InternalTrafficPolicy,
+	),
+		sharedField(
+			s.LoadBalancerClass,
+		)
 	for i, p := range s.Ports {
-		s.Ports[i] = corev1.ServicePort{Name: shared(p.Name), Protocol: shared(p.Protocol), Port: p.Port, NodePort: p.NodePort}
+		s.Ports[i] = corev1.ServicePort{
+			Name:     shared(p.Name),
+			Protocol: shared(p.Protocol),
+			Port:     p.Port,
+			NodePort: p.NodePort,
+		}
 	}
 	for i := range o.Status.LoadBalancer.Ingress {
 		in := &o.Status.LoadBalancer.Ingress[i]
@@ -184,7 +223,8 @@ func exact[T any](list []T) []T {
 	return append(make([]T, 0, len(list)), list...)
 }
 
-// interned has the values that many objects have, by themselves. It begins again when it is full: tenants choose some of them.
+// interned has the values that many objects have, by themselves. It begins again when it is full: tenants choose some
+// of them.
 var interned = struct {
 	sync.Mutex
 	known map[any]any
@@ -218,7 +258,8 @@ func sharedField[T comparable](field *T) *T {
 
 func shared[T ~string](text T) T { return *sharedField(&text) }
 
-// sharedMap returns the one copy of a map, nil if it is empty: many objects have the same few labels. Nobody may change it.
+// sharedMap returns the one copy of a map, nil if it is empty: many objects have the same few labels. Nobody may change
+// it.
 func sharedMap(from map[string]string) map[string]string {
 	if len(from) == 0 || len(from) > maxSharedMap {
 		return sharedKeys(from)

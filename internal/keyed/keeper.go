@@ -12,8 +12,8 @@ type Keeper struct {
 	// Make returns a new key.
 	Make func() []byte
 	stability
-	// inUse and former are the entries at the last look, at seen, or those of the step that was decided then: a write that
-	// failed may have landed, and speakers may send with its key.
+	// inUse and former are the entries at the last look, at seen, or those of the step that was decided then: a write
+	// that failed may have landed, and speakers may send with its key.
 	inUse, former string
 	seen          time.Time
 }

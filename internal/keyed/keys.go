@@ -24,8 +24,8 @@ const (
 	Retry = 10 * time.Second
 	// allAccept is the time until every speaker has read the Secret, even if one or two of its looks failed.
 	allAccept = 3 * Look / 2
-	// settled is the time until every speaker, if it finds no key in use, sends with the wanted one: the last of them reads the
-	// Secret after allAccept, and at the second look from there it has been unchanged for as long.
+	// settled is the time until every speaker, if it finds no key in use, sends with the wanted one: the last of them
+	// reads the Secret after allAccept, and at the second look from there it has been unchanged for as long.
 	settled = 5 * Look
 )
 

@@ -41,7 +41,8 @@ const (
 // Config is what a Boot needs.
 type Config struct {
 	Log *slog.Logger
-	// Livez is host and port of kube-proxy's health endpoint; "" without kube-proxy: the Boot does not wait, and forgets that one has served.
+	// Livez is host and port of kube-proxy's health endpoint; "" without kube-proxy: the Boot does not wait, and
+	// forgets that one has served.
 	Livez string
 	// Kick is called when kube-proxy has served, and when its rules are gone or back.
 	Kick func()
@@ -185,13 +186,21 @@ func (b *Boot) setGone(gone []lb.Family) {
 
 	record := Forget
 	if len(gone) > 0 {
-		b.config.Log.Error("the rules of kube-proxy are gone; this node leaves its addresses to nodes that have them", "families", gone)
+		b.config.Log.Error(
+			"the rules of kube-proxy are gone; this node leaves its addresses to nodes that have them",
+			"families",
+			gone,
+		)
 	} else {
 		b.config.Log.Info("the rules of kube-proxy are back", "families", before)
 		record = marker().Mark
 	}
 	if err := record(); err != nil {
-		b.config.Log.Warn("the record that kube-proxy has served is wrong for the next speaker on this node", "error", err)
+		b.config.Log.Warn(
+			"the record that kube-proxy has served is wrong for the next speaker on this node",
+			"error",
+			err,
+		)
 	}
 }
 
@@ -215,8 +224,8 @@ const (
 	iptablesChain                                 = "KUBE-MARK-MASQ"
 )
 
-// markerTable is an empty table that records that kube-proxy has served. It survives restarts of the speaker, but not of
-// the node.
+// markerTable is an empty table that records that kube-proxy has served. It survives restarts of the speaker, but not
+// of the node.
 const markerTable = "holdfast-booted"
 
 func marker() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: markerTable} }
@@ -323,7 +332,8 @@ var signs = [...]struct {
 	// On nodes without kube-proxy an unknown program serves, which has no health endpoint here.
 	silent:  {30 * time.Second, "nothing listens on ADDRESS"},
 	unready: {never, "the server on ADDRESS does not report that it is healthy"},
-	// If its rules are invisible (iptables without nf_tables, another proxy in its place), allow the time to read all Services.
+	// If its rules are invisible (iptables without nf_tables, another proxy in its place), allow the time to read all
+	// Services.
 	live: {10 * time.Second, "it answers on ADDRESS, but its rules are not visible"},
 	// kube-proxy treats its families independently, and may never make the rules of one.
 	oneFamily:    {2 * time.Second, "its rules exist for one IP family"},
@@ -385,7 +395,8 @@ func (s *seenRules) observe(now time.Time, have, all []lb.Family) (gone []lb.Fam
 // requestTimeout limits one HTTP request to kube-proxy.
 const requestTimeout = time.Second
 
-// newClient returns a client that talks to kube-proxy itself: it ignores redirects and the environment's proxy settings.
+// newClient returns a client that talks to kube-proxy itself: it ignores redirects and the environment's proxy
+// settings.
 func newClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout:       timeout,
@@ -396,7 +407,10 @@ func newClient(timeout time.Duration) *http.Client {
 
 // get requests a page of kube-proxy, and reports whether a server listens there.
 func get(ctx context.Context, client *http.Client, page string) (response *http.Response, listens bool, err error) {
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { listens = true }})
+	ctx = httptrace.WithClientTrace(
+		ctx,
+		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { listens = true }},
+	)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+page, nil)
 	if err == nil {
 		response, err = client.Do(request)

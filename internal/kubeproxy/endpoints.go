@@ -24,17 +24,19 @@ const (
 	askTimeout = 500 * time.Millisecond
 	// askPatience is how long nobody may answer: longer than a restart of kube-proxy takes.
 	askPatience = 10 * time.Second
-	// mostAsked bounds the Services that are asked about, and atOnce the questions at a time, so that a burst costs no more.
+	// mostAsked bounds the Services that are asked about, and atOnce the questions at a time, so that a burst costs no
+	// more.
 	mostAsked = 256
 	atOnce    = 8
 )
 
-// HealthPort is where kube-proxy says how many endpoints of a Service it serves on the node: spec.healthCheckNodePort of
-// a Service with externalTrafficPolicy Local. It is on the node's addresses.
+// HealthPort is where kube-proxy says how many endpoints of a Service it serves on the node: spec.healthCheckNodePort
+// of a Service with externalTrafficPolicy Local. It is on the node's addresses.
 type HealthPort struct {
 	Addresses []netip.Addr
 	Port      uint16
-	// HeadStart reports whether what arrives is served as long as kube-proxy does not know the Service, and the port is closed.
+	// HeadStart reports whether what arrives is served as long as kube-proxy does not know the Service, and the port is
+	// closed.
 	HeadStart func() bool
 }
 
@@ -64,13 +66,18 @@ type asked struct {
 // NewEndpoints returns an Endpoints that asks nothing before Run, and calls kick when kube-proxy serves an endpoint.
 func NewEndpoints(log *slog.Logger, kick func()) *Endpoints {
 	client := newClient(askTimeout)
-	return &Endpoints{log: log, kick: kick, more: lb.NewSignal(), ask: func(ctx context.Context, at netip.AddrPort) (int, error) {
-		return served(ctx, client, at)
-	}}
+	return &Endpoints{
+		log:  log,
+		kick: kick,
+		more: lb.NewSignal(),
+		ask: func(ctx context.Context, at netip.AddrPort) (int, error) {
+			return served(ctx, client, at)
+		},
+	}
 }
 
-// Set makes these the Services with an endpoint on this node, and returns those that kube-proxy does not serve here yet.
-// Those of the first call were there before this process: it asks about later ones only.
+// Set makes these the Services with an endpoint on this node, and returns those that kube-proxy does not serve here
+// yet. Those of the first call were there before this process: it asks about later ones only.
 func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -162,8 +169,8 @@ func (e *Endpoints) askAll(ctx context.Context, at HealthPort) (n int, why error
 	return 0, why
 }
 
-// learn notes an answer. Where nobody answers for askPatience something other than kube-proxy may serve, without a health
-// port; where kube-proxy says that it serves no endpoint it drops what arrives, and that is waited out.
+// learn notes an answer. Where nobody answers for askPatience something other than kube-proxy may serve, without a
+// health port; where kube-proxy says that it serves no endpoint it drops what arrives, and that is waited out.
 func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
 	led := why != nil && was.at.HeadStart != nil && was.at.HeadStart()
 	e.mu.Lock()
@@ -181,8 +188,15 @@ func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
 		return
 	}
 	if why != nil && !led {
-		e.log.Warn("kube-proxy does not say whether it serves the endpoints here; the Service is announced without its word",
-			"service", key, "port", was.at.Port, "error", why)
+		e.log.Warn(
+			"kube-proxy does not say whether it serves the endpoints here; the Service is announced without its word",
+			"service",
+			key,
+			"port",
+			was.at.Port,
+			"error",
+			why,
+		)
 	}
 	e.kick()
 }
@@ -192,8 +206,8 @@ func (e *Endpoints) Waiting() []lb.Key {
 	return slices.SortedFunc(maps.Keys(e.waiting()), lb.Key.Compare)
 }
 
-// served asks kube-proxy how many endpoints of a Service it serves on this node. It answers 503 for none. One that accepts the
-// connection and says nothing is stalled, and serves none that is new.
+// served asks kube-proxy how many endpoints of a Service it serves on this node. It answers 503 for none. One that
+// accepts the connection and says nothing is stalled, and serves none that is new.
 func served(ctx context.Context, client *http.Client, at netip.AddrPort) (int, error) {
 	response, listens, err := get(ctx, client, at.String()+"/healthz")
 	if err != nil && listens {

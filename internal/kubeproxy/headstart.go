@@ -18,15 +18,17 @@ import (
 // second.
 //
 // The table `inet holdfast-headstart` translates the destination of connections that no other program has translated:
-// its chains are behind kube-proxy's (-100), and conntrack translates a connection once. So kube-proxy takes over as soon as it can,
-// and a connection that was begun here stays what it is. Rules choose one of a frontend's slots at random, of which as many are filled as it has endpoints.
+// its chains are behind kube-proxy's (-100), and conntrack translates a connection once. So kube-proxy takes over as
+// soon as it can, and a connection that was begun here stays what it is. Rules choose one of a frontend's slots at
+// random, of which as many are filled as it has endpoints.
 //
-// The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's firewall
-// treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where no other rule did.
+// The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's
+// firewall treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where no other rule did.
 //
-// The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Without new addresses there
-// is no table. What another program deletes or changes is not repaired before Set names something else: who flushes the ruleset takes the
-// filter too, and packets must not be led past it. Until then clients wait for kube-proxy, as without a head start.
+// The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Without new
+// addresses there is no table. What another program deletes or changes is not repaired before Set names something else:
+// who flushes the ruleset takes the filter too, and packets must not be led past it. Until then clients wait for
+// kube-proxy, as without a head start.
 type HeadStart struct {
 	*nft.Owned[*startImage]
 	layout *nft.Layout
@@ -57,7 +59,8 @@ func NewHeadStart(log *slog.Logger) *HeadStart {
 // TryHeadStart has the kernel check the table without an effect.
 func TryHeadStart() error { return headStartLayout().Try() }
 
-// Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for kube-proxy.
+// Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for
+// kube-proxy.
 func (t *HeadStart) Set(starts []lb.Start) {
 	t.Lock()
 	defer t.Unlock()
@@ -67,12 +70,16 @@ func (t *HeadStart) Set(starts []lb.Start) {
 }
 
 func sameStart(a, b lb.Start) bool {
-	return a.Service == b.Service && a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Masquerade == b.Masquerade &&
+	return a.Service == b.Service &&
+		a.Address == b.Address &&
+		a.Protocol == b.Protocol &&
+		a.Port == b.Port &&
+		a.Masquerade == b.Masquerade &&
 		slices.Equal(a.Endpoints, b.Endpoints)
 }
 
-// image is the table that leads to starts; none without them. Two Services claim one frontend only if another program wrote a
-// status. The kernel would refuse all.
+// image is the table that leads to starts; none without them. Two Services claim one frontend only if another program
+// wrote a status. The kernel would refuse all.
 func (t *HeadStart) image(*startImage) *startImage {
 	if len(t.starts) == 0 {
 		return nil
@@ -106,7 +113,11 @@ func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
 	defer t.Unlock()
 	led, _ := t.Enforced()
 	for _, a := range addresses {
-		led = led && slices.ContainsFunc(t.starts, func(s lb.Start) bool { return s.Service == service && s.Address == a })
+		led = led &&
+			slices.ContainsFunc(t.starts, func(s lb.Start) bool {
+				return s.Service == service &&
+					s.Address == a
+			})
 	}
 	return led && len(addresses) > 0
 }
@@ -134,8 +145,8 @@ const headStartTable = "holdfast-headstart"
 
 // The sets; with a family's suffix.
 const (
-	// endpointsMap has the address of the endpoint in each slot of a frontend, and portsMap its port. In one map, the nft
-	// command could not show them.
+	// endpointsMap has the address of the endpoint in each slot of a frontend, and portsMap its port. In one map, the
+	// nft command could not show them.
 	endpointsMap = "endpoints"
 	portsMap     = "ports"
 	// masqueradeSet has the frontends whose endpoints see the node as the client.
@@ -154,7 +165,8 @@ const (
 // startTimeout is how long the kernel keeps what is not renewed: longer than any speaker wants it.
 const startTimeout = 2 * time.Minute
 
-// kubeProxyMark is the mark by which kube-proxy knows connections to masquerade; its KUBE-FORWARD chain accepts them too.
+// kubeProxyMark is the mark by which kube-proxy knows connections to masquerade; its KUBE-FORWARD chain accepts them
+// too.
 const kubeProxyMark = 1 << 14
 
 // startKey returns the key of a frontend; false if it is none.
@@ -173,10 +185,29 @@ func headStartLayout() *nft.Layout {
 	back := nft.Chain{Name: "masquerade", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: behindMasquerade}
 	for _, f := range nft.Families() {
 		slot := append(f.PortType(), nft.Mark)
-		sets = append(sets,
-			nft.Set{Name: endpointsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: startTimeout},
-			nft.Set{Name: portsMap + f.Suffix, Key: slot, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.Port, Timeout: startTimeout},
-			nft.Set{Name: masqueradeSet + f.Suffix, Key: f.PortType(), Flags: unix.NFT_SET_TIMEOUT, Timeout: startTimeout})
+		sets = append(
+			sets,
+			nft.Set{
+				Name:    endpointsMap + f.Suffix,
+				Key:     slot,
+				Flags:   unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT,
+				Data:    f.Address,
+				Timeout: startTimeout,
+			},
+			nft.Set{
+				Name:    portsMap + f.Suffix,
+				Key:     slot,
+				Flags:   unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT,
+				Data:    nft.Port,
+				Timeout: startTimeout,
+			},
+			nft.Set{
+				Name:    masqueradeSet + f.Suffix,
+				Key:     f.PortType(),
+				Flags:   unix.NFT_SET_TIMEOUT,
+				Timeout: startTimeout,
+			},
+		)
 		lead.Rules = append(lead.Rules, markStart(f))
 		for among := uint32(slots); among > 0; among /= 2 {
 			lead.Rules = append(lead.Rules, translate(f, among))
@@ -190,12 +221,16 @@ func headStartLayout() *nft.Layout {
 
 // markStart has kube-proxy masquerade a connection to a frontend that asks for it.
 func markStart(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(&expr.Lookup{SourceRegister: nft.Reg, SetName: masqueradeSet + f.Suffix}),
-		nft.ChangeMark(0, kubeProxyMark))
+	return slices.Concat(
+		f.Is(),
+		f.LoadFrontend(),
+		nft.Expr(&expr.Lookup{SourceRegister: nft.Reg, SetName: masqueradeSet + f.Suffix}),
+		nft.ChangeMark(0, kubeProxyMark),
+	)
 }
 
-// translate leads a connection to the endpoint in one of the frontend's first slots. Where that is empty it is for the next rule, which
-// chooses among half of them.
+// translate leads a connection to the endpoint in one of the frontend's first slots. Where that is empty it is for the
+// next rule, which chooses among half of them.
 func translate(f nft.Family, among uint32) nft.Rule {
 	choose := &expr.Numgen{Register: f.AfterPort(), Modulus: among, Type: unix.NFT_NG_RANDOM}
 	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(choose), f.Lead(endpointsMap, portsMap))

@@ -19,22 +19,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweepTimes are the delays, after the loss of endpoints, at which the connection attempts to all lost ones are forgotten.
-// There are several because kube-proxy sends clients to an endpoint until it has read the new EndpointSlices: a second, in a
-// large cluster several.
+// sweepTimes are the delays, after the loss of endpoints, at which the connection attempts to all lost ones are
+// forgotten. There are several because kube-proxy sends clients to an endpoint until it has read the new
+// EndpointSlices: a second, in a large cluster several.
 var sweepTimes = []time.Duration{0, time.Second, 2 * time.Second, 5 * time.Second, 15 * time.Second}
 
-// Sweeper deletes the conntrack entries of connection attempts to lost endpoints. An entry binds a connection to the endpoint that
-// kube-proxy chose for the first packet, even if that endpoint never answers. Every SYN that the client repeats, and every new
-// connection from the same port, goes to the dead endpoint for two minutes (nf_conntrack_tcp_timeout_syn_sent). After the deletion
-// kube-proxy chooses an endpoint for the next SYN.
+// Sweeper deletes the conntrack entries of connection attempts to lost endpoints. An entry binds a connection to the
+// endpoint that kube-proxy chose for the first packet, even if that endpoint never answers. Every SYN that the client
+// repeats, and every new connection from the same port, goes to the dead endpoint for two minutes
+// (nf_conntrack_tcp_timeout_syn_sent). After the deletion kube-proxy chooses an endpoint for the next SYN.
 //
-// It also deletes the entries of ended connections to an address when the address moves here from a living node, once. They may be from
-// before the address left this node, and last for two minutes (nf_conntrack_tcp_timeout_time_wait). Of a connection to the former owner
-// that has the ports of an ended one, conntrack would call every segment invalid, and the relay would not take it.
+// It also deletes the entries of ended connections to an address when the address moves here from a living node, once.
+// They may be from before the address left this node, and last for two minutes (nf_conntrack_tcp_timeout_time_wait). Of
+// a connection to the former owner that has the ports of an ended one, conntrack would call every segment invalid, and
+// the relay would not take it.
 //
-// Without either a Sweeper does nothing: a sweep reads the whole conntrack table, and a rollout of an application must not
-// cost that.
+// Without either a Sweeper does nothing: a sweep reads the whole conntrack table, and a rollout of an application must
+// not cost that.
 type Sweeper struct {
 	log *slog.Logger
 	// These are forgetAttempts and forgetEnded. Tests replace them.
@@ -53,10 +54,17 @@ type Sweeper struct {
 
 // NewSweeper returns a Sweeper that sweeps while Run runs.
 func NewSweeper(log *slog.Logger) *Sweeper {
-	return &Sweeper{log: log, forgetAttempts: forgetAttempts, forgetEnded: forgetEnded, more: lb.NewSignal(), moved: map[netip.Addr]bool{},
+	return &Sweeper{
+		log:            log,
+		forgetAttempts: forgetAttempts,
+		forgetEnded:    forgetEnded,
+		more:           lb.NewSignal(),
+		moved:          map[netip.Addr]bool{},
 		Forgotten: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_stranded_attempts_forgotten_total", Help: "Connection attempts to endpoints on dead nodes that were deleted from conntrack.",
-		})}
+			Name: "holdfast_stranded_attempts_forgotten_total",
+			Help: "Connection attempts to endpoints on dead nodes that were deleted from conntrack.",
+		}),
+	}
 }
 
 // Set replaces the set of endpoints on dead nodes.
@@ -71,8 +79,8 @@ func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 	s.lost = lost
 }
 
-// Relay forgets ended connections to the addresses whose relays begin now. It does not wait for that: called ahead of all that a
-// plan changes, it is mostly over when clients hear of the new owner.
+// Relay forgets ended connections to the addresses whose relays begin now. It does not wait for that: called ahead of
+// all that a plan changes, it is mostly over when clients hear of the new owner.
 func (s *Sweeper) Relay(relays lb.Map[netip.Addr, lb.Relay], now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,10 +121,22 @@ func (s *Sweeper) sweep() {
 	s.mu.Unlock()
 	ended, err := s.forgetEnded(moved)
 	if ended > 0 {
-		s.log.Info("forgot ended connections to addresses that moved here", "connections", ended, "addresses", len(moved))
+		s.log.Info(
+			"forgot ended connections to addresses that moved here",
+			"connections",
+			ended,
+			"addresses",
+			len(moved),
+		)
 	}
 	if err != nil {
-		s.log.Warn("cannot forget ended connections to addresses that moved here", "addresses", len(moved), "error", err)
+		s.log.Warn(
+			"cannot forget ended connections to addresses that moved here",
+			"addresses",
+			len(moved),
+			"error",
+			err,
+		)
 		s.mu.Lock()
 		maps.Copy(s.moved, moved)
 		s.mu.Unlock()
@@ -124,7 +144,13 @@ func (s *Sweeper) sweep() {
 	attempts, err := s.forgetAttempts(lost)
 	s.Forgotten.Add(float64(attempts))
 	if attempts > 0 {
-		s.log.Info("forgot connection attempts to endpoints on dead nodes", "attempts", attempts, "endpoints", len(lost))
+		s.log.Info(
+			"forgot connection attempts to endpoints on dead nodes",
+			"attempts",
+			attempts,
+			"endpoints",
+			len(lost),
+		)
 	}
 	if err != nil {
 		s.log.Warn("cannot forget connection attempts to endpoints on dead nodes", "endpoints", len(lost), "error", err)
@@ -140,22 +166,26 @@ const (
 	unacknowledged = 0x10
 )
 
-// forgetAttempts deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait for
-// its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel walks
-// the whole table, and shows only what waits.
+// forgetAttempts deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait
+// for its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel
+// walks the whole table, and shows only what waits.
 func forgetAttempts(endpoints map[netip.Addr]bool) (int, error) {
 	return forget(ipsSeenReply, waitsFor, endpoints)
 }
 
-// forgetEnded deletes the entries of TCP connections to one of the addresses that have ended and lose nothing without an entry. It
-// returns their number. The kernel shows all connections with destination NAT.
+// forgetEnded deletes the entries of TCP connections to one of the addresses that have ended and lose nothing without
+// an entry. It returns their number. The kernel shows all connections with destination NAT.
 func forgetEnded(addresses map[netip.Addr]bool) (int, error) {
 	return forget(0, ended, addresses)
 }
 
-// forget deletes the entries of connections with destination NAT and without a status that concern one of the addresses. One walk
-// shows both families. Each entry is deleted when it is shown: there may be tens of thousands.
-func forget(without uint32, concerns func([]byte, map[netip.Addr]bool) bool, addresses map[netip.Addr]bool) (forgotten int, err error) {
+// forget deletes the entries of connections with destination NAT and without a status that concern one of the
+// addresses. One walk shows both families. Each entry is deleted when it is shown: there may be tens of thousands.
+func forget(
+	without uint32,
+	concerns func([]byte, map[netip.Addr]bool) bool,
+	addresses map[netip.Addr]bool,
+) (forgotten int, err error) {
 	if len(addresses) == 0 {
 		return 0, nil
 	}
@@ -203,9 +233,10 @@ func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
 	return ok && known && endpoints[endpoint] && endpoint != asked
 }
 
-// ended reports whether an entry's attributes describe an ended connection to one of the addresses: after a reset, or closed and
-// acknowledged by both sides. In these states conntrack itself lets a SYN have the ports (nf_conntrack_proto_tcp.c). In TIME_WAIT too
-// the last data may have to come again: the state means only that some segment followed both FINs.
+// ended reports whether an entry's attributes describe an ended connection to one of the addresses: after a reset, or
+// closed and acknowledged by both sides. In these states conntrack itself lets a SYN have the ports
+// (nf_conntrack_proto_tcp.c). In TIME_WAIT too the last data may have to come again: the state means only that some
+// segment followed both FINs.
 func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
 	tcp := nft.Attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP)
 	state := nft.Attribute(tcp, nl.CTA_PROTOINFO_TCP_STATE)

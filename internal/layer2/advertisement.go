@@ -38,7 +38,15 @@ func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, s
 	if solicited {
 		flags |= flagSolicited
 	}
-	return discovery(l, source, to, ipv6.ICMPTypeNeighborAdvertisement, flags, target, append([]byte{optionTarget, 1}, mac[:]...))
+	return discovery(
+		l,
+		source,
+		to,
+		ipv6.ICMPTypeNeighborAdvertisement,
+		flags,
+		target,
+		append([]byte{optionTarget, 1}, mac[:]...),
+	)
 }
 
 // detectDuplicate asks without a source address, so that no cache learns one
@@ -47,8 +55,8 @@ func detectDuplicate(l *lb.Interface, addr netip.Addr) []byte {
 	return discovery(l, netip.IPv6Unspecified(), solicitedNode(addr), ipv6.ICMPTypeNeighborSolicitation, 0, addr, nil)
 }
 
-// unicastSolicitation asks one machine only (RFC 4861 section 7.3.3), or all. Its source is an address
-// of this link (section 7.2.2), preferably the link-local one, which works in any subnet. Without one there is no frame.
+// unicastSolicitation asks one machine only (RFC 4861 section 7.3.3), or all. Its source is an address of this link
+// (section 7.2.2), preferably the link-local one, which works in any subnet. Without one there is no frame.
 func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	var source netip.Addr
 	for _, p := range l.Prefixes {
@@ -70,7 +78,15 @@ func solicitationFrom(l *lb.Interface, source netip.Addr, to machine) []byte {
 }
 
 // discovery makes a frame with a message of Neighbor Discovery and an option, which may be none.
-func discovery(l *lb.Interface, source netip.Addr, to machine, kind ipv6.ICMPType, flags byte, target netip.Addr, option []byte) []byte {
+func discovery(
+	l *lb.Interface,
+	source netip.Addr,
+	to machine,
+	kind ipv6.ICMPType,
+	flags byte,
+	target netip.Addr,
+	option []byte,
+) []byte {
 	addrs := append(source.AsSlice(), to.addr.AsSlice()...)
 	icmp := append([]byte{byte(kind), 0, 0, 0, flags, 0, 0, 0}, target.AsSlice()...)
 	icmp = append(icmp, option...)

@@ -93,7 +93,13 @@ func arpReply(l *lb.Interface, mac lb.MAC, m message) []byte {
 
 // arpProbe asks without changing any ARP cache (RFC 5227 section 2.1.1).
 func arpProbe(l *lb.Interface, addr netip.Addr) []byte {
-	return arpFrame(l, operationRequest, machine{addr: netip.IPv4Unspecified(), mac: l.MAC}, machine{addr: addr}, broadcast)
+	return arpFrame(
+		l,
+		operationRequest,
+		machine{addr: netip.IPv4Unspecified(), mac: l.MAC},
+		machine{addr: addr},
+		broadcast,
+	)
 }
 
 // arpQuestion asks one machine only (RFC 1122 section 2.3.2.1, Unicast Poll), or all. The sender
@@ -111,8 +117,8 @@ func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	return arpFrame(l, operationRequest, us, machine{addr: addr}, cmp.Or(to, broadcast))
 }
 
-// gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them. One
-// machine gets a reply.
+// gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them.
+// One machine gets a reply.
 func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) []byte {
 	us := machine{addr: addr, mac: l.MAC}
 	switch {

@@ -13,10 +13,10 @@ import (
 )
 
 // An echo is a question to the speaker behind a MAC, and its answer. It exists because a switch may answer ARP and
-// Neighbor Discovery for a machine that is dead: EVPN's ARP suppression (RFC 7432 section 10), access points. The answer
-// shows that the speaker runs, may act, and would answer others for the address on this link at this moment. About the
-// unspecified address it shows only that echoes get through, and about lb.Hearing that the speaker hears another machine on its
-// link of the heartbeats.
+// Neighbor Discovery for a machine that is dead: EVPN's ARP suppression (RFC 7432 section 10), access points. The
+// answer shows that the speaker runs, may act, and would answer others for the address on this link at this moment.
+// About the unspecified address it shows only that echoes get through, and about lb.Hearing that the speaker hears
+// another machine on its link of the heartbeats.
 const (
 	etherTypeEcho = unix.ETH_P_802_EX1 // Local Experimental EtherType 1 (IEEE 802)
 
@@ -25,7 +25,8 @@ const (
 	echoAnswer   = 2
 )
 
-// Offsets in a frame. The tag authenticates all before it, both MACs too: what another machine forwards is worth nothing.
+// Offsets in a frame. The tag authenticates all before it, both MACs too: what another machine forwards is worth
+// nothing.
 const (
 	offPrefix  = ethernetLen
 	offVersion = offPrefix + rt.PrefixLen
@@ -96,7 +97,10 @@ func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 		return message{}, notToUs
 	case len(frame) < echoLen:
 		return message{}, badLength
-	case frame[offVersion] != echoVersion || frame[offKind] != echoQuestion && frame[offKind] != echoAnswer || nonceOf(frame) == 0:
+	case frame[offVersion] != echoVersion ||
+		frame[offKind] != echoQuestion &&
+			frame[offKind] != echoAnswer ||
+		nonceOf(frame) == 0:
 		return message{}, badFormat
 	case !e.opens(frame[:echoLen]):
 		return message{}, badKey

@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// The kernel filters each ARP packet and each IPv6 packet of a link, and wakes us
-// only for packets about addresses of this and other nodes: a flood of questions for others must not
-// cost the node a core. Classic BPF has no maps, so the addresses become ranges, and
-// a program can have only a few. Therefore gaps between nearby addresses pass too, and a few addresses after a long range, so
-// that most of those that come need no other program; the reader drops those frames.
+// The kernel filters each ARP packet and each IPv6 packet of a link, and wakes us only for packets about addresses of
+// this and other nodes: a flood of questions for others must not cost the node a core. Classic BPF has no maps, so the
+// addresses become ranges, and a program can have only a few. Therefore gaps between nearby addresses pass too, and a
+// few addresses after a long range, so that most of those that come need no other program; the reader drops those
+// frames.
 const (
 	// mostRanges keeps a program within net.core.optmem_max of any kernel (20 KiB, which
 	// must hold both programs while one replaces the other).
@@ -65,11 +65,15 @@ func coversOf(addrs ...iter.Seq[netip.Addr]) (out [kinds]cover) {
 // has reports whether an address is covered.
 func (c cover) has(a netip.Addr) bool {
 	network, value := split(a)
-	return len(c) > mostGroups || slices.ContainsFunc(c[network], func(s span) bool { return s.from <= value && value <= s.to })
+	return len(c) > mostGroups ||
+		slices.ContainsFunc(c[network], func(s span) bool {
+			return s.from <= value &&
+				value <= s.to
+		})
 }
 
-// spansOf returns at most n spans that contain all the values, which are sorted. Values share a span if they are no farther
-// apart than some distance: the shortest one by which n spans suffice, but for a factor of two.
+// spansOf returns at most n spans that contain all the values, which are sorted. Values share a span if they are no
+// farther apart than some distance: the shortest one by which n spans suffice, but for a factor of two.
 func spansOf(values []uint32, n int) []span {
 	for distance := uint64(1); ; distance *= 2 {
 		var out []span
@@ -142,8 +146,8 @@ func icmpv6() []bpf.Instruction {
 	return append(only(ethernetLen+6, 1, unix.IPPROTO_ICMPV6), bpf.LoadAbsolute{Off: offICMP, Size: 1})
 }
 
-// ndpAnswers passes advertisements to this machine only. They are few, as all ARP to it is: mostly answers to questions of this
-// node's kernel and of ours.
+// ndpAnswers passes advertisements to this machine only. They are few, as all ARP to it is: mostly answers to questions
+// of this node's kernel and of ours.
 func ndpAnswers() []bpf.Instruction {
 	return toUs(slices.Concat(icmpv6(), only(offICMP, 1, uint32(ipv6.ICMPTypeNeighborAdvertisement)), alone())...)
 }

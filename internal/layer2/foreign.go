@@ -68,7 +68,10 @@ func (c *foreignMachines) record(family int, m machine) {
 			place = &heard[i]
 			break
 		}
-		if safe := known.answered && m.seen.Sub(known.seen) < machineAge; !safe && (place == nil || known.seen.Before(place.Load().seen)) {
+		if safe := known.answered &&
+			m.seen.Sub(known.seen) < machineAge; !safe &&
+			(place == nil ||
+				known.seen.Before(place.Load().seen)) {
 			place = &heard[i]
 		}
 	}
@@ -171,8 +174,8 @@ func (r *Responder) Foreign(linkName string, n int) []lb.Question {
 	return out[:min(n, len(out))]
 }
 
-// near returns the foreign machines of some families on a link in that order, and apart from them the second addresses of
-// the same machines.
+// near returns the foreign machines of some families on a link in that order, and apart from them the second addresses
+// of the same machines.
 func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again []machine) {
 	t := r.table.Load()
 	known := make(map[lb.MAC]bool)

@@ -95,8 +95,8 @@ func (g *groups) sync() {
 	g.complain(refuses)
 }
 
-// leave leaves groups that are not desired any more, and forgets memberships that the kernel has dropped, for example when IPv6
-// was turned off and on, so that they are joined again.
+// leave leaves groups that are not desired any more, and forgets memberships that the kernel has dropped, for example
+// when IPv6 was turned off and on, so that they are joined again.
 func (g *groups) leave(desired map[membership]bool) {
 	actual, err := g.actual()
 	if err != nil {

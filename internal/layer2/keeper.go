@@ -48,8 +48,8 @@ func (k *keeper) sync() {
 	links := k.r.config.Links()
 	for _, l := range links {
 		switch refused := k.complaints[l.Index] != ""; {
-		// The others know that a node cannot announce on a link before it has to. What refuses stays wanted: who loses its
-		// addresses for that must not forget why, and take them back.
+		// The others know that a node cannot announce on a link before it has to. What refuses stays wanted: who loses
+		// its addresses for that must not forget why, and take them back.
 		case l.Usable(), l.CanAnnounce() && (t.named[l.Name] > 0 || refused):
 			wanted[l.Index] = l
 		case l.CanAnnounce():
@@ -176,7 +176,8 @@ func (k *keeper) filter(t *table, now time.Time) {
 	}
 }
 
-// follow updates schedules and groups from the table: of all addresses after a change of ports, else of those that changed.
+// follow updates schedules and groups from the table: of all addresses after a change of ports, else of those that
+// changed.
 func (k *keeper) follow(t *table) {
 	before, regroup := k.synced, false
 	if before == nil {
@@ -194,7 +195,11 @@ func (k *keeper) follow(t *table) {
 		k.reschedule(t, addr, k.r.now())
 		regroup = regroup || addr.Is6()
 	})
-	before.of.Owners.Changes(t.of.Owners, func(addr netip.Addr, _, _ string, had, has bool) { regroup = regroup || addr.Is6() && had != has })
+	before.of.Owners.Changes(t.of.Owners, func(addr netip.Addr, _, _ string, had, has bool) {
+		regroup = regroup ||
+			addr.Is6() &&
+				had != has
+	})
 	if regroup {
 		k.r.groups.set(k.memberships(t))
 	}
@@ -203,8 +208,8 @@ func (k *keeper) follow(t *table) {
 // maxOthers bounds the groups that a link joins to hear who asks for others' addresses.
 const maxOthers = 64
 
-// memberships returns the groups of the IPv6 addresses on their links, and of addresses of other nodes on all links: without these a card
-// or a switch passes no question for them.
+// memberships returns the groups of the IPv6 addresses on their links, and of addresses of other nodes on all links:
+// without these a card or a switch passes no question for them.
 func (k *keeper) memberships(t *table) map[membership]bool {
 	groups, others := make(map[membership]bool), 0
 	join := func(addr netip.Addr, index int) { groups[membership{index, solicitedNode(addr).addr}] = true }

@@ -33,15 +33,33 @@ const (
 	tcpLen                    = 20
 )
 
-// Knock asks a machine on a link for a connection to a TCP port, three times within this time, and gives it up at once. It makes the frames
-// itself: what the kernel sends to the address of a Service this node's own kube-proxy catches before the wire. So no connection of this
-// node can have the same ports there. It returns an error if it cannot ask.
-func (r *Responder) Knock(ctx context.Context, l lb.Interface, mac lb.MAC, to netip.AddrPort, within time.Duration) (Answer, error) {
-	i := slices.IndexFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(to.Addr()) && p.Addr() != to.Addr() })
+// Knock asks a machine on a link for a connection to a TCP port, three times within this time, and gives it up at once.
+// It makes the frames itself: what the kernel sends to the address of a Service this node's own kube-proxy catches
+// before the wire. So no connection of this node can have the same ports there. It returns an error if it cannot ask.
+func (r *Responder) Knock(
+	ctx context.Context,
+	l lb.Interface,
+	mac lb.MAC,
+	to netip.AddrPort,
+	within time.Duration,
+) (Answer, error) {
+	i := slices.IndexFunc(l.Prefixes, func(p netip.Prefix) bool {
+		return p.Contains(to.Addr()) &&
+			p.Addr() != to.Addr()
+	})
 	if i < 0 {
 		return "", fmt.Errorf("ask on link %s: it has no address in the subnet of %s", l.Name, to.Addr())
 	}
-	k := knock{l, mac, netip.AddrPortFrom(l.Prefixes[i].Addr(), uint16(1<<15+rand.N(1<<15))), to, unix.ETH_P_IP, unix.IPPROTO_ICMP, 23, 20}
+	k := knock{
+		l,
+		mac,
+		netip.AddrPortFrom(l.Prefixes[i].Addr(), uint16(1<<15+rand.N(1<<15))),
+		to,
+		unix.ETH_P_IP,
+		unix.IPPROTO_ICMP,
+		23,
+		20,
+	}
 	if to.Addr().Is6() {
 		k.etherType, k.icmp, k.offProtocol, k.ipLen = unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6, 20, ipv6.HeaderLen
 	}
@@ -54,7 +72,8 @@ func (r *Responder) Knock(ctx context.Context, l lb.Interface, mac lb.MAC, to ne
 	err = t.ask(ctx, k.segment(sequence, flagSYN), within, func(frame []byte) (enough bool) {
 		heard := k.parse(frame)
 		if heard == Open {
-			_ = t.send(k.segment(sequence+1, flagRST)) // the kernel sends another, unless a firewall takes the answer from it
+			// The kernel sends another, unless a firewall takes the answer from it.
+			_ = t.send(k.segment(sequence+1, flagRST))
 		}
 		if heard != "" {
 			answer = heard
@@ -64,9 +83,15 @@ func (r *Responder) Knock(ctx context.Context, l lb.Interface, mac lb.MAC, to ne
 	return answer, err
 }
 
-// WhoHas asks all machines on a link for an address, three times within this time, and returns the MACs that they answer with: of a
-// conflict both, where a client sees one. It changes nothing and shares nothing with ports, as Ask. It returns an error if it cannot ask.
-func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr, within time.Duration) (map[lb.MAC]bool, error) {
+// WhoHas asks all machines on a link for an address, three times within this time, and returns the MACs that they
+// answer with: of a conflict both, where a client sees one. It changes nothing and shares nothing with ports, as Ask.
+// It returns an error if it cannot ask.
+func (r *Responder) WhoHas(
+	ctx context.Context,
+	l lb.Interface,
+	addr netip.Addr,
+	within time.Duration,
+) (map[lb.MAC]bool, error) {
 	proto, macs := r.protocols[number(lb.FamilyOf(addr))], map[lb.MAC]bool{}
 	t, err := openTap(l, proto, proto.answers)
 	defer t.close()
@@ -81,8 +106,14 @@ func (r *Responder) WhoHas(ctx context.Context, l lb.Interface, addr netip.Addr,
 	})
 }
 
-// ask sends a frame three times within this time, and calls handle with each one that arrives, until it has heard enough.
-func (e *tap) ask(ctx context.Context, frame []byte, within time.Duration, handle func(frame []byte) (enough bool)) error {
+// ask sends a frame three times within this time, and calls handle with each one that arrives, until it has heard
+// enough.
+func (e *tap) ask(
+	ctx context.Context,
+	frame []byte,
+	within time.Duration,
+	handle func(frame []byte) (enough bool),
+) error {
 	for range questionTimes {
 		if frame == nil || !e.send(frame) {
 			return fmt.Errorf("ask on link %s: it is down, or has no address of the family", e.link.Name)
@@ -138,7 +169,8 @@ func (k *knock) replies() []bpf.Instruction {
 	)
 }
 
-// parse reads an answer; "" of other frames. An ICMP error repeats the header of what it is about (RFC 792, RFC 4443 section 3.1).
+// parse reads an answer; "" of other frames. An ICMP error repeats the header of what it is about (RFC 792, RFC 4443
+// section 3.1).
 func (k *knock) parse(frame []byte) Answer {
 	const icmpLen, unreachable4, unreachable6 = 8, 3, 1
 	size, body := k.to.Addr().BitLen()/8, ethernetLen+k.ipLen
@@ -152,7 +184,9 @@ func (k *knock) parse(frame []byte) Answer {
 	switch flags := frame[body+13]; {
 	case frame[k.offProtocol] == k.icmp:
 		unreachable := frame[body] == map[byte]byte{unix.IPPROTO_ICMP: unreachable4, unix.IPPROTO_ICMPV6: unreachable6}[k.icmp]
-		if unreachable && len(frame) >= repeated+4 && about(repeated, frame[repeated-size:repeated], ports(k.from, k.to)) {
+		if unreachable &&
+			len(frame) >= repeated+4 &&
+			about(repeated, frame[repeated-size:repeated], ports(k.from, k.to)) {
 			return Rejected
 		}
 	case !about(body, frame[body-2*size:body-size], ports(k.to, k.from)):

@@ -69,11 +69,35 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 	sending := [results]string{sent: "sent", failed: "failed"}
 	for i, proto := range r.protocols {
 		for o := range outcomes {
-			count("requests_total", "Frames received, by what became of them.", &r.counts.requests[i][o], "family", proto.name, "result", o.String())
+			count(
+				"requests_total",
+				"Frames received, by what became of them.",
+				&r.counts.requests[i][o],
+				"family",
+				proto.name,
+				"result",
+				o.String(),
+			)
 		}
 		for result, label := range sending {
-			count("answers_total", "Answers to requests.", &r.counts.answers[i][result], "family", proto.name, "result", label)
-			count("probes_total", "Questions whether anybody has an address.", &r.counts.probes[i][result], "family", proto.name, "result", label)
+			count(
+				"answers_total",
+				"Answers to requests.",
+				&r.counts.answers[i][result],
+				"family",
+				proto.name,
+				"result",
+				label,
+			)
+			count(
+				"probes_total",
+				"Questions whether anybody has an address.",
+				&r.counts.probes[i][result],
+				"family",
+				proto.name,
+				"result",
+				label,
+			)
 		}
 	}
 	addresses, conflicting := make(map[lb.Family]float64), make(map[lb.Family]float64)
@@ -88,25 +112,70 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 	for i, proto := range r.protocols[:families] {
 		family := proto.name
 		for result, label := range sending {
-			count("announcements_total", "Gratuitous ARP packets and unsolicited neighbor advertisements.", &r.counts.announcements[i][result],
-				"family", family, "result", label)
+			count(
+				"announcements_total",
+				"Gratuitous ARP packets and unsolicited neighbor advertisements.",
+				&r.counts.announcements[i][result],
+				"family",
+				family,
+				"result",
+				label,
+			)
 		}
-		count("takeovers_total", "Addresses that this node began to announce.", &r.counts.takeovers[i], "family", family)
-		count("conflicts_total", "Claims of an address by other machines, and by speakers that answer for it beyond a move.", &r.counts.conflicts[i],
-			"family", family)
-		metric("announced_addresses", "Addresses that are answered on at least one link.", prometheus.GaugeValue, addresses[lb.Family(family)],
-			"family", family)
-		metric("conflicting_addresses", "Addresses that another machine was seen to claim lately, or a speaker beyond a move.", prometheus.GaugeValue,
-			conflicting[lb.Family(family)], "family", family)
+		count(
+			"takeovers_total",
+			"Addresses that this node began to announce.",
+			&r.counts.takeovers[i],
+			"family",
+			family,
+		)
+		count(
+			"conflicts_total",
+			"Claims of an address by other machines, and by speakers that answer for it beyond a move.",
+			&r.counts.conflicts[i],
+			"family",
+			family,
+		)
+		metric(
+			"announced_addresses",
+			"Addresses that are answered on at least one link.",
+			prometheus.GaugeValue,
+			addresses[lb.Family(family)],
+			"family",
+			family,
+		)
+		metric(
+			"conflicting_addresses",
+			"Addresses that another machine was seen to claim lately, or a speaker beyond a move.",
+			prometheus.GaugeValue,
+			conflicting[lb.Family(family)],
+			"family",
+			family,
+		)
 	}
 	for result, label := range [handovers]string{heard: "heard", unheard: "unheard"} {
-		count("handovers_total", "Addresses that this node left to another one, which was heard or not.", &r.counts.handovers[result], "result", label)
+		count(
+			"handovers_total",
+			"Addresses that this node left to another one, which was heard or not.",
+			&r.counts.handovers[result],
+			"result",
+			label,
+		)
 	}
 	for kind, label := range [repairs]string{
-		repairSocket: "l2_socket", repairGroup: "l2_group", repairLink: "l2_link", repairMAC: "l2_mac", repairConflict: "l2_conflict",
+		repairSocket:   "l2_socket",
+		repairGroup:    "l2_group",
+		repairLink:     "l2_link",
+		repairMAC:      "l2_mac",
+		repairConflict: "l2_conflict",
 	} {
 		// A constant label, so that collectors of other packages can add their own kinds to the same metric.
-		desc := prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": label})
+		desc := prometheus.NewDesc(
+			"holdfast_repairs_total",
+			"Repairs of drift, by kind.",
+			nil,
+			prometheus.Labels{"kind": label},
+		)
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(r.counts.repairs[kind].Load()))
 	}
 }

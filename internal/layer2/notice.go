@@ -18,12 +18,12 @@ const conflictAge = time.Minute
 // lateTime is for how long after a probed address became ours an answer shows that it was another machine's before.
 const lateTime = time.Second
 
-// settleTime exceeds the duration of a planned move: nodes plan it within a second of each other, and a former owner that still
-// answers announces nothing.
+// settleTime exceeds the duration of a planned move: nodes plan it within a second of each other, and a former owner
+// that still answers announces nothing.
 const settleTime = 5 * time.Second
 
-// doubtInterval is how often a machine that answers for an address of ours too is asked again, so that some answers may be
-// lost before the conflict counts as over.
+// doubtInterval is how often a machine that answers for an address of ours too is asked again, so that some answers may
+// be lost before the conflict counts as over.
 const doubtInterval = conflictAge / 4
 
 // notice reports what another machine's frame means for one of our addresses.
@@ -33,8 +33,8 @@ type notice struct {
 	// link on which the frame arrived.
 	link string
 	// handover: a speaker that answered for the address leaves it to this node. Otherwise a machine claims the address.
-	// speaker: it is one, or pretends to be. answer: it answers a question of ours, which is proof in both cases; what a
-	// speaker tells all may belong to a move.
+	// speaker: it is one, or pretends to be. answer: it answers a question of ours, which is proof in both cases; what
+	// a speaker tells all may belong to a move.
 	handover, speaker, answer bool
 }
 
@@ -128,9 +128,9 @@ func (k *keeper) handle(n notice) {
 	}
 }
 
-// contested handles a claim of an announced address. Whoever answers shortly after the probes had it first, and keeps it. A claim to
-// all is no answer, or one packet would take an address; but an answer to duplicate address detection looks the same (RFC 4861
-// section 7.2.4), so who claims that early is asked at once.
+// contested handles a claim of an announced address. Whoever answers shortly after the probes had it first, and keeps
+// it. A claim to all is no answer, or one packet would take an address; but an answer to duplicate address detection
+// looks the same (RFC 4861 section 7.2.4), so who claims that early is asked at once.
 func (k *keeper) contested(p *port, e *entry, n notice, now time.Time) {
 	ask := now.Add(doubtInterval)
 	if p.schedule.early(n.addr, now) {
@@ -172,7 +172,17 @@ func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
 	k.r.version.Add(1)
 	k.conflicts[n.addr] = e.status
 	if fresh {
-		k.r.config.Log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "phase", p)
+		k.r.config.Log.Warn(
+			"another machine claims an address of this node",
+			"address",
+			n.addr,
+			"mac",
+			n.mac,
+			"link",
+			n.link,
+			"phase",
+			p,
+		)
 		k.r.changed()
 	}
 }
@@ -187,7 +197,15 @@ func (k *keeper) forgetConflicts(now time.Time) {
 		for _, c := range *s.conflicts.Load() {
 			if c.phase == ours && now.Sub(c.Last) >= conflictAge {
 				s.setConflict(c.Link)
-				k.r.config.Log.Info("no other machine claims the address any more", "address", addr, "mac", c.MAC, "link", c.Link)
+				k.r.config.Log.Info(
+					"no other machine claims the address any more",
+					"address",
+					addr,
+					"mac",
+					c.MAC,
+					"link",
+					c.Link,
+				)
 				k.r.changed()
 			}
 		}

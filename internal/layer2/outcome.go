@@ -48,9 +48,23 @@ const (
 // String returns the metric label.
 func (o outcome) String() string {
 	return [outcomes]string{
-		answered: "answered", sendFailed: "sendFailed", notOurs: "notOurs", notRequest: "notRequest",
-		claimed: "claimed", bySpeaker: "bySpeaker", lapsed: "lapsed", ownFrame: "ownFrame", notToUs: "notToUs", tagged: "tagged",
-		badLength: "badLength", badFormat: "badFormat", badSender: "badSender", badTarget: "badTarget",
-		badHopLimit: "badHopLimit", badChecksum: "badChecksum", badOption: "badOption", badKey: "badKey",
+		answered:    "answered",
+		sendFailed:  "sendFailed",
+		notOurs:     "notOurs",
+		notRequest:  "notRequest",
+		claimed:     "claimed",
+		bySpeaker:   "bySpeaker",
+		lapsed:      "lapsed",
+		ownFrame:    "ownFrame",
+		notToUs:     "notToUs",
+		tagged:      "tagged",
+		badLength:   "badLength",
+		badFormat:   "badFormat",
+		badSender:   "badSender",
+		badTarget:   "badTarget",
+		badHopLimit: "badHopLimit",
+		badChecksum: "badChecksum",
+		badOption:   "badOption",
+		badKey:      "badKey",
 	}[o]
 }

@@ -5,8 +5,8 @@ import "net/netip"
 // Handing returns the addresses that are answered here only because their new owner was not heard yet.
 func (r *Responder) Handing() []netip.Addr { return r.table.Load().in(handing) }
 
-// Offer has this node answer for what it has only until another speaker is heard to have it. It is for a caller whose Set does not
-// come, may overlap with that and be repeated, and holds until the next Set.
+// Offer has this node answer for what it has only until another speaker is heard to have it. It is for a caller whose
+// Set does not come, may overlap with that and be repeated, and holds until the next Set.
 func (r *Responder) Offer() {
 	for t := (*table)(nil); t != r.table.Load(); {
 		t = r.table.Load()
@@ -22,8 +22,9 @@ func (r *Responder) Offer() {
 // Offered returns the addresses that are answered here only because no other speaker was heard to have them.
 func (r *Responder) Offered() []netip.Addr { return r.table.Load().in(offered) }
 
-// Owns reports which of the addresses this node owns: it answers for them with a valid lease, and has announced them to all
-// neighbours. Of an asker that leaves them to this node neighbours may have learned until now, so they are announced again.
+// Owns reports which of the addresses this node owns: it answers for them with a valid lease, and has announced them to
+// all neighbours. Of an asker that leaves them to this node neighbours may have learned until now, so they are
+// announced again.
 func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
 	out := make([]bool, len(addrs))
 	if !r.lease.valid() {

@@ -16,7 +16,8 @@ const (
 	// probing: it is new and we ask whether others have it; we do not answer yet
 	// (RFC 5227 section 2.1.1, RFC 4862 section 5.4).
 	probing phase = iota
-	// conflicting, only on a link: a foreign machine there has it. We do not answer there, and probe again periodically.
+	// conflicting, only on a link: a foreign machine there has it. We do not answer there, and probe again
+	// periodically.
 	conflicting
 	// ours: we answer and announce.
 	ours
@@ -49,13 +50,15 @@ type status struct {
 	phase atomic.Uint32
 	// conflicts, at most one on a link, are ordered by link.
 	conflicts atomic.Pointer[[]rival]
-	// left is when it was taken from us. Within leftTime it is probed once, without a wait: who has it since then answers in time (lateTime).
+	// left is when it was taken from us. Within leftTime it is probed once, without a wait: who has it since then
+	// answers in time (lateTime).
 	left time.Time
 	// announced: the first announcement to all neighbours has left, on every link.
 	announced atomic.Bool
 }
 
-// rival is a conflict with the phase of the address on that link: conflicting or probing if the machine was first, ours if it came later.
+// rival is a conflict with the phase of the address on that link: conflicting or probing if the machine was first, ours
+// if it came later.
 type rival struct {
 	lb.Conflict
 	phase phase
@@ -105,7 +108,9 @@ func (s *status) conflict(linkName string) (c rival, found bool) {
 
 // setConflict replaces the conflict on a link by these.
 func (s *status) setConflict(linkName string, by ...rival) {
-	all := append(slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), func(c rival) bool { return c.Link == linkName }), by...)
+	all := append(
+		slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), func(c rival) bool { return c.Link == linkName }),
+		by...)
 	slices.SortFunc(all, func(a, b rival) int { return strings.Compare(a.Link, b.Link) })
 	s.conflicts.Store(&all)
 }

@@ -122,8 +122,9 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	return proto.answer(&l.Interface, cmp.Or(e.mac, l.MAC), m), answered
 }
 
-// announce announces an address by one of the protocol's forms in turn, unless it is no longer ours or the lease has lapsed, to one machine or to all.
-// It reports whether that is done: false means that the link takes nothing at present.
+// announce announces an address by one of the protocol's forms in turn, unless it is no longer ours or the lease has
+// lapsed, to one machine or to all. It reports whether that is done: false means that the link takes nothing at
+// present.
 func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	l := p.link.Load()
 	e := p.r.table.Load().on(addr, &l.Interface)
@@ -150,8 +151,8 @@ func (p *port) probe(addr netip.Addr) (done bool) {
 	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].probe(&p.link.Load().Interface, addr))
 }
 
-// doubt asks whether another machine answers for an address, and reports the same. Unlike a probe's, the answer goes to this
-// link only: a claim to all may belong to a move.
+// doubt asks whether another machine answers for an address, and reports the same. Unlike a probe's, the answer goes to
+// this link only: a claim to all may belong to a move.
 func (p *port) doubt(addr netip.Addr) (done bool) {
 	n := number(lb.FamilyOf(addr))
 	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].question(&p.link.Load().Interface, lb.MAC{}, addr))

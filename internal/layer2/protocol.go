@@ -54,15 +54,15 @@ type protocol struct {
 	// answer makes the frame that answers a question on the link: mac, mostly the link's
 	// own, has the target.
 	answer func(l *lb.Interface, mac lb.MAC, m message) []byte
-	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of the
-	// protocol's forms in turn. The echo has neither this, probe nor claims.
+	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of
+	// the protocol's forms in turn. The echo has neither this, probe nor claims.
 	announce func(l *lb.Interface, addr netip.Addr, turn int, to *machine) []byte
 	// request makes the frame that asks a gateway for its own address, from this address.
 	request func(l *lb.Interface, addr netip.Addr, to machine) []byte
 	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *lb.Interface, addr netip.Addr) []byte
-	// question makes the frame that asks one machine only whether it has an address, or all if that is zero, nil if the link has no
-	// address to ask from or no key is known. answers passes the replies to such frames.
+	// question makes the frame that asks one machine only whether it has an address, or all if that is zero, nil if the
+	// link has no address to ask from or no key is known. answers passes the replies to such frames.
 	question func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte
 	answers  []bpf.Instruction
 }
@@ -117,8 +117,9 @@ func header(frame []byte, want uint16, own lb.MAC) ([]byte, outcome) {
 	return frame[ethernetLen:], answered
 }
 
-// receivedBy drops frames that another link received, and continues with the program. A packet socket also gets what the
-// VLANs of its link receive: bond0 sees the ARP of bond0.100, and must neither answer it nor take it for a conflict.
+// receivedBy drops frames that another link received, and continues with the program. A packet socket also gets what
+// the VLANs of its link receive: bond0 sees the ARP of bond0.100, and must neither answer it nor take it for a
+// conflict.
 func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
 	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtInterfaceIndex},

@@ -49,7 +49,10 @@ func (k *keeper) refuse(links []lb.Interface) {
 	if reflect.DeepEqual(*before, now) {
 		return // State is as before
 	}
-	if k.r.refusals.Store(&now); !slices.EqualFunc(*before, now, func(a, b refusal) bool { return a.Name == b.Name && a.err == b.err }) {
+	if k.r.refusals.Store(&now); !slices.EqualFunc(*before, now, func(a, b refusal) bool {
+		return a.Name == b.Name &&
+			a.err == b.err
+	}) {
 		k.r.config.Refused()
 	}
 }

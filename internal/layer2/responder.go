@@ -24,7 +24,8 @@ type Config struct {
 	Requests bool
 	// Lease says whether the last Set is still valid; nil means always.
 	Lease Lease
-	// Hears reports whether this node hears another machine on its link of the heartbeats: see lb.Hearing. nil means never.
+	// Hears reports whether this node hears another machine on its link of the heartbeats: see lb.Hearing. nil means
+	// never.
 	Hears func() bool
 	// Changed is called after a change of State, and Refused after a change of the result of Refused.
 	Changed, Refused func()
@@ -98,7 +99,9 @@ func (r *Responder) Set(d Desired) {
 		added, removed := r.count(want, old)
 		r.announcing.Store(r.announcing.Load() || added > 0)
 		r.config.Log.Info("announcements changed", "addresses", want.entries.Len(), "added", added, "removed", removed)
-	} else if !lb.SameMap(d.Speakers, before.Speakers) && !maps.Equal(d.Speakers, before.Speakers) || !d.Owners.Same(before.Owners) {
+	} else if !lb.SameMap(d.Speakers, before.Speakers) &&
+		!maps.Equal(d.Speakers, before.Speakers) ||
+		!d.Owners.Same(before.Owners) {
 		r.table.Store(want)
 	}
 	r.Kick()

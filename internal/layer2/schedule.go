@@ -47,8 +47,8 @@ type item struct {
 	lane, pos int
 }
 
-// Lanes, in the order in which they are served: others wait for first announcements, and Services for probes. The end of a
-// phase sends nothing.
+// Lanes, in the order in which they are served: others wait for first announcements, and Services for probes. The end
+// of a phase sends nothing.
 const (
 	ending = iota
 	first
@@ -61,8 +61,8 @@ const (
 	lanes
 )
 
-// refreshBatch is how long a later announcement and a question wait for others, so that a thousand addresses wake this process, and all others on
-// the link, five times a second.
+// refreshBatch is how long a later announcement and a question wait for others, so that a thousand addresses wake this
+// process, and all others on the link, five times a second.
 const refreshBatch = 200 * time.Millisecond
 
 // repeatBatch is the time between two moments at which announcements of new addresses are repeated.
@@ -89,8 +89,9 @@ type schedule struct {
 	// announced is the number of our addresses, and repeats one of the moments at which announcements are repeated.
 	announced int
 	repeats   time.Time
-	// seldom has every second one of AnnounceTimes, for an address that a probe found free: hardly a neighbour knows another machine that had it.
-	// That is still more often than RFC 5227 asks for (section 2.3), and for as long as a port of a switch may block at its start.
+	// seldom has every second one of AnnounceTimes, for an address that a probe found free: hardly a neighbour knows
+	// another machine that had it. That is still more often than RFC 5227 asks for (section 2.3), and for as long as a
+	// port of a switch may block at its start.
 	seldom []time.Duration
 	// between chooses a time.
 	between func(low, high time.Duration) time.Duration
@@ -117,7 +118,10 @@ func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
 
 // restart starts the repetitions of an announcement again, at once, but not sooner than after the first one.
 func (s *schedule) restart(addr netip.Addr, now time.Time) {
-	if it := s.items[key{addr, steps}]; it != nil && it.phase == ours && it.number > 0 && now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
+	if it := s.items[key{addr, steps}]; it != nil &&
+		it.phase == ours &&
+		it.number > 0 &&
+		now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
 		s.unqueue(it)
 		it.start, it.won, it.number, it.due, it.lane = now, false, 1, now, repeated
 		heap.Push(&s.queues[it.lane], it)
@@ -134,9 +138,9 @@ func (s *schedule) restartOne(now time.Time) {
 	}
 }
 
-// defend schedules the defence of an announced address that another machine claimed: shortly for the machines that we know,
-// and for all neighbours, not within DEFEND_INTERVAL of the last such defence (RFC 5227 section 2.4). A claim that comes
-// sooner is answered when that is over, and claims that come meanwhile count as one.
+// defend schedules the defence of an announced address that another machine claimed: shortly for the machines that we
+// know, and for all neighbours, not within DEFEND_INTERVAL of the last such defence (RFC 5227 section 2.4). A claim
+// that comes sooner is answered when that is over, and claims that come meanwhile count as one.
 func (s *schedule) defend(addr netip.Addr, now time.Time) {
 	own := s.items[key{addr, steps}]
 	if own == nil || own.phase != ours {
@@ -159,7 +163,8 @@ func (s *schedule) doubt(addr netip.Addr, due time.Time) {
 	}
 }
 
-// extra queues a defence or a question, for due at the earliest and so long after the last one, unless it is queued for sooner.
+// extra queues a defence or a question, for due at the earliest and so long after the last one, unless it is queued for
+// sooner.
 func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Duration) {
 	it := s.items[k]
 	if it == nil {

@@ -78,8 +78,8 @@ func (s socket) Offer(frame []byte) (taken bool, err error) {
 	}
 }
 
-// wire reads and writes whole Ethernet frames of one protocol on a link, one per call. Only Read and Write wait, and only they
-// may be called beside the other methods.
+// wire reads and writes whole Ethernet frames of one protocol on a link, one per call. Only Read and Write wait, and
+// only they may be called beside the other methods.
 type wire interface {
 	Read(frame []byte) (int, error)
 	Write(frame []byte) (int, error)

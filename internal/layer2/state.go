@@ -20,11 +20,18 @@ type basis struct {
 	refusals        *[]refusal
 }
 
-// State returns the addresses that were set and the links that answer for them. The caller must not change the result, which is the same
-// as before if nothing changed.
+// State returns the addresses that were set and the links that answer for them. The caller must not change the result,
+// which is the same as before if nothing changed.
 func (r *Responder) State() lb.Layer2 {
-	// In this order, so that the ports are those of the followed table or of a later one, and what changes meanwhile is seen next time.
-	of := basis{version: r.version.Load(), followed: r.followed.Load(), table: r.table.Load(), ports: r.ports.Load(), refusals: r.refusals.Load()}
+	// In this order, so that the ports are those of the followed table or of a later one, and what changes meanwhile is
+	// seen next time.
+	of := basis{
+		version:  r.version.Load(),
+		followed: r.followed.Load(),
+		table:    r.table.Load(),
+		ports:    r.ports.Load(),
+		refusals: r.refusals.Load(),
+	}
 	if last := r.seen.Load(); last != nil && last.basis == of {
 		return last.state
 	}

@@ -34,12 +34,14 @@ type table struct {
 	named map[string]int
 	// left is when addresses were taken from us that no machine has since, as far as we know.
 	left map[netip.Addr]time.Time
-	// leaves are the addresses that are answered for only until their new owner is heard; offered: others too, since Offer.
+	// leaves are the addresses that are answered for only until their new owner is heard; offered: others too, since
+	// Offer.
 	leaves  []netip.Addr
 	offered atomic.Bool
 }
 
-// leftTime is for how long an address that was ours counts as free when it comes back: its Service had no endpoint for a moment.
+// leftTime is for how long an address that was ours counts as free when it comes back: its Service had no endpoint for
+// a moment.
 const leftTime = time.Minute
 
 // entry is one address.
@@ -51,8 +53,8 @@ type entry struct {
 	*status
 }
 
-// newTable makes a table of what can be announced: of the old one, with what changed since before was desired. Statuses continue, except
-// after a lapse: then all our addresses start from the beginning.
+// newTable makes a table of what can be announced: of the old one, with what changed since before was desired. Statuses
+// continue, except after a lapse: then all our addresses start from the beginning.
 func newTable(d, before Desired, old *table, lapsed bool, now time.Time) *table {
 	t := &table{of: d, named: make(map[string]int), left: make(map[netip.Addr]time.Time)}
 	maps.Copy(t.named, old.named)
@@ -86,7 +88,10 @@ func (t *table) entry(a netip.Addr, old *table, lapsed bool) *entry {
 	switch {
 	case one != nil && a.IsValid() && !a.IsUnspecified() && !a.IsMulticast():
 		e := &entry{slices.Sorted(slices.Values(one.Links)), one.MAC, old.next(a, *one, lapsed)}
-		if e.links = slices.Compact(e.links); before != nil && before.status == e.status && before.mac == e.mac && slices.Equal(before.links, e.links) {
+		if e.links = slices.Compact(e.links); before != nil &&
+			before.status == e.status &&
+			before.mac == e.mac &&
+			slices.Equal(before.links, e.links) {
 			return before
 		}
 		return e

@@ -39,9 +39,9 @@ const (
 	// 5227 section 1.1: DEFEND_INTERVAL). The machines that we know hear each of theirs by itself, nearDefendWait after
 	// a claim, so that it follows the last one of a burst, and not more often than every nearDefendInterval.
 	defendInterval, nearDefendWait, nearDefendInterval = 10 * time.Second, 50 * time.Millisecond, time.Second
-	// lingerTime is when this node stops to answer for an address that another one owns, heard or not: a speaker whose API
-	// server hangs, and which does not know yet that it is the new owner, notices that after 45 s (ReadIdleTimeout and
-	// PingTimeout of client-go).
+	// lingerTime is when this node stops to answer for an address that another one owns, heard or not: a speaker whose
+	// API server hangs, and which does not know yet that it is the new owner, notices that after 45 s (ReadIdleTimeout
+	// and PingTimeout of client-go).
 	lingerTime = time.Minute
 	// burst is by how many frames first announcements and probes may be ahead of Timers.Rate: a router that takes fewer
 	// loses the rest, and storm control may shut the port.
@@ -55,7 +55,15 @@ const (
 
 func (t Timers) withDefaults() Timers {
 	if t.AnnounceTimes == nil {
-		t.AnnounceTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
+		t.AnnounceTimes = []time.Duration{
+			0,
+			time.Second,
+			2 * time.Second,
+			4 * time.Second,
+			8 * time.Second,
+			16 * time.Second,
+			32 * time.Second,
+		}
 	}
 	t.RefreshMin, t.RefreshMax = cmp.Or(t.RefreshMin, 30*time.Second), cmp.Or(t.RefreshMax, time.Minute)
 	t.AnnounceWait = cmp.Or(t.AnnounceWait, 25*time.Millisecond)
@@ -64,8 +72,8 @@ func (t Timers) withDefaults() Timers {
 	return t
 }
 
-// quietRate is how many later announcements a second one link gets at most, and how many questions who else has an address.
-// Each goes to every host of the LAN.
+// quietRate is how many later announcements a second one link gets at most, and how many questions who else has an
+// address. Each goes to every host of the LAN.
 const quietRate = 50
 
 // refresh bounds the time between later announcements of one of so many addresses on a link. It grows with their number

@@ -93,8 +93,9 @@ func (k *keeper) told(it *item) {
 	it.status.announced.Store(true)
 }
 
-// direct returns the machine that hears of an address next, before all do, and for how many frames that counts. It is nil
-// for all neighbours. Gateways that learn from requests only get one before each repetition. A machine that is the only one gets half of the pace at most.
+// direct returns the machine that hears of an address next, before all do, and for how many frames that counts. It is
+// nil for all neighbours. Gateways that learn from requests only get one before each repetition. A machine that is the
+// only one gets half of the pace at most.
 func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 	var machines []machine
 	switch {
@@ -152,7 +153,13 @@ func (k *keeper) end(p *port, it *item, now time.Time) (became bool) {
 	case handing:
 		if it.status.become(handing, gone) {
 			k.r.counts.handovers[unheard].Add(1)
-			k.r.config.Log.Warn("address released although no new owner was heard", "address", it.addr, "after", lingerTime)
+			k.r.config.Log.Warn(
+				"address released although no new owner was heard",
+				"address",
+				it.addr,
+				"after",
+				lingerTime,
+			)
 		}
 	}
 	k.r.version.Add(1)

@@ -127,7 +127,8 @@ type Peer struct {
 	Name string
 	// LocalASN is the AS of this node as the router sees it. PeerASN is the router's; 0 is any but LocalASN.
 	LocalASN, PeerASN uint32
-	// Address has the link as its zone if it is link-local. With Interface it is the zero Addr until a router was found there.
+	// Address has the link as its zone if it is link-local. With Interface it is the zero Addr until a router was found
+	// there.
 	Address netip.Addr
 	// Interface is the link on which the router is to be found; empty for a router with an address.
 	Interface string

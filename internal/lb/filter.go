@@ -73,12 +73,23 @@ type Frontend struct {
 	Inside bool
 }
 
-// Equal reports whether two frontends are the same in every field. Their lists may be long, and are mostly the same slices.
+// Equal reports whether two frontends are the same in every field. Their lists may be long, and are mostly the same
+// slices.
 func (f Frontend) Equal(o Frontend) bool {
-	return f.Address == o.Address && f.Protocol == o.Protocol && f.Port == o.Port && f.Service == o.Service && f.Refuse == o.Refuse &&
-		f.ClusterIP == o.ClusterIP && f.Inside == o.Inside && f.Restricted == o.Restricted && f.InternalAllowed == o.InternalAllowed &&
+	return f.Address == o.Address &&
+		f.Protocol == o.Protocol &&
+		f.Port == o.Port &&
+		f.Service == o.Service &&
+		f.Refuse == o.Refuse &&
+		f.ClusterIP == o.ClusterIP &&
+		f.Inside == o.Inside &&
+		f.Restricted == o.Restricted &&
+		f.InternalAllowed == o.InternalAllowed &&
 		f.ConnectionLimit == o.ConnectionLimit && f.RateLimit == o.RateLimit && f.LogDrops == o.LogDrops &&
-		(Same(f.Allow, o.Allow) || slices.Equal(f.Allow, o.Allow)) && (Same(f.Deny, o.Deny) || slices.Equal(f.Deny, o.Deny))
+		(Same(f.Allow, o.Allow) ||
+			slices.Equal(f.Allow, o.Allow)) &&
+		(Same(f.Deny, o.Deny) ||
+			slices.Equal(f.Deny, o.Deny))
 }
 
 // Filter is which packets one node lets through to the addresses that Holdfast serves.
@@ -119,7 +130,8 @@ type Start struct {
 	Port     uint16
 	// Endpoints that can serve, ordered; never empty.
 	Endpoints []netip.AddrPort
-	// Masquerade: endpoints see the node as the client (externalTrafficPolicy: Cluster), so that their answers come back by it.
+	// Masquerade: endpoints see the node as the client (externalTrafficPolicy: Cluster), so that their answers come
+	// back by it.
 	Masquerade bool
 }
 

@@ -30,7 +30,8 @@ func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 // group (IEEE 802: the lowest bit of the first octet).
 func (m MAC) IsUnicast() bool { return m != MAC{} && m[0]&1 == 0 }
 
-// Interface is a network interface of this node at one moment, as package link reads it. Link has what other nodes need to know of it.
+// Interface is a network interface of this node at one moment, as package link reads it. Link has what other nodes need
+// to know of it.
 type Interface struct {
 	Index int
 	Name  string
@@ -91,14 +92,14 @@ type Question struct {
 	MAC MAC
 	// Address in question: the machine announces it, or has it.
 	Address netip.Addr
-	// Echo asks the speaker there whether it would answer others for the address. No machine without the key can answer,
-	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead. Each answers about the unspecified address,
-	// and about Hearing if it hears another machine.
+	// Echo asks the speaker there whether it would answer others for the address. No machine without the key can
+	// answer, while a switch may answer ARP and Neighbor Discovery for a machine that is dead. Each answers about the
+	// unspecified address, and about Hearing if it hears another machine.
 	Echo bool
 }
 
-// Hearing is what an echo asks about to find out whether the speaker hears another one, or a machine that is no speaker, on
-// its link of the heartbeats. No announced address is like it.
+// Hearing is what an echo asks about to find out whether the speaker hears another one, or a machine that is no
+// speaker, on its link of the heartbeats. No announced address is like it.
 var Hearing = netip.IPv6Loopback()
 
 // Unasked replaces the number of answers if a question could not be sent: the link is

@@ -41,15 +41,19 @@ type AddressState struct {
 
 // StateOf finds the state of an address among those in order.
 func StateOf(states []AddressState, a netip.Addr) (state AddressState, found bool) {
-	i, found := slices.BinarySearchFunc(states, a, func(s AddressState, a netip.Addr) int { return s.Address.Compare(a) })
+	i, found := slices.BinarySearchFunc(
+		states,
+		a,
+		func(s AddressState, a netip.Addr) int { return s.Address.Compare(a) },
+	)
 	if found {
 		state = states[i]
 	}
 	return state, found
 }
 
-// Conflict is a machine that has one of our addresses too: a foreign machine that claims it, or any machine that answered for it. It represents all
-// that claim the same address on its link, until it has been silent for a while.
+// Conflict is a machine that has one of our addresses too: a foreign machine that claims it, or any machine that
+// answered for it. It represents all that claim the same address on its link, until it has been silent for a while.
 type Conflict struct {
 	MAC MAC
 	// Link on which it was seen, by name.

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Map is an ordered map that never changes. To make another one of it, and to find where two differ, costs what differs: they share
-// the rest. Two with the same content are deeply equal. The zero value is empty.
+// Map is an ordered map that never changes. To make another one of it, and to find where two differ, costs what
+// differs: they share the rest. Two with the same content are deeply equal. The zero value is empty.
 type Map[K Ordered[K], V comparable] struct {
 	// parts have some 32 entries each. Which keys begin a part depends on these alone, and not on how the map was made.
 	parts [][]entry[K, V]
@@ -141,7 +141,11 @@ func (m Map[K, V]) Without(keys ...K) Map[K, V] {
 }
 
 // merge returns a part with its new values, and whether that differs.
-func merge[K Ordered[K], V comparable](old []entry[K, V], keys []K, value func(K) (V, bool)) (out []entry[K, V], changed bool) {
+func merge[K Ordered[K], V comparable](
+	old []entry[K, V],
+	keys []K,
+	value func(K) (V, bool),
+) (out []entry[K, V], changed bool) {
 	out = make([]entry[K, V], 0, len(old)+len(keys))
 	for _, k := range keys {
 		for len(old) > 0 && old[0].key.Compare(k) < 0 {
@@ -178,7 +182,8 @@ func add[K Ordered[K], V comparable](parts [][]entry[K, V], entries []entry[K, V
 	return parts
 }
 
-// Changes calls changed for each key at which two maps differ, in order, with the values there, and whether they have one.
+// Changes calls changed for each key at which two maps differ, in order, with the values there, and whether they have
+// one.
 func (m Map[K, V]) Changes(to Map[K, V], changed func(k K, old, new V, had, has bool)) {
 	before, after := m.parts, to.parts
 	var x, y []entry[K, V]

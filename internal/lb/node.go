@@ -27,8 +27,8 @@ type Node struct {
 	ShuttingDown bool
 }
 
-// Own returns the node's addresses that are on its own links too, in the order of Addresses. The first of a family is the node's
-// address for every use: other nodes dial it, and the node binds to it.
+// Own returns the node's addresses that are on its own links too, in the order of Addresses. The first of a family is
+// the node's address for every use: other nodes dial it, and the node binds to it.
 func (n Node) Own(links []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool { return !slices.Contains(links, a) })
 }
@@ -49,7 +49,11 @@ type Member struct {
 
 // Equal reports whether two speakers say the same; of links, in the same slice.
 func (m Member) Equal(o Member) bool {
-	return m.Stopping == o.Stopping && m.Unfit == o.Unfit && m.API == o.API && m.Partial == o.Partial && Same(m.Links, o.Links)
+	return m.Stopping == o.Stopping &&
+		m.Unfit == o.Unfit &&
+		m.API == o.API &&
+		m.Partial == o.Partial &&
+		Same(m.Links, o.Links)
 }
 
 // API is what a speaker says of the API server.
@@ -61,7 +65,8 @@ const (
 	// APIHeard, APIAway: it heard the API server in the last seconds, or did not.
 	APIHeard
 	APIAway
-	// APIBehind: it was away for long while at least half of the speakers were not, and leaves what others can announce to them.
+	// APIBehind: it was away for long while at least half of the speakers were not, and leaves what others can announce
+	// to them.
 	APIBehind
 )
 
@@ -73,15 +78,15 @@ const (
 	Booting Unfit = 1 << iota
 	// Unfiltered: the packet filter is not in force, so that the node announces nothing that has source ranges.
 	Unfiltered
-	// SessionlessIPv4, SessionlessIPv6: none of its established BGP sessions carries routes of this family, so that no node
-	// leaves such routes to the node, and another one tells who advertises.
+	// SessionlessIPv4, SessionlessIPv6: none of its established BGP sessions carries routes of this family, so that no
+	// node leaves such routes to the node, and another one tells who advertises.
 	SessionlessIPv4
 	SessionlessIPv6
 	// RulesGone: the rules of kube-proxy, which has served, are not in the kernel any more. The node leaves what it
 	// announces to nodes that serve.
 	RulesGone
-	// PodsUnreached: since the node started no pod of another node has answered it. It counts as a node with the condition
-	// NetworkUnavailable.
+	// PodsUnreached: since the node started no pod of another node has answered it. It counts as a node with the
+	// condition NetworkUnavailable.
 	PodsUnreached
 )
 
@@ -105,7 +110,8 @@ type Link struct {
 	Default bool
 	// Refused: the kernel refuses packet sockets on the link, so that the node answers nothing there.
 	Refused bool
-	// Silent: the node hears no other machine on the link, though it did before, or the link returned a short while ago.
+	// Silent: the node hears no other machine on the link, though it did before, or the link returned a short while
+	// ago.
 	Silent bool
 	// Prefixes are the subnets in which the link has an address, masked.
 	Prefixes []netip.Prefix

@@ -78,7 +78,8 @@ type PoolTerms struct {
 	Restricted bool
 	// SourceRanges are masked prefixes of both families, ordered, none within another.
 	SourceRanges []netip.Prefix
-	// Reset: a port that no Service declares answers with a reset. Open: the filter leaves it alone. Otherwise nothing answers.
+	// Reset: a port that no Service declares answers with a reset. Open: the filter leaves it alone. Otherwise nothing
+	// answers.
 	Reset, Open bool
 	// Released is what its memory records.
 	Released []Release

@@ -7,17 +7,18 @@ import (
 
 // Proxy is how the proxies serve a Service.
 type Proxy struct {
-	// Header is the version of the PROXY protocol header that endpoints get before the bytes of a connection: 0 for none, 1 or 2.
+	// Header is the version of the PROXY protocol header that endpoints get before the bytes of a connection: 0 for
+	// none, 1 or 2.
 	Header int
 	// HTTP: the proxies speak HTTP, and add the client's address to X-Forwarded-For.
 	HTTP bool
-	// Secret of the Service's namespace has the certificate with which TLS ends at the proxies; "" for none. Without a header they then
-	// speak HTTP.
+	// Secret of the Service's namespace has the certificate with which TLS ends at the proxies; "" for none. Without a
+	// header they then speak HTTP.
 	Secret string
 	// Method chooses the endpoint of a connection or request.
 	Method Method
-	// Client and Member bound the idle time of each side, Connect the wait for an endpoint; Inspect is how long the proxies wait for
-	// a client's first bytes before they choose an endpoint, 0 for not at all.
+	// Client and Member bound the idle time of each side, Connect the wait for an endpoint; Inspect is how long the
+	// proxies wait for a client's first bytes before they choose an endpoint, 0 for not at all.
 	Client, Member, Connect, Inspect time.Duration
 	// Monitor is how the proxies check endpoints; nil for not at all.
 	Monitor *Monitor
@@ -51,8 +52,8 @@ type ProxyPod struct {
 	Addresses []netip.Addr
 	// Ready: it takes new Services. A pod that is not ready terminates, and serves what still comes.
 	Ready bool
-	// Frontends has the ports of each Service that the pod serves, and where the pod listens for each. Only the speaker of its node
-	// knows them: nil is unknown, and counts as all that a proxy should serve.
+	// Frontends has the ports of each Service that the pod serves, and where the pod listens for each. Only the speaker
+	// of its node knows them: nil is unknown, and counts as all that a proxy should serve.
 	Frontends map[Key]map[uint16]uint16
 }
 

@@ -19,8 +19,8 @@ const (
 	TooManyPorts     Reason = "TooManyPorts"     // the Services of the namespace have more ports together than are served.
 	NoClusterIP      Reason = "NoClusterIP"      // a headless Service of type LoadBalancer cannot be served.
 	DualStackUnmet   Reason = "DualStackUnmet"   // RequireDualStack, but the Service has one family only.
-	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until holdfast.dev/pool can be met, or until
-	// it asks for an address by value or for holdfast.dev/renew.
+	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until
+	// holdfast.dev/pool can be met, or until it asks for an address by value or for holdfast.dev/renew.
 	AddressKept Reason = "AddressKept"
 	// ForeignAddress: the status has an address that another load balancer wrote and that no pool ever had.
 	ForeignAddress      Reason = "ForeignAddress"
@@ -32,7 +32,8 @@ const (
 	SharingLimit        Reason = "SharingLimit"        // the address has as many Services as may share it.
 	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
 	QuotaExceeded Reason = "QuotaExceeded"
-	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for reuseDelay.
+	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for
+	// reuseDelay.
 	Quarantined        Reason = "Quarantined"
 	FloatingIPUnknown  Reason = "FloatingIPUnknown"  // the Service claims a FloatingIP that its namespace does not have.
 	FloatingIPPending  Reason = "FloatingIPPending"  // the FloatingIP claimed has no address yet.
@@ -57,7 +58,8 @@ const (
 	ProxyRefused Reason = "ProxyRefused"
 )
 
-// Reasons of a Service whose TLS ends at proxies (conditions holdfast.dev/AnnotationsHonoured and holdfast.dev/Proxied). Proxies say them.
+// Reasons of a Service whose TLS ends at proxies (conditions holdfast.dev/AnnotationsHonoured and
+// holdfast.dev/Proxied). Proxies say them.
 const (
 	SecretMissing   Reason = "SecretMissing"   // the namespace has no Secret of the name.
 	SecretForbidden Reason = "SecretForbidden" // the proxies have no right to read the Secret.
@@ -105,7 +107,14 @@ func (r Reason) OfSecret() bool {
 // OfFilter reports whether a Reason is about the source ranges and limits of a Service.
 func (r Reason) OfFilter() bool {
 	switch r {
-	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled, FilterNotEnforceable, NodesUnfiltered, TooManyPorts:
+	case InvalidSourceRange,
+		NoSourceAllowed,
+		ConflictingSourceRanges,
+		InvalidLimit,
+		FilterDisabled,
+		FilterNotEnforceable,
+		NodesUnfiltered,
+		TooManyPorts:
 		return true
 	}
 	return false
@@ -127,7 +136,8 @@ const (
 	NoEligibleNode  Reason = "NoEligibleNode"
 	NodeNotSelected Reason = "NodeNotSelected" // this node is in no advertisement's nodeSelectors.
 	NodeExcluded    Reason = "NodeExcluded"    // label node.kubernetes.io/exclude-from-external-load-balancers.
-	// NetworkUnavailable: the node's condition of this name is true, or no pod of another node has answered it since it started.
+	// NetworkUnavailable: the node's condition of this name is true, or no pod of another node has answered it since it
+	// started.
 	NetworkUnavailable Reason = "NetworkUnavailable"
 	NodeDraining       Reason = "NodeDraining"    // the node is being drained, or its speaker is about to stop, and another node announces.
 	AddressConflict    Reason = "AddressConflict" // a foreign machine has the address.

@@ -12,8 +12,9 @@ func SameMap[K comparable, V any](a, b map[K]V) bool {
 	return len(a) == len(b) && (len(a) == 0 || reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer())
 }
 
-// Changes calls changed for each Service that differs in two lists, which are ordered by key: with nil if it is in one list only, and with its
-// places there. What is the same pointer does not differ. Between two calls both lists have the same Services.
+// Changes calls changed for each Service that differs in two lists, which are ordered by key: with nil if it is in one
+// list only, and with its places there. What is the same pointer does not differ. Between two calls both lists have the
+// same Services.
 func Changes(before, after []*Service, changed func(old, new *Service, i, j int)) {
 	if Same(before, after) {
 		return

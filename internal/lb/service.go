@@ -24,10 +24,11 @@ type Service struct {
 	Ports []Port
 	// Unserved are the other ports it declares, which are beyond the bound of its namespace: they are closed.
 	Unserved []Port
-	// Local is externalTrafficPolicy: Local, or LocalByProxy: the policy is Cluster, but packets must come in where a proxy is.
-	// InternalLocal is internalTrafficPolicy: Local.
+	// Local is externalTrafficPolicy: Local, or LocalByProxy: the policy is Cluster, but packets must come in where a
+	// proxy is. InternalLocal is internalTrafficPolicy: Local.
 	Local, LocalByProxy, InternalLocal bool
-	// HealthPort is where kube-proxy says how many endpoints of the Service it serves on its node; 0 if the Service has none.
+	// HealthPort is where kube-proxy says how many endpoints of the Service it serves on its node; 0 if the Service has
+	// none.
 	HealthPort uint16
 	// RequestedAddresses, by spec.loadBalancerIP or holdfast.dev/addresses.
 	RequestedAddresses []netip.Addr
@@ -37,10 +38,11 @@ type Service struct {
 	Access
 	// Problem says why the request cannot be read; nil if it can.
 	Problem *Problem
-	// Record is what its status proves of the addresses that it holds, or held until another writer replaced them there.
+	// Record is what its status proves of the addresses that it holds, or held until another writer replaced them
+	// there.
 	Record Origins
-	// Recall are the addresses that it asks back after a restore, at most one of each family. A user can write them: they
-	// are a request, and prove nothing.
+	// Recall are the addresses that it asks back after a restore, at most one of each family. A user can write them:
+	// they are a request, and prove nothing.
 	Recall Origins
 	// Backends are the nodes on which kube-proxy finds endpoints, for each family and port.
 	Backends Backend
@@ -56,8 +58,8 @@ type Service struct {
 	ProxyRefused bool
 	// IgnoredByKubeProxy: kube-proxy does not serve the Service, by a label of the Service or of its EndpointSlices.
 	IgnoredByKubeProxy bool
-	// Proxied: proxies serve its addresses and all Services that share them, by their status. They stand in place of its endpoints, Local is
-	// true, and HealthPort 0.
+	// Proxied: proxies serve its addresses and all Services that share them, by their status. They stand in place of
+	// its endpoints, Local is true, and HealthPort 0.
 	Proxied bool
 }
 
@@ -77,7 +79,8 @@ func (n Names) With(others ...string) Names {
 	return slices.Compact(all)
 }
 
-// ByNode are addresses with a node of each. There are at most a few: a map for each Service would be ten times as large.
+// ByNode are addresses with a node of each. There are at most a few: a map for each Service would be ten times as
+// large.
 type ByNode []OnNode
 
 // OnNode is an address with a node.
@@ -105,8 +108,8 @@ type Origin struct {
 	Terms string
 }
 
-// TermsReleased stands for the terms of an address that another load balancer overwrote while holdfast.dev/renew stood: its
-// release is recorded, and Holdfast does not write it again.
+// TermsReleased stands for the terms of an address that another load balancer overwrote while holdfast.dev/renew stood:
+// its release is recorded, and Holdfast does not write it again.
 const TermsReleased = "released"
 
 // Origins are at most a few addresses.
@@ -189,13 +192,13 @@ type Leaving struct {
 	Key       Key
 	UID       string
 	Addresses []netip.Addr
-	// Served is the Service with the addresses in its status, which kube-proxy goes on to serve; without addresses if there
-	// are none.
+	// Served is the Service with the addresses in its status, which kube-proxy goes on to serve; without addresses if
+	// there are none.
 	Served Service
 }
 
-// Claim is addresses that a Service or FloatingIP may have got: nothing answered the write that gives them. No other object
-// gets them until that is known, and this one prefers them, so that the same is written again.
+// Claim is addresses that a Service or FloatingIP may have got: nothing answered the write that gives them. No other
+// object gets them until that is known, and this one prefers them, so that the same is written again.
 type Claim struct {
 	Key        Key
 	FloatingIP bool

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// What the speaker and its BGP engines send to each other, as values of encoding/gob: the speaker sends Orders, an engine
-// Notices. A peer in the first Order is the whole configuration of an engine, so that it needs no arguments, no environment and
-// no files, where others could read a password.
+// What the speaker and its BGP engines send to each other, as values of encoding/gob: the speaker sends Orders, an
+// engine Notices. A peer in the first Order is the whole configuration of an engine, so that it needs no arguments, no
+// environment and no files, where others could read a password.
 
-// Order is one message to an engine, which answers with a Notice when GoBGP has done all of it; an empty one asks for that
-// answer only. The first has the Peer and its routes; the session opens when these are placed.
+// Order is one message to an engine, which answers with a Notice when GoBGP has done all of it; an empty one asks for
+// that answer only. The first has the Peer and its routes; the session opens when these are placed.
 type Order struct {
 	// Peer never changes during the life of an engine.
 	Peer *Peer
@@ -24,7 +24,8 @@ type Order struct {
 
 // Leave is how a session ends. The engine then ends, too.
 type Leave struct {
-	// Graceful leaves the routes with a router that has graceful restart: no NOTIFICATION is sent (RFC 4724 section 4.2).
+	// Graceful leaves the routes with a router that has graceful restart: no NOTIFICATION is sent (RFC 4724 section
+	// 4.2).
 	Graceful bool
 	// Text is for the operators of the router (RFC 9003). The session then ends with Administrative Shutdown (RFC 4486
 	// section 4), otherwise with Peer De-configured.
@@ -91,5 +92,9 @@ func (c SessionCounters) Plus(before, after SessionCounters) SessionCounters {
 
 // SameAttributes compares routes without their prefixes and peers.
 func (r Route) SameAttributes(o Route) bool {
-	return r.LocalPref == o.LocalPref && r.Prepend == o.Prepend && r.MED == o.MED && r.Leaving == o.Leaving && slices.Equal(r.Communities, o.Communities)
+	return r.LocalPref == o.LocalPref &&
+		r.Prepend == o.Prepend &&
+		r.MED == o.MED &&
+		r.Leaving == o.Leaving &&
+		slices.Equal(r.Communities, o.Communities)
 }

@@ -26,7 +26,8 @@ type State struct {
 	// Foreign are addresses that machines have or claim that are none of ours, as speakers report; ordered. Pools give
 	// them last: a report is no proof.
 	Foreign []netip.Addr
-	// Claims are addresses that objects may have got by writes without an answer. If two objects have one, the first claims it.
+	// Claims are addresses that objects may have got by writes without an answer. If two objects have one, the first
+	// claims it.
 	Claims []Claim
 	// Leaving are Services that are to lose their addresses. These are not assigned to others while they
 	// stand here.
@@ -63,8 +64,8 @@ type State struct {
 	// Left are the nodes whose speakers said goodbye a short while ago: they announce nothing, but their
 	// kernels still forward. What no other node may announce is answered for them.
 	Left map[string]bool
-	// HeldDown are the nodes that were away and may soon be away again, and those that say lb.APIBehind: they take nothing
-	// that another node can announce.
+	// HeldDown are the nodes that were away and may soon be away again, and those that say lb.APIBehind: they take
+	// nothing that another node can announce.
 	HeldDown map[string]bool
 	// SpeakerDown are members whose node is up while its speaker is not: its process was killed and will be
 	// started again. They stay in Members for a while, since their kernels still forward, but they do not
@@ -79,10 +80,11 @@ type Here struct {
 	// Unfiltered: the node's packet filter is not in force, so that the node must not attract traffic for
 	// addresses with source ranges.
 	Unfiltered bool
-	// Refused are the Services whose source ranges the node's kernel refuses. Their addresses are closed here, so that the
-	// node must not attract traffic for them; the filter of all others is in force.
+	// Refused are the Services whose source ranges the node's kernel refuses. Their addresses are closed here, so that
+	// the node must not attract traffic for them; the filter of all others is in force.
 	Refused Map[Key, struct{}]
-	// Unserved are Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
+	// Unserved are Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve
+	// yet.
 	Unserved map[Key]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.
 	HearsBadly bool
@@ -91,12 +93,13 @@ type Here struct {
 	CutOffFrom map[string]bool
 	// Announced are the addresses that this node announces by ARP and NDP now; set only while it is cut off.
 	Announced Map[netip.Addr, *Announcement]
-	// Advertised are the addresses that this node advertises by BGP by its last plan, in any epoch; until then, if it leaves
-	// them.
+	// Advertised are the addresses that this node advertises by BGP by its last plan, in any epoch; until then, if it
+	// leaves them.
 	Advertised Map[netip.Addr, time.Time]
 	// Partition is what other sides of a partition wrote, if this node is cut off and reaches the API server.
 	Partition Partition
-	// Newer maps addresses that this node may own by its spec to those nodes that own them and heard the API server clearly later.
+	// Newer maps addresses that this node may own by its spec to those nodes that own them and heard the API server
+	// clearly later.
 	Newer map[netip.Addr]string
 	// Previous is this node's last plan. It is nil if the speaker has just started, or was stopped for so long
 	// that others may have decided without it.
@@ -119,8 +122,8 @@ type Partition struct {
 	// YieldsTo are the nodes of the sides that precede this one, sorted. This side leaves to them every address
 	// that they may announce.
 	YieldsTo []string
-	// Apart: these sides are cut off too and no kernel there answers, so that they announce nothing that only nodes beyond
-	// them can serve.
+	// Apart: these sides are cut off too and no kernel there answers, so that they announce nothing that only nodes
+	// beyond them can serve.
 	Apart bool
 	// Divided: any other side runs.
 	Divided bool

@@ -15,8 +15,11 @@ import (
 // with eBPF, and so past the packet filter. Its tcx programs are visible only
 // with CAP_BPF.
 var dataPaths = map[string]struct{ plugin, delivers string }{
-	"cilium_host": {"Cilium", ", which delivers for Services itself if it replaces kube-proxy, and for pods if its socketLB is enabled"},
-	"bpfin.cali":  {"Calico's eBPF data plane", ""},
+	"cilium_host": {
+		"Cilium",
+		", which delivers for Services itself if it replaces kube-proxy, and for pods if its socketLB is enabled",
+	},
+	"bpfin.cali": {"Calico's eBPF data plane", ""},
 }
 
 // ipvs is the link on which kube-proxy in IPVS mode keeps the addresses of Services.

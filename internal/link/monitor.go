@@ -47,8 +47,8 @@ type Monitor struct {
 	wake lb.Signal
 }
 
-// New returns a Monitor that calls kick, which must not block, after each change. Links whose names begin as excluded have no
-// clients.
+// New returns a Monitor that calls kick, which must not block, after each change. Links whose names begin as excluded
+// have no clients.
 func New(log *slog.Logger, kick func(), excluded ...string) *Monitor {
 	m := &Monitor{
 		log: log, kick: kick, excluded: excluded, read: read, listen: listen, wake: lb.NewSignal(),
@@ -145,7 +145,12 @@ func (m *Monitor) follow(ctx context.Context) {
 
 // listen wakes at each event of links and addresses, until the context ends or the socket fails.
 func listen(ctx context.Context, wake lb.Signal) error {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	socket, err := nl.Subscribe(
+		unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK,
+		unix.RTNLGRP_IPV4_IFADDR,
+		unix.RTNLGRP_IPV6_IFADDR,
+	)
 	if err != nil {
 		return fmt.Errorf("subscribe to rtnetlink: %w", err)
 	}

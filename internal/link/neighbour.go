@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// confirmedTime is for how long a neighbour counts after it last answered. The kernel keeps those that fell silent for as
-// long as its table has room.
+// confirmedTime is for how long a neighbour counts after it last answered. The kernel keeps those that fell silent for
+// as long as its table has room.
 const confirmedTime = 10 * time.Minute
 
 // tick is the unit of the times in the kernel's neighbour table (USER_HZ of linux/param.h).
@@ -38,7 +38,11 @@ func Neighbours(links []lb.Interface, wanted func(netip.Addr) bool) ([]lb.Neighb
 	for _, e := range entries {
 		address, ok := netip.AddrFromSlice(e.IP)
 		mac := lb.MACFrom(e.HardwareAddr)
-		if address = address.Unmap(); !ok || !usable[e.LinkIndex] || !mac.IsUnicast() || !answered(e) || !wanted(address) {
+		if address = address.Unmap(); !ok ||
+			!usable[e.LinkIndex] ||
+			!mac.IsUnicast() ||
+			!answered(e) ||
+			!wanted(address) {
 			continue
 		}
 		out = append(out, lb.Neighbour{Address: address, MAC: mac})
@@ -131,8 +135,8 @@ func Toward(links []lb.Interface, to netip.Addr, direct int) (out []int) {
 	return slices.Compact(out)
 }
 
-// Direct returns the index of the link by which the kernel reaches an address from a source, which may be the zero Addr,
-// without a router between; 0 if there is none.
+// Direct returns the index of the link by which the kernel reaches an address from a source, which may be the zero
+// Addr, without a router between; 0 if there is none.
 func Direct(to, from netip.Addr) int {
 	options := &netlink.RouteGetOptions{}
 	if from.IsValid() {

@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// read returns all links of the calling thread's network namespace, sorted by index. So far bridges between pods alone have NoClients.
+// read returns all links of the calling thread's network namespace, sorted by index. So far bridges between pods alone
+// have NoClients.
 func read() ([]lb.Interface, error) {
 	devices, carrierChanges, err := listLinks()
 	if err != nil {

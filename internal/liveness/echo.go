@@ -47,8 +47,8 @@ func (t trial) after(now time.Time, answers int, heard bool) trial {
 	return t
 }
 
-// tryEchoes asks speakers that are due for an echo, about no address: one that announces nothing yet may die in the moment after
-// it begins, before it could be tried.
+// tryEchoes asks speakers that are due for an echo, about no address: one that announces nothing yet may die in the
+// moment after it begins, before it could be tried.
 func (w *wire) tryEchoes(ctx context.Context) {
 	nodes := w.due()
 	if len(nodes) == 0 {
@@ -114,7 +114,8 @@ func (w *wire) due() (nodes []string) {
 	return nodes
 }
 
-// withoutEcho returns the nodes that announce something, whose heartbeats arrive and whose echo does not: only there it matters.
+// withoutEcho returns the nodes that announce something, whose heartbeats arrive and whose echo does not: only there it
+// matters.
 func (w *wire) withoutEcho() (nodes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

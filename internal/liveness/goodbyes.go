@@ -12,12 +12,17 @@ import (
 // there meanwhile, so nobody would notice if the node died too.
 const leftTime = 2 * time.Minute
 
-// goodbyes are the nodes whose speakers said goodbye, or were stopping when they were heard last, and since when they are gone.
+// goodbyes are the nodes whose speakers said goodbye, or were stopping when they were heard last, and since when they
+// are gone.
 type goodbyes map[string]time.Time
 
 // left returns the nodes that forward though their speakers are gone, and how long until one of them does not count
 // any more; 0 for never.
-func (g goodbyes) left(now time.Time, members map[string]lb.Member, alive, said map[string]bool) (left map[string]bool, again time.Duration) {
+func (g goodbyes) left(
+	now time.Time,
+	members map[string]lb.Member,
+	alive, said map[string]bool,
+) (left map[string]bool, again time.Duration) {
 	gone := func(name string) bool { return !alive[name] && (said[name] || members[name].Stopping) }
 	maps.DeleteFunc(g, func(name string, _ time.Time) bool { return !gone(name) })
 	left = map[string]bool{}

@@ -17,10 +17,11 @@ import (
 const (
 	// linkInterval is between questions on a link.
 	linkInterval = 400 * time.Millisecond
-	// onceTime is how long the usual machine has to answer one question, before it is asked three: most rounds end there.
+	// onceTime is how long the usual machine has to answer one question, before it is asked three: most rounds end
+	// there.
 	onceTime = 10 * time.Millisecond
-	// idleRounds is how many intervals there are between rounds while nobody announces anything and every link works: none could be
-	// missed.
+	// idleRounds is how many intervals there are between rounds while nobody announces anything and every link works:
+	// none could be missed.
 	idleRounds = 10
 	// maxNeighbours bounds the foreign machines among those that are asked when the usual one does not answer, window
 	// bounds them all.
@@ -35,8 +36,8 @@ const (
 type links struct {
 	config Config
 	now    func() time.Time
-	// known returns what is known of the speakers: which share a link, which are alive, and the address of this node that
-	// heartbeats use, whose link is not watched.
+	// known returns what is known of the speakers: which share a link, which are alive, and the address of this node
+	// that heartbeats use, whose link is not watched.
 	known func() Known
 	// idle reports whether no node announces anything.
 	idle atomic.Bool
@@ -48,7 +49,8 @@ type links struct {
 	watched map[string]*watchedLink
 	// published is what the last round found.
 	published findings
-	// foreignAt is when foreign machines were asked last. While a speaker answers they need not be asked, and would be forgotten.
+	// foreignAt is when foreign machines were asked last. While a speaker answers they need not be asked, and would be
+	// forgotten.
 	foreignAt time.Time
 }
 

@@ -30,8 +30,8 @@ type Config struct {
 	// Asker asks on Links.
 	Asker Asker
 	Links func() []lb.Interface
-	// Changed is called when State changes, SilenceChanged when Silence may have changed, KickProbe when Probe has to run, of
-	// which a loop must run one at a time.
+	// Changed is called when State changes, SilenceChanged when Silence may have changed, KickProbe when Probe has to
+	// run, of which a loop must run one at a time.
 	Changed, SilenceChanged, KickProbe func()
 }
 
@@ -120,7 +120,8 @@ func (m *Monitor) State() State {
 }
 
 // yield ranks the nodes that this side of a partition yields to before its own: those count as alive, its own as held
-// down, as they do on the other side. A node of another side may count as alive here for some seconds, while it is only silent.
+// down, as they do on the other side. A node of another side may count as alive here for some seconds, while it is only
+// silent.
 func (s *State) yield() {
 	if len(s.Partition.YieldsTo) == 0 {
 		return
@@ -167,20 +168,28 @@ func problems(c Config, members []heartbeat.Member, withoutEcho []string, links 
 		slices.Sort(blocked)
 		out = append(out, lb.Problem{Object: node, Reason: lb.HeartbeatsBlocked, Message: fmt.Sprintf(
 			"node %s gets no heartbeats from %s on UDP port %d, though their speakers answer gossip: a failover takes seconds",
-			node.Name, lb.SomeOf(blocked), c.HeartbeatPort)})
+			node.Name,
+			lb.SomeOf(blocked),
+			c.HeartbeatPort,
+		)})
 	}
 	if len(gossipBlocked) > 0 {
 		slices.Sort(gossipBlocked)
 		out = append(out, lb.Problem{Object: node, Reason: lb.HeartbeatsBlocked, Message: fmt.Sprintf(
 			"node %s gets no gossip from %s on TCP and UDP port %d, though their heartbeats arrive: it does not learn what they "+
 				"can announce, so that an address may have no announcer or two",
-			node.Name, lb.SomeOf(gossipBlocked), c.MembersPort)})
+			node.Name,
+			lb.SomeOf(gossipBlocked),
+			c.MembersPort,
+		)})
 	}
 	if len(withoutEcho) > 0 {
 		out = append(out, lb.Problem{Object: node, Reason: lb.EchoBlocked, Message: fmt.Sprintf(
 			"node %s gets no echo from %s, though their heartbeats arrive: a switch that answers ARP for others may keep "+
 				"addresses with a dead node. Speakers of an older version have no echo",
-			node.Name, lb.SomeOf(withoutEcho))})
+			node.Name,
+			lb.SomeOf(withoutEcho),
+		)})
 	}
 	if len(links.unanswered) > 0 {
 		out = append(out, lb.Problem{Object: node, Reason: lb.LinkSilent, Message: fmt.Sprintf(
@@ -190,7 +199,9 @@ func problems(c Config, members []heartbeat.Member, withoutEcho []string, links 
 	if len(links.returned) > 0 {
 		out = append(out, lb.Problem{Object: node, Reason: lb.LinkSilent, Message: fmt.Sprintf(
 			"node %s leaves links that returned to other nodes until machines have answered there for the time in brackets: %s",
-			node.Name, lb.SomeOf(links.returned))})
+			node.Name,
+			lb.SomeOf(links.returned),
+		)})
 	}
 	return out
 }

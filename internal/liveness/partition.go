@@ -25,14 +25,15 @@ type Vote struct {
 // voteTime is how long a vote counts. The voter repeats it more often.
 const voteTime = 5 * time.Second
 
-// votes are the votes of nodes that are not heard, by voter. They are pure: times are arguments. Without them both sides of
-// a partition announce for as long as it lasts, even if each can read that the other runs; and a node whose port alone
-// is blocked takes what all others have.
+// votes are the votes of nodes that are not heard, by voter. They are pure: times are arguments. Without them both
+// sides of a partition announce for as long as it lasts, even if each can read that the other runs; and a node whose
+// port alone is blocked takes what all others have.
 type votes map[string]datedVote
 
 type datedVote struct {
 	Vote
-	// node is the voter; at is when the vote was seen to be new, zero for the first one, which may be older than the silence.
+	// node is the voter; at is when the vote was seen to be new, zero for the first one, which may be older than the
+	// silence.
 	node string
 	at   time.Time
 }
@@ -52,25 +53,32 @@ func (v datedVote) misses(node string) bool {
 	return node != v.node && (len(v.Misses) >= MostNamed || slices.Contains(v.Misses, node))
 }
 
-// lowest returns the lowest name of the voter's side, as the nodes of that side see it too: it counts all nodes there, even
-// if their own votes cannot be read.
+// lowest returns the lowest name of the voter's side, as the nodes of that side see it too: it counts all nodes there,
+// even if their own votes cannot be read.
 func (v datedVote) lowest(missed []string) string {
 	return slices.Min(append(slices.DeleteFunc(slices.Clone(missed), v.misses), v.node))
 }
 
-// precedes reports whether a side of alive nodes, whose link fails or not, yields to the voter's: to a larger one, and of
-// equal ones to the one whose link works, else to the one with the lowest name.
+// precedes reports whether a side of alive nodes, whose link fails or not, yields to the voter's: to a larger one, and
+// of equal ones to the one whose link works, else to the one with the lowest name.
 func (v datedVote) precedes(alive map[string]bool, linkFails bool, missed []string) bool {
 	fails := map[bool]int{true: 1}
 	return cmp.Or(cmp.Compare(v.Alive, len(alive)), fails[linkFails]-fails[v.LinkFails],
 		cmp.Compare(slices.Min(slices.Collect(maps.Keys(alive))), v.lowest(missed))) > 0
 }
 
-// partition returns the result of the votes of nodes that are missed here, run, and miss the node self. This side yields
-// to nobody in all cases where the others may be dead. YieldsTo has all nodes of the sides that precede, by their votes: few
-// repeat these, and another node may be the only one that can announce an address. lost are the nodes that cannot be
-// reached: what these sides cannot reach either, this one does not leave to them.
-func (v votes) partition(now time.Time, self string, alive map[string]bool, linkFails bool, missed []string, lost map[string]bool) (out lb.Partition) {
+// partition returns the result of the votes of nodes that are missed here, run, and miss the node self. This side
+// yields to nobody in all cases where the others may be dead. YieldsTo has all nodes of the sides that precede, by
+// their votes: few repeat these, and another node may be the only one that can announce an address. lost are the nodes
+// that cannot be reached: what these sides cannot reach either, this one does not leave to them.
+func (v votes) partition(
+	now time.Time,
+	self string,
+	alive map[string]bool,
+	linkFails bool,
+	missed []string,
+	lost map[string]bool,
+) (out lb.Partition) {
 	var preceding []datedVote
 	for _, node := range missed {
 		vote := v[node]

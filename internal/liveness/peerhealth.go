@@ -144,7 +144,11 @@ func (h peerHealth) unreachable() []SilentNode {
 // name; with atOnce also those that were heard before and are silent since now.
 func (h peerHealth) quiet(now time.Time, atOnce bool) []SilentNode {
 	return h.list(func(n peer) time.Time {
-		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime && (!atOnce || n.cause != unexplained || !n.answered) {
+		if !n.unreachable.IsZero() ||
+			now.Sub(n.since) < quietTime &&
+				(!atOnce ||
+					n.cause != unexplained ||
+					!n.answered) {
 			return time.Time{}
 		}
 		return n.since
@@ -159,7 +163,10 @@ func (h peerHealth) list(since func(peer) time.Time) []SilentNode {
 			out = append(out, SilentNode{Node: node, Since: t})
 		}
 	}
-	slices.SortFunc(out, func(a, b SilentNode) int { return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Node, b.Node)) })
+	slices.SortFunc(
+		out,
+		func(a, b SilentNode) int { return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Node, b.Node)) },
+	)
 	out = out[:min(len(out), MostNamed)]
 	slices.SortFunc(out, func(a, b SilentNode) int { return cmp.Compare(a.Node, b.Node) })
 	return out

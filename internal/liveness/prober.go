@@ -23,8 +23,9 @@ const (
 	maxAsking = 64
 )
 
-// prober asks the kernels of the nodes whose speakers are not heard, and if it is cut off it reads what these wrote. From
-// that it knows which nodes are silent, which are lost to this one, and to which it yields. Probe never waits for an answer.
+// prober asks the kernels of the nodes whose speakers are not heard, and if it is cut off it reads what these wrote.
+// From that it knows which nodes are silent, which are lost to this one, and to which it yields. Probe never waits for
+// an answer.
 type prober struct {
 	config Config
 	slots  chan struct{}
@@ -34,8 +35,8 @@ type prober struct {
 	known       Known
 	reach       reachability
 	speakerDown map[string]bool
-	// serving are the nodes that matter to one that is cut off: with a speaker, or an endpoint that can serve. published is what lost
-	// returns for them.
+	// serving are the nodes that matter to one that is cut off: with a speaker, or an endpoint that can serve.
+	// published is what lost returns for them.
 	serving, published map[string]bool
 	// asking has the nodes that have not answered yet.
 	asking map[string]bool
@@ -49,8 +50,11 @@ type prober struct {
 
 func newProber(c Config) *prober {
 	return &prober{
-		config: c, slots: make(chan struct{}, maxAsking),
-		reach: reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}}, asking: map[string]bool{}, votes: votes{},
+		config: c,
+		slots:  make(chan struct{}, maxAsking),
+		reach:  reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}},
+		asking: map[string]bool{},
+		votes:  votes{},
 	}
 }
 
@@ -110,7 +114,11 @@ func (p *prober) publish(now time.Time) {
 	switch {
 	case slices.Equal(before.YieldsTo, next.YieldsTo):
 	case len(next.YieldsTo) > 0:
-		p.config.Log.Warn("partitioned: this side yields to nodes that are running and do not hear it", "nodes", next.YieldsTo)
+		p.config.Log.Warn(
+			"partitioned: this side yields to nodes that are running and do not hear it",
+			"nodes",
+			next.YieldsTo,
+		)
 	default:
 		p.config.Log.Info("this side does not yield any more")
 	}
@@ -147,7 +155,13 @@ func (p *prober) update(now time.Time) {
 	}
 	heard, expected := p.reach.count()
 	if is {
-		p.config.Log.Warn("cut off: addresses that only unreachable nodes can serve are not announced here", "heard", heard, "expected", expected)
+		p.config.Log.Warn(
+			"cut off: addresses that only unreachable nodes can serve are not announced here",
+			"heard",
+			heard,
+			"expected",
+			expected,
+		)
 	} else {
 		p.config.Log.Info("not cut off any more", "heard", heard, "expected", expected)
 	}
@@ -218,16 +232,20 @@ func (p *prober) Heard() map[string]bool {
 	return p.reach.audible()
 }
 
-// cutOff returns which nodes are lost to this one and to which it yields, as lb.Here has them, and the Problem of being cut off.
-// The caller holds mu.
+// cutOff returns which nodes are lost to this one and to which it yields, as lb.Here has them, and the Problem of being
+// cut off. The caller holds mu.
 func (p *prober) cutOff() (lost map[string]bool, partition lb.Partition, cutOff []lb.Problem) {
 	if !p.reach.cutOff() {
 		return nil, p.partition, nil
 	}
 	heard, expected := p.reach.count()
-	return maps.Clone(p.published), p.partition, []lb.Problem{{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
-		"node %s hears %d of %d speakers and announces nothing that only these can serve: %s",
-		p.reach.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
+	return maps.Clone(
+			p.published,
+		), p.partition, []lb.Problem{
+			{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
+				"node %s hears %d of %d speakers and announces nothing that only these can serve: %s",
+				p.reach.node, heard, expected, slices.Sorted(maps.Keys(p.published)))},
+		}
 }
 
 // Silence returns what to write about the speakers that are not heard, with atOnce also about nodes of which only the
@@ -237,8 +255,13 @@ func (p *prober) Silence(atOnce bool) Silence {
 	defer p.mu.Unlock()
 	now, missed := time.Now(), p.reach.missed
 	return Silence{
-		Unreachable: missed.unreachable(), Quiet: missed.quiet(now, atOnce), Complete: missed.complete(), CutOff: p.reach.cutOff(),
-		LinkFails: p.known.View.LinkFails && len(missed) > 0, missed: len(missed), recent: missed.recent(now),
+		Unreachable: missed.unreachable(),
+		Quiet:       missed.quiet(now, atOnce),
+		Complete:    missed.complete(),
+		CutOff:      p.reach.cutOff(),
+		LinkFails:   p.known.View.LinkFails && len(missed) > 0,
+		missed:      len(missed),
+		recent:      missed.recent(now),
 	}
 }
 

@@ -26,8 +26,8 @@ func (r reachability) heard(node string) bool {
 	return node == r.node || r.view.SpeakerDown[node] || r.view.Alive[node] && !r.view.Silent[node] && !r.view.Alone
 }
 
-// audible returns the nodes whose speakers are heard, this one included: a node that counts as alive and is silent at this
-// moment may be on the other side of a partition.
+// audible returns the nodes whose speakers are heard, this one included: a node that counts as alive and is silent at
+// this moment may be on the other side of a partition.
 func (r reachability) audible() map[string]bool {
 	out := map[string]bool{r.node: true}
 	for node := range r.view.Alive {
@@ -38,8 +38,8 @@ func (r reachability) audible() map[string]bool {
 	return out
 }
 
-// unheard returns the expected speakers that are not heard, and since when the latest of them is not. Those that fell silent last and
-// together come first, since a node that was dead before does not vote; and of these the first by name.
+// unheard returns the expected speakers that are not heard, and since when the latest of them is not. Those that fell
+// silent last and together come first, since a node that was dead before does not vote; and of these the first by name.
 func (r reachability) unheard() (nodes []string, latest time.Time) {
 	since := map[string]time.Time{}
 	for node := range r.expected {

@@ -39,7 +39,9 @@ type SilentNode struct {
 // s does not need to be written.
 func (s Silence) Interval(written Silence, repeats bool) time.Duration {
 	switch {
-	case !slices.Equal(s.Unreachable, written.Unreachable), repeats && s.LinkFails != written.LinkFails, repeats && !slices.Equal(s.Quiet, written.Quiet):
+	case !slices.Equal(s.Unreachable, written.Unreachable), repeats &&
+		s.LinkFails != written.LinkFails, repeats &&
+		!slices.Equal(s.Quiet, written.Quiet):
 		return 0
 	case repeats && s.recent:
 		return recentInterval

@@ -18,11 +18,12 @@ const (
 	readTime = time.Second
 )
 
-// ErrAway is returned where nothing shows that the network reaches the API server. A refusal does show it. An error of the server itself
-// does not: it may come from a proxy on this very node that reaches none.
+// ErrAway is returned where nothing shows that the network reaches the API server. A refusal does show it. An error of
+// the server itself does not: it may come from a proxy on this very node that reaches none.
 var ErrAway = errors.New("the API server does not answer")
 
-// readVotes begins to read what missed speakers wrote, if this node is cut off and the votes are due. The caller holds mu.
+// readVotes begins to read what missed speakers wrote, if this node is cut off and the votes are due. The caller holds
+// mu.
 func (p *prober) readVotes(ctx context.Context, now time.Time) {
 	if !p.reach.cutOff() {
 		p.votes, p.api = votes{}, false

@@ -50,8 +50,8 @@ type wire struct {
 	trials, trialsElsewhere map[string]trial
 	// answeredAt is when the foreign machines that answered lately did so last.
 	answeredAt map[lb.Question]time.Time
-	// worksAt is when a foreign machine on the link of the heartbeats answered while a node was silent, zero if none did when
-	// they were asked last.
+	// worksAt is when a foreign machine on the link of the heartbeats answered while a node was silent, zero if none
+	// did when they were asked last.
 	worksAt time.Time
 }
 
@@ -74,7 +74,12 @@ func newWire(c Config) *wire {
 
 // set takes over the speakers' metadata, which of them are heard, which node announces each address by layer 2, and the
 // address of this node that heartbeats use.
-func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners lb.Map[netip.Addr, string], own netip.Addr) {
+func (w *wire) set(
+	members map[string]lb.Member,
+	heard map[string]bool,
+	owners lb.Map[netip.Addr, string],
+	own netip.Addr,
+) {
 	w.mu.Lock()
 	same := lb.SameMap(members, w.members) && maps.Equal(heard, w.heard) && w.owners.Same(owners) && own == w.own
 	w.mu.Unlock()
@@ -98,21 +103,27 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners l
 	delete(moved, "")
 	w.owners = owners
 	for node, addrs := range moved {
-		w.owns[node] = w.owns[node].With(slices.Values(addrs), func(a netip.Addr) (v struct{}, has bool) { return v, owners.Of(a) == node })
+		w.owns[node] = w.owns[node].With(
+			slices.Values(addrs),
+			func(a netip.Addr) (v struct{}, has bool) { return v, owners.Of(a) == node },
+		)
 		if w.owns[node].Len() == 0 {
 			delete(w.owns, node)
 		}
 	}
 	w.members, w.heard, w.own = members, heard, own
-	maps.DeleteFunc(w.announced, func(node string, _ lb.Map[netip.Addr, struct{}]) bool { _, known := members[node]; return !known })
+	maps.DeleteFunc(
+		w.announced,
+		func(node string, _ lb.Map[netip.Addr, struct{}]) bool { _, known := members[node]; return !known },
+	)
 	for _, trials := range []map[string]trial{w.trials, w.trialsElsewhere} {
 		maps.DeleteFunc(trials, func(node string, _ trial) bool { _, known := members[node]; return !known })
 	}
 	maps.Copy(w.announced, w.owns)
 }
 
-// run asks foreign machines and speakers from time to time until ctx ends, so that it is known which of them answer when it
-// matters.
+// run asks foreign machines and speakers from time to time until ctx ends, so that it is known which of them answer
+// when it matters.
 func (w *wire) run(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
@@ -188,15 +199,16 @@ func (w *wire) noteForeign(answer heartbeat.Reply) {
 	}
 }
 
-// hearsForeign reports whether a foreign machine on the link of the heartbeats answered when a silent node was asked for,
-// at most a second ago.
+// hearsForeign reports whether a foreign machine on the link of the heartbeats answered when a silent node was asked
+// for, at most a second ago.
 func (w *wire) hearsForeign() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.worksAt.IsZero() && w.now().Sub(w.worksAt) < time.Second
 }
 
-// foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows nothing.
+// foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows
+// nothing.
 func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 	out := allOf(counts)
 	w.mu.Lock()
@@ -218,10 +230,11 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 
 // questions are what is asked about a node.
 type questions struct {
-	// own go to the node about what it announces, foreign to machines that are no speakers: on the link of the heartbeats.
+	// own go to the node about what it announces, foreign to machines that are no speakers: on the link of the
+	// heartbeats.
 	own, foreign []lb.Question
-	// elsewhere and hearing are echoes on the other links that are shared, where both speakers listen: whether the speaker
-	// runs, and whether it hears another machine on the link of the heartbeats.
+	// elsewhere and hearing are echoes on the other links that are shared, where both speakers listen: whether the
+	// speaker runs, and whether it hears another machine on the link of the heartbeats.
 	elsewhere, hearing []lb.Question
 	// kernelElsewhere go to the kernel of the node on those links, foreignElsewhere to machines that are no speakers.
 	kernelElsewhere, foreignElsewhere []lb.Question
@@ -292,11 +305,14 @@ func shared(ours lb.Interface, theirs lb.Link) bool {
 	if len(subnets) == 0 && len(theirs.Prefixes) == 0 {
 		return ours.Name == theirs.Name
 	}
-	return slices.ContainsFunc(theirs.Prefixes, func(p netip.Prefix) bool { return slices.Contains(subnets, subnet(p)) })
+	return slices.ContainsFunc(
+		theirs.Prefixes,
+		func(p netip.Prefix) bool { return slices.Contains(subnets, subnet(p)) },
+	)
 }
 
-// subnet returns the subnet of an address with its length. DHCPv6 gives addresses without one (RFC 8415 section 18.2.10.1):
-// they count as in the /64 that IPv6 subnets have (RFC 4291 section 2.5.4).
+// subnet returns the subnet of an address with its length. DHCPv6 gives addresses without one (RFC 8415 section
+// 18.2.10.1): they count as in the /64 that IPv6 subnets have (RFC 4291 section 2.5.4).
 func subnet(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is6() && p.IsSingleIP() {
 		p = netip.PrefixFrom(p.Addr(), 64)

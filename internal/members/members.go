@@ -30,14 +30,15 @@ const (
 
 // Config of the membership of one node.
 type Config struct {
-	// Config of the heartbeats. Its NodeName must be the Kubernetes node's, its Keys have 16, 24 or 32 bytes each (AES-GCM), and
-	// Changed is called after each change of the membership.
+	// Config of the heartbeats. Its NodeName must be the Kubernetes node's, its Keys have 16, 24 or 32 bytes each
+	// (AES-GCM), and Changed is called after each change of the membership.
 	heartbeat.Config
 	// GossipPort is for TCP and UDP.
 	GossipPort uint16
 	// Owner answers questions about addresses; nil leaves them unanswered.
 	Owner Owner
-	// Admit bounds the streams of gossip: it returns one that counts until it is closed, or closes it and returns false.
+	// Admit bounds the streams of gossip: it returns one that counts until it is closed, or closes it and returns
+	// false.
 	Admit func(net.Conn) (net.Conn, bool)
 }
 
@@ -222,7 +223,8 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	}
 }
 
-// memberlistConfig is memberlist's LAN profile: the death of a speaker whose heartbeats nobody heard is known after some 5 s.
+// memberlistConfig is memberlist's LAN profile: the death of a speaker whose heartbeats nobody heard is known after
+// some 5 s.
 func (m *Members) memberlistConfig() *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	c.Name = m.config.NodeName
@@ -239,7 +241,8 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c.DeadNodeReclaimTime = time.Second
 	c.Events = events{m}
 	c.Delegate = delegate{m}
-	// A failed probe of a dead node is ordinary work, each packet of a stranger is a line, and events logs joins and leaves.
+	// A failed probe of a dead node is ordinary work, each packet of a stranger is a line, and events logs joins and
+	// leaves.
 	c.Logger = slog.NewLogLogger(m.config.Log.Handler(), slog.LevelDebug)
 	return c
 }

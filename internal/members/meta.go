@@ -8,11 +8,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// A member's description of itself travels as memberlist's metadata with every
-// sign of life, and has little room: octets, no field names. A link is flags,
-// MAC, name and prefixes; of a prefix only the octets that its length covers. Behind all
-// links follow their addresses, in the same order, as far as there is room, and behind these what the speaker says of the API
-// server. An older writer may end before either. A reader ignores flags that it does not know.
+// A member's description of itself travels as memberlist's metadata with every sign of life, and has little room:
+// octets, no field names. A link is flags, MAC, name and prefixes; of a prefix only the octets that its length covers.
+// Behind all links follow their addresses, in the same order, as far as there is room, and behind these what the
+// speaker says of the API server. An older writer may end before either. A reader ignores flags that it does not know.
 const (
 	metaVersion = 1
 
@@ -25,7 +24,12 @@ func linkFlags(l *lb.Link) [3]*bool { return [...]*bool{&l.Default, &l.Refused, 
 
 // unfitFlags are the flags of what a node cannot do.
 var unfitFlags = map[lb.Unfit]byte{
-	lb.Booting: 1 << 2, lb.Unfiltered: 1 << 3, lb.PodsUnreached: 1 << 4, lb.SessionlessIPv4: 1 << 5, lb.SessionlessIPv6: 1 << 6, lb.RulesGone: 1 << 7,
+	lb.Booting:         1 << 2,
+	lb.Unfiltered:      1 << 3,
+	lb.PodsUnreached:   1 << 4,
+	lb.SessionlessIPv4: 1 << 5,
+	lb.SessionlessIPv6: 1 << 6,
+	lb.RulesGone:       1 << 7,
 }
 
 // errMeta: the metadata is of another version. It is not forged, since members have the key.

@@ -12,8 +12,8 @@ import (
 
 // Owner answers what other speakers ask about addresses, and hears their answers. Its methods must not block.
 type Owner interface {
-	// Owns reports which of the addresses this node owns, and how long ago it last heard the API server. The asker may be
-	// about to leave them to their owner.
+	// Owns reports which of the addresses this node owns, and how long ago it last heard the API server. The asker may
+	// be about to leave them to their owner.
 	Owns(addrs []netip.Addr, leaves bool) (owns []bool, age time.Duration)
 	// Answered takes the answer of a member to a question of this node.
 	Answered(Answer)
@@ -30,8 +30,9 @@ type Answer struct {
 	Age time.Duration
 }
 
-// A question is version, kind, nonce, name of the asker and addresses; its answer is version, kind, nonce, milliseconds and a bit
-// for each address. memberlist encrypts both with the key of the membership. A speaker that knows no such messages ignores them.
+// A question is version, kind, nonce, name of the asker and addresses; its answer is version, kind, nonce, milliseconds
+// and a bit for each address. memberlist encrypts both with the key of the membership. A speaker that knows no such
+// messages ignores them.
 const (
 	questionVersion = 1
 
@@ -52,8 +53,8 @@ type asked struct {
 	at     time.Time
 }
 
-// Ask asks a member which of the addresses it owns. The answer goes to Config.Owner, if there is one: a nonce, used once, ties it to
-// the question. Leaves: this node is about to leave them to that member.
+// Ask asks a member which of the addresses it owns. The answer goes to Config.Owner, if there is one: a nonce, used
+// once, ties it to the question. Leaves: this node is about to leave them to that member.
 func (m *Members) Ask(member string, addrs []netip.Addr, leaves bool) {
 	now := time.Now()
 	for len(addrs) > 0 {
@@ -65,7 +66,10 @@ func (m *Members) Ask(member string, addrs []netip.Addr, leaves bool) {
 		_, _ = rand.Read(head[2:]) // never fails
 		head = append(append(head, byte(len(m.config.NodeName))), m.config.NodeName...)
 		body, n := encodeAddresses(addrs, maxQuestion)
-		m.expect(binary.BigEndian.Uint64(head[2:]), asked{Answer{From: member, Addresses: addrs[:n], Leaves: leaves}, now})
+		m.expect(
+			binary.BigEndian.Uint64(head[2:]),
+			asked{Answer{From: member, Addresses: addrs[:n], Leaves: leaves}, now},
+		)
 		m.tell(member, append(head, body...))
 		addrs = addrs[n:]
 	}
@@ -113,7 +117,10 @@ func (m *Members) tell(member string, message []byte) {
 		return
 	}
 	// One that is lost is asked again.
-	_ = list.SendToAddress(memberlist.Address{Addr: netip.AddrPortFrom(to, m.config.GossipPort).String(), Name: member}, message)
+	_ = list.SendToAddress(
+		memberlist.Address{Addr: netip.AddrPortFrom(to, m.config.GossipPort).String(), Name: member},
+		message,
+	)
 }
 
 // hear handles a message of another member.

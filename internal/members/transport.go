@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// mostOctets bounds what is read before it is known to be a member's: memberlist reads a message of up to 20 MiB to its end before
-// it tries the keys. A member describes itself in less than 1 KiB, so this lasts for some thousand members.
+// mostOctets bounds what is read before it is known to be a member's: memberlist reads a message of up to 20 MiB to its
+// end before it tries the keys. A member describes itself in less than 1 KiB, so this lasts for some thousand members.
 const mostOctets = 4 << 20
 
 // transport is memberlist's with bounds on incoming streams.
@@ -20,8 +20,15 @@ type transport struct {
 	stopped chan struct{}
 }
 
-func newTransport(address string, port int, log *log.Logger, admit func(net.Conn) (net.Conn, bool)) (*transport, error) {
-	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: log})
+func newTransport(
+	address string,
+	port int,
+	log *log.Logger,
+	admit func(net.Conn) (net.Conn, bool),
+) (*transport, error) {
+	inner, err := memberlist.NewNetTransport(
+		&memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: log},
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,8 @@ func (b *Batch) Remove() {
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 }
 
-// AddChain adds a chain, which follows its jump targets, and appends its rules. A base chain that exists gets the policy accept.
+// AddChain adds a chain, which follows its jump targets, and appends its rules. A base chain that exists gets the
+// policy accept.
 func (b *Batch) AddChain(c Chain) {
 	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(a *attributes) {
 		a.putText(unix.NFTA_CHAIN_NAME, c.Name)

@@ -62,7 +62,13 @@ func (c *Change) write(b *Batch, l *Layout) {
 		b.AddChain(added)
 	}
 	// The kernel may have deleted an element at the end of its time, and refuses to delete what is not there.
-	b.AddElements(l, slices.DeleteFunc(slices.Clone(c.Remove), func(m Element) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 }))
+	b.AddElements(
+		l,
+		slices.DeleteFunc(
+			slices.Clone(c.Remove),
+			func(m Element) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 },
+		),
+	)
 	b.DeleteElements(l, c.Remove)
 	b.AddElements(l, c.Add)
 	for _, name := range c.GoneChains {

@@ -25,8 +25,8 @@ const (
 // hash set from its start, so a small buffer is slow.
 const dumpBuffer = 32 << 10
 
-// The netlink addresses of this process' sockets are some in a row, beyond those that the kernel chooses. Notifications name the author of
-// a change by it.
+// The netlink addresses of this process' sockets are some in a row, beyond those that the kernel chooses. Notifications
+// name the author of a change by it.
 const addresses = 1 << 12
 
 var (
@@ -76,8 +76,12 @@ func (c *Conn) open() error {
 	for errors.Is(err, unix.EADDRINUSE) {
 		err = s.Bind(&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: firstAddress + opened.Add(1)%addresses})
 	}
-	err = errors.Join(err, s.SetsockoptInt(unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
-		s.SetWriteBuffer(sendBuffer), s.SetReadBuffer(receiveBuffer))
+	err = errors.Join(
+		err,
+		s.SetsockoptInt(unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
+		s.SetWriteBuffer(sendBuffer),
+		s.SetReadBuffer(receiveBuffer),
+	)
 	if err != nil {
 		return errors.Join(fmt.Errorf("set up nf_tables socket: %w", err), s.Close())
 	}

@@ -60,8 +60,8 @@ func (c *Content) list(t Table, s Set) error {
 	return err
 }
 
-// Counters calls fn for each element of a set that packets matched, with their number. Where a transaction interrupts the listing
-// fn may be called for an element again.
+// Counters calls fn for each element of a set that packets matched, with their number. Where a transaction interrupts
+// the listing fn may be called for an element again.
 func (t Table) Counters(set string, fn func(key string, packets uint64)) error {
 	return t.eachElement(set, func() {}, func(e attributes) {
 		if n := e.find(unix.NFTA_SET_ELEM_EXPR).packets(); n > 0 {

@@ -38,8 +38,9 @@ func (f *Family) AfterPort() uint32 { return Reg + f.Words() + 2 }
 // LoadFrontend loads the port that a packet is addressed to.
 func (f *Family) LoadFrontend() Rule { return f.LoadPort(f.Destination, DestinationPort) }
 
-// LoadAsked loads the port that a packet's connection was addressed to before a translation. It encodes an expression itself: the
-// library knows only an address of either family, and nft 1.0.6 aborts when it reads that in a key, whatever it is to list.
+// LoadAsked loads the port that a packet's connection was addressed to before a translation. It encodes an expression
+// itself: the library knows only an address of either family, and nft 1.0.6 aborts when it reads that in a key,
+// whatever it is to list.
 func (f *Family) LoadAsked() Rule {
 	address := map[byte]uint32{unix.NFPROTO_IPV4: unix.NFT_CT_DST_IP, unix.NFPROTO_IPV6: unix.NFT_CT_DST_IP6}[f.Proto]
 	var a attributes
@@ -55,7 +56,8 @@ func (f *Family) LoadAsked() Rule {
 	)...)
 }
 
-// Lead translates the destination of a connection to the address and the port that two maps have for the key from Reg on.
+// Lead translates the destination of a connection to the address and the port that two maps have for the key from Reg
+// on.
 func (f *Family) Lead(addresses, ports string) Rule {
 	const to, toPort = Reg + 8, Reg + 12
 	lookUp := func(set string, into uint32) *expr.Lookup {

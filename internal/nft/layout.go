@@ -56,8 +56,8 @@ func (l *Layout) Build(b *Batch) {
 // ErrOther means that another program or another version made or changed the table.
 var ErrOther = errors.New("the table has other content")
 
-// Read lists the table, and the elements of the sets that packets do not fill. It returns os.ErrNotExist if there is no table,
-// and ErrOther if the table has another layout or is not in force.
+// Read lists the table, and the elements of the sets that packets do not fill. It returns os.ErrNotExist if there is no
+// table, and ErrOther if the table has another layout or is not in force.
 func (l *Layout) Read() (*Content, error) {
 	c, err := l.Outline()
 	if err != nil {

@@ -35,17 +35,18 @@ type Config[I Image[I]] struct {
 	Done func(I)
 	// Changed is called when the table fails or works again; it may be nil.
 	Changed func()
-	// AuditInterval is the time between two comparisons of the table's whole content with the image, if no other program changes it;
-	// by default ten minutes.
+	// AuditInterval is the time between two comparisons of the table's whole content with the image, if no other
+	// program changes it; by default ten minutes.
 	AuditInterval time.Duration
 }
 
 // retryInterval is the first wait after the kernel has refused a transaction, and the shortest between two comparisons.
 const retryInterval = 100 * time.Millisecond
 
-// Owned is a table that one process keeps: Apply makes it hold an image, and Run repairs what others change. There is one kind of
-// damage: the table does not hold the image. There is one repair, which is also what happens to the table of a predecessor that holds
-// anything else: one transaction replaces the whole table. An Owned guards what the functions of its Config use.
+// Owned is a table that one process keeps: Apply makes it hold an image, and Run repairs what others change. There is
+// one kind of damage: the table does not hold the image. There is one repair, which is also what happens to the table
+// of a predecessor that holds anything else: one transaction replaces the whole table. An Owned guards what the
+// functions of its Config use.
 type Owned[I Image[I]] struct {
 	sync.Mutex
 	Config[I]
@@ -65,7 +66,8 @@ type Owned[I Image[I]] struct {
 	absent bool
 	// generation increases with every attempt to change the table.
 	generation uint64
-	// enforced: the table holds the image, and since when that is so, or is not. failure is why not, of the last attempt.
+	// enforced: the table holds the image, and since when that is so, or is not. failure is why not, of the last
+	// attempt.
 	enforced bool
 	since    time.Time
 	failure  error
@@ -82,7 +84,8 @@ func NewOwned[I Image[I]](c Config[I]) *Owned[I] {
 	return o
 }
 
-// Apply makes the table hold the image, which is the same as at the last Apply or not. On an error it holds what it held, and Run retries.
+// Apply makes the table hold the image, which is the same as at the last Apply or not. On an error it holds what it
+// held, and Run retries.
 func (o *Owned[I]) Apply(same bool) error {
 	if same && o.on && (o.failure != nil || o.absent || o.actual != o.none) {
 		return o.failure
@@ -146,7 +149,8 @@ func (o *Owned[I]) put() error {
 	return o.replace(want)
 }
 
-// compare takes over the table, given what it holds, and returns the image. The error is why it is not as the image has it.
+// compare takes over the table, given what it holds, and returns the image. The error is why it is not as the image has
+// it.
 func (o *Owned[I]) compare(want I, found *Content, err error) (I, error) {
 	if err != nil {
 		return want, err

@@ -55,8 +55,9 @@ func (o *Owned[I]) retry() {
 	}
 }
 
-// Audit compares the table with the image as Run does, replaces one that differs, and reports whether it differed. It reads while the
-// mutex is unlocked, so that Apply does not wait. If an Apply happens meanwhile the listing is useless, and another audit follows.
+// Audit compares the table with the image as Run does, replaces one that differs, and reports whether it differed. It
+// reads while the mutex is unlocked, so that Apply does not wait. If an Apply happens meanwhile the listing is useless,
+// and another audit follows.
 func (o *Owned[I]) Audit() (differed bool) {
 	o.Lock()
 	defer o.Unlock()

@@ -59,7 +59,11 @@ func Status(op expr.CmpOp, bits uint32) Rule { return Conntrack(Reg, expr.CtKeyS
 
 // Conntrack compares (what conntrack knows & bits) with 0 in a register.
 func Conntrack(register uint32, key expr.CtKey, op expr.CmpOp, bits uint32) Rule {
-	return Expr(&expr.Ct{Key: key, Register: register}, Mask(register, Native(bits)), &expr.Cmp{Op: op, Register: register, Data: Native(0)})
+	return Expr(
+		&expr.Ct{Key: key, Register: register},
+		Mask(register, Native(bits)),
+		&expr.Cmp{Op: op, Register: register, Data: Native(0)},
+	)
 }
 
 // TCPFlags compares (TCP flags & bits) with 0 (RFC 9293 section 3.1).
@@ -73,7 +77,13 @@ func TCPFlags(op expr.CmpOp, bits byte) Rule {
 
 // Mask sets a register to (register & bits).
 func Mask(register uint32, bits []byte) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(len(bits)), Mask: bits, Xor: make([]byte, len(bits))}
+	return &expr.Bitwise{
+		SourceRegister: register,
+		DestRegister:   register,
+		Len:            uint32(len(bits)),
+		Mask:           bits,
+		Xor:            make([]byte, len(bits)),
+	}
 }
 
 // ChangeMark clears some bits of a packet's mark, and sets others.

@@ -84,7 +84,12 @@ func (t Table) Delete() error {
 
 // HasChain reports whether the table exists and has a chain.
 func (t Table) HasChain(name string) (has bool, err error) {
-	err = t.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, name) }, func(attributes) {})
+	err = t.dump(
+		unix.NFT_MSG_GETCHAIN,
+		0,
+		func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, name) },
+		func(attributes) {},
+	)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -95,12 +100,22 @@ func (t Table) HasChain(name string) (has bool, err error) {
 func (t Table) HasJump(chain, to string) (has bool, err error) {
 	err = retryChanged(func() error {
 		has = false
-		return t.dump(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, func(a *attributes) { a.putText(unix.NFTA_RULE_CHAIN, chain) }, func(a attributes) {
-			for e := range a.find(unix.NFTA_RULE_EXPRESSIONS).each(unix.NFTA_LIST_ELEM) {
-				verdict := e.find(unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)
-				has = has || e.find(unix.NFTA_EXPR_NAME).text() == "immediate" && verdict.text() == to
-			}
-		})
+		return t.dump(
+			unix.NFT_MSG_GETRULE,
+			unix.NLM_F_DUMP,
+			func(a *attributes) { a.putText(unix.NFTA_RULE_CHAIN, chain) },
+			func(a attributes) {
+				for e := range a.find(unix.NFTA_RULE_EXPRESSIONS).each(unix.NFTA_LIST_ELEM) {
+					verdict := e.find(
+						unix.NFTA_EXPR_DATA,
+						unix.NFTA_IMMEDIATE_DATA,
+						unix.NFTA_DATA_VERDICT,
+						unix.NFTA_VERDICT_CHAIN,
+					)
+					has = has || e.find(unix.NFTA_EXPR_NAME).text() == "immediate" && verdict.text() == to
+				}
+			},
+		)
 	})
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -119,31 +134,40 @@ type Content struct {
 	Ends map[Element]time.Time
 }
 
-// chainContent is the policy of a base chain, and counts the rules of a chain, and those of them that have the table's signature.
+// chainContent is the policy of a base chain, and counts the rules of a chain, and those of them that have the table's
+// signature.
 type chainContent struct {
 	policy        uint64
 	rules, signed int
 }
 
-// has reports whether the table is in force and has these sets, and chains with as many rules, all with the table's signature. Rules show
-// neither that a table is dormant nor that a base chain has another policy than accept.
+// has reports whether the table is in force and has these sets, and chains with as many rules, all with the table's
+// signature. Rules show neither that a table is dormant nor that a base chain has another policy than accept.
 func (c *Content) has(chains []Chain, sets []Set) bool {
-	return !c.dormant && !slices.ContainsFunc(sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) }) &&
+	return !c.dormant &&
+		!slices.ContainsFunc(sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) }) &&
 		!slices.ContainsFunc(chains, func(want Chain) bool {
 			got, found := c.Chains[want.Name]
-			return !found || got.rules != len(want.Rules) || got.signed != got.rules || want.Kind != "" && got.policy != nfAccept
+			return !found ||
+				got.rules != len(want.Rules) ||
+				got.signed != got.rules ||
+				want.Kind != "" &&
+					got.policy != nfAccept
 		})
 }
 
 // holds reports whether the table has a layout, with what is added to it, and nothing else.
 func (c *Content) holds(l *Layout, added Change) bool {
 	chains, sets := slices.Concat(l.Chains, added.Chains), slices.Concat(l.Sets, added.Sets)
-	return len(c.Chains) == len(chains) && len(c.Sets) == len(sets) && len(c.Elements) == len(added.Add) && c.has(chains, sets) &&
+	return len(c.Chains) == len(chains) &&
+		len(c.Sets) == len(sets) &&
+		len(c.Elements) == len(added.Add) &&
+		c.has(chains, sets) &&
 		len(Between(c.Elements, added.Add).Add) == 0
 }
 
-// Outline lists the names of the table's sets, and its chains. It returns os.ErrNotExist if there is no table. It is not for
-// often: the kernel lists the chains of the whole family, kube-proxy's included.
+// Outline lists the names of the table's sets, and its chains. It returns os.ErrNotExist if there is no table. It is
+// not for often: the kernel lists the chains of the whole family, kube-proxy's included.
 func (t Table) Outline() (*Content, error) {
 	c := &Content{}
 	return c, retryChanged(func() error {
@@ -152,11 +176,16 @@ func (t Table) Outline() (*Content, error) {
 			c.dormant = a.find(unix.NFTA_TABLE_FLAGS).number()&unix.NFT_TABLE_F_DORMANT != 0
 		})
 		if err == nil {
-			err = t.objects(unix.NFT_MSG_GETSET, func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) })
+			err = t.objects(
+				unix.NFT_MSG_GETSET,
+				func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) },
+			)
 		}
 		if err == nil {
 			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) {
-				c.Chains[a.find(unix.NFTA_CHAIN_NAME).text()] = chainContent{policy: a.find(unix.NFTA_CHAIN_POLICY).number()}
+				c.Chains[a.find(unix.NFTA_CHAIN_NAME).text()] = chainContent{
+					policy: a.find(unix.NFTA_CHAIN_POLICY).number(),
+				}
 			})
 		}
 		if err != nil {

@@ -26,8 +26,8 @@ func (t Table) watch(ctx context.Context, log *slog.Logger, changed func()) {
 	}
 }
 
-// byOthers passes what tells of changes by other processes, so that changes of one table do not wake who watches the others. The kernel
-// sends what one transaction changed, of however many tables, together.
+// byOthers passes what tells of changes by other processes, so that changes of one table do not wake who watches the
+// others. The kernel sends what one transaction changed, of however many tables, together.
 func byOthers() []bpf.RawInstruction {
 	const offPID = 12 // in struct nlmsghdr of linux/netlink.h
 	loaded := func(n uint32) uint32 { return binary.BigEndian.Uint32(Native(n)) }
@@ -87,6 +87,9 @@ const HeaderSize = 4
 
 // concerns reports whether a notification is about a change to this table.
 func (t Table) concerns(m netlink.Message) bool {
-	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && m.Header.Type&0xff != unix.NFT_MSG_NEWGEN && len(m.Data) > HeaderSize && m.Data[0] == t.Family &&
+	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES &&
+		m.Header.Type&0xff != unix.NFT_MSG_NEWGEN &&
+		len(m.Data) > HeaderSize &&
+		m.Data[0] == t.Family &&
 		attributes(m.Data[HeaderSize:]).find(unix.NFTA_TABLE_NAME).text() == t.Name
 }

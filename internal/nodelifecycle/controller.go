@@ -8,8 +8,8 @@
 //     its own speaker, refutes every suspicion that is older by half a second, so that
 //     what it wrote just before its death does not. A speaker that writes that it is cut
 //     off refutes at once.
-//   - Of two speakers, one that was wrong about a node within the last ten minutes is believed again only when nothing was
-//     seen of that node for 15 s: more than a kubelet takes to renew its Lease. It may lie.
+//   - Of two speakers, one that was wrong about a node within the last ten minutes is believed again only when nothing
+//     was seen of that node for 15 s: more than a kubelet takes to renew its Lease. It may lie.
 //   - The majority must stand for 200 ms, and only suspicions of the last minute
 //     declare a node dead: after that time Kubernetes has decided for itself.
 //   - If the withdrawn nodes and the new ones together exceed the limit (10 %
@@ -60,7 +60,8 @@ type Cluster interface {
 	Installation
 	Nodes
 	Recorder
-	// Each runs write for every one of so many items, some concurrently, and joins the errors of those that are not tried again soon.
+	// Each runs write for every one of so many items, some concurrently, and joins the errors of those that are not
+	// tried again soon.
 	Each(ctx context.Context, items int, write func(ctx context.Context, item int) error) (again time.Time, err error)
 }
 
@@ -115,7 +116,8 @@ type memory struct {
 	handled map[types.UID]pod
 }
 
-// snapshot is what one run read. Services and endpoints, of which there are many, are read only where something is withdrawn or restored.
+// snapshot is what one run read. Services and endpoints, of which there are many, are read only where something is
+// withdrawn or restored.
 type snapshot struct {
 	state
 	nodes         []*corev1.Node
@@ -127,8 +129,8 @@ func New(cluster Cluster, serves func(*corev1.Service) bool, limit Limit, log *s
 	return &Controller{cluster: cluster, serves: serves, limit: limit, log: log}
 }
 
-// Lead runs a loop of Sync as the leader, which SpeakerStates that change have to kick. It begins without a memory: what
-// changed since an earlier time as the leader did not change just now.
+// Lead runs a loop of Sync as the leader, which SpeakerStates that change have to kick. It begins without a memory:
+// what changed since an earlier time as the leader did not change just now.
 func (c *Controller) Lead(ctx context.Context, loop func(context.Context) error) error {
 	c.memory = memory{handled: map[types.UID]pod{}}
 	defer c.last.Store(nil)
@@ -180,8 +182,13 @@ func (c *Controller) read(now time.Time) snapshot {
 	t := &c.memory.tracker
 	t.observeReports(now, reports)
 	s.state = state{
-		now: now, speakers: c.cluster.ExpectedSpeakers(), limit: c.limit, suspicions: t.suspicions(), withdrawn: withdrawn, restored: restored,
-		notReady: map[string]bool{},
+		now:        now,
+		speakers:   c.cluster.ExpectedSpeakers(),
+		limit:      c.limit,
+		suspicions: t.suspicions(),
+		withdrawn:  withdrawn,
+		restored:   restored,
+		notReady:   map[string]bool{},
 	}
 	if len(s.suspicions)+len(withdrawn) > 0 {
 		s.notReady = NotReady(s.nodes)

@@ -19,8 +19,8 @@ const (
 	// are gone, and until then the pods look as ready as ever, with addresses that nothing has any more. Of a node that
 	// ran meanwhile the kubelet reports its pods by itself.
 	renewTime, returnTime = 15 * time.Second, 10 * time.Second
-	// Of two speakers one voice decides. Within wrongTime after it was wrong about a node it counts only if nothing was seen of
-	// that node for patience, in which a kubelet renews its Lease.
+	// Of two speakers one voice decides. Within wrongTime after it was wrong about a node it counts only if nothing was
+	// seen of that node for patience, in which a kubelet renews its Lease.
 	wrongTime, patience = 10 * time.Minute, 15 * time.Second
 )
 
@@ -91,7 +91,10 @@ func decide(s state) decision {
 		return d
 	}
 	for _, node := range suspects {
-		if seen, checked := s.lastSeen[node]; checked && (s.speakers > 2 || s.now.Sub(s.restored[node]) >= wrongTime || s.now.Sub(seen) >= patience) {
+		if seen, checked := s.lastSeen[node]; checked &&
+			(s.speakers > 2 ||
+				s.now.Sub(s.restored[node]) >= wrongTime ||
+				s.now.Sub(seen) >= patience) {
 			d.withdraw = append(d.withdraw, node)
 		}
 	}
@@ -110,7 +113,9 @@ func (s state) toCheck() []string {
 
 // suspects returns the nodes that a majority suspects afresh, sorted.
 func (s state) suspects() []string {
-	votes := s.votes(slices.DeleteFunc(slices.Clone(s.suspicions), func(x suspicion) bool { return s.now.Sub(x.since) >= fresh }))
+	votes := s.votes(
+		slices.DeleteFunc(slices.Clone(s.suspicions), func(x suspicion) bool { return s.now.Sub(x.since) >= fresh }),
+	)
 	var out []string
 	for _, node := range slices.Sorted(maps.Keys(votes)) {
 		if s.majority(votes[node]) && !s.notReady[node] {
@@ -144,7 +149,10 @@ func (s state) majority(votes int) bool {
 
 // confirm returns those of the nodes to withdraw for which this was decided a while
 // ago, and since when it has been decided for each.
-func (s state) confirm(withdraw []string, before map[string]time.Time) (confirmed []string, pending map[string]time.Time) {
+func (s state) confirm(
+	withdraw []string,
+	before map[string]time.Time,
+) (confirmed []string, pending map[string]time.Time) {
 	pending = map[string]time.Time{}
 	for _, node := range withdraw {
 		since, known := before[node]
@@ -161,7 +169,10 @@ func (s state) confirm(withdraw []string, before map[string]time.Time) (confirme
 
 // returned returns those of the nodes to restore that were not off, or have lived again for long enough, and since when
 // it has been decided for each.
-func (s state) returned(restore []string, before map[string]time.Time) (settled []string, returning map[string]time.Time) {
+func (s state) returned(
+	restore []string,
+	before map[string]time.Time,
+) (settled []string, returning map[string]time.Time) {
 	returning = map[string]time.Time{}
 	for _, node := range restore {
 		since, known := before[node]

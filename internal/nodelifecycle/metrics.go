@@ -7,8 +7,12 @@ import (
 )
 
 var (
-	unreachableDesc = prometheus.NewDesc("holdfast_unreachable_nodes",
-		"Nodes that most speakers cannot reach: their endpoints are withdrawn, or spared because too many nodes fell silent at once.", []string{"endpoints"}, nil)
+	unreachableDesc = prometheus.NewDesc(
+		"holdfast_unreachable_nodes",
+		"Nodes that most speakers cannot reach: their endpoints are withdrawn, or spared because too many nodes fell silent at once.",
+		[]string{"endpoints"},
+		nil,
+	)
 	withdrawnDesc = prometheus.NewDesc("holdfast_endpoints_withdrawn_total",
 		"Pods on dead nodes that were marked not ready.", nil, nil)
 	restoredDesc = prometheus.NewDesc("holdfast_endpoints_restored_total",

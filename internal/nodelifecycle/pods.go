@@ -38,11 +38,25 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 		return !recorded[p.node] || s.now.Sub(c.memory.handled[p.uid].handled) <= propagationTime
 	})
 	done, _, err := c.write(ctx, pods, func(ctx context.Context, p pod) (bool, error) {
-		return c.cluster.WithdrawPod(ctx, p.namespace, p.name, p.uid, p.node,
-			fmt.Sprintf("the speakers of most nodes cannot reach node %s: Holdfast takes the pod out until one of them does", p.node))
+		return c.cluster.WithdrawPod(
+			ctx,
+			p.namespace,
+			p.name,
+			p.uid,
+			p.node,
+			fmt.Sprintf(
+				"the speakers of most nodes cannot reach node %s: Holdfast takes the pod out until one of them does",
+				p.node,
+			),
+		)
 	})
 	c.withdrawn.Add(int64(len(done)))
-	c.serviceEvents(done, false, lb.EndpointsWithdrawn, "%d endpoints on nodes that most speakers cannot reach are marked not ready")
+	c.serviceEvents(
+		done,
+		false,
+		lb.EndpointsWithdrawn,
+		"%d endpoints on nodes that most speakers cannot reach are marked not ready",
+	)
 	return errors.Join(append(errs, err)...)
 }
 
@@ -64,13 +78,25 @@ func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error 
 				pods[uid] = p
 			}
 		}
-		done, all, err := c.write(ctx, slices.Collect(maps.Values(pods)), func(ctx context.Context, p pod) (bool, error) {
-			return c.cluster.RestorePod(ctx, p.namespace, p.name, p.uid)
-		})
+		done, all, err := c.write(
+			ctx,
+			slices.Collect(maps.Values(pods)),
+			func(ctx context.Context, p pod) (bool, error) {
+				return c.cluster.RestorePod(ctx, p.namespace, p.name, p.uid)
+			},
+		)
 		c.restored.Add(int64(len(done)))
 		c.serviceEvents(done, true, lb.EndpointsRestored, "%d endpoints that were marked not ready may serve again")
 		if all {
-			err = c.record(ctx, s, verdict{node: node, reason: lb.NodeReachable, message: "the node lives: what was written to its pods is taken back"})
+			err = c.record(
+				ctx,
+				s,
+				verdict{
+					node:    node,
+					reason:  lb.NodeReachable,
+					message: "the node lives: what was written to its pods is taken back",
+				},
+			)
 		}
 		errs = append(errs, err)
 	}
@@ -79,7 +105,11 @@ func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error 
 
 // write writes to pods and returns those that it changed, and whether every pod that
 // still exists is handled: none was overtaken, and no write failed.
-func (c *Controller) write(ctx context.Context, pods []pod, one func(context.Context, pod) (bool, error)) (done []pod, all bool, err error) {
+func (c *Controller) write(
+	ctx context.Context,
+	pods []pod,
+	one func(context.Context, pod) (bool, error),
+) (done []pod, all bool, err error) {
 	var mu sync.Mutex
 	all = true
 	_, err = c.cluster.Each(ctx, len(pods), func(ctx context.Context, i int) error {
@@ -163,7 +193,13 @@ func (c *Controller) serviceEvents(pods []pod, good bool, reason lb.Reason, form
 	service := c.cluster.Services()
 	for _, key := range slices.SortedFunc(maps.Keys(counts), lb.Key.Compare) {
 		if o := service(key); o != nil && c.serves(o) {
-			c.cluster.Event(lb.Object{Kind: "Service", Namespace: key.Namespace, Name: key.Name}, o.UID, good, reason, fmt.Sprintf(format, counts[key]))
+			c.cluster.Event(
+				lb.Object{Kind: "Service", Namespace: key.Namespace, Name: key.Name},
+				o.UID,
+				good,
+				reason,
+				fmt.Sprintf(format, counts[key]),
+			)
 		}
 	}
 }

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// checkInterval is between runs while nodes are suspected, and leasesAtOnce how many Leases are read in that time: when a
-	// thousand nodes fall silent, the API server has enough to do.
+	// checkInterval is between runs while nodes are suspected, and leasesAtOnce how many Leases are read in that time:
+	// when a thousand nodes fall silent, the API server has enough to do.
 	checkInterval = 200 * time.Millisecond
 	leasesAtOnce  = 10
-	// lastWords is how much later than others last heard it a dead node may seem to have written: they put the beginning of
-	// its silence 0.3 s before they notice it, and no two watches are equally fast.
+	// lastWords is how much later than others last heard it a dead node may seem to have written: they put the
+	// beginning of its silence 0.3 s before they notice it, and no two watches are equally fast.
 	lastWords = 500 * time.Millisecond
 	// mostDelay is how long what is written may take to be seen here. If it seems to take longer, a clock was set.
 	mostDelay = 5 * time.Second
@@ -45,8 +45,8 @@ type tracker struct {
 	round time.Time
 }
 
-// speaker is what is known of one speaker. By our clock, it wrote its report at the time wrote, and heard nodes at the times
-// since.
+// speaker is what is known of one speaker. By our clock, it wrote its report at the time wrote, and heard nodes at the
+// times since.
 type speaker struct {
 	report
 	clock clock
@@ -54,7 +54,8 @@ type speaker struct {
 	since map[string]time.Time
 }
 
-// lease is what is known of a node's Lease, which was read last at the time read, and renewed at the time at by our clock.
+// lease is what is known of a node's Lease, which was read last at the time read, and renewed at the time at by our
+// clock.
 type lease struct {
 	read, renewed, at time.Time
 	// missed: the kubelet missed a renewal.
@@ -81,8 +82,8 @@ func (c *clock) compare(now, written time.Time) {
 	*c = clock{written, at}
 }
 
-// ours returns a time by this clock as it is by our clock; it is not in the future. A time that an unknown clock puts there
-// counts for nothing: it is the zero time.
+// ours returns a time by this clock as it is by our clock; it is not in the future. A time that an unknown clock puts
+// there counts for nothing: it is the zero time.
 func (c clock) ours(now, written time.Time) time.Time {
 	if written.IsZero() || !c.known() && written.After(now) {
 		return time.Time{}
@@ -113,8 +114,8 @@ func (t *tracker) observeReports(now time.Time, reports []report) {
 	}
 }
 
-// next is the speaker after it has written another report. A node that stays in the report was not heard in between, so that
-// its time does not move: a speaker that lies would date it after every sign of life.
+// next is the speaker after it has written another report. A node that stays in the report was not heard in between, so
+// that its time does not move: a speaker that lies would date it after every sign of life.
 func (s speaker) next(now time.Time, r report, known bool) speaker {
 	out := speaker{report: r, clock: s.clock, since: make(map[string]time.Time, len(r.unreachable))}
 	if known {
@@ -145,7 +146,10 @@ func (t *tracker) leasesDue(now time.Time, nodes []string) []string {
 	if t.leases == nil {
 		t.leases = map[string]lease{}
 	}
-	due := slices.SortedStableFunc(slices.Values(nodes), func(a, b string) int { return t.leases[a].read.Compare(t.leases[b].read) })
+	due := slices.SortedStableFunc(
+		slices.Values(nodes),
+		func(a, b string) int { return t.leases[a].read.Compare(t.leases[b].read) },
+	)
 	due = due[:min(len(due), leasesAtOnce)]
 	for _, node := range due {
 		l := t.leases[node]
@@ -194,8 +198,8 @@ func (t *tracker) suspicions() []suspicion {
 	return out
 }
 
-// lastSeen returns the last sign of life of each node whose Lease is known: a renewal of it, or a write of its own speaker.
-// It is the zero time where there was none.
+// lastSeen returns the last sign of life of each node whose Lease is known: a renewal of it, or a write of its own
+// speaker. It is the zero time where there was none.
 func (t *tracker) lastSeen() map[string]time.Time {
 	out := make(map[string]time.Time, len(t.leases))
 	for node, l := range t.leases {

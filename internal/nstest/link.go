@@ -21,7 +21,8 @@ func Veth(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	b.SetUp(bName)
 }
 
-// Attach joins a new namespace to this one by a link, eth0 there. The new one has default routes by the link's addresses here.
+// Attach joins a new namespace to this one by a link, eth0 there. The new one has default routes by the link's
+// addresses here.
 func (n *NS) Attach(link string, here []string, there ...string) *NS {
 	n.t.Helper()
 	far := New(n.t)

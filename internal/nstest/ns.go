@@ -96,7 +96,10 @@ func (n *NS) Do(fn func()) {
 // Command returns a command that runs in the namespace once started. Its first
 // ExtraFile (descriptor 3) is taken. It dies with the test.
 func (n *NS) Command(name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(n.t.Context(), "nsenter", append([]string{"--net=/proc/self/fd/3", "--", name}, args...)...)
+	cmd := exec.CommandContext(
+		n.t.Context(),
+		"nsenter",
+		append([]string{"--net=/proc/self/fd/3", "--", name}, args...)...)
 	cmd.ExtraFiles = []*os.File{n.fd}
 	return cmd
 }
@@ -114,7 +117,8 @@ func (n *NS) Output(name string, args ...string) string {
 	return string(out)
 }
 
-// Serve has fn serve each TCP connection to an address in the namespace, such as ":80", until the test ends, and closes it then.
+// Serve has fn serve each TCP connection to an address in the namespace, such as ":80", until the test ends, and closes
+// it then.
 func (n *NS) Serve(address string, fn func(net.Conn)) net.Listener {
 	n.t.Helper()
 	var l net.Listener

@@ -50,9 +50,18 @@ func (r *Router) Start() {
 	r.t.Helper()
 	for _, p := range r.programs {
 		must(r.t, "remove the console of the process before", os.RemoveAll(p.console))
-		// A /var/tmp of its own: FRR leaves a directory for crash logs there. nsenter, unshare and sh replace themselves, so
-		// signals reach the program.
-		args := append([]string{"--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs tmpfs /var/tmp && exec "$0" "$@"`}, p.argv...)
+		// A /var/tmp of its own: FRR leaves a directory for crash logs there. nsenter, unshare and sh replace
+		// themselves, so signals reach the program.
+		args := append(
+			[]string{
+				"--mount",
+				"--propagation",
+				"private",
+				"sh",
+				"-c",
+				`mount -t tmpfs tmpfs /var/tmp && exec "$0" "$@"`,
+			},
+			p.argv...)
 		p.cmd = r.NS.Command("unshare", args...)
 		p.cmd.Stdout, p.cmd.Stderr = r.t.Output(), r.t.Output()
 		must(r.t, "start "+p.argv[0], p.cmd.Start())
@@ -110,7 +119,8 @@ func (b *BIRD) Show(command string) string {
 func (b *BIRD) Configure(config string) {
 	b.t.Helper()
 	must(b.t, "write", os.WriteFile(b.config, []byte(config), 0o644))
-	if out := b.Show("configure"); !strings.Contains(out, "Reconfigured") && !strings.Contains(out, "Reconfiguration in progress") {
+	if out := b.Show("configure"); !strings.Contains(out, "Reconfigured") &&
+		!strings.Contains(out, "Reconfiguration in progress") {
 		b.t.Fatalf("configure BIRD: %s", out)
 	}
 }
@@ -135,8 +145,10 @@ func StartFRR(t *testing.T, ns *NS, config string, daemons ...[]string) *FRR {
 	for _, d := range daemons {
 		name := d[0]
 		// -P 0: no listener for the console
-		argv := append([]string{frrDir + name, "-f", f.config, "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
-			"-i", filepath.Join(f.dir, name+".pid"), "-P", "0", "--log", "stdout"}, d[1:]...)
+		argv := append(
+			[]string{frrDir + name, "-f", f.config, "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
+				"-i", filepath.Join(f.dir, name+".pid"), "-P", "0", "--log", "stdout"},
+			d[1:]...)
 		if name == "bfdd" {
 			argv = append(argv, "--bfdctl", filepath.Join(f.dir, "bfdd.sock"))
 		}
@@ -178,8 +190,8 @@ func (f *FRR) Show(command string) string {
 	return string(out)
 }
 
-// ShowJSON reads the JSON that a command of the console shows. What is not JSON means that there is nothing, and leaves into
-// empty.
+// ShowJSON reads the JSON that a command of the console shows. What is not JSON means that there is nothing, and leaves
+// into empty.
 func (f *FRR) ShowJSON(command string, into any) {
 	if out, err := f.vtysh([]string{command + " json"}); err == nil {
 		_ = json.Unmarshal(out, into)

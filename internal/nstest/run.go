@@ -34,7 +34,10 @@ func Run(t *testing.T, fn func(t *testing.T)) {
 	}
 	out, err := runChild(t)
 	switch {
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+	case errors.Is(err, unix.EPERM),
+		errors.Is(err, unix.ENOSPC),
+		errors.Is(err, unix.EINVAL),
+		errors.Is(err, unix.ENOSYS):
 		t.Skipf("no network namespaces here: %v", err)
 	case err != nil:
 		t.Errorf("in its namespace: %v\n%s", err, out)

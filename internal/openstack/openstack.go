@@ -1,6 +1,6 @@
-// Package openstack translates the annotations of OpenStack's cloud controller manager (OCCM) on a Service into our own wishes,
-// and returns those in which OCCM records what a Service has. It is pure. No package behind package config knows these
-// annotations.
+// Package openstack translates the annotations of OpenStack's cloud controller manager (OCCM) on a Service into our own
+// wishes, and returns those in which OCCM records what a Service has. It is pure. No package behind package config
+// knows these annotations.
 package openstack
 
 import (
@@ -20,8 +20,9 @@ const (
 	// ID and Address are the annotations in which OCCM records what a Service has.
 	ID      = Prefix + "load-balancer-id"
 	Address = Prefix + "load-balancer-address"
-	// Hostname, ConnectionLimit and NodeSelector mean the same as ours. The limit is one of concurrent connections: this is how
-	// OCCM passes it on, although its documentation says per second. An empty node selector stands for all nodes.
+	// Hostname, ConnectionLimit and NodeSelector mean the same as ours. The limit is one of concurrent connections:
+	// this is how OCCM passes it on, although its documentation says per second. An empty node selector stands for all
+	// nodes.
 	Hostname        = Prefix + "hostname"
 	ConnectionLimit = Prefix + "connection-limit"
 	NodeSelector    = Prefix + "node-selector"
@@ -40,7 +41,8 @@ const (
 type Options struct {
 	// Ignore the annotations without a remark, and all other Options.
 	Ignore bool
-	// Internal: all Services are internal but those whose annotation holdfast.dev/internal says otherwise; OCCM's internal-lb.
+	// Internal: all Services are internal but those whose annotation holdfast.dev/internal says otherwise; OCCM's
+	// internal-lb.
 	Internal bool
 	// MaxShared is how many Services may share an address by ID, including the owner; 0 is OCCM's default, 2.
 	MaxShared int
@@ -61,10 +63,16 @@ func asks(annotations map[string]string) bool {
 	return false
 }
 
-// Records returns the annotations in which OCCM records what a Service has, "" to remove one. They stand on Services that use
-// its annotations themselves, or on all: in a copied manifest the id would ask to share. The id is ours if it is the Service's own,
-// or if it came with a copied manifest and is not in force; joins is the id in force.
-func (o Options) Records(have map[string]string, uid string, copied bool, joins string, holds []netip.Addr) map[string]string {
+// Records returns the annotations in which OCCM records what a Service has, "" to remove one. They stand on Services
+// that use its annotations themselves, or on all: in a copied manifest the id would ask to share. The id is ours if it
+// is the Service's own, or if it came with a copied manifest and is not in force; joins is the id in force.
+func (o Options) Records(
+	have map[string]string,
+	uid string,
+	copied bool,
+	joins string,
+	holds []netip.Addr,
+) map[string]string {
 	out, own := map[string]string{Address: ""}, joins == "" || joins == uid
 	if id, has := have[ID]; has && (id == uid || copied && joins == "") {
 		out[ID] = ""
@@ -85,8 +93,9 @@ type Translator struct {
 	Pools []lb.Pool
 }
 
-// Translate adds to the wishes of a Service what its annotations ask for, but for those that mean the same as ours. It returns
-// what they do not do. hasInternal: our own annotation says whether the Service is internal, which wins and has been read.
+// Translate adds to the wishes of a Service what its annotations ask for, but for those that mean the same as ours. It
+// returns what they do not do. hasInternal: our own annotation says whether the Service is internal, which wins and has
+// been read.
 func (t *Translator) Translate(annotations map[string]string, hasInternal bool, w *lb.Wish) (notes []string) {
 	if t.Ignore {
 		return nil
@@ -165,7 +174,14 @@ func (t *Translator) readNamed(s *service) {
 }
 
 // poolChoices are the annotations that choose pools, those for internal Services last.
-var poolChoices = []string{"floating-network-id", "floating-subnet-id", "floating-subnet", "floating-subnet-tags", "network-id", "subnet-id"}
+var poolChoices = []string{
+	"floating-network-id",
+	"floating-subnet-id",
+	"floating-subnet",
+	"floating-subnet-tags",
+	"network-id",
+	"subnet-id",
+}
 
 // readPools reads the annotations that choose pools. As in OCCM the class overrides all
 // others, and the id of a subnet overrides its name and tags.
@@ -203,13 +219,16 @@ func (t *Translator) choose(s *service, name, value string) {
 			}
 		}
 	}
-	s.wish.PoolWishes = append(s.wish.PoolWishes, lb.PoolWish{Text: fmt.Sprintf("%s %q", name, value), Pools: found, Reason: lb.UnknownNetwork})
+	s.wish.PoolWishes = append(
+		s.wish.PoolWishes,
+		lb.PoolWish{Text: fmt.Sprintf("%s %q", name, value), Pools: found, Reason: lb.UnknownNetwork},
+	)
 }
 
 const onlyAppliance = "there is no appliance here to choose"
 
-// known lists the annotations of OCCM by their names without the prefix, each with why it has no effect here; "" if it has one, with a
-// comment for docs/reference/names.md.
+// known lists the annotations of OCCM by their names without the prefix, each with why it has no effect here; "" if it
+// has one, with a comment for docs/reference/names.md.
 var known = map[string]string{
 	"floating-network-id":   "", // chooses the pools with this name or alias.
 	"floating-subnet":       "", // chooses pools by a pattern of their names and aliases, in OCCM's grammar.

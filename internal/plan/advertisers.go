@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Under externalTrafficPolicy Cluster every node serves a Service. So its advertisers depend on its class only: its node
-// selectors and the eligibility of its addresses. They are computed once for each class: after a death among 1,000 nodes
-// a plan of 1,000 Services takes a hundredth of the time (docs/evidence/bgp.md).
+// Under externalTrafficPolicy Cluster every node serves a Service. So its advertisers depend on its class only: its
+// node selectors and the eligibility of its addresses. They are computed once for each class: after a death among 1,000
+// nodes a plan of 1,000 Services takes a hundredth of the time (docs/evidence/bgp.md).
 
 // advertisers are the nodes that advertise a Service by BGP. Services of one class share them; nothing changes them.
 type advertisers struct {
@@ -279,7 +279,10 @@ func (p *planner) outside(s *lb.Service, e eligibility, ad int) (names []string)
 // there is a session.
 func (p *planner) withSession(s *lb.Service, nodes lb.Names) lb.Names {
 	out := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool {
-		return !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !p.sessionless(name, lb.FamilyOf(a)) })
+		return !slices.ContainsFunc(
+			s.Addresses,
+			func(a netip.Addr) bool { return !p.sessionless(name, lb.FamilyOf(a)) },
+		)
 	})
 	if len(out) == 0 || len(out) == len(nodes) {
 		return nodes

@@ -59,7 +59,8 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	return p.describe(s, out, of, notes)
 }
 
-// describe completes the outcome of a Service that nodes advertise; notes are sentences on addresses that are advertised.
+// describe completes the outcome of a Service that nodes advertise; notes are sentences on addresses that are
+// advertised.
 func (p *planner) describe(s *lb.Service, out Outcome, of *advertisers, notes []string) Outcome {
 	if len(out.Nodes) > 0 {
 		by := of.sentence
@@ -95,9 +96,9 @@ func (p *planner) peersFor(name string, f lb.Family, ad int) []string {
 	return out
 }
 
-// leaveTime is how long a node goes on with a route that it leaves to others, marked as such, so that all routers choose
-// others before it is withdrawn: the way of one UPDATE and a new decision in each router of the network, with room to spare.
-// It ends within the time that a speaker which stops waits.
+// leaveTime is how long a node goes on with a route that it leaves to others, marked as such, so that all routers
+// choose others before it is withdrawn: the way of one UPDATE and a new decision in each router of the network, with
+// room to spare. It ends within the time that a speaker which stops waits.
 const leaveTime = 3 * time.Second
 
 // leaves reports whether this node serves an address until routers have chosen others: it is drained or excluded.
@@ -113,8 +114,8 @@ func (p *planner) leaves(s *lb.Service, d *division) bool {
 	return goes && n.refuses(s, d.family) == ""
 }
 
-// leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
-// a node that has booted and is still cordoned, advertises nothing.
+// leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not,
+// such as a node that has booted and is still cordoned, advertises nothing.
 func (p *planner) leaveRoute(a netip.Addr, d *division, peers map[string]bool) {
 	until, advertised := p.state.Here.Advertised.Get(a)
 	if !advertised {
@@ -128,8 +129,8 @@ func (p *planner) leaveRoute(a netip.Addr, d *division, peers map[string]bool) {
 	}
 }
 
-// route adds the routes to an address to what this node advertises; until then, if it leaves the address. It reports false if the
-// node must withhold all of them.
+// route adds the routes to an address to what this node advertises; until then, if it leaves the address. It reports
+// false if the node must withhold all of them.
 func (p *planner) route(a netip.Addr, d *division, peers map[string]bool, until time.Time) (routed bool) {
 	add := func(prefix netip.Prefix, peer string, ad int) {
 		if have, again := p.advertised[a]; !again || !have.IsZero() {
@@ -173,8 +174,8 @@ func (p *planner) beside(a netip.Addr, d *division) string {
 	return ""
 }
 
-// closing returns where source ranges that are not enforced keep an advertisement from carrying an address: anywhere in its route. On another
-// data path, where that lasts, one tenant's annotation must not take the route from all others.
+// closing returns where source ranges that are not enforced keep an advertisement from carrying an address: anywhere in
+// its route. On another data path, where that lasts, one tenant's annotation must not take the route from all others.
 func (p *planner) closing(ad int, a netip.Addr) netip.Prefix {
 	if p.state.OtherDataPath {
 		return single(a)

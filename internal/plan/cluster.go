@@ -93,7 +93,12 @@ func (p *planner) whyLeaves(name string) lb.Reason {
 func (p *planner) rulesGone(name string) bool { return p.state.Unfit[name].Has(lb.RulesGone) }
 
 func (p *planner) scope(name string, s lb.Scope) scope {
-	out := scope{name: name, pools: map[*lb.Pool]bool{}, nodes: make([]bool, len(p.nodes)), services: s.ServiceSelectors}
+	out := scope{
+		name:     name,
+		pools:    map[*lb.Pool]bool{},
+		nodes:    make([]bool, len(p.nodes)),
+		services: s.ServiceSelectors,
+	}
 	for i := range p.state.Pools {
 		pool := &p.state.Pools[i]
 		if s.Selects(pool) {
@@ -108,7 +113,11 @@ func (p *planner) scope(name string, s lb.Scope) scope {
 
 // index returns the index of the named node; -1 for none.
 func (p *planner) index(name string) int {
-	i, found := slices.BinarySearchFunc(p.nodes, name, func(n node, name string) int { return strings.Compare(n.Name, name) })
+	i, found := slices.BinarySearchFunc(
+		p.nodes,
+		name,
+		func(n node, name string) int { return strings.Compare(n.Name, name) },
+	)
 	if !found {
 		return -1
 	}
@@ -165,7 +174,8 @@ func unservedHere(s *lb.Service) lb.Reason {
 	return lb.NoLocalEndpoint
 }
 
-// refusal returns why no node may announce the addresses of a family of a Service, whatever the nodes are; "" if nodes may.
+// refusal returns why no node may announce the addresses of a family of a Service, whatever the nodes are; "" if nodes
+// may.
 func refusal(s *lb.Service, f lb.Family) lb.Reason {
 	switch {
 	case s.ProxyRefused:
@@ -191,7 +201,8 @@ func (p *planner) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int
 	}
 }
 
-// explain returns a reason that depends on nodes or endpoints, and its sentence. Of a proxied Service the reason is mostly another.
+// explain returns a reason that depends on nodes or endpoints, and its sentence. Of a proxied Service the reason is
+// mostly another.
 func (p *planner) explain(s *lb.Service, f lb.Family, why lb.Reason, of scopes, ads []int) (lb.Reason, string) {
 	names := p.hindered(s, f, of, ads)
 	if text := noProxy(s, f, why, names[lb.NoProxy]); s.Proxied && text != "" {
@@ -238,7 +249,14 @@ func (p *planner) hindered(s *lb.Service, f lb.Family, of scopes, ads []int) map
 }
 
 // message returns the sentence for such a reason, given the nodes that may not announce.
-func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[lb.Reason][]string, of scopes, ads []int) string {
+func (p *planner) message(
+	s *lb.Service,
+	f lb.Family,
+	why lb.Reason,
+	names map[lb.Reason][]string,
+	of scopes,
+	ads []int,
+) string {
 	switch why {
 	case lb.ProxyRefused:
 		return "the Service asks for proxies and may not have them: its condition holdfast.dev/Proxied says why"
@@ -251,10 +269,14 @@ func (p *planner) message(s *lb.Service, f lb.Family, why lb.Reason, names map[l
 		return "nothing enforces the source ranges of the annotations or of the pool, " +
 			"since Holdfast does not filter (dataPath: Other)"
 	case lb.CutOff:
-		return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
-			p.node, lb.SomeOf(s.ServingNodes(f)))
+		return fmt.Sprintf(
+			"node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
+			p.node,
+			lb.SomeOf(s.ServingNodes(f)),
+		)
 	case lb.FilterNotInForce:
-		return "no node that may announce can keep the filter of the source ranges in force (" + lb.SomeOf(names[why]) + ")"
+		return "no node that may announce can keep the filter of the source ranges in force (" +
+			lb.SomeOf(names[why]) + ")"
 	}
 	delete(names, lb.FilterNotInForce)
 	var parts []string

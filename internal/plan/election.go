@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// election chooses the owner of one address, for all Services that share it; mostly that is one. The outcome is
-// the same for each of these Services. If they are of several namespaces, only the Services of the oldest one's namespace count, and the others are
-// announced where the owner may announce them too.
+// election chooses the owner of one address, for all Services that share it; mostly that is one. The outcome is the
+// same for each of these Services. If they are of several namespaces, only the Services of the oldest one's namespace
+// count, and the others are announced where the owner may announce them too.
 type election struct {
 	services []*lb.Service
 	// first is the oldest of the Services.
@@ -24,8 +24,8 @@ type election struct {
 	// even: all nodes that may announce serve the same ports, and none is about to lose its endpoints, so that their
 	// ranks do not depend on them.
 	even bool
-	// nodes are indexes, among them all nodes that the endpoints of the Services let announce: all indexes, or the nodes of few endpoints, since
-	// to look each node up by name costs more than to ask it.
+	// nodes are indexes, among them all nodes that the endpoints of the Services let announce: all indexes, or the
+	// nodes of few endpoints, since to look each node up by name costs more than to ask it.
 	nodes []int
 
 	// result is the outcome; why says why there is none.
@@ -41,7 +41,8 @@ type result struct {
 	standIn *node
 }
 
-// key returns the hash for which nodes get scores: the lowest address of the oldest Service, so that all its families have one owner.
+// key returns the hash for which nodes get scores: the lowest address of the oldest Service, so that all its families
+// have one owner.
 func (e *election) key() uint64 {
 	return hashAddress(slices.MinFunc(e.first.Addresses, netip.Addr.Compare))
 }
@@ -104,7 +105,10 @@ func oldestFirst(services []*lb.Service) []*lb.Service {
 	if len(services) < 2 {
 		return services
 	}
-	return slices.SortedStableFunc(slices.Values(services), func(a, b *lb.Service) int { return a.Created.Compare(b.Created) })
+	return slices.SortedStableFunc(
+		slices.Values(services),
+		func(a, b *lb.Service) int { return a.Created.Compare(b.Created) },
+	)
 }
 
 func sameAddresses(a, b *lb.Service) bool {
@@ -129,8 +133,8 @@ func (p *planner) suits(e *election, i int) bool {
 // may reports whether the node of this index may announce the address for all the Services.
 func (p *planner) may(e *election, i int) bool { return p.nodes[i].barred == "" && p.suits(e, i) }
 
-// mayReturn reports whether the node said goodbye a short while ago, stays, and may announce the address as soon as it has a
-// speaker again: meanwhile its kernel forwards.
+// mayReturn reports whether the node said goodbye a short while ago, stays, and may announce the address as soon as it
+// has a speaker again: meanwhile its kernel forwards.
 func (p *planner) mayReturn(e *election, i int) bool {
 	n := &p.nodes[i]
 	return p.state.Left[n.Name] && !n.ShuttingDown && n.obstacle == "" && p.suits(e, i)
@@ -188,7 +192,10 @@ func (p *planner) hold(e *election, a netip.Addr) (result, lb.Reason) {
 	if away := !out.owner.alive; away || p.state.SpeakerDown[out.owner.Name] {
 		link, _ := p.linkFor(winner, e.ads, a)
 		withoutPackets := func(i int) rank { return r.ranks[i] &^ passingRanks }
-		next := p.highestScore(highest(p.all, withoutPackets, func(i int) bool { return p.mayStandIn(e, i, link) }), key)
+		next := p.highestScore(
+			highest(p.all, withoutPackets, func(i int) bool { return p.mayStandIn(e, i, link) }),
+			key,
+		)
 		switch {
 		case next >= 0:
 			out.standIn = &p.nodes[next]

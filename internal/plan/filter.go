@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// filter plans which packets this node lets through at addresses that are not as in the last plan. Every node filters all frontends: packets
-// for an address may arrive at a node that does not announce it.
+// filter plans which packets this node lets through at addresses that are not as in the last plan. Every node filters
+// all frontends: packets for an address may arrive at a node that does not announce it.
 func (p *planner) filter(last *planner, before *Plan) {
 	part, f, b := p.state, &p.plan.Filter, &last.plan.Filter
 	part.Services = nil
@@ -28,9 +28,9 @@ func (p *planner) filter(last *planner, before *Plan) {
 	}
 }
 
-// pings returns the addresses of the frontends of some Services that can be served from this node, which are ordered by address. The node
-// answers pings to them whether it announces them or not, as kube-proxy serves them: so no ping is lost while an address
-// moves, or while a speaker starts and does not know the others yet.
+// pings returns the addresses of the frontends of some Services that can be served from this node, which are ordered by
+// address. The node answers pings to them whether it announces them or not, as kube-proxy serves them: so no ping is
+// lost while an address moves, or while a speaker starts and does not know the others yet.
 func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) map[netip.Addr]struct{} {
 	type part struct {
 		service lb.Key
@@ -68,8 +68,9 @@ func byAddress(frontends []lb.Frontend) map[netip.Addr][]lb.Frontend {
 }
 
 // guarded returns all ranges that Holdfast may serve: the pools, and the addresses of Services that leave, since
-// kube-proxy serves these until they are gone from the status. It leaves out the addresses on this node's links, and those
-// that another load balancer serves. What a Node lists as its own does not count: who writes one Node would open all others.
+// kube-proxy serves these until they are gone from the status. It leaves out the addresses on this node's links, and
+// those that another load balancer serves. What a Node lists as its own does not count: who writes one Node would open
+// all others.
 func (p *planner) guarded() []lb.Range {
 	all := lb.Subtract(p.pools.ranges.Ranges(), p.unguarded())
 	for _, l := range p.state.Leaving {
@@ -92,8 +93,8 @@ func (p *planner) unguarded() []lb.Range {
 	return without(lb.Joined(all), slices.Collect(maps.Keys(p.servicesOf)))
 }
 
-// open returns the ranges in which undeclared ports are left alone, without the addresses of Services with ports beyond their
-// namespace's bound, which are closed.
+// open returns the ranges in which undeclared ports are left alone, without the addresses of Services with ports beyond
+// their namespace's bound, which are closed.
 func (p *planner) open() []lb.Range {
 	var bounded []netip.Addr
 	for _, s := range p.exceptions {
@@ -141,8 +142,8 @@ func without(ranges []lb.Range, addresses []netip.Addr) []lb.Range {
 	return out
 }
 
-// Frontends returns the frontends of all Services that stay, ordered by address, protocol and port, without what differs
-// between nodes.
+// Frontends returns the frontends of all Services that stay, ordered by address, protocol and port, without what
+// differs between nodes.
 func Frontends(s lb.State) []lb.Frontend {
 	s.Leaving = nil
 	return frontends(s, newPoolIndex(s.Pools), "")
@@ -255,8 +256,8 @@ func intersection(a, b []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// merged orders frontends, and joins those that two Services have in common, which happens only if another program wrote
-// their statuses. kube-proxy may choose the pods of either, so that the terms of both apply.
+// merged orders frontends, and joins those that two Services have in common, which happens only if another program
+// wrote their statuses. kube-proxy may choose the pods of either, so that the terms of both apply.
 func merged(frontends []lb.Frontend) []lb.Frontend {
 	// Frontends are large, and many Services that share an address are far from in order.
 	order := make([]int, len(frontends))
@@ -310,10 +311,14 @@ func newPoolIndex(pools []lb.Pool) poolIndex {
 	for i := range pools {
 		byName[pools[i].Name] = &pools[i]
 	}
-	return poolIndex{lb.IndexOf(slices.Collect(maps.Values(byName)), func(p *lb.Pool) []lb.Range { return p.Ranges }), byName}
+	return poolIndex{
+		lb.IndexOf(slices.Collect(maps.Values(byName)), func(p *lb.Pool) []lb.Range { return p.Ranges }),
+		byName,
+	}
 }
 
-// pool returns the pool of an address: the pool that contains it, else the pool that it was assigned from; nil for none.
+// pool returns the pool of an address: the pool that contains it, else the pool that it was assigned from; nil for
+// none.
 func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
 	if pool := x.ranges.Find(a); pool != nil {
 		return pool
@@ -323,5 +328,6 @@ func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
 
 // exceptional reports whether a Service has an address beyond the pools, or ports that are not served.
 func (x poolIndex) exceptional(s *lb.Service) bool {
-	return len(s.Unserved) > 0 || slices.ContainsFunc(s.Record, func(o lb.Origin) bool { return x.ranges.Find(o.Address) == nil })
+	return len(s.Unserved) > 0 ||
+		slices.ContainsFunc(s.Record, func(o lb.Origin) bool { return x.ranges.Find(o.Address) == nil })
 }

@@ -92,8 +92,9 @@ func (p *planner) unservedPorts(s *lb.Service, f lb.Family, announcers []string)
 	return strings.Join(parts, "; ")
 }
 
-// waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy, or its proxy, serves
-// what arrives; nil if this node need not wait, or must not: the former owner does not go on, or is worse off.
+// waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy, or
+// its proxy, serves what arrives; nil if this node need not wait, or must not: the former owner does not go on, or is
+// worse off.
 func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *node {
 	previous := p.state.Here.Previous
 	if won.owner.Name != p.node || previous == nil || len(p.state.Here.Unserved) == 0 && !s.Proxied {
@@ -135,14 +136,15 @@ func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 			return
 		}
 	}
-	// A node that would not hear the owner announce it would answer too long. One without a filter would let every client in until then.
+	// A node that would not hear the owner announce it would answer too long. One without a filter would let every
+	// client in until then.
 	if !p.state.Here.HearsBadly && !p.yieldsTo(won.owner.Name) && !p.closes(single(a)) {
 		p.yield[a] = struct{}{}
 	}
 }
 
-// linksFor returns the links on which this node announces an address: the links of the advertisements that select it and a Service with
-// the address, which may be announced already.
+// linksFor returns the links on which this node announces an address: the links of the advertisements that select it
+// and a Service with the address, which may be announced already.
 func (p *planner) linksFor(a netip.Addr, ads []int) []string {
 	links := []string{}
 	if one, again := p.announced[a]; again {
@@ -162,10 +164,12 @@ func (p *planner) linksFor(a netip.Addr, ads []int) []string {
 	return slices.Compact(links)
 }
 
-// wasAnnounced reports whether an address was announced for the Service, or for a Service that shares it: by another node
-// in the previous plan, or by the record of any node, which may be late if many Services change at once.
+// wasAnnounced reports whether an address was announced for the Service, or for a Service that shares it: by another
+// node in the previous plan, or by the record of any node, which may be late if many Services change at once.
 func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
-	if previous := p.state.Here.Previous; previous != nil && previous.Owners.Of(a) != "" && previous.Owners.Of(a) != p.node {
+	if previous := p.state.Here.Previous; previous != nil &&
+		previous.Owners.Of(a) != "" &&
+		previous.Owners.Of(a) != p.node {
 		return true
 	}
 	return p.announcedBy(s, a) != ""
@@ -175,14 +179,22 @@ func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
 type attraction struct {
 	// waits: kube-proxy does not serve it yet.
 	waits bool
-	// withheld: this node announces an address by the election, but must not; refused: it must announce none, since its kernel
-	// refuses the source ranges, or no proxy of its own serves the Service; closed: it would withhold an address if it were to announce it.
+	// withheld: this node announces an address by the election, but must not; refused: it must announce none, since its
+	// kernel refuses the source ranges, or no proxy of its own serves the Service; closed: it would withhold an address
+	// if it were to announce it.
 	withheld, refused, closed bool
 }
 
-// outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one family is announced
-// and the other is not, the reason is why not, since the user must learn of the fault.
-func (p *planner) outcome(s *lb.Service, out Outcome, at attraction, nodes []string, kind string, writers []string) Outcome {
+// outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one
+// family is announced and the other is not, the reason is why not, since the user must learn of the fault.
+func (p *planner) outcome(
+	s *lb.Service,
+	out Outcome,
+	at attraction,
+	nodes []string,
+	kind string,
+	writers []string,
+) Outcome {
 	here := lb.Names(nodes).Has(p.node)
 	if here && (at.withheld || at.refused) {
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == p.node })
@@ -195,7 +207,11 @@ func (p *planner) outcome(s *lb.Service, out Outcome, at attraction, nodes []str
 	case len(s.Addresses) == 0:
 		out.Reason, out.Message = lb.NoAddress, "the Service has no address yet"
 	case !out.Selected:
-		out.Reason, out.Message = lb.NoAdvertisement, fmt.Sprintf("no %s selects the Service and its pool (%s)", kind, p.poolsOf(s))
+		out.Reason, out.Message = lb.NoAdvertisement, fmt.Sprintf(
+			"no %s selects the Service and its pool (%s)",
+			kind,
+			p.poolsOf(s),
+		)
 	case len(nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
 	}
@@ -229,9 +245,9 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reaso
 	return cmp.Or(p.whyLeaves(p.node), lb.NotOwner)
 }
 
-// withWriter decides whether this node writes the condition. The writer is the first of the living nodes that announce; if
-// there are none, the node that would win an election among all living ones. So each condition has exactly one writer. If
-// only this side of a partition does not announce the Service, the side that does writes.
+// withWriter decides whether this node writes the condition. The writer is the first of the living nodes that announce;
+// if there are none, the node that would win an election among all living ones. So each condition has exactly one
+// writer. If only this side of a partition does not announce the Service, the side that does writes.
 func (p *planner) withWriter(s *lb.Service, out Outcome, announcers []string) Outcome {
 	writer := ""
 	if i := slices.IndexFunc(announcers, func(name string) bool { return p.state.Members[name] }); i >= 0 {

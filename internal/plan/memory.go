@@ -11,12 +11,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Memory makes plan after plan, each from the last one: it plans the Services that changed, as pointers, or of which the node knows
-// something else, and all that share an address with such a Service. What is as it was in two plans is the same slice, map or pointer. It
-// plans what the function ForNode plans, which remembers nothing. What it was given and what it returned must not be changed. Calls must
-// not overlap, but for Check.
+// Memory makes plan after plan, each from the last one: it plans the Services that changed, as pointers, or of which
+// the node knows something else, and all that share an address with such a Service. What is as it was in two plans is
+// the same slice, map or pointer. It plans what the function ForNode plans, which remembers nothing. What it was given
+// and what it returned must not be changed. Calls must not overlap, but for Check.
 type Memory struct {
-	// last made the last plan. Check reads its plan, state and node, which never change; the rest is the next planner's.
+	// last made the last plan. Check reads its plan, state and node, which never change; the rest is the next
+	// planner's.
 	last atomic.Pointer[planner]
 	// wrong: what is remembered is not to be used.
 	wrong atomic.Bool
@@ -26,8 +27,8 @@ type Memory struct {
 type changes struct {
 	// whole: all is new.
 	whole bool
-	// again are the Services to be planned, by index. at are the addresses of these, of those that are gone, and of those that leave; queue has
-	// the addresses whose Services are still to be found.
+	// again are the Services to be planned, by index. at are the addresses of these, of those that are gone, and of
+	// those that leave; queue has the addresses whose Services are still to be found.
 	again []bool
 	at    map[netip.Addr]bool
 	queue []netip.Addr
@@ -69,7 +70,8 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 	return p.plan
 }
 
-// Check computes the last plan from nothing, and returns the parts in which it differs. If there are any, the next plan remembers nothing.
+// Check computes the last plan from nothing, and returns the parts in which it differs. If there are any, the next plan
+// remembers nothing.
 func (m *Memory) Check() (wrong []string) {
 	last := m.last.Load()
 	if last == nil {
@@ -99,7 +101,8 @@ func (m *Memory) Plant() {
 	m.last.CompareAndSwap(last, &wrong)
 }
 
-// common returns the part of a State that may concern every Service: all but what concerns one, or none that is remembered.
+// common returns the part of a State that may concern every Service: all but what concerns one, or none that is
+// remembered.
 func common(s lb.State) lb.State {
 	s.Now, s.Services, s.Leaving, s.Reserved, s.ProxyNodes, s.ProxyPods = time.Time{}, nil, nil, nil, nil, nil
 	h := &s.Here
@@ -109,7 +112,8 @@ func common(s lb.State) lb.State {
 	return s
 }
 
-// follow returns a planner that has what the last one had, and knows which Services changed. The last one is used no more, but for its plan.
+// follow returns a planner that has what the last one had, and knows which Services changed. The last one is used no
+// more, but for its plan.
 func follow(last *planner, s lb.State, whole bool) *planner {
 	p := *last
 	p.state, p.elections = s, map[netip.Addr]*election{}
@@ -119,10 +123,19 @@ func follow(last *planner, s lb.State, whole bool) *planner {
 		p.servicesOf = make(map[netip.Addr][]*lb.Service, n)
 	}
 	p.part = part{
-		owners: make(map[netip.Addr]string, n), advertised: map[netip.Addr]time.Time{}, announced: map[netip.Addr]lb.Announcement{},
-		yield: map[netip.Addr]struct{}{}, relays: map[netip.Addr]lb.Relay{}, verdicts: map[lb.Key]*Verdict{},
+		owners:     make(map[netip.Addr]string, n),
+		advertised: map[netip.Addr]time.Time{},
+		announced:  map[netip.Addr]lb.Announcement{},
+		yield:      map[netip.Addr]struct{}{},
+		relays:     map[netip.Addr]lb.Relay{},
+		verdicts:   map[lb.Key]*Verdict{},
 	}
-	p.changes = changes{whole: whole, again: make([]bool, len(s.Services)), at: map[netip.Addr]bool{}, prefixes: map[netip.Prefix]bool{}}
+	p.changes = changes{
+		whole:    whole,
+		again:    make([]bool, len(s.Services)),
+		at:       map[netip.Addr]bool{},
+		prefixes: map[netip.Prefix]bool{},
+	}
 	c := &p.changes
 	lb.Changes(last.state.Services, s.Services, func(old, new *lb.Service, _, j int) {
 		if c.terms = c.terms || !sameTerms(old, new); old != nil {
@@ -180,7 +193,10 @@ func concernsProxies(s *lb.Service) bool { return s.Proxied || s.Proxy != nil }
 
 // sameTerms reports whether a Service says the same of its addresses as before, beside its frontends.
 func sameTerms(old, new *lb.Service) bool {
-	return old != nil && new != nil && slices.Equal(old.Record, new.Record) && slices.Equal(old.Addresses, new.Addresses) &&
+	return old != nil &&
+		new != nil &&
+		slices.Equal(old.Record, new.Record) &&
+		slices.Equal(old.Addresses, new.Addresses) &&
 		len(old.Unserved) == len(new.Unserved)
 }
 
@@ -232,7 +248,8 @@ func compare[V comparable](c *changes, before, after lb.Map[netip.Addr, V]) {
 	before.Changes(after, func(a netip.Addr, _, _ V, _, _ bool) { c.touch(a) })
 }
 
-// widen notes that all Services are to be planned that share an address with a Service that is. So a Service that is not planned shares none.
+// widen notes that all Services are to be planned that share an address with a Service that is. So a Service that is
+// not planned shares none.
 func (p *planner) widen() {
 	c := &p.changes
 	for len(c.queue) > 0 {
@@ -258,8 +275,8 @@ func (p *planner) reroute(k lb.Key, routes []routeTo) {
 	}
 }
 
-// finish makes the plan of what the last one had, and of what the Services contribute that were planned. Also in a plan of all Services what is
-// equal to the plan before stays the same pointer.
+// finish makes the plan of what the last one had, and of what the Services contribute that were planned. Also in a plan
+// of all Services what is equal to the plan before stays the same pointer.
 func (p *planner) finish(last *planner, before *Plan) {
 	c, b := &p.changes, &last.plan
 	p.plan.Owners, p.plan.Yield = with(c, b.Owners, p.owners), with(c, b.Yield, p.yield)
@@ -273,7 +290,10 @@ func (p *planner) finish(last *planner, before *Plan) {
 	p.continueRelays(last)
 	p.advertise(last)
 	p.contradict()
-	p.plan.Verdicts = b.Verdicts.With(maps.Keys(p.verdicts), func(k lb.Key) (*Verdict, bool) { return p.verdicts[k], p.verdicts[k] != nil })
+	p.plan.Verdicts = b.Verdicts.With(
+		maps.Keys(p.verdicts),
+		func(k lb.Key) (*Verdict, bool) { return p.verdicts[k], p.verdicts[k] != nil },
+	)
 	p.filter(last, before)
 	p.divert()
 	p.elections, p.part = nil, part{}

@@ -46,9 +46,9 @@ func (o Outcome) WithSessions(node string, sessions []lb.Session) (Outcome, bool
 	return o, true
 }
 
-// OnLinks adds to an outcome of layer 2 what only the links know, as a sentence: on which links this node announces
-// an address, or why it does not. states are of the addresses that this node owns, in order. record names who announces what, for
-// machines. known is false while this node still probes for an address: there is nothing to write yet.
+// OnLinks adds to an outcome of layer 2 what only the links know, as a sentence: on which links this node announces an
+// address, or why it does not. states are of the addresses that this node owns, in order. record names who announces
+// what, for machines. known is false while this node still probes for an address: there is nothing to write yet.
 func (o Outcome) OnLinks(node string, states []lb.AddressState) (out Outcome, record string, known bool) {
 	var sentences, entries []string
 	for _, a := range o.Announcers {
@@ -88,7 +88,8 @@ func announcedBy(a Announcer, links string) string {
 	return out
 }
 
-// announcedHere returns lb.Announced, or why this node does not announce an address that it owns on all links; and the sentence.
+// announcedHere returns lb.Announced, or why this node does not announce an address that it owns on all links; and the
+// sentence.
 func announcedHere(a Announcer, s lb.AddressState) (lb.Reason, string) {
 	switch {
 	case len(s.Conflicts) > 0 && !s.Answered:
@@ -126,7 +127,10 @@ func (o Outcome) Conflicts(node string, states []lb.AddressState) []string {
 			continue
 		}
 		for _, c := range state.Conflicts {
-			out = append(out, fmt.Sprintf("%s on %s claims %s, which node %s announces", c.MAC, c.Link, a.Address, node))
+			out = append(
+				out,
+				fmt.Sprintf("%s on %s claims %s, which node %s announces", c.MAC, c.Link, a.Address, node),
+			)
 		}
 	}
 	return out

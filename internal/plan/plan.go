@@ -92,11 +92,20 @@ func ForNode(node string, s lb.State) Plan { return new(Memory).ForNode(node, s)
 func newPlanner(node string, s lb.State) *planner {
 	s.Services, s.Leaving = nil, nil
 	p := &planner{
-		state: s, node: node, peers: map[string][]lb.Peer{}, barred: map[lb.Reason][]string{}, servicesOf: map[netip.Addr][]*lb.Service{},
-		pools:   newPoolIndex(s.Pools),
-		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, advertisersOf: map[string]*advertisers{},
-		routesOf: map[lb.Key][]routeTo{}, conflicts: map[netip.Prefix]string{}, dated: map[lb.Key]bool{},
-		ending: map[netip.Addr]time.Time{}, exceptions: map[lb.Key]*lb.Service{},
+		state:         s,
+		node:          node,
+		peers:         map[string][]lb.Peer{},
+		barred:        map[lb.Reason][]string{},
+		servicesOf:    map[netip.Addr][]*lb.Service{},
+		pools:         newPoolIndex(s.Pools),
+		subnets:       subnetsOf(s.Links),
+		rankings:      map[string]*ranking{},
+		advertisersOf: map[string]*advertisers{},
+		routesOf:      map[lb.Key][]routeTo{},
+		conflicts:     map[netip.Prefix]string{},
+		dated:         map[lb.Key]bool{},
+		ending:        map[netip.Addr]time.Time{},
+		exceptions:    map[lb.Key]*lb.Service{},
 	}
 	p.readNodes()
 	p.me = p.index(node)
@@ -114,8 +123,8 @@ func newPlanner(node string, s lb.State) *planner {
 type planner struct {
 	state lb.State
 	node  string
-	// nodes that the API server or the membership knows, ordered by name, and the indexes of all, and of those whose speakers live; me is the
-	// index of the planned one, or -1.
+	// nodes that the API server or the membership knows, ordered by name, and the indexes of all, and of those whose
+	// speakers live; me is the index of the planned one, or -1.
 	nodes       []node
 	all, living []int
 	me          int
@@ -132,7 +141,8 @@ type planner struct {
 	subnets []netip.Prefix
 	// ranged is the result of rangedAddresses, closed is the result of closedHere.
 	ranged, closed addresses
-	// rankings, elections and advertisers are made once for all that they apply to; advertisersOf has classes of Services.
+	// rankings, elections and advertisers are made once for all that they apply to; advertisersOf has classes of
+	// Services.
 	rankings      map[string]*ranking
 	elections     map[netip.Addr]*election
 	advertisersOf map[string]*advertisers
@@ -144,11 +154,12 @@ type planner struct {
 	// routesOf each Service; conflicts are as in routeTable.
 	routesOf  map[lb.Key][]routeTo
 	conflicts map[netip.Prefix]string
-	// dated are the Services whose plan depends on the time or on proxies, or of which another Service decided the condition; proxied is the
-	// number of Services that proxies serve or are to serve.
+	// dated are the Services whose plan depends on the time or on proxies, or of which another Service decided the
+	// condition; proxied is the number of Services that proxies serve or are to serve.
 	dated   map[lb.Key]bool
 	proxied int
-	// ending is when relays end because their address moved on; exceptions are the Services that may widen or narrow the ranges of pools.
+	// ending is when relays end because their address moved on; exceptions are the Services that may widen or narrow
+	// the ranges of pools.
 	ending     map[netip.Addr]time.Time
 	exceptions map[lb.Key]*lb.Service
 	changes    changes
@@ -240,8 +251,14 @@ func (p Plan) Waiting(previous Plan) Plan {
 		}
 	}
 	return p.without(
-		slices.DeleteFunc(p.Announcements.Beyond(previous.Announcements), func(a netip.Addr) bool { return !ranged.in(single(a)) }),
-		slices.DeleteFunc(p.Routes.Beyond(previous.Routes), func(prefix netip.Prefix) bool { return !ranged.in(prefix) }),
+		slices.DeleteFunc(
+			p.Announcements.Beyond(previous.Announcements),
+			func(a netip.Addr) bool { return !ranged.in(single(a)) },
+		),
+		slices.DeleteFunc(
+			p.Routes.Beyond(previous.Routes),
+			func(prefix netip.Prefix) bool { return !ranged.in(prefix) },
+		),
 	)
 }
 

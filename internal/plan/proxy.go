@@ -9,14 +9,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// An address of a proxied Service finds a proxy as an address of a Service with externalTrafficPolicy Local finds a pod: the nodes
-// of ready proxies may announce it. What the others cannot know, whether the proxy of this node serves the Service already, withholds
-// its addresses here. What this node and its pods send goes to a proxy on another node, if there is none here; what comes from
-// outside is refused then.
+// An address of a proxied Service finds a proxy as an address of a Service with externalTrafficPolicy Local finds a
+// pod: the nodes of ready proxies may announce it. What the others cannot know, whether the proxy of this node serves
+// the Service already, withholds its addresses here. What this node and its pods send goes to a proxy on another node,
+// if there is none here; what comes from outside is refused then.
 
-// proxyOf returns the proxy to which a node leads connections to an address of a proxied Service, nil for none: its own that serves the
-// Service, even if it terminates, else a ready one elsewhere, on a living node if possible. The choice among several depends on their
-// names and the address alone.
+// proxyOf returns the proxy to which a node leads connections to an address of a proxied Service, nil for none: its own
+// that serves the Service, even if it terminates, else a ready one elsewhere, on a living node if possible. The choice
+// among several depends on their names and the address alone.
 func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb.ProxyPod) {
 	var rank, points uint64
 	for i := range s.ProxyPods {
@@ -39,11 +39,15 @@ func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb
 	return chosen
 }
 
-// serves reports whether a proxy serves all ports of a Service, as far as this node knows. It is a pod that says so: it may listen
-// for a port of the Service at the node port only, which no other Service has.
+// serves reports whether a proxy serves all ports of a Service, as far as this node knows. It is a pod that says so: it
+// may listen for a port of the Service at the node port only, which no other Service has.
 func serves(pod *lb.ProxyPod, s *lb.Service) bool {
 	listens := pod.Frontends[s.Key]
-	return pod.Frontends == nil || !slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return !proxiable(p) || listens[p.Port] != p.NodePort })
+	return pod.Frontends == nil ||
+		!slices.ContainsFunc(s.Ports, func(p lb.Port) bool {
+			return !proxiable(p) ||
+				listens[p.Port] != p.NodePort
+		})
 }
 
 // proxiable reports whether proxies can serve a port.
@@ -57,16 +61,18 @@ func proxiedHere(s *lb.State, node string, sv *lb.Service, a netip.Addr) bool {
 
 // lacksProxy reports whether a Service is proxied and no proxy of this node serves it at any of its addresses.
 func (p *planner) lacksProxy(s *lb.Service) bool {
-	return s.Proxied && !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return proxiedHere(&p.state, p.node, s, a) })
+	return s.Proxied &&
+		!slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return proxiedHere(&p.state, p.node, s, a) })
 }
 
 // missesProxy reports whether a Service is proxied and no proxy of this node serves it at one of its addresses.
 func (p *planner) missesProxy(s *lb.Service) bool {
-	return s.Proxied && slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !proxiedHere(&p.state, p.node, s, a) })
+	return s.Proxied &&
+		slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !proxiedHere(&p.state, p.node, s, a) })
 }
 
-// divert plans where connections to proxied Services go on this node, which node ports it refuses, and which Services its own
-// proxies serve, in force or not. As kube-proxy does, it goes on for Services that leave.
+// divert plans where connections to proxied Services go on this node, which node ports it refuses, and which Services
+// its own proxies serve, in force or not. As kube-proxy does, it goes on for Services that leave.
 func (p *planner) divert() {
 	out := &p.plan
 	if out.ClosedNodePorts, out.Diversions, out.Proxied = nil, nil, nil; p.proxied == 0 && len(p.state.Leaving) == 0 {
@@ -90,7 +96,10 @@ func (p *planner) divert() {
 			for _, port := range s.Ports {
 				if proxiable(port) {
 					to := netip.AddrPortFrom(sameFamily(pod.Addresses, a), port.NodePort)
-					out.Diversions = append(out.Diversions, lb.Diversion{Address: a, Port: port.Port, To: to, Remote: pod.Node != p.node})
+					out.Diversions = append(
+						out.Diversions,
+						lb.Diversion{Address: a, Port: port.Port, To: to, Remote: pod.Node != p.node},
+					)
 				}
 			}
 		}
@@ -105,15 +114,17 @@ func (p *planner) divert() {
 	out.Diversions = diversions(out.Diversions)
 }
 
-// diversions are ordered, one for each frontend, the first. Two Services have one frontend only if another program wrote a status.
+// diversions are ordered, one for each frontend, the first. Two Services have one frontend only if another program
+// wrote a status.
 func diversions(all []lb.Diversion) []lb.Diversion {
 	order := func(a, b lb.Diversion) int { return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port)) }
 	slices.SortStableFunc(all, order)
 	return slices.CompactFunc(all, func(a, b lb.Diversion) bool { return order(a, b) == 0 })
 }
 
-// Entering returns the diversions of a plan, and the ways of the last plan that end with it. Ways to proxies of other nodes wait for the
-// plan's filter, which keeps from them what comes from outside: no answer to it would come back through this node.
+// Entering returns the diversions of a plan, and the ways of the last plan that end with it. Ways to proxies of other
+// nodes wait for the plan's filter, which keeps from them what comes from outside: no answer to it would come back
+// through this node.
 func (p Plan) Entering(last Plan, filtered bool) []lb.Diversion {
 	ways := slices.Clone(p.Diversions)
 	if !filtered {
@@ -122,18 +133,23 @@ func (p Plan) Entering(last Plan, filtered bool) []lb.Diversion {
 	return diversions(append(ways, last.Diversions...))
 }
 
-// readyHere reports whether ready proxies of this node serve a Service in the families of all its addresses, or in any before it has one.
+// readyHere reports whether ready proxies of this node serve a Service in the families of all its addresses, or in any
+// before it has one.
 func (p *planner) readyHere(s *lb.Service) bool {
 	serve := func(a netip.Addr) bool {
 		return slices.ContainsFunc(p.state.ProxyPods, func(pod lb.ProxyPod) bool {
-			return pod.Ready && pod.Node == p.node && serves(&pod, s) && (!a.IsValid() || sameFamily(pod.Addresses, a).IsValid())
+			return pod.Ready &&
+				pod.Node == p.node &&
+				serves(&pod, s) &&
+				(!a.IsValid() ||
+					sameFamily(pod.Addresses, a).IsValid())
 		})
 	}
 	return serve(netip.Addr{}) && !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !serve(a) })
 }
 
-// noProxy returns the sentence on a proxied Service that no node announces because no proxy is where it should be; "" if that is not why.
-// barring are the nodes that may announce its addresses but for a proxy.
+// noProxy returns the sentence on a proxied Service that no node announces because no proxy is where it should be; ""
+// if that is not why. barring are the nodes that may announce its addresses but for a proxy.
 func noProxy(s *lb.Service, f lb.Family, why lb.Reason, barring []string) string {
 	switch {
 	case why == lb.NoServingEndpoint:

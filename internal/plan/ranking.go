@@ -61,7 +61,8 @@ const maxRankings = 1024
 // one set of subnets.
 type ranking struct {
 	ranks []rank
-	// topRanked are the indexes of the highest in rank among the nodes that advertisements and a Service's node selectors let announce.
+	// topRanked are the indexes of the highest in rank among the nodes that advertisements and a Service's node
+	// selectors let announce.
 	topRanked map[string][]int
 }
 

@@ -25,8 +25,9 @@ func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
 // client takes to learn the new owner's MAC.
 const relayGrace = 10 * time.Second
 
-// continued returns the relay of an address that is not as in the last plan. If the address moved on the previous relay goes on for
-// relayGrace: mostly such an address goes back to its former owner, and packets that still arrive here belong there.
+// continued returns the relay of an address that is not as in the last plan. If the address moved on the previous relay
+// goes on for relayGrace: mostly such an address goes back to its former owner, and packets that still arrive here
+// belong there.
 func (p *planner) continued(a netip.Addr) (r lb.Relay, has bool) {
 	delete(p.ending, a)
 	r, has = p.relays[a]
@@ -64,8 +65,8 @@ func (p *planner) continueRelays(last *planner) {
 	}
 }
 
-// keepRelay keeps the relay of an address that no node may announce now: mostly its endpoints are not ready for a moment,
-// and its older connections are as before.
+// keepRelay keeps the relay of an address that no node may announce now: mostly its endpoints are not ready for a
+// moment, and its older connections are as before.
 func (p *planner) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
 	previous := p.state.Here.Previous
 	if previous == nil {
@@ -82,9 +83,9 @@ func (p *planner) forwards(name string) bool {
 	return known && (p.state.Members[name] || p.state.Left[name]) && !p.state.Unfit[name].Has(lb.Booting)
 }
 
-// former returns the former owner of an address of this node, "" for none, and the Start of the relay. If the previous plan had no
-// owner it is the node in the Service's record of who announces: another load balancer may have announced it. Without a previous
-// plan it is, in this order:
+// former returns the former owner of an address of this node, "" for none, and the Start of the relay. If the previous
+// plan had no owner it is the node in the Service's record of who announces: another load balancer may have announced
+// it. Without a previous plan it is, in this order:
 //   - the node in the Service's record of who announces, if that is another one; the record may be late
 //   - the former owner that an earlier run of this speaker relayed to: it was killed, and nothing moved
 //   - the node that would own the address without this one. If it never did, its kernel resets the connections that
@@ -118,8 +119,8 @@ func (p *planner) date() time.Time {
 	return p.state.Now
 }
 
-// announcedBy returns the node that announced an address for the Service, or for a Service that shares it, by the record in
-// lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
+// announcedBy returns the node that announced an address for the Service, or for a Service that shares it, by the
+// record in lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
 func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 	by := s.AnnouncedBy.Of(a)
 	for _, other := range p.servicesOf[a] {
@@ -140,7 +141,8 @@ func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
 	return ""
 }
 
-// nodeAt returns the node that has an address; "" for none. What a speaker says of its links counts more than what Nodes list.
+// nodeAt returns the node that has an address; "" for none. What a speaker says of its links counts more than what
+// Nodes list.
 func (p *planner) nodeAt(a netip.Addr) (listed string) {
 	for i := range p.nodes {
 		n := &p.nodes[i]
@@ -176,7 +178,11 @@ func (p *planner) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr,
 // neighbour returns an address of another node, of the family of a, on a link of this node; the zero Addr for none.
 func (p *planner) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
 	onLink := func(b netip.Addr) bool {
-		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(b) })
+		return b.Is4() == a.Is4() &&
+			slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool {
+				return !s.IsSingleIP() &&
+					s.Contains(b)
+			})
 	}
 	for _, b := range p.state.Nodes[name].Addresses {
 		if onLink(b) {
@@ -184,7 +190,10 @@ func (p *planner) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
 		}
 	}
 	for _, theirs := range p.state.Links[name] {
-		if !slices.ContainsFunc(theirs.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && slices.Contains(l.Prefixes, s) }) {
+		if !slices.ContainsFunc(theirs.Prefixes, func(s netip.Prefix) bool {
+			return !s.IsSingleIP() &&
+				slices.Contains(l.Prefixes, s)
+		}) {
 			continue
 		}
 		for _, b := range theirs.Addresses {

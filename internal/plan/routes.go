@@ -17,8 +17,8 @@ type routeTable struct {
 	ads []lb.BGPAdvertisement
 	// routes has the attributes of each prefix for each peer.
 	routes map[netip.Prefix]map[string]*attributes
-	// conflicts has a sentence for each prefix to which advertisements give two values of an attribute. The values of the
-	// oldest one are used: without the route the Service would fail.
+	// conflicts has a sentence for each prefix to which advertisements give two values of an attribute. The values of
+	// the oldest one are used: without the route the Service would fail.
 	conflicts map[netip.Prefix]string
 }
 
@@ -85,7 +85,10 @@ func (p *planner) advertise(last *planner) {
 	maps.DeleteFunc(p.conflicts, func(prefix netip.Prefix, _ string) bool { return prefixes[prefix] })
 	maps.Copy(p.conflicts, t.conflicts)
 	routes := keptAll(last.plan.Routes, t.lists(), func(a, b []lb.Route) bool { return reflect.DeepEqual(a, b) })
-	p.plan.Routes = last.plan.Routes.With(maps.Keys(prefixes), func(at netip.Prefix) (*[]lb.Route, bool) { return routes[at], routes[at] != nil })
+	p.plan.Routes = last.plan.Routes.With(
+		maps.Keys(prefixes),
+		func(at netip.Prefix) (*[]lb.Route, bool) { return routes[at], routes[at] != nil },
+	)
 }
 
 // contradict puts a sentence on each Service of whose addresses a route has two values of an attribute.
@@ -95,7 +98,10 @@ func (p *planner) contradict() {
 	}
 	prefixes := slices.SortedFunc(maps.Keys(p.conflicts), netip.Prefix.Compare)
 	for _, s := range p.state.Services {
-		at := slices.IndexFunc(prefixes, func(prefix netip.Prefix) bool { return slices.ContainsFunc(s.Addresses, prefix.Contains) })
+		at := slices.IndexFunc(
+			prefixes,
+			func(prefix netip.Prefix) bool { return slices.ContainsFunc(s.Addresses, prefix.Contains) },
+		)
 		if at >= 0 {
 			v := *cmp.Or(p.verdicts[s.Key], p.plan.Verdicts.Of(s.Key))
 			v.BGP.Reason, v.BGP.Message = lb.ConflictingAdvertisements, p.conflicts[prefixes[at]]
@@ -114,7 +120,13 @@ func (t routeTable) lists() map[netip.Prefix][]lb.Route {
 			slices.SortFunc(r.communities, lb.Community.Compare)
 			ad := &t.ads[r.oldest]
 			route := lb.Route{
-				Prefix: prefix, Peers: []string{peer}, LocalPref: ad.LocalPref, MED: ad.MED, Prepend: ad.Prepend, Leaving: !r.staying, Communities: r.communities,
+				Prefix:      prefix,
+				Peers:       []string{peer},
+				LocalPref:   ad.LocalPref,
+				MED:         ad.MED,
+				Prepend:     ad.Prepend,
+				Leaving:     !r.staying,
+				Communities: r.communities,
 			}
 			if same := slices.IndexFunc(list, route.SameAttributes); same >= 0 {
 				list[same].Peers = append(list[same].Peers, peer)

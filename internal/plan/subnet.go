@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// subnetsOf returns the subnets of all links, sorted and free of duplicates. A prefix of full length is none: it is the address of one host,
-// on a point-to-point link, or of a Service.
+// subnetsOf returns the subnets of all links, sorted and free of duplicates. A prefix of full length is none: it is the
+// address of one host, on a point-to-point link, or of a Service.
 func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 	var out []netip.Prefix
 	for _, ls := range links {
@@ -36,7 +36,10 @@ func (p *planner) reach(i int, ads, subnets []int) int {
 		if l.Refused || !p.announcedOn(i, ads, l) {
 			continue
 		}
-		carriesSubnet := slices.ContainsFunc(subnets, func(s int) bool { return slices.Contains(l.Prefixes, p.subnets[s]) })
+		carriesSubnet := slices.ContainsFunc(
+			subnets,
+			func(s int) bool { return slices.Contains(l.Prefixes, p.subnets[s]) },
+		)
 		switch {
 		case l.Silent && carriesSubnet:
 			best = max(best, silentSubnet)
@@ -76,7 +79,10 @@ func (p *planner) linkBeside(i int, ads []int, other lb.Link) (link lb.Link, kno
 		if l.Refused || !p.announcedOn(i, ads, l) {
 			continue
 		}
-		if slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && slices.Contains(other.Prefixes, s) }) {
+		if slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool {
+			return !s.IsSingleIP() &&
+				slices.Contains(other.Prefixes, s)
+		}) {
 			return l, true
 		}
 		if l.Name == other.Name {

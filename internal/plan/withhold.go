@@ -8,10 +8,10 @@ import (
 )
 
 // A node that cannot do its job says so in its metadata, and all nodes plan by that. A node whose kube-proxy has not
-// served since boot announces nothing. A node whose packet filter is not in force ranks behind all others for
-// addresses with source ranges, and announces none of them: if no node can filter, no node announces them. Addresses
-// without source ranges do not depend on the filter, unless one route covers both. A link whose packet sockets are refused
-// does not count: see reach.
+// served since boot announces nothing. A node whose packet filter is not in force ranks behind all others for addresses
+// with source ranges, and announces none of them: if no node can filter, no node announces them. Addresses without
+// source ranges do not depend on the filter, unless one route covers both. A link whose packet sockets are refused does
+// not count: see reach.
 //
 // What the others do not know leaves the verdicts as they expect them, and this node announces nothing of it: closes.
 
@@ -37,8 +37,8 @@ func (p *planner) hasRanges(s *lb.Service, a netip.Addr) bool {
 	return frontendOf(s, a, p.pools.pool(s, a)).HasRanges()
 }
 
-// rangedAddresses returns the addresses that have source ranges, for one of their Services at least, which may be leaving; none
-// if all nodes can filter, since then no decision depends on them.
+// rangedAddresses returns the addresses that have source ranges, for one of their Services at least, which may be
+// leaving; none if all nodes can filter, since then no decision depends on them.
 func (p *planner) rangedAddresses() addresses {
 	unfiltered := p.state.Here.Unfiltered
 	for _, u := range p.state.Unfit {
@@ -103,8 +103,9 @@ func (p *planner) closedHere() addresses {
 	return newAddresses(out)
 }
 
-// closes reports whether this node withholds a prefix. A route that covers more than one address goes only if the whole table is
-// not in force: otherwise the kernel closes what it refuses, and clients reach what is on the node's own link without a route.
+// closes reports whether this node withholds a prefix. A route that covers more than one address goes only if the whole
+// table is not in force: otherwise the kernel closes what it refuses, and clients reach what is on the node's own link
+// without a route.
 func (p *planner) closes(prefix netip.Prefix) bool {
 	return (prefix.IsSingleIP() || p.state.Here.Unfiltered) && p.closed.in(prefix)
 }
@@ -114,8 +115,8 @@ func (p *planner) withholds(prefix netip.Prefix) bool {
 	return p.closes(prefix) || !p.filters(p.node, prefix)
 }
 
-// whyWithheld says why this node, which would be the only one to announce a Service, does not. It stays the writer: the other nodes
-// do not know yet that it announces nothing.
+// whyWithheld says why this node, which would be the only one to announce a Service, does not. It stays the writer: the
+// other nodes do not know yet that it announces nothing.
 func (p *planner) whyWithheld(s *lb.Service) (lb.Reason, string) {
 	withholds := "node " + p.node + " withholds the addresses, for "
 	switch {
@@ -168,8 +169,8 @@ func servedOnlyOn(services []*lb.Service, f lb.Family, certain func(node string)
 	return true
 }
 
-// outOfReach reports whether this node knows that it reaches no endpoint of Services that share an address. One in reach is enough to
-// announce it.
+// outOfReach reports whether this node knows that it reaches no endpoint of Services that share an address. One in
+// reach is enough to announce it.
 func (p *planner) outOfReach(services []*lb.Service, f lb.Family) bool {
 	unheard := p.state.Here.CutOffFrom
 	return len(unheard) > 0 && servedOnlyOn(services, f, func(node string) bool { return unheard[node] })

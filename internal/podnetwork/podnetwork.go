@@ -2,15 +2,16 @@
 //
 // A network plugin runs in a pod, as Holdfast does. Its configuration on disk and the conditions of the Node are from
 // before the boot, and say that it is ready. kube-proxy serves earlier, and sends connections to endpoints on other
-// nodes, which do not get there yet. Routes are no sign: some plugins make them before their eBPF programs, others never.
+// nodes, which do not get there yet. Routes are no sign: some plugins make them before their eBPF programs, others
+// never.
 //
 //	b := podnetwork.New(podnetwork.Config{Log: log, Remote: remote, Kick: loop.Kick})
 //	go b.Run(ctx)
 //	<-b.Looked()
 //	if b.Missing() { … } // others should announce what they can
 //
-// In goes what the cluster knows of pods, out comes a yes or no. The package opens connections to pods and sends nothing
-// on them. It changes nothing but a record of its own.
+// In goes what the cluster knows of pods, out comes a yes or no. The package opens connections to pods and sends
+// nothing on them. It changes nothing but a record of its own.
 package podnetwork
 
 import (

@@ -19,9 +19,9 @@
 // a known connection. The former owner could pick up such data segments as a new connection,
 // and an endpoint would reset it; it does not pick up FIN and RST.
 //
-// Where an address comes back within two minutes (nf_conntrack_tcp_timeout_time_wait), conntrack still has ended connections, and
-// every segment of a connection of the former owner that has the ports of such a connection would be invalid. kubeproxy.Sweeper deletes
-// them when a relay begins.
+// Where an address comes back within two minutes (nf_conntrack_tcp_timeout_time_wait), conntrack still has ended
+// connections, and every segment of a connection of the former owner that has the ports of such a connection would be
+// invalid. kubeproxy.Sweeper deletes them when a relay begins.
 //
 // The chain connections is behind the guard chain of the packet filter (-149), so that the ranges of
 // both nodes apply, and ahead of every DNAT. The chain errors is ahead of the guard chain, which admits
@@ -34,18 +34,18 @@
 // of its own: segments that GRO merged are split again.
 //
 // A relay ends when no segment used it for the idle time: its address then expires in the set used. Packets renew that,
-// and not the speaker. So the relays of a speaker that restarts or dies work as long as they are used. FIN, RST and ICMP
-// errors do not renew it, since scans and late packets would keep relays without connections. What ended stays in the map
-// relays. So the next speaker, which adopts tables of the same layout, does not take it for one that is missing. A relay
-// begins again when Set names it with another Start.
+// and not the speaker. So the relays of a speaker that restarts or dies work as long as they are used. FIN, RST and
+// ICMP errors do not renew it, since scans and late packets would keep relays without connections. What ended stays in
+// the map relays. So the next speaker, which adopts tables of the same layout, does not take it for one that is
+// missing. A relay begins again when Set names it with another Start.
 //
 // Nothing reads the tables while nothing happens. The kernel tells of changes by others, though not of addresses that
 // expire: Run lists the tables for that from time to time.
 //
-// Limits: TCP only, because UDP does not show whether a packet is the first of a flow. 65,535 addresses of a family at once,
-// the kernel's limit of a set that packets renew. Each address has one former owner: when it moves again, the connections of
-// the owner before that are lost. Connections through a router that is itself a node of the cluster are not relayed, nor any where
-// nf_conntrack_tcp_loose is 0: conntrack calls each of their segments invalid.
+// Limits: TCP only, because UDP does not show whether a packet is the first of a flow. 65,535 addresses of a family at
+// once, the kernel's limit of a set that packets renew. Each address has one former owner: when it moves again, the
+// connections of the owner before that are lost. Connections through a router that is itself a node of the cluster are
+// not relayed, nor any where nf_conntrack_tcp_loose is 0: conntrack calls each of their segments invalid.
 //
 // The package takes no decisions: the former owner and its health are decided before Set. It changes no
 // other table.

@@ -17,9 +17,9 @@ const tableName = "holdfast-relay"
 
 // What a table holds.
 const (
-	// relaysMap has the address of the former owner, and linksMap the link that leads there. In one map,
-	// the nft command could not show them. usedSet has the address until the relay was unused for the idle time. It is not
-	// a map either: nft 1.0.6 crashes on a rule that updates one.
+	// relaysMap has the address of the former owner, and linksMap the link that leads there. In one map, the nft
+	// command could not show them. usedSet has the address until the relay was unused for the idle time. It is not a
+	// map either: nft 1.0.6 crashes on a rule that updates one.
 	relaysMap        = "relays"
 	linksMap         = "links"
 	usedSet          = "used"
@@ -35,9 +35,9 @@ const (
 )
 
 // idleTime is how long a relay lasts without a segment. Linux's own load balancer forgets an idle TCP connection after
-// 15 minutes too (ip_vs_proto_tcp.c), and most clients and servers close or probe an idle one before. RFC 5382 (REQ-5) and
-// conntrack keep one for hours and days: then relays would pile up with every move. A connection that sleeps for longer
-// while no other one of its address is used is reset when it wakes.
+// 15 minutes too (ip_vs_proto_tcp.c), and most clients and servers close or probe an idle one before. RFC 5382 (REQ-5)
+// and conntrack keep one for hours and days: then relays would pile up with every move. A connection that sleeps for
+// longer while no other one of its address is used is reset when it wakes.
 const idleTime = 15 * time.Minute
 
 // Registers: the former owner's address from first on, its link in spare.
@@ -93,7 +93,13 @@ func (f *family) layout(idle time.Duration) *nft.Layout {
 			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.relayRule(nil)))
 	}
 	segment := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
-	goesOn, ends := nft.TCPFlags(expr.CmpOpEq, tcpSYN|tcpFIN|tcpRST), slices.Concat(nft.TCPFlags(expr.CmpOpEq, tcpSYN), nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST))
+	goesOn, ends := nft.TCPFlags(
+		expr.CmpOpEq,
+		tcpSYN|tcpFIN|tcpRST,
+	), slices.Concat(
+		nft.TCPFlags(expr.CmpOpEq, tcpSYN),
+		nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST),
+	)
 	// Begins the idle time of the relay again, to which the address in first belongs.
 	use := nft.Expr(&expr.Dynset{SrcRegKey: first, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
 	connections := chain(connectionsChain, connectionsPriority,
@@ -114,9 +120,9 @@ func icmpTypes(types [2]byte) nft.Rule {
 }
 
 // relayRule gives a packet to the former owner of its destination, if there is one and no speaker sent it. Should a
-// speaker's MAC not be known, two nodes may take each other for the former owner: the kernel
-// takes one from the time to live of the copy, but looks at it only when it forwards, so it is looked at here. What is to
-// be done with the relay's address in first is added to the rule.
+// speaker's MAC not be known, two nodes may take each other for the former owner: the kernel takes one from the time to
+// live of the copy, but looks at it only when it forwards, so it is looked at here. What is to be done with the relay's
+// address in first is added to the rule.
 func (f *family) relayRule(with nft.Rule) nft.Rule {
 	return slices.Concat(nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: first},
@@ -127,8 +133,10 @@ func (f *family) relayRule(with nft.Rule) nft.Rule {
 		&expr.Cmp{Op: expr.CmpOpGt, Register: first, Data: []byte{1}},
 		f.Load(f.Destination, first), &expr.Lookup{SourceRegister: first, SetName: usedSet},
 	), with, nft.Expr(
-		f.Load(f.Destination, first), &expr.Lookup{SourceRegister: first, SetName: relaysMap, IsDestRegSet: true, DestRegister: first},
-		f.Load(f.Destination, spare), &expr.Lookup{SourceRegister: spare, SetName: linksMap, IsDestRegSet: true, DestRegister: spare},
+		f.Load(f.Destination, first),
+		&expr.Lookup{SourceRegister: first, SetName: relaysMap, IsDestRegSet: true, DestRegister: first},
+		f.Load(f.Destination, spare),
+		&expr.Lookup{SourceRegister: spare, SetName: linksMap, IsDestRegSet: true, DestRegister: spare},
 		&expr.Dup{RegAddr: first, RegDev: spare, IsRegDevSet: true},
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},

@@ -22,7 +22,8 @@ type Desired struct {
 	Relays lb.Map[netip.Addr, lb.Relay]
 	// Expect creates the tables even without relays, so that an address that moves here does not wait for them.
 	Expect bool
-	// Speakers are the MACs of the links of all speakers: packets from them are not relayed again. The map must not be changed.
+	// Speakers are the MACs of the links of all speakers: packets from them are not relayed again. The map must not be
+	// changed.
 	Speakers map[lb.MAC]bool
 }
 
@@ -31,7 +32,8 @@ type Config struct {
 	Log *slog.Logger
 	// Links returns the node's links as they are; it must not block.
 	Links func() []lb.Interface
-	// IdleTime is how long a relay lasts without a segment; by default 15 minutes. A table is audited three times meanwhile.
+	// IdleTime is how long a relay lasts without a segment; by default 15 minutes. A table is audited three times
+	// meanwhile.
 	IdleTime time.Duration
 	// Changed is called when the result of Ended changes; it may be nil.
 	Changed func()
@@ -43,7 +45,8 @@ type Relayer struct {
 	tables []*table
 
 	mu sync.Mutex
-	// desired is the argument of the last Set, nil before the first; indexes are those of the links that may carry relays.
+	// desired is the argument of the last Set, nil before the first; indexes are those of the links that may carry
+	// relays.
 	desired *Desired
 	indexes map[string]int
 	// ended is the result of Ended.
@@ -66,7 +69,8 @@ func Try(of lb.Family) error {
 	return all[slices.IndexFunc(all, func(f *family) bool { return f.name == of })].layout(idleTime).Try()
 }
 
-// Set relays exactly this. New relays are in force when it returns, unless the kernel refuses. It never fails: without relays an address moves all the same.
+// Set relays exactly this. New relays are in force when it returns, unless the kernel refuses. It never fails: without
+// relays an address moves all the same.
 func (r *Relayer) Set(d Desired) {
 	indexes := make(map[string]int)
 	for _, l := range r.config.Links() {
@@ -76,7 +80,9 @@ func (r *Relayer) Set(d Desired) {
 	}
 	r.mu.Lock()
 	same := r.desired != nil && r.desired.Expect == d.Expect && r.desired.Relays.Same(d.Relays) &&
-		(lb.SameMap(r.desired.Speakers, d.Speakers) || maps.Equal(r.desired.Speakers, d.Speakers)) && maps.Equal(r.indexes, indexes)
+		(lb.SameMap(r.desired.Speakers, d.Speakers) ||
+			maps.Equal(r.desired.Speakers, d.Speakers)) &&
+		maps.Equal(r.indexes, indexes)
 	if same {
 		r.desired = &d // which costs nothing to compare when it comes again
 	}
@@ -154,8 +160,8 @@ func (r *Relayer) Inherited() map[netip.Addr]Inherited {
 	return out
 }
 
-// Ended returns the relays of the last Set that ended because no packet used them: relayed address to Start, which is zero
-// for a relay of an earlier process.
+// Ended returns the relays of the last Set that ended because no packet used them: relayed address to Start, which is
+// zero for a relay of an earlier process.
 func (r *Relayer) Ended() map[netip.Addr]time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

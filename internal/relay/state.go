@@ -52,7 +52,12 @@ func (r *Relayer) repairs() (n uint64) {
 	return n
 }
 
-var repairsDesc = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "relay"})
+var repairsDesc = prometheus.NewDesc(
+	"holdfast_repairs_total",
+	"Repairs of drift, by kind.",
+	nil,
+	prometheus.Labels{"kind": "relay"},
+)
 
 // Describe implements prometheus.Collector.
 func (r *Relayer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
@@ -64,10 +69,23 @@ func (r *Relayer) Collect(ch chan<- prometheus.Metric) {
 		metric := func(name, help string, kind prometheus.ValueType, value float64) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil), kind, value, string(f.Family))
 		}
-		metric("relayed_addresses", "Addresses that this node took over and whose older connections it relays to the former owner.", prometheus.GaugeValue,
-			float64(f.Relayed))
-		metric("relayed_packets_total", "Packets relayed to former owners since the creation of the table.", prometheus.CounterValue, float64(f.Packets))
-		metric("relay_failed", "1 while the kernel refuses the relays, so that connections end when their address moves.", prometheus.GaugeValue,
-			map[bool]float64{true: 1}[f.Failure != ""])
+		metric(
+			"relayed_addresses",
+			"Addresses that this node took over and whose older connections it relays to the former owner.",
+			prometheus.GaugeValue,
+			float64(f.Relayed),
+		)
+		metric(
+			"relayed_packets_total",
+			"Packets relayed to former owners since the creation of the table.",
+			prometheus.CounterValue,
+			float64(f.Packets),
+		)
+		metric(
+			"relay_failed",
+			"1 while the kernel refuses the relays, so that connections end when their address moves.",
+			prometheus.GaugeValue,
+			map[bool]float64{true: 1}[f.Failure != ""],
+		)
 	}
 }

@@ -43,7 +43,11 @@ const tick = 10 * time.Millisecond
 func newTable(r *Relayer, f *family) *table {
 	t := &table{relayer: r, family: f, layout: f.layout(r.config.IdleTime)}
 	t.Owned = nft.NewOwned(nft.Config[*image]{
-		Log: r.config.Log.With("family", f.name), Table: t.layout.Table, Image: t.image, Seen: t.seen, AuditInterval: r.config.IdleTime / 3,
+		Log:           r.config.Log.With("family", f.name),
+		Table:         t.layout.Table,
+		Image:         t.image,
+		Seen:          t.seen,
+		AuditInterval: r.config.IdleTime / 3,
 		Done: func(img *image) {
 			r.mu.Lock()
 			t.course = img.course
@@ -126,8 +130,8 @@ func (img *image) elements() (list nft.Elements) {
 // has reports whether the table holds a relay.
 func (t *table) has(one lb.Relay) bool { return t.family.Has(one.Address) && t.family.Has(one.Via) }
 
-// mark tells a relay from one of the same address that began at another time, as the value of its element in used. The kernel does
-// not keep it: an element with another mark replaces the one before, and has the whole idle time ahead.
+// mark tells a relay from one of the same address that began at another time, as the value of its element in used. The
+// kernel does not keep it: an element with another mark replaces the one before, and has the whole idle time ahead.
 func (c course) mark() string {
 	if c.start.IsZero() {
 		return ""
@@ -135,8 +139,8 @@ func (c course) mark() string {
 	return c.start.UTC().String()
 }
 
-// seen learns the courses from what the table holds. A relay that is not in used has ended if its time is over, and one of an earlier
-// run, too. It adds the marks, which the kernel does not keep.
+// seen learns the courses from what the table holds. A relay that is not in used has ended if its time is over, and one
+// of an earlier run, too. It adds the marks, which the kernel does not keep.
 func (t *table) seen(is *nft.Content) {
 	t.relayer.mu.Lock()
 	defer t.relayer.mu.Unlock()

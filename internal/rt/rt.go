@@ -1,5 +1,6 @@
-// Package rt is what threads with real-time priority stand on: a clock, UDP sockets that the runtime's poller does not know, filters
-// on them, seals of packets, and a wait that other threads can end. A call needs no memory, waits for no other thread, and does not log.
+// Package rt is what threads with real-time priority stand on: a clock, UDP sockets that the runtime's poller does not
+// know, filters on them, seals of packets, and a wait that other threads can end. A call needs no memory, waits for no
+// other thread, and does not log.
 package rt
 
 import (
@@ -56,8 +57,8 @@ func (e *Event) Wake() {
 	_, _ = unix.Write(e.fd, one[:]) // fails only if it is full of wake-ups
 }
 
-// Wait returns when one of the files is ready, when it is woken, or after a time. Any error is a reason to look, too. The first
-// of the files is the Event's own.
+// Wait returns when one of the files is ready, when it is woken, or after a time. Any error is a reason to look, too.
+// The first of the files is the Event's own.
 func (e *Event) Wait(d time.Duration, files []unix.PollFd) {
 	files[0] = unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN}
 	if Poll(files, d) > 0 && files[0].Revents != 0 {
@@ -71,9 +72,9 @@ func Poll(files []unix.PollFd, d time.Duration) int {
 	return poll(files, &timeout)
 }
 
-// poll gives its place among GOMAXPROCS back first, as waits of the runtime itself do. During an ordinary system call the runtime's
-// monitor looks for 10 ms, up to every 20 us, whether it should take the place: that costs more than all that the thread does
-// between two waits.
+// poll gives its place among GOMAXPROCS back first, as waits of the runtime itself do. During an ordinary system call
+// the runtime's monitor looks for 10 ms, up to every 20 us, whether it should take the place: that costs more than all
+// that the thread does between two waits.
 //
 //go:norace
 //go:nosplit
@@ -115,7 +116,10 @@ type Option struct{ Level, Name, Value int }
 func UDP(is6 bool, options ...Option) (fd int, err error) {
 	family, common := unix.AF_INET, []Option{{unix.IPPROTO_IP, unix.IP_TOS, classSelector6}}
 	if is6 {
-		family, common = unix.AF_INET6, []Option{{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6}, {unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1}}
+		family, common = unix.AF_INET6, []Option{
+			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6},
+			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
+		}
 	}
 	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP); err != nil {
 		return -1, fmt.Errorf("open socket: %w", err)
@@ -123,7 +127,10 @@ func UDP(is6 bool, options ...Option) (fd int, err error) {
 	err = Attach(fd, unix.SO_ATTACH_FILTER, []bpf.Instruction{bpf.RetConstant{Val: 0}})
 	for _, o := range append(append(common, Option{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority}), options...) {
 		if err == nil {
-			err = os.NewSyscallError(fmt.Sprintf("set socket option %d of level %d", o.Name, o.Level), unix.SetsockoptInt(fd, o.Level, o.Name, o.Value))
+			err = os.NewSyscallError(
+				fmt.Sprintf("set socket option %d of level %d", o.Name, o.Level),
+				unix.SetsockoptInt(fd, o.Level, o.Name, o.Value),
+			)
 		}
 	}
 	if err != nil {

@@ -30,7 +30,10 @@ func NewSeals(keys [][]byte, kind string) (seals []*Seal) {
 		if err != nil {
 			panic(fmt.Sprintf("derive a key: %v", err)) // only a longer one than HKDF makes fails
 		}
-		seals = append(seals, &Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])})
+		seals = append(
+			seals,
+			&Seal{Prefix: binary.BigEndian.Uint64(derived), mac: hmac.New(sha256.New, derived[PrefixLen:])},
+		)
 	}
 	return seals
 }

@@ -1,6 +1,6 @@
 // Package unnumbered finds the routers of BGP peers that are named by a link and not by an address, which FRR calls BGP
-// unnumbered: by router discovery (RFC 4861 section 6). A router on the link advertises itself, and the address that it does
-// so from is where to dial. The router finds this node in the same way, so on these links this node sends Router
+// unnumbered: by router discovery (RFC 4861 section 6). A router on the link advertises itself, and the address that it
+// does so from is where to dial. The router finds this node in the same way, so on these links this node sends Router
 // Advertisements too. They have router lifetime 0 (RFC 4861 section 4.2) and no prefix: this node is no host's default
 // router.
 //
@@ -8,10 +8,11 @@
 // ICMPv6 socket for each link. It does not ask the kernel, which takes no notice of Router Advertisements where it
 // forwards.
 //
-// Input is hostile. Nothing is read of an advertisement but that it is one: it must come from a link-local address over no
-// hop (RFC 4861 section 6.1.2). How many packets are read in a time and how many routers are remembered is limited, and the next
-// advertisement answers all solicitations. A flood does not replace a router with which BGP has a session. Whoever can send on the
-// link can pose as its router, as with any other client of router discovery; a password of the session does not let him in.
+// Input is hostile. Nothing is read of an advertisement but that it is one: it must come from a link-local address over
+// no hop (RFC 4861 section 6.1.2). How many packets are read in a time and how many routers are remembered is limited,
+// and the next advertisement answers all solicitations. A flood does not replace a router with which BGP has a session.
+// Whoever can send on the link can pose as its router, as with any other client of router discovery; a password of the
+// session does not let him in.
 //
 // The package sends on no link that it is not given, and dials no machine.
 package unnumbered
@@ -47,8 +48,8 @@ type Config struct {
 
 // Router is what was found on a link.
 type Router struct {
-	// Address of the router, and this node's own address on the link, both with their zone; the zero Addr while no router
-	// is known.
+	// Address of the router, and this node's own address on the link, both with their zone; the zero Addr while no
+	// router is known.
 	Address, Source netip.Addr
 	// Looking: it is too early to say that there is none.
 	Looking bool
@@ -79,12 +80,17 @@ func New(c Config) *Finder {
 		Help: "Router Advertisements and Solicitations on links of unnumbered peers by direction: sent, received, or rejected.",
 	}, []string{"link", "direction"})
 	return &Finder{
-		config: c, wake: lb.NewSignal(), heard: make(chan event), Messages: messages, found: map[string]Router{}, ports: map[string]*port{},
+		config:   c,
+		wake:     lb.NewSignal(),
+		heard:    make(chan event),
+		Messages: messages,
+		found:    map[string]Router{},
+		ports:    map[string]*port{},
 	}
 }
 
-// Set makes these the links, by name, on which this node advertises itself and looks for a router. It does not wait. It is
-// called again after each change of the node's links.
+// Set makes these the links, by name, on which this node advertises itself and looks for a router. It does not wait. It
+// is called again after each change of the node's links.
 func (f *Finder) Set(names []string) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	f.mu.Lock()
@@ -162,7 +168,10 @@ func (f *Finder) reconcile(ctx context.Context) (retry <-chan time.Time) {
 		case !exists:
 			f.publish(name, Router{Problem: "this node has no link " + name})
 		case !l.LinkLocal().IsValid():
-			f.publish(name, Router{Problem: "link " + name + " has no IPv6 link-local address: it is down, or IPv6 is off there"})
+			f.publish(
+				name,
+				Router{Problem: "link " + name + " has no IPv6 link-local address: it is down, or IPv6 is off there"},
+			)
 		case p != nil && p.ended():
 			f.close(name) // and another one after a pause
 			retry = time.After(retryInterval)

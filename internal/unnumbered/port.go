@@ -13,11 +13,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// maxReads is how many packets are read at once, and then in each second, so that a flood costs little; the kernel drops the rest.
+// maxReads is how many packets are read at once, and then in each second, so that a flood costs little; the kernel
+// drops the rest.
 const maxReads = 50
 
-// Between advertisements is a random time of these, the least that RFC 4861 section 6.2.1 allows: so a router that comes, or asks, needs
-// no answer of its own, and a flood of questions is none of advertisements.
+// Between advertisements is a random time of these, the least that RFC 4861 section 6.2.1 allows: so a router that
+// comes, or asks, needs no answer of its own, and a flood of questions is none of advertisements.
 const minInterval, maxInterval = 3 * time.Second, 4 * time.Second
 
 // port looks for the router on one link, and advertises this node there.
@@ -132,7 +133,12 @@ func (p *port) router() Router {
 	case !p.routers.present.IsValid() && !r.Looking:
 		r.Problem = fmt.Sprintf("no router advertises itself on link %s", p.link.Name)
 	case p.routers.other.IsValid():
-		r.Problem = fmt.Sprintf("link %s has more routers than %s: %s; it should have one", p.link.Name, p.routers.present, p.routers.other)
+		r.Problem = fmt.Sprintf(
+			"link %s has more routers than %s: %s; it should have one",
+			p.link.Name,
+			p.routers.present,
+			p.routers.other,
+		)
 	}
 	if p.routers.present.IsValid() {
 		r.Looking = false

@@ -17,18 +17,18 @@ const (
 
 // routers is what is known of the routers on one link. The first router heard is the link's. It stays that for as long
 // as it answers: two routers must not take turns. It is replaced when another one is heard, and it answers no
-// solicitation. That may also be because a flood drowned its answers: so it is not while BGP has a session with it, which ends
-// by itself when the router is gone.
+// solicitation. That may also be because a flood drowned its answers: so it is not while BGP has a session with it,
+// which ends by itself when the router is gone.
 type routers struct {
 	// present is the link's router, heard last at heard; the zero Addr if none was heard yet.
 	present netip.Addr
 	heard   time.Time
-	// other is one beside it: a mistake, or an attack. No further one is remembered while it is heard, so that a flood of invented
-	// routers does not become one of log lines and plans.
+	// other is one beside it: a mistake, or an attack. No further one is remembered while it is heard, so that a flood
+	// of invented routers does not become one of log lines and plans.
 	other      netip.Addr
 	otherHeard time.Time
-	// asked counts the solicitations since one began to be looked for. The next one is due at next, or the end of the last
-	// one's time; the zero Time if no answer is awaited.
+	// asked counts the solicitations since one began to be looked for. The next one is due at next, or the end of the
+	// last one's time; the zero Time if no answer is awaited.
 	asked int
 	next  time.Time
 }
@@ -53,8 +53,8 @@ func (r *routers) ask(moment time.Time) { r.asked, r.next = 0, moment }
 // asking reports whether an answer may still come.
 func (r *routers) asking() bool { return !r.next.IsZero() }
 
-// tick reports whether a solicitation is due, and replaces a router that answered none, unless established: BGP has a session
-// with it.
+// tick reports whether a solicitation is due, and replaces a router that answered none, unless established: BGP has a
+// session with it.
 func (r *routers) tick(moment time.Time, established bool) (solicit bool) {
 	if moment.Sub(r.otherHeard) > remembered {
 		r.other = netip.Addr{}

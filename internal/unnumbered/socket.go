@@ -22,10 +22,13 @@ const (
 	mtu = 1500
 )
 
-// listen opens a raw ICMPv6 socket that hears router discovery on one link. It is bound to the link's address: packets of other links do
-// not arrive.
+// listen opens a raw ICMPv6 socket that hears router discovery on one link. It is bound to the link's address: packets
+// of other links do not arrive.
 func listen(l lb.Interface) (*ndp.Conn, error) {
-	conn, _, err := ndp.Listen(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC.HardwareAddr(), MTU: mtu}, ndp.Addr(l.LinkLocal().String()))
+	conn, _, err := ndp.Listen(
+		&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC.HardwareAddr(), MTU: mtu},
+		ndp.Addr(l.LinkLocal().String()),
+	)
 	if err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
@@ -39,8 +42,8 @@ func listen(l lb.Interface) (*ndp.Conn, error) {
 	return conn, nil
 }
 
-// advertise says that this node is here, to all nodes on the link. Lifetime 0: it is no default router. Zero in the other
-// fields means that it specifies nothing (RFC 4861 section 4.2).
+// advertise says that this node is here, to all nodes on the link. Lifetime 0: it is no default router. Zero in the
+// other fields means that it specifies nothing (RFC 4861 section 4.2).
 func (p *port) advertise() error {
 	return p.write(&ndp.RouterAdvertisement{Options: p.options()}, allNodes)
 }
@@ -68,10 +71,14 @@ func (p *port) write(m ndp.Message, to netip.Addr) error {
 // advertisementLen is the length of an advertisement without options (RFC 4861 section 4.2).
 const advertisementLen = 16
 
-// advertises reports whether an ICMPv6 message is an advertisement of a router, by the rules of RFC 4861 section 6.1.2. The kernel has
-// checked the checksum. Nothing inside is of interest, so options are only measured: a router may send any that no library knows.
+// advertises reports whether an ICMPv6 message is an advertisement of a router, by the rules of RFC 4861 section 6.1.2.
+// The kernel has checked the checksum. Nothing inside is of interest, so options are only measured: a router may send
+// any that no library knows.
 func advertises(b []byte, from netip.Addr, hops int) bool {
-	return len(b) >= advertisementLen && ipv6.ICMPType(b[0]) == ipv6.ICMPTypeRouterAdvertisement && b[1] == 0 && hops == ndp.HopLimit &&
+	return len(b) >= advertisementLen &&
+		ipv6.ICMPType(b[0]) == ipv6.ICMPTypeRouterAdvertisement &&
+		b[1] == 0 &&
+		hops == ndp.HopLimit &&
 		from.Is6() && from.IsLinkLocalUnicast() && whole(b[advertisementLen:])
 }
 

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Archive writes all files below a directory as a tar, each below prefix, sorted, with one time, and no owner; compressed if the file's
-// name ends so.
+// Archive writes all files below a directory as a tar, each below prefix, sorted, with one time, and no owner;
+// compressed if the file's name ends so.
 func Archive(file, dir, prefix string, at time.Time) (err error) {
 	f, err := os.Create(file)
 	if err != nil {
@@ -52,7 +52,9 @@ func add(w *tar.Writer, name, source string, at time.Time) error {
 	if info.Mode()&0o100 != 0 {
 		mode = 0o755
 	}
-	err := w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg})
+	err := w.WriteHeader(
+		&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), ModTime: at, Typeflag: tar.TypeReg},
+	)
 	if err == nil {
 		_, err = w.Write(content)
 	}

@@ -64,8 +64,8 @@ type dockerImage struct {
 	Layers   []string
 }
 
-// Write writes the image as an archive. An image for several architectures is one index, of which each tool takes
-// what it needs. Docker's own image store knows no indexes: there each architecture has a tag of its own, NAME-ARCHITECTURE.
+// Write writes the image as an archive. An image for several architectures is one index, of which each tool takes what
+// it needs. Docker's own image store knows no indexes: there each architecture has a tag of its own, NAME-ARCHITECTURE.
 func Write(file string, img Image) (err error) {
 	defer func() {
 		if err != nil {
@@ -88,7 +88,9 @@ func Write(file string, img Image) (err error) {
 	top := images[0]
 	if len(images) > 1 {
 		// Registries show what the index itself says.
-		top = mutate.IndexAddendum{Add: mutate.Annotations(mutate.AppendManifests(empty.Index, images...), img.Labels).(v1.ImageIndex)}
+		top = mutate.IndexAddendum{
+			Add: mutate.Annotations(mutate.AppendManifests(empty.Index, images...), img.Labels).(v1.ImageIndex),
+		}
 	}
 	// containerd takes the image's name from the first, other tools its tag from the second.
 	top.Annotations = map[string]string{"io.containerd.image.name": img.Name, "org.opencontainers.image.ref.name": tag}
@@ -115,7 +117,10 @@ func (i Image) platforms() (out []mutate.IndexAddendum, docker []dockerImage, er
 			return nil, nil, err
 		}
 		out = append(out, mutate.IndexAddendum{
-			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.Architecture, Variant: p.variant()}},
+			Add: image,
+			Descriptor: v1.Descriptor{
+				Platform: &v1.Platform{OS: "linux", Architecture: p.Architecture, Variant: p.variant()},
+			},
 		})
 		name := i.Name
 		if len(i.Platforms) > 1 {

@@ -1,4 +1,5 @@
-// Command bgp speaks BGP with one router, for the speaker that starts it: a message that crashes it disturbs nothing else.
+// Command bgp speaks BGP with one router, for the speaker that starts it: a message that crashes it disturbs nothing
+// else.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command heartbeat sends what may not be late, heartbeats and BFD packets, for the speaker that starts it, in a process
-// that is small enough to have real-time priority as a whole.
+// Command heartbeat sends what may not be late, heartbeats and BFD packets, for the speaker that starts it, in a
+// process that is small enough to have real-time priority as a whole.
 package main
 
 import (

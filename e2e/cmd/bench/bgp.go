@@ -45,7 +45,10 @@ type routedStage struct {
 // onRoutes runs a measurement on a routedStage that is taken down afterwards.
 func onRoutes(ctx context.Context, b *testbed.Bed, run func(*routedStage) error) (err error) {
 	workers := b.Cluster.Nodes()[1:]
-	s := &routedStage{Bed: b, app: testbed.App{Namespace: app.Namespace, Name: routedName, Replicas: 1, Nodes: workers[:1], Patience: 30}}
+	s := &routedStage{
+		Bed: b,
+		app: testbed.App{Namespace: app.Namespace, Name: routedName, Replicas: 1, Nodes: workers[:1], Patience: 30},
+	}
 	for _, file := range []string{"bgpadvertisement.yaml", "bgppeer.yaml"} {
 		if err := b.ApplyFile(ctx, "", "config", "samples", file); err != nil {
 			return err
@@ -155,7 +158,8 @@ func withdraw(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	return got, err
 }
 
-// realtime gives the routers' daemons the lowest real-time priority, as on machines that do little else, or takes it away.
+// realtime gives the routers' daemons the lowest real-time priority, as on machines that do little else, or takes it
+// away.
 func (s *routedStage) realtime(ctx context.Context, on bool) error {
 	policy, priority := "-o", "0"
 	if on {
@@ -222,8 +226,8 @@ func (s *routedStage) lose(ctx context.Context, node string) (gone, gap time.Dur
 	return gone, gap, powerCycle(ctx, s.Bed, node)
 }
 
-// bgpDrain drains a node, reboots it and takes it back, and counts the requests without an answer. Those that were under
-// way when next hops changed are counted apart: routers then move flows of healthy nodes too.
+// bgpDrain drains a node, reboots it and takes it back, and counts the requests without an answer. Those that were
+// under way when next hops changed are counted apart: routers then move flows of healthy nodes too.
 func bgpDrain(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{"bgp_drain_failed": 0, "bgp_drain_under_way": 0}
 	err := onRoutes(ctx, b, func(s *routedStage) error {
@@ -286,16 +290,27 @@ func (s *routedStage) drain(ctx context.Context, node string, bfd bool) (underWa
 		u, f := of.FailedApart(here)
 		underWay, failed, probes, changes = underWay+u, failed+f, probes+len(of.Results), changes+len(here)
 	}
-	progress("%s drained, rebooted, back (BFD %v): of %d requests %d failed, %d more were under way at one of %d changes", node, bfd, probes, failed, underWay,
-		changes)
+	progress(
+		"%s drained, rebooted, back (BFD %v): of %d requests %d failed, %d more were under way at one of %d changes",
+		node,
+		bfd,
+		probes,
+		failed,
+		underWay,
+		changes,
+	)
 	if underWay > 2*changes {
-		return 0, 0, fmt.Errorf("%d requests broke at %d changes of next hops, at most two each are explained", underWay, changes)
+		return 0, 0, fmt.Errorf(
+			"%d requests broke at %d changes of next hops, at most two each are explained",
+			underWay,
+			changes,
+		)
 	}
 	return underWay, failed, nil
 }
 
-// bgpUpgrade restarts all speakers, as an upgrade of the DaemonSet does, with and without BFD, and counts the requests without an
-// answer.
+// bgpUpgrade restarts all speakers, as an upgrade of the DaemonSet does, with and without BFD, and counts the requests
+// without an answer.
 func bgpUpgrade(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	failed := 0
 	err := onRoutes(ctx, b, func(s *routedStage) error {
@@ -337,7 +352,13 @@ func (s *routedStage) upgrade(ctx context.Context, bfd bool) (failed int, err er
 	for _, of := range got.clients {
 		failed, probes = failed+of.Failed(), probes+len(of.Results)
 	}
-	progress("all speakers restarted (BFD %v), %d of %d requests failed, routes changed %d times in FRR, %d in BIRD", bfd, failed, probes,
-		len(got.changes[testbed.Router1]), len(got.changes[testbed.Router2]))
+	progress(
+		"all speakers restarted (BFD %v), %d of %d requests failed, routes changed %d times in FRR, %d in BIRD",
+		bfd,
+		failed,
+		probes,
+		len(got.changes[testbed.Router1]),
+		len(got.changes[testbed.Router2]),
+	)
 	return failed, nil
 }

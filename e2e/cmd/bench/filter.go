@@ -64,8 +64,16 @@ func benchmarkFilter(ctx context.Context, name string) (map[string]string, error
 	if name == "Full10k" || name == "OneChange" {
 		rounds = "9x"
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-bench=^Benchmark"+name+"$", "-benchtime="+rounds, "-timeout=5m",
-		"github.com/holdfast-lb/holdfast/internal/filter")
+	cmd := exec.CommandContext(
+		ctx,
+		"go",
+		"test",
+		"-run=^$",
+		"-bench=^Benchmark"+name+"$",
+		"-benchtime="+rounds,
+		"-timeout=5m",
+		"github.com/holdfast-lb/holdfast/internal/filter",
+	)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

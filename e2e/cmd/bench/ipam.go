@@ -71,8 +71,12 @@ func state(services int, family lb.Family) lb.State {
 	s := lb.State{Now: time.Now(), Pools: []lb.Pool{supply()}}
 	for i := range services {
 		s.Services = append(s.Services, &lb.Service{
-			Key: lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%06d", i)}, UID: fmt.Sprint(i), Created: time.Unix(int64(i), 0),
-			Families: []lb.Family{family}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
+			Key:          lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%06d", i)},
+			UID:          fmt.Sprint(i),
+			Created:      time.Unix(int64(i), 0),
+			Families:     []lb.Family{family},
+			FamilyPolicy: lb.SingleStack,
+			Ports:        []lb.Port{{Protocol: "TCP", Port: 80}},
 		})
 	}
 	return s
@@ -89,7 +93,12 @@ func measureAssignments(only string) (found bool, err error) {
 		if err != nil {
 			return found, fmt.Errorf("%s: %w", a.name, err)
 		}
-		fmt.Printf("bench: %s %.1f %s\n", a.name, float64(quantile(times, 0.5))/float64(a.unit), strings.TrimPrefix(a.name[strings.LastIndexByte(a.name, '_'):], "_"))
+		fmt.Printf(
+			"bench: %s %.1f %s\n",
+			a.name,
+			float64(quantile(times, 0.5))/float64(a.unit),
+			strings.TrimPrefix(a.name[strings.LastIndexByte(a.name, '_'):], "_"),
+		)
 	}
 	return found, nil
 }

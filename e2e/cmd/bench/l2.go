@@ -23,7 +23,8 @@ type measurement struct {
 }
 
 var layer2 = []measurement{
-	// It needs one node to take the addresses back each time: after the twenty deaths in the next row that node would be held down for five minutes.
+	// It needs one node to take the addresses back each time: after the twenty deaths in the next row that node would
+	// be held down for five minutes.
 	{map[string]string{"l2_failover_1000_p99_ms": "ms", "l2_policed_1000_ms": "ms"}, thousand},
 	{map[string]string{"l2_failover_v4_p99_ms": "ms", "l2_failover_v6_p99_ms": "ms"}, failover},
 	{map[string]string{"l2_arp_proxy_failover_ms": "ms"}, proxied},

@@ -96,7 +96,10 @@ func deadVictim(ctx context.Context, b *testbed.Bed, addresses []netip.Addr, wit
 		}
 		owners = append(owners, owner)
 	}
-	free := slices.DeleteFunc(slices.Clone(b.Cluster.Nodes()[1:]), func(n string) bool { return slices.Contains(owners, n) })
+	free := slices.DeleteFunc(
+		slices.Clone(b.Cluster.Nodes()[1:]),
+		func(n string) bool { return slices.Contains(owners, n) },
+	)
 	var victim string
 	err := testbed.Until(ctx, 3*time.Minute, "a leader where it is wanted", func(ctx context.Context) error {
 		pod, node, err := leader(ctx, b)

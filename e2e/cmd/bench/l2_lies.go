@@ -69,7 +69,10 @@ func proxiedOnce(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 		var cut errgroup.Group
 		cut.Go(func() error { return lab.PowerOff(ctx, owner) })
 		err := testbed.Until(ctx, time.Minute, "another owner of "+address.String(), func(context.Context) error {
-			if !slices.ContainsFunc(claims.Since(off), func(c whohas.Claim) bool { return c.Address == address && c.MAC != mac }) {
+			if !slices.ContainsFunc(claims.Since(off), func(c whohas.Claim) bool {
+				return c.Address == address &&
+					c.MAC != mac
+			}) {
 				return errors.New("no other node announces it")
 			}
 			return nil
@@ -89,7 +92,8 @@ func proxiedOnce(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 	return seen[0].Gap(), nil
 }
 
-// blind excludes the owner, which does not hear the API server any more, and returns how long two nodes claim an address.
+// blind excludes the owner, which does not hear the API server any more, and returns how long two nodes claim an
+// address.
 func blind(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	var worst time.Duration
 	err := onStage(ctx, b, func(s *testbed.Stage) error {
@@ -104,8 +108,13 @@ func blind(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 		start := time.Now()
 		err = s.Cluster.Block(ctx, owner, apiPort)
 		if err == nil {
-			patch := fmt.Appendf(nil, `{"spec":{"nodeSelectors":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":[%q]}]}]}}`, owner)
-			_, err = s.Resource(testbed.L2Advertisements).Patch(ctx, s.Advertisement(), types.MergePatchType, patch, metav1.PatchOptions{})
+			patch := fmt.Appendf(
+				nil,
+				`{"spec":{"nodeSelectors":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":[%q]}]}]}}`,
+				owner,
+			)
+			_, err = s.Resource(testbed.L2Advertisements).
+				Patch(ctx, s.Advertisement(), types.MergePatchType, patch, metav1.PatchOptions{})
 		}
 		if err == nil {
 			err = testbed.Holds(ctx, blindFor, func(context.Context) error { return nil })

@@ -17,7 +17,20 @@ var perOperation = regexp.MustCompile(`(?m)^BenchmarkLookup\S*\s+\d+\s+([0-9.]+)
 
 // measureLookup runs the benchmark that stands beside the code, and prints its figure.
 func measureLookup(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkLookup$", "-benchtime", "1s", "-timeout", "5m", "./internal/layer2")
+	cmd := exec.CommandContext(
+		ctx,
+		"go",
+		"test",
+		"-run",
+		"^$",
+		"-bench",
+		"^BenchmarkLookup$",
+		"-benchtime",
+		"1s",
+		"-timeout",
+		"5m",
+		"./internal/layer2",
+	)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

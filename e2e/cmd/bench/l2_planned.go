@@ -18,7 +18,15 @@ const helmRounds = 3
 // drainFailed drains the owner and takes it back, and counts the probes without an answer.
 func drainFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	return planned(ctx, b, plannedRounds, "l2_drain_failed", func(owner string) error {
-		_, err := b.Kubectl(ctx, "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s")
+		_, err := b.Kubectl(
+			ctx,
+			"drain",
+			owner,
+			"--ignore-daemonsets",
+			"--force",
+			"--delete-emptydir-data",
+			"--timeout=60s",
+		)
 		_, back := b.Kubectl(ctx, "uncordon", owner)
 		return errors.Join(err, back, b.WaitReady(ctx))
 	})
@@ -36,7 +44,11 @@ func upgradeFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 	})
 }
 
-var helmFrom = flag.String("from", "", "`directory` with the artifacts that helm_ upgrades from; by default those in dist, with other pods")
+var helmFrom = flag.String(
+	"from",
+	"",
+	"`directory` with the artifacts that helm_ upgrades from; by default those in dist, with other pods",
+)
 
 // helmFailed upgrades the chart, with new pods of both daemons, and rolls it back.
 func helmFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
@@ -71,7 +83,13 @@ func helmFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, error)
 	return out, nil
 }
 
-func planned(ctx context.Context, b *testbed.Bed, rounds int, name string, happen func(owner string) error) (map[string]float64, error) {
+func planned(
+	ctx context.Context,
+	b *testbed.Bed,
+	rounds int,
+	name string,
+	happen func(owner string) error,
+) (map[string]float64, error) {
 	failed := 0
 	err := onStage(ctx, b, func(s *testbed.Stage) error {
 		for i := range rounds {
@@ -92,7 +110,14 @@ func planned(ctx context.Context, b *testbed.Bed, rounds int, name string, happe
 					}
 				}
 			}
-			progress("%2d of %d: %s, %d of %d probes failed", i+1, rounds, name, n, len(seen[0].Results)+len(seen[1].Results))
+			progress(
+				"%2d of %d: %s, %d of %d probes failed",
+				i+1,
+				rounds,
+				name,
+				n,
+				len(seen[0].Results)+len(seen[1].Results),
+			)
 		}
 		return nil
 	})

@@ -22,7 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-var addresses = flag.Int("addresses", 1000, "how many addresses l2_failover_1000_p99_ms moves; with more than 1000 kube-proxy serves only the probed ones")
+var addresses = flag.Int(
+	"addresses",
+	1000,
+	"how many addresses l2_failover_1000_p99_ms moves; with more than 1000 kube-proxy serves only the probed ones",
+)
 
 const (
 	// probed is how many of the addresses clients fetch from.
@@ -40,9 +44,9 @@ const (
 	manyLimit = 10 * time.Minute
 )
 
-// thousand loses a node that announces 1,000 addresses, and returns the worst outage of
-// probed addresses, or the 99th percentile of the announcements of all, if that is longer. Then it does so behind a policer, and
-// returns when the client heard the last announcement.
+// thousand loses a node that announces 1,000 addresses, and returns the worst outage of probed addresses, or the 99th
+// percentile of the announcements of all, if that is longer. Then it does so behind a policer, and returns when the
+// client heard the last announcement.
 func thousand(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
 	anchor, announcers := b.Cluster.Nodes()[1], b.Cluster.Nodes()[2:]
 	many := testbed.App{Namespace: app.Namespace, Name: manyName, Replicas: 1, Nodes: []string{anchor}}
@@ -78,7 +82,8 @@ func thousand(ctx context.Context, b *testbed.Bed) (got map[string]float64, err 
 					return err
 				}
 			}
-			// On the wire this is a power-off. To end a node's processes at that moment takes the cores on which the others run.
+			// On the wire this is a power-off. To end a node's processes at that moment takes the cores on which the
+			// others run.
 			return errors.Join(b.Cluster.Partition(ctx, announcers[:1]), b.Cluster.Freeze(ctx, announcers[0]))
 		})
 		clean := context.WithoutCancel(ctx)
@@ -152,7 +157,14 @@ func makeMany(ctx context.Context, b *testbed.Bed, a testbed.App) ([]netip.Addr,
 
 // loseMany waits until a node announces all the addresses, loses it, and
 // returns the worse of the longest gap that a client saw and a quantile of the announcements.
-func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Addr, q float64, lose func() error) (time.Duration, error) {
+func loseMany(
+	ctx context.Context,
+	b *testbed.Bed,
+	node string,
+	list []netip.Addr,
+	q float64,
+	lose func() error,
+) (time.Duration, error) {
 	before, err := ownAll(ctx, b, node, list)
 	if err == nil {
 		// All nodes share the machine with the API server: wait until the writes about the last move have ended.
@@ -178,7 +190,10 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	wanted := sets.New(list...)
 	// moved is when each address was announced first; the client hears claims of nodes' own addresses too.
 	moved := func(claims []whohas.Claim) map[netip.Addr]time.Time {
-		claims = slices.DeleteFunc(slices.Concat(before, claims), func(c whohas.Claim) bool { return !wanted.Has(c.Address) })
+		claims = slices.DeleteFunc(
+			slices.Concat(before, claims),
+			func(c whohas.Claim) bool { return !wanted.Has(c.Address) },
+		)
 		return whohas.First(claims, off)
 	}
 	err = lose()
@@ -199,7 +214,8 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	if err := errors.Join(err, stopped, stoppedToo); err != nil {
 		return 0, err
 	}
-	// On busy cores the loss begins hundreds of milliseconds after its order: after the start of the latest request that the node answered.
+	// On busy cores the loss begins hundreds of milliseconds after its order: after the start of the latest request
+	// that the node answered.
 	var gap, idle time.Duration
 	for _, s := range seen {
 		gap = max(gap, s.Gap())
@@ -212,26 +228,41 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 		times = append(times, at.Sub(off)-idle)
 	}
 	announced := quantile(times, q)
-	progress("lost %.0f ms after the order; announced within %.0f ms, median %.0f ms; longest gap of %d clients %.0f ms; the latest heartbeat was %.0f ms late",
-		ms(idle), ms(announced), ms(quantile(times, 0.5)), len(seen), ms(gap), 1000*late["holdfast_heartbeat_lateness_seconds"])
+	progress(
+		"lost %.0f ms after the order; announced within %.0f ms, median %.0f ms; longest gap of %d clients %.0f ms; the latest heartbeat was %.0f ms late",
+		ms(
+			idle,
+		),
+		ms(announced),
+		ms(quantile(times, 0.5)),
+		len(seen),
+		ms(gap),
+		1000*late["holdfast_heartbeat_lateness_seconds"],
+	)
 	return max(announced, gap), nil
 }
 
 // waitAnnounced waits until the conditions of all Services name a node as announcer.
 func waitAnnounced(ctx context.Context, b *testbed.Bed, node string) error {
 	return testbed.Until(ctx, manyLimit, "the conditions of all Services", func(ctx context.Context) error {
-		services, err := b.Kube.CoreV1().Services(app.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "bench=" + manyName})
+		services, err := b.Kube.CoreV1().
+			Services(app.Namespace).
+			List(ctx, metav1.ListOptions{LabelSelector: "bench=" + manyName})
 		if err != nil {
 			return err
 		}
 		n := 0
 		for _, s := range services.Items {
-			if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAnnouncers); c != nil && strings.Contains(c.Message, "="+node) {
+			if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAnnouncers); c != nil &&
+				strings.Contains(c.Message, "="+node) {
 				n++
 			}
 		}
 		if n < len(services.Items) {
-			return errors.Join(pause(ctx, askEvery), fmt.Errorf("the conditions of %d of %d name %s", n, len(services.Items), node))
+			return errors.Join(
+				pause(ctx, askEvery),
+				fmt.Errorf("the conditions of %d of %d name %s", n, len(services.Items), node),
+			)
 		}
 		return nil
 	})
@@ -286,6 +317,7 @@ func clearMany(ctx context.Context, b *testbed.Bed, objects []byte) error {
 		}
 		errs = append(errs, group.Wait())
 	}
-	return errors.Join(append(errs, b.Kube.AppsV1().Deployments(app.Namespace).Delete(ctx, manyName, metav1.DeleteOptions{}),
-		b.Delete(ctx, "", objects))...)
+	return errors.Join(
+		append(errs, b.Kube.AppsV1().Deployments(app.Namespace).Delete(ctx, manyName, metav1.DeleteOptions{}),
+			b.Delete(ctx, "", objects))...)
 }

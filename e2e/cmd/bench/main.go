@@ -125,7 +125,11 @@ func (s series) measure(ctx context.Context, only string) error {
 		}
 		for _, name := range s.names {
 			for _, f := range selected(name, only) {
-				fmt.Printf("bench: %s %.1f ms\n", f.name, float64(quantile(times[name], f.quantile).Microseconds())/1000)
+				fmt.Printf(
+					"bench: %s %.1f ms\n",
+					f.name,
+					float64(quantile(times[name], f.quantile).Microseconds())/1000,
+				)
 			}
 		}
 		return nil
@@ -166,8 +170,11 @@ func open(ctx context.Context, minSync time.Duration) (l *lab.Lab, down func() e
 		fmt.Fprintln(os.Stderr, "using the lab that is up")
 		return l, func() error { return nil }, nil
 	case err == nil:
-		return nil, nil, fmt.Errorf("the lab that is up has a minSyncPeriod of kube-proxy of %s, wanted is %s (0 is the default): take it down (make lab-down)",
-			l.Config.ProxyMinSync, minSync)
+		return nil, nil, fmt.Errorf(
+			"the lab that is up has a minSyncPeriod of kube-proxy of %s, wanted is %s (0 is the default): take it down (make lab-down)",
+			l.Config.ProxyMinSync,
+			minSync,
+		)
 	case !errors.Is(err, lab.ErrNotUp):
 		return nil, nil, err
 	}

@@ -20,13 +20,24 @@ import (
 )
 
 var proxies = []measurement{
-	{map[string]string{"proxy_reload_failed": "requests", "proxy_update_failed": "requests", "proxy_drain_failed": "requests"}, proxyPlanned},
+	{
+		map[string]string{
+			"proxy_reload_failed": "requests",
+			"proxy_update_failed": "requests",
+			"proxy_drain_failed":  "requests",
+		},
+		proxyPlanned,
+	},
 	{map[string]string{"proxy_node_off_ms": "ms"}, proxyNodeOff},
 	{map[string]string{"proxy_endpoint_ms": "ms", "proxy_endpoint_reloads": "reloads"}, proxyEndpoint},
 	{map[string]string{"proxy_rate_ratio": "ratio"}, proxyRate},
 	{map[string]string{"proxy_neighbour_p99_ratio": "ratio"}, proxyNeighbour},
 	{map[string]string{
-		"proxy_engine_kill_100_ms": "ms", "proxy_engine_kill_1000_ms": "ms", "proxy_edit_ms": "ms", "proxy_mib": "MiB", "proxy_old_worker_mib": "MiB",
+		"proxy_engine_kill_100_ms":  "ms",
+		"proxy_engine_kill_1000_ms": "ms",
+		"proxy_edit_ms":             "ms",
+		"proxy_mib":                 "MiB",
+		"proxy_old_worker_mib":      "MiB",
 	}, proxyMany},
 }
 
@@ -41,26 +52,36 @@ const (
 	worker = "^[^ ]*haproxy .*-db"
 )
 
-// onProxies runs a measurement on a stage whose Service proxies serve: a proxy on each announcer, the pod on the third worker.
+// onProxies runs a measurement on a stage whose Service proxies serve: a proxy on each announcer, the pod on the third
+// worker.
 func onProxies(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) error) (err error) {
 	announcers := b.Cluster.Nodes()[2:4]
 	label := func(ctx context.Context, value string) error {
-		_, err := b.Kubectl(ctx, append([]string{"label", "node", "--overwrite"}, append(slices.Clone(announcers), proxyLabel+value)...)...)
+		_, err := b.Kubectl(
+			ctx,
+			append([]string{"label", "node", "--overwrite"}, append(slices.Clone(announcers), proxyLabel+value)...)...)
 		return err
 	}
 	defer func() {
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, b.Install(ctx), b.WaitReady(ctx), label(ctx, "-"))
 	}()
-	err = errors.Join(label(ctx, "=yes"), b.Install(ctx,
-		"--set", "proxy.enabled=true,proxy.maxServicesPerNamespace=0", "--set-string", "proxy.nodeSelector."+proxyLabel+"=yes"), b.WaitReady(ctx))
+	err = errors.Join(label(ctx, "=yes"), b.Install(
+		ctx,
+		"--set",
+		"proxy.enabled=true,proxy.maxServicesPerNamespace=0",
+		"--set-string",
+		"proxy.nodeSelector."+proxyLabel+"=yes",
+	), b.WaitReady(ctx))
 	if err != nil {
 		return err
 	}
 	return onStage(ctx, b, func(s *testbed.Stage) error {
 		service := s.Advertisement() // all objects of a stage have one name
 		_, err := b.Kube.CoreV1().Services(app.Namespace).Patch(ctx, service, types.StrategicMergePatchType,
-			[]byte(`{"metadata": {"annotations": {"holdfast.dev/data-path": "Proxy"}}, "spec": {"ports": [{"$patch": "delete", "port": 8081, "protocol": "UDP"}]}}`),
+			[]byte(
+				`{"metadata": {"annotations": {"holdfast.dev/data-path": "Proxy"}}, "spec": {"ports": [{"$patch": "delete", "port": 8081, "protocol": "UDP"}]}}`,
+			),
 			metav1.PatchOptions{})
 		if err != nil {
 			return err
@@ -87,7 +108,9 @@ func isProxied(ctx context.Context, b *testbed.Bed, service string) error {
 func readyProxies(ctx context.Context, b *testbed.Bed) (pods []corev1.Pod, err error) {
 	return pods, testbed.Until(ctx, 3*time.Minute, "two ready proxies", func(ctx context.Context) error {
 		pods, err = b.Pods(ctx, testbed.Proxy)
-		if err == nil && (len(pods) != 2 || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !testbed.Ready(&p) })) {
+		if err == nil &&
+			(len(pods) != 2 ||
+				slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !testbed.Ready(&p) })) {
 			err = fmt.Errorf("%d are there, or not ready", len(pods))
 		}
 		return err
@@ -96,7 +119,12 @@ func readyProxies(ctx context.Context, b *testbed.Bed) (pods []corev1.Pod, err e
 
 // edit changes a setting of a Service.
 func edit(ctx context.Context, b *testbed.Bed, service string, milliseconds int) error {
-	return patch(ctx, b, service, fmt.Appendf(nil, `{"metadata": {"annotations": {"holdfast.dev/timeout-client-data": "%d"}}}`, milliseconds))
+	return patch(
+		ctx,
+		b,
+		service,
+		fmt.Appendf(nil, `{"metadata": {"annotations": {"holdfast.dev/timeout-client-data": "%d"}}}`, milliseconds),
+	)
 }
 
 // hash returns the configuration that a proxy's worker runs, and how many Services it serves.
@@ -197,7 +225,13 @@ func proxyPlanned(ctx context.Context, b *testbed.Bed) (map[string]float64, erro
 				failed += survived.Lost()
 			}
 			got[name] = float64(failed)
-			progress("%s: %d of %d requests failed, %s", name, failed, len(seen[0].Results)+len(seen[1].Results), survived)
+			progress(
+				"%s: %d of %d requests failed, %s",
+				name,
+				failed,
+				len(seen[0].Results)+len(seen[1].Results),
+				survived,
+			)
 		}
 		return nil
 	})
@@ -264,7 +298,18 @@ func proxyEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 			done := make(chan error, len(pods))
 			for _, p := range pods {
 				go func() {
-					_, err := b.On(ctx, p.Spec.NodeName, "timeout", "20", "bash", "-c", servers, "bash", worker, address)
+					_, err := b.On(
+						ctx,
+						p.Spec.NodeName,
+						"timeout",
+						"20",
+						"bash",
+						"-c",
+						servers,
+						"bash",
+						worker,
+						address,
+					)
 					done <- err
 				}()
 			}
@@ -292,7 +337,10 @@ func proxyEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 		}
 		return err
 	})
-	return got, errors.Join(err, b.Kube.CoreV1().Services(app.Namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}))
+	return got, errors.Join(
+		err,
+		b.Kube.CoreV1().Services(app.Namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}),
+	)
 }
 
 // proxyMany has 100 proxied Services of two ports, then 1,000.
@@ -311,7 +359,10 @@ func proxyMany(ctx context.Context, b *testbed.Bed) (map[string]float64, error) 
 				service.Spec.Ports = service.Spec.Ports[:1]
 				service.Spec.Ports = append(service.Spec.Ports, service.Spec.Ports[0])
 				service.Spec.Ports[1].Name, service.Spec.Ports[1].Port = "more", 8080
-				service.Annotations = map[string]string{"holdfast.dev/pool": proxyPool, "holdfast.dev/data-path": "Proxy"}
+				service.Annotations = map[string]string{
+					"holdfast.dev/pool":      proxyPool,
+					"holdfast.dev/data-path": "Proxy",
+				}
 				if _, err := b.Kube.CoreV1().Services(app.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 					return err
 				}
@@ -343,7 +394,8 @@ func proxyMany(ctx context.Context, b *testbed.Bed) (map[string]float64, error) 
 	return got, errors.Join(err, b.Delete(context.WithoutCancel(ctx), "", pool))
 }
 
-// rested waits until no proxy has an old worker, and the pause after a reload is over, which edits that follow each other would measure.
+// rested waits until no proxy has an old worker, and the pause after a reload is over, which edits that follow each
+// other would measure.
 func rested(ctx context.Context, s *testbed.Stage) error {
 	alone := func(ctx context.Context) error {
 		for _, node := range s.Announcers {
@@ -386,7 +438,8 @@ func allProxied(ctx context.Context, b *testbed.Bed, n int) error {
 	})
 }
 
-// engineKills kills the worker of the owner's proxy, several times, and returns the median of the times without an answer.
+// engineKills kills the worker of the owner's proxy, several times, and returns the median of the times without an
+// answer.
 func engineKills(ctx context.Context, s *testbed.Stage) (float64, error) {
 	var times []time.Duration
 	for i := range proxyRounds {

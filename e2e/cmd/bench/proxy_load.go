@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// loadRounds is how often both sides are compared, loadTurns how many turns each has in a round, loadRequests how many requests a turn
-	// has, loadAtOnce how many of them are open at once. All together stay below half of the source ports that a pod has towards one
-	// endpoint: they last for a minute (TIME_WAIT), and once the kernel has used the even ones it searches long for each.
+	// loadRounds is how often both sides are compared, loadTurns how many turns each has in a round, loadRequests how
+	// many requests a turn has, loadAtOnce how many of them are open at once. All together stay below half of the
+	// source ports that a pod has towards one endpoint: they last for a minute (TIME_WAIT), and once the kernel has
+	// used the even ones it searches long for each.
 	loadRounds, loadTurns, loadRequests, loadAtOnce = 5, 4, 280, 32
 	// handPort is the port of HAProxy by hand.
 	handPort = 39080
@@ -52,14 +53,16 @@ listen hand
   server endpoint %s
 `
 
-// handService is the Service before HAProxy by hand; its arguments are its name, the proxy's node, its pod's address and the port.
+// handService is the Service before HAProxy by hand; its arguments are its name, the proxy's node, its pod's address
+// and the port.
 const handService = `{apiVersion: v1, kind: Service, metadata: {name: %[1]s, annotations: {holdfast.dev/node-selector: kubernetes.io/hostname=%[2]s}},
   spec: {type: LoadBalancer, externalTrafficPolicy: Local, ports: [{name: http, port: 80, targetPort: %[4]d}]}}
 ---
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, metadata: {name: %[1]s, labels: {kubernetes.io/service-name: %[1]s}},
   ports: [{name: http, port: %[4]d, protocol: TCP}], endpoints: [{addresses: [%[3]s], nodeName: %[2]s, conditions: {ready: true}}]}`
 
-// handRuns runs HAProxy by hand beside a node's proxy, behind an ordinary Service, until the end of the function that it returns.
+// handRuns runs HAProxy by hand beside a node's proxy, behind an ordinary Service, until the end of the function that
+// it returns.
 func handRuns(ctx context.Context, s *testbed.Stage, node string) (at netip.Addr, end func() error, err error) {
 	const name = "bench-by-hand"
 	endpoints, err := s.AppPods(ctx, s.App)
@@ -78,7 +81,12 @@ func handRuns(ctx context.Context, s *testbed.Stage, node string) (at netip.Addr
 	if err != nil {
 		return at, nil, err
 	}
-	config := fmt.Sprintf(handConfig, threads, handPort, netip.AddrPortFrom(netip.MustParseAddr(endpoints[0].Status.PodIP), 8080))
+	config := fmt.Sprintf(
+		handConfig,
+		threads,
+		handPort,
+		netip.AddrPortFrom(netip.MustParseAddr(endpoints[0].Status.PodIP), 8080),
+	)
 	cmd := s.Cluster.Command(ctx, node, "bash", "-c", byHand, "bash", worker, config)
 	stdin, err := cmd.StdinPipe()
 	if err == nil {
@@ -122,8 +130,8 @@ func setting(ctx context.Context, s *testbed.Stage, node, name string) (int, err
 	return n, nil
 }
 
-// proxyRate times requests, each on a new connection, to the stage's Service by its proxy, and to an ordinary Service before the same
-// HAProxy with a configuration by hand, in the same pod: in turns, and by the median of the ratios.
+// proxyRate times requests, each on a new connection, to the stage's Service by its proxy, and to an ordinary Service
+// before the same HAProxy with a configuration by hand, in the same pod: in turns, and by the median of the ratios.
 func proxyRate(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{}
 	err := onProxies(ctx, b, func(s *testbed.Stage) (err error) {
@@ -164,7 +172,18 @@ func proxyRate(ctx context.Context, b *testbed.Bed) (map[string]float64, error) 
 // load times the requests of a round.
 func load(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.Duration, error) {
 	to := testbed.Target(probe.TCP, address)
-	text, err := b.On(ctx, testbed.Client, b.Path("bin", "probe"), "-load", strconv.Itoa(loadAtOnce), "-n", strconv.Itoa(loadRequests), "-timeout", "5s", to)
+	text, err := b.On(
+		ctx,
+		testbed.Client,
+		b.Path("bin", "probe"),
+		"-load",
+		strconv.Itoa(loadAtOnce),
+		"-n",
+		strconv.Itoa(loadRequests),
+		"-timeout",
+		"5s",
+		to,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -178,8 +197,8 @@ func load(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.Duratio
 	return l.Took, nil
 }
 
-// proxyNeighbour has clients hold all connections that the stage's Service may have, and compares the times of another Service at the same
-// proxy, with and without: in turns, by the medians of the 99th percentiles.
+// proxyNeighbour has clients hold all connections that the stage's Service may have, and compares the times of another
+// Service at the same proxy, with and without: in turns, by the medians of the 99th percentiles.
 func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	const name = "bench-neighbour"
 	got := map[string]float64{}
@@ -190,7 +209,10 @@ func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, er
 		}
 		service := testbed.Service(app, name)
 		service.Spec.Ports = service.Spec.Ports[:1]
-		service.Annotations = map[string]string{"holdfast.dev/data-path": "Proxy", "holdfast.dev/node-selector": "kubernetes.io/hostname=" + owner}
+		service.Annotations = map[string]string{
+			"holdfast.dev/data-path":     "Proxy",
+			"holdfast.dev/node-selector": "kubernetes.io/hostname=" + owner,
+		}
 		if _, err := b.Kube.CoreV1().Services(app.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 			return err
 		}
@@ -239,7 +261,10 @@ func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, er
 		got["proxy_neighbour_p99_ratio"] = float64(quantile(beside, 0.5)) / float64(quantile(alone, 0.5))
 		return nil
 	})
-	return got, errors.Join(err, b.Kube.CoreV1().Services(app.Namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}))
+	return got, errors.Join(
+		err,
+		b.Kube.CoreV1().Services(app.Namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}),
+	)
 }
 
 // percentile is the 99th of the times that a client waits for an answer.

@@ -49,7 +49,14 @@ func rate(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 			return nil, err
 		}
 		bare = append(bare, took)
-		fmt.Fprintf(os.Stderr, "%d of %d: Holdfast %s, bare client %s\n", i+1, rateRounds, ours[i].Round(time.Millisecond), took.Round(time.Millisecond))
+		fmt.Fprintf(
+			os.Stderr,
+			"%d of %d: Holdfast %s, bare client %s\n",
+			i+1,
+			rateRounds,
+			ours[i].Round(time.Millisecond),
+			took.Round(time.Millisecond),
+		)
 	}
 	return map[string]float64{"status_rate_ratio": float64(quantile(bare, 0.5)) / float64(quantile(ours, 0.5))}, nil
 }
@@ -82,7 +89,9 @@ func forAll(ctx context.Context, do func(ctx context.Context, i int) error) erro
 }
 
 func patch(ctx context.Context, b *testbed.Bed, name string, body []byte, subresource ...string) error {
-	_, err := b.Kube.CoreV1().Services(app.Namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, subresource...)
+	_, err := b.Kube.CoreV1().
+		Services(app.Namespace).
+		Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, subresource...)
 	return err
 }
 
@@ -142,7 +151,13 @@ func bareRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
 		return 0, err
 	}
 	return took, forAll(ctx, func(ctx context.Context, i int) error {
-		return patch(ctx, b, fmt.Sprintf("bare-%04d", i), []byte(`{"metadata":{"annotations":null},"status":null}`), "status")
+		return patch(
+			ctx,
+			b,
+			fmt.Sprintf("bare-%04d", i),
+			[]byte(`{"metadata":{"annotations":null},"status":null}`),
+			"status",
+		)
 	})
 }
 

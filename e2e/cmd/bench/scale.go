@@ -18,12 +18,24 @@ import (
 )
 
 var (
-	scaleServices = flag.String("services", "3000", "how many Services the scale_ figures are about; with several numbers, as in 1000,3000,10000, the last counts")
+	scaleServices = flag.String(
+		"services",
+		"3000",
+		"how many Services the scale_ figures are about; with several numbers, as in 1000,3000,10000, the last counts",
+	)
 	scaleNodes    = flag.Int("nodes", 1000, "how many simulated nodes there are")
 	scaleSpeakers = flag.Int("speakers", 2, "how many real speakers there are")
 	scaleRest     = flag.Duration("rest", 2*time.Minute, "how long everything is watched at rest")
-	scaleProfiles = flag.String("profiles", "", "`directory` for profiles of a speaker and of the controller; none are made without it")
-	scalePicture  = flag.String("picture", "", "`file` for a picture, as SVG, of how costs grow with the numbers of -services")
+	scaleProfiles = flag.String(
+		"profiles",
+		"",
+		"`directory` for profiles of a speaker and of the controller; none are made without it",
+	)
+	scalePicture = flag.String(
+		"picture",
+		"",
+		"`file` for a picture, as SVG, of how costs grow with the numbers of -services",
+	)
 )
 
 const (
@@ -84,8 +96,8 @@ func measureScale(ctx context.Context, only string) (found bool, err error) {
 	return true, err
 }
 
-// inCluster measures in a lab of its own, which goes with all that is in it, in whatever way this ends. What keeps the crowd alive runs in the
-// group.
+// inCluster measures in a lab of its own, which goes with all that is in it, in whatever way this ends. What keeps the
+// crowd alive runs in the group.
 func inCluster(ctx context.Context, measure func(context.Context, *simulation, *errgroup.Group) error) (err error) {
 	l, err := lab.Up(ctx, lab.Config{Workers: max(*scaleSpeakers, 1)}, os.Stderr)
 	if err != nil {
@@ -202,8 +214,8 @@ func (s *simulation) measureAt(ctx context.Context, before, size int) (map[strin
 	return got, nil
 }
 
-// growth measures what each Service costs while they come, from the first creation until all are announced and their conditions written, and
-// what the controller holds then.
+// growth measures what each Service costs while they come, from the first creation until all are announced and their
+// conditions written, and what the controller holds then.
 func (s *simulation) growth(ctx context.Context, before, size int, got map[string]float64) error {
 	start, err := s.spent()
 	if err != nil {
@@ -230,8 +242,13 @@ func (s *simulation) growth(ctx context.Context, before, size int, got map[strin
 	each := func(d time.Duration) float64 { return ms(d) / float64(size-before) }
 	got["scale_service_cpu_speaker_ms"] = each(end.speakers-start.speakers) / float64(len(s.speakers))
 	got["scale_service_cpu_controller_ms"] = each(end.controller - start.controller)
-	s.progress("%d Services more, %.0f s, %.1f/s; a speaker without its heartbeat process took %.2f ms each", size-before, took.Seconds(),
-		float64(size-before)/took.Seconds(), each(end.planning-start.planning)/float64(len(s.speakers)))
+	s.progress(
+		"%d Services more, %.0f s, %.1f/s; a speaker without its heartbeat process took %.2f ms each",
+		size-before,
+		took.Seconds(),
+		float64(size-before)/took.Seconds(),
+		each(end.planning-start.planning)/float64(len(s.speakers)),
+	)
 	return errors.Join(s.fleet.calm(ctx), profiled())
 }
 
@@ -282,7 +299,8 @@ func (s *simulation) spent() (out spent, err error) {
 	return out, nil
 }
 
-// unasked waits until the speakers ask the API server for nothing any more: Events follow what they are about by minutes.
+// unasked waits until the speakers ask the API server for nothing any more: Events follow what they are about by
+// minutes.
 func (s *simulation) unasked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, scaleLimit)
 	defer cancel()
@@ -346,14 +364,23 @@ func (s *simulation) rest(ctx context.Context, got map[string]float64) error {
 	share := func(d time.Duration) float64 { return ms(d) / took }
 	got["scale_speaker_idle_millicores"] = share(end.speakers-start.speakers) / float64(len(s.speakers))
 	got["scale_controller_idle_millicores"] = share(end.controller - start.controller)
-	s.progress("idle millicores: %.1f of a speaker are not its heartbeat process", share(end.planning-start.planning)/float64(len(s.speakers)))
+	s.progress(
+		"idle millicores: %.1f of a speaker are not its heartbeat process",
+		share(end.planning-start.planning)/float64(len(s.speakers)),
+	)
 	askedSince, err := requests(ctx, s.b)
 	if err != nil {
 		return err
 	}
 	speakers, rest := askedSince[testbed.Speaker]-asked[testbed.Speaker], askedSince[testbed.Controller]-asked[testbed.Controller]
 	got["scale_1000_nodes_api_qps"] = speakers/took/float64(len(s.speakers))*1000 + rest/took
-	s.progress("requests in %.0f s without watches: %.0f of %d speakers, %.0f of the controller", took, speakers, len(s.speakers), rest)
+	s.progress(
+		"requests in %.0f s without watches: %.0f of %d speakers, %.0f of the controller",
+		took,
+		speakers,
+		len(s.speakers),
+		rest,
+	)
 	for name, d := range map[string]daemon{"speaker": speaker, "controller": controller} {
 		m, err := memoryOf(d.all...)
 		if err != nil {

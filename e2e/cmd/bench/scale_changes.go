@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// scaleChanges is how often an EndpointSlice changes, scaleStill how many times as long none does, changeEvery that time, scaleMoves how
-	// often one brings an address back.
+	// scaleChanges is how often an EndpointSlice changes, scaleStill how many times as long none does, changeEvery that
+	// time, scaleMoves how often one brings an address back.
 	scaleChanges = 200
 	scaleStill   = 80
 	changeEvery  = 250 * time.Millisecond
 	scaleMoves   = 50
 )
 
-// changes measures what a change of one EndpointSlice costs a speaker: a pod is replaced by another on another node, which moves no address. It
-// is compared with times as long without a change.
+// changes measures what a change of one EndpointSlice costs a speaker: a pod is replaced by another on another node,
+// which moves no address. It is compared with times as long without a change.
 func (s *simulation) changes(ctx context.Context, size int, got map[string]float64) error {
 	d, err := findSpeaker(s.b, s.speakers[0])
 	if err != nil {
@@ -57,8 +57,14 @@ func (s *simulation) changes(ctx context.Context, size int, got map[string]float
 	}
 	us := func(d time.Duration) float64 { return float64(d) / 1000 }
 	got["scale_endpoint_change_cpu_us"] = us(quantile(changed, 0.5) - quantile(still, 0.5))
-	s.progress("CPU of a speaker in %v: %.0f us without a change, %.0f with one; means %.0f and %.0f", changeEvery, us(quantile(still, 0.5)),
-		us(quantile(changed, 0.5)), us(mean(still)), us(mean(changed)))
+	s.progress(
+		"CPU of a speaker in %v: %.0f us without a change, %.0f with one; means %.0f and %.0f",
+		changeEvery,
+		us(quantile(still, 0.5)),
+		us(quantile(changed, 0.5)),
+		us(mean(still)),
+		us(mean(changed)),
+	)
 	return nil
 }
 
@@ -69,8 +75,8 @@ func mean(times []time.Duration) (sum time.Duration) {
 	return sum / time.Duration(len(times))
 }
 
-// moves measures how long it takes from the change of an EndpointSlice, by which a Service has ready endpoints again, to the announcement of its
-// address.
+// moves measures how long it takes from the change of an EndpointSlice, by which a Service has ready endpoints again,
+// to the announcement of its address.
 func (s *simulation) moves(ctx context.Context, size int, got map[string]float64) error {
 	listener, err := s.b.Claims(ctx, testbed.Client, time.Second)
 	if err != nil {
@@ -87,7 +93,12 @@ func (s *simulation) moves(ctx context.Context, size int, got map[string]float64
 		return err
 	}
 	got["scale_endpoint_change_ms"] = ms(quantile(times, 0.5))
-	s.progress("to the announcement: p50 %v, p90 %v, max %v", quantile(times, 0.5), quantile(times, 0.9), quantile(times, 1))
+	s.progress(
+		"to the announcement: p50 %v, p90 %v, max %v",
+		quantile(times, 0.5),
+		quantile(times, 0.9),
+		quantile(times, 1),
+	)
 	return nil
 }
 

@@ -26,7 +26,8 @@ type daemon struct {
 	all  []int // with the processes that this one starts
 }
 
-// findDaemon finds the processes of a pod on a node by the names of their programs, the first of which starts the others.
+// findDaemon finds the processes of a pod on a node by the names of their programs, the first of which starts the
+// others.
 func findDaemon(b *testbed.Bed, node string, programs ...string) (d daemon, err error) {
 	pids, err := inLab(b).Processes(node)
 	if err != nil {
@@ -91,8 +92,8 @@ func memoryOf(pids ...int) (m held, err error) {
 // requestKinds are our daemons, whose requests a FlowSchema of each counts.
 var requestKinds = []string{testbed.Speaker, testbed.Controller}
 
-// countRequests makes the API server count the reads and writes of our daemons apart from all others, and apart from watches. They stay in the
-// priority level that they have without it.
+// countRequests makes the API server count the reads and writes of our daemons apart from all others, and apart from
+// watches. They stay in the priority level that they have without it.
 func countRequests(ctx context.Context, b *testbed.Bed) error {
 	for _, account := range requestKinds {
 		_, err := b.Kube.FlowcontrolV1().FlowSchemas().Create(ctx, &flowcontrolv1.FlowSchema{
@@ -100,13 +101,21 @@ func countRequests(ctx context.Context, b *testbed.Bed) error {
 			Spec: flowcontrolv1.FlowSchemaSpec{
 				PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "workload-low"},
 				MatchingPrecedence:         1000,
-				DistinguisherMethod:        &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType},
+				DistinguisherMethod: &flowcontrolv1.FlowDistinguisherMethod{
+					Type: flowcontrolv1.FlowDistinguisherMethodByUserType,
+				},
 				Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
 					Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindServiceAccount,
-						ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: testbed.Namespace, Name: account}}},
+						ServiceAccount: &flowcontrolv1.ServiceAccountSubject{
+							Namespace: testbed.Namespace,
+							Name:      account,
+						}}},
 					ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
-						Verbs: []string{"get", "list", "create", "update", "patch", "delete"}, APIGroups: []string{"*"}, Resources: []string{"*"},
-						ClusterScope: true, Namespaces: []string{"*"},
+						Verbs:        []string{"get", "list", "create", "update", "patch", "delete"},
+						APIGroups:    []string{"*"},
+						Resources:    []string{"*"},
+						ClusterScope: true,
+						Namespaces:   []string{"*"},
 					}},
 				}},
 			},
@@ -153,7 +162,16 @@ func profile(ctx context.Context, d daemon, file, page string) error {
 		return err
 	}
 	net := fmt.Sprintf("--net=/proc/%d/ns/net", d.main)
-	cmd := exec.CommandContext(ctx, "nsenter", net, "curl", "-sf", "-o", filepath.Join(*scaleProfiles, file), "http://127.0.0.1:9219/debug/pprof/"+page)
+	cmd := exec.CommandContext(
+		ctx,
+		"nsenter",
+		net,
+		"curl",
+		"-sf",
+		"-o",
+		filepath.Join(*scaleProfiles, file),
+		"http://127.0.0.1:9219/debug/pprof/"+page,
+	)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("read profile %s: %w", page, errors.Join(err, errors.New(string(out))))
 	}

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// How often each Node of the crowd says that it lives: its Lease well within the 50 s after which Kubernetes gives a node up, a third as
-// often as kubelets do, so that the API server is not what is measured; the Node as often as a kubelet without news; the SpeakerState as a
-// speaker without news.
+// How often each Node of the crowd says that it lives: its Lease well within the 50 s after which Kubernetes gives a
+// node up, a third as often as kubelets do, so that the API server is not what is measured; the Node as often as a
+// kubelet without news; the SpeakerState as a speaker without news.
 const (
 	leaseEvery = 30 * time.Second
 	nodeEvery  = 5 * time.Minute
@@ -47,18 +47,33 @@ func (c crowd) node(i int) *corev1.Node {
 	name, at := c.names[i], metav1.Now()
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			"bench": scaleName, corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			"bench":                  scaleName,
+			corev1.LabelHostname:     name,
+			corev1.LabelOSStable:     "linux",
+			corev1.LabelArchStable:   "amd64",
 			corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3),
 		}},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: scaleName, Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
-			Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"),
-				corev1.ResourcePods: resource.MustParse("110")},
-			Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: hostAt(netip.MustParseAddr("10.160.0.1"), i).String()}, {Type: corev1.NodeHostName, Address: name},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("64"),
+				corev1.ResourceMemory: resource.MustParse("256Gi"),
+				corev1.ResourcePods:   resource.MustParse("110"),
 			},
-			NodeInfo: corev1.NodeSystemInfo{KernelVersion: "6.12.0", OSImage: "Linux", ContainerRuntimeVersion: "containerd://2.2.0",
-				KubeletVersion: "v1.36.0", OperatingSystem: "linux", Architecture: "amd64"},
+			Addresses: []corev1.NodeAddress{
+				{
+					Type:    corev1.NodeInternalIP,
+					Address: hostAt(netip.MustParseAddr("10.160.0.1"), i).String(),
+				}, {Type: corev1.NodeHostName, Address: name},
+			},
+			NodeInfo: corev1.NodeSystemInfo{
+				KernelVersion:           "6.12.0",
+				OSImage:                 "Linux",
+				ContainerRuntimeVersion: "containerd://2.2.0",
+				KubeletVersion:          "v1.36.0",
+				OperatingSystem:         "linux",
+				Architecture:            "amd64",
+			},
 		},
 	}
 	n.Status.Allocatable = n.Status.Capacity
@@ -66,8 +81,11 @@ func (c crowd) node(i int) *corev1.Node {
 		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse,
 		corev1.NodeDiskPressure: corev1.ConditionFalse, corev1.NodePIDPressure: corev1.ConditionFalse,
 	} {
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: status, LastHeartbeatTime: at, LastTransitionTime: at,
-			Reason: "KubeletHas", Message: "the kubelet says so"})
+		n.Status.Conditions = append(
+			n.Status.Conditions,
+			corev1.NodeCondition{Type: kind, Status: status, LastHeartbeatTime: at, LastTransitionTime: at,
+				Reason: "KubeletHas", Message: "the kubelet says so"},
+		)
 	}
 	for image := range 20 {
 		name := fmt.Sprintf("registry.example.org/image-%02d:v1", image)
@@ -100,8 +118,10 @@ func (c crowd) create(ctx context.Context) error {
 // createStates makes their SpeakerStates, when the kind exists.
 func (c crowd) createStates(ctx context.Context) error {
 	return c.each(ctx, func(ctx context.Context, i int) error {
-		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState",
-			"metadata": map[string]any{"name": c.names[i]}}}
+		o := &unstructured.Unstructured{
+			Object: map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState",
+				"metadata": map[string]any{"name": c.names[i]}},
+		}
 		if _, err := c.b.Resource(testbed.SpeakerStates).Create(ctx, o, metav1.CreateOptions{}); err != nil {
 			return err
 		}
@@ -121,7 +141,9 @@ func (c crowd) each(ctx context.Context, do func(ctx context.Context, i int) err
 func (c crowd) renew(ctx context.Context, i int) error {
 	body, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": metav1.NowMicro()}})
 	if err == nil {
-		_, err = c.b.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, c.names[i], types.MergePatchType, body, metav1.PatchOptions{})
+		_, err = c.b.Kube.CoordinationV1().
+			Leases(corev1.NamespaceNodeLease).
+			Patch(ctx, c.names[i], types.MergePatchType, body, metav1.PatchOptions{})
 	}
 	return err
 }
@@ -131,7 +153,9 @@ func (c crowd) report(ctx context.Context, i int) error {
 		map[string]any{"type": corev1.NodeReady, "lastHeartbeatTime": metav1.Now()},
 	}}})
 	if err == nil {
-		_, err = c.b.Kube.CoreV1().Nodes().Patch(ctx, c.names[i], types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+		_, err = c.b.Kube.CoreV1().
+			Nodes().
+			Patch(ctx, c.names[i], types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	}
 	return err
 }
@@ -142,12 +166,14 @@ func (c crowd) writeState(ctx context.Context, i int) error {
 		Members: v1beta1.MemberCounts{Expected: int32(len(c.names)), Alive: int32(len(c.names))},
 	}})
 	if err == nil {
-		_, err = c.b.Resource(testbed.SpeakerStates).Patch(ctx, c.names[i], types.MergePatchType, body, metav1.PatchOptions{}, "status")
+		_, err = c.b.Resource(testbed.SpeakerStates).
+			Patch(ctx, c.names[i], types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	}
 	return err
 }
 
-// live does one thing for each of the crowd by turns, each time after a period, until ctx ends. It returns an error that lasts: the crowd would die.
+// live does one thing for each of the crowd by turns, each time after a period, until ctx ends. It returns an error
+// that lasts: the crowd would die.
 func (c crowd) live(ctx context.Context, period time.Duration, do func(context.Context, int) error) error {
 	tick := time.NewTicker(period / time.Duration(len(c.names)))
 	defer tick.Stop()

@@ -31,8 +31,12 @@ const (
 func picture(points []point) []byte {
 	var out bytes.Buffer
 	rows := (len(panels) + panelsInRow - 1) / panelsInRow
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">`+"\n",
-		panelsInRow*panelWide, rows*panelHigh)
+	fmt.Fprintf(
+		&out,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">`+"\n",
+		panelsInRow*panelWide,
+		rows*panelHigh,
+	)
 	fmt.Fprintln(&out, `<rect width="100%" height="100%" fill="white"/>`)
 	for i, name := range panels {
 		panel(&out, points, name, i%panelsInRow*panelWide, i/panelsInRow*panelHigh)
@@ -47,16 +51,42 @@ func panel(out *bytes.Buffer, points []point, name string, left, top int) {
 	last := points[len(points)-1].services
 	fmt.Fprintf(out, `<g transform="translate(%d %d)">`+"\n", left, top)
 	fmt.Fprintf(out, `<text x="%d" y="20" font-weight="bold">%s</text>`+"\n", 12, strings.TrimPrefix(name, "scale_"))
-	fmt.Fprintf(out, `<rect x="%d" y="%d" width="%d" height="%d" fill="none" stroke="#999"/>`+"\n", frameLeft, frameTop, frameWide, frameHigh)
+	fmt.Fprintf(
+		out,
+		`<rect x="%d" y="%d" width="%d" height="%d" fill="none" stroke="#999"/>`+"\n",
+		frameLeft,
+		frameTop,
+		frameWide,
+		frameHigh,
+	)
 	var line strings.Builder
 	for _, p := range points {
 		value := p.figures[name]
 		x := frameLeft + float64(frameWide)*float64(p.services)/float64(last)
 		y := frameTop + frameHigh*(1-0.9*value/highest)
 		fmt.Fprintf(&line, "%.1f,%.1f ", x, y)
-		fmt.Fprintf(out, `<circle cx="%.1f" cy="%.1f" r="3" fill="#06c"/><text x="%.1f" y="%.1f" text-anchor="end">%.4g</text>`+"\n", x, y, x-4, y-5, value)
-		fmt.Fprintf(out, `<text x="%.1f" y="%d" text-anchor="middle" fill="#666">%d</text>`+"\n", x, frameTop+frameHigh+14, p.services)
+		fmt.Fprintf(
+			out,
+			`<circle cx="%.1f" cy="%.1f" r="3" fill="#06c"/><text x="%.1f" y="%.1f" text-anchor="end">%.4g</text>`+"\n",
+			x,
+			y,
+			x-4,
+			y-5,
+			value,
+		)
+		fmt.Fprintf(
+			out,
+			`<text x="%.1f" y="%d" text-anchor="middle" fill="#666">%d</text>`+"\n",
+			x,
+			frameTop+frameHigh+14,
+			p.services,
+		)
 	}
 	fmt.Fprintf(out, `<polyline points="%s" fill="none" stroke="#06c"/>`+"\n", strings.TrimSpace(line.String()))
-	fmt.Fprintf(out, `<text x="%d" y="%d" text-anchor="end" fill="#666">0</text>`+"\n</g>\n", frameLeft-4, frameTop+frameHigh)
+	fmt.Fprintf(
+		out,
+		`<text x="%d" y="%d" text-anchor="end" fill="#666">0</text>`+"\n</g>\n",
+		frameLeft-4,
+		frameTop+frameHigh,
+	)
 }

@@ -23,9 +23,9 @@ const ratioFrom, ratioTo = 2000, 3000
 // ratioRounds is how often Holdfast is compared.
 const ratioRounds = 3
 
-// compare finds how many times as fast as a bare client Holdfast serves new Services, each time in a new cluster: an API server serves ever less
-// after thousands were created and deleted. The bare client, in a cluster without Holdfast, is measured before and after each time, as the speed
-// of a machine changes within minutes.
+// compare finds how many times as fast as a bare client Holdfast serves new Services, each time in a new cluster: an
+// API server serves ever less after thousands were created and deleted. The bare client, in a cluster without Holdfast,
+// is measured before and after each time, as the speed of a machine changes within minutes.
 func compare(ctx context.Context) (ratio float64, err error) {
 	rate := func(serve func(*simulation, context.Context) (float64, error)) (rate float64, err error) {
 		err = inCluster(ctx, func(ctx context.Context, s *simulation, _ *errgroup.Group) error {
@@ -48,7 +48,14 @@ func compare(ctx context.Context) (ratio float64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		progress("of %d Services the last %d: Holdfast %.0f/s, the bare client %.0f/s before and %.0f/s after", ratioTo, ratioTo-ratioFrom, ours, before, after)
+		progress(
+			"of %d Services the last %d: Holdfast %.0f/s, the bare client %.0f/s before and %.0f/s after",
+			ratioTo,
+			ratioTo-ratioFrom,
+			ours,
+			before,
+			after,
+		)
 		ratios = append(ratios, ours/math.Sqrt(before*after))
 		before = after
 	}
@@ -90,17 +97,38 @@ func (s *simulation) rate(ctx context.Context, class *string) (float64, error) {
 	return (ratioTo - ratioFrom) / at[ratioTo-1].Sub(at[ratioFrom-1]).Seconds(), nil
 }
 
-// barePatches are what Holdfast writes to a new Service, without a decision: the controller the first, the announcing speaker the second.
+// barePatches are what Holdfast writes to a new Service, without a decision: the controller the first, the announcing
+// speaker the second.
 func barePatches(i int) (patches [][]byte, err error) {
 	address, at := hostAt(netip.MustParseAddr("10.154.0.0"), i).String(), metav1.Now()
-	assigned := metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: "Assigned", LastTransitionTime: at,
-		Message: fmt.Sprintf("has %s from pool %q", address, scaleName)}
-	record := metav1.Condition{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", LastTransitionTime: at,
-		Message: fmt.Sprintf("%036d %s=%s", i, address, scaleName)}
-	announced := metav1.Condition{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: at,
-		Message: address + " is announced by node w1 on link eth0"}
-	announcers := metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: "Announced", LastTransitionTime: at,
-		Message: address + "=w1"}
+	assigned := metav1.Condition{
+		Type:               v1beta1.ConditionAddressAssigned,
+		Status:             metav1.ConditionTrue,
+		Reason:             "Assigned",
+		LastTransitionTime: at,
+		Message:            fmt.Sprintf("has %s from pool %q", address, scaleName),
+	}
+	record := metav1.Condition{
+		Type:               v1beta1.ConditionAddressRecord,
+		Status:             metav1.ConditionTrue,
+		Reason:             "Recorded",
+		LastTransitionTime: at,
+		Message:            fmt.Sprintf("%036d %s=%s", i, address, scaleName),
+	}
+	announced := metav1.Condition{
+		Type:               v1beta1.ConditionAnnouncedL2,
+		Status:             metav1.ConditionTrue,
+		Reason:             "Announced",
+		LastTransitionTime: at,
+		Message:            address + " is announced by node w1 on link eth0",
+	}
+	announcers := metav1.Condition{
+		Type:               v1beta1.ConditionAnnouncers,
+		Status:             metav1.ConditionTrue,
+		Reason:             "Announced",
+		LastTransitionTime: at,
+		Message:            address + "=w1",
+	}
 	for _, patch := range []map[string]any{
 		{
 			"metadata": map[string]any{"annotations": map[string]string{v1beta1.AnnotationAssigned: address + "=" + scaleName}, "finalizers": []string{}},
@@ -118,20 +146,25 @@ func barePatches(i int) (patches [][]byte, err error) {
 	return patches, nil
 }
 
-// bare gives every new Service what Holdfast would, until ctx ends or a write is refused, with as many writes under way.
+// bare gives every new Service what Holdfast would, until ctx ends or a write is refused, with as many writes under
+// way.
 func (f fleet) bare(ctx context.Context) error {
 	group, both := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	watched := f.watch(both, func(s *corev1.Service) bool {
 		var i int
-		if _, err := fmt.Sscanf(s.Name, "scale-%05d", &i); err != nil || len(testbed.Addresses(s)) > 0 || s.DeletionTimestamp != nil {
+		if _, err := fmt.Sscanf(s.Name, "scale-%05d", &i); err != nil ||
+			len(testbed.Addresses(s)) > 0 ||
+			s.DeletionTimestamp != nil {
 			return false
 		}
 		group.Go(func() error {
 			patches, err := barePatches(i)
 			for _, body := range patches {
 				if err == nil {
-					_, err = f.b.Kube.CoreV1().Services(app.Namespace).Patch(both, s.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+					_, err = f.b.Kube.CoreV1().
+						Services(app.Namespace).
+						Patch(both, s.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 				}
 			}
 			return err

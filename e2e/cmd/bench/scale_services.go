@@ -59,32 +59,50 @@ func serviceName(i int) string { return fmt.Sprintf("scale-%05d", i) }
 
 func (f fleet) service(i int, class *string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Labels: map[string]string{"bench": scaleName, serviceProxyLabel: "none"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   serviceName(i),
+			Labels: map[string]string{"bench": scaleName, serviceProxyLabel: "none"},
+		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: class, AllocateLoadBalancerNodePorts: new(false), // there are fewer than Services here
-			IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
-			Ports:          []corev1.ServicePort{{Name: "http", Port: testbed.HTTPPort, TargetPort: intstr.FromInt32(8080)}},
+			Type:                          corev1.ServiceTypeLoadBalancer,
+			LoadBalancerClass:             class,
+			AllocateLoadBalancerNodePorts: new(false), // there are fewer than Services here
+			IPFamilyPolicy:                new(corev1.IPFamilyPolicySingleStack),
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: testbed.HTTPPort, TargetPort: intstr.FromInt32(8080)},
+			},
 		},
 	}
 }
 
-// slice has the endpoints of a Service, of which the second is of a generation: another one is another pod on another Node.
+// slice has the endpoints of a Service, of which the second is of a generation: another one is another pod on another
+// Node.
 func (f fleet) slice(i, generation int, ready bool) *discoveryv1.EndpointSlice {
 	endpoint := func(at, node int) discoveryv1.Endpoint {
 		address := hostAt(netip.MustParseAddr("10.192.0.1"), at)
 		return discoveryv1.Endpoint{
-			Addresses: []string{address.String()}, NodeName: &f.crowd.names[node%len(f.crowd.names)],
+			Addresses:  []string{address.String()},
+			NodeName:   &f.crowd.names[node%len(f.crowd.names)],
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: new(false)},
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: app.Namespace, Name: fmt.Sprintf("%s-%x", serviceName(i), at)},
+			TargetRef: &corev1.ObjectReference{
+				Kind:      "Pod",
+				Namespace: app.Namespace,
+				Name:      fmt.Sprintf("%s-%x", serviceName(i), at),
+			},
 		}
 	}
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Labels: map[string]string{
-			"bench": scaleName, serviceProxyLabel: "none", discoveryv1.LabelServiceName: serviceName(i), discoveryv1.LabelManagedBy: scaleName,
+			"bench":                      scaleName,
+			serviceProxyLabel:            "none",
+			discoveryv1.LabelServiceName: serviceName(i),
+			discoveryv1.LabelManagedBy:   scaleName,
 		}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
-		Endpoints:   []discoveryv1.Endpoint{endpoint(2*i, i), endpoint(2*i+1+generation<<18, i+1+generation)},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+		},
+		Endpoints: []discoveryv1.Endpoint{endpoint(2*i, i), endpoint(2*i+1+generation<<18, i+1+generation)},
 	}
 }
 
@@ -92,13 +110,15 @@ func (f fleet) slice(i, generation int, ready bool) *discoveryv1.EndpointSlice {
 func (f fleet) write(ctx context.Context, i, generation int, ready bool) error {
 	body, err := json.Marshal(map[string]any{"endpoints": f.slice(i, generation, ready).Endpoints})
 	if err == nil {
-		_, err = f.b.Kube.DiscoveryV1().EndpointSlices(app.Namespace).Patch(ctx, serviceName(i), types.MergePatchType, body, metav1.PatchOptions{})
+		_, err = f.b.Kube.DiscoveryV1().
+			EndpointSlices(app.Namespace).
+			Patch(ctx, serviceName(i), types.MergePatchType, body, metav1.PatchOptions{})
 	}
 	return err
 }
 
-// grow creates Services up to a number, and returns when each of all had its address, in the order in which they got them. Before each it calls
-// next, unless that is nil, also for several at once.
+// grow creates Services up to a number, and returns when each of all had its address, in the order in which they got
+// them. Before each it calls next, unless that is nil, also for several at once.
 func (f fleet) grow(ctx context.Context, from, to int, class *string, next func(i int)) (at []time.Time, err error) {
 	group, both := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
@@ -113,7 +133,9 @@ func (f fleet) grow(ctx context.Context, from, to int, class *string, next func(
 			if _, err := f.b.Kube.CoreV1().Services(app.Namespace).Create(ctx, f.service(i, class), metav1.CreateOptions{}); err != nil {
 				return err
 			}
-			_, err := f.b.Kube.DiscoveryV1().EndpointSlices(app.Namespace).Create(ctx, f.slice(i, 0, true), metav1.CreateOptions{})
+			_, err := f.b.Kube.DiscoveryV1().
+				EndpointSlices(app.Namespace).
+				Create(ctx, f.slice(i, 0, true), metav1.CreateOptions{})
 			return err
 		})
 	})
@@ -177,11 +199,15 @@ func (f fleet) announced(ctx context.Context, want int) error {
 func (f fleet) calm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, scaleLimit)
 	defer cancel()
-	list, err := f.b.Kube.CoreV1().Services(app.Namespace).List(ctx, metav1.ListOptions{LabelSelector: scaleSelector, Limit: 1})
+	list, err := f.b.Kube.CoreV1().
+		Services(app.Namespace).
+		List(ctx, metav1.ListOptions{LabelSelector: scaleSelector, Limit: 1})
 	if err != nil {
 		return fmt.Errorf("list Services: %w", err)
 	}
-	changes, err := f.b.Kube.CoreV1().Services(app.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: scaleSelector, ResourceVersion: list.ResourceVersion})
+	changes, err := f.b.Kube.CoreV1().
+		Services(app.Namespace).
+		Watch(ctx, metav1.ListOptions{LabelSelector: scaleSelector, ResourceVersion: list.ResourceVersion})
 	if err != nil {
 		return fmt.Errorf("watch Services: %w", err)
 	}
@@ -191,11 +217,19 @@ func (f fleet) calm(ctx context.Context) error {
 		select {
 		case e, open := <-changes.ResultChan():
 			if !open {
-				return fmt.Errorf("the watch of Services ended before they were calm, after %d changes, the last one of %s: %w", count, last, ctx.Err())
+				return fmt.Errorf(
+					"the watch of Services ended before they were calm, after %d changes, the last one of %s: %w",
+					count,
+					last,
+					ctx.Err(),
+				)
 			}
 			count++
 			if s, ok := e.Object.(*corev1.Service); ok && len(s.ManagedFields) > 0 {
-				newest := slices.MaxFunc(s.ManagedFields, func(a, b metav1.ManagedFieldsEntry) int { return a.Time.Compare(b.Time.Time) })
+				newest := slices.MaxFunc(
+					s.ManagedFields,
+					func(a, b metav1.ManagedFieldsEntry) int { return a.Time.Compare(b.Time.Time) },
+				)
 				last = fmt.Sprintf("%s by %s", s.Name, newest.Manager)
 			}
 		case <-time.After(calmTime):

@@ -78,7 +78,12 @@ const every = 3 * time.Second
 // limit for one Service to be served.
 const limit = time.Minute
 
-func one(ctx context.Context, b *testbed.Bed, name string, due <-chan time.Time) (address, answer time.Duration, err error) {
+func one(
+	ctx context.Context,
+	b *testbed.Bed,
+	name string,
+	due <-chan time.Time,
+) (address, answer time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	fetch, err := b.FirstFetch(ctx, testbed.Client)

@@ -37,8 +37,11 @@ func bareStatus(number int) ([]byte, error) {
 		"status": map[string]any{
 			"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{{IP: four}, {IP: six}}},
 			"conditions": []metav1.Condition{{
-				Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: "Assigned", LastTransitionTime: metav1.Now(),
-				Message: fmt.Sprintf("has %s from pool %q and %s from pool %q", four, "bare", six, "bare"),
+				Type:               v1beta1.ConditionAddressAssigned,
+				Status:             metav1.ConditionTrue,
+				Reason:             "Assigned",
+				LastTransitionTime: metav1.Now(),
+				Message:            fmt.Sprintf("has %s from pool %q and %s from pool %q", four, "bare", six, "bare"),
 			}},
 		},
 	})

@@ -20,7 +20,11 @@ import (
 )
 
 func main() {
-	proxy := flag.String("proxy", lab.ProxyNFTables, "`mode` of kube-proxy, if the lab is not up yet: nftables or iptables")
+	proxy := flag.String(
+		"proxy",
+		lab.ProxyNFTables,
+		"`mode` of kube-proxy, if the lab is not up yet: nftables or iptables",
+	)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -35,21 +35,41 @@ type demo struct {
 
 func (d *demo) steps() []step {
 	return []step{
-		{"lab", "Bring up a cluster on this machine: a control plane, three workers, two routers, a client and a far host.",
-			"bin/lab status", d.bringUp},
+		{
+			"lab",
+			"Bring up a cluster on this machine: a control plane, three workers, two routers, a client and a far host.",
+			"bin/lab status",
+			d.bringUp,
+		},
 		{"image", "Give the image that make packed to all nodes.", "", d.load},
-		{"install", "Install the chart: helm upgrade --install holdfast dist/holdfast-VERSION.tgz --namespace holdfast-system --create-namespace --wait",
-			"bin/lab kubectl -n holdfast-system get pods -o wide", d.install},
-		{"configure", "Apply two pools, an L2Advertisement, a BGPAdvertisement and the routers as BGPPeers, from config/samples.",
-			"bin/lab kubectl get ipaddresspools,l2advertisements,bgpadvertisements,bgppeers", d.configure},
+		{
+			"install",
+			"Install the chart: helm upgrade --install holdfast dist/holdfast-VERSION.tgz --namespace holdfast-system --create-namespace --wait",
+			"bin/lab kubectl -n holdfast-system get pods -o wide",
+			d.install,
+		},
+		{
+			"configure",
+			"Apply two pools, an L2Advertisement, a BGPAdvertisement and the routers as BGPPeers, from config/samples.",
+			"bin/lab kubectl get ipaddresspools,l2advertisements,bgpadvertisements,bgppeers",
+			d.configure,
+		},
 		{"app", "Deploy an application and two dual-stack Services of type LoadBalancer: one for layer 2, one for BGP.",
 			"bin/lab kubectl -n demo describe services", d.deploy},
 		{"fetch-l2", "Fetch the layer 2 addresses from host client, on the nodes' LAN.",
 			"bin/lab exec client ip neigh", d.fetchL2},
-		{"fetch-bgp", "Fetch the BGP addresses from host far, behind the routers. externalTrafficPolicy is Local: the pod sees far's own address.",
-			"bin/lab exec r1 ip route show proto bgp; bin/lab exec r2 birdc show route", d.fetchBGP},
-		{"power-off", "Pull the plug of the node that answers for a layer 2 address, while client fetches it every 5 ms.",
-			"bin/lab kubectl get events -A --field-selector reason=Announced", d.pullPlug},
+		{
+			"fetch-bgp",
+			"Fetch the BGP addresses from host far, behind the routers. externalTrafficPolicy is Local: the pod sees far's own address.",
+			"bin/lab exec r1 ip route show proto bgp; bin/lab exec r2 birdc show route",
+			d.fetchBGP,
+		},
+		{
+			"power-off",
+			"Pull the plug of the node that answers for a layer 2 address, while client fetches it every 5 ms.",
+			"bin/lab kubectl get events -A --field-selector reason=Announced",
+			d.pullPlug,
+		},
 		{"look-around", "Done. The lab stays up; make demo-down removes everything.", "", d.lookAround},
 	}
 }
@@ -200,8 +220,10 @@ func (d *demo) pullPlug(ctx context.Context) error {
 	stay := slices.DeleteFunc(slices.Clone(d.workers()), func(n string) bool { return n == owner })
 	d.app.Nodes, d.app.Replicas = stay, int32(len(stay))
 	d.print("client reaches %s through node %s", address, owner)
-	d.print("move the pods to %s: Kubernetes takes most of a minute to notice a dead node, and would send every third request to a dead pod",
-		strings.Join(stay, " and "))
+	d.print(
+		"move the pods to %s: Kubernetes takes most of a minute to notice a dead node, and would send every third request to a dead pod",
+		strings.Join(stay, " and "),
+	)
 	if err := d.bed.Deploy(ctx, d.app); err != nil {
 		return err
 	}

@@ -59,7 +59,10 @@ func (e *Engine) Env() []string {
 
 // Command returns a command that runs in the engine's network.
 func (e *Engine) Command(ctx context.Context, argv ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(e.Holder), "--net", "--"}, argv...)...)
+	cmd := exec.CommandContext(
+		ctx,
+		"nsenter",
+		append([]string{"--target", strconv.Itoa(e.Holder), "--net", "--"}, argv...)...)
 	cmd.Env = e.Env()
 	return cmd
 }
@@ -114,7 +117,16 @@ func Start(ctx context.Context, cache string, compiler toolset.Builder) (*Engine
 	if err := os.MkdirAll(filepath.Join(runDir, "bin"), 0o755); err != nil {
 		return nil, err
 	}
-	err := compiler.Compile(ctx, compiler.Repo, filepath.Join(runDir, "tmp"), false, "-trimpath", "-o", runtime(), "./e2e/kind/cmd/runcfit")
+	err := compiler.Compile(
+		ctx,
+		compiler.Repo,
+		filepath.Join(runDir, "tmp"),
+		false,
+		"-trimpath",
+		"-o",
+		runtime(),
+		"./e2e/kind/cmd/runcfit",
+	)
 	if err == nil {
 		err = e.start(ctx, filepath.Join(cache, "docker"))
 	}
@@ -134,7 +146,12 @@ func (e *Engine) start(ctx context.Context, storage string) error {
 	if e.Sysctls, err = readSysctls(); err != nil {
 		return err
 	}
-	holder, err := e.spawn("holder", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Setsid: true}, "sleep", "infinity")
+	holder, err := e.spawn(
+		"holder",
+		&syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Setsid: true},
+		"sleep",
+		"infinity",
+	)
 	if err != nil {
 		return err
 	}
@@ -152,10 +169,33 @@ func (e *Engine) start(ctx context.Context, storage string) error {
 	if out, err := e.Command(ctx, "sh", "-c", setUp).CombinedOutput(); err != nil {
 		return fmt.Errorf("set up the namespaces: %w: %s", err, out)
 	}
-	_, err = e.spawn("dockerd", &syscall.SysProcAttr{Setsid: true}, "nsenter", "--target", strconv.Itoa(holder), "--net", "--mount", "--",
-		"dockerd", "--data-root", storage, "--exec-root", filepath.Join(runDir, "exec"), "--pidfile", filepath.Join(runDir, "docker.pid"),
-		"--host", e.Socket(), "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+group, "--add-runtime", "fit="+runtime(), "--default-runtime",
-		"fit")
+	_, err = e.spawn(
+		"dockerd",
+		&syscall.SysProcAttr{Setsid: true},
+		"nsenter",
+		"--target",
+		strconv.Itoa(holder),
+		"--net",
+		"--mount",
+		"--",
+		"dockerd",
+		"--data-root",
+		storage,
+		"--exec-root",
+		filepath.Join(runDir, "exec"),
+		"--pidfile",
+		filepath.Join(runDir, "docker.pid"),
+		"--host",
+		e.Socket(),
+		"--exec-opt",
+		"native.cgroupdriver=cgroupfs",
+		"--cgroup-parent",
+		"/"+group,
+		"--add-runtime",
+		"fit="+runtime(),
+		"--default-runtime",
+		"fit",
+	)
 	if err != nil {
 		return err
 	}

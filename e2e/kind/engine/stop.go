@@ -18,7 +18,8 @@ import (
 // stopWait is how long killed processes may take to end.
 const stopWait = 30 * time.Second
 
-// wanted are the machine's sysctls that several nodes in containers need: each runs a systemd and a kubelet that watch files.
+// wanted are the machine's sysctls that several nodes in containers need: each runs a systemd and a kubelet that watch
+// files.
 var wanted = map[string]string{"fs.inotify.max_user_instances": "1024", "fs.inotify.max_user_watches": "524288"}
 
 // written are the machine's sysctls that a kubelet in a privileged container writes.

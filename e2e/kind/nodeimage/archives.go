@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-lb/holdfast/release/oci"
 )
 
-// contents of the images that kubeadm wants, by the last part of their names: a program of a tool set, and where it is in the image.
+// contents of the images that kubeadm wants, by the last part of their names: a program of a tool set, and where it is
+// in the image.
 var contents = map[string]struct{ set, program, path string }{
 	"kube-apiserver":          {"kubernetes", "kube-apiserver", "/usr/local/bin/kube-apiserver"},
 	"kube-controller-manager": {"kubernetes", "kube-controller-manager", "/usr/local/bin/kube-controller-manager"},
@@ -24,7 +25,8 @@ var contents = map[string]struct{ set, program, path string }{
 
 // archives writes the images that a cluster of the version starts with, under the names that kubeadm gives them.
 func (b Builder) archives(ctx context.Context, root, version, dir string) error {
-	out, err := exec.CommandContext(ctx, filepath.Join(b.Tools["kubeadm"], "kubeadm"), "config", "images", "list", "--kubernetes-version", version).Output()
+	out, err := exec.CommandContext(ctx, filepath.Join(b.Tools["kubeadm"], "kubeadm"), "config", "images", "list", "--kubernetes-version", version).
+		Output()
 	if err != nil {
 		return fmt.Errorf("list the images of kubeadm: %w", err)
 	}
@@ -65,8 +67,14 @@ const sandbox = "registry.k8s.io/pause:3.10"
 var netfilterPrograms = map[string][]string{
 	"/usr/sbin/nft":       {"/usr/sbin/nft"},
 	"/usr/sbin/conntrack": {"/usr/sbin/conntrack"},
-	"/usr/sbin/xtables-nft-multi": {"/usr/sbin/iptables", "/usr/sbin/iptables-save", "/usr/sbin/iptables-restore", "/usr/sbin/ip6tables",
-		"/usr/sbin/ip6tables-save", "/usr/sbin/ip6tables-restore"},
+	"/usr/sbin/xtables-nft-multi": {
+		"/usr/sbin/iptables",
+		"/usr/sbin/iptables-save",
+		"/usr/sbin/iptables-restore",
+		"/usr/sbin/ip6tables",
+		"/usr/sbin/ip6tables-save",
+		"/usr/sbin/ip6tables-restore",
+	},
 	"/usr/bin/dash": {"/bin/sh"},
 }
 

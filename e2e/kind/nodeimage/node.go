@@ -54,10 +54,22 @@ ENTRYPOINT [ "/usr/local/bin/entrypoint", "/sbin/init" ]
 type program struct{ set, name, dir string }
 
 var programs = []program{
-	{"containerd", "containerd", "/usr/local/bin"}, {"containerd", "containerd-shim-runc-v2", "/usr/local/bin"}, {"containerd", "ctr", "/usr/local/bin"},
+	{
+		"containerd",
+		"containerd",
+		"/usr/local/bin",
+	}, {"containerd", "containerd-shim-runc-v2", "/usr/local/bin"}, {"containerd", "ctr", "/usr/local/bin"},
 	{"runc", "runc", "/usr/local/sbin"},
-	{"kubernetes", "kubelet", "/usr/bin"}, {"kubernetes", "kubectl", "/usr/bin"}, {"kubeadm", "kubeadm", "/usr/bin"}, {"kubeadm", "crictl", "/usr/local/bin"},
-	{"cni", "ptp", "/opt/cni/bin"}, {"cni", "host-local", "/opt/cni/bin"}, {"cni", "portmap", "/opt/cni/bin"}, {"cni", "loopback", "/opt/cni/bin"},
+	{
+		"kubernetes",
+		"kubelet",
+		"/usr/bin",
+	}, {"kubernetes", "kubectl", "/usr/bin"}, {"kubeadm", "kubeadm", "/usr/bin"}, {"kubeadm", "crictl", "/usr/local/bin"},
+	{
+		"cni",
+		"ptp",
+		"/opt/cni/bin",
+	}, {"cni", "host-local", "/opt/cni/bin"}, {"cni", "portmap", "/opt/cni/bin"}, {"cni", "loopback", "/opt/cni/bin"},
 }
 
 // node makes the node image of a root file system.
@@ -90,7 +102,8 @@ func (b Builder) node(ctx context.Context, root, name string) error {
 
 // version of Kubernetes.
 func (b Builder) version(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, filepath.Join(b.Tools["kubeadm"], "kubeadm"), "version", "-o", "short").Output()
+	out, err := exec.CommandContext(ctx, filepath.Join(b.Tools["kubeadm"], "kubeadm"), "version", "-o", "short").
+		Output()
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -162,8 +175,20 @@ func copyFile(to, from string) error {
 
 // preload imports images into the image's containerd, without unpacking them, as "kind build node-image" does.
 func (b Builder) preload(ctx context.Context, from, name, archives string) error {
-	id, err := b.docker(ctx, nil, "run", "--detach", "--privileged", "--network", "none", "--entrypoint", "/usr/local/bin/containerd",
-		"--volume", archives+":/archives:ro", from)
+	id, err := b.docker(
+		ctx,
+		nil,
+		"run",
+		"--detach",
+		"--privileged",
+		"--network",
+		"none",
+		"--entrypoint",
+		"/usr/local/bin/containerd",
+		"--volume",
+		archives+":/archives:ro",
+		from,
+	)
 	if err != nil {
 		return err
 	}
@@ -177,6 +202,14 @@ for a in /archives/*.tar; do ctr --namespace k8s.io images import --no-unpack --
 	if _, err := b.docker(ctx, nil, "exec", "--privileged", id, "timeout", "300", "sh", "-c", script); err != nil {
 		return errors.Join(err, remove())
 	}
-	_, err = b.docker(ctx, nil, "commit", "--change", `ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]`, id, name)
+	_, err = b.docker(
+		ctx,
+		nil,
+		"commit",
+		"--change",
+		`ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]`,
+		id,
+		name,
+	)
 	return errors.Join(err, remove())
 }

@@ -27,7 +27,8 @@ import (
 // repository is what the names of the images begin with.
 const repository = "holdfast-e2e/"
 
-// nodePackages are Debian's packages of the nodes. Those that kind needs for storage are left out: no test mounts a volume.
+// nodePackages are Debian's packages of the nodes. Those that kind needs for storage are left out: no test mounts a
+// volume.
 var nodePackages = []string{
 	"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "conntrack", "ethtool", "kmod", "util-linux", "mount",
 	"procps", "libseccomp2", "ca-certificates", "curl", "bash", "jq", "hostname", "tar", "gzip", "pigz", "tcpdump", "iputils-ping", "socat",
@@ -67,18 +68,32 @@ func (b Builder) Node(ctx context.Context) (string, error) {
 func (b Builder) Outside(ctx context.Context) (string, error) {
 	if b.Debootstrap == "" {
 		name := repository + "outside:" + debian.Release
-		text := fmt.Sprintf("FROM debian:%s-slim\nRUN apt-get update && apt-get install --yes --no-install-recommends %s && rm -rf /var/lib/apt/lists/*\n",
-			debian.Release, strings.Join(outsidePackages, " "))
+		text := fmt.Sprintf(
+			"FROM debian:%s-slim\nRUN apt-get update && apt-get install --yes --no-install-recommends %s && rm -rf /var/lib/apt/lists/*\n",
+			debian.Release,
+			strings.Join(outsidePackages, " "),
+		)
 		_, err := b.docker(ctx, strings.NewReader(text), "build", "--tag", name, "-")
 		return name, err
 	}
-	return b.image(ctx, "outside", outsidePackages, outsidePackages, func(ctx context.Context, root, name string) error {
-		return b.importRoot(ctx, root, name)
-	})
+	return b.image(
+		ctx,
+		"outside",
+		outsidePackages,
+		outsidePackages,
+		func(ctx context.Context, root, name string) error {
+			return b.importRoot(ctx, root, name)
+		},
+	)
 }
 
 // image builds an image of a Debian, unless one of the same parts is there.
-func (b Builder) image(ctx context.Context, short string, parts, packages []string, build func(ctx context.Context, root, name string) error) (string, error) {
+func (b Builder) image(
+	ctx context.Context,
+	short string,
+	parts, packages []string,
+	build func(ctx context.Context, root, name string) error,
+) (string, error) {
 	sum := sha256.Sum256([]byte(debian.Release + "\n" + strings.Join(parts, "\n")))
 	name := repository + short + ":" + hex.EncodeToString(sum[:])[:16]
 	if _, err := b.docker(ctx, nil, "image", "inspect", name); err == nil {
@@ -110,8 +125,22 @@ func (b Builder) image(ctx context.Context, short string, parts, packages []stri
 
 // importRoot makes an image of a root file system.
 func (b Builder) importRoot(ctx context.Context, root, name string) error {
-	tar := exec.CommandContext(ctx, "tar", "-C", root, "--numeric-owner", "--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./dev/*", "--exclude=./run/*",
-		"--exclude=./var/cache/apt/*.bin", "--exclude=./var/cache/apt/archives/*", "--exclude=./var/lib/apt/lists/*", "-c", ".")
+	tar := exec.CommandContext(
+		ctx,
+		"tar",
+		"-C",
+		root,
+		"--numeric-owner",
+		"--exclude=./proc/*",
+		"--exclude=./sys/*",
+		"--exclude=./dev/*",
+		"--exclude=./run/*",
+		"--exclude=./var/cache/apt/*.bin",
+		"--exclude=./var/cache/apt/archives/*",
+		"--exclude=./var/lib/apt/lists/*",
+		"-c",
+		".",
+	)
 	var stderr bytes.Buffer
 	tar.Stderr = &stderr
 	out, err := tar.StdoutPipe()

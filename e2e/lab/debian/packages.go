@@ -60,7 +60,9 @@ func Install(ctx context.Context, programs map[string]string, progress io.Writer
 	if _, err := run(ctx, "apt-get", "update", "-qq"); err != nil {
 		return fmt.Errorf("update package lists: %w", err)
 	}
-	args := append([]string{"DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "--no-install-recommends"}, missing...)
+	args := append(
+		[]string{"DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "--no-install-recommends"},
+		missing...)
 	if _, err := run(ctx, "env", args...); err != nil {
 		return fmt.Errorf("install packages %v: %w", missing, err)
 	}

@@ -95,7 +95,13 @@ func supervise(services []Service) error {
 					continue
 				}
 				delete(running, pid)
-				fmt.Fprintf(os.Stderr, "%s service %s ended, starting it again in %s\n", time.Now().Format(time.RFC3339), svc.Name, restartDelay)
+				fmt.Fprintf(
+					os.Stderr,
+					"%s service %s ended, starting it again in %s\n",
+					time.Now().Format(time.RFC3339),
+					svc.Name,
+					restartDelay,
+				)
 				time.AfterFunc(restartDelay, func() { due <- svc })
 			}
 		}
@@ -110,7 +116,11 @@ func touch(path string) error { return os.WriteFile(path, nil, 0o644) }
 // start runs a service in a session of its own. It goes past package os, whose
 // own waiting for children would compete with the reaper.
 func start(svc Service) (int, error) {
-	log, err := os.OpenFile(filepath.Join(PrivateDir, LogDir, svc.Name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(
+		filepath.Join(PrivateDir, LogDir, svc.Name+".log"),
+		os.O_CREATE|os.O_WRONLY|os.O_APPEND,
+		0o644,
+	)
 	if err != nil {
 		return 0, fmt.Errorf("open log of %s: %w", svc.Name, err)
 	}

@@ -103,13 +103,24 @@ func ciliumManifests(ctx context.Context, s Site, replacesKubeProxy bool) ([]byt
 		return nil, err
 	}
 	values, err := render("cilium.yaml", map[string]any{
-		"Image": "docker.io/" + ciliumImage, "Server": s.Plan[0].Legs[0].V4.Addr(), "ReplacesKubeProxy": replacesKubeProxy,
+		"Image":             "docker.io/" + ciliumImage,
+		"Server":            s.Plan[0].Legs[0].V4.Addr(),
+		"ReplacesKubeProxy": replacesKubeProxy,
 	})
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, s.Tool("helm"), "template", "cilium", filepath.Join(source, "install/kubernetes/cilium"),
-		"--namespace", "kube-system", "--values", "-")
+	cmd := exec.CommandContext(
+		ctx,
+		s.Tool("helm"),
+		"template",
+		"cilium",
+		filepath.Join(source, "install/kubernetes/cilium"),
+		"--namespace",
+		"kube-system",
+		"--values",
+		"-",
+	)
 	cmd.Stdin = strings.NewReader(string(values))
 	out, err := cmd.Output()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {

@@ -29,8 +29,8 @@ type config struct {
 //go:embed files
 var files embed.FS
 
-// FRR returns the configuration of FRR's daemons on a host. It names the nodes: with neighbors from a range FRR 8.4.4 reads
-// memory that it has freed, and dies at times, when a node does not come back within its restart time.
+// FRR returns the configuration of FRR's daemons on a host. It names the nodes: with neighbors from a range FRR 8.4.4
+// reads memory that it has freed, and dies at times, when a node does not come back within its restart time.
 func FRR(h wire.Host, plan wire.Plan) ([]byte, error) { return render("frr.conf", h, plan, AS1) }
 
 // BIRD returns the configuration of BIRD on a host. It takes the nodes from a range.
@@ -60,7 +60,14 @@ func Daemons() []Daemon {
 		if d.name == "zebra" {
 			needs = ""
 		}
-		out = append(out, Daemon{d.name, append([]string{"/usr/lib/frr/" + d.name, "-f", "/etc/frr/frr.conf", "--log", "stdout"}, d.args...), needs})
+		out = append(
+			out,
+			Daemon{
+				d.name,
+				append([]string{"/usr/lib/frr/" + d.name, "-f", "/etc/frr/frr.conf", "--log", "stdout"}, d.args...),
+				needs,
+			},
+		)
 	}
 	return out
 }

@@ -35,7 +35,15 @@ func (b Builder) Compile(ctx context.Context, dir, tmp string, cgo bool, args ..
 	}
 	cmd.Dir = dir
 	// What the caller cross-compiles is no concern of a cluster's.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=", "GOARCH=", "GOFLAGS=-buildvcs=false", "GOTMPDIR="+tmp)
+	cmd.Env = append(
+		os.Environ(),
+		"CGO_ENABLED=0",
+		"GOWORK=off",
+		"GOOS=",
+		"GOARCH=",
+		"GOFLAGS=-buildvcs=false",
+		"GOTMPDIR="+tmp,
+	)
 	if cgo {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
 	}

@@ -26,5 +26,7 @@ func FindRepo() (string, error) {
 			}
 		}
 	}
-	return "", errors.New("find sources of the lab: neither the working directory nor the program is inside the repository")
+	return "", errors.New(
+		"find sources of the lab: neither the working directory nor the program is inside the repository",
+	)
 }

@@ -108,7 +108,9 @@ var Cilium = Set{
 
 // MetalLB is what the test of the migration moves from.
 var MetalLB = Set{
-	Name: "metallb", module: "go.universe.tf/metallb", Programs: inModule("go.universe.tf/metallb/", "controller", "speaker"),
+	Name:     "metallb",
+	module:   "go.universe.tf/metallb",
+	Programs: inModule("go.universe.tf/metallb/", "controller", "speaker"),
 }
 
 // FRRK8s holds MetalLB's BGP sessions, in MetalLB's default mode.

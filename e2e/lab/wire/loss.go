@@ -73,8 +73,12 @@ func lossRules(h Host, loss Loss) string {
 		sets.WriteString("\tset burst { type mark; size 16; flags dynamic, timeout; }\n")
 		// The first frame after a period, whosever it is, begins the next one. Frames come to
 		// the switch without a mark, so that each set has one element at most.
-		fmt.Fprintf(&rules, "\t\tmeta mark != @period add @period { meta mark timeout %dms } add @burst { meta mark timeout %dms }\n",
-			(loss.Burst + loss.Pause).Milliseconds(), loss.Burst.Milliseconds())
+		fmt.Fprintf(
+			&rules,
+			"\t\tmeta mark != @period add @period { meta mark timeout %dms } add @burst { meta mark timeout %dms }\n",
+			(loss.Burst + loss.Pause).Milliseconds(),
+			loss.Burst.Milliseconds(),
+		)
 		match += "meta mark @burst "
 	}
 	for _, direction := range []struct {
@@ -86,7 +90,14 @@ func lossRules(h Host, loss Loss) string {
 		case 100:
 			fmt.Fprintf(&rules, "\t\t%s { %s } %scounter drop\n", direction.name, ports(Plan{h}), match)
 		default:
-			fmt.Fprintf(&rules, "\t\t%s { %s } %snumgen random mod 100 < %d counter drop\n", direction.name, ports(Plan{h}), match, of)
+			fmt.Fprintf(
+				&rules,
+				"\t\t%s { %s } %snumgen random mod 100 < %d counter drop\n",
+				direction.name,
+				ports(Plan{h}),
+				match,
+				of,
+			)
 		}
 	}
 	return table(lossTable, sets.String(), rules.String())

@@ -36,7 +36,12 @@ func none(table string) string {
 
 // table renders a table with sets, and rules for the frames that the switch forwards.
 func table(name, sets, rules string) string {
-	return fmt.Sprintf("table bridge %s {\n%s\tchain forward {\n\t\ttype filter hook forward priority 0; policy accept;\n%s\t}\n}\n", name, sets, rules)
+	return fmt.Sprintf(
+		"table bridge %s {\n%s\tchain forward {\n\t\ttype filter hook forward priority 0; policy accept;\n%s\t}\n}\n",
+		name,
+		sets,
+		rules,
+	)
 }
 
 // ports lists the ports of hosts.

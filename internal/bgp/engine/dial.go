@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// GoBGP waits for 1.5 to 2 s before it dials, by a constant. So the engine dials first, and gives GoBGP the connection as if the router
-// had opened it. One attempt is not enough for a router that has not noticed yet that the last session from here is over. If all fail,
-// GoBGP dials, every ConnectTime, and reports why there is no session.
+// GoBGP waits for 1.5 to 2 s before it dials, by a constant. So the engine dials first, and gives GoBGP the connection
+// as if the router had opened it. One attempt is not enough for a router that has not noticed yet that the last session
+// from here is over. If all fail, GoBGP dials, every ConnectTime, and reports why there is no session.
 const (
 	// maxDials is how many attempts there are, dialInterval the time from one to the next. None takes longer.
 	maxDials     = 8
@@ -79,8 +79,8 @@ func (d dialling) next(state api.PeerState_SessionState, isOpen bool, now time.T
 	return dialNow
 }
 
-// passConn gives a server a connection as its listener would. GoBGP exports nothing for it. It reads what other methods of the server
-// write, all of which one goroutine calls here.
+// passConn gives a server a connection as its listener would. GoBGP exports nothing for it. It reads what other methods
+// of the server write, all of which one goroutine calls here.
 //
 //go:linkname passConn github.com/osrg/gobgp/v4/pkg/server.(*BgpServer).passConnToPeer
 func passConn(*gobgp.BgpServer, net.Conn)
@@ -128,8 +128,8 @@ func connect(s lb.Peer) (net.Conn, error) {
 	return d.Dial("tcp", netip.AddrPortFrom(s.Address, s.Port).String())
 }
 
-// setOptions sets the TTLs of a socket, and the key of its signatures. Packets to a router of another AS that is one hop away get no
-// farther.
+// setOptions sets the TTLs of a socket, and the key of its signatures. Packets to a router of another AS that is one
+// hop away get no farther.
 func setOptions(fd int, s lb.Peer) (err error) {
 	level, ttl, minTTL, key := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL, unix.TCPMD5Sig{}
 	address := key.Addr.Data[2:] // sockaddr_in without its family
@@ -139,7 +139,10 @@ func setOptions(fd int, s lb.Peer) (err error) {
 	}
 	switch {
 	case s.MinTTL != 0:
-		err = errors.Join(unix.SetsockoptInt(fd, level, ttl, maxTTL), unix.SetsockoptInt(fd, level, minTTL, int(s.MinTTL)))
+		err = errors.Join(
+			unix.SetsockoptInt(fd, level, ttl, maxTTL),
+			unix.SetsockoptInt(fd, level, minTTL, int(s.MinTTL)),
+		)
 	case s.PeerASN == 0 || s.PeerASN == s.LocalASN:
 	case s.MultiHop:
 		err = unix.SetsockoptInt(fd, level, ttl, maxTTL)

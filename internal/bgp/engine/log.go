@@ -29,7 +29,8 @@ type notes struct {
 type note struct {
 	// text is a sentence about why the session is not up.
 	text string
-	// lost is when the session went down, by a clock that no administrator sets; zero while it is up and before it was first up.
+	// lost is when the session went down, by a clock that no administrator sets; zero while it is up and before it was
+	// first up.
 	lost time.Time
 	// up is when it came up last. GoBGP has that in seconds only, within which a session may fall and come up again.
 	up time.Time
@@ -53,7 +54,8 @@ func (n *notes) edit(f func(*note)) {
 	time.AfterFunc(settleTime, n.wake.Kick)
 }
 
-// logHandler reads GoBGP's log, the only place where GoBGP reports why a session does not come up, and notes it in sentences.
+// logHandler reads GoBGP's log, the only place where GoBGP reports why a session does not come up, and notes it in
+// sentences.
 type logHandler struct {
 	notes *notes
 	// asn is the configured AS of the router, localASN the AS of this node. signed: the peer has a password.
@@ -113,7 +115,9 @@ func (h logHandler) note(n *note, r slog.Record) {
 	case "failed to connect":
 		n.text = h.dialError(value(r, "Error").String())
 	case "outgoing connection IO error":
-		suggest("the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there")
+		suggest(
+			"the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there",
+		)
 	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
 		n.text = "the router accepts the connection but sends no OPEN"
 	case "sent notification": // codes of RFC 4271 section 4.5
@@ -143,10 +147,14 @@ func (h logHandler) note(n *note, r slog.Record) {
 		"Session will be reset due to malformed BGP update message":
 		n.text = "the router sent a malformed message: " + value(r, "Error").String()
 	case "prefix limit reached":
-		n.text = fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes)
+		n.text = fmt.Sprintf(
+			"the router sent more than %d routes; it need not send any: filter them there",
+			maxPrefixes,
+		)
 	case "state changed":
 		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
-		if value(r, "old").String() == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason").String() == "invalid-msg" {
+		if value(r, "old").String() == gobgp.BGP_FSM_OPENCONFIRM.String() &&
+			value(r, "reason").String() == "invalid-msg" {
 			n.text = h.refusal(n.heard)
 		}
 	}
@@ -167,7 +175,10 @@ func (h logHandler) refusal(said heard) string {
 		text += " with " + notification(said.code, said.subcode)
 	}
 	if said.code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && said.subcode == gobgp.BGP_ERROR_SUB_BAD_PEER_AS {
-		return text + fmt.Sprintf(": it expects another AS than %d of this node's address: correct myASN, or the router", h.localASN)
+		return text + fmt.Sprintf(
+			": it expects another AS than %d of this node's address: correct myASN, or the router",
+			h.localASN,
+		)
 	}
 	return text + ": check the AS that it expects of this node's address, and that no other daemon has a session from there"
 }
@@ -204,7 +215,10 @@ func notification(code, subcode uint8) string {
 	if code == gobgp.BGP_ERROR_CEASE && subcode == bfdDown {
 		return name + " (cease, BFD down)"
 	}
-	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool { return c == '(' || c == ')' })
+	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool {
+		return c == '(' ||
+			c == ')'
+	})
 	if len(words) < 4 || words[3] == "undefined" {
 		return name + " (" + words[1] + ")"
 	}

@@ -21,8 +21,8 @@ const bgpPort = 179
 // occupied returns the address from which another process of this node has a connection to the router, if this session
 // would have that address too.
 //
-// A router has one session with an address. BIRD ends it for each newcomer, so that two daemons end each other's, and FRR
-// refuses the newcomer. What cannot be read counts as free.
+// A router has one session with an address. BIRD ends it for each newcomer, so that two daemons end each other's, and
+// FRR refuses the newcomer. What cannot be read counts as free.
 func occupied(s lb.Peer) (from netip.Addr, isOccupied bool) {
 	from = sourceOf(s)
 	if !from.IsValid() {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// restartTime is how long routers keep the routes of a session that is opened again, in seconds (RFC 4724 section 3). It is
-	// enough for a container whose image is there. If an image is pulled for longer, the routes go, and other nodes serve.
-	// Each second more is one more for which a node that went down without a word is sent traffic.
+	// restartTime is how long routers keep the routes of a session that is opened again, in seconds (RFC 4724 section
+	// 3). It is enough for a container whose image is there. If an image is pulled for longer, the routes go, and other
+	// nodes serve. Each second more is one more for which a node that went down without a word is sent traffic.
 	restartTime = 20
 	// deferralTime bounds how long GoBGP waits for the router's End-of-RIB
 	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
@@ -21,8 +21,8 @@ const (
 	deferralTime = 1
 	// maxTTL lets a session cross any number of hops, or shows that it crossed none (RFC 5082).
 	maxTTL = 255
-	// maxPrefixes bounds the load of one router: GoBGP keeps rejected routes, 0.6 KiB each, and walks over all of them for
-	// every UPDATE. Above the bound it closes the session (RFC 4486 subcode 1).
+	// maxPrefixes bounds the load of one router: GoBGP keeps rejected routes, 0.6 KiB each, and walks over all of them
+	// for every UPDATE. Above the bound it closes the session (RFC 4486 subcode 1).
 	maxPrefixes = 20_000
 	// prefixLimitRest is the wait before a session closed for maxPrefixes is retried.
 	prefixLimitRest = 5 * time.Minute
@@ -35,11 +35,16 @@ func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / tim
 func apiPeer(s lb.Peer, passive bool) *api.Peer {
 	p := &api.Peer{
 		Conf: &api.PeerConf{
-			NeighborAddress: s.Address.String(), LocalAsn: s.LocalASN, PeerAsn: s.PeerASN, AuthPassword: string(s.Password),
+			NeighborAddress: s.Address.String(),
+			LocalAsn:        s.LocalASN,
+			PeerAsn:         s.PeerASN,
+			AuthPassword:    string(s.Password),
 		},
 		Transport: &api.Transport{RemotePort: uint32(s.Port), PassiveMode: passive},
 		Timers: &api.Timers{Config: &api.TimersConfig{
-			HoldTime: seconds(s.HoldTime), KeepaliveInterval: seconds(s.KeepaliveTime), ConnectRetry: seconds(s.ConnectTime),
+			HoldTime:          seconds(s.HoldTime),
+			KeepaliveInterval: seconds(s.KeepaliveTime),
+			ConnectRetry:      seconds(s.ConnectTime),
 		}},
 		EbgpMultihop: &api.EbgpMultihop{Enabled: s.MultiHop, MultihopTtl: maxTTL},
 		GracefulRestart: &api.GracefulRestart{
@@ -80,9 +85,9 @@ func countersOf(p *api.Peer) lb.SessionCounters {
 	return lb.SessionCounters{Updates: sent.Update, Sent: sent.Notification, Received: received.Notification}
 }
 
-// spent reports whether the session was up and is down now, since lost, so that another engine should dial. GoBGP itself would
-// wait 5 s. And it sets the forwarding bit only on a peer's first session, without which a router drops the routes that it kept as
-// soon as it gets our next OPEN (RFC 4724 section 4.2).
+// spent reports whether the session was up and is down now, since lost, so that another engine should dial. GoBGP
+// itself would wait 5 s. And it sets the forwarding bit only on a peer's first session, without which a router drops
+// the routes that it kept as soon as it gets our next OPEN (RFC 4724 section 4.2).
 func spent(p *api.Peer, lost time.Time) bool {
 	return !lost.IsZero() && p.State.SessionState == api.PeerState_SESSION_STATE_IDLE &&
 		(p.State.AdminState != api.PeerState_ADMIN_STATE_PFX_CT || time.Since(lost) > prefixLimitRest)
@@ -98,10 +103,10 @@ func (e *engine) addPeer(p *api.Peer) error {
 // absent is the address of a peer that never comes up: the IPv4 dummy address (RFC 7600).
 const absent = "192.0.0.8"
 
-// deferRoutes has GoBGP send nothing until the session is up for deferralTime, if the next hop of routes of the other family
-// is not known: it may depend on the router's OPEN, which GoBGP shows when the session is up. If End-of-RIB came before these
-// routes, a router with graceful restart would drop those that it kept. GoBGP defers as long as any peer has not sent its
-// End-of-RIB (RFC 4724 section 4.1), which absent never does.
+// deferRoutes has GoBGP send nothing until the session is up for deferralTime, if the next hop of routes of the other
+// family is not known: it may depend on the router's OPEN, which GoBGP shows when the session is up. If End-of-RIB came
+// before these routes, a router with graceful restart would drop those that it kept. GoBGP defers as long as any peer
+// has not sent its End-of-RIB (RFC 4724 section 4.1), which absent never does.
 func (e *engine) deferRoutes() error {
 	if !e.settings.DualStack || !e.settings.GracefulRestart || e.hop.IsValid() {
 		return nil
@@ -167,8 +172,8 @@ func (a abilities) takes(f lb.Family) bool {
 	return f == lb.IPv4 && a&ipv4 != 0 || f == lb.IPv6 && a&ipv6 != 0
 }
 
-// names are in words, always in the same order. The time of graceful restart is this node's: for so long the router keeps
-// its routes.
+// names are in words, always in the same order. The time of graceful restart is this node's: for so long the router
+// keeps its routes.
 func (a abilities) names() (out []string) {
 	for i, name := range abilityNames {
 		if a&(1<<i) != 0 {

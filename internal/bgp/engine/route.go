@@ -43,9 +43,10 @@ func (e *engine) changeRoutes(o lb.Order) error {
 	return errors.Join(e.put(o.Put), e.remove(o.Remove))
 }
 
-// confirm repeats what changed while the session came up, once it is up. GoBGP sends its table a moment before it takes the session
-// for up, and sends no change in between, nor later: a route would be missing, or stay, for as long as the session. What changed
-// before the router's OPEN was in time. To send a withdrawal again, GoBGP must have the route for an instant.
+// confirm repeats what changed while the session came up, once it is up. GoBGP sends its table a moment before it takes
+// the session for up, and sends no change in between, nor later: a route would be missing, or stay, for as long as the
+// session. What changed before the router's OPEN was in time. To send a withdrawal again, GoBGP must have the route for
+// an instant.
 func (e *engine) confirm(state api.PeerState_SessionState) error {
 	if state == api.PeerState_SESSION_STATE_OPENCONFIRM || len(e.unsure) == 0 {
 		return nil
@@ -130,10 +131,18 @@ func (e *engine) attributes(r lb.Route) attributes {
 		}
 	}
 	// ORIGIN IGP: the prefix is interior to this AS (RFC 4271 section 5.1.1).
-	list := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), gobgp.NewPathAttributeLocalPref(pref)}
+	list := []gobgp.PathAttributeInterface{
+		gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP),
+		gobgp.NewPathAttributeLocalPref(pref),
+	}
 	if s := e.settings; r.Prepend > 0 && s.LocalASN != s.PeerASN {
 		ours := slices.Repeat([]uint32{s.LocalASN}, int(r.Prepend))
-		list = append(list, gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, ours)}))
+		list = append(
+			list,
+			gobgp.NewPathAttributeAsPath(
+				[]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, ours)},
+			),
+		)
 	}
 	if r.MED.Sent {
 		list = append(list, gobgp.NewPathAttributeMultiExitDisc(r.MED.Value))
@@ -177,8 +186,8 @@ func (a attributes) path(prefix netip.Prefix, hop netip.Addr) (*apiutil.Path, er
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: append(slices.Clip(a.list), reach)}, nil
 }
 
-// nextHop returns the next hop of a route; the zero Addr stands for this node's address on the session. Without one, the
-// route is withheld: GoBGP itself knows the session's address only.
+// nextHop returns the next hop of a route; the zero Addr stands for this node's address on the session. Without one,
+// the route is withheld: GoBGP itself knows the session's address only.
 func (e *engine) nextHop(prefix netip.Prefix) (hop netip.Addr, ok bool) {
 	if lb.FamilyOf(prefix.Addr()) == lb.FamilyOf(e.settings.Address) {
 		return netip.Addr{}, true
@@ -202,7 +211,11 @@ func (e *engine) carries(out *lb.Session) {
 		case f == lb.FamilyOf(e.settings.Address) || e.hop.IsValid():
 			out.Families, out.Advertised = append(out.Families, f), out.Advertised+n
 		case f == lb.IPv4:
-			why = fmt.Sprintf("this node has no %s address on the link, and the router does not take %s next hops for them (RFC 8950)", f, lb.IPv6)
+			why = fmt.Sprintf(
+				"this node has no %s address on the link, and the router does not take %s next hops for them (RFC 8950)",
+				f,
+				lb.IPv6,
+			)
 		default:
 			why = fmt.Sprintf("this node has no %s address on the link", f)
 		}
@@ -220,9 +233,9 @@ func other(s lb.Peer) lb.Family {
 	return lb.IPv4
 }
 
-// followHop finds the next hop of routes of the other family: this node's address of that family on the session's link. If
-// it changed, they are placed again. While it cannot be found out, it stays, and the next order looks again. There is none as
-// long as it depends on what the router did not say yet.
+// followHop finds the next hop of routes of the other family: this node's address of that family on the session's link.
+// If it changed, they are placed again. While it cannot be found out, it stays, and the next order looks again. There
+// is none as long as it depends on what the router did not say yet.
 func (e *engine) followHop() error {
 	hop, err := e.findHop(e.router&extendedNextHop != 0)
 	if err == nil && !e.up {
@@ -273,8 +286,8 @@ func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	return hop, nil
 }
 
-// localAddress is the address from which this node dials a peer, unless there is no route to it at present. It looks at the
-// routing table, and sends nothing.
+// localAddress is the address from which this node dials a peer, unless there is no route to it at present. It looks at
+// the routing table, and sends nothing.
 func localAddress(s lb.Peer) (local netip.Addr, ok bool) {
 	if s.SourceAddress.IsValid() {
 		return s.SourceAddress, true
@@ -304,7 +317,10 @@ func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr
 	var passes netip.Addr
 	for _, a := range all {
 		address := addressOf(a)
-		if a.LinkIndex != link || lb.FamilyOf(address) != family || !address.IsGlobalUnicast() || a.Flags&unusableFlags != 0 {
+		if a.LinkIndex != link ||
+			lb.FamilyOf(address) != family ||
+			!address.IsGlobalUnicast() ||
+			a.Flags&unusableFlags != 0 {
 			continue
 		}
 		if a.Flags&unix.IFA_F_PERMANENT != 0 {

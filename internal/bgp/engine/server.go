@@ -45,17 +45,26 @@ type engine struct {
 func start(settings lb.Peer) (*engine, error) {
 	n := &notes{wake: lb.NewSignal()}
 	e := &engine{
-		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{}, unsure: map[netip.Prefix]bool{},
-		gobgp: gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, localASN: settings.LocalASN,
-			signed: settings.Password != ""}), nil)),
+		settings: settings,
+		notes:    n,
+		routes:   map[netip.Prefix]lb.Route{},
+		unsure:   map[netip.Prefix]bool{},
+		gobgp: gobgp.NewBgpServer(
+			gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, localASN: settings.LocalASN,
+				signed: settings.Password != ""}), nil),
+		),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
 	go e.gobgp.Serve()
 	err := e.gobgp.StartBgp(context.Background(), &api.StartBgpRequest{Global: &api.Global{
-		Asn: serverASN, RouterId: settings.RouterID.String(),
+		Asn:        serverASN,
+		RouterId:   settings.RouterID.String(),
 		ListenPort: -1,
 		// Otherwise GoBGP makes tables for all families, which take 10 MB.
-		Families: []uint32{uint32(oc.AFI_SAFI_TYPE_IPV4_UNICAST.ToInt()), uint32(oc.AFI_SAFI_TYPE_IPV6_UNICAST.ToInt())},
+		Families: []uint32{
+			uint32(oc.AFI_SAFI_TYPE_IPV4_UNICAST.ToInt()),
+			uint32(oc.AFI_SAFI_TYPE_IPV6_UNICAST.ToInt()),
+		},
 	}})
 	if err == nil {
 		err = e.setPolicies()
@@ -66,15 +75,16 @@ func start(settings lb.Peer) (*engine, error) {
 	return e, nil
 }
 
-// setPolicies installs what is accepted in each direction; everything else is rejected. The attributes of a route are on its
-// path, not in a policy, since GoBGP itself obeys none of the communities that may be there, such as NO_EXPORT (RFC 1997),
-// which are meant for the router.
+// setPolicies installs what is accepted in each direction; everything else is rejected. The attributes of a route are
+// on its path, not in a policy, since GoBGP itself obeys none of the communities that may be there, such as NO_EXPORT
+// (RFC 1997), which are meant for the router.
 func (e *engine) setPolicies() error {
 	ctx, accept := context.Background(), &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}
 	out := &api.Conditions{}
 	if e.settings.PeerASN == 0 {
-		// No route goes out if the router turns out to be of our own AS: only for others GoBGP has put ours into AS_PATH by
-		// now. A path that has it before, prepended, is a loop to a router of our own AS, and GoBGP sends none.
+		// No route goes out if the router turns out to be of our own AS: only for others GoBGP has put ours into
+		// AS_PATH by now. A path that has it before, prepended, is a loop to a router of our own AS, and GoBGP sends
+		// none.
 		out.AsPathLength = &api.AsPathLength{Type: api.Comparison_COMPARISON_GE, Length: 1}
 	}
 	for direction, conditions := range map[api.PolicyDirection]*api.Conditions{
@@ -83,12 +93,17 @@ func (e *engine) setPolicies() error {
 		api.PolicyDirection_POLICY_DIRECTION_IMPORT: {RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
 	} {
 		name := direction.String()
-		policy := &api.Policy{Name: name, Statements: []*api.Statement{{Name: name, Conditions: conditions, Actions: accept}}}
+		policy := &api.Policy{
+			Name:       name,
+			Statements: []*api.Statement{{Name: name, Conditions: conditions, Actions: accept}},
+		}
 		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
 			return fmt.Errorf("add policy %s: %w", name, err)
 		}
 		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-			Direction: direction, Policies: []*api.Policy{{Name: name}}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+			Direction:     direction,
+			Policies:      []*api.Policy{{Name: name}},
+			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
 		}}); err != nil {
 			return fmt.Errorf("assign policy %s: %w", name, err)
 		}
@@ -96,8 +111,8 @@ func (e *engine) setPolicies() error {
 	return nil
 }
 
-// obey places and removes routes. With the first order, it then opens the session: so the End-of-RIB (RFC 4724 section 3) is
-// true. It returns the state of the session, and whether that was lost.
+// obey places and removes routes. With the first order, it then opens the session: so the End-of-RIB (RFC 4724 section
+// 3) is true. It returns the state of the session, and whether that was lost.
 func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
 	if o.Peer != nil {
 		err = errors.Join(e.followHop(), e.changeRoutes(o), e.deferRoutes(), e.addPeer(apiPeer(e.settings, true)))
@@ -118,7 +133,11 @@ func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
 		return notice, false, err
 	}
 	seen := e.notes.read()
-	notice = lb.Notice{Session: e.session(p, seen), Warning: e.warning, Counters: e.dialling.counters.Plus(lb.SessionCounters{}, countersOf(p))}
+	notice = lb.Notice{
+		Session:  e.session(p, seen),
+		Warning:  e.warning,
+		Counters: e.dialling.counters.Plus(lb.SessionCounters{}, countersOf(p)),
+	}
 	notice.Counters.Ups, notice.Counters.Falls = seen.ups, seen.falls
 	for _, f := range p.AfiSafis {
 		notice.Counters.Ignored += f.State.GetReceived()
@@ -139,12 +158,18 @@ func (e *engine) session(p *api.Peer, seen note) lb.Session {
 	out := lb.Session{State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_"))}
 	switch {
 	case out.State != lb.Established && e.dialling.occupied.IsValid():
-		out.LastError = fmt.Sprintf("another program of this node has a BGP session with the router from %s: stop that program, "+
-			"or set sourceAddress to another address of the node", e.dialling.occupied)
+		out.LastError = fmt.Sprintf(
+			"another program of this node has a BGP session with the router from %s: stop that program, "+
+				"or set sourceAddress to another address of the node",
+			e.dialling.occupied,
+		)
 	case out.State != lb.Established:
 		out.LastError = seen.text
 	case e.settings.PeerASN == 0 && p.State.PeerAsn == e.settings.LocalASN: // it carries no route: see setPolicies
-		out.State, out.LastError = "idle", fmt.Sprintf("the router is of this node's own AS %d: write dynamicASN: internal", e.settings.LocalASN)
+		out.State, out.LastError = "idle", fmt.Sprintf(
+			"the router is of this node's own AS %d: write dynamicASN: internal",
+			e.settings.LocalASN,
+		)
 	default:
 		out.Since = seen.up
 		out.Capabilities = (abilitiesOf(p.State.LocalCap) & e.router).names()
@@ -171,7 +196,8 @@ func (e *engine) peer() (found *api.Peer, err error) {
 }
 
 const (
-	// shutdownTime bounds the wait for GoBGP to send its NOTIFICATION: a router that takes no data must not delay the end.
+	// shutdownTime bounds the wait for GoBGP to send its NOTIFICATION: a router that takes no data must not delay the
+	// end.
 	shutdownTime     = time.Second
 	shutdownInterval = 5 * time.Millisecond
 )

@@ -43,8 +43,18 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("kindlab", flag.ContinueOnError)
 	var o options
 	flags.StringVar(&o.proxy, "proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
-	flags.StringVar(&o.image, "image", "", "`image` of the nodes; empty means an image built of packages, or kind's own where Docker is there")
-	flags.StringVar(&o.outside, "outside-image", "", "`image` of the hosts beside the nodes; empty means an image built here")
+	flags.StringVar(
+		&o.image,
+		"image",
+		"",
+		"`image` of the nodes; empty means an image built of packages, or kind's own where Docker is there",
+	)
+	flags.StringVar(
+		&o.outside,
+		"outside-image",
+		"",
+		"`image` of the hosts beside the nodes; empty means an image built here",
+	)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -73,8 +83,8 @@ func run(ctx context.Context, args []string) error {
 	return errors.New("unknown command")
 }
 
-// lock keeps other processes from bringing the cluster up or down. It is an abstract socket: the kernel frees it when its
-// holder ends, in whatever way.
+// lock keeps other processes from bringing the cluster up or down. It is an abstract socket: the kernel frees it when
+// its holder ends, in whatever way.
 func lock() (unlock func() error, err error) {
 	l, err := net.Listen("unix", "@holdfast-kindlab")
 	if err != nil {

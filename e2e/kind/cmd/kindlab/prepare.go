@@ -25,7 +25,13 @@ func prepare(ctx context.Context, o options) (*place, kind.Config, error) {
 	if err != nil {
 		return nil, kind.Config{}, err
 	}
-	config := kind.Config{ProxyMode: o.proxy, Repo: p.repo, Dir: p.runDir(), NodeImage: o.image, OutsideImage: o.outside}
+	config := kind.Config{
+		ProxyMode:    o.proxy,
+		Repo:         p.repo,
+		Dir:          p.runDir(),
+		NodeImage:    o.image,
+		OutsideImage: o.outside,
+	}
 	compiler := toolset.Builder{Repo: p.repo, Progress: os.Stdout}
 	own, answers := p.engine != nil, dockerAnswers()
 	if _, err := kind.Open(p.runDir()); err == nil && (own || answers) {

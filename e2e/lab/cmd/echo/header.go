@@ -17,7 +17,8 @@ import (
 // header is what a PROXY protocol header tells: the client's address, and the address that the client connected to.
 type header struct{ from, to netip.AddrPort }
 
-// signature begins a header of version 2, whose length is in its bytes 14 and 15 (section 2.2 of HAProxy's proxy-protocol.txt).
+// signature begins a header of version 2, whose length is in its bytes 14 and 15 (section 2.2 of HAProxy's
+// proxy-protocol.txt).
 const signature = "\r\n\r\n\x00\r\nQUIT\n"
 
 // maxLine is the length of the longest header of version 1.
@@ -70,7 +71,10 @@ func readBinary(r *bufio.Reader) (header, error) {
 	from, _ := netip.AddrFromSlice(rest[:size])
 	to, _ := netip.AddrFromSlice(rest[size : 2*size])
 	ports := rest[2*size:]
-	return header{netip.AddrPortFrom(from, binary.BigEndian.Uint16(ports)), netip.AddrPortFrom(to, binary.BigEndian.Uint16(ports[2:]))}, nil
+	return header{
+		netip.AddrPortFrom(from, binary.BigEndian.Uint16(ports)),
+		netip.AddrPortFrom(to, binary.BigEndian.Uint16(ports[2:])),
+	}, nil
 }
 
 // behind accepts connections that begin with a header, and closes all others.

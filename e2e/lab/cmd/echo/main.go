@@ -39,8 +39,9 @@ func main() {
 	}
 }
 
-// ahead starts this program again with real-time priority, unless it has that. All nodes of the lab share the cores of one machine, while
-// the program stands for servers on other machines: what it answers late looks like an outage of the network.
+// ahead starts this program again with real-time priority, unless it has that. All nodes of the lab share the cores of
+// one machine, while the program stands for servers on other machines: what it answers late looks like an outage of the
+// network.
 func ahead() error {
 	runtime.LockOSThread() // a program inherits the policy of the thread that starts it
 	policy, err := unix.SchedGetAttr(0, 0)
@@ -66,7 +67,8 @@ type answer struct {
 	Pod    string `json:"pod"`
 	Node   string `json:"node"`
 	Client string `json:"client"`
-	// Via is who connected, if a PROXY protocol header named the client, and To what the header gives as the client's destination.
+	// Via is who connected, if a PROXY protocol header named the client, and To what the header gives as the client's
+	// destination.
 	Via string `json:"via,omitempty"`
 	To  string `json:"to,omitempty"`
 	// Forwarded are X-Forwarded-For, -Proto and -Port.
@@ -127,7 +129,11 @@ func handler() http.Handler {
 			a.Client, a.Via, a.To = c.header.from.Addr().String(), a.Client, c.header.to.String()
 		}
 		if names, found := r.Header["X-Forwarded-For"]; found {
-			a.Forwarded = []string{strings.Join(names, ", "), r.Header.Get("X-Forwarded-Proto"), r.Header.Get("X-Forwarded-Port")}
+			a.Forwarded = []string{
+				strings.Join(names, ", "),
+				r.Header.Get("X-Forwarded-Proto"),
+				r.Header.Get("X-Forwarded-Port"),
+			}
 		}
 		// A client that has gone needs no answer.
 		_, _ = w.Write(a.line())

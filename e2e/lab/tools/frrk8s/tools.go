@@ -1,6 +1,7 @@
 //go:build tools
 
-// Package tools pins the FRR-K8s that holds MetalLB's BGP sessions in the test of the migration; the module is built, never imported.
+// Package tools pins the FRR-K8s that holds MetalLB's BGP sessions in the test of the migration; the module is built,
+// never imported.
 package tools
 
 import (

@@ -32,7 +32,11 @@ type config struct {
 }
 
 func main() {
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: remove, Check: func(*skel.CmdArgs) error { return nil }}, version.All, "flannel of the lab")
+	skel.PluginMainFuncs(
+		skel.CNIFuncs{Add: add, Del: remove, Check: func(*skel.CmdArgs) error { return nil }},
+		version.All,
+		"flannel of the lab",
+	)
 }
 
 func add(args *skel.CmdArgs) error {

@@ -22,7 +22,10 @@ func main() {
 }
 
 func run(args []string) error {
-	conn, err := grpc.NewClient("unix:///run/containerd/containerd.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(
+		"unix:///run/containerd/containerd.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+	)
 	if err != nil {
 		return err
 	}
@@ -55,6 +58,9 @@ func inspect(ctx context.Context, images cri.ImageServiceClient, name string) er
 		return fmt.Errorf("no such image %q present", name)
 	}
 	return json.NewEncoder(os.Stdout).Encode(map[string]any{"status": map[string]any{
-		"id": r.Image.Id, "repoTags": r.Image.RepoTags, "repoDigests": r.Image.RepoDigests, "size": fmt.Sprint(r.Image.Size),
+		"id":          r.Image.Id,
+		"repoTags":    r.Image.RepoTags,
+		"repoDigests": r.Image.RepoDigests,
+		"size":        fmt.Sprint(r.Image.Size),
 	}})
 }

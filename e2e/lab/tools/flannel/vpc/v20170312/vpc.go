@@ -1,5 +1,5 @@
-// Package v20170312 stands in for the routes of Tencent's cloud, whose module no proxy has. Flannel's backend tencent-vpc
-// alone uses them: the lab's backends only compile with them.
+// Package v20170312 stands in for the routes of Tencent's cloud, whose module no proxy has. Flannel's backend
+// tencent-vpc alone uses them: the lab's backends only compile with them.
 package v20170312
 
 import "errors"

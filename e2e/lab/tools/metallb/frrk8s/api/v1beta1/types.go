@@ -1,5 +1,6 @@
-// Package v1beta1 stands in for the types of FRR-K8s, whose version that MetalLB requires no proxy has, and whose version
-// before lacks AsPathPrependPrefixes. It has the fields that MetalLB writes, with the names that they have in the API.
+// Package v1beta1 stands in for the types of FRR-K8s, whose version that MetalLB requires no proxy has, and whose
+// version before lacks AsPathPrependPrefixes. It has the fields that MetalLB writes, with the names that they have in
+// the API.
 package v1beta1
 
 import (
