@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -237,26 +238,75 @@ var privateTroubles = []trouble{
 	{name: "private network fails", hit: failPrivate, stays: true},
 }
 
-// testL2Private runs faults of the nodes' own network, with -matrix only. Each node has a pod, and externalTrafficPolicy is
-// Local, so that clients on the other network need nothing of it.
+// testL2Private runs faults of the nodes' own network, with -matrix only. Where each node has a pod, and
+// externalTrafficPolicy is Local, clients on the other network need nothing of it.
 func testL2Private(t *testing.T, e *env) {
 	if !*matrix {
 		t.Skip("shown with -matrix")
 	}
 	on := onFabric
-	on.name, on.pods = "private", len(e.workers())
-	s := newSpread(t, e, on, local)
-	for _, tr := range privateTroubles {
-		began := time.Now()
-		must(t, testbed.Until(t.Context(), time.Minute, "all kubelets to reach the API server again", func(ctx context.Context) error {
-			return e.kubeletsConnected(ctx, began)
-		}))
-		t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
-	}
+	on.name = "private"
+	t.Run("one pod", func(t *testing.T) { newSpread(t, e, on).failsWithOnePod(t) })
+	t.Run("pods everywhere", func(t *testing.T) {
+		on.pods = len(e.workers())
+		s := newSpread(t, e, on, local)
+		for _, tr := range privateTroubles {
+			e.awaitKubelets(t)
+			t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
+		}
+	})
 }
 
-// kubeletsConnected returns an error while a kubelet has not renewed the Lease of its node since a time. Kubernetes takes a node for
-// lost 50 s after the last time.
+// failsWithOnePod has the nodes' own network fail while the only pod is on the first worker: other nodes reach it no more,
+// and that worker owns all addresses until the network is back.
+func (s *spread) failsWithOnePod(t *testing.T) {
+	t.Cleanup(func() { s.repair(t) })
+	must(t, s.Calm(t.Context()))
+	claims, err := s.Claims(t.Context(), s.host, 20*time.Millisecond, s.addresses...)
+	must(t, err)
+	streams := s.fetch(t)
+	before := s.home(t, claims)
+
+	began := time.Now()
+	failPrivate(t, s)
+	must(t, testbed.Until(t.Context(), 2*takeover, "the node with the pod to own all", func(context.Context) error {
+		now, err := s.owners(claims)
+		if err != nil {
+			return err
+		}
+		for a, owner := range now {
+			if owner != s.workers()[0] {
+				return fmt.Errorf("%s is %s's", a, owner)
+			}
+		}
+		return nil
+	}))
+	t.Logf("matrix: the node with the pod owns all after %d ms", time.Since(began).Milliseconds())
+	for _, stream := range streams {
+		must(t, stream.WaitGood(t.Context(), takeover, time.Now(), 5))
+	}
+
+	must(t, s.Cluster.Heal(t.Context()))
+	must(t, testbed.Until(t.Context(), testbed.HoldDownLimit, "the owners to be as before", func(context.Context) error {
+		now, err := s.owners(claims)
+		if err == nil && !maps.Equal(now, before) {
+			err = fmt.Errorf("they are %v, and were %v", now, before)
+		}
+		return err
+	}))
+}
+
+// awaitKubelets waits until all kubelets reach the API server. Kubernetes takes a node for lost 50 s after they did so
+// last.
+func (e *env) awaitKubelets(t *testing.T) {
+	t.Helper()
+	began := time.Now()
+	must(t, testbed.Until(t.Context(), time.Minute, "all kubelets to reach the API server", func(ctx context.Context) error {
+		return e.kubeletsConnected(ctx, began)
+	}))
+}
+
+// kubeletsConnected returns an error while a kubelet has not renewed the Lease of its node since a time.
 func (e *env) kubeletsConnected(ctx context.Context, since time.Time) error {
 	leases, err := e.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -248,7 +248,8 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 		s.Stopping[w.node] = true
 	}
 	last := w.last.Load()
-	s.Here.HearsBadly, s.Here.CutOffFrom, s.Here.Partition = live.HearsBadly, live.CutOffFrom, live.Partition
+	s.Here.HearsBadly, s.Here.PathFails = live.HearsBadly, live.PathFails
+	s.Here.CutOffFrom, s.Here.Partition = live.CutOffFrom, live.Partition
 	s.Here.Advertised, s.Here.Newer = last.plan().Advertised, w.owners.newerOwners()
 	if s.Here.CutOffFrom != nil {
 		s.Here.Announced = last.plan().Announcements

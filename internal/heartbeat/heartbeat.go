@@ -65,6 +65,9 @@ type View struct {
 	Alone, HearsBadly bool
 	// LinkFails: when the wire was asked last, this node's own link did not work.
 	LinkFails bool
+	// PathFails: this node hears no other speaker, and neither do those that answer it on another link: the network
+	// between the nodes fails.
+	PathFails bool
 }
 
 // Nodes is a View by the names of nodes.
@@ -108,7 +111,7 @@ func (v *View) equal(o *View) bool {
 	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
 		v.Alone == o.Alone &&
 		v.HearsBadly == o.HearsBadly &&
-		v.LinkFails == o.LinkFails &&
+		v.LinkFails == o.LinkFails && v.PathFails == o.PathFails &&
 		slices.Equal(v.Members, o.Members)
 }
 

@@ -76,7 +76,7 @@ func (d *detector) measure(now time.Duration) {
 	if d.hearsBadly {
 		d.stepBack(now, false)
 	}
-	if d.own.status == HoldDown && d.alone(now) && d.link.isDivided(now) {
+	if d.own.status == HoldDown && d.pathFails(now) {
 		d.own.holdDown(now, holdDownTime) // the others cannot hear that it ends
 	}
 	// One that has stepped back has told the others already.

@@ -290,6 +290,7 @@ func (t *thread) publish(now time.Duration) {
 		Alone:      t.detector.hearsNobody(now),
 		HearsBadly: t.detector.hearsBadly,
 		LinkFails:  t.detector.link.fails(),
+		PathFails:  t.detector.pathFails(now),
 	}
 	if v.equal(t.view) {
 		return

@@ -90,6 +90,9 @@ func (l link) othersHear(now time.Duration) bool {
 	return l.othersHearAt != 0 && now-l.othersHearAt < hearingTime
 }
 
+// pathFails reports whether no speaker hears another one, as far as this node can tell.
+func (d *detector) pathFails(now time.Duration) bool { return d.alone(now) && d.link.isDivided(now) }
+
 // fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: those of the
 // same half.
 func (l link) fails() bool { return l.failsAt > l.worksAt }

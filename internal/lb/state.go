@@ -88,6 +88,9 @@ type Here struct {
 	Unserved map[Key]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.
 	HearsBadly bool
+	// PathFails: the network between the nodes fails, and a node reaches no endpoints but its own. Nodes announce as
+	// before on links to other networks.
+	PathFails bool
 	// CutOffFrom are the nodes that this one does not hear, if they are half of the others or more. The value
 	// is true if the node's kernel does not answer either, false while that is not known.
 	CutOffFrom map[string]bool

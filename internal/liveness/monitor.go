@@ -62,8 +62,9 @@ type State struct {
 	Alive, HeldDown, SpeakerDown map[string]bool
 	// Left are nodes whose speakers said goodbye a short while ago.
 	Left map[string]bool
-	// HearsBadly, CutOffFrom and Partition are as lb.Here has them.
+	// HearsBadly, PathFails, CutOffFrom and Partition are as lb.Here has them.
 	HearsBadly bool
+	PathFails  bool
 	CutOffFrom map[string]bool
 	Partition  lb.Partition
 	// Again is when State changes though nobody calls Changed; 0 for never.
@@ -109,7 +110,13 @@ func (m *Monitor) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	view := m.known.View
-	s := State{Alive: view.Alive, HeldDown: view.HeldDown, SpeakerDown: view.SpeakerDown, HearsBadly: view.HearsBadly}
+	s := State{
+		Alive:       view.Alive,
+		HeldDown:    view.HeldDown,
+		SpeakerDown: view.SpeakerDown,
+		HearsBadly:  view.HearsBadly,
+		PathFails:   view.PathFails,
+	}
 	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive, view.Left)
 	var cutOff []lb.Problem
 	s.CutOffFrom, s.Partition, cutOff = m.cutOff()

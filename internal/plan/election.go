@@ -215,6 +215,12 @@ func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
 			return ours
 		}
 	}
+	if p.state.Here.PathFails {
+		ours := p.first(e, r, e.nodes, func(i int) bool { return p.hasEndpoint(e, i) && p.may(e, i) })
+		if len(ours) > 0 {
+			return ours
+		}
+	}
 	if s := e.services; len(s) > 1 || s[0].Local {
 		return p.first(e, r, e.nodes, func(i int) bool { return p.may(e, i) })
 	}
@@ -226,6 +232,14 @@ func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
 		r.topRanked[key] = p.first(e, r, e.nodes, func(i int) bool { return p.may(e, i) })
 	}
 	return r.topRanked[key]
+}
+
+// hasEndpoint reports whether the node has an endpoint that can serve one of the Services. Where the network between the
+// nodes fails, no other node can serve them.
+func (p *planner) hasEndpoint(e *election, i int) bool {
+	return slices.ContainsFunc(e.services, func(s *lb.Service) bool {
+		return s.ServingAnywhere(e.family) || s.ServingNodes(e.family).Has(p.nodes[i].Name)
+	})
 }
 
 // highestScore returns the index of the node with the highest score for a key; -1 for none.

@@ -486,6 +486,17 @@ var tables = []struct {
 			s.Nodes["w4"], s.Members["w4"], s.Links["w4"] = lb.Node{Name: "w4"}, true, links("w4", "eth0=lan")
 		}},
 	}},
+	// No node reaches another one, and all live: who has an endpoint owns.
+	{"the network between the nodes fails", "path; cut w2 w3", []row{
+		{"another node has the endpoint", "served w2", "l2 Announced w2; here NotOwner NoPeer", nil},
+		{"two others do", "served w2 w3", "l2 Announced w2; here NotOwner NoPeer", nil},
+		{"this node has one, too", "served w1 w2", all + "Announced Announced; own w1, w1", nil},
+		{"all do", "served w1 w2 w3", all + "Announced Announced; own w1, w1", nil},
+		{"an endpoint on no node", "anywhere", all + "Announced Announced; own w1, w1", nil},
+		{"the node with the endpoint may not announce", "served w2; exclude w2", none + "CutOff NoPeer", nil},
+		{"another Service on the address has one here", "served w2; twin w1", "own w1, w1; w1 announces 2, yields 0, routes 2", nil},
+		{"no endpoint that serves", "idle", none + "NoServingEndpoint NoServingEndpoint", nil},
+	}},
 	// What a side of a partition announces although it yields to another. w1 is on this side, w2 and w3 are on the other.
 	{"partition", "held w1; cut w2 w3; yieldsto w2 w3; served w1", []row{
 		{"the other side does not reach the endpoint", "apart", all + "Announced Announced; l2 Announced w1; bgp Announced w1", nil},
