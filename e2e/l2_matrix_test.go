@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -412,13 +411,7 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	} else {
 		must(t, s.Cluster.Heal(t.Context()))
 	}
-	err = testbed.Until(t.Context(), testbed.HoldDownLimit, "the owners to be as before", func(context.Context) error {
-		now, err := s.owners(claims)
-		if err == nil && !maps.Equal(now, before) {
-			err = fmt.Errorf("they are %v, and were %v", now, before)
-		}
-		return err
-	})
+	err = s.awaitHome(t, claims, before)
 	if err != nil {
 		t.Error(err)
 	}

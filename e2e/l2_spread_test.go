@@ -119,6 +119,18 @@ func (s *spread) home(t *testing.T, c *testbed.Claims) map[netip.Addr]string {
 	return owners
 }
 
+// awaitHome waits until the owners are as before a fault.
+func (s *spread) awaitHome(t *testing.T, c *testbed.Claims, before map[netip.Addr]string) error {
+	t.Helper()
+	return testbed.Until(t.Context(), testbed.HoldDownLimit, "the owners to be as before", func(context.Context) error {
+		now, err := s.owners(c)
+		if err == nil && !maps.Equal(now, before) {
+			err = fmt.Errorf("they are %v, and were %v", now, before)
+		}
+		return err
+	})
+}
+
 // fetch probes every address continuously.
 func (s *spread) fetch(t *testing.T) map[netip.Addr]*testbed.Stream {
 	t.Helper()
@@ -287,13 +299,7 @@ func (s *spread) failsWithOnePod(t *testing.T) {
 	}
 
 	must(t, s.Cluster.Heal(t.Context()))
-	must(t, testbed.Until(t.Context(), testbed.HoldDownLimit, "the owners to be as before", func(context.Context) error {
-		now, err := s.owners(claims)
-		if err == nil && !maps.Equal(now, before) {
-			err = fmt.Errorf("they are %v, and were %v", now, before)
-		}
-		return err
-	}))
+	must(t, s.awaitHome(t, claims, before))
 }
 
 // awaitKubelets waits until all kubelets reach the API server. Kubernetes takes a node for lost 50 s after they did so
