@@ -96,7 +96,7 @@ func TestPowerOffWhilePrivateNetworkFails(t *testing.T) {
 }
 
 // TestPrivatePortFails cuts one node off, on the network of the heartbeats alone. Others own its addresses soon. Of two
-// nodes nobody knows which port it is, unless a gateway does.
+// nodes neither can tell which port it is, unless a gateway answers one.
 func TestPrivatePortFails(t *testing.T) {
 	duals(t, []int{2, 3, 5, 12}, func(t *testing.T, a *announcers) {
 		a.gossips = false
@@ -121,6 +121,22 @@ func TestPrivatePortFails(t *testing.T) {
 	})
 }
 
+// TestPrivatePortFailsAmongOlder: speakers that do not say whether they hear others leave it to the gateway, as before.
+func TestPrivatePortFailsAmongOlder(t *testing.T) {
+	for _, n := range []int{2, 3, 5} {
+		a := newDual(n, true, true)
+		a.clients.isOld = true
+		a.gossips = false
+		a.cut = apart(a.nodes[0])
+		a.run(1500*ms, nil)
+		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 {
+			t.Errorf("%d nodes: %+v; owners %q, before %q", n, seen, a.owners, a.home)
+		}
+		a.gossips = true
+		a.healed(t, "the private port failed")
+	}
+}
+
 // TestClientsNetworkFails has the network without heartbeats fail: heartbeats go on, and nothing moves.
 func TestClientsNetworkFails(t *testing.T) {
 	duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
@@ -138,8 +154,8 @@ func TestClientsNetworkFails(t *testing.T) {
 	})
 }
 
-// TestHeldDownWhilePrivateNetworkFails: a node that is held down when the network fails takes nothing back while nobody can
-// hear that.
+// TestHeldDownWhilePrivateNetworkFails: a node that is held down when the network fails takes nothing back while the others
+// cannot hear that.
 func TestHeldDownWhilePrivateNetworkFails(t *testing.T) {
 	duals(t, []int{3, 5}, func(t *testing.T, a *announcers) {
 		first := a.nodes[0]

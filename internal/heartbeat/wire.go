@@ -25,7 +25,8 @@ type Answer struct {
 	// heartbeats is not shared, or where it never answered there.
 	Elsewhere Reply
 	// Hears: asked there, it said that it hears another speaker, or a foreign machine, on the link of the heartbeats.
-	Hears bool
+	// HearsNone: it said that it does not. An older speaker says neither.
+	Hears, HearsNone bool
 	// ForeignElsewhere are foreign machines on those links.
 	ForeignElsewhere Reply
 }
@@ -72,17 +73,17 @@ type wire struct {
 // link is when the wire showed last that this node's own link works, and that it does not.
 type link struct {
 	worksAt, failsAt time.Duration
-	// othersHearAt and nobodyHearsAt are when another node said last, on another link, that it hears another machine on
-	// the link of the heartbeats, and that it hears nobody.
-	othersHearAt, nobodyHearsAt time.Duration
+	// othersHearAt and othersDoNotAt are when another node said last, on another link, that it hears another machine on
+	// the link of the heartbeats, and that it does not.
+	othersHearAt, othersDoNotAt time.Duration
 	// elsewhereFailsAt is when foreign machines on other links did not answer last.
 	elsewhereFailsAt time.Duration
 }
 
-// isDivided reports whether another node that is reached on another link hears nobody either, and none that is reached
-// hears anybody: it is the network of the heartbeats that fails, and no single node.
+// isDivided reports whether the network of the heartbeats fails, and no single node: of the nodes that answer on another
+// link, one says that it hears no machine there either, and none says that it does.
 func (l link) isDivided(now time.Duration) bool {
-	return l.nobodyHearsAt != 0 && now-l.nobodyHearsAt < complaintTime && !l.othersHear(now)
+	return l.othersDoNotAt != 0 && now-l.othersDoNotAt < complaintTime && !l.othersHear(now)
 }
 
 // othersHear reports whether another node hears another machine on the link of the heartbeats.
@@ -182,8 +183,8 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 		if q.At > d.lastHeard()+d.hold+2*d.Interval {
 			d.link.othersHearAt = now
 		}
-	default:
-		d.link.nobodyHearsAt = now
+	case a.HearsNone:
+		d.link.othersDoNotAt = now
 	}
 	if a.Node != Answered && !(d.alone(now) && a.livesElsewhere()) {
 		return

@@ -56,15 +56,15 @@ type world struct {
 type network struct {
 	// cut says which frames do not arrive; nil cuts none.
 	cut func(from, to *node) bool
-	// hasForeign: a foreign machine is known there.
-	hasForeign bool
+	// hasForeign: a foreign machine is known there. isOld: speakers do not say whether they hear others.
+	hasForeign, isOld bool
 }
 
 // passes reports whether a frame arrives.
 func (n *network) passes(from, to *node) bool { return n.cut == nil || !n.cut(from, to) }
 
 // ask returns what a node and a foreign machine answer to another one, three questions each.
-func (n *network) ask(from, about *node) (own, foreign Reply, hears bool) {
+func (n *network) ask(from, about *node) (out Answer) {
 	answers := func(other *node) Reply {
 		answered := 0
 		for range 3 {
@@ -77,15 +77,16 @@ func (n *network) ask(from, about *node) (own, foreign Reply, hears bool) {
 		}
 		return Silent
 	}
-	own = Silent
+	out.Elsewhere = Silent
 	if about.runs() {
-		own = answers(about)
-		hears = answers(about) == Answered && about.hears()
+		out.Elsewhere = answers(about)
+		said := answers(about) == Answered && !n.isOld
+		out.Hears, out.HearsNone = said && about.hears(), said && !about.hears()
 	}
 	if n.hasForeign {
-		foreign = answers(outside)
+		out.ForeignElsewhere = answers(outside)
 	}
-	return own, foreign, hears
+	return out
 }
 
 // node is one host of the world.
@@ -318,7 +319,9 @@ func (w *world) ask(from *node, q question) {
 	}
 	from.foreignWorks = answer.Foreign == Answered
 	if w.clients != nil {
-		answer.Elsewhere, answer.ForeignElsewhere, answer.Hears = w.clients.ask(from, about)
+		there := w.clients.ask(from, about)
+		there.Node, there.Foreign = answer.Node, answer.Foreign
+		answer = there
 	}
 	w.at(w.now+32*ms, func() {
 		if from.d == d && from.up {

@@ -117,8 +117,10 @@ func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 
 // answersAbout reports whether a speaker answers an echo about this address, which is none that it announces.
 func (r *Responder) answersAbout(target netip.Addr) bool {
-	if target == lb.Hearing {
-		return r.config.Hears != nil && r.config.Hears()
+	switch target {
+	case lb.Hearing, lb.NotHearing:
+		isKnown := r.config.Hears != nil && r.lease.valid()
+		return isKnown && r.config.Hears() == (target == lb.Hearing)
 	}
 	return target.IsUnspecified()
 }

@@ -127,25 +127,30 @@ func TestEchoPhases(t *testing.T) {
 	})
 }
 
-// TestEchoAboutHearing: a speaker answers whether it hears somebody only while it does.
+// TestEchoAboutHearing: a speaker says whether it hears another machine, and nothing where it does not know or may not act.
 func TestEchoAboutHearing(t *testing.T) {
-	runPlay(t, nil, func(p *play) {
+	lease := &testLease{}
+	runPlay(t, lease, func(p *play) {
 		p.SetKeys([][]byte{keyOf(1)})
 		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers})
 		synctest.Wait()
 		sentFor(p.lan, 0)
-		expect := func(when string, want string) {
+		expect := func(when, hearing, notHearing string) {
 			t.Helper()
-			if got := p.put(echoed(1, echoQuestion, 7, lb.Hearing)); got != want {
-				t.Errorf("%s: %q, want %q", when, got, want)
+			for about, want := range map[netip.Addr]string{lb.Hearing: hearing, lb.NotHearing: notHearing} {
+				if got := p.put(echoed(1, echoQuestion, 7, about)); got != want {
+					t.Errorf("%s, about %s: %q, want %q", when, about, got, want)
+				}
 			}
 		}
-		expect("nobody says whether it does", "")
+		expect("it does not know", "", "")
 		hears := true
 		p.config.Hears = func() bool { return hears }
-		expect("it hears somebody", "us>asker echo 2 7 ::1")
+		expect("it hears one", "us>asker echo 2 7 ::1", "")
 		hears = false
-		expect("it hears nobody", "")
+		expect("it hears none", "", "us>asker echo 2 7 ::2")
+		lease.lapsed.Store(true)
+		expect("its lease has lapsed", "", "")
 	})
 }
 

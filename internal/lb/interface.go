@@ -94,13 +94,17 @@ type Question struct {
 	Address netip.Addr
 	// Echo asks the speaker there whether it would answer others for the address. No machine without the key can
 	// answer, while a switch may answer ARP and Neighbor Discovery for a machine that is dead. Each answers about the
-	// unspecified address, and about Hearing if it hears another machine.
+	// unspecified address, and about Hearing or NotHearing.
 	Echo bool
 }
 
-// Hearing is what an echo asks about to find out whether the speaker hears another one, or a machine that is no
-// speaker, on its link of the heartbeats. No announced address is like it.
-var Hearing = netip.IPv6Loopback()
+// Hearing and NotHearing are what an echo asks about to find out whether the speaker hears another one, or a machine that
+// is no speaker, on its link of the heartbeats. It answers about one of them; an older speaker answers about neither. No
+// announced address is like them.
+var (
+	Hearing    = netip.IPv6Loopback()
+	NotHearing = Hearing.Next()
+)
 
 // Unasked replaces the number of answers if a question could not be sent: the link is
 // missing or fails, it has no IPv6 address to ask from, or the machine is this node

@@ -166,21 +166,21 @@ func (w *wire) ask(node string) heartbeat.Answer {
 	if !echoed {
 		asked = append(asked, q.own...)
 	}
-	counts := w.config.Asker.Ask(
-		context.Background(), slices.Concat(asked, q.foreign, q.elsewhere, q.hearing, q.foreignElsewhere), wireTime,
-	)
+	all := slices.Concat(asked, q.foreign, q.elsewhere, q.hearing, q.notHearing, q.foreignElsewhere)
+	counts := w.config.Asker.Ask(context.Background(), all, wireTime)
+	// take returns the counts of the next questions, in the order above.
 	take := func(questions []lb.Question) []int {
 		taken := counts[:len(questions)]
 		counts = counts[len(questions):]
 		return taken
 	}
 
-	out := heartbeat.Answer{
-		Node:      anyOf(take(asked)),
-		Foreign:   w.foreign(q.foreign, take(q.foreign)),
-		Elsewhere: anyOf(take(q.elsewhere)),
-		Hears:     anyOf(take(q.hearing)) == heartbeat.Answered,
-	}
+	var out heartbeat.Answer
+	out.Node = anyOf(take(asked))
+	out.Foreign = w.foreign(q.foreign, take(q.foreign))
+	out.Elsewhere = anyOf(take(q.elsewhere))
+	out.Hears = anyOf(take(q.hearing)) == heartbeat.Answered
+	out.HearsNone = anyOf(take(q.notHearing)) == heartbeat.Answered
 	out.ForeignElsewhere = allOf(take(q.foreignElsewhere))
 	if out.Elsewhere == heartbeat.Silent && !echoedElsewhere {
 		out.Elsewhere = heartbeat.NotAsked // echoes may not get through there
@@ -233,9 +233,9 @@ type questions struct {
 	// own go to the node about what it announces, foreign to machines that are no speakers: on the link of the
 	// heartbeats.
 	own, foreign []lb.Question
-	// elsewhere and hearing are echoes on the other links that are shared, where both speakers listen: whether the
-	// speaker runs, and whether it hears another machine on the link of the heartbeats.
-	elsewhere, hearing []lb.Question
+	// elsewhere are echoes on the other links that are shared, where both speakers listen: whether the speaker runs.
+	// hearing and notHearing are further ones: whether it hears another machine on the link of the heartbeats.
+	elsewhere, hearing, notHearing []lb.Question
 	// kernelElsewhere go to the kernel of the node on those links, foreignElsewhere to machines that are no speakers.
 	kernelElsewhere, foreignElsewhere []lb.Question
 }
@@ -276,6 +276,7 @@ func (w *wire) questions(node string, addresses []netip.Addr) (out questions) {
 		}
 		out.elsewhere = append(out.elsewhere, ask(netip.IPv6Unspecified(), true))
 		out.hearing = append(out.hearing, ask(lb.Hearing, true))
+		out.notHearing = append(out.notHearing, ask(lb.NotHearing, true))
 		for _, a := range peer.Addresses {
 			out.kernelElsewhere = append(out.kernelElsewhere, ask(a, false))
 		}

@@ -19,11 +19,12 @@ import (
 type lan struct {
 	mu      sync.Mutex // for those that ask in another goroutine
 	answers map[lb.MAC]int
-	// echoes are the answers to echoes; nil is those of above. Speakers answer about lb.Hearing unless they are deaf.
-	echoes  map[lb.MAC]int
-	deaf    bool
-	foreign []lb.Question
-	asked   []lb.Question
+	// echoes are the answers to echoes; nil is those of above. Speakers answer about lb.Hearing unless they are deaf, and
+	// about lb.NotHearing if they are; older ones about neither.
+	echoes    map[lb.MAC]int
+	deaf, old bool
+	foreign   []lb.Question
+	asked     []lb.Question
 	// long counts the calls with time for three questions.
 	long int
 }
@@ -42,7 +43,8 @@ func (l *lan) Ask(_ context.Context, questions []lb.Question, within time.Durati
 		if q.Echo && l.echoes != nil {
 			answers = l.echoes
 		}
-		if n, known := answers[q.MAC]; known && !(l.deaf && q.Address == lb.Hearing) {
+		isOther := q.Address == lb.Hearing && (l.deaf || l.old) || q.Address == lb.NotHearing && (!l.deaf || l.old)
+		if n, known := answers[q.MAC]; known && !isOther {
 			out[i] = n
 			if within < wireTime {
 				out[i] = n / 3
@@ -152,36 +154,39 @@ func TestWireRemembers(t *testing.T) {
 	}
 }
 
-// TestWireElsewhere asks a silent node on the other link whether its speaker runs, and whether it hears somebody on the link
-// of the heartbeats. Its silence there counts once its echo got through there.
+// TestWireElsewhere asks a silent node on the other link whether its speaker runs, and whether it hears another machine on
+// the link of the heartbeats. Its silence there counts once its echo got through there.
 func TestWireElsewhere(t *testing.T) {
 	const none, silent, answered = heartbeat.NotAsked, heartbeat.Silent, heartbeat.Answered
 	gateway := []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}
+	deaf, old := func(l *lan) { l.deaf = true }, func(l *lan) { l.old = true }
 	for name, tt := range map[string]struct {
 		node, gateway int
-		deaf, isTried bool
-		elsewhere     heartbeat.Reply
-		hears         bool
-		foreign       heartbeat.Reply
+		is            func(*lan)
+		isUntried     bool
+		want          heartbeat.Answer
 	}{
-		"it runs and hears":           {3, 3, false, true, answered, true, answered},
-		"it runs and hears nobody":    {3, 3, true, true, answered, false, answered},
-		"it is dead":                  {0, 3, false, true, silent, false, answered},
-		"it was never heard there":    {0, 3, false, false, none, false, answered},
-		"our link fails too":          {0, 0, false, true, silent, false, silent},
-		"one answer is too few":       {1, 3, false, true, silent, false, answered},
-		"first answer, and not tried": {3, 0, false, false, answered, true, silent},
+		"it hears":                    {3, 3, nil, false, heartbeat.Answer{Elsewhere: answered, Hears: true, ForeignElsewhere: answered}},
+		"it does not":                 {3, 3, deaf, false, heartbeat.Answer{Elsewhere: answered, HearsNone: true, ForeignElsewhere: answered}},
+		"it is older":                 {3, 3, old, false, heartbeat.Answer{Elsewhere: answered, ForeignElsewhere: answered}},
+		"it is dead":                  {0, 3, nil, false, heartbeat.Answer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"it was never heard there":    {0, 3, nil, true, heartbeat.Answer{Elsewhere: none, ForeignElsewhere: answered}},
+		"our link fails too":          {0, 0, nil, false, heartbeat.Answer{Elsewhere: silent, ForeignElsewhere: silent}},
+		"one answer is too few":       {1, 3, nil, false, heartbeat.Answer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"first answer, and not tried": {3, 0, nil, true, heartbeat.Answer{Elsewhere: answered, Hears: true, ForeignElsewhere: silent}},
 	} {
-		l := &lan{answers: map[lb.MAC]int{mac(12): tt.node, mac(99): tt.gateway}, foreign: gateway, deaf: tt.deaf}
+		l := &lan{answers: map[lb.MAC]int{mac(12): tt.node, mac(99): tt.gateway}, foreign: gateway}
+		if tt.is != nil {
+			tt.is(l)
+		}
 		w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 		w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
-		w.trialsElsewhere["w2"] = trial{echoes: tt.isTried}
-		want := heartbeat.Answer{Elsewhere: tt.elsewhere, Hears: tt.hears, ForeignElsewhere: tt.foreign}
-		if got := w.ask("w2"); got != want {
-			t.Errorf("%s: %+v, want %+v; asked %v", name, got, want, l.asked)
+		w.trialsElsewhere["w2"] = trial{echoes: !tt.isUntried}
+		if got := w.ask("w2"); got != tt.want {
+			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
 		}
 		if w.hearsForeign() {
-			t.Errorf("%s: a foreign machine on another link counts as one on that of the heartbeats", name)
+			t.Errorf("%s: a foreign machine on another link counts as one on the link of the heartbeats", name)
 		}
 	}
 }
