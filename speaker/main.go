@@ -64,6 +64,18 @@ type settings struct {
 	announceByRequest          bool
 }
 
+// dataPathTime is how long another data path than kube-proxy's has after a boot, from the first answer of a pod on
+// another node. Cilium 1.20 in place of kube-proxy needed 6 s more until it served what comes from outside.
+const dataPathTime = 15 * time.Second
+
+// settleTime is how long the data path has after the first answer of a pod on another node.
+func (s *settings) settleTime() time.Duration {
+	if s.Options.OtherDataPath {
+		return dataPathTime
+	}
+	return 0
+}
+
 func (s *settings) parse(args []string) error {
 	f := flag.NewFlagSet("speaker", flag.ContinueOnError)
 	s.Define(f, "127.0.0.1:9218")
@@ -347,9 +359,12 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		liveness:    live,
 		prober:      prober,
 		boot:        kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
-		podNetwork: podnetwork.New(podnetwork.Config{Log: log, Kick: kick, Remote: func() []netip.AddrPort {
-			return config.PodsElsewhere(cluster.Objects(), s.nodeName)
-		}}),
+		podNetwork: podnetwork.New(podnetwork.Config{
+			Log:    log,
+			Settle: s.settleTime(),
+			Kick:   kick,
+			Remote: func() []netip.AddrPort { return config.PodsElsewhere(cluster.Objects(), s.nodeName) },
+		}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),
 		kernel:    lacks,
 		filter:    newGuard(log, s, lacks, runs.Hurry),

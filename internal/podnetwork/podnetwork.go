@@ -43,6 +43,8 @@ type Config struct {
 	Log *slog.Logger
 	// Remote returns TCP ports of pods on other nodes, some of each family.
 	Remote func() []netip.AddrPort
+	// Settle is how long the network plugin has after the first answer; 0 where kube-proxy's rules show more.
+	Settle time.Duration
 	// Kick is called when Missing changes.
 	Kick func()
 }
@@ -95,6 +97,9 @@ func (b *Boot) await(ctx context.Context) bool {
 	for first := true; ; first = false {
 		pods := b.config.Remote()
 		family, missing := b.unreached(ctx, pods)
+		if b.missing.Load() && !missing {
+			b.settle(ctx)
+		}
 		if ctx.Err() != nil {
 			return false
 		}
@@ -117,6 +122,15 @@ func (b *Boot) await(ctx context.Context) bool {
 			return true
 		case <-tick.C:
 		}
+	}
+}
+
+// settle gives the plugin time: a program that replaces kube-proxy may reach pods of other nodes before it serves what
+// comes from outside, and nothing shows when it does.
+func (b *Boot) settle(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(b.config.Settle):
 	}
 }
 

@@ -102,11 +102,13 @@ func TestPatience(t *testing.T) {
 	for name, tt := range map[string]struct {
 		// A pod is known from this time on, and answers from this time on.
 		known, answers time.Duration
+		settle         time.Duration
 		// missing are the times of the changes of Missing.
 		missing []time.Duration
 	}{
 		"never an answer":      {known: 0, answers: time.Hour, missing: []time.Duration{0, patience}},
 		"an answer":            {known: 0, answers: time.Minute, missing: []time.Duration{0, time.Minute}},
+		"an answer, and time":  {answers: time.Minute, settle: 15 * time.Second, missing: []time.Duration{0, 75 * time.Second}},
 		"pods later":           {known: time.Minute, answers: 2 * time.Minute, missing: []time.Duration{time.Minute, 2 * time.Minute}},
 		"answers at once":      {known: time.Minute, answers: 0},
 		"no pod elsewhere":     {known: time.Hour, answers: time.Hour},
@@ -117,7 +119,8 @@ func TestPatience(t *testing.T) {
 				start := time.Now()
 				var changes []time.Duration
 				b := New(Config{
-					Log: slog.New(slog.DiscardHandler),
+					Log:    slog.New(slog.DiscardHandler),
+					Settle: tt.settle,
 					Remote: func() []netip.AddrPort {
 						if time.Since(start) < tt.known {
 							return nil
