@@ -70,7 +70,7 @@ func (p *proxied) look(
 		p.serves[s.Name] = served
 		for _, f := range s.Status.ProxyFaults {
 			key, fault := lb.ParseKey(f.Service), lb.Reason(f.Reason)
-			if last := p.faults[key]; fault.OfSecret() && (last == "" || fault < last) {
+			if last := p.faults[key]; fault.OfProxy() && (last == "" || fault < last) {
 				p.faults[key] = fault
 			}
 		}
@@ -82,19 +82,28 @@ var ofSecret = map[lb.Reason]string{
 	lb.SecretMissing:   "is not in the namespace",
 	lb.SecretForbidden: "may not be read by the proxies",
 	lb.SecretWrong: "has no pair that HAProxy takes: it must be of type kubernetes.io/tls, with PEM certificates in tls.crt and an unencrypted PEM key in " +
-		"tls.key, 16 KiB at most, RSA with 2048 bits at least",
+		"tls.key, 16 KiB at most, RSA with 2048 to 4096 bits",
 	lb.KeyWrong:           "has a tls.key that does not belong to the first certificate of tls.crt",
 	lb.CertificateExpired: "has a certificate that expired or is not valid yet, and proxies serve it nevertheless",
 }
 
-// problems returns what is wrong with the Secrets of Services.
+// portTaken is about a Service of which a port is missing.
+const portTaken = "proxies do not serve all ports: on a node port of the Service another program listens in a proxy's pod, mostly the " +
+	"HAProxy of the namespace that had the number before; the port is served as soon as it is free"
+
+// problems returns what keeps proxies from serving Services as they ask, as what is wrong with the Secrets of Services.
 func (p *proxied) problems(services []*lb.Service) (out []lb.Problem) {
 	if len(p.faults) == 0 {
 		return nil // as mostly
 	}
 	for _, s := range services {
 		fault := p.faults[s.Key]
-		if fault == "" || s.Proxy == nil || s.Proxy.Secret == "" || s.ProxyRefused {
+		if fault == "" || s.Proxy == nil || s.ProxyRefused || fault.OfSecret() && s.Proxy.Secret == "" {
+			continue
+		}
+		object := lb.Object{Kind: config.KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
+		if fault == lb.ProxyPortTaken {
+			out = append(out, lb.Problem{Object: object, Reason: fault, Message: portTaken})
 			continue
 		}
 		text := "Secret " + s.Proxy.Secret + " (default-tls-container-ref) " + ofSecret[fault]
@@ -103,11 +112,7 @@ func (p *proxied) problems(services []*lb.Service) (out []lb.Problem) {
 		}
 		out = append(
 			out,
-			lb.Problem{
-				Object:  lb.Object{Kind: config.KindService, Namespace: s.Key.Namespace, Name: s.Key.Name},
-				Reason:  fault,
-				Message: text,
-			},
+			lb.Problem{Object: object, Reason: fault, Message: text},
 		)
 	}
 	return out
@@ -263,7 +268,7 @@ func (c verdict) with(problems []lb.Problem) verdict {
 		if p.Reason == lb.ProxyRefused {
 			messages = append(messages, p.Message)
 		}
-		if p.Reason.OfSecret() && c.Message != "" {
+		if p.Reason.OfProxy() && c.Message != "" {
 			c.Message, reasons = p.Message+"; "+c.Message, append(reasons, p.Reason)
 		}
 	}

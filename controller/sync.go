@@ -95,7 +95,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now, d.state.Claims = now, s.cluster.Claims()
 	if lookDue && s.options.Proxies() {
-		_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy.Service)
+		_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy)
 	}
 	d.state.Foreign = slices.SortedFunc(maps.Keys(s.speakers.conflicts), netip.Addr.Compare)
 	s.assign(d)

@@ -7,13 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -35,9 +36,10 @@ const (
 	retryTime = time.Minute
 	// commandsInLine in a line fit the engine's buffer of 16 KiB: the longest has some 320 characters.
 	commandsInLine = 32
-	// maxThreads are HAProxy's; fewer where there are fewer processors.
-	maxThreads = 4
-	program    = "/usr/sbin/haproxy"
+	// maxThreads are an HAProxy's, and lessThreads where more than fewSeats namespaces may have one; fewer where there
+	// are fewer processors.
+	maxThreads, lessThreads, fewSeats = 4, 2, 4
+	program                           = "/usr/sbin/haproxy"
 )
 
 type cluster interface {
@@ -45,66 +47,61 @@ type cluster interface {
 	Objects() config.Objects
 }
 
-// agent gives the engine what the cluster wants of it.
+// agent gives the engine what the cluster wants of it: each namespace that has proxied Services is a tenant.
 type agent struct {
 	log      *slog.Logger
 	dir      string
 	cluster  cluster
 	compiler config.Compiler
 	options  config.Options
+	// engine is how the HAProxy of a namespace runs, but for its directory.
 	engine   haproxy.Engine
+	maxSeats int
 	bounds   haproxy.Bounds
-	// desired is what the cluster wants of the proxy.
+	// desired is what the cluster wants of the proxies, of all namespaces.
 	desired func() haproxy.State
 	// program is HAProxy, which looks at certificates.
 	program      string
 	certificates *certificates
-	// certified is what the Services have of their Secrets, and reported what the engine was given of it.
+	// certified is what the Services have of their Secrets.
 	certified certified
-	reported  string
 	// read: the API server has answered about each Secret once. Until then a Service could lose the pair that it has.
 	read bool
+	// told is what the engine was given last, and logged the ports of the last warning.
+	told, logged string
 
-	// inForce are the Services of the running worker as far as this agent knows; valid while it shows the hash.
-	inForce []haproxy.Service
-	hash    string
-	// refused is the hash of a configuration that the engine did not take.
-	refused string
-	budgets haproxy.Budgets
-	last    time.Time // reload
-	since   time.Time // an edit waits; zero for none
-	written string    // what is in the file
-	logged  string
+	mu      sync.Mutex
+	tenants map[string]*tenant
+	// begin starts the loop of a tenant.
+	begin func(*tenant)
+	kick  func()
 
 	// served are the Services of the last run, and lingers when each of them ends that is no longer wanted.
 	served  []haproxy.Service
 	lingers map[lb.Key]time.Time
 
 	reloads *prometheus.CounterVec
-	waiting prometheus.Gauge
 }
 
 func newAgent(log *slog.Logger, dir string) *agent {
 	a := &agent{
 		log:       log,
 		dir:       dir,
-		budgets:   haproxy.Budgets{},
+		maxSeats:  maxSeats,
+		tenants:   map[string]*tenant{},
+		begin:     func(*tenant) {},
+		kick:      func() {},
 		lingers:   map[lb.Key]time.Time{},
 		program:   program,
 		certified: certified{complete: true},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_reloads_total",
-			Help: "Configurations that the agent gave to HAProxy, by result: done or refused. A refused one is a fault of Holdfast.",
-		}, []string{"result"}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_proxy_waiting_namespaces",
-			Help: "Namespaces whose edits wait, because they spent their budget of edits.",
-		}),
+			Help: "Configurations that the agent gave to the HAProxy of a namespace, by result: " +
+				"done or refused. A refused one is a fault of Holdfast.",
+		}, []string{"namespace", "result"}),
 	}
 	a.desired = a.want
 	a.certificates = &certificates{log: log, takes: a.take, secrets: map[lb.Key]*secret{}, kept: map[lb.Key]*pair{}}
-	a.reloads.WithLabelValues("done")
-	a.reloads.WithLabelValues("refused")
 	return a
 }
 
@@ -118,9 +115,8 @@ func agentMain(args []string) int {
 	f.IntVar(
 		&a.engine.MaxConn,
 		"max-connections",
-		20000,
-		"most `connections` of all Services at once, of which one Service has a "+
-			"quarter; fewer where the file limit is low",
+		1000,
+		"most `connections` of all Services of a namespace at once; fewer where the file limit is low",
 	)
 	var own []uint16
 	return daemon.Main("holdfast-proxy", &s, func() error {
@@ -129,6 +125,9 @@ func agentMain(args []string) int {
 		}
 		if options.Proxy.Service == (lb.Key{}) || a.engine.MaxConn < 4 {
 			return errors.New("want --proxies, and four connections at least")
+		}
+		if a.maxSeats = options.Proxy.MaxNamespaces; a.maxSeats < 1 {
+			return errors.New("want --proxy-max-namespaces, one at least")
 		}
 		for _, listen := range []string{s.MetricsListen, s.HealthListen, s.DebugListen, ":7950"} {
 			if a, err := net.ResolveTCPAddr("tcp", listen); err == nil {
@@ -164,9 +163,15 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	a.measure()
 	_ = os.Remove(filepath.Join(a.dir, tryFile)) // of an agent that was killed
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(daemon.BuildInfo(), daemon.Stderr.Dropped(), a.reloads, a.waiting, traffic{a})
+	registry.MustRegister(daemon.BuildInfo(), daemon.Stderr.Dropped(), a.reloads, traffic{a})
 	group, ctx := errgroup.WithContext(ctx)
-	a.certificates.kick = loop.Kick
+	a.certificates.kick, a.kick = loop.Kick, loop.Kick
+	a.begin = func(t *tenant) {
+		loop := daemon.NewLoop(daemon.LoopConfig{Name: "proxy " + t.namespace, Log: t.log, Sync: t.sync})
+		ctx, stop := context.WithCancel(ctx)
+		t.kick, t.stop = loop.Kick, stop
+		group.Go(func() error { return loop.Run(ctx) })
+	}
 	a.certificates.follow = func(secret lb.Key, see func(*corev1.Secret, error) error) func() {
 		ctx, stop := context.WithCancel(ctx)
 		group.Go(func() error { objects.FollowSecret(ctx, secret, see); return nil })
@@ -174,7 +179,8 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	}
 	group.Go(func() error { return objects.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
-	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
+	metrics := prometheus.Gatherers{registry, prometheus.GathererFunc(gatherEngine)}
+	group.Go(func() error { return s.ServeMetrics(ctx, metrics, clients.MetricsReaders(), k8s.SelfSigned) })
 	group.Go(func() error {
 		return daemon.Serve(
 			ctx,
@@ -190,12 +196,12 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 func (a *agent) measure() {
 	var limit unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // it fails for unknown limits only
-	a.engine.Directory, a.engine.Files, a.engine.Threads = a.dir, int(
-		min(limit.Max, 1<<30),
-	), min(
-		maxThreads,
-		runtime.NumCPU(),
-	)
+	a.engine.Files = int(min(limit.Max, 1<<30))
+	threads := maxThreads
+	if a.maxSeats > fewSeats {
+		threads = lessThreads
+	}
+	a.engine.Threads = min(threads, runtime.NumCPU())
 	for family, address := range map[lb.Family]string{lb.IPv4: "0.0.0.0:0", lb.IPv6: "[::]:0"} {
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()
@@ -208,7 +214,7 @@ func (a *agent) measure() {
 func (a *agent) want() haproxy.State {
 	state, _ := a.compiler.Compile(a.cluster.Objects(), a.options)
 	bounds := a.bounds
-	endpoints, _ := a.compiler.ReadyEndpoints(state, a.options.Proxy.Service) // the controller reports what is left out
+	endpoints, _ := a.compiler.ReadyEndpoints(state, a.options.Proxy) // the controller reports what is left out
 	a.certified = a.certificates.look(state.Services, time.Now())
 	bounds.Certificates = a.certified.digests
 	services, clash := haproxy.Compile(state.Services, endpoints, bounds)
@@ -230,8 +236,8 @@ func (a *agent) want() haproxy.State {
 	return want
 }
 
-// sync gives the engine what changed: endpoints at once, and all else by a reload when its time has come.
-func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
+// sync gives each tenant what the cluster wants of it, and the engine the namespaces that have a seat.
+func (a *agent) sync(context.Context) (again time.Duration, err error) {
 	if !a.cluster.Synced() {
 		return 0, nil // it kicks
 	}
@@ -239,182 +245,58 @@ func (a *agent) sync(ctx context.Context) (again time.Duration, err error) {
 	if a.read = a.read || a.certified.complete; !a.read {
 		return 0, nil // each answer kicks
 	}
-	if err := a.report(); err != nil {
-		return 0, err
-	}
 	want.Services = haproxy.Linger(a.served, want.Services, a.lingers, began)
 	a.served = want.Services
-	again, err = a.give(ctx, want)
-	again = daemon.Sooner(again, a.certified.again)
 	for _, end := range a.lingers {
 		again = daemon.Sooner(again, end.Sub(began))
 	}
-	return again, err
+	return daemon.Sooner(again, a.certified.again), a.seat(want)
 }
 
-// report gives the engine what is wrong with Secrets, for who asks it.
-func (a *agent) report() error {
-	text, _ := json.Marshal(a.certified.faults) // texts
-	if len(a.certified.faults) == 0 {
-		text = nil
+// seat gives tenants their states. Those that have a seat keep it; others get one by their names, as long as there are.
+func (a *agent) seat(want haproxy.State) error {
+	services := map[string][]haproxy.Service{}
+	for _, s := range want.Services {
+		services[s.Key.Namespace] = append(services[s.Key.Namespace], s)
 	}
-	if a.reported == string(text) {
-		return nil
-	}
-	if err := put(a.dir, faultsFile, string(text)); err != nil {
-		return err
-	}
-	a.reported = string(text)
-	return nil
-}
-
-func (a *agent) give(ctx context.Context, want haproxy.State) (time.Duration, error) {
-	running, err := a.running(ctx)
-	if a.hash != running {
-		a.inForce, a.hash = nil, ""
-	}
-	c := want.Config()
-	if err != nil { // the engine starts with the file
-		return lookInterval, a.write(want, c)
-	}
-	if c.Hash == running {
-		a.inForce, a.hash, a.since = want.Services, running, time.Time{}
-		a.waiting.Set(0)
-		return a.endpoints(ctx, want, c)
-	}
-	return a.edit(ctx, want, c)
-}
-
-// edit reloads, or waits.
-func (a *agent) edit(ctx context.Context, want haproxy.State, c haproxy.Config) (time.Duration, error) {
-	began := time.Now()
-	old, err := a.old(ctx)
-	if err != nil {
-		return 0, err
-	}
-	var edited, held []string
-	if a.hash != "" {
-		want.Services, edited, held = haproxy.Hold(a.inForce, want.Services, a.budgets, old, began)
-	}
-	a.waiting.Set(float64(len(held)))
-	if len(held) > 0 {
-		c = want.Config()
-	}
-	if c.Hash == a.hash || c.Hash == a.refused && began.Sub(a.last) < retryTime { // all edits are held
-		again, err := a.refresh(ctx, want)
-		return daemon.Sooner(again, 5*time.Second), err
-	}
-	if a.since.IsZero() {
-		a.since = began
-	}
-	if wait := haproxy.Due(old, a.last, a.since).Sub(began); wait > 0 {
-		again, err := a.refresh(ctx, want)
-		return daemon.Sooner(again, min(wait, time.Second)), err // an old worker may end
-	}
-	if err := a.reload(ctx, want, c); err != nil {
-		return 0, err
-	}
-	a.budgets.Spend(edited, began)
-	a.since = time.Time{}
-	return time.Millisecond, nil // endpoints may have changed since
-}
-
-// refresh gives the running worker its endpoints while an edit waits.
-func (a *agent) refresh(ctx context.Context, want haproxy.State) (time.Duration, error) {
-	if a.hash == "" {
-		return 0, nil
-	}
-	want.Services = haproxy.Refresh(a.inForce, want.Services)
-	c := want.Config()
-	if c.Hash != a.hash {
-		return 0, nil // nodes changed too
-	}
-	return a.endpoints(ctx, want, c)
-}
-
-// endpoints gives the running worker its endpoints, without a reload, and then the file.
-func (a *agent) endpoints(ctx context.Context, want haproxy.State, c haproxy.Config) (again time.Duration, err error) {
-	commands, err := a.commands(ctx, want)
-	if len(commands) > 0 {
-		for line := range slices.Chunk(commands, commandsInLine) {
-			if _, err := a.talk(ctx, workerSocket, strings.Join(line, ";")); err != nil {
-				return 0, err
-			}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, t := range a.tenants {
+		if services[name] == nil {
+			t.leave()
+			delete(a.tenants, name)
 		}
-		commands, err = a.commands(ctx, want)
 	}
-	if err != nil {
-		return 0, err
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		t := a.tenants[name]
+		if t == nil && len(a.tenants) >= a.maxSeats {
+			a.log.Warn("a namespace gets no HAProxy: all seats are taken", "namespace", name, "seats", a.maxSeats)
+			continue
+		}
+		if t == nil {
+			t = newTenant(a, name)
+			a.tenants[name] = t
+			a.begin(t)
+		}
+		t.set(haproxy.State{Engine: t.engine, Services: services[name], Internal: want.Internal})
 	}
-	if !haproxy.Settled(commands) {
-		a.log.Warn(
-			"the engine did not take a change of endpoints: it gets it by a reload",
-			"commands",
-			commands[:min(len(commands), 5)],
-		)
-		return 0, a.reload(ctx, want, c)
-	}
-	if len(commands) > 0 {
-		again = closedInterval
-	}
-	return again, a.write(want, c)
+	return a.tell()
 }
 
-func (a *agent) commands(ctx context.Context, want haproxy.State) ([]string, error) {
-	text, err := a.talk(ctx, workerSocket, "show servers state")
-	if err != nil {
-		return nil, err
+// tell gives the engine the namespaces that have a seat, and what speakers are to know.
+func (a *agent) tell() error {
+	faults := map[string]lb.Reason{}
+	for _, t := range a.tenants {
+		maps.Copy(faults, t.faults())
 	}
-	servers, err := haproxy.ParseServers(text)
-	if err != nil {
-		return nil, err
-	}
-	return want.Commands(servers), nil
-}
-
-// reload has a new worker take over.
-func (a *agent) reload(ctx context.Context, want haproxy.State, c haproxy.Config) error {
-	states, err := a.talk(ctx, workerSocket, "show servers state")
-	if err != nil {
-		return err
-	}
-	// The new worker begins with what the checks found.
-	if err := errors.Join(put(a.dir, statesFile, strings.TrimLeft(states, "\n")), a.write(want, c)); err != nil {
-		return err
-	}
-	began := time.Now()
-	answer, err := a.talk(ctx, masterSocket, "reload")
-	if err != nil {
-		return err
-	}
-	running, err := a.running(ctx)
-	if err != nil {
-		return err
-	}
-	a.last = time.Now()
-	if running != c.Hash {
-		a.reloads.WithLabelValues("refused").Inc()
-		a.log.Error(
-			"the engine refused a configuration: the old one stays in force",
-			"configuration",
-			c.Hash,
-			"answer",
-			answer,
-		)
-		a.refused = c.Hash // the next run writes what is in force into the file
+	maps.Copy(faults, a.certified.faults)
+	text, _ := json.Marshal(desired{Namespaces: slices.Sorted(maps.Keys(a.tenants)), Faults: faults}) // texts
+	if string(text) == a.told {
 		return nil
 	}
-	a.reloads.WithLabelValues("done").Inc()
-	a.log.Info(
-		"the engine has another configuration",
-		"configuration",
-		c.Hash,
-		"services",
-		len(want.Services),
-		"after",
-		time.Since(began),
-	)
-	a.inForce, a.hash, a.refused = want.Services, running, ""
-	a.clean(c)
+	if err := put(a.dir, desiredFile, string(text)); err != nil {
+		return err
+	}
+	a.told = string(text)
 	return nil
 }

@@ -149,7 +149,7 @@ func TestDistribution(t *testing.T) {
 // endpointUp returns whether the running worker takes an endpoint for alive.
 func (p *pod) endpointUp(name, endpoint string) bool {
 	p.Helper()
-	text, err := p.agent.talk(context.Background(), workerSocket, "show servers state shop:"+name+":443")
+	text, err := p.tenant().talk(context.Background(), "show servers state shop:"+name+":443")
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 6 && f[3] == endpoint {
 			return f[5] == "2"

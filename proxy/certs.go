@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rsa"
 	"crypto/tls"
 	"encoding/pem"
 	"errors"
@@ -22,8 +23,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// maxPair bounds a pair: the pairs of 1,000 Services fit the directory that engine and agent share, twice.
-const maxPair = 16 << 10
+const (
+	// maxPair bounds a pair in octets, which is in the directory of its namespace twice.
+	maxPair = 16 << 10
+	// maxRSA bounds a key in bits: a handshake with 8192 holds a thread for 60 ms.
+	maxRSA = 4096
+)
 
 // pair is a certificate with those between it and its root, and its key, as HAProxy reads them.
 type pair struct {
@@ -133,7 +138,8 @@ func (c *certificates) see(key lb.Key, known *secret, o *corev1.Secret, err erro
 			err = c.takes(next.text)
 			c.trying.Unlock()
 		}
-		if refused := (*exec.ExitError)(nil); errors.As(err, &refused) {
+		// A look that was killed says nothing of the pair.
+		if refused := (*exec.ExitError)(nil); errors.As(err, &refused) && refused.Exited() {
 			next, fault = nil, lb.SecretWrong
 		} else if err != nil {
 			c.log.Error("cannot have HAProxy look at a pair", "secret", key, "error", err)
@@ -176,6 +182,9 @@ func readPair(o *corev1.Secret) (*pair, lb.Reason) {
 	case err != nil:
 		return nil, lb.SecretWrong
 	}
+	if public, ok := got.Leaf.PublicKey.(*rsa.PublicKey); ok && public.N.BitLen() > maxRSA {
+		return nil, lb.SecretWrong
+	}
 	text := append(crt, key...)
 	return &pair{
 		digest: haproxy.Digest(string(text)),
@@ -199,9 +208,10 @@ func blocks(text []byte, kinds ...string) (out []byte) {
 }
 
 // take has HAProxy look at a pair, which may have what Go reads and HAProxy does not, as a short key: it would refuse
-// the whole configuration with it, of all Services. What it has already taken is not asked again.
+// the whole configuration of the namespace with it. What it has already taken is not asked again.
 func (a *agent) take(text []byte) error {
-	if _, err := os.Stat(filepath.Join(a.dir, haproxy.PairFile(haproxy.Digest(string(text))))); err == nil {
+	name := haproxy.PairFile(haproxy.Digest(string(text)))
+	if files, _ := filepath.Glob(filepath.Join(a.dir, "*", name)); len(files) > 0 { // the pattern is well-formed
 		return nil
 	}
 	try := filepath.Join(a.dir, tryFile)
@@ -223,14 +233,14 @@ func (a *agent) take(text []byte) error {
 }
 
 // putPair writes the file of a pair, unless it is there.
-func (a *agent) putPair(digest string) error {
+func (t *tenant) putPair(digest string) error {
 	name := haproxy.PairFile(digest)
-	if _, err := os.Stat(filepath.Join(a.dir, name)); err == nil {
+	if _, err := os.Stat(filepath.Join(t.engine.Directory, name)); err == nil {
 		return nil
 	}
-	text := a.certificates.text(digest)
+	text := t.pair(digest)
 	if text == nil {
 		return fmt.Errorf("write %s: the pair is no longer known", name)
 	}
-	return put(a.dir, name, string(text))
+	return put(t.engine.Directory, name, string(text))
 }

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,13 +62,13 @@ func (p *tlsPod) adopt(a *agent) {
 func (p *tlsPod) set(o *corev1.Secret) {
 	p.Helper()
 	must(p, p.tell(o, nil))
-	p.agent.last = time.Time{} // the pause between reloads has a test of its own
+	p.soon()
 	p.apply()
 }
 
 // pairs are the files with keys.
 func (p *tlsPod) pairs() (out []string) {
-	files, _ := filepath.Glob(filepath.Join(p.agent.dir, "*"))
+	files, _ := filepath.Glob(filepath.Join(p.agent.dir, "*", "*"))
 	for _, f := range files {
 		if text, err := os.ReadFile(f); err == nil && strings.Contains(string(text), "PRIVATE KEY") {
 			if info, err := os.Stat(f); err != nil || info.Mode().Perm() != 0o600 {
@@ -235,6 +237,67 @@ func TestRotation(t *testing.T) {
 		p.set(nil)
 		if files := p.pairs(); len(files) > 0 {
 			t.Errorf("the files %v have keys", files)
+		}
+	})
+}
+
+// TestStreams: ten connections with a hundred requests of HTTP/2 each, to a slow application, leave other Services of the
+// namespace their connections, and their worker its life.
+func TestStreams(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.names("10.1.0.2:80")
+		release := make(chan struct{})
+		var open, highest, denied atomic.Int64
+		n.web("10.1.0.1:8080", func(http.ResponseWriter, *http.Request) {
+			count := open.Add(1)
+			for last := highest.Load(); count > last && !highest.CompareAndSwap(last, count); last = highest.Load() {
+			}
+			<-release
+			open.Add(-1)
+		})
+		p := newTLSPod(t, testService("web", 31001, func(s *haproxy.Service) { s.Secret = "tls" }, "10.1.0.1:8080"))
+		const connections, clients, streams = 200, 10, 100
+		p.agent.engine.MaxConn = connections
+		desired := p.agent.desired
+		p.agent.desired = func() haproxy.State {
+			p.state = desired()
+			p.state.MaxConn = connections
+			p.state.Services = append(p.state.Services, testService("other", 31002, nil, "10.1.0.2:80"))
+			return p.state
+		}
+		p.set(goodSecret(t))
+		held, pid := n.hold("10.0.0.21", "10.0.0.1:31002"), p.pid()
+
+		var group sync.WaitGroup
+		for c := range clients {
+			client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
+				return n.handshake(fmt.Sprintf("10.0.0.%d", 10+c), "10.0.0.1:31001", func(c *tls.Config) { c.NextProtos = []string{"h2"} })
+			}}}
+			for range streams {
+				group.Go(func() {
+					answer, err := client.Get("https://web.example/")
+					if err != nil {
+						return
+					}
+					if answer.StatusCode == http.StatusServiceUnavailable {
+						denied.Add(1)
+					}
+					answer.Body.Close()
+				})
+			}
+		}
+		nstest.Until(t, 20*time.Second, "most requests are denied", func() bool { return denied.Load() > clients*streams/2 })
+		if !lives(held) {
+			t.Error("an open connection of another Service ended")
+		}
+		if _, _, err := n.ask("10.0.0.20", "10.0.0.1:31002"); err != nil {
+			t.Error("another Service is not served:", err)
+		}
+		close(release)
+		group.Wait()
+		if highest.Load() > connections || p.pid() != pid {
+			t.Errorf("%d requests were at the application at once, of %d; process %s after %s", highest.Load(), connections, p.pid(), pid)
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/haproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -129,8 +130,10 @@ func TestTake(t *testing.T) {
 	if a.program = "/nowhere"; a.take(good.text) == nil {
 		t.Error("HAProxy is not asked")
 	}
-	if err := os.WriteFile(filepath.Join(a.dir, "pair-"+good.digest+".pem"), nil, 0o600); err != nil || a.take(good.text) != nil {
-		t.Error("HAProxy is asked again", err)
+	must(t, os.Mkdir(filepath.Join(a.dir, "shop"), 0o700))
+	must(t, os.WriteFile(filepath.Join(a.dir, "shop", haproxy.PairFile(good.digest)), nil, 0o600))
+	if a.take(good.text) != nil {
+		t.Error("HAProxy is asked again")
 	}
 }
 
@@ -211,7 +214,7 @@ func TestCertificates(t *testing.T) {
 	check("rotated", "", second, web)
 	tell(key, nil, errors.New("no connection"))
 	check("no connection, kept", "", second, web)
-	v.takes = func([]byte) error { return &exec.ExitError{} }
+	v.takes = func([]byte) error { return exec.Command("false").Run() }
 	tell(key, goodSecret(t), nil)
 	check("HAProxy refuses it", lb.SecretWrong, second, web)
 	v.takes = func([]byte) error { return errors.New("no memory") }
@@ -243,5 +246,33 @@ func TestCertificates(t *testing.T) {
 	check("refused", "", "", refused, tlsService("plain", ""))
 	if len(v.see) > 0 || v.text(third) != nil {
 		t.Error("a Secret is followed for no Service")
+	}
+}
+
+// TestKilledLook: a look at a good pair that is killed, for want of memory or of time, says nothing of the pair, and is
+// repeated.
+func TestKilledLook(t *testing.T) {
+	v := newVault()
+	v.takes = func([]byte) error { return exec.Command("sh", "-c", "kill -9 $$").Run() }
+	service := []*lb.Service{tlsService("web", "tls")}
+	v.look(service, time.Now())
+	see := v.see[lb.Key{Namespace: "shop", Name: "tls"}]
+	if err := see(goodSecret(t), nil); err == nil {
+		t.Error("nothing is repeated")
+	}
+	v.takes = func([]byte) error { return nil }
+	must(t, see(goodSecret(t), nil))
+	if got := v.look(service, time.Now()); len(got.faults) > 0 || len(got.digests) != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestLongKey: a key whose handshakes hold a thread for long is refused.
+func TestLongKey(t *testing.T) {
+	if _, fault := readPair(tlsSecret(t, "web", 4096, time.Hour, time.Hour)); fault != "" {
+		t.Errorf("4096 bits: %s", fault)
+	}
+	if _, fault := readPair(tlsSecret(t, "web", 4104, time.Hour, time.Hour)); fault != lb.SecretWrong {
+		t.Errorf("more: %q", fault)
 	}
 }

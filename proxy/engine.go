@@ -1,110 +1,111 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/haproxy"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 )
 
-// What engine and agent share in their directory.
+// What engine and agent share in their directory, beside a directory for each namespace.
 const (
 	shared       = "/run/holdfast"
-	configFile   = "haproxy.cfg"
-	goodFile     = "haproxy-good.cfg" // the last that a worker took
-	workerSocket = "worker.sock"      // leads to the serving worker's own
 	masterSocket = "master.sock"
-	faultsFile   = "faults.json" // of Secrets, by Service
+	// desiredFile is the agent's: a desired.
+	desiredFile = "desired.json"
 )
 
 const (
-	// lookInterval is the time between two looks at the worker that serves, startLook while another one starts.
-	lookInterval, startLook = 250 * time.Millisecond, 5 * time.Millisecond
-	// quietLooks is after how many looks without answer or work a worker hangs; busyTime bounds how long it may work
-	// without an answer, as it does when it starts.
-	quietLooks, busyTime = 2, 30 * time.Second
-	// maxBrief is after how many workers in a row that died at once there is a pause.
-	maxBrief = 3
-	// graceTime is how long the frontends stay when no worker answers: a dead worker is replaced sooner.
-	graceTime = 2 * time.Second
-	// handoverTime is how long the proxy still listens after it said that it ends: no node sends new connections then.
-	handoverTime = 5 * time.Second
+	// maxSeats is the default of the namespaces with an HAProxy.
+	maxSeats = 20
+	// settleTime is how long a pod that starts waits for its namespaces before it is ready without them.
+	settleTime = 30 * time.Second
 )
 
-// engine is the parent of HAProxy's workers: of the worker that serves, and of older ones, whose connections last. One
-// goroutine has it.
+// desired is what the agent wants of the engine.
+type desired struct {
+	// Namespaces have a seat. Their configurations are in their directories.
+	Namespaces []string `json:"namespaces"`
+	// Faults are what is wrong with Services, for speakers.
+	Faults map[string]lb.Reason `json:"faults,omitempty"`
+}
+
+// engine is the parent of the HAProxies of all namespaces. Each namespace has a seat, with a goroutine and processes of
+// its own, so that nothing that one does concerns another.
 type engine struct {
 	log              *slog.Logger
 	program, dir     string
 	listen           string
-	maxWorkers       int
+	maxSeats         int
 	drain, terminate time.Duration
 
-	calls chan func()
-	ended chan *worker
-	// serving is nil while none does, next while none starts.
-	serving, next *worker
-	old           []*worker // oldest first
-	// wanted are the reloads that wait for a start, waiting those that wait for what is starting.
-	wanted, waiting []chan<- string
-	// answered is when a worker last did, asked when the serving one was asked.
-	answered, asked time.Time
-	hash            string
-	frontends       map[string]map[string]uint16
-	notBefore       time.Time // another attempt to start one
-	tryGood         bool
-	brief           int       // workers in a row that died at once
-	started         int       // workers
-	leaving         time.Time // zero for not
-
 	failures, endings *prometheus.CounterVec
-	oldWorkers        prometheus.Gauge
+	oldWorkers        *prometheus.GaugeVec
 
-	mu      sync.Mutex
+	mu    sync.Mutex
+	seats map[string]*taken
+	// wanted is the last that the agent wrote, as text.
+	wanted []byte
+	desired
+	// first is when the agent first wanted something, leaving when the pod was to end; zero for never.
+	first, leaving time.Time
+	// ready: each namespace served once, or was refused, or that took too long.
+	ready   bool
 	served  served
 	changed chan struct{}
 }
 
-// served is what the running worker serves; the answer to /frontends.
+// taken is a seat that a namespace has.
+type taken struct {
+	*seat
+	view
+	// vacated: the namespace has nothing that is proxied any more.
+	vacated bool
+}
+
+// served is what the workers serve; the answer to /frontends.
 type served struct {
 	Hash      string                       `json:"hash"`
 	Frontends map[string]map[string]uint16 `json:"frontends"`
-	// Faults are what is wrong with Services' Secrets.
-	Faults json.RawMessage `json:"faults,omitempty"`
+	// Faults are what is wrong with Services.
+	Faults map[string]lb.Reason `json:"faults,omitempty"`
 }
 
-// nothing is served while no worker answers, or when the proxy ends.
+// nothing is served before the agent wrote anything, and when the proxy ends.
 var nothing = served{Frontends: map[string]map[string]uint16{}}
 
 func newEngine(log *slog.Logger) *engine {
 	return &engine{
-		log: log, program: program, dir: shared, maxWorkers: haproxy.MaxOld + 1,
-		calls: make(chan func()), ended: make(chan *worker), served: nothing, changed: make(chan struct{}),
+		log: log, program: program, dir: shared, maxSeats: maxSeats,
+		seats: map[string]*taken{}, served: nothing, changed: make(chan struct{}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_failures_total",
-			Help: "Workers of HAProxy that died, hung, or did not start (refused): by what.",
-		}, []string{"what"}),
+			Help: "Workers of HAProxy that died, hung, or did not start (refused): of which namespace, and by what.",
+		}, []string{"namespace", "what"}),
 		endings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_ended_connections_total",
 			Help: "About how many open connections ended with their worker: after the time to " +
 				"drain, because there were too many workers (limit), or with the pod (termination).",
-		}, []string{"cause"}),
-		oldWorkers: prometheus.NewGauge(prometheus.GaugeOpts{
+		}, []string{"namespace", "cause"}),
+		oldWorkers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_proxy_old_workers",
 			Help: "Workers of HAProxy whose place another one took, and whose connections last.",
-		}),
+		}, []string{"namespace"}),
 	}
 }
 
@@ -112,7 +113,8 @@ func engineMain(args []string) int {
 	var s daemon.Settings
 	e := newEngine(nil)
 	f := flag.NewFlagSet("holdfast-proxy engine", flag.ContinueOnError)
-	f.StringVar(&e.listen, "listen", ":7950", "`address` of /frontends, /readyz and /metrics")
+	f.StringVar(&e.listen, "listen", ":7950", "`address` of /frontends and /readyz")
+	f.IntVar(&e.maxSeats, "max-namespaces", maxSeats, "most `namespaces` with an HAProxy")
 	drain := f.Uint(
 		"drain-seconds",
 		3600,
@@ -144,253 +146,162 @@ func (e *engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.serveCommands(serving) })
 	g.Go(func() error {
 		defer stop()
-		return e.loop(ctx, serving.Done())
+		e.loop(ctx, serving)
+		return nil
 	})
 	return g.Wait()
 }
 
-// loop has the workers. It ends with them after ctx, or at once when broken is closed.
-func (e *engine) loop(ctx context.Context, broken <-chan struct{}) error {
-	order := ctx.Done()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+// loop gives seats to the namespaces that the agent names, until ctx ends; then it waits for the seats.
+func (e *engine) loop(ctx, serving context.Context) {
+	var seats sync.WaitGroup
+	defer seats.Wait()
+	tick := time.NewTicker(startLook)
+	defer tick.Stop()
 	for {
+		e.look(time.Now(), func(t *taken) {
+			seats.Go(func() { t.run(ctx, serving.Done()) })
+		})
 		select {
-		case <-broken:
-			return nil
-		case <-order:
-			order, e.leaving = nil, time.Now()
+		case <-serving.Done():
+			return
+		case <-ctx.Done():
 			e.log.Info("the proxy ends: new connections go elsewhere", "within", e.terminate.String())
-		case w := <-e.ended:
-			e.forget(w)
-		case call := <-e.calls:
-			call()
-		case <-timer.C:
-		}
-		if e.step(time.Now()) {
-			return nil
-		}
-		e.publish(time.Now())
-		e.oldWorkers.Set(float64(len(e.old)))
-		pause := lookInterval
-		if e.next != nil || e.serving == nil {
-			pause = startLook
-		}
-		timer.Reset(pause)
-	}
-}
-
-// step does what is to be done. It returns true at the end.
-func (e *engine) step(at time.Time) (done bool) {
-	if !e.leaving.IsZero() && at.Sub(e.leaving) >= min(handoverTime, e.terminate/2) {
-		return e.leave(at)
-	}
-	e.look(at)
-	if e.next == nil && !at.Before(e.notBefore) && (e.serving == nil || len(e.wanted) > 0) {
-		e.start(at)
-	}
-	for _, w := range e.old {
-		if !w.ordered && at.Sub(w.stopped) >= e.drain {
-			e.end(w, "drain")
-		}
-	}
-	return false
-}
-
-// leave stops to listen, and ends the connections when their time is over. It returns true when no worker is left.
-func (e *engine) leave(at time.Time) bool {
-	if e.next != nil {
-		_ = e.next.cmd.Process.Kill()
-	}
-	if e.serving != nil {
-		e.retire(at)
-	}
-	for _, w := range e.old {
-		if !w.ordered && at.Sub(e.leaving) >= e.terminate {
-			e.end(w, "termination")
-		}
-	}
-	return e.next == nil && len(e.old) == 0
-}
-
-// retire makes the serving worker an old one, which takes no new connections.
-func (e *engine) retire(at time.Time) {
-	_ = e.serving.cmd.Process.Signal(syscall.SIGUSR1) // it may have ended
-	e.serving.stopped = at
-	e.old, e.serving = append(e.old, e.serving), nil
-}
-
-// end ends a worker with its connections, which are counted.
-func (e *engine) end(w *worker, cause string) {
-	n := w.end()
-	e.endings.WithLabelValues(cause).Add(float64(n))
-	e.log.Info("a worker ends with its connections", "pid", w.pid(), "cause", cause, "connections", n)
-}
-
-// look asks the workers. A worker that starts takes over when it answers.
-func (e *engine) look(at time.Time) {
-	for _, w := range []*worker{e.next, e.serving} {
-		if w == nil || w == e.serving && at.Sub(e.asked) < lookInterval {
-			continue
-		}
-		since := w.started
-		if w == e.serving {
-			e.asked, since = at, e.answered
-		}
-		hash, err := ask(context.Background(), w.socket, askTimeout)
-		switch {
-		case err == nil && w == e.next:
-			e.takeOver(at, hash)
+			e.leave(time.Now())
 			return
-		case err == nil:
-			e.answered, w.quiet = at, 0
-		case w == e.next && !errors.Is(err, os.ErrDeadlineExceeded):
-			// It does not listen yet.
-		case w.works():
-			w.quiet = 1
-		default:
-			w.quiet++
-		}
-		if w.quiet >= quietLooks || at.Sub(since) >= busyTime {
-			e.fail("hung", w, err)
-			w.quiet = 0
-			_ = w.cmd.Process.Kill()
+		case <-tick.C:
+			tick.Reset(lookInterval)
 		}
 	}
 }
 
-// takeOver has the worker that started serve when it alone listens: both have the same listeners, and the one before
-// would answer new clients with what was.
-func (e *engine) takeOver(at time.Time, hash string) {
-	e.answered = at
-	link, partial := filepath.Join(e.dir, workerSocket), filepath.Join(e.dir, workerSocket+".partial")
-	_ = os.Remove(partial)
-	if err := errors.Join(os.Symlink(filepath.Base(e.next.socket), partial), os.Rename(partial, link)); err != nil {
-		e.log.Error("the agent cannot reach the worker", "error", err)
-	}
-	if e.serving != nil {
-		e.retire(at)
-	}
-	if n := len(e.old); n == 0 || !e.old[n-1].listens(at) {
-		e.promote(at, hash)
-	}
-}
-
-func (e *engine) fail(what string, w *worker, why any) {
-	e.failures.WithLabelValues(what).Inc()
-	e.log.Error("a worker of HAProxy failed", "what", what, "pid", w.pid(), "why", why)
-}
-
-// start starts a worker: with the configuration of the agent, or after that failed and nothing serves with the last
-// good one.
-func (e *engine) start(at time.Time) {
-	config := configFile
-	e.wanted, e.waiting = nil, append(e.waiting, e.wanted...)
-	if e.serving == nil && e.tryGood {
-		config = goodFile
-	}
-	text, err := os.ReadFile(filepath.Join(e.dir, config))
+// look reads what the agent wants, and starts and ends seats.
+func (e *engine) look(at time.Time, start func(*taken)) {
+	text, err := os.ReadFile(filepath.Join(e.dir, desiredFile))
 	if err != nil {
-		e.tryGood = false
-		if e.serving == nil { // the agent has yet to write one
-			e.notBefore = at.Add(startLook)
-			return
-		}
-		e.answer("Success=0\n--\n" + err.Error() + "\n")
-		return
-	}
-	e.started++
-	w, err := startWorker(e.program, e.dir, string(text), e.started, e.serving, e.ended)
-	if err != nil {
-		e.log.Error("cannot start HAProxy", "error", err)
-		e.notBefore = at.Add(restartPause)
-		e.answer("Success=0\n--\n" + err.Error() + "\n")
-		return
-	}
-	e.next = w
-}
-
-// promote has the worker that started serve.
-func (e *engine) promote(at time.Time, hash string) {
-	e.serving, e.next, e.tryGood = e.next, nil, false
-	if hash != e.hash {
-		e.hash, e.frontends = hash, haproxy.Frontends(e.serving.config)
-	}
-	e.log.Info(
-		"a worker serves",
-		"pid",
-		e.serving.pid(),
-		"configuration",
-		hash,
-		"old workers",
-		len(e.old),
-		"after",
-		at.Sub(e.serving.started).String(),
-	)
-	if err := put(e.dir, goodFile, e.serving.config); err != nil {
-		e.log.Error("cannot keep the configuration", "error", err)
-	}
-	e.serving.config = ""
-	e.answer("Success=1\n")
-	for i := 0; len(e.old)-i >= e.maxWorkers; i++ {
-		if !e.old[i].ordered {
-			e.end(e.old[i], "limit")
-		}
-	}
-}
-
-// answer answers those whose reload has an outcome.
-func (e *engine) answer(text string) {
-	for _, w := range e.waiting {
-		w <- text
-	}
-	e.waiting = nil
-}
-
-func (e *engine) forget(w *worker) {
-	at := time.Now()
-	_ = os.Remove(w.socket)
-	switch w {
-	case e.next:
-		e.next = nil
-		e.fail("refused", w, w.cmd.ProcessState.String())
-		e.answer("Success=0\n--\n" + w.words.String() + "\n")
-		if e.serving == nil {
-			e.tryGood, e.notBefore = !e.tryGood, at.Add(restartPause)
-			if e.tryGood {
-				e.notBefore = at
-			}
-		}
-	case e.serving:
-		e.serving = nil
-		e.fail("died", w, w.cmd.ProcessState.String())
-		if e.brief++; at.Sub(w.started) >= restartPause {
-			e.brief = 0
-		}
-		if e.brief > maxBrief {
-			e.notBefore = at.Add(restartPause)
-		}
-	default:
-		e.old = slices.DeleteFunc(e.old, func(o *worker) bool { return o == w })
-	}
-}
-
-// publish tells those who wait what is served.
-func (e *engine) publish(at time.Time) {
-	next := nothing
-	if e.leaving.IsZero() && at.Sub(e.answered) < graceTime && e.hash != "" {
-		next = served{Hash: e.hash, Frontends: e.frontends}
-		if faults, _ := os.ReadFile(filepath.Join(e.dir, faultsFile)); len(
-			faults,
-		) > 0 { // without the file there are none
-			next.Hash, next.Faults = e.hash+"-"+haproxy.Digest(string(faults)), faults
-		}
+		return // the agent has yet to write it
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !bytes.Equal(text, e.wanted) {
+		var next desired
+		if err := json.Unmarshal(text, &next); err != nil {
+			e.log.Error("cannot read what the agent wants", "error", err)
+			return
+		}
+		e.wanted, e.desired = text, next
+	}
+	if e.first.IsZero() {
+		e.first = at
+	}
+	for name, t := range e.seats {
+		if t.isOver() {
+			delete(e.seats, name)
+			e.oldWorkers.DeleteLabelValues(name)
+		} else if wanted := slices.Contains(e.Namespaces, name); t.vacated == wanted {
+			t.vacated = !wanted
+			go t.call(func() { t.closed = e.isVacated(t) })
+		}
+	}
+	for _, name := range e.Namespaces {
+		if e.seats[name] != nil || !namespacePattern.MatchString(name) {
+			continue
+		}
+		if len(e.seats) >= e.maxSeats {
+			e.makeRoom()
+			break
+		}
+		e.seats[name] = e.newSeat(name)
+		start(e.seats[name])
+	}
+	e.combine(at)
+}
+
+func (e *engine) isVacated(t *taken) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return t.vacated
+}
+
+// isOver reports whether the seat has no process any more.
+func (s *seat) isOver() bool {
+	select {
+	case <-s.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// makeRoom ends the connections of namespaces that have nothing proxied any more: another one needs a seat.
+func (e *engine) makeRoom() {
+	for _, t := range e.seats {
+		if t.vacated {
+			go t.call(t.endAll)
+		}
+	}
+}
+
+var namespacePattern = regexp.MustCompile("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+
+// newSeat makes the seat of a namespace.
+func (e *engine) newSeat(name string) *taken {
+	t := &taken{}
+	label := prometheus.Labels{"namespace": name}
+	t.seat = newSeat(seatConfig{
+		log: e.log.With("namespace", name), program: e.program, dir: filepath.Join(e.dir, name),
+		maxWorkers: haproxy.MaxOld + 1, drain: e.drain, terminate: e.terminate,
+		failures: e.failures.MustCurryWith(label), endings: e.endings.MustCurryWith(label),
+		oldWorkers: e.oldWorkers.With(label),
+		shows: func(v view) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if v.hash != t.hash || v.refused != t.refused {
+				t.view = v
+				e.combine(time.Now())
+			}
+		},
+	})
+	return t
+}
+
+// leave shows that nothing is served any more.
+func (e *engine) leave(at time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leaving = at
+	e.combine(at)
+}
+
+// combine tells those who wait what all seats serve together. Its caller holds the lock.
+func (e *engine) combine(at time.Time) {
+	next := nothing
+	if e.leaving.IsZero() && !e.first.IsZero() {
+		next = e.view()
+		e.ready = e.ready || at.Sub(e.first) >= settleTime || !slices.ContainsFunc(e.Namespaces, e.starts)
+	}
 	if next.Hash != e.served.Hash {
 		e.served = next
 		close(e.changed)
 		e.changed = make(chan struct{})
 	}
+}
+
+// starts reports whether a namespace has neither been served yet nor been refused.
+func (e *engine) starts(name string) bool {
+	t := e.seats[name]
+	return t == nil || t.hash == "" && !t.refused
+}
+
+// view is what all seats serve.
+func (e *engine) view() served {
+	out := served{Frontends: map[string]map[string]uint16{}, Faults: e.Faults}
+	faults, _ := json.Marshal(e.Faults) // texts
+	text := string(faults)
+	for _, name := range slices.Sorted(maps.Keys(e.seats)) {
+		maps.Copy(out.Frontends, e.seats[name].frontends)
+		text += "\n" + name + " " + e.seats[name].hash
+	}
+	out.Hash = haproxy.Digest(text)
+	return out
 }

@@ -11,36 +11,39 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/haproxy"
 )
 
-// Names of files that the agent alone writes.
-const (
-	statesFile = haproxy.StatesFile
-	tryFile    = "try.pem" // the pair that HAProxy looks at
-)
+// tryFile has the pair that HAProxy looks at; the agent alone writes it.
+const tryFile = "try.pem"
 
-// write writes the configuration and what it needs before it.
-func (a *agent) write(s haproxy.State, c haproxy.Config) error {
-	if c.Text == a.written {
+// write writes the configuration, and what it needs before it.
+func (t *tenant) write(s haproxy.State, c haproxy.Config) error {
+	if c.Text == t.written {
 		return nil
 	}
-	name, patterns := s.Patterns()
-	if _, err := os.Stat(filepath.Join(a.dir, statesFile)); errors.Is(err, os.ErrNotExist) {
-		if err := put(a.dir, statesFile, "1\n"); err != nil { // of no server
+	dir := t.engine.Directory
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory of a namespace: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, haproxy.StatesFile)); errors.Is(err, os.ErrNotExist) {
+		if err := put(dir, haproxy.StatesFile, "1\n"); err != nil { // of no server
 			return err
 		}
 	}
 	for _, service := range s.Services {
 		if service.Certificate != "" {
-			if err := a.putPair(service.Certificate); err != nil {
+			if err := t.putPair(service.Certificate); err != nil {
 				return err
 			}
 		}
 	}
-	for _, file := range [][2]string{{name, patterns}, {configFile, c.Text}} {
-		if err := put(a.dir, file[0], file[1]); err != nil {
+	for name, text := range s.Lists() {
+		if err := put(dir, name, text); err != nil {
 			return err
 		}
 	}
-	a.written = c.Text
+	if err := put(dir, configFile, c.Text); err != nil {
+		return err
+	}
+	t.written = c.Text
 	return nil
 }
 
@@ -56,10 +59,10 @@ func put(dir, name, text string) error {
 var digestPattern = regexp.MustCompile("[0-9a-f]{32}")
 
 // clean removes the files of configurations that are neither in force nor the last good one.
-func (a *agent) clean(c haproxy.Config) {
-	good, _ := os.ReadFile(filepath.Join(a.dir, goodFile)) // without one there is nothing to keep
-	for _, pattern := range []string{"internal-*.lst", "pair-*.pem"} {
-		files, _ := filepath.Glob(filepath.Join(a.dir, pattern)) // the pattern is well-formed
+func (t *tenant) clean(c haproxy.Config) {
+	good, _ := os.ReadFile(filepath.Join(t.engine.Directory, goodFile)) // without one there is nothing to keep
+	for _, pattern := range []string{"list-*.lst", "pair-*.pem"} {
+		files, _ := filepath.Glob(filepath.Join(t.engine.Directory, pattern)) // the pattern is well-formed
 		for _, f := range files {
 			hash := digestPattern.FindString(filepath.Base(f))
 			if !strings.Contains(c.Text, hash) && !strings.Contains(string(good), hash) {

@@ -3,15 +3,23 @@ package main
 import (
 	"context"
 	"encoding/csv"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/haproxy"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
-// traffic reads the metrics of Services from the running worker when they are asked for.
+// traffic reads the metrics of Services from the running workers when they are asked for.
 type traffic struct{ agent *agent }
 
 func describe(name, help string) *prometheus.Desc {
@@ -57,13 +65,22 @@ func (t traffic) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Without an engine there are no values.
+// Collect implements prometheus.Collector. A namespace whose worker does not answer has no values.
 func (t traffic) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if text, err := t.agent.talk(ctx, workerSocket, "show stat -1 3 -1"); err == nil {
-		readTraffic(text, to)
+	t.agent.mu.Lock()
+	tenants := slices.Collect(maps.Values(t.agent.tenants))
+	t.agent.mu.Unlock()
+	var group sync.WaitGroup
+	for _, o := range tenants {
+		group.Go(func() {
+			if text, err := o.talk(ctx, "show stat -1 3 -1"); err == nil {
+				readTraffic(text, to)
+			}
+		})
 	}
+	group.Wait()
 }
 
 func readTraffic(text string, to chan<- prometheus.Metric) {
@@ -91,4 +108,23 @@ func readTraffic(text string, to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(m.desc, m.kind, sum, labels...)
 		}
 	}
+}
+
+// engineMetrics is where the engine shows its own, to its pod and its node alone.
+const engineMetrics = "http://127.0.0.1:7950/metrics"
+
+// gatherEngine returns the engine's metrics; none while it does not answer.
+func gatherEngine() ([]*dto.MetricFamily, error) {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get(engineMetrics)
+	if err != nil {
+		return nil, nil // it starts again
+	}
+	defer answer.Body.Close()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(answer.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read the engine's metrics: %w", err)
+	}
+	return slices.Collect(maps.Values(families)), nil
 }

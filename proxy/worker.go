@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/haproxy"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -154,6 +155,16 @@ func (w *worker) works() bool {
 	return f[0] == "D" || w.spent > before+10*time.Millisecond
 }
 
+// isFull reports whether a worker has as many files open as it may: it answers no look then, and does not hang.
+func (w *worker) isFull() bool {
+	var limit unix.Rlimit
+	if err := unix.Prlimit(w.pid(), unix.RLIMIT_NOFILE, nil, &limit); err != nil {
+		return false
+	}
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.pid()))
+	return err == nil && uint64(len(files))+2 >= limit.Cur
+}
+
 var hashPattern = regexp.MustCompile(`(?m)^description: ([0-9a-f]{8,64})$`)
 
 func ask(ctx context.Context, socket string, limit time.Duration) (hash string, err error) {
@@ -189,24 +200,4 @@ func talk(ctx context.Context, path, text string, limit time.Duration) (string, 
 		return "", fmt.Errorf("talk to the engine: %w", err)
 	}
 	return string(answer), nil
-}
-
-func (a *agent) talk(ctx context.Context, name, text string) (string, error) {
-	limit := talkTime
-	if name == masterSocket {
-		limit = commandTime
-	}
-	return talk(ctx, filepath.Join(a.dir, name), text, limit)
-}
-
-func (a *agent) running(ctx context.Context) (string, error) {
-	return ask(ctx, filepath.Join(a.dir, workerSocket), talkTime)
-}
-
-func (a *agent) old(ctx context.Context) (int, error) {
-	text, err := a.talk(ctx, masterSocket, "old")
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(text)
 }

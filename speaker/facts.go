@@ -76,6 +76,8 @@ type memberFacts struct {
 	of    map[string]lb.Member
 	links map[string][]lb.Link
 	unfit map[string]lb.Unfit
+	// lacksProxy are namespaces of which a node's proxies serve nothing.
+	lacksProxy map[string][]uint32
 	// stopping and behind are nodes.
 	stopping, behind []string
 	macs             map[lb.MAC]bool
@@ -86,7 +88,13 @@ func newMemberFacts(metadata map[string]lb.Member, before *memberFacts) *memberF
 	if before != nil && (lb.SameMap(before.of, metadata) || maps.EqualFunc(before.of, metadata, lb.Member.Equal)) {
 		return before
 	}
-	c := &memberFacts{metadata, map[string][]lb.Link{}, map[string]lb.Unfit{}, nil, nil, map[lb.MAC]bool{}}
+	c := &memberFacts{
+		of:         metadata,
+		links:      map[string][]lb.Link{},
+		unfit:      map[string]lb.Unfit{},
+		lacksProxy: map[string][]uint32{},
+		macs:       map[lb.MAC]bool{},
+	}
 	for name, m := range metadata {
 		if !m.Partial {
 			c.links[name] = m.Links
@@ -95,6 +103,9 @@ func newMemberFacts(metadata map[string]lb.Member, before *memberFacts) *memberF
 			c.stopping = append(c.stopping, name)
 		}
 		c.unfit[name] = m.Unfit
+		if len(m.LacksProxy) > 0 {
+			c.lacksProxy[name] = m.LacksProxy
+		}
 		if m.API == lb.APIBehind {
 			c.behind = append(c.behind, name)
 		}
@@ -107,7 +118,7 @@ func newMemberFacts(metadata map[string]lb.Member, before *memberFacts) *memberF
 
 // apply adds the metadata of all speakers to a State.
 func (c *memberFacts) apply(s *lb.State) {
-	s.Links, s.Unfit, s.HeldDown = c.links, c.unfit, maps.Clone(s.HeldDown)
+	s.Links, s.Unfit, s.LacksProxy, s.HeldDown = c.links, c.unfit, c.lacksProxy, maps.Clone(s.HeldDown)
 	add := func(to *map[string]bool, names []string) {
 		if *to == nil {
 			*to = map[string]bool{}
@@ -125,6 +136,7 @@ func (c *memberFacts) apply(s *lb.State) {
 func (w *syncer) self(in inputs) lb.Member {
 	m := localMember(in.links, w.layer2.Refused(), w.liveness.SilentLinks())
 	m.Stopping, m.API = in.stopping || w.hung.Load(), w.owners.contact.API()
+	m.LacksProxy = lb.Lacking(in.state.Services, in.state.ProxyPods, w.node)
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting
 	}
@@ -286,6 +298,16 @@ func (w *syncer) proxyPods(pods []lb.ProxyPod) (out []lb.ProxyPod, settled bool)
 		}
 	}
 	return append(out, here...), settled
+}
+
+// ownProxies returns the addresses of the proxies of this node.
+func (w *syncer) ownProxies(pods []lb.ProxyPod) (out []netip.Addr) {
+	for _, pod := range pods {
+		if pod.Node == w.node {
+			out = append(out, pod.Addresses...)
+		}
+	}
+	return out
 }
 
 const (

@@ -275,7 +275,9 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	if rest, less := last.Staying(p); less {
 		w.announce(in, rest, macs)
 	}
-	w.divert.Set(divert.Desired{Diversions: p.Entering(last, false), NodePorts: p.ClosedNodePorts})
+	ways := divert.Desired{NodePorts: p.ClosedNodePorts, Proxies: w.ownProxies(state.ProxyPods)}
+	ways.Diversions = p.Entering(last, false)
+	w.divert.Set(ways)
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
 	changed := w.filter.failed() != state.Here.Unfiltered || !w.filter.refused().Same(state.Here.Refused)
 	if changed {
@@ -286,9 +288,11 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	}
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: p.Owners.Len() > 0, Speakers: macs})
 	// A connection finds the way to a proxy before the head start ends, and the head start before that way ends.
-	w.divert.Set(divert.Desired{Diversions: p.Entering(last, true), NodePorts: p.ClosedNodePorts})
+	ways.Diversions = p.Entering(last, true)
+	w.divert.Set(ways)
 	w.headstart.Set(w.starts(in.fresh))
-	w.divert.Set(divert.Desired{Diversions: p.Diversions, NodePorts: p.ClosedNodePorts})
+	ways.Diversions = p.Diversions
+	w.divert.Set(ways)
 	w.endpoints.Ask()
 	w.announce(in, p, macs)
 	return p, errors.Join(filterErr, relayErr)

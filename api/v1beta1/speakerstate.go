@@ -120,7 +120,7 @@ type SpeakerStateStatus struct {
 	// +optional
 	Proxied []string `json:"proxied"`
 
-	// ProxyFaults are what the proxies on this node have against the Secrets of Services whose TLS ends at them, the first of them by name.
+	// ProxyFaults are what keeps the proxies on this node from serving Services as they ask, the first of them by name.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=512
 	// +optional
@@ -136,7 +136,7 @@ type SpeakerStateStatus struct {
 	Status `json:",inline"`
 }
 
-// ProxyFault is what a proxy has against the Secret of a Service.
+// ProxyFault is what keeps a proxy from serving a Service as it asks.
 type ProxyFault struct {
 	// Service as NAMESPACE/NAME.
 	// +kubebuilder:validation:MaxLength=320

@@ -286,12 +286,12 @@ func (w *whole) read() (all []*discoveryv1.EndpointSlice) {
 const maxProxyEndpoints = 1000
 
 // ReadyEndpoints returns the endpoints of each TCP port of the Services that proxies serve, in the first family of the
-// Service that has any, as endpoints of two families are the same pods; and those that it leaves out: beyond the bound,
-// or where nothing may go through a proxy, as who writes EndpointSlices could reach what only proxies may
-// (CVE-2021-25740). The State is of the objects that were read last.
+// Service that has any, as endpoints of two families are the same pods; and those that it leaves out: beyond the bounds
+// of a port and of the namespace, or where nothing may go through a proxy, as who writes EndpointSlices could reach what
+// only proxies may (CVE-2021-25740). The State is of the objects that were read last.
 func (c *Compiler) ReadyEndpoints(
 	state lb.State,
-	proxies lb.Key,
+	proxies ProxyOptions,
 ) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
 	use, left = map[lb.Key]map[uint16][]netip.AddrPort{}, map[lb.Key][]netip.AddrPort{}
 	pools, ours := lb.IndexOf(state.Pools, func(p lb.Pool) []lb.Range { return p.Ranges }), map[netip.Addr]bool{}
@@ -300,7 +300,7 @@ func (c *Compiler) ReadyEndpoints(
 			ours[a] = true
 		}
 	}
-	if w := c.whole[proxies]; w != nil {
+	if w := c.whole[proxies.Service]; w != nil {
 		for _, e := range w.slices {
 			for _, a := range e.busy {
 				ours[a.Unmap()] = true
@@ -310,6 +310,7 @@ func (c *Compiler) ReadyEndpoints(
 			}
 		}
 	}
+	serving := map[string]int{}
 	for _, s := range state.Services {
 		if s.Proxy == nil || s.ProxyRefused {
 			continue
@@ -322,6 +323,7 @@ func (c *Compiler) ReadyEndpoints(
 			for _, e := range p.endpoints {
 				a := e.Addr().Unmap()
 				if len(ports[p.port]) == maxProxyEndpoints ||
+					serving[s.Key.Namespace] == proxies.maxProxied(proxiedEndpoints) ||
 					!a.IsGlobalUnicast() ||
 					a.Zone() != "" ||
 					ours[a] ||
@@ -329,6 +331,7 @@ func (c *Compiler) ReadyEndpoints(
 					left[s.Key] = append(left[s.Key], e)
 				} else {
 					ports[p.port] = append(ports[p.port], netip.AddrPortFrom(a, e.Port()))
+					serving[s.Key.Namespace]++
 				}
 			}
 		}

@@ -169,7 +169,7 @@ func TestReadyEndpoints(t *testing.T) {
 	}
 	var c Compiler
 	c.Compile(o, Options{})
-	got, left := c.ReadyEndpoints(lb.State{Services: served}, proxies)
+	got, left := c.ReadyEndpoints(lb.State{Services: served}, ProxyOptions{Service: proxies})
 	want := map[lb.Key]map[uint16][]netip.AddrPort{web: {80: {netip.MustParseAddrPort("[fd00::1]:8080"), netip.MustParseAddrPort("[fd00::3]:8080")}},
 		own4: {80: {netip.MustParseAddrPort("10.0.0.6:8080")}}}
 	same(t, "result", want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }))
@@ -182,7 +182,7 @@ func TestReadyEndpoints(t *testing.T) {
 	o.EndpointSlices[0] = changed
 	for range 2 {
 		c.Compile(o, Options{})
-		if got, _ = c.ReadyEndpoints(lb.State{Services: served}, proxies); fmt.Sprint(got[web][80]) != "[[fd00::3]:8080 [fd00::7]:8080]" {
+		if got, _ = c.ReadyEndpoints(lb.State{Services: served}, ProxyOptions{Service: proxies}); fmt.Sprint(got[web][80]) != "[[fd00::3]:8080 [fd00::7]:8080]" {
 			t.Errorf("after a change: %v", got[web])
 		}
 	}
@@ -209,11 +209,13 @@ func TestLeftOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		family    discoveryv1.AddressType
 		cluster   string
+		services  int
 		good, bad []string
 	}{
-		"IPv4":   {discoveryv1.AddressTypeIPv4, "10.96.0.1", []string{"10.244.0.5"}, bad4},
-		"IPv6":   {discoveryv1.AddressTypeIPv6, "fd00:96::1", []string{"fd00::5"}, bad6},
-		"number": {discoveryv1.AddressTypeIPv4, "10.96.0.1", many[:maxProxyEndpoints], many[maxProxyEndpoints:]},
+		"IPv4":   {discoveryv1.AddressTypeIPv4, "10.96.0.1", 0, []string{"10.244.0.5"}, bad4},
+		"IPv6":   {discoveryv1.AddressTypeIPv6, "fd00:96::1", 0, []string{"fd00::5"}, bad6},
+		"number": {discoveryv1.AddressTypeIPv4, "10.96.0.1", 0, many[:maxProxyEndpoints], many[maxProxyEndpoints:]},
+		"share":  {discoveryv1.AddressTypeIPv4, "10.96.0.1", 2, many[:2*proxiedEndpoints], many[2*proxiedEndpoints:]},
 	} {
 		s := &lb.Service{Key: web, Proxy: &lb.Proxy{}, ClusterIPs: []netip.Addr{netip.MustParseAddr(tt.cluster)}}
 		state.Services = []*lb.Service{s, {Key: lb.Key{Name: "other"}, Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}}}
@@ -226,15 +228,14 @@ func TestLeftOut(t *testing.T) {
 		}
 		var c Compiler
 		c.Compile(o, Options{})
-		use, left := c.ReadyEndpoints(state, proxies)
+		use, left := c.ReadyEndpoints(state, ProxyOptions{Service: proxies, MaxServices: tt.services})
 		for what, both := range map[string][2][]string{"used": {tt.good, addresses(use[web][80])}, "left out": {tt.bad, addresses(left[web])}} {
-			slices.Sort(both[0])
-			if diff := cmp.Diff(both[0], both[1]); diff != "" {
+			if diff := cmp.Diff(slices.Sorted(slices.Values(both[0])), both[1]); diff != "" {
 				t.Errorf("%s, %s: -want +got\n%s", name, what, diff)
 			}
 		}
 		state.Services[0].ProxyRefused = true
-		if use, left := c.ReadyEndpoints(state, proxies); len(use)+len(left) > 0 {
+		if use, left := c.ReadyEndpoints(state, ProxyOptions{Service: proxies}); len(use)+len(left) > 0 {
 			t.Errorf("%s: a refused Service has %v without %v", name, use, left)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -92,7 +93,19 @@ func (opt *Options) Define(f *flag.FlagSet) {
 			return err
 		},
 	)
+	f.IntVar(
+		&opt.Proxy.MaxNamespaces,
+		"proxy-max-namespaces",
+		20,
+		"most `namespaces` with proxied Services; 0 is no bound",
+	)
 	f.IntVar(&opt.Proxy.MaxServices, "proxy-max-services", 0, "most proxied `Services` of a namespace; 0 is no bound")
+	f.DurationVar(
+		&opt.Proxy.MaxIdle,
+		"proxy-max-idle",
+		time.Hour,
+		"longest idle `time` of a proxied connection; a Service that asks for more gets this",
+	)
 	f.Func(
 		"proxy-defaults",
 		"`settings` of proxied Services without annotations of their own, as in lb-method=LEAST_CONNECTIONS,timeout-client-data=60000",

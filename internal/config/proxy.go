@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -17,10 +19,31 @@ type ProxyOptions struct {
 	Service lb.Key
 	// Namespaces may have proxied Services if their labels match; nil matches all.
 	Namespaces lb.Selector
-	// MaxServices bounds the proxied Services of a namespace; 0 is no bound.
+	// MaxNamespaces bounds the namespaces with proxied Services: each has an HAProxy of its own in every proxy.
+	MaxNamespaces int
+	// MaxServices bounds the proxied Services of a namespace, and by it their ports, endpoints and source ranges;
+	// 0 is no bound.
 	MaxServices int
+	// MaxIdle bounds the idle times of connections, which keep a former process of HAProxy.
+	MaxIdle time.Duration
 	// Defaults are settings by their annotations' names without the prefix, for Services without these annotations.
 	Defaults map[string]string
+}
+
+// What a namespace may have for each Service of MaxServices, all its proxied Services together. HAProxy needs 6.6 KiB
+// for an endpoint, 20 for a port, and 0.1 for a source range.
+const (
+	proxiedPorts     = 4
+	proxiedEndpoints = 20
+	proxiedRanges    = 200
+)
+
+// maxProxied returns a bound for a namespace, so many for each of its Services; no bound if there is none of Services.
+func (p ProxyOptions) maxProxied(each int) int {
+	if p.MaxServices == 0 {
+		return math.MaxInt
+	}
+	return each * p.MaxServices
 }
 
 // Proxies reports whether a Service can be proxied: no node leads packets to a proxy ahead of another data path than
@@ -32,13 +55,13 @@ func hasProxied(o *corev1.Service) bool {
 	return apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionProxied)
 }
 
-// admitProxies refuses proxies to Services of namespaces that may not have them, and to the newest of those that have
-// too many.
+// admitProxies refuses proxies to Services of namespaces that may not have them, and to those beyond the bounds of
+// namespaces, and of a namespace's share. Services that are proxied come before those that ask, and then the older ones.
 func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces map[string]map[string]string) {
 	if !opt.Proxies() {
 		return
 	}
-	byAge := map[string][]*lb.Service{}
+	asking := map[string][]*lb.Service{}
 	for _, s := range services {
 		if !s.AsksProxy {
 			continue
@@ -53,22 +76,60 @@ func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces ma
 			)
 			continue
 		}
-		byAge[s.Key.Namespace] = append(byAge[s.Key.Namespace], s)
+		asking[s.Key.Namespace] = append(asking[s.Key.Namespace], s)
 	}
-	for namespace, all := range byAge {
-		if opt.Proxy.MaxServices == 0 || len(all) <= opt.Proxy.MaxServices {
+
+	var first []*lb.Service
+	for _, all := range asking {
+		slices.SortFunc(all, proxiedFirst)
+		first = append(first, all[0])
+	}
+	slices.SortFunc(first, proxiedFirst)
+
+	for i, s := range first {
+		if i < opt.Proxy.MaxNamespaces || opt.Proxy.MaxNamespaces == 0 {
+			opt.Proxy.admitShare(r, asking[s.Key.Namespace])
 			continue
 		}
-		slices.SortFunc(all, older)
-		for _, s := range all[opt.Proxy.MaxServices:] {
-			refuseProxy(
-				r,
-				s,
-				fmt.Sprintf("%d Services of namespace %s ask for proxies, and the oldest %d may have them "+
-					"(proxy.maxServicesPerNamespace of the chart)",
-					len(all), namespace, opt.Proxy.MaxServices),
-			)
+		for _, s := range asking[s.Key.Namespace] {
+			refuseProxy(r, s, fmt.Sprintf(
+				"%d namespaces have Services that are proxied, as many as may (proxy.maxNamespaces of the chart)",
+				opt.Proxy.MaxNamespaces))
 		}
+	}
+}
+
+// proxiedFirst orders Services that are proxied before those that ask, and older ones before newer ones.
+func proxiedFirst(a, b *lb.Service) int {
+	if a.Proxied != b.Proxied {
+		if a.Proxied {
+			return -1
+		}
+		return 1
+	}
+	return older(a, b)
+}
+
+// admitShare refuses proxies to the Services of one namespace, in order, that do not fit its share.
+func (p ProxyOptions) admitShare(r *report, all []*lb.Service) {
+	services, ports, ranges := 0, 0, 0
+	for _, s := range all {
+		moreRanges := len(s.Allow) + len(s.Deny)
+		if p.MaxServices > 0 && services == p.MaxServices {
+			refuseProxy(r, s, fmt.Sprintf("%d Services of namespace %s ask for proxies, and %d may have them: those that are proxied, "+
+				"and the oldest (proxy.maxServicesPerNamespace of the chart)", len(all), s.Key.Namespace, p.MaxServices))
+			continue
+		}
+		if ports+len(s.Ports) > p.maxProxied(proxiedPorts) || ranges+moreRanges > p.maxProxied(proxiedRanges) {
+			refuseProxy(r, s, fmt.Sprintf("with its %d ports and %d source ranges the proxied Services of namespace %s have more than %d "+
+				"ports or %d ranges (%d and %d for each of proxy.maxServicesPerNamespace of the chart)",
+				len(s.Ports), moreRanges, s.Key.Namespace,
+				p.maxProxied(proxiedPorts), p.maxProxied(proxiedRanges), proxiedPorts, proxiedRanges))
+			continue
+		}
+		services++
+		ports += len(s.Ports)
+		ranges += moreRanges
 	}
 }
 

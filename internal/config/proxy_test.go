@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -219,8 +221,77 @@ func TestProxyQuota(t *testing.T) {
 			t.Errorf("%s: %s", s.Key, proxyText(s))
 		}
 	}
-	if len(problems) != 1 || problems[0].Message != "3 Services of namespace default ask for proxies, and the oldest 2 may have them "+
-		"(proxy.maxServicesPerNamespace of the chart)" {
+	if len(problems) != 1 || problems[0].Message != "3 Services of namespace default ask for proxies, and 2 may have them: those "+
+		"that are proxied, and the oldest (proxy.maxServicesPerNamespace of the chart)" {
+		t.Errorf("%v", problemTexts(problems))
+	}
+}
+
+// TestProxyShares: what is proxied keeps its place, and what is beyond the bounds of namespaces, or of a namespace's
+// ports and source ranges, is refused by name.
+func TestProxyShares(t *testing.T) {
+	bounds := withProxies(func(opt *Options) { opt.Proxy.MaxNamespaces, opt.Proxy.MaxServices = 2, 2 })
+	in := func(namespace string, born int64) func(*corev1.Service) {
+		return func(o *corev1.Service) { o.Namespace, o.CreationTimestamp = namespace, metav1.Unix(born, 0) }
+	}
+	isProxied := func(o *corev1.Service) {
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied)}}
+	}
+	ports := func(n int32) func(*corev1.Service) {
+		return func(o *corev1.Service) {
+			o.Spec.Ports = nil
+			for i := range n {
+				o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: 1 + i, NodePort: 30000 + i, Protocol: corev1.ProtocolTCP})
+			}
+		}
+	}
+	ranges := func(n int) func(*corev1.Service) {
+		return func(o *corev1.Service) {
+			for i := range n {
+				o.Spec.LoadBalancerSourceRanges = append(o.Spec.LoadBalancerSourceRanges, fmt.Sprintf("198.%d.%d.0/32", i>>8, i&255))
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		services []*corev1.Service
+		refused  string
+		why      string
+	}{
+		"the third namespace": {[]*corev1.Service{serviceObject("a", port, in("a", 1)), serviceObject("a", port, in("b", 2)), serviceObject("a", port, in("c", 3))},
+			"c/a", "2 namespaces have Services that are proxied, as many as may (proxy.maxNamespaces of the chart)"},
+		"not one that is proxied": {[]*corev1.Service{serviceObject("a", port, in("a", 1)), serviceObject("a", port, in("b", 2)),
+			serviceObject("a", port, in("c", 3), isProxied)}, "b/a", "2 namespaces have"},
+		"of a namespace neither": {[]*corev1.Service{serviceObject("a", port, in("a", 1)), serviceObject("b", port, in("a", 2)),
+			serviceObject("c", port, in("a", 3), isProxied)}, "a/b", "3 Services of namespace a ask for proxies, and 2 may have them"},
+		"ports": {[]*corev1.Service{serviceObject("a", ports(7), in("a", 1)), serviceObject("b", ports(2), in("a", 2)), serviceObject("c", ports(1), in("a", 3))},
+			"a/b", "with its 2 ports and 0 source ranges the proxied Services of namespace a have more than 8 ports or 400 ranges"},
+		"source ranges": {[]*corev1.Service{serviceObject("a", port, ranges(300), in("a", 1)), serviceObject("b", port, ranges(200), in("a", 2))},
+			"a/b", "and 200 source ranges"},
+	} {
+		for _, o := range tt.services {
+			asking(ownPrefix+"data-path", "Proxy")(o)
+		}
+		state, problems := Compile(Objects{Services: tt.services}, bounds)
+		var refused []string
+		for _, s := range state.Services {
+			if s.ProxyRefused {
+				refused = append(refused, s.Key.String())
+			}
+		}
+		if !slices.Equal(refused, []string{tt.refused}) || len(problems) != 1 || !strings.Contains(problems[0].Message, tt.why) {
+			t.Errorf("%s: refused are %v: %v", name, refused, problemTexts(problems))
+		}
+	}
+}
+
+// TestProxyIdle: an idle time beyond the operator's bound is that bound, and the Service says so.
+func TestProxyIdle(t *testing.T) {
+	o := serviceObject("a", port, asking(ownPrefix+"data-path", "Proxy", ownPrefix+"timeout-client-data", "7200000"))
+	state, problems := Compile(Objects{Services: []*corev1.Service{o}}, withProxies(func(opt *Options) { opt.Proxy.MaxIdle = time.Hour }))
+	if got := state.Services[0].Proxy; got.Client != time.Hour || got.Member != 50*time.Second {
+		t.Errorf("%+v", got)
+	}
+	if len(problems) != 1 || problems[0].Message != "an idle connection may last 1h0m0s, and not 2h0m0s (proxy.maxIdleSeconds of the chart)" {
 		t.Errorf("%v", problemTexts(problems))
 	}
 }

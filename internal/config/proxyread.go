@@ -204,6 +204,10 @@ func (opt Options) proxy(v values, affinity bool) *lb.Proxy {
 		Connect: v.duration(AnnotationTimeoutMemberConnect, time.Millisecond),
 		Inspect: v.duration(AnnotationTimeoutTCPInspect, time.Millisecond),
 	}
+	if opt.Proxy.MaxIdle > 0 {
+		p.Client = min(p.Client, opt.Proxy.MaxIdle)
+		p.Member = min(p.Member, opt.Proxy.MaxIdle)
+	}
 	if affinity {
 		p.Method = lb.SourceIP
 	}
@@ -342,6 +346,13 @@ func (opt Options) readProxy(r *report, object lb.Object, o *corev1.Service, s *
 		s.AsksProxy = true
 	}
 	s.Proxy = opt.proxy(a.values, affinity)
+	if longest := max(
+		a.values.duration(AnnotationTimeoutClientData, time.Millisecond),
+		a.values.duration(AnnotationTimeoutMemberData, time.Millisecond),
+	); opt.Proxy.MaxIdle > 0 && longest > opt.Proxy.MaxIdle {
+		r.note(object, lb.AnnotationIgnored, "an idle connection may last %s, and not %s (proxy.maxIdleSeconds of the chart)",
+			opt.Proxy.MaxIdle, longest)
+	}
 }
 
 // unmet says why a Service that asks for proxies may have none, "" if it may.

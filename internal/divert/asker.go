@@ -146,7 +146,7 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 	return known, settled || time.Since(a.began) >= firstTime
 }
 
-// Faults returns what the proxies of this node have against the Secrets of Services: of several the first by name.
+// Faults returns what keeps the proxies of this node from serving Services as they ask: of several the first by name.
 func (a *Asker) Faults() map[lb.Key]lb.Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -278,7 +278,7 @@ func parse(body []byte) (answer, error) {
 	out := answer{hash: text.Hash, frontends: map[lb.Key]map[uint16]uint16{}, faults: map[lb.Key]lb.Reason{}}
 	for _, name := range slices.Sorted(maps.Keys(text.Faults)) {
 		if fault := text.Faults[name]; serviceName.MatchString(name) &&
-			fault.OfSecret() &&
+			fault.OfProxy() &&
 			len(out.faults) < maxFaults {
 			out.faults[lb.ParseKey(name)] = fault
 		}

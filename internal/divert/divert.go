@@ -8,6 +8,8 @@
 // kube-proxy does it.
 //
 // The node ports of these Services would lead past the proxies, so that each node refuses them, at its own addresses.
+// What proxies of this node say of all tenants' Services is for this node: the table resets what comes to that port from
+// pods and from outside.
 //
 // What another program deletes or changes comes back, and the table of a dead speaker stays for the next one. Where no
 // Service is proxied there is no table.
@@ -15,6 +17,7 @@ package divert
 
 import (
 	"log/slog"
+	"net/netip"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -30,6 +33,8 @@ type Desired struct {
 	Diversions []lb.Diversion
 	// NodePorts that are refused; each once.
 	NodePorts []uint16
+	// Proxies are the addresses of the proxies of this node, which answer this node alone.
+	Proxies []netip.Addr
 }
 
 // Table is the table of this node.
@@ -55,7 +60,9 @@ func Try() error { return layout().Try() }
 func (t *Table) Set(d Desired) {
 	t.Lock()
 	defer t.Unlock()
-	same := slices.Equal(d.Diversions, t.desired.Diversions) && slices.Equal(d.NodePorts, t.desired.NodePorts)
+	same := slices.Equal(d.Diversions, t.desired.Diversions) &&
+		slices.Equal(d.NodePorts, t.desired.NodePorts) &&
+		slices.Equal(d.Proxies, t.desired.Proxies)
 	t.desired = d
 	_ = t.Apply(same) // it logs, and Run retries
 }
@@ -73,7 +80,7 @@ func (t *Table) State() any {
 
 // image is the table of what is desired; none for nothing.
 func (t *Table) image(*nft.Static) *nft.Static {
-	if len(t.desired.Diversions)+len(t.desired.NodePorts) == 0 {
+	if len(t.desired.Diversions)+len(t.desired.NodePorts)+len(t.desired.Proxies) == 0 {
 		return nil
 	}
 	return &nft.Static{Layout: t.layout, Elements: elements(t.desired)}
@@ -88,6 +95,8 @@ const (
 	proxiesMap = "proxies"
 	portsMap   = "ports"
 	remoteSet  = "remote"
+	// ownSet has the port of each proxy of this node at which it says what it serves.
+	ownSet = "own"
 	// nodePortsSet has the node ports that are refused.
 	nodePortsSet = "nodeports"
 )
@@ -118,9 +127,10 @@ func layout() *nft.Layout {
 		sets = append(sets,
 			nft.Set{Name: proxiesMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: f.Address},
 			nft.Set{Name: portsMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: nft.Port},
-			nft.Set{Name: remoteSet + f.Suffix, Key: key})
+			nft.Set{Name: remoteSet + f.Suffix, Key: key},
+			nft.Set{Name: ownSet + f.Suffix, Key: key})
 		lead.Rules = append(lead.Rules, slices.Concat(f.Is(), f.LoadFrontend(), f.Lead(proxiesMap, portsMap)))
-		rest.Rules = append(rest.Rules, drop(f))
+		rest.Rules = append(rest.Rules, drop(f), closeOwn(f))
 		back.Rules = append(back.Rules, masquerade(f))
 	}
 	chains := []nft.Chain{
@@ -172,6 +182,15 @@ func drop(f nft.Family) nft.Rule {
 	))
 }
 
+// closeOwn resets what comes to the port at which a proxy of this node says what it serves. This node's own packets to it
+// do not pass here.
+func closeOwn(f nft.Family) nft.Rule {
+	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(
+		&expr.Lookup{SourceRegister: nft.Reg, SetName: ownSet + f.Suffix},
+		&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
+	))
+}
+
 // masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the
 // clients may be none that packets to pods have. The original destination says that the connection was led there.
 func masquerade(f nft.Family) nft.Rule {
@@ -190,6 +209,13 @@ func elements(d Desired) (list nft.Elements) {
 			list.Put(portsMap+f.Suffix, key, nft.PortValue(v.To.Port()))
 			if v.Remote {
 				list.Put(remoteSet+f.Suffix, key, "")
+			}
+		}
+	}
+	for _, a := range d.Proxies {
+		for _, f := range nft.Families() {
+			if f.Has(a) {
+				list.Put(ownSet+f.Suffix, nft.PortKey(a, unix.IPPROTO_TCP, frontendsPort), "")
 			}
 		}
 	}

@@ -278,6 +278,41 @@ func TestRest(t *testing.T) {
 	})
 }
 
+// TestOwn: what a proxy of this node says of all tenants' Services is for this node, and neither for pods nor for clients;
+// its other ports are not closed by that.
+func TestOwn(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.from["here"].Serve(fmt.Sprint(":", frontendsPort), func(c net.Conn) { fmt.Fprint(c, "all Services") })
+		var own []netip.Addr
+		for _, a := range pods["here"] {
+			own = append(own, netip.MustParseAddr(a))
+		}
+		for _, closed := range []bool{false, true} {
+			if closed {
+				w.table.Set(Desired{Proxies: own})
+			}
+			for from, want := range map[string]string{"node": "all Services", "client": "refused", "endpoint": "refused"} {
+				if !closed {
+					want = "all Services"
+				}
+				for _, a := range pods["here"] {
+					if got := w.fetch(from, a, frontendsPort); got != want {
+						t.Errorf("closed %t: %s gets %q from %s, want %q", closed, from, got, a, want)
+					}
+				}
+			}
+		}
+		if got := w.fetch("endpoint", pods["here"][0], nodePort); !strings.HasPrefix(got, "here") {
+			t.Errorf("another port: %q", got)
+		}
+		w.table.Set(Desired{})
+		if tables := w.tables(); strings.Contains(tables, tableName) {
+			t.Errorf("%s stays", tables)
+		}
+	})
+}
+
 // TestDamage: what others do to the table is undone, a dead speaker's table stays and is adopted, and Remove deletes it.
 func TestDamage(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

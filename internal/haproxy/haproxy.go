@@ -1,7 +1,7 @@
-// Package haproxy turns the Services that proxies serve into the configuration of HAProxy, and changes of their
-// endpoints into commands for its running worker. It is pure: who calls it writes files and talks to sockets. Only
-// parsed numbers, enumerations, addresses and names that Kubernetes has checked enter a line; a Service with anything
-// else is left out.
+// Package haproxy turns the Services of one namespace that proxies serve into the configuration of its HAProxy, and
+// changes of their endpoints into commands for its running worker. It is pure: who calls it writes files and talks to
+// sockets. Only parsed numbers, enumerations, addresses and names that Kubernetes has checked enter a line; a Service
+// with anything else is left out.
 package haproxy
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// State is what the proxies serve, and how the engine runs.
+// State is what the proxies serve of one namespace, and how its HAProxy runs.
 type State struct {
 	Engine
 	Services []Service
@@ -27,7 +27,7 @@ type State struct {
 	Internal []netip.Prefix
 }
 
-// Engine is how HAProxy runs.
+// Engine is how the HAProxy of a namespace runs. Nothing of it depends on other namespaces.
 type Engine struct {
 	// Directory has the sockets and files.
 	Directory string
@@ -133,12 +133,15 @@ func (s State) maxConn() int {
 		for _, p := range service.Ports {
 			other += 2
 			if service.Monitor != nil {
-				other += max(len(p.Endpoints), 100) // more may come without a reload
+				other += len(p.Endpoints) + moreChecked
 			}
 		}
 	}
 	return max(4, min(s.MaxConn, (s.Files-other)/2))
 }
+
+// moreChecked is how many more endpoints of a port may come without a reload.
+const moreChecked = 100
 
 // Digest is short enough for a word, and long enough not to meet another.
 func Digest(text string) string {
@@ -146,18 +149,39 @@ func Digest(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Patterns returns the file of Internal, by name and content; its name is its digest, so that each configuration has
-// its own.
-func (s State) Patterns() (name, content string) {
-	var lines []string
-	for _, p := range s.Internal {
-		if p.IsValid() && plain(p.Addr()) {
-			lines = append(lines, p.Masked().String()+"\n")
+// Lists returns the files of source ranges, by name.
+func (s State) Lists() map[string]string {
+	out := map[string]string{InternalFile: lines(s.Internal)}
+	for _, service := range s.Services {
+		for _, list := range [][]netip.Prefix{service.Allow, service.Deny} {
+			for _, a := range service.Addresses {
+				if name, text := list4or6(list, a); text != "" {
+					out[name] = text
+				}
+			}
 		}
 	}
-	slices.Sort(lines)
-	content = strings.Join(slices.Compact(lines), "")
-	return "internal-" + Digest(content) + ".lst", content
+	return out
+}
+
+// list4or6 returns the file of the ranges of an address's family. Its name is its digest: each configuration has its
+// own, and the ports of a Service share one.
+func list4or6(list []netip.Prefix, a netip.Addr) (name, text string) {
+	other := func(p netip.Prefix) bool { return p.Addr().Is4() != a.Is4() }
+	text = lines(slices.DeleteFunc(slices.Clone(list), other))
+	return "list-" + Digest(text) + ".lst", text
+}
+
+// lines returns each prefix once, in a line.
+func lines(prefixes []netip.Prefix) string {
+	var out []string
+	for _, p := range prefixes {
+		if p.IsValid() && plain(p.Addr()) {
+			out = append(out, p.Masked().String()+"\n")
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(slices.Compact(out), "")
 }
 
 // PairFile is the file of a pair, which its digest names, so that each configuration has its own.

@@ -97,8 +97,9 @@ func world(directory string) State {
 func written(t *testing.T, s State) string {
 	t.Helper()
 	t.Setenv(SocketVariable, filepath.Join(s.Directory, "socket"))
-	name, content := s.Patterns()
-	for file, text := range map[string]string{name: content, StatesFile: "1\n", PairFile(crt): newPair(t), "haproxy.cfg": s.Config().Text} {
+	files := s.Lists()
+	files[StatesFile], files[PairFile(crt)], files["haproxy.cfg"] = "1\n", newPair(t), s.Config().Text
+	for file, text := range files {
 		must(t, os.WriteFile(filepath.Join(s.Directory, file), []byte(text), 0o600))
 	}
 	return filepath.Join(s.Directory, "haproxy.cfg")
@@ -167,7 +168,7 @@ func TestHash(t *testing.T) {
 func TestMaxConn(t *testing.T) {
 	s := world("")
 	s.Files = 5000
-	if got := s.maxConn(); got != 2170 {
+	if got := s.maxConn(); got != 2168 {
 		t.Errorf("%d connections fit 5000 files", got)
 	}
 	if s.Files = 1 << 20; s.maxConn() != 8000 {
@@ -257,7 +258,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
-	for name, want := range map[string][]string{"shop:web:80": {"shop", "web", "80"}, counts + "7": nil, "MASTER": nil, "a:b": nil} {
+	for name, want := range map[string][]string{"shop:web:80": {"shop", "web", "80"}, streams + "7": nil, "MASTER": nil, "a:b": nil} {
 		if got := ParseBackend(name); !slices.Equal(got, want) {
 			t.Errorf("%s is the backend %v", name, got)
 		}
@@ -265,19 +266,20 @@ func TestParse(t *testing.T) {
 }
 
 // grammar are all lines that a configuration may have.
-var grammar = regexp.MustCompile(`^(global|defaults|backend connections\d+|listen [a-z0-9-]+:[a-z0-9-]+:\d+|` +
-	`  (description [0-9a-f]{32}|maxconn \d+|nbthread \d+|` +
+var grammar = regexp.MustCompile(`^(global|defaults|backend streams|listen [a-z0-9-]+:[a-z0-9-]+:\d+|` +
+	`  (description [0-9a-f]{32}|maxconn \d+|nbthread \d+|noreuseport|tune.(snd|rcv)buf.(client|server) \d+|` +
 	`stats socket "\$\{HOLDFAST_SOCKET\}" mode 600 level admin expose-fd listeners|stats timeout 10s|server-state-file /run/holdfast/states|` +
-	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 1k expire 1h store conn_cur|` +
+	`load-server-state-from-file global|retries 3|option redispatch 1|stick-table type integer size 16 expire 1h store conn_cur|` +
 	`bind (0\.0\.0\.0:\d+ id 1 name [0-9.]+|\[::\]:\d+ v6only id 2 name [0-9a-f:]+)` +
 	`( ssl crt /run/holdfast/pair-[0-9a-f]{32}.pem ssl-min-ver TLSv1.2( alpn h2,http/1.1)?)?|mode ` +
 	`(tcp|http)|timeout (client|server|connect|check|http-request) \d+ms|` +
 	`tcp-request connection (set-dst so_name|set-dst-port int\(\d+\)|` +
-	`reject if (\{ so_id [12] \}( !own)?( !?(deny|allow)[46])?|\{ sc0_conn_cur gt \d+ \})|` +
-	`track-sc0 int\(\d+\) table connections\d+|set-var\(sess.port\) src_port)|` +
-	`acl (own src -f /run/holdfast/internal-[0-9a-f]{32}.lst|(deny|allow)4 src( [0-9.]+/\d+){1,32}|(deny|allow)6 src( [0-9a-f:.]+/\d+){1,32})|` +
+	`reject if (\{ so_id [12] \}( !own)?( !?(deny|allow)[46])?)|` +
+	`set-var\(sess.port\) src_port)|` +
+	`acl (own src -f /run/holdfast/internal.lst|(deny|allow)[46] src -f /run/holdfast/list-[0-9a-f]{32}.lst)|` +
 	`tcp-request inspect-delay \d+ms|tcp-request content accept if \{ req.len gt 0 \}|option forwardfor|option httpchk GET /|http-check expect status 200|` +
-	`http-request set-header X-Forwarded-(Proto https?|Port \d+)|balance (roundrobin|leastconn|source|hash src,concat\(:,sess.port\))|` +
+	`http-request (set-header X-Forwarded-(Proto https?|Port \d+)|del-header X-Forwarded-For|track-sc0 int\(1\) table streams)|` +
+	`http-request deny deny_status 503 if \{ sc0_conn_cur gt \d+ \}|balance (roundrobin|leastconn|source|hash src,concat\(:,sess.port\))|` +
 	`hash-type consistent sdbm avalanche|` +
 	`server [0-9a-f.:]+_\d+ (\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]):\d+ id \d+ weight 16( send-proxy(-v2)?)?( check inter \d+ms rise \d+ fall \d+)?))$`)
 
@@ -367,12 +369,10 @@ func TestDue(t *testing.T) {
 	}{
 		{0, -time.Hour, 0, 500*time.Millisecond - time.Hour}, // at once
 		{0, 0, 0, 500 * time.Millisecond},
-		{1, 0, 0, time.Second},
-		{4, 0, time.Second, 8 * time.Second},
-		{6, 0, time.Second, 32 * time.Second},
-		{7, -time.Hour, 0, time.Minute}, // the oldest has a minute to end by itself
-		{9, 0, time.Second, 61 * time.Second},
-		{6, time.Minute, 0, time.Minute}, // an edit that waited a minute waits no longer
+		{1, 0, 0, 500 * time.Millisecond},
+		{2, -time.Hour, 0, time.Minute}, // the oldest has a minute to end by itself
+		{3, 0, time.Second, 61 * time.Second},
+		{1, time.Minute, 0, time.Minute}, // an edit that waited a minute waits no longer
 	} {
 		if got := Due(tt.old, start.Add(tt.last), start.Add(tt.since)).Sub(start); got != tt.want {
 			t.Errorf("%d old workers, %v since the last reload, an edit at %v: %v, want %v", tt.old, tt.last, tt.since, got, tt.want)
@@ -380,8 +380,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// holdWorld has a Service in each of two namespaces.
-func holdWorld(client time.Duration, to string) (out []Service) {
+// twoServices has a Service in each of two namespaces.
+func twoServices(client time.Duration, to string) (out []Service) {
 	for i, namespace := range []string{"calm", "noisy"} {
 		p := settings()
 		p.Client = client
@@ -399,60 +399,11 @@ func names(services []Service) (out []string) {
 	return out
 }
 
-// A namespace that edits again and again spends its own budget, gets its endpoints all the same, and has others wait for nothing.
-func TestHold(t *testing.T) {
-	at, budgets := time.Unix(1000, 0), Budgets{}
-	before, after := holdWorld(time.Second, "10.0.0.1:80"), holdWorld(2*time.Second, "10.0.0.2:80")
-	after[0] = before[0]
-	for i := range editBurst {
-		_, edited, held := Hold(before, after, budgets, MaxOld, at)
-		if !slices.Equal(edited, []string{"noisy"}) || held != nil {
-			t.Fatalf("edit %d: edited %v, held %v", i, edited, held)
-		}
-		budgets.Spend(edited, at)
-	}
-	after[0] = holdWorld(3*time.Second, "10.0.0.3:80")[0]
-	out, edited, held := Hold(before, after, budgets, MaxOld, at)
-	want := []string{"calm/web 3s [10.0.0.3:80]", "noisy/web 1s [10.0.0.2:80]"}
-	if diff := cmp.Diff(want, names(out)); diff != "" || !slices.Equal(edited, []string{"calm"}) || !slices.Equal(held, []string{"noisy"}) {
-		t.Errorf("edited %v, held %v: -want +got\n%s", edited, held, diff)
-	}
-	if _, edited, _ := Hold(before, after, budgets, freeOld, at); len(edited) != 2 {
-		t.Errorf("with few old workers only %v edits", edited)
-	}
-	if _, edited, _ := Hold(before, after, budgets, MaxOld, at.Add(editTime)); len(edited) != 2 {
-		t.Errorf("after a while only %v edits", edited)
-	}
-	// A port that another Service needs is not held, and a deleted Service is held with nothing behind it.
-	after[0].Ports[0].Listen = before[1].Ports[0].Listen
-	if out, _, _ := Hold(before, after, budgets, MaxOld, at); len(out) != 1 {
-		t.Errorf("two Services on one port: %v", names(out))
-	}
-	out, _, _ = Hold(before, before[:1], budgets, MaxOld, at)
-	if diff := cmp.Diff([]string{"calm/web 1s [10.0.0.1:80]", "noisy/web 1s []"}, names(out)); diff != "" {
-		t.Errorf("deleted: -want +got\n%s", diff)
-	}
-	moved := holdWorld(time.Second, "10.0.0.9:80")
-	if out, edited, held := Hold(before, moved, budgets, MaxOld, at); edited != nil || held != nil || !slices.Equal(names(out), names(moved)) {
-		t.Errorf("other endpoints are edited %v, held %v: %v", edited, held, names(out))
-	}
-	// Services that linger stand last: their order is no edit.
-	two := holdWorld(time.Second, "10.0.0.1:80")
-	two[1].Key = lb.Key{Namespace: "calm", Name: "web2"}
-	if _, edited, _ := Hold(two, []Service{two[1], two[0]}, budgets, 0, at); edited != nil {
-		t.Errorf("another order is an edit of %v", edited)
-	}
-	budgets.Spend([]string{"calm"}, at.Add(time.Hour*24))
-	if len(budgets) != 1 {
-		t.Errorf("full budgets stay: %v", budgets)
-	}
-}
-
 // A Service that is no longer wanted is served until all have heard of it; if it is wanted again, it is served all the time.
 func TestLinger(t *testing.T) {
 	start, until := time.Unix(1000, 0), map[lb.Key]time.Time{}
-	both := holdWorld(time.Second, "10.0.0.1:80")
-	taken := holdWorld(time.Second, "10.0.0.2:80")[0]
+	both := twoServices(time.Second, "10.0.0.1:80")
+	taken := twoServices(time.Second, "10.0.0.2:80")[0]
 	taken.Ports[0].Listen = both[1].Ports[0].Listen
 	calm, noisy := "calm/web 1s [10.0.0.1:80]", "noisy/web 1s [10.0.0.1:80]"
 	var last []Service
@@ -476,5 +427,26 @@ func TestLinger(t *testing.T) {
 		if diff := cmp.Diff(tt.get, names(last)); diff != "" || len(until) != tt.ends {
 			t.Errorf("after %v: %v: -want +got\n%s", tt.at, until, diff)
 		}
+	}
+}
+
+// TestListsOnce: a thousand ports of one Service have its five thousand source ranges in one file.
+func TestListsOnce(t *testing.T) {
+	s := world("/run/holdfast")
+	service := s.Services[2]
+	service.Allow, service.Deny, service.Ports = nil, nil, nil
+	for i := range 5000 {
+		service.Allow = append(service.Allow, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, byte(i >> 8), byte(i), 0}), 24))
+	}
+	for i := range 1000 {
+		service.Ports = append(service.Ports, Port{Port: uint16(1 + i), Listen: uint16(30000 + i)})
+	}
+	s.Services = []Service{service}
+	size := len(s.Config().Text)
+	for _, text := range s.Lists() {
+		size += len(text)
+	}
+	if lists := s.Lists(); len(lists) != 2 || size > 1<<20 {
+		t.Errorf("%d files, with the configuration of %d octets", len(lists), size)
 	}
 }

@@ -3,6 +3,8 @@ package haproxy
 import (
 	"errors"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,4 +91,35 @@ func (s State) Commands(running []Server) []string {
 // Settled reports whether commands only delete servers that are closed: all others are as the State wants them.
 func Settled(commands []string) bool {
 	return all(commands, func(c string) bool { return strings.HasPrefix(c, "del server ") })
+}
+
+// patternsInLine of a command fit the worker's buffer of 16 KiB.
+const patternsInLine = 100
+
+// Replace returns the commands that give a running worker another list of State.Internal, at once for all its ports.
+// version is what the worker answered to Prepare.
+func (s State) Replace(version string) (commands []string) {
+	file := path.Join(s.Directory, InternalFile)
+	prefixes := strings.Fields(lines(s.Internal))
+	for some := range slices.Chunk(prefixes, patternsInLine) {
+		var adds []string
+		for _, p := range some {
+			adds = append(adds, "add acl @"+version+" "+file+" "+p)
+		}
+		commands = append(commands, strings.Join(adds, ";"))
+	}
+	return append(commands, "commit acl @"+version+" "+file)
+}
+
+// Prepare returns the command that begins a list for Replace.
+func (s State) Prepare() string { return "prepare acl " + path.Join(s.Directory, InternalFile) }
+
+var prepared = regexp.MustCompile("New version created: ([0-9]+)")
+
+// ParsePrepared reads the answer to Prepare; "" if no port of the worker has the list.
+func ParsePrepared(text string) string {
+	if m := prepared.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return ""
 }

@@ -34,17 +34,13 @@ type Config struct {
 
 // Config returns the configuration.
 func (s State) Config() (c Config) {
-	maxConn := s.maxConn()
-	quarter := strconv.Itoa(max(1, maxConn/4))
-	patterns, _ := s.Patterns()
-	patterns = path.Join(s.Directory, patterns)
 	var fixed, text strings.Builder
-	global := s.global(maxConn)
+	global := s.global()
 	fixed.WriteString(global)
 	for _, service := range s.sorted() {
 		fixed.WriteString(service.words())
 		for _, p := range service.Ports {
-			section := service.section(p, quarter, patterns, s.Directory)
+			section := service.section(p, s)
 			fixed.WriteString(section)
 			text.WriteString(section)
 			for _, server := range service.servers(p) {
@@ -57,11 +53,23 @@ func (s State) Config() (c Config) {
 	return c
 }
 
+// What the kernel keeps for a connection, in octets; it takes twice as much for its own bookkeeping. The largest buffer
+// is of what it sends to a client, who may be far away.
+const (
+	toClient    = 64 << 10
+	otherBuffer = 32 << 10
+)
+
 // global is the part that all Services share, without its first lines. Workers have a parent of ours, which ends old
-// ones.
-func (s State) global(maxConn int) string {
-	text := fmt.Sprintf(`  maxconn %d
+// ones. Two HAProxies that may share a port would share its clients.
+func (s State) global() string {
+	return fmt.Sprintf(`  maxconn %d
   nbthread %d
+  noreuseport
+  tune.sndbuf.client %d
+  tune.rcvbuf.client %d
+  tune.sndbuf.server %d
+  tune.rcvbuf.server %d
   stats socket "${%s}" mode 600 level admin expose-fd listeners
   stats timeout 10s
   server-state-file %s
@@ -69,33 +77,32 @@ defaults
   load-server-state-from-file global
   retries 3
   option redispatch 1
-`, maxConn, max(1, s.Threads), SocketVariable, path.Join(s.Directory, StatesFile))
-	for i := range tables {
-		text += fmt.Sprintf("backend %s%d\n  stick-table type integer size 1k expire 1h store conn_cur\n", counts, i)
-	}
-	return text
+backend %s
+  stick-table type integer size 16 expire 1h store conn_cur
+`, s.maxConn(), max(1, s.Threads), toClient, otherBuffer, otherBuffer, otherBuffer,
+		SocketVariable, path.Join(s.Directory, StatesFile), streams)
 }
 
 const (
 	// SocketVariable is the variable of the environment that names a worker's socket for commands.
 	SocketVariable = "HOLDFAST_SOCKET"
-	// StatesFile is in Engine.Directory.
-	StatesFile = "states"
+	// StatesFile is in Engine.Directory, as InternalFile, which has State.Internal.
+	StatesFile   = "states"
+	InternalFile = "internal.lst"
 )
 
-// counts are sections without servers that count the connections of Services with several ports. No Service has their
-// names. There are several tables, because HAProxy walks all sections that share one for each that joins; each has room
-// for all ports that fall to it.
-const counts, tables = "connections", 64
+// streams is a section without servers that counts requests of HTTP/2, of which one connection of a client may have
+// many, each with a connection to an endpoint. No Service has its name.
+const streams = "streams"
 
 // section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which
 // rules tell the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of
 // them. The name of a listener is the Service's address.
-func (s Service) section(p Port, quarter, patterns, directory string) string {
+func (s Service) section(p Port, of State) string {
 	var b strings.Builder
 	line := func(words ...string) { b.WriteString("  " + strings.Join(words, " ") + "\n") }
 	b.WriteString("listen " + backend(s.Key, p.Port) + "\n")
-	listen, tls := strconv.Itoa(int(p.Listen)), s.tls(directory)
+	listen, tls := strconv.Itoa(int(p.Listen)), s.tls(of.Directory)
 	for _, a := range s.Addresses {
 		if a.Is4() {
 			line("bind", "0.0.0.0:"+listen, "id 1 name "+a.String()+tls)
@@ -106,22 +113,11 @@ func (s Service) section(p Port, quarter, patterns, directory string) string {
 	// The Service's address and port first: headers and rules must not see the proxy's own.
 	line("tcp-request connection set-dst so_name")
 	line("tcp-request connection set-dst-port", "int("+strconv.Itoa(int(p.Port))+")")
-	s.lists(line, patterns)
-	line("maxconn", quarter)
-	if len(s.Ports) > 1 {
-		first := int(s.Ports[0].Listen)
-		line(
-			"tcp-request connection track-sc0",
-			"int("+strconv.Itoa(first)+")",
-			"table",
-			counts+strconv.Itoa(first%tables),
-		)
-		line("tcp-request connection reject if { sc0_conn_cur gt", quarter, "}")
-	}
+	s.lists(line, of.Directory)
 	if s.Method == lb.SourceIPPort {
 		line("tcp-request connection set-var(sess.port) src_port")
 	}
-	s.mode(line, p)
+	s.mode(line, p, of.maxConn())
 	for _, l := range methods[s.Method] {
 		line(l)
 	}
@@ -142,17 +138,14 @@ func (s Service) tls(directory string) string {
 	return words
 }
 
-// patternsInLine keeps a line below HAProxy's 64 words.
-const patternsInLine = 32
-
 // lists are the source lists again: pods, and routers with routes to pods, reach the proxy past the filter.
-func (s Service) lists(line func(...string), patterns string) {
+func (s Service) lists(line func(...string), directory string) {
 	if !s.HasRanges() {
 		return
 	}
 	except := ""
 	if s.InternalAllowed {
-		line("acl own src -f", patterns)
+		line("acl own src -f", path.Join(directory, InternalFile))
 		except = "!own"
 	}
 	for _, a := range s.Addresses {
@@ -161,18 +154,11 @@ func (s Service) lists(line func(...string), patterns string) {
 			version, listener = "6", "{ so_id 2 }"
 		}
 		acl := func(name string, list []netip.Prefix) string {
-			var texts []string
-			for _, p := range list {
-				if p.Addr().Is4() == a.Is4() {
-					texts = append(texts, p.Masked().String())
-				}
-			}
-			for i := 0; i < len(texts); i += patternsInLine {
-				line("acl", name+version, "src", strings.Join(texts[i:min(i+patternsInLine, len(texts))], " "))
-			}
-			if len(texts) == 0 {
+			file, text := list4or6(list, a)
+			if text == "" {
 				return ""
 			}
+			line("acl", name+version, "src -f", path.Join(directory, file))
 			return name + version
 		}
 		reject := func(condition string) {
@@ -192,7 +178,7 @@ func (s Service) lists(line func(...string), patterns string) {
 }
 
 // mode is TCP or HTTP with its times and check.
-func (s Service) mode(line func(...string), p Port) {
+func (s Service) mode(line func(...string), p Port, maxStreams int) {
 	line("timeout client", milliseconds(s.Client))
 	line("timeout server", milliseconds(s.Member))
 	line("timeout connect", milliseconds(s.Connect))
@@ -212,10 +198,14 @@ func (s Service) mode(line func(...string), p Port) {
 	line("timeout http-request", milliseconds(s.Client))
 	if s.HTTP {
 		line("option forwardfor")
+	} else {
+		line("http-request del-header X-Forwarded-For") // it would stand beside true headers
 	}
 	scheme := "http"
 	if s.Certificate != "" {
 		scheme = "https"
+		line("http-request track-sc0 int(1) table", streams)
+		line("http-request deny deny_status 503 if { sc0_conn_cur gt", strconv.Itoa(maxStreams), "}")
 	}
 	line("http-request set-header X-Forwarded-Proto", scheme)
 	line("http-request set-header X-Forwarded-Port", strconv.Itoa(int(p.Port)))

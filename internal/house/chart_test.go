@@ -292,7 +292,7 @@ func TestChartProxy(t *testing.T) {
 		}
 	}
 	agent := args["Deployment holdfast-proxy agent"]
-	if len(agent) != 4 || agent[0] != "--proxies=holdfast-system/holdfast-proxy" || args["Deployment holdfast-proxy proxy"] != nil ||
+	if len(agent) != 6 || agent[0] != "--proxies=holdfast-system/holdfast-proxy" || args["Deployment holdfast-proxy proxy"] != nil ||
 		!slices.Equal(agent, args["DaemonSet holdfast-speaker speaker"]) || !slices.Equal(agent, args["Deployment holdfast-controller controller"]) {
 		t.Errorf("settings of proxies: %q", args)
 	}
@@ -385,10 +385,7 @@ func TestChartValues(t *testing.T) {
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus",
 			[]string{"kind: PodMonitor", "release: prometheus", "honorLabels: true"}, nil},
 		{"metrics.podMonitor.enabled=true,proxy.enabled=true,metrics.authentication=true,metrics.podMonitor.endpoint.authorization.type=Bearer",
-			[]string{"- authorization:\n        type: Bearer\n      honorLabels: true",
-				"- honorLabels: true\n      interval: 30s\n      port: frontends\n      relabelings"}, nil},
-		{"metrics.serviceMonitor.enabled=true,proxy.enabled=true",
-			[]string{"port: frontends", "port: 7950\n      targetPort: frontends\n"}, nil},
+			[]string{"- authorization:\n        type: Bearer\n      honorLabels: true"}, []string{"      port: frontends\n      relabelings"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.endpoint.honorLabels=false",
 			[]string{"honorLabels: false"}, []string{"honorLabels: true"}},
 		{"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
@@ -421,8 +418,13 @@ func TestChartValues(t *testing.T) {
 			[]string{"image: registry.example.org/proxy:v9", "name: holdfast-proxy\n", `"--proxy-namespaces=edge in (a, b)"`, "topologySpreadConstraints:"},
 			[]string{"name: holdfast-proxy\n  namespace: holdfast-system\nspec:\n  maxUnavailable"}},
 		{"proxy.enabled=true,proxy.maxServicesPerNamespace=7,proxy.defaults.timeout-client-data=2000000,proxy.drainSeconds=7200,proxy.terminationSeconds=90," +
-			"proxy.maxConnections=1000000", []string{"--proxy-max-services=7\n", "timeout-client-data=2000000,", "--drain-seconds=7200\n",
+			"proxy.maxConnectionsPerNamespace=1000000", []string{"--proxy-max-services=7\n", "timeout-client-data=2000000,", "--drain-seconds=7200\n",
 			"--termination-seconds=90\n", "terminationGracePeriodSeconds: 100\n", "--max-connections=1000000\n"}, nil},
+		{"proxy.enabled=true", []string{"--max-namespaces=20\n", "--proxy-max-namespaces=20\n", "--proxy-max-idle=3600s\n",
+			"memory: 11782Mi", "sizeLimit: 141Mi", "net.ipv4.ip_local_reserved_ports\n            value: \"7950,30000-32767\""}, nil},
+		{"proxy.enabled=true,proxy.maxNamespaces=2,proxy.maxServicesPerNamespace=10,proxy.maxConnectionsPerNamespace=100,proxy.nodePorts=1024-65535",
+			[]string{"--max-namespaces=2\n", "memory: 254Mi", "sizeLimit: 17Mi"}, []string{"ip_local_reserved_ports"}},
+		{"proxy.enabled=true,proxy.resources.limits.memory=1Gi", []string{"memory: 1Gi"}, []string{"Mi\n            limits"}},
 		{"proxy.enabled=true,proxy.nodeSelector.edge=yes,proxy.tolerations[0].key=edge," +
 			"proxy.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7,proxy.updateStrategy.type=Recreate," +
 			"proxy.topologySpreadConstraints[0].topologyKey=zone,proxy.logLevel=debug", []string{"edge: \"yes\"", "key: edge", "weight: 7", "type: Recreate",

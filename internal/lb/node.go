@@ -41,6 +41,8 @@ type Member struct {
 	Unfit Unfit
 	// API says whether the speaker hears the API server.
 	API API
+	// LacksProxy are the namespaces, by NamespaceHash, that the proxies of the node do not serve now; ordered.
+	LacksProxy []uint32
 	// Links on which the node can announce.
 	Links []Link
 	// Partial: Links is incomplete, because metadata has no room for more.
@@ -53,6 +55,7 @@ func (m Member) Equal(o Member) bool {
 		m.Unfit == o.Unfit &&
 		m.API == o.API &&
 		m.Partial == o.Partial &&
+		slices.Equal(m.LacksProxy, o.LacksProxy) &&
 		Same(m.Links, o.Links)
 }
 

@@ -1,7 +1,11 @@
 package lb
 
 import (
+	"hash/fnv"
+	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -55,6 +59,55 @@ type ProxyPod struct {
 	// Frontends has the ports of each Service that the pod serves, and where the pod listens for each. Only the speaker
 	// of its node knows them: nil is unknown, and counts as all that a proxy should serve.
 	Frontends map[Key]map[uint16]uint16
+}
+
+// Has reports whether the pod listens for a port of a Service, as far as this node knows. What it says is a hint: it may
+// listen for the port at its node port only, which no other Service has.
+func (p *ProxyPod) Has(s *Service, port Port) bool {
+	return p.Frontends == nil || p.Frontends[s.Key][port.Port] == port.NodePort
+}
+
+// maxLacking bounds the namespaces that a node says it lacks.
+const maxLacking = 20
+
+// NamespaceHash stands for a namespace in what speakers send to each other.
+func NamespaceHash(namespace string) uint32 {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, namespace) // it does not fail
+	return h.Sum32()
+}
+
+// Lacking returns the hashes, ordered, of the namespaces with proxied Services of which the proxies of a node serve
+// none; nil if no proxy of it is ready.
+func Lacking(services []*Service, pods []ProxyPod, node string) []uint32 {
+	isHere := func(p ProxyPod) bool { return p.Node == node && p.Ready && p.Frontends != nil }
+	if !slices.ContainsFunc(pods, isHere) {
+		return nil
+	}
+	lacks := map[string]bool{}
+	for _, s := range services {
+		if s.Proxied {
+			lacks[s.Key.Namespace] = true
+		}
+	}
+	for _, p := range pods {
+		if isHere(p) {
+			for key, ports := range p.Frontends {
+				if len(ports) > 0 {
+					delete(lacks, key.Namespace)
+				}
+			}
+		}
+	}
+	var out []uint32
+	for _, namespace := range slices.Sorted(maps.Keys(lacks)) {
+		if len(out) == maxLacking {
+			break
+		}
+		out = append(out, NamespaceHash(namespace))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Diversion leads connections to a TCP port of an address to a proxy.

@@ -58,7 +58,7 @@ const (
 	ProxyRefused Reason = "ProxyRefused"
 )
 
-// Reasons of a Service whose TLS ends at proxies (conditions holdfast.dev/AnnotationsHonoured and
+// Reasons of a Service of which proxies serve a part, or whose TLS ends at them (conditions holdfast.dev/AnnotationsHonoured and
 // holdfast.dev/Proxied). Proxies say them.
 const (
 	SecretMissing   Reason = "SecretMissing"   // the namespace has no Secret of the name.
@@ -67,6 +67,8 @@ const (
 	KeyWrong        Reason = "KeyWrong"        // the key of the Secret is of another certificate.
 	// CertificateExpired: the certificate has expired, or is not valid yet, and is served.
 	CertificateExpired Reason = "CertificateExpired"
+	// ProxyPortTaken: another program in the proxy's pod listens on a node port of the Service.
+	ProxyPortTaken Reason = "ProxyPortTaken"
 )
 
 // Reasons of the condition holdfast.dev/Written.
@@ -103,6 +105,9 @@ func (r Reason) OfSecret() bool {
 	}
 	return false
 }
+
+// OfProxy reports whether proxies give a Reason, about a Service that they do not serve as it asks.
+func (r Reason) OfProxy() bool { return r == ProxyPortTaken || r.OfSecret() }
 
 // OfFilter reports whether a Reason is about the source ranges and limits of a Service.
 func (r Reason) OfFilter() bool {

@@ -61,6 +61,8 @@ type State struct {
 	Stopping map[string]bool
 	// Unfit is what nodes cannot do now, from their speakers' metadata; this node's own included.
 	Unfit map[string]Unfit
+	// LacksProxy are the namespaces, by NamespaceHash, that the proxies of a node do not serve now.
+	LacksProxy map[string][]uint32
 	// Left are the nodes whose speakers said goodbye a short while ago: they announce nothing, but their
 	// kernels still forward. What no other node may announce is answered for them.
 	Left map[string]bool

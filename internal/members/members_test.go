@@ -421,3 +421,18 @@ func TestForgetsUnknown(t *testing.T) {
 	eventually(t, "b is forgotten", func() bool { return len(a.Metadata()) == 0 })
 	a.leave(t)
 }
+
+// What a speaker says of proxies arrives, whatever room its links take, and an answer cut short is refused.
+func TestMetaProxies(t *testing.T) {
+	for _, m := range []lb.Member{{}, testMember(3), testMember(300)} {
+		m.LacksProxy = []uint32{1, 0x80000000, lb.NamespaceHash("shop")}
+		b := encodeMember(m, memberlist.MetaMaxSize)
+		got, err := decodeMember(b)
+		if err != nil || len(b) > memberlist.MetaMaxSize || !slices.Equal(got.LacksProxy, m.LacksProxy) {
+			t.Errorf("%d octets became %+v, %v", len(b), got, err)
+		}
+		if _, err := decodeMember(b[:len(b)-1]); err == nil {
+			t.Error("an octet less is read")
+		}
+	}
+}

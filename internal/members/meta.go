@@ -1,6 +1,7 @@
 package members
 
 import (
+	"encoding/binary"
 	"errors"
 	"math"
 	"net/netip"
@@ -11,7 +12,7 @@ import (
 // A member's description of itself travels as memberlist's metadata with every sign of life, and has little room:
 // octets, no field names. A link is flags, MAC, name and prefixes; of a prefix only the octets that its length covers.
 // Behind all links follow their addresses, in the same order, as far as there is room, and behind these what the
-// speaker says of the API server. An older writer may end before either. A reader ignores flags that it does not know.
+// speaker says of the API server and of proxies. An older writer may end before either. A reader ignores flags that it does not know.
 const (
 	metaVersion = 1
 
@@ -46,7 +47,7 @@ func encodeMember(m lb.Member, limit int) []byte {
 			head[1] |= flag
 		}
 	}
-	limit-- // for the API server
+	limit -= 1 + 4*len(m.LacksProxy) // for the API server and the proxies
 	body := head
 	for i, l := range m.Links {
 		longer := appendLink(body, l)
@@ -60,7 +61,11 @@ func encodeMember(m lb.Member, limit int) []byte {
 	if m.Partial {
 		body[1] |= flagPartial
 	}
-	return append(appendAddresses(body, m.Links[:body[2]], limit), byte(m.API))
+	body = append(appendAddresses(body, m.Links[:body[2]], limit), byte(m.API))
+	for _, namespace := range m.LacksProxy {
+		body = binary.BigEndian.AppendUint32(body, namespace)
+	}
+	return body
 }
 
 // appendAddresses appends the addresses of all links, without those that do not fit.
@@ -118,6 +123,9 @@ func decodeMember(b []byte) (lb.Member, error) {
 		if api := lb.API(r.octet()); api <= lb.APIBehind {
 			m.API = api
 		}
+	}
+	for len(r.b) > 0 && !r.bad {
+		m.LacksProxy = append(m.LacksProxy, binary.BigEndian.Uint32(r.take(4)))
 	}
 	if version != metaVersion || r.bad {
 		return lb.Member{}, errMeta

@@ -70,7 +70,8 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) *election {
 		e.ads = append(e.ads, selected...)
 	}
 	isLocal := func(o *lb.Service) bool { return o.Local }
-	e.even = len(e.services) == 1 && e.services[0].IsEven() || !slices.ContainsFunc(e.services, isLocal)
+	e.even = len(e.services) == 1 && e.services[0].IsEven() && len(p.state.LacksProxy) == 0 ||
+		!slices.ContainsFunc(e.services, isLocal)
 	if nodes, few := e.fewNodes(len(p.all)); few {
 		e.nodes = p.indexes(nodes)
 	}

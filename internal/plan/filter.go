@@ -170,13 +170,17 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 			}
 
 			refused := sv.ProxyRefused
+			var proxy *lb.ProxyPod
 			if sv.Proxied {
-				refused = !proxiedHere(&s, node, sv, a)
+				proxy = proxyOf(&s, node, sv, a)
+				refused = proxy == nil || proxy.Node != node
 			}
 			local := sv.Local && !sv.Proxied
 			for _, p := range sv.Ports {
 				f.Protocol, f.Port = p.Protocol, p.Port
-				f.Refuse = node != "" && (refused || local && !sv.ServesPort(node, lb.FamilyOf(a), p))
+				f.Refuse = node != "" && (refused ||
+					proxy != nil && !proxy.Has(sv, p) ||
+					local && !sv.ServesPort(node, lb.FamilyOf(a), p))
 				out = append(out, f)
 			}
 		}

@@ -10,8 +10,9 @@ import (
 )
 
 // An address of a proxied Service finds a proxy as an address of a Service with externalTrafficPolicy Local finds a
-// pod: the nodes of ready proxies may announce it. What the others cannot know, whether the proxy of this node serves
-// the Service already, withholds its addresses here. What this node and its pods send goes to a proxy on another node,
+// pod: the nodes of ready proxies may announce it. Nodes say which namespaces their proxies do not serve, and rank behind
+// others for these. What the others cannot know, whether the proxy of this node serves one Service already, withholds
+// its addresses here. A Service is led by the ports that the proxy has; others are refused. What this node and its pods send goes to a proxy on another node,
 // if there is none here; what comes from outside is refused then.
 
 // proxyOf returns the proxy to which a node leads connections to an address of a proxied Service, nil for none: its own
@@ -39,15 +40,20 @@ func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb
 	return chosen
 }
 
-// serves reports whether a proxy serves all ports of a Service, as far as this node knows. It is a pod that says so: it
-// may listen for a port of the Service at the node port only, which no other Service has.
+// serves reports whether a proxy serves a port of a Service, as far as this node knows.
 func serves(pod *lb.ProxyPod, s *lb.Service) bool {
-	listens := pod.Frontends[s.Key]
-	return pod.Frontends == nil ||
-		!slices.ContainsFunc(s.Ports, func(p lb.Port) bool {
-			return !proxiable(p) ||
-				listens[p.Port] != p.NodePort
-		})
+	return slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return proxiable(p) && pod.Has(s, p) })
+}
+
+// servesAll reports whether a proxy serves all ports of a Service, as far as this node knows.
+func servesAll(pod *lb.ProxyPod, s *lb.Service) bool {
+	return !slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return !proxiable(p) || !pod.Has(s, p) })
+}
+
+// lacksNamespace reports whether a node says that its proxies do not serve the namespace of a proxied Service.
+func lacksNamespace(s *lb.State, node string, sv *lb.Service) bool {
+	lacks := s.LacksProxy[node]
+	return sv.Proxied && len(lacks) > 0 && slices.Contains(lacks, lb.NamespaceHash(sv.Key.Namespace))
 }
 
 // proxiable reports whether proxies can serve a port.
@@ -94,7 +100,7 @@ func (p *planner) divert() {
 				continue
 			}
 			for _, port := range s.Ports {
-				if proxiable(port) {
+				if proxiable(port) && pod.Has(s, port) {
 					to := netip.AddrPortFrom(sameFamily(pod.Addresses, a), port.NodePort)
 					out.Diversions = append(
 						out.Diversions,
@@ -140,7 +146,7 @@ func (p *planner) readyHere(s *lb.Service) bool {
 		return slices.ContainsFunc(p.state.ProxyPods, func(pod lb.ProxyPod) bool {
 			return pod.Ready &&
 				pod.Node == p.node &&
-				serves(&pod, s) &&
+				servesAll(&pod, s) &&
 				(!a.IsValid() ||
 					sameFamily(pod.Addresses, a).IsValid())
 		})

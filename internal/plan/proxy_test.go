@@ -42,6 +42,18 @@ func init() {
 			}
 		}
 	}
+	// more: web has a port more.
+	orders["more"] = func(s *lb.State, _ []string) {
+		web := s.Services[0]
+		web.Ports = append(slices.Clone(web.Ports), lb.Port{Protocol: "TCP", Port: 443, NodePort: 30443})
+	}
+	// lacks: these nodes say that their proxies do not serve the namespace of web.
+	orders["lacks"] = func(s *lb.State, args []string) {
+		s.LacksProxy = map[string][]uint32{}
+		for _, name := range args {
+			s.LacksProxy[name] = []uint32{lb.NamespaceHash(s.Services[0].Key.Namespace)}
+		}
+	}
 	// ends: the proxies of these nodes terminate.
 	orders["ends"] = func(s *lb.State, args []string) {
 		for _, name := range args {
@@ -106,6 +118,9 @@ var proxyTables = []struct {
 			"nodeports [30080]; reports [default/web]; " +
 			"to 192.0.2.10:80 10.244.1.2:30080, 2001:db8::10:80 [fd00:1::2]:30080", nil},
 		{"once that says so", "serves 80=30080", "own w1, w1; reports [default/web]; lets in, in", nil},
+		{"a port that the proxy has yet to get is refused, and moves nothing", "serves 80=30080; more", "own w1, w1; " +
+			"lets in, refused, in, refused; reports []; here Announced Announced; nodeports [30080 30443]; " +
+			"to 192.0.2.10:80 10.244.1.2:30080, 2001:db8::10:80 [fd00:1::2]:30080", nil},
 		{"of several the same one always", "second w1", "to 192.0.2.10:80 10.244.1.2:30080, 2001:db8::10:80 [fd00:1::2]:30080", nil},
 		{"an address on its own link is left alone", "onlink", "to 2001:db8::10:80 [fd00:1::2]:30080; lets in", nil},
 		{"lists", "ranged", "lets in, in", nil},
@@ -117,6 +132,8 @@ var proxyTables = []struct {
 			"reports []; nodeports [30080]; " +
 			"to 192.0.2.10:80 10.244.2.2:30080 far, 2001:db8::10:80 [fd00:2::2]:30080 far; " +
 			"says node w1 withholds the addresses, for the proxy there does not serve the Service yet: look at the log of its agent; writers w1, w1", nil},
+		{"all nodes know that", "serves; lacks w1", "owner w2; own w2, w2; route w2; here NoProxy NoProxy; lets refused, refused", nil},
+		{"as all others do not", "serves; lacks w1 w2", "owner w1; own -, -; here NoProxy NoProxy; says node w1 withholds", nil},
 		{"it listens elsewhere", "serves 80=30081", "own -, -; route w2; here NoProxy NoProxy; reports []; says node w1 withholds", nil},
 		{"it serves another port", "serves 81=30080", "own -, -; route w2; here NoProxy NoProxy; reports []; says node w1 withholds", nil},
 		{"the former owner goes on meanwhile", "serves; previous w2", "owner w2; w1 announces 0, yields 0, routes 0; here NoProxy NoProxy; " +

@@ -114,7 +114,9 @@ func (p *planner) rankIn(e *election, r *ranking, i int) rank {
 	name := p.nodes[i].Name
 	ports := 0
 	for _, s := range e.services {
-		ports += s.ServedPorts(name, e.family)
+		if !lacksNamespace(&p.state, name, s) {
+			ports += s.ServedPorts(name, e.family)
+		}
 	}
 	out |= rank(min(ports, maxRankPorts)) << rankPorts
 	if e.terminates(name) && out&stayMask > draining<<rankStay {

@@ -109,6 +109,34 @@ runtimeClassName: {{ . }}
 {{- end }}
 securityContext:
   {{- toYaml $values.podSecurityContext | nindent 2 }}
+  {{- if eq (index . 1) "proxy" }}
+  {{- $first := $values.nodePorts | splitList "-" | first | int }}
+  {{- $last := $values.nodePorts | splitList "-" | last | int }}
+  {{- if lt (sub $last $first) 20000 }}
+  # A connection to a pod must not take the number of a node port. A wider range would leave few numbers for connections.
+  sysctls:
+    - name: net.ipv4.ip_local_reserved_ports
+      value: {{ printf "7950,%s" $values.nodePorts | quote }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* What the files of all namespaces may have, in MiB: pairs, lists and configurations, each twice. */}}
+{{- define "holdfast.proxyFiles" -}}
+{{- $services := .Values.proxy.maxServicesPerNamespace | int | default 1000 -}}
+{{- add 16 (div (mul (.Values.proxy.maxNamespaces | int) $services 64) 1024) -}}
+{{- end }}
+
+{{/*
+The resources of the container of all HAProxies. A namespace has four processes at most, of which one starts and two end, each with 8 MiB and 260 KiB for a
+Service and what it brings, and connections with 405 KiB of buffers, an eighth more while processes end (docs/evidence/proxy.md).
+*/}}
+{{- define "holdfast.proxyResources" -}}
+{{- $resources := deepCopy .Values.proxy.resources -}}
+{{- $services := .Values.proxy.maxServicesPerNamespace | int | default 1000 -}}
+{{- $namespace := add (mul 4 (add 8192 (mul 260 $services))) (mul 456 (.Values.proxy.maxConnectionsPerNamespace | int)) -}}
+{{- $memory := add 64 (include "holdfast.proxyFiles" . | int) (div (mul (.Values.proxy.maxNamespaces | int) $namespace) 1024) -}}
+{{- toYaml (merge $resources (dict "limits" (dict "memory" (printf "%dMi" $memory)))) -}}
 {{- end }}
 
 {{/* The pod of a Job, without its containers: (list . "uninstall"). It runs where the controller may. */}}
@@ -210,7 +238,9 @@ imagePullSecrets:
 {{- if .enabled }}
 - --proxies={{ $.Release.Namespace }}/{{ include "holdfast.name" $ }}-proxy
 - {{ printf "--proxy-namespaces=%s" .namespaceSelector | quote }}
+- --proxy-max-namespaces={{ .maxNamespaces | int }}
 - --proxy-max-services={{ .maxServicesPerNamespace | int }}
+- --proxy-max-idle={{ .maxIdleSeconds | int }}s
 {{- $defaults := list }}
 {{- range $name, $value := .defaults }}{{ $defaults = append $defaults (printf "%s=%s" $name (ternary ($value | int | toString) ($value | toString) (kindIs "float64" $value))) }}{{ end }}
 - --proxy-defaults={{ join "," $defaults }}

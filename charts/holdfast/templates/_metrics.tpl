@@ -36,7 +36,7 @@ volumes:
 {{- end }}
 
 {{/* How the Prometheus operator reads: (list . $monitor), with what the user adds. The labels namespace and service are a Service's own:
-without honorLabels those of the pod would replace them. The engine of a proxy has metrics beside /frontends, without TLS. */}}
+without honorLabels those of the pod would replace them. */}}
 {{- define "holdfast.metricsEndpoints" -}}
 {{- $values := (index . 0).Values -}}
 {{- $endpoint := (index . 1).endpoint | default dict -}}
@@ -51,6 +51,5 @@ without honorLabels those of the pod would replace them. The engine of a proxy h
 {{- range $key, $value := omit $endpoint "relabelings" }}
 {{- $_ := set $daemon $key $value }}
 {{- end }}
-{{- $engine := merge (dict "port" "frontends") $common (pick $endpoint "metricRelabelings") -}}
-{{- toYaml (ternary (list $daemon $engine) (list $daemon) $values.proxy.enabled) }}
+{{- toYaml (list $daemon) }}
 {{- end }}
