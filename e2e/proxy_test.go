@@ -36,6 +36,8 @@ var proxyParts = []testCase{
 	{"Refused", proxyRefused},
 	{"TLS", proxyTLS},
 	{"Edit", proxyEdit},
+	{"PortAdded", proxyPortAdded},
+	{"Tenants", proxyTenants},
 	{"Kill", proxyKill},
 	{"Disjoint", proxyDisjoint},
 	{"Scale", proxyScale},

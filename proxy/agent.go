@@ -265,6 +265,7 @@ func (a *agent) seat(want haproxy.State) error {
 		if services[name] == nil {
 			t.leave()
 			delete(a.tenants, name)
+			a.reloads.DeletePartialMatch(prometheus.Labels{"namespace": name})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
@@ -280,7 +281,20 @@ func (a *agent) seat(want haproxy.State) error {
 		}
 		t.set(haproxy.State{Engine: t.engine, Services: services[name], Internal: want.Internal})
 	}
+	if a.told == "" {
+		a.clear()
+	}
 	return a.tell()
+}
+
+// clear removes what an earlier agent wrote for namespaces that have nothing proxied any more.
+func (a *agent) clear() {
+	seats, _ := filepath.Glob(filepath.Join(a.dir, "*", configFile)) // the pattern is well-formed
+	for _, file := range seats {
+		if dir := filepath.Dir(file); a.tenants[filepath.Base(dir)] == nil {
+			clearSeat(dir)
+		}
+	}
 }
 
 // tell gives the engine the namespaces that have a seat, and what speakers are to know.

@@ -242,5 +242,5 @@ func (t *tenant) putPair(digest string) error {
 	if text == nil {
 		return fmt.Errorf("write %s: the pair is no longer known", name)
 	}
-	return put(t.engine.Directory, name, string(text))
+	return t.put(name, string(text))
 }

@@ -197,7 +197,10 @@ func (e *engine) look(at time.Time, start func(*taken)) {
 	for name, t := range e.seats {
 		if t.isOver() {
 			delete(e.seats, name)
-			e.oldWorkers.DeleteLabelValues(name)
+			label := prometheus.Labels{"namespace": name}
+			e.oldWorkers.DeletePartialMatch(label)
+			e.failures.DeletePartialMatch(label)
+			e.endings.DeletePartialMatch(label)
 		} else if wanted := slices.Contains(e.Namespaces, name); t.vacated == wanted {
 			t.vacated = !wanted
 			go t.call(func() { t.closed = e.isVacated(t) })

@@ -24,7 +24,7 @@ func (t *tenant) write(s haproxy.State, c haproxy.Config) error {
 		return fmt.Errorf("make the directory of a namespace: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, haproxy.StatesFile)); errors.Is(err, os.ErrNotExist) {
-		if err := put(dir, haproxy.StatesFile, "1\n"); err != nil { // of no server
+		if err := t.put(haproxy.StatesFile, "1\n"); err != nil { // of no server
 			return err
 		}
 	}
@@ -36,15 +36,25 @@ func (t *tenant) write(s haproxy.State, c haproxy.Config) error {
 		}
 	}
 	for name, text := range s.Lists() {
-		if err := put(dir, name, text); err != nil {
+		if err := t.put(name, text); err != nil {
 			return err
 		}
 	}
-	if err := put(dir, configFile, c.Text); err != nil {
+	if err := t.put(configFile, c.Text); err != nil {
 		return err
 	}
 	t.written = c.Text
 	return nil
+}
+
+// clearSeat removes the files of a namespace that has no seat any more, among them keys.
+func clearSeat(dir string) {
+	for _, pattern := range []string{"haproxy*.cfg", "*.lst", "pair-*.pem", haproxy.StatesFile} {
+		files, _ := filepath.Glob(filepath.Join(dir, pattern)) // the pattern is well-formed
+		for _, f := range files {
+			_ = os.Remove(f) // a tenant of this name writes it again
+		}
+	}
 }
 
 // put replaces a file at once.

@@ -392,7 +392,8 @@ func (s *seat) forget(w *worker) {
 // publish shows others what is served.
 func (s *seat) publish(at time.Time) {
 	shown := view{refused: s.present.refused}
-	if s.leaving.IsZero() && !s.closed && at.Sub(s.answered) < graceTime {
+	// While the pod ends the engine says so for all seats together: speakers keep what they know then.
+	if !s.closed && at.Sub(s.answered) < graceTime {
 		shown = s.present
 	}
 	s.shows(shown)

@@ -48,21 +48,38 @@ type tenant struct {
 	// busy are the Services that lack a port, which another program has.
 	busy map[lb.Key]bool
 
-	// taken are these ports, by a look at a time.
-	taken  map[uint16]bool
-	looked time.Time
-	// inForce are the Services of the running worker as far as this agent knows; valid while it shows the hash.
-	inForce []haproxy.Service
-	hash    string
-	// refused is the hash of a configuration that the engine did not take.
-	refused string
-	last    time.Time // reload
-	since   time.Time // an edit waits; zero for none
+	files
+	ports
+	edits
+}
+
+// files are those in the directory of the seat.
+type files struct {
+	writing sync.Mutex
+	// gone: the namespace has nothing that is proxied any more, and no file is to come back.
+	gone bool
 	// written is what is in the file of the configuration.
 	written string
 	// internal is State.Internal as the running worker has it, once that is known.
 	internal      string
 	internalKnown bool
+}
+
+// ports are those on which another program listens, by a look at a time.
+type ports struct {
+	taken  map[uint16]bool
+	looked time.Time
+}
+
+// edits are the changes that only another worker can make.
+type edits struct {
+	// inForce are the Services of the running worker as far as this agent knows; valid while it shows the hash.
+	inForce []haproxy.Service
+	hash    string
+	// refused is the hash of a configuration that the engine did not take.
+	refused string
+	// last is when the last reload ended, and since when an edit waits; zero for none.
+	last, since time.Time
 }
 
 func newTenant(a *agent, namespace string) *tenant {
@@ -96,13 +113,24 @@ func (t *tenant) set(s haproxy.State) {
 // leave ends the loop, and removes the files with keys and configurations.
 func (t *tenant) leave() {
 	t.stop()
-	for _, pattern := range []string{"haproxy*.cfg", "*.lst", "pair-*.pem", haproxy.StatesFile} {
-		files, _ := filepath.Glob(filepath.Join(t.engine.Directory, pattern)) // the pattern is well-formed
-		for _, f := range files {
-			_ = os.Remove(f) // another tenant of this name writes them again
-		}
-	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	t.gone = true
+	clearSeat(t.engine.Directory)
 }
+
+// put writes a file of the seat.
+func (t *tenant) put(name, text string) error {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	if t.gone {
+		return errGone
+	}
+	return put(t.engine.Directory, name, text)
+}
+
+// errGone is of a tenant that has left.
+var errGone = errors.New("the namespace has nothing that is proxied any more")
 
 // faults are what is wrong with Services.
 func (t *tenant) faults() map[string]lb.Reason {
@@ -274,7 +302,7 @@ func (t *tenant) replace(ctx context.Context, want haproxy.State) error {
 	if t.internalKnown && list == t.internal {
 		return nil
 	}
-	if err := put(t.engine.Directory, haproxy.InternalFile, list); err != nil {
+	if err := t.put(haproxy.InternalFile, list); err != nil {
 		return err
 	}
 	answer, err := t.talk(ctx, want.Prepare())
@@ -312,7 +340,7 @@ func (t *tenant) reload(ctx context.Context, want haproxy.State, c haproxy.Confi
 	}
 	// The new worker begins with what the checks found.
 	states = strings.TrimLeft(states, "\n")
-	if err := errors.Join(put(t.engine.Directory, haproxy.StatesFile, states), t.write(want, c)); err != nil {
+	if err := errors.Join(t.put(haproxy.StatesFile, states), t.write(want, c)); err != nil {
 		return err
 	}
 	began := time.Now()

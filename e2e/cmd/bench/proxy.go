@@ -86,7 +86,7 @@ func onProxies(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) err
 		if err != nil {
 			return err
 		}
-		if err := isProxied(ctx, b, service); err != nil {
+		if err := isProxied(ctx, b, app.Namespace, service); err != nil {
 			return err
 		}
 		return run(s)
@@ -94,9 +94,9 @@ func onProxies(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) err
 }
 
 // isProxied waits until proxies serve a Service.
-func isProxied(ctx context.Context, b *testbed.Bed, service string) error {
+func isProxied(ctx context.Context, b *testbed.Bed, namespace, service string) error {
 	return testbed.Until(ctx, 2*time.Minute, "proxies that serve "+service, func(ctx context.Context) error {
-		c, err := b.ServiceCondition(ctx, app.Namespace, service, v1beta1.ConditionProxied)
+		c, err := b.ServiceCondition(ctx, namespace, service, v1beta1.ConditionProxied)
 		if err == nil && c.Status != metav1.ConditionTrue {
 			err = fmt.Errorf("it is %s %s: %s", c.Status, c.Reason, c.Message)
 		}
@@ -268,7 +268,7 @@ func proxyNodeOff(ctx context.Context, b *testbed.Bed) (map[string]float64, erro
 
 // servers waits, on a proxy's node, until the worker has, or has no more, a server at an address.
 const servers = `root=/proc/$(pgrep -f "$1" | head -1)/root
-until echo "show servers state" | socat -t2 - "UNIX-CONNECT:$root/run/holdfast/worker.sock" | grep -q " $2 "; do :; done; date +%s%N`
+until echo "show servers state" | socat -t2 - "UNIX-CONNECT:$root/run/holdfast/$3/worker.sock" | grep -q " $2 "; do :; done; date +%s%N`
 
 // proxyEndpoint writes endpoints of a Service, and times until the workers of all proxies have them.
 func proxyEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
@@ -281,7 +281,7 @@ func proxyEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 		if _, err := b.Kube.CoreV1().Services(app.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		if err := isProxied(ctx, b, name); err != nil {
+		if err := isProxied(ctx, b, app.Namespace, name); err != nil {
 			return err
 		}
 		pods, err := readyProxies(ctx, b)
@@ -309,6 +309,7 @@ func proxyEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 						"bash",
 						worker,
 						address,
+						app.Namespace,
 					)
 					done <- err
 				}()

@@ -118,8 +118,8 @@ func handRuns(ctx context.Context, s *testbed.Stage, node string) (at netip.Addr
 
 // setting is a number in the configuration of a node's proxy, the last one of its name.
 func setting(ctx context.Context, s *testbed.Stage, node, name string) (int, error) {
-	const script = `awk -v name="$2" '$1 == name {n = $2} END {print n}' /proc/$(pgrep -f "$1" | head -1)/root/run/holdfast/haproxy.cfg`
-	text, err := s.On(ctx, node, "bash", "-c", script, "bash", worker, name)
+	const script = `awk -v name="$2" '$1 == name {n = $2} END {print n}' /proc/$(pgrep -f "$1" | head -1)/root/run/holdfast/$3/haproxy.cfg`
+	text, err := s.On(ctx, node, "bash", "-c", script, "bash", worker, name, app.Namespace)
 	if err != nil {
 		return 0, err
 	}
@@ -197,36 +197,48 @@ func load(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.Duratio
 	return l.Took, nil
 }
 
-// proxyNeighbour has clients hold all connections that the stage's Service may have, and compares the times of another
-// Service at the same proxy, with and without: in turns, by the medians of the 99th percentiles.
+// neighbourService is a Service of another namespace with the endpoint of the stage's; its arguments are the namespace,
+// the name, the owner, and node and address of the endpoint.
+const neighbourService = `{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
+---
+{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[2]s,
+  annotations: {holdfast.dev/data-path: Proxy, holdfast.dev/node-selector: kubernetes.io/hostname=%[3]s}},
+  spec: {type: LoadBalancer, ports: [{name: http, port: 80, targetPort: 8080}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+  metadata: {namespace: %[1]s, name: %[2]s, labels: {kubernetes.io/service-name: %[2]s}},
+  ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [{addresses: [%[5]s], nodeName: %[4]s, conditions: {ready: true}}]}`
+
+// proxyNeighbour has clients hold all connections of the stage's namespace, and compares the times of a Service of
+// another namespace at the same proxy, with and without: in turns, by the medians of the 99th percentiles.
 func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
-	const name = "bench-neighbour"
+	const namespace, name = "bench-neighbour", "bench-neighbour"
 	got := map[string]float64{}
 	err := onProxies(ctx, b, func(s *testbed.Stage) error {
 		owner, err := s.Owner(ctx)
 		if err != nil {
 			return err
 		}
-		service := testbed.Service(app, name)
-		service.Spec.Ports = service.Spec.Ports[:1]
-		service.Annotations = map[string]string{
-			"holdfast.dev/data-path":     "Proxy",
-			"holdfast.dev/node-selector": "kubernetes.io/hostname=" + owner,
-		}
-		if _, err := b.Kube.CoreV1().Services(app.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		addresses, err := b.WaitAddresses(ctx, app.Namespace, name, 2)
+		endpoints, err := s.AppPods(ctx, s.App)
 		if err != nil {
 			return err
 		}
-		if err := isProxied(ctx, b, name); err != nil {
+		endpoint := &endpoints[0]
+		objects := fmt.Appendf(nil, neighbourService, namespace, name, owner, endpoint.Spec.NodeName, endpoint.Status.PodIP)
+		if err := b.Apply(ctx, "", objects); err != nil {
+			return err
+		}
+		addresses, err := b.WaitAddresses(ctx, namespace, name, 1)
+		if err != nil {
+			return err
+		}
+		if err := isProxied(ctx, b, namespace, name); err != nil {
 			return err
 		}
 		if _, err := b.WaitFetch(ctx, testbed.Client, probe.TCP, addresses[0]); err != nil {
 			return err
 		}
-		quarter, err := setting(ctx, s, owner, "maxconn")
+		share, err := setting(ctx, s, owner, "maxconn")
 		if err != nil {
 			return err
 		}
@@ -240,7 +252,7 @@ func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, er
 			if err != nil {
 				return err
 			}
-			kept, err := b.Keep(ctx, testbed.Client, quarter, s.Addresses[0])
+			kept, err := b.Keep(ctx, testbed.Client, share, s.Addresses[0])
 			if err != nil {
 				return err
 			}
@@ -253,17 +265,17 @@ func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, er
 				return err
 			}
 			if survived.Lost() > 0 {
-				return fmt.Errorf("the neighbour holds fewer than its quarter: %s", survived)
+				return fmt.Errorf("the neighbour holds fewer than its share: %s", survived)
 			}
 			alone, beside = append(alone, quiet), append(beside, full)
-			progress("%d of %d: p99 %s, beside %d connections %s", round+1, loadRounds, quiet, quarter, full)
+			progress("%d of %d: p99 %s, beside %d connections %s", round+1, loadRounds, quiet, share, full)
 		}
 		got["proxy_neighbour_p99_ratio"] = float64(quantile(beside, 0.5)) / float64(quantile(alone, 0.5))
 		return nil
 	})
 	return got, errors.Join(
 		err,
-		b.Kube.CoreV1().Services(app.Namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}),
+		b.Kube.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), namespace, metav1.DeleteOptions{}),
 	)
 }
 
