@@ -51,12 +51,15 @@ func proxyPortAdded(t *testing.T, e *env) {
 // again, and which is refused at last: a proxied Service of the first namespace does not notice.
 func proxyTenants(t *testing.T, e *env) {
 	const name, other, port = "proxy-victim", "proxy-other", 81
-	key, asks := annotation(sharingAnnotation, "tenants"), annotation("holdfast.dev/data-path", "Proxy")
-	addresses := e.proxiedService(t, name, to(8080), key, asks)
+	e.pool(t, "e2e-tenants", `addresses: [172.30.0.219, "fd00:30::3:e"], sharing: {scope: Cluster}`)
+	e.apply(t, object("L2Advertisement", "e2e-tenants", `{ipAddressPools: [e2e-tenants]}`))
+	shares := all(pool("e2e-tenants"), annotation(sharingAnnotation, "tenants"))
+	asks := annotation("holdfast.dev/data-path", "Proxy")
+	addresses := e.proxiedService(t, name, to(8080), shares, asks)
 	app := e.app
 	app.Namespace, app.Name, app.Replicas = e.namespace(t), "other", 1
 	must(t, e.Deploy(t.Context(), app))
-	e.create(t, app, other, to(8080), func(s *corev1.Service) { s.Spec.Ports[0].Port = port }, key, asks)
+	e.create(t, app, other, to(8080), func(s *corev1.Service) { s.Spec.Ports[0].Port = port }, shares, asks)
 	e.waitCondition(t, app.Namespace, other, v1beta1.ConditionProxied, metav1.ConditionTrue, "Proxied")
 	e.sameAddresses(t, app.Namespace, other, addresses)
 	served := func() {
