@@ -67,8 +67,10 @@ type agent struct {
 	certified certified
 	// read: the API server has answered about each Secret once. Until then a Service could lose the pair that it has.
 	read bool
-	// told is what the engine was given last, and logged the ports of the last warning.
-	told, logged string
+	// told is what the engine was given last.
+	told string
+	// logged are the ports, and unseated the namespaces, of the last warning.
+	logged, unseated string
 
 	mu      sync.Mutex
 	tenants map[string]*tenant
@@ -268,10 +270,11 @@ func (a *agent) seat(want haproxy.State) error {
 			a.reloads.DeletePartialMatch(prometheus.Labels{"namespace": name})
 		}
 	}
+	var unseated []string
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		t := a.tenants[name]
 		if t == nil && len(a.tenants) >= a.maxSeats {
-			a.log.Warn("a namespace gets no HAProxy: all seats are taken", "namespace", name, "seats", a.maxSeats)
+			unseated = append(unseated, name)
 			continue
 		}
 		if t == nil {
@@ -280,6 +283,10 @@ func (a *agent) seat(want haproxy.State) error {
 			a.begin(t)
 		}
 		t.set(haproxy.State{Engine: t.engine, Services: services[name], Internal: want.Internal})
+	}
+	if text := fmt.Sprint(unseated); len(unseated) > 0 && text != a.unseated {
+		a.log.Warn("namespaces get no HAProxy: all seats are taken", "namespaces", lb.SomeOf(unseated), "seats", a.maxSeats)
+		a.unseated = text
 	}
 	if a.told == "" {
 		a.clear()

@@ -143,6 +143,10 @@ func (c *certificates) see(key lb.Key, known *secret, o *corev1.Secret, err erro
 			next, fault = nil, lb.SecretWrong
 		} else if err != nil {
 			c.log.Error("cannot have HAProxy look at a pair", "secret", key, "error", err)
+			c.mu.Lock()
+			known.answered = true // other Secrets do not wait for this one
+			c.mu.Unlock()
+			c.kick()
 			return err
 		}
 	}

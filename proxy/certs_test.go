@@ -260,6 +260,9 @@ func TestKilledLook(t *testing.T) {
 	if err := see(goodSecret(t), nil); err == nil {
 		t.Error("nothing is repeated")
 	}
+	if got := v.look(service, time.Now()); !got.complete || len(got.faults) > 0 {
+		t.Errorf("other Secrets wait for it, or it is called wrong: %v", got)
+	}
 	v.takes = func([]byte) error { return nil }
 	must(t, see(goodSecret(t), nil))
 	if got := v.look(service, time.Now()); len(got.faults) > 0 || len(got.digests) != 1 {

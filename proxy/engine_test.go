@@ -97,10 +97,9 @@ func (r *rig) until(what string, cond func() bool) {
 	nstest.Until(r.T, 20*time.Second, what, cond)
 }
 
-// write writes a configuration as the agent does.
-func (r *rig) write(hash, more string) {
-	r.Helper()
-	text := fmt.Sprintf(`global
+// config is a configuration.
+func (r *rig) config(hash, more string) string {
+	return fmt.Sprintf(`global
     description %s
     stats socket "${HOLDFAST_SOCKET}" mode 600 level admin expose-fd listeners
     maxconn 100
@@ -113,6 +112,12 @@ listen a:b:80
     bind 127.0.0.1:%s
     server s %s
 %s`, hash, r.port, r.backend, more)
+}
+
+// write writes a configuration as the agent does.
+func (r *rig) write(hash, more string) {
+	r.Helper()
+	text := r.config(hash, more)
 	dir := filepath.Join(r.dir, "a")
 	must(r, errors.Join(os.MkdirAll(dir, 0o700), put(dir, configFile, text), put(r.dir, desiredFile, `{"namespaces": ["a"]}`)))
 }
@@ -590,4 +595,43 @@ func TestShare(t *testing.T) {
 	}
 	r.until("the worker that serves has what is left", func() bool { return limit() == "70" })
 	r.dial()
+}
+
+// TestSeats: a namespace that has nothing proxied any more keeps its open connections, unless another one needs its seat;
+// if it comes back before, it is served again.
+func TestSeats(t *testing.T) {
+	r := newRig(t, func(e *engine) { e.maxSeats = 1 })
+	r.serve("aaaa0000")
+	conn := r.dial()
+	want := func(text string) { must(t, put(r.dir, desiredFile, text)) }
+
+	want(`{"namespaces": []}`)
+	r.until("the port is closed", func() bool {
+		c, ok := r.try()
+		if ok {
+			c.Close()
+		}
+		return !ok
+	})
+	if !echoes(conn) {
+		t.Error("an open connection ended with the Services")
+	}
+	want(`{"namespaces": ["a"]}`)
+	r.dial()
+	if !echoes(conn) {
+		t.Error("an open connection ended when the Services came back")
+	}
+
+	must(t, os.Mkdir(filepath.Join(r.dir, "b"), 0o700))
+	must(t, put(filepath.Join(r.dir, "b"), configFile, r.config("bbbb0000", "")))
+	want(`{"namespaces": ["b", "../b"]}`)
+	r.until("the other namespace is served", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.seats["b"] != nil && r.seats["b"].hash == "bbbb0000" && len(r.seats) == 1
+	})
+	r.dial()
+	if echoes(conn) {
+		t.Error("a connection of the namespace that left goes on, and its seat is taken")
+	}
 }

@@ -33,6 +33,12 @@ var proxies = []measurement{
 	{map[string]string{"proxy_rate_ratio": "ratio"}, proxyRate},
 	{map[string]string{"proxy_neighbour_p99_ratio": "ratio"}, proxyNeighbour},
 	{map[string]string{
+		"proxy_seats_edit_ms":    "ms",
+		"proxy_seats_kill_ms":    "ms",
+		"proxy_seats_rate_ratio": "ratio",
+		"proxy_seats_mib":        "MiB",
+	}, proxySeats},
+	{map[string]string{
 		"proxy_engine_kill_100_ms":  "ms",
 		"proxy_engine_kill_1000_ms": "ms",
 		"proxy_edit_ms":             "ms",

@@ -135,38 +135,44 @@ func setting(ctx context.Context, s *testbed.Stage, node, name string) (int, err
 func proxyRate(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{}
 	err := onProxies(ctx, b, func(s *testbed.Stage) (err error) {
-		owner, err := s.Owner(ctx)
-		if err != nil {
-			return err
-		}
-		hand, end, err := handRuns(ctx, s, owner)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, end()) }()
-		var ratios []float64
-		for round := range loadRounds + 1 {
-			took := map[netip.Addr]time.Duration{}
-			for range loadTurns { // what else the machine does meets both
-				for _, side := range []netip.Addr{s.Addresses[0], hand} {
-					part, err := load(ctx, b, side)
-					if err != nil {
-						return err
-					}
-					took[side] += part
-				}
-			}
-			if round > 0 { // the first one warms up
-				ours, theirs := loadTurns*loadRequests/took[s.Addresses[0]].Seconds(), loadTurns*loadRequests/took[hand].Seconds()
-				ratios = append(ratios, ours/theirs)
-				progress("%d of %d: %.0f requests/s, by hand %.0f", round, loadRounds, ours, theirs)
-			}
-		}
-		slices.Sort(ratios)
-		got["proxy_rate_ratio"] = ratios[len(ratios)/2]
-		return nil
+		got["proxy_rate_ratio"], err = rateRatio(ctx, s)
+		return err
 	})
 	return got, err
+}
+
+// rateRatio is the rate of requests through the stage's Service over that through HAProxy by hand, the median.
+func rateRatio(ctx context.Context, s *testbed.Stage) (ratio float64, err error) {
+	owner, err := s.Owner(ctx)
+	if err != nil {
+		return 0, err
+	}
+	hand, end, err := handRuns(ctx, s, owner)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	var ratios []float64
+	for round := range loadRounds + 1 {
+		took := map[netip.Addr]time.Duration{}
+		for range loadTurns { // what else the machine does meets both
+			for _, side := range []netip.Addr{s.Addresses[0], hand} {
+				part, err := load(ctx, s.Bed, side)
+				if err != nil {
+					return 0, err
+				}
+				took[side] += part
+			}
+		}
+		if round > 0 { // the first one warms up
+			ours := loadTurns * loadRequests / took[s.Addresses[0]].Seconds()
+			theirs := loadTurns * loadRequests / took[hand].Seconds()
+			ratios = append(ratios, ours/theirs)
+			progress("%d of %d: %.0f requests/s, by hand %.0f", round, loadRounds, ours, theirs)
+		}
+	}
+	slices.Sort(ratios)
+	return ratios[len(ratios)/2], nil
 }
 
 // load times the requests of a round.
@@ -198,11 +204,11 @@ func load(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.Duratio
 }
 
 // neighbourService is a Service of another namespace with the endpoint of the stage's; its arguments are the namespace,
-// the name, the owner, and node and address of the endpoint.
+// the name, a node selector, and node and address of the endpoint.
 const neighbourService = `{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
 ---
 {apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[2]s,
-  annotations: {holdfast.dev/data-path: Proxy, holdfast.dev/node-selector: kubernetes.io/hostname=%[3]s}},
+  annotations: {holdfast.dev/data-path: Proxy, holdfast.dev/node-selector: %[3]s}},
   spec: {type: LoadBalancer, ports: [{name: http, port: 80, targetPort: 8080}]}}
 ---
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
@@ -224,7 +230,7 @@ func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, er
 			return err
 		}
 		endpoint := &endpoints[0]
-		objects := fmt.Appendf(nil, neighbourService, namespace, name, owner, endpoint.Spec.NodeName, endpoint.Status.PodIP)
+		objects := fmt.Appendf(nil, neighbourService, namespace, name, "kubernetes.io/hostname="+owner, endpoint.Spec.NodeName, endpoint.Status.PodIP)
 		if err := b.Apply(ctx, "", objects); err != nil {
 			return err
 		}
@@ -295,4 +301,62 @@ func percentile(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.D
 		times = append(times, r.Duration) // of a failed one: its timeout
 	}
 	return quantile(times, 0.99), nil
+}
+
+// moreSeats are the namespaces beside the stage's: each has its HAProxy, and together they are as many as may be.
+const moreSeats = 19
+
+// proxySeats measures the stage's Service while all seats are taken: an edit, the death of all HAProxies of the owner at
+// once, the rate, and the memory of a proxy.
+func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
+	const name = "bench-seat"
+	got := map[string]float64{}
+	namespace := func(i int) string { return fmt.Sprintf("%s-%02d", name, i) }
+	err := onProxies(ctx, b, func(s *testbed.Stage) error {
+		endpoints, err := s.AppPods(ctx, s.App)
+		if err != nil {
+			return err
+		}
+		endpoint := &endpoints[0]
+		for i := range moreSeats {
+			objects := fmt.Appendf(nil, neighbourService,
+				namespace(i), name, proxyLabel+"=yes", endpoint.Spec.NodeName, endpoint.Status.PodIP)
+			if err := b.Apply(ctx, "", objects); err != nil {
+				return err
+			}
+		}
+		for i := range moreSeats {
+			if err := isProxied(ctx, b, namespace(i), name); err != nil {
+				return err
+			}
+		}
+
+		var times []time.Duration
+		for i := range proxyRounds {
+			if err := testbed.Holds(ctx, 2*time.Second, func(context.Context) error { return nil }); err != nil {
+				return err
+			}
+			took, err := edited(ctx, b, s.Advertisement(), 60_000+i)
+			if err != nil {
+				return err
+			}
+			times = append(times, took)
+			progress("%2d of %d: an edit took %s", i+1, proxyRounds, took.Round(time.Millisecond))
+		}
+		got["proxy_seats_edit_ms"] = ms(quantile(times, 0.5))
+		if got["proxy_seats_kill_ms"], err = engineKills(ctx, s); err != nil {
+			return err
+		}
+		if got["proxy_seats_rate_ratio"], err = rateRatio(ctx, s); err != nil {
+			return err
+		}
+		all := map[string]float64{}
+		err = memory(ctx, s, all)
+		got["proxy_seats_mib"] = all["proxy_mib"]
+		return err
+	})
+	for i := range moreSeats {
+		err = errors.Join(err, b.Kube.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), namespace(i), metav1.DeleteOptions{}))
+	}
+	return got, err
 }
