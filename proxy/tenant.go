@@ -298,7 +298,7 @@ func (t *tenant) update(ctx context.Context, want haproxy.State, c haproxy.Confi
 // replace gives the running worker the addresses of nodes and pods, which change as nodes come and go. The file first:
 // a worker that starts meanwhile reads it.
 func (t *tenant) replace(ctx context.Context, want haproxy.State) error {
-	list := want.Lists()[haproxy.InternalFile]
+	list := want.InternalList()
 	if t.internalKnown && list == t.internal {
 		return nil
 	}

@@ -151,7 +151,7 @@ func Digest(text string) string {
 
 // Lists returns the files of source ranges, by name.
 func (s State) Lists() map[string]string {
-	out := map[string]string{InternalFile: lines(s.Internal)}
+	out := map[string]string{InternalFile: s.InternalList()}
 	for _, service := range s.Services {
 		for _, list := range [][]netip.Prefix{service.Allow, service.Deny} {
 			for _, a := range service.Addresses {
@@ -163,6 +163,9 @@ func (s State) Lists() map[string]string {
 	}
 	return out
 }
+
+// InternalList is the text of InternalFile.
+func (s State) InternalList() string { return lines(s.Internal) }
 
 // list4or6 returns the file of the ranges of an address's family. Its name is its digest: each configuration has its
 // own, and the ports of a Service share one.

@@ -39,8 +39,9 @@ func (s State) Config() (c Config) {
 	fixed.WriteString(global)
 	for _, service := range s.sorted() {
 		fixed.WriteString(service.words())
+		rejects := service.rejects(s.Directory) // once for all ports: they may be long
 		for _, p := range service.Ports {
-			section := service.section(p, s)
+			section := service.section(p, s, rejects)
 			fixed.WriteString(section)
 			text.WriteString(section)
 			for _, server := range service.servers(p) {
@@ -98,7 +99,7 @@ const streams = "streams"
 // section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which
 // rules tell the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of
 // them. The name of a listener is the Service's address.
-func (s Service) section(p Port, of State) string {
+func (s Service) section(p Port, of State, rejects []string) string {
 	var b strings.Builder
 	line := func(words ...string) { b.WriteString("  " + strings.Join(words, " ") + "\n") }
 	b.WriteString("listen " + backend(s.Key, p.Port) + "\n")
@@ -113,7 +114,9 @@ func (s Service) section(p Port, of State) string {
 	// The Service's address and port first: headers and rules must not see the proxy's own.
 	line("tcp-request connection set-dst so_name")
 	line("tcp-request connection set-dst-port", "int("+strconv.Itoa(int(p.Port))+")")
-	s.lists(line, of.Directory)
+	for _, l := range rejects {
+		line(l)
+	}
 	if s.Method == lb.SourceIPPort {
 		line("tcp-request connection set-var(sess.port) src_port")
 	}
@@ -138,11 +141,13 @@ func (s Service) tls(directory string) string {
 	return words
 }
 
-// lists are the source lists again: pods, and routers with routes to pods, reach the proxy past the filter.
-func (s Service) lists(line func(...string), directory string) {
+// rejects are the lines of the source lists again: pods, and routers with routes to pods, reach the proxy past the
+// filter.
+func (s Service) rejects(directory string) (out []string) {
 	if !s.HasRanges() {
-		return
+		return nil
 	}
+	line := func(words ...string) { out = append(out, strings.Join(words, " ")) }
 	except := ""
 	if s.InternalAllowed {
 		line("acl own src -f", path.Join(directory, InternalFile))
@@ -175,6 +180,7 @@ func (s Service) lists(line func(...string), directory string) {
 			reject("!" + name)
 		}
 	}
+	return out
 }
 
 // mode is TCP or HTTP with its times and check.
