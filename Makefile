@@ -79,6 +79,7 @@ test-upgrade: image chart ## Upgrade in the lab from what make release makes of 
 .PHONY: test-hostile
 test-hostile: ## Ten thousand Services with and without one tenant's worst: none of the others' costs may double; as root
 	go test -tags hostile -count=1 -timeout 30m -run TestHostile -v ./speaker
+	go test -count=1 -run 'TestTenants|TestStreams|TestSeats|TestPortMoves|TestTakenPort|TestInternal|TestKilledLook|TestLongKey' -v ./proxy
 
 .PHONY: test-migration
 test-migration: image chart ## In the lab, under load, from MetalLB's manifest and from its chart with FRR-K8s to Holdfast and back

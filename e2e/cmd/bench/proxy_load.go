@@ -306,8 +306,8 @@ func percentile(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.D
 // moreSeats are the namespaces beside the stage's: each has its HAProxy, and together they are as many as may be.
 const moreSeats = 19
 
-// proxySeats measures the stage's Service while all seats are taken: an edit, the death of all HAProxies of the owner at
-// once, the rate, and the memory of a proxy.
+// proxySeats measures the stage's Service while all seats are taken: an edit, the rate, the death of all HAProxies of the
+// owner at once, and the memory of a proxy.
 func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	const name = "bench-seat"
 	got := map[string]float64{}
@@ -344,10 +344,10 @@ func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error)
 			progress("%2d of %d: an edit took %s", i+1, proxyRounds, took.Round(time.Millisecond))
 		}
 		got["proxy_seats_edit_ms"] = ms(quantile(times, 0.5))
-		if got["proxy_seats_kill_ms"], err = engineKills(ctx, s); err != nil {
+		if got["proxy_seats_rate_ratio"], err = rateRatio(ctx, s); err != nil {
 			return err
 		}
-		if got["proxy_seats_rate_ratio"], err = rateRatio(ctx, s); err != nil {
+		if got["proxy_seats_kill_ms"], err = engineKills(ctx, s); err != nil {
 			return err
 		}
 		all := map[string]float64{}
