@@ -277,12 +277,15 @@ func (a *agent) seat(want haproxy.State) error {
 			unseated = append(unseated, name)
 			continue
 		}
-		if t == nil {
+		isNew := t == nil
+		if isNew {
 			t = newTenant(a, name)
 			a.tenants[name] = t
-			a.begin(t)
 		}
 		t.set(haproxy.State{Engine: t.engine, Services: services[name], Internal: want.Internal})
+		if isNew {
+			a.begin(t) // its first run must know what is wanted: nothing would close all ports
+		}
 	}
 	if text := fmt.Sprint(unseated); len(unseated) > 0 && text != a.unseated {
 		a.log.Warn("namespaces get no HAProxy: all seats are taken", "namespaces", lb.SomeOf(unseated), "seats", a.maxSeats)

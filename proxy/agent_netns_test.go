@@ -741,3 +741,24 @@ func TestRefusedFile(t *testing.T) {
 		}
 	})
 }
+
+// TestBegin: the loop of a namespace begins with what is wanted. With nothing it would have the worker of an agent before
+// close all ports.
+func TestBegin(t *testing.T) {
+	a := newAgent(slog.New(slog.DiscardHandler), t.TempDir())
+	a.cluster, a.desired = fixed{}, func() haproxy.State { return haproxy.State{Services: []haproxy.Service{testService("web", 31001, nil)}} }
+	begun := 0
+	a.begin = func(o *tenant) {
+		begun++
+		if len(o.wanted.Services) != 1 {
+			t.Errorf("it begins with %d Services", len(o.wanted.Services))
+		}
+	}
+	for range 2 {
+		_, err := a.sync(t.Context())
+		must(t, err)
+	}
+	if begun != 1 {
+		t.Errorf("%d loops began", begun)
+	}
+}
