@@ -746,7 +746,9 @@ func TestRefusedFile(t *testing.T) {
 // close all ports.
 func TestBegin(t *testing.T) {
 	a := newAgent(slog.New(slog.DiscardHandler), t.TempDir())
-	a.cluster, a.desired = fixed{}, func() haproxy.State { return haproxy.State{Services: []haproxy.Service{testService("web", 31001, nil)}} }
+	a.cluster, a.desired = fixed{}, func() haproxy.State {
+		return haproxy.State{Services: []haproxy.Service{testService("web", 31001, nil)}}
+	}
 	begun := 0
 	a.begin = func(o *tenant) {
 		begun++
