@@ -33,7 +33,7 @@ func TestProxy(t *testing.T) {
 			e.proxied(t)
 			for _, part := range slices.Concat(proxyParts, []testCase{
 				{"Switch", proxySwitch}, {"Share", proxyShare}, {"LeftOut", proxyLeftOut}, {"Secrets", proxySecrets},
-				{"Update", proxyUpdate}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI},
+				{"Update", proxyUpdate}, {"SeatAway", proxySeatAway}, {"Drain", proxyDrain}, {"NoAPI", proxyNoAPI},
 				{"NodeOff", proxyNodeOff},
 			}) {
 				t.Run(part.name, func(t *testing.T) { part.run(t, e) })
@@ -332,4 +332,40 @@ func proxyShare(t *testing.T, e *env) {
 		return err
 	}))
 	e.sameAddresses(t, e.app.Namespace, one, addresses)
+}
+
+// breakSeat leaves a namespace without an HAProxy on a node: neither of its configurations starts.
+const breakSeat = `for p in $(pgrep -f '^[^ ]*haproxy .*-db'); do
+  grep -qz "HOLDFAST_SOCKET=/run/holdfast/$1/" /proc/$p/environ || continue
+  for f in haproxy.cfg haproxy-good.cfg; do echo nonsense > /proc/$p/root/run/holdfast/$1/$f; done
+  kill -KILL $p; done`
+
+// proxySeatAway takes the HAProxy of a namespace away on the owner of its addresses: the other node with a proxy takes
+// these over, and another namespace's stay.
+func proxySeatAway(t *testing.T, e *env) {
+	asks := annotation("holdfast.dev/data-path", "Proxy")
+	addresses := e.proxiedService(t, "proxy-away", to(8080), asks)
+	app := e.app
+	app.Namespace, app.Name, app.Replicas = e.namespace(t), "other", 1
+	must(t, e.Deploy(t.Context(), app))
+	others := e.service(t, app, "proxy-stays", to(8080), asks)
+	e.waitCondition(t, app.Namespace, "proxy-stays", v1beta1.ConditionProxied, metav1.ConditionTrue, "Proxied")
+	e.served(t, testbed.Client, others)
+	before, err := e.WaitOwner(t.Context(), testbed.Client, others[0])
+	must(t, err)
+	owner, err := e.WaitOwner(t.Context(), testbed.Client, addresses[0])
+	must(t, err)
+
+	w := e.paced(t, others)
+	_, err = e.On(t.Context(), owner, "bash", "-c", breakSeat, "bash", e.app.Namespace)
+	must(t, err)
+	start := time.Now()
+	e.owned(t, addresses, func(node string) bool { return node != owner })
+	e.served(t, testbed.Client, addresses)
+	t.Logf("another node owns and serves the addresses after %s", since(start))
+	e.owned(t, others, func(node string) bool { return node == before })
+	must(t, w.Recovered(t.Context(), soon))
+	none(t, "another namespace's HAProxy away", w)
+	must(t, e.restartProxies(t.Context()))
+	e.engines(t, 2)
 }
