@@ -3,9 +3,12 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -48,7 +51,7 @@ func proxyPortAdded(t *testing.T, e *env) {
 }
 
 // proxyTenants has a Service of another namespace on the same address, whose HAProxy dies, which is edited again and
-// again, and which is refused at last: a proxied Service of the first namespace does not notice.
+// again, whose connections are all in use, and which is refused at last: a proxied Service of the first namespace does not notice.
 func proxyTenants(t *testing.T, e *env) {
 	const name, other, port = "proxy-victim", "proxy-other", 81
 	e.pool(t, "e2e-tenants", `addresses: [172.30.0.219, "fd00:30::3:e"], sharing: {scope: Cluster}`)
@@ -92,6 +95,8 @@ func proxyTenants(t *testing.T, e *env) {
 		must(t, testbed.Holds(t.Context(), time.Second, func(context.Context) error { return nil }))
 	}
 	served()
+	e.fill(t, addresses[0], port)
+	served()
 	patch(`{"spec":{"ports":[{"name":"a","port":82,"protocol":"UDP"}]}}`)
 	e.waitCondition(t, app.Namespace, other, v1beta1.ConditionProxied, metav1.ConditionFalse, "ProxyRefused")
 	for _, a := range addresses {
@@ -107,4 +112,44 @@ func proxyTenants(t *testing.T, e *env) {
 		t.Errorf("beside the other namespace %s", survived)
 	}
 	none(t, "another namespace's faults", w)
+}
+
+// holdMany opens so many connections from bash, says so, and holds them until its standard input ends.
+const holdMany = `ulimit -n 4096
+for i in $(seq "$3"); do
+	exec {connection}<>"/dev/tcp/$1/$2" || exit 1
+done
+echo held
+read -r || true`
+
+// fill uses up the connections of the namespace that has the port, shows that it serves nobody else, and ends them.
+func (e *env) fill(t *testing.T, address netip.Addr, port uint16) {
+	t.Helper()
+	const share = 1000 // the default of proxy.maxConnectionsPerNamespace
+	held := e.Cluster.Command(t.Context(), testbed.Client, "bash", "-c", holdMany, "bash",
+		address.String(), strconv.Itoa(int(port)), strconv.Itoa(share))
+	stdin, err := held.StdinPipe()
+	must(t, err)
+	stdout, err := held.StdoutPipe()
+	must(t, err)
+	must(t, held.Start())
+	defer func() {
+		stdin.Close()
+		must(t, held.Wait())
+	}()
+
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "held\n" {
+		t.Fatalf("the connections were not opened: %q, %v", line, err)
+	}
+	must(t, testbed.Until(t.Context(), soon, "all connections of the namespace are in use", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if _, err := e.FetchAt(ctx, testbed.Client, nil, netip.AddrPortFrom(address, port)); err == nil {
+			return errors.New("a connection more was served")
+		}
+		return nil
+	}))
+	if _, err := e.Fetch(t.Context(), testbed.Client, probe.TCP, address); err != nil {
+		t.Error("beside a namespace without connections left:", err)
+	}
 }
