@@ -46,7 +46,7 @@ func TestAlerts(t *testing.T) {
 	undo(t, withoutBFD)
 	routes := e.service(t, e.app, "alerts-bgp", routed)
 	addresses := e.service(t, e.app, "alerts-l2", annotation(sourcesAnnotation, "0.0.0.0/0,::/0"))
-	e.proxiedService(t, "alerts-proxied")
+	e.proxiedService(t, "alerts-proxied", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
 	e.hops(t, routes, len(e.workers()))
 	e.served(t, testbed.Client, addresses)
 	p := e.prometheus(t)
