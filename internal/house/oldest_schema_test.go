@@ -178,6 +178,8 @@ type breach struct{ kind, message, parts string }
 var broken = []breach{
 	{"BFDProfile", "echo mode is not supported", `{"spec":{"echoMode":true}}`},
 	{"BGPAdvertisement", "serviceSelectors pick single addresses", `{"spec":{"serviceSelectors":[{}],"aggregationLength":24}}`},
+	{"BGPAdvertisement", "the numbers of a community go to 65535", `{"spec":{"communities":["65536:1"]}}`},
+	{"Community", "the numbers of a community go to 65535", `{"spec":{"communities":[{"name":"a","value":"65536:1"}]}}`},
 	{"BGPPeer", "ebgpMultiHop is for peers of another AS", `{"spec":{"ebgpMultiHop":true,"myASN":64513}}`},
 	{"BGPPeer", "write either peerASN, or dynamicASN", `{"spec":{"dynamicASN":"external"}}`},
 	{"BGPPeer", "localASN is for peers of another AS", `{"spec":{"localASN":64513,"peerASN":64513}}`},
@@ -200,6 +202,7 @@ var broken = []breach{
 	{"FloatingIP", "each address must be an IPv4 or IPv6 address", `{"spec":{"addresses":["192.0.2.0/24"],"ipFamilies":null}}`},
 	{"FloatingIP", "two addresses must be of two families", `{"spec":{"addresses":["192.0.2.1","192.0.2.2"],"ipFamilies":null}}`},
 	{"IPAddressPool", "each address must be a prefix", `{"spec":{"addresses":["192.0.2.1-192.0.2.x"]}}`},
+	{"IPAddressPool", "a range begins with its lowest address", `{"spec":{"addresses":["192.0.2.20-192.0.2.10"]}}`},
 	{"IPAddressPool", "a pool cannot hold every address", `{"spec":{"addresses":["::/0"]}}`},
 	{"IPAddressPool", "reuseDelay must not be negative", `{"spec":{"reuseDelay":"-1s"}}`},
 	{"IPAddressPool", "each source range must be a prefix", `{"spec":{"sourceRanges":["10.0.0.0/33"]}}`},
