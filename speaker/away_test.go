@@ -103,8 +103,7 @@ func (c *fleet) start(name string) {
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	w.hang = newHang(w, w.loop)
 	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
-	stop := background(c.t, w.cluster.Run, w.layer2.Run, w.liveness.Run, w.prober.Run, w.hang.Run, w.witness.Run, w.report.services.Run,
-		w.report.states.Run)
+	stop := background(c.t, w.cluster.Run, w.layer2.Run, w.liveness.Run, w.prober.Run, w.hang.Run, w.witness.Run, w.report.Run)
 	c.speakers[name] = &node{syncer: w, stop: func() { go stop() }} // the others do not wait until it has ended
 }
 

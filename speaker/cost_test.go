@@ -168,7 +168,7 @@ func (w *costly) start(b *testing.B, api *rest.Config) {
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
 	for _, run := range []func(context.Context) error{w.links.Run, w.layer2.Run, w.relays.Run, w.filter.table.Run, w.cluster.Run, w.endpoints.Run,
-		w.liveness.Run, w.prober.Run, w.witness.Run, w.hang.Run, w.report.services.Run, w.report.states.Run, w.conntrack.Run} {
+		w.liveness.Run, w.prober.Run, w.witness.Run, w.hang.Run, w.report.Run, w.conntrack.Run} {
 		w.group.Go(func() error { return run(ctx) })
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
 // localMember returns the metadata of this node: the links on which it can announce. A link without carrier does not
@@ -151,7 +150,7 @@ func (w *syncer) self(in inputs) lb.Member {
 	}
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
 		if !slices.ContainsFunc(in.sessions, func(s lb.Session) bool {
-			return up(s) &&
+			return s.IsEstablished() &&
 				slices.Contains(s.Families, f)
 		}) {
 			m.Unfit |= lb.SessionlessOf(f)
@@ -370,36 +369,4 @@ func (n *newcomers) see(services []*lb.Service, now time.Time) (fresh map[lb.Key
 		again = daemon.Sooner(again, one.until.Sub(now))
 	}
 	return fresh, again
-}
-
-// foreignInterval is the least time between two reads of the kernel's neighbour table.
-const foreignInterval = 10 * time.Second
-
-// foreign finds the machines whose addresses a pool covers by mistake. One goroutine uses it.
-type foreign struct {
-	at    time.Time
-	found []lb.Neighbour
-}
-
-// find returns these machines as of the last ten seconds.
-func (f *foreign) find(w *syncer) []lb.Neighbour {
-	last := w.last.Load()
-	if last == nil || w.membership.members.Load() == nil || time.Since(f.at) < foreignInterval {
-		return f.found
-	}
-	f.at = time.Now()
-	nodes := w.macNodes()
-	found, err := link.Neighbours(w.links.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
-	if err != nil {
-		w.log.Debug("cannot look for foreign machines in pools", "error", err)
-		return f.found
-	}
-	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool { return nodes[n.MAC] != "" })
-	return f.found
-}
-
-// unassigned reports whether a pool covers an address that no Service and no node has.
-func unassigned(p plan.Plan, a netip.Addr) bool {
-	return !p.Filter.Frontends.Has(a) &&
-		slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool { return r.Contains(a) })
 }

@@ -197,7 +197,7 @@ func testAwaitedSessions(t *testing.T) {
 	expect := func(when, want string, awaited ...string) {
 		t.Helper()
 		w := c.speakers["w1"]
-		err := w.report.sessions.check(time.Now(), w.bgp.Sessions(), w.cluster.ReadyWithoutSessions("w1"))
+		err := w.report.Ready(w.cluster.ReadyWithoutSessions("w1"))
 		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), "no BGP session with "+want+",") {
 			t.Errorf("%s: %v, want %q", when, err, want)
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
+	"github.com/holdfast-lb/holdfast/internal/report"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/sync/errgroup"
 )
@@ -254,7 +255,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		return w.podNetwork.Run(ctx)
 	})
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.loop.Run, w.liveness.Run,
-		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.services.Run, w.report.states.Run, w.conntrack.Run,
+		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.Run, w.conntrack.Run,
 		daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: log, Sync: slacken}).Run} {
 		group.Go(func() error { return run(ctx) })
 	}
@@ -314,7 +315,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		Requests: s.announceByRequest,
 		Lease:    m,
 		Hears:    func() bool { return w.liveness.Hears() },
-		Changed:  func() { w.report.kick() },
+		Changed:  func() { w.report.Kick() },
 		Refused:  runs.Hurry,
 	})
 	// The other speakers learn whether there is a session.
@@ -326,7 +327,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		bgp.Config{
 			Log:     log,
 			Command: []string{engine},
-			Kick:    func() { w.paths.loop.Kick(); w.report.states.Kick(); kick() },
+			Kick:    func() { w.paths.loop.Kick(); w.report.KickState(); kick() },
 		},
 	)
 	var prober *daemon.Loop
@@ -341,7 +342,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		Changed:        runs.Hurry, // a death is rare, and must not wait for the pause after a run
 		Asker:          l2,
 		Links:          links.Links,
-		SilenceChanged: func() { w.report.states.Kick() },
+		SilenceChanged: func() { w.report.KickState() },
 		KickProbe:      func() { prober.Kick() },
 	})
 	prober = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: log, Sync: live.Probe})
@@ -382,7 +383,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			plan:    func() plan.Plan { return w.last.Load().plan() },
 		},
 		bgp:       peers,
-		paths:     newPaths(log, peers, links.Links, s.podLinks, func() { w.report.states.Kick() }),
+		paths:     newPaths(log, peers, links.Links, s.podLinks, func() { w.report.KickState() }),
 		conntrack: kubeproxy.NewSweeper(log),
 		headstart: kubeproxy.NewHeadStart(log),
 		proxies:   divert.NewAsker(log, kick),
@@ -391,7 +392,17 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	w.owners.loop = daemon.NewLoop(
 		daemon.LoopConfig{Name: "owners", Log: log, Sync: w.owners.turn, MinInterval: askInterval},
 	)
-	w.report = newReporter(w)
+	w.report = report.New(report.Config{
+		Log:         log,
+		Node:        s.nodeName,
+		Cluster:     cluster,
+		Layer2:      l2,
+		Liveness:    live,
+		Links:       links.Links,
+		Sessions:    peers.Sessions,
+		Speakers:    m.speakers,
+		ProxyFaults: w.proxies.Faults,
+	})
 	w.witness = newWitness(w)
 	return w, nil
 }

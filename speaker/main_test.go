@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
+	"github.com/holdfast-lb/holdfast/internal/report"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
@@ -56,7 +57,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
 	}
 	w.layer2 = layer2.New(layer2.Config{
-		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.kick() }, Refused: func() {},
+		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.Kick() }, Refused: func() {},
 	})
 	w.paths, w.witness = newPaths(log, w.bgp, links, nil, func() {}), newWitness(w)
 	return w
@@ -72,11 +73,14 @@ func (w *syncer) atCluster(t testing.TB, api *rest.Config) {
 	})
 	w.liveness = liveness.New(liveness.Config{
 		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: votes{w.cluster},
-		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.states.Kick() },
+		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
 		KickProbe: func() { w.prober.Kick() },
 	})
 	w.prober = daemon.NewLoop(daemon.LoopConfig{Log: w.log, Sync: w.liveness.Probe})
-	w.report = newReporter(w)
+	w.report = report.New(report.Config{
+		Log: w.log, Node: w.node, Cluster: w.cluster, Layer2: w.layer2, Liveness: w.liveness, Links: noLinks, Sessions: w.bgp.Sessions,
+		Speakers: w.membership.speakers, ProxyFaults: w.proxies.Faults,
+	})
 }
 
 func noLinks() []lb.Interface { return nil }

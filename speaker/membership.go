@@ -56,6 +56,22 @@ func (m *membership) alive() map[string]lb.Member {
 	return out
 }
 
+// speakers returns the names of the nodes by the MACs of their speakers' links; nil before the membership has started.
+func (m *membership) speakers() map[lb.MAC]string {
+	members := m.members.Load()
+	if members == nil {
+		return nil
+	}
+
+	nodes := map[lb.MAC]string{}
+	for node, member := range members.Metadata() {
+		for _, l := range member.Links {
+			nodes[l.MAC] = "node " + node
+		}
+	}
+	return nodes
+}
+
 // Valid implements layer2.Lease: it reports whether the node may act on its last plan.
 func (m *membership) Valid() bool {
 	members := m.members.Load()

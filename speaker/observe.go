@@ -194,7 +194,7 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 		if p.Advertised.Has(f.Address) &&
 			v.BGP.Here == lb.Announced &&
 			slices.ContainsFunc(sessions, func(s lb.Session) bool {
-				return up(s) && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
+				return s.IsEstablished() && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
 			}) {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "bgp"}] = true
 		}

@@ -58,7 +58,7 @@ func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []lb.Interface, pod
 	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "paths", Log: log, Sync: p.sync})
 	p.bfd = bfd.New(bfd.Config{Log: log, Changed: func() { p.loop.Hurry(); changed() }})
 	established := func(router netip.Addr) bool {
-		return slices.ContainsFunc(b.Sessions(), func(s lb.Session) bool { return s.Address == router && up(s) })
+		return slices.ContainsFunc(b.Sessions(), func(s lb.Session) bool { return s.Address == router && s.IsEstablished() })
 	}
 	p.finder = unnumbered.New(
 		unnumbered.Config{Log: log, Links: links, Established: established, Changed: p.loop.Hurry},
@@ -94,7 +94,7 @@ func (p *paths) sync(context.Context) (again time.Duration, err error) {
 		statuses[s.Name] = s
 	}
 	for _, s := range p.bgp.Sessions() {
-		established[s.Peer] = up(s)
+		established[s.Peer] = s.IsEstablished()
 	}
 	p.waits = waitsOf(p.waits, wanted, statuses, time.Now())
 	d.Peers, d.Paths = peers, pathsOf(wanted, statuses, established, p.waits)

@@ -95,7 +95,7 @@ func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed)
 			continue
 		}
 		macs, err := w.layer2.WhoHas(ctx, l, address, wireTime)
-		text, good := named(macs, w.macNodes())
+		text, good := named(macs, w.membership.speakers())
 		if err != nil {
 			text, good = "no machine that is known: "+err.Error(), false
 		}
@@ -112,7 +112,7 @@ func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed)
 
 // ownersRemedy returns what to do about the wrong machines that answer for an address.
 func (w *syncer) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
-	nodes := w.macNodes()
+	nodes := w.membership.speakers()
 	for mac := range macs {
 		if nodes[mac] == "" {
 			return lb.AddressConflict.Remedy()
@@ -149,7 +149,7 @@ func portRemedy(k knock, answer layer2.Answer, machine string) string {
 func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
 	step.Details = make([]string, min(len(knocks), maxKnocks))
-	remedies, nodes := make([]string, len(step.Details)), w.macNodes()
+	remedies, nodes := make([]string, len(step.Details)), w.membership.speakers()
 	for i, k := range knocks[:len(step.Details)] {
 		group.Go(func() {
 			answer, err := w.layer2.Knock(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
@@ -172,19 +172,6 @@ func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	if more := len(knocks) - maxKnocks; more > 0 {
 		step.Details = append(step.Details, fmt.Sprintf("%d more were not asked", more))
 	}
-}
-
-// macNodes maps the MACs of all speakers' links to their nodes.
-func (w *syncer) macNodes() map[lb.MAC]string {
-	nodes := map[lb.MAC]string{}
-	if m := w.membership.members.Load(); m != nil {
-		for node, member := range m.Metadata() {
-			for _, l := range member.Links {
-				nodes[l.MAC] = "node " + node
-			}
-		}
-	}
-	return nodes
 }
 
 // named names machines by their nodes, and reports whether they are one node.

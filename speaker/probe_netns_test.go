@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/report"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -49,7 +50,7 @@ func probing(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
 		}
 	}
 	p.Filter.Frontends = frontends(all...)
-	w.last.Store(&planned{Plan: p})
+	w.last.Store(&planned{Standing: report.Standing{Plan: p}})
 	return w
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
 // TestGoodbye: what routers hear when a speaker is ordered to stop.
@@ -77,7 +78,7 @@ func TestHandOverBGP(t *testing.T) {
 				w.last.Store(&planned{Goodbye: tt.goodbye})
 				return 0, nil
 			}})
-			w.last.Store(&planned{Plan: plan.Plan{Withdraws: time.Unix(1, 0)}, Goodbye: tt.goodbye})
+			w.last.Store(&planned{Standing: report.Standing{Plan: plan.Plan{Withdraws: time.Unix(1, 0)}}, Goodbye: tt.goodbye})
 			go func() { _ = w.loop.Run(t.Context()) }()
 
 			stop := background(t, w.bgp.Run)

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"github.com/holdfast-lb/holdfast/internal/relay"
+	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
 // syncer is the loop "plan": one sync reads the State from all sources, plans, and gives the plan to all sinks. It
@@ -53,7 +54,7 @@ type syncer struct {
 	bgp       *bgp.Speaker
 	paths     *paths
 	conntrack *kubeproxy.Sweeper
-	report    *reporter
+	report    *report.Reporter
 	// headstart serves the addresses of newcomers until kube-proxy does.
 	headstart   *kubeproxy.HeadStart
 	newcomers   newcomers
@@ -90,15 +91,11 @@ const planFactor = 200
 
 // planned is the result of one run.
 type planned struct {
-	Plan plan.Plan
+	report.Standing
 	// Epoch of the verdicts on which the plan is based.
-	Epoch    uint64
-	Members  map[string]bool
-	Problems []lb.Problem
+	Epoch uint64
 	// Goodbye is what routers hear if the speaker is ordered to stop now; "" if the speaker alone is to stop.
 	Goodbye string
-	// sessions with routers, as the plan knew them.
-	sessions []lb.Session
 }
 
 // inputs are what one run reads from everything but the membership.
@@ -222,14 +219,22 @@ func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Mem
 	state := w.complete(in, view.Epoch, live)
 	p, err := w.apply(in, state, w.memberFacts.macs)
 	w.liveness.SetOwners(p.Owners)
-	problems := append(w.problems(in.links), live.Problems...)
-	done := &planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), in.sessions}
+	done := &planned{
+		Standing: report.Standing{
+			Plan:     p,
+			Members:  state.Members,
+			Problems: append(w.problems(in.links), live.Problems...),
+			Sessions: in.sessions,
+		},
+		Epoch:   view.Epoch,
+		Goodbye: goodbye(state.Nodes[w.node], p),
+	}
 	w.logChanges(w.last.Load(), done)
 	w.last.Store(done)
 	if in.stopping && w.hung.Swap(false) {
 		w.loop.Kick()
 	}
-	w.report.kick()
+	w.report.Set(done.Standing)
 	again = daemon.Sooner(live.Again, in.freshFor)
 	if ends := lb.Sooner(p.RelaysEnd, p.Withdraws); !ends.IsZero() {
 		again = daemon.Sooner(again, max(ends.Sub(state.Now), time.Millisecond))
@@ -360,5 +365,5 @@ func (w *syncer) ready() error {
 	case w.last.Load() == nil || w.loop.Done() == 0 || !w.paths.applied.Load():
 		return errors.New("the first plan is not applied")
 	}
-	return w.report.sessions.check(time.Now(), w.bgp.Sessions(), w.cluster.ReadyWithoutSessions(w.node))
+	return w.report.Ready(w.cluster.ReadyWithoutSessions(w.node))
 }

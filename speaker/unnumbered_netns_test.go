@@ -214,7 +214,7 @@ func TestUnnumberedSettings(t *testing.T) {
 				own = []string{"-p", "1179"}
 			}
 			router := startFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
-			n.until("r", tt.name+": the session is up", up)
+			n.until("r", tt.name+": the session is up", lb.Session.IsEstablished)
 			bothInKernel(t, ns, node)
 			router.Kill()
 			n.set()
@@ -270,7 +270,7 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
 		nstest.StartBIRD(t, ns, config)
 		n.until("r", "IPv4 routes are withheld", func(s lb.Session) bool {
-			return up(s) && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
+			return s.IsEstablished() && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
 		})
 		inKernel(t, ns, service6, node)
 		if got := ns.Output("ip", "-4", "route", "show", service4); got != "" {
@@ -305,7 +305,7 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		ns.Bridge("eth0", "a", "b")
 		n := startUnnumbered(t, routerOn(4200000000))
 		router := startFRR(t, ns, strings.Replace(frrUnnumbered, " neighbor eth0 bfd profile fast\n", "", 1))
-		n.until("r", "the session is up", up)
+		n.until("r", "the session is up", lb.Session.IsEstablished)
 		since := n.session("r").Since
 
 		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add rule ip6 drowned out icmpv6 type "+
@@ -316,14 +316,14 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		})
 		began := time.Now()
 		nstest.Until(t, 2*patience, "longer than it takes until the silent one is asked in vain", func() bool {
-			if s := n.session("r"); !up(s) || !s.Since.Equal(since) {
+			if s := n.session("r"); !s.IsEstablished() || !s.Since.Equal(since) {
 				t.Fatalf("the session ended: %+v", s)
 			}
 			return time.Since(began) > 35*time.Second
 		})
 
 		router.Kill()
-		n.until("r", "the session ends with the router", func(s lb.Session) bool { return !up(s) })
+		n.until("r", "the session ends with the router", func(s lb.Session) bool { return !s.IsEstablished() })
 		nstest.Until(t, 2*patience, "the other router is the link's", func() bool {
 			return n.finder.Found("eth0").Address == linkLocal(t, other).WithZone("eth0")
 		})

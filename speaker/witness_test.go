@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
 // TestWitness: a wrong entry in the memory is found within ten minutes, counted once, and gone with the next plan; none is found before.
@@ -29,7 +30,7 @@ func TestWitness(t *testing.T) {
 				w.memory.Plant()
 				p.Owners = p.Owners.Put(a, "w2")
 			}
-			w.last.Store(&planned{Plan: p, Epoch: 1})
+			w.last.Store(&planned{Standing: report.Standing{Plan: p}, Epoch: 1})
 			return 0, nil
 		}})
 		background(t, w.loop.Run, w.witness.Run)

@@ -69,6 +69,9 @@ type Session struct {
 // Established is the state of a session that carries routes.
 const Established = "established"
 
+// IsEstablished reports whether the session carries routes.
+func (s Session) IsEstablished() bool { return s.State == Established }
+
 // SessionCounters never go back during the life of an engine, but for Ignored, which is a gauge.
 type SessionCounters struct {
 	// UPDATE messages to the router, NOTIFICATION messages to it and from it.

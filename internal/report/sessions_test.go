@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestSessionStates: what the SpeakerState says of a session, and nothing of one that is not up that only holds while it is.
+// TestSessionStates: what the SpeakerState says of a session, and no value of an established session while it is down.
 func TestSessionStates(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
 	at := new(v1beta1.NewTime(since))
@@ -24,16 +24,16 @@ func TestSessionStates(t *testing.T) {
 	down := full
 	down.State, down.LastError = "active", "cannot connect:\x1b[31m refused"
 	for _, tt := range []struct {
-		name string
-		is   lb.Session
-		want v1beta1.SessionState
+		name    string
+		session lb.Session
+		want    v1beta1.SessionState
 	}{
 		{"up", full, v1beta1.SessionState{Peer: "r", State: "established", Since: at, Withheld: "no IPv6", AdvertisedRoutes: 7, BFD: "up",
 			Capabilities: []string{"4-byte AS"}, HoldSeconds: 90, KeepaliveSeconds: 30}},
 		{"down", down, v1beta1.SessionState{Peer: "r", State: "down", Since: at, LastError: "cannot connect: [31m refused", BFD: "up"}},
 		{"never up", lb.Session{Peer: "r", State: "connect"}, v1beta1.SessionState{Peer: "r", State: "down"}},
 	} {
-		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]lb.Session{tt.is})); diff != "" {
+		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]lb.Session{tt.session})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -64,7 +64,7 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 		}
 		sessions = append(sessions, s)
 	}
-	out := mark(sessionStates(sessions), []string{"awaited"})
+	out := markAwaited(sessionStates(sessions), []string{"awaited"})
 	if len(out) != maxListed {
 		t.Errorf("%d sessions", len(out))
 	}
@@ -88,16 +88,16 @@ func TestAwaited(t *testing.T) {
 	var states = sessionStates([]lb.Session{sessionUp("a"), sessionUp("b"), sessionDown("c"), sessionUp("gone")})
 	start := func() *sessionGate {
 		w := &sessionGate{selecting: func() map[string]bool { return selecting }}
-		w.read(states)
+		w.await(states)
 		return w
 	}
 	expect := func(when string, w *sessionGate, sessions []lb.Session, want ...string) {
 		t.Helper()
-		got, _ := w.left(sessions)
+		got, _ := w.remaining(sessions)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
-		states = mark(sessionStates(sessions), got)
+		states = markAwaited(sessionStates(sessions), got)
 		var marked []string
 		for _, s := range states {
 			if s.Awaited {
@@ -119,7 +119,7 @@ func TestAwaited(t *testing.T) {
 	expect("one selects other nodes", start(), []lb.Session{sessionDown("a"), sessionDown("c")}, "c")
 	selecting["b"] = true
 	expect("all are up", start(), []lb.Session{sessionUp("c")})
-	if _, known := (&sessionGate{}).left(nil); known {
+	if _, known := (&sessionGate{}).remaining(nil); known {
 		t.Error("known before the state was read")
 	}
 }
@@ -172,7 +172,7 @@ func TestSessionGate(t *testing.T) {
 	} {
 		g, start := &sessionGate{log: slog.New(slog.DiscardHandler), selecting: func() map[string]bool { return map[string]bool{"a": true} }}, time.Now()
 		if tt.awaited != nil {
-			g.read(mark(nil, tt.awaited))
+			g.await(markAwaited(nil, tt.awaited))
 		}
 		for i, l := range tt.looks {
 			err := g.check(start.Add(l.after), l.sessions, l.overrides)

@@ -1,0 +1,140 @@
+// Package report writes to the API server what stands on one node: conditions and Events of Services, and the
+// SpeakerState of the node.
+//
+// In go the result of each run of the plan loop (Set), and what else changes (Kick). Out come writes, in loops of the
+// package's own: an API server that hangs never delays a plan, and with it a failover. It also holds the speaker
+// unready until its BGP sessions are established (Ready).
+//
+//	r := report.New(report.Config{Node: "w1", ...})
+//	go r.Run(ctx)
+//	r.Set(report.Standing{Plan: p, Members: members, Problems: problems, Sessions: sessions})
+//
+// A Service is compared with its conditions only when one of its inputs has changed, and each resyncAge (snapshot).
+// Writes are paced, so that they delay neither announcements nor other speakers' writes (pace).
+//
+// The package decides nothing about addresses, and nothing that it is given may be changed afterwards.
+package report
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// Layer2 is what the announcements by ARP and NDP look like.
+type Layer2 interface {
+	// State returns the links, and the addresses that this node owns, ordered.
+	State() lb.Layer2
+	// Networks returns the subnets and the gateways of the links that announce.
+	Networks() (subnets []netip.Prefix, gateways []netip.Addr)
+	// Announcing reports whether announcements are still being sent.
+	Announcing() bool
+}
+
+// Liveness is what this node knows of the others.
+type Liveness interface {
+	// Heard returns the nodes whose speakers are alive; nil before the membership has started.
+	Heard() map[string]bool
+	// Silence returns what this node writes of nodes that do not answer.
+	Silence(repeats bool) liveness.Silence
+}
+
+// Config of a Reporter.
+type Config struct {
+	Log *slog.Logger
+	// Node is the name of this node.
+	Node     string
+	Cluster  *k8s.Cluster
+	Layer2   Layer2
+	Liveness Liveness
+	// Links returns the links of this node.
+	Links func() []lb.Interface
+	// Sessions returns the BGP sessions of this node at this moment.
+	Sessions func() []lb.Session
+	// Speakers returns the names of the nodes by the MACs of their links; nil before the membership has started.
+	Speakers func() map[lb.MAC]string
+	// ProxyFaults returns the reasons why proxies of this node do not serve Services.
+	ProxyFaults func() map[lb.Key]lb.Reason
+}
+
+// Standing is the result of one run of the plan loop.
+type Standing struct {
+	Plan plan.Plan
+	// Members are the nodes whose speakers are alive.
+	Members  map[string]bool
+	Problems []lb.Problem
+	// Sessions are those with routers, as the plan knew them.
+	Sessions []lb.Session `json:"-"`
+}
+
+// Reporter writes the results of runs to the API server.
+type Reporter struct {
+	Config
+	// services writes Services, and states the SpeakerState in a loop of its own: that a node is silent must be written
+	// at once, whatever else is being written.
+	services, states *daemon.Loop
+	pace             pace
+	sessions         sessionGate
+	// last is nil before the first run of the plan loop.
+	last atomic.Pointer[Standing]
+}
+
+// New returns a Reporter that Run starts.
+func New(c Config) *Reporter {
+	r := &Reporter{
+		Config: c,
+		pace:   newPace(c.Cluster.InBurst, c.Layer2.Announcing),
+		sessions: sessionGate{
+			log:       c.Log,
+			selecting: func() map[string]bool { return c.Cluster.PeersOf(c.Node) },
+		},
+	}
+	services, states := newServiceWriter(r), &stateWriter{Reporter: r}
+	r.services = daemon.NewLoop(daemon.LoopConfig{
+		Name:  "report",
+		Log:   c.Log,
+		Sync:  services.sync,
+		Burst: c.Cluster.InBurst,
+	})
+	r.states = daemon.NewLoop(daemon.LoopConfig{Name: "state", Log: c.Log, Sync: states.sync})
+	return r
+}
+
+// Set has the result of a run written.
+func (r *Reporter) Set(s Standing) {
+	r.last.Store(&s)
+	r.Kick()
+}
+
+// Kick makes both loops run, as when an announcement has changed. It never blocks.
+func (r *Reporter) Kick() {
+	r.services.Kick()
+	r.states.Kick()
+}
+
+// KickState makes the loop of the SpeakerState run. It never blocks.
+func (r *Reporter) KickState() { r.states.Kick() }
+
+// Run writes until ctx is cancelled.
+func (r *Reporter) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.services.Run(ctx) })
+	group.Go(func() error { return r.states.Run(ctx) })
+	return group.Wait()
+}
+
+// Ready returns an error that names the BGP sessions that a starting speaker still waits for. An operator may override
+// that.
+func (r *Reporter) Ready(overridden bool) error {
+	return r.sessions.check(time.Now(), r.Sessions(), overridden)
+}

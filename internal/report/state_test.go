@@ -1,0 +1,47 @@
+package report
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+)
+
+// TestInterval: how long after the last write the next one may come.
+func TestInterval(t *testing.T) {
+	unreachable := liveness.Silence{Unreachable: []liveness.SilentNode{{Node: "u"}}}
+	for _, tt := range []struct {
+		name           string
+		changed, burst bool
+		silence        liveness.Silence
+		alive          int
+		min            time.Duration
+	}{
+		{"nothing changed", false, true, liveness.Silence{}, 100, refreshInterval},
+		{"an address is owned", true, false, liveness.Silence{}, 3, stateInterval},
+		{"an address is owned, by one of many speakers", true, false, liveness.Silence{}, 400, 4 * time.Second},
+		{"an address is owned, in a burst", true, true, liveness.Silence{}, 3, burstWait},
+		{"that does not delay a silence", true, true, unreachable, 500, 0},
+	} {
+		r := &Reporter{pace: newPace(func() bool { return tt.burst }, nil)}
+		w := &stateWriter{Reporter: r, silence: tt.silence, writtenAt: time.Unix(1, 0)}
+		if got := w.interval(tt.changed, tt.alive, false); got != tt.min {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.min)
+		}
+	}
+}
+
+// TestNodeProblems: the state has a bounded part of the problems.
+func TestNodeProblems(t *testing.T) {
+	if got := nodeProblems(nil); got != nil {
+		t.Errorf("no problem: %v", got)
+	}
+	many := slices.Repeat([]lb.Problem{{Reason: lb.KernelFeatureMissing, Message: strings.Repeat("m", 10_000)}}, 2*maxProblems)
+	got := nodeProblems(many)
+	if len(got) != maxProblems || got[0].Reason != "KernelFeatureMissing" || len(got[0].Message) > 8192 {
+		t.Errorf("%d problems, the first has %d bytes", len(got), len(got[0].Message))
+	}
+}
