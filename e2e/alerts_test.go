@@ -51,7 +51,7 @@ func TestAlerts(t *testing.T) {
 	e.served(t, testbed.Client, addresses)
 	p := e.prometheus(t)
 	daemons := len(e.Cluster.Nodes()) + 2
-	p.calm(t, daemons+2*2) // an agent and an engine in each proxy
+	p.calm(t, daemons+2) // an agent in each proxy, which serves the metrics of its engine too
 	node := e.workers()[0]
 
 	t.Run("faults of configuration and network", func(t *testing.T) { alertsOfConfiguration(t, e, p, addresses) })
