@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"github.com/holdfast-lb/holdfast/internal/report"
@@ -242,7 +243,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 			return nil
 		}
 	})
-	for _, run := range []func(context.Context) error{w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.Run, w.filter.table.Run} {
+	for _, run := range []func(context.Context) error{w.links.Run, w.layer2.Run, w.peering.Run, w.relays.Run, w.filter.table.Run} {
 		group.Go(func() error { return run(sinks) })
 	}
 	if s.Options.Proxies() {
@@ -305,7 +306,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	// layer2 opens its sockets before the links become metadata.
 	links := link.New(
 		log,
-		func() { w.layer2.Kick(); w.paths.loop.Hurry(); w.linksChanged(w.links.Links()) },
+		func() { w.layer2.Kick(); w.peering.Hurry(); w.linksChanged(w.links.Links()) },
 		s.excludedLinks...)
 	l2 := layer2.New(layer2.Config{
 		Log:      log,
@@ -327,7 +328,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		bgp.Config{
 			Log:     log,
 			Command: []string{engine},
-			Kick:    func() { w.paths.loop.Kick(); w.report.KickState(); kick() },
+			Kick:    func() { w.peering.Kick(); w.report.KickState(); kick() },
 		},
 	)
 	var prober *daemon.Loop
@@ -382,8 +383,14 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			newer:   map[netip.Addr]newer{},
 			plan:    func() plan.Plan { return w.last.Load().plan() },
 		},
-		bgp:       peers,
-		paths:     newPaths(log, peers, links.Links, s.podLinks, func() { w.report.KickState() }),
+		bgp: peers,
+		peering: peering.New(peering.Config{
+			Log:      log,
+			BGP:      peers,
+			Links:    links.Links,
+			PodLinks: s.podLinks,
+			Changed:  func() { w.report.KickState() },
+		}),
 		conntrack: kubeproxy.NewSweeper(log),
 		headstart: kubeproxy.NewHeadStart(log),
 		proxies:   divert.NewAsker(log, kick),

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"github.com/holdfast-lb/holdfast/internal/report"
 	"k8s.io/client-go/rest"
@@ -59,7 +60,8 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 	w.layer2 = layer2.New(layer2.Config{
 		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.Kick() }, Refused: func() {},
 	})
-	w.paths, w.witness = newPaths(log, w.bgp, links, nil, func() {}), newWitness(w)
+	w.peering = peering.New(peering.Config{Log: log, BGP: w.bgp, Links: links, Changed: func() {}})
+	w.witness = newWitness(w)
 	return w
 }
 

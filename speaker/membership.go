@@ -121,7 +121,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 				Stderr:   daemon.Stderr,
 				Changed:  w.loop.Hurry,
 				Ask:      w.liveness.Ask,
-				Guest:    w.paths.bfd.Serve,
+				Guest:    w.peering.BFD.Serve,
 			},
 		},
 	)

@@ -82,7 +82,7 @@ func (w *syncer) withdraw() error {
 	w.conntrack.Set(nil)
 	w.layer2.Set(layer2.Desired{})
 	w.bgp.Leave()
-	w.paths.set(bgp.Desired{}, nil)
+	w.peering.Set(bgp.Desired{}, nil)
 	err := errors.Join(
 		w.relays.Remove(),
 		w.headstart.Remove(),

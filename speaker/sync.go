@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"github.com/holdfast-lb/holdfast/internal/relay"
@@ -52,7 +53,7 @@ type syncer struct {
 	layer2    *layer2.Responder
 	owners    *owners
 	bgp       *bgp.Speaker
-	paths     *paths
+	peering   *peering.Peering
 	conntrack *kubeproxy.Sweeper
 	report    *report.Reporter
 	// headstart serves the addresses of newcomers until kube-proxy does.
@@ -320,7 +321,7 @@ func (w *syncer) announce(in inputs, p plan.Plan, macs map[lb.MAC]bool) {
 	}
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Owners})
 	w.owners.loop.Kick()
-	w.paths.set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}, w.compiled.Nodes[w.node].Addresses)
+	w.peering.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}, w.compiled.Nodes[w.node].Addresses)
 }
 
 // lostEndpoints returns the endpoints on nodes whose speakers are not heard.
@@ -362,7 +363,7 @@ func (w *syncer) ready() error {
 		return errors.New("informers are not synced")
 	case w.membership.members.Load() == nil:
 		return errors.New("the membership has not started")
-	case w.last.Load() == nil || w.loop.Done() == 0 || !w.paths.applied.Load():
+	case w.last.Load() == nil || w.loop.Done() == 0 || !w.peering.Applied():
 		return errors.New("the first plan is not applied")
 	}
 	return w.report.Ready(w.cluster.ReadyWithoutSessions(w.node))

@@ -45,6 +45,8 @@ var fence = map[string][]string{
 	"internal/unnumbered": {"internal/lb", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/kubeproxy": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
 		"github.com/vishvananda/netlink", "golang.org/x"},
+	"internal/peering": {"internal/bfd", "internal/bgp", "internal/daemon", "internal/lb", "internal/link", "internal/unnumbered",
+		"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/podnetwork": {"internal/lb", "internal/nft", "golang.org/x"},
 	"internal/link":       {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/report": {"api", "internal/config", "internal/daemon", "internal/k8s", "internal/lb", "internal/link", "internal/liveness",

@@ -68,8 +68,8 @@ func establishedOf(sessions []lb.Session) string {
 const sessionWait = 30 * time.Second
 
 // sessionGate keeps a starting speaker unready until its BGP sessions are established. So a rolling update stops at a
-// node whose sessions do not return, before it withdraws the routes of the next node. A gate that has opened stays open:
-// a router that goes away later does not make the speaker unready.
+// node whose sessions do not return, before it withdraws the routes of the next node. A gate that has opened stays
+// open: a router that goes away later does not make the speaker unready.
 type sessionGate struct {
 	log *slog.Logger
 	// selecting returns the peers that select this node, including those that cannot be used.
@@ -86,8 +86,8 @@ type sessionGate struct {
 	logged string
 }
 
-// remaining returns the awaited peers without the peers of the established sessions, sorted. It reports false until they
-// were read. A peer that does not select this node any more is not awaited.
+// remaining returns the awaited peers without the peers of the established sessions, sorted. It reports false until
+// they were read. A peer that does not select this node any more is not awaited.
 func (g *sessionGate) remaining(sessions []lb.Session) (peers []string, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,9 +103,9 @@ func (g *sessionGate) remaining(sessions []lb.Session) (peers []string, known bo
 	return slices.Sorted(maps.Keys(g.awaited)), g.awaited != nil
 }
 
-// check returns an error that names the missing sessions while the speaker waits for them, and logs a new one. It waits
-// for the sessions of the former speaker without limit, unless the operator overrides that. While the API server is away
-// these are not known, and count like new ones.
+// check returns an error that names the missing sessions while the speaker waits for them, and logs a new one. It
+// waits for the sessions of the former speaker without limit, unless the operator overrides that. While the API server
+// is away these are not known, and count like new ones.
 func (g *sessionGate) check(at time.Time, sessions []lb.Session, overridden bool) (err error) {
 	awaited, known := g.remaining(sessions)
 	g.mu.Lock()
@@ -143,8 +143,8 @@ func (g *sessionGate) check(at time.Time, sessions []lb.Session, overridden bool
 	return err
 }
 
-// await takes the awaited peers from the last state of the former speaker. A speaker that ended before it had all of its
-// awaited sessions hands on the rest.
+// await takes the awaited peers from the last state of the former speaker. A speaker that ended before it had all of
+// its awaited sessions hands on the rest.
 func (g *sessionGate) await(former []v1beta1.SessionState) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -156,8 +156,8 @@ func (g *sessionGate) await(former []v1beta1.SessionState) {
 	}
 }
 
-// markAwaited marks the states of the awaited peers. It adds a state for a peer without one: this speaker cannot use the
-// peer, or has not planned yet.
+// markAwaited marks the states of the awaited peers. It adds a state for a peer without one: this speaker cannot use
+// the peer, or has not planned yet.
 func markAwaited(states []v1beta1.SessionState, awaited []string) []v1beta1.SessionState {
 	for _, peer := range awaited {
 		i := slices.IndexFunc(states, func(s v1beta1.SessionState) bool { return s.Peer == peer })

@@ -196,7 +196,8 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	return out
 }
 
-// addAddresses adds the links of this node, their networks, the number of owned addresses, and the addresses in conflict.
+// addAddresses adds the links of this node, their networks, the number of owned addresses, and the addresses in
+// conflict.
 func (w *stateWriter) addAddresses(out *v1beta1.SpeakerStateStatus) {
 	state := w.Layer2.State()
 	out.Links = state.Links[:min(len(state.Links), maxListed)]
@@ -228,8 +229,8 @@ func firstTexts[T fmt.Stringer](of []T) (out []string) {
 	return out
 }
 
-// addConflict adds an address of a pool that a foreign machine has. It skips an address that is there already: an address is
-// unassigned or announced, but both were read at different times.
+// addConflict adds an address of a pool that a foreign machine has. It skips an address that is there already: an
+// address is unassigned or announced, but both were read at different times.
 func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 	c := v1beta1.AddressConflict{Address: a.String(), MAC: mac.String()}
 	if slices.ContainsFunc(s.Conflicts, func(o v1beta1.AddressConflict) bool { return o.Address == c.Address }) {

@@ -1,4 +1,4 @@
-package main
+package peering
 
 import (
 	"encoding/json"
@@ -43,7 +43,7 @@ const service4, service6 = "198.51.100.1/32", "2001:db8:ffff::1/128"
 
 // unnumberedNode runs a Finder beside BFD and BGP.
 type unnumberedNode struct {
-	*paths
+	*Peering
 	t *testing.T
 }
 
@@ -51,7 +51,7 @@ func startUnnumbered(t *testing.T, peers ...lb.Peer) *unnumberedNode {
 	t.Helper()
 	n := &unnumberedNode{t: t}
 	links := link.New(slog.New(slog.NewTextHandler(t.Output(), nil)), func() { n.loop.Hurry() })
-	n.paths = startPathsOn(t, links.Links)
+	n.Peering = startPathsOn(t, links.Links)
 	go func() { _ = n.finder.Run(t.Context()) }()
 	go func() { _ = links.Run(t.Context()) }()
 	n.set(peers...)
@@ -68,7 +68,7 @@ func (n *unnumberedNode) set(peers ...lb.Peer) {
 		prefix := netip.MustParsePrefix(text)
 		routes[prefix] = &[]lb.Route{{Prefix: prefix, Peers: names}}
 	}
-	n.paths.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: lb.MapOf(routes)}, nil)
+	n.Peering.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: lb.MapOf(routes)}, nil)
 }
 
 func (n *unnumberedNode) until(name, what string, ok func(lb.Session) bool) {
@@ -337,14 +337,15 @@ func TestBFDFollowsLinks(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "cali1", nstest.New(t), "eth0")
-		var p *paths
+		var p *Peering
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		links := link.New(log, func() { p.loop.Hurry() })
-		p = newPaths(log, bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}), links.Links, nil, func() {})
+		speaker := bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine})
+		p = New(Config{Log: log, BGP: speaker, Links: links.Links, Changed: func() {}})
 		var mu sync.Mutex
 		var last []bfd.Peer
 		ours, theirs := net.Pipe()
-		go p.bfd.Serve(ours)
+		go p.BFD.Serve(ours)
 		go func() {
 			for in := json.NewDecoder(theirs); ; {
 				var order []bfd.Peer
@@ -375,7 +376,7 @@ func TestBFDFollowsLinks(t *testing.T) {
 			{Name: "v6", Address: netip.MustParseAddr("2001:db8::2"), LocalASN: 1, PeerASN: 2, BFD: profile},
 			{Name: "far", Address: netip.MustParseAddr("203.0.113.2"), LocalASN: 1, PeerASN: 2, MultiHop: true, BFD: profile},
 		}
-		p.set(bgp.Desired{Peers: peers}, nil)
+		p.Set(bgp.Desired{Peers: peers}, nil)
 		worst := time.Duration(0)
 		follows := func(what string, index ...int) {
 			t.Helper()

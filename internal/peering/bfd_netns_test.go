@@ -1,6 +1,7 @@
-package main
+package peering
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -84,15 +85,15 @@ func bfdPeer(name, address string, as uint32) lb.Peer {
 	}
 }
 
-func (p *paths) want(peers ...lb.Peer) {
-	p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers)}, nil) // the caller may change its own
+func (p *Peering) want(peers ...lb.Peer) {
+	p.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers)}, nil) // the caller may change its own
 }
 
 // each waits until all sessions are such.
-func (p *paths) each(t *testing.T, what string, such func(lb.Session) bool) {
+func (p *Peering) each(t *testing.T, what string, such func(lb.Session) bool) {
 	t.Helper()
 	nstest.Until(t, 2*patience, what, func() bool {
-		all := p.bgp.Sessions()
+		all := p.BGP.Sessions()
 		return len(all) > 0 && !slices.ContainsFunc(all, func(s lb.Session) bool { return !such(s) })
 	})
 }
@@ -149,7 +150,7 @@ func TestPathsSwitchedOff(t *testing.T) {
 		p.want(router)
 		frr := startFRR(t, ns, frrPaths)
 		status := func() bfd.Status {
-			for _, s := range p.bfd.Statuses() {
+			for _, s := range p.BFD.Statuses() {
 				if s.Name == "r" {
 					return s
 				}
@@ -177,8 +178,8 @@ func TestPathsSwitchedOff(t *testing.T) {
 		other.Name, other.Address = "other", netip.MustParseAddr("192.0.2.3")
 		nstest.Until(t, patience, "a change of another session has it reported that the router is silent", func() bool {
 			both := bfdPeers([]lb.Peer{router, other}, readLinks(t), nil, link.Direct)
-			p.bfd.Set(both)
-			p.bfd.Set(both[:1])
+			p.BFD.Set(both)
+			p.BFD.Set(both[:1])
 			return status().Remote == bfd.Down
 		})
 		if s := status(); s.Since >= pathWait {
@@ -186,8 +187,8 @@ func TestPathsSwitchedOff(t *testing.T) {
 		}
 		frr.Configure("bfd", peer, "no shutdown")
 		bfdIs("BFD is up once more", "up")
-		if now := p.session("r").Since; !now.Equal(since) {
-			t.Errorf("the session of BGP ended: up since %v, before since %v", now, since)
+		if at := p.session("r").Since; !at.Equal(since) {
+			t.Errorf("the session of BGP ended: up since %v, before since %v", at, since)
 		}
 		if s := status(); s.Failures != failures {
 			t.Errorf("%+v, failures before: %d", s, failures)
@@ -199,28 +200,39 @@ func TestPathsSwitchedOff(t *testing.T) {
 }
 
 // startPaths runs BGP and BFD of a speaker, the latter in this process.
-func startPaths(t *testing.T) *paths {
+func startPaths(t *testing.T) *Peering {
 	t.Helper()
 	return startPathsOn(t, func() []lb.Interface { return readLinks(t) })
 }
 
 // startPathsOn runs them on links.
-func startPathsOn(t *testing.T, links func() []lb.Interface) *paths {
+func startPathsOn(t *testing.T, links func() []lb.Interface) *Peering {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	var p *paths
-	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }}), links, nil,
-		func() {})
+	var p *Peering
+	speaker := bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.Kick() }})
+	p = New(Config{Log: log, BGP: speaker, Links: links, Changed: func() {}})
 	ours, theirs := net.Pipe()
 	go bfd.Serve(theirs, func() bool { return false })
-	go p.bfd.Serve(ours)
+	go p.BFD.Serve(ours)
 	go func() { _ = p.loop.Run(t.Context()) }()
-	go func() { _ = p.bgp.Run(t.Context()) }()
+	go func() { _ = p.BGP.Run(t.Context()) }()
 	return p
 }
 
-func (p *paths) session(name string) lb.Session {
-	for _, s := range p.bgp.Sessions() {
+// readLinks returns the links of this namespace as the speaker sees them.
+func readLinks(t *testing.T) []lb.Interface {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	m := link.New(slog.New(slog.DiscardHandler), func() {})
+	go func() { _ = m.Run(ctx) }()
+	nstest.Until(t, 10*time.Second, "the links", m.Synced)
+	return m.Links()
+}
+
+func (p *Peering) session(name string) lb.Session {
+	for _, s := range p.BGP.Sessions() {
 		if s.Peer == name {
 			return s
 		}
@@ -281,7 +293,7 @@ func TestPaths(t *testing.T) {
 		if tt.status != nil {
 			statuses["a"] = *tt.status
 		}
-		got := pathsOf(wanted, statuses, map[string]bool{"a": tt.established}, waitsOf(nil, wanted, statuses, time.Now()))
+		got := pathsOf(wanted, statuses, map[string]bool{"a": tt.established}, nextWaits(nil, wanted, statuses, time.Now()))
 		if diff := cmp.Diff(map[string]bgp.Path{"a": tt.want}, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
@@ -291,7 +303,7 @@ func TestPaths(t *testing.T) {
 // BGP that goes first is not held while BFD comes up, and depends on it from then on. A process of BFD that never reports holds BGP no
 // longer than a router that never answers.
 func TestReleased(t *testing.T) {
-	wanted, now := []bfd.Peer{{Name: "a"}}, time.Now()
+	wanted, at := []bfd.Peer{{Name: "a"}}, time.Now()
 	silent := bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: time.Second}
 	longSilent, comes := bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: pathWait}, bfd.Status{State: bfd.Init, Remote: bfd.Down}
 	up, failed := bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}
@@ -306,13 +318,13 @@ func TestReleased(t *testing.T) {
 			{0, &up, true, false}, {0, &failed, true, true}},
 		"never reports": {{0, nil, false, true}, {pathWait, nil, false, false}},
 	} {
-		var waits map[string]waiting
+		var waits map[string]wait
 		for i, step := range steps {
 			statuses := map[string]bfd.Status{}
 			if step.status != nil {
 				statuses["a"] = *step.status
 			}
-			waits = waitsOf(waits, wanted, statuses, now.Add(step.after))
+			waits = nextWaits(waits, wanted, statuses, at.Add(step.after))
 			if got := pathsOf(wanted, statuses, map[string]bool{"a": step.established}, waits)["a"].Held; got != step.want {
 				t.Errorf("%s, step %d: hold %v, want %v", name, i, got, step.want)
 			}
