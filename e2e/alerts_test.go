@@ -153,8 +153,13 @@ func (e *env) authenticated(t *testing.T, node string) {
 	undo(t, func(ctx context.Context) error { return errors.Join(e.Install(ctx), e.WaitReady(ctx)) })
 	must(t, e.WaitReady(t.Context()))
 	ns := e.namespace(t)
-	token, err := e.Kube.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default", &authentication.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
+	var token *authentication.TokenRequest
+	// The namespace is new: Kubernetes makes its default account in a moment.
+	must(t, testbed.Until(t.Context(), soon, "a token of an account", func(ctx context.Context) (err error) {
+		accounts := e.Kube.CoreV1().ServiceAccounts(ns)
+		token, err = accounts.CreateToken(ctx, "default", &authentication.TokenRequest{}, metav1.CreateOptions{})
+		return err
+	}))
 	addresses := e.nodeAddresses(t, node)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	answers := func(what, host, token string, want int) {
