@@ -293,7 +293,7 @@ var producers = map[string][]string{
 	"Proxied":             {"controller/proxied.go"},
 	"Written":             {"internal/k8s/refused.go"},
 	"Filtered":            {"internal/config/access.go", "internal/config/bounds.go", "controller/filtered.go", "controller/unfiltered.go"},
-	"FilterEnforced":      {"speaker/report.go"},
+	"FilterEnforced":      {"internal/report/conditions.go"},
 	"AnnouncedL2":         {"internal/plan/"},
 	"AnnouncedBGP":        {"internal/plan/"},
 	"Nodes":               {"internal/plan/"},
