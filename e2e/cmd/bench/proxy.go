@@ -37,6 +37,10 @@ var proxies = []measurement{
 		"proxy_seats_kill_ms":    "ms",
 		"proxy_seats_rate_ratio": "ratio",
 		"proxy_seats_mib":        "MiB",
+
+		"proxy_seats_reload_failed": "requests",
+		"proxy_seats_update_failed": "requests",
+		"proxy_seats_drain_failed":  "requests",
 	}, proxySeats},
 	{map[string]string{
 		"proxy_engine_kill_100_ms":  "ms",
@@ -182,66 +186,77 @@ func edited(ctx context.Context, b *testbed.Bed, service string, milliseconds in
 	return time.Since(start), nil
 }
 
-// proxyPlanned counts the requests that fail, and the open connections that end, through edits, an update and a drain.
+// proxyPlanned counts the requests that fail through edits, an update and a drain.
 func proxyPlanned(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{}
-	err := onProxies(ctx, b, func(s *testbed.Stage) error {
-		service := s.Advertisement()
-		for name, happen := range map[string]func() error{
-			"proxy_reload_failed": func() error {
-				for i := range proxyReloads {
-					took, err := edited(ctx, b, service, 60_000+i)
-					if err != nil {
-						return err
-					}
-					progress("%2d of %d: an edit took %s", i+1, proxyReloads, took.Round(time.Millisecond))
-				}
-				return nil
-			},
-			"proxy_update_failed": func() error {
-				deployment := "deployment/" + testbed.Proxy
-				_, err := b.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "restart", deployment)
-				if err == nil {
-					_, err = b.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", deployment, "--timeout=4m")
-				}
-				return err
-			},
-			"proxy_drain_failed": func() error {
-				owner, err := s.Owner(ctx)
-				if err != nil {
-					return err
-				}
-				_, err = b.Kubectl(ctx, "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=150s")
-				_, back := b.Kubectl(ctx, "uncordon", owner)
-				_, ready := readyProxies(ctx, b)
-				return errors.Join(err, back, ready)
-			},
-		} {
-			kept, err := b.Keep(ctx, testbed.Client, 10, s.Addresses...)
-			if err != nil {
-				return err
-			}
-			seen, err := during(ctx, s, happen)
-			survived, stopped := kept.Stop()
-			if err := errors.Join(err, stopped); err != nil {
-				return err
-			}
-			failed := seen[0].Failed() + seen[1].Failed()
-			if name == "proxy_reload_failed" { // the others end the pods, and their connections after their time
-				failed += survived.Lost()
-			}
-			got[name] = float64(failed)
-			progress(
-				"%s: %d of %d requests failed, %s",
-				name,
-				failed,
-				len(seen[0].Results)+len(seen[1].Results),
-				survived,
-			)
-		}
-		return nil
-	})
+	err := onProxies(ctx, b, func(s *testbed.Stage) error { return plannedOn(ctx, b, s, "proxy_", got) })
 	return got, err
+}
+
+// plannedOn measures what proxyPlanned does on a stage; the names of the figures begin with a prefix.
+func plannedOn(ctx context.Context, b *testbed.Bed, s *testbed.Stage, prefix string, got map[string]float64) error {
+	for _, change := range []struct {
+		name   string
+		happen func() error
+	}{
+		{"reload_failed", func() error { return editOften(ctx, b, s) }},
+		{"update_failed", func() error { return updateProxies(ctx, b) }},
+		{"drain_failed", func() error { return drainOwner(ctx, b, s) }},
+	} {
+		kept, err := b.Keep(ctx, testbed.Client, 10, s.Addresses...)
+		if err != nil {
+			return err
+		}
+		seen, err := during(ctx, s, change.happen)
+		survived, stopped := kept.Stop()
+		if err := errors.Join(err, stopped); err != nil {
+			return err
+		}
+
+		failed := seen[0].Failed() + seen[1].Failed()
+		if change.name == "reload_failed" { // the others end the pods, and their connections after their time
+			failed += survived.Lost()
+		}
+		name := prefix + change.name
+		got[name] = float64(failed)
+		all := len(seen[0].Results) + len(seen[1].Results)
+		progress("%s: %d of %d requests failed, %s", name, failed, all, survived)
+	}
+	return nil
+}
+
+// editOften edits the stage's Service, and waits each time until all workers have the edit.
+func editOften(ctx context.Context, b *testbed.Bed, s *testbed.Stage) error {
+	for i := range proxyReloads {
+		took, err := edited(ctx, b, s.Advertisement(), 60_000+i)
+		if err != nil {
+			return err
+		}
+		progress("%2d of %d: an edit took %s", i+1, proxyReloads, took.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// updateProxies replaces the pods of the proxies.
+func updateProxies(ctx context.Context, b *testbed.Bed) error {
+	deployment := "deployment/" + testbed.Proxy
+	_, err := b.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "restart", deployment)
+	if err == nil {
+		_, err = b.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", deployment, "--timeout=4m")
+	}
+	return err
+}
+
+// drainOwner drains the node that owns the stage's addresses, and takes it back.
+func drainOwner(ctx context.Context, b *testbed.Bed, s *testbed.Stage) error {
+	owner, err := s.Owner(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = b.Kubectl(ctx, "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=150s")
+	_, back := b.Kubectl(ctx, "uncordon", owner)
+	_, ready := readyProxies(ctx, b)
+	return errors.Join(err, back, ready)
 }
 
 // proxyNodeOff powers off the owner, which has a proxy, and times how long a client gets no answer: the worst of all.

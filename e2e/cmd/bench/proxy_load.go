@@ -307,7 +307,7 @@ func percentile(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.D
 const moreSeats = 19
 
 // proxySeats measures the stage's Service while all seats are taken: an edit, the rate, the death of all HAProxies of the
-// owner at once, and the memory of a proxy.
+// owner at once, the memory of a proxy, and the requests that fail through edits, an update and a drain.
 func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	const name = "bench-seat"
 	got := map[string]float64{}
@@ -351,9 +351,11 @@ func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error)
 			return err
 		}
 		all := map[string]float64{}
-		err = memory(ctx, s, all)
+		if err := memory(ctx, s, all); err != nil {
+			return err
+		}
 		got["proxy_seats_mib"] = all["proxy_mib"]
-		return err
+		return plannedOn(ctx, b, s, "proxy_seats_", got)
 	})
 	for i := range moreSeats {
 		err = errors.Join(err, b.Kube.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), namespace(i), metav1.DeleteOptions{}))
