@@ -215,8 +215,8 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	for _, r := range w.layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)
 	}
-	for _, l := range w.kernel.missing() {
-		out = append(out, l.problem(node))
+	for _, l := range w.kernel.Missing() {
+		out = append(out, l.Problem(node))
 	}
 	return out
 }

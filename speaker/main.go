@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -255,7 +256,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 		return w.podNetwork.Run(ctx)
 	})
-	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.loop.Run, w.liveness.Run,
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.Run, w.liveness.Run,
 		w.prober.Run, w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.Run, w.conntrack.Run,
 		daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: log, Sync: slacken}).Run} {
 		group.Go(func() error { return run(ctx) })
@@ -347,7 +348,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		KickProbe:      func() { prober.Kick() },
 	})
 	prober = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: log, Sync: live.Probe})
-	lacks := newKernel(log, tries(s), kick)
+	lacks := kernel.New(log, tries(s), kick)
 	*w = syncer{
 		loop:        runs,
 		hang:        newHang(w, runs),
@@ -394,7 +395,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		conntrack: kubeproxy.NewSweeper(log),
 		headstart: kubeproxy.NewHeadStart(log),
 		proxies:   divert.NewAsker(log, kick),
-		divert:    divert.New(log, func() { lacks.recheck(); kick() }),
+		divert:    divert.New(log, func() { lacks.Recheck(); kick() }),
 	}
 	w.owners.loop = daemon.NewLoop(
 		daemon.LoopConfig{Name: "owners", Log: log, Sync: w.owners.turn, MinInterval: askInterval},

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -45,7 +46,7 @@ type syncer struct {
 	podNetwork *podnetwork.Boot
 	endpoints  *kubeproxy.Endpoints
 	proxies    *divert.Asker
-	kernel     *kernel
+	kernel     *kernel.Monitor
 	// Sinks.
 	filter    *guard
 	relays    *relays
@@ -120,7 +121,7 @@ type inputs struct {
 
 // sync is one run: read, participate, run. Until the other speakers are known it filters only.
 func (w *syncer) sync(context.Context) (again time.Duration, err error) {
-	if !w.cluster.Synced() || !w.links.Synced() || !w.kernel.checked() {
+	if !w.cluster.Synced() || !w.links.Synced() || !w.kernel.Checked() {
 		return 0, nil // all kick when they have synced
 	}
 	if w.cluster.Uninstalling() {

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -28,18 +29,18 @@ type guard struct {
 	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
 	podLinks []string
 	// kernel knows what the node's kernel lacks for the filter.
-	kernel *kernel
+	kernel *kernel.Monitor
 	// announced are the announcements that were set last, of which named counts those that each link is named by.
 	announced lb.Map[netip.Addr, *lb.Announcement]
 	named     map[string]int
 }
 
 // newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
-func newGuard(log *slog.Logger, s settings, lacks *kernel, kick func()) *guard {
+func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) *guard {
 	g := &guard{podLinks: s.podLinks, kernel: lacks, on: s.Options.Filters(), named: map[string]int{}}
 	g.table = filter.New(log, func() {
 		if g.failed() {
-			g.kernel.recheck()
+			g.kernel.Recheck()
 		}
 		kick()
 	})
@@ -61,9 +62,9 @@ func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.N
 }
 
 // possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
-func possible(d filter.Desired, k *kernel) filter.Desired {
-	d.NoLog, d.NoLimits, d.NoInternal = k.lacks(dropLogs), k.lacks(connectionLimits), k.lacks(internalTraffic)
-	d.NoRoutes = k.lacks(podRoutes)
+func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
+	d.NoLog, d.NoLimits, d.NoInternal = k.Lacks(kernel.DropLogs), k.Lacks(kernel.ConnectionLimits), k.Lacks(kernel.InternalTraffic)
+	d.NoRoutes = k.Lacks(kernel.PodRoutes)
 	return d
 }
 
@@ -100,9 +101,9 @@ func (g *guard) refused() lb.Map[lb.Key, struct{}] {
 
 // why says what keeps the filter from being in force.
 func (g *guard) why(node lb.Object) string {
-	for _, l := range g.kernel.missing() {
-		if l.feature == packetFilter {
-			return l.problem(node).Message
+	for _, l := range g.kernel.Missing() {
+		if l.Feature == kernel.PacketFilter {
+			return l.Problem(node).Message
 		}
 	}
 	return "see the log of its speaker"
@@ -179,25 +180,25 @@ func switchable(on bool, state any) any {
 }
 
 // tries returns an attempt of every feature in use.
-func tries(s settings) (out []attempt) {
-	add := func(f feature, used bool, try func() error) {
+func tries(s settings) (out []kernel.Attempt) {
+	add := func(f kernel.Feature, used bool, try func() error) {
 		if used {
-			out = append(out, attempt{f, try})
+			out = append(out, kernel.Attempt{Feature: f, Try: try})
 		}
 	}
 	filters := func(e filter.Extras) func() error { return func() error { return filter.Try(e) } }
 	relays := func(of lb.Family) func() error { return func() error { return relay.Try(of) } }
-	add(packetFilter, s.Options.Filters(), filters(filter.Extras{}))
-	add(connectionLimits, s.Options.Filters(), filters(filter.Extras{Limits: true}))
-	add(dropLogs, s.Options.Filters(), filters(filter.Extras{Log: true}))
-	add(internalTraffic, s.Options.Filters(), filters(filter.Extras{Internal: true}))
-	add(podRoutes, s.Options.Filters(), filters(filter.Extras{Routes: true}))
-	add(relaysIPv4, s.relay, relays(lb.IPv4))
+	add(kernel.PacketFilter, s.Options.Filters(), filters(filter.Extras{}))
+	add(kernel.ConnectionLimits, s.Options.Filters(), filters(filter.Extras{Limits: true}))
+	add(kernel.DropLogs, s.Options.Filters(), filters(filter.Extras{Log: true}))
+	add(kernel.InternalTraffic, s.Options.Filters(), filters(filter.Extras{Internal: true}))
+	add(kernel.PodRoutes, s.Options.Filters(), filters(filter.Extras{Routes: true}))
+	add(kernel.RelaysIPv4, s.relay, relays(lb.IPv4))
 	_, noIPv6 := os.Stat("/proc/net/if_inet6") // a kernel without IPv6 needs no relays for it
-	add(relaysIPv6, s.relay && noIPv6 == nil, relays(lb.IPv6))
-	add(headStart, s.Options.Filters(), kubeproxy.TryHeadStart)
-	add(proxyPaths, s.Options.Proxies(), divert.Try)
-	add(packetSockets, true, layer2.Try)
-	add(realTime, s.realtime, heartbeat.TryRealtime)
+	add(kernel.RelaysIPv6, s.relay && noIPv6 == nil, relays(lb.IPv6))
+	add(kernel.HeadStart, s.Options.Filters(), kubeproxy.TryHeadStart)
+	add(kernel.ProxyPaths, s.Options.Proxies(), divert.Try)
+	add(kernel.PacketSockets, true, layer2.Try)
+	add(kernel.RealTime, s.realtime, heartbeat.TryRealtime)
 	return out
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/filter"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -88,25 +89,25 @@ func TestAnnouncing(t *testing.T) {
 }
 
 // without returns a kernel that lacks features.
-func without(t *testing.T, features ...feature) *kernel {
+func without(t *testing.T, features ...kernel.Feature) *kernel.Monitor {
 	t.Helper()
-	var tries []attempt
+	var tries []kernel.Attempt
 	for _, f := range features {
-		tries = append(tries, attempt{f, func() error { return unix.EOPNOTSUPP }})
+		tries = append(tries, kernel.Attempt{Feature: f, Try: func() error { return unix.EOPNOTSUPP }})
 	}
 	checked := make(chan struct{}, 1)
-	m := newKernel(slog.New(slog.DiscardHandler), tries, func() { checked <- struct{}{} })
-	background(t, m.loop.Run)
+	m := kernel.New(slog.New(slog.DiscardHandler), tries, func() { checked <- struct{}{} })
+	background(t, m.Run)
 	<-checked
 	return m
 }
 
 // missing returns the features that the attempts find missing.
-func missing(tries []attempt) map[feature]error {
-	out := map[feature]error{}
+func missing(tries []kernel.Attempt) map[kernel.Feature]error {
+	out := map[kernel.Feature]error{}
 	for _, one := range tries {
-		if err := one.try(); err != nil {
-			out[one.feature] = err
+		if err := one.Try(); err != nil {
+			out[one.Feature] = err
 		}
 	}
 	return out
@@ -123,8 +124,10 @@ func TestTries(t *testing.T) {
 			t.Errorf("feature %d is missing: %v", f, err)
 		}
 		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
-			for _, f := range []feature{packetFilter, internalTraffic, connectionLimits, dropLogs, podRoutes, relaysIPv4,
-				relaysIPv6, headStart} {
+			for _, f := range []kernel.Feature{
+				kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.PodRoutes,
+				kernel.RelaysIPv4, kernel.RelaysIPv6, kernel.HeadStart,
+			} {
 				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
 					t.Errorf("feature %d without NET_ADMIN: %v", f, err)
 				}
@@ -141,10 +144,14 @@ func TestTries(t *testing.T) {
 // TestPossible: the filter does without what the kernel lacks, and keeps all else.
 func TestPossible(t *testing.T) {
 	d := filter.Desired{Filter: lb.Filter{Frontends: frontends(lb.Frontend{Address: netip.MustParseAddr("192.0.2.3")})}}
-	for _, lack := range []feature{relaysIPv4, internalTraffic, connectionLimits, dropLogs, podRoutes} {
+	for _, lack := range []kernel.Feature{
+		kernel.RelaysIPv4, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.PodRoutes,
+	} {
 		got := possible(d, without(t, lack))
-		if got.NoInternal != (lack == internalTraffic) || got.NoLimits != (lack == connectionLimits) || got.NoLog != (lack == dropLogs) ||
-			got.NoRoutes != (lack == podRoutes) || !got.Frontends.Same(d.Frontends) {
+		if got.NoInternal != (lack == kernel.InternalTraffic) ||
+			got.NoLimits != (lack == kernel.ConnectionLimits) ||
+			got.NoLog != (lack == kernel.DropLogs) ||
+			got.NoRoutes != (lack == kernel.PodRoutes) || !got.Frontends.Same(d.Frontends) {
 			t.Errorf("without feature %d: %+v", lack, got)
 		}
 	}
@@ -159,7 +166,7 @@ func TestSelf(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		w := newTestSyncer(noLinks) // nothing is ever set
 		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }})
-		w.kernel = without(t, packetFilter, relaysIPv6)
+		w.kernel = without(t, kernel.PacketFilter, kernel.RelaysIPv6)
 		w.podNetwork = podnetwork.New(podnetwork.Config{
 			Log: w.log, Remote: func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("10.244.1.5:80")} }, Kick: func() { kicked <- struct{}{} },
 		})

@@ -27,6 +27,7 @@ var fence = map[string][]string{
 	"internal/lb":        {},
 	"internal/ipam":      {"internal/lb"},
 	"internal/plan":      {"internal/lb"},
+	"internal/kernel":    {"internal/daemon", "internal/lb"},
 	"internal/keyed":     {},
 	"internal/config":    {"api", "internal/lb", "internal/openstack", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/haproxy":   {"internal/lb"},

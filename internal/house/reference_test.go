@@ -301,8 +301,8 @@ var producers = map[string][]string{
 	"Established":         {"controller/sessions.go"},
 	"AddressesFree":       {"controller/conflicts.go"},
 	"EndpointsWithdrawn":  {"internal/nodelifecycle/"},
-	"Problems":            {"speaker/", "internal/liveness/"},
-	"Event":               {"controller/", "speaker/", "internal/nodelifecycle/"},
+	"Problems":            {"speaker/", "internal/kernel/", "internal/liveness/"},
+	"Event":               {"controller/", "internal/report/", "internal/nodelifecycle/"},
 }
 
 // places are the names of places for the page. Each must have a producer among the files that use the Reason, and each file that serves a
@@ -528,7 +528,7 @@ func packagesReference(t *testing.T) string {
 
 // kernelReference has what Holdfast needs of the kernel, and what each lack costs.
 func kernelReference(t *testing.T) string {
-	file, err := parser.ParseFile(token.NewFileSet(), "../../speaker/feature.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../internal/kernel/feature.go", nil, 0)
 	must(t, err)
 	entries := func(list ast.Expr) map[string]ast.Expr {
 		out := map[string]ast.Expr{}

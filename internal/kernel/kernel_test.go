@@ -1,4 +1,4 @@
-package main
+package kernel
 
 import (
 	"fmt"
@@ -18,21 +18,21 @@ import (
 )
 
 // refusals is a kernel that refuses some features.
-type refusals map[feature]lack
+type refusals map[Feature]Lack
 
 // try returns attempts of all features in order.
-func (r refusals) tries() (out []attempt) {
-	for f := packetFilter; f <= realTime; f++ {
-		out = append(out, attempt{f, func() error { return r[f].err }})
+func (r refusals) tries() (out []Attempt) {
+	for f := PacketFilter; f <= RealTime; f++ {
+		out = append(out, Attempt{f, func() error { return r[f].Err }})
 	}
 	return out
 }
 
 // words shows what is missing.
-func (m *kernel) words() string {
+func (m *Monitor) words() string {
 	var out []string
-	for _, l := range m.missing() {
-		out = append(out, features[l.feature].name)
+	for _, l := range m.Missing() {
+		out = append(out, features[l.Feature].name)
 	}
 	return strings.Join(out, ", ")
 }
@@ -45,29 +45,29 @@ func TestKernelLacks(t *testing.T) {
 		want   string
 	}{
 		{"everything is there", refusals{}, ""},
-		{"no dup", refusals{relaysIPv4: {err: no}, relaysIPv6: {err: no}}, "relays of IPv4, relays of IPv6"},
-		{"no labels of conntrack", refusals{internalTraffic: {err: no}}, "the rewriting of traffic from within the cluster"},
-		{"no nf_tables", refusals{packetFilter: {err: no}, internalTraffic: {err: no}, connectionLimits: {err: no}, dropLogs: {err: no}}, "the packet filter"},
-		{"neither packet sockets nor priority", refusals{packetSockets: {err: syscall.EPERM}, realTime: {err: syscall.EPERM}}, "packet sockets, real-time priority"},
+		{"no dup", refusals{RelaysIPv4: {Err: no}, RelaysIPv6: {Err: no}}, "relays of IPv4, relays of IPv6"},
+		{"no labels of conntrack", refusals{InternalTraffic: {Err: no}}, "the rewriting of traffic from within the cluster"},
+		{"no nf_tables", refusals{PacketFilter: {Err: no}, InternalTraffic: {Err: no}, ConnectionLimits: {Err: no}, DropLogs: {Err: no}}, "the packet filter"},
+		{"neither packet sockets nor priority", refusals{PacketSockets: {Err: syscall.EPERM}, RealTime: {Err: syscall.EPERM}}, "packet sockets, real-time priority"},
 	} {
-		m := newKernel(slog.New(slog.DiscardHandler), tt.kernel.tries(), func() {})
-		if m.checked() || m.words() != "" {
+		m := New(slog.New(slog.DiscardHandler), tt.kernel.tries(), func() {})
+		if m.Checked() || m.words() != "" {
 			t.Errorf("%s: known before the first attempt", tt.name)
 		}
-		if again, err := m.try(t.Context()); err != nil || (again > 0) != (tt.want != "") || !m.checked() || m.words() != tt.want {
+		if again, err := m.try(t.Context()); err != nil || (again > 0) != (tt.want != "") || !m.Checked() || m.words() != tt.want {
 			t.Errorf("%s: missing %q, want %q", tt.name, m.words(), tt.want)
 		}
-		for _, l := range m.missing() {
-			if !m.lacks(l.feature) {
-				t.Errorf("%s: does not lack %v", tt.name, l)
+		for _, l := range m.Missing() {
+			if !m.Lacks(l.Feature) {
+				t.Errorf("%s: does not Lack %v", tt.name, l)
 			}
 		}
-		if m.lacks(0) {
+		if m.Lacks(0) {
 			t.Errorf("%s: lacks what is no feature", tt.name)
 		}
 	}
-	var none *kernel
-	if !none.checked() || none.lacks(packetFilter) {
+	var none *Monitor
+	if !none.Checked() || none.Lacks(PacketFilter) {
 		t.Error("no kernel, and something is missing")
 	}
 }
@@ -75,22 +75,22 @@ func TestKernelLacks(t *testing.T) {
 // TestKernelIsTriedAgain: while something is missing it is tried again, each change is told once, and then no attempt follows.
 func TestKernelIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kernel, tries, changes := refusals{relaysIPv4: {err: syscall.ENOENT}}, 0, 0
+		kernel, tries, changes := refusals{RelaysIPv4: {Err: syscall.ENOENT}}, 0, 0
 		var mu sync.Mutex // of all three
-		all := append(kernel.tries(), attempt{realTime, func() error { tries++; return nil }})
+		all := append(kernel.tries(), Attempt{RealTime, func() error { tries++; return nil }})
 		for i, one := range all {
-			all[i].try = func() error {
+			all[i].Try = func() error {
 				mu.Lock()
 				defer mu.Unlock()
-				return one.try()
+				return one.Try()
 			}
 		}
-		m := newKernel(slog.New(slog.DiscardHandler), all, func() {
+		m := New(slog.New(slog.DiscardHandler), all, func() {
 			mu.Lock()
 			defer mu.Unlock()
 			changes++
 		})
-		background(t, m.loop.Run)
+		go func() { _ = m.Run(t.Context()) }()
 		for i, step := range []struct {
 			after                      time.Duration
 			change                     func()
@@ -100,8 +100,8 @@ func TestKernelIsTriedAgain(t *testing.T) {
 			{0, func() {}, "relays of IPv4", 1, 1},
 			{59 * time.Second, func() {}, "relays of IPv4", 1, 1},
 			{time.Minute, func() {}, "relays of IPv4", 2, 1},
-			{time.Minute, func() { delete(kernel, relaysIPv4) }, "", 3, 2},
-			{time.Hour, func() { kernel[realTime] = lack{err: syscall.EPERM} }, "", 3, 2},
+			{time.Minute, func() { delete(kernel, RelaysIPv4) }, "", 3, 2},
+			{time.Hour, func() { kernel[RealTime] = Lack{Err: syscall.EPERM} }, "", 3, 2},
 		} {
 			mu.Lock()
 			step.change()
@@ -122,27 +122,27 @@ func TestKernelProblem(t *testing.T) {
 	node := lb.Object{Kind: "Node", Name: "w1"}
 	refused := fmt.Errorf("commit: %w", os.NewSyscallError("nf_tables", syscall.EOPNOTSUPP))
 	for _, tt := range []struct {
-		lack lack
+		lack Lack
 		want string
 	}{
-		{lack{relaysIPv6, refused}, "the kernel of node w1 refuses relays of IPv6 (operation not supported); " +
+		{Lack{RelaysIPv6, refused}, "the kernel of node w1 refuses relays of IPv6 (operation not supported); " +
 			"it needs Linux 5.7 or newer with nf_tables, nft_ct and nft_dup_ipv6; " +
 			"until then open IPv6 connections end when their address moves here"},
-		{lack{internalTraffic, refused}, "the kernel of node w1 refuses the rewriting of traffic from within the cluster (operation not supported); " +
+		{Lack{InternalTraffic, refused}, "the kernel of node w1 refuses the rewriting of traffic from within the cluster (operation not supported); " +
 			"it needs Linux 5.7 or newer with CONFIG_NF_CONNTRACK_LABELS; until then source ranges hold for pods and nodes too"},
-		{lack{packetFilter, refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it needs Linux 5.7 or newer with nf_tables " +
+		{Lack{PacketFilter, refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it needs Linux 5.7 or newer with nf_tables " +
 			"(CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and nft_redir; " +
 			"until then no source ranges are enforced here, and addresses with source ranges are left to other nodes"},
-		{lack{packetSockets, syscall.EPERM}, "the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for " +
+		{Lack{PacketSockets, syscall.EPERM}, "the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for " +
 			"the speaker; " +
 			"until then the node leaves layer 2 to others, and BGP works"},
 	} {
 		want := lb.Problem{Object: node, Reason: lb.KernelFeatureMissing, Message: tt.want}
-		if diff := cmp.Diff(want, tt.lack.problem(node)); diff != "" {
+		if diff := cmp.Diff(want, tt.lack.Problem(node)); diff != "" {
 			t.Errorf("-want +got\n%s", diff)
 		}
 	}
-	for f := packetFilter; f <= realTime; f++ {
+	for f := PacketFilter; f <= RealTime; f++ {
 		if a := features[f]; a.name == "" || a.without == "" || a.capability == "" || a.modules == "" {
 			t.Errorf("feature %d is not described", f)
 		}
@@ -156,8 +156,8 @@ func TestKernelRecheck(t *testing.T) {
 		var changes atomic.Int32
 		tries := refusals{}.tries()
 		for i := range tries {
-			if tries[i].feature == dropLogs {
-				tries[i].try = func() error {
+			if tries[i].Feature == DropLogs {
+				tries[i].Try = func() error {
 					if refuses.Load() {
 						return syscall.ENOENT
 					}
@@ -165,25 +165,25 @@ func TestKernelRecheck(t *testing.T) {
 				}
 			}
 		}
-		m := newKernel(slog.New(slog.DiscardHandler), tries, func() { changes.Add(1) })
-		background(t, m.loop.Run)
+		m := New(slog.New(slog.DiscardHandler), tries, func() { changes.Add(1) })
+		go func() { _ = m.Run(t.Context()) }()
 		synctest.Wait()
 		refuses.Store(true)
 		time.Sleep(time.Hour)
-		if m.lacks(dropLogs) {
+		if m.Lacks(DropLogs) {
 			t.Error("asked without a reason")
 		}
-		m.recheck()
+		m.Recheck()
 		synctest.Wait()
-		if !m.lacks(dropLogs) || changes.Load() != 2 {
+		if !m.Lacks(DropLogs) || changes.Load() != 2 {
 			t.Errorf("lacks %q, %d changes", m.words(), changes.Load())
 		}
 		refuses.Store(false)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if m.lacks(dropLogs) || changes.Load() != 3 {
+		if m.Lacks(DropLogs) || changes.Load() != 3 {
 			t.Errorf("lacks %q, %d changes", m.words(), changes.Load())
 		}
 	})
-	(*kernel)(nil).recheck()
+	(*Monitor)(nil).Recheck()
 }
