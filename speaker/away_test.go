@@ -89,10 +89,10 @@ func (c *fleet) serve(address string, conditions ...metav1.Condition) {
 	})
 }
 
-func (c *fleet) view() heartbeat.Nodes {
+func (c *fleet) view() heartbeat.NodeSets {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return heartbeat.Nodes{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
+	return heartbeat.NodeSets{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
 }
 
 // start runs the speaker of a node, as serve does.

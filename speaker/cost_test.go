@@ -180,7 +180,7 @@ func (w *costly) run(context.Context) (again time.Duration, err error) {
 	}
 	in := w.read(w.links.Links())
 	w.links.SetSurroundings(surroundings(in.state, w.node))
-	view := heartbeat.Nodes{
+	view := heartbeat.NodeSets{
 		View: heartbeat.View{Settled: true}, Alive: map[string]bool{"w1": true, "w2": true}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{},
 	}
 	self := w.self(in)

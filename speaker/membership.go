@@ -30,11 +30,11 @@ type membership struct {
 }
 
 // view returns what is known of the speakers; an empty View before the membership has started.
-func (m *membership) view() heartbeat.Nodes {
+func (m *membership) view() heartbeat.NodeSets {
 	if members := m.members.Load(); members != nil {
 		return members.View()
 	}
-	return heartbeat.Nodes{}
+	return heartbeat.NodeSets{}
 }
 
 // ask asks another speaker about addresses, if the membership has started.

@@ -63,7 +63,7 @@ func (w *syncer) debug() any {
 	return struct {
 		Node      string
 		Planned   *planned
-		Members   heartbeat.Nodes
+		Members   heartbeat.NodeSets
 		Links     []lb.Interface
 		Layer2    any
 		Sessions  []lb.Session

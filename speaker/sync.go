@@ -174,11 +174,11 @@ func (w *syncer) filterOnly(in inputs) error {
 }
 
 // participate sends this node's metadata to the other speakers, and returns what the membership knows.
-func (w *syncer) participate(m *members.Members, in inputs) (heartbeat.Nodes, map[string]lb.Member) {
+func (w *syncer) participate(m *members.Members, in inputs) (heartbeat.NodeSets, map[string]lb.Member) {
 	m.SetSpeakers(in.speakers)
 	view := m.View()
 	if !m.Joined() {
-		return heartbeat.Nodes{}, nil
+		return heartbeat.NodeSets{}, nil
 	}
 	if view.Settled {
 		w.tell(m, w.self(in))
@@ -215,7 +215,7 @@ func (w *syncer) tell(m *members.Members, self lb.Member) {
 }
 
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
-func (w *syncer) run(in inputs, view heartbeat.Nodes, metadata map[string]lb.Member) (again time.Duration, err error) {
+func (w *syncer) run(in inputs, view heartbeat.NodeSets, metadata map[string]lb.Member) (again time.Duration, err error) {
 	live := w.liveness.State()
 	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
 	state := w.complete(in, view.Epoch, live)

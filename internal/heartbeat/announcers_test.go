@@ -101,22 +101,22 @@ func (a *announcers) announced(n *node) []bool {
 
 // look notes who announces what now.
 func (a *announcers) look() {
-	now := make([]string, len(a.addresses))
+	at := make([]string, len(a.addresses))
 	for i, n := range a.nodes {
 		if !n.up || n.killed || a.outbound != nil && !a.outbound(n) {
 			continue
 		}
 		for j, is := range a.announced(n) {
 			if is {
-				now[j] += fmt.Sprintf("%d ", i)
+				at[j] += fmt.Sprintf("%d ", i)
 			}
 		}
 	}
-	for j := range now {
-		if now[j] != a.owners[j] {
-			a.owners[j], a.since[j] = now[j], a.now
+	for j := range at {
+		if at[j] != a.owners[j] {
+			a.owners[j], a.since[j] = at[j], a.now
 		}
-		if a.settled != nil && len(now[j]) == len("0 ") && now[j] != a.settled[j] && a.now-a.since[j] > overlap {
+		if a.settled != nil && len(at[j]) == len("0 ") && at[j] != a.settled[j] && a.now-a.since[j] > overlap {
 			a.settled[j] = a.owners[j]
 			a.moves[j]++
 		}

@@ -26,10 +26,10 @@ func TestChoice(t *testing.T) {
 	for flags := range 1 << 7 {
 		bit := func(n int) bool { return flags>>n&1 != 0 }
 		for _, numbers := range [][2]uint64{{0, 0}, {1, 0}, {1 << 63, 0}, {0, 1}, {0, 1 << 63}} {
-			p := packet{
-				watch: bit(0), ping: bit(1), heartbeat: bit(2), complains: bit(3), hearsBadly: bit(4), lost: bit(5), hearsNone: bit(6),
-				from: id(random.Uint64()), to: id(random.Uint64()), boot: random.Uint64(), seq: random.Uint64(), hold: time.Second,
-				challenge: numbers[0], answer: numbers[1], heartbeats: uint16(random.Uint64()), claims: make([]claim, random.IntN(3)),
+			p := Packet{
+				Watch: bit(0), Ping: bit(1), Heartbeat: bit(2), Complains: bit(3), HearsBadly: bit(4), Lost: bit(5), HearsNone: bit(6),
+				From: NodeID(random.Uint64()), To: NodeID(random.Uint64()), Boot: random.Uint64(), Seq: random.Uint64(), Hold: time.Second,
+				Challenge: numbers[0], Answer: numbers[1], Heartbeats: uint16(random.Uint64()), Claims: make([]NodeClaim, random.IntN(3)),
 			}
 			got, err := vm.Run(closed(s, nil, &p))
 			if err != nil || got == 1 != p.routine() || got > 1 {
@@ -64,8 +64,8 @@ func TestBeatsWait(t *testing.T) {
 			}
 			a, b := threads[0], threads[1]
 			ofB, ofA := a.detector.peers[b.detector.self], b.detector.peers[a.detector.self]
-			send := func(p packet) {
-				if p.heartbeat {
+			send := func(p Packet) {
+				if p.Heartbeat {
 					b.detector.heartbeats++
 				}
 				b.detector.sendOnly(ofA, p)
@@ -74,12 +74,12 @@ func TestBeatsWait(t *testing.T) {
 			// waits reports whether the thread sleeps on, with a packet or two that it may read.
 			waits := func(d time.Duration) bool {
 				began := boottime()
-				a.socket.wait(d, true, a.detector.restless(), true)
+				a.socket.wait(d, true, a.detector.HasSuspect(), true)
 				return boottime()-began >= d
 			}
 			nstest.Until(t, within, "a session", func() bool {
 				if ofB.lastHeard == 0 {
-					send(packet{})
+					send(Packet{})
 				}
 				a.step()
 				b.look()
@@ -89,7 +89,7 @@ func TestBeatsWait(t *testing.T) {
 			ofB.reception = newReception(b.detector.heartbeats + 1)
 
 			before := boottime()
-			send(packet{heartbeat: true})
+			send(Packet{Heartbeat: true})
 			after := boottime()
 			if !waits(50 * ms) {
 				t.Errorf("%v: a routine heartbeat wakes the thread", addresses)
@@ -99,23 +99,23 @@ func TestBeatsWait(t *testing.T) {
 				t.Errorf("%v: a heartbeat between %v and %v counts as of %v", addresses, before, after, at)
 			}
 
-			send(packet{heartbeat: true})
-			send(packet{ping: true})
+			send(Packet{Heartbeat: true})
+			send(Packet{Ping: true})
 			if waits(within) {
 				t.Errorf("%v: a question does not wake the thread", addresses)
 			}
 			a.receive()
-			send(packet{heartbeat: true})
+			send(Packet{Heartbeat: true})
 			a.detector.watching[0].suspicion = &suspicion{}
 			if waits(within) {
 				t.Errorf("%v: a suspect's heartbeat does not wake the thread", addresses)
 			}
 			a.receive()
-			a.detector.take()
-			send(packet{ping: true})
-			send(packet{heartbeat: true})
+			a.detector.TakePackets()
+			send(Packet{Ping: true})
+			send(Packet{Heartbeat: true})
 			waits(within)
-			if a.receive(); len(a.detector.take()) != 1 {
+			if a.receive(); len(a.detector.TakePackets()) != 1 {
 				t.Errorf("%v: a question is not answered, since a heartbeat came after it", addresses)
 			}
 			if r := ofB.reception; r.clean != 4 || r.share != fullReception {
@@ -144,9 +144,9 @@ func TestBatches(t *testing.T) {
 		const sent = 3*batch + 5
 		for i := range sent {
 			b.detector.heartbeats++
-			b.detector.sendOnly(ofA, packet{heartbeat: true, ping: i%2 == 0})
+			b.detector.sendOnly(ofA, Packet{Heartbeat: true, Ping: i%2 == 0})
 			if i%5 == 0 {
-				b.detector.sendOnly(b.detector.peers[idOf("nobody")], packet{})
+				b.detector.sendOnly(b.detector.peers[NodeIDOf("nobody")], Packet{})
 			}
 		}
 		b.send()
@@ -161,7 +161,7 @@ func TestBatches(t *testing.T) {
 					if !ok || box.from(i) != peers[1].Address {
 						t.Errorf("%s: a packet of %v, %v", name, box.from(i), ok)
 					}
-					numbers = append(numbers, p.heartbeats)
+					numbers = append(numbers, p.Heartbeats)
 				}
 			}
 			if len(numbers) != want || !slices.IsSorted(numbers) {
@@ -169,8 +169,8 @@ func TestBatches(t *testing.T) {
 			}
 		}
 		for range sent {
-			b.detector.sendOnly(ofA, packet{ping: true})
-			b.detector.sendOnly(ofA, packet{heartbeat: true})
+			b.detector.sendOnly(ofA, Packet{Ping: true})
+			b.detector.sendOnly(ofA, Packet{Heartbeat: true})
 		}
 		b.send()
 		a.look()
@@ -254,7 +254,7 @@ func TestTimers(t *testing.T) {
 // A node that was late asks for its least time and half more than it was late, as long as it remembers, and for no more than others
 // could wait.
 func TestLateAsksForMore(t *testing.T) {
-	d := newDetector(Timers{}.withDefaults(), true, func() uint64 { return 1 }, "a", time.Second)
+	d := newDetector(Timers{}.WithDefaults(), true, func() uint64 { return 1 }, "a", time.Second)
 	now := time.Second
 	for _, tt := range []struct{ late, want time.Duration }{
 		{0, 100 * ms}, {40 * ms, 160 * ms}, {0, 160 * ms}, {300 * ms, maxAdaptedHold}, {2 * time.Minute, maxAdaptedHold}, {0, maxAdaptedHold},

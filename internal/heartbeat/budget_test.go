@@ -306,7 +306,7 @@ func TestFurther(t *testing.T) {
 // newTestThread returns a thread that the test drives.
 func newTestThread(t *testing.T, self Peer, peers []Peer, timers Timers) *thread {
 	t.Helper()
-	th, err := newThread(processSettings{NodeName: self.Name, Address: self.Address, Port: testPort, Timers: timers.withDefaults()}, &shared{}, nil)
+	th, err := newThread(processSettings{NodeName: self.Name, Address: self.Address, Port: testPort, Timers: timers.WithDefaults()}, &shared{}, nil)
 	must(t, err)
 	t.Cleanup(th.socket.close)
 	th.obey(order{Peers: peers, Keys: [][]byte{testKey}})
@@ -394,9 +394,9 @@ func TestDeathInStep(t *testing.T) {
 				victim := w.nodes[i%n]
 				w.after(time.Duration(i) * ms)
 				asked := 0
-				w.tap = func(_, _ *node, p packet) {
-					for _, c := range p.claims {
-						if c.status == ask {
+				w.tap = func(_, _ *node, p Packet) {
+					for _, c := range p.Claims {
+						if c.Status == ask {
 							asked++
 						}
 					}

@@ -34,11 +34,11 @@ const (
 
 // order is one message to the heartbeat process: what changed. The first has the settings, peers and keys.
 type order struct {
-	Settings *processSettings `json:",omitempty"`
-	Peers    []Peer           `json:",omitzero"`
-	Keys     [][]byte         `json:",omitempty"`
-	Answer   *wireAnswer      `json:",omitempty"`
-	Leave    bool             `json:",omitempty"`
+	Settings *processSettings  `json:",omitempty"`
+	Peers    []Peer            `json:",omitzero"`
+	Keys     [][]byte          `json:",omitempty"`
+	Answer   *answeredQuestion `json:",omitempty"`
+	Leave    bool              `json:",omitempty"`
 }
 
 // processSettings are the part of Config that the heartbeat process needs.
@@ -54,10 +54,10 @@ type processSettings struct {
 
 // notice is one message from the heartbeat process.
 type notice struct {
-	View    *View     `json:",omitempty"`
-	Ask     *question `json:",omitempty"`
-	Error   string    `json:",omitempty"`
-	Overrun *overrun  `json:",omitempty"`
+	View    *View         `json:",omitempty"`
+	Ask     *WireQuestion `json:",omitempty"`
+	Error   string        `json:",omitempty"`
+	Overrun *overrun      `json:",omitempty"`
 }
 
 // Process returns the id of the heartbeat process. It returns an error while there is none.
@@ -186,7 +186,7 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 		case n.Error != "":
 			return errors.New(n.Error)
 		case n.View != nil:
-			before := h.view.Swap(new(n.View.Nodes()))
+			before := h.view.Swap(new(n.View.Sets()))
 			h.logChanges(before.View, *n.View)
 			h.config.Changed()
 		case n.Overrun != nil:

@@ -6,13 +6,13 @@ import (
 	"math"
 )
 
-// id stands for a node's name in packets.
-type id uint64
+// NodeID stands for a node's name in packets.
+type NodeID uint64
 
-// idOf hashes a name; among 10,000 names two are alike with a chance of 1 to 3*10^11.
-func idOf(name string) id {
+// NodeIDOf hashes a name; among 10,000 names two are alike with a chance of 1 to 3*10^11.
+func NodeIDOf(name string) NodeID {
 	sum := sha256.Sum256([]byte(name))
-	return id(binary.BigEndian.Uint64(sum[:]))
+	return NodeID(binary.BigEndian.Uint64(sum[:]))
 }
 
 // Status is what is known of a node.
@@ -59,38 +59,38 @@ func (s Status) String() string { return statusNames[s] }
 // Living reports whether the speaker is running.
 func (s Status) Living() bool { return s == Alive || s == HoldDown }
 
-// claim is one statement about a node.
-type claim struct {
-	about  id
-	status Status
+// NodeClaim is one statement about a node.
+type NodeClaim struct {
+	About  NodeID
+	Status Status
 	// deaths counts how often the subject was declared dead lately, outside of a hold-down.
-	deaths uint8
+	Deaths uint8
 	// incarnation of the subject; in an answer heard, the age of what was heard in ms.
-	incarnation uint32
+	Incarnation uint32
 }
 
 // isVerdict is false for questions and answers.
-func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
+func (c NodeClaim) isVerdict() bool { return c.Status >= Alive && c.Status <= Left }
 
 // died returns the deaths after one more. One in a hold-down does not count: it seldom moves an address, and one long
 // fault makes many.
-func (c claim) died() uint8 {
-	if c.status == HoldDown || c.deaths == math.MaxUint8 {
-		return c.deaths
+func (c NodeClaim) died() uint8 {
+	if c.Status == HoldDown || c.Deaths == math.MaxUint8 {
+		return c.Deaths
 	}
-	return c.deaths + 1
+	return c.Deaths + 1
 }
 
 // over reports whether c replaces old. Incarnations are serial numbers (RFC 1982): none is the last one, so that their
 // subject can refute whatever a thief of the key said. 0 is that of a run that knows nothing yet.
-func (c claim) over(old claim) bool {
+func (c NodeClaim) over(old NodeClaim) bool {
 	switch {
-	case c.incarnation == old.incarnation:
-		return c.status > old.status
-	case c.incarnation == 0 || old.incarnation == 0:
-		return old.incarnation == 0
+	case c.Incarnation == old.Incarnation:
+		return c.Status > old.Status
+	case c.Incarnation == 0 || old.Incarnation == 0:
+		return old.Incarnation == 0
 	}
-	return int32(c.incarnation-old.incarnation) > 0
+	return int32(c.Incarnation-old.Incarnation) > 0
 }
 
 // next returns the incarnation after i.

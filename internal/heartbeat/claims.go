@@ -19,152 +19,152 @@ const (
 // spread is what is still to be said to others.
 type spread struct {
 	// fresh claims are piggybacked on other packets, by turns.
-	fresh []id
+	fresh []NodeID
 	// urgent ones go to everybody at broadcastAt, too.
-	urgent      []id
+	urgent      []NodeID
 	broadcastAt time.Duration
 	// probed is the index of the last peer that got a probe, repeated that of the last one whose claim was repeated.
 	probed, repeated int
 }
 
 // handle takes one claim, question or answer out of a packet.
-func (d *detector) handle(now time.Duration, from *peer, c claim) {
-	if c.about == d.self {
+func (d *Detector) handle(at time.Duration, from *peerState, c NodeClaim) {
+	if c.About == d.self {
 		if c.isVerdict() {
-			d.refute(now, from, c)
+			d.refute(at, from, c)
 		}
-		if c.status == givenUp {
-			if from.gaveUpAt = now; d.complained(now, gaveUpAt) {
-				d.stepBack(now, d.parted(now, from))
+		if c.Status == givenUp {
+			if from.gaveUpAt = at; d.complained(at, gaveUpAt) {
+				d.stepBack(at, d.parted(at, from))
 			}
 		}
-		if c.status == Dead && d.own.status == HoldDown {
+		if c.Status == Dead && d.own.Status == HoldDown {
 			// The sender does not know better yet: it does not hear this node.
-			d.own.holdDown(now, holdDownTime)
+			d.own.holdDown(at, holdDownTime)
 		}
 		return
 	}
-	about := d.peers[c.about]
+	about := d.peers[c.About]
 	switch {
-	case about == nil, c.status == givenUp:
-	case c.status == ask:
-		d.answerAbout(now, from, about)
+	case about == nil, c.Status == givenUp:
+	case c.Status == ask:
+		d.answerAbout(at, from, about)
 	case c.isVerdict():
-		d.adopt(now, about, c)
+		d.adopt(at, about, c)
 	default:
-		d.answered(now, from, about, c)
+		d.answered(at, from, about, c)
 	}
 }
 
 // adopt takes another node's claim over, unless this node knows better.
-func (d *detector) adopt(now time.Duration, about *peer, c claim) {
+func (d *Detector) adopt(at time.Duration, about *peerState, c NodeClaim) {
 	// A private claim gives way to what others say of the same incarnation.
-	yields := about.private && c.incarnation == about.incarnation && c.status > HoldDown
-	if !c.over(about.claim) && !yields {
+	yields := about.private && c.Incarnation == about.Incarnation && c.Status > HoldDown
+	if !c.over(about.NodeClaim) && !yields {
 		return
 	}
-	fresh := about.lastHeard != 0 && now-about.lastHeard < about.hold*3/4
-	if (c.status == Dead || c.status == SpeakerDown) && fresh && now >= d.grace.until {
+	fresh := about.lastHeard != 0 && at-about.lastHeard < about.hold*3/4
+	if (c.Status == Dead || c.Status == SpeakerDown) && fresh && at >= d.grace.until {
 		return
 	}
-	if c.status != about.status {
+	if c.Status != about.Status {
 		about.suspicion = nil
 	}
-	if c.status == Dead || c.status == Left {
+	if c.Status == Dead || c.Status == Left {
 		about.watched = false
 	}
-	about.accused = about.accused && c.status == Dead
-	if c.status == SpeakerDown && about.watched {
-		about.accused, about.lastAlive = true, now // its kernel lives
+	about.accused = about.accused && c.Status == Dead
+	if c.Status == SpeakerDown && about.watched {
+		about.accused, about.lastAlive = true, at // its kernel lives
 		if !about.private {
-			about.former = about.claim
+			about.former = about.NodeClaim
 		}
 	}
-	about.set(now, c, false)
+	about.set(at, c, false)
 	d.disseminate(about.id)
 }
 
 // refute answers a claim about this node itself that is not its own.
-func (d *detector) refute(now time.Duration, from *peer, c claim) {
-	if !c.over(d.own.claim) {
+func (d *Detector) refute(at time.Duration, from *peerState, c NodeClaim) {
+	if !c.over(d.own.NodeClaim) {
 		return
 	}
-	if c.status == Dead && now > d.born+newTime {
+	if c.Status == Dead && at > d.born+newTime {
 		d.counts.refuted.Add(1) // the network lost this node, which was there
 	}
-	if c.status != Dead || !d.parted(now, from) {
-		d.own.deaths = max(d.own.deaths, c.deaths)
+	if c.Status != Dead || !d.parted(at, from) {
+		d.own.Deaths = max(d.own.Deaths, c.Deaths)
 	}
-	if c.status == Dead || d.own.deaths > 0 && d.own.diedAt == 0 {
-		d.own.diedAt = now
+	if c.Status == Dead || d.own.Deaths > 0 && d.own.diedAt == 0 {
+		d.own.diedAt = at
 	}
-	if c.status == Dead {
-		d.own.holdDown(now, d.holdTime())
+	if c.Status == Dead {
+		d.own.holdDown(at, d.holdTime())
 	}
-	d.claimSelf(now, c.incarnation)
+	d.claimSelf(at, c.Incarnation)
 }
 
 // parted: each of two sides lost the other, not this node alone the others. The peer is of the other one, which this
 // side gave up.
-func (d *detector) parted(now time.Duration, from *peer) bool {
-	return from.status == Dead || from.status == HoldDown && now-from.claimedAt < togetherTime
+func (d *Detector) parted(at time.Duration, from *peerState) bool {
+	return from.Status == Dead || from.Status == HoldDown && at-from.claimedAt < togetherTime
 }
 
 // holdTime is how long this node is held down: it doubles with each further death that counts.
-func (d *detector) holdTime() time.Duration {
-	return min(holdDownTime<<(min(max(d.own.deaths, 2), 16)-2), d.maxHoldDown)
+func (d *Detector) holdTime() time.Duration {
+	return min(holdDownTime<<(min(max(d.own.Deaths, 2), 16)-2), d.maxHoldDown)
 }
 
 // stepBack has this node take nothing for a while, by its own claim. That counts as a death, unless parted: others gave
 // it up, too.
-func (d *detector) stepBack(now time.Duration, parted bool) {
+func (d *Detector) stepBack(at time.Duration, parted bool) {
 	if !parted {
-		d.own.deaths = d.own.died()
+		d.own.Deaths = d.own.died()
 	}
-	d.own.diedAt = now
-	d.own.holdDown(now, d.holdTime())
-	if d.own.status == Alive {
-		d.claimSelf(now, d.own.incarnation)
+	d.own.diedAt = at
+	d.own.holdDown(at, d.holdTime())
+	if d.own.Status == Alive {
+		d.claimSelf(at, d.own.Incarnation)
 	}
 }
 
 // claimSelf broadcasts what this node is, after a claim of that incarnation.
-func (d *detector) claimSelf(now time.Duration, after uint32) {
-	d.own.incarnation, d.own.status = next(after), Alive
-	if now < d.own.holdDownUntil {
-		d.own.status = HoldDown
+func (d *Detector) claimSelf(at time.Duration, after uint32) {
+	d.own.Incarnation, d.own.Status = next(after), Alive
+	if at < d.own.holdDownUntil {
+		d.own.Status = HoldDown
 	}
 	d.broadcast(d.self)
 }
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
-func (d *detector) ageSelf(now time.Duration) {
-	if d.complained(now, lostAt) {
-		d.stepBack(now, false)
+func (d *Detector) ageSelf(at time.Duration) {
+	if d.complained(at, lostAt) {
+		d.stepBack(at, false)
 	}
-	if d.own.status == HoldDown && d.complained(now, complainedAt) {
-		d.own.holdDown(now, holdDownTime)
+	if d.own.Status == HoldDown && d.complained(at, complainedAt) {
+		d.own.holdDown(at, holdDownTime)
 	}
-	over := d.own.status == HoldDown && now >= d.own.holdDownUntil
-	forgiven := d.own.deaths > 0 && now >= d.own.diedAt+forgiveTime
+	over := d.own.Status == HoldDown && at >= d.own.holdDownUntil
+	forgiven := d.own.Deaths > 0 && at >= d.own.diedAt+forgiveTime
 	if forgiven {
-		d.own.deaths = 0
+		d.own.Deaths = 0
 	}
 	if over || forgiven {
-		d.claimSelf(now, d.own.incarnation)
+		d.claimSelf(at, d.own.Incarnation)
 	}
 }
 
-// leave says goodbye to all.
-func (d *detector) leave(now time.Duration) {
-	d.own.status = Left
+// Leave says goodbye to all.
+func (d *Detector) Leave(at time.Duration) {
+	d.own.Status = Left
 	d.broadcast(d.self)
-	d.spread.broadcastAt = now
-	d.sendBroadcast(now)
+	d.spread.broadcastAt = at
+	d.sendBroadcast(at)
 }
 
 // statement returns the claim about a node as it may be sent; nil where there is none.
-func (d *detector) statement(i id) *statement {
+func (d *Detector) statement(i NodeID) *statement {
 	if i == d.self {
 		return &d.own.statement
 	}
@@ -176,7 +176,7 @@ func (d *detector) statement(i id) *statement {
 
 // disseminate has a claim piggybacked on so many packets that everybody gets it: each
 // heartbeat reaches some nodes, and those pass it on.
-func (d *detector) disseminate(i id) {
+func (d *Detector) disseminate(i NodeID) {
 	d.version++
 	d.statement(i).transmits = 10 * bits.Len(uint(len(d.ring)+1))
 	if !slices.Contains(d.spread.fresh, i) {
@@ -185,19 +185,19 @@ func (d *detector) disseminate(i id) {
 }
 
 // broadcast has a claim sent to everybody at once, too.
-func (d *detector) broadcast(i id) {
+func (d *Detector) broadcast(i NodeID) {
 	d.disseminate(i)
 	d.spread.urgent = append(d.spread.urgent, i)
 }
 
 // piggyback adds to claims what the receiver may not know yet: this node's opinion of it if that is nothing good, then
 // what is fresh, by turns.
-func (d *detector) piggyback(to *peer, claims []claim) []claim {
+func (d *Detector) piggyback(to *peerState, claims []NodeClaim) []NodeClaim {
 	switch {
 	case to.private:
-		claims = append(claims, claim{about: to.id, status: givenUp})
-	case to.status > HoldDown:
-		claims = append(claims, to.claim)
+		claims = append(claims, NodeClaim{About: to.id, Status: givenUp})
+	case to.Status > HoldDown:
+		claims = append(claims, to.NodeClaim)
 	}
 	for range min(len(d.spread.fresh), maxPiggybacked, maxClaims-len(claims)) {
 		i := d.spread.fresh[0]
@@ -206,7 +206,7 @@ func (d *detector) piggyback(to *peer, claims []claim) []claim {
 		if s == nil {
 			continue
 		}
-		claims = append(claims, s.claim)
+		claims = append(claims, s.NodeClaim)
 		if s.transmits--; s.transmits > 0 {
 			d.spread.fresh = append(d.spread.fresh, i)
 		}
@@ -215,37 +215,37 @@ func (d *detector) piggyback(to *peer, claims []claim) []claim {
 }
 
 // antiEntropy returns some of all claims, by turns.
-func (d *detector) antiEntropy() []claim {
-	var claims []claim
+func (d *Detector) antiEntropy() []NodeClaim {
+	var claims []NodeClaim
 	for n := 0; n < len(d.ring) && len(claims) < maxAntiEntropy; n++ {
 		d.spread.repeated = (d.spread.repeated + 1) % len(d.ring)
-		if p := d.ring[d.spread.repeated]; p.status != Unknown && !p.private {
-			claims = append(claims, p.claim)
+		if p := d.ring[d.spread.repeated]; p.Status != Unknown && !p.private {
+			claims = append(claims, p.NodeClaim)
 		}
 	}
-	if d.own.incarnation > 0 {
-		claims = append(claims, d.own.claim)
+	if d.own.Incarnation > 0 {
+		claims = append(claims, d.own.NodeClaim)
 	}
 	return claims
 }
 
 // sendBroadcast sends what is urgent to everybody, and what else is fresh as far as there is room.
-func (d *detector) sendBroadcast(now time.Duration) {
-	if len(d.spread.urgent) == 0 || now < d.spread.broadcastAt {
+func (d *Detector) sendBroadcast(at time.Duration) {
+	if len(d.spread.urgent) == 0 || at < d.spread.broadcastAt {
 		return
 	}
-	d.spread.broadcastAt = now + broadcastInterval
-	var claims []claim
+	d.spread.broadcastAt = at + broadcastInterval
+	var claims []NodeClaim
 	for _, i := range slices.Concat(d.spread.urgent, d.spread.fresh) {
 		if len(claims) == maxClaims {
 			break
 		}
-		if s := d.statement(i); s != nil && !slices.Contains(claims, s.claim) {
-			claims = append(claims, s.claim)
+		if s := d.statement(i); s != nil && !slices.Contains(claims, s.NodeClaim) {
+			claims = append(claims, s.NodeClaim)
 		}
 	}
 	d.spread.urgent = d.spread.urgent[:0]
 	for _, p := range d.ring {
-		d.sendOnly(p, packet{claims: claims})
+		d.sendOnly(p, Packet{Claims: claims})
 	}
 }

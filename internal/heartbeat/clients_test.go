@@ -163,8 +163,8 @@ func TestHeldDownWhilePrivateNetworkFails(t *testing.T) {
 		a.run(3*time.Second, nil)
 		first.start()
 		a.run(3*time.Second, nil)
-		if first.d.own.status != HoldDown {
-			t.Fatalf("it is %s", first.d.own.status)
+		if first.d.own.Status != HoldDown {
+			t.Fatalf("it is %s", first.d.own.Status)
 		}
 		a.gossips = false
 		a.cut = func(from, to *node) bool { return true }

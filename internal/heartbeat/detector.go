@@ -6,8 +6,8 @@ import (
 )
 
 // peer is what the detector knows of one other node.
-type peer struct {
-	id   id
+type peerState struct {
+	id   NodeID
 	name string
 	// gossip is what gossip thinks of it, and since when.
 	gossip      bool
@@ -55,7 +55,7 @@ type allowance struct {
 
 // statement is a claim and how it spreads.
 type statement struct {
-	claim
+	NodeClaim
 	// private claims are sent to nobody.
 	private bool
 	// transmits is how often the claim is still to be piggybacked.
@@ -70,12 +70,12 @@ type standing struct {
 	// is so.
 	accused bool
 	// former is the claim before a verdict that may be wrong, backAt is when the peer was heard again after one.
-	former claim
+	former NodeClaim
 	backAt time.Duration
 }
 
-func (s *standing) set(now time.Duration, c claim, private bool) {
-	s.claim, s.claimedAt, s.private, s.backAt = c, now, private, 0
+func (s *standing) set(at time.Duration, c NodeClaim, private bool) {
+	s.NodeClaim, s.claimedAt, s.private, s.backAt = c, at, private, 0
 }
 
 // ownClaim is the claim of this node about itself.
@@ -85,33 +85,33 @@ type ownClaim struct {
 	holdDownUntil, diedAt time.Duration
 }
 
-func (o *ownClaim) holdDown(now, hold time.Duration) {
-	o.holdDownUntil = max(o.holdDownUntil, now+hold)
+func (o *ownClaim) holdDown(at, hold time.Duration) {
+	o.holdDownUntil = max(o.holdDownUntil, at+hold)
 }
 
-// outgoing is a packet to send.
-type outgoing struct {
-	to *peer
-	packet
+// Outgoing is a packet to send.
+type Outgoing struct {
+	To *peerState
+	Packet
 }
 
-// detector is the protocol of one node as a state machine: every method gets
+// Detector is the protocol of one node as a state machine: every method gets
 // the time and leaves packets to send in out. Time 0 is never.
-type detector struct {
+type Detector struct {
 	Timers
 	// minHold is the least time that others may hear nothing of this node before they suspect it.
 	minHold, maxHoldDown time.Duration
 	// random returns a number that nobody can guess and that is never 0.
 	random    func() uint64
-	self      id
+	self      NodeID
 	boot, seq uint64
 	// hold is how long others may hear nothing of this node, as it tells them.
 	hold  time.Duration
-	peers map[id]*peer
+	peers map[NodeID]*peerState
 	// ring has the peers in the order of their ids.
-	ring []*peer
+	ring []*peerState
 	// watching has those that send heartbeats to this node, and a few that lately did.
-	watching []*peer
+	watching []*peerState
 
 	own    ownClaim
 	spread spread
@@ -135,84 +135,84 @@ type detector struct {
 
 	// version rises with what is known.
 	version uint64
-	out     []outgoing
+	out     []Outgoing
 	// asks are questions for the wire.
-	asks   []question
-	counts *counters
+	questions []WireQuestion
+	counts    *counters
 }
 
-func newDetector(t Timers, realtime bool, random func() uint64, name string, now time.Duration) *detector {
-	self, hold := idOf(name), t.hold(realtime)
-	return &detector{
+func newDetector(t Timers, realtime bool, random func() uint64, name string, at time.Duration) *Detector {
+	self, hold := NodeIDOf(name), t.Hold(realtime)
+	return &Detector{
 		Timers:      t,
 		minHold:     hold,
 		maxHoldDown: maxHoldDown,
 		random:      random,
 		self:        self,
 		boot:        random(),
-		peers:       map[id]*peer{},
-		own:         ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
+		peers:       map[NodeID]*peerState{},
+		own:         ownClaim{statement: statement{NodeClaim: NodeClaim{About: self, Status: Alive}}},
 		version:     1,
-		born:        now,
-		lastTick:    now,
+		born:        at,
+		lastTick:    at,
 		hold:        hold,
-		lateness:    lateness{minute: now},
-		grace:       grace{from: now, until: now + hold},
-		lapsedAt:    now,
+		lateness:    lateness{minute: at},
+		grace:       grace{from: at, until: at + hold},
+		lapsedAt:    at,
 		epoch:       1,
 		counts:      &counters{},
 	}
 }
 
-// tick does what is due at now. It is to be called at the time that due returned, or earlier.
-func (d *detector) tick(now time.Duration) {
-	if now >= d.lastTick+d.Interval {
-		d.heartbeat(now)
+// Tick does what is due at now. It is to be called at the time that due returned, or earlier.
+func (d *Detector) Tick(at time.Duration) {
+	if at >= d.lastTick+d.Interval {
+		d.heartbeat(at)
 	}
 	for _, p := range d.watching {
-		d.check(now, p)
+		d.check(at, p)
 	}
-	d.sendBroadcast(now)
+	d.sendBroadcast(at)
 }
 
 // heartbeat does what happens once each interval.
-func (d *detector) heartbeat(now time.Duration) {
-	gap := now - d.lastTick
+func (d *Detector) heartbeat(at time.Duration) {
+	gap := at - d.lastTick
 	late := gap - d.Interval
 	if late > d.Interval {
-		d.extendGrace(now, min(late, d.hold))
+		d.extendGrace(at, min(late, d.hold))
 	}
 	if gap > d.hold {
 		d.epoch++
-		d.lapsedAt = now
-		d.extendGrace(now, d.hold)
+		d.lapsedAt = at
+		d.extendGrace(at, d.hold)
 		d.counts.lapsed.Add(1)
 	}
-	d.lateness.add(now, late)
+	d.lateness.add(at, late)
 	d.hold = max(d.minHold, min(4*d.Interval+d.lateness.worst()*3/2, maxAdaptedHold))
 	// Keep the rhythm unless it is lost.
-	if d.lastTick += d.Interval; now-d.lastTick >= d.Interval {
-		d.lastTick = now
+	if d.lastTick += d.Interval; at-d.lastTick >= d.Interval {
+		d.lastTick = at
 	}
-	d.measure(now)
-	d.ageSelf(now)
-	d.watching = slices.DeleteFunc(d.watching, func(p *peer) bool {
+	d.measure(at)
+	d.ageSelf(at)
+	d.watching = slices.DeleteFunc(d.watching, func(p *peerState) bool {
 		p.listed = p.watched || p.accused
 		return !p.listed
 	})
-	d.choose(now)
+	d.choose(at)
 	d.heartbeats++
 	if len(d.ring) > 0 {
 		d.spread.probed = (d.spread.probed + 1) % len(d.ring)
 	}
 	for i, p := range d.ring {
-		out := packet{heartbeat: p.watcher, complains: d.hearsBadlyOf(now, p)}
-		out.lost = out.complains && p.reception.share < badReception && !p.answeredLately(now)
+		out := Packet{Heartbeat: p.watcher, Complains: d.hearsBadlyOf(at, p)}
+		out.Lost = out.Complains && p.reception.share < badReception && !p.answeredLately(at)
 		if i == d.spread.probed {
 			// A probe goes to one peer in each interval by turns: sessions are there before they are needed,
 			// lost claims get through, and a peer beyond a healed partition is found.
-			out.claims = d.antiEntropy()
-		} else if !out.heartbeat && !out.complains {
+			out.Claims = d.antiEntropy()
+		} else if !out.Heartbeat && !out.Complains {
 			continue
 		}
 		d.send(p, out)
@@ -229,13 +229,13 @@ type grace struct {
 // extendGrace holds verdicts back after this node did not run: what did not arrive meanwhile may wait in a queue, or
 // was lost by a machine that stood still. A node that goes on running too seldom judges nevertheless after maxGrace,
 // by what it has read each time that it ran. Otherwise it would never see a death.
-func (d *detector) extendGrace(now, wait time.Duration) {
+func (d *Detector) extendGrace(at, wait time.Duration) {
 	g := &d.grace
 	if d.lastTick > g.lateAt+d.hold {
-		g.from = now // it had run as it should
+		g.from = at // it had run as it should
 	}
-	g.lateAt = now
-	g.until = max(g.until, min(now+wait, g.from+maxGrace))
+	g.lateAt = at
+	g.until = max(g.until, min(at+wait, g.from+maxGrace))
 }
 
 // lateness is how late heartbeats were lately. Where they are late a node asks others for more time than the least,
@@ -245,9 +245,9 @@ type lateness struct {
 	latest, before, minute time.Duration
 }
 
-func (l *lateness) add(now, late time.Duration) {
-	if now >= l.minute+time.Minute {
-		l.latest, l.before, l.minute = 0, l.latest, now
+func (l *lateness) add(at, late time.Duration) {
+	if at >= l.minute+time.Minute {
+		l.latest, l.before, l.minute = 0, l.latest, at
 	}
 	if late < maxAdaptedHold {
 		l.latest = max(l.latest, late)
@@ -256,8 +256,8 @@ func (l *lateness) add(now, late time.Duration) {
 
 func (l *lateness) worst() time.Duration { return max(l.latest, l.before) }
 
-// due returns when tick is to be called next.
-func (d *detector) due() time.Duration {
+// Due returns when tick is to be called next.
+func (d *Detector) Due() time.Duration {
 	next := d.lastTick + d.Interval
 	for _, p := range d.watching {
 		if at := d.checkAt(p); at != 0 {
@@ -270,29 +270,29 @@ func (d *detector) due() time.Duration {
 	return next
 }
 
-// restless: a peer is suspected, so that each of its heartbeats counts at once.
-func (d *detector) restless() bool {
-	return slices.ContainsFunc(d.watching, func(p *peer) bool { return p.suspicion != nil })
+// HasSuspect: a peer is suspected, so that each of its heartbeats counts at once.
+func (d *Detector) HasSuspect() bool {
+	return slices.ContainsFunc(d.watching, func(p *peerState) bool { return p.suspicion != nil })
 }
 
 // send queues a packet, with fresh claims as far as there is room.
-func (d *detector) send(to *peer, p packet) {
-	if len(p.claims) < maxClaims {
-		p.claims = d.piggyback(to, p.claims)
+func (d *Detector) send(to *peerState, p Packet) {
+	if len(p.Claims) < maxClaims {
+		p.Claims = d.piggyback(to, p.Claims)
 	}
 	d.sendOnly(to, p)
 }
 
 // sendOnly queues a packet with nothing but what each packet has.
-func (d *detector) sendOnly(to *peer, p packet) {
+func (d *Detector) sendOnly(to *peerState, p Packet) {
 	d.seq++
-	p.from, p.to, p.boot, p.seq, p.hold = d.self, to.id, d.boot, d.seq, d.hold
-	p.watch, p.heartbeats, p.hearsBadly, p.hearsNone = to.watcher, d.heartbeats, d.hearsBadly, d.hearsNone
-	d.out = append(d.out, outgoing{to, p})
+	p.From, p.To, p.Boot, p.Seq, p.Hold = d.self, to.id, d.boot, d.seq, d.hold
+	p.Watch, p.Heartbeats, p.HearsBadly, p.HearsNone = to.watcher, d.heartbeats, d.hearsBadly, d.hearsNone
+	d.out = append(d.out, Outgoing{to, p})
 }
 
-// take returns the packets to send, valid until the next call of any method, and forgets them.
-func (d *detector) take() []outgoing {
+// TakePackets returns the packets to send, valid until the next call of any method, and forgets them.
+func (d *Detector) TakePackets() []Outgoing {
 	out := d.out
 	d.out = d.out[:0]
 	return out

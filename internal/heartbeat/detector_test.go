@@ -70,8 +70,8 @@ func TestDeathAndReturn(t *testing.T) {
 		first.start()
 		w.must(t, 3*time.Second, w.all(first, HoldDown), "held down to all")
 		w.stays(t, 5*time.Second, w.all(first, HoldDown), "held down to all")
-		if first.d.own.status != HoldDown {
-			t.Errorf("the node that is held down calls itself %v", first.d.own.status)
+		if first.d.own.Status != HoldDown {
+			t.Errorf("the node that is held down calls itself %v", first.d.own.Status)
 		}
 		w.must(t, 8*time.Second, w.all(first, Alive), "without restrictions again")
 	}
@@ -103,7 +103,7 @@ func TestHoldDownGrows(t *testing.T) {
 			t.Errorf("held down for %v after the deaths, want %v of the %dth", held, want, i+1)
 		}
 	}
-	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
+	w.must(t, 11*time.Minute, func() bool { return first.d.own.Deaths == 0 }, "forgiven")
 }
 
 // A long fault makes many deaths, each in the hold-down after the one before: it counts once.
@@ -116,8 +116,8 @@ func TestFaultCountsOnce(t *testing.T) {
 	}
 	w.stays(t, 4*time.Second, w.all(first, HoldDown), "held down from the last death on")
 	w.must(t, 3*time.Second, w.all(first, Alive), "without restrictions again")
-	if first.d.own.deaths != 1 {
-		t.Errorf("%d deaths count, want 1", first.d.own.deaths)
+	if first.d.own.Deaths != 1 {
+		t.Errorf("%d deaths count, want 1", first.d.own.Deaths)
 	}
 }
 
@@ -127,11 +127,11 @@ func TestAcquittalDoesNotCount(t *testing.T) {
 		w := settled(t, 2, 3)
 		d := w.nodes[0].d
 		p := d.peers[w.nodes[1].id]
-		p.claim.status, p.deaths = before, 3
+		p.NodeClaim.Status, p.Deaths = before, 3
 		d.declare(d.lastTick, p, Dead, false)
 		d.acquit(d.lastTick, p)
-		if p.status != Alive || p.deaths != 3 {
-			t.Errorf("%v before the verdict: %v with %d deaths after it, want alive with 3", before, p.status, p.deaths)
+		if p.Status != Alive || p.Deaths != 3 {
+			t.Errorf("%v before the verdict: %v with %d deaths after it, want alive with 3", before, p.Status, p.Deaths)
 		}
 	}
 }
@@ -162,17 +162,17 @@ func TestForgivenAfterRestart(t *testing.T) {
 	w.must(t, time.Second, w.all(first, SpeakerDown), "SpeakerDown to all")
 	first.start()
 	w.must(t, 2*time.Second, w.all(first, Alive), "back")
-	if first.d.own.deaths == 0 {
+	if first.d.own.Deaths == 0 {
 		t.Fatal("its new run has not heard of its death")
 	}
-	w.must(t, forgiveTime+time.Second, func() bool { return first.d.own.deaths == 0 }, "forgiven")
+	w.must(t, forgiveTime+time.Second, func() bool { return first.d.own.Deaths == 0 }, "forgiven")
 }
 
 // A speaker that says goodbye is gone at once, and not held down afterwards.
 func TestLeave(t *testing.T) {
 	w := settled(t, 3, 8)
 	first := w.nodes[0]
-	first.d.leave(first.now())
+	first.d.Leave(first.now())
 	first.run()
 	first.stop()
 	w.must(t, 5*ms, w.all(first, Left), "gone for all")
@@ -185,7 +185,7 @@ func TestLeave(t *testing.T) {
 // death to everybody at once all the same.
 func TestBroadcastAmongMuch(t *testing.T) {
 	const many = 100
-	broadcasts := func(about Status, do func(one *node, other *peer)) {
+	broadcasts := func(about Status, do func(one *node, other *peerState)) {
 		t.Helper()
 		w := settled(t, 3, many)
 		one := w.nodes[0]
@@ -193,8 +193,8 @@ func TestBroadcastAmongMuch(t *testing.T) {
 			one.d.disseminate(p.id)
 		}
 		reached := map[*node]bool{}
-		w.tap = func(from, to *node, p packet) {
-			if from == one && slices.ContainsFunc(p.claims, func(c claim) bool { return c.status == about }) {
+		w.tap = func(from, to *node, p Packet) {
+			if from == one && slices.ContainsFunc(p.Claims, func(c NodeClaim) bool { return c.Status == about }) {
 				reached[to] = true
 			}
 		}
@@ -204,11 +204,11 @@ func TestBroadcastAmongMuch(t *testing.T) {
 			t.Errorf("%v is sent to %d nodes at once, want all %d", about, len(reached), many-1)
 		}
 	}
-	broadcasts(Left, func(one *node, _ *peer) { one.d.leave(one.now()) })
-	broadcasts(Dead, func(one *node, other *peer) {
+	broadcasts(Left, func(one *node, _ *peerState) { one.d.Leave(one.now()) })
+	broadcasts(Dead, func(one *node, other *peerState) {
 		one.d.declare(one.now(), other, Dead, false)
 		for _, p := range one.d.ring[:5] {
-			one.d.send(p, packet{}) // these take claims along, by turns
+			one.d.send(p, Packet{}) // these take claims along, by turns
 		}
 	})
 }
@@ -264,8 +264,8 @@ func TestFreeze(t *testing.T) {
 		w.after(ms)
 	}
 	w.must(t, time.Second, func() bool { return first.d.settled(first.now()) }, "settled")
-	if first.d.own.status != HoldDown {
-		t.Errorf("settled, it calls itself %v", first.d.own.status)
+	if first.d.own.Status != HoldDown {
+		t.Errorf("settled, it calls itself %v", first.d.own.Status)
 	}
 	w.must(t, 50*ms, w.all(first, HoldDown), "back")
 	if got := w.total(func(c *counters) uint64 { return c.confirmed.Load() }); got > 2 {
@@ -335,7 +335,7 @@ func TestHearsBadly(t *testing.T) {
 		w.must(t, 2*time.Second, w.all(bad, HoldDown), "held down by its own claim")
 		w.stays(t, 30*time.Second, func() bool { return w.all(bad, HoldDown)() && others(Alive) }, "held down, and the others are alive to all")
 		w.cut = nil
-		w.must(t, 15*time.Second, func() bool { return w.all(bad, Alive)() && bad.d.own.status == Alive }, "without restrictions again")
+		w.must(t, 15*time.Second, func() bool { return w.all(bad, Alive)() && bad.d.own.Status == Alive }, "without restrictions again")
 	}
 }
 
@@ -346,10 +346,10 @@ func TestUnheard(t *testing.T) {
 		unheard := w.nodes[0]
 		w.cut = func(from, _ *node) bool { return from == unheard }
 		w.must(t, 300*ms, w.all(unheard, Dead), "dead to all")
-		w.must(t, 300*ms, func() bool { return unheard.d.own.status == HoldDown }, "it knows")
-		w.stays(t, time.Minute, func() bool { return w.all(unheard, Dead)() && unheard.d.own.status == HoldDown }, "dead to all, and it knows")
+		w.must(t, 300*ms, func() bool { return unheard.d.own.Status == HoldDown }, "it knows")
+		w.stays(t, time.Minute, func() bool { return w.all(unheard, Dead)() && unheard.d.own.Status == HoldDown }, "dead to all, and it knows")
 		w.cut = nil
-		w.must(t, 15*time.Second, func() bool { return w.all(unheard, Alive)() && unheard.d.own.status == Alive }, "without restrictions again")
+		w.must(t, 15*time.Second, func() bool { return w.all(unheard, Alive)() && unheard.d.own.Status == Alive }, "without restrictions again")
 	}
 }
 
@@ -363,7 +363,7 @@ func TestPartition(t *testing.T) {
 	w.stays(t, 5*time.Second, func() bool { return alone.sees(b) == Alive && alone.sees(c) == Alive }, "a node that is cut off takes nothing")
 	w.cut = nil
 	w.must(t, 200*ms, func() bool {
-		return w.all(alone, HoldDown)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.status == HoldDown
+		return w.all(alone, HoldDown)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.Status == HoldDown
 	}, "healed")
 }
 
@@ -571,9 +571,9 @@ func TestNoLifeByHearsay(t *testing.T) {
 					w.cut = nil
 					first.stop()
 					before := told
-					w.tap = func(from, _ *node, p packet) {
-						for _, c := range p.claims {
-							if c.about == first.id && !c.isVerdict() {
+					w.tap = func(from, _ *node, p Packet) {
+						for _, c := range p.Claims {
+							if c.About == first.id && !c.isVerdict() {
 								told++
 							}
 						}

@@ -28,8 +28,8 @@ var choice = func() []bpf.Instruction {
 	const flags, challenge = rt.PrefixLen + 1, rt.PrefixLen + 4 + 4*8
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: flags, Size: 1},
-		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xff &^ flagWatch},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: flagHeartbeat, SkipTrue: 9},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xff &^ FlagWatch},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: FlagHeartbeat, SkipTrue: 9},
 	}
 	for i := range uint32(4) {
 		program = append(program, bpf.LoadAbsolute{Off: challenge + 4*i, Size: 4},

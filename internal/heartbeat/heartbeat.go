@@ -37,7 +37,7 @@ type Config struct {
 	Changed func()
 	// Ask asks the wire whether a peer that fell silent still answers for what it announces. It is called on a
 	// goroutine of its own, and its answer counts if it comes within 40 ms.
-	Ask func(name string) Answer
+	Ask func(name string) WireAnswer
 	// Guest is called with a connection to the Guest of each heartbeat process, and returns when that has ended.
 	Guest func(net.Conn)
 }
@@ -70,8 +70,8 @@ type View struct {
 	PathFails bool
 }
 
-// Nodes is a View by the names of nodes.
-type Nodes struct {
+// NodeSets is a View by the names of nodes.
+type NodeSets struct {
 	View
 	// Alive has those whose speakers are running, this one included, and those in SpeakerDown.
 	Alive map[string]bool
@@ -81,8 +81,8 @@ type Nodes struct {
 	Left, Dead, Silent map[string]bool
 }
 
-// Nodes sorts the members by what they are.
-func (v View) Nodes() Nodes {
+// Sets sorts the members by what they are.
+func (v View) Sets() NodeSets {
 	of := func(is func(Member) bool) map[string]bool {
 		out := map[string]bool{}
 		for _, m := range v.Members {
@@ -93,7 +93,7 @@ func (v View) Nodes() Nodes {
 		return out
 	}
 	with := func(s Status) map[string]bool { return of(func(m Member) bool { return m.Status == s }) }
-	return Nodes{
+	return NodeSets{
 		View: v,
 		Alive: of(func(m Member) bool {
 			return m.Status.Living() ||
@@ -107,7 +107,7 @@ func (v View) Nodes() Nodes {
 	}
 }
 
-func (v *View) equal(o *View) bool {
+func (v *View) Equal(o *View) bool {
 	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
 		v.Alone == o.Alone &&
 		v.HearsBadly == o.HearsBadly &&
@@ -120,7 +120,7 @@ func (v *View) equal(o *View) bool {
 type Heartbeat struct {
 	*Lease
 	config Config
-	view   atomic.Pointer[Nodes]
+	view   atomic.Pointer[NodeSets]
 	shared *shared
 	// memory is the file that shared is mapped from.
 	memory *os.File
@@ -139,7 +139,7 @@ const maxWireQuestions = 64
 
 // New returns a Heartbeat that Run starts.
 func New(c Config) (*Heartbeat, error) {
-	c.Timers = c.withDefaults()
+	c.Timers = c.WithDefaults()
 	s, memory, err := newShared()
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func New(c Config) (*Heartbeat, error) {
 		Lease: &s.lease, config: c, shared: s, memory: memory, peers: []Peer{}, keys: c.Keys,
 	}
 	h.asking.SetLimit(maxWireQuestions)
-	h.view.Store(new(View{}.Nodes()))
+	h.view.Store(new(View{}.Sets()))
 	return h, nil
 }
 
@@ -172,7 +172,7 @@ func (h *Heartbeat) SetKeys(keys [][]byte) {
 }
 
 // View returns what is known now. It is shared: do not modify it.
-func (h *Heartbeat) View() Nodes { return *h.view.Load() }
+func (h *Heartbeat) View() NodeSets { return *h.view.Load() }
 
 // HearsSome reports whether this node hears another speaker well at this moment. It is true only while the Lease is
 // valid.
@@ -180,16 +180,16 @@ func (h *Heartbeat) HearsSome() bool { return h.Valid() && h.shared.hearsSome.Lo
 
 // Confirm says that a plan that was made from v is carried out.
 // Only then does the Lease hold again after a lapse.
-func (h *Heartbeat) Confirm(v Nodes) {
+func (h *Heartbeat) Confirm(v NodeSets) {
 	if v.Settled {
 		h.confirmed.Store(v.Epoch)
 	}
 }
 
 // ask asks the wire, and passes its answer on.
-func (h *Heartbeat) ask(q question) {
+func (h *Heartbeat) ask(q WireQuestion) {
 	h.asking.TryGo(func() error { // others ask about so many, too
-		a := wireAnswer{q, h.config.Ask(q.Name)}
+		a := answeredQuestion{q, h.config.Ask(q.Name)}
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.pass(order{Answer: &a})
@@ -202,7 +202,7 @@ func (h *Heartbeat) logChanges(before, now View) {
 	log := h.config.Log
 	if before.Members == nil && !now.Realtime && h.shared.restarts.Load() == 0 {
 		log.Warn("heartbeats run without real-time priority, so that failover is slower: give the speaker SYS_NICE",
-			"hold", h.config.hold(false))
+			"hold", h.config.Hold(false))
 	}
 	if now.Epoch > max(before.Epoch, 1) {
 		log.Warn("this node did not run for a while: ARP and NDP replies are suspended until the next plan")

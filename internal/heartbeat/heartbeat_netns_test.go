@@ -57,7 +57,7 @@ func TestStoppedSpeaker(t *testing.T) {
 		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
 		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
-		if took := l.At - stopped; took < speakerDownTime-2*keepaliveInterval {
+		if took := l.At - stopped; took < SpeakerDownTime-2*keepaliveInterval {
 			t.Errorf("dead after %v", took)
 		}
 		continued := s[0].signal(t, syscall.SIGCONT)

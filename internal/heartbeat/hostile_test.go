@@ -22,10 +22,10 @@ import (
 
 // forge has the victim's packet to each other node arrive as somebody with the key writes it: the others' packets tell him
 // the victim's boot.
-func (w *world) forge(victim *node, seq uint64, claims ...claim) {
+func (w *world) forge(victim *node, seq uint64, claims ...NodeClaim) {
 	for _, n := range w.nodes {
 		if n != victim {
-			n.d.receive(n.now(), packet{from: victim.id, to: n.id, boot: victim.d.boot, seq: seq, hold: 160 * ms, watch: true, claims: claims})
+			n.d.Receive(n.now(), Packet{From: victim.id, To: n.id, Boot: victim.d.boot, Seq: seq, Hold: 160 * ms, Watch: true, Claims: claims})
 			n.run()
 		}
 	}
@@ -60,7 +60,7 @@ func TestForgedIncarnationHeals(t *testing.T) {
 		for _, incarnation := range []uint32{math.MaxUint32, math.MaxUint32 - 1, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt32 + 2} {
 			w := settled(t, 1, 4)
 			victim, forger := w.nodes[0], w.nodes[3]
-			w.forge(forger, forger.d.seq+1, claim{about: victim.id, status: status, deaths: 255, incarnation: incarnation})
+			w.forge(forger, forger.d.seq+1, NodeClaim{About: victim.id, Status: status, Deaths: 255, Incarnation: incarnation})
 			forger.d.seq += 10
 			w.after(time.Second)
 			w.must(t, 6*time.Minute, w.all(victim, Alive), "alive to all")
@@ -87,7 +87,7 @@ func TestHostilePackets(t *testing.T) {
 			var h *Heartbeat
 			h, err := New(Config{
 				Log: slog.New(slog.DiscardHandler), NodeName: p.Name, Address: p.Address, Port: testPort, Keys: [][]byte{testKey},
-				Timers: Timers{Multiplier: 200}, Command: testCommand, Ask: func(string) Answer { return Answer{} }, Guest: func(net.Conn) {},
+				Timers: Timers{Multiplier: 200}, Command: testCommand, Ask: func(string) WireAnswer { return WireAnswer{} }, Guest: func(net.Conn) {},
 				Changed: func() {
 					for _, m := range h.View().Members {
 						if m.Status > Alive {

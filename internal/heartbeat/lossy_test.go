@@ -120,8 +120,8 @@ func TestComplaintOfOne(t *testing.T) {
 		w.after(3 * time.Second)
 		w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < percent }
 		good.start()
-		w.must(t, 5*time.Second, func() bool { return good.d.own.status == HoldDown }, "held")
-		w.must(t, time.Minute, func() bool { return good.d.own.status == Alive }, "without restrictions again")
+		w.must(t, 5*time.Second, func() bool { return good.d.own.Status == HoldDown }, "held")
+		w.must(t, time.Minute, func() bool { return good.d.own.Status == Alive }, "without restrictions again")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestLossWithoutForeignMachines(t *testing.T) {
 	settle(t, w)
 	good, bad := w.nodes[0], w.nodes[1]
 	w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 90 }
-	w.stays(t, 5*time.Minute, func() bool { return bad.sees(good) == Alive && good.d.own.status == Alive }, "the other has its rights")
+	w.stays(t, 5*time.Minute, func() bool { return bad.sees(good) == Alive && good.d.own.Status == Alive }, "the other has its rights")
 }
 
 // A survivor that nobody else is left to tell from a node that hears badly keeps its rights until it has taken over.
@@ -145,7 +145,7 @@ func TestSurvivorWithoutForeignMachines(t *testing.T) {
 	w.nodes[1].stop()
 	dead := func() bool { return last.sees(w.nodes[0]) == Dead && last.sees(w.nodes[1]) == Dead }
 	w.must(t, 5*time.Second, func() bool {
-		if last.d.own.status != Alive {
+		if last.d.own.Status != Alive {
 			t.Fatal("it gave up what it has")
 		}
 		return dead()
@@ -162,7 +162,7 @@ func TestRestartOfTwo(t *testing.T) {
 	for _, n := range w.nodes[:2] {
 		n.start()
 	}
-	w.stays(t, 5*time.Second, func() bool { return w.nodes[2].d.own.status == Alive }, "the third has its rights")
+	w.stays(t, 5*time.Second, func() bool { return w.nodes[2].d.own.Status == Alive }, "the third has its rights")
 }
 
 // A node that hears nothing, and knows no foreign machine that could show whose fault that is, says so: the others have
@@ -187,7 +187,7 @@ func TestHeardByNobody(t *testing.T) {
 		turn := int(w.now / (50 * time.Millisecond) % 6)
 		return from == bad && (turn%2 == 1 || w.nodes[1+turn/2] != to)
 	}
-	w.must(t, 2*time.Second, func() bool { return bad.d.own.status == HoldDown }, "held down by what others tell it")
+	w.must(t, 2*time.Second, func() bool { return bad.d.own.Status == HoldDown }, "held down by what others tell it")
 }
 
 // A node whose link is down for a part of every 15 s keeps its addresses away from others' clients a few times only. When the
@@ -240,7 +240,7 @@ func TestFlappingPartition(t *testing.T) {
 		a.look()
 		a.healed(t, fmt.Sprintf("%d nodes in halves", n))
 		for _, o := range a.nodes {
-			if o.d.own.status != Alive {
+			if o.d.own.Status != Alive {
 				t.Errorf("%d nodes in halves: %s is still held down", n, o.name)
 			}
 		}

@@ -7,28 +7,28 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
-// packet is what one speaker sends to another; there is one kind for everything.
-type packet struct {
-	from, to id
+// Packet is what one speaker sends to another; there is one kind for everything.
+type Packet struct {
+	From, To NodeID
 	// boot is random for each run of the sender, and seq rises with each packet of the run.
-	boot, seq uint64
+	Boot, Seq uint64
 	// challenge asks for a packet with the same number as its answer; 0 is none.
-	challenge, answer uint64
+	Challenge, Answer uint64
 	// hold is how long the receiver may hear nothing before it suspects the sender.
-	hold time.Duration
+	Hold time.Duration
 	// watch: the receiver is one of the sender's watchers, and will hear from the sender within hold.
-	watch bool
+	Watch bool
 	// ping asks for an answer at once.
-	ping bool
+	Ping bool
 	// heartbeat: one of those that come each interval. heartbeats counts them, this one included, so that the
 	// receiver knows how many were lost.
-	heartbeat  bool
-	heartbeats uint16
+	Heartbeat  bool
+	Heartbeats uint16
 	// complains: the sender hears others well, and the receiver badly; lost: so badly that the receiver cannot serve
 	// clients either. hearsBadly: the sender hears nobody well, and is itself at fault. hearsNone: it hears none of
 	// several, and does not know whose fault that is.
-	complains, lost, hearsBadly, hearsNone bool
-	claims                                 []claim
+	Complains, Lost, HearsBadly, HearsNone bool
+	Claims                                 []NodeClaim
 }
 
 // The layout: version, flags, hold in ms, six numbers of 64 bits, heartbeats, number of claims, claims.
@@ -37,20 +37,20 @@ const (
 	headLen      = 1 + 1 + 2 + 6*8 + 2 + 1
 	claimLen     = 8 + 1 + 1 + 4
 	maxClaims    = 64
-	maxBodyLen   = headLen + maxClaims*claimLen
+	MaxPacketLen = headLen + maxClaims*claimLen
 	shortestHold = 20 * time.Millisecond
 	longestHold  = 10 * time.Second
 )
 
 // flags are those of a packet, the lowest bit first; the filter knows two of them.
-func (p *packet) flags() [7]*bool {
-	return [...]*bool{&p.watch, &p.ping, &p.heartbeat, &p.complains, &p.hearsBadly, &p.lost, &p.hearsNone}
+func (p *Packet) flags() [7]*bool {
+	return [...]*bool{&p.Watch, &p.Ping, &p.Heartbeat, &p.Complains, &p.HearsBadly, &p.Lost, &p.HearsNone}
 }
 
-const flagWatch, flagHeartbeat, flagsKnown = 1 << 0, 1 << 2, 1<<7 - 1
+const FlagWatch, FlagHeartbeat, flagsKnown = 1 << 0, 1 << 2, 1<<7 - 1
 
-// append writes p behind b.
-func (p *packet) append(b []byte) []byte {
+// Append writes p behind b.
+func (p *Packet) Append(b []byte) []byte {
 	var flags byte
 	for bit, is := range p.flags() {
 		if *is {
@@ -58,54 +58,54 @@ func (p *packet) append(b []byte) []byte {
 		}
 	}
 	b = append(b, version, flags)
-	b = binary.BigEndian.AppendUint16(b, uint16(p.hold.Milliseconds()))
-	for _, n := range [...]uint64{uint64(p.from), uint64(p.to), p.boot, p.seq, p.challenge, p.answer} {
+	b = binary.BigEndian.AppendUint16(b, uint16(p.Hold.Milliseconds()))
+	for _, n := range [...]uint64{uint64(p.From), uint64(p.To), p.Boot, p.Seq, p.Challenge, p.Answer} {
 		b = binary.BigEndian.AppendUint64(b, n)
 	}
-	b = binary.BigEndian.AppendUint16(b, p.heartbeats)
-	b = append(b, byte(len(p.claims)))
-	for _, c := range p.claims {
-		b = binary.BigEndian.AppendUint64(b, uint64(c.about))
-		b = append(b, byte(c.status), c.deaths)
-		b = binary.BigEndian.AppendUint32(b, c.incarnation)
+	b = binary.BigEndian.AppendUint16(b, p.Heartbeats)
+	b = append(b, byte(len(p.Claims)))
+	for _, c := range p.Claims {
+		b = binary.BigEndian.AppendUint64(b, uint64(c.About))
+		b = append(b, byte(c.Status), c.Deaths)
+		b = binary.BigEndian.AppendUint32(b, c.Incarnation)
 	}
 	return b
 }
 
-// parsePacket reads a whole packet; the claims are appended to claims[:0].
-func parsePacket(b []byte, claims []claim) (p packet, ok bool) {
+// ParsePacket reads a whole packet; the claims are appended to claims[:0].
+func ParsePacket(b []byte, claims []NodeClaim) (p Packet, ok bool) {
 	if len(b) < headLen || b[0] != version || b[1]&^flagsKnown != 0 || len(b) != headLen+int(b[headLen-1])*claimLen {
-		return packet{}, false
+		return Packet{}, false
 	}
 	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
-	p = packet{
-		hold:       time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
-		from:       id(number(0)),
-		to:         id(number(1)),
-		boot:       number(2),
-		seq:        number(3),
-		challenge:  number(4),
-		answer:     number(5),
-		heartbeats: binary.BigEndian.Uint16(b[headLen-3:]),
-		claims:     claims[:0],
+	p = Packet{
+		Hold:       time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
+		From:       NodeID(number(0)),
+		To:         NodeID(number(1)),
+		Boot:       number(2),
+		Seq:        number(3),
+		Challenge:  number(4),
+		Answer:     number(5),
+		Heartbeats: binary.BigEndian.Uint16(b[headLen-3:]),
+		Claims:     claims[:0],
 	}
 	for bit, is := range p.flags() {
 		*is = b[1]&(1<<bit) != 0
 	}
-	if b[headLen-1] > maxClaims || p.hold < shortestHold || p.hold > longestHold {
-		return packet{}, false
+	if b[headLen-1] > maxClaims || p.Hold < shortestHold || p.Hold > longestHold {
+		return Packet{}, false
 	}
 	for b = b[headLen:]; len(b) > 0; b = b[claimLen:] {
-		c := claim{
-			about:       id(binary.BigEndian.Uint64(b)),
-			status:      Status(b[8]),
-			deaths:      b[9],
-			incarnation: binary.BigEndian.Uint32(b[10:]),
+		c := NodeClaim{
+			About:       NodeID(binary.BigEndian.Uint64(b)),
+			Status:      Status(b[8]),
+			Deaths:      b[9],
+			Incarnation: binary.BigEndian.Uint32(b[10:]),
 		}
-		if !c.isVerdict() && (c.status < ask || c.status > givenUp) {
-			return packet{}, false
+		if !c.isVerdict() && (c.Status < ask || c.Status > givenUp) {
+			return Packet{}, false
 		}
-		p.claims = append(p.claims, c)
+		p.Claims = append(p.Claims, c)
 	}
 	return p, true
 }
@@ -114,9 +114,9 @@ func parsePacket(b []byte, claims []claim) (p packet, ok bool) {
 const sealKind = "heartbeat"
 
 // maxDatagram fits into any link's MTU.
-const maxDatagram = rt.PrefixLen + maxBodyLen + rt.TagLen
+const maxDatagram = rt.PrefixLen + MaxPacketLen + rt.TagLen
 
 // closed writes p as a datagram to b.
-func closed(s *rt.Seal, b []byte, p *packet) []byte {
-	return s.Close(p.append(binary.BigEndian.AppendUint64(b[:0], s.Prefix)))
+func closed(s *rt.Seal, b []byte, p *Packet) []byte {
+	return s.Close(p.Append(binary.BigEndian.AppendUint64(b[:0], s.Prefix)))
 }

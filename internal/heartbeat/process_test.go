@@ -100,7 +100,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 		Timers:  Timers{Multiplier: multiplier},
 		Command: testCommand, Stderr: os.Stderr,
 		Changed: func() { changed(); h.Confirm(h.View()) },
-		Ask:     func(string) Answer { return Answer{Node: Silent, Foreign: Answered} },
+		Ask:     func(string) WireAnswer { return WireAnswer{Node: Unanswered, Foreign: Answered} },
 		Guest:   func(net.Conn) {},
 	})
 	must(t, err)

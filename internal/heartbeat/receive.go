@@ -5,115 +5,115 @@ import "time"
 // challengeInterval bounds how often one peer is challenged, and so what a recorded packet can cause.
 const challengeInterval = 20 * time.Millisecond
 
-// receive takes a packet that is authentic and came from its sender's address, now or since the last tick but one.
-func (d *detector) receive(now time.Duration, p packet) {
-	from := d.peers[p.from]
-	if from == nil || p.to != d.self {
+// Receive takes a packet that is authentic and came from its sender's address, now or since the last tick but one.
+func (d *Detector) Receive(at time.Duration, p Packet) {
+	from := d.peers[p.From]
+	if from == nil || p.To != d.self {
 		return
 	}
-	began := from.session.boot != p.boot
-	if !d.inSession(now, from, p) {
+	began := from.session.boot != p.Boot
+	if !d.inSession(at, from, p) {
 		return
 	}
-	if p.hearsNone && !began && d.hearsWellBeside(now, from) {
+	if p.HearsNone && !began && d.hearsWellBeside(at, from) {
 		// It cannot be helped by what it does not hear, nor serve: it counts as silent.
 		// Its heartbeats arrived all the same, or the link would look lossy afterwards.
 		from.hearsBadly = true
-		if p.heartbeat {
-			from.reception.heartbeat(p.heartbeats)
+		if p.Heartbeat {
+			from.reception.heartbeat(p.Heartbeats)
 		}
-		if p.challenge != 0 || p.ping {
-			d.send(from, packet{answer: p.challenge})
+		if p.Challenge != 0 || p.Ping {
+			d.send(from, Packet{Answer: p.Challenge})
 		}
 		return
 	}
-	if from.lastHeard == 0 || now-from.lastHeard > heardTime {
+	if from.lastHeard == 0 || at-from.lastHeard > heardTime {
 		d.version++
 	}
-	from.lastHeard, from.lastAlive = now, max(from.lastAlive, now)
-	from.hold, from.accused, from.hearsBadly = p.hold, from.accused && from.private, p.hearsBadly
-	if p.complains {
-		from.complainedAt = now
+	from.lastHeard, from.lastAlive = at, max(from.lastAlive, at)
+	from.hold, from.accused, from.hearsBadly = p.Hold, from.accused && from.private, p.HearsBadly
+	if p.Complains {
+		from.complainedAt = at
 	}
-	if p.lost {
-		from.lostAt = now
+	if p.Lost {
+		from.lostAt = at
 	}
-	if from.watched = p.watch; p.watch && !from.listed {
-		from.listed, from.reception = true, newReception(p.heartbeats)
+	if from.watched = p.Watch; p.Watch && !from.listed {
+		from.listed, from.reception = true, newReception(p.Heartbeats)
 		d.watching = append(d.watching, from)
 	}
 	if began {
-		from.reception = newReception(p.heartbeats)
+		from.reception = newReception(p.Heartbeats)
 	}
-	if p.heartbeat {
-		from.reception.heartbeat(p.heartbeats)
+	if p.Heartbeat {
+		from.reception.heartbeat(p.Heartbeats)
 	}
-	d.clear(now, from)
+	d.clear(at, from)
 	if from.private {
-		d.readmit(now, from)
+		d.readmit(at, from)
 	}
-	contradict := from.status > HoldDown
-	for _, c := range p.claims {
-		d.handle(now, from, c)
+	contradict := from.Status > HoldDown
+	for _, c := range p.Claims {
+		d.handle(at, from, c)
 	}
 	switch {
 	case began:
 		// A new run of it knows nothing yet, least of all its next incarnation.
 		claims := d.antiEntropy()
-		if from.status.Living() {
-			claims = append(claims, from.claim)
+		if from.Status.Living() {
+			claims = append(claims, from.NodeClaim)
 		}
-		d.send(from, packet{answer: p.challenge, claims: claims})
-	case p.challenge != 0 || p.ping || contradict && from.status > HoldDown:
-		d.send(from, packet{answer: p.challenge})
+		d.send(from, Packet{Answer: p.Challenge, Claims: claims})
+	case p.Challenge != 0 || p.Ping || contradict && from.Status > HoldDown:
+		d.send(from, Packet{Answer: p.Challenge})
 	}
 }
 
 // inSession reports whether the packet belongs to the sender's present run and is new. Otherwise the sender is
 // challenged to show that it is running now, also one of whom only old packets come: a thief of the key may have forged
 // the latest number.
-func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
+func (d *Detector) inSession(at time.Duration, from *peerState, p Packet) bool {
 	s := &from.session
 	switch {
-	case s.boot == p.boot && p.seq > s.seq:
-	case p.answer != 0 && p.answer == s.challenge:
-		s.boot, s.challenge = p.boot, 0
+	case s.boot == p.Boot && p.Seq > s.seq:
+	case p.Answer != 0 && p.Answer == s.challenge:
+		s.boot, s.challenge = p.Boot, 0
 		from.suspicion = nil
-	case s.boot == p.boot && now-from.lastHeard <= from.hold:
+	case s.boot == p.Boot && at-from.lastHeard <= from.hold:
 		return false
 	default:
-		d.challenge(now, from, p)
+		d.challenge(at, from, p)
 		return false
 	}
-	s.seq = p.seq
+	s.seq = p.Seq
 	return true
 }
 
 // challenge challenges the sender of a packet that shows no run of it, and answers its challenge. Each has a throttle
 // of its own: of two nodes that beat in step, each has just challenged the other when the other's challenge arrives.
-func (d *detector) challenge(now time.Duration, from *peer, p packet) {
-	s, out := &from.session, packet{}
-	if s.challenge == 0 || now-s.challengedAt >= challengeInterval {
+func (d *Detector) challenge(at time.Duration, from *peerState, p Packet) {
+	s, out := &from.session, Packet{}
+	if s.challenge == 0 || at-s.challengedAt >= challengeInterval {
 		if s.challenge == 0 {
 			s.challenge = d.random()
 		}
-		s.challengedAt, out.challenge = now, s.challenge
+		s.challengedAt, out.Challenge = at, s.challenge
 	}
-	if p.challenge != 0 && (s.answeredAt == 0 || now-s.answeredAt >= challengeInterval) {
-		s.answeredAt, out.answer = now, p.challenge
+	if p.Challenge != 0 && (s.answeredAt == 0 || at-s.answeredAt >= challengeInterval) {
+		s.answeredAt, out.Answer = at, p.Challenge
 	}
-	if out.challenge != 0 || out.answer != 0 {
+	if out.Challenge != 0 || out.Answer != 0 {
 		d.send(from, out)
 	}
 }
 
-// refused: the kernel of the peer's node refused a packet, since no speaker listens there. Once that is known it is the
+// ReceiveRefusal: the kernel of the peer's node refused a packet, since no speaker listens there. Once that is known it is the
 // sign of life of the node.
-func (d *detector) refused(now time.Duration, p *peer) {
-	p.refusedAt = now
+func (d *Detector) ReceiveRefusal(at time.Duration, p *peerState) {
+	p.refusedAt = at
 	d.counts.refused.Add(1)
-	if p.status == SpeakerDown {
-		p.lastAlive = now
-		d.clear(now, p)
+	if p.Status == SpeakerDown {
+		p.lastAlive = at
+		d.clear(at, p)
 	}
 }

@@ -53,13 +53,13 @@ func (r *reception) sample(value int) { r.share += (value - r.share) / reception
 
 // measure finds out how well this node hears those that send it heartbeats. The node steps back if it hears badly and
 // is itself at fault.
-func (d *detector) measure(now time.Duration) {
+func (d *Detector) measure(at time.Duration) {
 	best, sum, watched, isClean := 0, 0, 0, false
 	for _, p := range d.watching {
-		if !p.watched || !d.status(now, p).Living() {
+		if !p.watched || !d.status(at, p).Living() {
 			continue
 		}
-		if now-p.lastHeard > p.hold {
+		if at-p.lastHeard > p.hold {
 			p.reception.sample(0)
 		}
 		best = max(best, p.reception.share)
@@ -69,46 +69,46 @@ func (d *detector) measure(now time.Duration) {
 	}
 	poor := watched > 0 && best < goodReception
 	if poor {
-		d.badUntil = now
+		d.badUntil = at
 	}
-	hardlyHears := sum < badReception*watched || isClean && d.link.othersHear(now)
-	d.hearsBadly = poor && hardlyHears && d.atFault(now, watched)
+	hardlyHears := sum < badReception*watched || isClean && d.link.othersHear(at)
+	d.hearsBadly = poor && hardlyHears && d.atFault(at, watched)
 	if d.hearsBadly {
-		d.stepBack(now, false)
+		d.stepBack(at, false)
 	}
-	if d.own.status == HoldDown && d.pathFails(now) {
-		d.own.holdDown(now, holdDownTime) // the others cannot hear that it ends
+	if d.own.Status == HoldDown && d.pathFails(at) {
+		d.own.holdDown(at, holdDownTime) // the others cannot hear that it ends
 	}
 	// One that has stepped back has told the others already.
-	_, heard := d.heard(now)
-	d.hearsSome = d.hearsWell(now)
-	d.hearsNone = watched > 1 && heard == 0 && d.own.status == Alive && now >= d.grace.until
+	_, heard := d.heard(at)
+	d.hearsSome = d.hearsWell(at)
+	d.hearsNone = watched > 1 && heard == 0 && d.own.Status == Alive && at >= d.grace.until
 }
 
 // atFault decides whether a silence is this node's own. The wire knows. Where it shows nothing, a single peer that is
 // not heard may be at fault as well as this node. All others may also be dead, which is found out first.
-func (d *detector) atFault(now time.Duration, watched int) bool {
+func (d *Detector) atFault(at time.Duration, watched int) bool {
 	switch l := d.link; {
-	case l.worksAt != 0 && now-l.worksAt < complaintTime && l.worksAt >= l.failsAt:
+	case l.worksAt != 0 && at-l.worksAt < complaintTime && l.worksAt >= l.failsAt:
 		return false
-	case l.othersHear(now):
+	case l.othersHear(at):
 		return true
-	case l.isDivided(now):
+	case l.isDivided(at):
 		return false
-	case l.failsAt != 0 && now-l.failsAt < complaintTime || d.linkFails():
+	case l.failsAt != 0 && at-l.failsAt < complaintTime || d.linkFails():
 		return true
 	}
-	_, heard := d.heard(now)
+	_, heard := d.heard(at)
 	return watched > 1 && heard > 0
 }
 
 // hearsWell: what this node does not hear is not there. Another node shows that; where there is only one, the wire
 // does.
-func (d *detector) hearsWell(now time.Duration) bool { return d.hearsWellBeside(now, nil) }
+func (d *Detector) hearsWell(at time.Duration) bool { return d.hearsWellBeside(at, nil) }
 
 // hearsWellBeside reports whether this node hears well without a peer.
-func (d *detector) hearsWellBeside(now time.Duration, beside *peer) bool {
-	if now < d.grace.until {
+func (d *Detector) hearsWellBeside(at time.Duration, beside *peerState) bool {
+	if at < d.grace.until {
 		return false
 	}
 	others := 0
@@ -116,41 +116,41 @@ func (d *detector) hearsWellBeside(now time.Duration, beside *peer) bool {
 		if !p.watched || p == beside {
 			continue
 		}
-		if p.reception.share >= goodReception && now-p.lastHeard <= p.hold {
+		if p.reception.share >= goodReception && at-p.lastHeard <= p.hold {
 			return true
 		}
 		others++
 	}
-	return beside == nil && others <= 1 && d.link.worksAt > d.link.failsAt && now-d.link.worksAt < complaintTime
+	return beside == nil && others <= 1 && d.link.worksAt > d.link.failsAt && at-d.link.worksAt < complaintTime
 }
 
 // alone: at this moment this node hears no other speaker that is able to judge.
-func (d *detector) alone(now time.Duration) bool {
-	able, _ := d.heard(now)
+func (d *Detector) alone(at time.Duration) bool {
+	able, _ := d.heard(at)
 	return able == 0 && len(d.ring) > 0
 }
 
 // hearsBadlyOf: p is heard badly, and others are heard well.
-func (d *detector) hearsBadlyOf(now time.Duration, p *peer) bool {
-	return p.watched && p.reception.share < complaintReception && d.hearsWellBeside(now, p)
+func (d *Detector) hearsBadlyOf(at time.Duration, p *peerState) bool {
+	return p.watched && p.reception.share < complaintReception && d.hearsWellBeside(at, p)
 }
 
 // complained reports whether two others that hear well complained of this node lately, or all others if these
 // are fewer; at returns when one did.
-func (d *detector) complained(now time.Duration, at func(*peer) time.Duration) bool {
+func (d *Detector) complained(at time.Duration, last func(*peerState) time.Duration) bool {
 	complaints, others := 0, 0
 	for _, p := range d.ring {
-		if !d.status(now, p).Living() && !p.private {
+		if !d.status(at, p).Living() && !p.private {
 			continue
 		}
 		others++
-		if t := at(p); t != 0 && now-t < complaintTime {
+		if t := last(p); t != 0 && at-t < complaintTime {
 			complaints++
 		}
 	}
 	return complaints > 0 && complaints >= min(accusers, others)
 }
 
-func complainedAt(p *peer) time.Duration { return p.complainedAt }
-func lostAt(p *peer) time.Duration       { return p.lostAt }
-func gaveUpAt(p *peer) time.Duration     { return p.gaveUpAt }
+func complainedAt(p *peerState) time.Duration { return p.complainedAt }
+func lostAt(p *peerState) time.Duration       { return p.lostAt }
+func gaveUpAt(p *peerState) time.Duration     { return p.gaveUpAt }

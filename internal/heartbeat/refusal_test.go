@@ -135,7 +135,7 @@ func TestForgedRefusals(t *testing.T) {
 						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
 					}
 				}
-				r.detector.send(r.detector.peers[idOf("b")], packet{ping: true})
+				r.detector.send(r.detector.peers[NodeIDOf("b")], Packet{Ping: true})
 				r.send()
 				counts("the kernel refuses a packet", 1, 1)
 

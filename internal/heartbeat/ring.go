@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// set makes these the peers. What is known of those that stay is kept.
-func (d *detector) set(now time.Duration, peers []Peer) {
-	next := make(map[id]*peer, len(peers))
+// SetPeers makes these the peers. What is known of those that stay is kept.
+func (d *Detector) SetPeers(at time.Duration, peers []Peer) {
+	next := make(map[NodeID]*peerState, len(peers))
 	for _, known := range peers {
-		i := idOf(known.Name)
+		i := NodeIDOf(known.Name)
 		if i == d.self {
 			continue
 		}
 		p := d.peers[i]
 		if p == nil {
-			p = &peer{
+			p = &peerState{
 				id:          i,
 				name:        known.Name,
-				standing:    standing{statement: statement{claim: claim{about: i}}},
-				gossipSince: now,
+				standing:    standing{statement: statement{NodeClaim: NodeClaim{About: i}}},
+				gossipSince: at,
 			}
 		}
 		if p.gossip != known.Gossip {
-			p.gossip, p.gossipSince = known.Gossip, now
+			p.gossip, p.gossipSince = known.Gossip, at
 		}
 		next[i] = p
 	}
 	d.peers = next
-	d.watching = slices.DeleteFunc(d.watching, func(p *peer) bool { return next[p.id] != p })
-	d.ring = slices.SortedFunc(maps.Values(next), func(a, b *peer) int { return cmp.Compare(a.id, b.id) })
+	d.watching = slices.DeleteFunc(d.watching, func(p *peerState) bool { return next[p.id] != p })
+	d.ring = slices.SortedFunc(maps.Values(next), func(a, b *peerState) int { return cmp.Compare(a.id, b.id) })
 	// Now, and not with the next heartbeat: a node that hears this one and is not its watcher would not miss it if it
 	// ended before.
-	d.choose(now)
+	d.choose(at)
 }
 
 // successors calls f with the peers behind i on the ring, nearest first, until it returns false.
-func (d *detector) successors(i id, f func(*peer) bool) {
-	start, found := slices.BinarySearchFunc(d.ring, i, func(p *peer, i id) int { return cmp.Compare(p.id, i) })
+func (d *Detector) successors(i NodeID, f func(*peerState) bool) {
+	start, found := slices.BinarySearchFunc(d.ring, i, func(p *peerState, i NodeID) int { return cmp.Compare(p.id, i) })
 	if found {
 		start++
 	}
@@ -52,11 +52,11 @@ func (d *detector) successors(i id, f func(*peer) bool) {
 
 // choose makes the next living nodes on the ring this node's watchers. In a small cluster those that seem dead are
 // watchers too, so that they are heard as soon as they are back.
-func (d *detector) choose(now time.Duration) {
+func (d *Detector) choose(at time.Duration) {
 	left := Watchers
-	chosen := make(map[id]bool, left)
-	d.successors(d.self, func(p *peer) bool {
-		if len(d.ring) <= Watchers || d.status(now, p).Living() {
+	chosen := make(map[NodeID]bool, left)
+	d.successors(d.self, func(p *peerState) bool {
+		if len(d.ring) <= Watchers || d.status(at, p).Living() {
 			chosen[p.id] = true
 			left--
 		}
@@ -65,7 +65,7 @@ func (d *detector) choose(now time.Duration) {
 	for _, p := range d.ring {
 		was := p.watcher
 		if p.watcher = chosen[p.id]; was && !p.watcher {
-			d.send(p, packet{}) // it need not wait for this node any more
+			d.send(p, Packet{}) // it need not wait for this node any more
 		}
 	}
 }

@@ -27,7 +27,7 @@ type shared struct {
 
 // speakerHangs: the speaker's process did not run for so long that it does not serve, and other nodes should.
 func (s *shared) speakerHangs() bool {
-	return boottime()-time.Duration(s.keepalive.Load()) > speakerDownTime
+	return boottime()-time.Duration(s.keepalive.Load()) > SpeakerDownTime
 }
 
 // newShared returns memory that another process can map, and its file.

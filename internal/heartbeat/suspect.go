@@ -35,7 +35,7 @@ type suspicion struct {
 	// lookedAt is when it was considered last.
 	lookedAt time.Duration
 	// asked holds the other nodes that were asked and what they answered; 0 is nothing yet.
-	asked map[id]Status
+	asked map[NodeID]Status
 }
 
 // confirmAt is until when the other watchers have for a veto. One who has its knowledge from others gives them the time
@@ -59,9 +59,9 @@ func (s *suspicion) count(answer Status) (n int) {
 }
 
 // patience is how long there may be no sign of life of a peer.
-func (d *detector) patience(p *peer) time.Duration {
+func (d *Detector) patience(p *peerState) time.Duration {
 	switch {
-	case p.status == SpeakerDown:
+	case p.Status == SpeakerDown:
 		return refusalTime
 	case p.answersOnWire():
 		return wirePatience
@@ -72,13 +72,13 @@ func (d *detector) patience(p *peer) time.Duration {
 }
 
 // checkAt returns when check has something to do for p; 0 is never.
-func (d *detector) checkAt(p *peer) time.Duration {
+func (d *Detector) checkAt(p *peerState) time.Duration {
 	switch s := p.suspicion; {
-	case p.accused && p.status == Dead:
+	case p.accused && p.Status == Dead:
 		return p.wire.askedAt + slowWireInterval
-	case !p.watched || p.status > SpeakerDown:
+	case !p.watched || p.Status > SpeakerDown:
 		return 0
-	case p.status == SpeakerDown && s == nil:
+	case p.Status == SpeakerDown && s == nil:
 		return min(p.pingedAt+pingInterval, d.wireAt(p))
 	case s == nil:
 		return min(p.lastAlive+d.patience(p), d.wireAt(p))
@@ -107,79 +107,79 @@ func (s *suspicion) pause() time.Duration {
 }
 
 // check does what is due for one peer that sends heartbeats to this node.
-func (d *detector) check(now time.Duration, p *peer) {
-	if now > p.slackUntil {
+func (d *Detector) check(at time.Duration, p *peerState) {
+	if at > p.slackUntil {
 		p.slack = 0
 	}
-	if p.accused && now >= p.wire.askedAt+slowWireInterval {
-		d.askWire(now, p)
+	if p.accused && at >= p.wire.askedAt+slowWireInterval {
+		d.askWire(at, p)
 	}
-	if !p.watched || p.status > SpeakerDown || now < d.grace.until {
+	if !p.watched || p.Status > SpeakerDown || at < d.grace.until {
 		return
 	}
 	switch {
-	case p.status == SpeakerDown && now-p.claimedAt > speakerDownTime && !p.wire.pending(now):
-		d.declare(now, p, Dead, false)
+	case p.Status == SpeakerDown && at-p.claimedAt > SpeakerDownTime && !p.wire.pending(at):
+		d.declare(at, p, Dead, false)
 		return
-	case p.status == SpeakerDown && now >= p.pingedAt+pingInterval:
-		p.pingedAt = now
-		d.send(p, packet{ping: true})
+	case p.Status == SpeakerDown && at >= p.pingedAt+pingInterval:
+		p.pingedAt = at
+		d.send(p, Packet{Ping: true})
 	}
-	if now >= p.lastAlive+d.patience(p) {
+	if at >= p.lastAlive+d.patience(p) {
 		if p.suspicion == nil {
 			d.counts.suspected.Add(1)
 			d.version++
-			p.suspicion = &suspicion{at: now, asked: map[id]Status{}, hearsay: p.lastAlive > p.lastHeard}
+			p.suspicion = &suspicion{at: at, asked: map[NodeID]Status{}, hearsay: p.lastAlive > p.lastHeard}
 		}
-		d.pursue(now, p)
+		d.pursue(at, p)
 	}
 	// After the verdict, which may rest on the last answer: on a slow machine the next one never comes in time.
-	if p.watched && now >= d.wireAt(p) {
-		d.askWire(now, p)
+	if p.watched && at >= d.wireAt(p) {
+		d.askWire(at, p)
 	}
 }
 
 // pursue asks about a suspect, and decides as soon as enough is known.
-func (d *detector) pursue(now time.Duration, p *peer) {
+func (d *Detector) pursue(at time.Duration, p *peerState) {
 	s := p.suspicion
-	s.lookedAt = now
-	if s.askedAt == 0 || now >= s.askedAt+s.pause() {
-		d.askAbout(now, p)
+	s.lookedAt = at
+	if s.askedAt == 0 || at >= s.askedAt+s.pause() {
+		d.askAbout(at, p)
 	}
 	switch {
-	case p.wire.pending(now) || now < s.at+minConfirmTime:
-	case p.refuses() && p.status != SpeakerDown:
+	case p.wire.pending(at) || at < s.at+minConfirmTime:
+	case p.refuses() && p.Status != SpeakerDown:
 		if p.wire.askedAt > p.lastAlive {
-			d.declare(now, p, SpeakerDown, false)
+			d.declare(at, p, SpeakerDown, false)
 		}
-	case d.alone(now):
-		if d.decidesAlone(now, p) {
-			d.declare(now, p, Dead, true)
+	case d.alone(at):
+		if d.decidesAlone(at, p) {
+			d.declare(at, p, Dead, true)
 		}
-	case s.shared(now) && d.hearsWell(now):
-		d.declare(now, p, Dead, false)
+	case s.shared(at) && d.hearsWell(at):
+		d.declare(at, p, Dead, false)
 	}
 }
 
 // askAbout asks the suspect itself and its other watchers.
-func (d *detector) askAbout(now time.Duration, p *peer) {
+func (d *Detector) askAbout(at time.Duration, p *peerState) {
 	s := p.suspicion
-	s.askedAt = now
-	d.send(p, packet{ping: true})
+	s.askedAt = at
+	d.send(p, Packet{Ping: true})
 	n := 0
-	d.successors(p.id, func(o *peer) bool {
-		if o.suspicion != nil || !d.status(now, o).Living() {
+	d.successors(p.id, func(o *peerState) bool {
+		if o.suspicion != nil || !d.status(at, o).Living() {
 			return true
 		}
 		if _, known := s.asked[o.id]; !known {
 			s.asked[o.id] = Unknown
 		}
-		d.send(o, packet{claims: []claim{{about: p.id, status: ask}}})
+		d.send(o, Packet{Claims: []NodeClaim{{About: p.id, Status: ask}}})
 		n++
 		return n < maxAsked
 	})
 	for i := range s.asked {
-		if o := d.peers[i]; o == nil || o.suspicion != nil || !d.status(now, o).Living() {
+		if o := d.peers[i]; o == nil || o.suspicion != nil || !d.status(at, o).Living() {
 			delete(s.asked, i) // fell silent too
 		}
 	}
@@ -188,58 +188,58 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 // shared reports whether another node that hears well misses the suspect too. If all that are left, or after a while
 // two of them, answer that they do not watch it, its watchers died with it: the answers show that this node is heard
 // and hears.
-func (s *suspicion) shared(now time.Duration) bool {
+func (s *suspicion) shared(at time.Duration) bool {
 	switch agreed := s.count(silent); {
 	case agreed > 0 && agreed == len(s.asked) && !s.hearsay:
 		return true
 	case agreed > 0:
-		return now >= s.confirmAt()
+		return at >= s.confirmAt()
 	}
 	n := s.count(unwatched)
-	return n > 0 && n == len(s.asked) && now >= s.at+confirmTime || n >= accusers && now >= s.at+soonTime
+	return n > 0 && n == len(s.asked) && at >= s.at+confirmTime || n >= accusers && at >= s.at+soonTime
 }
 
 // answerAbout answers a watcher that does not hear a peer.
-func (d *detector) answerAbout(now time.Duration, to, about *peer) {
-	age := now - about.lastAlive
+func (d *Detector) answerAbout(at time.Duration, to, about *peerState) {
+	age := at - about.lastAlive
 	// What this node knows from others, from the wire, or from refusals, holds until it doubts that itself: a node
 	// that is heard here or there in turns is not dead.
 	fresh := about.lastAlive != 0 && age <= about.hold*3/4 ||
 		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= d.patience(about)-about.slack
 	// Rounded up: no news gets fresher by being passed on.
-	c := claim{about: about.id, status: heard, incarnation: uint32((age + time.Millisecond - 1).Milliseconds())}
+	c := NodeClaim{About: about.id, Status: heard, Incarnation: uint32((age + time.Millisecond - 1).Milliseconds())}
 	if !fresh {
-		if !d.hearsWell(now) {
+		if !d.hearsWell(at) {
 			return
 		}
-		if c = (claim{about: about.id, status: unwatched}); about.watched {
-			c.status = silent
+		if c = (NodeClaim{About: about.id, Status: unwatched}); about.watched {
+			c.Status = silent
 		}
 	}
-	d.send(to, packet{claims: []claim{c}})
+	d.send(to, Packet{Claims: []NodeClaim{c}})
 }
 
 // answered takes what another node knows of a suspect.
-func (d *detector) answered(now time.Duration, from, about *peer, c claim) {
+func (d *Detector) answered(at time.Duration, from, about *peerState, c NodeClaim) {
 	s := about.suspicion
 	if s == nil {
 		return
 	}
-	if c.status != heard {
+	if c.Status != heard {
 		if _, was := s.asked[from.id]; was {
-			s.asked[from.id] = c.status
+			s.asked[from.id] = c.Status
 		}
 		return
 	}
 	// No news is fresher than where it was heard: the age is rounded up, and counts from the question.
-	if at := s.askedAt - time.Duration(c.incarnation)*time.Millisecond; at > about.lastAlive {
-		about.lastAlive = at
-		d.clear(now, about)
+	if heardAt := s.askedAt - time.Duration(c.Incarnation)*time.Millisecond; heardAt > about.lastAlive {
+		about.lastAlive = heardAt
+		d.clear(at, about)
 	}
 }
 
 // clear ends the suspicion of a peer that turned out to be alive.
-func (d *detector) clear(now time.Duration, p *peer) {
+func (d *Detector) clear(at time.Duration, p *peerState) {
 	if p.suspicion == nil {
 		return
 	}
@@ -247,21 +247,21 @@ func (d *detector) clear(now time.Duration, p *peer) {
 	d.version++
 	d.counts.cleared.Add(1)
 	p.slack = min(max(p.slack, 2*d.Interval), p.hold)
-	p.slackUntil = max(p.slackUntil, now+slackTime)
+	p.slackUntil = max(p.slackUntil, at+slackTime)
 }
 
 // declare ends a suspicion by a verdict: for this node alone, or for everybody.
-func (d *detector) declare(now time.Duration, p *peer, status Status, private bool) {
-	c := p.claim
-	c.status = status
+func (d *Detector) declare(at time.Duration, p *peerState, status Status, private bool) {
+	c := p.NodeClaim
+	c.Status = status
 	if status == Dead {
 		d.counts.confirmed.Add(1)
-		c.deaths = p.died()
+		c.Deaths = p.died()
 	}
 	p.suspicion = nil
 	p.watched, p.accused = status == SpeakerDown, true
-	p.former = p.claim
-	p.set(now, c, private)
+	p.former = p.NodeClaim
+	p.set(at, c, private)
 	if status == SpeakerDown {
 		p.lastAlive = p.refusedAt
 	}

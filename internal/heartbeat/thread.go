@@ -26,14 +26,14 @@ type thread struct {
 	// What the thread shares with other goroutines, for none of which it waits.
 	orders chan order
 	views  chan *View
-	asks   chan question
+	asks   chan WireQuestion
 
 	processSettings
 	shared *shared
 	// cpu is nil without real-time priority.
 	cpu      *budget
 	socket   *socket
-	detector *detector
+	detector *Detector
 	realtime bool
 	// published is the version of the detector's knowledge in view.
 	published uint64
@@ -41,8 +41,8 @@ type thread struct {
 
 	stopped bool
 	seals   []*rt.Seal
-	byAddr  map[netip.Addr]*peer
-	addrs   map[id][]byte
+	byAddr  map[netip.Addr]*peerState
+	addrs   map[NodeID][]byte
 	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a
 	// flood of either must not keep a thread busy that has priority over all others, nor displace the other.
 	read, budget, refusals int
@@ -52,7 +52,7 @@ type thread struct {
 	// beat is the next one of them, and beats how many were read at once.
 	beat, beats int
 
-	claims []claim
+	claims []NodeClaim
 }
 
 // newThread opens the socket, and has the thread wait for its first order.
@@ -64,7 +64,7 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 	t := &thread{
 		orders:          make(chan order, maxWireQuestions),
 		views:           make(chan *View, 1),
-		asks:            make(chan question, maxWireQuestions),
+		asks:            make(chan WireQuestion, maxWireQuestions),
 		processSettings: c,
 		shared:          s,
 		cpu:             cpu,
@@ -88,10 +88,10 @@ func (t *thread) run() {
 		}
 		t.step()
 		t.account()
-		t.socket.wait(t.detector.due()-boottime(), t.read < t.budget, t.detector.restless(), t.refusals < maxRefusals)
+		t.socket.wait(t.detector.Due()-boottime(), t.read < t.budget, t.detector.HasSuspect(), t.refusals < maxRefusals)
 	}
 	for range goodbyes {
-		t.detector.leave(boottime())
+		t.detector.Leave(boottime())
 		t.send()
 		t.socket.wait(goodbyeInterval, false, false, false)
 	}
@@ -108,7 +108,7 @@ func (t *thread) step() {
 		t.since, t.read, t.refusals = now, 0, 0
 	}
 	before := t.detector.lastTick
-	t.detector.tick(now)
+	t.detector.Tick(now)
 	t.send()
 	ticked := t.detector.lastTick != before
 	if ticked {
@@ -145,17 +145,17 @@ func (t *thread) carryOut(o order) {
 		t.set(o.Peers)
 	}
 	if o.Answer != nil {
-		t.detector.answeredOnWire(boottime(), o.Answer.Question, o.Answer.Answer)
+		t.detector.ReceiveAnswer(boottime(), o.Answer.Question, o.Answer.Answer)
 	}
 	t.stopped = t.stopped || o.Leave
 }
 
 func (t *thread) set(peers []Peer) {
-	t.detector.set(boottime(), peers)
-	t.byAddr = make(map[netip.Addr]*peer, len(peers))
-	t.addrs = make(map[id][]byte, len(peers))
+	t.detector.SetPeers(boottime(), peers)
+	t.byAddr = make(map[netip.Addr]*peerState, len(peers))
+	t.addrs = make(map[NodeID][]byte, len(peers))
 	for _, p := range peers {
-		known := t.detector.peers[idOf(p.Name)]
+		known := t.detector.peers[NodeIDOf(p.Name)]
 		if known == nil || p.Address.Is6() != t.socket.is6 {
 			continue // this node itself, or one of the other family, which only gossip reaches
 		}
@@ -189,7 +189,7 @@ func (t *thread) receive() {
 		for i := range n {
 			from, packet, ok := b.refusal(i)
 			if p := t.byAddr[from]; ok && p != nil && t.sentByUs(packet) {
-				t.detector.refused(boottime(), p)
+				t.detector.ReceiveRefusal(boottime(), p)
 			}
 		}
 		if t.refusals += n; n < batch {
@@ -229,7 +229,7 @@ func (t *thread) receiveBeats(until time.Duration) {
 	}
 }
 
-// take takes a datagram that came at a time. What is not from a peer costs one look into a map.
+// Take takes a datagram that came at a time. What is not from a peer costs one look into a map.
 func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
 	if len(b) == 0 {
 		return
@@ -240,12 +240,12 @@ func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
 		return
 	}
 	pkt, ok := t.open(b)
-	if !ok || pkt.from != p.id {
+	if !ok || pkt.From != p.id {
 		t.shared.rejected.Add(1)
 		return
 	}
 	t.shared.received.Add(1)
-	t.detector.receive(now, pkt)
+	t.detector.Receive(now, pkt)
 }
 
 // sentByUs reports whether the packet begins as this node's own do, with any of the keys.
@@ -253,31 +253,31 @@ func (t *thread) sentByUs(packet []byte) bool {
 	return slices.ContainsFunc(t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
 }
 
-func (t *thread) open(b []byte) (p packet, ok bool) {
+func (t *thread) open(b []byte) (p Packet, ok bool) {
 	closed, ok := rt.Open(t.seals, b, 0)
 	if !ok {
-		return packet{}, false
+		return Packet{}, false
 	}
-	p, ok = parsePacket(closed[rt.PrefixLen:], t.claims)
-	t.claims = p.claims
+	p, ok = ParsePacket(closed[rt.PrefixLen:], t.claims)
+	t.claims = p.Claims
 	return p, ok
 }
 
 // send sends the detector's packets, and hands on its questions for the wire.
 func (t *thread) send() {
-	for _, o := range t.detector.take() {
-		if to := t.addrs[o.to.id]; to != nil {
-			t.socket.out.put(t.seals[0], &o.packet, to)
+	for _, o := range t.detector.TakePackets() {
+		if to := t.addrs[o.To.id]; to != nil {
+			t.socket.out.put(t.seals[0], &o.Packet, to)
 		}
 	}
 	t.socket.out.send()
-	for _, q := range t.detector.asks {
+	for _, q := range t.detector.questions {
 		select {
 		case t.asks <- q:
 		default: // many fell silent at once: it is not necessary to ask about each
 		}
 	}
-	t.detector.asks = t.detector.asks[:0]
+	t.detector.questions = t.detector.questions[:0]
 }
 
 // publish publishes a new View if something changed.
@@ -292,7 +292,7 @@ func (t *thread) publish(now time.Duration) {
 		LinkFails:  t.detector.link.fails(),
 		PathFails:  t.detector.pathFails(now),
 	}
-	if v.equal(t.view) {
+	if v.Equal(t.view) {
 		return
 	}
 	t.view = v

@@ -20,9 +20,9 @@ const (
 	maxHoldDown  = 5 * time.Minute
 	// forgiveTime is how long a node lives until its deaths are forgotten.
 	forgiveTime = 10 * time.Minute
-	// speakerDownTime is how long a node may be without a speaker, or with one that hangs, before its addresses
+	// SpeakerDownTime is how long a node may be without a speaker, or with one that hangs, before its addresses
 	// move: a container that is started again is back in a second or two.
-	speakerDownTime = 10 * time.Second
+	SpeakerDownTime = 10 * time.Second
 	// Watchers is how many others get the heartbeats of each node.
 	Watchers = 6
 	// maxAdaptedHold is the most time that a node asks for because its own heartbeats are late.
@@ -32,12 +32,12 @@ const (
 	patienceFactor = 4
 )
 
-func (t Timers) withDefaults() Timers {
+func (t Timers) WithDefaults() Timers {
 	return Timers{cmp.Or(t.Interval, 25*time.Millisecond), cmp.Or(t.Multiplier, 4)}
 }
 
-// hold is how long others may hear nothing of this node.
-func (t Timers) hold(realtime bool) time.Duration {
+// Hold is how long others may hear nothing of this node.
+func (t Timers) Hold(realtime bool) time.Duration {
 	hold := t.Interval * time.Duration(t.Multiplier)
 	if !realtime {
 		hold *= patienceFactor

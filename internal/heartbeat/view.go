@@ -39,76 +39,76 @@ type Member struct {
 }
 
 // status weighs all evidence about a peer.
-func (d *detector) status(now time.Duration, p *peer) Status {
+func (d *Detector) status(at time.Duration, p *peerState) Status {
 	switch {
-	case p.claim.status == SpeakerDown && !p.gossip && now-p.claimedAt > speakerDownTime+orphanTime:
+	case p.NodeClaim.Status == SpeakerDown && !p.gossip && at-p.claimedAt > SpeakerDownTime+orphanTime:
 		return Dead // the watchers that would have declared it are gone
-	case p.claim.status > HoldDown:
-		return p.claim.status
-	case p.lastHeard == 0 && p.claim.status == Unknown && !p.gossip:
+	case p.NodeClaim.Status > HoldDown:
+		return p.NodeClaim.Status
+	case p.lastHeard == 0 && p.NodeClaim.Status == Unknown && !p.gossip:
 		return Unknown
-	case d.orphaned(now, p):
+	case d.orphaned(at, p):
 		return Dead
 	}
-	return max(p.claim.status, Alive)
+	return max(p.NodeClaim.Status, Alive)
 }
 
 // orphaned: gossip gave up a peer whose watchers may have died with it, and this node hears well enough
 // to believe that.
-func (d *detector) orphaned(now time.Duration, p *peer) bool {
+func (d *Detector) orphaned(at time.Duration, p *peerState) bool {
 	patience := orphanTime
 	if !p.watched {
 		// It sends this node nothing but probes, one in as many intervals as it has peers.
 		patience = max(patience, orphanProbes*time.Duration(len(d.ring)+1)*d.Interval)
-	} else if p.suspicion == nil || now-p.suspicion.at <= orphanTime {
+	} else if p.suspicion == nil || at-p.suspicion.at <= orphanTime {
 		return false
 	}
-	return !p.gossip && now-max(p.gossipSince, p.lastHeard, d.badUntil) > patience
+	return !p.gossip && at-max(p.gossipSince, p.lastHeard, d.badUntil) > patience
 }
 
 // members returns what is known of every node, this one included, ordered by id.
-func (d *detector) members(now time.Duration, self string) []Member {
+func (d *Detector) members(at time.Duration, self string) []Member {
 	out := make([]Member, 0, len(d.ring)+1)
-	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths)})
-	recent := d.recentDeath(now)
+	out = append(out, Member{Name: self, Heard: true, Status: d.own.Status, Deaths: int(d.own.Deaths)})
+	recent := d.recentDeath(at)
 	for _, p := range d.ring {
-		s := d.status(now, p)
+		s := d.status(at, p)
 		out = append(out, Member{
-			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.deaths),
-			GossipBlocked: p.gossipBlocked(now),
-			Silent:        s.Living() && p.suspicion != nil && (recent || now-p.suspicion.at > verdictTime),
+			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(at, s), Deaths: int(p.Deaths),
+			GossipBlocked: p.gossipBlocked(at),
+			Silent:        s.Living() && p.suspicion != nil && (recent || at-p.suspicion.at > verdictTime),
 		})
 	}
 	return out
 }
 
 // recentDeath: somebody was given up a moment ago.
-func (d *detector) recentDeath(now time.Duration) bool {
-	return slices.ContainsFunc(d.ring, func(p *peer) bool {
-		return p.claim.status == Dead &&
-			now-p.claimedAt < togetherTime
+func (d *Detector) recentDeath(at time.Duration) bool {
+	return slices.ContainsFunc(d.ring, func(p *peerState) bool {
+		return p.NodeClaim.Status == Dead &&
+			at-p.claimedAt < togetherTime
 	})
 }
 
 // hearsNobody: no other speaker is heard, and no verdict is about to explain that.
-func (d *detector) hearsNobody(now time.Duration) bool {
+func (d *Detector) hearsNobody(at time.Duration) bool {
 	last := time.Duration(0)
 	for _, p := range d.ring {
 		last = max(last, p.lastHeard+p.hold)
 	}
-	return now >= last && (d.recentDeath(now) || now-last > verdictTime)
+	return at >= last && (d.recentDeath(at) || at-last > verdictTime)
 }
 
 // blocked: gossip hears a node, and for longer than either needs no heartbeat of it has come.
-func (p *peer) blocked(now time.Duration, s Status) bool {
-	return p.gossip && (p.lastHeard == 0 || p.watched || s == Dead) && now-max(p.gossipSince, p.lastHeard) > blockedTime
+func (p *peerState) blocked(at time.Duration, s Status) bool {
+	return p.gossip && (p.lastHeard == 0 || p.watched || s == Dead) && at-max(p.gossipSince, p.lastHeard) > blockedTime
 }
 
 // gossipBlocked: heartbeats of a node arrive at this moment, and gossip has not heard it for longer than it needs.
-func (p *peer) gossipBlocked(now time.Duration) bool {
-	arrive := p.watched && p.lastHeard != 0 && now-p.lastHeard <= p.hold
-	return arrive && !p.gossip && now-p.gossipSince > blockedTime
+func (p *peerState) gossipBlocked(at time.Duration) bool {
+	arrive := p.watched && p.lastHeard != 0 && at-p.lastHeard <= p.hold
+	return arrive && !p.gossip && at-p.gossipSince > blockedTime
 }
 
 // settled: enough time has passed since this node ran again to hear what others declared about it.
-func (d *detector) settled(now time.Duration) bool { return now >= d.lapsedAt+2*d.Interval }
+func (d *Detector) settled(at time.Duration) bool { return at >= d.lapsedAt+2*d.Interval }

@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
-func testPacket(claims int) packet {
-	p := packet{from: 1, to: 2, boot: 3, seq: 4, challenge: 5, answer: 6, hold: 150 * ms, watch: true, ping: true}
+func testPacket(claims int) Packet {
+	p := Packet{From: 1, To: 2, Boot: 3, Seq: 4, Challenge: 5, Answer: 6, Hold: 150 * ms, Watch: true, Ping: true}
 	for i := range claims {
-		p.claims = append(p.claims, claim{about: id(i), status: Status(i%int(Left) + 1), deaths: 3, incarnation: uint32(i)})
+		p.Claims = append(p.Claims, NodeClaim{About: NodeID(i), Status: Status(i%int(Left) + 1), Deaths: 3, Incarnation: uint32(i)})
 	}
 	return p
 }
@@ -20,13 +20,13 @@ func testPacket(claims int) packet {
 func TestPacket(t *testing.T) {
 	for _, n := range []int{0, 1, maxClaims} {
 		want := testPacket(n)
-		b := want.append(nil)
-		got, ok := parsePacket(b, nil)
+		b := want.Append(nil)
+		got, ok := ParsePacket(b, nil)
 		if !ok || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v became %+v, %v", want, got, ok)
 		}
 		for i := range b {
-			if _, ok := parsePacket(b[:i], nil); ok {
+			if _, ok := ParsePacket(b[:i], nil); ok {
 				t.Errorf("the first %d octets of %d are a packet", i, len(b))
 			}
 		}
@@ -50,7 +50,7 @@ func TestSeal(t *testing.T) {
 	s := mustSeal(t, 1)
 	b := closed(s, nil, &p)
 	opened := func(s *rt.Seal, b []byte) (closed []byte, ok bool) { return rt.Open([]*rt.Seal{s}, b, 0) }
-	if closed, ok := opened(s, b); !ok || !bytes.Equal(closed[rt.PrefixLen:], p.append(nil)) {
+	if closed, ok := opened(s, b); !ok || !bytes.Equal(closed[rt.PrefixLen:], p.Append(nil)) {
 		t.Error("what was closed does not open")
 	}
 	for i := range b {
@@ -76,14 +76,14 @@ func TestSeal(t *testing.T) {
 func FuzzPacket(f *testing.F) {
 	for _, n := range []int{0, 3} {
 		p := testPacket(n)
-		f.Add(p.append(nil))
+		f.Add(p.Append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, ok := parsePacket(b, nil)
+		p, ok := ParsePacket(b, nil)
 		if !ok {
 			return
 		}
-		if again := p.append(nil); !bytes.Equal(again, b) {
+		if again := p.Append(nil); !bytes.Equal(again, b) {
 			t.Errorf("%x became %x", b, again)
 		}
 	})
@@ -93,23 +93,23 @@ func FuzzPacket(f *testing.F) {
 // this node to call itself dead.
 func FuzzReceive(f *testing.F) {
 	p := testPacket(5)
-	f.Add(p.append(nil), uint16(20))
+	f.Add(p.Append(nil), uint16(20))
 	f.Fuzz(func(t *testing.T, b []byte, after uint16) {
-		p, ok := parsePacket(b, nil)
+		p, ok := ParsePacket(b, nil)
 		if !ok {
 			return
 		}
 		w := newWorld(1, 4)
 		w.after(300 * ms)
 		from, to := w.nodes[1], w.nodes[0]
-		p.from, p.to, p.boot, p.seq = from.id, to.id, from.d.boot, from.d.seq+1
-		for i := range p.claims {
-			p.claims[i].about = w.nodes[int(p.claims[i].about%4)].id
+		p.From, p.To, p.Boot, p.Seq = from.id, to.id, from.d.boot, from.d.seq+1
+		for i := range p.Claims {
+			p.Claims[i].About = w.nodes[int(p.Claims[i].About%4)].id
 		}
-		to.d.receive(to.now(), p)
+		to.d.Receive(to.now(), p)
 		w.after(time.Duration(after) * ms)
-		if !to.d.own.status.Living() {
-			t.Errorf("it calls itself %v", to.d.own.status)
+		if !to.d.own.Status.Living() {
+			t.Errorf("it calls itself %v", to.d.own.Status)
 		}
 	})
 }
@@ -119,8 +119,8 @@ func FuzzReceive(f *testing.F) {
 func TestReplay(t *testing.T) {
 	w := settled(t, 1, 3)
 	a, b := w.nodes[0], w.nodes[1]
-	var recorded []packet
-	w.tap = func(from, to *node, p packet) {
+	var recorded []Packet
+	w.tap = func(from, to *node, p Packet) {
 		if from == a && to == b {
 			recorded = append(recorded, p)
 		}
@@ -131,7 +131,7 @@ func TestReplay(t *testing.T) {
 	w.must(t, time.Second, func() bool { return b.sees(a) == Dead }, "dead")
 	replay := func() {
 		for _, p := range recorded {
-			b.d.receive(b.now(), p)
+			b.d.Receive(b.now(), p)
 		}
 	}
 	replay()

@@ -20,7 +20,7 @@ type world struct {
 	now    time.Duration
 	queue  events
 	nodes  []*node
-	byID   map[id]*node
+	byID   map[NodeID]*node
 	order  int
 
 	// loss is the share of packets lost, late the most a packet is under way.
@@ -44,7 +44,7 @@ type world struct {
 	// clients is a second network that all nodes share, without heartbeats; nil where there is none.
 	clients *network
 	// tap sees every packet sent.
-	tap func(from, to *node, p packet)
+	tap func(from, to *node, p Packet)
 	// gossips: gossip reaches every node that is up.
 	gossips bool
 	timers  Timers
@@ -64,8 +64,8 @@ type network struct {
 func (n *network) passes(from, to *node) bool { return n.cut == nil || !n.cut(from, to) }
 
 // ask returns what a node and a foreign machine answer to another one, three questions each.
-func (n *network) ask(from, about *node) (out Answer) {
-	answers := func(other *node) Reply {
+func (n *network) ask(from, about *node) (out WireAnswer) {
+	answers := func(other *node) WireReply {
 		answered := 0
 		for range 3 {
 			if n.passes(from, other) && n.passes(other, from) {
@@ -75,9 +75,9 @@ func (n *network) ask(from, about *node) (out Answer) {
 		if answered >= 2 {
 			return Answered
 		}
-		return Silent
+		return Unanswered
 	}
-	out.Elsewhere = Silent
+	out.Elsewhere = Unanswered
 	if about.runs() {
 		out.Elsewhere = answers(about)
 		said := answers(about) == Answered && !n.isOld
@@ -93,8 +93,8 @@ func (n *network) ask(from, about *node) (out Answer) {
 type node struct {
 	world *world
 	name  string
-	id    id
-	d     *detector
+	id    NodeID
+	d     *Detector
 	// up is false after a power-off, killed after the death of the process alone.
 	up, killed bool
 	// skew is how far its clock is ahead of the world's.
@@ -118,13 +118,13 @@ type node struct {
 
 // arrival is a packet with the time when it came.
 type arrival struct {
-	packet
+	Packet
 	at time.Duration
 }
 
 // routine: it does not wake the thread, see choice.
-func (p *packet) routine() bool {
-	return p.heartbeat && !p.ping && !p.complains && !p.lost && !p.hearsBadly && !p.hearsNone && p.challenge == 0 && p.answer == 0
+func (p *Packet) routine() bool {
+	return p.Heartbeat && !p.Ping && !p.Complains && !p.Lost && !p.HearsBadly && !p.HearsNone && p.Challenge == 0 && p.Answer == 0
 }
 
 // refusalInterval is between the refusals that a kernel sends to one destination, after so many at once.
@@ -168,7 +168,7 @@ func newWorldOf(seed uint64, n int, timers Timers, skews ...time.Duration) *worl
 // newWorldWith starts them in a world that was changed before.
 func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Duration) *world {
 	w := &world{
-		random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, wakes: ms, gossips: true, byID: map[id]*node{},
+		random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, wakes: ms, gossips: true, byID: map[NodeID]*node{},
 	}
 	change(w)
 	for i := range n {
@@ -176,7 +176,7 @@ func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Durat
 		if i < len(skews) {
 			one.skew = skews[i]
 		}
-		one.id = idOf(one.name)
+		one.id = NodeIDOf(one.name)
 		w.nodes = append(w.nodes, one)
 		w.byID[one.id] = one
 	}
@@ -197,7 +197,7 @@ func (n *node) start() {
 func (n *node) boot() {
 	w := n.world
 	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
-	n.d = newDetector(w.timers.withDefaults(), true, func() uint64 { return w.random.Uint64() | 1 }, n.name, n.now())
+	n.d = newDetector(w.timers.WithDefaults(), true, func() uint64 { return w.random.Uint64() | 1 }, n.name, n.now())
 	n.d.maxHoldDown = cmp.Or(w.maxHoldDown, maxHoldDown)
 	if w.inStep {
 		n.plan(w.now)
@@ -228,7 +228,7 @@ func (w *world) gossip() {
 		peers = append(peers, Peer{Name: o.name, Gossip: o.up && !o.killed && w.gossips})
 	}
 	for _, n := range w.nodes {
-		n.d.set(n.now(), peers)
+		n.d.SetPeers(n.now(), peers)
 	}
 }
 
@@ -261,36 +261,36 @@ func (n *node) run() {
 		if a.routine() {
 			at = a.at + n.skew
 		}
-		n.d.receive(at, a.packet)
+		n.d.Receive(at, a.Packet)
 	}
-	n.d.tick(n.now())
-	for _, q := range n.d.asks {
+	n.d.Tick(n.now())
+	for _, q := range n.d.questions {
 		w.ask(n, q)
 	}
-	n.d.asks = n.d.asks[:0]
-	for _, o := range n.d.take() {
+	n.d.questions = n.d.questions[:0]
+	for _, o := range n.d.TakePackets() {
 		n.sent++
 		w.carry(n, o)
 	}
 	if n.slow > 0 {
 		n.pausedUntil = w.now + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
 	}
-	if n.hasty++; n.d.due() > n.now() {
+	if n.hasty++; n.d.Due() > n.now() {
 		n.hasty = 0
 	}
 	if n.hasty > 100 {
 		panic(n.name + " has work that is always due: its thread would never wait")
 	}
 	// A thread wakes a little late.
-	n.plan(max(n.d.due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(w.wakes))))
+	n.plan(max(n.d.Due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(w.wakes))))
 }
 
 // ask puts three questions to a node and to a foreign machine, over the links that heartbeats use.
-func (w *world) ask(from *node, q question) {
+func (w *world) ask(from *node, q WireQuestion) {
 	if w.noWire {
 		return
 	}
-	about := w.byID[idOf(q.Name)]
+	about := w.byID[NodeIDOf(q.Name)]
 	if w.now-from.askedAt > foreignInterval {
 		from.foreignAt = w.now // as long as all is well they are asked from time to time
 	}
@@ -304,13 +304,13 @@ func (w *world) ask(from *node, q question) {
 			foreign++
 		}
 	}
-	reply := func(n int) Reply {
+	reply := func(n int) WireReply {
 		if n >= 2 {
 			return Answered
 		}
-		return Silent
+		return Unanswered
 	}
-	d, answer := from.d, Answer{Node: reply(node), Foreign: reply(foreign)}
+	d, answer := from.d, WireAnswer{Node: reply(node), Foreign: reply(foreign)}
 	switch {
 	case answer.Foreign == Answered && !w.noGateway:
 		from.foreignAt = w.now
@@ -325,7 +325,7 @@ func (w *world) ask(from *node, q question) {
 	}
 	w.at(w.now+32*ms, func() {
 		if from.d == d && from.up {
-			d.answeredOnWire(from.now(), q, answer)
+			d.ReceiveAnswer(from.now(), q, answer)
 			from.plan(w.now)
 		}
 	})
@@ -349,7 +349,7 @@ func (n *node) hears() bool {
 // announces reports whether the node answers for what it has: a new run does so when it has planned.
 func (n *node) announces() bool {
 	since := n.now() - max(n.d.born, n.d.lapsedAt)
-	return n.runs() && n.d.own.status == Alive && since > time.Second
+	return n.runs() && n.d.own.Status == Alive && since > time.Second
 }
 
 // outside stands for the machines that are no nodes.
@@ -360,10 +360,10 @@ func (w *world) passes(from, to *node) bool {
 	return (w.cut == nil || !w.cut(from, to)) && w.random.Float64() >= w.loss
 }
 
-func (w *world) carry(from *node, o outgoing) {
-	to := w.byID[o.to.id]
+func (w *world) carry(from *node, o Outgoing) {
+	to := w.byID[o.To.id]
 	if w.tap != nil {
-		w.tap(from, to, o.packet)
+		w.tap(from, to, o.Packet)
 	}
 	if !to.up || !w.passes(from, to) || w.blocked != nil && w.blocked(from, to) {
 		return
@@ -375,8 +375,8 @@ func (w *world) carry(from *node, o outgoing) {
 		case to.killed, w.rejected != nil && w.rejected(from, to):
 			to.refuse(from)
 		default:
-			to.waiting = append(to.waiting, arrival{o.packet, w.now})
-			if !o.routine() || to.d.restless() {
+			to.waiting = append(to.waiting, arrival{o.Packet, w.now})
+			if !o.routine() || to.d.HasSuspect() {
 				to.plan(max(w.now, to.pausedUntil))
 			}
 		}
@@ -391,7 +391,7 @@ func (n *node) refuse(to *node) {
 	}
 	w.at(max(w.now, to.pausedUntil), func() {
 		if p := d.peers[n.id]; p != nil && to.d == d {
-			d.refused(to.now(), p)
+			d.ReceiveRefusal(to.now(), p)
 			to.plan(w.now)
 		}
 	})
@@ -425,7 +425,7 @@ func (w *world) after(d time.Duration) { w.until(w.now + d) }
 // sees returns what the node thinks of another.
 func (n *node) sees(other *node) Status {
 	if n == other {
-		return n.d.own.status
+		return n.d.own.Status
 	}
 	return n.d.status(n.now(), n.d.peers[other.id])
 }
@@ -456,7 +456,7 @@ func (w *world) all(of *node, status Status) func() bool {
 
 // alive reports whether every node is alive to all, and to itself.
 func (w *world) alive() bool {
-	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
+	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.Status != Alive })
 }
 
 // apart cuts these nodes off from all others, and from foreign machines.
@@ -471,7 +471,7 @@ func history(t *testing.T, skews ...time.Duration) (sent uint64, seen []string) 
 	t.Helper()
 	w := newWorldOf(13, 4, Timers{}, skews...)
 	sum := fnv.New64a()
-	w.tap = func(from, to *node, p packet) { fmt.Fprintln(sum, w.now, from.name, to.name, p) }
+	w.tap = func(from, to *node, p Packet) { fmt.Fprintln(sum, w.now, from.name, to.name, p) }
 	first := w.nodes[0]
 	for _, event := range []struct {
 		name string

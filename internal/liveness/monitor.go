@@ -46,7 +46,7 @@ type Cluster interface {
 
 // Known is what is known of the speakers at one moment.
 type Known struct {
-	View heartbeat.Nodes
+	View heartbeat.NodeSets
 	// Members is the metadata of each; Speakers are the nodes that have one, Address is that of this one.
 	Members  map[string]lb.Member
 	Speakers map[string]netip.Addr
@@ -144,7 +144,7 @@ func (s *State) yield() {
 func (m *Monitor) Hears() bool { return m.config.HearsSome() || m.wire.hearsForeign() }
 
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
-func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
+func (m *Monitor) Ask(node string) heartbeat.WireAnswer { return m.wire.ask(node) }
 
 // SilentLinks returns the names of links that this node leaves to others: see links.
 func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }

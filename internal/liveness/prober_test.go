@@ -22,7 +22,7 @@ import (
 // Until a node that is missed was asked, what a speaker writes is not complete.
 func TestSilent(t *testing.T) {
 	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
-	p.set(time.Now(), Known{View: heartbeat.Nodes{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
+	p.set(time.Now(), Known{View: heartbeat.NodeSets{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
 	if s := p.Silence(false); s.Complete || s.missed != 1 {
 		t.Errorf("b was never asked: %+v", s)
 	}
@@ -86,7 +86,7 @@ func TestCutOff(t *testing.T) {
 
 		services := []*lb.Service{{Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: lb.Names{"b"}}}}
 		set := func(alive string) {
-			m.Set(Known{View: heartbeat.Nodes{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
+			m.Set(Known{View: heartbeat.NodeSets{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
 		}
 		lost := func() string { return fmt.Sprint(m.State().CutOffFrom) }
 		must := func(what, want string) {
@@ -207,13 +207,13 @@ func TestClientOfTheDead(t *testing.T) {
 		if got := w.ask("b").Foreign; got != heartbeat.NotAsked {
 			t.Errorf("before the client asks, foreign machines: %v", got)
 		}
-		var got heartbeat.Answer
+		var got heartbeat.WireAnswer
 		nstest.Until(t, 30*time.Second, "the client answers", func() bool {
 			client.Send(address)
 			got = w.ask("b")
 			return got.Foreign == heartbeat.Answered
 		})
-		if got.Node != heartbeat.Silent {
+		if got.Node != heartbeat.Unanswered {
 			t.Errorf("the dead node: %v", got.Node)
 		}
 	})

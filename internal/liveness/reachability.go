@@ -12,7 +12,7 @@ import (
 // reachability is what one node knows of the others at a moment. It is pure.
 type reachability struct {
 	node string
-	view heartbeat.Nodes
+	view heartbeat.NodeSets
 	// expected are the nodes that have a speaker.
 	expected map[string]bool
 	// missed has those of them that are missed, others the other nodes that were asked: see doubtful.

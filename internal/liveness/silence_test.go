@@ -184,7 +184,7 @@ func (e *echoTest) tries(after time.Duration, echoes int) bool {
 	return len(e.asked) > 0
 }
 
-func (e *echoTest) want(what string, echoes int, want heartbeat.Reply, without ...string) {
+func (e *echoTest) want(what string, echoes int, want heartbeat.WireReply, without ...string) {
 	e.t.Helper()
 	e.echoes[mac(2)] = echoes
 	if got := e.ask("w2").Node; got != want {
@@ -203,12 +203,12 @@ func TestEcho(t *testing.T) {
 	if !e.tries(0, 1) || e.tries(trialInterval/3, 1) {
 		t.Error("it is tried at once, and then for a while no more")
 	}
-	e.want("one answer shows that it gets through", 0, heartbeat.Silent)
+	e.want("one answer shows that it gets through", 0, heartbeat.Unanswered)
 	e.want("it answers", minAnswers, heartbeat.Answered)
 	if !e.tries(late, 0) || e.tries(retrialInterval-time.Millisecond, 0) {
 		t.Error("it is tried again, and soon after once more")
 	}
-	e.want("it may have died when it was tried", 0, heartbeat.Silent)
+	e.want("it may have died when it was tried", 0, heartbeat.Unanswered)
 	e.hears()
 	if e.tries(late, 0) {
 		t.Error("it is tried while it is not heard")
@@ -217,11 +217,11 @@ func TestEcho(t *testing.T) {
 	if !e.tries(0, 0) {
 		t.Error("another run is not tried at once")
 	}
-	e.want("another run, tried once", 0, heartbeat.Silent)
+	e.want("another run, tried once", 0, heartbeat.Unanswered)
 	e.tries(retrialInterval, 0)
 	e.want("it is heard, and its echo is not", 0, heartbeat.Answered, "w2")
 	e.tries(late, 3)
-	e.want("it gets through again", 0, heartbeat.Silent)
+	e.want("it gets through again", 0, heartbeat.Unanswered)
 	if e.changes != 2 {
 		t.Errorf("%d changes, want 2", e.changes)
 	}
@@ -241,7 +241,7 @@ func TestEchoOfTheIdle(t *testing.T) {
 		t.Errorf("asked %v, want about no address: it may have lost what it announced before", e.asked)
 	}
 	e.announced, e.owns = announced, owns
-	e.want("dead as soon as it announces", 0, heartbeat.Silent)
+	e.want("dead as soon as it announces", 0, heartbeat.Unanswered)
 }
 
 // TestEchoBlockedElsewhere: on another link, too, an echo is blocked only where other frames of its node get through, and not
@@ -274,7 +274,7 @@ func TestEchoOfTheDying(t *testing.T) {
 		e.time = e.time.Add(2 * trialInterval)
 		e.tryEchoes(t.Context())
 	}
-	e.want("its echo got through", 0, heartbeat.Silent)
+	e.want("its echo got through", 0, heartbeat.Unanswered)
 }
 
 // A speaker that is heard and whose echo is not is a Problem of this node, until its echo gets through.
@@ -284,7 +284,7 @@ func TestEchoBlocked(t *testing.T) {
 	m := New(Config{
 		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
 	})
-	m.Set(Known{View: heartbeat.Nodes{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
+	m.Set(Known{View: heartbeat.NodeSets{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
 	var none lb.Map[netip.Addr, string]
 	m.SetOwners(lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"}))
 	now := time.Now()
@@ -332,7 +332,7 @@ func TestPortsBlocked(t *testing.T) {
 func TestEchoesDue(t *testing.T) {
 	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
 	for alone, want := range map[bool]map[string]bool{false: nodes("heard"), true: {}} {
-		v := heartbeat.Nodes{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
+		v := heartbeat.NodeSets{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
 		v.Alone = alone
 		m.Set(Known{View: v})
 		if m.SetOwners(lb.Map[netip.Addr, string]{}); !maps.Equal(m.wire.heard, want) {

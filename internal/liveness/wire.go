@@ -155,7 +155,7 @@ func (w *wire) foreignDue() bool {
 }
 
 // ask asks about one node.
-func (w *wire) ask(node string) heartbeat.Answer {
+func (w *wire) ask(node string) heartbeat.WireAnswer {
 	w.mu.Lock()
 	addresses, echoed := slices.Collect(w.announced[node].Keys()), w.trials[node].echoes
 	echoedElsewhere := w.trialsElsewhere[node].echoes
@@ -175,14 +175,14 @@ func (w *wire) ask(node string) heartbeat.Answer {
 		return taken
 	}
 
-	var out heartbeat.Answer
+	var out heartbeat.WireAnswer
 	out.Node = anyOf(take(asked))
 	out.Foreign = w.foreign(q.foreign, take(q.foreign))
 	out.Elsewhere = anyOf(take(q.elsewhere))
 	out.Hears = anyOf(take(q.hearing)) == heartbeat.Answered
 	out.HearsNone = anyOf(take(q.notHearing)) == heartbeat.Answered
 	out.ForeignElsewhere = allOf(take(q.foreignElsewhere))
-	if out.Elsewhere == heartbeat.Silent && !echoedElsewhere {
+	if out.Elsewhere == heartbeat.Unanswered && !echoedElsewhere {
 		out.Elsewhere = heartbeat.NotAsked // echoes may not get through there
 	}
 	w.noteForeign(out.Foreign)
@@ -190,7 +190,7 @@ func (w *wire) ask(node string) heartbeat.Answer {
 }
 
 // noteForeign notes whether a foreign machine on the link of the heartbeats answers at this moment.
-func (w *wire) noteForeign(answer heartbeat.Reply) {
+func (w *wire) noteForeign(answer heartbeat.WireReply) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.worksAt = time.Time{}
@@ -209,7 +209,7 @@ func (w *wire) hearsForeign() bool {
 
 // foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows
 // nothing.
-func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
+func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.WireReply {
 	out := allOf(counts)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +222,7 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 		_, lately := w.answeredAt[q]
 		answered = answered || lately
 	}
-	if out == heartbeat.Silent && !answered {
+	if out == heartbeat.Unanswered && !answered {
 		return heartbeat.NotAsked
 	}
 	return out
@@ -344,14 +344,14 @@ func of(announced []netip.Addr, l lb.Link) []netip.Addr {
 const minAnswers = 2
 
 // anyOf reports whether a question was answered well enough.
-func anyOf(counts []int) heartbeat.Reply {
+func anyOf(counts []int) heartbeat.WireReply {
 	out := heartbeat.NotAsked
 	for _, n := range counts {
 		switch {
 		case n >= minAnswers:
 			return heartbeat.Answered
 		case n != lb.Unasked:
-			out = heartbeat.Silent
+			out = heartbeat.Unanswered
 		}
 	}
 	return out
@@ -359,13 +359,13 @@ func anyOf(counts []int) heartbeat.Reply {
 
 // allOf reports whether the machines that are there answered well enough, all together: where most frames are lost,
 // one of many that does so is chance.
-func allOf(counts []int) heartbeat.Reply {
+func allOf(counts []int) heartbeat.WireReply {
 	out, sum, answering := heartbeat.NotAsked, 0, 0
 	for _, n := range counts {
 		if n == lb.Unasked {
 			continue
 		}
-		out = heartbeat.Silent
+		out = heartbeat.Unanswered
 		sum += n
 		answering += min(n, 1)
 	}

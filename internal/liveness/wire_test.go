@@ -102,22 +102,22 @@ func TestWire(t *testing.T) {
 		node    string
 		answers map[lb.MAC]int
 		foreign []lb.Question
-		want    heartbeat.Answer
+		want    heartbeat.WireAnswer
 	}{
 		"it holds": {"w2", map[lb.MAC]int{mac(2): 3, mac(99): 3}, []lb.Question{gateway},
-			heartbeat.Answer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
+			heartbeat.WireAnswer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
 		"only on the other link": {"w2", map[lb.MAC]int{mac(2): 0, mac(12): 3}, nil,
-			heartbeat.Answer{Node: heartbeat.Silent, Elsewhere: heartbeat.Answered, Hears: true}},
-		"one answer is too few": {"w2", map[lb.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
+			heartbeat.WireAnswer{Node: heartbeat.Unanswered, Elsewhere: heartbeat.Answered, Hears: true}},
+		"one answer is too few": {"w2", map[lb.MAC]int{mac(2): 1}, nil, heartbeat.WireAnswer{Node: heartbeat.Unanswered}},
 		"it is dead": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 2}, []lb.Question{gateway},
-			heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Answered}},
+			heartbeat.WireAnswer{Node: heartbeat.Unanswered, Foreign: heartbeat.Answered}},
 		"our link is": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 0}, []lb.Question{gateway},
-			heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Silent}},
-		"one foreign is off":      {"w2", map[lb.MAC]int{mac(98): 0, mac(99): 3}, []lb.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Answered}},
-		"chance, of two foreign":  {"w2", map[lb.MAC]int{mac(98): 1, mac(99): 2}, []lb.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Silent}},
-		"no link is shared":       {"w3", map[lb.MAC]int{mac(3): 3, mac(99): 3}, []lb.Question{gateway}, heartbeat.Answer{}},
-		"it sent no metadata":     {"w4", nil, []lb.Question{gateway}, heartbeat.Answer{}},
-		"the question is not put": {"w2", nil, []lb.Question{gateway}, heartbeat.Answer{}},
+			heartbeat.WireAnswer{Node: heartbeat.Unanswered, Foreign: heartbeat.Unanswered}},
+		"one foreign is off":      {"w2", map[lb.MAC]int{mac(98): 0, mac(99): 3}, []lb.Question{gateway, other}, heartbeat.WireAnswer{Foreign: heartbeat.Answered}},
+		"chance, of two foreign":  {"w2", map[lb.MAC]int{mac(98): 1, mac(99): 2}, []lb.Question{gateway, other}, heartbeat.WireAnswer{Foreign: heartbeat.Unanswered}},
+		"no link is shared":       {"w3", map[lb.MAC]int{mac(3): 3, mac(99): 3}, []lb.Question{gateway}, heartbeat.WireAnswer{}},
+		"it sent no metadata":     {"w4", nil, []lb.Question{gateway}, heartbeat.WireAnswer{}},
+		"the question is not put": {"w2", nil, []lb.Question{gateway}, heartbeat.WireAnswer{}},
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
 		w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
@@ -157,23 +157,23 @@ func TestWireRemembers(t *testing.T) {
 // TestWireElsewhere asks a silent node on the other link whether its speaker runs, and whether it hears another machine on
 // the link of the heartbeats. Its silence there counts once its echo got through there.
 func TestWireElsewhere(t *testing.T) {
-	const none, silent, answered = heartbeat.NotAsked, heartbeat.Silent, heartbeat.Answered
+	const none, silent, answered = heartbeat.NotAsked, heartbeat.Unanswered, heartbeat.Answered
 	gateway := []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}
 	deaf, old := func(l *lan) { l.deaf = true }, func(l *lan) { l.old = true }
 	for name, tt := range map[string]struct {
 		node, gateway int
 		is            func(*lan)
 		isUntried     bool
-		want          heartbeat.Answer
+		want          heartbeat.WireAnswer
 	}{
-		"it hears":                    {3, 3, nil, false, heartbeat.Answer{Elsewhere: answered, Hears: true, ForeignElsewhere: answered}},
-		"it does not":                 {3, 3, deaf, false, heartbeat.Answer{Elsewhere: answered, HearsNone: true, ForeignElsewhere: answered}},
-		"it is older":                 {3, 3, old, false, heartbeat.Answer{Elsewhere: answered, ForeignElsewhere: answered}},
-		"it is dead":                  {0, 3, nil, false, heartbeat.Answer{Elsewhere: silent, ForeignElsewhere: answered}},
-		"it was never heard there":    {0, 3, nil, true, heartbeat.Answer{Elsewhere: none, ForeignElsewhere: answered}},
-		"our link fails too":          {0, 0, nil, false, heartbeat.Answer{Elsewhere: silent, ForeignElsewhere: silent}},
-		"one answer is too few":       {1, 3, nil, false, heartbeat.Answer{Elsewhere: silent, ForeignElsewhere: answered}},
-		"first answer, and not tried": {3, 0, nil, true, heartbeat.Answer{Elsewhere: answered, Hears: true, ForeignElsewhere: silent}},
+		"it hears":                    {3, 3, nil, false, heartbeat.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: answered}},
+		"it does not":                 {3, 3, deaf, false, heartbeat.WireAnswer{Elsewhere: answered, HearsNone: true, ForeignElsewhere: answered}},
+		"it is older":                 {3, 3, old, false, heartbeat.WireAnswer{Elsewhere: answered, ForeignElsewhere: answered}},
+		"it is dead":                  {0, 3, nil, false, heartbeat.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"it was never heard there":    {0, 3, nil, true, heartbeat.WireAnswer{Elsewhere: none, ForeignElsewhere: answered}},
+		"our link fails too":          {0, 0, nil, false, heartbeat.WireAnswer{Elsewhere: silent, ForeignElsewhere: silent}},
+		"one answer is too few":       {1, 3, nil, false, heartbeat.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"first answer, and not tried": {3, 0, nil, true, heartbeat.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: silent}},
 	} {
 		l := &lan{answers: map[lb.MAC]int{mac(12): tt.node, mac(99): tt.gateway}, foreign: gateway}
 		if tt.is != nil {
@@ -219,7 +219,7 @@ func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
 	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}), netip.MustParseAddr("203.0.113.1"))
-	if got, want := w.ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
+	if got, want := w.ask("w2"), (heartbeat.WireAnswer{Node: heartbeat.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -238,8 +238,8 @@ func TestWireForeignMachines(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		after time.Duration
-		want  heartbeat.Reply
-	}{{time.Second, heartbeat.Silent}, {foreignTime - 2*time.Second, heartbeat.Silent}, {3 * time.Second, heartbeat.NotAsked}} {
+		want  heartbeat.WireReply
+	}{{time.Second, heartbeat.Unanswered}, {foreignTime - 2*time.Second, heartbeat.Unanswered}, {3 * time.Second, heartbeat.NotAsked}} {
 		l.answers[mac(99)] = 0
 		now = now.Add(tt.after)
 		if got := w.ask("w2").Foreign; got != tt.want {
@@ -255,7 +255,7 @@ func TestWireForgedAskers(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(98): 3}, foreign: []lb.Question{asker(98)}}
 	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
-	expect := func(what string, want heartbeat.Reply) {
+	expect := func(what string, want heartbeat.WireReply) {
 		t.Helper()
 		if got := w.ask("w2").Foreign; got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)
@@ -263,7 +263,7 @@ func TestWireForgedAskers(t *testing.T) {
 	}
 	expect("the router", heartbeat.Answered)
 	l.answers[mac(98)] = 0
-	expect("the router has no power", heartbeat.Silent)
+	expect("the router has no power", heartbeat.Unanswered)
 	l.foreign = nil
 	for n := range byte(maxForeign) {
 		l.answers[mac(100+n)] = 0
@@ -337,7 +337,7 @@ func responderOn(links func() []lb.Interface) *layer2.Responder {
 }
 
 // ask returns what the watcher makes of the owner.
-func (f *fabric) ask() (is heartbeat.Reply) {
+func (f *fabric) ask() (is heartbeat.WireReply) {
 	f.watcher.Do(func() { is = f.wire.ask("w2").Node })
 	return is
 }
@@ -378,13 +378,13 @@ func each(t *testing.T, test func(t *testing.T, f *fabric)) {
 	})
 }
 
-func (f *fabric) want(t *testing.T, what string, want heartbeat.Reply) {
+func (f *fabric) want(t *testing.T, what string, want heartbeat.WireReply) {
 	t.Helper()
 	// A busy machine may be late to answer, which is asked again; nobody answers for the dead even once.
 	if want == heartbeat.Answered {
 		nstest.Until(t, 30*time.Second, what, func() bool { return f.ask() == want })
 	}
-	if got := f.ask(); want == heartbeat.Silent && got != want {
+	if got := f.ask(); want == heartbeat.Unanswered && got != want {
 		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
@@ -403,7 +403,7 @@ func TestSwitchThatAnswers(t *testing.T) {
 				if by == "another kernel" {
 					f.impersonate()
 				}
-				f.want(t, "dead", heartbeat.Silent)
+				f.want(t, "dead", heartbeat.Unanswered)
 			})
 		})
 	}
@@ -423,7 +423,7 @@ func TestWithoutEcho(t *testing.T) {
 				f.try(t, false)
 				f.want(t, "alive", heartbeat.Answered)
 				f.stop()
-				f.want(t, "dead", heartbeat.Silent)
+				f.want(t, "dead", heartbeat.Unanswered)
 			})
 		})
 	}

@@ -54,7 +54,7 @@ func startWith(t *testing.T, change func(*Config), port uint16, address, name st
 	c := Config{GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, Config: heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
 		Port: port + 1, Keys: [][]byte{key}, Changed: func() {}, Guest: func(net.Conn) {},
-		Ask: func(string) heartbeat.Answer { return heartbeat.Answer{} },
+		Ask: func(string) heartbeat.WireAnswer { return heartbeat.WireAnswer{} },
 		// On a busy machine a process may not run for a while, and is not dead.
 		Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
 	}}
