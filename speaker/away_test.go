@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
@@ -89,10 +89,10 @@ func (c *fleet) serve(address string, conditions ...metav1.Condition) {
 	})
 }
 
-func (c *fleet) view() heartbeat.NodeSets {
+func (c *fleet) view() detect.NodeSets {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return heartbeat.NodeSets{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
+	return detect.NodeSets{View: detect.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
 }
 
 // start runs the speaker of a node, as serve does.

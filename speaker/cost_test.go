@@ -26,7 +26,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -180,8 +180,8 @@ func (w *costly) run(context.Context) (again time.Duration, err error) {
 	}
 	in := w.read(w.links.Links())
 	w.links.SetSurroundings(surroundings(in.state, w.node))
-	view := heartbeat.NodeSets{
-		View: heartbeat.View{Settled: true}, Alive: map[string]bool{"w1": true, "w2": true}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{},
+	view := detect.NodeSets{
+		View: detect.View{Settled: true}, Alive: map[string]bool{"w1": true, "w2": true}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{},
 	}
 	self := w.self(in)
 	if len(self.Links) == 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/keyed"
@@ -30,11 +31,11 @@ type membership struct {
 }
 
 // view returns what is known of the speakers; an empty View before the membership has started.
-func (m *membership) view() heartbeat.NodeSets {
+func (m *membership) view() detect.NodeSets {
 	if members := m.members.Load(); members != nil {
 		return members.View()
 	}
-	return heartbeat.NodeSets{}
+	return detect.NodeSets{}
 }
 
 // ask asks another speaker about addresses, if the membership has started.
@@ -115,7 +116,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 				Address:  address,
 				Port:     uint16(s.heartbeatPort),
 				Keys:     keys,
-				Timers:   heartbeat.Timers{Interval: s.heartbeatInterval},
+				Timers:   detect.Timers{Interval: s.heartbeatInterval},
 				Ordinary: !s.realtime,
 				Command:  []string{program},
 				Stderr:   daemon.Stderr,

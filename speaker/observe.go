@@ -6,7 +6,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,7 +63,7 @@ func (w *syncer) debug() any {
 	return struct {
 		Node      string
 		Planned   *planned
-		Members   heartbeat.NodeSets
+		Members   detect.NodeSets
 		Links     []lb.Interface
 		Layer2    any
 		Sessions  []lb.Session
@@ -151,11 +151,11 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	if m == nil {
 		return
 	}
-	count := map[heartbeat.Status]int{}
+	count := map[detect.Status]int{}
 	for _, member := range m.View().Members {
 		count[member.Status]++
 	}
-	for s := heartbeat.Unknown; s <= heartbeat.Left; s++ {
+	for s := detect.Unknown; s <= detect.Left; s++ {
 		ch <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(count[s]), s.String())
 	}
 	ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.owners.age().Seconds())

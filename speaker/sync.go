@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/divert"
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -174,11 +174,11 @@ func (w *syncer) filterOnly(in inputs) error {
 }
 
 // participate sends this node's metadata to the other speakers, and returns what the membership knows.
-func (w *syncer) participate(m *members.Members, in inputs) (heartbeat.NodeSets, map[string]lb.Member) {
+func (w *syncer) participate(m *members.Members, in inputs) (detect.NodeSets, map[string]lb.Member) {
 	m.SetSpeakers(in.speakers)
 	view := m.View()
 	if !m.Joined() {
-		return heartbeat.NodeSets{}, nil
+		return detect.NodeSets{}, nil
 	}
 	if view.Settled {
 		w.tell(m, w.self(in))
@@ -215,7 +215,7 @@ func (w *syncer) tell(m *members.Members, self lb.Member) {
 }
 
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
-func (w *syncer) run(in inputs, view heartbeat.NodeSets, metadata map[string]lb.Member) (again time.Duration, err error) {
+func (w *syncer) run(in inputs, view detect.NodeSets, metadata map[string]lb.Member) (again time.Duration, err error) {
 	live := w.liveness.State()
 	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
 	state := w.complete(in, view.Epoch, live)

@@ -11,10 +11,16 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/net/bpf"
 )
+
+// routine reports whether a packet is a heartbeat that may wait in the kernel.
+func routine(p *detect.Packet) bool {
+	return p.Heartbeat && !p.Ping && !p.Complains && !p.Lost && !p.HearsBadly && !p.HearsNone && p.Challenge == 0 && p.Answer == 0
+}
 
 // TestChoice: the kernel has only routine heartbeats wait, whatever claims they repeat.
 func TestChoice(t *testing.T) {
@@ -26,13 +32,14 @@ func TestChoice(t *testing.T) {
 	for flags := range 1 << 7 {
 		bit := func(n int) bool { return flags>>n&1 != 0 }
 		for _, numbers := range [][2]uint64{{0, 0}, {1, 0}, {1 << 63, 0}, {0, 1}, {0, 1 << 63}} {
-			p := Packet{
+			p := detect.Packet{
 				Watch: bit(0), Ping: bit(1), Heartbeat: bit(2), Complains: bit(3), HearsBadly: bit(4), Lost: bit(5), HearsNone: bit(6),
-				From: NodeID(random.Uint64()), To: NodeID(random.Uint64()), Boot: random.Uint64(), Seq: random.Uint64(), Hold: time.Second,
-				Challenge: numbers[0], Answer: numbers[1], Heartbeats: uint16(random.Uint64()), Claims: make([]NodeClaim, random.IntN(3)),
+				From: detect.NodeID(random.Uint64()), To: detect.NodeID(random.Uint64()), Boot: random.Uint64(), Seq: random.Uint64(),
+				Hold: time.Second, Challenge: numbers[0], Answer: numbers[1], Heartbeats: uint16(random.Uint64()),
+				Claims: make([]detect.NodeClaim, random.IntN(3)),
 			}
 			got, err := vm.Run(closed(s, nil, &p))
-			if err != nil || got == 1 != p.routine() || got > 1 {
+			if err != nil || got == 1 != routine(&p) || got > 1 {
 				t.Fatalf("%+v goes to socket %d, %v", p, got, err)
 			}
 			waiting += got
@@ -41,6 +48,51 @@ func TestChoice(t *testing.T) {
 	if waiting != 2 {
 		t.Errorf("%d kinds of packets wait, want two: with a watcher and without", waiting)
 	}
+}
+
+// recorder notes what a thread hands to its detector.
+type recorder struct {
+	*detect.Detector
+	packets []detect.Packet
+	times   []time.Duration
+}
+
+// record has a recorder note what arrives at a thread from now on.
+func record(t *thread) *recorder {
+	r := &recorder{Detector: t.detector}
+	t.receiver = r
+	return r
+}
+
+func (r *recorder) Receive(at time.Duration, p detect.Packet) {
+	r.packets, r.times = append(r.packets, p), append(r.times, at)
+	r.Detector.Receive(at, p)
+}
+
+// sender sends packets of a thread that the test writes, in a session.
+type sender struct {
+	*thread
+	last detect.Packet
+}
+
+// queue adds a packet to the next batch.
+func (s *sender) queue(p detect.Packet) {
+	s.last.Seq++
+	if p.Heartbeat {
+		s.last.Heartbeats++
+	}
+	p.From, p.Boot, p.Seq, p.Heartbeats = s.last.From, s.last.Boot, s.last.Seq, s.last.Heartbeats
+	p.Hold, p.Watch = s.last.Hold, s.last.Watch
+	if p.To == 0 {
+		p.To = s.last.To
+	}
+	s.socket.out.put(s.seals[0], &p, s.addrs[p.To])
+}
+
+// sendNow sends a packet at once.
+func (s *sender) sendNow(p detect.Packet) {
+	s.queue(p)
+	s.socket.out.send()
 }
 
 // TestBeatsWait: a routine heartbeat wakes no thread, and counts as of when it came, before what was sent after it. A question wakes
@@ -59,67 +111,75 @@ func TestBeatsWait(t *testing.T) {
 			}
 			var threads [2]*thread
 			for i, p := range peers {
-				threads[i] = newTestThread(t, p, peers, Timers{Interval: time.Hour, Multiplier: 1})
+				threads[i] = newTestThread(t, p, peers, detect.Timers{Interval: time.Hour, Multiplier: 1})
 				threads[i].step()
 			}
 			a, b := threads[0], threads[1]
-			ofB, ofA := a.detector.peers[b.detector.self], b.detector.peers[a.detector.self]
-			send := func(p Packet) {
-				if p.Heartbeat {
-					b.detector.heartbeats++
-				}
-				b.detector.sendOnly(ofA, p)
-				b.send()
-			}
+			seen := record(a)
+			s := &sender{b, detect.Packet{From: detect.NodeIDOf("b"), To: detect.NodeIDOf("a"), Boot: 1, Hold: time.Second}}
 			// waits reports whether the thread sleeps on, with a packet or two that it may read.
 			waits := func(d time.Duration) bool {
 				began := boottime()
 				a.socket.wait(d, true, a.detector.HasSuspect(), true)
 				return boottime()-began >= d
 			}
+			hears := func() bool {
+				return slices.ContainsFunc(a.detector.View(boottime()).Members, func(m detect.Member) bool { return m.Name == "b" && m.Heard })
+			}
 			nstest.Until(t, within, "a session", func() bool {
-				if ofB.lastHeard == 0 {
-					send(Packet{})
+				if !hears() {
+					s.sendNow(detect.Packet{})
 				}
 				a.step()
 				b.look()
 				b.step()
-				return waits(ms) && ofB.lastHeard != 0
+				return waits(ms) && hears()
 			})
-			ofB.reception = newReception(b.detector.heartbeats + 1)
+			session := len(seen.packets)
+			s.last = seen.packets[session-1]
 
 			before := boottime()
-			send(Packet{Heartbeat: true})
+			s.sendNow(detect.Packet{Heartbeat: true})
 			after := boottime()
 			if !waits(50 * ms) {
 				t.Errorf("%v: a routine heartbeat wakes the thread", addresses)
 			}
 			a.receive()
-			if at := ofB.lastHeard; at < before-ms || at > after+ms {
+			if at := seen.times[len(seen.times)-1]; len(seen.packets) != session+1 || at < before-ms || at > after+ms {
 				t.Errorf("%v: a heartbeat between %v and %v counts as of %v", addresses, before, after, at)
 			}
 
-			send(Packet{Heartbeat: true})
-			send(Packet{Ping: true})
+			s.sendNow(detect.Packet{Heartbeat: true})
+			s.sendNow(detect.Packet{Ping: true})
 			if waits(within) {
 				t.Errorf("%v: a question does not wake the thread", addresses)
 			}
 			a.receive()
-			send(Packet{Heartbeat: true})
-			a.detector.watching[0].suspicion = &suspicion{}
+			s.sendNow(detect.Packet{Heartbeat: true})
+			if a.detector.Tick(boottime() + time.Minute); !a.detector.HasSuspect() {
+				t.Fatalf("%v: a minute of silence makes no suspect", addresses)
+			}
 			if waits(within) {
 				t.Errorf("%v: a suspect's heartbeat does not wake the thread", addresses)
 			}
-			a.receive()
+			if a.receive(); a.detector.HasSuspect() {
+				t.Errorf("%v: a suspect's heartbeat does not clear it", addresses)
+			}
 			a.detector.TakePackets()
-			send(Packet{Ping: true})
-			send(Packet{Heartbeat: true})
+			s.sendNow(detect.Packet{Ping: true})
+			s.sendNow(detect.Packet{Heartbeat: true})
 			waits(within)
 			if a.receive(); len(a.detector.TakePackets()) != 1 {
 				t.Errorf("%v: a question is not answered, since a heartbeat came after it", addresses)
 			}
-			if r := ofB.reception; r.clean != 4 || r.share != fullReception {
-				t.Errorf("%v: four heartbeats that came are %+v", addresses, r)
+			came := seen.packets[session:]
+			if len(came) != 6 {
+				t.Errorf("%v: %d packets came, want 6", addresses, len(came))
+			}
+			for i, p := range came {
+				if want := s.last.Seq - uint64(len(came)-1-i); p.Seq != want {
+					t.Errorf("%v: packet %d of %d has number %d, want %d", addresses, i+1, len(came), p.Seq, want)
+				}
 			}
 		}
 	})
@@ -136,20 +196,19 @@ func TestBatches(t *testing.T) {
 		}
 		var threads [2]*thread
 		for i, p := range peers[:2] {
-			threads[i] = newTestThread(t, p, peers, Timers{Interval: time.Hour, Multiplier: 1})
+			threads[i] = newTestThread(t, p, peers, detect.Timers{Interval: time.Hour, Multiplier: 1})
 			threads[i].step()
 		}
-		a, b := threads[0], threads[1]
-		ofA := b.detector.peers[a.detector.self]
+		a := threads[0]
+		s := &sender{threads[1], detect.Packet{From: detect.NodeIDOf("b"), To: detect.NodeIDOf("a"), Boot: 1, Hold: time.Second}}
 		const sent = 3*batch + 5
 		for i := range sent {
-			b.detector.heartbeats++
-			b.detector.sendOnly(ofA, Packet{Heartbeat: true, Ping: i%2 == 0})
+			s.queue(detect.Packet{Heartbeat: true, Ping: i%2 == 0})
 			if i%5 == 0 {
-				b.detector.sendOnly(b.detector.peers[NodeIDOf("nobody")], Packet{})
+				s.queue(detect.Packet{To: detect.NodeIDOf("nobody")})
 			}
 		}
-		b.send()
+		s.socket.out.send()
 		for name, box := range map[string]*box{"urgent": a.socket.urgent, "beats": a.socket.beats} {
 			numbers, want := []uint16{}, sent/2
 			if name == "urgent" {
@@ -169,10 +228,10 @@ func TestBatches(t *testing.T) {
 			}
 		}
 		for range sent {
-			b.detector.sendOnly(ofA, Packet{Ping: true})
-			b.detector.sendOnly(ofA, Packet{Heartbeat: true})
+			s.queue(detect.Packet{Ping: true})
+			s.queue(detect.Packet{Heartbeat: true})
 		}
-		b.send()
+		s.socket.out.send()
 		a.look()
 		if a.receive(); a.read != 2*sent || a.drained == 0 {
 			t.Errorf("%d datagrams are read at once, want all %d", a.read, 2*sent)
@@ -227,48 +286,5 @@ func TestNoPeerIsAnOrder(t *testing.T) {
 		if o.Peers == nil || len(o.Peers) != want {
 			t.Errorf("the order is %+v, want %d peers", o, want)
 		}
-	}
-}
-
-// TestTimers: what can be set changes how long it takes until a lost node is dead to all.
-//
-// Trap: knobs that are stored and never looked at, as renewDeadline and retryPeriod (PureLB).
-func TestTimers(t *testing.T) {
-	for _, tt := range []struct {
-		timers    Timers
-		low, high time.Duration
-	}{
-		{Timers{}, 60 * ms, 250 * ms},
-		{Timers{Interval: 200 * ms}, 500 * ms, 1100 * ms},
-		{Timers{Multiplier: 20}, 350 * ms, 700 * ms},
-	} {
-		w := newWorldOf(12, 3, tt.timers)
-		settle(t, w)
-		w.nodes[0].stop()
-		if took := w.must(t, 5*time.Second, w.all(w.nodes[0], Dead), "dead to all"); took < tt.low || took > tt.high {
-			t.Errorf("with %+v it takes %v, want %v to %v", tt.timers, took, tt.low, tt.high)
-		}
-	}
-}
-
-// A node that was late asks for its least time and half more than it was late, as long as it remembers, and for no more than others
-// could wait.
-func TestLateAsksForMore(t *testing.T) {
-	d := newDetector(Timers{}.WithDefaults(), true, func() uint64 { return 1 }, "a", time.Second)
-	now := time.Second
-	for _, tt := range []struct{ late, want time.Duration }{
-		{0, 100 * ms}, {40 * ms, 160 * ms}, {0, 160 * ms}, {300 * ms, maxAdaptedHold}, {2 * time.Minute, maxAdaptedHold}, {0, maxAdaptedHold},
-	} {
-		now = d.lastTick + d.Interval + tt.late
-		if d.heartbeat(now); d.hold != tt.want {
-			t.Errorf("%v late it asks for %v, want %v", tt.late, d.hold, tt.want)
-		}
-	}
-	for range int(2 * time.Minute / d.Interval) {
-		now = d.lastTick + d.Interval
-		d.heartbeat(now)
-	}
-	if d.hold != 100*ms {
-		t.Errorf("two minutes later it asks for %v", d.hold)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
@@ -54,7 +55,7 @@ func (b *box) call(number uintptr, first, n, flags int) (int, unix.Errno) {
 	return int(done), err
 }
 
-// Take takes what waits, so many at most, and reports how many. Each is valid until the next call.
+// take takes what waits, so many at most, and reports how many. Each is valid until the next call.
 func (b *box) take(most, flags int) int {
 	most = min(most, batch)
 	for i := range most {
@@ -110,7 +111,7 @@ func sockaddr(a netip.AddrPort) []byte {
 }
 
 // put adds a packet to what is sent.
-func (b *box) put(s *rt.Seal, p *Packet, to []byte) {
+func (b *box) put(s *rt.Seal, p *detect.Packet, to []byte) {
 	h := &b.heads[b.filled]
 	h.Name, h.Namelen = &to[0], uint32(len(to))
 	b.parts[b.filled].SetLen(len(closed(s, b.data[b.filled][:0], p)))

@@ -145,8 +145,7 @@ func (t *thread) account() {
 	b.account(boottime())
 	if is := b.shared.realtime.Load(); is != t.realtime {
 		t.realtime = is
-		t.detector.minHold = t.Hold(is)
-		t.detector.version++
+		t.detector.SetRealtime(is)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/sys/unix"
@@ -240,7 +240,7 @@ func TestRunaway(t *testing.T) {
 				nstest.Until(t, within, "the speaker logs: "+says, func() bool { return strings.Contains(log.String(), says) })
 			}
 			after := s[0].await(t, "it sends heartbeats", func(l line) bool {
-				return l.View.Settled && l.At > began && sees(s[1], Alive)(l) &&
+				return l.View.Settled && l.At > began && sees(s[1], detect.Alive)(l) &&
 					(l.Overruns > 0 || c.restarts) && (!c.restarts || l.Child != 0 && l.Child != before.Child)
 			})
 			if want := map[bool]uint64{true: 1}[c.restarts]; after.Restarts != want {
@@ -250,7 +250,7 @@ func TestRunaway(t *testing.T) {
 				t.Errorf("%d overruns are counted, want 1", after.Overruns)
 			}
 			t.Logf("it sent heartbeats, settled, after %v; epoch %d and then %d, up to %v late", after.At-began, before.View.Epoch, after.View.Epoch, after.Latest)
-			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], HoldDown)(l) })
+			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], detect.Alive)(l) || sees(s[0], detect.HoldDown)(l) })
 		})
 	}
 }
@@ -304,7 +304,7 @@ func TestFurther(t *testing.T) {
 }
 
 // newTestThread returns a thread that the test drives.
-func newTestThread(t *testing.T, self Peer, peers []Peer, timers Timers) *thread {
+func newTestThread(t *testing.T, self Peer, peers []Peer, timers detect.Timers) *thread {
 	t.Helper()
 	th, err := newThread(processSettings{NodeName: self.Name, Address: self.Address, Port: testPort, Timers: timers.WithDefaults()}, &shared{}, nil)
 	must(t, err)
@@ -326,7 +326,7 @@ func steady(t *testing.T, n int) (step func()) {
 	}
 	var threads []*thread
 	for _, p := range peers {
-		threads = append(threads, newTestThread(t, p, peers, Timers{Interval: time.Microsecond, Multiplier: 1000}))
+		threads = append(threads, newTestThread(t, p, peers, detect.Timers{Interval: time.Microsecond, Multiplier: 1000}))
 	}
 	step = func() {
 		for _, th := range threads {
@@ -350,72 +350,4 @@ func TestStepAllocates(t *testing.T) {
 			t.Errorf("a heartbeat of 4 nodes allocates %v times, want 8 at most", n)
 		}
 	})
-}
-
-const us = time.Microsecond
-
-// TestInStep: nodes that beat at the same moment get sessions with each other.
-//
-// Trap: each has just challenged the other when the other's challenge arrives, and answers nothing so soon.
-func TestInStep(t *testing.T) {
-	for _, n := range []int{2, 3, 7} {
-		w := newWorldWith(1, n, func(w *world) { w.inStep, w.wakes, w.late = true, us, us })
-		w.must(t, 200*ms, func() bool {
-			for _, a := range w.nodes {
-				for _, b := range w.nodes {
-					if a != b && a.d.peers[b.id].session.boot == 0 {
-						return false
-					}
-				}
-			}
-			return true
-		}, fmt.Sprintf("%d sessions each", n-1))
-	}
-}
-
-// TestDeathInStep: how evenly threads wake does not delay the verdict on a node that lost its power, nor how many watch it.
-//
-// Trap: nodes in step have no sessions, so that nobody watches the one that dies.
-func TestDeathInStep(t *testing.T) {
-	if raceDetector {
-		t.Skip("make test-unit runs it without the race detector")
-	}
-	for _, wakes := range []time.Duration{20 * us, 200 * us, ms} {
-		for _, n := range []int{3, 7, 50} {
-			deaths := 50
-			if n > 7 {
-				deaths = 10
-			}
-			var took []time.Duration
-			packets := 0
-			for i := range deaths {
-				w := newWorldWith(uint64(i), n, func(w *world) { w.inStep, w.wakes, w.late = i%2 == 0, wakes, max(wakes, 20*us) })
-				settle(t, w)
-				victim := w.nodes[i%n]
-				w.after(time.Duration(i) * ms)
-				asked := 0
-				w.tap = func(_, _ *node, p Packet) {
-					for _, c := range p.Claims {
-						if c.Status == ask {
-							asked++
-						}
-					}
-				}
-				victim.stop()
-				within, _ := w.within(10*time.Second, w.all(victim, Dead))
-				took, packets = append(took, within), packets+asked
-			}
-			name := fmt.Sprintf("wake-ups within %v, %d nodes", wakes, n)
-			t.Logf("%s: p50 %v, worst %v, %d questions", name, quantile(took, 0.5), quantile(took, 1), packets/deaths)
-			if quantile(took, 0.5) >= 160*ms || quantile(took, 1) >= 250*ms {
-				t.Errorf("%s: p50 %v, worst %v", name, quantile(took, 0.5), quantile(took, 1))
-			}
-		}
-	}
-}
-
-func quantile(times []time.Duration, q float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(times))
-	rank := int(q*float64(len(sorted)) + 0.999999)
-	return sorted[min(max(rank, 1), len(sorted))-1]
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 )
 
 const (
@@ -41,12 +42,18 @@ type order struct {
 	Leave    bool              `json:",omitempty"`
 }
 
+// answeredQuestion is the wire's answer to a question.
+type answeredQuestion struct {
+	Question detect.WireQuestion
+	Answer   detect.WireAnswer
+}
+
 // processSettings are the part of Config that the heartbeat process needs.
 type processSettings struct {
 	NodeName string
 	Address  netip.Addr
 	Port     uint16
-	Timers
+	detect.Timers
 	Ordinary bool
 	// Cooldown is how long it goes without real-time priority first.
 	Cooldown time.Duration
@@ -54,10 +61,10 @@ type processSettings struct {
 
 // notice is one message from the heartbeat process.
 type notice struct {
-	View    *View         `json:",omitempty"`
-	Ask     *WireQuestion `json:",omitempty"`
-	Error   string        `json:",omitempty"`
-	Overrun *overrun      `json:",omitempty"`
+	View    *detect.View         `json:",omitempty"`
+	Ask     *detect.WireQuestion `json:",omitempty"`
+	Error   string               `json:",omitempty"`
+	Overrun *overrun             `json:",omitempty"`
 }
 
 // Process returns the id of the heartbeat process. It returns an error while there is none.

@@ -1,35 +1,44 @@
-// Package heartbeat tells within a fraction of a second which speakers are alive. Who exists is not its business:
-// the membership sets the peers. Gossip's opinion counts only for peers whose heartbeats never came, and for those
-// that nobody is left to watch.
+// Package heartbeat runs the detector of package detect in a process with real-time priority, and tells the speaker
+// which nodes are alive. It owns sockets, clock, priority, memory and keys; every decision is the detector's.
 //
-// Who watches whom, and rules 1 to 8, are in docs/design.md. What they leave out:
+// The speaker constructs a Heartbeat, gives it the other nodes by Set, and reads the View when Config.Changed is called:
 //
-//   - Two complaints, or a claim of Dead from a node that has not heard the refutation yet, extend a hold-down.
-//   - A watcher that did not run itself waits for a full time-out more.
-//   - A side of a partition falls out together: for its nodes the hold-down does not double.
+//	h, err := heartbeat.New(heartbeat.Config{NodeName: "a", Address: own, Keys: keys, Command: command, ...})
+//	h.Set(peers)
+//	go h.Run(ctx)
+//	...
+//	view := h.View()  // plan by it, carry the plan out, then
+//	h.Confirm(view)   // the Lease is valid again
 //
-// A broadcast carries a verdict to all nodes at once. Every packet also carries fresh claims for a while, which
-// repairs a lost broadcast. Anti-entropy repeats old claims by turns.
+// Who exists is decided by the membership. Gossip's opinion counts only for peers whose heartbeats never came, and for
+// those that no node is left to watch.
 //
-// Packets are authenticated by a key that all speakers share. They are accepted only from a peer's address, only from
-// a run of the peer that has answered a challenge of this node, and in rising order: a recorded packet is worth
-// nothing. A socket filter drops what does not begin with a prefix that depends on the key.
+// # Two processes
 //
-// The detector is a state machine without clock, sockets or goroutines. It runs on one goroutine of a process whose
-// threads all have SCHED_RR: ordinary threads are delayed for 300 ms on a busy node. Heartbeats that say nothing new
-// wait in the kernel, which dates them, until it sends its own, unless their sender is suspected: a thread costs more
-// to wake than to run. One system call takes them, and one sends. All else wakes it at once. Time is CLOCK_BOOTTIME,
-// which counts suspension and which nobody sets.
+// The detector runs on one goroutine of a child process (Config.Command, Serve) whose threads all have SCHED_RR: ordinary
+// threads are delayed for 300 ms on a busy node. In the speaker's own process one thread with priority would wait for
+// ordinary ones, up to 635 ms on a busy node: a garbage collection stops it until each of them has reached a safe point,
+// and after a system call it needs one of GOMAXPROCS, which they keep while they wait for a core.
 //
-// That process does little else (Config.Command, Serve). In the speaker's, one thread with priority would wait for
-// ordinary ones, up to 635 ms on a busy node: a garbage collection stops it until each of them has run to a safe point,
-// and after a system call it needs one of GOMAXPROCS, which they keep while they wait for a core. The two processes
-// share the Lease and the counters as memory, and exchange the rest over a socket. The heartbeat process ends with the
-// speaker's. If the speaker's process does not run for speakerDownTime, it does not serve, and heartbeats stop too. If
-// the heartbeat process ends, or sends no heartbeats, the speaker starts it again.
+// The two processes share the Lease and the counters as memory, and exchange orders and notices over a socket. The child
+// ends with the speaker. If the speaker's process does not run for detect.SpeakerDownTime, it does not serve, and
+// heartbeats stop too. If the child ends, or sends no heartbeats, the speaker starts another one.
 //
-// Real-time priority has a budget, so that no fault or flood starves the node. The packets read between two heartbeats
-// are limited, a socket filter drops those without the prefix, and no packet needs memory to be allocated.
+// # Sockets
 //
-// The package decides nothing about addresses.
+// Packets are authenticated by a key that all speakers share, and accepted only from a peer's address. A socket filter
+// drops packets that do not begin with a prefix that depends on the key.
+//
+// Heartbeats without news wait in the kernel, which dates them, until the thread wakes to send its own: to wake a thread
+// costs more than to run it. One system call reads them all, and one sends all. Everything else wakes the thread at
+// once, and so do these heartbeats while a node is suspected. The clock is CLOCK_BOOTTIME, which counts suspension and
+// which nothing sets.
+//
+// # Budget
+//
+// Real-time priority has a budget, so that no fault or flood starves the node: the packets read between two heartbeats
+// are limited, the kernel limits how long a thread runs without a pause, and the process loses its priority for a while
+// when it takes more than a quarter of a core. Reading and sending a packet allocates no memory.
+//
+// The package must not decide anything about addresses, and its thread must not log or wait for another thread.
 package heartbeat

@@ -4,6 +4,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
@@ -25,11 +26,11 @@ func filter(seals []*rt.Seal) (program []bpf.Instruction) {
 // choice is the number of the socket for a datagram, whose prefix it skips: 1 for a heartbeat that is nothing else, has
 // neither challenge nor answer and may wait for the next interval, whatever claims it repeats; otherwise 0. See socket.
 var choice = func() []bpf.Instruction {
-	const flags, challenge = rt.PrefixLen + 1, rt.PrefixLen + 4 + 4*8
+	const flags, challenge = rt.PrefixLen + detect.FlagsOffset, rt.PrefixLen + detect.ChallengeOffset
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: flags, Size: 1},
-		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xff &^ FlagWatch},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: FlagHeartbeat, SkipTrue: 9},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xff &^ detect.FlagWatch},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: detect.FlagHeartbeat, SkipTrue: 9},
 	}
 	for i := range uint32(4) {
 		program = append(program, bpf.LoadAbsolute{Off: challenge + 4*i, Size: 4},

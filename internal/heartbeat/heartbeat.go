@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 )
 
 // Config of a Heartbeat.
@@ -25,7 +26,7 @@ type Config struct {
 	Port uint16
 	// Keys, one or more. All are accepted, and packets are sent with the first.
 	Keys [][]byte
-	Timers
+	detect.Timers
 	// Ordinary leaves the process of Command without real-time priority.
 	Ordinary bool
 	// Command starts a process that does nothing but call Serve, and runs the detector.
@@ -37,12 +38,12 @@ type Config struct {
 	Changed func()
 	// Ask asks the wire whether a peer that fell silent still answers for what it announces. It is called on a
 	// goroutine of its own, and its answer counts if it comes within 40 ms.
-	Ask func(name string) WireAnswer
+	Ask func(name string) detect.WireAnswer
 	// Guest is called with a connection to the Guest of each heartbeat process, and returns when that has ended.
 	Guest func(net.Conn)
 }
 
-// Peer is another node, as membership knows it.
+// Peer is another node, as membership knows it, with the address that its heartbeats go to.
 type Peer struct {
 	Name    string
 	Address netip.Addr
@@ -50,77 +51,12 @@ type Peer struct {
 	Gossip bool
 }
 
-// View is what is known at one moment.
-type View struct {
-	// Members are all peers and this node itself.
-	Members []Member
-	// Epoch counts the times that this node did not run for so long that it may have been declared dead.
-	Epoch uint64
-	// Settled: it has run since for long enough to have heard of that.
-	Settled bool
-	// Realtime: the thread has real-time priority.
-	Realtime bool
-	// Alone: this node hears no other speaker, even if some still count as alive. HearsBadly: it hears them badly,
-	// and is itself at fault.
-	Alone, HearsBadly bool
-	// LinkFails: when the wire was asked last, this node's own link did not work.
-	LinkFails bool
-	// PathFails: this node hears no other speaker, and neither do those that answer it on another link: the network
-	// between the nodes fails.
-	PathFails bool
-}
-
-// NodeSets is a View by the names of nodes.
-type NodeSets struct {
-	View
-	// Alive has those whose speakers are running, this one included, and those in SpeakerDown.
-	Alive map[string]bool
-	// HeldDown are alive and were dead lately, SpeakerDown are nodes without their speakers: see Status.
-	HeldDown, SpeakerDown map[string]bool
-	// Left said goodbye, Dead did not; Silent are alive and not heard at this moment: see Member.
-	Left, Dead, Silent map[string]bool
-}
-
-// Sets sorts the members by what they are.
-func (v View) Sets() NodeSets {
-	of := func(is func(Member) bool) map[string]bool {
-		out := map[string]bool{}
-		for _, m := range v.Members {
-			if is(m) {
-				out[m.Name] = true
-			}
-		}
-		return out
-	}
-	with := func(s Status) map[string]bool { return of(func(m Member) bool { return m.Status == s }) }
-	return NodeSets{
-		View: v,
-		Alive: of(func(m Member) bool {
-			return m.Status.Living() ||
-				m.Status == SpeakerDown
-		}),
-		HeldDown:    with(HoldDown),
-		SpeakerDown: with(SpeakerDown),
-		Left:        with(Left),
-		Dead:        with(Dead),
-		Silent:      of(func(m Member) bool { return m.Silent }),
-	}
-}
-
-func (v *View) Equal(o *View) bool {
-	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
-		v.Alone == o.Alone &&
-		v.HearsBadly == o.HearsBadly &&
-		v.LinkFails == o.LinkFails && v.PathFails == o.PathFails &&
-		slices.Equal(v.Members, o.Members)
-}
-
 // Heartbeat is the speaker's side: it starts the heartbeat process, again when that ends, and knows what the process
 // tells.
 type Heartbeat struct {
 	*Lease
 	config Config
-	view   atomic.Pointer[NodeSets]
+	view   atomic.Pointer[detect.NodeSets]
 	shared *shared
 	// memory is the file that shared is mapped from.
 	memory *os.File
@@ -148,7 +84,7 @@ func New(c Config) (*Heartbeat, error) {
 		Lease: &s.lease, config: c, shared: s, memory: memory, peers: []Peer{}, keys: c.Keys,
 	}
 	h.asking.SetLimit(maxWireQuestions)
-	h.view.Store(new(View{}.Sets()))
+	h.view.Store(new(detect.View{}.Sets()))
 	return h, nil
 }
 
@@ -172,7 +108,7 @@ func (h *Heartbeat) SetKeys(keys [][]byte) {
 }
 
 // View returns what is known now. It is shared: do not modify it.
-func (h *Heartbeat) View() NodeSets { return *h.view.Load() }
+func (h *Heartbeat) View() detect.NodeSets { return *h.view.Load() }
 
 // HearsSome reports whether this node hears another speaker well at this moment. It is true only while the Lease is
 // valid.
@@ -180,14 +116,14 @@ func (h *Heartbeat) HearsSome() bool { return h.Valid() && h.shared.hearsSome.Lo
 
 // Confirm says that a plan that was made from v is carried out.
 // Only then does the Lease hold again after a lapse.
-func (h *Heartbeat) Confirm(v NodeSets) {
+func (h *Heartbeat) Confirm(v detect.NodeSets) {
 	if v.Settled {
 		h.confirmed.Store(v.Epoch)
 	}
 }
 
 // ask asks the wire, and passes its answer on.
-func (h *Heartbeat) ask(q WireQuestion) {
+func (h *Heartbeat) ask(q detect.WireQuestion) {
 	h.asking.TryGo(func() error { // others ask about so many, too
 		a := answeredQuestion{q, h.config.Ask(q.Name)}
 		h.mu.Lock()
@@ -198,7 +134,7 @@ func (h *Heartbeat) ask(q WireQuestion) {
 }
 
 // logChanges logs each change once.
-func (h *Heartbeat) logChanges(before, now View) {
+func (h *Heartbeat) logChanges(before, now detect.View) {
 	log := h.config.Log
 	if before.Members == nil && !now.Realtime && h.shared.restarts.Load() == 0 {
 		log.Warn("heartbeats run without real-time priority, so that failover is slower: give the speaker SYS_NICE",
@@ -207,13 +143,13 @@ func (h *Heartbeat) logChanges(before, now View) {
 	if now.Epoch > max(before.Epoch, 1) {
 		log.Warn("this node did not run for a while: ARP and NDP replies are suspended until the next plan")
 	}
-	was := map[string]Member{}
+	was := map[string]detect.Member{}
 	for _, m := range before.Members {
 		was[m.Name] = m
 	}
 	for _, m := range now.Members {
 		o, known := was[m.Name]
-		if o.Status == m.Status && o.Blocked == m.Blocked || !known && m.Status == Unknown {
+		if o.Status == m.Status && o.Blocked == m.Blocked || !known && m.Status == detect.Unknown {
 			continue
 		}
 		log.Info("member", "member", m.Name, "status", m.Status.String(), "blocked", m.Blocked, "deaths", m.Deaths)

@@ -4,6 +4,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -12,7 +13,7 @@ func ready(t testing.TB, speakers []*speaker) {
 	t.Helper()
 	for _, s := range speakers {
 		for _, o := range speakers {
-			s.await(t, o.name+" is alive", sees(o, Alive))
+			s.await(t, o.name+" is alive", sees(o, detect.Alive))
 		}
 	}
 }
@@ -34,16 +35,16 @@ func TestLoss(t *testing.T) {
 		ready(t, s)
 		killed := s[0].signal(t, syscall.SIGKILL)
 		for _, o := range s[1:] {
-			l := o.await(t, "killed is SpeakerDown", sees(s[0], SpeakerDown))
+			l := o.await(t, "killed is SpeakerDown", sees(s[0], detect.SpeakerDown))
 			t.Logf("SpeakerDown to %s after %v", o.name, l.At-killed)
 		}
 		s[0].ns.SetDown("eth0")
 		for _, o := range s[1:] {
-			o.await(t, "killed is dead with its node", sees(s[0], Dead))
+			o.await(t, "killed is dead with its node", sees(s[0], detect.Dead))
 		}
 		pulled := boottime()
 		s[1].ns.SetDown("eth0")
-		l := s[2].await(t, "unplugged is dead", sees(s[1], Dead))
+		l := s[2].await(t, "unplugged is dead", sees(s[1], detect.Dead))
 		t.Logf("dead to the last after %v", l.At-pulled)
 	})
 }
@@ -56,16 +57,16 @@ func TestStoppedSpeaker(t *testing.T) {
 		ready(t, s)
 		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
-		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
-		if took := l.At - stopped; took < SpeakerDownTime-2*keepaliveInterval {
+		l := s[1].await(t, "stopped is dead", sees(s[0], detect.Dead))
+		if took := l.At - stopped; took < detect.SpeakerDownTime-2*keepaliveInterval {
 			t.Errorf("dead after %v", took)
 		}
 		continued := s[0].signal(t, syscall.SIGCONT)
 		if l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued }); l.Valid && l.View.Epoch == 1 {
 			t.Error("its lease was valid in the first moment")
 		}
-		s[0].await(t, "it knows that it was declared dead", sees(s[0], HoldDown))
-		s[1].await(t, "it is back", sees(s[0], HoldDown))
+		s[0].await(t, "it knows that it was declared dead", sees(s[0], detect.HoldDown))
+		s[1].await(t, "it is back", sees(s[0], detect.HoldDown))
 	})
 }
 
@@ -79,7 +80,7 @@ func TestHeartbeatProcessEnds(t *testing.T) {
 			t.Fatalf("kill heartbeat process %d: %v", before.Child, err)
 		}
 		after := s[0].await(t, "it sends heartbeats again, hears the other and may act", func(l line) bool {
-			return l.Child != 0 && l.Child != before.Child && l.View.Settled && sees(s[1], Alive)(l)
+			return l.Child != 0 && l.Child != before.Child && l.View.Settled && sees(s[1], detect.Alive)(l)
 		})
 		if after.View.Epoch <= before.View.Epoch {
 			t.Errorf("what was planned in epoch %d still holds in epoch %d", before.View.Epoch, after.View.Epoch)
@@ -87,7 +88,7 @@ func TestHeartbeatProcessEnds(t *testing.T) {
 		if after.Restarts != 1 {
 			t.Errorf("%d restarts are counted, want 1", after.Restarts)
 		}
-		s[1].await(t, "it never was away", sees(s[0], Alive))
+		s[1].await(t, "it never was away", sees(s[0], detect.Alive))
 	})
 }
 
@@ -113,7 +114,7 @@ func TestStoppedProcess(t *testing.T) {
 		ready(t, s)
 		epoch := s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled }).View.Epoch
 		stopped := s[0].signalAll(t, syscall.SIGSTOP)
-		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
+		l := s[1].await(t, "stopped is dead", sees(s[0], detect.Dead))
 		t.Logf("dead after %v", l.At-stopped)
 		nstest.Until(t, within, "a second and a half has passed", func() bool { return boottime()-stopped > 1500*ms })
 		continued := s[0].signalAll(t, syscall.SIGCONT)
@@ -122,8 +123,8 @@ func TestStoppedProcess(t *testing.T) {
 		if l.Valid && l.View.Epoch == epoch {
 			t.Error("its lease was valid in the first moment")
 		}
-		s[0].await(t, "it knows that it was declared dead", sees(s[0], HoldDown))
+		s[0].await(t, "it knows that it was declared dead", sees(s[0], detect.HoldDown))
 		s[0].await(t, "it may act again", func(l line) bool { return l.View.Settled && l.View.Epoch > epoch })
-		s[1].await(t, "it is back", sees(s[0], HoldDown))
+		s[1].await(t, "it is back", sees(s[0], detect.HoldDown))
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -14,64 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 )
-
-// forge has the victim's packet to each other node arrive as somebody with the key writes it: the others' packets tell him
-// the victim's boot.
-func (w *world) forge(victim *node, seq uint64, claims ...NodeClaim) {
-	for _, n := range w.nodes {
-		if n != victim {
-			n.d.Receive(n.now(), Packet{From: victim.id, To: n.id, Boot: victim.d.boot, Seq: seq, Hold: 160 * ms, Watch: true, Claims: claims})
-			n.run()
-		}
-	}
-}
-
-// What a thief of the key said must not outlast his departure and the change of the key: here the last possible number of a
-// packet.
-func TestForgedSequenceHeals(t *testing.T) {
-	for _, n := range []int{2, 4, 7} {
-		w := settled(t, 1, n)
-		victim := w.nodes[0]
-		w.forge(victim, math.MaxUint64)
-		w.after(300 * ms)
-		w.must(t, 2*time.Second, func() bool { return w.heardByAll(victim) }, "heard by all")
-		w.stays(t, 10*time.Second, func() bool { return w.heardByAll(victim) && w.all(victim, Alive)() }, "heard by all, and alive")
-	}
-}
-
-// heardByAll reports whether all others heard the node within the last heartbeats.
-func (w *world) heardByAll(victim *node) bool {
-	for _, n := range w.nodes {
-		if p := n.d.peers[victim.id]; n != victim && n.now()-p.lastHeard > 150*ms {
-			return false
-		}
-	}
-	return true
-}
-
-// The last possible incarnations end with a refutation as any other does, also where nobody restarts.
-func TestForgedIncarnationHeals(t *testing.T) {
-	for _, status := range []Status{Dead, Left, SpeakerDown, HoldDown} {
-		for _, incarnation := range []uint32{math.MaxUint32, math.MaxUint32 - 1, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt32 + 2} {
-			w := settled(t, 1, 4)
-			victim, forger := w.nodes[0], w.nodes[3]
-			w.forge(forger, forger.d.seq+1, NodeClaim{About: victim.id, Status: status, Deaths: 255, Incarnation: incarnation})
-			forger.d.seq += 10
-			w.after(time.Second)
-			w.must(t, 6*time.Minute, w.all(victim, Alive), "alive to all")
-			w.stays(t, 5*time.Second, w.all(victim, Alive), "alive to all")
-			victim.kill()
-			w.must(t, time.Second, w.all(victim, SpeakerDown), "SpeakerDown to all")
-			victim.start()
-			w.must(t, 10*time.Minute, w.all(victim, Alive), "alive to all after a restart")
-		}
-	}
-}
 
 // A packet without the key, or not from a peer, does not reach the thread. One with
 // the prefix and a peer's address alone is refused. None of these keeps
@@ -87,10 +34,10 @@ func TestHostilePackets(t *testing.T) {
 			var h *Heartbeat
 			h, err := New(Config{
 				Log: slog.New(slog.DiscardHandler), NodeName: p.Name, Address: p.Address, Port: testPort, Keys: [][]byte{testKey},
-				Timers: Timers{Multiplier: 200}, Command: testCommand, Ask: func(string) WireAnswer { return WireAnswer{} }, Guest: func(net.Conn) {},
+				Timers: detect.Timers{Multiplier: 200}, Command: testCommand, Ask: func(string) detect.WireAnswer { return detect.WireAnswer{} }, Guest: func(net.Conn) {},
 				Changed: func() {
 					for _, m := range h.View().Members {
-						if m.Status > Alive {
+						if m.Status > detect.Alive {
 							deaths.Add(1)
 						}
 					}
@@ -110,7 +57,7 @@ func TestHostilePackets(t *testing.T) {
 		hears := func(h *Heartbeat) bool {
 			alive := 0
 			for _, m := range h.View().Members {
-				if m.Status == Alive {
+				if m.Status == detect.Alive {
 					alive++
 				}
 			}
@@ -235,8 +182,8 @@ func TestFlood(t *testing.T) {
 				t.Errorf("an ordinary program did not run for %v", longest)
 			}
 			for _, o := range s[1:] {
-				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], HoldDown)(l) })
-				s[0].await(t, "it hears", func(l line) bool { return sees(o, Alive)(l) || sees(o, HoldDown)(l) })
+				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], detect.Alive)(l) || sees(s[0], detect.HoldDown)(l) })
+				s[0].await(t, "it hears", func(l line) bool { return sees(o, detect.Alive)(l) || sees(o, detect.HoldDown)(l) })
 				t.Logf("to %s: %+v", o.name, l.View.Members)
 			}
 		})

@@ -5,15 +5,26 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-lb/holdfast/internal/detect"
 )
 
 // counters are written by the thread, and read by a scrape in the speaker's process.
 type counters struct {
-	received, rejected, refused                    atomic.Uint64
+	received, rejected                             atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
 	overruns, restarts                             atomic.Uint64
 	// latest is how late the latest heartbeat of the last one to two minutes was.
 	latest atomic.Int64
+}
+
+// add counts what the detector did since its last Stats.
+func (c *counters) add(before, after detect.Stats) {
+	c.suspected.Add(after.Suspected - before.Suspected)
+	c.cleared.Add(after.Cleared - before.Cleared)
+	c.confirmed.Add(after.Confirmed - before.Confirmed)
+	c.refuted.Add(after.Refuted - before.Refuted)
+	c.lapsed.Add(after.Lapsed - before.Lapsed)
 }
 
 // Describe implements prometheus.Collector.

@@ -3,6 +3,7 @@ package heartbeat
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,8 +18,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
+
+const ms = time.Millisecond
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 const (
 	// speakerEnv makes TestProcess a speaker of this name.
@@ -38,7 +49,7 @@ var (
 type line struct {
 	// At is CLOCK_BOOTTIME.
 	At   time.Duration
-	View View
+	View detect.View
 	// Woke: the process did not run for a while; Valid is what the Lease said in the first moment after it.
 	Woke  bool
 	Valid bool
@@ -97,11 +108,13 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	h, err := New(Config{
 		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
-		Timers:  Timers{Multiplier: multiplier},
+		Timers:  detect.Timers{Multiplier: multiplier},
 		Command: testCommand, Stderr: os.Stderr,
 		Changed: func() { changed(); h.Confirm(h.View()) },
-		Ask:     func(string) WireAnswer { return WireAnswer{Node: Unanswered, Foreign: Answered} },
-		Guest:   func(net.Conn) {},
+		Ask: func(string) detect.WireAnswer {
+			return detect.WireAnswer{Node: detect.Unanswered, Foreign: detect.Answered}
+		},
+		Guest: func(net.Conn) {},
 	})
 	must(t, err)
 	h.Set(all)
@@ -230,11 +243,11 @@ func (s *speaker) await(t testing.TB, what string, ok func(line) bool) line {
 }
 
 // sees is an ok for await.
-func sees(of *speaker, status Status) func(line) bool {
+func sees(of *speaker, status detect.Status) func(line) bool {
 	return func(l line) bool {
 		for _, m := range l.View.Members {
 			if m.Name == of.name {
-				return m.Status == status && (status != Alive || m.Heard)
+				return m.Status == status && (status != detect.Alive || m.Heard)
 			}
 		}
 		return false
@@ -255,4 +268,21 @@ func (s *speaker) signalAll(t testing.TB, sig syscall.Signal) time.Duration {
 	at := boottime()
 	must(t, syscall.Kill(-s.cmd.Process.Pid, sig))
 	return at
+}
+
+// That the process ended comes after all that its guest reported.
+func TestGuestGone(t *testing.T) {
+	var last []byte
+	h, err := New(Config{
+		Log: slog.New(slog.DiscardHandler), NodeName: "node", Keys: [][]byte{make([]byte, 32)},
+		Command: []string{"sh", "-c", `printf 'last words' >&5`},
+		Guest:   func(conn net.Conn) { last, _ = io.ReadAll(conn) },
+	})
+	must(t, err)
+	if err := h.runProcess(t.Context(), 0); !errors.Is(err, errEnded) {
+		t.Fatal(err)
+	}
+	if string(last) != "last words" {
+		t.Errorf("the guest's last words were %q", last)
+	}
 }

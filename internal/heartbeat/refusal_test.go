@@ -3,14 +3,13 @@ package heartbeat
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 	"golang.org/x/net/icmp"
@@ -30,7 +29,7 @@ func newRefusing(t *testing.T, local, peer string) *refusing {
 	t.Helper()
 	r := &refusing{local: netip.MustParseAddr(local), peer: netip.MustParseAddr(peer)}
 	self := Peer{"a", r.local, false}
-	r.thread = newTestThread(t, self, []Peer{self, {"b", r.peer, false}}, Timers{})
+	r.thread = newTestThread(t, self, []Peer{self, {"b", r.peer, false}}, detect.Timers{})
 	r.load()
 	return r
 }
@@ -129,20 +128,20 @@ func TestForgedRefusals(t *testing.T) {
 					nstest.Until(t, within, what, func() bool {
 						r.look()
 						r.receive()
-						return r.detector.counts.refused.Load() >= refused && r.refusals >= errors
+						return r.detector.Stats().Refused >= refused && r.refusals >= errors
 					})
-					if got := r.detector.counts.refused.Load(); got != refused {
+					if got := r.detector.Stats().Refused; got != refused {
 						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
 					}
 				}
-				r.detector.send(r.detector.peers[NodeIDOf("b")], Packet{Ping: true})
-				r.send()
+				s := &sender{r.thread, detect.Packet{From: detect.NodeIDOf("a"), To: detect.NodeIDOf("b"), Boot: 1, Hold: time.Second}}
+				s.sendNow(detect.Packet{Ping: true})
 				counts("the kernel refuses a packet", 1, 1)
 
 				r.refusals = 0
 				port := portOf(t, r.socket.out.fd)
 				r.forge(t, port, nil, 50)
-				r.forge(t, port, make([]byte, headLen), 50)
+				r.forge(t, port, make([]byte, len(new(detect.Packet).Append(nil))), 50)
 				counts("refusals of what was never sent", 1, 100)
 				prefix := binary.BigEndian.AppendUint64(nil, r.seals[0].Prefix)
 				r.forge(t, port, prefix, 1)
@@ -168,78 +167,6 @@ func TestForgedRefusals(t *testing.T) {
 				})
 			})
 		})
-	}
-}
-
-// Where a speaker is down and its node forwards nothing moves, though a watcher hears badly, packets are lost, or a watcher
-// stands still and loses what waited.
-func TestLossOfRefusals(t *testing.T) {
-	faults := map[string]func(a *announcers){
-		"half of what comes to one": func(a *announcers) { a.lose(a.nodes[1], lossy{in: 50}) },
-		"bursts at one":             func(a *announcers) { a.lose(a.nodes[1], lossy{in: 100, burst: time.Second / 2}) },
-		"5% at all":                 func(a *announcers) { a.loss = 0.05 },
-		"one stands still": func(a *announcers) {
-			a.after(time.Second)
-			a.nodes[1].pausedUntil = a.now + 2500*ms
-			a.cut = func(_, to *node) bool { return a.now < to.pausedUntil }
-		},
-	}
-	sizes := []int{2, 3, 8}
-	if raceDetector {
-		sizes = sizes[:2] // make test-unit runs the rest without it
-	}
-	for _, n := range sizes {
-		for fault, begin := range faults {
-			t.Run(fmt.Sprintf("%d nodes, %s", n, fault), func(t *testing.T) {
-				for seed := range uint64(10) {
-					a := newAnnouncers(seed, n, 1)
-					down := a.nodes[0]
-					down.kill()
-					end := a.now + 9*time.Second
-					a.must(t, time.Second, a.all(down, SpeakerDown), "SpeakerDown to all")
-					begin(a)
-					a.never(t, end-a.now, fmt.Sprintf("seed %d", seed), func(home, owners string) bool { return home == "0 " && owners != "" })
-				}
-			})
-		}
-	}
-}
-
-// A firewall that refuses heartbeats in the name of a node whose speaker answers on the wire ends no life and moves nothing.
-// One that is dead all the same is given up.
-func TestRejectedHeartbeats(t *testing.T) {
-	for fault, is := range blocks {
-		for _, n := range []int{2, 4, 8} {
-			t.Run(fmt.Sprintf("%d nodes, %s", n, fault), func(t *testing.T) {
-				a := newAnnouncers(uint64(n), n, 1)
-				first := a.nodes[0]
-				a.rejected = func(from, to *node) bool { return is(from, to, first) }
-				began := a.now
-				a.run(25*time.Second, func() {
-					for _, o := range a.nodes {
-						if s := o.sees(first); !s.Living() {
-							t.Fatalf("%v to %s after %v", s, o.name, a.now-began)
-						}
-					}
-					for j, home := range a.home {
-						if a.owners[j] != home {
-							t.Fatalf("an address of %sis with %q after %v", home, a.owners[j], a.now-began)
-						}
-					}
-				})
-				reports := func(n *node) bool {
-					return slices.ContainsFunc(n.d.members(n.now(), n.name), func(m Member) bool { return m.Blocked })
-				}
-				if !slices.ContainsFunc(a.nodes, reports) {
-					t.Error("nobody reports the block")
-				}
-				first.stop()
-				known := func() bool {
-					return !slices.ContainsFunc(a.nodes, func(o *node) bool { return o != first && o.d.peers[first.id].listed && o.sees(first) != Dead })
-				}
-				a.must(t, time.Second, known, "dead to all that watch it")
-			})
-		}
 	}
 }
 

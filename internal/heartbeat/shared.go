@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
@@ -27,7 +28,7 @@ type shared struct {
 
 // speakerHangs: the speaker's process did not run for so long that it does not serve, and other nodes should.
 func (s *shared) speakerHangs() bool {
-	return boottime()-time.Duration(s.keepalive.Load()) > SpeakerDownTime
+	return boottime()-time.Duration(s.keepalive.Load()) > detect.SpeakerDownTime
 }
 
 // newShared returns memory that another process can map, and its file.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
@@ -20,29 +21,36 @@ const (
 	maxRefusals = 200
 )
 
+// receiver gets what arrives.
+type receiver interface {
+	Receive(now time.Duration, p detect.Packet)
+	ReceiveRefusal(now time.Duration, from detect.NodeID)
+}
+
 // thread drives the detector with a real clock and a real socket. It calls
 // nothing that waits for another thread, and does not log.
 type thread struct {
 	// What the thread shares with other goroutines, for none of which it waits.
 	orders chan order
-	views  chan *View
-	asks   chan WireQuestion
+	views  chan *detect.View
+	asks   chan detect.WireQuestion
 
 	processSettings
 	shared *shared
 	// cpu is nil without real-time priority.
 	cpu      *budget
 	socket   *socket
-	detector *Detector
+	detector *detect.Detector
+	receiver receiver
 	realtime bool
 	// published is the version of the detector's knowledge in view.
 	published uint64
-	view      *View
+	view      *detect.View
 
 	stopped bool
 	seals   []*rt.Seal
-	byAddr  map[netip.Addr]*peerState
-	addrs   map[NodeID][]byte
+	byAddr  map[netip.Addr]detect.NodeID
+	addrs   map[detect.NodeID][]byte
 	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a
 	// flood of either must not keep a thread busy that has priority over all others, nor displace the other.
 	read, budget, refusals int
@@ -52,7 +60,10 @@ type thread struct {
 	// beat is the next one of them, and beats how many were read at once.
 	beat, beats int
 
-	claims []NodeClaim
+	claims []detect.NodeClaim
+	// stats are those that the counters have, beats counts the ticks with heartbeats.
+	stats detect.Stats
+	ticks uint64
 }
 
 // newThread opens the socket, and has the thread wait for its first order.
@@ -63,19 +74,24 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 	}
 	t := &thread{
 		orders:          make(chan order, maxWireQuestions),
-		views:           make(chan *View, 1),
-		asks:            make(chan WireQuestion, maxWireQuestions),
+		views:           make(chan *detect.View, 1),
+		asks:            make(chan detect.WireQuestion, maxWireQuestions),
 		processSettings: c,
 		shared:          s,
 		cpu:             cpu,
 		socket:          socket,
-		view:            &View{},
+		view:            &detect.View{},
 		realtime:        s.realtime.Load(),
 	}
-	t.detector = newDetector(c.Timers, t.realtime, rt.Random, c.NodeName, boottime())
-	// After the epochs of the process before this one: what was confirmed then needs a new plan.
-	t.detector.epoch = s.lease.epoch.Load() + 1
-	t.detector.counts = &s.counters
+	t.detector = detect.New(detect.Config{
+		Timers:   c.Timers,
+		NodeName: c.NodeName,
+		Realtime: t.realtime,
+		// After the epochs of the process before this one: what was confirmed then needs a new plan.
+		Epoch:  s.lease.epoch.Load() + 1,
+		Random: rt.Random,
+	}, boottime())
+	t.receiver = t.detector
 	return t, nil
 }
 
@@ -107,19 +123,22 @@ func (t *thread) step() {
 	if now >= t.since+t.Interval {
 		t.since, t.read, t.refusals = now, 0, 0
 	}
-	before := t.detector.lastTick
-	t.detector.Tick(now)
+	ticked := t.detector.Tick(now)
 	t.send()
-	ticked := t.detector.lastTick != before
 	if ticked {
+		t.ticks++
 		// By the time before the heartbeats went: nobody's patience began earlier.
-		t.shared.lease.renew(t.detector.epoch, leased+t.detector.hold)
-		t.shared.latest.Store(int64(t.detector.lateness.worst()))
-		t.shared.hearsSome.Store(t.detector.hearsSome)
+		t.shared.lease.renew(t.detector.Epoch(), leased+t.detector.Hold())
+		t.shared.latest.Store(int64(t.detector.Lateness()))
+		t.shared.hearsSome.Store(t.detector.HearsSome())
+	}
+	if stats := t.detector.Stats(); stats != t.stats {
+		t.shared.counters.add(t.stats, stats)
+		t.stats = stats
 	}
 	// What time alone changes is looked for with each second heartbeat: of 1,000 nodes it takes longer than all else.
-	if ticked && t.detector.heartbeats%2 == 1 || t.detector.version != t.published {
-		t.published = t.detector.version
+	if ticked && t.ticks%2 == 1 || t.detector.Version() != t.published {
+		t.published = t.detector.Version()
 		t.publish(now)
 	}
 }
@@ -151,16 +170,20 @@ func (t *thread) carryOut(o order) {
 }
 
 func (t *thread) set(peers []Peer) {
-	t.detector.SetPeers(boottime(), peers)
-	t.byAddr = make(map[netip.Addr]*peerState, len(peers))
-	t.addrs = make(map[NodeID][]byte, len(peers))
+	others := make([]detect.Peer, 0, len(peers))
 	for _, p := range peers {
-		known := t.detector.peers[NodeIDOf(p.Name)]
-		if known == nil || p.Address.Is6() != t.socket.is6 {
+		others = append(others, detect.Peer{Name: p.Name, Gossip: p.Gossip})
+	}
+	t.detector.SetPeers(boottime(), others)
+	t.byAddr = make(map[netip.Addr]detect.NodeID, len(peers))
+	t.addrs = make(map[detect.NodeID][]byte, len(peers))
+	for _, p := range peers {
+		if p.Name == t.NodeName || p.Address.Is6() != t.socket.is6 {
 			continue // this node itself, or one of the other family, which only gossip reaches
 		}
-		t.byAddr[p.Address] = known
-		t.addrs[known.id] = sockaddr(netip.AddrPortFrom(p.Address, t.Port))
+		id := detect.NodeIDOf(p.Name)
+		t.byAddr[p.Address] = id
+		t.addrs[id] = sockaddr(netip.AddrPortFrom(p.Address, t.Port))
 	}
 	t.budget = 500 + 5*len(peers)
 }
@@ -188,8 +211,8 @@ func (t *thread) receive() {
 		n := b.take(maxRefusals-t.refusals, unix.MSG_ERRQUEUE)
 		for i := range n {
 			from, packet, ok := b.refusal(i)
-			if p := t.byAddr[from]; ok && p != nil && t.sentByUs(packet) {
-				t.detector.ReceiveRefusal(boottime(), p)
+			if id, known := t.byAddr[from]; ok && known && t.sentByUs(packet) {
+				t.receiver.ReceiveRefusal(boottime(), id)
 			}
 		}
 		if t.refusals += n; n < batch {
@@ -213,11 +236,11 @@ func (t *thread) receiveBeats(until time.Duration) {
 	now, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
 	for b := t.socket.beats; ; t.nextBeats() {
 		for ; t.beat < t.beats; t.beat++ {
-			at := b.at(t.beat)
-			if at > until {
+			cameAt := b.at(t.beat)
+			if cameAt > until {
 				return
 			}
-			t.take(min(max(now-(wall-at), t.drained), now), b.from(t.beat), b.datagram(t.beat))
+			t.take(min(max(now-(wall-cameAt), t.drained), now), b.from(t.beat), b.datagram(t.beat))
 		}
 		if t.read >= t.budget {
 			return
@@ -229,23 +252,23 @@ func (t *thread) receiveBeats(until time.Duration) {
 	}
 }
 
-// Take takes a datagram that came at a time. What is not from a peer costs one look into a map.
+// take takes a datagram that came at a time. What is not from a peer costs one look into a map.
 func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
 	if len(b) == 0 {
 		return
 	}
-	p := t.byAddr[from]
-	if p == nil {
+	id, known := t.byAddr[from]
+	if !known {
 		t.shared.rejected.Add(1)
 		return
 	}
 	pkt, ok := t.open(b)
-	if !ok || pkt.From != p.id {
+	if !ok || pkt.From != id {
 		t.shared.rejected.Add(1)
 		return
 	}
 	t.shared.received.Add(1)
-	t.detector.Receive(now, pkt)
+	t.receiver.Receive(now, pkt)
 }
 
 // sentByUs reports whether the packet begins as this node's own do, with any of the keys.
@@ -253,52 +276,43 @@ func (t *thread) sentByUs(packet []byte) bool {
 	return slices.ContainsFunc(t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
 }
 
-func (t *thread) open(b []byte) (p Packet, ok bool) {
+func (t *thread) open(b []byte) (p detect.Packet, ok bool) {
 	closed, ok := rt.Open(t.seals, b, 0)
 	if !ok {
-		return Packet{}, false
+		return detect.Packet{}, false
 	}
-	p, ok = ParsePacket(closed[rt.PrefixLen:], t.claims)
+	p, ok = detect.ParsePacket(closed[rt.PrefixLen:], t.claims)
 	t.claims = p.Claims
 	return p, ok
 }
 
 // send sends the detector's packets, and hands on its questions for the wire.
 func (t *thread) send() {
-	for _, o := range t.detector.TakePackets() {
-		if to := t.addrs[o.To.id]; to != nil {
-			t.socket.out.put(t.seals[0], &o.Packet, to)
+	packets := t.detector.TakePackets()
+	for i := range packets {
+		if to := t.addrs[packets[i].To]; to != nil {
+			t.socket.out.put(t.seals[0], &packets[i], to)
 		}
 	}
 	t.socket.out.send()
-	for _, q := range t.detector.questions {
+	for _, q := range t.detector.TakeQuestions() {
 		select {
 		case t.asks <- q:
 		default: // many fell silent at once: it is not necessary to ask about each
 		}
 	}
-	t.detector.questions = t.detector.questions[:0]
 }
 
 // publish publishes a new View if something changed.
 func (t *thread) publish(now time.Duration) {
-	v := &View{
-		Members:    t.detector.members(now, t.NodeName),
-		Epoch:      t.detector.epoch,
-		Settled:    t.detector.settled(now),
-		Realtime:   t.realtime,
-		Alone:      t.detector.hearsNobody(now),
-		HearsBadly: t.detector.hearsBadly,
-		LinkFails:  t.detector.link.fails(),
-		PathFails:  t.detector.pathFails(now),
-	}
+	v := t.detector.View(now)
 	if v.Equal(t.view) {
 		return
 	}
-	t.view = v
+	t.view = &v
 	select {
 	case <-t.views: // nobody took the one before
 	default:
 	}
-	t.views <- v // nobody else sends
+	t.views <- t.view // nobody else sends
 }

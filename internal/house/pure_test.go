@@ -15,7 +15,7 @@ import (
 
 // monotonic are the packages that decide by elapsed time, so changes of the wall clock must
 // not affect them.
-var monotonic = []string{"internal/bfd", "internal/daemon", "internal/divert", "internal/filter", "internal/heartbeat", "internal/kubeproxy",
+var monotonic = []string{"internal/bfd", "internal/daemon", "internal/detect", "internal/divert", "internal/filter", "internal/heartbeat", "internal/kubeproxy",
 	"internal/layer2", "internal/link",
 	"internal/members", "internal/nodelifecycle", "internal/keyed", "internal/liveness", "internal/podnetwork", "internal/unnumbered", "speaker"}
 
@@ -25,20 +25,22 @@ var dating = []string{"onWall"}
 // pureFiles contain the decisions of packages that also have effects. They take the time and all
 // input as arguments.
 var pureFiles = map[string][]string{
-	"internal/bfd":           {"packet.go", "session.go", "status.go", "table.go"},
+	"internal/bfd": {"packet.go", "session.go", "status.go", "table.go"},
+	"internal/detect": {"claim.go", "claims.go", "detector.go", "packet.go", "receive.go", "reception.go", "ring.go", "suspect.go", "timers.go",
+		"view.go", "wire.go"},
 	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
 	"kubectl-holdfast":       {"change.go", "metallb.go", "move.go", "objects.go", "service.go", "snapshot.go"},
 }
 
 // pureImports are what such a file may import.
 var pureImports = []string{
-	"cmp", "embed", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings",
+	"cmp", "crypto/sha256", "embed", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings",
 	"text/template", "time",
 	"api/v1beta1", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr",
 }
 
 // single are the packages that start no goroutine. make test-unit runs them without the race detector.
-var single = []string{"internal/config", "internal/ipam", "internal/lb", "internal/plan"}
+var single = []string{"internal/config", "internal/detect", "internal/ipam", "internal/lb", "internal/plan"}
 
 // dates says where a file takes the date of a time, or strips its monotonic
 // reading: what is compared then is the wall clock, which an administrator may set.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -46,7 +46,7 @@ type Cluster interface {
 
 // Known is what is known of the speakers at one moment.
 type Known struct {
-	View heartbeat.NodeSets
+	View detect.NodeSets
 	// Members is the metadata of each; Speakers are the nodes that have one, Address is that of this one.
 	Members  map[string]lb.Member
 	Speakers map[string]netip.Addr
@@ -144,7 +144,7 @@ func (s *State) yield() {
 func (m *Monitor) Hears() bool { return m.config.HearsSome() || m.wire.hearsForeign() }
 
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
-func (m *Monitor) Ask(node string) heartbeat.WireAnswer { return m.wire.ask(node) }
+func (m *Monitor) Ask(node string) detect.WireAnswer { return m.wire.ask(node) }
 
 // SilentLinks returns the names of links that this node leaves to others: see links.
 func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
@@ -159,7 +159,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 
 // problems returns what a user must repair in the network around a node: heartbeats that do not arrive, and links that
 // it leaves to others.
-func problems(c Config, members []heartbeat.Member, withoutEcho []string, links findings) []lb.Problem {
+func problems(c Config, members []detect.Member, withoutEcho []string, links findings) []lb.Problem {
 	node := c.Node
 	var out []lb.Problem
 	var blocked, gossipBlocked []string

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -22,7 +22,7 @@ import (
 // Until a node that is missed was asked, what a speaker writes is not complete.
 func TestSilent(t *testing.T) {
 	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
-	p.set(time.Now(), Known{View: heartbeat.NodeSets{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
+	p.set(time.Now(), Known{View: detect.NodeSets{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
 	if s := p.Silence(false); s.Complete || s.missed != 1 {
 		t.Errorf("b was never asked: %+v", s)
 	}
@@ -86,7 +86,7 @@ func TestCutOff(t *testing.T) {
 
 		services := []*lb.Service{{Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: lb.Names{"b"}}}}
 		set := func(alive string) {
-			m.Set(Known{View: heartbeat.NodeSets{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
+			m.Set(Known{View: detect.NodeSets{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
 		}
 		lost := func() string { return fmt.Sprint(m.State().CutOffFrom) }
 		must := func(what, want string) {
@@ -204,16 +204,16 @@ func TestClientOfTheDead(t *testing.T) {
 		w := newWire(Config{Asker: r, Links: links.Links, Changed: func() {}})
 		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},
 			nil, lb.MapOf(map[netip.Addr]string{address: "b"}), netip.MustParseAddr("192.0.2.1"))
-		if got := w.ask("b").Foreign; got != heartbeat.NotAsked {
+		if got := w.ask("b").Foreign; got != detect.NotAsked {
 			t.Errorf("before the client asks, foreign machines: %v", got)
 		}
-		var got heartbeat.WireAnswer
+		var got detect.WireAnswer
 		nstest.Until(t, 30*time.Second, "the client answers", func() bool {
 			client.Send(address)
 			got = w.ask("b")
-			return got.Foreign == heartbeat.Answered
+			return got.Foreign == detect.Answered
 		})
-		if got.Node != heartbeat.Unanswered {
+		if got.Node != detect.Unanswered {
 			t.Errorf("the dead node: %v", got.Node)
 		}
 	})

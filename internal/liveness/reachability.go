@@ -6,13 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 )
 
 // reachability is what one node knows of the others at a moment. It is pure.
 type reachability struct {
 	node string
-	view heartbeat.NodeSets
+	view detect.NodeSets
 	// expected are the nodes that have a speaker.
 	expected map[string]bool
 	// missed has those of them that are missed, others the other nodes that were asked: see doubtful.

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -51,7 +51,7 @@ func TestLost(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Unix(1000, 0)
 			s := reachability{
-				node: "a", view: heartbeat.NodeSets{Alive: nodes(tt.alive), SpeakerDown: nodes(tt.down), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
+				node: "a", view: detect.NodeSets{Alive: nodes(tt.alive), SpeakerDown: nodes(tt.down), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
 				expected: nodes(tt.speakers), missed: peerHealth{}, others: peerHealth{}, api: tt.api,
 			}
 			s.view.Alone = tt.alone
@@ -96,7 +96,7 @@ func TestLost(t *testing.T) {
 
 // known is what Monitor knows of speakers and of this node's address.
 func known(metadata map[string]lb.Member, alive map[string]bool, own netip.Addr) func() Known {
-	return func() Known { return Known{View: heartbeat.NodeSets{Alive: alive}, Members: metadata, Address: own} }
+	return func() Known { return Known{View: detect.NodeSets{Alive: alive}, Members: metadata, Address: own} }
 }
 
 // A link that goes dead with its carrier up is silent after two rounds, and not any more after ten seconds. The

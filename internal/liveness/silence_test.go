@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -184,7 +184,7 @@ func (e *echoTest) tries(after time.Duration, echoes int) bool {
 	return len(e.asked) > 0
 }
 
-func (e *echoTest) want(what string, echoes int, want heartbeat.WireReply, without ...string) {
+func (e *echoTest) want(what string, echoes int, want detect.WireReply, without ...string) {
 	e.t.Helper()
 	e.echoes[mac(2)] = echoes
 	if got := e.ask("w2").Node; got != want {
@@ -199,16 +199,16 @@ func (e *echoTest) want(what string, echoes int, want heartbeat.WireReply, witho
 func TestEcho(t *testing.T) {
 	const late = 2 * trialInterval
 	e := newEchoTest(t, 0)
-	e.want("not tried yet", 0, heartbeat.Answered)
+	e.want("not tried yet", 0, detect.Answered)
 	if !e.tries(0, 1) || e.tries(trialInterval/3, 1) {
 		t.Error("it is tried at once, and then for a while no more")
 	}
-	e.want("one answer shows that it gets through", 0, heartbeat.Unanswered)
-	e.want("it answers", minAnswers, heartbeat.Answered)
+	e.want("one answer shows that it gets through", 0, detect.Unanswered)
+	e.want("it answers", minAnswers, detect.Answered)
 	if !e.tries(late, 0) || e.tries(retrialInterval-time.Millisecond, 0) {
 		t.Error("it is tried again, and soon after once more")
 	}
-	e.want("it may have died when it was tried", 0, heartbeat.Unanswered)
+	e.want("it may have died when it was tried", 0, detect.Unanswered)
 	e.hears()
 	if e.tries(late, 0) {
 		t.Error("it is tried while it is not heard")
@@ -217,11 +217,11 @@ func TestEcho(t *testing.T) {
 	if !e.tries(0, 0) {
 		t.Error("another run is not tried at once")
 	}
-	e.want("another run, tried once", 0, heartbeat.Unanswered)
+	e.want("another run, tried once", 0, detect.Unanswered)
 	e.tries(retrialInterval, 0)
-	e.want("it is heard, and its echo is not", 0, heartbeat.Answered, "w2")
+	e.want("it is heard, and its echo is not", 0, detect.Answered, "w2")
 	e.tries(late, 3)
-	e.want("it gets through again", 0, heartbeat.Unanswered)
+	e.want("it gets through again", 0, detect.Unanswered)
 	if e.changes != 2 {
 		t.Errorf("%d changes, want 2", e.changes)
 	}
@@ -241,7 +241,7 @@ func TestEchoOfTheIdle(t *testing.T) {
 		t.Errorf("asked %v, want about no address: it may have lost what it announced before", e.asked)
 	}
 	e.announced, e.owns = announced, owns
-	e.want("dead as soon as it announces", 0, heartbeat.Unanswered)
+	e.want("dead as soon as it announces", 0, detect.Unanswered)
 }
 
 // TestEchoBlockedElsewhere: on another link, too, an echo is blocked only where other frames of its node get through, and not
@@ -274,7 +274,7 @@ func TestEchoOfTheDying(t *testing.T) {
 		e.time = e.time.Add(2 * trialInterval)
 		e.tryEchoes(t.Context())
 	}
-	e.want("its echo got through", 0, heartbeat.Unanswered)
+	e.want("its echo got through", 0, detect.Unanswered)
 }
 
 // A speaker that is heard and whose echo is not is a Problem of this node, until its echo gets through.
@@ -284,7 +284,7 @@ func TestEchoBlocked(t *testing.T) {
 	m := New(Config{
 		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
 	})
-	m.Set(Known{View: heartbeat.NodeSets{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
+	m.Set(Known{View: detect.NodeSets{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
 	var none lb.Map[netip.Addr, string]
 	m.SetOwners(lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"}))
 	now := time.Now()
@@ -317,11 +317,11 @@ func TestEchoBlocked(t *testing.T) {
 // TestPortsBlocked: of heartbeats and gossip of a node one does not arrive; the Problem names the port.
 func TestPortsBlocked(t *testing.T) {
 	c := Config{Node: node("w1"), MembersPort: 7947, HeartbeatPort: 7948}
-	for want, member := range map[string]heartbeat.Member{
+	for want, member := range map[string]detect.Member{
 		"node w1 gets no heartbeats from w2 on UDP port 7948, though": {Name: "w2", Blocked: true},
 		"node w1 gets no gossip from w2 on TCP and UDP port 7947, ":   {Name: "w2", GossipBlocked: true},
 	} {
-		got := problems(c, []heartbeat.Member{{Name: "w1"}, member, {Name: "w3"}}, nil, findings{})
+		got := problems(c, []detect.Member{{Name: "w1"}, member, {Name: "w3"}}, nil, findings{})
 		if len(got) != 1 || got[0].Reason != lb.HeartbeatsBlocked || !strings.HasPrefix(got[0].Message, want) {
 			t.Errorf("%+v: %+v", member, got)
 		}
@@ -332,7 +332,7 @@ func TestPortsBlocked(t *testing.T) {
 func TestEchoesDue(t *testing.T) {
 	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
 	for alone, want := range map[bool]map[string]bool{false: nodes("heard"), true: {}} {
-		v := heartbeat.NodeSets{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
+		v := detect.NodeSets{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
 		v.Alone = alone
 		m.Set(Known{View: v})
 		if m.SetOwners(lb.Map[netip.Addr, string]{}); !maps.Equal(m.wire.heard, want) {

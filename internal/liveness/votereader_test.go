@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -87,7 +87,7 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	}}
 	// of returns what the node of an index knows.
 	of := func(i int) reachability {
-		r := reachability{node: all[i], view: heartbeat.NodeSets{Alive: map[string]bool{}}, expected: expected, missed: peerHealth{}, others: peerHealth{}, api: true}
+		r := reachability{node: all[i], view: detect.NodeSets{Alive: map[string]bool{}}, expected: expected, missed: peerHealth{}, others: peerHealth{}, api: true}
 		missed := map[string]cause{}
 		for j, node := range all {
 			if side[j] == side[i] {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -155,7 +155,7 @@ func (w *wire) foreignDue() bool {
 }
 
 // ask asks about one node.
-func (w *wire) ask(node string) heartbeat.WireAnswer {
+func (w *wire) ask(node string) detect.WireAnswer {
 	w.mu.Lock()
 	addresses, echoed := slices.Collect(w.announced[node].Keys()), w.trials[node].echoes
 	echoedElsewhere := w.trialsElsewhere[node].echoes
@@ -175,26 +175,26 @@ func (w *wire) ask(node string) heartbeat.WireAnswer {
 		return taken
 	}
 
-	var out heartbeat.WireAnswer
+	var out detect.WireAnswer
 	out.Node = anyOf(take(asked))
 	out.Foreign = w.foreign(q.foreign, take(q.foreign))
 	out.Elsewhere = anyOf(take(q.elsewhere))
-	out.Hears = anyOf(take(q.hearing)) == heartbeat.Answered
-	out.HearsNone = anyOf(take(q.notHearing)) == heartbeat.Answered
+	out.Hears = anyOf(take(q.hearing)) == detect.Answered
+	out.HearsNone = anyOf(take(q.notHearing)) == detect.Answered
 	out.ForeignElsewhere = allOf(take(q.foreignElsewhere))
-	if out.Elsewhere == heartbeat.Unanswered && !echoedElsewhere {
-		out.Elsewhere = heartbeat.NotAsked // echoes may not get through there
+	if out.Elsewhere == detect.Unanswered && !echoedElsewhere {
+		out.Elsewhere = detect.NotAsked // echoes may not get through there
 	}
 	w.noteForeign(out.Foreign)
 	return out
 }
 
 // noteForeign notes whether a foreign machine on the link of the heartbeats answers at this moment.
-func (w *wire) noteForeign(answer heartbeat.WireReply) {
+func (w *wire) noteForeign(answer detect.WireReply) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.worksAt = time.Time{}
-	if answer == heartbeat.Answered {
+	if answer == detect.Answered {
 		w.worksAt = w.now()
 	}
 }
@@ -209,7 +209,7 @@ func (w *wire) hearsForeign() bool {
 
 // foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows
 // nothing.
-func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.WireReply {
+func (w *wire) foreign(asked []lb.Question, counts []int) detect.WireReply {
 	out := allOf(counts)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,8 +222,8 @@ func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.WireReply {
 		_, lately := w.answeredAt[q]
 		answered = answered || lately
 	}
-	if out == heartbeat.Unanswered && !answered {
-		return heartbeat.NotAsked
+	if out == detect.Unanswered && !answered {
+		return detect.NotAsked
 	}
 	return out
 }
@@ -344,14 +344,14 @@ func of(announced []netip.Addr, l lb.Link) []netip.Addr {
 const minAnswers = 2
 
 // anyOf reports whether a question was answered well enough.
-func anyOf(counts []int) heartbeat.WireReply {
-	out := heartbeat.NotAsked
+func anyOf(counts []int) detect.WireReply {
+	out := detect.NotAsked
 	for _, n := range counts {
 		switch {
 		case n >= minAnswers:
-			return heartbeat.Answered
+			return detect.Answered
 		case n != lb.Unasked:
-			out = heartbeat.Unanswered
+			out = detect.Unanswered
 		}
 	}
 	return out
@@ -359,18 +359,18 @@ func anyOf(counts []int) heartbeat.WireReply {
 
 // allOf reports whether the machines that are there answered well enough, all together: where most frames are lost,
 // one of many that does so is chance.
-func allOf(counts []int) heartbeat.WireReply {
-	out, sum, answering := heartbeat.NotAsked, 0, 0
+func allOf(counts []int) detect.WireReply {
+	out, sum, answering := detect.NotAsked, 0, 0
 	for _, n := range counts {
 		if n == lb.Unasked {
 			continue
 		}
-		out = heartbeat.Unanswered
+		out = detect.Unanswered
 		sum += n
 		answering += min(n, 1)
 	}
 	if answering > 0 && sum >= minAnswers*answering {
-		out = heartbeat.Answered
+		out = detect.Answered
 	}
 	return out
 }

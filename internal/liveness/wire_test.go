@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -102,22 +102,22 @@ func TestWire(t *testing.T) {
 		node    string
 		answers map[lb.MAC]int
 		foreign []lb.Question
-		want    heartbeat.WireAnswer
+		want    detect.WireAnswer
 	}{
 		"it holds": {"w2", map[lb.MAC]int{mac(2): 3, mac(99): 3}, []lb.Question{gateway},
-			heartbeat.WireAnswer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
+			detect.WireAnswer{Node: detect.Answered, Foreign: detect.Answered}},
 		"only on the other link": {"w2", map[lb.MAC]int{mac(2): 0, mac(12): 3}, nil,
-			heartbeat.WireAnswer{Node: heartbeat.Unanswered, Elsewhere: heartbeat.Answered, Hears: true}},
-		"one answer is too few": {"w2", map[lb.MAC]int{mac(2): 1}, nil, heartbeat.WireAnswer{Node: heartbeat.Unanswered}},
+			detect.WireAnswer{Node: detect.Unanswered, Elsewhere: detect.Answered, Hears: true}},
+		"one answer is too few": {"w2", map[lb.MAC]int{mac(2): 1}, nil, detect.WireAnswer{Node: detect.Unanswered}},
 		"it is dead": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 2}, []lb.Question{gateway},
-			heartbeat.WireAnswer{Node: heartbeat.Unanswered, Foreign: heartbeat.Answered}},
+			detect.WireAnswer{Node: detect.Unanswered, Foreign: detect.Answered}},
 		"our link is": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 0}, []lb.Question{gateway},
-			heartbeat.WireAnswer{Node: heartbeat.Unanswered, Foreign: heartbeat.Unanswered}},
-		"one foreign is off":      {"w2", map[lb.MAC]int{mac(98): 0, mac(99): 3}, []lb.Question{gateway, other}, heartbeat.WireAnswer{Foreign: heartbeat.Answered}},
-		"chance, of two foreign":  {"w2", map[lb.MAC]int{mac(98): 1, mac(99): 2}, []lb.Question{gateway, other}, heartbeat.WireAnswer{Foreign: heartbeat.Unanswered}},
-		"no link is shared":       {"w3", map[lb.MAC]int{mac(3): 3, mac(99): 3}, []lb.Question{gateway}, heartbeat.WireAnswer{}},
-		"it sent no metadata":     {"w4", nil, []lb.Question{gateway}, heartbeat.WireAnswer{}},
-		"the question is not put": {"w2", nil, []lb.Question{gateway}, heartbeat.WireAnswer{}},
+			detect.WireAnswer{Node: detect.Unanswered, Foreign: detect.Unanswered}},
+		"one foreign is off":      {"w2", map[lb.MAC]int{mac(98): 0, mac(99): 3}, []lb.Question{gateway, other}, detect.WireAnswer{Foreign: detect.Answered}},
+		"chance, of two foreign":  {"w2", map[lb.MAC]int{mac(98): 1, mac(99): 2}, []lb.Question{gateway, other}, detect.WireAnswer{Foreign: detect.Unanswered}},
+		"no link is shared":       {"w3", map[lb.MAC]int{mac(3): 3, mac(99): 3}, []lb.Question{gateway}, detect.WireAnswer{}},
+		"it sent no metadata":     {"w4", nil, []lb.Question{gateway}, detect.WireAnswer{}},
+		"the question is not put": {"w2", nil, []lb.Question{gateway}, detect.WireAnswer{}},
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
 		w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
@@ -145,11 +145,11 @@ func TestWireRemembers(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.100")
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w2"}), netip.MustParseAddr("192.0.2.1"))
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w1"}), netip.MustParseAddr("192.0.2.1"))
-	if got := w.ask("w2"); got.Node != heartbeat.Answered || l.asked[0].Address != a {
+	if got := w.ask("w2"); got.Node != detect.Answered || l.asked[0].Address != a {
 		t.Errorf("%+v, asked %v", got, l.asked)
 	}
 	w.set(map[string]lb.Member{}, nil, lb.MapOf(map[netip.Addr]string{}), netip.Addr{})
-	if got := w.ask("w2"); got.Node != heartbeat.NotAsked {
+	if got := w.ask("w2"); got.Node != detect.NotAsked {
 		t.Errorf("a node that is gone is asked: %+v", got)
 	}
 }
@@ -157,23 +157,23 @@ func TestWireRemembers(t *testing.T) {
 // TestWireElsewhere asks a silent node on the other link whether its speaker runs, and whether it hears another machine on
 // the link of the heartbeats. Its silence there counts once its echo got through there.
 func TestWireElsewhere(t *testing.T) {
-	const none, silent, answered = heartbeat.NotAsked, heartbeat.Unanswered, heartbeat.Answered
+	const none, silent, answered = detect.NotAsked, detect.Unanswered, detect.Answered
 	gateway := []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}
 	deaf, old := func(l *lan) { l.deaf = true }, func(l *lan) { l.old = true }
 	for name, tt := range map[string]struct {
 		node, gateway int
 		is            func(*lan)
 		isUntried     bool
-		want          heartbeat.WireAnswer
+		want          detect.WireAnswer
 	}{
-		"it hears":                    {3, 3, nil, false, heartbeat.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: answered}},
-		"it does not":                 {3, 3, deaf, false, heartbeat.WireAnswer{Elsewhere: answered, HearsNone: true, ForeignElsewhere: answered}},
-		"it is older":                 {3, 3, old, false, heartbeat.WireAnswer{Elsewhere: answered, ForeignElsewhere: answered}},
-		"it is dead":                  {0, 3, nil, false, heartbeat.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
-		"it was never heard there":    {0, 3, nil, true, heartbeat.WireAnswer{Elsewhere: none, ForeignElsewhere: answered}},
-		"our link fails too":          {0, 0, nil, false, heartbeat.WireAnswer{Elsewhere: silent, ForeignElsewhere: silent}},
-		"one answer is too few":       {1, 3, nil, false, heartbeat.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
-		"first answer, and not tried": {3, 0, nil, true, heartbeat.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: silent}},
+		"it hears":                    {3, 3, nil, false, detect.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: answered}},
+		"it does not":                 {3, 3, deaf, false, detect.WireAnswer{Elsewhere: answered, HearsNone: true, ForeignElsewhere: answered}},
+		"it is older":                 {3, 3, old, false, detect.WireAnswer{Elsewhere: answered, ForeignElsewhere: answered}},
+		"it is dead":                  {0, 3, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"it was never heard there":    {0, 3, nil, true, detect.WireAnswer{Elsewhere: none, ForeignElsewhere: answered}},
+		"our link fails too":          {0, 0, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: silent}},
+		"one answer is too few":       {1, 3, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"first answer, and not tried": {3, 0, nil, true, detect.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: silent}},
 	} {
 		l := &lan{answers: map[lb.MAC]int{mac(12): tt.node, mac(99): tt.gateway}, foreign: gateway}
 		if tt.is != nil {
@@ -219,7 +219,7 @@ func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
 	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}), netip.MustParseAddr("203.0.113.1"))
-	if got, want := w.ask("w2"), (heartbeat.WireAnswer{Node: heartbeat.Answered}); got != want {
+	if got, want := w.ask("w2"), (detect.WireAnswer{Node: detect.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -238,8 +238,8 @@ func TestWireForeignMachines(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		after time.Duration
-		want  heartbeat.WireReply
-	}{{time.Second, heartbeat.Unanswered}, {foreignTime - 2*time.Second, heartbeat.Unanswered}, {3 * time.Second, heartbeat.NotAsked}} {
+		want  detect.WireReply
+	}{{time.Second, detect.Unanswered}, {foreignTime - 2*time.Second, detect.Unanswered}, {3 * time.Second, detect.NotAsked}} {
 		l.answers[mac(99)] = 0
 		now = now.Add(tt.after)
 		if got := w.ask("w2").Foreign; got != tt.want {
@@ -255,25 +255,25 @@ func TestWireForgedAskers(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(98): 3}, foreign: []lb.Question{asker(98)}}
 	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
-	expect := func(what string, want heartbeat.WireReply) {
+	expect := func(what string, want detect.WireReply) {
 		t.Helper()
 		if got := w.ask("w2").Foreign; got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
-	expect("the router", heartbeat.Answered)
+	expect("the router", detect.Answered)
 	l.answers[mac(98)] = 0
-	expect("the router has no power", heartbeat.Unanswered)
+	expect("the router has no power", detect.Unanswered)
 	l.foreign = nil
 	for n := range byte(maxForeign) {
 		l.answers[mac(100+n)] = 0
 		l.foreign = append(l.foreign, asker(100+n))
 	}
-	expect("only forged askers", heartbeat.NotAsked)
+	expect("only forged askers", detect.NotAsked)
 	l.foreign[maxForeign-1] = asker(90)
-	expect("a client that is not there", heartbeat.NotAsked)
+	expect("a client that is not there", detect.NotAsked)
 	l.answers[mac(90)] = 3
-	expect("a client", heartbeat.Answered)
+	expect("a client", detect.Answered)
 }
 
 // fabric is an owner, w2, and a watcher, w1, on a switch. The owner's speaker runs until stop is called.
@@ -337,7 +337,7 @@ func responderOn(links func() []lb.Interface) *layer2.Responder {
 }
 
 // ask returns what the watcher makes of the owner.
-func (f *fabric) ask() (is heartbeat.WireReply) {
+func (f *fabric) ask() (is detect.WireReply) {
 	f.watcher.Do(func() { is = f.wire.ask("w2").Node })
 	return is
 }
@@ -378,13 +378,13 @@ func each(t *testing.T, test func(t *testing.T, f *fabric)) {
 	})
 }
 
-func (f *fabric) want(t *testing.T, what string, want heartbeat.WireReply) {
+func (f *fabric) want(t *testing.T, what string, want detect.WireReply) {
 	t.Helper()
 	// A busy machine may be late to answer, which is asked again; nobody answers for the dead even once.
-	if want == heartbeat.Answered {
+	if want == detect.Answered {
 		nstest.Until(t, 30*time.Second, what, func() bool { return f.ask() == want })
 	}
-	if got := f.ask(); want == heartbeat.Unanswered && got != want {
+	if got := f.ask(); want == detect.Unanswered && got != want {
 		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
@@ -398,12 +398,12 @@ func TestSwitchThatAnswers(t *testing.T) {
 				if by != "another kernel" {
 					f.proxy(by)
 				}
-				f.want(t, "alive", heartbeat.Answered)
+				f.want(t, "alive", detect.Answered)
 				f.stop()
 				if by == "another kernel" {
 					f.impersonate()
 				}
-				f.want(t, "dead", heartbeat.Unanswered)
+				f.want(t, "dead", detect.Unanswered)
 			})
 		})
 	}
@@ -421,9 +421,9 @@ func TestWithoutEcho(t *testing.T) {
 					f.speaker.SetKeys(nil)
 				}
 				f.try(t, false)
-				f.want(t, "alive", heartbeat.Answered)
+				f.want(t, "alive", detect.Answered)
 				f.stop()
-				f.want(t, "dead", heartbeat.Unanswered)
+				f.want(t, "dead", detect.Unanswered)
 			})
 		})
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,9 +55,9 @@ func startWith(t *testing.T, change func(*Config), port uint16, address, name st
 	c := Config{GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, Config: heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
 		Port: port + 1, Keys: [][]byte{key}, Changed: func() {}, Guest: func(net.Conn) {},
-		Ask: func(string) heartbeat.WireAnswer { return heartbeat.WireAnswer{} },
+		Ask: func(string) detect.WireAnswer { return detect.WireAnswer{} },
 		// On a busy machine a process may not run for a while, and is not dead.
-		Timers: heartbeat.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
+		Timers: detect.Timers{Multiplier: 200}, Command: heartbeats, Ordinary: true,
 	}}
 	change(&c)
 	m, err := New(c)

@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import "time"
 
@@ -66,7 +66,7 @@ func (d *Detector) patience(p *peerState) time.Duration {
 	case p.answersOnWire():
 		return wirePatience
 	case p.refuses():
-		return 3 * d.Interval
+		return 3 * d.timers.Interval
 	}
 	return p.hold + p.slack
 }
@@ -127,7 +127,7 @@ func (d *Detector) check(at time.Duration, p *peerState) {
 	}
 	if at >= p.lastAlive+d.patience(p) {
 		if p.suspicion == nil {
-			d.counts.suspected.Add(1)
+			d.stats.Suspected++
 			d.version++
 			p.suspicion = &suspicion{at: at, asked: map[NodeID]Status{}, hearsay: p.lastAlive > p.lastHeard}
 		}
@@ -226,7 +226,7 @@ func (d *Detector) answered(at time.Duration, from, about *peerState, c NodeClai
 		return
 	}
 	if c.Status != heard {
-		if _, was := s.asked[from.id]; was {
+		if _, asked := s.asked[from.id]; asked {
 			s.asked[from.id] = c.Status
 		}
 		return
@@ -245,8 +245,8 @@ func (d *Detector) clear(at time.Duration, p *peerState) {
 	}
 	p.suspicion = nil
 	d.version++
-	d.counts.cleared.Add(1)
-	p.slack = min(max(p.slack, 2*d.Interval), p.hold)
+	d.stats.Cleared++
+	p.slack = min(max(p.slack, 2*d.timers.Interval), p.hold)
 	p.slackUntil = max(p.slackUntil, at+slackTime)
 }
 
@@ -255,7 +255,7 @@ func (d *Detector) declare(at time.Duration, p *peerState, status Status, privat
 	c := p.NodeClaim
 	c.Status = status
 	if status == Dead {
-		d.counts.confirmed.Add(1)
+		d.stats.Confirmed++
 		c.Deaths = p.died()
 	}
 	p.suspicion = nil

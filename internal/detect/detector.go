@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"slices"
@@ -28,7 +28,7 @@ type peerState struct {
 
 	standing
 
-	// hearsBadly: it says that it hears nobody well.
+	// hearsBadly: it says that it hears no node well.
 	hearsBadly bool
 	// complainedAt is when it last said that it hears this node badly, lostAt that it hears next to nothing of it, and
 	// gaveUpAt that it had given this node up.
@@ -56,7 +56,7 @@ type allowance struct {
 // statement is a claim and how it spreads.
 type statement struct {
 	NodeClaim
-	// private claims are sent to nobody.
+	// private claims are not sent.
 	private bool
 	// transmits is how often the claim is still to be piggybacked.
 	transmits int
@@ -89,22 +89,38 @@ func (o *ownClaim) holdDown(at, hold time.Duration) {
 	o.holdDownUntil = max(o.holdDownUntil, at+hold)
 }
 
-// Outgoing is a packet to send.
-type Outgoing struct {
-	To *peerState
-	Packet
+// Stats count what a Detector has met.
+type Stats struct {
+	// Suspected, Cleared and Confirmed are suspicions that began, and those that ended either way.
+	Suspected, Cleared, Confirmed uint64
+	// Refuted is how often others declared this node dead while it was running. Lapsed is how often it did not run for
+	// so long that they may have done so. Refused are packets that the kernels of peers refused.
+	Refuted, Lapsed, Refused uint64
+}
+
+// Config of a Detector.
+type Config struct {
+	Timers
+	NodeName string
+	// Realtime: the caller has real-time priority, see SetRealtime.
+	Realtime bool
+	// Epoch is where View.Epoch begins.
+	Epoch uint64
+	// Random returns a number that cannot be guessed and is never 0.
+	Random func() uint64
 }
 
 // Detector is the protocol of one node as a state machine: every method gets
 // the time and leaves packets to send in out. Time 0 is never.
 type Detector struct {
-	Timers
+	timers Timers
 	// minHold is the least time that others may hear nothing of this node before they suspect it.
 	minHold, maxHoldDown time.Duration
-	// random returns a number that nobody can guess and that is never 0.
-	random    func() uint64
-	self      NodeID
-	boot, seq uint64
+	random               func() uint64
+	realtime             bool
+	name                 string
+	self                 NodeID
+	boot, seq            uint64
 	// hold is how long others may hear nothing of this node, as it tells them.
 	hold  time.Duration
 	peers map[NodeID]*peerState
@@ -135,21 +151,25 @@ type Detector struct {
 
 	// version rises with what is known.
 	version uint64
-	out     []Outgoing
+	out     []Packet
 	// asks are questions for the wire.
 	questions []WireQuestion
-	counts    *counters
+	stats     Stats
 }
 
-func newDetector(t Timers, realtime bool, random func() uint64, name string, at time.Duration) *Detector {
-	self, hold := NodeIDOf(name), t.Hold(realtime)
+// New returns the Detector of a node that knows no peer.
+func New(c Config, at time.Duration) *Detector {
+	timers := c.WithDefaults()
+	self, hold := NodeIDOf(c.NodeName), timers.Hold(c.Realtime)
 	return &Detector{
-		Timers:      t,
+		timers:      timers,
 		minHold:     hold,
 		maxHoldDown: maxHoldDown,
-		random:      random,
+		random:      c.Random,
+		realtime:    c.Realtime,
+		name:        c.NodeName,
 		self:        self,
-		boot:        random(),
+		boot:        c.Random(),
 		peers:       map[NodeID]*peerState{},
 		own:         ownClaim{statement: statement{NodeClaim: NodeClaim{About: self, Status: Alive}}},
 		version:     1,
@@ -159,39 +179,47 @@ func newDetector(t Timers, realtime bool, random func() uint64, name string, at 
 		lateness:    lateness{minute: at},
 		grace:       grace{from: at, until: at + hold},
 		lapsedAt:    at,
-		epoch:       1,
-		counts:      &counters{},
+		epoch:       c.Epoch,
 	}
 }
 
-// Tick does what is due at now. It is to be called at the time that due returned, or earlier.
-func (d *Detector) Tick(at time.Duration) {
-	if at >= d.lastTick+d.Interval {
+// SetRealtime tells whether the caller has real-time priority. Without it the others have to be more patient.
+func (d *Detector) SetRealtime(realtime bool) {
+	d.realtime = realtime
+	d.minHold = d.timers.Hold(realtime)
+	d.version++
+}
+
+// Tick does what is due at now, and reports whether heartbeats were. It is to be called at the time that Due returned, or
+// earlier.
+func (d *Detector) Tick(at time.Duration) (beat bool) {
+	if beat = at >= d.lastTick+d.timers.Interval; beat {
 		d.heartbeat(at)
 	}
 	for _, p := range d.watching {
 		d.check(at, p)
 	}
 	d.sendBroadcast(at)
+	return beat
 }
 
 // heartbeat does what happens once each interval.
 func (d *Detector) heartbeat(at time.Duration) {
 	gap := at - d.lastTick
-	late := gap - d.Interval
-	if late > d.Interval {
+	late := gap - d.timers.Interval
+	if late > d.timers.Interval {
 		d.extendGrace(at, min(late, d.hold))
 	}
 	if gap > d.hold {
 		d.epoch++
 		d.lapsedAt = at
 		d.extendGrace(at, d.hold)
-		d.counts.lapsed.Add(1)
+		d.stats.Lapsed++
 	}
 	d.lateness.add(at, late)
-	d.hold = max(d.minHold, min(4*d.Interval+d.lateness.worst()*3/2, maxAdaptedHold))
+	d.hold = max(d.minHold, min(4*d.timers.Interval+d.lateness.worst()*3/2, maxAdaptedHold))
 	// Keep the rhythm unless it is lost.
-	if d.lastTick += d.Interval; at-d.lastTick >= d.Interval {
+	if d.lastTick += d.timers.Interval; at-d.lastTick >= d.timers.Interval {
 		d.lastTick = at
 	}
 	d.measure(at)
@@ -241,7 +269,7 @@ func (d *Detector) extendGrace(at, wait time.Duration) {
 // lateness is how late heartbeats were lately. Where they are late a node asks others for more time than the least,
 // but not for so much that they would notice a death too late.
 type lateness struct {
-	// latest is the worst of the minute that began at minute, before that of the one before.
+	// latest is the worst of the minute that began at minute, before the worst of the minute before.
 	latest, before, minute time.Duration
 }
 
@@ -258,7 +286,7 @@ func (l *lateness) worst() time.Duration { return max(l.latest, l.before) }
 
 // Due returns when tick is to be called next.
 func (d *Detector) Due() time.Duration {
-	next := d.lastTick + d.Interval
+	next := d.lastTick + d.timers.Interval
 	for _, p := range d.watching {
 		if at := d.checkAt(p); at != 0 {
 			next = min(next, max(at, d.grace.until))
@@ -270,7 +298,7 @@ func (d *Detector) Due() time.Duration {
 	return next
 }
 
-// HasSuspect: a peer is suspected, so that each of its heartbeats counts at once.
+// HasSuspect reports whether a peer is suspected, so that each of its heartbeats counts at once.
 func (d *Detector) HasSuspect() bool {
 	return slices.ContainsFunc(d.watching, func(p *peerState) bool { return p.suspicion != nil })
 }
@@ -288,12 +316,19 @@ func (d *Detector) sendOnly(to *peerState, p Packet) {
 	d.seq++
 	p.From, p.To, p.Boot, p.Seq, p.Hold = d.self, to.id, d.boot, d.seq, d.hold
 	p.Watch, p.Heartbeats, p.HearsBadly, p.HearsNone = to.watcher, d.heartbeats, d.hearsBadly, d.hearsNone
-	d.out = append(d.out, Outgoing{to, p})
+	d.out = append(d.out, p)
 }
 
 // TakePackets returns the packets to send, valid until the next call of any method, and forgets them.
-func (d *Detector) TakePackets() []Outgoing {
+func (d *Detector) TakePackets() []Packet {
 	out := d.out
 	d.out = d.out[:0]
 	return out
+}
+
+// TakeQuestions returns the questions for the wire, valid until the next call of any method, and forgets them.
+func (d *Detector) TakeQuestions() []WireQuestion {
+	questions := d.questions
+	d.questions = d.questions[:0]
+	return questions
 }

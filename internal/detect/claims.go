@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"math/bits"
@@ -23,7 +23,7 @@ type spread struct {
 	// urgent ones go to everybody at broadcastAt, too.
 	urgent      []NodeID
 	broadcastAt time.Duration
-	// probed is the index of the last peer that got a probe, repeated that of the last one whose claim was repeated.
+	// probed is the index of the last peer that got a probe, repeated the index of the last one whose claim was repeated.
 	probed, repeated int
 }
 
@@ -90,7 +90,7 @@ func (d *Detector) refute(at time.Duration, from *peerState, c NodeClaim) {
 		return
 	}
 	if c.Status == Dead && at > d.born+newTime {
-		d.counts.refuted.Add(1) // the network lost this node, which was there
+		d.stats.Refuted++ // the network lost this node, which was there
 	}
 	if c.Status != Dead || !d.parted(at, from) {
 		d.own.Deaths = max(d.own.Deaths, c.Deaths)

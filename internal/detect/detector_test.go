@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"fmt"
@@ -27,8 +27,8 @@ func settled(t *testing.T, seed uint64, n int) *world {
 // must runs the world until ok, and says how long it took.
 func (w *world) must(t *testing.T, limit time.Duration, ok func() bool, what string) time.Duration {
 	t.Helper()
-	took, is := w.within(limit, ok)
-	if !is {
+	took, reached := w.within(limit, ok)
+	if !reached {
 		var seen string
 		for _, n := range w.nodes {
 			seen += fmt.Sprintf("\n%s (up %v):", n.name, n.up)
@@ -49,9 +49,9 @@ func (w *world) stays(t *testing.T, time time.Duration, ok func() bool, what str
 	}
 }
 
-func (w *world) total(count func(*counters) uint64) (sum uint64) {
+func (w *world) total(count func(*Stats) uint64) (sum uint64) {
 	for _, n := range w.nodes {
-		sum += count(n.d.counts)
+		sum += count(&n.d.stats)
 	}
 	return sum
 }
@@ -172,7 +172,7 @@ func TestForgivenAfterRestart(t *testing.T) {
 func TestLeave(t *testing.T) {
 	w := settled(t, 3, 8)
 	first := w.nodes[0]
-	first.d.Leave(first.now())
+	first.d.Leave(first.clock())
 	first.run()
 	first.stop()
 	w.must(t, 5*ms, w.all(first, Left), "gone for all")
@@ -204,9 +204,9 @@ func TestBroadcastAmongMuch(t *testing.T) {
 			t.Errorf("%v is sent to %d nodes at once, want all %d", about, len(reached), many-1)
 		}
 	}
-	broadcasts(Left, func(one *node, _ *peerState) { one.d.Leave(one.now()) })
+	broadcasts(Left, func(one *node, _ *peerState) { one.d.Leave(one.clock()) })
 	broadcasts(Dead, func(one *node, other *peerState) {
-		one.d.declare(one.now(), other, Dead, false)
+		one.d.declare(one.clock(), other, Dead, false)
 		for _, p := range one.d.ring[:5] {
 			one.d.send(p, Packet{}) // these take claims along, by turns
 		}
@@ -254,7 +254,7 @@ func TestFreeze(t *testing.T) {
 	w := settled(t, 5, 3)
 	first := w.nodes[0]
 	epoch := first.d.epoch
-	first.pausedUntil = w.now + 2*time.Second
+	first.pausedUntil = w.clock + 2*time.Second
 	w.must(t, 250*ms, w.all(first, Dead), "dead to all")
 	w.until(first.pausedUntil)
 	for first.d.epoch == epoch {
@@ -263,25 +263,25 @@ func TestFreeze(t *testing.T) {
 		}
 		w.after(ms)
 	}
-	w.must(t, time.Second, func() bool { return first.d.settled(first.now()) }, "settled")
+	w.must(t, time.Second, func() bool { return first.d.settled(first.clock()) }, "settled")
 	if first.d.own.Status != HoldDown {
 		t.Errorf("settled, it calls itself %v", first.d.own.Status)
 	}
 	w.must(t, 50*ms, w.all(first, HoldDown), "back")
-	if got := w.total(func(c *counters) uint64 { return c.confirmed.Load() }); got > 2 {
+	if got := w.total(func(c *Stats) uint64 { return c.Confirmed }); got > 2 {
 		t.Errorf("%d deaths were declared, want the two of the others at most", got)
 	}
 }
 
-// A watcher that did not run distrusts its own clock: it calls nobody dead.
+// A watcher that did not run distrusts its own clock: it declares no node dead.
 func TestStallOfTheWatcher(t *testing.T) {
 	for seed := range uint64(20) {
 		w := settled(t, seed, 3)
-		w.nodes[0].pausedUntil = w.now + time.Duration(60+seed*7)*ms
+		w.nodes[0].pausedUntil = w.clock + time.Duration(60+seed*7)*ms
 		// What waited in its socket is lost too, as on a machine that stood still.
-		w.cut = func(_, to *node) bool { return w.now < to.pausedUntil }
+		w.cut = func(_, to *node) bool { return w.clock < to.pausedUntil }
 		w.after(2 * time.Second)
-		if got := w.nodes[0].d.counts.confirmed.Load(); got != 0 {
+		if got := w.nodes[0].d.stats.Confirmed; got != 0 {
 			t.Errorf("paused for %dms, it called %d nodes dead", 60+seed*7, got)
 		}
 	}
@@ -312,12 +312,12 @@ func TestOnePathCut(t *testing.T) {
 	w.gossips = true
 	w.cut = func(from, to *node) bool { return from == a && to == b || from == b && to == a }
 	w.stays(t, 20*time.Second, func() bool { return w.all(a, Alive)() && w.all(b, Alive)() }, "all alive to all")
-	if got := w.total(func(c *counters) uint64 { return c.suspected.Load() }); got == 0 {
-		t.Error("nobody suspected anybody: the path was not cut")
+	if got := w.total(func(c *Stats) uint64 { return c.Suspected }); got == 0 {
+		t.Error("no node suspected another: the path was not cut")
 	}
 }
 
-// A node whose receiver is broken declares nobody dead, steps back, and takes nothing until it has
+// A node whose receiver is broken declares no node dead, steps back, and takes nothing until it has
 // heard well for a while.
 func TestHearsBadly(t *testing.T) {
 	for _, n := range []int{3, 5, 30} {
@@ -339,7 +339,7 @@ func TestHearsBadly(t *testing.T) {
 	}
 }
 
-// A node that nobody hears is dead to the others, knows it, and stays so for as long as that lasts.
+// A node that no other node hears is dead to the others, learns that, and stays so for as long as that lasts.
 func TestUnheard(t *testing.T) {
 	for _, n := range []int{3, 5, 30} {
 		w := settled(t, 7, n)
@@ -402,21 +402,21 @@ var blocks = map[string]func(from, to, blocked *node) bool{
 
 // A blocked heartbeat port is no death as long as the wire answers: neither to the others nor to the
 // node itself. Nor does the end of a block move anything: heartbeats that were lost while the wire answered show no lossy link.
-// One that is dead all the same is given up.
+// If the node then dies, it is given up.
 func TestHeartbeatBlocked(t *testing.T) {
-	for name, is := range blocks {
+	for name, blocks := range blocks {
 		for _, n := range []int{2, 3, 4, 8} {
 			what := fmt.Sprintf("%s, %d nodes", name, n)
 			w := settled(t, 9, n)
 			first, second := w.nodes[0], w.nodes[1]
-			block := func(from, to *node) bool { return is(from, to, first) }
+			block := func(from, to *node) bool { return blocks(from, to, first) }
 			w.blocked = block
 			w.stays(t, 12*time.Second, w.alive, what+": alive to all")
 			w.blocked = nil
 			w.stays(t, 12*time.Second, w.alive, what+": alive to all afterwards")
 			w.blocked = block
 			w.stays(t, 30*time.Second, w.alive, what+": alive to all, blocked again")
-			if p := second.d.peers[first.id]; name != "inbound" && !p.blocked(second.now(), Alive) {
+			if p := second.d.peers[first.id]; name != "inbound" && !p.blocked(second.clock(), Alive) {
 				t.Errorf("%s: the block is not reported", what)
 			}
 			if first.stop(); n <= Watchers { // who does not watch it may hear of nothing
@@ -433,7 +433,7 @@ func TestGossipBlocked(t *testing.T) {
 		w.gossips = false
 		w.gossip()
 		isReported := func() bool {
-			members := w.nodes[1].d.members(w.nodes[1].now(), w.nodes[1].name)
+			members := w.nodes[1].d.members(w.nodes[1].clock(), w.nodes[1].name)
 			return slices.ContainsFunc(members, func(m Member) bool { return m.GossipBlocked })
 		}
 		w.stays(t, 10*time.Second, func() bool { return w.alive() && !isReported() }, "alive to all, and not reported yet")
@@ -456,11 +456,11 @@ func TestGossipBlockedAmongMany(t *testing.T) {
 		w.after(500 * ms)
 		for _, n := range w.nodes {
 			if !w.all(n, Alive)() {
-				t.Fatalf("%s is not alive to all after %v", n.name, w.now-time.Minute)
+				t.Fatalf("%s is not alive to all after %v", n.name, w.clock-time.Minute)
 			}
 		}
 	}
-	// They are given up all the same when nobody is left to watch them.
+	// They are given up all the same when no node is left to watch them.
 	last := w.nodes[0]
 	for _, n := range w.nodes[1:] {
 		n.stop()
@@ -470,27 +470,24 @@ func TestGossipBlockedAmongMany(t *testing.T) {
 	}, "the last one takes all others for dead")
 }
 
-// A node that loses all others at once knows so: it does not take one for dead while it counts on the rest.
+// A node that loses all others at once knows so: it does not take one of them for dead while it counts on the rest.
 func TestCutOffAtOnce(t *testing.T) {
-	if raceDetector {
-		t.Skip("make test-unit runs it without the race detector")
-	}
 	for _, n := range []int{3, 4, 7, 30} {
 		for seed := range uint64(20) {
 			w := settled(t, seed, n)
 			alone := w.nodes[int(seed)%n]
 			w.cut = apart(alone)
-			w.must(t, 500*ms, func() bool { return alone.d.alone(alone.now()) }, "alone")
+			w.must(t, 500*ms, func() bool { return alone.d.alone(alone.clock()) }, "alone")
 			w.stays(t, 5*time.Second, func() bool {
 				return !slices.ContainsFunc(w.nodes, func(o *node) bool { return alone.sees(o) == Dead })
-			}, "it takes nobody for dead")
+			}, "it takes no node for dead")
 			w.cut = nil
-			w.must(t, time.Second, func() bool { return !alone.d.alone(alone.now()) }, "it hears again")
+			w.must(t, time.Second, func() bool { return !alone.d.alone(alone.clock()) }, "it hears again")
 		}
 	}
 }
 
-// A node that was alone and gave all others up for itself adopts what they say of one that was lost meanwhile.
+// A node that was alone and gave all others up for itself adopts their claim about a node that was lost meanwhile.
 func TestPrivateDeathIsShared(t *testing.T) {
 	for want, lose := range map[Status]func(*node){Dead: (*node).stop, SpeakerDown: (*node).kill} {
 		w := settled(t, 14, 4)
@@ -520,7 +517,7 @@ func TestHalvesAtOnce(t *testing.T) {
 		}
 		w.must(t, 500*ms, gaveUp, "another is dead")
 		counted := 0
-		for _, m := range one.d.members(one.now(), one.name) {
+		for _, m := range one.d.members(one.clock(), one.name) {
 			if m.Status.Living() && !m.Silent {
 				counted++
 			}
@@ -549,9 +546,6 @@ func TestHalfKnowsThatItsLinkFails(t *testing.T) {
 // Watchers do not keep a dead node alive among themselves, however close together they wake, and even if half of them missed its
 // last heartbeats: what they tell each other gets no fresher by being passed on, and is soon all told.
 func TestNoLifeByHearsay(t *testing.T) {
-	if raceDetector {
-		t.Skip("make test-unit runs it without the race detector")
-	}
 	for _, n := range []int{3, 4, 7, 50} {
 		for _, wakes := range []time.Duration{20 * time.Microsecond, 200 * time.Microsecond, ms} {
 			for _, missed := range []time.Duration{0, 60 * ms, 400 * ms} {

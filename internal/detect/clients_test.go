@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"fmt"
@@ -55,8 +55,8 @@ func TestPrivateNetworkFails(t *testing.T) {
 	duals(t, []int{2, 3, 5, 12}, func(t *testing.T, a *announcers) {
 		a.gossips = false
 		a.cut = func(from, to *node) bool { return true }
-		a.at(a.now+6*time.Second, a.gossip)
-		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 || a.most() > 0 {
+		a.at(a.clock+6*time.Second, a.gossip)
+		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 || a.maxMoves() > 0 {
 			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
 		}
 		a.gossips = true
@@ -101,7 +101,7 @@ func TestPrivatePortFails(t *testing.T) {
 	duals(t, []int{2, 3, 5, 12}, func(t *testing.T, a *announcers) {
 		a.gossips = false
 		a.cut = apart(a.nodes[0])
-		a.at(a.now+6*time.Second, a.gossip)
+		a.at(a.clock+6*time.Second, a.gossip)
 		seen := a.watch(1500 * ms)
 		t.Logf("at first %+v", seen)
 		if seen.none > 0 || seen.several > 30 {
@@ -141,7 +141,7 @@ func TestPrivatePortFailsAmongOlder(t *testing.T) {
 func TestClientsNetworkFails(t *testing.T) {
 	duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
 		a.clients.cut = func(from, to *node) bool { return true }
-		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 || a.most() > 0 {
+		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 || a.maxMoves() > 0 {
 			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
 		}
 		first := a.nodes[0]
@@ -176,7 +176,7 @@ func TestHeldDownWhilePrivateNetworkFails(t *testing.T) {
 	})
 }
 
-// TestPrivateNetworkSick has the network of the heartbeats lose packets in many ways while that of the clients is well.
+// TestPrivateNetworkSick has the network of the heartbeats lose packets in many ways while the network of the clients works.
 // However long it lasts, each address has one owner.
 func TestPrivateNetworkSick(t *testing.T) {
 	for name, lost := range map[string]func(a *announcers, from, to *node) bool{
@@ -190,16 +190,16 @@ func TestPrivateNetworkSick(t *testing.T) {
 			return from == to || !slices.Contains(a.nodes[:2], from) || !slices.Contains(a.nodes[:2], to)
 		},
 		"one node, every three seconds": func(a *announcers, from, to *node) bool {
-			return apart(a.nodes[0])(from, to) && a.now/(3*time.Second)%2 == 0
+			return apart(a.nodes[0])(from, to) && a.clock/(3*time.Second)%2 == 0
 		},
 	} {
 		duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
 			a.gossips = false
 			a.cut = func(from, to *node) bool { return lost(a, from, to) }
 			a.run(3*time.Second, nil)
-			a.most()
+			a.maxMoves()
 			seen := a.watch(20 * time.Second)
-			if moves := a.most(); seen.none+seen.several > seen.looks/200 || moves > 2 {
+			if moves := a.maxMoves(); seen.none+seen.several > seen.looks/200 || moves > 2 {
 				t.Errorf("%s: %+v, %d moves; owners %q, before %q", name, seen, moves, a.owners, a.home)
 			}
 			a.gossips = true

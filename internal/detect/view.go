@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 const (
 	// heardTime is how long what was heard directly counts for a peer that does not send heartbeats to this node.
 	heardTime = 3 * time.Second
-	// orphanTime is how long at least gossip must have given up a peer that nobody watches, and nothing been heard of
+	// orphanTime is how long at least gossip must have given up a peer that no node watches, and nothing been heard of
 	// it. orphanProbes of its probes must have been missed too.
 	orphanTime   = 10 * time.Second
 	orphanProbes = 3
@@ -21,6 +21,72 @@ const (
 	// not all of them are given up in the same instant.
 	togetherTime = time.Second
 )
+
+// View is what is known at one moment.
+type View struct {
+	// Members are all peers and this node itself.
+	Members []Member
+	// Epoch counts the times that this node did not run for so long that it may have been declared dead.
+	Epoch uint64
+	// Settled: it has run since for long enough to have heard of that.
+	Settled bool
+	// Realtime: the thread has real-time priority.
+	Realtime bool
+	// Alone: this node hears no other speaker, even if some still count as alive. HearsBadly: it hears them badly,
+	// and is itself at fault.
+	Alone, HearsBadly bool
+	// LinkFails: when the wire was asked last, this node's own link did not work.
+	LinkFails bool
+	// PathFails: this node hears no other speaker, and neither do those that answer it on another link: the network
+	// between the nodes fails.
+	PathFails bool
+}
+
+// NodeSets is a View by the names of nodes.
+type NodeSets struct {
+	View
+	// Alive has those whose speakers are running, this one included, and those in SpeakerDown.
+	Alive map[string]bool
+	// HeldDown are alive and were dead lately, SpeakerDown are nodes without their speakers: see Status.
+	HeldDown, SpeakerDown map[string]bool
+	// Left said goodbye, Dead did not; Silent are alive and not heard at this moment: see Member.
+	Left, Dead, Silent map[string]bool
+}
+
+// Sets sorts the members by what they are.
+func (v View) Sets() NodeSets {
+	of := func(has func(Member) bool) map[string]bool {
+		out := map[string]bool{}
+		for _, m := range v.Members {
+			if has(m) {
+				out[m.Name] = true
+			}
+		}
+		return out
+	}
+	with := func(s Status) map[string]bool { return of(func(m Member) bool { return m.Status == s }) }
+	return NodeSets{
+		View: v,
+		Alive: of(func(m Member) bool {
+			return m.Status.Living() ||
+				m.Status == SpeakerDown
+		}),
+		HeldDown:    with(HoldDown),
+		SpeakerDown: with(SpeakerDown),
+		Left:        with(Left),
+		Dead:        with(Dead),
+		Silent:      of(func(m Member) bool { return m.Silent }),
+	}
+}
+
+// Equal reports whether two Views are the same.
+func (v *View) Equal(o *View) bool {
+	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
+		v.Alone == o.Alone &&
+		v.HearsBadly == o.HearsBadly &&
+		v.LinkFails == o.LinkFails && v.PathFails == o.PathFails &&
+		slices.Equal(v.Members, o.Members)
+}
 
 // Member is what is known of one node.
 type Member struct {
@@ -59,7 +125,7 @@ func (d *Detector) orphaned(at time.Duration, p *peerState) bool {
 	patience := orphanTime
 	if !p.watched {
 		// It sends this node nothing but probes, one in as many intervals as it has peers.
-		patience = max(patience, orphanProbes*time.Duration(len(d.ring)+1)*d.Interval)
+		patience = max(patience, orphanProbes*time.Duration(len(d.ring)+1)*d.timers.Interval)
 	} else if p.suspicion == nil || at-p.suspicion.at <= orphanTime {
 		return false
 	}
@@ -82,7 +148,7 @@ func (d *Detector) members(at time.Duration, self string) []Member {
 	return out
 }
 
-// recentDeath: somebody was given up a moment ago.
+// recentDeath: a node was given up a moment ago.
 func (d *Detector) recentDeath(at time.Duration) bool {
 	return slices.ContainsFunc(d.ring, func(p *peerState) bool {
 		return p.NodeClaim.Status == Dead &&
@@ -111,4 +177,36 @@ func (p *peerState) gossipBlocked(at time.Duration) bool {
 }
 
 // settled: enough time has passed since this node ran again to hear what others declared about it.
-func (d *Detector) settled(at time.Duration) bool { return at >= d.lapsedAt+2*d.Interval }
+func (d *Detector) settled(at time.Duration) bool { return at >= d.lapsedAt+2*d.timers.Interval }
+
+// View returns what is known at now.
+func (d *Detector) View(at time.Duration) View {
+	return View{
+		Members:    d.members(at, d.name),
+		Epoch:      d.epoch,
+		Settled:    d.settled(at),
+		Realtime:   d.realtime,
+		Alone:      d.hearsNobody(at),
+		HearsBadly: d.hearsBadly,
+		LinkFails:  d.link.fails(),
+		PathFails:  d.pathFails(at),
+	}
+}
+
+// Version rises when the View changes by an event. By time alone it may change without that.
+func (d *Detector) Version() uint64 { return d.version }
+
+// Epoch returns View.Epoch.
+func (d *Detector) Epoch() uint64 { return d.epoch }
+
+// Hold returns how long others may hear nothing of this node, as it tells them.
+func (d *Detector) Hold() time.Duration { return d.hold }
+
+// HearsSome reports whether this node heard another one well when it sent its last heartbeats.
+func (d *Detector) HearsSome() bool { return d.hearsSome }
+
+// Lateness returns how late the latest heartbeat of the last one to two minutes was.
+func (d *Detector) Lateness() time.Duration { return d.lateness.worst() }
+
+// Stats returns the counts so far.
+func (d *Detector) Stats() Stats { return d.stats }

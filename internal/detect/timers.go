@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"cmp"
@@ -15,12 +15,12 @@ type Timers struct {
 
 const (
 	// holdDownTime is how long a node that was declared dead takes nothing back after its first
-	// two returns; it doubles with each further one that counts, up to maxHoldDown.
+	// two returns; it doubles with each further return that counts, up to maxHoldDown.
 	holdDownTime = 10 * time.Second
 	maxHoldDown  = 5 * time.Minute
 	// forgiveTime is how long a node lives until its deaths are forgotten.
 	forgiveTime = 10 * time.Minute
-	// SpeakerDownTime is how long a node may be without a speaker, or with one that hangs, before its addresses
+	// SpeakerDownTime is how long a node may be without a speaker, or with a speaker that hangs, before its addresses
 	// move: a container that is started again is back in a second or two.
 	SpeakerDownTime = 10 * time.Second
 	// Watchers is how many others get the heartbeats of each node.
@@ -32,6 +32,7 @@ const (
 	patienceFactor = 4
 )
 
+// WithDefaults fills in what is not set.
 func (t Timers) WithDefaults() Timers {
 	return Timers{cmp.Or(t.Interval, 25*time.Millisecond), cmp.Or(t.Multiplier, 4)}
 }

@@ -1,10 +1,8 @@
-package heartbeat
+package detect
 
 import (
 	"encoding/binary"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // Packet is what one speaker sends to another; there is one kind for everything.
@@ -25,7 +23,7 @@ type Packet struct {
 	Heartbeat  bool
 	Heartbeats uint16
 	// complains: the sender hears others well, and the receiver badly; lost: so badly that the receiver cannot serve
-	// clients either. hearsBadly: the sender hears nobody well, and is itself at fault. hearsNone: it hears none of
+	// clients either. hearsBadly: the sender hears no node well, and is itself at fault. hearsNone: it hears none of
 	// several, and does not know whose fault that is.
 	Complains, Lost, HearsBadly, HearsNone bool
 	Claims                                 []NodeClaim
@@ -42,18 +40,25 @@ const (
 	longestHold  = 10 * time.Second
 )
 
-// flags are those of a packet, the lowest bit first; the filter knows two of them.
+// flags are the flags of a packet, the lowest bit first; the filter knows two of them.
 func (p *Packet) flags() [7]*bool {
 	return [...]*bool{&p.Watch, &p.Ping, &p.Heartbeat, &p.Complains, &p.HearsBadly, &p.Lost, &p.HearsNone}
 }
 
-const FlagWatch, FlagHeartbeat, flagsKnown = 1 << 0, 1 << 2, 1<<7 - 1
+// What a socket filter needs to tell a packet that can wait from others: see doc.go.
+const (
+	FlagsOffset     = 1
+	FlagWatch       = 1 << 0
+	FlagHeartbeat   = 1 << 2
+	ChallengeOffset = 4 + 4*8
+	flagsKnown      = 1<<7 - 1
+)
 
 // Append writes p behind b.
 func (p *Packet) Append(b []byte) []byte {
 	var flags byte
-	for bit, is := range p.flags() {
-		if *is {
+	for bit, set := range p.flags() {
+		if *set {
 			flags |= 1 << bit
 		}
 	}
@@ -89,8 +94,8 @@ func ParsePacket(b []byte, claims []NodeClaim) (p Packet, ok bool) {
 		Heartbeats: binary.BigEndian.Uint16(b[headLen-3:]),
 		Claims:     claims[:0],
 	}
-	for bit, is := range p.flags() {
-		*is = b[1]&(1<<bit) != 0
+	for bit, set := range p.flags() {
+		*set = b[1]&(1<<bit) != 0
 	}
 	if b[headLen-1] > maxClaims || p.Hold < shortestHold || p.Hold > longestHold {
 		return Packet{}, false
@@ -108,15 +113,4 @@ func ParsePacket(b []byte, claims []NodeClaim) (p Packet, ok bool) {
 		p.Claims = append(p.Claims, c)
 	}
 	return p, true
-}
-
-// sealKind is the kind of packets that heartbeats are.
-const sealKind = "heartbeat"
-
-// maxDatagram fits into any link's MTU.
-const maxDatagram = rt.PrefixLen + MaxPacketLen + rt.TagLen
-
-// closed writes p as a datagram to b.
-func closed(s *rt.Seal, b []byte, p *Packet) []byte {
-	return s.Close(p.Append(binary.BigEndian.AppendUint64(b[:0], s.Prefix)))
 }

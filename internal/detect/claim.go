@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"crypto/sha256"
@@ -20,7 +20,7 @@ type Status uint8
 
 // From Alive to Left they are claims. Of two with the same incarnation the later in this order holds.
 const (
-	// Unknown: nobody has heard of the node yet, or not for a long time.
+	// Unknown: no node has heard of the node yet, or not for a long time.
 	Unknown Status = iota
 	// Alive and without restrictions.
 	Alive
@@ -82,7 +82,7 @@ func (c NodeClaim) died() uint8 {
 }
 
 // over reports whether c replaces old. Incarnations are serial numbers (RFC 1982): none is the last one, so that their
-// subject can refute whatever a thief of the key said. 0 is that of a run that knows nothing yet.
+// subject can refute whatever a thief of the key said. 0 has a run that knows nothing yet.
 func (c NodeClaim) over(old NodeClaim) bool {
 	switch {
 	case c.Incarnation == old.Incarnation:

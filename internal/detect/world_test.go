@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ const ms = time.Millisecond
 // seed gives the same history.
 type world struct {
 	random *rand.Rand
-	now    time.Duration
+	clock  time.Duration
 	queue  events
 	nodes  []*node
 	byID   map[NodeID]*node
@@ -80,8 +80,8 @@ func (n *network) ask(from, about *node) (out WireAnswer) {
 	out.Elsewhere = Unanswered
 	if about.runs() {
 		out.Elsewhere = answers(about)
-		said := answers(about) == Answered && !n.isOld
-		out.Hears, out.HearsNone = said && about.hears(), said && !about.hears()
+		tells := answers(about) == Answered && !n.isOld
+		out.Hears, out.HearsNone = tells && about.hears(), tells && !about.hears()
 	}
 	if n.hasForeign {
 		out.ForeignElsewhere = answers(outside)
@@ -109,7 +109,7 @@ type node struct {
 	// asked last.
 	askedAt, foreignAt time.Duration
 	foreignWorks       bool
-	// refusals are those of its kernel to each other node.
+	// refusals has what its kernel may still refuse to each other node.
 	refusals map[*node]refusals
 	// wakes is when the next tick is planned, hasty how often in a row it was due already.
 	wakes time.Duration
@@ -134,7 +134,7 @@ const (
 )
 
 // refusals are what the kernel has left of the time that each of them costs.
-type refusals struct{ left, at time.Duration }
+type refusals struct{ left, countedAt time.Duration }
 
 type event struct {
 	at    time.Duration
@@ -168,7 +168,7 @@ func newWorldOf(seed uint64, n int, timers Timers, skews ...time.Duration) *worl
 // newWorldWith starts them in a world that was changed before.
 func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Duration) *world {
 	w := &world{
-		random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, wakes: ms, gossips: true, byID: map[NodeID]*node{},
+		random: rand.New(rand.NewPCG(seed, 1)), clock: time.Second, late: ms / 2, wakes: ms, gossips: true, byID: map[NodeID]*node{},
 	}
 	change(w)
 	for i := range n {
@@ -190,35 +190,38 @@ func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Durat
 // start boots the node, and gossip finds it after a while.
 func (n *node) start() {
 	n.boot()
-	n.world.at(n.world.now+time.Second, n.world.gossip)
+	n.world.at(n.world.clock+time.Second, n.world.gossip)
 }
 
 // boot starts the process, which knows nothing.
 func (n *node) boot() {
 	w := n.world
 	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
-	n.d = newDetector(w.timers.WithDefaults(), true, func() uint64 { return w.random.Uint64() | 1 }, n.name, n.now())
+	n.d = New(Config{
+		Timers: w.timers, NodeName: n.name, Realtime: true, Epoch: 1,
+		Random: func() uint64 { return w.random.Uint64() | 1 },
+	}, n.clock())
 	n.d.maxHoldDown = cmp.Or(w.maxHoldDown, maxHoldDown)
 	if w.inStep {
-		n.plan(w.now)
+		n.plan(w.clock)
 		return
 	}
-	n.plan(w.now + time.Duration(w.random.Int64N(int64(n.d.Interval))))
+	n.plan(w.clock + time.Duration(w.random.Int64N(int64(n.d.timers.Interval))))
 }
 
-// now is the time by the node's own clock.
-func (n *node) now() time.Duration { return n.world.now + n.skew }
+// clock is the time by the node's own clock.
+func (n *node) clock() time.Duration { return n.world.clock + n.skew }
 
 // stop ends the node without a goodbye, as a power-off does.
 func (n *node) stop() {
 	n.up = false
-	n.world.at(n.world.now+2*time.Second, n.world.gossip)
+	n.world.at(n.world.clock+2*time.Second, n.world.gossip)
 }
 
 // kill ends the process alone.
 func (n *node) kill() {
 	n.killed = true
-	n.world.at(n.world.now+2*time.Second, n.world.gossip)
+	n.world.at(n.world.clock+2*time.Second, n.world.gossip)
 }
 
 // gossip brings every node up to date by the slower way.
@@ -228,7 +231,7 @@ func (w *world) gossip() {
 		peers = append(peers, Peer{Name: o.name, Gossip: o.up && !o.killed && w.gossips})
 	}
 	for _, n := range w.nodes {
-		n.d.SetPeers(n.now(), peers)
+		n.d.SetPeers(n.clock(), peers)
 	}
 }
 
@@ -250,39 +253,38 @@ func (n *node) plan(t time.Duration) {
 // run is what the thread of the node does when it wakes.
 func (n *node) run() {
 	w := n.world
-	if w.now < n.pausedUntil {
+	if w.clock < n.pausedUntil {
 		n.plan(n.pausedUntil)
 		return
 	}
 	waiting := n.waiting
 	n.waiting = nil
 	for _, a := range waiting {
-		at := n.now()
+		at := n.clock()
 		if a.routine() {
 			at = a.at + n.skew
 		}
 		n.d.Receive(at, a.Packet)
 	}
-	n.d.Tick(n.now())
-	for _, q := range n.d.questions {
+	n.d.Tick(n.clock())
+	for _, q := range n.d.TakeQuestions() {
 		w.ask(n, q)
 	}
-	n.d.questions = n.d.questions[:0]
-	for _, o := range n.d.TakePackets() {
+	for _, p := range n.d.TakePackets() {
 		n.sent++
-		w.carry(n, o)
+		w.carry(n, p)
 	}
 	if n.slow > 0 {
-		n.pausedUntil = w.now + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
+		n.pausedUntil = w.clock + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
 	}
-	if n.hasty++; n.d.Due() > n.now() {
+	if n.hasty++; n.d.Due() > n.clock() {
 		n.hasty = 0
 	}
 	if n.hasty > 100 {
 		panic(n.name + " has work that is always due: its thread would never wait")
 	}
 	// A thread wakes a little late.
-	n.plan(max(n.d.Due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(w.wakes))))
+	n.plan(max(n.d.Due()-n.skew, w.clock) + time.Duration(w.random.Int64N(int64(w.wakes))))
 }
 
 // ask puts three questions to a node and to a foreign machine, over the links that heartbeats use.
@@ -291,10 +293,10 @@ func (w *world) ask(from *node, q WireQuestion) {
 		return
 	}
 	about := w.byID[NodeIDOf(q.Name)]
-	if w.now-from.askedAt > foreignInterval {
-		from.foreignAt = w.now // as long as all is well they are asked from time to time
+	if w.clock-from.askedAt > foreignInterval {
+		from.foreignAt = w.clock // as long as all is well they are asked from time to time
 	}
-	from.askedAt = w.now
+	from.askedAt = w.clock
 	node, foreign := 0, 0
 	for range 3 {
 		if about.announces() && w.passes(from, about) && w.passes(about, from) {
@@ -313,8 +315,8 @@ func (w *world) ask(from *node, q WireQuestion) {
 	d, answer := from.d, WireAnswer{Node: reply(node), Foreign: reply(foreign)}
 	switch {
 	case answer.Foreign == Answered && !w.noGateway:
-		from.foreignAt = w.now
-	case w.noGateway, w.now-from.foreignAt > foreignTime:
+		from.foreignAt = w.clock
+	case w.noGateway, w.clock-from.foreignAt > foreignTime:
 		answer.Foreign = NotAsked
 	}
 	from.foreignWorks = answer.Foreign == Answered
@@ -323,10 +325,10 @@ func (w *world) ask(from *node, q WireQuestion) {
 		there.Node, there.Foreign = answer.Node, answer.Foreign
 		answer = there
 	}
-	w.at(w.now+32*ms, func() {
+	w.at(w.clock+32*ms, func() {
 		if from.d == d && from.up {
-			d.ReceiveAnswer(from.now(), q, answer)
-			from.plan(w.now)
+			d.ReceiveAnswer(from.clock(), q, answer)
+			from.plan(w.clock)
 		}
 	})
 }
@@ -339,16 +341,16 @@ const (
 )
 
 // runs reports whether its speaker runs.
-func (n *node) runs() bool { return n.up && !n.killed && n.world.now >= n.pausedUntil }
+func (n *node) runs() bool { return n.up && !n.killed && n.world.clock >= n.pausedUntil }
 
 // hears reports whether it hears a speaker, or a foreign machine, on the network of the heartbeats.
 func (n *node) hears() bool {
-	return n.d.hearsSome || n.foreignWorks && n.world.now-n.askedAt < time.Second
+	return n.d.hearsSome || n.foreignWorks && n.world.clock-n.askedAt < time.Second
 }
 
 // announces reports whether the node answers for what it has: a new run does so when it has planned.
 func (n *node) announces() bool {
-	since := n.now() - max(n.d.born, n.d.lapsedAt)
+	since := n.clock() - max(n.d.born, n.d.lapsedAt)
 	return n.runs() && n.d.own.Status == Alive && since > time.Second
 }
 
@@ -360,39 +362,39 @@ func (w *world) passes(from, to *node) bool {
 	return (w.cut == nil || !w.cut(from, to)) && w.random.Float64() >= w.loss
 }
 
-func (w *world) carry(from *node, o Outgoing) {
-	to := w.byID[o.To.id]
+func (w *world) carry(from *node, p Packet) {
+	to := w.byID[p.To]
 	if w.tap != nil {
-		w.tap(from, to, o.Packet)
+		w.tap(from, to, p)
 	}
 	if !to.up || !w.passes(from, to) || w.blocked != nil && w.blocked(from, to) {
 		return
 	}
-	arrives := w.now + 50*time.Microsecond + time.Duration(w.random.Int64N(int64(w.late)))
+	arrives := w.clock + 50*time.Microsecond + time.Duration(w.random.Int64N(int64(w.late)))
 	w.at(arrives, func() {
 		switch {
 		case !to.up:
 		case to.killed, w.rejected != nil && w.rejected(from, to):
 			to.refuse(from)
 		default:
-			to.waiting = append(to.waiting, arrival{o.Packet, w.now})
-			if !o.routine() || to.d.HasSuspect() {
-				to.plan(max(w.now, to.pausedUntil))
+			to.waiting = append(to.waiting, arrival{p, w.clock})
+			if !p.routine() || to.d.HasSuspect() {
+				to.plan(max(w.clock, to.pausedUntil))
 			}
 		}
 	})
 }
 
-// refuse has the kernel say that nobody listens.
+// refuse has the kernel report that no program listens.
 func (n *node) refuse(to *node) {
 	w, d := n.world, to.d
 	if !n.refuses(to) || !w.passes(n, to) {
 		return
 	}
-	w.at(max(w.now, to.pausedUntil), func() {
-		if p := d.peers[n.id]; p != nil && to.d == d {
-			d.ReceiveRefusal(to.now(), p)
-			to.plan(w.now)
+	w.at(max(w.clock, to.pausedUntil), func() {
+		if d.peers[n.id] != nil && to.d == d {
+			d.ReceiveRefusal(to.clock(), n.id)
+			to.plan(w.clock)
 		}
 	})
 }
@@ -400,46 +402,46 @@ func (n *node) refuse(to *node) {
 // refuses reports whether the kernel sends another refusal, as Linux counts (inet_peer_xrlim_allow).
 func (n *node) refuses(to *node) bool {
 	l := n.refusals[to]
-	l.left = min(l.left+n.world.now-l.at, refusalBurst*refusalInterval)
-	l.at = n.world.now
-	is := l.left >= refusalInterval
-	if is {
+	l.left = min(l.left+n.world.clock-l.countedAt, refusalBurst*refusalInterval)
+	l.countedAt = n.world.clock
+	may := l.left >= refusalInterval
+	if may {
 		l.left -= refusalInterval
 	}
 	n.refusals[to] = l
-	return is
+	return may
 }
 
 // until runs the world to a time.
 func (w *world) until(t time.Duration) {
 	for len(w.queue) > 0 && w.queue[0].at <= t {
 		e := heap.Pop(&w.queue).(event)
-		w.now = e.at
+		w.clock = e.at
 		e.do()
 	}
-	w.now = t
+	w.clock = t
 }
 
-func (w *world) after(d time.Duration) { w.until(w.now + d) }
+func (w *world) after(d time.Duration) { w.until(w.clock + d) }
 
 // sees returns what the node thinks of another.
 func (n *node) sees(other *node) Status {
 	if n == other {
 		return n.d.own.Status
 	}
-	return n.d.status(n.now(), n.d.peers[other.id])
+	return n.d.status(n.clock(), n.d.peers[other.id])
 }
 
 // within runs the world until ok, at most for a time, and returns how long it took.
 func (w *world) within(limit time.Duration, ok func() bool) (time.Duration, bool) {
-	start := w.now
+	start := w.clock
 	for !ok() {
-		if w.now >= start+limit {
+		if w.clock >= start+limit {
 			return limit, false
 		}
 		w.after(ms)
 	}
-	return w.now - start, true
+	return w.clock - start, true
 }
 
 // all returns an ok for within: every other running node sees of as status.
@@ -471,7 +473,7 @@ func history(t *testing.T, skews ...time.Duration) (sent uint64, seen []string) 
 	t.Helper()
 	w := newWorldOf(13, 4, Timers{}, skews...)
 	sum := fnv.New64a()
-	w.tap = func(from, to *node, p Packet) { fmt.Fprintln(sum, w.now, from.name, to.name, p) }
+	w.tap = func(from, to *node, p Packet) { fmt.Fprintln(sum, w.clock, from.name, to.name, p) }
 	first := w.nodes[0]
 	for _, event := range []struct {
 		name string
@@ -484,7 +486,7 @@ func history(t *testing.T, skews ...time.Duration) (sent uint64, seen []string) 
 		{"later", func() { w.after(15 * time.Second) }, Alive},
 		{"killed", first.kill, SpeakerDown},
 		{"started", first.start, Alive},
-		{"frozen", func() { first.pausedUntil = w.now + 2*time.Second }, Dead},
+		{"frozen", func() { first.pausedUntil = w.clock + 2*time.Second }, Dead},
 		{"thawed", func() { w.until(first.pausedUntil) }, HoldDown},
 		{"cut off", func() { w.cut = apart(first) }, Dead},
 		{"healed", func() { w.cut = nil }, HoldDown},

@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import "time"
 
@@ -6,7 +6,7 @@ import "time"
 type WireReply uint8
 
 const (
-	// NotAsked: there was nobody to ask.
+	// NotAsked: there was no machine to ask.
 	NotAsked WireReply = iota
 	// Unanswered: those who were asked did not answer two of three questions.
 	Unanswered
@@ -42,7 +42,7 @@ func (a WireAnswer) dead() bool { return a.Elsewhere == Unanswered && a.ForeignE
 const (
 	// wireTime is what an answer of the wire may take: three questions in 30 ms, and the way back to the detector.
 	wireTime = 40 * time.Millisecond
-	// wireInterval is the time between questions about a node that stays silent. One that answers them keeps what
+	// wireInterval is the time between questions about a node that stays silent. A node that answers them keeps what
 	// it has, and is given up after three without an answer.
 	wireInterval = 100 * time.Millisecond
 	wirePatience = 3 * wireInterval
@@ -50,7 +50,7 @@ const (
 	slowWireInterval = time.Second
 	// readmitTime is how long a node has to react to the news that this one had given it up.
 	readmitTime = time.Second
-	// noForeignTime is how long a node that hears nobody waits where no foreign machine ever answered.
+	// noForeignTime is how long a node that hears no other waits where no foreign machine ever answered.
 	// Where heartbeats were lost before, a gap of two seconds may be but more of the same.
 	noForeignTime = 2 * time.Second
 	lossyTime     = 5 * noForeignTime
@@ -94,7 +94,7 @@ func (l link) othersHear(at time.Duration) bool {
 // pathFails reports whether no speaker hears another one, as far as this node can tell.
 func (d *Detector) pathFails(at time.Duration) bool { return d.alone(at) && d.link.isDivided(at) }
 
-// fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: those of the
+// fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: speakers of the
 // same half.
 func (l link) fails() bool { return l.failsAt > l.worksAt }
 
@@ -152,12 +152,6 @@ type WireQuestion struct {
 	At   time.Duration
 }
 
-// answeredQuestion is the answer to a question.
-type answeredQuestion struct {
-	Question WireQuestion
-	Answer   WireAnswer
-}
-
 // ReceiveAnswer takes the wire's answer about a peer. A late one shows nothing about the present.
 func (d *Detector) ReceiveAnswer(at time.Duration, q WireQuestion, a WireAnswer) {
 	p := d.peers[NodeIDOf(q.Name)]
@@ -180,7 +174,7 @@ func (d *Detector) ReceiveAnswer(at time.Duration, q WireQuestion, a WireAnswer)
 	case a.Elsewhere != Answered:
 	case a.Hears:
 		// Where all heartbeats stop at once, the other node may not have noticed that yet.
-		if q.At > d.lastHeard()+d.hold+2*d.Interval {
+		if q.At > d.lastHeard()+d.hold+2*d.timers.Interval {
 			d.link.othersHearAt = at
 		}
 	case a.HearsNone:

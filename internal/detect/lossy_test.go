@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"fmt"
@@ -18,10 +18,10 @@ func (f lossy) String() string {
 	return fmt.Sprintf("%d%% in, %d%% out, bursts of %v", f.in, f.out, f.burst)
 }
 
-// lose makes a node lose frames, those of foreign machines too.
+// lose makes a node lose frames, of foreign machines too.
 func (a *announcers) lose(bad *node, f lossy) {
 	a.cut = func(from, to *node) bool {
-		if f.burst > 0 && a.now/f.burst%2 == 0 {
+		if f.burst > 0 && a.clock/f.burst%2 == 0 {
 			return false
 		}
 		return to == bad && a.random.IntN(100) < f.in || from == bad && a.random.IntN(100) < f.out
@@ -32,9 +32,6 @@ func (a *announcers) lose(bad *node, f lossy) {
 // soon where it cannot serve, nothing moves to and fro, and all is as before soon after.
 func TestLossAtOneNode(t *testing.T) {
 	sizes := []int{3, 4, 7, 9} // of nine, not all watch each other
-	if raceDetector {
-		sizes = sizes[:1] // make test-unit runs the rest without it
-	}
 	for _, n := range sizes {
 		for _, percent := range []int{50, 80, 90, 99, 100} {
 			for _, f := range []lossy{{in: percent}, {out: percent}, {in: percent, out: percent}, {in: percent, out: percent, burst: time.Second / 2}} {
@@ -42,20 +39,20 @@ func TestLossAtOneNode(t *testing.T) {
 					a := newAnnouncers(seed, n, 1)
 					a.lose(a.nodes[0], f)
 					what := fmt.Sprintf("%d nodes, %v, seed %d", n, f, seed)
-					hit := a.now
+					hit := a.clock
 					a.run(30*time.Second, func() {
 						for j, home := range a.home {
-							late := f.burst == 0 && percent >= 90 && a.now > hit+2*time.Second && a.owners[j] == home
+							late := f.burst == 0 && percent >= 90 && a.clock > hit+2*time.Second && a.owners[j] == home
 							if home == "0 " && late {
-								t.Fatalf("%s: nobody took over after %v", what, a.now-hit)
+								t.Fatalf("%s: no node took over after %v", what, a.clock-hit)
 							}
 							if home != "0 " && a.owners[j] != home {
-								t.Fatalf("%s: an address of %swas taken by %safter %v", what, home, a.owners[j], a.now-hit)
+								t.Fatalf("%s: an address of %swas taken by %safter %v", what, home, a.owners[j], a.clock-hit)
 							}
 						}
 					})
 					a.healed(t, what)
-					if moves := a.most(); moves > 2 {
+					if moves := a.maxMoves(); moves > 2 {
 						t.Errorf("%s: %d moves", what, moves)
 					}
 				}
@@ -74,13 +71,13 @@ func TestLossForLong(t *testing.T) {
 			return home != "0 " && owners != home || strings.Contains(owners, "0")
 		})
 		a.healed(t, fmt.Sprint(n, " nodes"))
-		if moves := a.most(); moves > 2 {
+		if moves := a.maxMoves(); moves > 2 {
 			t.Errorf("%d nodes: %d moves", n, moves)
 		}
 	}
 }
 
-// Of two nodes one that hears nothing at all gives up what it has, and takes nothing.
+// Of two nodes the deaf one gives up what it has, and takes nothing.
 func TestLossOfTwo(t *testing.T) {
 	a := newAnnouncers(1, 2, 2)
 	a.lose(a.nodes[0], lossy{in: 100})
@@ -91,9 +88,6 @@ func TestLossOfTwo(t *testing.T) {
 
 // In a large cluster too, whose nodes do not all watch each other.
 func TestLossAmongMany(t *testing.T) {
-	if raceDetector {
-		t.Skip("make test-unit runs it without the race detector")
-	}
 	w := newWorld(3, 300)
 	w.after(20 * time.Second)
 	bad := w.nodes[0]
@@ -107,10 +101,10 @@ func TestLossAmongMany(t *testing.T) {
 			}
 		}
 		return w.all(bad, HoldDown)()
-	}, "it calls nobody dead")
+	}, "it calls no node dead")
 }
 
-// Of two nodes, one that loses a part of what comes does not hold the other one down that is back after a reboot.
+// A node that loses a part of what comes does not hold down the only other node, which is back after a reboot.
 func TestComplaintOfOne(t *testing.T) {
 	for _, percent := range []int{20, 30} {
 		w := settled(t, 5, 2)
@@ -135,7 +129,7 @@ func TestLossWithoutForeignMachines(t *testing.T) {
 	w.stays(t, 5*time.Minute, func() bool { return bad.sees(good) == Alive && good.d.own.Status == Alive }, "the other has its rights")
 }
 
-// A survivor that nobody else is left to tell from a node that hears badly keeps its rights until it has taken over.
+// A survivor without another node, which would tell it from a node with packet loss, keeps its rights until it has taken over.
 func TestSurvivorWithoutForeignMachines(t *testing.T) {
 	w := newWorld(5, 3)
 	w.noWire = true
@@ -184,7 +178,7 @@ func TestHeardByNobody(t *testing.T) {
 	w := settled(t, 7, 4)
 	bad := w.nodes[0]
 	w.cut = func(from, to *node) bool {
-		turn := int(w.now / (50 * time.Millisecond) % 6)
+		turn := int(w.clock / (50 * time.Millisecond) % 6)
 		return from == bad && (turn%2 == 1 || w.nodes[1+turn/2] != to)
 	}
 	w.must(t, 2*time.Second, func() bool { return bad.d.own.Status == HoldDown }, "held down by what others tell it")
@@ -195,26 +189,23 @@ func TestHeardByNobody(t *testing.T) {
 func TestFlappingLink(t *testing.T) {
 	const period = 15 * time.Second
 	sizes := []int{2, 3, 7}
-	if raceDetector {
-		sizes = sizes[:1] // make test-unit runs the rest without it
-	}
 	for _, n := range sizes {
 		for _, down := range []time.Duration{time.Second, 4 * time.Second, 10 * time.Second} {
 			t.Run(fmt.Sprintf("%d nodes, down for %v", n, down), func(t *testing.T) {
 				a := newAnnouncersOf(uint64(n), n, 1, maxHoldDown)
-				bad, began, lasts := a.nodes[0], a.now, time.Hour
+				bad, began, lasts := a.nodes[0], a.clock, time.Hour
 				if n > 3 {
 					lasts = 10 * time.Minute
 				}
-				a.cut = func(from, to *node) bool { return (from == bad) != (to == bad) && (a.now-began)%period < down }
+				a.cut = func(from, to *node) bool { return (from == bad) != (to == bad) && (a.clock-began)%period < down }
 				lookUntil := func(end time.Duration) {
-					for a.now < end {
+					for a.clock < end {
 						a.after(overlap)
 						a.look()
 					}
 				}
 				lookUntil(began + lasts)
-				if moves := a.most(); moves > 12 {
+				if moves := a.maxMoves(); moves > 12 {
 					t.Errorf("%d moves", moves)
 				}
 				a.cut = nil
@@ -231,10 +222,10 @@ func TestFlappingPartition(t *testing.T) {
 	const period = 15 * time.Second
 	for _, n := range []int{2, 4} {
 		a := newAnnouncersOf(uint64(n), n, 1, maxHoldDown)
-		began := a.now
+		began := a.clock
 		halves := apart(a.nodes[:n/2]...)
 		a.cut = func(from, to *node) bool {
-			return from != outside && to != outside && halves(from, to) && (a.now-began)%period < 4*time.Second
+			return from != outside && to != outside && halves(from, to) && (a.clock-began)%period < 4*time.Second
 		}
 		a.after(10 * time.Minute)
 		a.look()

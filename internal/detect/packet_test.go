@@ -1,12 +1,10 @@
-package heartbeat
+package detect
 
 import (
 	"bytes"
 	"reflect"
 	"testing"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 func testPacket(claims int) Packet {
@@ -32,44 +30,8 @@ func TestPacket(t *testing.T) {
 		}
 	}
 	longest := testPacket(maxClaims)
-	if n := len(closed(mustSeal(t, 1), nil, &longest)); n > maxDatagram || n > 1232 {
-		t.Errorf("the longest datagram has %d octets", n) // RFC 8200 section 5: 1280 less the headers
-	}
-}
-
-func mustSeal(t testing.TB, first byte) *rt.Seal {
-	t.Helper()
-	return rt.NewSeals([][]byte{bytes.Repeat([]byte{first}, 32)}, sealKind)[0]
-}
-
-// What was changed anywhere, or closed with another key, does not open.
-//
-// Trap: a key of which not all counts, so that another one opens too (MetalLB #3102).
-func TestSeal(t *testing.T) {
-	p := testPacket(2)
-	s := mustSeal(t, 1)
-	b := closed(s, nil, &p)
-	opened := func(s *rt.Seal, b []byte) (closed []byte, ok bool) { return rt.Open([]*rt.Seal{s}, b, 0) }
-	if closed, ok := opened(s, b); !ok || !bytes.Equal(closed[rt.PrefixLen:], p.Append(nil)) {
-		t.Error("what was closed does not open")
-	}
-	for i := range b {
-		b[i] ^= 1
-		if _, ok := opened(s, b); ok {
-			t.Errorf("changed in octet %d, it opens", i)
-		}
-		b[i] ^= 1
-		if _, ok := opened(s, b[:i]); ok {
-			t.Errorf("cut to %d octets, it opens", i)
-		}
-	}
-	for i := range 32 {
-		key := bytes.Repeat([]byte{1}, 32)
-		key[i] ^= 1
-		other := rt.NewSeals([][]byte{key}, sealKind)[0]
-		if _, ok := opened(other, b); ok {
-			t.Errorf("a key that differs in octet %d opens it", i)
-		}
+	if n := len(longest.Append(nil)); n != MaxPacketLen {
+		t.Errorf("the longest packet has %d octets, want %d", n, MaxPacketLen)
 	}
 }
 
@@ -106,7 +68,7 @@ func FuzzReceive(f *testing.F) {
 		for i := range p.Claims {
 			p.Claims[i].About = w.nodes[int(p.Claims[i].About%4)].id
 		}
-		to.d.Receive(to.now(), p)
+		to.d.Receive(to.clock(), p)
 		w.after(time.Duration(after) * ms)
 		if !to.d.own.Status.Living() {
 			t.Errorf("it calls itself %v", to.d.own.Status)
@@ -131,7 +93,7 @@ func TestReplay(t *testing.T) {
 	w.must(t, time.Second, func() bool { return b.sees(a) == Dead }, "dead")
 	replay := func() {
 		for _, p := range recorded {
-			b.d.Receive(b.now(), p)
+			b.d.Receive(b.clock(), p)
 		}
 	}
 	replay()
@@ -150,28 +112,4 @@ func TestReplay(t *testing.T) {
 			t.Fatalf("after a replay of an earlier run it is %v", got)
 		}
 	}
-}
-
-// Trap: a lease whose end is another clock's time, or is noticed late (PureLB).
-func TestLease(t *testing.T) {
-	var l Lease
-	check := func(want bool, when string) {
-		t.Helper()
-		if got := l.Valid(); got != want {
-			t.Errorf("%s: valid is %v", when, got)
-		}
-	}
-	check(false, "at first")
-	l.renew(1, monotonic()+time.Hour)
-	check(false, "without a plan")
-	l.confirmed.Store(1)
-	check(true, "with a plan")
-	l.renew(1, monotonic())
-	check(false, "late")
-	l.renew(2, monotonic()+time.Hour)
-	check(false, "after a lapse, with the plan of before")
-	l.confirmed.Store(1)
-	check(false, "an old plan confirmed")
-	l.confirmed.Store(2)
-	check(true, "a new plan confirmed")
 }

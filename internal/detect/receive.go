@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import "time"
 
@@ -107,11 +107,15 @@ func (d *Detector) challenge(at time.Duration, from *peerState, p Packet) {
 	}
 }
 
-// ReceiveRefusal: the kernel of the peer's node refused a packet, since no speaker listens there. Once that is known it is the
-// sign of life of the node.
-func (d *Detector) ReceiveRefusal(at time.Duration, p *peerState) {
+// ReceiveRefusal notes that the kernel of the peer's node refused a packet, since no speaker listens there. Once that is
+// known it is the sign of life of the node.
+func (d *Detector) ReceiveRefusal(at time.Duration, from NodeID) {
+	p := d.peers[from]
+	if p == nil {
+		return
+	}
 	p.refusedAt = at
-	d.counts.refused.Add(1)
+	d.stats.Refused++
 	if p.Status == SpeakerDown {
 		p.lastAlive = at
 		d.clear(at, p)

@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"cmp"
@@ -6,6 +6,13 @@ import (
 	"slices"
 	"time"
 )
+
+// Peer is another node, as membership knows it.
+type Peer struct {
+	Name string
+	// Gossip takes it for alive.
+	Gossip bool
+}
 
 // SetPeers makes these the peers. What is known of those that stay is kept.
 func (d *Detector) SetPeers(at time.Duration, peers []Peer) {
@@ -63,8 +70,8 @@ func (d *Detector) choose(at time.Duration) {
 		return left > 0
 	})
 	for _, p := range d.ring {
-		was := p.watcher
-		if p.watcher = chosen[p.id]; was && !p.watcher {
+		watched := p.watcher
+		if p.watcher = chosen[p.id]; watched && !p.watcher {
 			d.send(p, Packet{}) // it need not wait for this node any more
 		}
 	}

@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import (
 	"fmt"
@@ -64,7 +64,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 		Pools:            []lb.Pool{{Name: "pool", Ranges: []lb.Range{{From: netip.MustParseAddr("198.18.0.0"), To: netip.MustParseAddr("198.18.255.255")}}}},
 		L2Advertisements: []lb.L2Advertisement{{Name: "all"}},
 	}
-	for _, m := range n.d.members(n.now(), n.name) {
+	for _, m := range n.d.members(n.clock(), n.name) {
 		state.Nodes[m.Name] = lb.Node{Name: m.Name}
 		if m.Status == Alive || m.Status == HoldDown || m.Status == SpeakerDown {
 			state.Members[m.Name] = true
@@ -84,7 +84,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 func (a *announcers) announced(n *node) []bool {
 	var key strings.Builder
 	key.WriteString(n.name)
-	for _, m := range n.d.members(n.now(), n.name) {
+	for _, m := range n.d.members(n.clock(), n.name) {
 		fmt.Fprintf(&key, " %s%d", m.Name[len("node-"):], m.Status)
 	}
 	if known, ok := a.plans[key.String()]; ok {
@@ -99,24 +99,24 @@ func (a *announcers) announced(n *node) []bool {
 	return out
 }
 
-// look notes who announces what now.
+// look notes which node announces what.
 func (a *announcers) look() {
-	at := make([]string, len(a.addresses))
+	owners := make([]string, len(a.addresses))
 	for i, n := range a.nodes {
 		if !n.up || n.killed || a.outbound != nil && !a.outbound(n) {
 			continue
 		}
-		for j, is := range a.announced(n) {
-			if is {
-				at[j] += fmt.Sprintf("%d ", i)
+		for j, announces := range a.announced(n) {
+			if announces {
+				owners[j] += fmt.Sprintf("%d ", i)
 			}
 		}
 	}
-	for j := range at {
-		if at[j] != a.owners[j] {
-			a.owners[j], a.since[j] = at[j], a.now
+	for j := range owners {
+		if owners[j] != a.owners[j] {
+			a.owners[j], a.since[j] = owners[j], a.clock
 		}
-		if a.settled != nil && len(at[j]) == len("0 ") && at[j] != a.settled[j] && a.now-a.since[j] > overlap {
+		if a.settled != nil && len(owners[j]) == len("0 ") && owners[j] != a.settled[j] && a.clock-a.since[j] > overlap {
 			a.settled[j] = a.owners[j]
 			a.moves[j]++
 		}
@@ -125,7 +125,7 @@ func (a *announcers) look() {
 
 // run runs the world, looks every 10 ms, and has each sight checked.
 func (a *announcers) run(d time.Duration, check func()) {
-	for end := a.now + d; a.now < end; {
+	for end := a.clock + d; a.clock < end; {
 		a.after(10 * ms)
 		a.look()
 		if check != nil {
@@ -137,11 +137,11 @@ func (a *announcers) run(d time.Duration, check func()) {
 // never runs the world, and fails where an address of a home has owners that it must not have.
 func (a *announcers) never(t *testing.T, d time.Duration, what string, wrong func(home, owners string) bool) {
 	t.Helper()
-	began := a.now
+	began := a.clock
 	a.run(d, func() {
 		for j, home := range a.home {
 			if wrong(home, a.owners[j]) {
-				t.Fatalf("%s: an address of %sis with %q after %v", what, home, a.owners[j], a.now-began)
+				t.Fatalf("%s: an address of %sis with %q after %v", what, home, a.owners[j], a.clock-began)
 			}
 		}
 	})
@@ -155,13 +155,13 @@ func (a *announcers) rest(from time.Duration) (last time.Duration) {
 	return last
 }
 
-// most returns the most moves of any address, and resets them.
-func (a *announcers) most() (most int) {
+// maxMoves returns the most moves of any address, and resets them.
+func (a *announcers) maxMoves() (highest int) {
 	for j, n := range a.moves {
-		most = max(most, n)
+		highest = max(highest, n)
 		a.moves[j] = 0
 	}
-	return most
+	return highest
 }
 
 // healed fails where not everything is as before soon after a fault has ended.

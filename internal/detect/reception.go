@@ -1,4 +1,4 @@
-package heartbeat
+package detect
 
 import "time"
 
@@ -13,7 +13,7 @@ const (
 	// maxLost samples in a row leave nothing of what was before.
 	maxLost = 100
 	// goodReception and more is good. Less than complaintReception is worth a complaint, whatever lossy links are
-	// used for. A node that hears nobody well, and all together worse than badReception, cannot serve clients either.
+	// used for. A node that hears no node well, and all together worse than badReception, cannot serve clients either.
 	goodReception      = 750
 	complaintReception = 800
 	badReception       = 250
@@ -31,7 +31,7 @@ type reception struct {
 	clean  int
 }
 
-// newReception is that of a peer that begins to send heartbeats to this node.
+// newReception is the reception of a peer that begins to send heartbeats to this node.
 func newReception(number uint16) reception {
 	return reception{share: fullReception, before: fullReception, number: number - 1}
 }
@@ -79,7 +79,7 @@ func (d *Detector) measure(at time.Duration) {
 	if d.own.Status == HoldDown && d.pathFails(at) {
 		d.own.holdDown(at, holdDownTime) // the others cannot hear that it ends
 	}
-	// One that has stepped back has told the others already.
+	// A node that has stepped back has told the others already.
 	_, heard := d.heard(at)
 	d.hearsSome = d.hearsWell(at)
 	d.hearsNone = watched > 1 && heard == 0 && d.own.Status == Alive && at >= d.grace.until

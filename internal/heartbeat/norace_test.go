@@ -1,5 +1,0 @@
-//go:build !race
-
-package heartbeat
-
-const raceDetector = false
