@@ -64,7 +64,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 		Pools:            []lb.Pool{{Name: "pool", Ranges: []lb.Range{{From: netip.MustParseAddr("198.18.0.0"), To: netip.MustParseAddr("198.18.255.255")}}}},
 		L2Advertisements: []lb.L2Advertisement{{Name: "all"}},
 	}
-	for _, m := range n.d.members(n.clock(), n.name) {
+	for _, m := range n.d.members(n.clock()) {
 		state.Nodes[m.Name] = lb.Node{Name: m.Name}
 		if m.Status == Alive || m.Status == HoldDown || m.Status == SpeakerDown {
 			state.Members[m.Name] = true
@@ -84,7 +84,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 func (a *announcers) announced(n *node) []bool {
 	var key strings.Builder
 	key.WriteString(n.name)
-	for _, m := range n.d.members(n.clock(), n.name) {
+	for _, m := range n.d.members(n.clock()) {
 		fmt.Fprintf(&key, " %s%d", m.Name[len("node-"):], m.Status)
 	}
 	if known, ok := a.plans[key.String()]; ok {

@@ -5,330 +5,181 @@ import (
 	"time"
 )
 
-// peer is what the detector knows of one other node.
-type peerState struct {
-	id   NodeID
-	name string
-	// gossip is what gossip thinks of it, and since when.
-	gossip      bool
-	gossipSince time.Duration
-	session     session
-
-	// lastHeard is when this node last heard it, 0 for never; lastAlive is when anybody did, this node, another
-	// one, or the wire, or when its kernel last refused a packet while its speaker is down.
-	lastHeard, lastAlive time.Duration
-	// watched: it sends heartbeats to this node. listed: it is in detector.watching.
-	watched, listed bool
-	// watcher: this node sends heartbeats to it.
-	watcher bool
-	allowance
-	suspicion *suspicion
-	reception reception
-	wire      wire
-
-	standing
-
-	// hearsBadly: it says that it hears no node well.
-	hearsBadly bool
-	// complainedAt is when it last said that it hears this node badly, lostAt that it hears next to nothing of it, and
-	// gaveUpAt that it had given this node up.
-	complainedAt, lostAt, gaveUpAt time.Duration
-	// refusedAt is when its kernel last refused a packet, pingedAt when it last got one to refuse while its speaker
-	// is down.
-	refusedAt, pingedAt time.Duration
-}
-
-// session is with the run of a peer that answered this node's challenge.
-type session struct {
-	// boot names the run, and seq is its last packet.
-	boot, seq uint64
-	challenge uint64
-	// challengedAt and answeredAt are when the peer was challenged, and answered, before it had a session.
-	challengedAt, answeredAt time.Duration
-}
-
-// allowance is how long a peer may be silent.
-type allowance struct {
-	// hold is what it asked for. slack is added until slackUntil, when that was found to be too short.
-	hold, slack, slackUntil time.Duration
-}
-
-// statement is a claim and how it spreads.
-type statement struct {
-	NodeClaim
-	// private claims are not sent.
-	private bool
-	// transmits is how often the claim is still to be piggybacked.
-	transmits int
-}
-
-// standing is what this node claims about a peer.
-type standing struct {
-	statement
-	claimedAt time.Duration
-	// accused: this node declared the peer dead, or watches one whose speaker is down, and asks the wire whether that
-	// is so.
-	accused bool
-	// former is the claim before a verdict that may be wrong, backAt is when the peer was heard again after one.
-	former NodeClaim
-	backAt time.Duration
-}
-
-func (s *standing) set(at time.Duration, c NodeClaim, private bool) {
-	s.NodeClaim, s.claimedAt, s.private, s.backAt = c, at, private, 0
-}
-
-// ownClaim is the claim of this node about itself.
-type ownClaim struct {
-	statement
-	// holdDownUntil is when its hold-down ends, diedAt when it last heard of its death.
-	holdDownUntil, diedAt time.Duration
-}
-
-func (o *ownClaim) holdDown(at, hold time.Duration) {
-	o.holdDownUntil = max(o.holdDownUntil, at+hold)
-}
-
-// Stats count what a Detector has met.
-type Stats struct {
-	// Suspected, Cleared and Confirmed are suspicions that began, and those that ended either way.
-	Suspected, Cleared, Confirmed uint64
-	// Refuted is how often others declared this node dead while it was running. Lapsed is how often it did not run for
-	// so long that they may have done so. Refused are packets that the kernels of peers refused.
-	Refuted, Lapsed, Refused uint64
-}
-
 // Config of a Detector.
 type Config struct {
 	Timers
 	NodeName string
-	// Realtime: the caller has real-time priority, see SetRealtime.
+	// Realtime reports whether the caller has real-time priority: see SetRealtime.
 	Realtime bool
-	// Epoch is where View.Epoch begins.
+	// Epoch is the first value of View.Epoch.
 	Epoch uint64
 	// Random returns a number that cannot be guessed and is never 0.
 	Random func() uint64
 }
 
-// Detector is the protocol of one node as a state machine: every method gets
-// the time and leaves packets to send in out. Time 0 is never.
+// Stats count events since the start of a Detector.
+type Stats struct {
+	// Suspected counts suspicions; Cleared those that a sign of life ended, and Confirmed verdicts of Dead.
+	Suspected, Cleared, Confirmed uint64
+	// Refuted counts how often others declared this node dead while it was running.
+	Refuted uint64
+	// Lapsed counts how often this node did not run for so long that others may have declared it dead.
+	Lapsed uint64
+	// Refused counts packets that the kernels of peers refused.
+	Refused uint64
+}
+
+// Detector is the protocol of one node as a state machine. Each method gets the time, and may leave packets and
+// questions for the caller to take.
 type Detector struct {
-	timers Timers
-	// minHold is the least time that others may hear nothing of this node before they suspect it.
-	minHold, maxHoldDown time.Duration
-	random               func() uint64
-	realtime             bool
-	name                 string
-	self                 NodeID
-	boot, seq            uint64
-	// hold is how long others may hear nothing of this node, as it tells them.
-	hold  time.Duration
+	timers      Timers
+	maxHoldDown time.Duration
+	random      func() uint64
+	realtime    bool
+
+	name      string
+	self      NodeID
+	boot, seq uint64
+	// heartbeats numbers the heartbeats.
+	heartbeats uint16
+	// baseHold is the least time that others may hear nothing of this node before they suspect it. hold is the time
+	// that this node asks for.
+	baseHold, hold time.Duration
+
 	peers map[NodeID]*peerState
-	// ring has the peers in the order of their ids.
+	// ring has the peers ordered by id.
 	ring []*peerState
-	// watching has those that send heartbeats to this node, and a few that lately did.
+	// watching has the peers that send heartbeats to this node, and a few that did recently.
 	watching []*peerState
 
-	own    ownClaim
-	spread spread
+	own           ownClaim
+	dissemination dissemination
+	link          linkEvidence
 
-	born, lastTick time.Duration
-	lateness       lateness
-	grace          grace
-	// lapsedAt is when this node last found that it had not been running, epoch counts that.
+	startedAt, lastTick time.Duration
+	lateness            lateness
+	grace               grace
+	// lapsedAt is when this node last found that it had not been running. epoch counts these times.
 	lapsedAt time.Duration
 	epoch    uint64
-	// heartbeats counts them.
-	heartbeats uint16
 
-	link link
-	// hearsBadly: this node hears all others badly, and is itself at fault. badUntil is when it last did not hear well.
+	// hearsBadly reports whether this node hears all others badly, and is faulty itself. badUntil is when it last did
+	// not hear well.
 	hearsBadly bool
-	// hearsNone: several nodes send it heartbeats, and it hears none, by whoever's fault. hearsSome: it hears some
-	// well.
-	hearsNone, hearsSome bool
-	badUntil             time.Duration
+	badUntil   time.Duration
+	// hearsNone reports whether several nodes send heartbeats to this one and it hears none, whichever side is
+	// faulty.
+	hearsNone bool
+	// hearsSome reports whether this node hears some nodes well.
+	hearsSome bool
 
-	// version rises with what is known.
-	version uint64
-	out     []Packet
-	// asks are questions for the wire.
+	// version rises with each change of what is known.
+	version   uint64
+	packets   []Packet
 	questions []WireQuestion
 	stats     Stats
 }
 
-// New returns the Detector of a node that knows no peer.
+// New returns the Detector of a node without peers.
 func New(c Config, at time.Duration) *Detector {
 	timers := c.WithDefaults()
 	self, hold := NodeIDOf(c.NodeName), timers.Hold(c.Realtime)
+
 	return &Detector{
 		timers:      timers,
-		minHold:     hold,
 		maxHoldDown: maxHoldDown,
 		random:      c.Random,
 		realtime:    c.Realtime,
 		name:        c.NodeName,
 		self:        self,
 		boot:        c.Random(),
-		peers:       map[NodeID]*peerState{},
-		own:         ownClaim{statement: statement{NodeClaim: NodeClaim{About: self, Status: Alive}}},
-		version:     1,
-		born:        at,
-		lastTick:    at,
+		baseHold:    hold,
 		hold:        hold,
+		peers:       map[NodeID]*peerState{},
+		own:         ownClaim{heldClaim: heldClaim{NodeClaim: NodeClaim{About: self, Status: Alive}}},
+		startedAt:   at,
+		lastTick:    at,
 		lateness:    lateness{minute: at},
 		grace:       grace{from: at, until: at + hold},
 		lapsedAt:    at,
 		epoch:       c.Epoch,
+		version:     1,
 	}
 }
 
-// SetRealtime tells whether the caller has real-time priority. Without it the others have to be more patient.
+// SetRealtime sets whether the caller has real-time priority. Without it this node asks others for more patience.
 func (d *Detector) SetRealtime(realtime bool) {
 	d.realtime = realtime
-	d.minHold = d.timers.Hold(realtime)
+	d.baseHold = d.timers.Hold(realtime)
 	d.version++
 }
 
-// Tick does what is due at now, and reports whether heartbeats were. It is to be called at the time that Due returned, or
-// earlier.
+// Tick does what is due, and reports whether it sent heartbeats. Call it at the time that Due returned, or earlier.
 func (d *Detector) Tick(at time.Duration) (beat bool) {
-	if beat = at >= d.lastTick+d.timers.Interval; beat {
-		d.heartbeat(at)
+	if at >= d.lastTick+d.timers.Interval {
+		d.sendHeartbeats(at)
+		beat = true
 	}
 	for _, p := range d.watching {
-		d.check(at, p)
+		d.checkPeer(at, p)
 	}
 	d.sendBroadcast(at)
+
 	return beat
 }
 
-// heartbeat does what happens once each interval.
-func (d *Detector) heartbeat(at time.Duration) {
-	gap := at - d.lastTick
-	late := gap - d.timers.Interval
-	if late > d.timers.Interval {
-		d.extendGrace(at, min(late, d.hold))
-	}
-	if gap > d.hold {
-		d.epoch++
-		d.lapsedAt = at
-		d.extendGrace(at, d.hold)
-		d.stats.Lapsed++
-	}
-	d.lateness.add(at, late)
-	d.hold = max(d.minHold, min(4*d.timers.Interval+d.lateness.worst()*3/2, maxAdaptedHold))
-	// Keep the rhythm unless it is lost.
-	if d.lastTick += d.timers.Interval; at-d.lastTick >= d.timers.Interval {
-		d.lastTick = at
-	}
-	d.measure(at)
-	d.ageSelf(at)
-	d.watching = slices.DeleteFunc(d.watching, func(p *peerState) bool {
-		p.listed = p.watched || p.accused
-		return !p.listed
-	})
-	d.choose(at)
-	d.heartbeats++
-	if len(d.ring) > 0 {
-		d.spread.probed = (d.spread.probed + 1) % len(d.ring)
-	}
-	for i, p := range d.ring {
-		out := Packet{Heartbeat: p.watcher, Complains: d.hearsBadlyOf(at, p)}
-		out.Lost = out.Complains && p.reception.share < badReception && !p.answeredLately(at)
-		if i == d.spread.probed {
-			// A probe goes to one peer in each interval by turns: sessions are there before they are needed,
-			// lost claims get through, and a peer beyond a healed partition is found.
-			out.Claims = d.antiEntropy()
-		} else if !out.Heartbeat && !out.Complains {
-			continue
-		}
-		d.send(p, out)
-	}
-}
-
-// grace is a time without verdicts, since a silence may be this node's own.
-type grace struct {
-	from, until time.Duration
-	// lateAt is when the latest late heartbeat was sent.
-	lateAt time.Duration
-}
-
-// extendGrace holds verdicts back after this node did not run: what did not arrive meanwhile may wait in a queue, or
-// was lost by a machine that stood still. A node that goes on running too seldom judges nevertheless after maxGrace,
-// by what it has read each time that it ran. Otherwise it would never see a death.
-func (d *Detector) extendGrace(at, wait time.Duration) {
-	g := &d.grace
-	if d.lastTick > g.lateAt+d.hold {
-		g.from = at // it had run as it should
-	}
-	g.lateAt = at
-	g.until = max(g.until, min(at+wait, g.from+maxGrace))
-}
-
-// lateness is how late heartbeats were lately. Where they are late a node asks others for more time than the least,
-// but not for so much that they would notice a death too late.
-type lateness struct {
-	// latest is the worst of the minute that began at minute, before the worst of the minute before.
-	latest, before, minute time.Duration
-}
-
-func (l *lateness) add(at, late time.Duration) {
-	if at >= l.minute+time.Minute {
-		l.latest, l.before, l.minute = 0, l.latest, at
-	}
-	if late < maxAdaptedHold {
-		l.latest = max(l.latest, late)
-	}
-}
-
-func (l *lateness) worst() time.Duration { return max(l.latest, l.before) }
-
-// Due returns when tick is to be called next.
+// Due returns when Tick is to be called next.
 func (d *Detector) Due() time.Duration {
 	next := d.lastTick + d.timers.Interval
 	for _, p := range d.watching {
-		if at := d.checkAt(p); at != 0 {
-			next = min(next, max(at, d.grace.until))
+		check := d.nextCheck(p)
+		if check != 0 {
+			next = min(next, max(check, d.grace.until))
 		}
 	}
-	if len(d.spread.urgent) > 0 {
-		next = min(next, d.spread.broadcastAt)
+	if len(d.dissemination.urgent) > 0 {
+		next = min(next, d.dissemination.broadcastAt)
 	}
+
 	return next
 }
 
-// HasSuspect reports whether a peer is suspected, so that each of its heartbeats counts at once.
+// TakePackets returns the packets to send, and forgets them. They are valid until the next call of any method.
+func (d *Detector) TakePackets() []Packet {
+	packets := d.packets
+	d.packets = d.packets[:0]
+
+	return packets
+}
+
+// TakeQuestions returns the questions for the wire, and forgets them. They are valid until the next call of any
+// method.
+func (d *Detector) TakeQuestions() []WireQuestion {
+	questions := d.questions
+	d.questions = d.questions[:0]
+
+	return questions
+}
+
+// HasSuspect reports whether a peer is suspected, so that each of its heartbeats must be received at once.
 func (d *Detector) HasSuspect() bool {
 	return slices.ContainsFunc(d.watching, func(p *peerState) bool { return p.suspicion != nil })
 }
 
-// send queues a packet, with fresh claims as far as there is room.
-func (d *Detector) send(to *peerState, p Packet) {
-	if len(p.Claims) < maxClaims {
-		p.Claims = d.piggyback(to, p.Claims)
-	}
-	d.sendOnly(to, p)
-}
+// Version rises when an event changes the View. Time alone may change the View without it.
+func (d *Detector) Version() uint64 { return d.version }
 
-// sendOnly queues a packet with nothing but what each packet has.
-func (d *Detector) sendOnly(to *peerState, p Packet) {
-	d.seq++
-	p.From, p.To, p.Boot, p.Seq, p.Hold = d.self, to.id, d.boot, d.seq, d.hold
-	p.Watch, p.Heartbeats, p.HearsBadly, p.HearsNone = to.watcher, d.heartbeats, d.hearsBadly, d.hearsNone
-	d.out = append(d.out, p)
-}
+// Epoch returns the View's.
+func (d *Detector) Epoch() uint64 { return d.epoch }
 
-// TakePackets returns the packets to send, valid until the next call of any method, and forgets them.
-func (d *Detector) TakePackets() []Packet {
-	out := d.out
-	d.out = d.out[:0]
-	return out
-}
+// Hold returns how long others may hear nothing of this node, as it tells them.
+func (d *Detector) Hold() time.Duration { return d.hold }
 
-// TakeQuestions returns the questions for the wire, valid until the next call of any method, and forgets them.
-func (d *Detector) TakeQuestions() []WireQuestion {
-	questions := d.questions
-	d.questions = d.questions[:0]
-	return questions
-}
+// HearsSome reports whether this node heard another one well when it last sent heartbeats.
+func (d *Detector) HearsSome() bool { return d.hearsSome }
+
+// Lateness returns how late the latest heartbeat of the last one to two minutes was.
+func (d *Detector) Lateness() time.Duration { return d.lateness.worst() }
+
+// Stats returns the counts so far.
+func (d *Detector) Stats() Stats { return d.stats }

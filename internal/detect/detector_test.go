@@ -129,7 +129,7 @@ func TestAcquittalDoesNotCount(t *testing.T) {
 		p := d.peers[w.nodes[1].id]
 		p.NodeClaim.Status, p.Deaths = before, 3
 		d.declare(d.lastTick, p, Dead, false)
-		d.acquit(d.lastTick, p)
+		d.revokeVerdict(d.lastTick, p)
 		if p.Status != Alive || p.Deaths != 3 {
 			t.Errorf("%v before the verdict: %v with %d deaths after it, want alive with 3", before, p.Status, p.Deaths)
 		}
@@ -208,7 +208,7 @@ func TestBroadcastAmongMuch(t *testing.T) {
 	broadcasts(Dead, func(one *node, other *peerState) {
 		one.d.declare(one.clock(), other, Dead, false)
 		for _, p := range one.d.ring[:5] {
-			one.d.send(p, Packet{}) // these take claims along, by turns
+			one.d.send(p, Packet{}) // these carry claims, in turn
 		}
 	})
 }
@@ -263,7 +263,7 @@ func TestFreeze(t *testing.T) {
 		}
 		w.after(ms)
 	}
-	w.must(t, time.Second, func() bool { return first.d.settled(first.clock()) }, "settled")
+	w.must(t, time.Second, func() bool { return first.d.isSettled(first.clock()) }, "settled")
 	if first.d.own.Status != HoldDown {
 		t.Errorf("settled, it calls itself %v", first.d.own.Status)
 	}
@@ -416,10 +416,10 @@ func TestHeartbeatBlocked(t *testing.T) {
 			w.stays(t, 12*time.Second, w.alive, what+": alive to all afterwards")
 			w.blocked = block
 			w.stays(t, 30*time.Second, w.alive, what+": alive to all, blocked again")
-			if p := second.d.peers[first.id]; name != "inbound" && !p.blocked(second.clock(), Alive) {
+			if p := second.d.peers[first.id]; name != "inbound" && !p.isBlocked(second.clock(), Alive) {
 				t.Errorf("%s: the block is not reported", what)
 			}
-			if first.stop(); n <= Watchers { // who does not watch it may hear of nothing
+			if first.stop(); n <= maxWatchers { // a node that does not watch it may hear of nothing
 				w.must(t, time.Second, w.all(first, Dead), what+": dead to all")
 			}
 		}
@@ -433,7 +433,7 @@ func TestGossipBlocked(t *testing.T) {
 		w.gossips = false
 		w.gossip()
 		isReported := func() bool {
-			members := w.nodes[1].d.members(w.nodes[1].clock(), w.nodes[1].name)
+			members := w.nodes[1].d.members(w.nodes[1].clock())
 			return slices.ContainsFunc(members, func(m Member) bool { return m.GossipBlocked })
 		}
 		w.stays(t, 10*time.Second, func() bool { return w.alive() && !isReported() }, "alive to all, and not reported yet")
@@ -470,19 +470,19 @@ func TestGossipBlockedAmongMany(t *testing.T) {
 	}, "the last one takes all others for dead")
 }
 
-// A node that loses all others at once knows so: it does not take one of them for dead while it counts on the rest.
+// A node that loses all others at once notices that: it does not take one of them for dead while it counts on the rest.
 func TestCutOffAtOnce(t *testing.T) {
 	for _, n := range []int{3, 4, 7, 30} {
 		for seed := range uint64(20) {
 			w := settled(t, seed, n)
 			alone := w.nodes[int(seed)%n]
 			w.cut = apart(alone)
-			w.must(t, 500*ms, func() bool { return alone.d.alone(alone.clock()) }, "alone")
+			w.must(t, 500*ms, func() bool { return alone.d.isAlone(alone.clock()) }, "alone")
 			w.stays(t, 5*time.Second, func() bool {
 				return !slices.ContainsFunc(w.nodes, func(o *node) bool { return alone.sees(o) == Dead })
 			}, "it takes no node for dead")
 			w.cut = nil
-			w.must(t, time.Second, func() bool { return !alone.d.alone(alone.clock()) }, "it hears again")
+			w.must(t, time.Second, func() bool { return !alone.d.isAlone(alone.clock()) }, "it hears again")
 		}
 	}
 }
@@ -505,7 +505,7 @@ func TestPrivateDeathIsShared(t *testing.T) {
 	}
 }
 
-// Half of a cluster that loses the other half knows so at once, too.
+// Half of a cluster that loses the other half notices that at once, too.
 func TestHalvesAtOnce(t *testing.T) {
 	for seed := range uint64(20) {
 		w := settled(t, seed, 4)
@@ -517,7 +517,7 @@ func TestHalvesAtOnce(t *testing.T) {
 		}
 		w.must(t, 500*ms, gaveUp, "another is dead")
 		counted := 0
-		for _, m := range one.d.members(one.clock(), one.name) {
+		for _, m := range one.d.members(one.clock()) {
 			if m.Status.Living() && !m.Silent {
 				counted++
 			}
@@ -528,12 +528,12 @@ func TestHalvesAtOnce(t *testing.T) {
 	}
 }
 
-// A half of a cluster that hears no foreign machine any more knows that its link fails, though its nodes hear each other; the other
+// A half of a cluster that hears no foreign machine any more reports that its link fails, though its nodes hear each other; the other
 // half, and a whole cluster, do not say so.
 func TestHalfKnowsThatItsLinkFails(t *testing.T) {
 	w := settled(t, 1, 4)
 	near := func(n *node) bool { return n == w.nodes[0] || n == w.nodes[1] }
-	fails := func(n *node) bool { return n.d.link.fails() }
+	fails := func(n *node) bool { return n.d.link.hasFailed() }
 	if slices.ContainsFunc(w.nodes, fails) {
 		t.Fatal("a link fails before")
 	}
@@ -567,18 +567,18 @@ func TestNoLifeByHearsay(t *testing.T) {
 					before := told
 					w.tap = func(from, _ *node, p Packet) {
 						for _, c := range p.Claims {
-							if c.About == first.id && !c.isVerdict() {
+							if c.About == first.id && !c.isAssertion() {
 								told++
 							}
 						}
 					}
 					took = append(took, w.must(t, 20*time.Second, w.all(first, Dead), what+": dead to all"))
-					if packets := (told - before) / min(n-1, Watchers); packets > 20 {
+					if packets := (told - before) / min(n-1, maxWatchers); packets > 20 {
 						t.Errorf("%s: %d questions and answers of each watcher", what, packets)
 					}
 				}
 				half, worst := quantile(took, 0.5), quantile(took, 1)
-				t.Logf("%s: dead to all after %v, at worst %v; %d questions and answers of each watcher", what, half, worst, told/len(took)/min(n-1, Watchers))
+				t.Logf("%s: dead to all after %v, at worst %v; %d questions and answers of each watcher", what, half, worst, told/len(took)/min(n-1, maxWatchers))
 				if half >= 120*ms || worst >= 150*ms {
 					t.Errorf("%s: dead to all after %v, at worst %v", what, half, worst)
 				}

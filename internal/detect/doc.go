@@ -1,8 +1,8 @@
 // Package detect decides which nodes are alive, by the packets that their speakers exchange on one link.
 //
-// A Detector is the protocol of one node as a state machine: heartbeats, suspicions, verdicts and hold-downs, which are
-// rules 1 to 8 in docs/design.md. It has no clock, socket, goroutine or log, so that a test runs hundreds of them on a
-// simulated network. A process around it (package heartbeat) reads the clock and moves the packets:
+// A Detector is the protocol of one node as a state machine: heartbeats, suspicions, verdicts and hold-downs, which
+// are rules 1 to 8 in docs/design.md. It has no clock, socket, goroutine or log, so that a test runs hundreds of them
+// on a simulated network. A process around it (package heartbeat) reads the clock and moves the packets:
 //
 //	d := detect.New(detect.Config{NodeName: "a", Epoch: 1, Random: random}, clock())
 //	d.SetPeers(clock(), []detect.Peer{{Name: "b"}})
@@ -27,17 +27,18 @@
 //   - Receive: a packet that is authentic and came from its sender's address.
 //   - ReceiveRefusal: a kernel refused a packet, because no speaker listens on its node.
 //   - ReceiveAnswer: the answer to a question for the wire.
-//   - Tick: time alone.
+//   - Tick: time alone. Leave: the end of the speaker.
 //
 // These come out, after each of them:
 //
 //   - TakePackets: the packets to send, each to the node Packet.To.
-//   - TakeQuestions: whether a silent node, and other machines, still answer frames. The caller asks by echo, ARP or NDP.
+//   - TakeQuestions: the silent nodes to ask for on the wire: whether they, and other machines, still answer frames. The
+//     caller asks by echo, ARP or NDP.
 //   - Due: the time of the next Tick.
-//   - View: the status of every node, and what this node knows about its own link.
+//   - View: the status of every node, and the state of this node's own link.
 //
-// Every time is a duration since one moment, which nothing sets and which counts suspension (CLOCK_BOOTTIME). It must be
-// later than 0, because 0 means never.
+// Every time is a duration since one moment, which nothing sets and which counts suspension (CLOCK_BOOTTIME). It must
+// be later than 0, because 0 means never.
 //
 // The rules in docs/design.md leave out:
 //
@@ -45,12 +46,12 @@
 //   - A watcher that did not run itself waits for a full time-out more.
 //   - All nodes on one side of a partition are lost together: their hold-downs do not double.
 //
-// A broadcast carries a verdict to all nodes at once. Every packet also carries fresh claims for a while, which repairs
-// a lost broadcast. Anti-entropy repeats old claims in turn.
+// A broadcast carries a verdict to all nodes at once. Every packet also carries fresh claims for a while, which
+// repairs a lost broadcast. Anti-entropy repeats old claims in turn.
 //
 // A packet is accepted only from a run of its sender that answered a challenge of this node, and in rising order: a
 // recorded packet proves nothing.
 //
-// A Detector is not safe for concurrent use. A heartbeat that changes nothing allocates no memory. The package decides
-// nothing about addresses.
+// A Detector is not safe for concurrent use. A heartbeat that changes nothing allocates no memory. The package
+// decides nothing about addresses.
 package detect

@@ -61,7 +61,7 @@ func TestLossAtOneNode(t *testing.T) {
 	}
 }
 
-// A node that hears nothing for so long that foreign machines are forgotten still knows that its own link is at fault.
+// A node that hears nothing for so long that foreign machines are forgotten still treats its own link as faulty.
 func TestLossForLong(t *testing.T) {
 	for _, n := range []int{2, 3, 4} {
 		a := newAnnouncers(uint64(n), n, 1)
@@ -159,7 +159,7 @@ func TestRestartOfTwo(t *testing.T) {
 	w.stays(t, 5*time.Second, func() bool { return w.nodes[2].d.own.Status == Alive }, "the third has its rights")
 }
 
-// A node that hears nothing, and knows no foreign machine that could show whose fault that is, says so: the others have
+// A node that hears nothing, and has no foreign machine that could show which side is faulty, reports that: the others have
 // what it had within two seconds, and it takes nothing of theirs while they do.
 func TestDeafWithoutForeign(t *testing.T) {
 	for _, n := range []int{3, 4, 7} {

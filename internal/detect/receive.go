@@ -2,77 +2,97 @@ package detect
 
 import "time"
 
-// challengeInterval bounds how often one peer is challenged, and so what a recorded packet can cause.
+// challengeInterval bounds how often a peer is challenged, and so what a recorded packet can cause.
 const challengeInterval = 20 * time.Millisecond
 
-// Receive takes a packet that is authentic and came from its sender's address, now or since the last tick but one.
+// Receive takes a packet that is authentic and came from its sender's address. A packet that waited may have come before
+// the last Tick, but not before the one before.
 func (d *Detector) Receive(at time.Duration, p Packet) {
 	from := d.peers[p.From]
 	if from == nil || p.To != d.self {
 		return
 	}
-	began := from.session.boot != p.Boot
-	if !d.inSession(at, from, p) {
+
+	isNewRun := from.session.boot != p.Boot
+	if !d.acceptsSession(at, from, p) {
 		return
 	}
-	if p.HearsNone && !began && d.hearsWellBeside(at, from) {
-		// It cannot be helped by what it does not hear, nor serve: it counts as silent.
-		// Its heartbeats arrived all the same, or the link would look lossy afterwards.
-		from.hearsBadly = true
-		if p.Heartbeat {
-			from.reception.heartbeat(p.Heartbeats)
-		}
-		if p.Challenge != 0 || p.Ping {
-			d.send(from, Packet{Answer: p.Challenge})
-		}
+	if p.HearsNone && !isNewRun && d.hearsWellWithout(at, from) {
+		d.receiveFromDeaf(from, p)
 		return
 	}
+
+	d.noteHeard(at, from, p, isNewRun)
+	d.clearSuspicion(at, from)
+	if from.private {
+		d.readmit(at, from)
+	}
+
+	wasClaimedDown := from.Status > HoldDown
+	for _, c := range p.Claims {
+		d.handleClaim(at, from, c)
+	}
+
+	switch {
+	case isNewRun:
+		// A new run has no claims yet, least of all its next incarnation.
+		claims := d.antiEntropy()
+		if from.Status.Living() {
+			claims = append(claims, from.NodeClaim)
+		}
+		d.send(from, Packet{Answer: p.Challenge, Claims: claims})
+	case p.Challenge != 0 || p.Ping || wasClaimedDown && from.Status > HoldDown:
+		d.send(from, Packet{Answer: p.Challenge})
+	}
+}
+
+// receiveFromDeaf takes a packet of a peer that hears no node, while this node hears others well. The peer counts as
+// silent: it cannot serve, and cannot be helped by packets that it does not hear. Its heartbeats are counted all the
+// same, or the link would look lossy afterwards.
+func (d *Detector) receiveFromDeaf(from *peerState, p Packet) {
+	from.hearsBadly = true
+	if p.Heartbeat {
+		from.reception.heartbeat(p.Heartbeats)
+	}
+	if p.Challenge != 0 || p.Ping {
+		d.send(from, Packet{Answer: p.Challenge})
+	}
+}
+
+// noteHeard takes what a packet shows about its sender, except its claims.
+func (d *Detector) noteHeard(at time.Duration, from *peerState, p Packet, isNewRun bool) {
 	if from.lastHeard == 0 || at-from.lastHeard > heardTime {
 		d.version++
 	}
 	from.lastHeard, from.lastAlive = at, max(from.lastAlive, at)
-	from.hold, from.accused, from.hearsBadly = p.Hold, from.accused && from.private, p.HearsBadly
+	from.hold = p.Hold
+	from.accused = from.accused && from.private
+	from.hearsBadly = p.HearsBadly
 	if p.Complains {
 		from.complainedAt = at
 	}
 	if p.Lost {
 		from.lostAt = at
 	}
-	if from.watched = p.Watch; p.Watch && !from.listed {
-		from.listed, from.reception = true, newReception(p.Heartbeats)
+
+	from.watched = p.Watch
+	if p.Watch && !from.listed {
+		from.listed = true
+		from.reception = newReception(p.Heartbeats)
 		d.watching = append(d.watching, from)
 	}
-	if began {
+	if isNewRun {
 		from.reception = newReception(p.Heartbeats)
 	}
 	if p.Heartbeat {
 		from.reception.heartbeat(p.Heartbeats)
 	}
-	d.clear(at, from)
-	if from.private {
-		d.readmit(at, from)
-	}
-	contradict := from.Status > HoldDown
-	for _, c := range p.Claims {
-		d.handle(at, from, c)
-	}
-	switch {
-	case began:
-		// A new run of it knows nothing yet, least of all its next incarnation.
-		claims := d.antiEntropy()
-		if from.Status.Living() {
-			claims = append(claims, from.NodeClaim)
-		}
-		d.send(from, Packet{Answer: p.Challenge, Claims: claims})
-	case p.Challenge != 0 || p.Ping || contradict && from.Status > HoldDown:
-		d.send(from, Packet{Answer: p.Challenge})
-	}
 }
 
-// inSession reports whether the packet belongs to the sender's present run and is new. Otherwise the sender is
-// challenged to show that it is running now, also one of whom only old packets come: a thief of the key may have forged
-// the latest number.
-func (d *Detector) inSession(at time.Duration, from *peerState, p Packet) bool {
+// acceptsSession reports whether a packet is new and belongs to the present run of its sender. Otherwise it
+// challenges the sender to show that it is running now. It does so even if only old packets come: a thief of the key
+// may have forged the highest number.
+func (d *Detector) acceptsSession(at time.Duration, from *peerState, p Packet) bool {
 	s := &from.session
 	switch {
 	case s.boot == p.Boot && p.Seq > s.seq:
@@ -86,10 +106,11 @@ func (d *Detector) inSession(at time.Duration, from *peerState, p Packet) bool {
 		return false
 	}
 	s.seq = p.Seq
+
 	return true
 }
 
-// challenge challenges the sender of a packet that shows no run of it, and answers its challenge. Each has a throttle
+// challenge challenges the sender of a packet without a session, and answers the sender's challenge. Each has a limit
 // of its own: of two nodes that beat in step, each has just challenged the other when the other's challenge arrives.
 func (d *Detector) challenge(at time.Duration, from *peerState, p Packet) {
 	s, out := &from.session, Packet{}
@@ -107,17 +128,18 @@ func (d *Detector) challenge(at time.Duration, from *peerState, p Packet) {
 	}
 }
 
-// ReceiveRefusal notes that the kernel of the peer's node refused a packet, since no speaker listens there. Once that is
-// known it is the sign of life of the node.
+// ReceiveRefusal notes that the kernel of a peer's node refused a packet, because no speaker listens there. While its
+// speaker is down, that is the node's sign of life.
 func (d *Detector) ReceiveRefusal(at time.Duration, from NodeID) {
 	p := d.peers[from]
 	if p == nil {
 		return
 	}
+
 	p.refusedAt = at
 	d.stats.Refused++
 	if p.Status == SpeakerDown {
 		p.lastAlive = at
-		d.clear(at, p)
+		d.clearSuspicion(at, p)
 	}
 }

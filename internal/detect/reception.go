@@ -2,42 +2,44 @@ package detect
 
 import "time"
 
-// Reception is the share of a peer's heartbeats that arrive, in thousandths, over
-// about half a second: an exponential average with one sample each interval.
+// The share of a peer's heartbeats that arrive is measured in thousandths, over about half a second: an exponential
+// average with one sample each interval.
 const (
 	fullReception = 1000
 	// receptionSamples is the weight of the past in the average.
 	receptionSamples = 20
-	// cleanRun is how many heartbeats in a row show a link that loses none: silence after them is no loss.
+	// cleanRun is how many heartbeats in a row show that a link loses none: silence after them is no loss.
 	cleanRun = 80
-	// maxLost samples in a row leave nothing of what was before.
+	// maxLost samples in a row leave nothing of the average before them.
 	maxLost = 100
-	// goodReception and more is good. Less than complaintReception is worth a complaint, whatever lossy links are
-	// used for. A node that hears no node well, and all together worse than badReception, cannot serve clients either.
-	goodReception      = 750
+
+	// goodReception is the least share of a link that is heard well.
+	goodReception = 750
+	// complaintReception is the share below which a node complains, whatever lossy links are used for.
 	complaintReception = 800
-	badReception       = 250
+	// badReception is the share of all heartbeats together below which a node that hears no other well cannot serve
+	// clients either.
+	badReception = 250
 	// complaintTime is how long a complaint counts: a few heartbeats that carry it may be lost.
 	complaintTime = time.Second
 )
 
-// reception of one peer's heartbeats.
+// reception is the reception of one peer's heartbeats.
 type reception struct {
-	share int
-	// before is the share when it was heard last.
-	before int
-	// number of the last heartbeat that came. None of the last clean ones was lost.
+	// share is the present average, and before the average when the peer was last heard.
+	share, before int
+	// number is the last heartbeat that came. None of the last clean heartbeats was lost.
 	number uint16
 	clean  int
 }
 
-// newReception is the reception of a peer that begins to send heartbeats to this node.
+// newReception returns the reception of a peer that begins to send heartbeats to this node.
 func newReception(number uint16) reception {
 	return reception{share: fullReception, before: fullReception, number: number - 1}
 }
 
-// heartbeat takes a sample of each heartbeat since the last one. A sender that did not run lost none, whatever
-// its silence was taken for: it counts what it sent.
+// heartbeat takes a sample of each heartbeat since the last one. A sender that did not run lost none, whatever its
+// silence looked like: it counts the heartbeats that it sent.
 func (r *reception) heartbeat(number uint16) {
 	r.share = r.before
 	r.clean++
@@ -51,10 +53,40 @@ func (r *reception) heartbeat(number uint16) {
 
 func (r *reception) sample(value int) { r.share += (value - r.share) / receptionSamples }
 
-// measure finds out how well this node hears those that send it heartbeats. The node steps back if it hears badly and
-// is itself at fault.
-func (d *Detector) measure(at time.Duration) {
-	best, sum, watched, isClean := 0, 0, 0, false
+// measureReception finds out how well this node hears the peers that send heartbeats to it. A node that hears badly
+// and is faulty itself steps aside.
+func (d *Detector) measureReception(at time.Duration) {
+	all := d.sampleReception(at)
+	hearsNoneWell := all.peers > 0 && all.best < goodReception
+	if hearsNoneWell {
+		d.badUntil = at
+	}
+
+	hardlyHears := all.sum < badReception*all.peers || all.isClean && d.link.othersHear(at)
+	d.hearsBadly = hearsNoneWell && hardlyHears && d.isFaulty(at, all.peers)
+	if d.hearsBadly {
+		d.stepAside(at, false)
+	}
+	if d.own.Status == HoldDown && d.pathFails(at) {
+		d.own.holdDown(at, holdDownTime) // the others cannot hear that the hold-down ends
+	}
+
+	_, heard := d.countHeard(at)
+	d.hearsSome = d.hearsWell(at)
+	// A node that has stepped aside has told the others already.
+	d.hearsNone = all.peers > 1 && heard == 0 && d.own.Status == Alive && at >= d.grace.until
+}
+
+// totalReception is the reception of all living peers that send heartbeats to this node.
+type totalReception struct {
+	// peers is their number, best the best share of any, and sum the sum of the shares.
+	peers, best, sum int
+	// isClean reports whether any of them lost no heartbeat recently.
+	isClean bool
+}
+
+// sampleReception takes a sample of each silent peer, and returns the reception of all.
+func (d *Detector) sampleReception(at time.Duration) (all totalReception) {
 	for _, p := range d.watching {
 		if !p.watched || !d.status(at, p).Living() {
 			continue
@@ -62,58 +94,50 @@ func (d *Detector) measure(at time.Duration) {
 		if at-p.lastHeard > p.hold {
 			p.reception.sample(0)
 		}
-		best = max(best, p.reception.share)
-		sum += p.reception.share
-		isClean = isClean || p.reception.clean >= cleanRun
-		watched++
+		all.peers++
+		all.best = max(all.best, p.reception.share)
+		all.sum += p.reception.share
+		all.isClean = all.isClean || p.reception.clean >= cleanRun
 	}
-	poor := watched > 0 && best < goodReception
-	if poor {
-		d.badUntil = at
-	}
-	hardlyHears := sum < badReception*watched || isClean && d.link.othersHear(at)
-	d.hearsBadly = poor && hardlyHears && d.atFault(at, watched)
-	if d.hearsBadly {
-		d.stepBack(at, false)
-	}
-	if d.own.Status == HoldDown && d.pathFails(at) {
-		d.own.holdDown(at, holdDownTime) // the others cannot hear that it ends
-	}
-	// A node that has stepped back has told the others already.
-	_, heard := d.heard(at)
-	d.hearsSome = d.hearsWell(at)
-	d.hearsNone = watched > 1 && heard == 0 && d.own.Status == Alive && at >= d.grace.until
+
+	return all
 }
 
-// atFault decides whether a silence is this node's own. The wire knows. Where it shows nothing, a single peer that is
-// not heard may be at fault as well as this node. All others may also be dead, which is found out first.
-func (d *Detector) atFault(at time.Duration, watched int) bool {
-	switch l := d.link; {
-	case l.worksAt != 0 && at-l.worksAt < complaintTime && l.worksAt >= l.failsAt:
+// isFaulty reports whether a silence is this node's own fault. The wire decides. Where it shows nothing, a single
+// silent peer may be faulty as well as this node. All others may also be dead, which is found out first.
+func (d *Detector) isFaulty(at time.Duration, peers int) bool {
+	link := d.link
+	worksNow := link.worksAt != 0 && at-link.worksAt < complaintTime && link.worksAt >= link.failsAt
+	failsNow := link.failsAt != 0 && at-link.failsAt < complaintTime
+	switch {
+	case worksNow:
 		return false
-	case l.othersHear(at):
+	case link.othersHear(at):
 		return true
-	case l.isDivided(at):
+	case link.isDivided(at):
 		return false
-	case l.failsAt != 0 && at-l.failsAt < complaintTime || d.linkFails():
+	case failsNow || d.linkFails():
 		return true
 	}
-	_, heard := d.heard(at)
-	return watched > 1 && heard > 0
+
+	_, heard := d.countHeard(at)
+
+	return peers > 1 && heard > 0
 }
 
-// hearsWell: what this node does not hear is not there. Another node shows that; where there is only one, the wire
-// does.
-func (d *Detector) hearsWell(at time.Duration) bool { return d.hearsWellBeside(at, nil) }
+// hearsWell reports whether a machine that this node does not hear is really silent. Another node that is heard shows
+// that. Where there is only one other node, the wire does.
+func (d *Detector) hearsWell(at time.Duration) bool { return d.hearsWellWithout(at, nil) }
 
-// hearsWellBeside reports whether this node hears well without a peer.
-func (d *Detector) hearsWellBeside(at time.Duration, beside *peerState) bool {
+// hearsWellWithout reports whether this node hears well, without counting one peer.
+func (d *Detector) hearsWellWithout(at time.Duration, without *peerState) bool {
 	if at < d.grace.until {
 		return false
 	}
+
 	others := 0
 	for _, p := range d.watching {
-		if !p.watched || p == beside {
+		if !p.watched || p == without {
 			continue
 		}
 		if p.reception.share >= goodReception && at-p.lastHeard <= p.hold {
@@ -121,34 +145,67 @@ func (d *Detector) hearsWellBeside(at time.Duration, beside *peerState) bool {
 		}
 		others++
 	}
-	return beside == nil && others <= 1 && d.link.worksAt > d.link.failsAt && at-d.link.worksAt < complaintTime
+	linkWorks := d.link.worksAt > d.link.failsAt && at-d.link.worksAt < complaintTime
+
+	return without == nil && others <= 1 && linkWorks
 }
 
-// alone: at this moment this node hears no other speaker that is able to judge.
-func (d *Detector) alone(at time.Duration) bool {
-	able, _ := d.heard(at)
+// countHeard returns how many peers are heard at this moment, and how many of them hear well and so are able to
+// judge.
+func (d *Detector) countHeard(at time.Duration) (able, all int) {
+	for _, p := range d.ring {
+		if p.lastHeard == 0 || at-p.lastHeard >= p.hold {
+			continue
+		}
+		all++
+		if !p.hearsBadly {
+			able++
+		}
+	}
+
+	return able, all
+}
+
+// lastHeard returns when this node last heard any other speaker.
+func (d *Detector) lastHeard() (last time.Duration) {
+	for _, p := range d.ring {
+		last = max(last, p.lastHeard)
+	}
+
+	return last
+}
+
+// isAlone reports whether this node hears no other speaker at this moment that is able to judge.
+func (d *Detector) isAlone(at time.Duration) bool {
+	able, _ := d.countHeard(at)
+
 	return able == 0 && len(d.ring) > 0
 }
 
-// hearsBadlyOf: p is heard badly, and others are heard well.
-func (d *Detector) hearsBadlyOf(at time.Duration, p *peerState) bool {
-	return p.watched && p.reception.share < complaintReception && d.hearsWellBeside(at, p)
+// hasLossFrom reports whether this node hears a peer badly and others well.
+func (d *Detector) hasLossFrom(at time.Duration, p *peerState) bool {
+	return p.watched && p.reception.share < complaintReception && d.hearsWellWithout(at, p)
 }
 
-// complained reports whether two others that hear well complained of this node lately, or all others if these
-// are fewer; at returns when one did.
-func (d *Detector) complained(at time.Duration, last func(*peerState) time.Duration) bool {
-	complaints, others := 0, 0
+// minAccusers is how many nodes must agree about another one, where there are as many.
+const minAccusers = 2
+
+// hasComplaints reports whether two others that hear well complained about this node recently, or all others where
+// there are fewer. latest returns when a peer last complained.
+func (d *Detector) hasComplaints(at time.Duration, latest func(*peerState) time.Duration) bool {
+	accusers, others := 0, 0
 	for _, p := range d.ring {
 		if !d.status(at, p).Living() && !p.private {
 			continue
 		}
 		others++
-		if t := last(p); t != 0 && at-t < complaintTime {
-			complaints++
+		last := latest(p)
+		if last != 0 && at-last < complaintTime {
+			accusers++
 		}
 	}
-	return complaints > 0 && complaints >= min(accusers, others)
+
+	return accusers > 0 && accusers >= min(minAccusers, others)
 }
 
 func complainedAt(p *peerState) time.Duration { return p.complainedAt }

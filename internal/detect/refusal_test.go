@@ -61,7 +61,7 @@ func TestRejectedHeartbeats(t *testing.T) {
 					}
 				})
 				reports := func(n *node) bool {
-					return slices.ContainsFunc(n.d.members(n.clock(), n.name), func(m Member) bool { return m.Blocked })
+					return slices.ContainsFunc(n.d.members(n.clock()), func(m Member) bool { return m.Blocked })
 				}
 				if !slices.ContainsFunc(a.nodes, reports) {
 					t.Error("no node reports the block")

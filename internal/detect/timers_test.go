@@ -37,13 +37,13 @@ func TestLateAsksForMore(t *testing.T) {
 		{0, 100 * ms}, {40 * ms, 160 * ms}, {0, 160 * ms}, {300 * ms, maxAdaptedHold}, {2 * time.Minute, maxAdaptedHold}, {0, maxAdaptedHold},
 	} {
 		at = d.lastTick + d.timers.Interval + tt.late
-		if d.heartbeat(at); d.hold != tt.want {
+		if d.sendHeartbeats(at); d.hold != tt.want {
 			t.Errorf("%v late it asks for %v, want %v", tt.late, d.hold, tt.want)
 		}
 	}
 	for range int(2 * time.Minute / d.timers.Interval) {
 		at = d.lastTick + d.timers.Interval
-		d.heartbeat(at)
+		d.sendHeartbeats(at)
 	}
 	if d.hold != 100*ms {
 		t.Errorf("two minutes later it asks for %v", d.hold)
@@ -91,7 +91,7 @@ func TestDeathInStep(t *testing.T) {
 				asked := 0
 				w.tap = func(_, _ *node, p Packet) {
 					for _, c := range p.Claims {
-						if c.Status == ask {
+						if c.Status == query {
 							asked++
 						}
 					}

@@ -2,141 +2,149 @@ package detect
 
 import "time"
 
-// WireReply is what came of questions on the wire.
+// WireReply is the result of questions to one machine, or to several, on the wire.
 type WireReply uint8
 
 const (
-	// NotAsked: there was no machine to ask.
+	// NotAsked means that there was no machine to ask.
 	NotAsked WireReply = iota
-	// Unanswered: those who were asked did not answer two of three questions.
+	// Unanswered means that fewer than two of three questions were answered.
 	Unanswered
-	// Answered two of three questions at least.
+	// Answered means that at least two of three questions were.
 	Answered
 )
 
-// WireAnswer is what the wire shows about a node whose heartbeats are missed.
+// WireQuestion asks for a WireAnswer about a named peer.
+type WireQuestion struct {
+	Name string
+	// At is the time of the question, by the Detector's clock.
+	At time.Duration
+}
+
+// WireAnswer is what the wire shows about a node whose heartbeats are missing.
 type WireAnswer struct {
-	// Node is the node itself, asked for an address that it announces.
+	// Node is the node itself, asked about an address that it announces.
 	Node WireReply
-	// Foreign are machines that are no speakers and answered before: they show whether this node's own
-	// link works.
+	// Foreign are machines that are no speakers and answered before. They show whether this node's own link works.
 	Foreign WireReply
-	// Elsewhere is the speaker of the node, asked on the other links that both share; NotAsked where the link of the
-	// heartbeats is not shared, or where it never answered there.
+	// Elsewhere is the node's speaker, asked on the other links that both nodes share. It is NotAsked where the link
+	// of the heartbeats is not shared, or where the speaker never answered on another one.
 	Elsewhere WireReply
-	// Hears: asked there, it said that it hears another speaker, or a foreign machine, on the link of the heartbeats.
-	// HearsNone: it said that it does not. An older speaker says neither.
+	// Hears reports whether the speaker, asked there, hears another speaker or a foreign machine on the link of the
+	// heartbeats. HearsNone reports whether it does not. An older speaker reports neither.
 	Hears, HearsNone bool
-	// ForeignElsewhere are foreign machines on those links.
+	// ForeignElsewhere are foreign machines on those other links.
 	ForeignElsewhere WireReply
 }
 
-// livesElsewhere reports whether the answer shows, to a node that hears no other speaker, that this one lives and is
-// not at fault. It is at fault where a foreign machine on the link of the heartbeats answers the asking node.
-func (a WireAnswer) livesElsewhere() bool { return a.Elsewhere == Answered && a.Foreign != Answered }
+// showsAliveElsewhere reports whether the answer shows, to a node that hears no other speaker, that the peer is alive
+// and not faulty. The peer is faulty where a foreign machine on the link of the heartbeats answers the asking node.
+func (a WireAnswer) showsAliveElsewhere() bool {
+	return a.Elsewhere == Answered && a.Foreign != Answered
+}
 
-// dead reports whether the answer shows that the node is dead though this node's link of the heartbeats does not work:
-// another link does, and the node does not answer there.
-func (a WireAnswer) dead() bool { return a.Elsewhere == Unanswered && a.ForeignElsewhere == Answered }
+// showsDead reports whether the answer shows that the peer is dead although this node's link of the heartbeats does
+// not work: another link works, and the peer does not answer there.
+func (a WireAnswer) showsDead() bool {
+	return a.Elsewhere == Unanswered && a.ForeignElsewhere == Answered
+}
 
 const (
-	// wireTime is what an answer of the wire may take: three questions in 30 ms, and the way back to the detector.
+	// wireTime is how long an answer of the wire may take: three questions in 30 ms, and the way back to the
+	// detector.
 	wireTime = 40 * time.Millisecond
 	// wireInterval is the time between questions about a node that stays silent. A node that answers them keeps what
-	// it has, and is given up after three without an answer.
+	// it has, and is given up after three questions without an answer.
 	wireInterval = 100 * time.Millisecond
 	wirePatience = 3 * wireInterval
 	// slowWireInterval is the time between questions about a node that this one declared dead.
 	slowWireInterval = time.Second
+	// maxQuestionAge is how old a question may be when its answer counts.
+	maxQuestionAge = time.Second
+
 	// readmitTime is how long a node has to react to the news that this one had given it up.
 	readmitTime = time.Second
-	// noForeignTime is how long a node that hears no other waits where no foreign machine ever answered.
-	// Where heartbeats were lost before, a gap of two seconds may be but more of the same.
+	// noForeignTime is how long a node that hears no other waits where no foreign machine ever answered. Where
+	// heartbeats were lost before, a gap of two seconds may be more of the same: there it waits for lossyTime.
 	noForeignTime = 2 * time.Second
 	lossyTime     = 5 * noForeignTime
-	// freshTime is how old a question may be that is answered.
-	freshTime = time.Second
 	// hearingTime is how long it counts that another node hears another machine.
 	hearingTime = 300 * time.Millisecond
 )
 
-// wire is what is known of a silent peer by asking the wire.
-type wire struct {
+// wireEvidence is what the wire showed about one peer.
+type wireEvidence struct {
 	askedAt, answeredAt time.Duration
 	answer              WireAnswer
-	// isDead: the last two answers showed that it is dead, see Answer.dead.
+	// isDead reports whether the last two answers showed that the peer is dead: see WireAnswer.showsDead.
 	isDead bool
-	// nodeAnsweredAt is when the node itself answered last.
+	// nodeAnsweredAt is when the node itself last answered.
 	nodeAnsweredAt time.Duration
 }
 
-// link is when the wire showed last that this node's own link works, and that it does not.
-type link struct {
+// isPending reports whether an answer may yet come in time.
+func (w *wireEvidence) isPending(at time.Duration) bool {
+	return w.askedAt > w.answeredAt && at < w.askedAt+wireTime
+}
+
+// linkEvidence is what the wire showed about this node's own link of the heartbeats.
+type linkEvidence struct {
+	// worksAt is when the wire last showed that the link works, and failsAt that it does not.
 	worksAt, failsAt time.Duration
-	// othersHearAt and othersDoNotAt are when another node said last, on another link, that it hears another machine on
-	// the link of the heartbeats, and that it does not.
+	// othersHearAt is when another node last said, on another link, that it hears another machine on the link of the
+	// heartbeats. othersDoNotAt is when one last said that it does not.
 	othersHearAt, othersDoNotAt time.Duration
-	// elsewhereFailsAt is when foreign machines on other links did not answer last.
+	// elsewhereFailsAt is when foreign machines on other links last did not answer.
 	elsewhereFailsAt time.Duration
 }
 
-// isDivided reports whether the network of the heartbeats fails, and no single node: of the nodes that answer on another
-// link, one says that it hears no machine there either, and none says that it does.
-func (l link) isDivided(at time.Duration) bool {
-	return l.othersDoNotAt != 0 && at-l.othersDoNotAt < complaintTime && !l.othersHear(at)
-}
+// hasFailed reports whether the last evidence is that the link does not work. Speakers in the same half of a divided
+// network may be heard all the same.
+func (l linkEvidence) hasFailed() bool { return l.failsAt > l.worksAt }
 
 // othersHear reports whether another node hears another machine on the link of the heartbeats.
-func (l link) othersHear(at time.Duration) bool {
+func (l linkEvidence) othersHear(at time.Duration) bool {
 	return l.othersHearAt != 0 && at-l.othersHearAt < hearingTime
 }
 
-// pathFails reports whether no speaker hears another one, as far as this node can tell.
-func (d *Detector) pathFails(at time.Duration) bool { return d.alone(at) && d.link.isDivided(at) }
+// isDivided reports whether the network of the heartbeats fails, rather than a single node: of the nodes that answer
+// on another link, one says that it hears no machine there either, and none says that it does.
+func (l linkEvidence) isDivided(at time.Duration) bool {
+	return l.othersDoNotAt != 0 && at-l.othersDoNotAt < complaintTime && !l.othersHear(at)
+}
 
-// fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: speakers of the
-// same half.
-func (l link) fails() bool { return l.failsAt > l.worksAt }
-
-// linkFails reports whether the wire showed that this node's own link does not work, and nothing since that it does:
-// foreign machines that are silent for long are forgotten, and that they were there is not.
+// linkFails reports whether the wire showed that this node's own link does not work, and nothing since showed that it
+// does. A foreign machine that is silent for long is forgotten, but not that it was there.
 func (d *Detector) linkFails() bool {
 	return d.link.failsAt > max(d.link.worksAt, d.lastHeard())
 }
 
-// lastHeard returns when this node heard any other speaker last.
-func (d *Detector) lastHeard() (last time.Duration) {
-	for _, p := range d.ring {
-		last = max(last, p.lastHeard)
-	}
-	return last
-}
+// pathFails reports whether no speaker hears another one, as far as this node can tell.
+func (d *Detector) pathFails(at time.Duration) bool { return d.isAlone(at) && d.link.isDivided(at) }
 
-// pending: an answer may yet come in time.
-func (w *wire) pending(at time.Duration) bool {
-	return w.askedAt > w.answeredAt && at < w.askedAt+wireTime
-}
+// isRefusing reports whether the last sign of the peer is a refusal, by its kernel or by a firewall.
+func (p *peerState) isRefusing() bool { return p.refusedAt > max(p.lastHeard, p.wire.nodeAnsweredAt) }
 
-// refuses: the last sign of it is a refusal, by its kernel or by a firewall.
-func (p *peerState) refuses() bool { return p.refusedAt > max(p.lastHeard, p.wire.nodeAnsweredAt) }
-
-// answersOnWire: its heartbeats are lost, and it answers on the wire.
+// answersOnWire reports whether the peer answers on the wire while its heartbeats are lost.
 func (p *peerState) answersOnWire() bool { return p.wire.nodeAnsweredAt > p.lastHeard }
 
-// answeredLately: whatever keeps its heartbeats away, or did until now, frames of it arrive.
-func (p *peerState) answeredLately(at time.Duration) bool {
+// answeredRecently reports whether frames of the peer arrive, or did until a moment ago, whatever keeps its
+// heartbeats away.
+func (p *peerState) answeredRecently(at time.Duration) bool {
 	return p.wire.nodeAnsweredAt != 0 && at-p.wire.nodeAnsweredAt < complaintTime
 }
 
-// wireAt is when the wire is to be asked about p next, so that the answer is there when it is wanted.
-func (d *Detector) wireAt(p *peerState) time.Duration {
+// nextWireQuestion returns when to ask the wire about a peer, so that the answer is there when it is needed.
+func (d *Detector) nextWireQuestion(p *peerState) time.Duration {
 	if p.answersOnWire() {
 		return p.wire.askedAt + wireInterval
 	}
+
 	interval := wireInterval
-	if s := p.suspicion; s != nil && p.wire.askedAt-s.at > soonTime {
-		interval = slowAskInterval
+	if p.suspicion != nil && p.wire.askedAt-p.suspicion.startedAt > urgentTime {
+		interval = slowQueryInterval
 	}
+
 	return max(p.lastAlive+d.patience(p)-wireTime, p.wire.askedAt+interval)
 }
 
@@ -146,21 +154,30 @@ func (d *Detector) askWire(at time.Duration, p *peerState) {
 	d.questions = append(d.questions, WireQuestion{p.name, at})
 }
 
-// WireQuestion is about a named peer, asked at a time of CLOCK_BOOTTIME.
-type WireQuestion struct {
-	Name string
-	At   time.Duration
-}
-
-// ReceiveAnswer takes the wire's answer about a peer. A late one shows nothing about the present.
+// ReceiveAnswer takes the wire's answer about a peer. A late answer shows nothing about the present.
 func (d *Detector) ReceiveAnswer(at time.Duration, q WireQuestion, a WireAnswer) {
 	p := d.peers[NodeIDOf(q.Name)]
-	if p == nil || at-q.At > freshTime || q.At < d.born {
+	if p == nil || at-q.At > maxQuestionAge || q.At < d.startedAt {
 		return
 	}
-	wasDead := p.wire.answer.dead() && at-p.wire.answeredAt < complaintTime
-	p.wire.isDead = wasDead && a.dead()
+
+	wasDead := p.wire.answer.showsDead() && at-p.wire.answeredAt < complaintTime
+	p.wire.isDead = wasDead && a.showsDead()
 	p.wire.answer, p.wire.answeredAt = a, at
+	d.noteLinkEvidence(at, q, a)
+
+	if a.Node != Answered && !(d.isAlone(at) && a.showsAliveElsewhere()) {
+		return
+	}
+	p.wire.nodeAnsweredAt, p.lastAlive = at, at
+	d.clearSuspicion(at, p)
+	if p.accused {
+		d.revokeVerdict(at, p)
+	}
+}
+
+// noteLinkEvidence takes what an answer shows about this node's own link.
+func (d *Detector) noteLinkEvidence(at time.Duration, q WireQuestion, a WireAnswer) {
 	switch {
 	case a.Node == Answered || a.Foreign == Answered:
 		d.link.worksAt = at
@@ -170,6 +187,7 @@ func (d *Detector) ReceiveAnswer(at time.Duration, q WireQuestion, a WireAnswer)
 	if a.ForeignElsewhere == Unanswered {
 		d.link.elsewhereFailsAt = at
 	}
+
 	switch {
 	case a.Elsewhere != Answered:
 	case a.Hears:
@@ -180,96 +198,82 @@ func (d *Detector) ReceiveAnswer(at time.Duration, q WireQuestion, a WireAnswer)
 	case a.HearsNone:
 		d.link.othersDoNotAt = at
 	}
-	if a.Node != Answered && !(d.alone(at) && a.livesElsewhere()) {
-		return
-	}
-	p.wire.nodeAnsweredAt, p.lastAlive = at, at
-	d.clear(at, p)
-	if p.accused {
-		d.acquit(at, p)
-	}
 }
 
-// acquit takes back a verdict about a node that still answers for its addresses. It does not hear this node: otherwise
-// it would have refuted the verdict itself.
-func (d *Detector) acquit(at time.Duration, p *peerState) {
+// revokeVerdict revokes a verdict about a node that still answers for its addresses. The node does not hear this one,
+// or it would have refuted the verdict itself.
+func (d *Detector) revokeVerdict(at time.Duration, p *peerState) {
 	p.accused, p.watched = false, true
 	if p.private {
-		d.withdrawVerdict(at, p)
+		d.withdrawPrivateVerdict(at, p)
 		return
 	}
+
 	if p.Status == Dead {
 		p.Deaths = min(p.Deaths, p.former.Deaths) // a wrong verdict does not count
 	}
 	p.Status, p.claimedAt = Alive, at
-	p.Incarnation = next(p.Incarnation)
+	p.Incarnation = nextIncarnation(p.Incarnation)
 	d.version++
 	d.broadcast(p.id)
 }
 
-// readmit takes a peer back that this node alone had given up. Where there is no third node, the peer gets the time to
-// learn that, so that it does not take back what it loses in the next moment.
+// readmit readmits a peer that this node alone had given up. Where there is no third node, the peer first gets the
+// time to learn about that, so that it does not take back what it loses a moment later.
 func (d *Detector) readmit(at time.Duration, p *peerState) {
 	if p.backAt == 0 {
 		p.backAt = at
 	}
-	if able, _ := d.heard(at); able > 1 || at-p.backAt >= readmitTime {
-		d.withdrawVerdict(at, p)
+	able, _ := d.countHeard(at)
+	if able > 1 || at-p.backAt >= readmitTime {
+		d.withdrawPrivateVerdict(at, p)
 		return
 	}
-	d.send(p, Packet{}) // which says that this node had given it up
+	d.send(p, Packet{}) // it carries privateDeath
 }
 
-// withdrawVerdict ends a verdict of this node alone.
-func (d *Detector) withdrawVerdict(at time.Duration, p *peerState) {
+// withdrawPrivateVerdict ends a verdict of this node alone.
+func (d *Detector) withdrawPrivateVerdict(at time.Duration, p *peerState) {
 	p.accused = false
 	p.set(at, p.former, false)
 	d.version++
 }
 
-// heard returns how many peers are heard at this moment that hear well, and so are able to judge, and how many in all.
-func (d *Detector) heard(at time.Duration) (able, all int) {
-	for _, p := range d.ring {
-		if p.lastHeard == 0 || at-p.lastHeard >= p.hold {
-			continue
-		}
-		if all++; !p.hearsBadly {
-			able++
-		}
-	}
-	return able, all
-}
-
-// decidesAlone reports whether a suspect is dead where no other speaker is heard. Either all others are dead, or this
-// node is cut off: a foreign machine that answers shows that its link works.
-func (d *Detector) decidesAlone(at time.Duration, p *peerState) bool {
+// confirmsAlone reports whether a suspect is dead, to a node that hears no other speaker. Either all others are dead,
+// or this node is cut off: a foreign machine that answers shows that this node's link works.
+func (d *Detector) confirmsAlone(at time.Duration, p *peerState) bool {
 	answer := p.wire.answer
 	if p.wire.answeredAt < p.lastHeard {
 		answer = WireAnswer{}
 	}
-	lossy := p.reception.clean < cleanRun
-	// If heartbeats of it, or foreign answers, were lost before, this may be more of the same.
+
+	// Where the peer's heartbeats, or foreign answers, were lost before, this silence may be more of the same.
+	isLossy := p.reception.clean < cleanRun
 	isSteady := func(failsAt time.Duration) bool {
-		return !(lossy && at-p.lastHeard < noForeignTime) && (failsAt == 0 || at-failsAt > noForeignTime)
+		mayBeLoss := isLossy && at-p.lastHeard < noForeignTime
+		return !mayBeLoss && (failsAt == 0 || at-failsAt > noForeignTime)
 	}
-	if answer.dead() && p.wire.isDead && isSteady(d.link.elsewhereFailsAt) {
+	if answer.showsDead() && p.wire.isDead && isSteady(d.link.elsewhereFailsAt) {
 		return true
 	}
+
 	switch answer.Foreign {
 	case Answered:
-		if p.Status == SpeakerDown && at < p.suspicion.at+noForeignTime {
+		if p.Status == SpeakerDown && at < p.suspicion.startedAt+noForeignTime {
 			return false // refusals are so rare that nothing else shows whether some are lost
 		}
 		return isSteady(d.link.failsAt)
 	case Unanswered:
 		return false
 	}
+
 	if d.linkFails() || d.link.isDivided(at) {
 		return false
 	}
 	wait := noForeignTime
-	if lossy {
+	if isLossy {
 		wait = lossyTime
 	}
-	return !p.gossip && at >= p.suspicion.at+wait
+
+	return !p.gossip && at >= p.suspicion.startedAt+wait
 }

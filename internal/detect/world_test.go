@@ -350,7 +350,7 @@ func (n *node) hears() bool {
 
 // announces reports whether the node answers for what it has: a new run does so when it has planned.
 func (n *node) announces() bool {
-	since := n.clock() - max(n.d.born, n.d.lapsedAt)
+	since := n.clock() - max(n.d.startedAt, n.d.lapsedAt)
 	return n.runs() && n.d.own.Status == Alive && since > time.Second
 }
 

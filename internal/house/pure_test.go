@@ -26,8 +26,8 @@ var dating = []string{"onWall"}
 // input as arguments.
 var pureFiles = map[string][]string{
 	"internal/bfd": {"packet.go", "session.go", "status.go", "table.go"},
-	"internal/detect": {"claim.go", "claims.go", "detector.go", "packet.go", "receive.go", "reception.go", "ring.go", "suspect.go", "timers.go",
-		"view.go", "wire.go"},
+	"internal/detect": {"beat.go", "claim.go", "detector.go", "dissemination.go", "ownclaim.go", "packet.go", "peer.go", "receive.go",
+		"reception.go", "suspicion.go", "timers.go", "view.go", "wire.go"},
 	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
 	"kubectl-holdfast":       {"change.go", "metallb.go", "move.go", "objects.go", "service.go", "snapshot.go"},
 }

@@ -1,0 +1,120 @@
+package detect
+
+import "time"
+
+// newRunTime is how long a new run of the speaker may hear about the end of the run before.
+const newRunTime = 5 * time.Second
+
+// ownClaim is the claim of this node about itself.
+type ownClaim struct {
+	heldClaim
+	// holdDownUntil is when its hold-down ends. diedAt is when it last heard about its death.
+	holdDownUntil, diedAt time.Duration
+}
+
+// holdDown extends the hold-down to a time from a moment on.
+func (o *ownClaim) holdDown(at, hold time.Duration) {
+	o.holdDownUntil = max(o.holdDownUntil, at+hold)
+}
+
+// handleOwnClaim takes a claim of another node about this one.
+func (d *Detector) handleOwnClaim(at time.Duration, from *peerState, c NodeClaim) {
+	if c.isAssertion() {
+		d.refute(at, from, c)
+	}
+	if c.Status == privateDeath {
+		from.gaveUpAt = at
+		if d.hasComplaints(at, gaveUpAt) {
+			d.stepAside(at, d.isPartitioned(at, from))
+		}
+	}
+	if c.Status == Dead && d.own.Status == HoldDown {
+		// The sender has not heard the refutation yet: it does not hear this node.
+		d.own.holdDown(at, holdDownTime)
+	}
+}
+
+// refute answers a claim about this node that it did not make itself.
+func (d *Detector) refute(at time.Duration, from *peerState, c NodeClaim) {
+	if !c.supersedes(d.own.NodeClaim) {
+		return
+	}
+
+	if c.Status == Dead && at > d.startedAt+newRunTime {
+		d.stats.Refuted++ // the network lost this node, which was running
+	}
+	if c.Status != Dead || !d.isPartitioned(at, from) {
+		d.own.Deaths = max(d.own.Deaths, c.Deaths)
+	}
+	if c.Status == Dead || d.own.Deaths > 0 && d.own.diedAt == 0 {
+		d.own.diedAt = at
+	}
+	if c.Status == Dead {
+		d.own.holdDown(at, d.holdDownLength())
+	}
+	d.claimSelf(at, c.Incarnation)
+}
+
+// isPartitioned reports whether each of two sides lost the other, rather than this node alone the others. The peer is
+// on the other side, which this side gave up.
+func (d *Detector) isPartitioned(at time.Duration, from *peerState) bool {
+	isBack := from.Status == HoldDown && at-from.claimedAt < togetherTime
+
+	return from.Status == Dead || isBack
+}
+
+// holdDownLength returns how long this node is held down. It doubles with each further death that counts.
+func (d *Detector) holdDownLength() time.Duration {
+	doublings := min(max(d.own.Deaths, 2), 16) - 2
+
+	return min(holdDownTime<<doublings, d.maxHoldDown)
+}
+
+// stepAside has this node take nothing for a while, by its own claim. That counts as a death, except in a partition,
+// where others were given up too.
+func (d *Detector) stepAside(at time.Duration, isPartitioned bool) {
+	if !isPartitioned {
+		d.own.Deaths = d.own.nextDeaths()
+	}
+	d.own.diedAt = at
+	d.own.holdDown(at, d.holdDownLength())
+	if d.own.Status == Alive {
+		d.claimSelf(at, d.own.Incarnation)
+	}
+}
+
+// claimSelf broadcasts the status of this node, with the incarnation after another one.
+func (d *Detector) claimSelf(at time.Duration, after uint32) {
+	d.own.Incarnation, d.own.Status = nextIncarnation(after), Alive
+	if at < d.own.holdDownUntil {
+		d.own.Status = HoldDown
+	}
+	d.broadcast(d.self)
+}
+
+// ageOwnClaim ends the hold-down, and forgets deaths after a long life.
+func (d *Detector) ageOwnClaim(at time.Duration) {
+	if d.hasComplaints(at, lostAt) {
+		d.stepAside(at, false)
+	}
+	if d.own.Status == HoldDown && d.hasComplaints(at, complainedAt) {
+		d.own.holdDown(at, holdDownTime)
+	}
+
+	isOver := d.own.Status == HoldDown && at >= d.own.holdDownUntil
+	isForgiven := d.own.Deaths > 0 && at >= d.own.diedAt+forgiveTime
+	if isForgiven {
+		d.own.Deaths = 0
+	}
+	if isOver || isForgiven {
+		d.claimSelf(at, d.own.Incarnation)
+	}
+}
+
+// Leave says goodbye to all nodes.
+func (d *Detector) Leave(at time.Duration) {
+	d.own.Status = Left
+	d.broadcast(d.self)
+	d.dissemination.broadcastAt = at
+	d.sendBroadcast(at)
+}
