@@ -32,8 +32,7 @@
 // These come out, after each of them:
 //
 //   - TakePackets: the packets to send, each to the node Packet.To.
-//   - TakeQuestions: the silent nodes to ask for on the wire: whether they, and other machines, still answer frames. The
-//     caller asks by echo, ARP or NDP.
+//   - TakeQuestions: the silent nodes to ask on the wire, by echo, ARP or NDP: whether they and other machines answer.
 //   - Due: the time of the next Tick.
 //   - View: the status of every node, and the state of this node's own link.
 //
@@ -52,6 +51,7 @@
 // A packet is accepted only from a run of its sender that answered a challenge of this node, and in rising order: a
 // recorded packet proves nothing.
 //
-// A Detector is not safe for concurrent use. A heartbeat that changes nothing allocates no memory. The package
-// decides nothing about addresses.
+// A Detector is not safe for concurrent use. While there is no claim to repeat, heartbeats allocate no memory.
+//
+// The package must not decide anything about addresses.
 package detect

@@ -5,8 +5,8 @@ import "time"
 // challengeInterval bounds how often a peer is challenged, and so what a recorded packet can cause.
 const challengeInterval = 20 * time.Millisecond
 
-// Receive takes a packet that is authentic and came from its sender's address. A packet that waited may have come before
-// the last Tick, but not before the one before.
+// Receive takes a packet that is authentic and came from its sender's address. A packet that waited may have come
+// before the last Tick, but not before the one before.
 func (d *Detector) Receive(at time.Duration, p Packet) {
 	from := d.peers[p.From]
 	if from == nil || p.To != d.self {

@@ -24,7 +24,7 @@ func routine(p *detect.Packet) bool {
 
 // TestChoice: the kernel has only routine heartbeats wait, whatever claims they repeat.
 func TestChoice(t *testing.T) {
-	vm, err := bpf.NewVM(choice)
+	vm, err := bpf.NewVM(routineFilter)
 	must(t, err)
 	s := rt.NewSeals([][]byte{testKey}, sealKind)[0]
 	random := rand.New(rand.NewPCG(1, 1))
@@ -38,7 +38,7 @@ func TestChoice(t *testing.T) {
 				Hold: time.Second, Challenge: numbers[0], Answer: numbers[1], Heartbeats: uint16(random.Uint64()),
 				Claims: make([]detect.NodeClaim, random.IntN(3)),
 			}
-			got, err := vm.Run(closed(s, nil, &p))
+			got, err := vm.Run(sealPacket(s, nil, &p))
 			if err != nil || got == 1 != routine(&p) || got > 1 {
 				t.Fatalf("%+v goes to socket %d, %v", p, got, err)
 			}
@@ -58,7 +58,7 @@ type recorder struct {
 }
 
 // record has a recorder note what arrives at a thread from now on.
-func record(t *thread) *recorder {
+func record(t *beatThread) *recorder {
 	r := &recorder{Detector: t.detector}
 	t.receiver = r
 	return r
@@ -71,7 +71,7 @@ func (r *recorder) Receive(at time.Duration, p detect.Packet) {
 
 // sender sends packets of a thread that the test writes, in a session.
 type sender struct {
-	*thread
+	*beatThread
 	last detect.Packet
 }
 
@@ -86,13 +86,13 @@ func (s *sender) queue(p detect.Packet) {
 	if p.To == 0 {
 		p.To = s.last.To
 	}
-	s.socket.out.put(s.seals[0], &p, s.addrs[p.To])
+	s.sockets.out.queue(s.seals[0], &p, s.addrs[p.To])
 }
 
 // sendNow sends a packet at once.
 func (s *sender) sendNow(p detect.Packet) {
 	s.queue(p)
-	s.socket.out.send()
+	s.sockets.out.flush()
 }
 
 // TestBeatsWait: a routine heartbeat wakes no thread, and counts as of when it came, before what was sent after it. A question wakes
@@ -109,7 +109,7 @@ func TestBeatsWait(t *testing.T) {
 			for i, name := range []string{"a", "b"} {
 				peers = append(peers, Peer{name, netip.MustParseAddr(addresses[i]), true})
 			}
-			var threads [2]*thread
+			var threads [2]*beatThread
 			for i, p := range peers {
 				threads[i] = newTestThread(t, p, peers, detect.Timers{Interval: time.Hour, Multiplier: 1})
 				threads[i].step()
@@ -120,7 +120,7 @@ func TestBeatsWait(t *testing.T) {
 			// waits reports whether the thread sleeps on, with a packet or two that it may read.
 			waits := func(d time.Duration) bool {
 				began := boottime()
-				a.socket.wait(d, true, a.detector.HasSuspect(), true)
+				a.sockets.wait(d, true, a.detector.HasSuspect(), true)
 				return boottime()-began >= d
 			}
 			hears := func() bool {
@@ -191,34 +191,34 @@ func TestBeatsWait(t *testing.T) {
 func TestBatches(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		var peers []Peer
-		for i, name := range []string{"a", "b", "nobody"} {
+		for i, name := range []string{"a", "b", "absent"} {
 			peers = append(peers, Peer{name, netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), true})
 		}
-		var threads [2]*thread
+		var threads [2]*beatThread
 		for i, p := range peers[:2] {
 			threads[i] = newTestThread(t, p, peers, detect.Timers{Interval: time.Hour, Multiplier: 1})
 			threads[i].step()
 		}
 		a := threads[0]
 		s := &sender{threads[1], detect.Packet{From: detect.NodeIDOf("b"), To: detect.NodeIDOf("a"), Boot: 1, Hold: time.Second}}
-		const sent = 3*batch + 5
+		const sent = 3*maxBatch + 5
 		for i := range sent {
 			s.queue(detect.Packet{Heartbeat: true, Ping: i%2 == 0})
 			if i%5 == 0 {
-				s.queue(detect.Packet{To: detect.NodeIDOf("nobody")})
+				s.queue(detect.Packet{To: detect.NodeIDOf("absent")})
 			}
 		}
-		s.socket.out.send()
-		for name, box := range map[string]*box{"urgent": a.socket.urgent, "beats": a.socket.beats} {
+		s.sockets.out.flush()
+		for name, box := range map[string]*batchSocket{"urgent": a.sockets.urgent, "beats": a.sockets.routine} {
 			numbers, want := []uint16{}, sent/2
 			if name == "urgent" {
 				want++
 			}
-			for n := box.take(1000, 0); n > 0; n = box.take(1000, 0) {
+			for n := box.receive(1000, 0); n > 0; n = box.receive(1000, 0) {
 				for i := range n {
 					p, ok := a.open(box.datagram(i))
-					if !ok || box.from(i) != peers[1].Address {
-						t.Errorf("%s: a packet of %v, %v", name, box.from(i), ok)
+					if !ok || box.sender(i) != peers[1].Address {
+						t.Errorf("%s: a packet of %v, %v", name, box.sender(i), ok)
 					}
 					numbers = append(numbers, p.Heartbeats)
 				}
@@ -231,9 +231,9 @@ func TestBatches(t *testing.T) {
 			s.queue(detect.Packet{Ping: true})
 			s.queue(detect.Packet{Heartbeat: true})
 		}
-		s.socket.out.send()
+		s.sockets.out.flush()
 		a.look()
-		if a.receive(); a.read != 2*sent || a.drained == 0 {
+		if a.receive(); a.read != 2*sent || a.drainedAt == 0 {
 			t.Errorf("%d datagrams are read at once, want all %d", a.read, 2*sent)
 		}
 	})

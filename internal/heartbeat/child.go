@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// keepaliveInterval is how often the speaker's process shows that it runs. Heartbeats stop when it has
-	// not for speakerDownTime, which a node may be without a speaker for other reasons, too.
+	// keepaliveInterval is how often the speaker's process shows that it runs. If it does not for
+	// detect.SpeakerDownTime, heartbeats stop.
 	keepaliveInterval = 500 * time.Millisecond
 	// leaveTime is how long the heartbeat process has to say goodbye, or to print its stacks.
 	leaveTime = time.Second
-	// lostTime is for how long no heartbeats are sent when their process is ended, startTime the same
-	// before the first one: an ordinary process may be kept waiting for a while.
+	// lostTime is how long no heartbeats are sent until their process is killed, and startTime the same before the
+	// first one: an ordinary process may be kept waiting for a while.
 	lostTime, startTime = 3 * time.Second, 10 * time.Second
-	// maxPause is the most time between the end of a heartbeat process and its next start.
+	// maxPause is the longest time between the end of a heartbeat process and the next start.
 	maxPause = 5 * time.Second
 )
 
@@ -33,7 +33,7 @@ const (
 	guestFile
 )
 
-// order is one message to the heartbeat process: what changed. The first has the settings, peers and keys.
+// order is a message to the heartbeat process with what changed. The first one has settings, peers and keys.
 type order struct {
 	Settings *processSettings  `json:",omitempty"`
 	Peers    []Peer            `json:",omitzero"`
@@ -42,7 +42,7 @@ type order struct {
 	Leave    bool              `json:",omitempty"`
 }
 
-// answeredQuestion is the wire's answer to a question.
+// answeredQuestion is a question for the wire with its answer.
 type answeredQuestion struct {
 	Question detect.WireQuestion
 	Answer   detect.WireAnswer
@@ -55,12 +55,12 @@ type processSettings struct {
 	Port     uint16
 	detect.Timers
 	Ordinary bool
-	// Cooldown is how long it goes without real-time priority first.
+	// Cooldown is how long the process goes without real-time priority first.
 	Cooldown time.Duration
 }
 
-// notice is one message from the heartbeat process.
-type notice struct {
+// childNotice is a message from the heartbeat process.
+type childNotice struct {
 	View    *detect.View         `json:",omitempty"`
 	Ask     *detect.WireQuestion `json:",omitempty"`
 	Error   string               `json:",omitempty"`
@@ -74,15 +74,16 @@ func (h *Heartbeat) Process() (int, error) {
 	if h.child == nil {
 		return 0, errors.New("no heartbeat process runs")
 	}
+
 	return h.child.PID(), nil
 }
 
-// errEnded: the heartbeat process ended by itself.
+// errEnded means that the heartbeat process ended by itself.
 var errEnded = errors.New("the heartbeat process ended")
 
-// Run has a process of its own take part until ctx is cancelled, then has it say goodbye and returns nil. It starts
-// another one when that one ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves
-// for speakerDownTime. It returns an error when the process cannot listen.
+// Run has a heartbeat process take part until ctx is cancelled. Then it has the process say goodbye, and returns nil.
+// It starts another process when one ends. In between, the kernel refuses packets: others claim SpeakerDown, and
+// nothing moves for detect.SpeakerDownTime. Run returns an error when the process cannot listen.
 func (h *Heartbeat) Run(ctx context.Context) error {
 	var cooldown time.Duration
 	for {
@@ -91,23 +92,19 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 		if ctx.Err() != nil || !errors.Is(err, errEnded) {
 			return err
 		}
-		// After a long life at once; else after a pause and without real-time priority for a while, since the kernel
-		// may have killed it for that.
-		if cooldown = further(cooldown); boottime()-began > forgetTime {
+
+		// After a long life it starts at once. Otherwise it starts after a pause, and goes without real-time priority
+		// for a while, because the kernel may have killed it for that.
+		cooldown = nextCooldown(cooldown)
+		if boottime()-began > forgetTime {
 			cooldown = 0
 		}
 		pause := min(cooldown/10, maxPause)
 		h.shared.realtime.Store(false)
 		h.shared.restarts.Add(1)
-		h.config.Log.Error(
-			"heartbeat process ended and is started again",
-			"error",
-			err,
-			"in",
-			pause,
-			"cooldown",
-			cooldown,
-		)
+		h.config.Log.Error("heartbeat process ended and is started again",
+			"error", err, "in", pause, "cooldown", cooldown)
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -116,7 +113,7 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 	}
 }
 
-// runProcess has one process drive the detector until ctx is cancelled or the process ends.
+// runProcess has one process drive the detector, until ctx is cancelled or the process ends.
 func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) error {
 	h.shared.keepalive.Store(int64(boottime()))
 	guestConn, theirs, err := child.Pair()
@@ -130,6 +127,7 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 		return fmt.Errorf("start the heartbeat process: %w", err)
 	}
 	defer c.Conn.Close()
+
 	h.attach(c, cooldown)
 	defer h.attach(nil, 0)
 	running, stop := context.WithCancel(ctx)
@@ -139,56 +137,70 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 	go func() { failed <- h.readNotices(c.Conn) }()
 	var guest sync.WaitGroup
 	guest.Go(func() { h.config.Guest(guestConn) })
+
 	select {
 	case err = <-c.Ended():
 	case <-ctx.Done():
 		h.mu.Lock()
-		h.pass(order{Leave: true})
+		h.sendOrder(order{Leave: true})
 		h.mu.Unlock()
 		defer time.AfterFunc(leaveTime, c.Kill).Stop()
 		err = <-c.Ended()
 	}
-	why := <-failed
+	reported := <-failed
 	guest.Wait()
+
 	switch {
-	case why != nil:
-		return why
+	case reported != nil:
+		return reported
 	case err != nil:
 		return fmt.Errorf("%w: %w", errEnded, err)
 	case ctx.Err() == nil:
 		return errEnded
 	}
+
 	return nil
 }
 
-// attach sends the process what is known so far, and from now on what changes; nil sends nothing any more.
+// attach sends a process the settings, peers and keys, and from then on each change. With nil it sends no more.
 func (h *Heartbeat) attach(c *child.Process, cooldown time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.child = c
 	s := &h.config
-	h.pass(order{
-		Settings: &processSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
-		Peers:    h.peers, Keys: h.keys,
+	h.sendOrder(order{
+		Settings: &processSettings{
+			NodeName: s.NodeName,
+			Address:  s.Address,
+			Port:     s.Port,
+			Timers:   s.Timers,
+			Ordinary: s.Ordinary,
+			Cooldown: cooldown,
+		},
+		Peers: h.peers,
+		Keys:  h.keys,
 	})
 }
 
-// pass hands an order to the process, if it runs. mu is held. It has no deadline: the process reads at once, and a lost
-// order would not be repeated. It fails only when the process has ended, which runProcess notices.
-func (h *Heartbeat) pass(o order) {
+// sendOrder sends an order to the process, if it runs. The caller holds mu. There is no deadline: the process reads
+// at once, and a lost order would not be repeated. It fails only when the process has ended, which runProcess
+// notices.
+func (h *Heartbeat) sendOrder(o order) {
 	if h.child != nil {
 		_ = json.NewEncoder(h.child.Conn).Encode(o)
 	}
 }
 
-// readNotices takes what the process sends until it ends, and returns the error that kept it from running, if it sent
-// one.
+// readNotices reads what the process sends until it ends. It returns the error that kept the process from running, if
+// the process sent one.
 func (h *Heartbeat) readNotices(conn net.Conn) error {
-	for in := json.NewDecoder(conn); ; {
-		var n notice
+	in := json.NewDecoder(conn)
+	for {
+		var n childNotice
 		if err := in.Decode(&n); err != nil {
-			return nil // the kernel knows how it ended
+			return nil // runProcess gets from the kernel how it ended
 		}
+
 		switch {
 		case n.Error != "":
 			return errors.New(n.Error)
@@ -197,27 +209,21 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 			h.logChanges(before.View, *n.View)
 			h.config.Changed()
 		case n.Overrun != nil:
-			h.config.Log.Warn(
-				"heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
-				"why",
-				n.Overrun.Why,
-				"for",
-				n.Overrun.Cooldown,
-				"user",
-				n.Overrun.User,
-				"system",
-				n.Overrun.System,
-				"stacks",
-				n.Overrun.Stacks,
-			)
+			h.logOverrun(n.Overrun)
 		case n.Ask != nil:
 			h.ask(*n.Ask)
 		}
 	}
 }
 
-// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats: each moves the
-// deadline of the Lease. It counts how often it looked, not time: this process may itself not have run.
+func (h *Heartbeat) logOverrun(o *overrun) {
+	h.config.Log.Warn("heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
+		"why", o.Why, "for", o.Cooldown, "user", o.User, "system", o.System, "stacks", o.Stacks)
+}
+
+// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats: each heartbeat
+// moves the deadline of the Lease. It counts its own looks rather than time, because this process may not have run
+// either.
 func (h *Heartbeat) keepAlive(ctx context.Context, c *child.Process) {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
@@ -229,10 +235,13 @@ func (h *Heartbeat) keepAlive(ctx context.Context, c *child.Process) {
 		case <-tick.C:
 			h.shared.keepalive.Store(int64(boottime()))
 		}
-		if moved := h.shared.lease.deadline.Load(); moved != deadline {
-			deadline, patience, looks = moved, lostTime, -1
+		moved := h.shared.lease.deadline.Load()
+		if moved != deadline {
+			deadline, patience = moved, lostTime
+			looks = -1
 		}
 	}
+
 	c.Quit()
 	h.config.Log.Error("no heartbeats are sent: killing their process")
 	defer time.AfterFunc(leaveTime, c.Kill).Stop()

@@ -21,7 +21,7 @@ func testPacket(claims int) detect.Packet {
 // TestLongestDatagram: every packet fits into an IPv6 packet that each link carries.
 func TestLongestDatagram(t *testing.T) {
 	longest := testPacket((detect.MaxPacketLen - len(new(detect.Packet).Append(nil))) / 14)
-	n := len(closed(mustSeal(t, 1), nil, &longest))
+	n := len(sealPacket(mustSeal(t, 1), nil, &longest))
 	if n != maxDatagram || n > 1232 { // RFC 8200 section 5: 1280 less the headers
 		t.Errorf("the longest datagram has %d octets, maxDatagram is %d", n, maxDatagram)
 	}
@@ -50,7 +50,7 @@ func TestGoldenDatagram(t *testing.T) {
 	if !ok || len(p.Claims) != 10 || p.Seq != 4 {
 		t.Fatalf("it has %+v, %v", p, ok)
 	}
-	if got := closed(seal, nil, &p); !bytes.Equal(got, want) {
+	if got := sealPacket(seal, nil, &p); !bytes.Equal(got, want) {
 		t.Errorf("it is closed as\n%x, want\n%x", got, want)
 	}
 }
@@ -61,7 +61,7 @@ func TestGoldenDatagram(t *testing.T) {
 func TestSeal(t *testing.T) {
 	p := testPacket(2)
 	s := mustSeal(t, 1)
-	b := closed(s, nil, &p)
+	b := sealPacket(s, nil, &p)
 	opened := func(s *rt.Seal, b []byte) (closed []byte, ok bool) { return rt.Open([]*rt.Seal{s}, b, 0) }
 	if closed, ok := opened(s, b); !ok || !bytes.Equal(closed[rt.PrefixLen:], p.Append(nil)) {
 		t.Error("what was closed does not open")

@@ -26,9 +26,8 @@ func addresses(t *testing.T, body func(t *testing.T, address string)) {
 	}
 }
 
-// Three processes on a real network: one that is killed is SpeakerDown, one whose plug
-// is pulled is dead, to all others. A kernel refuses packets once all threads of
-// the process have ended, and seldom; the one that is killed allows for that.
+// Three processes on a real network: to all others a killed one is SpeakerDown, and an unplugged one is dead. A kernel
+// refuses packets once all threads of the process have ended, and seldom; the hold of the killed one allows for that.
 func TestLoss(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
 		s := cluster(t, 3, address, 200)
@@ -70,7 +69,7 @@ func TestStoppedSpeaker(t *testing.T) {
 	})
 }
 
-// A speaker whose heartbeat process ends starts it again, and nobody declares it dead.
+// A speaker whose heartbeat process ends starts it again, and no node declares it dead.
 func TestHeartbeatProcessEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		s := cluster(t, 2, "192.0.2.%d", 200)

@@ -66,9 +66,9 @@ func TestHostilePackets(t *testing.T) {
 		nstest.Until(t, within, "both hear each other", func() bool { return hears(speakers[0]) && hears(speakers[1]) })
 
 		p := testPacket(3)
-		forged := closed(mustSeal(t, 1), nil, &p)
+		forged := sealPacket(mustSeal(t, 1), nil, &p)
 		seal := rt.NewSeals([][]byte{testKey}, sealKind)[0]
-		genuine := closed(seal, nil, &p)
+		genuine := sealPacket(seal, nil, &p)
 		flood := func(from string, datagram []byte, times int) {
 			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, testPort)))
 			must(t, err)
@@ -83,14 +83,14 @@ func TestHostilePackets(t *testing.T) {
 			t.Errorf("%d packets without the prefix reached the thread", got)
 		}
 		flood("127.0.0.3", genuine, 20000)
-		nstest.Until(t, within, "packets of nobody are refused", func() bool { return rejected.Load() > 0 })
+		nstest.Until(t, within, "packets of a stranger are refused", func() bool { return rejected.Load() > 0 })
 		rejected.Store(0)
 		genuine[len(genuine)-1] ^= 1
 		flood("127.0.0.2", genuine, 100)
 		nstest.Until(t, within, "packets with the prefix are refused", func() bool { return rejected.Load() > 0 })
 		nstest.Until(t, within, "both hear each other", func() bool { return hears(speakers[0]) && hears(speakers[1]) })
 		if got := deaths.Load(); got != 0 {
-			t.Errorf("%d times somebody was not alive", got)
+			t.Errorf("%d times a node was not alive", got)
 		}
 	})
 }
@@ -155,11 +155,11 @@ func TestFlood(t *testing.T) {
 	const rate, lasts = 100_000, 3 * time.Second
 	p := testPacket(3)
 	known := rt.NewSeals([][]byte{testKey}, sealKind)[0]
-	seen := closed(known, nil, &p)
+	seen := sealPacket(known, nil, &p)
 	seen[len(seen)-1] ^= 1
-	to, peer, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")
+	to, peer, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")
 	for name, datagram := range map[string][]byte{
-		"of nobody":                          spoofed(nobody, to, closed(mustSeal(t, 1), nil, &p)),
+		"of a stranger":                      spoofed(stranger, to, sealPacket(mustSeal(t, 1), nil, &p)),
 		"of a sender that saw others":        spoofed(peer, to, seen),
 		"errors of a sender that saw others": spoofedIP(peer, to, unix.IPPROTO_ICMP, unreachable(t, netip.AddrPortFrom(to, testPort), peer, seen)),
 	} {
@@ -168,7 +168,7 @@ func TestFlood(t *testing.T) {
 			attacker := nstest.New(t)
 			nstest.Veth(t, s[0].lan, "attacker", attacker, "eth0")
 			s[0].lan.Enslave("attacker", "br0")
-			attacker.AddAddress("eth0", nobody.String()+"/24")
+			attacker.AddAddress("eth0", stranger.String()+"/24")
 			ready(t, s)
 			before := s[0].await(t, "it sends heartbeats", func(l line) bool { return l.View.Settled && l.Child != 0 })
 			program := newProgram(t)

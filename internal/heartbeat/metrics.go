@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/detect"
 )
 
-// counters are written by the thread, and read by a scrape in the speaker's process.
+// counters are written by the heartbeat thread, and read by a scrape in the speaker's process.
 type counters struct {
 	received, rejected                             atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
@@ -18,7 +18,7 @@ type counters struct {
 	latest atomic.Int64
 }
 
-// add counts what the detector did since its last Stats.
+// add counts what the detector did between two of its Stats.
 func (c *counters) add(before, after detect.Stats) {
 	c.suspected.Add(after.Suspected - before.Suspected)
 	c.cleared.Add(after.Cleared - before.Cleared)
@@ -34,11 +34,13 @@ func (h *Heartbeat) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeBy
 func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
 	s := h.shared
 	metric := func(name, help string, kind prometheus.ValueType, value float64, labels prometheus.Labels) {
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_heartbeat_"+name, help, nil, labels), kind, value)
+		description := prometheus.NewDesc("holdfast_heartbeat_"+name, help, nil, labels)
+		ch <- prometheus.MustNewConstMetric(description, kind, value)
 	}
 	count := func(name, help string, n *atomic.Uint64) {
 		metric(name, help, prometheus.CounterValue, float64(n.Load()), nil)
 	}
+
 	for result, n := range map[string]*atomic.Uint64{"cleared": &s.cleared, "confirmed": &s.confirmed} {
 		metric(
 			"suspicions_total",

@@ -132,12 +132,12 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 		runtime.LockOSThread()
 		last := boottime()
 		for range time.Tick(100 * time.Microsecond) {
-			now := boottime()
+			at := boottime()
 			valid := h.Valid()
-			if now-last > time.Second {
-				lines <- line{At: now, Woke: true, Valid: valid, View: h.View().View}
+			if at-last > time.Second {
+				lines <- line{At: at, Woke: true, Valid: valid, View: h.View().View}
 			}
-			last = now
+			last = at
 		}
 	}()
 	must(t, h.Run(t.Context()))
@@ -156,7 +156,7 @@ type speaker struct {
 	log io.Writer
 }
 
-// cluster starts n speakers on one LAN; multipliers are those of the first ones.
+// cluster starts n speakers on one LAN; multipliers belong to the first speakers.
 func cluster(t testing.TB, n int, address string, multipliers ...int) []*speaker {
 	t.Helper()
 	return clusterWith(t, speaker{}, n, address, multipliers...)
@@ -214,9 +214,9 @@ func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 	go func(lines chan<- line) {
 		defer close(lines)
 		for scan := bufio.NewScanner(out); scan.Scan(); {
-			text, is := strings.CutPrefix(scan.Text(), "@")
+			text, marked := strings.CutPrefix(scan.Text(), "@")
 			var l line
-			if is && json.Unmarshal([]byte(text), &l) == nil {
+			if marked && json.Unmarshal([]byte(text), &l) == nil {
 				lines <- l
 			}
 		}

@@ -18,10 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusing is a thread that the test itself drives, with one peer, in whose name
-// anybody may say that nobody listens there.
+// refusing is a thread that the test drives, with one peer, in whose name the test reports that no program listens.
 type refusing struct {
-	*thread
+	*beatThread
 	local, peer netip.Addr
 }
 
@@ -29,8 +28,8 @@ func newRefusing(t *testing.T, local, peer string) *refusing {
 	t.Helper()
 	r := &refusing{local: netip.MustParseAddr(local), peer: netip.MustParseAddr(peer)}
 	self := Peer{"a", r.local, false}
-	r.thread = newTestThread(t, self, []Peer{self, {"b", r.peer, false}}, detect.Timers{})
-	r.load()
+	r.beatThread = newTestThread(t, self, []Peer{self, {"b", r.peer, false}}, detect.Timers{})
+	r.carryOutOrders()
 	return r
 }
 
@@ -93,15 +92,15 @@ func portOf(t *testing.T, fd int) uint16 {
 	t.Helper()
 	a, err := unix.Getsockname(fd)
 	must(t, err)
-	if a6, is := a.(*unix.SockaddrInet6); is {
+	if a6, ok := a.(*unix.SockaddrInet6); ok {
 		return uint16(a6.Port)
 	}
 	return uint16(a.(*unix.SockaddrInet4).Port)
 }
 
-// A refusal counts where it quotes what only this node can have sent, and not where
-// somebody made it up. However many errors come, the thread takes no more of them
-// between two heartbeats than it may, and those that come to the port of heartbeats keep none of these away.
+// A refusal counts where it quotes what only this node can have sent, and not where an attacker made it up. However
+// many errors come, the thread takes no more of them between two heartbeats than it may, and those that come to the
+// port of heartbeats keep none of these away.
 func TestForgedRefusals(t *testing.T) {
 	for family, addresses := range map[string][2]string{
 		"IPv4": {"127.0.0.1", "127.0.0.2"}, "IPv6": {"2001:db8::1", "2001:db8::2"},
@@ -128,39 +127,39 @@ func TestForgedRefusals(t *testing.T) {
 					nstest.Until(t, within, what, func() bool {
 						r.look()
 						r.receive()
-						return r.detector.Stats().Refused >= refused && r.refusals >= errors
+						return r.detector.Stats().Refused >= refused && r.refusalsRead >= errors
 					})
 					if got := r.detector.Stats().Refused; got != refused {
 						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
 					}
 				}
-				s := &sender{r.thread, detect.Packet{From: detect.NodeIDOf("a"), To: detect.NodeIDOf("b"), Boot: 1, Hold: time.Second}}
+				s := &sender{r.beatThread, detect.Packet{From: detect.NodeIDOf("a"), To: detect.NodeIDOf("b"), Boot: 1, Hold: time.Second}}
 				s.sendNow(detect.Packet{Ping: true})
 				counts("the kernel refuses a packet", 1, 1)
 
-				r.refusals = 0
-				port := portOf(t, r.socket.out.fd)
+				r.refusalsRead = 0
+				port := portOf(t, r.sockets.out.fd)
 				r.forge(t, port, nil, 50)
 				r.forge(t, port, make([]byte, len(new(detect.Packet).Append(nil))), 50)
 				counts("refusals of what was never sent", 1, 100)
 				prefix := binary.BigEndian.AppendUint64(nil, r.seals[0].Prefix)
 				r.forge(t, port, prefix, 1)
-				counts("one that quotes the prefix", 2, 0)
+				counts("a refusal that quotes the prefix", 2, 0)
 
-				r.refusals = 0
+				r.refusalsRead = 0
 				r.forge(t, port, nil, maxRefusals+100)
 				counts("as many as it may take", 2, maxRefusals)
 				r.look()
-				if r.receive(); r.refusals > maxRefusals {
-					t.Errorf("it took %d errors, want %d", r.refusals, maxRefusals)
+				if r.receive(); r.refusalsRead > maxRefusals {
+					t.Errorf("it took %d errors, want %d", r.refusalsRead, maxRefusals)
 				}
-				r.refusals = 0
+				r.refusalsRead = 0
 				counts("the rest waited for the next heartbeat", 2, 85)
 
 				r.forge(t, testPort, prefix, 20_000)
 				r.datagram(t, prefix)
 				nstest.Until(t, within, "a datagram arrives behind many errors", func() bool {
-					r.read, r.refusals = 0, 0
+					r.read, r.refusalsRead = 0, 0
 					r.look()
 					r.receive()
 					return r.shared.rejected.Load() > 0
@@ -175,9 +174,9 @@ func TestTryRealtime(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	policy := func() uint32 {
-		is, err := unix.SchedGetAttr(0, 0)
+		a, err := unix.SchedGetAttr(0, 0)
 		must(t, err)
-		return is.Policy
+		return a.Policy
 	}
 	before := policy()
 	if err := TryRealtime(); err != nil {

@@ -14,74 +14,78 @@ import (
 )
 
 const (
-	// goodbyes are sent several times, since each may be lost.
+	// goodbyes are sent several times, because each may be lost.
 	goodbyes        = 3
 	goodbyeInterval = 5 * time.Millisecond
-	// maxRefusals is more than peers send in an interval: each at most one a second, after a few.
+	// maxRefusals is more than peers send in an interval: each sends at most one a second, after a few at once.
 	maxRefusals = 200
 )
 
 // receiver gets what arrives.
 type receiver interface {
-	Receive(now time.Duration, p detect.Packet)
-	ReceiveRefusal(now time.Duration, from detect.NodeID)
+	Receive(at time.Duration, p detect.Packet)
+	ReceiveRefusal(at time.Duration, from detect.NodeID)
 }
 
-// thread drives the detector with a real clock and a real socket. It calls
-// nothing that waits for another thread, and does not log.
-type thread struct {
-	// What the thread shares with other goroutines, for none of which it waits.
-	orders chan order
-	views  chan *detect.View
-	asks   chan detect.WireQuestion
+// beatThread drives the detector with a real clock and real sockets. It calls nothing that waits for another thread,
+// and does not log.
+type beatThread struct {
+	// The thread shares these with other goroutines, and waits for none of them.
+	orders    chan order
+	views     chan *detect.View
+	questions chan detect.WireQuestion
 
 	processSettings
-	shared *shared
+	shared *sharedState
 	// cpu is nil without real-time priority.
-	cpu      *budget
-	socket   *socket
+	cpu      *cpuBudget
+	realtime bool
+	sockets  *sockets
 	detector *detect.Detector
 	receiver receiver
-	realtime bool
-	// published is the version of the detector's knowledge in view.
-	published uint64
-	view      *detect.View
+	stopped  bool
 
-	stopped bool
-	seals   []*rt.Seal
-	byAddr  map[netip.Addr]detect.NodeID
-	addrs   map[detect.NodeID][]byte
-	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a
+	// The keys and addresses of peers, by orders.
+	seals  []*rt.Seal
+	byAddr map[netip.Addr]detect.NodeID
+	addrs  map[detect.NodeID][]byte
+
+	// read counts datagrams since intervalBegan, up to readLimit. refusalsRead counts errors, up to maxRefusals. A
 	// flood of either must not keep a thread busy that has priority over all others, nor displace the other.
-	read, budget, refusals int
-	since                  time.Duration
-	// drained is when all heartbeats that can wait were read last.
-	drained time.Duration
-	// beat is the next one of them, and beats how many were read at once.
-	beat, beats int
-
+	read, readLimit, refusalsRead int
+	intervalBegan                 time.Duration
+	// drainedAt is when all routine heartbeats were last read.
+	drainedAt time.Duration
+	// nextRoutine is the next of the routineCount heartbeats that were read at once.
+	nextRoutine, routineCount int
+	// claims is the memory for the claims of a packet.
 	claims []detect.NodeClaim
-	// stats are those that the counters have, beats counts the ticks with heartbeats.
+
+	// beats counts the ticks with heartbeats. stats are the part of the detector's that the counters have.
+	beats uint64
 	stats detect.Stats
-	ticks uint64
+	// view is what was last published, of version published.
+	view      *detect.View
+	published uint64
 }
 
-// newThread opens the socket, and has the thread wait for its first order.
-func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
-	socket, err := openSocket(netip.AddrPortFrom(c.Address, c.Port))
+// newBeatThread opens the sockets. The thread takes part after its first order.
+func newBeatThread(c processSettings, s *sharedState, cpu *cpuBudget) (*beatThread, error) {
+	sockets, err := openSockets(netip.AddrPortFrom(c.Address, c.Port))
 	if err != nil {
 		return nil, fmt.Errorf("start heartbeats: %w", err)
 	}
-	t := &thread{
+
+	t := &beatThread{
 		orders:          make(chan order, maxWireQuestions),
 		views:           make(chan *detect.View, 1),
-		asks:            make(chan detect.WireQuestion, maxWireQuestions),
+		questions:       make(chan detect.WireQuestion, maxWireQuestions),
 		processSettings: c,
 		shared:          s,
 		cpu:             cpu,
-		socket:          socket,
-		view:            &detect.View{},
 		realtime:        s.realtime.Load(),
+		sockets:         sockets,
+		view:            &detect.View{},
 	}
 	t.detector = detect.New(detect.Config{
 		Timers:   c.Timers,
@@ -92,59 +96,88 @@ func newThread(c processSettings, s *shared, cpu *budget) (*thread, error) {
 		Random: rt.Random,
 	}, boottime())
 	t.receiver = t.detector
+
 	return t, nil
 }
 
-func (t *thread) run() {
+// run takes part until an order says to leave, and says goodbye.
+func (t *beatThread) run() {
 	for !t.stopped {
-		if t.shared.speakerHangs() {
-			t.socket.wait(t.Interval, false, false, false) // the detector will find that it did not run
-			t.load()                                       // it may be ordered to leave before it hears that the speaker goes on
+		if t.shared.isSpeakerHanging() {
+			t.sockets.wait(t.Interval, false, false, false) // the detector will find that it did not run
+			t.carryOutOrders()                              // an order to leave may come before the speaker runs again
 			continue
 		}
 		t.step()
-		t.account()
-		t.socket.wait(t.detector.Due()-boottime(), t.read < t.budget, t.detector.HasSuspect(), t.refusals < maxRefusals)
+		t.accountCPU()
+		sleep := t.detector.Due() - boottime()
+		t.sockets.wait(sleep, t.read < t.readLimit, t.detector.HasSuspect(), t.refusalsRead < maxRefusals)
 	}
+
 	for range goodbyes {
 		t.detector.Leave(boottime())
 		t.send()
-		t.socket.wait(goodbyeInterval, false, false, false)
+		t.sockets.wait(goodbyeInterval, false, false, false)
 	}
 }
 
 // step reads what came, does what is due, and publishes what is known.
-func (t *thread) step() {
-	t.load()
+func (t *beatThread) step() {
+	t.carryOutOrders()
 	t.receive()
 	// The lease's clock first: time that passes in between shortens the lease.
-	leased := monotonic()
-	now := boottime()
-	if now >= t.since+t.Interval {
-		t.since, t.read, t.refusals = now, 0, 0
+	leasedAt := monotonic()
+	at := boottime()
+	if at >= t.intervalBegan+t.Interval {
+		t.intervalBegan = at
+		t.read, t.refusalsRead = 0, 0
 	}
-	ticked := t.detector.Tick(now)
+
+	beat := t.detector.Tick(at)
 	t.send()
-	if ticked {
-		t.ticks++
-		// By the time before the heartbeats went: nobody's patience began earlier.
-		t.shared.lease.renew(t.detector.Epoch(), leased+t.detector.Hold())
+	if beat {
+		t.beats++
+		// By the time before the heartbeats went: no node's patience began earlier.
+		t.shared.lease.renew(t.detector.Epoch(), leasedAt+t.detector.Hold())
 		t.shared.latest.Store(int64(t.detector.Lateness()))
 		t.shared.hearsSome.Store(t.detector.HearsSome())
 	}
-	if stats := t.detector.Stats(); stats != t.stats {
-		t.shared.counters.add(t.stats, stats)
-		t.stats = stats
-	}
-	// What time alone changes is looked for with each second heartbeat: of 1,000 nodes it takes longer than all else.
-	if ticked && t.ticks%2 == 1 || t.detector.Version() != t.published {
+	t.countStats()
+
+	// Changes by time alone are looked for with each second heartbeat: with 1,000 nodes that takes longer than all
+	// else.
+	isLook := beat && t.beats%2 == 1
+	if isLook || t.detector.Version() != t.published {
 		t.published = t.detector.Version()
-		t.publish(now)
+		t.publish(at)
 	}
 }
 
-// load carries out the orders that came.
-func (t *thread) load() {
+// countStats adds what the detector counted to the counters.
+func (t *beatThread) countStats() {
+	stats := t.detector.Stats()
+	if stats != t.stats {
+		t.shared.counters.add(t.stats, stats)
+		t.stats = stats
+	}
+}
+
+// accountCPU keeps the process within its budget, and tells the detector about its priority.
+func (t *beatThread) accountCPU() {
+	if t.cpu == nil {
+		return
+	}
+
+	t.cpu.account(boottime())
+	realtime := t.shared.realtime.Load()
+	if realtime != t.realtime {
+		t.realtime = realtime
+		t.detector.SetRealtime(realtime)
+	}
+}
+
+// carryOutOrders carries out the orders that came.
+func (t *beatThread) carryOutOrders() {
 	for {
 		select {
 		case o := <-t.orders:
@@ -155,13 +188,13 @@ func (t *thread) load() {
 	}
 }
 
-func (t *thread) carryOut(o order) {
+func (t *beatThread) carryOut(o order) {
 	if o.Keys != nil {
 		t.seals = rt.NewSeals(o.Keys, sealKind)
-		t.socket.accept(t.seals)
+		t.sockets.setFilter(t.seals)
 	}
 	if o.Peers != nil {
-		t.set(o.Peers)
+		t.setPeers(o.Peers)
 	}
 	if o.Answer != nil {
 		t.detector.ReceiveAnswer(boottime(), o.Answer.Question, o.Answer.Answer)
@@ -169,150 +202,171 @@ func (t *thread) carryOut(o order) {
 	t.stopped = t.stopped || o.Leave
 }
 
-func (t *thread) set(peers []Peer) {
-	others := make([]detect.Peer, 0, len(peers))
-	for _, p := range peers {
-		others = append(others, detect.Peer{Name: p.Name, Gossip: p.Gossip})
-	}
-	t.detector.SetPeers(boottime(), others)
+func (t *beatThread) setPeers(peers []Peer) {
+	listed := make([]detect.Peer, 0, len(peers))
 	t.byAddr = make(map[netip.Addr]detect.NodeID, len(peers))
 	t.addrs = make(map[detect.NodeID][]byte, len(peers))
 	for _, p := range peers {
-		if p.Name == t.NodeName || p.Address.Is6() != t.socket.is6 {
-			continue // this node itself, or one of the other family, which only gossip reaches
+		listed = append(listed, detect.Peer{Name: p.Name, Gossip: p.Gossip})
+		if p.Name == t.NodeName || p.Address.Is6() != t.sockets.is6 {
+			continue // this node itself, or a node of the other family, which only gossip reaches
 		}
 		id := detect.NodeIDOf(p.Name)
 		t.byAddr[p.Address] = id
-		t.addrs[id] = sockaddr(netip.AddrPortFrom(p.Address, t.Port))
+		t.addrs[id] = rawAddress(netip.AddrPortFrom(p.Address, t.Port))
 	}
-	t.budget = 500 + 5*len(peers)
+	t.detector.SetPeers(boottime(), listed)
+	t.readLimit = 500 + 5*len(peers)
 }
 
-// receive reads until nothing waits or the budget is spent.
-func (t *thread) receive() {
+// receive reads until nothing waits or the limit is reached.
+func (t *beatThread) receive() {
 	for more := true; more; {
-		n := 0
-		if more = t.socket.found[urgentFile] && t.read < t.budget; more {
-			n = t.socket.urgent.take(t.budget-t.read, 0)
-			more = n == batch
-		}
-		t.read += n
-		if t.beat == t.beats {
-			t.nextBeats()
-		}
-		for i := range n {
-			// In the order in which they came: one with a lower number than the sender's last counts as lost.
-			t.receiveBeats(t.socket.urgent.at(i))
-			t.take(boottime(), t.socket.urgent.from(i), t.socket.urgent.datagram(i))
-		}
+		more = t.receiveUrgent()
 	}
-	t.receiveBeats(math.MaxInt64)
-	for b := t.socket.refusals; t.socket.found[refusalsFile] && t.refusals < maxRefusals; {
-		n := b.take(maxRefusals-t.refusals, unix.MSG_ERRQUEUE)
-		for i := range n {
-			from, packet, ok := b.refusal(i)
-			if id, known := t.byAddr[from]; ok && known && t.sentByUs(packet) {
-				t.receiver.ReceiveRefusal(boottime(), id)
-			}
-		}
-		if t.refusals += n; n < batch {
-			break
-		}
+	t.receiveRoutine(math.MaxInt64)
+	t.receiveRefusals()
+}
+
+// receiveUrgent reads a batch of urgent datagrams, and reports whether more may wait.
+func (t *beatThread) receiveUrgent() (more bool) {
+	n := 0
+	if t.sockets.found[urgentFile] && t.read < t.readLimit {
+		n = t.sockets.urgent.receive(t.readLimit-t.read, 0)
+	}
+	t.read += n
+	if t.nextRoutine == t.routineCount {
+		t.readRoutine()
+	}
+
+	for i := range n {
+		// In the order in which they came: a packet with a lower number than the sender's last counts as lost.
+		t.receiveRoutine(t.sockets.urgent.receivedAt(i))
+		t.receiveDatagram(boottime(), t.sockets.urgent.sender(i), t.sockets.urgent.datagram(i))
+	}
+
+	return n == maxBatch
+}
+
+// readRoutine reads a batch of routine heartbeats.
+func (t *beatThread) readRoutine() {
+	t.nextRoutine, t.routineCount = 0, 0
+	if t.read < t.readLimit {
+		t.routineCount = t.sockets.routine.receive(t.readLimit-t.read, 0)
+		t.read += t.routineCount
 	}
 }
 
-// nextBeats reads a batch of the heartbeats that can wait.
-func (t *thread) nextBeats() {
-	t.beat, t.beats = 0, 0
-	if t.read < t.budget {
-		t.beats = t.socket.beats.take(t.budget-t.read, 0)
-		t.read += t.beats
-	}
-}
-
-// receiveBeats takes the heartbeats that can wait and came until a time by the wall clock, each as of when it came:
-// after all that were read before, whoever sets that clock.
-func (t *thread) receiveBeats(until time.Duration) {
-	now, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
-	for b := t.socket.beats; ; t.nextBeats() {
-		for ; t.beat < t.beats; t.beat++ {
-			cameAt := b.at(t.beat)
+// receiveRoutine takes the routine heartbeats that came until a time by the wall clock. Each counts as of its
+// arrival, but not before a heartbeat that was read earlier, because the wall clock may be set.
+func (t *beatThread) receiveRoutine(until time.Duration) {
+	at, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
+	for b := t.sockets.routine; ; t.readRoutine() {
+		for ; t.nextRoutine < t.routineCount; t.nextRoutine++ {
+			i := t.nextRoutine
+			cameAt := b.receivedAt(i)
 			if cameAt > until {
 				return
 			}
-			t.take(min(max(now-(wall-cameAt), t.drained), now), b.from(t.beat), b.datagram(t.beat))
+			arrival := min(max(at-(wall-cameAt), t.drainedAt), at)
+			t.receiveDatagram(arrival, b.sender(i), b.datagram(i))
 		}
-		if t.read >= t.budget {
+		if t.read >= t.readLimit {
 			return
 		}
-		if t.beats < batch {
-			t.drained = now
+		if t.routineCount < maxBatch {
+			t.drainedAt = at
 			return
 		}
 	}
 }
 
-// take takes a datagram that came at a time. What is not from a peer costs one look into a map.
-func (t *thread) take(now time.Duration, from netip.Addr, b []byte) {
+// receiveRefusals reads the errors of the socket that sends.
+func (t *beatThread) receiveRefusals() {
+	b := t.sockets.refusals
+	for t.sockets.found[refusalsFile] && t.refusalsRead < maxRefusals {
+		n := b.receive(maxRefusals-t.refusalsRead, unix.MSG_ERRQUEUE)
+		for i := range n {
+			from, packet, ok := b.refusal(i)
+			id, known := t.byAddr[from]
+			if ok && known && t.isOwnPacket(packet) {
+				t.receiver.ReceiveRefusal(boottime(), id)
+			}
+		}
+		t.refusalsRead += n
+		if n < maxBatch {
+			return
+		}
+	}
+}
+
+// receiveDatagram takes a datagram that came at a time. A datagram that is not from a peer costs one map look-up.
+func (t *beatThread) receiveDatagram(at time.Duration, from netip.Addr, b []byte) {
 	if len(b) == 0 {
 		return
 	}
+
 	id, known := t.byAddr[from]
 	if !known {
 		t.shared.rejected.Add(1)
 		return
 	}
-	pkt, ok := t.open(b)
-	if !ok || pkt.From != id {
+	p, ok := t.open(b)
+	if !ok || p.From != id {
 		t.shared.rejected.Add(1)
 		return
 	}
 	t.shared.received.Add(1)
-	t.receiver.Receive(now, pkt)
+	t.receiver.Receive(at, p)
 }
 
-// sentByUs reports whether the packet begins as this node's own do, with any of the keys.
-func (t *thread) sentByUs(packet []byte) bool {
-	return slices.ContainsFunc(t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
-}
-
-func (t *thread) open(b []byte) (p detect.Packet, ok bool) {
-	closed, ok := rt.Open(t.seals, b, 0)
+// open returns the packet in a datagram. Its claims are valid until the next call.
+func (t *beatThread) open(b []byte) (p detect.Packet, ok bool) {
+	opened, ok := rt.Open(t.seals, b, 0)
 	if !ok {
 		return detect.Packet{}, false
 	}
-	p, ok = detect.ParsePacket(closed[rt.PrefixLen:], t.claims)
+	p, ok = detect.ParsePacket(opened[rt.PrefixLen:], t.claims)
 	t.claims = p.Claims
+
 	return p, ok
 }
 
+// isOwnPacket reports whether a packet begins as this node's own do, with any of the keys.
+func (t *beatThread) isOwnPacket(packet []byte) bool {
+	return slices.ContainsFunc(t.seals, func(s *rt.Seal) bool { return s.Begins(packet) })
+}
+
 // send sends the detector's packets, and hands on its questions for the wire.
-func (t *thread) send() {
+func (t *beatThread) send() {
 	packets := t.detector.TakePackets()
 	for i := range packets {
-		if to := t.addrs[packets[i].To]; to != nil {
-			t.socket.out.put(t.seals[0], &packets[i], to)
+		to := t.addrs[packets[i].To]
+		if to != nil {
+			t.sockets.out.queue(t.seals[0], &packets[i], to)
 		}
 	}
-	t.socket.out.send()
+	t.sockets.out.flush()
+
 	for _, q := range t.detector.TakeQuestions() {
 		select {
-		case t.asks <- q:
-		default: // many fell silent at once: it is not necessary to ask about each
+		case t.questions <- q:
+		default: // many nodes are silent at once: it is not necessary to ask about each
 		}
 	}
 }
 
-// publish publishes a new View if something changed.
-func (t *thread) publish(now time.Duration) {
-	v := t.detector.View(now)
-	if v.Equal(t.view) {
+// publish publishes a View if it changed.
+func (t *beatThread) publish(at time.Duration) {
+	view := t.detector.View(at)
+	if view.Equal(t.view) {
 		return
 	}
-	t.view = &v
+
+	t.view = new(view)
 	select {
-	case <-t.views: // nobody took the one before
+	case <-t.views: // the last one was not taken
 	default:
 	}
-	t.views <- t.view // nobody else sends
+	t.views <- t.view // no other goroutine sends
 }
