@@ -245,9 +245,15 @@ var privateTroubles = []trouble{
 	{name: "private port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.LAN}), leaves: true},
 	{name: "private port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.LAN}), leaves: true},
 	{name: "private port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.LAN}), leaves: true},
+	{name: "private cable cut", hit: cutPrivate, leaves: true},
 	// No node hears another one there: no address moves, and pods of the announcing nodes serve. It is the last row: when
 	// the API server is back Kubernetes may take all nodes for lost for some seconds, until kubelets have connected again.
 	{name: "private network fails", hit: failPrivate, stays: true},
+}
+
+// cutPrivate cuts the cable of a node's own network.
+func cutPrivate(t *testing.T, s *spread) {
+	must(t, s.Cluster.SetLink(t.Context(), s.hit, testbed.LAN, false))
 }
 
 // testL2Private runs faults of the nodes' own network, with -matrix only. Where each node has a pod, and

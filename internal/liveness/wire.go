@@ -245,8 +245,9 @@ type questions struct {
 func (w *wire) questions(node string, addresses []netip.Addr) (out questions) {
 	w.mu.Lock()
 	theirs := w.members[node].Links
+	// Our own link may have lost its carrier.
+	sharesPath := slices.ContainsFunc(theirs, func(t lb.Link) bool { return hasSubnetOf(t, w.own) })
 	w.mu.Unlock()
-	sharesPath := false
 	var others []lb.Question
 	for _, l := range w.config.Links() {
 		if !l.CanAnnounce() {
@@ -266,7 +267,6 @@ func (w *wire) questions(node string, addresses []netip.Addr) (out questions) {
 		}
 		foreign := w.config.Asker.Foreign(l.Name, maxForeign)
 		if w.carriesHeartbeats(l) {
-			sharesPath = true
 			out.own, out.foreign = here, foreign
 			continue
 		}
@@ -310,6 +310,11 @@ func shared(ours lb.Interface, theirs lb.Link) bool {
 		theirs.Prefixes,
 		func(p netip.Prefix) bool { return slices.Contains(subnets, subnet(p)) },
 	)
+}
+
+// hasSubnetOf reports whether the subnet of an address is on a link of another node.
+func hasSubnetOf(l lb.Link, a netip.Addr) bool {
+	return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return subnet(p).Contains(a) })
 }
 
 // subnet returns the subnet of an address with its length. DHCPv6 gives addresses without one (RFC 8415 section

@@ -191,6 +191,23 @@ func TestWireElsewhere(t *testing.T) {
 	}
 }
 
+// TestWireWithoutOwnLink: the link of the heartbeats has lost its carrier, or is gone. What the other node answers on
+// another link does not show that it works.
+func TestWireWithoutOwnLink(t *testing.T) {
+	lost := own()
+	lost[0].Up = false
+	for name, links := range map[string][]lb.Interface{"no carrier": lost, "no link": own()[1:]} {
+		l := &lan{answers: map[lb.MAC]int{mac(12): 3}}
+		w := newWire(Config{Asker: l, Links: func() []lb.Interface { return links }, Changed: func() {}})
+		owners := lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"})
+		w.set(neighbours(), nil, owners, netip.MustParseAddr("192.0.2.1"))
+		want := detect.WireAnswer{Elsewhere: detect.Answered, Hears: true}
+		if got := w.ask("w2"); got != want {
+			t.Errorf("%s: %+v, want %+v; asked %v", name, got, want, l.asked)
+		}
+	}
+}
+
 // TestWireHearsForeign: a foreign machine on the link of the heartbeats counts for a second, and only while it answers.
 func TestWireHearsForeign(t *testing.T) {
 	now := time.Now()
