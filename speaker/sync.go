@@ -255,7 +255,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 		s.Stopping[w.node] = true
 	}
 	last := w.last.Load()
-	s.Here.HearsBadly, s.Here.PathFails = live.HearsBadly, live.PathFails
+	s.Here.HearsBadly, s.Here.GivenUp, s.Here.PathFails = live.HearsBadly, live.GivenUp, live.PathFails
 	s.Here.CutOffFrom, s.Here.Partition = live.CutOffFrom, live.Partition
 	s.Here.Advertised, s.Here.Newer = last.plan().Advertised, w.owners.newerOwners()
 	if s.Here.CutOffFrom != nil {

@@ -64,6 +64,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 		Pools:            []lb.Pool{{Name: "pool", Ranges: []lb.Range{{From: netip.MustParseAddr("198.18.0.0"), To: netip.MustParseAddr("198.18.255.255")}}}},
 		L2Advertisements: []lb.L2Advertisement{{Name: "all"}},
 	}
+	state.Here.GivenUp = n.d.isGivenUp(n.clock())
 	for _, m := range n.d.members(n.clock()) {
 		state.Nodes[m.Name] = lb.Node{Name: m.Name}
 		if m.Status == Alive || m.Status == HoldDown || m.Status == SpeakerDown {
@@ -83,7 +84,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 // announced returns which of the addresses a node announces by what it sees.
 func (a *announcers) announced(n *node) []bool {
 	var key strings.Builder
-	key.WriteString(n.name)
+	fmt.Fprint(&key, n.name, n.d.isGivenUp(n.clock()))
 	for _, m := range n.d.members(n.clock()) {
 		fmt.Fprintf(&key, " %s%d", m.Name[len("node-"):], m.Status)
 	}

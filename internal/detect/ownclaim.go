@@ -10,6 +10,8 @@ type ownClaim struct {
 	heldClaim
 	// holdDownUntil is when its hold-down ends. diedAt is when it last heard about its death.
 	holdDownUntil, diedAt time.Duration
+	// claimedDeadAt is when another node last claimed that it is dead, whether it refuted that before or not.
+	claimedDeadAt time.Duration
 }
 
 // holdDown extends the hold-down to a time from a moment on.
@@ -28,10 +30,18 @@ func (d *Detector) handleOwnClaim(at time.Duration, from *peerState, c NodeClaim
 			d.stepAside(at, d.isPartitioned(at, from))
 		}
 	}
+	if c.Status == Dead {
+		d.own.claimedDeadAt = at
+	}
 	if c.Status == Dead && d.own.Status == HoldDown {
 		// The sender has not heard the refutation yet: it does not hear this node.
 		d.own.holdDown(at, holdDownTime)
 	}
+}
+
+// isGivenUp reports whether others go on to claim that this node is dead: they do not hear its refutation.
+func (d *Detector) isGivenUp(at time.Duration) bool {
+	return d.own.claimedDeadAt != 0 && at-d.own.claimedDeadAt < complaintTime
 }
 
 // refute answers a claim about this node that it did not make itself.

@@ -53,6 +53,8 @@ type View struct {
 	Alone bool
 	// HearsBadly reports whether this node hears the others badly and is faulty itself.
 	HearsBadly bool
+	// GivenUp reports whether others consider this node dead and do not hear that it is not. They have its addresses.
+	GivenUp bool
 	// LinkFails reports whether this node's own link did not work when the wire was last asked.
 	LinkFails bool
 	// PathFails reports whether this node hears no other speaker, and neither do the nodes that answer it on another
@@ -105,6 +107,7 @@ func (v *View) Equal(o *View) bool {
 		v.Realtime == o.Realtime &&
 		v.Alone == o.Alone &&
 		v.HearsBadly == o.HearsBadly &&
+		v.GivenUp == o.GivenUp &&
 		v.LinkFails == o.LinkFails &&
 		v.PathFails == o.PathFails &&
 		slices.Equal(v.Members, o.Members)
@@ -119,6 +122,7 @@ func (d *Detector) View(at time.Duration) View {
 		Realtime:   d.realtime,
 		Alone:      d.hearsNoNode(at),
 		HearsBadly: d.hearsBadly,
+		GivenUp:    d.isGivenUp(at),
 		LinkFails:  d.link.hasFailed(),
 		PathFails:  d.pathFails(at),
 	}

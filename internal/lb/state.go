@@ -90,6 +90,8 @@ type Here struct {
 	Unserved map[Key]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.
 	HearsBadly bool
+	// GivenUp: the others consider this node dead, and do not hear that it is not. They have its addresses.
+	GivenUp bool
 	// PathFails: the network between the nodes fails, and a node reaches no endpoints but its own. Nodes announce as
 	// before on links to other networks.
 	PathFails bool

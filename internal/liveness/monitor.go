@@ -62,11 +62,11 @@ type State struct {
 	Alive, HeldDown, SpeakerDown map[string]bool
 	// Left are nodes whose speakers said goodbye a short while ago.
 	Left map[string]bool
-	// HearsBadly, PathFails, CutOffFrom and Partition are as lb.Here has them.
-	HearsBadly bool
-	PathFails  bool
-	CutOffFrom map[string]bool
-	Partition  lb.Partition
+	// HearsBadly, GivenUp, PathFails, CutOffFrom and Partition are as lb.Here has them.
+	HearsBadly, GivenUp bool
+	PathFails           bool
+	CutOffFrom          map[string]bool
+	Partition           lb.Partition
 	// Again is when State changes though nobody calls Changed; 0 for never.
 	Again time.Duration
 	// Problems are those of the network around this node.
@@ -115,6 +115,7 @@ func (m *Monitor) State() State {
 		HeldDown:    view.HeldDown,
 		SpeakerDown: view.SpeakerDown,
 		HearsBadly:  view.HearsBadly,
+		GivenUp:     view.GivenUp,
 		PathFails:   view.PathFails,
 	}
 	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive, view.Left)

@@ -657,3 +657,22 @@ func TestOnLinks(t *testing.T) {
 		t.Errorf("of another node: known %v, record %q: %s", known, record, got.Message)
 	}
 }
+
+// TestGivenUp: a node that the others consider dead leaves its addresses to them, even if all are held down, unless no
+// other node may announce.
+func TestGivenUp(t *testing.T) {
+	for others, want := range map[bool]string{true: "w2", false: "w1"} {
+		s := base()
+		s.HeldDown = map[string]bool{"w1": true, "w2": true, "w3": true}
+		if !others {
+			s.Members = map[string]bool{"w1": true}
+		}
+		if owner := ForNode("w1", s).Owners.Of(v4); owner != "w1" {
+			t.Fatalf("among others %t: %s owns the address, all being held down", others, owner)
+		}
+		s.Here.GivenUp = true
+		if owner := ForNode("w1", s).Owners.Of(v4); owner != want {
+			t.Errorf("among others %t: %s owns the address, want %s", others, owner, want)
+		}
+	}
+}

@@ -46,7 +46,8 @@ const (
 	carried
 )
 
-// How long a node will stay. A node whose network is unavailable counts as draining.
+// How long a node will stay. A node whose network is unavailable counts as draining. This node counts as stopping while
+// the others consider it dead: they may be held down as it is, and have its addresses.
 const (
 	stopping = iota
 	draining
@@ -189,7 +190,7 @@ func (p *planner) rank(i int, ads []int, subnets [][]int) rank {
 	n := &p.nodes[i]
 	out := rank(p.reach(i, ads, subnets[0])) << rankReach
 	switch {
-	case p.state.Stopping[n.Name]:
+	case p.state.Stopping[n.Name] || i == p.me && p.state.Here.GivenUp:
 		out |= stopping << rankStay
 	case n.Draining || n.NetworkUnavailable || p.state.Unfit[n.Name].Has(lb.PodsUnreached):
 		out |= draining << rankStay

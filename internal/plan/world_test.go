@@ -242,6 +242,7 @@ var orders = map[string]func(s *lb.State, args []string){
 	"unserved":  func(s *lb.State, _ []string) { s.Here.Unserved = map[lb.Key]bool{s.Services[0].Key: true} },
 	"deaf":      func(s *lb.State, _ []string) { s.Here.HearsBadly = true },
 	"path":      func(s *lb.State, _ []string) { s.Here.PathFails = true },
+	"givenup":   func(s *lb.State, _ []string) { s.Here.GivenUp = true },
 	"newer":     func(s *lb.State, args []string) { s.Here.Newer = map[netip.Addr]string{v4: args[0]} },
 	"cut":       func(s *lb.State, args []string) { s.Here.CutOffFrom = set(args) },
 	"doubt": func(s *lb.State, args []string) {
