@@ -28,15 +28,15 @@ const (
 type memberKeys struct {
 	cluster *k8s.Cluster
 	// secret is the Secret's name.
-	secret string
-	log    *slog.Logger
-	keeper keyed.Keeper
+	secret  string
+	log     *slog.Logger
+	rotator keyed.Rotator
 	// warned is the last message about invalid entries.
 	warned string
 }
 
 func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *memberKeys {
-	return &memberKeys{cluster: cluster, secret: secret, log: log, keeper: keyed.Keeper{Make: newKey}}
+	return &memberKeys{cluster: cluster, secret: secret, log: log, rotator: keyed.Rotator{NewKey: newKey}}
 }
 
 func (m *memberKeys) run(ctx context.Context) error {
@@ -61,7 +61,7 @@ func (m *memberKeys) sync(ctx context.Context) error {
 		now := keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}
 		// A speaker writes its SpeakerState only once it has a key, and it has that whether it is ready or not. A state
 		// that outlives its speaker delays a first key by minutes, no more; uninstalling deletes it.
-		want, why := m.keeper.Decide(now, len(m.cluster.SpeakerStates()) > 0, time.Now())
+		want, why := m.rotator.Decide(now, len(m.cluster.SpeakerStates()) > 0, time.Now())
 		if want == nil {
 			m.warnUnusable(secret)
 			return nil

@@ -227,7 +227,7 @@ type memberKeys struct {
 	// secret is the members' Secret.
 	secret lb.Key
 	log    *slog.Logger
-	ring   keyed.Ring
+	ring   keyed.Keyring
 	// logged are the unusable entries that were logged last.
 	logged []string
 }
@@ -256,7 +256,7 @@ func (m *memberKeys) read(secret *corev1.Secret) (keys [][]byte, err error) {
 		)
 	}
 	m.logged = now.Unusable
-	keys = m.ring.Look(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
+	keys = m.ring.Update(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
 	switch {
 	case keys != nil:
 		return keys, nil
@@ -303,7 +303,7 @@ func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byt
 			return nil
 		})
 	}()
-	next := time.NewTimer(keyed.Look)
+	next := time.NewTimer(keyed.ReadInterval)
 	defer next.Stop()
 	for {
 		select {
@@ -314,10 +314,10 @@ func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byt
 		}
 		secret := shown.Load()
 		if secret == nil {
-			next.Reset(keyed.Retry)
+			next.Reset(keyed.RetryInterval)
 			continue
 		}
-		next.Reset(keyed.Look)
+		next.Reset(keyed.ReadInterval)
 		now, err := m.read(secret)
 		if err != nil || slices.EqualFunc(now, keys, bytes.Equal) {
 			continue

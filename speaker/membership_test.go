@@ -98,7 +98,7 @@ func TestKeysFollowed(t *testing.T) {
 			api.set("")
 			first := byte(len(away) + 2)
 			hold(map[string]byte{keyed.Key: first, keyed.InUse: first})
-			time.Sleep(keyed.Look + time.Second)
+			time.Sleep(keyed.ReadInterval + time.Second)
 			if len(set) == 0 || set[0][0] != first {
 				t.Errorf("after the API server was away (%q) it sends with %v, want key %d", away, set, first)
 			}

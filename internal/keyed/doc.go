@@ -1,19 +1,36 @@
-// Package keyed changes the key that all speakers share: any two of them understand each other at every moment, whoever
-// starts, stops or edits the Secret in between. It is pure: the time and all that was read are arguments.
+// Package keyed rotates the encryption key that all speakers share. Any two speakers accept each other's messages at
+// every moment, whichever speakers and controllers start or stop, and whoever edits the Secret meanwhile.
 //
-// The entry key of the Secret is the key that its owner wants. The entry in-use is the key that speakers send with.
-// Only the controller writes it, so that no speaker sends with a new key just because it was the first to read it.
-// Every entry that is a key is accepted.
+// The content of the Secret and the time go in. A Rotator returns what the controller should write to the Secret; a
+// Keyring returns the keys that one speaker accepts and the key that it sends with. The package is pure: it must not
+// read the clock or the API server.
 //
-//   - The controller takes a step when the Secret has been unchanged for five minutes: speakers look once a minute. The
-//     first step puts the wanted key in use, and the former one stays an entry; the second drops that. If the key in
-//     use is removed, the controller puts it back at once.
-//   - A speaker sends with the key in use. Running speakers need no controller: without a key in use they send with the
-//     wanted key when the Secret has been unchanged for a minute and a half. They accept former entries until it has
-//     been unchanged for five, so that any entry may go.
-//   - A speaker that starts knows nothing but the Secret, and waits for a key in use.
+//	// In the controller, every few seconds:
+//	want, reason := rotator.Decide(secret, speakersRun, time.Now()) // write want unless it is nil
+//	// In a speaker, once per ReadInterval:
+//	keys := keyring.Update(secret, time.Now()) // keys[0] encrypts
 //
-// No time is kept in the Secret: a controller that starts in the middle counts from there, and a longer wait does no
-// harm. All of this holds for speakers that reach the API server; one that does not for a minute and a half misses
-// changes. It does not hold for an owner who writes another key as in-use.
+// # Entries
+//
+// The entry key holds the key that the owner of the cluster wants. The entry in-use holds the key that speakers send
+// with. Only the controller writes in-use: otherwise the first speaker to read a new key would send with it before
+// others accept it. Speakers accept the keys of all entries.
+//
+// # Rotation
+//
+//   - The controller takes one step whenever the Secret has been unchanged for five minutes; speakers read it once a
+//     minute. The first step puts the wanted key into in-use and moves the old one to former. The second step deletes
+//     former. If in-use is removed, the controller restores it at once.
+//   - A running speaker needs no controller. It sends with the key in use. If there is none, it sends with the wanted
+//     key once the Secret has been unchanged for a minute and a half. It accepts removed keys until the Secret has been
+//     unchanged for five minutes, so any entry may be deleted.
+//   - A starting speaker has nothing but the Secret. It waits until the Secret has a key in use.
+//
+// The Secret holds no time. A controller that starts during a rotation counts from its own start; the longer wait is
+// harmless.
+//
+// # Limits
+//
+// A speaker that cannot reach the API server for a minute and a half misses changes. An owner who writes another key
+// to in-use bypasses the rotation.
 package keyed

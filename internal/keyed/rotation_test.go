@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// keeperLook is between looks of the controller.
-const keeperLook = 5 * time.Second
+// decideInterval is the time between two decisions of the controller.
+const decideInterval = 5 * time.Second
 
-// key returns one that differs from others in its first byte.
+// key returns a key whose first byte tells it from other keys.
 func key(first byte) []byte { return bytes.Repeat([]byte{first}, Length) }
 
-// data returns the entries of a Secret, with keys by their first bytes.
+// data returns the entries of a Secret, given the first bytes of their keys.
 func data(entries map[string]byte) map[string][]byte {
 	out := map[string][]byte{}
 	for name, first := range entries {
@@ -28,55 +28,55 @@ func data(entries map[string]byte) map[string][]byte {
 	return out
 }
 
-// world is a cluster whose Secret anybody may edit at any time.
+// world is a cluster whose Secret may be edited at any time.
 type world struct {
 	t       *testing.T
 	random  *rand.Rand
 	began   time.Time
-	now     time.Time
+	clock   time.Time
 	version int
-	// secret is nil where there is none.
+	// secret is nil if the Secret does not exist.
 	secret   map[string][]byte
 	speakers []*speaker
-	// keeper is nil while no controller leads.
-	keeper *Keeper
-	next   time.Time
-	made   byte
-	// faults of the API server happen; refuses: the controller cannot write at all.
+	// rotator is nil while no controller leads.
+	rotator *Rotator
+	next    time.Time
+	lastKey byte
+	// faults reports whether requests to the API server fail now and then, refuses whether it refuses all writes.
 	faults, refuses bool
-	story           []string
+	history         []string
 }
 
 type speaker struct {
 	running bool
-	ring    Ring
+	ring    Keyring
 	keys    [][]byte
 	next    time.Time
 	failed  int
 }
 
 func newWorld(t *testing.T, seed uint64, speakers int) *world {
-	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 0)), now: time.Now(), faults: true, made: 100}
-	w.began = w.now
+	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 0)), clock: time.Now(), faults: true, lastKey: 100}
+	w.began = w.clock
 	for range speakers {
 		w.speakers = append(w.speakers, &speaker{})
 	}
 	return w
 }
 
-func (w *world) lead() { w.keeper = &Keeper{Make: w.make} }
+func (w *world) lead() { w.rotator = &Rotator{NewKey: w.newKey} }
 
-func (w *world) make() []byte {
-	w.made++
-	return key(w.made)
+func (w *world) newKey() []byte {
+	w.lastKey++
+	return key(w.lastKey)
 }
 
-func (w *world) tell(format string, args ...any) {
+func (w *world) record(format string, args ...any) {
 	names := []string{}
 	for _, name := range slices.Sorted(maps.Keys(w.secret)) {
 		names = append(names, fmt.Sprintf("%s:%d/%d", name, w.secret[name][0], len(w.secret[name])))
 	}
-	w.story = append(w.story, fmt.Sprintf("%v %s %v", w.now.Sub(w.began), fmt.Sprintf(format, args...), names))
+	w.history = append(w.history, fmt.Sprintf("%v %s %v", w.clock.Sub(w.began), fmt.Sprintf(format, args...), names))
 }
 
 func (w *world) put(data map[string][]byte) { w.secret, w.version = data, w.version+1 }
@@ -88,61 +88,61 @@ func (w *world) read() Secret {
 	return Secret{w.secret, strconv.Itoa(w.version)}
 }
 
-// chance reports whether a fault happens that does so once in n.
+// chance reports whether a fault happens now; on average one of n calls returns true.
 func (w *world) chance(n int) bool { return w.faults && w.random.IntN(n) == 0 }
 
 func (w *world) running() bool {
 	return slices.ContainsFunc(w.speakers, func(s *speaker) bool { return s.keys != nil })
 }
 
-// keep is a look of the controller.
-func (w *world) keep() {
-	if w.keeper == nil || w.now.Before(w.next) {
+// decide lets the controller read the Secret, and write it if needed.
+func (w *world) decide() {
+	if w.rotator == nil || w.clock.Before(w.next) {
 		return
 	}
-	w.next = w.now.Add(keeperLook)
+	w.next = w.clock.Add(decideInterval)
 	for {
-		want, why := w.keeper.Decide(w.read(), w.running(), w.now)
+		want, why := w.rotator.Decide(w.read(), w.running(), w.clock)
 		if want == nil || w.refuses || w.chance(3) {
 			return
 		}
 		w.put(want)
-		w.tell("controller: %s:", why)
+		w.record("controller: %s:", why)
 		if w.chance(3) {
-			return // it landed, and the controller does not hear of it
+			return // the write landed, but its answer is lost
 		}
 	}
 }
 
-// look is a look of a speaker. It reports whether there was one.
-func (w *world) look(i int) bool {
+// update lets a speaker read the Secret if it is time to. It reports whether the speaker read it.
+func (w *world) update(i int) bool {
 	s := w.speakers[i]
-	if !s.running || w.now.Before(s.next) {
+	if !s.running || w.clock.Before(s.next) {
 		return false
 	}
 	if s.failed < 2 && w.chance(5) {
 		s.failed++
-		s.next = w.now.Add(Retry)
+		s.next = w.clock.Add(RetryInterval)
 		return false
 	}
 	s.failed = 0
-	keys, again := s.ring.Look(w.read(), w.now), Look
+	keys, next := s.ring.Update(w.read(), w.clock), ReadInterval
 	if keys == nil {
-		again = time.Second
+		next = time.Second
 	}
 	if len(keys) > 0 && (s.keys == nil || !bytes.Equal(keys[0], s.keys[0])) {
-		w.tell("speaker %d sends with %d:", i, keys[0][0])
+		w.record("speaker %d sends with %d:", i, keys[0][0])
 	}
-	s.keys, s.next = keys, w.now.Add(again)
+	s.keys, s.next = keys, w.clock.Add(next)
 	return true
 }
 
 func (w *world) start(i int) {
-	w.speakers[i] = &speaker{running: true, next: w.now}
-	w.tell("speaker %d starts:", i)
+	w.speakers[i] = &speaker{running: true, next: w.clock}
+	w.record("speaker %d starts:", i)
 }
 
-// check that any two speakers accept what the other sends.
+// check fails the test unless any two speakers accept each other's messages.
 func (w *world) check() {
 	for i, from := range w.speakers {
 		for j, to := range w.speakers {
@@ -150,7 +150,7 @@ func (w *world) check() {
 				continue
 			}
 			if !slices.ContainsFunc(to.keys, func(k []byte) bool { return bytes.Equal(k, from.keys[0]) }) {
-				for _, line := range w.story[max(0, len(w.story)-40):] {
+				for _, line := range w.history[max(0, len(w.history)-40):] {
 					w.t.Log(line)
 				}
 				w.t.Fatalf("speaker %d does not understand %d, which sends with %d", j, i, from.keys[0][0])
@@ -159,35 +159,35 @@ func (w *world) check() {
 	}
 }
 
-// run lets time pass.
+// run lets d pass.
 func (w *world) run(d time.Duration) {
-	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Second) {
-		w.keep()
+	for end := w.clock.Add(d); w.clock.Before(end); w.clock = w.clock.Add(time.Second) {
+		w.decide()
 		for i := range w.speakers {
-			if w.look(i) {
+			if w.update(i) {
 				w.check()
 			}
 		}
 	}
 }
 
-// edits are what an owner may do to the entries of the Secret; nil deletes it.
+// edits are changes that an owner may make to the entries of the Secret; nil deletes the Secret.
 var edits = map[string]func(w *world, data map[string][]byte){
-	"key replaced":   func(w *world, data map[string][]byte) { data[Key] = w.some() },
+	"key replaced":   func(w *world, data map[string][]byte) { data[Key] = w.anyKey() },
 	"key deleted":    func(_ *world, data map[string][]byte) { delete(data, Key) },
-	"key is none":    func(_ *world, data map[string][]byte) { data[Key] = []byte("secret") },
+	"key invalid":    func(_ *world, data map[string][]byte) { data[Key] = []byte("secret") },
 	"Secret deleted": nil,
 	"Secret replaced": func(w *world, data map[string][]byte) {
 		clear(data)
-		data[Key] = w.some()
+		data[Key] = w.anyKey()
 	},
-	"Secret replaced by one with no key": func(_ *world, data map[string][]byte) {
+	"Secret replaced, without a key": func(_ *world, data map[string][]byte) {
 		clear(data)
 		data["other"] = []byte("none")
 	},
 	"Secret emptied": func(_ *world, data map[string][]byte) { clear(data) },
 	"in-use deleted": func(_ *world, data map[string][]byte) { delete(data, InUse) },
-	"entry added":    func(w *world, data map[string][]byte) { data["other"] = w.some() },
+	"entry added":    func(w *world, data map[string][]byte) { data["other"] = w.anyKey() },
 	"entry deleted":  func(_ *world, data map[string][]byte) { delete(data, "other") },
 	"entries exchanged": func(_ *world, data map[string][]byte) {
 		if data[Key] != nil && data["other"] != nil {
@@ -197,8 +197,8 @@ var edits = map[string]func(w *world, data map[string][]byte){
 	"label set": func(*world, map[string][]byte) {},
 }
 
-// some returns one of a few keys: old ones come back.
-func (w *world) some() []byte { return key(byte(1 + w.random.IntN(5))) }
+// anyKey returns one of a few keys, so that old keys return.
+func (w *world) anyKey() []byte { return key(byte(1 + w.random.IntN(5))) }
 
 func (w *world) edit(what string) {
 	var data map[string][]byte
@@ -211,30 +211,30 @@ func (w *world) edit(what string) {
 		return
 	}
 	w.put(data)
-	w.tell("%s:", what)
+	w.record("%s:", what)
 }
 
-// happen is something that may happen at any time.
-func (w *world) happen() {
+// disturb makes something happen that may happen at any time.
+func (w *world) disturb() {
 	switch w.random.IntN(12) {
 	case 0, 1:
-		w.start(w.random.IntN(len(w.speakers))) // a running one is restarted
+		w.start(w.random.IntN(len(w.speakers))) // a running speaker is restarted
 	case 2:
-		w.keeper = nil
-		w.tell("no controller:")
+		w.rotator = nil
+		w.record("no controller:")
 	case 3:
 		w.refuses = !w.refuses
-		w.tell("the controller may not write, %t:", w.refuses)
+		w.record("the controller may not write, %t:", w.refuses)
 	case 4, 5:
 		w.lead()
-		w.tell("another controller leads:")
+		w.record("another controller leads:")
 	default:
 		w.edit(slices.Sorted(maps.Keys(edits))[w.random.IntN(len(edits))])
 	}
 }
 
-// Whatever is done to the Secret, and whoever starts and stops, in any order: nobody is
-// cut off from others. When it is over, all send with the wanted key and accept no other.
+// TestAllUnderstandEachOther edits the Secret, and starts and stops speakers and controllers, in random order: every
+// speaker accepts the messages of every other one. In the end all send with the wanted key and accept no other key.
 func TestAllUnderstandEachOther(t *testing.T) {
 	for seed := range uint64(200) {
 		w := newWorld(t, seed, 5)
@@ -244,7 +244,7 @@ func TestAllUnderstandEachOther(t *testing.T) {
 		}
 		w.run(10 * time.Second)
 		for range 60 {
-			w.happen()
+			w.disturb()
 			w.run(time.Duration(w.random.ExpFloat64() * float64([]int{5, 30, 90, 300}[seed%4]) * float64(time.Second)))
 		}
 		w.faults, w.refuses = false, false
@@ -254,7 +254,7 @@ func TestAllUnderstandEachOther(t *testing.T) {
 			w.start(i)
 		}
 		w.run(20 * time.Minute)
-		if now := Read(w.secret); now.InUse != now.Wanted || w.secret[Former] != nil {
+		if entries := Read(w.secret); entries.InUse != entries.Wanted || w.secret[Former] != nil {
 			t.Fatalf("seed %d: the Secret holds %v", seed, w.secret)
 		}
 		w.edit("entry deleted")
@@ -267,8 +267,8 @@ func TestAllUnderstandEachOther(t *testing.T) {
 	}
 }
 
-// quiet returns a world with one speaker and a controller, in which all is in order.
-func quiet(t *testing.T) *world {
+// settledWorld returns a world with a running speaker and a controller that use the wanted key.
+func settledWorld(t *testing.T) *world {
 	w := newWorld(t, 1, 2)
 	w.faults = false
 	w.put(data(map[string]byte{Key: 1, InUse: 1}))
@@ -278,7 +278,7 @@ func quiet(t *testing.T) *world {
 	return w
 }
 
-// holds checks what the Secret holds.
+// holds checks the entries of the Secret.
 func (w *world) holds(when string, want map[string]byte) {
 	w.t.Helper()
 	if diff := cmp.Diff(data(want), w.secret); diff != "" {
@@ -286,7 +286,7 @@ func (w *world) holds(when string, want map[string]byte) {
 	}
 }
 
-// accepts checks the keys of the first speaker; it sends with the first.
+// accepts checks the keys of the first speaker, starting with the key that it sends with.
 func (w *world) accepts(when string, want ...byte) {
 	w.t.Helper()
 	var got []byte
@@ -298,74 +298,74 @@ func (w *world) accepts(when string, want ...byte) {
 	}
 }
 
-// The controller is restarted between the steps, and only takes longer.
+// TestKeyReplaced restarts the controller between the steps, which only delays them.
 func TestKeyReplaced(t *testing.T) {
-	w := quiet(t)
+	w := settledWorld(t)
 	w.put(data(map[string]byte{Key: 2, InUse: 1}))
-	w.run(Look + time.Second)
-	w.accepts("when all have looked", 1, 2)
-	w.run(settled - 2*Look)
+	w.run(ReadInterval + time.Second)
+	w.accepts("when all have read the Secret", 1, 2)
+	w.run(settleTime - 2*ReadInterval)
 	w.lead()
-	w.run(settled - keeperLook)
+	w.run(settleTime - decideInterval)
 	w.holds("after the first restart", map[string]byte{Key: 2, InUse: 1})
-	w.run(2 * keeperLook)
+	w.run(2 * decideInterval)
 	w.holds("when all accept it", map[string]byte{Key: 2, InUse: 2, Former: 1})
-	w.run(Look)
+	w.run(ReadInterval)
 	w.accepts("when all send with it", 2, 1)
 	w.lead()
-	w.run(settled - keeperLook)
+	w.run(settleTime - decideInterval)
 	w.holds("after the second restart", map[string]byte{Key: 2, InUse: 2, Former: 1})
-	w.run(2 * keeperLook)
+	w.run(2 * decideInterval)
 	w.holds("in the end", map[string]byte{Key: 2, InUse: 2})
-	w.run(settled + Look)
+	w.run(settleTime + ReadInterval)
 	w.accepts("in the end", 2)
 }
 
-// A node that starts just then does not wait.
+// TestSecretDeleted starts a node right after the deletion: it does not wait.
 func TestSecretDeleted(t *testing.T) {
-	w := quiet(t)
+	w := settledWorld(t)
 	w.put(nil)
 	w.start(1)
-	w.run(keeperLook + 2*time.Second)
-	w.holds("at once", map[string]byte{Key: w.made, InUse: 1})
+	w.run(decideInterval + 2*time.Second)
+	w.holds("at once", map[string]byte{Key: w.lastKey, InUse: 1})
 	if keys := w.speakers[1].keys; len(keys) != 2 {
 		t.Errorf("the speaker that starts has %d keys, want 2", len(keys))
 	}
-	w.run(2*settled + Look)
-	w.holds("in the end", map[string]byte{Key: w.made, InUse: w.made})
+	w.run(2*settleTime + ReadInterval)
+	w.holds("in the end", map[string]byte{Key: w.lastKey, InUse: w.lastKey})
 }
 
-// Only running speakers know the key, and one that starts waits for them.
+// TestSecretDeletedWithoutController: only running speakers have the key, and a starting speaker waits for them.
 func TestSecretDeletedWithoutController(t *testing.T) {
-	w := quiet(t)
-	w.keeper = nil
+	w := settledWorld(t)
+	w.rotator = nil
 	w.put(nil)
 	w.run(10 * time.Minute)
 	w.lead()
 	w.start(1)
-	w.run(settled - time.Second)
-	w.holds("when somebody leads", map[string]byte{Key: w.made})
+	w.run(settleTime - time.Second)
+	w.holds("when a controller leads", map[string]byte{Key: w.lastKey})
 	if w.speakers[1].keys != nil {
 		t.Error("a speaker starts with a key that others may not know")
 	}
-	w.run(keeperLook)
-	w.holds("when all have changed", map[string]byte{Key: w.made, InUse: w.made})
+	w.run(decideInterval)
+	w.holds("when all have changed", map[string]byte{Key: w.lastKey, InUse: w.lastKey})
 	if w.speakers[1].keys == nil {
-		t.Error("a speaker waits still")
+		t.Error("a speaker still waits")
 	}
 }
 
-// What is no key changes nothing, and is left for its owner to see.
+// TestNoKey: an invalid key changes nothing, and stays in the Secret for its owner to see.
 func TestNoKey(t *testing.T) {
-	w := quiet(t)
+	w := settledWorld(t)
 	w.put(map[string][]byte{Key: []byte("secret"), InUse: key(1)})
 	w.run(20 * time.Minute)
-	w.accepts("with a key that is none", 1)
+	w.accepts("with an invalid key", 1)
 	if got := Read(w.secret).Unusable; !slices.Equal(got, []string{Key}) {
 		t.Errorf("unusable are %v", got)
 	}
 	w.put(map[string][]byte{Key: []byte("secret")})
-	w.keeper = nil
+	w.rotator = nil
 	w.run(20 * time.Minute)
 	w.accepts("with nothing else", 1)
 	w.start(1)
@@ -375,7 +375,7 @@ func TestNoKey(t *testing.T) {
 	}
 }
 
-// Nobody waits at the first installation.
+// TestFirstKey: at the first installation no speaker waits.
 func TestFirstKey(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.faults = false
