@@ -136,7 +136,7 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 	group.Go(func() error { return assign.cluster.Run(ctx) })
 	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
 	group.Go(func() error {
-		return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, assign.ready), nil)
+		return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.AlwaysHealthy, assign.ready), nil)
 	})
 	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(state), nil) })
 	group.Go(func() error { return campaign(ctx, log, assign.cluster, s.nodeName, work) })

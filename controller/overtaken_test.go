@@ -73,11 +73,11 @@ func TestRunsAgain(t *testing.T) {
 	server.put(t, loadBalancer("web"))
 	go func() { _ = s.loop.Run(t.Context()) }()
 	late := time.After(10 * time.Second)
-	for tick := time.NewTicker(overtakenWait / 10); s.loop.Done() < 2; {
+	for tick := time.NewTicker(overtakenWait / 10); s.loop.Completed() < 2; {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("%d runs", s.loop.Done())
+			t.Fatalf("%d runs", s.loop.Completed())
 		}
 	}
 }

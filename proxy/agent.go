@@ -187,7 +187,7 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 		return daemon.Serve(
 			ctx,
 			s.HealthListen,
-			daemon.Health(func() error { return alive(loop.Began()) }, daemon.Runs),
+			daemon.Health(func() error { return alive(loop.Began()) }, daemon.AlwaysHealthy),
 			nil,
 		)
 	})

@@ -121,7 +121,7 @@ func engineMain(args []string) int {
 		"`seconds` that a worker has for its connections after another one took its place",
 	)
 	terminate := f.Uint("termination-seconds", 60, "`seconds` that connections have when the pod ends")
-	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
+	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	return daemon.Main("holdfast-proxy", &s, func() error {
 		if err := f.Parse(args); err != nil {
 			return err

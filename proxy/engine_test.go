@@ -524,7 +524,7 @@ func TestKeep(t *testing.T) {
 			return alive(time.Now().Add(-runTime - time.Second))
 		}
 		return alive(time.Time{})
-	}, daemon.Runs))
+	}, daemon.AlwaysHealthy))
 	defer health.Close()
 	const stay = time.Second
 	ended := make(chan int, 1)

@@ -151,7 +151,7 @@ func (w *worker) works() bool {
 	user, _ := strconv.Atoi(f[11])
 	kernel, _ := strconv.Atoi(f[12])
 	before := w.spent
-	w.spent = time.Duration(user+kernel)*10*time.Millisecond + daemon.Waited(w.pid()) // USER_HZ is 100
+	w.spent = time.Duration(user+kernel)*10*time.Millisecond + daemon.SchedDelay(w.pid()) // USER_HZ is 100
 	return f[0] == "D" || w.spent > before+10*time.Millisecond
 }
 

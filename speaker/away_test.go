@@ -256,7 +256,7 @@ func testAway(t *testing.T, away string) {
 		if c.api.get(statesPath, name, &s); len(s.Status.Unreachable) != 2 {
 			t.Errorf("%s calls unreachable %v", name, s.Status.Unreachable)
 		}
-		if looks, wrong := c.speakers[name].witness.Done(), c.speakers[name].witness.repairs.Load(); looks < 3 || wrong > 0 {
+		if looks, wrong := c.speakers[name].witness.Completed(), c.speakers[name].witness.repairs.Load(); looks < 3 || wrong > 0 {
 			t.Errorf("%s looked %d times, and %d plans were wrong", name, looks, wrong)
 		}
 	}

@@ -74,8 +74,8 @@ func BenchmarkService(b *testing.B) {
 				w = newCostly(all, size)
 			}
 			w.measure(b, func() {
-				before := w.loop.Done()
-				defer func() { b.ReportMetric(float64(w.loop.Done()-before)/float64(b.N), "runs/op") }()
+				before := w.loop.Completed()
+				defer func() { b.ReportMetric(float64(w.loop.Completed()-before)/float64(b.N), "runs/op") }()
 				tick := time.NewTicker(time.Second / costRate)
 				defer tick.Stop()
 				for range b.N {

@@ -48,7 +48,7 @@ type hang struct {
 func newHang(w *syncer, runs *daemon.Loop) *hang {
 	return &hang{
 		loop:   runs,
-		waited: func() time.Duration { return daemon.Waited(os.Getpid()) },
+		waited: func() time.Duration { return daemon.SchedDelay(os.Getpid()) },
 		offer:  w.offer,
 		left:   func() int { return len(w.layer2.Offered()) },
 		lonely: minLonely + rand.N(maxLonely-minLonely),
@@ -61,7 +61,7 @@ func (h *hang) Run(ctx context.Context) error {
 	go func() { ended <- h.loop.Run(ctx) }()
 	tick := time.Tick(hangLook)
 	var run time.Time
-	var pulse daemon.Pulse
+	var timer daemon.HangTimer
 	for {
 		select {
 		case err := <-ended:
@@ -78,9 +78,9 @@ func (h *hang) Run(ctx context.Context) error {
 		began := h.loop.Began()
 		switch {
 		case began.IsZero() || !began.Equal(run):
-			run, pulse = began, daemon.Pulse{}
+			run, timer = began, daemon.HangTimer{}
 			h.since.Store(nil)
-		case pulse.Look(hangLook, h.waited()) >= hangTime:
+		case timer.Advance(hangLook, h.waited()) >= hangTime:
 			found := time.Now()
 			h.since.CompareAndSwap(nil, &found)
 			h.offer()

@@ -163,7 +163,7 @@ func (s *settings) parse(args []string) error {
 	if s.heartbeatPort == s.membersPort {
 		return fmt.Errorf("--heartbeat-port and --members-port are both %d", s.membersPort)
 	}
-	if err := s.Apart(daemon.Listener{Flag: "members-port", Address: fmt.Sprintf(":%d", s.membersPort)}); err != nil {
+	if err := s.CheckListeners(daemon.Listener{Flag: "members-port", Address: fmt.Sprintf(":%d", s.membersPort)}); err != nil {
 		return err
 	}
 	if s.heartbeatInterval < minInterval || s.heartbeatInterval > maxInterval {

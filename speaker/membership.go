@@ -104,7 +104,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 		return err
 	}
 	w.layer2.SetKeys(keys)
-	streams := daemon.Crowd{All: 64, OfOne: 4} // a member opens one every few seconds, for a moment
+	streams := daemon.ConnLimiter{Max: 64, MaxPerAddress: 4} // a member opens one every few seconds, for a moment
 	m, err := members.New(
 		members.Config{
 			GossipPort: uint16(s.membersPort),

@@ -364,7 +364,7 @@ func (w *syncer) ready() error {
 		return errors.New("informers are not synced")
 	case w.membership.members.Load() == nil:
 		return errors.New("the membership has not started")
-	case w.last.Load() == nil || w.loop.Done() == 0 || !w.peering.Applied():
+	case w.last.Load() == nil || w.loop.Completed() == 0 || !w.peering.Applied():
 		return errors.New("the first plan is not applied")
 	}
 	return w.report.Ready(w.cluster.ReadyWithoutSessions(w.node))

@@ -65,7 +65,7 @@ func TestLinksChanged(t *testing.T) {
 				synctest.Wait()
 				w.linksChanged(tt.links)
 				time.Sleep(time.Second)
-				if got := w.loop.Done(); got != tt.runs {
+				if got := w.loop.Completed(); got != tt.runs {
 					t.Errorf("%d runs, want %d", got, tt.runs)
 				}
 			})

@@ -70,7 +70,7 @@ func (s *supervisor) watch(
 	leaving, answered *atomic.Bool,
 ) (hangs bool, err error) {
 	tick := time.Tick(lookInterval)
-	var p daemon.Pulse
+	var timer daemon.HangTimer
 	for looks := 0; ; {
 		select {
 		case err := <-process.Ended():
@@ -84,9 +84,9 @@ func (s *supervisor) watch(
 			continue
 		}
 		if answered.Swap(false) {
-			p.Answered()
+			timer.Reset()
 		}
-		if !hangs && p.Look(lookInterval, daemon.Waited(process.PID())) >= hangTime {
+		if !hangs && timer.Advance(lookInterval, daemon.SchedDelay(process.PID())) >= hangTime {
 			hangs = true
 			process.Quit()
 			defer time.AfterFunc(quitTime, process.Kill).Stop()

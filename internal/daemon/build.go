@@ -7,31 +7,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Stamped by the linker with what git says: see the command release.
+// The linker sets these from git: see the command release.
 var (
 	version = "unreleased"
 	commit  = "unknown"
-	date    = "unknown" // of the commit
+	date    = "unknown" // the commit's
 )
 
 // Version returns the version of the build.
 func Version() string { return version }
 
-// buildOf names a program with its build on one line.
+// buildOf returns a program's name and build on one line.
 func buildOf(program string) string {
-	return fmt.Sprintf(
-		"%s %s, commit %s of %s, %s %s/%s",
-		program,
-		version,
-		commit,
-		date,
-		runtime.Version(),
-		runtime.GOOS,
-		runtime.GOARCH,
-	)
+	platform := runtime.GOOS + "/" + runtime.GOARCH
+	return fmt.Sprintf("%s %s, commit %s of %s, %s %s", program, version, commit, date, runtime.Version(), platform)
 }
 
-// BuildInfo is a metric that names the build by its labels.
+// BuildInfo returns a metric whose labels name the build.
 func BuildInfo() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_build_info",

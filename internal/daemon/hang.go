@@ -7,38 +7,52 @@ import (
 	"time"
 )
 
-// Pulse notices that something hangs. It counts the time that threads had for it: where they wait for a core, or the
-// process that looks does not run, something is slow and does not hang.
-type Pulse struct {
-	spent, delay time.Duration
+// HangTimer measures how long an operation has had the chance to run. Time in which its threads wait for a core does
+// not count, nor does time in which the watching process itself does not run: then the operation is slow, but it does
+// not hang.
+//
+//	var timer HangTimer
+//	for range time.Tick(interval) {
+//		if timer.Advance(interval, SchedDelay(pid)) >= limit {
+//			// The operation hangs.
+//		}
+//	}
+type HangTimer struct {
+	elapsed time.Duration
+	// schedDelay is the total at the last call of Advance.
+	schedDelay time.Duration
 }
 
-// Look is called at each interval with how long the threads have waited for a core in all. It returns how long they had
-// for what is going on.
-func (p *Pulse) Look(interval, delay time.Duration) time.Duration {
-	// A thread that ended takes its share of the sum with it.
-	waited := min(max(delay-p.delay, 0), interval)
-	p.delay = delay
-	p.spent += interval - waited
-	return p.spent
+// Advance adds one interval, less the time that the threads waited for a core meanwhile. schedDelay is the total of
+// SchedDelay. Advance returns the time since the start, or since the last Reset.
+func (t *HangTimer) Advance(interval, schedDelay time.Duration) time.Duration {
+	// The total falls when a thread ends.
+	waited := max(schedDelay-t.schedDelay, 0)
+	t.schedDelay = schedDelay
+
+	t.elapsed += interval - min(waited, interval)
+	return t.elapsed
 }
 
-// Answered says that something else begins.
-func (p *Pulse) Answered() { p.spent = 0 }
+// Reset starts the measurement of the next operation.
+func (t *HangTimer) Reset() { t.elapsed = 0 }
 
-// Waited returns how long the threads of a process were ready to run and did not, in all (Linux's
-// Documentation/scheduler/sched-stats.rst); 0 if the kernel does not count it.
-func Waited(pid int) (all time.Duration) {
+// SchedDelay returns the total time that the threads of a process have waited for a core (Linux's
+// Documentation/scheduler/sched-stats.rst). It returns 0 if the kernel does not count this.
+func SchedDelay(pid int) time.Duration {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is well-formed
+
+	var total time.Duration
 	for _, path := range threads {
-		b, err := os.ReadFile(path)
+		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // it ended
+			continue // the thread ended
 		}
-		var ran, ready time.Duration
-		if _, err := fmt.Sscan(string(b), &ran, &ready); err == nil {
-			all += ready
+
+		var running, waiting time.Duration
+		if _, err := fmt.Sscan(string(text), &running, &waiting); err == nil {
+			total += waiting
 		}
 	}
-	return all
+	return total
 }

@@ -31,12 +31,12 @@ func dial(t *testing.T, to, from string) (answered bool) {
 	return err == nil && strings.Contains(line, "200")
 }
 
-// TestCrowd: connections that one address keeps open leave others room, and the process descriptors.
-func TestCrowd(t *testing.T) {
+// TestConnLimiter: connections that one address keeps open leave room for others, and descriptors for the process.
+func TestConnLimiter(t *testing.T) {
 	at := freeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, at, Health(Runs, func() error { return nil }), nil) }()
+	go func() { ended <- Serve(ctx, at, Health(AlwaysHealthy, func() error { return nil }), nil) }()
 	for {
 		if c, err := net.Dial("tcp", at); err == nil {
 			c.Close()
@@ -56,14 +56,14 @@ func TestCrowd(t *testing.T) {
 	if !dial(t, at, "127.0.0.3") {
 		t.Error("another address is not served")
 	}
-	// However many addresses hold all they can, the next one is served: a kubelet asks how this process is.
+	// However many addresses have all their connections open, the next address is served: a kubelet must reach /healthz.
 	for i := range 50 {
 		for range 20 {
 			dial(t, at, fmt.Sprint("127.0.1.", i+1))
 		}
 	}
 	if !dial(t, at, "127.0.0.4") {
-		t.Error("behind all others nobody is served")
+		t.Error("a new address is not served once many others have all their connections open")
 	}
 	cancel()
 	must(t, <-ended)
@@ -81,7 +81,7 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestIdler: a client that sends nothing more, or reads nothing, is left.
+// TestIdler: the connection of a client that sends nothing more, or reads nothing, is closed.
 func TestIdler(t *testing.T) {
 	for name, request := range map[string]string{
 		"silent":         "",
@@ -95,7 +95,7 @@ func TestIdler(t *testing.T) {
 				l := make(pipes, 1)
 				l <- ours
 				closed := make(chan struct{})
-				s := server(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				s := newServer(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.Copy(io.Discard, r.Body)
 					_, _ = w.Write(make([]byte, 1<<20))
 				}))
@@ -116,7 +116,7 @@ func TestIdler(t *testing.T) {
 					t.Error("still there after an hour")
 				}
 				if took := time.Since(start); took > 2*time.Minute {
-					t.Errorf("left after %v", took)
+					t.Errorf("closed after %v", took)
 				}
 				theirs.Close()
 				close(l)
@@ -139,7 +139,7 @@ func (s *slow) Gather() ([]*dto.MetricFamily, error) {
 	return nil, nil
 }
 
-// TestScrapers: however many ask, metrics take a tenth of the time, and each is answered.
+// TestScrapers: with any number of readers, metrics take a tenth of the time, and each reader is answered.
 func TestScrapers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{takes: gathering}
@@ -172,11 +172,11 @@ func TestScrapers(t *testing.T) {
 		if ask(); time.Since(start) > 2*gathering {
 			t.Errorf("a single one waits for %v", time.Since(start))
 		}
-		time.Sleep(time.Minute) // what paces ends in the bubble
+		time.Sleep(time.Minute) // the pause's goroutine ends in the bubble
 	})
 }
 
-// TestTwoScrapers: on a machine so busy that metrics take seconds, two who ask at once have them within ten.
+// TestTwoScrapers: on a machine so busy that metrics take seconds, two simultaneous readers have them within 10 s.
 func TestTwoScrapers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := Metrics(&slow{takes: 3 * time.Second}, admit)
@@ -188,12 +188,12 @@ func TestTwoScrapers(t *testing.T) {
 		if both.Wait(); time.Since(start) > 10*time.Second {
 			t.Errorf("the second waited for %v", time.Since(start))
 		}
-		time.Sleep(time.Minute) // what paces ends in the bubble
+		time.Sleep(time.Minute) // the pause's goroutine ends in the bubble
 	})
 }
 
-// TestStrangersToken: while the API server does not say whose token it is, its bearer keeps no reader waiting who was
-// admitted before.
+// TestStrangersToken: while the API server does not answer whose token it is, its bearer does not delay readers that
+// were admitted before.
 func TestStrangersToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := Metrics(&slow{takes: gathering}, func(ctx context.Context, token string) int {
@@ -211,7 +211,7 @@ func TestStrangersToken(t *testing.T) {
 			return answer.Code
 		}
 
-		for range mostConnections {
+		for range maxConns {
 			go get("anything")
 		}
 		synctest.Wait()
@@ -219,6 +219,6 @@ func TestStrangersToken(t *testing.T) {
 		if status := get("admitted"); status != http.StatusOK || time.Since(start) > gathering {
 			t.Errorf("%d after %v", status, time.Since(start))
 		}
-		time.Sleep(time.Minute) // what paces ends in the bubble
+		time.Sleep(time.Minute) // the pause's goroutine ends in the bubble
 	})
 }

@@ -12,37 +12,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pause after a run is a multiple of what the run took of the processors, so that a loop takes a tenth of a core at
-// most, less in a burst, within these bounds. A run that waits for the API server is no reason to let the next one
-// wait. A quiet time of up to mostPause counts for the pauses after it: a new Service gets its address and its
-// endpoints one after the other, and must not wait between them.
+// A run is followed by a pause. The pause is a multiple of the processor time of the run: a loop takes at most a tenth
+// of a core, and less in a burst. Time in which a run waits for the API server does not lengthen its pause.
+//
+// Idle time before a run, up to maxPause, shortens the pauses after it. A new Service gets its address and its
+// endpoints one after the other, and must not wait in between.
 const (
-	costFactor, burstFactor = 10, 40
+	costFactor  = 10
+	burstFactor = 40
 
-	leastPause = 5 * time.Millisecond
-	mostPause  = time.Second
+	minPause = 5 * time.Millisecond
+	maxPause = time.Second
+)
 
-	// firstRetry is the wait after a failed run, which doubles up to lastRetry.
+// The wait after a failed run starts at firstRetry and doubles up to lastRetry.
+const (
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 10 * time.Second
 )
 
-// LoopConfig of a Loop. Zero durations take the defaults.
+// LoopConfig configures a Loop. Zero durations take the defaults.
 type LoopConfig struct {
 	// Name appears in log lines.
 	Name string
 	Log  *slog.Logger
-	// Sync runs once for every burst of kicks. It returns the time until it must run again without a kick, 0 for
-	// the slow tick. After an error Sync runs again; the Loop logs an error that differs from the last one.
+	// Sync runs once for every burst of kicks. It returns the time after which it must run again without a kick; 0
+	// leaves that to ResyncInterval. After an error Sync is retried. The Loop logs an error that differs from the last.
 	Sync func(context.Context) (again time.Duration, err error)
-	// MinInterval is the least time between the starts of two runs; default 0. The first
-	// run after a quiet time starts at once, since a failover must not wait.
+	// MinInterval is the minimum time between the starts of two runs; default 0. A run after a longer idle time starts
+	// at once, since a failover must not wait.
 	MinInterval time.Duration
-	// Burst, unless nil, reports whether so much changes that the next run should take more of it at once: the loop
-	// takes a BurstFactor-th of a core then; default 40.
-	Burst       func() bool
+	// Burst, unless nil, reports whether many changes are arriving, so that the next run should wait for more of them.
+	// The loop then takes at most 1/BurstFactor of a core.
+	Burst func() bool
+	// BurstFactor has the default 40.
 	BurstFactor int
-	// ResyncInterval is the slow tick, which covers changes without an event; default 30 s.
+	// ResyncInterval is the maximum time between two runs, which covers changes without an event; default 30 s.
 	ResyncInterval time.Duration
 }
 
@@ -51,64 +56,72 @@ type LoopConfig struct {
 type Loop struct {
 	config       LoopConfig
 	kicks, hurry chan struct{}
-	done         atomic.Int64
-	// began is when the present run began; nil while there is none.
+	completed    atomic.Int64
+	// began is the start of the present run; nil between runs.
 	began atomic.Pointer[time.Time]
-	// spent returns the processor time of this process so far. Other goroutines spend it too, so that what a run costs
-	// is at most the difference, and at most the time that it takes.
-	spent func() time.Duration
+	// processorTime returns the processor time that this process has used. Other goroutines use it too, so its increase
+	// during a run is an upper bound for the cost of the run.
+	processorTime func() time.Duration
 }
 
-// NewLoop returns a Loop that Run starts.
+// NewLoop returns a Loop. It does nothing until Run is called.
 func NewLoop(c LoopConfig) *Loop {
 	c.BurstFactor = cmp.Or(c.BurstFactor, burstFactor)
 	c.ResyncInterval = cmp.Or(c.ResyncInterval, 30*time.Second)
-	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1), spent: processorTime}
+	return &Loop{
+		config:        c,
+		kicks:         make(chan struct{}, 1),
+		hurry:         make(chan struct{}, 1),
+		processorTime: processorTime,
+	}
 }
 
-// Kick asks for a run. It never blocks.
+// Kick requests a run. It never blocks.
 func (l *Loop) Kick() { wake(l.kicks) }
 
-// Hurry asks for a run that skips the pause after a costly run. It is for rare events that must not wait, such as the
-// death of a node. It never blocks.
+// Hurry requests a run that skips the pause after the previous run. It is for rare events that must not wait, such as
+// the death of a node. It never blocks.
 func (l *Loop) Hurry() {
 	wake(l.hurry)
 	l.Kick()
 }
 
-func wake(signal chan<- struct{}) {
+func wake(c chan<- struct{}) {
 	select {
-	case signal <- struct{}{}:
-	default: // a run is pending, and it will read what this kick announces
+	case c <- struct{}{}:
+	default: // a run is pending, and will read the change behind this signal
 	}
 }
 
-// Done counts the runs that ended without an error.
-func (l *Loop) Done() int64 { return l.done.Load() }
+// Completed returns the number of runs that ended without an error.
+func (l *Loop) Completed() int64 { return l.completed.Load() }
 
-// Began returns when the present run began; the zero Time while there is none.
+// Began returns the start of the present run, or the zero Time between runs.
 func (l *Loop) Began() time.Time {
-	if began := l.began.Load(); began != nil {
-		return *began
+	began := l.began.Load()
+	if began == nil {
+		return time.Time{}
 	}
-	return time.Time{}
+	return *began
 }
 
-// Run runs the function once, then for every burst of kicks, until ctx is cancelled. It returns nil.
+// Run runs the function once, then after every burst of kicks, until ctx is cancelled. It always returns nil.
 func (l *Loop) Run(ctx context.Context) error {
 	var logged string
 	retry := firstRetry
-	rested := time.Now() // when the pauses of all runs so far are over
+	pausesEnd := time.Now() // the end of the pauses after all runs so far
+
 	for {
-		started, spent := time.Now(), l.spent()
-		l.began.Store(&started)
+		start, processorStart := time.Now(), l.processorTime()
+		l.began.Store(&start)
 		again, err := l.config.Sync(ctx)
 		l.began.Store(nil)
-		took := time.Since(started)
-		cost := min(took, l.spent()-spent)
+		took := time.Since(start)
+		cost := min(took, l.processorTime()-processorStart)
+
 		switch {
 		case err == nil:
-			l.done.Add(1)
+			l.completed.Add(1)
 			logged, retry = "", firstRetry
 		case ctx.Err() == nil:
 			if err.Error() != logged {
@@ -118,16 +131,19 @@ func (l *Loop) Run(ctx context.Context) error {
 			again = Sooner(again, retry)
 			retry = min(2*retry, lastRetry)
 		}
-		now := started.Add(took)
-		pause := l.pause(rested.Sub(now), cost)
-		rested = now.Add(pause)
-		if !l.sleep(ctx, Sooner(again, l.config.ResyncInterval), max(pause, l.config.MinInterval-took)) {
+
+		end := start.Add(took)
+		pause := l.pause(pausesEnd.Sub(end), cost)
+		pausesEnd = end.Add(pause)
+
+		wait := Sooner(again, l.config.ResyncInterval)
+		if !l.sleep(ctx, wait, max(pause, l.config.MinInterval-took)) {
 			return nil
 		}
 	}
 }
 
-// Sooner returns the shorter of two times to run again; 0 is never.
+// Sooner returns the shorter of two times to run again; 0 means never.
 func Sooner(a, b time.Duration) time.Duration {
 	if a <= 0 || b > 0 && b < a {
 		return b
@@ -135,59 +151,65 @@ func Sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// pause returns the pause after a run that cost so much of the processors, given what is left of the pauses before it:
-// less than nothing after a quiet time.
+// pause returns the pause after a run that used cost of processor time. left is the time until the pauses of earlier
+// runs end; it is negative after an idle time.
 func (l *Loop) pause(left, cost time.Duration) time.Duration {
 	factor := time.Duration(costFactor)
 	if l.config.Burst != nil && l.config.Burst() {
 		factor = time.Duration(l.config.BurstFactor)
 	}
-	return min(max(left, -mostPause)+factor*cost, mostPause)
+	return min(max(left, -maxPause)+factor*cost, maxPause)
 }
 
 // processorTime returns the processor time of this process (getrusage(2)).
 func processorTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(fmt.Sprintf("getrusage: %v", err)) // only a bad argument fails
+		panic(fmt.Sprintf("getrusage: %v", err)) // it fails only for invalid arguments
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// sleep blocks until a kick, or until wait is over, but at least for the pause, unless Hurry cuts that short. It
-// returns false when ctx has ended.
+// sleep blocks until a kick or until wait is over, but at least for the pause. Hurry cuts the pause short, to minPause.
+// sleep returns false if ctx has ended.
 func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
-	due, least, rest := time.After(wait), time.After(leastPause), time.After(pause)
+	waited, minPaused, paused := time.After(wait), time.After(minPause), time.After(pause)
+
 	select {
 	case <-ctx.Done():
 		return false
-	case <-due:
+	case <-waited:
 	case <-l.kicks:
 	}
+
 	select {
 	case <-ctx.Done():
 		return false
-	case <-least:
+	case <-minPaused:
 	}
+
 	select {
 	case <-ctx.Done():
 		return false
-	case <-rest:
+	case <-paused:
 	case <-l.hurry:
 	}
-	for _, signal := range []chan struct{}{l.kicks, l.hurry} {
+
+	// The next run also reads the changes behind signals that came during the pause.
+	for _, c := range []chan struct{}{l.kicks, l.hurry} {
 		select {
-		case <-signal: // the next run reads what a kick during the pause announces
+		case <-c:
 		default:
 		}
 	}
 	return true
 }
 
-// WitnessInterval returns how often what is remembered is compared with what is computed from nothing: the usual
-// interval, or HOLDFAST_WITNESS of the environment, in tests on a cluster.
+// WitnessInterval returns how often state that is updated step by step is compared with a computation from scratch. It
+// is the usual interval, or the environment variable HOLDFAST_WITNESS, which tests on a cluster set.
 func WitnessInterval(usual time.Duration) time.Duration {
-	if d, err := time.ParseDuration(os.Getenv("HOLDFAST_WITNESS")); err == nil && d > 0 {
+	d, err := time.ParseDuration(os.Getenv("HOLDFAST_WITNESS"))
+	if err == nil && d > 0 {
 		return d
 	}
 	return usual

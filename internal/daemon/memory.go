@@ -8,45 +8,61 @@ import (
 )
 
 const (
-	// memoryInterval is how often a look is taken at the memory.
+	// memoryInterval is the time between two checks of the heap.
 	memoryInterval = 20 * time.Second
-	// startGarbage is how much garbage there may be while the first list of all objects is read, in percent of what
-	// lives: what stays lies among it, and keeps its pages.
-	startGarbage = 20
-	// startTicks end the start, if nothing does before.
-	startTicks = 6
+	// startGCPercent is GOGC while the first list of all objects is read. Objects that stay are allocated among the
+	// garbage of that list, and keep its pages from being returned.
+	startGCPercent = 20
+	// maxStartTicks is the number of checks after which the start is over in any case.
+	maxStartTicks = 6
 )
 
-// returnMemory returns to the kernel, until ctx ends, what the process does not need at rest. The first list of all
-// objects and each burst of changes leave garbage as large as all that lives, and the runtime alone keeps that memory:
-// it expects to need it again soon. While it collects by itself it does. When the start is over there may be as much
-// garbage as usual. Who sets GOGC decides all this.
-func returnMemory(ctx context.Context, interval time.Duration, usual int) {
-	sample := []metrics.Sample{
-		{Name: "/gc/cycles/total:gc-cycles"},
-		{Name: "/gc/heap/live:bytes"},
-		{Name: "/memory/classes/heap/objects:bytes"},
-		{Name: "/memory/classes/heap/free:bytes"},
+// Indices of the samples that returnMemory reads.
+const (
+	cycles = iota
+	liveBytes
+	objectBytes
+	freeBytes
+)
+
+// returnMemory returns to the kernel the memory that the process does not need at rest, until ctx ends. The first list
+// of all objects and each burst of changes leave as much garbage as there is live data. The runtime keeps such memory,
+// since it expects to need it again soon.
+//
+// The start is over when no garbage collection ran for an interval; from then on GOGC is usualGCPercent. Do not call
+// returnMemory if the user sets GOGC.
+func returnMemory(ctx context.Context, interval time.Duration, usualGCPercent int) {
+	samples := []metrics.Sample{
+		cycles:      {Name: "/gc/cycles/total:gc-cycles"},
+		liveBytes:   {Name: "/gc/heap/live:bytes"},
+		objectBytes: {Name: "/memory/classes/heap/objects:bytes"},
+		freeBytes:   {Name: "/memory/classes/heap/free:bytes"},
 	}
 	ticks := time.Tick(interval)
 	started := false
-	for i, collected := 1, uint64(0); ; i, collected = i+1, sample[0].Value.Uint64() {
+	lastCycles := uint64(0)
+
+	for tick := 1; ; tick++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticks:
 		}
-		metrics.Read(sample)
-		quiet := sample[0].Value.Uint64() == collected
-		if !started && (quiet || i == startTicks) {
+
+		metrics.Read(samples)
+		isQuiet := samples[cycles].Value.Uint64() == lastCycles
+		if !started && (isQuiet || tick == maxStartTicks) {
 			started = true
-			debug.SetGCPercent(usual)
+			debug.SetGCPercent(usualGCPercent)
 		}
-		// A collection is worth a tenth of what lives.
-		if lives, held := sample[1].Value.Uint64(), sample[2].Value.Uint64()+sample[3].Value.Uint64(); quiet &&
-			held > lives+lives/10 {
+
+		// Only a gain of more than a tenth of the live data is worth a collection.
+		live := samples[liveBytes].Value.Uint64()
+		held := samples[objectBytes].Value.Uint64() + samples[freeBytes].Value.Uint64()
+		if isQuiet && held > live+live/10 {
 			debug.FreeOSMemory()
-			metrics.Read(sample)
+			metrics.Read(samples)
 		}
+		lastCycles = samples[cycles].Value.Uint64()
 	}
 }

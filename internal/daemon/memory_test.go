@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestReturnMemory: what was garbage is the kernel's again, though nothing collects it by itself.
+// TestReturnMemory: the memory of garbage is returned to the kernel, even though the runtime does not collect it.
 func TestReturnMemory(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	const size = 64 << 20
@@ -37,15 +37,15 @@ func TestReturnMemory(t *testing.T) {
 	}
 }
 
-// TestStartGarbage: after the start there may be as much garbage as usual.
+// TestStartGarbage: after the start, GOGC is as usual.
 func TestStartGarbage(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(startGarbage))
+	defer debug.SetGCPercent(debug.SetGCPercent(startGCPercent))
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
 	running.Go(func() { returnMemory(ctx, time.Millisecond, 77) })
-	for poll := time.Tick(10 * time.Millisecond); debug.SetGCPercent(startGarbage) != 77; <-poll {
+	for poll := time.Tick(10 * time.Millisecond); debug.SetGCPercent(startGCPercent) != 77; <-poll {
 		if ctx.Err() != nil {
 			t.Fatal("the start does not end")
 		}

@@ -87,7 +87,7 @@ func TestServeMetrics(t *testing.T) {
 		if tt.by == "first" {
 			put("second")
 			if _, by, _ := ask(t, "https://"+at+"/metrics", tt.header); by != "second" {
-				t.Errorf("the certificate in the files is of second, that of the process of %q", by)
+				t.Errorf("the files have the certificate second, the process serves the certificate %q", by)
 			}
 			put("first")
 		}

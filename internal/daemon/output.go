@@ -13,57 +13,63 @@ import (
 )
 
 const (
-	// maxQueued bounds the bytes that wait for a reader: some thousand lines.
+	// maxQueued bounds the bytes that wait to be written: some thousand lines.
 	maxQueued = 1 << 20
-	// flushTime bounds the wait of a process that ends for its last lines.
+	// flushTime bounds how long a process that ends waits until its last lines are written.
 	flushTime = time.Second
 )
 
-// Stderr is the standard error of this process and of its children. A write never waits: if nothing reads, as when
-// containerd hangs, lines are dropped. Everything that logs would hang otherwise, and so the process.
-var Stderr = newOutput(os.Stderr)
+// Stderr is the standard error of this process and of its children. A write never blocks: lines are dropped if nothing
+// reads them, for instance while containerd hangs. Otherwise every goroutine that logs would hang too.
+var Stderr = newAsyncWriter(os.Stderr)
 
-// Output passes on what is written to it to a writer that may block.
-type Output struct {
-	to io.Writer
-	// start starts the goroutine that writes.
+// AsyncWriter copies lines to a writer that may block, without blocking itself.
+type AsyncWriter struct {
+	inner io.Writer
+	// start starts the goroutine that writes to inner.
 	start func()
 
 	mu sync.Mutex
-	// queue waits to be written, and dropped counts the writes that found it full since then.
-	queue   bytes.Buffer
+	// queue holds the lines that wait to be written.
+	queue bytes.Buffer
+	// dropped counts the lines that found the queue full since it was last taken.
 	dropped int
-	// wake has an item if there is something to write; idle is closed while there is nothing.
+	// wake holds an item if there is something to write.
 	wake chan struct{}
+	// idle is closed while there is nothing to write.
 	idle chan struct{}
-	// all counts the writes that were dropped.
-	all atomic.Uint64
+
+	// totalDropped counts all dropped lines.
+	totalDropped atomic.Uint64
 }
 
-func newOutput(to io.Writer) *Output {
-	o := &Output{to: to, wake: make(chan struct{}, 1), idle: make(chan struct{})}
-	close(o.idle)
-	o.start = sync.OnceFunc(func() { go o.run() })
-	return o
+func newAsyncWriter(inner io.Writer) *AsyncWriter {
+	w := &AsyncWriter{inner: inner, wake: make(chan struct{}, 1), idle: make(chan struct{})}
+	close(w.idle)
+	w.start = sync.OnceFunc(func() { go w.run() })
+	return w
 }
 
-// Write implements io.Writer. It never fails or waits; one call is one line, as log handlers write them.
-func (o *Output) Write(line []byte) (int, error) {
-	o.start()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.queue.Len()+len(line) > maxQueued {
-		o.dropped++
-		o.all.Add(1)
+// Write implements io.Writer. It never fails and never blocks. Each call writes one line, as log handlers do.
+func (w *AsyncWriter) Write(line []byte) (int, error) {
+	w.start()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.queue.Len()+len(line) > maxQueued {
+		w.dropped++
+		w.totalDropped.Add(1)
 		return len(line), nil
 	}
-	o.queue.Write(line)
+
+	w.queue.Write(line)
 	select {
-	case o.wake <- struct{}{}:
-		if isClosed(o.idle) {
-			o.idle = make(chan struct{})
+	case w.wake <- struct{}{}:
+		if isClosed(w.idle) {
+			w.idle = make(chan struct{})
 		}
-	default:
+	default: // run has been woken already
 	}
 	return len(line), nil
 }
@@ -77,48 +83,54 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// run writes what is queued. It never ends.
-func (o *Output) run() {
-	for range o.wake {
-		if lines := o.take(); len(lines) > 0 {
-			_, _ = o.to.Write(lines) // there is nowhere to report an error to
+// run writes queued lines to inner. It never returns.
+func (w *AsyncWriter) run() {
+	for range w.wake {
+		lines := w.take()
+		if len(lines) > 0 {
+			_, _ = w.inner.Write(lines) // there is nowhere to report an error to
 		}
-		o.mu.Lock()
-		if len(o.wake) == 0 {
-			close(o.idle)
+
+		w.mu.Lock()
+		if len(w.wake) == 0 {
+			close(w.idle)
 		}
-		o.mu.Unlock()
+		w.mu.Unlock()
 	}
 }
 
-// take empties the queue. What was dropped came after it.
-func (o *Output) take() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.dropped > 0 {
-		slog.New(slog.NewJSONHandler(&o.queue, nil)).
-			Warn("log lines were dropped, because nothing read them", "lines", o.dropped)
-		o.dropped = 0
+// take empties the queue. A line about dropped lines comes last, because they were newer than the queued ones.
+func (w *AsyncWriter) take() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.dropped > 0 {
+		log := slog.New(slog.NewJSONHandler(&w.queue, nil))
+		log.Warn("log lines were dropped, because nothing read them", "lines", w.dropped)
+		w.dropped = 0
 	}
-	out := bytes.Clone(o.queue.Bytes())
-	o.queue = bytes.Buffer{}
-	return out
+
+	lines := bytes.Clone(w.queue.Bytes())
+	w.queue = bytes.Buffer{}
+	return lines
 }
 
-// Flush waits until everything is written, for a second at most.
-func (o *Output) Flush() {
-	o.mu.Lock()
-	idle := o.idle
-	o.mu.Unlock()
+// Flush waits until all lines are written, for flushTime at most.
+func (w *AsyncWriter) Flush() {
+	w.mu.Lock()
+	idle := w.idle
+	w.mu.Unlock()
+
 	select {
 	case <-idle:
 	case <-time.After(flushTime):
 	}
 }
 
-// Dropped returns a metric of the lines that were dropped.
-func (o *Output) Dropped() prometheus.Collector {
+// Dropped returns a metric that counts the dropped lines.
+func (w *AsyncWriter) Dropped() prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "holdfast_log_lines_dropped_total", Help: "Lines that did not reach the log, because nothing read it.",
-	}, func() float64 { return float64(o.all.Load()) })
+		Name: "holdfast_log_lines_dropped_total",
+		Help: "Log lines that were dropped because nothing read the standard error.",
+	}, func() float64 { return float64(w.totalDropped.Load()) })
 }

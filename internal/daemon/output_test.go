@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// pipe is a log that nothing reads while it is full.
+// pipe is a log that blocks until full is closed.
 type pipe struct {
 	full    chan struct{}
 	written bytes.Buffer
@@ -21,14 +21,14 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return p.written.Write(b)
 }
 
-// TestOutput: while nothing reads, lines are kept up to a bound, then dropped, and no write waits. Once something reads, the log has the
-// oldest lines, how many are missing, and all later ones.
+// TestOutput: while nothing reads, lines are queued up to a bound, then dropped, and no write blocks. Once something
+// reads, the log has the oldest lines, the number of missing lines, and all later ones.
 //
 // Trap: containerd hangs, the pipe of the log is full after 64 KiB, and each goroutine hangs with its next line.
 func TestOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipe{full: make(chan struct{})}
-		o := newOutput(p)
+		o := newAsyncWriter(p)
 		text := strings.Repeat("x", 1000)
 		log := slog.New(slog.NewJSONHandler(o, nil))
 		start := time.Now()
@@ -58,7 +58,7 @@ func TestOutput(t *testing.T) {
 		if !strings.HasSuffix(report, fmt.Sprintf(`"lines":%d}`, 10_000-kept)) || !strings.Contains(last, "later") || kept < 500 {
 			t.Errorf("%d lines, then %s, then %s", kept, report, last)
 		}
-		if got := o.all.Load(); got != uint64(10_000-kept) {
+		if got := o.totalDropped.Load(); got != uint64(10_000-kept) {
 			t.Errorf("%d are counted", got)
 		}
 		close(o.wake) // ends the goroutine

@@ -52,7 +52,7 @@ func start(t *testing.T, port uint16, address, name string, key []byte, join ...
 
 func startWith(t *testing.T, change func(*Config), port uint16, address, name string, key []byte, join ...string) member {
 	t.Helper()
-	c := Config{GossipPort: port, Admit: (&daemon.Crowd{All: 64, OfOne: 64}).Admit, Config: heartbeat.Config{
+	c := Config{GossipPort: port, Admit: (&daemon.ConnLimiter{Max: 64, MaxPerAddress: 64}).Admit, Config: heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
 		Port: port + 1, Keys: [][]byte{key}, Changed: func() {}, Guest: func(net.Conn) {},
 		Ask: func(string) detect.WireAnswer { return detect.WireAnswer{} },

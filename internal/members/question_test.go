@@ -180,7 +180,8 @@ func startLogged(t *testing.T) (at string, l lines) {
 	t.Helper()
 	l = lines{slog.DiscardHandler, new(atomic.Int64), new(atomic.Int64)}
 	port := freePort(t)
-	m := startWith(t, func(c *Config) { c.Log, c.Admit = slog.New(l), (&daemon.Crowd{All: 64, OfOne: 4}).Admit }, port, "127.0.0.1", "n1", make([]byte, 32))
+	limiter := &daemon.ConnLimiter{Max: 64, MaxPerAddress: 4}
+	m := startWith(t, func(c *Config) { c.Log, c.Admit = slog.New(l), limiter.Admit }, port, "127.0.0.1", "n1", make([]byte, 32))
 	t.Cleanup(func() { m.leave(t) })
 	at = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
 	eventually(t, "the port is open", func() bool {
