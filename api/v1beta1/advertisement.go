@@ -2,7 +2,7 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AdvertisementScope has the selectors of both kinds of advertisement.
+// AdvertisementScope holds the selectors that both kinds of advertisement have.
 type AdvertisementScope struct {
 	// IPAddressPools by name. If ipAddressPoolSelectors is empty too, all pools are selected.
 	// +kubebuilder:validation:MaxItems=256
@@ -52,13 +52,13 @@ type L2AdvertisementSpec struct {
 	// +listType=set
 	Interfaces []string `json:"interfaces,omitempty"`
 
-	// PreferredNodeSelectors rank nodes: the node with the highest sum of weights announces, while it can.
+	// PreferredNodeSelectors rank nodes: of the nodes that can announce, the node with the highest sum of weights does.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	PreferredNodeSelectors []PreferredNodeSelector `json:"preferredNodeSelectors,omitempty"`
 }
 
-// PreferredNodeSelector is a weight for the nodes that a selector matches.
+// PreferredNodeSelector gives a weight to the nodes that match a selector.
 type PreferredNodeSelector struct {
 	// Weight is added to a node's sum.
 	// +kubebuilder:validation:Minimum=1
@@ -116,29 +116,29 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:Maximum=128
 	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
 
-	// LocalPref is the local preference sent to peers of our own AS; 0 is not sent.
+	// LocalPref is the LOCAL_PREF sent to peers of our own AS (RFC 4271 section 5.1.5); 0 is not sent.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPref int64 `json:"localPref,omitempty"`
 
-	// ASPathPrepend is how often our AS is in AS_PATH beyond once, so that routers prefer other routes; not to peers of
-	// our own AS.
+	// ASPathPrepend is the number of additional times that our AS is in AS_PATH, so that routers prefer other routes. It
+	// has no effect on peers of our own AS.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=32
 	ASPathPrepend int32 `json:"asPathPrepend,omitempty"`
 
-	// MED is the MULTI_EXIT_DISC of the routes (RFC 4271 section 5.1.4); of routes by one neighbouring AS a router
-	// prefers the lowest. By default none is sent.
+	// MED is the MULTI_EXIT_DISC of the routes (RFC 4271 section 5.1.4). Of several routes from one neighbouring AS a
+	// router prefers the lowest MED. By default none is sent.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	MED *int64 `json:"med,omitempty"`
 
-	// Communities put on the routes: "65000:100" (RFC 1997), "large:64500:1:2" (RFC 8092), a well-known one (no-export,
-	// no-advertise, no-export-subconfed, no-peer, blackhole, graceful-shutdown), or a name from a Community.
+	// Communities of the routes: "65000:100" (RFC 1997), "large:64500:1:2" (RFC 8092), a well-known name
+	// (no-export, no-advertise, no-export-subconfed, no-peer, blackhole, graceful-shutdown), or a name from a Community.
 	// +kubebuilder:validation:MaxItems=63
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}|[A-Za-z][A-Za-z0-9_.-]*)$`
-	// +kubebuilder:validation:items:XValidation:rule="!self.contains(':') || self.replace('large:', '').split(':').all(n, int(n) <= (self.startsWith('large:') ? 4294967295 : 65535))",message="the numbers of a community go to 65535 (65000:100), those of a large one to 4294967295 (large:4200000000:1:2)"
+	// +kubebuilder:validation:items:XValidation:rule="!self.contains(':') || self.replace('large:', '').split(':').all(n, int(n) <= (self.startsWith('large:') ? 4294967295 : 65535))",message="the numbers of a community go to 65535 (65000:100), the numbers of a large community to 4294967295 (large:4200000000:1:2)"
 	// +listType=set
 	Communities []string `json:"communities,omitempty"`
 

@@ -2,7 +2,7 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// BFDProfile is how sessions of Bidirectional Forwarding Detection (RFC 5880) run. A BGPPeer names one by bfdProfile.
+// BFDProfile configures sessions of Bidirectional Forwarding Detection (RFC 5880). A BGPPeer names it in bfdProfile.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,7 +21,7 @@ type BFDProfile struct {
 	Status Status         `json:"status,omitempty"`
 }
 
-// BFDProfileSpec has MetalLB's fields. All intervals are in milliseconds.
+// BFDProfileSpec has the fields of MetalLB. All intervals are in milliseconds.
 type BFDProfileSpec struct {
 	// ReceiveInterval in milliseconds is the shortest interval at which the router may send. Default 300.
 	// +kubebuilder:validation:Minimum=10
@@ -33,12 +33,13 @@ type BFDProfileSpec struct {
 	// +kubebuilder:validation:Maximum=60000
 	TransmitInterval *int32 `json:"transmitInterval,omitempty"`
 
-	// DetectMultiplier is how many packets of a speaker the router may miss. Default 3.
+	// DetectMultiplier is the number of successive packets of a speaker that the router may miss before the session goes
+	// down. Default 3.
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=255
 	DetectMultiplier *int32 `json:"detectMultiplier,omitempty"`
 
-	// EchoInterval in milliseconds is read by MetalLB in echo mode, and has no effect here.
+	// EchoInterval in milliseconds has no effect. MetalLB uses it in echo mode.
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=60000
 	EchoInterval *int32 `json:"echoInterval,omitempty"`
@@ -47,12 +48,13 @@ type BFDProfileSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self",message="echo mode is not supported: remove echoMode, and choose shorter intervals"
 	EchoMode bool `json:"echoMode,omitempty"`
 
-	// PassiveMode waits for the router to begin. At least one side must not be passive.
+	// PassiveMode makes speakers wait for the router's first packet. At least one side must not be passive.
 	PassiveMode bool `json:"passiveMode,omitempty"`
 
-	// MinimumTTL that packets must have when they arrive in sessions across routers: with ebgpMultiHop, with a ttlSecurity of
-	// more than one hop, which may allow more, or with a router of the own AS on no link of the node. Default 254: one router in
-	// between. In other sessions packets must arrive with 255, and this field is not read.
+	// MinimumTTL is the lowest TTL that packets may arrive with in sessions across routers: with ebgpMultiHop, with a
+	// ttlSecurity of more than one hop, which may allow a lower TTL, or with a router of the own AS that is on no link of
+	// the node. Default 254, which allows one router in between. In other sessions packets must arrive with 255, and this
+	// field has no effect.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
 	MinimumTTL *int32 `json:"minimumTtl,omitempty"`

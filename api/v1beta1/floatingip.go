@@ -2,9 +2,9 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// FloatingIP is an address, or one of each family, that a project owns with or
-// without a Service. A Service of the same namespace claims it by the annotation
-// holdfast.dev/floating-ip, by requesting its address, or by being named in spec.serviceName.
+// FloatingIP is an address, or one of each family, that a project owns with or without a Service. A Service of the same
+// namespace claims it by the annotation holdfast.dev/floating-ip, by requesting its address, or by its name in
+// spec.serviceName.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -26,15 +26,15 @@ type FloatingIP struct {
 	Status FloatingIPStatus `json:"status,omitempty"`
 }
 
-// FloatingIPSpec is the request of the project.
+// FloatingIPSpec is what the project requests.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.addresses) || !has(self.ipFamilies) || self.addresses.all(a, isIP(a) && self.ipFamilies.exists(f, f == (ip(a).family() == 4 ? 'IPv4' : 'IPv6')))",message="each of addresses must be of one of ipFamilies: change one of the two"
 type FloatingIPSpec struct {
-	// Pool of the addresses; by default any that serves the namespace.
+	// Pool of the addresses; by default any pool that serves the namespace.
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 
-	// IPFamilies requested; by default those of addresses, or else IPv4.
+	// IPFamilies requested; by default the families of spec.addresses, or else IPv4.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:Enum=IPv4;IPv6
 	// +listType=set
@@ -49,17 +49,18 @@ type FloatingIPSpec struct {
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
 
-	// ReclaimPolicy Retain keeps the FloatingIP when its Service is deleted, Delete does not. It is always deleted with its namespace.
+	// ReclaimPolicy Retain keeps the FloatingIP when its Service is deleted; Delete deletes it too. A FloatingIP is always
+	// deleted with its namespace.
 	// +kubebuilder:validation:Enum=Retain;Delete
 	// +kubebuilder:default=Retain
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 
-	// ServiceName associates the FloatingIP with this Service of its namespace alone, as long as that Service exists.
+	// ServiceName binds the FloatingIP to this Service of its namespace and no other, as long as the Service exists.
 	// +kubebuilder:validation:MaxLength=63
 	ServiceName string `json:"serviceName,omitempty"`
 }
 
-// ReclaimPolicy is what happens to a FloatingIP when its Service is deleted.
+// ReclaimPolicy determines what happens to a FloatingIP when its Service is deleted.
 type ReclaimPolicy string
 
 const (
@@ -71,19 +72,19 @@ const (
 type FloatingIPPhase string
 
 const (
-	// FloatingIPPending lacks some of its addresses.
+	// FloatingIPPending means that some addresses are not assigned yet.
 	FloatingIPPending FloatingIPPhase = "Pending"
-	// FloatingIPAvailable has its addresses and no Service.
+	// FloatingIPAvailable means that all addresses are assigned and no Service uses them.
 	FloatingIPAvailable FloatingIPPhase = "Available"
-	// FloatingIPBound is used by a Service.
+	// FloatingIPBound means that a Service uses the FloatingIP.
 	FloatingIPBound FloatingIPPhase = "Bound"
 )
 
-// FloatingIPStatus is what Holdfast reports about a FloatingIP.
+// FloatingIPStatus reports the state of a FloatingIP.
 type FloatingIPStatus struct {
 	Status `json:",inline"`
 
-	// Addresses it owns.
+	// Addresses assigned to the FloatingIP.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
 	// +listType=atomic
@@ -91,11 +92,11 @@ type FloatingIPStatus struct {
 	// Phase is Pending, Available or Bound.
 	// +kubebuilder:validation:Enum=Pending;Available;Bound
 	Phase FloatingIPPhase `json:"phase,omitempty"`
-	// BoundTo is the Service that uses it.
+	// BoundTo is the Service that uses the FloatingIP.
 	BoundTo *Holder `json:"boundTo,omitempty"`
-	// BoundSince is when that Service began to use it.
+	// BoundSince is the time at which that Service began to use it.
 	BoundSince *Time `json:"boundSince,omitempty"`
-	// RecentHolders used it before, latest first.
+	// RecentHolders are the Services that used it before, latest first.
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=atomic
 	RecentHolders []Holder `json:"recentHolders,omitempty"`
@@ -109,7 +110,7 @@ type Holder struct {
 	// UID of the Service: another Service of the same name is another holder.
 	// +kubebuilder:validation:MaxLength=128
 	UID string `json:"uid,omitempty"`
-	// Until when it held the FloatingIP.
+	// Until is the time at which the Service released the FloatingIP.
 	Until *Time `json:"until,omitempty"`
 }
 

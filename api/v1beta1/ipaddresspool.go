@@ -2,8 +2,8 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ConditionAddressesFree is False on a pool while foreign machines have or claim addresses of it, and lists them. The controller writes it,
-// and removes it when no speaker reports such a machine any more.
+// ConditionAddressesFree on a pool is False while foreign machines have or claim some of its addresses. Its message
+// lists them. The controller writes it, and removes it once no speaker reports such a machine.
 const ConditionAddressesFree = "AddressesFree"
 
 // IPAddressPool is a supply of addresses for Services of type LoadBalancer.
@@ -28,15 +28,15 @@ type IPAddressPool struct {
 	Status IPAddressPoolStatus `json:"status,omitempty"`
 }
 
-// The rule on reversed ranges compares the ends, f and t, by the first of their numbers, x and y, that differ. It begins at n in both texts,
-// behind the separator s. Behind a :: only the last numbers are compared: others may be at different places. CEL has no order of addresses,
-// so the daemons report what the rule lets pass, such as 2001:db8::1-2001:db8:0::.
+// CEL cannot order addresses. The rule on reversed ranges therefore compares the two ends as text: f (from) and t (to)
+// by their first different numbers, x and y. Both numbers begin at index n, after the separator s. After a "::" only
+// the last numbers are compared, since the positions of others may differ. Some reversed ranges pass the rule, such as
+// 2001:db8::1-2001:db8:0::; the daemons report them.
 
-// IPAddressPoolSpec is the administrator's configuration of a pool.
+// IPAddressPoolSpec configures a pool.
 type IPAddressPoolSpec struct {
-	// Addresses of the pool: each item is a prefix (192.0.2.0/26), an inclusive range
-	// (192.0.2.10-192.0.2.20) or one address. IPv4 and IPv6 may be mixed. Pools must not
-	// overlap: the older pool keeps what both claim.
+	// Addresses of the pool: each item is a prefix (192.0.2.0/26), an inclusive range (192.0.2.10-192.0.2.20) or a single
+	// address. IPv4 and IPv6 may be mixed. Pools must not overlap: an address in two pools belongs to the older pool.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=2
@@ -51,19 +51,19 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:default=true
 	AutoAssign *bool `json:"autoAssign,omitempty"`
 
-	// AvoidBuggyIPs leaves out IPv4 addresses that end in .0 and .255.
+	// AvoidBuggyIPs excludes IPv4 addresses that end in .0 or .255.
 	// +kubebuilder:default=false
 	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
 
 	// ServiceAllocation restricts which Services the pool serves.
 	ServiceAllocation *ServiceAllocation `json:"serviceAllocation,omitempty"`
 
-	// Classes that the pool serves. A pool with classes serves Services that name one of them,
-	// and those that request the pool or one of its addresses. This is not spec.loadBalancerClass.
+	// Classes that the pool serves. A pool with classes serves only Services that name one of them, and Services that
+	// request the pool or one of its addresses. Classes are unrelated to spec.loadBalancerClass.
 	Classes Words `json:"classes,omitempty"`
 
-	// Scope External is for Services that are reached from outside, Internal for those that request to be
-	// internal. Neither kind of Service ever gets an address of the other scope.
+	// Scope External is for Services that are reached from outside, Internal for Services that request to be internal.
+	// Neither kind of Service ever gets an address of the other scope.
 	// +kubebuilder:validation:Enum=External;Internal
 	// +kubebuilder:default=External
 	Scope PoolScope `json:"scope,omitempty"`
@@ -71,8 +71,8 @@ type IPAddressPoolSpec struct {
 	// Tags by which Services may choose pools.
 	Tags Words `json:"tags,omitempty"`
 
-	// Aliases are other names or ids of the pool, by which Services and FloatingIPs may ask for it: a former name, or the id of an
-	// OpenStack network or subnet. Pools may share one.
+	// Aliases are other names or ids by which Services and FloatingIPs may request the pool: a former name, or the id of
+	// an OpenStack network or subnet. Several pools may have the same alias.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
@@ -82,18 +82,18 @@ type IPAddressPoolSpec struct {
 	// Quota limits how many addresses of the pool one tenant may hold.
 	Quota *Quota `json:"quota,omitempty"`
 
-	// Sharing says who may share an address of the pool.
+	// Sharing determines which Services may share an address of the pool.
 	Sharing *Sharing `json:"sharing,omitempty"`
 
-	// ReuseDelay is how long only its last holder may get a released address again.
+	// ReuseDelay is the time for which a released address is reserved for its last holder, as a duration such as 10m.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="reuseDelay must not be negative: write a duration as 10m or 24h"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	ReuseDelay *metav1.Duration `json:"reuseDelay,omitempty"`
 
-	// SourceRanges are the sources that may reach the addresses of the pool: prefixes or addresses of both
-	// families. The source ranges of a Service may narrow them and never widen them. No source of a family
-	// without an entry may. Without the field only the Service's own source ranges apply.
+	// SourceRanges are the sources that may reach the addresses of the pool: prefixes or addresses of both families. A
+	// family without an entry is denied. The source ranges of a Service can only narrow these ranges. Without the field
+	// only the Service's own source ranges apply.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=2
@@ -102,14 +102,14 @@ type IPAddressPoolSpec struct {
 	// +listType=atomic
 	SourceRanges []string `json:"sourceRanges,omitempty"`
 
-	// UndeclaredPorts is the answer to clients at a port that no Service declares: nothing (Drop), the answer
-	// of a host that does not listen there (Reset), or what the node and kube-proxy make of it (Allow), whatever source
-	// ranges say. Without it the chart's speaker.filter.undeclaredPorts holds.
+	// UndeclaredPorts determines what happens to packets to a port that no Service declares, whatever the source ranges:
+	// no answer (Drop), the answer of a host that does not listen there (Reset), or the answer of the node and kube-proxy
+	// (Allow). By default the chart's speaker.filter.undeclaredPorts applies.
 	// +kubebuilder:validation:Enum=Drop;Reset;Allow
 	UndeclaredPorts UndeclaredPorts `json:"undeclaredPorts,omitempty"`
 }
 
-// UndeclaredPorts is what happens to packets to ports that no Service declares.
+// UndeclaredPorts determines what happens to packets to ports that no Service declares.
 type UndeclaredPorts string
 
 const (
@@ -118,7 +118,7 @@ const (
 	UndeclaredAllow UndeclaredPorts = "Allow"
 )
 
-// PoolScope says from where the addresses of a pool are reached.
+// PoolScope tells from where the addresses of a pool are reached.
 type PoolScope string
 
 const (
@@ -126,31 +126,31 @@ const (
 	ScopeInternal PoolScope = "Internal"
 )
 
-// Quota limits how many addresses of a pool one tenant may hold. Lowering it takes nothing away.
+// Quota limits how many addresses of a pool one tenant may hold. Lowering it releases no addresses.
 type Quota struct {
-	// PerNamespace limits the addresses of one namespace, each counted once, including FloatingIPs.
+	// PerNamespace limits the addresses of each namespace, including FloatingIPs. A shared address counts once.
 	PerNamespace *FamilyCount `json:"perNamespace,omitempty"`
 }
 
-// FamilyCount is a number of addresses of each family; a family left out has no limit.
+// FamilyCount limits the addresses of each family. A family without a value has no limit.
 type FamilyCount struct {
-	// IPv4 addresses at most.
+	// IPv4 is the maximum number of IPv4 addresses.
 	IPv4 *Count `json:"ipv4,omitempty"`
-	// IPv6 addresses at most.
+	// IPv6 is the maximum number of IPv6 addresses.
 	IPv6 *Count `json:"ipv6,omitempty"`
 }
 
-// Sharing says who may share an address.
+// Sharing determines which Services may share an address.
 type Sharing struct {
-	// Scope Namespace lets Services of one namespace share an address, Cluster those of any.
+	// Scope Namespace lets Services of one namespace share an address, Cluster Services of any namespaces.
 	// +kubebuilder:validation:Enum=Namespace;Cluster
 	// +kubebuilder:default=Namespace
 	Scope SharingScope `json:"scope,omitempty"`
-	// MaxServices that may share one address; 0 means no limit.
+	// MaxServices is the number of Services that may share one address; 0 means no limit.
 	MaxServices Count `json:"maxServices,omitempty"`
 }
 
-// SharingScope is how far an address is shared.
+// SharingScope is the set of Services that may share an address.
 type SharingScope string
 
 const (
@@ -158,10 +158,10 @@ const (
 	ShareCluster   SharingScope = "Cluster"
 )
 
-// ServiceAllocation restricts a pool to some namespaces and Services: if both are given, both must allow a Service. A selector
-// that matches nothing allows nothing.
+// ServiceAllocation restricts a pool to some namespaces and Services. If both are given, both must allow a Service. A
+// selector that matches nothing allows nothing.
 type ServiceAllocation struct {
-	// Priority among the pools that may serve a Service: the lowest number is tried first, 0 is last.
+	// Priority among the pools that may serve a Service: the lowest number is tried first, and 0 is tried last.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	Priority int `json:"priority,omitempty"`
@@ -179,7 +179,7 @@ type ServiceAllocation struct {
 	ServiceSelectors LabelSelectors `json:"serviceSelectors,omitempty"`
 }
 
-// IPAddressPoolStatus is what Holdfast reports about a pool.
+// IPAddressPoolStatus reports the usage of a pool.
 type IPAddressPoolStatus struct {
 	Status `json:",inline"`
 
@@ -195,31 +195,31 @@ type IPAddressPoolStatus struct {
 	// AvailableIPv6 counts the IPv6 addresses that can still be assigned, at most 2^62.
 	// +optional
 	AvailableIPv6 AddressCount `json:"availableIPv6"`
-	// QuarantinedIPv4 counts the free IPv4 addresses that wait for reuseDelay.
+	// QuarantinedIPv4 counts the free IPv4 addresses whose reuseDelay has not passed.
 	QuarantinedIPv4 AddressCount `json:"quarantinedIPv4,omitempty"`
-	// QuarantinedIPv6 counts the free IPv6 addresses that wait for reuseDelay.
+	// QuarantinedIPv6 counts the free IPv6 addresses whose reuseDelay has not passed.
 	QuarantinedIPv6 AddressCount `json:"quarantinedIPv6,omitempty"`
 
-	// Guarded are the ranges of the pool in which the controller has looked for addresses in spec.externalIPs of Services. The filter closes
-	// no address elsewhere.
+	// Guarded are the ranges of the pool for which the controller has searched spec.externalIPs of all Services. The
+	// filter closes only addresses in these ranges.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=96
 	// +listType=atomic
 	Guarded []string `json:"guarded,omitempty"`
-	// ExternalIPs are the addresses that a Service had in spec.externalIPs before a pool covered them. While it has them, the pool gives
-	// them to no Service, and the filter leaves them alone.
+	// ExternalIPs are the addresses that a Service had in spec.externalIPs before a pool covered them. As long as it has
+	// them, the pool assigns them to no Service, and the filter does not apply to them.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=address
 	// +listMapKey=service
 	ExternalIPs []ExternalAddress `json:"externalIPs,omitempty"`
 
-	// Retained addresses are still held although they were removed from the pool.
+	// Retained are addresses that are still held although they were removed from the pool.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=address
 	Retained []RetainedAddress `json:"retained,omitempty"`
-	// RetainedCount counts all retained addresses, including those for which the list has no room.
+	// RetainedCount counts all retained addresses, including addresses that the list has no room for.
 	RetainedCount AddressCount `json:"retainedCount,omitempty"`
 }
 
@@ -228,7 +228,7 @@ type ExternalAddress struct {
 	// Address of the pool.
 	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
-	// Service that has it, as NAMESPACE/NAME.
+	// Service that has the address, as NAMESPACE/NAME.
 	// +kubebuilder:validation:MaxLength=317
 	Service string `json:"service"`
 }
@@ -241,7 +241,7 @@ type RetainedAddress struct {
 	// Service or FloatingIP that holds it, as NAMESPACE/NAME.
 	// +kubebuilder:validation:MaxLength=317
 	Service string `json:"service"`
-	// Since when it is no longer in the pool.
+	// Since is the time at which the address was removed from the pool.
 	Since Time `json:"since"`
 }
 

@@ -2,9 +2,9 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// PoolMemory is what a pool remembers of addresses that were given back. It has the name of its pool and is deleted
-// with it. The controller writes it and nobody else reads it: a pool itself is sent to every node when it changes.
-// Users may read it. A pool whose PoolMemory is deleted forgets.
+// PoolMemory records the addresses of a pool that were released. It has the name of its pool and is deleted with it.
+// Only the controller reads and writes it; users may read it. The record is not part of the pool's status because every
+// change of a pool is sent to every node. Deleting a PoolMemory deletes the record.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=poolmem,categories=holdfast
@@ -19,18 +19,19 @@ type PoolMemory struct {
 	Status PoolMemoryStatus `json:"status,omitempty"`
 }
 
-// PoolMemoryStatus is written before a holder loses its address.
+// PoolMemoryStatus is the record. It is written before a holder loses its address.
 type PoolMemoryStatus struct {
-	// Released addresses with their last holders, latest first. An address that is held again is left out.
+	// Released are the released addresses with their last holders, latest first. An address that is held again is not
+	// listed.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=address
 	Released []ReleasedAddress `json:"released,omitempty"`
-	// Forgotten counts releases for which the list had no room, since the creation of the pool.
+	// Forgotten counts the releases since the creation of the pool that the list had no room for.
 	Forgotten AddressCount `json:"forgotten,omitempty"`
 }
 
-// ReleasedAddress is an address that was released.
+// ReleasedAddress is a released address with its last holder.
 type ReleasedAddress struct {
 	// Address that was released.
 	// +kubebuilder:validation:MaxLength=45

@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is holdfast.dev/v1beta1.
+// GroupVersion is the API group and version, holdfast.dev/v1beta1.
 var GroupVersion = schema.GroupVersion{Group: "holdfast.dev", Version: "v1beta1"}
 
-// AddToScheme registers every kind of the group with s.
+// AddToScheme registers all kinds of the group with s. It always returns nil.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&IPAddressPool{}, &IPAddressPoolList{},

@@ -2,12 +2,12 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ConditionEndpointsWithdrawn is written by the controller on the SpeakerState of a node that a majority of
-// the speakers cannot reach: True while its pods behind our Services are marked not ready.
+// ConditionEndpointsWithdrawn is True on the SpeakerState of a node that a majority of the speakers cannot reach, while
+// its pods behind our Services are marked not ready. The controller writes it.
 const ConditionEndpointsWithdrawn = "EndpointsWithdrawn"
 
-// SpeakerState is what the speaker of one node sees and does. It has the node's name and is deleted with the
-// node. That node's speaker writes it, and the controller its conditions; users only read it.
+// SpeakerState reports what the speaker of one node observes and does. It has the node's name and is deleted with the
+// node. The node's speaker writes it, except for the conditions, which the controller writes. Users only read it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,11 +29,11 @@ type SpeakerState struct {
 	Status SpeakerStateStatus `json:"status,omitempty"`
 }
 
-// SpeakerStateStatus is written when it changes: at once when another node falls silent or is heard again,
-// otherwise at intervals, because every node writes one. The JSON includes the speaker's fields even if they
-// are empty, because a merge patch could not clear them otherwise.
+// SpeakerStateStatus is written when it changes: at once when another node falls silent or is heard again, otherwise at
+// intervals, because every node writes one. The JSON includes the speaker's fields even if they are empty, because a
+// merge patch could not clear them otherwise.
 type SpeakerStateStatus struct {
-	// Observed is when the speaker last wrote, by its own clock.
+	// Observed is the time of the speaker's last write, by its own clock.
 	// +optional
 	Observed *MicroTime `json:"observed"`
 
@@ -42,44 +42,45 @@ type SpeakerStateStatus struct {
 	// +optional
 	Version string `json:"version"`
 
-	// Members of the speakers' membership, as this speaker sees it.
+	// Members counts the speakers, as this speaker sees them.
 	// +optional
 	Members MemberCounts `json:"members"`
 
-	// Unreachable nodes are silent: neither the speaker nor the kernel answers. Each speaker finds that out for
-	// itself. The controller acts when a majority of speakers lists a node.
+	// Unreachable are the nodes on which neither the speaker nor the kernel answers. Each speaker determines this for
+	// itself. The controller acts when a majority of the speakers lists a node.
 	// +listType=map
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Unreachable []SilentNode `json:"unreachable"`
 
-	// Silent nodes answer, but their speakers are not heard: a speaker is down, hangs, or its port is blocked.
+	// Silent are the nodes that answer, but whose speakers are not heard: the speaker is down, hangs, or its port is
+	// blocked.
 	// +listType=map
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Silent []SilentNode `json:"silent"`
 
-	// LinkFails: this node misses speakers, and machines that are no speakers fell silent too.
+	// LinkFails reports whether this node's link seems to fail: it misses speakers, and foreign machines fell silent too.
 	// +optional
 	LinkFails bool `json:"linkFails"`
 
-	// Links in use for layer 2, by name.
+	// Links are the names of the links in use for layer 2.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	// +kubebuilder:validation:items:MaxLength=64
 	// +optional
 	Links []string `json:"links"`
 
-	// Subnets of these links, as prefixes. Pools give no Service the first and the last address of a subnet.
+	// Subnets of these links, as prefixes. The first and the last address of a subnet are assigned to no Service.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
 	// +optional
 	Subnets []string `json:"subnets"`
 
-	// Gateways are the default gateways on these links. Pools give them to no Service.
+	// Gateways are the default gateways on these links. They are assigned to no Service.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
@@ -90,95 +91,97 @@ type SpeakerStateStatus struct {
 	// +optional
 	Owned AddressCounts `json:"owned"`
 
-	// Conflicts are addresses of pools that a foreign machine on the link claims or has, the first of them.
+	// Conflicts are the first addresses of pools that a foreign machine on the link claims or has.
 	// +listType=map
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	Conflicts []AddressConflict `json:"conflicts"`
 
-	// ConflictCount counts all conflicts.
+	// ConflictCount counts all conflicts, including conflicts that the list has no room for.
 	// +optional
 	ConflictCount Count `json:"conflictCount"`
 
-	// Sessions of BGP.
+	// Sessions are the BGP sessions of the node.
 	// +listType=map
 	// +listMapKey=peer
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Sessions []SessionState `json:"sessions"`
 
-	// SessionsEstablished is how many of the BGP sessions are established, as "3/4"; empty without sessions.
+	// SessionsEstablished is the number of established BGP sessions and of all BGP sessions, as "3/4"; empty without
+	// sessions.
 	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	SessionsEstablished string `json:"sessionsEstablished"`
 
-	// Proxied are the Services, as NAMESPACE/NAME, that proxies on this node serve on all of their ports: the first by name.
+	// Proxied are the first Services by name, as NAMESPACE/NAME, that proxies on this node serve on all of their ports.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4096
 	// +kubebuilder:validation:items:MaxLength=320
 	// +optional
 	Proxied []string `json:"proxied"`
 
-	// ProxyFaults are what keeps the proxies on this node from serving Services as they ask, the first of them by name.
+	// ProxyFaults are the first reasons, by name of the Service, why proxies on this node do not serve Services as
+	// requested.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=512
 	// +optional
 	ProxyFaults []ProxyFault `json:"proxyFaults"`
 
-	// Problems of the node that its user must repair, the first of them.
+	// Problems are the first problems of the node that an administrator must fix.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	Problems []NodeProblem `json:"problems"`
 
-	// Status has conditions of the node, which the controller writes.
+	// Status has the conditions of the node. The controller writes them.
 	Status `json:",inline"`
 }
 
-// ProxyFault is what keeps a proxy from serving a Service as it asks.
+// ProxyFault is the reason why a proxy does not serve a Service as requested.
 type ProxyFault struct {
 	// Service as NAMESPACE/NAME.
 	// +kubebuilder:validation:MaxLength=320
 	Service string `json:"service"`
 
-	// Reason in one word.
+	// Reason is one CamelCase word.
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
 }
 
 // MemberCounts counts speakers.
 type MemberCounts struct {
-	// Expected speakers: those with a pod.
+	// Expected counts the speakers that have a pod.
 	// +optional
 	Expected Count `json:"expected"`
-	// Alive speakers, including this one.
+	// Alive counts the speakers that are alive, including this one.
 	// +optional
 	Alive Count `json:"alive"`
 }
 
 // AddressCounts counts addresses by family.
 type AddressCounts struct {
-	// IPv4 addresses.
+	// IPv4 counts IPv4 addresses.
 	// +optional
 	IPv4 Count `json:"ipv4"`
-	// IPv6 addresses.
+	// IPv6 counts IPv6 addresses.
 	// +optional
 	IPv6 Count `json:"ipv6"`
 }
 
 // SilentNode is a node whose speaker is not heard.
 type SilentNode struct {
-	// Node by name.
+	// Node is the name of the node.
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
-	// Since is when it was last heard, by the clock of the reporting node.
+	// Since is the time at which it was last heard, by the clock of the reporting node.
 	Since MicroTime `json:"since"`
 }
 
-// AddressConflict is an address of ours that a foreign machine claims.
+// AddressConflict is an address of a pool that a foreign machine claims or has.
 type AddressConflict struct {
-	// Address that both have.
+	// Address in conflict.
 	// +kubebuilder:validation:MaxLength=64
 	Address string `json:"address"`
 	// MAC of the machine that claims it.
@@ -191,36 +194,38 @@ const (
 	SessionStateDown        = "down"
 )
 
-// SessionState is the state of one BGP session of the node. It has nothing that changes by itself.
+// SessionState is the state of one BGP session of the node. It has no field that changes with time alone, such as an
+// age: each change is a write.
 type SessionState struct {
 	// Peer is the name of the BGPPeer.
 	// +kubebuilder:validation:MaxLength=253
 	Peer string `json:"peer"`
-	// State is established or down. The steps of a session that is down would cause a write each second.
+	// State is established or down. The states of RFC 4271 in between would cause a write each second.
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
-	// Awaited: the speaker before this one had the session, and this one has not had it yet. Until then its pod is not ready.
+	// Awaited reports whether the previous speaker had the session and this one has not established it yet. Meanwhile the
+	// speaker's pod is not ready.
 	Awaited bool `json:"awaited,omitempty"`
-	// Since is when the session came up, or went down after it was up; empty if it was never up.
+	// Since is the time at which the session was established or was lost; empty if it was never established.
 	Since *Time `json:"since,omitempty"`
-	// LastError says why the session is down; empty while the first attempt lasts.
+	// LastError is the reason why the session is down; empty during the first attempt.
 	// +kubebuilder:validation:MaxLength=512
 	LastError string `json:"lastError,omitempty"`
-	// Withheld says which routes an established session does not carry, though it should.
+	// Withheld names the routes that an established session should carry but does not.
 	// +kubebuilder:validation:MaxLength=512
 	Withheld string `json:"withheld,omitempty"`
-	// AdvertisedRoutes counts the routes that the peer has of this node. It may be late by some seconds.
+	// AdvertisedRoutes counts the routes that are advertised to the peer. It may lag by some seconds.
 	AdvertisedRoutes Count `json:"advertisedRoutes,omitempty"`
 	// Capabilities that both ends of an established session have.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
 	Capabilities []string `json:"capabilities,omitempty"`
-	// HoldSeconds is the hold time of an established session: the lower one of what both ends proposed.
+	// HoldSeconds is the hold time of an established session in seconds: the lower of the two proposed hold times.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	HoldSeconds int32 `json:"holdSeconds,omitempty"`
-	// KeepaliveSeconds is the time between the KEEPALIVE messages that the node sends.
+	// KeepaliveSeconds is the time in seconds between the KEEPALIVE messages that the node sends.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	KeepaliveSeconds int32 `json:"keepaliveSeconds,omitempty"`
@@ -229,12 +234,12 @@ type SessionState struct {
 	BFD string `json:"bfd,omitempty"`
 }
 
-// NodeProblem is something about a node that its user must repair.
+// NodeProblem is a problem of a node that an administrator must fix.
 type NodeProblem struct {
-	// Reason is one word, as in the speaker's log and its metric holdfast_problems.
+	// Reason is one CamelCase word, as in the speaker's log and its metric holdfast_problems.
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
-	// Message says what is wrong and what to do.
+	// Message tells what is wrong and how to fix it.
 	// +kubebuilder:validation:MaxLength=8192
 	Message string `json:"message"`
 }
