@@ -217,13 +217,13 @@ func campaign(
 	node string,
 	work []func(context.Context) error,
 ) error {
-	var doubts nodelifecycle.Doubts
+	var watch nodelifecycle.NodeWatch
 	for {
 		err := cluster.Lead(ctx, k8s.Candidate{
 			Identity: identity(),
 			Node:     node,
 			Missed: func(node string) bool {
-				return doubts.Missed(time.Now(), cluster.SpeakerStates(), cluster.ExpectedSpeakers(), node)
+				return watch.IsMissed(time.Now(), cluster.SpeakerStates(), cluster.ExpectedSpeakers(), node)
 			},
 			Lead: func(ctx context.Context) error { return lead(ctx, log, cluster, work) },
 		})

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// controllerTest runs a Controller of a fake cluster of so many nodes, a tenth of which may die at once.
+// controllerTest runs a Controller on a fake cluster. A tenth of the nodes may die at once.
 func controllerTest(t *testing.T, nodes int, test func(t *testing.T, f *fakeCluster, expect func(after time.Duration, want ...string))) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute) // all that was written before is old
@@ -34,7 +34,7 @@ func controllerTest(t *testing.T, nodes int, test func(t *testing.T, f *fakeClus
 			loop.Kick()
 			time.Sleep(after)
 			synctest.Wait()
-			if diff := cmp.Diff(strings.Join(want, "\n"), f.took()); diff != "" {
+			if diff := cmp.Diff(strings.Join(want, "\n"), f.taken()); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -59,7 +59,7 @@ var (
 		"pod on-w4 ready true",
 		"event Service ns/web true EndpointsRestored: 1 endpoints that were marked not ready may serve again",
 		"state w4 False NodeReachable",
-		"event Node w4 true NodeReachable: the node lives: what was written to its pods is taken back",
+		"event Node w4 true NodeReachable: the node is alive: its pods are restored",
 	}
 )
 
@@ -77,7 +77,7 @@ func TestWithdrawAndRestore(t *testing.T) {
 	})
 }
 
-// TestLeaseRestores: the speakers are wrong, as the node's kubelet shows.
+// TestLeaseRestores: a renewed Lease shows that the speakers are wrong.
 func TestLeaseRestores(t *testing.T) {
 	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4")
@@ -87,10 +87,10 @@ func TestLeaseRestores(t *testing.T) {
 	})
 }
 
-// TestPowerCycleRestores: a node was off. Its kubelet renews the Lease before it reports that the containers are gone, and until then the
-// pods look ready.
+// TestPowerCycleRestores: a node was off. Its kubelet renews the Lease before it reports that the containers are gone,
+// and until then the pods look ready.
 //
-// Trap: a pod is restored whose address nothing has any more, and connections that kube-proxy leads there time out.
+// Trap: a pod is restored whose address does not exist any more, and connections that kube-proxy sends there time out.
 func TestPowerCycleRestores(t *testing.T) {
 	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4")
@@ -105,8 +105,9 @@ func TestPowerCycleRestores(t *testing.T) {
 	})
 }
 
-// TestLyingSpeaker: of two speakers one voice decides. One that lies, and dates its lie after every sign of life or takes it
-// back now and then, keeps the endpoints of the other node away until that node's next Lease, and not again for ten minutes.
+// TestLyingSpeaker: of two speakers one vote decides. A speaker that lies, and dates its lie after every sign of life
+// or withdraws it now and then, keeps the endpoints of the other node away until that node's next Lease, and not again
+// for ten minutes.
 func TestLyingSpeaker(t *testing.T) {
 	for _, flips := range []bool{false, true} {
 		controllerTest(t, 2, func(t *testing.T, f *fakeCluster, _ func(time.Duration, ...string)) {
@@ -135,7 +136,7 @@ func TestLyingSpeaker(t *testing.T) {
 	}
 }
 
-// TestRestoreIsTriedAgain: the case of a node is not closed while a pod of it cannot be restored.
+// TestRestoreIsTriedAgain: a node is not recorded as reachable while one of its pods cannot be restored.
 func TestRestoreIsTriedAgain(t *testing.T) {
 	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4")
@@ -148,7 +149,7 @@ func TestRestoreIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestRecordedFirst: no pod is withdrawn before the next leader can know.
+// TestRecordedFirst: no pod is withdrawn before that is recorded for the next leader.
 func TestRecordedFirst(t *testing.T) {
 	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4")
@@ -163,15 +164,15 @@ func TestRecordedFirst(t *testing.T) {
 func TestTooMany(t *testing.T) {
 	controllerTest(t, 5, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4", "w5")
-		spared := "TooManyUnreachable: most speakers cannot reach w4, w5, which is more at once than the limit of 1 lets us call dead: " +
-			"their endpoints stay. " + lb.TooManyUnreachable.Remedy()
+		spared := "TooManyUnreachable: most speakers cannot reach w4, w5; their number exceeds deadEndpoints.maxNodes (1); " +
+			"endpoints are kept. " + lb.TooManyUnreachable.Remedy()
 		expect(time.Second,
 			"state w4 False TooManyUnreachable", "event Node w4 false "+spared,
 			"state w5 False TooManyUnreachable", "event Node w5 false "+spared)
 		f.suspect("w5")
 		expect(time.Second,
 			"state w4 False NodeReachable",
-			"event Node w4 true NodeReachable: most speakers do not call the node unreachable any more",
+			"event Node w4 true NodeReachable: most speakers no longer report the node as unreachable",
 			"state w5 True NodeUnreachable",
 			"event Node w5 false NodeUnreachable: the speakers of 4 of 5 nodes cannot reach it: ready pods on it that back Services are marked not ready. "+
 				lb.NodeUnreachable.Remedy(),
@@ -180,7 +181,7 @@ func TestTooMany(t *testing.T) {
 	})
 }
 
-// TestLeasePace: 49 nodes of a hundred fall silent at once, and are said to be too many before all Leases are read.
+// TestLeasePace: 49 of a hundred nodes fall silent at once, and are reported as too many before all Leases are read.
 func TestLeasePace(t *testing.T) {
 	controllerTest(t, 100, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		var nodes, want []string
@@ -191,7 +192,7 @@ func TestLeasePace(t *testing.T) {
 		all := strings.Join(nodes, ", ")
 		for _, node := range nodes {
 			want = append(want, "state "+node+" False TooManyUnreachable", "event Node "+node+" false TooManyUnreachable: most speakers cannot reach "+all+
-				", which is more at once than the limit of 10 lets us call dead: their endpoints stay. "+lb.TooManyUnreachable.Remedy())
+				"; their number exceeds deadEndpoints.maxNodes (10); endpoints are kept. "+lb.TooManyUnreachable.Remedy())
 		}
 		f.suspect(nodes...)
 		expect(soon, want...)
@@ -209,7 +210,7 @@ func TestLeasePace(t *testing.T) {
 	})
 }
 
-// checkPace: not too many Leases are read at once.
+// checkPace checks that at most leasesAtOnce Leases are read per checkInterval.
 func checkPace(t *testing.T, reads []leaseRead) {
 	t.Helper()
 	for i, r := range reads {

@@ -7,94 +7,99 @@ import (
 )
 
 const (
-	// fresh is how old a suspicion may be to have a node declared dead. After that time
-	// Kubernetes has decided for itself (40 to 50 s by default), and a speaker that died
-	// meanwhile has no vote.
-	fresh = time.Minute
-	// confirmTime is how long the majority must stand: a node that is merely not heard
-	// may be about to show that it lives.
+	// maxSuspicionAge is the age up to which a suspicion can declare a node dead. After that time Kubernetes has decided
+	// for itself (40 to 50 s by default), and a speaker that died meanwhile must not vote.
+	maxSuspicionAge = time.Minute
+	// confirmTime is the time for which the majority must last: a node that is not heard may be about to show a sign of
+	// life.
 	confirmTime = 200 * time.Millisecond
-	// A kubelet renews its Lease every 10 s. A node whose kubelet missed a renewal may have been off. Then it must live
-	// for returnTime before its pods are restored: its kubelet renews the Lease before it reports that the containers
-	// are gone, and until then the pods look as ready as ever, with addresses that nothing has any more. Of a node that
-	// ran meanwhile the kubelet reports its pods by itself.
-	renewTime, returnTime = 15 * time.Second, 10 * time.Second
-	// Of two speakers one voice decides. Within wrongTime after it was wrong about a node it counts only if nothing was
-	// seen of that node for patience, in which a kubelet renews its Lease.
-	wrongTime, patience = 10 * time.Minute, 15 * time.Second
+
+	// maxRenewalGap is the longest time between two renewals of a Lease by a running kubelet, which renews it every 10 s.
+	// After a longer gap the node may have been powered off.
+	maxRenewalGap = 15 * time.Second
+	// returnTime is the time for which a node that may have been off must be alive before its pods are restored. Its
+	// kubelet renews the Lease before it reports that the containers are gone. Until then the pods look ready, although
+	// their addresses do not exist any more. If the node was on, its kubelet reports its pods by itself.
+	returnTime = 10 * time.Second
+
+	// distrustTime applies to clusters of two speakers, where one vote decides. For so long after its vote was wrong about
+	// a node, a speaker's vote counts only after distrustedSilence.
+	distrustTime = 10 * time.Minute
+	// distrustedSilence is a time without a sign of life in which a running kubelet renews its Lease.
+	distrustedSilence = 15 * time.Second
 )
 
-// suspicion is what one speaker reports: that it cannot reach a node. It has one for each node.
+// suspicion is a speaker's report that it cannot reach a node. A speaker has at most one suspicion of each node.
 type suspicion struct {
-	// speaker by the name of its node.
+	// speaker is the name of the speaker's node.
 	speaker string
-	// node that it cannot reach.
+	// node is the node that the speaker cannot reach.
 	node string
-	// since is when the speaker last heard of the node.
+	// since is the time at which the speaker last heard of the node.
 	since time.Time
 }
 
-// state is everything the decision depends on. Times are those of one clock, as a
-// tracker makes them.
-type state struct {
-	now time.Time
-	// speakers is how many there should be, dead ones included. 0 withdraws nothing.
+// decisionInput is everything that a decision depends on. All times are by the controller's clock; a tracker converts
+// them.
+type decisionInput struct {
+	at time.Time
+	// speakers is the number of speakers that should run, including dead ones. 0 withdraws nothing.
 	speakers   int
 	suspicions []suspicion
-	// lastSeen is when each node last gave a sign of life. A node without an entry was
-	// not checked, and is not declared dead.
+	// lastSeen is the time of each node's last sign of life. A node without an entry was not checked, and is not declared
+	// dead.
 	lastSeen map[string]time.Time
-	// missed are the nodes whose kubelets missed a renewal of their Leases.
-	missed map[string]bool
+	// missedRenewals are the nodes whose kubelets missed a renewal of their Leases.
+	missedRenewals map[string]bool
 	// withdrawn are the nodes whose endpoints are withdrawn.
 	withdrawn map[string]bool
-	// restored are the nodes whose endpoints were restored because they live, with the time of that.
+	// restored are the nodes whose endpoints were restored because the nodes are alive, with the time of the restoration.
 	restored map[string]time.Time
-	// notReady are the nodes that Kubernetes itself has given up: it looks after their pods.
+	// notReady are the nodes that Kubernetes has given up; it handles their pods.
 	notReady map[string]bool
-	// limit on nodes whose endpoints are withdrawn at once.
+	// limit bounds the number of nodes whose endpoints are withdrawn at once.
 	limit Limit
 }
 
-// decision says what becomes of the endpoints on each suspected node. The lists are
-// sorted, and no node is in two.
+// decision tells what happens to the endpoints on each suspected node. The lists are sorted, and no node is in two
+// lists.
 type decision struct {
-	// withdraw endpoints on these nodes, or keep them withdrawn.
+	// withdraw are the nodes whose endpoints are withdrawn or stay withdrawn.
 	withdraw []string
-	// restore endpoints on these nodes.
+	// restore are the nodes whose endpoints are restored.
 	restore []string
-	// handOver these nodes, whose endpoints were withdrawn, to Kubernetes.
+	// handOver are the nodes with withdrawn endpoints that are left to Kubernetes.
 	handOver []string
-	// spared nodes would be declared dead if they were not too many.
+	// spared are the nodes that would be declared dead if there were fewer of them.
 	spared []string
-	// votes counts the speakers whose suspicion of a node counts.
+	// votes counts the valid suspicions of each node.
 	votes map[string]int
 }
 
-// decide applies the rules.
-func decide(s state) decision {
-	d := decision{votes: s.votes(s.suspicions)}
-	for _, node := range slices.Sorted(maps.Keys(s.withdrawn)) {
+// decide applies the rules of the package comment.
+func decide(in decisionInput) decision {
+	d := decision{votes: in.votes(in.suspicions)}
+
+	for _, node := range slices.Sorted(maps.Keys(in.withdrawn)) {
 		switch {
-		case s.notReady[node]:
+		case in.notReady[node]:
 			d.handOver = append(d.handOver, node)
-		case s.majority(d.votes[node]):
+		case in.isMajority(d.votes[node]):
 			d.withdraw = append(d.withdraw, node)
 		default:
 			d.restore = append(d.restore, node)
 		}
 	}
-	// Those that are not checked yet count too: Leases are read at a pace, and the limit must hold meanwhile.
-	suspects := slices.DeleteFunc(s.suspects(), func(node string) bool { return s.withdrawn[node] })
-	if len(d.withdraw)+len(suspects) > s.limit.Of(s.speakers) {
+
+	// Suspects that are not checked yet count too: Leases are read at a limited rate, and the limit must hold meanwhile.
+	suspects := slices.DeleteFunc(in.suspects(), func(node string) bool { return in.withdrawn[node] })
+	if len(d.withdraw)+len(suspects) > in.limit.Of(in.speakers) {
 		d.spared = suspects
 		return d
 	}
+
 	for _, node := range suspects {
-		if seen, checked := s.lastSeen[node]; checked &&
-			(s.speakers > 2 ||
-				s.now.Sub(s.restored[node]) >= wrongTime ||
-				s.now.Sub(seen) >= patience) {
+		if in.isDead(node) {
 			d.withdraw = append(d.withdraw, node)
 		}
 	}
@@ -102,87 +107,102 @@ func decide(s state) decision {
 	return d
 }
 
-// toCheck returns the nodes whose signs of life decide: those that a majority
-// suspects, whatever was seen of them, and those that are withdrawn. It is sorted.
-func (s state) toCheck() []string {
-	s.lastSeen = nil
-	nodes := slices.AppendSeq(s.suspects(), maps.Keys(s.withdrawn))
+// isDead reports whether a suspect is declared dead.
+func (in decisionInput) isDead(node string) bool {
+	seen, isChecked := in.lastSeen[node]
+	if !isChecked {
+		return false
+	}
+
+	isTrusted := in.speakers > 2 || in.at.Sub(in.restored[node]) >= distrustTime
+	return isTrusted || in.at.Sub(seen) >= distrustedSilence
+}
+
+// nodesToCheck returns the nodes whose signs of life matter, sorted: the withdrawn nodes, and the nodes that a majority
+// suspects, even if a sign of life refutes that.
+func (in decisionInput) nodesToCheck() []string {
+	in.lastSeen = nil
+	nodes := slices.AppendSeq(in.suspects(), maps.Keys(in.withdrawn))
 	slices.Sort(nodes)
 	return slices.Compact(nodes)
 }
 
-// suspects returns the nodes that a majority suspects afresh, sorted.
-func (s state) suspects() []string {
-	votes := s.votes(
-		slices.DeleteFunc(slices.Clone(s.suspicions), func(x suspicion) bool { return s.now.Sub(x.since) >= fresh }),
-	)
+// suspects returns the nodes that a majority suspects by suspicions of the last minute, sorted.
+func (in decisionInput) suspects() []string {
+	isOld := func(x suspicion) bool { return in.at.Sub(x.since) >= maxSuspicionAge }
+	votes := in.votes(slices.DeleteFunc(slices.Clone(in.suspicions), isOld))
+
 	var out []string
 	for _, node := range slices.Sorted(maps.Keys(votes)) {
-		if s.majority(votes[node]) && !s.notReady[node] {
+		if in.isMajority(votes[node]) && !in.notReady[node] {
 			out = append(out, node)
 		}
 	}
 	return out
 }
 
-// votes counts, for each node, the speakers whose suspicion counts:
-// not the node's own, and none that a sign of life refutes.
-func (s state) votes(suspicions []suspicion) map[string]int {
+// votes counts the valid suspicions of each node. A suspicion is invalid if a sign of life refutes it, or if it comes
+// from the node itself.
+func (in decisionInput) votes(suspicions []suspicion) map[string]int {
 	out := map[string]int{}
 	for _, x := range suspicions {
-		if x.speaker != x.node && !s.lastSeen[x.node].After(x.since) {
+		isRefuted := in.lastSeen[x.node].After(x.since)
+		if x.speaker != x.node && !isRefuted {
 			out[x.node]++
 		}
 	}
 	return out
 }
 
-// majority reports whether so many votes decide: more than half of all speakers that
-// there should be. Of two, the other's vote is half and must do: that it was written
-// shows that this speaker reaches the API server.
-func (s state) majority(votes int) bool {
-	if s.speakers == 2 {
+// isMajority reports whether so many votes decide: more than half of all speakers that should run. Of two speakers one
+// vote is enough, since the suspect has no vote. That the vote was written shows that the voter reaches the API server.
+func (in decisionInput) isMajority(votes int) bool {
+	if in.speakers == 2 {
 		return votes >= 1
 	}
-	return s.speakers > 2 && 2*votes > s.speakers
+	return in.speakers > 2 && 2*votes > in.speakers
 }
 
-// confirm returns those of the nodes to withdraw for which this was decided a while
-// ago, and since when it has been decided for each.
-func (s state) confirm(
+// confirmWithdrawal returns the nodes whose withdrawal has been decided for confirmTime or is in force, and for each
+// node of withdraw the time since when it has been decided. before is the second result of the previous run.
+func (in decisionInput) confirmWithdrawal(
 	withdraw []string,
 	before map[string]time.Time,
 ) (confirmed []string, pending map[string]time.Time) {
-	pending = map[string]time.Time{}
+	pending = in.decidedSince(withdraw, before)
 	for _, node := range withdraw {
-		since, known := before[node]
-		if !known {
-			since = s.now
-		}
-		pending[node] = since
-		if s.withdrawn[node] || s.now.Sub(since) >= confirmTime {
+		if in.withdrawn[node] || in.at.Sub(pending[node]) >= confirmTime {
 			confirmed = append(confirmed, node)
 		}
 	}
 	return confirmed, pending
 }
 
-// returned returns those of the nodes to restore that were not off, or have lived again for long enough, and since when
-// it has been decided for each.
-func (s state) returned(
+// confirmRestore returns the nodes to restore that cannot have been off, or that have been alive for returnTime. It
+// also returns for each node of restore the time since when it has been decided.
+func (in decisionInput) confirmRestore(
 	restore []string,
 	before map[string]time.Time,
-) (settled []string, returning map[string]time.Time) {
-	returning = map[string]time.Time{}
+) (confirmed []string, returning map[string]time.Time) {
+	returning = in.decidedSince(restore, before)
 	for _, node := range restore {
-		since, known := before[node]
-		if !known {
-			since = s.now
-		}
-		returning[node] = since
-		if !s.missed[node] || s.now.Sub(since) >= returnTime {
-			settled = append(settled, node)
+		if !in.missedRenewals[node] || in.at.Sub(returning[node]) >= returnTime {
+			confirmed = append(confirmed, node)
 		}
 	}
-	return settled, returning
+	return confirmed, returning
+}
+
+// decidedSince returns for each node the time since when it has been decided: the time of the previous run if it was
+// decided then too.
+func (in decisionInput) decidedSince(nodes []string, before map[string]time.Time) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, node := range nodes {
+		since, ok := before[node]
+		if !ok {
+			since = in.at
+		}
+		out[node] = since
+	}
+	return out
 }

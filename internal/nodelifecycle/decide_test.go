@@ -31,7 +31,7 @@ func suspicions(text string) (out []suspicion) {
 	return out
 }
 
-// seen reads "a b@3": the Leases of both were read, and the last sign of life of a is long ago, that of b at second 3.
+// seen reads "a b@3": the Leases of both were read, and the last sign of life of a is long ago, and b's is at second 3.
 func seen(text string) map[string]time.Time {
 	out := map[string]time.Time{}
 	for one := range strings.FieldsSeq(text) {
@@ -45,8 +45,8 @@ func seen(text string) map[string]time.Time {
 
 // dated reads "what@second"; the second is 0 if it is missing.
 func dated(text string) (what string, second float64) {
-	what, number, is := strings.Cut(text, "@")
-	if !is {
+	what, number, ok := strings.Cut(text, "@")
+	if !ok {
 		return what, 0
 	}
 	second, err := strconv.ParseFloat(number, 64)
@@ -61,84 +61,86 @@ func TestDecide(t *testing.T) {
 	one := Limit{Nodes: 1}
 	for _, tt := range []struct {
 		name  string
-		state state
+		input decisionInput
 		want  decision
 	}{
-		{"nobody says anything", state{speakers: 3, limit: one}, decision{}},
-		{"two of three", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
-		{"one of three is a minority", state{speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c")}, decision{}},
-		{"two of four are no majority", state{speakers: 4, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{}},
-		{"three of four", state{speakers: 4, limit: one, suspicions: suspicions("a>c b>c d>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
-		{"of two the other one", state{speakers: 2, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{withdraw: []string{"b"}}},
-		{"of two each the other: the limit is one", state{speakers: 2, limit: one, suspicions: suspicions("a>b b>a"), lastSeen: seen("a b")},
+		{"no speaker suspects a node", decisionInput{speakers: 3, limit: one}, decision{}},
+		{"two of three", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
+		{"one of three is a minority", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c")}, decision{}},
+		{"two of four are no majority", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{}},
+		{"three of four", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c b>c d>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
+		{"of two the other one", decisionInput{speakers: 2, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{withdraw: []string{"b"}}},
+		{"of two each the other: the limit is one", decisionInput{speakers: 2, limit: one, suspicions: suspicions("a>b b>a"), lastSeen: seen("a b")},
 			decision{spared: []string{"a", "b"}}},
-		{"a single speaker", state{speakers: 1, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{}},
-		{"turned off", state{speakers: 0, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"), withdrawn: dead("c")},
+		{"a single speaker", decisionInput{speakers: 1, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{}},
+		{"turned off", decisionInput{speakers: 0, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"), withdrawn: dead("c")},
 			decision{restore: []string{"c"}}},
-		{"one of two Leases was not read, and one may die", state{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
+		{"one of two Leases was not read, and one may die", decisionInput{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
 			lastSeen: seen("d")}, decision{spared: []string{"d", "e"}}},
-		{"one of two Leases was not read, and two may die", state{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
+		{"one of two Leases was not read, and two may die", decisionInput{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
 			lastSeen: seen("d")}, decision{withdraw: []string{"d"}}},
-		{"its Lease was not read", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c")}, decision{}},
-		{"a sign of life after one of the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c@2"), lastSeen: seen("c@1")}, decision{}},
-		{"a sign of life before the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c@2 b>c@2"), lastSeen: seen("c@1")},
+		{"its Lease was not read", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c")}, decision{}},
+		{"a sign of life after one of the suspicions", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c@2"),
+			lastSeen: seen("c@1")}, decision{}},
+		{"a sign of life before the suspicions", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c@2 b>c@2"), lastSeen: seen("c@1")},
 			decision{withdraw: []string{"c"}}},
-		{"one of three, and the node itself", state{speakers: 3, limit: one, suspicions: suspicions("a>c c>c"), lastSeen: seen("c")}, decision{}},
-		{"a suspicion of long ago adds nothing", state{now: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c@65"),
+		{"one of three, and the node itself", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c c>c"), lastSeen: seen("c")}, decision{}},
+		{"a suspicion of long ago adds nothing", decisionInput{at: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c@65"),
 			lastSeen: seen("c")}, decision{}},
-		{"a suspicion of long ago keeps what stands", state{now: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c")},
+		{"a suspicion of long ago keeps what stands", decisionInput{at: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c")},
 			decision{withdraw: []string{"c"}}},
-		{"the Lease is renewed afterwards", state{now: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c@7"),
+		{"the Lease is renewed afterwards", decisionInput{at: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c@7"),
 			withdrawn: dead("c")}, decision{restore: []string{"c"}}},
-		{"the evidence turns", state{now: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c"), withdrawn: dead("c")},
+		{"the evidence turns", decisionInput{at: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c"), withdrawn: dead("c")},
 			decision{restore: []string{"c"}}},
-		{"Kubernetes has given it up", state{now: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c"),
+		{"Kubernetes has given it up", decisionInput{at: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c"),
 			notReady: map[string]bool{"c": true}}, decision{handOver: []string{"c"}}},
-		{"Kubernetes was first", state{now: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"),
+		{"Kubernetes was first", decisionInput{at: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"),
 			notReady: map[string]bool{"c": true}}, decision{}},
-		{"two at once where one may", state{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
+		{"two at once where one may", decisionInput{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
 			decision{spared: []string{"d", "e"}}},
-		{"two at once where two may", state{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
+		{"two at once where two may", decisionInput{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
 			decision{withdraw: []string{"d", "e"}}},
-		{"the second while the first is withdrawn", state{now: at(5), speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e@4 b>e@4 c>e@4"),
+		{"the second while the first is withdrawn", decisionInput{at: at(5), speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e@4 b>e@4 c>e@4"),
 			lastSeen: seen("d e"), withdrawn: dead("d")}, decision{withdraw: []string{"d"}, spared: []string{"e"}}},
-		{"a limit of none", state{speakers: 3, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{spared: []string{"c"}}},
+		{"a limit of none", decisionInput{speakers: 3, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{spared: []string{"c"}}},
 		// Both sides of a partition reach the API server.
-		{"partition of 1 and 2, the one speaks", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c c>a c>b"), lastSeen: seen("c@0.2")}, decision{}},
-		{"partition of 2 and 2", state{speakers: 4, limit: one, suspicions: suspicions("a>c a>d b>c b>d c>a c>b d>a d>b"),
+		{"partition of 1 and 2, the one speaks", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c c>a c>b"),
+			lastSeen: seen("c@0.2")}, decision{}},
+		{"partition of 2 and 2", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c a>d b>c b>d c>a c>b d>a d>b"),
 			lastSeen: seen("a b c d")}, decision{}},
-		{"partition of 1 and 3, the one is dead to the world", state{speakers: 4, limit: one, suspicions: suspicions("a>d b>d c>d"), lastSeen: seen("d")},
+		{"partition of 1 and 3, the one is dead to the world", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>d b>d c>d"), lastSeen: seen("d")},
 			decision{withdraw: []string{"d"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.state.now.IsZero() {
-				tt.state.now = at(0.4)
+			if tt.input.at.IsZero() {
+				tt.input.at = at(0.4)
 			}
-			if diff := cmp.Diff(tt.want, decide(tt.state), cmp.AllowUnexported(decision{}), cmpopts.IgnoreFields(decision{}, "votes")); diff != "" {
+			if diff := cmp.Diff(tt.want, decide(tt.input), cmp.AllowUnexported(decision{}), cmpopts.IgnoreFields(decision{}, "votes")); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestToCheck: those that a majority suspects, whatever was seen of them, and those that are withdrawn.
-func TestToCheck(t *testing.T) {
-	s := state{now: at(1), speakers: 3, suspicions: suspicions("a>c b>c a>b"), lastSeen: seen("c@0.5"), notReady: map[string]bool{}}
-	if diff := cmp.Diff([]string{"c"}, s.toCheck()); diff != "" {
+// TestNodesToCheck: nodes that a majority suspects, even if they showed a sign of life, and nodes that are withdrawn.
+func TestNodesToCheck(t *testing.T) {
+	s := decisionInput{at: at(1), speakers: 3, suspicions: suspicions("a>c b>c a>b"), lastSeen: seen("c@0.5"), notReady: map[string]bool{}}
+	if diff := cmp.Diff([]string{"c"}, s.nodesToCheck()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	s.withdrawn = map[string]bool{"c": true, "d": true}
-	if diff := cmp.Diff([]string{"c", "d"}, s.toCheck()); diff != "" {
+	if diff := cmp.Diff([]string{"c", "d"}, s.nodesToCheck()); diff != "" {
 		t.Errorf("withdrawn: -want +got\n%s", diff)
 	}
 	s.notReady["c"], s.withdrawn = true, nil
-	if got := s.toCheck(); len(got) > 0 {
+	if got := s.nodesToCheck(); len(got) > 0 {
 		t.Errorf("given up by Kubernetes: %v", got)
 	}
 }
 
-// TestConfirm: a node is withdrawn when that was decided for long enough without a break.
-func TestConfirm(t *testing.T) {
+// TestConfirmWithdrawal: a node is withdrawn once that has been decided for long enough without a break.
+func TestConfirmWithdrawal(t *testing.T) {
 	var pending map[string]time.Time
 	for _, step := range []struct {
 		second   float64
@@ -147,9 +149,9 @@ func TestConfirm(t *testing.T) {
 	}{
 		{0, "a b", "b"}, {0.1, "a b", "b"}, {0.2, "a b c", "a b"}, {0.3, "b c", "b"}, {0.4, "a b c", "b c"}, {0.5, "", ""},
 	} {
-		s := state{now: at(step.second), withdrawn: map[string]bool{"b": true}}
+		s := decisionInput{at: at(step.second), withdrawn: map[string]bool{"b": true}}
 		var confirmed []string
-		confirmed, pending = s.confirm(strings.Fields(step.withdraw), pending)
+		confirmed, pending = s.confirmWithdrawal(strings.Fields(step.withdraw), pending)
 		if got := strings.Join(confirmed, " "); got != step.want {
 			t.Errorf("at second %v: %q, want %q", step.second, got, step.want)
 		}
@@ -159,9 +161,9 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestOtherVerdicts: nodes that are spared, that were, and that Kubernetes has given up.
-func TestOtherVerdicts(t *testing.T) {
-	s := snapshot{state: state{speakers: 5, limit: Limit{Nodes: 1}}}
+// TestOtherConditions: nodes that are spared, nodes that were spared before, and nodes that Kubernetes has given up.
+func TestOtherConditions(t *testing.T) {
+	s := snapshot{decisionInput: decisionInput{speakers: 5, limit: Limit{Nodes: 1}}}
 	for _, node := range []string{"d", "f", "g", "h"} {
 		o := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}}
 		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionEndpointsWithdrawn, Reason: string(lb.TooManyUnreachable)}}
@@ -170,15 +172,15 @@ func TestOtherVerdicts(t *testing.T) {
 	s.speakerStates[3].Status.Conditions[0].Reason = string(lb.NodeReachable)
 	d := decision{spared: []string{"d", "e"}, handOver: []string{"a"}}
 	var got []string
-	for _, v := range s.otherVerdicts(d, map[string]time.Time{"g": at(0)}) {
-		got = append(got, fmt.Sprintf("%s %s %v: %s", v.node, v.reason, v.closed(), v.message))
+	for _, v := range s.otherConditions(d, map[string]time.Time{"g": at(0)}) {
+		got = append(got, fmt.Sprintf("%s %s %v: %s", v.node, v.reason, v.isFinal(), v.message))
 	}
-	const spared = " TooManyUnreachable false: most speakers cannot reach the node, and with it more at once than the limit of 1 lets us call dead: their " +
-		"endpoints stay"
+	const spared = " TooManyUnreachable false: most speakers cannot reach the node; " +
+		"the number of such nodes exceeds deadEndpoints.maxNodes (1); endpoints are kept"
 	want := []string{
 		"a NodeGivenUp true: Kubernetes itself has given the node up: its pods are left to the node lifecycle controller",
 		"d" + spared, "e" + spared,
-		"f NodeReachable true: most speakers do not call the node unreachable any more",
+		"f NodeReachable true: most speakers no longer report the node as unreachable",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -207,31 +209,30 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// skew is how far the clocks of others are off, one way and the other.
+// skews are the deviations of the writers' clocks.
 var skews = []time.Duration{0, time.Hour, -time.Hour}
 
-// near allows for what clocks may drift within a minute.
+// near allows for the drift of clocks within a minute.
 func near(a, b time.Time) bool { return a.Sub(b).Abs() <= 20*time.Millisecond }
 
 // read reads the Lease of a node.
-func read(t *tracker, now time.Time, node string, renewed time.Time) {
+func read(t *tracker, at time.Time, node string, renewed time.Time) {
 	if t.leases == nil {
-		t.leases = map[string]lease{}
+		t.leases = map[string]nodeLease{}
 	}
-	t.observeLease(now, node, renewed)
+	t.observeLease(at, node, renewed)
 }
 
-// TestTrackerClocks: what happens while we look has its time by our clock,
-// however wrong the clocks of those who write are.
+// TestTrackerClocks: an observed change is dated by the controller's clock, however wrong the writers' clocks are.
 func TestTrackerClocks(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker
-		says := func(now float64, observed float64, since ...float64) {
-			r := report{node: "a", observed: at(observed).Add(off)}
+		says := func(second float64, observed float64, since ...float64) {
+			r := speakerReport{node: "a", observed: at(observed).Add(off)}
 			for _, s := range since {
 				r.unreachable = map[string]time.Time{"c": at(s).Add(off)}
 			}
-			tr.observeReports(at(now), []report{r})
+			tr.observeReports(at(second), []speakerReport{r})
 		}
 		says(0, -5)
 		says(10.3, 10.25, 10)
@@ -244,11 +245,11 @@ func TestTrackerClocks(t *testing.T) {
 			t.Errorf("clock off by %s, written again: -want +got\n%s", off, diff)
 		}
 		read(&tr, at(20), "a", at(15).Add(off))
-		if got := tr.lastSeen()["a"]; !near(got, at(19.95).Add(-lastWords)) {
+		if got := tr.lastSeen()["a"]; !near(got, at(19.95).Add(-lastWriteMargin)) {
 			t.Errorf("clock off by %s: it wrote at second 19.9, its last sign of life is %s", off, got)
 		}
 		read(&tr, at(22), "a", at(20.9).Add(off))
-		if got := tr.lastSeen()["a"]; !near(got, at(20.95).Add(-lastWords)) {
+		if got := tr.lastSeen()["a"]; !near(got, at(20.95).Add(-lastWriteMargin)) {
 			t.Errorf("clock off by %s: its Lease was renewed at second 20.9, its last sign of life is %s", off, got)
 		}
 		says(22, 21.9)
@@ -258,11 +259,10 @@ func TestTrackerClocks(t *testing.T) {
 	}
 }
 
-// TestTrackerFirstLook: what stood there before we looked keeps its time,
-// unless its time is yet to come.
+// TestTrackerFirstLook: a report from before the first run keeps its time, unless that is in the future.
 func TestTrackerFirstLook(t *testing.T) {
 	var tr tracker
-	tr.observeReports(at(10), []report{
+	tr.observeReports(at(10), []speakerReport{
 		{node: "a", observed: at(9), unreachable: map[string]time.Time{"c": at(8)}},
 		{node: "b", observed: at(3609), unreachable: map[string]time.Time{"c": at(3608)}},
 	})
@@ -270,59 +270,61 @@ func TestTrackerFirstLook(t *testing.T) {
 	for _, w := range tr.suspicions() {
 		got[w.speaker] = w.since
 	}
-	if want := map[string]time.Time{"a": at(8), "b": at(10).Add(-fresh)}; !cmp.Equal(want, got) {
+	if want := map[string]time.Time{"a": at(8), "b": at(10).Add(-maxSuspicionAge)}; !cmp.Equal(want, got) {
 		t.Errorf("suspicions: -want +got\n%s", cmp.Diff(want, got))
 	}
 	read(&tr, at(10), "a", at(5))
 	read(&tr, at(10), "b", at(3605))
 	read(&tr, at(10), "d", at(5))
-	if diff := cmp.Diff(map[string]time.Time{"a": at(9).Add(-lastWords), "b": {}, "d": at(5).Add(-lastWords)}, tr.lastSeen()); diff != "" {
+	if diff := cmp.Diff(map[string]time.Time{"a": at(9).Add(-lastWriteMargin), "b": {}, "d": at(5).Add(-lastWriteMargin)}, tr.lastSeen()); diff != "" {
 		t.Errorf("life: -want +got\n%s", diff)
 	}
-	tr.leasesDue(at(10), []string{"d", "e"}) // that of e cannot be read
-	if diff := cmp.Diff(map[string]time.Time{"d": at(5).Add(-lastWords)}, tr.lastSeen()); diff != "" {
+	tr.leasesDue(at(10), []string{"d", "e"}) // the Lease of e cannot be read
+	if diff := cmp.Diff(map[string]time.Time{"d": at(5).Add(-lastWriteMargin)}, tr.lastSeen()); diff != "" {
 		t.Errorf("kept: -want +got\n%s", diff)
 	}
 }
 
-// TestTrackerLease: the first renewal that we see has its time by our clock if we saw the node's speaker write before.
+// TestTrackerLease: the first observed renewal is dated by the controller's clock if a write of the node's speaker was
+// observed before.
 func TestTrackerLease(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker
 		for _, second := range []float64{1, 2} {
-			tr.observeReports(at(second), []report{{node: "a", observed: at(second).Add(off)}})
+			tr.observeReports(at(second), []speakerReport{{node: "a", observed: at(second).Add(off)}})
 		}
 		read(&tr, at(9), "a", at(7).Add(off))
-		if got := tr.lastSeen()["a"]; !got.Equal(at(7).Add(-lastWords)) {
+		if got := tr.lastSeen()["a"]; !got.Equal(at(7).Add(-lastWriteMargin)) {
 			t.Errorf("clock off by %s: its Lease was renewed at second 7, its last sign of life is %s", off, got)
 		}
 	}
 }
 
-// TestTrackerLastWords: what a node wrote at the moment of its death is no sign of life, unless it wrote that it is cut off.
-func TestTrackerLastWords(t *testing.T) {
+// TestTrackerLastWrite: a write at the moment of a node's death is no sign of life, unless it reports that the node is
+// cut off.
+func TestTrackerLastWrite(t *testing.T) {
 	for _, cutOff := range []bool{false, true} {
 		var tr tracker
-		tr.observeReports(at(1), []report{{node: "c", observed: at(1)}})
-		tr.observeReports(at(10), []report{{node: "c", observed: at(10), cutOff: cutOff}})
+		tr.observeReports(at(1), []speakerReport{{node: "c", observed: at(1)}})
+		tr.observeReports(at(10), []speakerReport{{node: "c", observed: at(10), isCutOff: cutOff}})
 		read(&tr, at(10.4), "c", at(10.1))
-		s := state{now: at(10.4), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
+		s := decisionInput{at: at(10.4), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
 		if got := len(decide(s).withdraw) > 0; got == cutOff {
 			t.Errorf("cut off %t: withdrawn %t", cutOff, got)
 		}
 	}
 }
 
-// TestTrackerSlowServer: what a node wrote before its death takes a second and more to be seen.
+// TestTrackerSlowServer: a write of a node before its death is seen more than a second later.
 func TestTrackerSlowServer(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker
-		wrote := func(now, observed float64) {
-			tr.observeReports(at(now), []report{{node: "c", observed: at(observed).Add(off)}})
+		wrote := func(second, observed float64) {
+			tr.observeReports(at(second), []speakerReport{{node: "c", observed: at(observed).Add(off)}})
 		}
 		dead := func(what string) {
 			t.Helper()
-			s := state{now: at(13), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
+			s := decisionInput{at: at(13), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
 			if len(decide(s).withdraw) != 1 {
 				t.Errorf("clock off by %s, %s: it was last seen at %s and counts as alive", off, what, s.lastSeen["c"])
 			}
@@ -339,12 +341,12 @@ func TestTrackerSlowServer(t *testing.T) {
 	}
 }
 
-// TestTrackerRepeated: a report that stood at the first look gets another date when it is repeated.
+// TestTrackerRepeated: a report from before the first run is dated anew when it is repeated.
 func TestTrackerRepeated(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker
 		for _, second := range []float64{11, 13} {
-			tr.observeReports(at(second), []report{{node: "a", observed: at(second).Add(off), unreachable: map[string]time.Time{"c": at(10).Add(off)}}})
+			tr.observeReports(at(second), []speakerReport{{node: "a", observed: at(second).Add(off), unreachable: map[string]time.Time{"c": at(10).Add(off)}}})
 		}
 		if diff := cmp.Diff([]suspicion{{"a", "c", at(10)}}, tr.suspicions(), cmp.AllowUnexported(suspicion{})); diff != "" {
 			t.Errorf("clock off by %s: -want +got\n%s", off, diff)
@@ -352,24 +354,25 @@ func TestTrackerRepeated(t *testing.T) {
 	}
 }
 
-// TestTrackerClockSet: somebody sets the clock of a node back. What it writes afterwards counts again as soon as it has written once.
+// TestTrackerClockSet: the clock of a node is set back. Its second write after that counts again.
 func TestTrackerClockSet(t *testing.T) {
 	var tr tracker
-	wrote := func(now, observed float64) { tr.observeReports(at(now), []report{{node: "c", observed: at(observed)}}) }
+	wrote := func(second, observed float64) {
+		tr.observeReports(at(second), []speakerReport{{node: "c", observed: at(observed)}})
+	}
 	wrote(1, 1)
 	wrote(2, 2)
 	wrote(20, 10)
 	read(&tr, at(21), "c", at(11))
-	if got := tr.lastSeen()["c"]; !near(got, at(21).Add(-lastWords)) {
+	if got := tr.lastSeen()["c"]; !near(got, at(21).Add(-lastWriteMargin)) {
 		t.Errorf("its Lease was renewed at second 21, its last sign of life is %s", got)
 	}
 }
 
-// TestTrackerGone: a speaker whose state was deleted suspects nobody, and
-// starts afresh when it returns.
+// TestTrackerGone: a speaker whose state was deleted suspects no node, and starts afresh when it returns.
 func TestTrackerGone(t *testing.T) {
 	var tr tracker
-	r := []report{{node: "a", observed: at(1), unreachable: map[string]time.Time{"c": at(0)}}}
+	r := []speakerReport{{node: "a", observed: at(1), unreachable: map[string]time.Time{"c": at(0)}}}
 	tr.observeReports(at(2), r)
 	tr.observeReports(at(3), nil)
 	if got := tr.suspicions(); got != nil {
@@ -381,30 +384,30 @@ func TestTrackerGone(t *testing.T) {
 	}
 }
 
-// TestTrackerWallClock: somebody sets the clock of the deciding controller after its
-// first look. A node that wrote before that is declared dead all the same.
+// TestTrackerWallClock: the clock of the deciding controller is set after its first run. A node that wrote before that
+// is declared dead all the same.
 func TestTrackerWallClock(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
 		var tr tracker
-		reported := func(node string, second time.Duration, missed ...string) report {
-			r := report{node: node, observed: start.Add(second * time.Second).Round(0), unreachable: map[string]time.Time{}}
+		reported := func(node string, second time.Duration, missed ...string) speakerReport {
+			r := speakerReport{node: node, observed: start.Add(second * time.Second).Round(0), unreachable: map[string]time.Time{}}
 			for _, m := range missed {
 				r.unreachable[m] = r.observed.Add(-300 * time.Millisecond)
 			}
 			return r
 		}
 		look := func(second, set time.Duration, missed ...string) decision {
-			now := nstest.SetClock(start.Add(second*time.Second), set)
-			reports := []report{reported("c", -60), reported("d", -60)}
+			clock := nstest.SetClock(start.Add(second*time.Second), set)
+			reports := []speakerReport{reported("c", -60), reported("d", -60)}
 			for _, node := range []string{"a", "b", "e"} {
 				reports = append(reports, reported(node, second, missed...))
 			}
-			tr.observeReports(now, reports)
+			tr.observeReports(clock, reports)
 			for _, m := range missed {
-				read(&tr, now, m, start.Add(5*time.Second).Round(0))
+				read(&tr, clock, m, start.Add(5*time.Second).Round(0))
 			}
-			return decide(state{now: now, speakers: 5, suspicions: tr.suspicions(), lastSeen: tr.lastSeen(), limit: Limit{Nodes: 1}})
+			return decide(decisionInput{at: clock, speakers: 5, suspicions: tr.suspicions(), lastSeen: tr.lastSeen(), limit: Limit{Nodes: 1}})
 		}
 		look(0, 0)
 		if got := look(10, by, "c"); !slices.Equal(got.withdraw, []string{"c"}) {
@@ -413,7 +416,7 @@ func TestTrackerWallClock(t *testing.T) {
 	}
 }
 
-// TestLeasesDue: who waited longest is read first.
+// TestLeasesDue: the Leases with the longest wait are read first.
 func TestLeasesDue(t *testing.T) {
 	var tr tracker
 	many := strings.Fields("a b c d e f g h i j k l")

@@ -14,68 +14,78 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// pod that backs Services.
-type pod struct {
+// backingPod is a pod that backs Services.
+type backingPod struct {
 	namespace, name string
 	uid             types.UID
 	node            string
-	// services of ours that it backs, sorted.
+	// services are the selected Services that the pod backs, sorted.
 	services []lb.Key
-	// handled is when it was written, or found to need no write.
-	handled time.Time
+	// handledAt is the time at which the pod was written, or was found to need no write.
+	handledAt time.Time
 }
 
-// toWithdraw returns the ready pods on dead nodes, of Services that are served, but for the last endpoints of any
-// Service, of ours or not: without them nothing would serve it, and if we are wrong about the nodes, they do.
-func toWithdraw(endpoints []*discoveryv1.EndpointSlice, served func(lb.Key) bool, dead map[string]bool) []pod {
+// toWithdraw returns the ready pods on dead nodes that back served Services. It leaves out pods without which a
+// Service, served or not, would have no ready pod: if the decision about the nodes is wrong, those pods still serve it.
+func toWithdraw(
+	endpoints []*discoveryv1.EndpointSlice,
+	isServed func(lb.Key) bool,
+	dead map[string]bool,
+) []backingPod {
 	last := lastPods(endpoints, dead)
 	return podsWhere(endpoints, func(service lb.Key, e *discoveryv1.Endpoint) bool {
-		return ready(e) && dead[nodeOf(e)] && !last[e.TargetRef.UID] && served(service)
+		return isReady(e) && dead[nodeOf(e)] && !last[e.TargetRef.UID] && isServed(service)
 	})
 }
 
-// lastPods returns the ready pods of the Services all of whose ready pods are on dead nodes.
+// lastPods returns the ready pods of the Services that have ready pods on dead nodes only.
 func lastPods(endpoints []*discoveryv1.EndpointSlice, dead map[string]bool) map[types.UID]bool {
-	left := map[lb.Key]bool{}
+	hasOthers := map[lb.Key]bool{}
 	for service, e := range podEndpoints(endpoints) {
-		if ready(e) && !dead[nodeOf(e)] {
-			left[service] = true
+		if isReady(e) && !dead[nodeOf(e)] {
+			hasOthers[service] = true
 		}
 	}
+
 	last := map[types.UID]bool{}
 	for service, e := range podEndpoints(endpoints) {
-		if ready(e) && !left[service] && service.Name != "" {
+		hasService := service.Name != ""
+		if hasService && isReady(e) && !hasOthers[service] {
 			last[e.TargetRef.UID] = true
 		}
 	}
 	return last
 }
 
-// toRestore returns the pods on a node that are not ready, of any Service: which
-// Services we serve may have changed since we wrote.
-func toRestore(endpoints []*discoveryv1.EndpointSlice, node string) []pod {
-	return podsWhere(endpoints, func(_ lb.Key, e *discoveryv1.Endpoint) bool { return !ready(e) && nodeOf(e) == node })
+// toRestore returns the pods on a node that are not ready and back any Service: the set of served Services may have
+// changed since the pods were withdrawn.
+func toRestore(endpoints []*discoveryv1.EndpointSlice, node string) []backingPod {
+	return podsWhere(endpoints, func(_ lb.Key, e *discoveryv1.Endpoint) bool { return !isReady(e) && nodeOf(e) == node })
 }
 
-// podsWhere returns the pods of the endpoints that match, sorted.
-func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *discoveryv1.Endpoint) bool) []pod {
-	found := map[types.UID]pod{}
+// podsWhere returns the pods of the endpoints that match, sorted by namespace and name.
+func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *discoveryv1.Endpoint) bool) []backingPod {
+	found := map[types.UID]backingPod{}
 	for service, e := range podEndpoints(endpoints) {
 		if !match(service, e) {
 			continue
 		}
-		p, known := found[e.TargetRef.UID]
-		if !known {
-			p = pod{namespace: e.TargetRef.Namespace, name: e.TargetRef.Name, uid: e.TargetRef.UID, node: nodeOf(e)}
+
+		ref := e.TargetRef
+		p, ok := found[ref.UID]
+		if !ok {
+			p = backingPod{namespace: ref.Namespace, name: ref.Name, uid: ref.UID, node: nodeOf(e)}
 		}
-		// A Service of two families has the pod twice.
+
+		// A Service of two families has an EndpointSlice with the pod for each.
 		if !slices.Contains(p.services, service) {
 			p.services = append(p.services, service)
 			slices.SortFunc(p.services, lb.Key.Compare)
 		}
 		found[p.uid] = p
 	}
-	return slices.SortedFunc(maps.Values(found), func(a, b pod) int {
+
+	return slices.SortedFunc(maps.Values(found), func(a, b backingPod) int {
 		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name), cmp.Compare(a.uid, b.uid))
 	})
 }
@@ -87,7 +97,8 @@ func podEndpoints(endpoints []*discoveryv1.EndpointSlice) iter.Seq2[lb.Key, *dis
 			service := lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 			for i := range s.Endpoints {
 				e := &s.Endpoints[i]
-				if e.TargetRef != nil && e.TargetRef.Kind == "Pod" && !yield(service, e) {
+				isPod := e.TargetRef != nil && e.TargetRef.Kind == "Pod"
+				if isPod && !yield(service, e) {
 					return
 				}
 			}
@@ -95,13 +106,13 @@ func podEndpoints(endpoints []*discoveryv1.EndpointSlice) iter.Seq2[lb.Key, *dis
 	}
 }
 
-// ready reports whether kube-proxy sends new connections there: what is unknown counts as ready.
-func ready(e *discoveryv1.Endpoint) bool { return ptr.Deref(e.Conditions.Ready, true) }
+// isReady reports whether kube-proxy sends new connections to the endpoint. An unknown state counts as ready.
+func isReady(e *discoveryv1.Endpoint) bool { return ptr.Deref(e.Conditions.Ready, true) }
 
-// nodeOf returns the node of an endpoint, "" where it has none.
+// nodeOf returns the node of an endpoint, or "" if it has none.
 func nodeOf(e *discoveryv1.Endpoint) string { return ptr.Deref(e.NodeName, "") }
 
-// NotReady returns the nodes that Kubernetes itself does not call ready.
+// NotReady returns the nodes that Kubernetes does not call ready.
 func NotReady(nodes []*corev1.Node) map[string]bool {
 	out := map[string]bool{}
 	for _, n := range nodes {

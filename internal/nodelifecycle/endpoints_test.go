@@ -35,7 +35,7 @@ func slice(service, endpoints string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func podList(list []pod) string {
+func podList(list []backingPod) string {
 	var out []string
 	for _, p := range list {
 		var services []string
@@ -60,15 +60,15 @@ func TestToWithdraw(t *testing.T) {
 	}{
 		{"one of three", []*discoveryv1.EndpointSlice{slice("web", "a@w1 b@w2 c@w3")}, "a@w1 of web"},
 		{"both families", []*discoveryv1.EndpointSlice{slice("web", "a@w1 b@w2"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
-		{"nobody would be left", []*discoveryv1.EndpointSlice{slice("web", "a@w1 b@w1")}, ""},
-		{"nobody ready would be left", []*discoveryv1.EndpointSlice{slice("web", "a@w1 !b@w2")}, ""},
+		{"no endpoint would be left", []*discoveryv1.EndpointSlice{slice("web", "a@w1 b@w1")}, ""},
+		{"no ready endpoint would be left", []*discoveryv1.EndpointSlice{slice("web", "a@w1 !b@w2")}, ""},
 		{"the rest is on another dead node", []*discoveryv1.EndpointSlice{slice("web", "a@w1 b@w4")}, ""},
 		{"one without a node is left", []*discoveryv1.EndpointSlice{slice("web", "a@w1"), anywhere}, "a@w1 of web"},
 		{"it is not ready anyway", []*discoveryv1.EndpointSlice{slice("web", "!a@w1 b@w2")}, ""},
 		{"not a Service of ours", []*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2")}, ""},
-		{"one Service would have nobody, another has", []*discoveryv1.EndpointSlice{slice("one", "a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "d@w1 of web"},
-		{"a Service that is not ours would have nobody", []*discoveryv1.EndpointSlice{slice("other", "a@w1 !b@w2"), slice("web", "a@w1 b@w2")}, ""},
-		{"a Service of others would have somebody", []*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
+		{"one Service would have no endpoint left, another has", []*discoveryv1.EndpointSlice{slice("one", "a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "d@w1 of web"},
+		{"a Service that is not ours would have no endpoint left", []*discoveryv1.EndpointSlice{slice("other", "a@w1 !b@w2"), slice("web", "a@w1 b@w2")}, ""},
+		{"a Service of others would have an endpoint left", []*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
 		{"endpoints of no Service", []*discoveryv1.EndpointSlice{slice("", "a@w1"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
 		{"two Services", []*discoveryv1.EndpointSlice{slice("one", "b@w2 a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "a@w1 of one+web, d@w1 of web"},
 		{"not a pod", []*discoveryv1.EndpointSlice{vm}, ""},
@@ -99,25 +99,25 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// TestDoubts: most speakers miss the leader's node, whose clock runs an hour ahead.
-func TestDoubts(t *testing.T) {
+// TestNodeWatch: most speakers miss the leader's node, whose clock runs an hour ahead.
+func TestNodeWatch(t *testing.T) {
 	start := time.Now()
-	written := map[string]*v1beta1.SpeakerState{}
+	states := map[string]*v1beta1.SpeakerState{}
 	write := func(speaker string, seconds float64, missing ...string) {
-		now := start.Add(time.Duration(seconds * float64(time.Second)))
+		written := start.Add(time.Duration(seconds * float64(time.Second)))
 		if speaker == "leader" {
-			now = now.Add(time.Hour)
+			written = written.Add(time.Hour)
 		}
 		o := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: speaker}}
-		o.Status.Observed = new(v1beta1.NewMicroTime(now))
+		o.Status.Observed = new(v1beta1.NewMicroTime(written))
 		for _, node := range missing {
-			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: v1beta1.NewMicroTime(now.Add(-150 * time.Millisecond))})
+			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: v1beta1.NewMicroTime(written.Add(-150 * time.Millisecond))})
 		}
-		written[speaker] = o
+		states[speaker] = o
 	}
-	var d Doubts
+	var w NodeWatch
 	missed := func(seconds float64) bool {
-		return d.Missed(start.Add(time.Duration(seconds*float64(time.Second))), slices.Collect(maps.Values(written)), 4, "leader")
+		return w.IsMissed(start.Add(time.Duration(seconds*float64(time.Second))), slices.Collect(maps.Values(states)), 4, "leader")
 	}
 	step := func(seconds float64, want bool, what string) {
 		t.Helper()
@@ -147,17 +147,17 @@ func TestDoubts(t *testing.T) {
 	step(81, false, "that was long ago")
 }
 
-// podsTest runs test with a Controller that does not run by itself, of a fake cluster of four nodes.
+// podsTest runs test with a Controller of a fake cluster of four nodes. The test calls its methods itself.
 func podsTest(t *testing.T, test func(f *fakeCluster, c *Controller, expect func(err error, want ...string))) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		f.errs = map[string]error{}
 		c := New(f, all, Limit{Nodes: 1}, slog.New(slog.DiscardHandler))
-		c.memory = memory{handled: map[types.UID]pod{}}
+		c.leader = leaderState{handled: map[types.UID]backingPod{}}
 		test(f, c, func(err error, want ...string) {
 			t.Helper()
 			var got []string
-			for line := range strings.Lines(f.took()) {
+			for line := range strings.Lines(f.taken()) {
 				if strings.HasPrefix(line, "pod") || strings.Contains(line, "SpeakerState") || strings.HasPrefix(line, "state") {
 					got = append(got, strings.TrimSpace(line))
 				}
@@ -201,14 +201,14 @@ func TestRestoredUnseen(t *testing.T) {
 		f.stale = f.EndpointSlices()
 		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
 		expect(c.restore(t.Context(), f.snapshot(c), w4Alive), "pod on-w4 ready true", "state w4 False NodeReachable")
-		if len(c.memory.handled) > 0 || c.restored.Load() != 1 {
-			t.Errorf("%v is remembered, %d are counted", c.memory.handled, c.restored.Load())
+		if len(c.leader.handled) > 0 || c.restored.Load() != 1 {
+			t.Errorf("%v is remembered, %d are counted", c.leader.handled, c.restored.Load())
 		}
 	})
 }
 
-// TestRestoreOvertaken: a pod that another wrote meanwhile is tried again before the node's case is closed. One that is
-// gone needs nothing.
+// TestRestoreOvertaken: a pod that another client wrote meanwhile is retried before the node is recorded as reachable.
+// A deleted pod needs nothing.
 func TestRestoreOvertaken(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
@@ -219,7 +219,7 @@ func TestRestoreOvertaken(t *testing.T) {
 	})
 }
 
-// TestWithdrawOvertaken: such a pod is not taken for written.
+// TestWithdrawOvertaken: a pod that another client wrote meanwhile does not count as written.
 func TestWithdrawOvertaken(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.errs["on-w4"] = changed
@@ -229,7 +229,7 @@ func TestWithdrawOvertaken(t *testing.T) {
 	})
 }
 
-// TestNoStateNoWithdrawal: where the decision cannot be recorded nothing is withdrawn; elsewhere it is.
+// TestNoStateNoWithdrawal: nothing is withdrawn on a node whose decision cannot be recorded; on other nodes it is.
 func TestNoStateNoWithdrawal(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.states = slices.Delete(f.states, 3, 4)
@@ -242,15 +242,15 @@ func TestNoStateNoWithdrawal(t *testing.T) {
 	})
 }
 
-// TestLastEndpoint: the last endpoint of any Service stays, on a doubt, and so does one beside which there are only
-// endpoints on other doubted nodes.
+// TestLastEndpoint: the last endpoint of any Service stays, and so does an endpoint beside which there are only
+// endpoints on suspected nodes.
 func TestLastEndpoint(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.others = []*discoveryv1.EndpointSlice{slice("of-others", "on-w4@w4")}
 		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable")
 		f.others[0] = slice("of-others", "on-w4@w4 on-w3@w3")
 		s := f.snapshot(c)
-		s.suspicions, s.now = suspicions("w1>w3 w2>w3 w4>w3"), at(1)
+		s.suspicions, s.at = suspicions("w1>w3 w2>w3 w4>w3"), at(1)
 		expect(c.withdraw(t.Context(), s, w4Dead))
 		s = f.snapshot(c)
 		expect(c.withdraw(t.Context(), s, w4Dead), "pod on-w4 ready false")

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fakeCluster is one of nodes w1, w2 and so on, with a speaker and a pod of the Service
-// web on each. It writes down what is done to it.
+// fakeCluster is a cluster of nodes w1, w2 and so on, with a speaker and a pod of the Service web on each. It records
+// the writes to it.
 type fakeCluster struct {
 	mu      sync.Mutex
 	states  []*v1beta1.SpeakerState
@@ -31,9 +31,9 @@ type fakeCluster struct {
 	pods    map[string]bool // ready, by node
 	renewed map[string]time.Time
 	broken  map[string]bool  // nodes whose pods, and states that cannot be written
-	errs    map[string]error // by pod: what a write to it returns
+	errs    map[string]error // results of writes, by pod
 	others  []*discoveryv1.EndpointSlice
-	stale   []*discoveryv1.EndpointSlice // what is shown instead of the truth
+	stale   []*discoveryv1.EndpointSlice // shown instead of the true state, unless nil
 	reads   []leaseRead
 	log     []string
 	kick    func()
@@ -58,7 +58,7 @@ func newFakeCluster(nodes int) *fakeCluster {
 	return f
 }
 
-// suspect has every other speaker write that it cannot reach these nodes.
+// suspect makes every other speaker write that it cannot reach these nodes.
 func (f *fakeCluster) suspect(nodes ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,12 +81,12 @@ func (f *fakeCluster) edit(change func()) {
 	change()
 }
 
-func (f *fakeCluster) note(format string, args ...any) {
+func (f *fakeCluster) record(format string, args ...any) {
 	f.log = append(f.log, fmt.Sprintf(format, args...))
 }
 
-// took returns what was done since it was called last.
-func (f *fakeCluster) took() string {
+// taken returns the writes since the last call.
+func (f *fakeCluster) taken() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := strings.Join(f.log, "\n")
@@ -109,7 +109,7 @@ func (f *fakeCluster) Nodes() []*corev1.Node { return f.objects.Nodes }
 func (f *fakeCluster) ExpectedSpeakers() int { return len(f.objects.Nodes) }
 func (f *fakeCluster) Uninstalling() bool    { return false }
 
-// all are the Services that are served.
+// all selects all Services.
 func all(*corev1.Service) bool { return true }
 
 func (f *fakeCluster) Each(ctx context.Context, items int, write func(context.Context, int) error) (again time.Time, err error) {
@@ -172,7 +172,7 @@ func (f *fakeCluster) set(name, node string, ready bool) (bool, error) {
 		return false, nil
 	}
 	f.pods[node] = ready
-	f.note("pod %s ready %v", name, ready)
+	f.record("pod %s ready %v", name, ready)
 	return true, nil
 }
 
@@ -188,12 +188,12 @@ func (f *fakeCluster) UpdateSpeakerState(_ context.Context, o *v1beta1.SpeakerSt
 		return false, nil
 	}
 	f.states[i] = after
-	f.note("state %s %s %s", o.Name, conditions[0].Status, conditions[0].Reason)
+	f.record("state %s %s %s", o.Name, conditions[0].Status, conditions[0].Reason)
 	return true, nil
 }
 
 func (f *fakeCluster) Event(o lb.Object, _ types.UID, good bool, reason lb.Reason, message string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.note("event %s %v %s: %s", o, good, reason, message)
+	f.record("event %s %v %s: %s", o, good, reason, message)
 }

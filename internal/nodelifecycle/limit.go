@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Limit is a number of nodes, or a percentage of the speakers' nodes, rounded up.
+// Limit is a number of nodes, or a percentage of the speakers' nodes, rounded up. One of the two fields is zero.
 type Limit struct {
 	Nodes, Percent int
 }
 
-// Of returns the limit among so many nodes.
-func (l Limit) Of(nodes int) int { return l.Nodes + (l.Percent*nodes+99)/100 }
+// Of returns the number of nodes that the limit allows if there are so many nodes in total.
+func (l Limit) Of(total int) int { return l.Nodes + (l.Percent*total+99)/100 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText writes the form that UnmarshalText reads. It never fails.
 func (l Limit) MarshalText() ([]byte, error) {
 	if l.Percent > 0 {
 		return fmt.Appendf(nil, "%d%%", l.Percent), nil
@@ -23,16 +23,17 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return fmt.Append(nil, l.Nodes), nil
 }
 
-// UnmarshalText reads "3" or "10%".
+// UnmarshalText reads a number of nodes, such as "3", or a percentage, such as "10%".
 func (l *Limit) UnmarshalText(text []byte) error {
-	number, percent := strings.CutSuffix(string(text), "%")
+	number, isPercentage := strings.CutSuffix(string(text), "%")
 	n, err := strconv.ParseUint(number, 10, 16)
+
 	switch {
 	case err != nil:
 		return errors.New("want a number of nodes or a percentage of them, such as 1 or 10%")
-	case percent && n > 100:
+	case isPercentage && n > 100:
 		return fmt.Errorf("%d%% of the nodes are more than there are", n)
-	case percent:
+	case isPercentage:
 		*l = Limit{Percent: int(n)}
 	default:
 		*l = Limit{Nodes: int(n)}

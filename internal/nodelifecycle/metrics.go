@@ -7,34 +7,35 @@ import (
 )
 
 var (
-	unreachableDesc = prometheus.NewDesc(
-		"holdfast_unreachable_nodes",
-		"Nodes that most speakers cannot reach: their endpoints are withdrawn, or spared because too many nodes fell silent at once.",
-		[]string{"endpoints"},
-		nil,
-	)
+	unreachableDesc = prometheus.NewDesc("holdfast_unreachable_nodes",
+		"Nodes that most speakers cannot reach: "+
+			"their endpoints are withdrawn, or spared because too many nodes fell silent at once.",
+		[]string{"endpoints"}, nil)
 	withdrawnDesc = prometheus.NewDesc("holdfast_endpoints_withdrawn_total",
 		"Pods on dead nodes that were marked not ready.", nil, nil)
 	restoredDesc = prometheus.NewDesc("holdfast_endpoints_restored_total",
-		"Pods that were marked not ready and are ready again by our doing.", nil, nil)
+		"Pods that were marked not ready and were restored by Holdfast.", nil, nil)
 )
 
-// metrics of a Controller.
+// metrics are the metrics of a Controller.
 type metrics struct {
-	// last decision, nil while another leads.
+	// last is the last decision; nil while another replica leads.
 	last                atomic.Pointer[decision]
 	withdrawn, restored atomic.Int64
 }
 
-// Describe implements prometheus.Collector. It describes nothing: some metrics are of a leader only.
+// Describe implements prometheus.Collector. It describes nothing, because only a leader has all of the metrics.
 func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector. A replica that does not lead counts no nodes.
+// Collect implements prometheus.Collector. Only a leader counts unreachable nodes.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(withdrawnDesc, prometheus.CounterValue, float64(m.withdrawn.Load()))
 	ch <- prometheus.MustNewConstMetric(restoredDesc, prometheus.CounterValue, float64(m.restored.Load()))
-	if d := m.last.Load(); d != nil {
-		ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.withdraw)), "withdrawn")
-		ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.spared)), "spared")
+
+	d := m.last.Load()
+	if d == nil {
+		return
 	}
+	ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.withdraw)), "withdrawn")
+	ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.spared)), "spared")
 }

@@ -12,174 +12,186 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// withdraw marks the pods on dead nodes. It records first that a node is dead, so that
-// the next leader can undo what this one did.
+// withdraw marks the pods on dead nodes not ready. It first records that a node is dead, so that the next leader can
+// undo the withdrawal.
 func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error {
 	if len(d.withdraw) == 0 {
 		return nil
 	}
+
 	var errs []error
-	recorded, dead := map[string]bool{}, maps.Clone(s.notReady)
-	// An endpoint on a node that is only suspected does not count as left.
-	for _, node := range slices.Concat(d.withdraw, s.suspects()) {
-		dead[node] = true
-	}
+	recorded := map[string]bool{}
 	for _, node := range d.withdraw {
 		err := c.record(ctx, s, unreachable(node, d.votes[node], s.speakers))
 		errs = append(errs, err)
 		recorded[node] = err == nil
 	}
-	pods := slices.DeleteFunc(toWithdraw(c.cluster.EndpointSlices(), c.served(), dead), func(p pod) bool {
-		return !recorded[p.node] || s.now.Sub(c.memory.handled[p.uid].handled) <= propagationTime
+
+	// An endpoint on a node that is only suspected does not count as the remaining endpoint of a Service.
+	dead := maps.Clone(s.notReady)
+	for _, node := range slices.Concat(d.withdraw, s.suspects()) {
+		dead[node] = true
+	}
+
+	pods := toWithdraw(c.cluster.EndpointSlices(), c.isServed(), dead)
+	pods = slices.DeleteFunc(pods, func(p backingPod) bool {
+		wasJustHandled := s.at.Sub(c.leader.handled[p.uid].handledAt) <= propagationTime
+		return !recorded[p.node] || wasJustHandled
 	})
-	done, _, err := c.write(ctx, pods, func(ctx context.Context, p pod) (bool, error) {
-		return c.cluster.WithdrawPod(
-			ctx,
-			p.namespace,
-			p.name,
-			p.uid,
-			p.node,
-			fmt.Sprintf(
-				"the speakers of most nodes cannot reach node %s: Holdfast takes the pod out until one of them does",
-				p.node,
-			),
-		)
+
+	written, _, err := c.writePods(ctx, pods, func(ctx context.Context, p backingPod) (bool, error) {
+		message := fmt.Sprintf("the speakers of most nodes cannot reach node %s: "+
+			"Holdfast takes the pod out until one of them does", p.node)
+		return c.cluster.WithdrawPod(ctx, p.namespace, p.name, p.uid, p.node, message)
 	})
-	c.withdrawn.Add(int64(len(done)))
-	c.serviceEvents(
-		done,
-		false,
-		lb.EndpointsWithdrawn,
-		"%d endpoints on nodes that most speakers cannot reach are marked not ready",
-	)
+	c.withdrawn.Add(int64(len(written)))
+	c.sendServiceEvents(written, false, lb.EndpointsWithdrawn,
+		"%d endpoints on nodes that most speakers cannot reach are marked not ready")
+
 	return errors.Join(append(errs, err)...)
 }
 
-// restore undoes what was written to the pods of nodes that live after all.
+// restore undoes withdraw on nodes that are alive after all.
 func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error {
 	if len(d.restore) == 0 {
 		return nil
 	}
+
 	var errs []error
 	endpoints := c.cluster.EndpointSlices()
 	for _, node := range d.restore {
-		pods := map[types.UID]pod{}
-		for _, p := range toRestore(endpoints, node) {
-			pods[p.uid] = p
-		}
-		// The EndpointSlices may not show yet what was written last.
-		for uid, p := range c.memory.handled {
-			if p.node == node {
-				pods[uid] = p
-			}
-		}
-		done, all, err := c.write(
-			ctx,
-			slices.Collect(maps.Values(pods)),
-			func(ctx context.Context, p pod) (bool, error) {
-				return c.cluster.RestorePod(ctx, p.namespace, p.name, p.uid)
-			},
-		)
-		c.restored.Add(int64(len(done)))
-		c.serviceEvents(done, true, lb.EndpointsRestored, "%d endpoints that were marked not ready may serve again")
-		if all {
-			err = c.record(
-				ctx,
-				s,
-				verdict{
-					node:    node,
-					reason:  lb.NodeReachable,
-					message: "the node lives: what was written to its pods is taken back",
-				},
-			)
-		}
-		errs = append(errs, err)
+		errs = append(errs, c.restoreNode(ctx, s, endpoints, node))
 	}
 	return errors.Join(errs...)
 }
 
-// write writes to pods and returns those that it changed, and whether every pod that
-// still exists is handled: none was overtaken, and no write failed.
-func (c *Controller) write(
+// restoreNode restores the pods of one node. Once all of them are handled, it records that the node is reachable.
+func (c *Controller) restoreNode(
 	ctx context.Context,
-	pods []pod,
-	one func(context.Context, pod) (bool, error),
-) (done []pod, all bool, err error) {
+	s snapshot,
+	endpoints []*discoveryv1.EndpointSlice,
+	node string,
+) error {
+	pods := map[types.UID]backingPod{}
+	for _, p := range toRestore(endpoints, node) {
+		pods[p.uid] = p
+	}
+	// The EndpointSlices may not show the last writes yet.
+	for uid, p := range c.leader.handled {
+		if p.node == node {
+			pods[uid] = p
+		}
+	}
+
+	toWrite := slices.Collect(maps.Values(pods))
+	written, isComplete, err := c.writePods(ctx, toWrite, func(ctx context.Context, p backingPod) (bool, error) {
+		return c.cluster.RestorePod(ctx, p.namespace, p.name, p.uid)
+	})
+	c.restored.Add(int64(len(written)))
+	c.sendServiceEvents(written, true, lb.EndpointsRestored, "%d endpoints that were marked not ready may serve again")
+	if !isComplete {
+		return err
+	}
+
+	return c.record(ctx, s, nodeCondition{
+		node:    node,
+		reason:  lb.NodeReachable,
+		message: "the node is alive: its pods are restored",
+	})
+}
+
+// writePods calls write for each pod, and returns the pods that it changed. isComplete reports whether every pod that
+// still exists is handled: no write failed, and none was overtaken by another writer.
+func (c *Controller) writePods(
+	ctx context.Context,
+	pods []backingPod,
+	write func(context.Context, backingPod) (wrote bool, err error),
+) (written []backingPod, isComplete bool, err error) {
 	var mu sync.Mutex
-	all = true
+	isComplete = true
+
 	_, err = c.cluster.Each(ctx, len(pods), func(ctx context.Context, i int) error {
 		p := pods[i]
-		wrote, err := one(ctx, p)
+		wrote, err := write(ctx, p)
+
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
-			all = false
+			isComplete = false
 		default:
-			p.handled = time.Now()
-			c.memory.handled[p.uid] = p
+			p.handledAt = time.Now()
+			c.leader.handled[p.uid] = p
 			if wrote {
-				done = append(done, p)
+				written = append(written, p)
 			}
 		}
 		return err
 	})
-	return done, all, err
+	return written, isComplete, err
 }
 
-// record writes a verdict into the node's SpeakerState and, if that changed it, sends an
-// Event on the Node. A node without a SpeakerState never had a speaker.
-func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
-	if v.closed() {
-		maps.DeleteFunc(c.memory.handled, func(_ types.UID, p pod) bool { return p.node == v.node })
+// record writes a condition to the node's SpeakerState and, if that changed it, sends an Event on the Node. It returns
+// an error if the node has no SpeakerState, because it never had a speaker.
+func (c *Controller) record(ctx context.Context, s snapshot, condition nodeCondition) error {
+	node := condition.node
+	if condition.isFinal() {
+		maps.DeleteFunc(c.leader.handled, func(_ types.UID, p backingPod) bool { return p.node == node })
 	}
-	i := slices.IndexFunc(s.speakerStates, func(o *v1beta1.SpeakerState) bool { return o.Name == v.node })
+
+	i := slices.IndexFunc(s.speakerStates, func(o *v1beta1.SpeakerState) bool { return o.Name == node })
 	if i < 0 {
-		return fmt.Errorf("node %s has no SpeakerState to record on that it is unreachable", v.node)
+		return fmt.Errorf("node %s has no SpeakerState to record on that it is unreachable", node)
 	}
+
 	status := metav1.ConditionFalse
-	if v.reason == lb.NodeUnreachable {
+	if condition.reason == lb.NodeUnreachable {
 		status = metav1.ConditionTrue
 	}
-	wrote, err := c.cluster.UpdateSpeakerState(ctx, s.speakerStates[i], []metav1.Condition{{
-		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason),
-		Message: lb.WithRemedies(v.message, v.reason),
+	hasChanged, err := c.cluster.UpdateSpeakerState(ctx, s.speakerStates[i], []metav1.Condition{{
+		Type:    v1beta1.ConditionEndpointsWithdrawn,
+		Status:  status,
+		Reason:  string(condition.reason),
+		Message: lb.WithRemedies(condition.message, condition.reason),
 	}})
-	if err != nil || !wrote {
+	if err != nil || !hasChanged {
 		return err
 	}
-	event := lb.WithRemedies(cmp.Or(v.event, v.message), v.reason)
+
+	event := lb.WithRemedies(cmp.Or(condition.event, condition.message), condition.reason)
 	for _, n := range s.nodes {
-		if n.Name == v.node {
-			c.cluster.Event(lb.Object{Kind: "Node", Name: v.node}, n.UID, v.closed(), v.reason, event)
+		if n.Name == node {
+			c.cluster.Event(lb.Object{Kind: "Node", Name: node}, n.UID, condition.isFinal(), condition.reason, event)
 		}
 	}
-	c.log.Info("unreachable node", "member", v.node, "reason", v.reason, "message", event)
+	c.log.Info("unreachable node", "member", node, "reason", condition.reason, "message", event)
 	return nil
 }
 
-// served returns a function that reports whether an outside client may be using a Service. It reads each once.
-func (c *Controller) served() func(lb.Key) bool {
-	service, known := c.cluster.Services(), map[lb.Key]bool{}
+// isServed returns a function that reports whether clients outside of the cluster may be using a Service. The function
+// reads each Service once.
+func (c *Controller) isServed() func(lb.Key) bool {
+	service, results := c.cluster.Services(), map[lb.Key]bool{}
 	return func(key lb.Key) bool {
-		served, asked := known[key]
-		if !asked {
+		result, ok := results[key]
+		if !ok {
 			o := service(key)
-			served = o != nil && c.serves(o) && len(o.Status.LoadBalancer.Ingress) > 0
-			known[key] = served
+			result = o != nil && c.serves(o) && len(o.Status.LoadBalancer.Ingress) > 0
+			results[key] = result
 		}
-		return served
+		return result
 	}
 }
 
-// serviceEvents sends one Event on each Service whose endpoints were written to.
-func (c *Controller) serviceEvents(pods []pod, good bool, reason lb.Reason, format string) {
+// sendServiceEvents sends one Event on each served Service of the pods. format has a verb for the number of its pods.
+func (c *Controller) sendServiceEvents(pods []backingPod, good bool, reason lb.Reason, format string) {
 	counts := map[lb.Key]int{}
 	for _, p := range pods {
 		for _, service := range p.services {
@@ -189,17 +201,15 @@ func (c *Controller) serviceEvents(pods []pod, good bool, reason lb.Reason, form
 	if len(counts) == 0 {
 		return
 	}
+
 	c.log.Info("endpoints", "reason", reason, "pods", len(pods), "services", len(counts))
 	service := c.cluster.Services()
 	for _, key := range slices.SortedFunc(maps.Keys(counts), lb.Key.Compare) {
-		if o := service(key); o != nil && c.serves(o) {
-			c.cluster.Event(
-				lb.Object{Kind: "Service", Namespace: key.Namespace, Name: key.Name},
-				o.UID,
-				good,
-				reason,
-				fmt.Sprintf(format, counts[key]),
-			)
+		o := service(key)
+		if o == nil || !c.serves(o) {
+			continue
 		}
+		object := lb.Object{Kind: "Service", Namespace: key.Namespace, Name: key.Name}
+		c.cluster.Event(object, o.UID, good, reason, fmt.Sprintf(format, counts[key]))
 	}
 }

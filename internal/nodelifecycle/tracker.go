@@ -9,237 +9,265 @@ import (
 )
 
 const (
-	// checkInterval is between runs while nodes are suspected, and leasesAtOnce how many Leases are read in that time:
-	// when a thousand nodes fall silent, the API server has enough to do.
+	// checkInterval is the time between runs while nodes are suspected.
 	checkInterval = 200 * time.Millisecond
-	leasesAtOnce  = 10
-	// lastWords is how much later than others last heard it a dead node may seem to have written: they put the
+	// leasesAtOnce is the number of Leases to read per checkInterval: when a thousand nodes fall silent, the API server is
+	// busy enough.
+	leasesAtOnce = 10
+	// lastWriteMargin is how much later than its last heartbeat a dead node may seem to have written. Speakers date the
 	// beginning of its silence 0.3 s before they notice it, and no two watches are equally fast.
-	lastWords = 500 * time.Millisecond
-	// mostDelay is how long what is written may take to be seen here. If it seems to take longer, a clock was set.
-	mostDelay = 5 * time.Second
-	// driftRate is how much faster than another one a clock may run: one part of so many, which is 0.02 %.
+	lastWriteMargin = 500 * time.Millisecond
+	// maxDelay is the longest time until the controller sees a write. If a write seems to take longer, a clock was set.
+	maxDelay = 5 * time.Second
+	// driftRate bounds the drift between two clocks: one part in 5000, which is 0.02 %.
 	driftRate = 5000
 )
 
-// report is what one speaker wrote. All of its times are by that speaker's clock.
-type report struct {
-	// node of the speaker.
+// speakerReport is what one speaker wrote. All times are by that speaker's clock.
+type speakerReport struct {
+	// node is the speaker's node.
 	node string
-	// observed is when it wrote.
+	// observed is the time of the write.
 	observed time.Time
-	// cutOff: it hears half of the speakers or fewer.
-	cutOff bool
-	// unreachable nodes, with the time each was last heard.
+	// isCutOff reports whether the speaker hears half of the speakers or fewer.
+	isCutOff bool
+	// unreachable are the nodes that the speaker cannot reach, with the time at which each was last heard.
 	unreachable map[string]time.Time
 }
 
-// tracker translates what speakers and kubelets wrote, each by its own clock, to the
-// clock of its caller: it compares both whenever a speaker writes. Until a speaker has
-// written while we looked, its clock is taken for right. All times that it returns have
-// the monotonic reading of the caller's, so that setting the clock later changes nothing.
+// tracker converts the times that speakers and kubelets wrote, each by its own clock, to the controller's clock. It
+// compares the clocks whenever a speaker writes. Until the first write that it observes, it assumes that a speaker's
+// clock is right.
+//
+// All times that it returns have the monotonic reading of the caller's clock, so that they stay right when that clock
+// is set.
 type tracker struct {
-	speakers map[string]speaker
-	leases   map[string]lease
-	// round is when Leases were read last.
-	round time.Time
+	speakers map[string]trackedSpeaker
+	leases   map[string]nodeLease
+	// lastRound is the time at which Leases were last read.
+	lastRound time.Time
 }
 
-// speaker is what is known of one speaker. By our clock, it wrote its report at the time wrote, and heard nodes at the
-// times since.
-type speaker struct {
-	report
-	clock clock
-	wrote time.Time
-	since map[string]time.Time
-}
-
-// lease is what is known of a node's Lease, which was read last at the time read, and renewed at the time at by our
+// trackedSpeaker is what is known of one speaker. wroteAt and lastHeard are times of its report, by the controller's
 // clock.
-type lease struct {
-	read, renewed, at time.Time
-	// missed: the kubelet missed a renewal.
-	missed bool
+type trackedSpeaker struct {
+	speakerReport
+	clock     remoteClock
+	wroteAt   time.Time
+	lastHeard map[string]time.Time
 }
 
-// clock is that of a node, as far as it is known: it read written at the time at of ours. What a node writes is seen
-// late by as much as the API server takes, so that the earliest such time is the best one.
-type clock struct {
-	written, at time.Time
+// nodeLease is what is known of a node's Lease.
+type nodeLease struct {
+	// readAt is the time of the last read.
+	readAt time.Time
+	// renewed is the renew time in the Lease, by the node's clock; renewedAt is the same by the controller's clock.
+	renewed, renewedAt time.Time
+	// hasMissed reports whether the kubelet missed a renewal.
+	hasMissed bool
 }
 
-func (c clock) known() bool { return !c.at.IsZero() }
+// remoteClock is the clock of a node, as far as it is known: it showed remote when the controller's clock showed local.
+// Writes are seen late, by the time that the API server takes. The earliest observation is therefore the best one.
+type remoteClock struct {
+	remote, local time.Time
+}
 
-// compare takes into account that what was written by this clock was seen now for the first time.
-func (c *clock) compare(now, written time.Time) {
-	at := now
-	if c.known() {
-		earliest := c.at.Add(written.Sub(c.written) + now.Sub(c.at)/driftRate)
-		if late := now.Sub(earliest); late >= 0 && late <= mostDelay {
-			at = earliest
+// isKnown reports whether the clock was compared with the controller's.
+func (c remoteClock) isKnown() bool { return !c.local.IsZero() }
+
+// observe takes into account that a write with the time written, by this clock, is seen at the time at for the first
+// time.
+func (c *remoteClock) observe(at, written time.Time) {
+	local := at
+	if c.isKnown() {
+		earliest := c.local.Add(written.Sub(c.remote) + at.Sub(c.local)/driftRate)
+		delay := at.Sub(earliest)
+		if delay >= 0 && delay <= maxDelay {
+			local = earliest
 		}
 	}
-	*c = clock{written, at}
+	*c = remoteClock{remote: written, local: local}
 }
 
-// ours returns a time by this clock as it is by our clock; it is not in the future. A time that an unknown clock puts
-// there counts for nothing: it is the zero time.
-func (c clock) ours(now, written time.Time) time.Time {
-	if written.IsZero() || !c.known() && written.After(now) {
+// toLocal converts a time of this clock to the controller's clock; the result is not after at. It returns the zero time
+// for a time of an unknown clock that is in the future.
+func (c remoteClock) toLocal(at, written time.Time) time.Time {
+	if written.IsZero() || !c.isKnown() && written.After(at) {
 		return time.Time{}
 	}
-	if !c.known() {
-		c = clock{now, now}
+
+	if !c.isKnown() {
+		c = remoteClock{remote: at, local: at}
 	}
-	if at := c.at.Add(written.Sub(c.written)); at.Before(now) {
-		return at
+	local := c.local.Add(written.Sub(c.remote))
+	if local.Before(at) {
+		return local
 	}
-	return now
+	return at
 }
 
-// observeReports takes what all speakers have written, as it reads now.
-func (t *tracker) observeReports(now time.Time, reports []report) {
+// observeReports takes the reports of all speakers, as they read at the time at.
+func (t *tracker) observeReports(at time.Time, reports []speakerReport) {
 	if t.speakers == nil {
-		t.speakers = make(map[string]speaker, len(reports))
+		t.speakers = make(map[string]trackedSpeaker, len(reports))
 	}
+
 	for _, r := range reports {
-		if s, known := t.speakers[r.node]; !known || !r.observed.Equal(s.observed) {
-			t.speakers[r.node] = s.next(now, r, known)
+		s, isKnown := t.speakers[r.node]
+		if !isKnown || !r.observed.Equal(s.observed) {
+			t.speakers[r.node] = s.withReport(at, r, isKnown)
 		}
 	}
+
 	if len(t.speakers) > len(reports) {
-		maps.DeleteFunc(t.speakers, func(node string, _ speaker) bool {
-			return !slices.ContainsFunc(reports, func(r report) bool { return r.node == node })
+		maps.DeleteFunc(t.speakers, func(node string, _ trackedSpeaker) bool {
+			return !slices.ContainsFunc(reports, func(r speakerReport) bool { return r.node == node })
 		})
 	}
 }
 
-// next is the speaker after it has written another report. A node that stays in the report was not heard in between, so
-// that its time does not move: a speaker that lies would date it after every sign of life.
-func (s speaker) next(now time.Time, r report, known bool) speaker {
-	out := speaker{report: r, clock: s.clock, since: make(map[string]time.Time, len(r.unreachable))}
-	if known {
-		out.clock.compare(now, r.observed)
+// withReport returns the speaker after it has written another report. isKnown reports whether it wrote one before.
+//
+// A node that stays in the report was not heard in between, so its time does not move. Otherwise a speaker that lies
+// could date its suspicion after every sign of life.
+func (s trackedSpeaker) withReport(at time.Time, r speakerReport, isKnown bool) trackedSpeaker {
+	out := trackedSpeaker{speakerReport: r, clock: s.clock, lastHeard: make(map[string]time.Time, len(r.unreachable))}
+	if isKnown {
+		out.clock.observe(at, r.observed)
 	}
-	out.wrote = out.clock.ours(now, r.observed)
+	out.wroteAt = out.clock.toLocal(at, r.observed)
+
 	for node, since := range r.unreachable {
-		before, stood := s.unreachable[node]
-		out.since[node] = out.clock.ours(now, since)
+		before, wasUnreachable := s.unreachable[node]
+		lastHeard := out.clock.toLocal(at, since)
 		switch {
-		case stood && !since.Before(before) && s.clock.known():
-			out.since[node] = s.since[node]
-		case out.since[node].IsZero():
-			out.since[node] = now.Add(-fresh)
+		case wasUnreachable && !since.Before(before) && s.clock.isKnown():
+			lastHeard = s.lastHeard[node]
+		case lastHeard.IsZero():
+			lastHeard = at.Add(-maxSuspicionAge)
 		}
+		out.lastHeard[node] = lastHeard
 	}
 	return out
 }
 
-// leasesDue returns which of the nodes to read the Leases of now, those first that waited longest, and takes them as
-// read. It forgets the others.
-func (t *tracker) leasesDue(now time.Time, nodes []string) []string {
-	maps.DeleteFunc(t.leases, func(node string, _ lease) bool { return !slices.Contains(nodes, node) })
-	if now.Sub(t.round) < checkInterval || len(nodes) == 0 {
+// leasesDue returns the nodes whose Leases the caller should read, those with the longest wait first. It marks them as
+// read, and drops what is known of all other nodes.
+func (t *tracker) leasesDue(at time.Time, nodes []string) []string {
+	maps.DeleteFunc(t.leases, func(node string, _ nodeLease) bool { return !slices.Contains(nodes, node) })
+	if at.Sub(t.lastRound) < checkInterval || len(nodes) == 0 {
 		return nil
 	}
-	t.round = now
+
+	t.lastRound = at
 	if t.leases == nil {
-		t.leases = map[string]lease{}
+		t.leases = map[string]nodeLease{}
 	}
-	due := slices.SortedStableFunc(
-		slices.Values(nodes),
-		func(a, b string) int { return t.leases[a].read.Compare(t.leases[b].read) },
-	)
+
+	byWait := func(a, b string) int { return t.leases[a].readAt.Compare(t.leases[b].readAt) }
+	due := slices.SortedStableFunc(slices.Values(nodes), byWait)
 	due = due[:min(len(due), leasesAtOnce)]
 	for _, node := range due {
 		l := t.leases[node]
-		l.read = now
+		l.readAt = at
 		t.leases[node] = l
 	}
 	return due
 }
 
-// observeLease takes the time a node's kubelet last renewed its Lease, as it reads now. The node's speaker has the same
-// clock. While that is unknown, what changed between two looks happened just now.
-func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
-	l, by := t.leases[node], t.speakers[node].clock
+// observeLease takes the renew time of a node's Lease, as it reads at the time at. The node's speaker has the same
+// clock as its kubelet. While that clock is unknown, a change between two reads counts as a renewal at the time at.
+func (t *tracker) observeLease(at time.Time, node string, renewed time.Time) {
+	l, clock := t.leases[node], t.speakers[node].clock
+	isFirst := l.renewed.IsZero()
+
 	switch {
 	case l.renewed.Equal(renewed):
 		return
-	case l.renewed.IsZero() || by.known():
-		l.at = by.ours(now, renewed)
+	case isFirst || clock.isKnown():
+		l.renewedAt = clock.toLocal(at, renewed)
 	default:
-		l.at = now
+		l.renewedAt = at
 	}
-	l.missed = l.missed || !l.renewed.IsZero() && renewed.Sub(l.renewed) > renewTime
+
+	if !isFirst && renewed.Sub(l.renewed) > maxRenewalGap {
+		l.hasMissed = true
+	}
 	l.renewed = renewed
 	t.leases[node] = l
 }
 
-// missed returns the nodes whose kubelets missed a renewal while their Leases were read.
-func (t *tracker) missed() map[string]bool {
+// missedRenewals returns the nodes whose kubelets missed a renewal while their Leases were read.
+func (t *tracker) missedRenewals() map[string]bool {
 	out := map[string]bool{}
 	for node, l := range t.leases {
-		if l.missed {
+		if l.hasMissed {
 			out[node] = true
 		}
 	}
 	return out
 }
 
-// suspicions returns what the speakers say, by our clock.
+// suspicions returns the suspicions of all speakers, by the controller's clock.
 func (t *tracker) suspicions() []suspicion {
 	var out []suspicion
 	for name, s := range t.speakers {
-		for node, since := range s.since {
+		for node, since := range s.lastHeard {
 			out = append(out, suspicion{speaker: name, node: node, since: since})
 		}
 	}
 	return out
 }
 
-// lastSeen returns the last sign of life of each node whose Lease is known: a renewal of it, or a write of its own
-// speaker. It is the zero time where there was none.
+// lastSeen returns the last sign of life of each node whose Lease was read: a renewal of the Lease, or a write of the
+// node's own speaker. It is the zero time if there was none.
 func (t *tracker) lastSeen() map[string]time.Time {
 	out := make(map[string]time.Time, len(t.leases))
 	for node, l := range t.leases {
 		if l.renewed.IsZero() {
-			continue // it could not be read
+			continue // the Lease could not be read
 		}
-		out[node] = t.wrote(node)
-		if at := l.at.Add(-lastWords); at.After(out[node]) {
-			out[node] = at
+
+		out[node] = t.lastWrite(node)
+		renewedAt := l.renewedAt.Add(-lastWriteMargin)
+		if renewedAt.After(out[node]) {
+			out[node] = renewedAt
 		}
 	}
 	return out
 }
 
-// wrote returns when a node's own speaker last wrote, as a sign of life. A speaker that writes that it is cut off
-// was not dead when it wrote that.
-func (t *tracker) wrote(node string) time.Time {
+// lastWrite returns the time of the last write of a node's own speaker, as a sign of life. A speaker that reports that
+// it is cut off was certainly alive then; other writes may be the node's last.
+func (t *tracker) lastWrite(node string) time.Time {
 	s := t.speakers[node]
-	if s.cutOff || s.wrote.IsZero() {
-		return s.wrote
+	if s.isCutOff || s.wroteAt.IsZero() {
+		return s.wroteAt
 	}
-	return s.wrote.Add(-lastWords)
+	return s.wroteAt.Add(-lastWriteMargin)
 }
 
-// Doubts tell a controller that does not lead whether the leader's node is worth waiting for. They declare no node
-// dead, so they read no Lease of a node. The zero Doubts have seen nothing.
-type Doubts struct{ tracker tracker }
+// NodeWatch tells a controller that does not lead whether most speakers miss the leader's node. It reads no Leases,
+// since it declares no node dead. The zero NodeWatch has observed nothing.
+type NodeWatch struct{ tracker tracker }
 
-// Missed takes what all speakers have written, as it reads now, and reports whether most of so many speakers miss a
-// node, each within the last minute and since that node's own speaker last wrote. Ask often: what changes between two
-// looks happened just now, by whatever clock it was written.
-func (d *Doubts) Missed(now time.Time, states []*v1beta1.SpeakerState, speakers int, node string) bool {
-	reports := make([]report, 0, len(states))
+// IsMissed reports whether most of so many speakers miss a node. A suspicion counts if it is from the last minute, and
+// after the last write of the node's own speaker. states are the present SpeakerStates.
+//
+// Call IsMissed often: it dates a change when it first sees it, whatever clock it was written by.
+func (w *NodeWatch) IsMissed(at time.Time, states []*v1beta1.SpeakerState, speakers int, node string) bool {
+	reports := make([]speakerReport, 0, len(states))
 	for _, o := range states {
-		reports = append(reports, reportOf(o))
+		reports = append(reports, newSpeakerReport(o))
 	}
-	d.tracker.observeReports(now, reports)
-	s := state{
-		now: now, speakers: speakers, suspicions: d.tracker.suspicions(),
-		lastSeen: map[string]time.Time{node: d.tracker.wrote(node)},
+	w.tracker.observeReports(at, reports)
+
+	in := decisionInput{
+		at:         at,
+		speakers:   speakers,
+		suspicions: w.tracker.suspicions(),
+		lastSeen:   map[string]time.Time{node: w.tracker.lastWrite(node)},
 	}
-	return slices.Contains(s.suspects(), node)
+	return slices.Contains(in.suspects(), node)
 }

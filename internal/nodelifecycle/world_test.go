@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// world is a cluster in which nodes die, return and lose each other, seen through
-// what speakers and kubelets write. A step is 100 ms.
+// world is a cluster in which nodes die, return and lose each other. The controller sees only the writes of speakers
+// and kubelets. A step is 100 ms.
 type world struct {
 	t     *testing.T
 	rand  *rand.Rand
 	nodes []string
-	now   time.Time
-	// skew of each node's clock; that of the controller is right.
+	clock time.Time
+	// skew is the deviation of each node's clock from the controller's.
 	skew map[string]time.Duration
 	dead map[string]bool
-	// side of the partition that a node is on; all reach the API server but those cut off.
+	// side is the side of the partition that a node is on. All nodes reach the API server, except for the cut-off ones.
 	side   map[string]int
 	cutOff map[string]bool
-	// heard is when a node last heard of another.
+	// heard is the time at which a node last heard of another.
 	heard map[[2]string]time.Time
-	// state is what each speaker has written, lease when each kubelet renewed, by their clocks.
-	state map[string]report
+	// state is the last report of each speaker, and lease the renew time of each Lease, by the node's clock.
+	state map[string]speakerReport
 	lease map[string]time.Time
-	// renewed is lease by our clock.
+	// renewed is the renew time of each Lease by the controller's clock.
 	renewed map[string]time.Time
-	// details are the nodes that have something else to write.
+	// details are the nodes that have other changes to write.
 	details map[string]bool
 
 	tracker   tracker
@@ -39,7 +39,7 @@ type world struct {
 
 const (
 	step = 100 * time.Millisecond
-	// silence after which a speaker says that a node is unreachable, and dates that back by early too much.
+	// silence is the time after which a speaker reports a node as unreachable. It dates that back by early too much.
 	silence     = 300 * time.Millisecond
 	early       = 200 * time.Millisecond
 	leasePeriod = 10 * time.Second
@@ -47,9 +47,10 @@ const (
 
 func newWorld(t *testing.T, r *rand.Rand) *world {
 	w := &world{
-		t: t, rand: r, now: epoch, limit: Limit{Nodes: 1 + r.IntN(2)},
+		t: t, rand: r, clock: epoch, limit: Limit{Nodes: 1 + r.IntN(2)},
 		skew: map[string]time.Duration{}, dead: map[string]bool{}, side: map[string]int{}, cutOff: map[string]bool{},
-		heard: map[[2]string]time.Time{}, state: map[string]report{}, lease: map[string]time.Time{}, renewed: map[string]time.Time{}, details: map[string]bool{},
+		heard: map[[2]string]time.Time{}, state: map[string]speakerReport{}, lease: map[string]time.Time{}, renewed: map[string]time.Time{},
+		details:   map[string]bool{},
 		withdrawn: map[string]time.Time{},
 	}
 	for i := range 2 + r.IntN(6) {
@@ -58,27 +59,27 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 		w.skew[n] = time.Duration(r.IntN(240)-120) * time.Second
 		w.renewed[n] = epoch.Add(-time.Duration(r.Int64N(int64(leasePeriod))))
 		w.lease[n] = w.renewed[n].Add(w.skew[n])
-		w.state[n] = report{node: n, observed: epoch.Add(w.skew[n])}
+		w.state[n] = speakerReport{node: n, observed: epoch.Add(w.skew[n])}
 	}
 	return w
 }
 
 func (w *world) talks(n string) bool { return !w.dead[n] && !w.cutOff[n] }
 
-// live lets every living node hear, write and renew.
+// live lets every living node receive heartbeats, write its state and renew its Lease.
 func (w *world) live() {
 	for _, n := range w.nodes {
 		if w.dead[n] {
 			continue
 		}
-		clock := w.now.Add(w.skew[n])
+		nodeTime := w.clock.Add(w.skew[n])
 		silent := map[string]time.Time{}
 		for _, other := range w.nodes {
 			pair := [2]string{n, other}
 			if _, known := w.heard[pair]; !known || !w.dead[other] && w.side[n] == w.side[other] {
-				w.heard[pair] = w.now
+				w.heard[pair] = w.clock
 			}
-			if w.now.Sub(w.heard[pair]) >= silence {
+			if w.clock.Sub(w.heard[pair]) >= silence {
 				silent[other] = w.heard[pair].Add(w.skew[n] - early)
 			}
 		}
@@ -86,10 +87,10 @@ func (w *world) live() {
 			continue
 		}
 		if !maps.Equal(keys(w.state[n].unreachable), keys(silent)) || w.details[n] {
-			w.state[n] = report{node: n, observed: clock, cutOff: 2*(len(w.nodes)-len(silent)) <= len(w.nodes), unreachable: silent}
+			w.state[n] = speakerReport{node: n, observed: nodeTime, isCutOff: 2*(len(w.nodes)-len(silent)) <= len(w.nodes), unreachable: silent}
 		}
-		if w.now.Sub(w.renewed[n]) >= leasePeriod {
-			w.lease[n], w.renewed[n] = clock, w.now
+		if w.clock.Sub(w.renewed[n]) >= leasePeriod {
+			w.lease[n], w.renewed[n] = nodeTime, w.clock
 		}
 	}
 }
@@ -103,22 +104,22 @@ func keys(m map[string]time.Time) map[string]bool {
 }
 
 // decide runs the controller once.
-func (w *world) decide() (state, decision) {
-	var reports []report
+func (w *world) decide() (decisionInput, decision) {
+	var reports []speakerReport
 	for _, n := range w.nodes {
 		reports = append(reports, w.state[n])
 	}
-	w.tracker.observeReports(w.now, reports)
-	s := state{now: w.now, speakers: len(w.nodes), suspicions: w.tracker.suspicions(), withdrawn: keys(w.withdrawn), limit: w.limit}
-	w.tracker.round = time.Time{} // a run has all the Leases that it wants
-	for _, n := range w.tracker.leasesDue(w.now, s.toCheck()) {
-		w.tracker.observeLease(w.now, n, w.lease[n])
+	w.tracker.observeReports(w.clock, reports)
+	s := decisionInput{at: w.clock, speakers: len(w.nodes), suspicions: w.tracker.suspicions(), withdrawn: keys(w.withdrawn), limit: w.limit}
+	w.tracker.lastRound = time.Time{} // a run may read all Leases
+	for _, n := range w.tracker.leasesDue(w.clock, s.nodesToCheck()) {
+		w.tracker.observeLease(w.clock, n, w.lease[n])
 	}
 	s.lastSeen = w.tracker.lastSeen()
 	d := decide(s)
 	after := map[string]time.Time{}
 	for _, n := range d.withdraw {
-		after[n] = w.now
+		after[n] = w.clock
 		if since, stood := w.withdrawn[n]; stood {
 			after[n] = since
 		}
@@ -127,7 +128,7 @@ func (w *world) decide() (state, decision) {
 	return s, d
 }
 
-// check holds a decision against what is really so.
+// check compares a decision with the true state.
 func (w *world) check(d decision) {
 	w.t.Helper()
 	for n, since := range w.withdrawn {
@@ -135,18 +136,18 @@ func (w *world) check(d decision) {
 		if 2*against <= len(w.nodes) && (len(w.nodes) != 2 || against != 1) {
 			w.t.Fatalf("%s: withdrawn by %d of %d", n, against, len(w.nodes))
 		}
-		// A node that talks is spared within one period of its Lease, and one that
-		// never fell silent to a majority is never touched.
-		if w.talks(n) && w.now.Sub(since) > leasePeriod+step {
-			w.t.Fatalf("%s lives, and is withdrawn for %s", n, w.now.Sub(since))
+		// A node that reaches the API server is restored within one period of its Lease. A node that never fell silent to
+		// a majority is never touched.
+		if w.talks(n) && w.clock.Sub(since) > leasePeriod+step {
+			w.t.Fatalf("%s lives, and is withdrawn for %s", n, w.clock.Sub(since))
 		}
-		if !since.Equal(w.now) {
+		if !since.Equal(w.clock) {
 			continue
 		}
 		unheard := 0
 		for _, other := range w.nodes {
-			// Who cannot write cannot withdraw its suspicion either.
-			if other != n && (!w.talks(other) || w.now.Sub(w.heard[[2]string{other, n}]) >= silence) {
+			// A speaker that cannot write cannot withdraw its suspicion either.
+			if other != n && (!w.talks(other) || w.clock.Sub(w.heard[[2]string{other, n}]) >= silence) {
 				unheard++
 			}
 		}
@@ -159,8 +160,8 @@ func (w *world) check(d decision) {
 	}
 }
 
-// happen makes something happen, now and then.
-func (w *world) happen() {
+// disturb makes a random event happen, or none.
+func (w *world) disturb() {
 	n := w.nodes[w.rand.IntN(len(w.nodes))]
 	switch w.rand.IntN(60) {
 	case 0:
@@ -190,8 +191,8 @@ func TestWorld(t *testing.T) {
 	for seed := range uint64(40) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 1)))
 		for range 600 {
-			w.now = w.now.Add(step)
-			w.happen()
+			w.clock = w.clock.Add(step)
+			w.disturb()
 			w.live()
 			_, d := w.decide()
 			w.check(d)
@@ -206,14 +207,14 @@ func TestWorld(t *testing.T) {
 	}
 }
 
-// TestWorldPowerOff: one node of a quiet cluster dies, perhaps just after it wrote or renewed its Lease. It is withdrawn as
-// soon as the others say so, whatever the clocks, and stays so.
+// TestWorldPowerOff: one node of a quiet cluster dies, perhaps just after it wrote or renewed its Lease. It is
+// withdrawn as soon as the others report it, whatever the clocks, and stays withdrawn.
 func TestWorldPowerOff(t *testing.T) {
 	for seed := range uint64(200) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 2)))
 		run := func(d time.Duration) {
-			for end := w.now.Add(d); w.now.Before(end); {
-				w.now = w.now.Add(step)
+			for end := w.clock.Add(d); w.clock.Before(end); {
+				w.clock = w.clock.Add(step)
 				w.live()
 				w.decide()
 			}
@@ -230,7 +231,7 @@ func TestWorldPowerOff(t *testing.T) {
 		w.dead[victim] = true
 		run(silence + 2*step)
 		if _, gone := w.withdrawn[victim]; !gone {
-			t.Fatalf("seed %d: not withdrawn; its Lease was renewed %s ago", seed, w.now.Sub(w.renewed[victim]))
+			t.Fatalf("seed %d: not withdrawn; its Lease was renewed %s ago", seed, w.clock.Sub(w.renewed[victim]))
 		}
 		run(30 * time.Second)
 		if _, gone := w.withdrawn[victim]; !gone {
@@ -239,13 +240,13 @@ func TestWorldPowerOff(t *testing.T) {
 	}
 }
 
-// FuzzDecide: whatever is suspected, no node is in two lists, and silence withdraws nobody.
+// FuzzDecide: whatever is suspected, no node is in two lists, and a sign of life never adds a node.
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), 3)
 	f.Fuzz(func(t *testing.T, seed uint64, speakers int) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		name := func() string { return string(rune('a' + r.IntN(6))) }
-		s := state{now: at(100), speakers: speakers % 8, limit: Limit{Nodes: r.IntN(3)}, lastSeen: map[string]time.Time{}, withdrawn: map[string]bool{},
+		s := decisionInput{at: at(100), speakers: speakers % 8, limit: Limit{Nodes: r.IntN(3)}, lastSeen: map[string]time.Time{}, withdrawn: map[string]bool{},
 			notReady: map[string]bool{}}
 		for range r.IntN(30) {
 			s.suspicions = append(s.suspicions, suspicion{name(), name(), at(float64(r.IntN(100)))})
@@ -270,7 +271,7 @@ func FuzzDecide(f *testing.F) {
 		}
 		// One more sign of life never adds a node.
 		for _, n := range d.withdraw {
-			s.lastSeen[n] = s.now.Add(time.Second)
+			s.lastSeen[n] = s.at.Add(time.Second)
 		}
 		if got := decide(s).withdraw; len(d.spared) == 0 && len(got) > 0 {
 			t.Fatalf("they live, and still %v", got)
