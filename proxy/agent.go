@@ -109,7 +109,7 @@ func newAgent(log *slog.Logger, dir string) *agent {
 
 func agentMain(args []string) int {
 	var s daemon.Settings
-	options := config.Options{Speaks: true}
+	options := config.Options{ForSpeaker: true}
 	a := newAgent(nil, shared)
 	f := flag.NewFlagSet("holdfast-proxy agent", flag.ContinueOnError)
 	s.Define(f, healthListen)

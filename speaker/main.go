@@ -83,7 +83,7 @@ func (s *settings) parse(args []string) error {
 	f := flag.NewFlagSet("speaker", flag.ContinueOnError)
 	s.Define(f, "127.0.0.1:9218")
 	s.Options.Define(f)
-	s.Options.Speaks = true
+	s.Options.ForSpeaker = true
 	f.StringVar(
 		&s.nodeName,
 		"node-name",

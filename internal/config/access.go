@@ -12,82 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// readAccess reads who may reach a Service, as far as Holdfast sees to it.
-func (opt Options) readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
-	if opt.Filters() {
-		return filteredAccess(r, object, o, opt)
-	}
-	opt.ignoreAccess(r, object, o)
-	ranges := o.Spec.LoadBalancerSourceRanges
-	if !opt.OtherDataPath {
-		return lb.Access{}
-	}
-	if len(ranges) > 0 {
-		r.fault(object, lb.FilterNotEnforceable, "spec.loadBalancerSourceRanges is the network plugin's to enforce, "+
-			"which may let pods and nodes pass: Holdfast does not filter (dataPath: Other)")
-	}
-	asked := filteredAccess(&report{}, object, o, opt)
-	if len(ranges) > 0 && len(asked.Deny) == 0 && slices.Equal(asked.Allow, readSources(ranges).prefixes) {
-		return lb.Access{} // it asks for nothing else
-	}
-	return lb.Access{Restricted: asked.HasRanges()} // to nobody, since nothing enforces what it asks for
-}
-
-// filteredAccess reads what the filter is to enforce. Unreadable parts become Problems; the
-// rest is in force.
-func filteredAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.Access {
-	a := lb.Access{InternalAllowed: readInternal(r, object, o, opt)}
-	if n := countSources(o); n > maxSources {
-		r.fault(object, lb.NoSourceAllowed, "has %d source ranges in all lists together, more than %d, "+
-			"so all traffic is denied", n, maxSources)
-		a.Restricted = true
-	} else {
-		readLists(r, object, o, &a)
-	}
-	a.ConnectionLimit = readLimit(r, object, o, AnnotationConnectionLimit, openstack.ConnectionLimit)
-	a.RateLimit = readLimit(r, object, o, AnnotationRateLimit)
-	switch value := strings.TrimSpace(o.Annotations[AnnotationLogDrops]); value {
-	case "true":
-		a.LogDrops = true
-	case "", "false":
-	default:
-		r.fault(object, lb.InvalidLimit, `annotation %s (%q) logs nothing`, AnnotationLogDrops, value)
-	}
-	return a
-}
-
-// readLists reads who may come in and who may not.
-func readLists(r *report, object lb.Object, o *corev1.Service, a *lb.Access) {
-	a.Allow, a.Restricted = readAllowed(r, object, o)
-	if text, given := o.Annotations[AnnotationSourceRangesDeny]; given && strings.TrimSpace(text) != "" {
-		deny := readSources(splitSources(text))
-		deny.report(r, object, "annotation "+AnnotationSourceRangesDeny)
-		a.Deny = deny.prefixes
-		// If no entry can be read, the list may mean any source.
-		if len(deny.prefixes) == 0 {
-			a.Allow, a.Restricted = nil, true
-		}
-	}
-}
-
-// readInternal reads whether the cluster's own pods and nodes may connect whatever the lists say.
-func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) bool {
-	switch value := strings.TrimSpace(o.Annotations[AnnotationInternalTraffic]); value {
-	case InternalAllow:
-		return true
-	case InternalFilter:
-		return false
-	case "":
-	default:
-		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q, neither %s nor %s, and changes nothing",
-			AnnotationInternalTraffic, value,
-			InternalAllow, InternalFilter)
-	}
-	return opt.AllowInternal
-}
-
-// ofFilter are the annotations that have no effect without a filter.
-var ofFilter = []string{
+// filterAnnotations are the annotations that have no effect without a filter.
+var filterAnnotations = []string{
 	AnnotationSourceRanges,
 	AnnotationSourceRangesDeny,
 	KubernetesSourceRanges,
@@ -98,103 +24,175 @@ var ofFilter = []string{
 	AnnotationLogDrops,
 }
 
-// ignoreAccess reports the annotations of a Service that have no effect without a
-// filter. The field of the API is not one of them: kube-proxy enforces it.
-func (opt Options) ignoreAccess(r *report, object lb.Object, o *corev1.Service) {
-	var named []string
-	for _, key := range ofFilter {
-		if _, given := o.Annotations[key]; given {
-			named = append(named, key)
-		}
+// readAccess reads which sources may reach a Service, as far as Holdfast enforces that.
+func (opt Options) readAccess(r *problemList, object lb.Object, o *corev1.Service) lb.Access {
+	if opt.Filters() {
+		return filteredAccess(r, object, o, opt)
 	}
-	if len(named) > 0 {
-		opt.unenforced(r, object, strings.Join(named, ", "))
+
+	opt.reportAccess(r, object, o)
+	if !opt.OtherDataPath {
+		return lb.Access{}
+	}
+
+	ranges := o.Spec.LoadBalancerSourceRanges
+	if len(ranges) > 0 {
+		r.add(object, lb.FilterNotEnforceable, "spec.loadBalancerSourceRanges is the network plugin's to enforce, "+
+			"which may let pods and nodes pass: Holdfast does not filter (dataPath: Other)")
+	}
+
+	requested := filteredAccess(&problemList{}, object, o, opt)
+	isOnlyField := len(ranges) > 0 &&
+		len(requested.Deny) == 0 &&
+		slices.Equal(requested.Allow, readSources(ranges).prefixes)
+	if isOnlyField {
+		return lb.Access{}
+	}
+	// Nothing enforces other ranges, so a Service that has some is restricted and allows no source.
+	return lb.Access{Restricted: requested.HasRanges()}
+}
+
+// filteredAccess reads what the filter has to enforce. Invalid parts become Problems; the rest is in force.
+func filteredAccess(r *problemList, object lb.Object, o *corev1.Service, opt Options) lb.Access {
+	a := lb.Access{InternalAllowed: readInternal(r, object, o, opt)}
+
+	n := countSources(o)
+	if n > maxSources {
+		a.Restricted = true
+		r.add(object, lb.NoSourceAllowed, "has %d source ranges in all lists together, more than %d, "+
+			"so all traffic is denied", n, maxSources)
+	} else {
+		readLists(r, object, o, &a)
+	}
+
+	a.ConnectionLimit = readLimit(r, object, o, AnnotationConnectionLimit, openstack.ConnectionLimit)
+	a.RateLimit = readLimit(r, object, o, AnnotationRateLimit)
+
+	value := strings.TrimSpace(o.Annotations[AnnotationLogDrops])
+	switch value {
+	case "true":
+		a.LogDrops = true
+	case "", "false":
+	default:
+		r.add(object, lb.InvalidLimit, `annotation %s (%q) logs nothing`, AnnotationLogDrops, value)
+	}
+	return a
+}
+
+// readLists reads the allowed and the denied sources.
+func readLists(r *problemList, object lb.Object, o *corev1.Service, a *lb.Access) {
+	a.Allow, a.Restricted = readAllowed(r, object, o)
+
+	text := o.Annotations[AnnotationSourceRangesDeny]
+	if strings.TrimSpace(text) == "" {
+		return
+	}
+
+	deny := readSources(splitSources(text))
+	deny.reportTo(r, object, "annotation "+AnnotationSourceRangesDeny)
+	a.Deny = deny.prefixes
+	if len(deny.prefixes) == 0 {
+		// If no entry is valid, the list may mean any source.
+		a.Allow, a.Restricted = nil, true
 	}
 }
 
-// openPools does the same for pools, and removes their source ranges; not where these keep addresses from being
-// announced.
-func (opt Options) openPools(r *report, pools []*pool) {
+// readInternal reports whether the cluster's own pods and nodes bypass the lists.
+func readInternal(r *problemList, object lb.Object, o *corev1.Service, opt Options) bool {
+	value := strings.TrimSpace(o.Annotations[AnnotationInternalTraffic])
+	switch value {
+	case InternalAllow:
+		return true
+	case InternalFilter:
+		return false
+	case "":
+	default:
+		r.add(object, lb.InvalidSourceRange, "annotation %s is %q, neither %s nor %s, and changes nothing",
+			AnnotationInternalTraffic, value, InternalAllow, InternalFilter)
+	}
+	return opt.AllowInternal
+}
+
+// reportAccess reports the annotations of a Service that have no effect without a filter. The field
+// spec.loadBalancerSourceRanges is not reported, because kube-proxy enforces it.
+func (opt Options) reportAccess(r *problemList, object lb.Object, o *corev1.Service) {
+	var keys []string
+	for _, key := range filterAnnotations {
+		if _, ok := o.Annotations[key]; ok {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) > 0 {
+		opt.reportUnenforced(r, object, strings.Join(keys, ", "))
+	}
+}
+
+// dropFilterTerms reports the source ranges of pools, which have no effect without a filter, and removes them. With
+// another data path such a pool stays restricted, so that its addresses are not announced.
+func (opt Options) dropFilterTerms(r *problemList, pools []*pool) {
 	for _, p := range pools {
 		if p.Restricted {
-			opt.unenforced(r, lb.Object{Kind: KindPool, Name: p.Name}, "spec.sourceRanges")
+			opt.reportUnenforced(r, lb.Object{Kind: KindPool, Name: p.Name}, "spec.sourceRanges")
 		}
-		p.Restricted, p.SourceRanges, p.Reset, p.Open = p.Restricted && opt.OtherDataPath, nil, false, false
+		p.Restricted = p.Restricted && opt.OtherDataPath
+		p.SourceRanges = nil
+		p.Reset, p.Open = false, false
 	}
 }
 
-// unenforced reports what has no effect without a filter.
-func (opt Options) unenforced(r *report, object lb.Object, what string) {
+// reportUnenforced reports a setting that has no effect without a filter.
+func (opt Options) reportUnenforced(r *problemList, object lb.Object, setting string) {
 	if opt.OtherDataPath {
-		r.fault(
-			object,
-			lb.FilterNotEnforceable,
-			"nothing enforces %s, since Holdfast does not filter (dataPath: Other)",
-			what,
-		)
-	} else {
-		r.fault(object, lb.FilterDisabled, "filtering is turned off, which leaves without effect: %s", what)
+		r.add(object, lb.FilterNotEnforceable,
+			"nothing enforces %s, since Holdfast does not filter (dataPath: Other)", setting)
+		return
 	}
+	r.add(object, lb.FilterDisabled, "filtering is turned off, which leaves without effect: %s", setting)
 }
 
-// readAllowed reads the lists of allowed sources: our annotation, the field of the
-// API, and the annotation that preceded the field. The first one that is set is in
-// force. An annotation with an empty value is an empty list.
-func readAllowed(r *report, object lb.Object, o *corev1.Service) (allow []netip.Prefix, restricted bool) {
-	type list struct {
+// readAllowed reads the lists of allowed sources: our annotation, the field of the API, and the annotation that
+// preceded the field. The first list that is set is in force. An annotation with an empty value is an empty list.
+// restricted reports whether there is a list.
+func readAllowed(r *problemList, object lb.Object, o *corev1.Service) (allow []netip.Prefix, restricted bool) {
+	type namedSources struct {
 		name string
 		sources
 	}
-	var lists []list
-	if text, given := o.Annotations[AnnotationSourceRanges]; given {
-		lists = append(lists, list{"annotation " + AnnotationSourceRanges, readSources(splitSources(text))})
+	var lists []namedSources
+	if text, ok := o.Annotations[AnnotationSourceRanges]; ok {
+		lists = append(lists, namedSources{"annotation " + AnnotationSourceRanges, readSources(splitSources(text))})
 	}
-	if len(o.Spec.LoadBalancerSourceRanges) > 0 {
-		lists = append(lists, list{"spec.loadBalancerSourceRanges", readSources(o.Spec.LoadBalancerSourceRanges)})
+	ranges := o.Spec.LoadBalancerSourceRanges
+	if len(ranges) > 0 {
+		lists = append(lists, namedSources{"spec.loadBalancerSourceRanges", readSources(ranges)})
 	}
-	if text, given := o.Annotations[KubernetesSourceRanges]; given {
-		lists = append(lists, list{"annotation " + KubernetesSourceRanges, readSources(splitSources(text))})
-	}
-	for _, l := range lists {
-		l.report(r, object, l.name)
-		if !slices.Equal(l.prefixes, lists[0].prefixes) {
-			r.fault(object, lb.ConflictingSourceRanges, "%s is in force, %s differs and is not", lists[0].name, l.name)
-		}
+	if text, ok := o.Annotations[KubernetesSourceRanges]; ok {
+		lists = append(lists, namedSources{"annotation " + KubernetesSourceRanges, readSources(splitSources(text))})
 	}
 	if len(lists) == 0 {
 		return nil, false
 	}
-	return lists[0].prefixes, true
-}
 
-// report reports the unreadable entries of a list.
-func (s sources) report(r *report, object lb.Object, name string) {
-	switch {
-	case len(s.prefixes) == 0 && len(s.unread) == 0:
-		r.fault(object, lb.NoSourceAllowed, "%s is empty, so all traffic is denied", name)
-	case len(s.prefixes) == 0:
-		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read (%s), so all traffic is denied",
-			name, lb.SomeOf(s.unread))
-	case len(s.unread) > 0:
-		r.fault(
-			object,
-			lb.InvalidSourceRange,
-			"%s is in force but for what cannot be read (%s)",
-			name,
-			lb.SomeOf(s.unread),
-		)
+	inForce := lists[0]
+	for _, l := range lists {
+		l.reportTo(r, object, l.name)
+		if !slices.Equal(l.prefixes, inForce.prefixes) {
+			r.add(object, lb.ConflictingSourceRanges, "%s is in force, %s differs and is not", inForce.name, l.name)
+		}
 	}
+	return inForce.prefixes, true
 }
 
-// readLimit reads a limit, 0 for none; -1 is none, as in OpenStack.
-func readLimit(r *report, object lb.Object, o *corev1.Service, keys ...string) int {
+// readLimit reads a limit; 0 means none. The value -1 means none too, as in OpenStack.
+func readLimit(r *problemList, object lb.Object, o *corev1.Service, keys ...string) int {
 	value, key := firstAnnotation(r, object, o, keys...)
 	if value == "" || value == "-1" {
 		return 0
 	}
+
 	n, err := strconv.ParseInt(value, 10, 32) // the kernel counts in 32 bits
 	if err != nil || n < 1 {
-		r.fault(object, lb.InvalidLimit, "annotation %s (%q) limits nothing", key, value)
+		r.add(object, lb.InvalidLimit, "annotation %s (%q) limits nothing", key, value)
 		return 0
 	}
 	return int(n)
@@ -204,37 +202,51 @@ func readLimit(r *report, object lb.Object, o *corev1.Service, keys ...string) i
 type sources struct {
 	// prefixes are masked and ordered; none lies within another.
 	prefixes []netip.Prefix
-	// unread describes the unreadable entries.
-	unread []string
+	// invalid describes the invalid entries.
+	invalid []string
 }
 
-// splitSources splits an annotation. YAML folds long lists over lines, so the end
-// of a line ends an entry as a comma does.
+// splitSources splits an annotation at commas and line ends, since YAML folds long lists over lines.
 func splitSources(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == '\n' })
 }
 
-// readSources reads every readable entry. It skips blank entries.
+// readSources reads every valid entry. It skips blank entries.
 func readSources(entries []string) sources {
 	var s sources
 	for _, entry := range entries {
 		if strings.TrimSpace(entry) == "" {
 			continue
 		}
+
 		p, err := parseSource(entry)
 		if err != nil {
-			s.unread = append(s.unread, err.Error())
+			s.invalid = append(s.invalid, err.Error())
 			continue
 		}
 		s.prefixes = append(s.prefixes, p)
 	}
+
 	s.prefixes = lb.Outermost(s.prefixes)
 	return s
 }
 
-// parseSource reads one source: a prefix or an address. It ignores host bits: the
-// prefix length is what the author meant. IPv4 in IPv6 form is read as IPv4, because a
-// packet has its IPv4 source as such.
+// reportTo reports the invalid entries of a list.
+func (s sources) reportTo(r *problemList, object lb.Object, name string) {
+	switch {
+	case len(s.prefixes) == 0 && len(s.invalid) == 0:
+		r.add(object, lb.NoSourceAllowed, "%s is empty, so all traffic is denied", name)
+	case len(s.prefixes) == 0:
+		r.add(object, lb.NoSourceAllowed, "%s has no valid entry (%s), so all traffic is denied",
+			name, lb.SomeOf(s.invalid))
+	case len(s.invalid) > 0:
+		r.add(object, lb.InvalidSourceRange, "%s is in force except for its invalid entries (%s)",
+			name, lb.SomeOf(s.invalid))
+	}
+}
+
+// parseSource reads one source: a prefix or an address. It ignores host bits, since the author meant the prefix length.
+// It reads an IPv4-in-IPv6 form as IPv4, because packets have their IPv4 source in this form.
 func parseSource(entry string) (netip.Prefix, error) {
 	entry = strings.TrimSpace(entry)
 	p, err := netip.ParsePrefix(entry)
@@ -245,6 +257,7 @@ func parseSource(entry string) (netip.Prefix, error) {
 		}
 		p = netip.PrefixFrom(a, a.BitLen())
 	}
+
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {
 			return netip.Prefix{}, fmt.Errorf("%.60q is wider than IPv4 in IPv6 form can be (/96)", entry)

@@ -20,7 +20,7 @@ func fromSources(sources ...string) func(*corev1.Service) {
 	return func(o *corev1.Service) { o.Spec.LoadBalancerSourceRanges = sources }
 }
 
-// accessText writes an access as an operator would.
+// accessText formats an Access for a reader.
 func accessText(a lb.Access) string {
 	var words []string
 	if a.Restricted {
@@ -59,14 +59,14 @@ func TestAccess(t *testing.T) {
 		{"nested and repeated", fromSources("10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "10.255.255.255"), "from [10.0.0.0/8]", nil},
 		{"IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/104", "::ffff:192.0.2.1"), "from [10.0.0.0/8 192.0.2.1/32]", nil},
 		{"wider than IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/95", "10.0.0.0/8"), "from [10.0.0.0/8]",
-			[]string{`InvalidSourceRange: spec.loadBalancerSourceRanges is in force but for what cannot be read ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 ` +
+			[]string{`InvalidSourceRange: spec.loadBalancerSourceRanges is in force except for its invalid entries ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 ` +
 				`form can be (/96))`}},
 		{"the rest is in force", annotated(AnnotationSourceRanges, "10.0.0.0/33, 10.0.0.0/8, ten, fe80::1%eth0"), "from [10.0.0.0/8]",
 			[]string{`InvalidSourceRange: ` + annotation(AnnotationSourceRanges) +
-				` is in force but for what cannot be read ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, ` +
+				` is in force except for its invalid entries ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, ` +
 				`"fe80::1%eth0" is neither a prefix nor an address)`}},
 		{"nothing readable closes", fromSources("10.0.0.0/255.0.0.0"), "from []",
-			[]string{`NoSourceAllowed: spec.loadBalancerSourceRanges holds nothing that can be read ("10.0.0.0/255.0.0.0" is neither ` +
+			[]string{`NoSourceAllowed: spec.loadBalancerSourceRanges has no valid entry ("10.0.0.0/255.0.0.0" is neither ` +
 				`a prefix nor an address), so all traffic is denied`}},
 		{"empty closes", annotated(AnnotationSourceRanges, ""), "from []",
 			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRanges) + ` is empty, so all traffic is denied`}},
@@ -84,10 +84,10 @@ func TestAccess(t *testing.T) {
 				`NoSourceAllowed: ` + annotation(AnnotationSourceRanges) + ` is empty, so all traffic is denied`}},
 		{"deny", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16, 10.9.1.0/24")), "from [10.0.0.0/8] but [10.9.0.0/16]", nil},
 		{"deny alone", annotated(AnnotationSourceRangesDeny, "10.9.0.0/16"), "but [10.9.0.0/16]", nil},
-		{"deny nobody", annotated(AnnotationSourceRangesDeny, " "), "", nil},
+		{"deny no source", annotated(AnnotationSourceRangesDeny, " "), "", nil},
 		{"unreadable deny closes", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "them")), "from []",
 			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRangesDeny) +
-				` holds nothing that can be read ("them" is neither a prefix nor an address), so all traffic is denied`}},
+				` has no valid entry ("them" is neither a prefix nor an address), so all traffic is denied`}},
 		{"limits", all(annotated(AnnotationConnectionLimit, "100"), annotated(AnnotationRateLimit, " 7 "), annotated(AnnotationLogDrops, "true")),
 			"100 at once, 7/s logged", nil},
 		{"no limits", all(annotated(AnnotationConnectionLimit, "-1"), annotated(AnnotationRateLimit, "-1"), annotated(AnnotationLogDrops, "false")), "", nil},
@@ -144,8 +144,8 @@ func TestManyUnreadableSources(t *testing.T) {
 	}
 }
 
-// TestPoolAccess: who may reach a pool's addresses, and what answers at ports that no Service declares: a pool that does not choose the answer
-// has the chart's.
+// TestPoolAccess: the sources that may reach a pool's addresses, and the answer at ports that no Service declares. A
+// pool that does not choose the answer has the chart's.
 func TestPoolAccess(t *testing.T) {
 	const drop, reset, allow = v1beta1.UndeclaredDrop, v1beta1.UndeclaredReset, v1beta1.UndeclaredAllow
 	for _, tt := range []struct {
@@ -187,7 +187,7 @@ func TestPoolAccess(t *testing.T) {
 	}
 }
 
-// TestNoFilter: settings without effect are reported, but not those that kube-proxy enforces.
+// TestNoFilter: settings without effect are reported, except for those that kube-proxy enforces.
 func TestNoFilter(t *testing.T) {
 	off := served()
 	off.NoFilter = true
@@ -216,8 +216,8 @@ func TestNoFilter(t *testing.T) {
 	same(t, "problems", want, problemTexts(problems))
 }
 
-// TestOtherDataPath: spec.loadBalancerSourceRanges closes nothing, since the network plugin enforces it; whatever else asks for closes, since
-// nothing does.
+// TestOtherDataPath: spec.loadBalancerSourceRanges closes nothing, since the network plugin enforces it. Other ranges
+// close the Service, since nothing enforces them.
 func TestOtherDataPath(t *testing.T) {
 	other := served()
 	other.OtherDataPath = true
@@ -266,8 +266,7 @@ func TestOtherDataPath(t *testing.T) {
 	same(t, "problems", []string{"IPAddressPool ranged " + nothing("spec.sourceRanges")}, problemTexts(problems))
 }
 
-// FuzzSources: the list admits exactly the sources that its readable entries
-// admit one by one.
+// FuzzSources: the list admits exactly the sources that its valid entries admit one by one.
 func FuzzSources(f *testing.F) {
 	for _, seed := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,", "1.2.3.4/08",
 		"10.0.0.0/8,10.0.0.0/7,9.0.0.0/8"} {
@@ -295,7 +294,7 @@ func FuzzSources(f *testing.F) {
 					}
 				}
 			}
-			if strings.TrimSpace(entry) != "" && len(one.prefixes)+len(one.unread) != 1 {
+			if strings.TrimSpace(entry) != "" && len(one.prefixes)+len(one.invalid) != 1 {
 				t.Errorf("%q is neither read nor reported", entry)
 			}
 		}

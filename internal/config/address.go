@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// parseAddr reads one plain address. It rejects zones, which name a link of one
-// machine, and IPv4-in-IPv6 forms, which are a second spelling of an address.
+// parseAddr reads one plain address. It rejects zones, which name a link of one machine, and IPv4-in-IPv6 forms, which
+// are a second spelling of an address.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	switch {
@@ -25,47 +25,63 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// Addresses returns the addresses of a list, each once.
+// Addresses returns the valid addresses of a list, without duplicates.
 func Addresses(texts []string) (out []netip.Addr) {
 	for _, text := range texts {
-		if a, err := parseAddr(text); err == nil && !slices.Contains(out, a) {
+		a, err := parseAddr(text)
+		if err == nil && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// parseRange reads one entry of IPAddressPool.spec.addresses: a prefix, a range
-// or a single address. The note, if any, explains how the entry was read.
+// parseRange reads one entry of IPAddressPool.spec.addresses: a prefix, a range or a single address. The note, if any,
+// explains how the entry was read.
 func parseRange(entry string) (r lb.Range, note string, err error) {
 	entry = strings.TrimSpace(entry)
-	from, to, span := strings.Cut(entry, "-")
-	if !span {
-		to = from
-	}
-	a, errA := parseAddr(from)
-	b, errB := parseAddr(to)
-	err = cmp.Or(errA, errB)
-	if p, notPrefix := netip.ParsePrefix(entry); notPrefix == nil && !p.Addr().Is4In6() {
-		// MetalLB also reads such a prefix as its network: a pool migrated from it keeps its addresses.
-		if network := p.Masked(); network != p {
+
+	prefix, prefixErr := netip.ParsePrefix(entry)
+	if prefixErr == nil && !prefix.Addr().Is4In6() {
+		// MetalLB also reads a prefix with host bits as its network: a pool migrated from it keeps its addresses.
+		network := prefix.Masked()
+		if network != prefix {
 			note = fmt.Sprintf("%q has host bits set and is read as %s: write that", entry, network)
-			p = network
 		}
-		a, b, err = p.Addr(), lastOf(p), nil
+		r = rangeOf(network)
+	} else {
+		r, err = parseSpan(entry)
+		if err != nil {
+			return lb.Range{}, "", err
+		}
 	}
+
+	if r.From.IsUnspecified() && !r.To.Next().IsValid() {
+		return lb.Range{}, "", fmt.Errorf("%q is every address there is: write the prefix that is yours to give", entry)
+	}
+	return r, note, nil
+}
+
+// parseSpan reads a range, as "FROM-TO", or a single address.
+func parseSpan(entry string) (lb.Range, error) {
+	fromText, toText, isSpan := strings.Cut(entry, "-")
+	if !isSpan {
+		toText = fromText
+	}
+
+	from, fromErr := parseAddr(fromText)
+	to, toErr := parseAddr(toText)
+	if err := cmp.Or(fromErr, toErr); err != nil {
+		return lb.Range{}, err
+	}
+
 	switch {
-	case err != nil:
-	case a.BitLen() != b.BitLen():
-		err = fmt.Errorf("%q begins in one IP family and ends in the other: write one range for each", entry)
-	case b.Less(a):
-		err = fmt.Errorf("%q is reversed: write %s-%s", entry, b, a)
-	case a.IsUnspecified() && !b.Next().IsValid():
-		err = fmt.Errorf("%q is every address there is: write the prefix that is yours to give", entry)
-	default:
-		return lb.Range{From: a, To: b}, note, nil
+	case from.BitLen() != to.BitLen():
+		return lb.Range{}, fmt.Errorf("%q begins in one IP family and ends in the other: write one range for each", entry)
+	case to.Less(from):
+		return lb.Range{}, fmt.Errorf("%q is reversed: write %s-%s", entry, to, from)
 	}
-	return lb.Range{}, "", err
+	return lb.Range{From: from, To: to}, nil
 }
 
 // lastOf returns the last address of a masked prefix.
@@ -78,13 +94,14 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// leastSpecific returns the length of the largest prefix within the range.
-func leastSpecific(r lb.Range) int {
+// shortestPrefix returns the length of the largest prefix within the range.
+func shortestPrefix(r lb.Range) int {
 	for bits := range r.From.BitLen() {
 		p := netip.PrefixFrom(r.From, bits).Masked()
 		if p.Addr() != r.From {
 			p = netip.PrefixFrom(lastOf(p).Next(), bits)
 		}
+
 		if p.IsValid() && !r.To.Less(lastOf(p)) {
 			return bits
 		}

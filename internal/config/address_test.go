@@ -52,7 +52,7 @@ func TestParseRange(t *testing.T) {
 	}
 }
 
-// An accepted entry is one valid range, and parses to the same when it is formatted again.
+// An accepted entry is one valid range, and parses to the same value when it is formatted again.
 func FuzzParseRange(f *testing.F) {
 	for _, s := range []string{
 		"192.0.2.0/26", "192.0.2.7/26", "2001:db8::/112", "192.0.2.10 - 192.0.2.20", "192.0.2.7", "::/0", "::-::", "1-2", "/", "-",
@@ -71,14 +71,14 @@ func FuzzParseRange(f *testing.F) {
 		if !r.Contains(r.From) || !r.Contains(r.To) || r.From.Zone() != "" || r.From.Is4In6() || r.To.Is4In6() {
 			t.Fatalf("%q: unsound %v", entry, r)
 		}
-		if bits := leastSpecific(r); bits < 1 || bits > r.From.BitLen() {
+		if bits := shortestPrefix(r); bits < 1 || bits > r.From.BitLen() {
 			t.Fatalf("%q: least specific prefix of %v has %d bits", entry, r, bits)
 		}
 		again, _, err := parseRange(r.String())
 		if err != nil || again != r {
 			t.Fatalf("%q: %v reads as %v, %v", entry, r, again, err)
 		}
-		if note != "" && !strings.Contains(note, netip.PrefixFrom(r.From, leastSpecific(r)).String()) {
+		if note != "" && !strings.Contains(note, netip.PrefixFrom(r.From, shortestPrefix(r)).String()) {
 			t.Fatalf("%q: note %q does not name %v", entry, note, r)
 		}
 	})
@@ -99,7 +99,7 @@ func TestLeastSpecific(t *testing.T) {
 	} {
 		r, _, err := parseRange(entry)
 		must(t, err)
-		if got := leastSpecific(r); got != want {
+		if got := shortestPrefix(r); got != want {
 			t.Errorf("%s: %d, want %d", entry, got, want)
 		}
 	}
@@ -112,13 +112,13 @@ func FuzzClaim(f *testing.F) {
 	f.Add([]byte{250, 255, 0, 3, 2, 252})
 	f.Fuzz(func(t *testing.T, ends []byte) {
 		at := func(b byte) netip.Addr { return netip.AddrFrom4([4]byte{255, 255, 255, b}) }
-		var owners claims
+		var owners ownedRanges
 		var want [256]string
 		for i := 0; i+1 < len(ends) && i < 40; i += 2 {
 			name := string(rune('a' + i))
 			from, to := min(ends[i], ends[i+1]), max(ends[i], ends[i+1])
-			lost := overlaps{}
-			got := owners.claim(owner{pool: name}, lb.Range{From: at(from), To: at(to)}, lost)
+			lost := lostRanges{}
+			got := owners.claim(rangeOwner{pool: name}, lb.Range{From: at(from), To: at(to)}, lost)
 			for b := int(from); b <= int(to); b++ {
 				holder := want[b]
 				if holder == "" {
@@ -133,7 +133,7 @@ func FuzzClaim(f *testing.F) {
 					}
 					return n == 1
 				}
-				if in(got) != (holder == name) || in(lost[owner{pool: holder}]) != (holder != name) {
+				if in(got) != (holder == name) || in(lost[rangeOwner{pool: holder}]) != (holder != name) {
 					t.Fatalf("%v: %s claims %d-%d: got %v, lost %v; %d is of %s", ends, name, from, to, got, lost, b, holder)
 				}
 			}
@@ -159,7 +159,7 @@ func TestParseCommunity(t *testing.T) {
 	}
 }
 
-// An accepted community fits the wire format, and parses to the same when it is formatted again.
+// An accepted community fits the wire format, and parses to the same value when it is formatted again.
 func FuzzParseCommunity(f *testing.F) {
 	for _, s := range []string{"65000:100", "large:64500:1:2", "65536:1", "large:1:2", "::", "no-export", "00001:1"} {
 		f.Add(s)

@@ -121,7 +121,7 @@ func TestBGPAdvertisement(t *testing.T) {
 	}
 }
 
-// The API server refuses what no route can have.
+// The API server refuses attributes that no route can have.
 func TestAdvertisementSchema(t *testing.T) {
 	for spec, want := range map[string]string{
 		"localPref: 4294967295, med: 0, asPathPrepend: 32, aggregationLength: 1, aggregationLengthV6: 1": "",
@@ -140,8 +140,8 @@ func TestAdvertisementSchema(t *testing.T) {
 	}
 }
 
-// TestMetalLBSamples: with another apiVersion the API server admits every object of MetalLB's samples and documentation, without
-// an unknown field, and all of it is in force, but for a VRF.
+// TestMetalLBSamples: with another apiVersion the API server admits every object of MetalLB's samples and
+// documentation, without an unknown field, and all of them are in force, except for a VRF.
 func TestMetalLBSamples(t *testing.T) {
 	crds, err := apitest.Read()
 	must(t, err)
@@ -200,8 +200,8 @@ func TestMetalLBSamples(t *testing.T) {
 	}
 }
 
-// TestUnadvertised: a pool of which addresses are held says so if no advertisement selects it, by name, label or as one
-// of all.
+// TestUnadvertised: a pool with held addresses is reported if no advertisement selects it, by name, by label or by
+// selecting all.
 func TestUnadvertised(t *testing.T) {
 	p := poolObject("new", 1, "192.0.2.0/29")
 	p.Labels = map[string]string{"net": "lan"}

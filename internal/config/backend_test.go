@@ -10,8 +10,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// backendsText returns who serves a Service as text: families, ports, nodes, "!" after a node whose endpoints
-// terminate, and * for an endpoint without a node.
+// backendsText formats the Backends of a Service: families, ports, nodes, "!" after a node whose endpoints terminate,
+// and * for an endpoint without a node.
 func backendsText(s *lb.Service) string {
 	var parts []string
 	for b := &s.Backends; b != nil && b.Families != 0; b = b.Next {
@@ -44,8 +44,8 @@ func backendsText(s *lb.Service) string {
 	return strings.Join(parts, "; ")
 }
 
-// podsSlice returns a slice of Service web. Each word is a node with conditions: "+" ready, "-" not, "~" terminating
-// and serving, "?" none of them written; the node "none" is no node.
+// podsSlice returns a slice of Service web. Each word is a node with conditions: "+" ready, "-" not ready, "~"
+// terminating and serving, "?" no condition written. The node "none" stands for no node.
 func podsSlice(family discoveryv1.AddressType, ports []discoveryv1.EndpointPort, words string) *discoveryv1.EndpointSlice {
 	address := map[discoveryv1.AddressType]string{
 		discoveryv1.AddressTypeIPv4: "10.244.1.5", discoveryv1.AddressTypeIPv6: "fd00:244::5", discoveryv1.AddressTypeFQDN: "www.example.com",
@@ -76,7 +76,7 @@ func portsNamed(names ...string) (ports []discoveryv1.EndpointPort) {
 	return ports
 }
 
-// TestBackends: what kube-proxy serves of a Service with the ports http and https, for each family and port.
+// TestBackends: the nodes on which kube-proxy serves a Service with the ports http and https, for each family and port.
 func TestBackends(t *testing.T) {
 	const v4, v6, names = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN
 	both := portsNamed("http", "https")

@@ -13,23 +13,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Whoever may edit a Service can make its parts long, and every node reads them. Each bound is far above what anybody
-// uses, and low enough that the first read of a Service takes less than 5 ms.
+// Any user who may edit a Service can make its parts long, and every node reads them. Each bound is far above normal
+// use, and low enough that the first read of a Service takes less than 5 ms.
 const (
 	// maxSources bounds the source ranges in all lists of a Service together. Lists of whole countries have some
 	// thousand. The kernel takes 250,000 in all.
 	maxSources = 5_000
-	// maxAnnotation bounds the bytes of an annotation that is read, but for lists of sources. The longest that make
-	// sense are node selectors that name some dozen nodes.
+	// maxAnnotation bounds the length of an annotation in bytes, except for lists of sources. The longest useful ones are
+	// node selectors that name some dozen nodes.
 	maxAnnotation = 2048
-	// maxSelectorTerms bounds the requirements and values of a node selector: each is compared with each node whenever
-	// a node dies. It bounds the labels in a selector of pods too, which decides who shares an address.
+	// maxSelectorTerms bounds the requirements and values of a node selector: each is compared with each node whenever a
+	// node dies. It also bounds the labels in a selector of pods, which decides which Services share an address.
 	maxSelectorTerms = 64
-	// maxNodeAddresses bounds the addresses of a Node that count, those of type InternalIP first: a kubelet may list
-	// some ten thousand, and no pool gives one of them to anybody.
+	// maxNodeAddresses bounds the addresses of a Node that count, addresses of type InternalIP first. A kubelet may list
+	// some ten thousand, and pools withhold each of them.
 	maxNodeAddresses = 32
 )
 
+// countSources counts the source ranges in all lists of a Service.
 func countSources(o *corev1.Service) int {
 	n := len(o.Spec.LoadBalancerSourceRanges)
 	for _, key := range []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, KubernetesSourceRanges} {
@@ -38,51 +39,63 @@ func countSources(o *corev1.Service) int {
 	return n
 }
 
-// isRequest reports whether an annotation is one of those read here, and is no list of sources, of which the entries
-// are bounded, and no record, which has its own bound.
-func isRequest(key string) bool {
+// isBounded reports whether maxAnnotation applies to an annotation: Holdfast reads it, and it has no other bound, as
+// lists of sources and records do.
+func isBounded(key string) bool {
 	switch key {
 	case AnnotationSourceRanges, AnnotationSourceRangesDeny, v1beta1.AnnotationAssigned:
 		return false
 	}
+
 	prefix, _, _ := strings.Cut(key, "/")
-	return prefix == "holdfast.dev" || prefix == "metallb.io" || prefix == "metallb.universe.tf" || openstack.Is(key)
+	isOwn := prefix == "holdfast.dev"
+	isMetalLB := prefix == "metallb.io" || prefix == "metallb.universe.tf"
+	return isOwn || isMetalLB || openstack.Is(key)
 }
 
-// bounded returns the Service without the annotations that are ignored, or that are too long to be read, and a Problem
-// if there are any of the latter: what they ask for is not guessed. Without them a node selector selects no node.
-func bounded(r *report, object lb.Object, o *corev1.Service, opt Options) (*corev1.Service, *lb.Problem) {
+// withoutLongAnnotations returns the Service without the annotations that are ignored or too long. If an annotation is
+// too long it returns a Problem too, because its meaning must not be guessed. A node selector that is too long
+// is replaced by a selector that matches no node.
+func withoutLongAnnotations(
+	r *problemList,
+	object lb.Object,
+	o *corev1.Service,
+	opt Options,
+) (*corev1.Service, *lb.Problem) {
+	isIgnored := func(key string) bool { return opt.OpenStack.Ignore && openstack.Is(key) }
+
 	var long []string
-	ignored := false
+	hasIgnored := false
 	for key, value := range o.Annotations {
-		if opt.OpenStack.Ignore && openstack.Is(key) {
-			ignored = true
-		} else if len(value) > maxAnnotation && isRequest(key) {
+		switch {
+		case isIgnored(key):
+			hasIgnored = true
+		case len(value) > maxAnnotation && isBounded(key):
 			long = append(long, key)
 		}
 	}
-	if len(long) == 0 && !ignored {
-		return o, nil // as mostly
+	if len(long) == 0 && !hasIgnored {
+		return o, nil
 	}
 	slices.Sort(long)
-	short := *o
-	short.Annotations = maps.Clone(o.Annotations)
-	maps.DeleteFunc(short.Annotations, func(key, _ string) bool {
-		return opt.OpenStack.Ignore && openstack.Is(key) || slices.Contains(long, key)
-	})
+
+	out := *o
+	out.Annotations = maps.Clone(o.Annotations)
+	maps.DeleteFunc(out.Annotations, func(key, _ string) bool { return isIgnored(key) || slices.Contains(long, key) })
 	if len(long) == 0 {
-		return &short, nil
+		return &out, nil
 	}
+
 	if slices.Contains(long, AnnotationNodeSelector) || slices.Contains(long, openstack.NodeSelector) {
-		short.Annotations[AnnotationNodeSelector] = "(too long)" // is none
+		out.Annotations[AnnotationNodeSelector] = "(too long)" // an invalid selector
 	}
-	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is not read, since its %d bytes are more than %d",
-		long[0], len(o.Annotations[long[0]]),
-		maxAnnotation)
+	size := len(o.Annotations[long[0]])
+	return &out, r.add(object, lb.InvalidRequest, "annotation %s is not read, since its %d bytes are more than %d",
+		long[0], size, maxAnnotation)
 }
 
-// selectorFault says that a node selector has too many terms.
-func selectorFault(s lb.Selector) error {
+// checkSelectorTerms returns an error if a node selector has too many terms.
+func checkSelectorTerms(s lb.Selector) error {
 	n := len(s)
 	for _, r := range s {
 		n += len(r.Values)
@@ -93,76 +106,77 @@ func selectorFault(s lb.Selector) error {
 	return nil
 }
 
-// DefaultMorePorts is how many ports beyond the first of each the Services of a namespace have together, unless the
-// operator says otherwise. Each costs every node as much as a Service with one port.
+// DefaultMorePorts is the default of Options.MorePorts. Each port costs every node as much as a Service with one port.
 const DefaultMorePorts = 5_000
 
-// boundPorts leaves the Services of each namespace so many ports together beyond the first of each, those of the older
-// Services first, so that a new Service takes none from another. Services are ordered by key, and ports has how many
-// there are in each namespace. One that has more ports than are left gets no address, and keeps the addresses that it
-// has, with the first ports of its spec.
-func boundPorts(r *report, services []*lb.Service, ports map[string]int, most int) []*lb.Service {
-	bounded := services
+// limitPorts limits the ports of the Services of each namespace to maxMore, not counting the first port of each
+// Service. Older Services come first, so that a new Service takes no port from another. A Service with more ports than
+// are left gets no address. It keeps the addresses that it has, with the first ports of its spec.
+//
+// services are ordered by key. ports counts the ports in each namespace, not counting the first port of each Service.
+func limitPorts(r *problemList, services []*lb.Service, ports map[string]int, maxMore int) []*lb.Service {
+	out := services
 	for namespace, more := range ports {
-		if more <= most {
+		if more <= maxMore {
 			continue
 		}
-		if lb.Same(bounded, services) {
-			bounded = slices.Clone(services)
+		if lb.Same(out, services) {
+			out = slices.Clone(services)
 		}
-		from, _ := slices.BinarySearchFunc(
-			bounded,
-			namespace,
-			func(s *lb.Service, n string) int { return strings.Compare(s.Key.Namespace, n) },
-		)
-		to := from
-		for to < len(bounded) && bounded[to].Key.Namespace == namespace {
-			to++
+
+		first, _ := slices.BinarySearchFunc(out, namespace, func(s *lb.Service, namespace string) int {
+			return strings.Compare(s.Key.Namespace, namespace)
+		})
+		end := first
+		for end < len(out) && out[end].Key.Namespace == namespace {
+			end++
 		}
-		boundTogether(r, bounded[from:to], more, most)
+		limitNamespacePorts(r, out[first:end], more, maxMore)
 	}
-	return bounded
+	return out
 }
 
-// countPorts counts a Service's ports to its namespace's, so many times.
-func (c *Compiler) countPorts(s *lb.Service, times int) {
-	if more := morePorts(s); more > 0 {
-		c.ports[s.Key.Namespace] += times * more
+// countPorts adds the ports of a Service to the count of its namespace, or subtracts them if sign is -1.
+func (c *Compiler) countPorts(s *lb.Service, sign int) {
+	namespace := s.Key.Namespace
+	more := morePorts(s)
+	if more > 0 {
+		c.ports[namespace] += sign * more
 	}
-	if c.ports[s.Key.Namespace] == 0 {
-		delete(c.ports, s.Key.Namespace)
+	if c.ports[namespace] == 0 {
+		delete(c.ports, namespace)
 	}
 }
 
+// morePorts counts the ports of a Service, not counting the first.
 func morePorts(s *lb.Service) int { return max(0, len(s.Ports)-1) }
 
-// boundTogether is boundPorts for the Services of one namespace, which have too many.
-func boundTogether(r *report, services []*lb.Service, more, most int) {
-	left := most
-	for _, old := range slices.SortedFunc(slices.Values(services), older) {
+// limitNamespacePorts is limitPorts for the Services of one namespace, which have more than maxMore.
+func limitNamespacePorts(r *problemList, services []*lb.Service, more, maxMore int) {
+	left := maxMore
+	for _, old := range slices.SortedFunc(slices.Values(services), compareAge) {
 		excess := max(0, morePorts(old)-left)
 		left -= morePorts(old) - excess
 		if excess == 0 {
 			continue
 		}
-		s, served := *old, len(old.Ports)-excess // old is kept for the next run
-		problem := r.fault(
-			lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name},
-			lb.TooManyPorts,
-			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have %d ports together, and only %d are served, older "+
-				"Services' first",
-			excess,
-			len(s.Ports),
-			more,
-			most,
-		)
-		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], waits(s.Problem, problem)
+
+		object := lb.Object{Kind: KindService, Namespace: old.Key.Namespace, Name: old.Key.Name}
+		problem := r.add(object, lb.TooManyPorts,
+			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have "+
+				"%d ports together, and only %d are served, older Services' first",
+			excess, len(old.Ports), more, maxMore)
+
+		s := *old // old is needed for the next run
+		served := len(old.Ports) - excess
+		s.Ports, s.Unserved = old.Ports[:served:served], old.Ports[served:]
+		s.Problem = markWaiting(s.Problem, problem)
 		i, _ := slices.BinarySearchFunc(services, s.Key, compareKey)
 		services[i] = &s
 	}
 }
 
-// older orders Services of a namespace: the older one wins.
-func older(a, b *lb.Service) int {
+// compareAge orders Services of a namespace: the older Service wins.
+func compareAge(a, b *lb.Service) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 }

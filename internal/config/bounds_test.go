@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// sourceList returns so many source ranges.
+// sourceList returns n source ranges.
 func sourceList(n int) []string {
 	out := make([]string, n)
 	for i := range out {
@@ -22,10 +22,10 @@ func sourceList(n int) []string {
 	return out
 }
 
-// TestBounds: what a Service makes longer than its bound is refused closed, and the Problem names the bound and the number. At
-// the bound it is in force.
+// TestBounds: a part of a Service beyond its bound is not in force, and fails closed. The Problem names the bound and
+// the number. A part at its bound is in force.
 func TestBounds(t *testing.T) {
-	many, most := strings.Repeat("x", maxAnnotation+1), strings.Repeat("x", maxAnnotation)
+	tooLong, longest := strings.Repeat("x", maxAnnotation+1), strings.Repeat("x", maxAnnotation)
 	terms := func(n int) string { return "zone in (" + strings.Join(zoneNames(n-1), ",") + ")" }
 	const access, nowhere, waits = "closed", "nowhere", "waits"
 	for _, tt := range []struct {
@@ -40,12 +40,13 @@ func TestBounds(t *testing.T) {
 		{"denied sources", annotated(AnnotationSourceRangesDeny, strings.Join(sourceList(5000+1), ",")), access, "has 5001 source ranges"},
 		{"sources in all lists", all(fromSources(sourceList(5000/2+1)...), annotated(KubernetesSourceRanges, strings.Join(sourceList(5000/2), ","))), access,
 			"has 5001 source ranges"},
-		{"a sharing key at the bound", annotated(AnnotationSharingKey, most), "", ""},
-		{"a sharing key", annotated(AnnotationSharingKey, many), waits, "annotation holdfast.dev/sharing-key is not read, since its 2049 bytes are more than 2048"},
-		{"addresses", annotated(MetalLBAddresses, many), waits, "its 2049 bytes are more than 2048"},
-		{"a class", annotated(openstack.Prefix+"class", many), waits, "its 2049 bytes are more than 2048"},
-		{"a node selector's length", annotated(AnnotationNodeSelector, many), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
-		{"OpenStack's node selector's length", annotated(openstack.Prefix+"node-selector", many), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
+		{"a sharing key at the bound", annotated(AnnotationSharingKey, longest), "", ""},
+		{"a sharing key", annotated(AnnotationSharingKey, tooLong), waits,
+			"annotation holdfast.dev/sharing-key is not read, since its 2049 bytes are more than 2048"},
+		{"addresses", annotated(MetalLBAddresses, tooLong), waits, "its 2049 bytes are more than 2048"},
+		{"a class", annotated(openstack.Prefix+"class", tooLong), waits, "its 2049 bytes are more than 2048"},
+		{"a node selector's length", annotated(AnnotationNodeSelector, tooLong), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
+		{"OpenStack's node selector's length", annotated(openstack.Prefix+"node-selector", tooLong), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
 		{"a node selector at the bound", annotated(AnnotationNodeSelector, terms(64)), "", ""},
 		{"a node selector", annotated(AnnotationNodeSelector, terms(64+1)), nowhere, "it has 65 requirements and values, and at most 64 are allowed"},
 	} {
@@ -64,13 +65,14 @@ func TestBounds(t *testing.T) {
 		if got := strings.Join(got, " "); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
-		if said := strings.Join(problemTexts(problems), "; "); !strings.Contains(said, tt.report) || tt.report == "" && said != "" {
-			t.Errorf("%s: reported %.300q, want %q", tt.name, said, tt.report)
+		reported := strings.Join(problemTexts(problems), "; ")
+		if !strings.Contains(reported, tt.report) || tt.report == "" && reported != "" {
+			t.Errorf("%s: reported %.300q, want %q", tt.name, reported, tt.report)
 		}
 	}
 }
 
-// zoneNames returns so many names of zones.
+// zoneNames returns the names of n zones.
 func zoneNames(n int) []string {
 	out := make([]string, n)
 	for i := range out {
@@ -79,10 +81,10 @@ func zoneNames(n int) []string {
 	return out
 }
 
-// TestBackendIsBounded: a selector of pods beyond the bound is not compared, and equals that of no other Service.
-func TestBackendIsBounded(t *testing.T) {
+// TestSelectorIsBounded: a selector of pods beyond the bound is not compared, and equals no other Service's selector.
+func TestSelectorIsBounded(t *testing.T) {
 	selecting := func(name string, n int) string {
-		return backend(serviceObject(name, func(o *corev1.Service) {
+		return selectorText(serviceObject(name, func(o *corev1.Service) {
 			o.UID, o.Spec.Selector = types.UID(name), map[string]string{}
 			for i := range n {
 				o.Spec.Selector[fmt.Sprintf("label-%d", i)] = "x"
@@ -98,8 +100,9 @@ func TestBackendIsBounded(t *testing.T) {
 	}
 }
 
-// TestPortsOfNamespace: the Services of a namespace have so many ports together beyond the first of each, the older Services first; others lose none. A Service
-// with too many gets no address, and its Problem says both numbers.
+// TestPortsOfNamespace: the ports of a namespace are bounded, not counting the first port of each Service. The older
+// Services come first, and other namespaces lose none. A Service with too many gets no address, and its Problem has
+// both numbers.
 //
 // Trap: 12 Services of 5,000 ports make each run of all nodes three times as long.
 func TestPortsOfNamespace(t *testing.T) {

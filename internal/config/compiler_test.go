@@ -20,11 +20,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
-// village is a small cluster, of which each step replaces an object as an informer does.
+// village is a small cluster. Each step replaces an object, as an informer does.
 type village struct {
 	*rand.Rand
 	Objects
-	// plain: objects are ordered, no Service depends on another one, and mostly endpoints change.
+	// plain reports whether objects are ordered, no Service depends on another one, and most changes are of endpoints.
 	plain bool
 }
 
@@ -91,7 +91,7 @@ func (v *village) step() {
 	}
 }
 
-// put returns the objects in some order, with another in place of that of its name, or without it.
+// put returns the objects in random order, with an object replaced by the new one of its name, or without it.
 func put[T metav1.Object](v *village, objects []T, o T) []T {
 	var out []T
 	for _, have := range objects {
@@ -108,7 +108,7 @@ func put[T metav1.Object](v *village, objects []T, o T) []T {
 	return shuffled(v.Rand, out)
 }
 
-// A Compiler returns what Compile returns, whatever it read before; and what it returned before stays as it was.
+// The results of a Compiler equal those that Compile returns, whatever it read before. Earlier results stay unchanged.
 func TestCompilerHistory(t *testing.T) {
 	options := served()
 	options.MorePorts = 6
@@ -145,7 +145,7 @@ func TestCompilerHistory(t *testing.T) {
 		var other Compiler
 		other.Compile(v.Objects, options)
 		kept := func(c *Compiler) []int {
-			return []int{c.nodes.Len(), len(c.byName), c.services.Len(), c.slices.Len(), len(c.whole), len(c.apart), len(c.idle), len(c.touched),
+			return []int{c.nodes.Len(), len(c.nodesByName), c.services.Len(), c.slices.Len(), len(c.compiled), len(c.special), len(c.withIdle), len(c.changed),
 				c.ports["default"]}
 		}
 		if got, want := kept(&c), kept(&other); !slices.Equal(got, want) {
@@ -154,7 +154,7 @@ func TestCompilerHistory(t *testing.T) {
 	}
 }
 
-// What one tenant makes long is read once, not once for each change of another object.
+// A long part of one tenant's object is read once, and not again for each change of another object.
 func TestObjectIsReadOnce(t *testing.T) {
 	var o Objects
 	o.Pools = poolsOfCloud()
@@ -176,7 +176,8 @@ func TestObjectIsReadOnce(t *testing.T) {
 	}
 }
 
-// What does not change is the same pointer in the next State, by which others know it: all but the Service of an EndpointSlice that changed.
+// Unchanged Services have the same pointer in the next State. Only the Service of a changed EndpointSlice has another
+// one.
 func TestSameIsShared(t *testing.T) {
 	var o Objects
 	slice := func(i int, node string) *discoveryv1.EndpointSlice {
@@ -217,8 +218,8 @@ func TestSameIsShared(t *testing.T) {
 	if starts := c.Starts(fresh, "n2"); len(starts) != 2 {
 		t.Errorf("connections to two new addresses go to %v", starts)
 	}
-	if starts := c.Starts(nil, "n2"); len(starts)+len(c.starts) > 0 {
-		t.Errorf("%v and %v are kept though nothing is new", starts, c.starts)
+	if starts := c.Starts(nil, "n2"); len(starts)+len(c.headStarts) > 0 {
+		t.Errorf("%v and %v are kept though nothing is new", starts, c.headStarts)
 	}
 	o.Pools = []*v1beta1.IPAddressPool{{}}
 	if last, _ := c.Compile(o, served()); !slices.Equal(last.Services, after.Services) {
@@ -229,8 +230,8 @@ func TestSameIsShared(t *testing.T) {
 	}
 }
 
-// TestDependentIsShared: a Service that depends on other objects is the same pointer as long as these decide the same,
-// and another one when its own object is.
+// TestDependentIsShared: a Service that depends on other objects keeps its pointer as long as they have the same
+// effect, and has another pointer when its own object changes.
 func TestDependentIsShared(t *testing.T) {
 	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
 	service := func(name string, changes ...func(*corev1.Service)) *corev1.Service {

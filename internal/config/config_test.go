@@ -31,7 +31,7 @@ func world() Objects {
 		},
 		BGPAdvertisements: []*v1beta1.BGPAdvertisement{
 			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{AggregationLength: new(int32(28)), Communities: []string{"1:2", "1:1", "x"}}},
-			{ObjectMeta: meta("x", 1), Spec: v1beta1.BGPAdvertisementSpec{Peers: []string{"nobody"}}},
+			{ObjectMeta: meta("x", 1), Spec: v1beta1.BGPAdvertisementSpec{Peers: []string{"missing"}}},
 		},
 		Peers: []*v1beta1.BGPPeer{peerObject("p", 1), peerObject("q", 1), peerObject("r", 0, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.30.0.11" }),
 			peerObject("s", 0, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 })},
@@ -169,7 +169,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// same reports how what was got differs.
+// same reports the difference between two values.
 func same(t testing.TB, what string, want, got any, options ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, options...); diff != "" {

@@ -47,10 +47,10 @@ func TestLostEndpoints(t *testing.T) {
 			endpoint("dead", false, "name", "")),
 		slice("a", endpoint("dead", false, "2001:db8::1"), discoveryv1.Endpoint{Addresses: []string{"10.0.0.4"}}),
 		slice("b", endpoint("dead", false, "10.0.0.2", "10.0.0.5")),
-		slice("other", endpoint("dead", false, "10.0.0.6")), slice("nobody", endpoint("dead", false, "10.0.0.7")),
-		// These serve again, on a live node and on an unknown one.
+		slice("other", endpoint("dead", false, "10.0.0.6")), slice("missing", endpoint("dead", false, "10.0.0.7")),
+		// These serve again, on a live node and on an unknown node.
 		slice("a", endpoint("dead", false, "10.0.0.8", "10.0.0.9")),
-		slice("other", endpoint("live", true, "10.0.0.8")), slice("nobody", discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
+		slice("other", endpoint("live", true, "10.0.0.8")), slice("missing", discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
 	} {
 		o.HeldSlices = o.HeldSlices.Put(lb.Key{Name: fmt.Sprint(i)}, heldSlice{s})
 	}
@@ -73,7 +73,7 @@ func TestLostEndpoints(t *testing.T) {
 	expect("dead", "map[]")
 }
 
-// TestStarts: connections go where kube-proxy would lead them.
+// TestStarts: connections go where kube-proxy would send them.
 func TestStarts(t *testing.T) {
 	yes, no := true, false
 	web, other := "web", "other"
@@ -155,7 +155,7 @@ func TestReadyEndpoints(t *testing.T) {
 			slice("shop/kernel", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.4")),
 			slice("other/web", discoveryv1.AddressTypeIPv6, one(&yes, "fd00::5")),
 			slice("holdfast-system/proxy", discoveryv1.AddressTypeIPv4, one(&no, "10.0.0.9")),
-			// Its second family alone has endpoints, as where a user writes them.
+			// Only its second family has endpoints, as if a user wrote them.
 			slice("shop/own4", discoveryv1.AddressTypeIPv4, one(&yes, "10.0.0.6")),
 		),
 	}
@@ -188,7 +188,7 @@ func TestReadyEndpoints(t *testing.T) {
 	}
 }
 
-// TestLeftOut: who writes EndpointSlices leads no proxy to where nothing may go through one.
+// TestLeftOut: a user who writes EndpointSlices cannot make a proxy connect to a forbidden address.
 func TestLeftOut(t *testing.T) {
 	port, web, proxies := int32(80), lb.Key{Namespace: "shop", Name: "web"}, lb.Key{Namespace: "holdfast-system", Name: "proxy"}
 	slice := func(service lb.Key, family discoveryv1.AddressType, addresses ...string) *discoveryv1.EndpointSlice {

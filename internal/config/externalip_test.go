@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// written is a pool as the controller writes it of these objects.
+// written returns a pool with the status that the controller writes for these objects.
 func written(o Objects, name string) *v1beta1.IPAddressPool {
 	s, _ := Compile(o, Options{Default: true})
 	for _, p := range s.Pools {
@@ -38,16 +38,15 @@ func written(o Objects, name string) *v1beta1.IPAddressPool {
 	return nil
 }
 
-// guardedOf is what a speaker closes.
+// guardedOf returns the addresses that a speaker closes.
 func guardedOf(o Objects) string {
-	s, _ := Compile(o, Options{Default: true, Speaks: true})
+	s, _ := Compile(o, Options{Default: true, ForSpeaker: true})
 	s.Now, s.Members = time.Unix(1e9, 0), map[string]bool{"w1": true}
 	return fmt.Sprint(plan.ForNode("w1", s).Filter.Guarded)
 }
 
-// TestExternalIPs: a pool comes to cover an address that a Service has in spec.externalIPs. It gives it to no other
-// one, and the filter leaves it alone; but not what others write there later, of which the pool says that it stays
-// closed.
+// TestExternalIPs: a pool comes to cover an address that a Service has in spec.externalIPs. It assigns the address to
+// no other Service, and the filter does not apply to it. Later externalIPs stay closed, which the pool reports.
 func TestExternalIPs(t *testing.T) {
 	for _, f := range []struct{ pool, taken, later, first, all, without string }{
 		{"172.30.0.228/30", "172.30.0.229", "172.30.0.231", "172.30.0.228",
@@ -108,8 +107,8 @@ func TestExternalIPs(t *testing.T) {
 	}
 }
 
-// TestExternalIPsOfPools: a range that moves to another pool is not seen for the first time, nor is that of a pool
-// from before there were records; and what a Service of ours has stays guarded.
+// TestExternalIPsOfPools: a range that moves to another pool is not searched again, nor is the range of a pool from
+// before there were records. The addresses of our Services stay guarded.
 func TestExternalIPsOfPools(t *testing.T) {
 	had, late := plainService("had", "10.96.3.1", "172.30.0.229"), plainService("late", "10.96.3.2", "172.30.0.230")
 	old := poolObject("old", 1, "172.30.0.228/30")
@@ -135,7 +134,7 @@ func TestExternalIPsOfPools(t *testing.T) {
 	same(t, "an address of ours", "[172.30.0.228-172.30.0.231]", guardedOf(o))
 }
 
-// TestManyExternalIPs: the record is bounded. What it has no room for stays closed, and what is recorded stays.
+// TestManyExternalIPs: the record is bounded. Addresses that it has no room for stay closed, and recorded ones stay.
 func TestManyExternalIPs(t *testing.T) {
 	o := Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "172.30.0.0/16")}}
 	for i := range 100 {

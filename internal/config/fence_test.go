@@ -22,7 +22,7 @@ type fenced struct {
 	*rand.Rand
 	t *testing.T
 	Objects
-	// made counts objects for their names.
+	// made counts the objects, to name them.
 	made int
 }
 
@@ -84,7 +84,7 @@ func (f *fenced) change() {
 	}
 }
 
-// work lets the controller write what it decides.
+// work makes the controller decide and write.
 func (f *fenced) work() {
 	s, _ := Compile(f.Objects, Options{Default: true})
 	s.Now = time.Unix(1e9, 0)
@@ -106,7 +106,7 @@ func (f *fenced) work() {
 	f.Pools = pools
 }
 
-// fresh fails the test if a Service is given what belongs to the cluster.
+// fresh fails the test if a Service gets an address that belongs to the cluster.
 func (f *fenced) fresh(s *lb.State, svc *lb.Service, a *ipam.Assignment) {
 	for _, addr := range a.Addresses {
 		if slices.Contains(svc.Addresses, addr) {
@@ -138,9 +138,9 @@ func (f *fenced) fresh(s *lb.State, svc *lb.Service, a *ipam.Assignment) {
 	}
 }
 
-// closed returns the addresses that a node closes, but for declared ports.
+// closed returns the addresses that a node closes, except for declared ports.
 func (f *fenced) closed() map[netip.Addr]bool {
-	s, _ := Compile(f.Objects, Options{Default: true, Speaks: true})
+	s, _ := Compile(f.Objects, Options{Default: true, ForSpeaker: true})
 	s.Now, s.Members = time.Unix(1e9, 0), map[string]bool{"w1": true}
 	p := plan.ForNode("w1", s)
 	out := map[netip.Addr]bool{}
@@ -163,8 +163,8 @@ func (f *fenced) closed() map[netip.Addr]bool {
 	return out
 }
 
-// TestFence: whatever tenants and nodes write, they open no address of a pool that was closed, and no Service gets
-// what belongs to the cluster.
+// TestFence: whatever tenants and nodes write, they open no closed address of a pool, and no Service gets an address
+// that belongs to the cluster.
 func TestFence(t *testing.T) {
 	for seed := range uint64(150) {
 		f := &fenced{Rand: rand.New(rand.NewPCG(seed, 5)), t: t}
@@ -185,13 +185,13 @@ func TestFence(t *testing.T) {
 			if f.IntN(2) == 0 {
 				f.work()
 			}
-			now := f.closed()
+			closedAfter := f.closed()
 			for a := range closed {
-				if !now[a] {
+				if !closedAfter[a] {
 					t.Fatalf("seed %d step %d: a write opens %s", seed, step, a)
 				}
 			}
-			closed = now
+			closed = closedAfter
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)

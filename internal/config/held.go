@@ -6,17 +6,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Held is an object that may be kept in less room than the API's type takes, and is read only when something of it is
-// asked.
+// Held is an object that may be stored in a more compact form than the type of the API. Read decodes the whole object.
 type Held[T any] interface {
 	metav1.Object
 	Read() *T
 }
 
+// heldService is a Service that is not compacted.
 type heldService struct{ *corev1.Service }
 
 func (h heldService) Read() *corev1.Service { return h.Service }
 
+// heldSlice is an EndpointSlice that is not compacted.
 type heldSlice struct{ *discoveryv1.EndpointSlice }
 
 func (h heldSlice) Read() *discoveryv1.EndpointSlice { return h.EndpointSlice }

@@ -10,32 +10,36 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
+// autoscalerTaint marks a node that the cluster autoscaler is about to remove. It is set before the drain.
+const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+
+// shutdownMessage is in the message of the condition Ready while the kubelet ends the pods of a node that shuts down.
+// The reason of the condition is the same for all faults
+// (https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go).
+const shutdownMessage = "node is shutting down"
+
+// compileNode reads a Node. Invalid addresses and podCIDRs are skipped.
 func (opt Options) compileNode(o *corev1.Node) lb.Node {
 	// As everywhere in Kubernetes the label counts if it is present, whatever its value.
-	_, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
+	_, hasExcludeLabel := o.Labels[corev1.LabelNodeExcludeBalancers]
+
 	node := lb.Node{
-		Name: o.Name, Labels: o.Labels, Excluded: excluded && !opt.IgnoreExcludeLabel, Draining: draining(o),
+		Name:      o.Name,
+		Labels:    o.Labels,
+		Excluded:  hasExcludeLabel && !opt.IgnoreExcludeLabel,
+		Draining:  isDraining(o),
+		Addresses: nodeAddresses(o),
 	}
-	// Cloud controllers list them in any order, and nothing in the cluster dials another type than the first.
-	for _, internal := range []bool{true, false} {
-		for _, a := range o.Status.Addresses {
-			if (a.Type == corev1.NodeInternalIP) != internal || len(node.Addresses) == maxNodeAddresses {
-				continue
-			}
-			if ip, err := parseAddr(a.Address); err == nil { // the same list contains host names
-				node.Addresses = append(node.Addresses, ip)
-			}
-		}
-	}
+
 	for _, cidr := range o.Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(cidr); err == nil {
 			node.Pods = append(node.Pods, p)
 		}
 	}
+
 	for _, c := range o.Status.Conditions {
-		if c.Type == corev1.NodeReady &&
-			c.Status != corev1.ConditionTrue &&
-			strings.Contains(c.Message, shutdownMessage) {
+		isNotReady := c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+		if isNotReady && strings.Contains(c.Message, shutdownMessage) {
 			node.ShuttingDown, node.Draining = true, true
 		}
 		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
@@ -45,20 +49,27 @@ func (opt Options) compileNode(o *corev1.Node) lb.Node {
 	return node
 }
 
-// autoscalerTaint marks a node that the cluster autoscaler is about to remove; it
-// is set before the drain.
-const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+// nodeAddresses returns the addresses of a Node, with type InternalIP first. Cloud controllers list the types in
+// any order, and programs in the cluster only connect to the first address.
+func nodeAddresses(o *corev1.Node) (out []netip.Addr) {
+	for _, internal := range []bool{true, false} {
+		for _, a := range o.Status.Addresses {
+			isInternal := a.Type == corev1.NodeInternalIP
+			if isInternal != internal || len(out) == maxNodeAddresses {
+				continue
+			}
+			if ip, err := parseAddr(a.Address); err == nil { // the list contains host names too
+				out = append(out, ip)
+			}
+		}
+	}
+	return out
+}
 
-// shutdownMessage is in the message of the condition Ready while kubelet ends the pods of a node that goes down. Its
-// reason is that of all other faults
-// (https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go).
-const shutdownMessage = "node is shutting down"
-
-// draining reports whether a node is cordoned, being deleted, or about to be removed.
-func draining(o *corev1.Node) bool {
-	return o.Spec.Unschedulable ||
-		o.DeletionTimestamp != nil ||
-		slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
-			return t.Key == autoscalerTaint || t.Key == corev1.TaintNodeUnschedulable
-		})
+// isDraining reports whether a node is cordoned, being deleted, or about to be removed.
+func isDraining(o *corev1.Node) bool {
+	hasDrainTaint := slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == autoscalerTaint || t.Key == corev1.TaintNodeUnschedulable
+	})
+	return o.Spec.Unschedulable || o.DeletionTimestamp != nil || hasDrainTaint
 }

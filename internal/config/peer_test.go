@@ -86,7 +86,7 @@ func TestPeer(t *testing.T) {
 	same(t, "problems", wantProblems, problemTexts(problems))
 }
 
-// TestInvalidPeer: what no schema refuses.
+// TestInvalidPeer: mistakes that the schema does not refuse.
 func TestInvalidPeer(t *testing.T) {
 	type spec = v1beta1.BGPPeerSpec
 	for _, tt := range []struct {
@@ -157,7 +157,7 @@ func TestPeerConflicts(t *testing.T) {
 			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")), peerObject("z", 3, at("172.31.0.3", "192.0.2.2"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil, "z": {"n2": lb.ConflictingRouterID}},
 			[]string{`BGPPeer z ConflictingRouterID: not used on n2: BGPPeer "x" is older and gives routerID 192.0.2.1 there, and a node has one`}},
-		{"a peer that is not used there bars nobody", []*v1beta1.BGPPeer{
+		{"a peer that is not used there bars no other peer", []*v1beta1.BGPPeer{
 			peerObject("bad", 1, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "::1" }), peerObject("good", 2)},
 			map[string]map[string]lb.Reason{"good": nil},
 			[]string{"BGPPeer bad InvalidPeer: not used: peerAddress ::1 is not the unicast address of a router or node"}},
@@ -172,7 +172,7 @@ func TestPeerConflicts(t *testing.T) {
 	}
 }
 
-// checkSchema checks that the API server refuses a spec with a sentence that has these words, or admits it.
+// checkSchema checks that the API server refuses a spec with an error that contains these words, or admits it.
 func checkSchema(t *testing.T, kind, spec, want string) {
 	t.Helper()
 	all, err := apitest.Read()
@@ -185,7 +185,7 @@ func checkSchema(t *testing.T, kind, spec, want string) {
 	}
 }
 
-// The API server refuses what contradicts itself, each with a sentence.
+// The API server refuses contradictions, each with a message.
 func TestPeerSchema(t *testing.T) {
 	const plain = "myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9"
 	for _, tt := range []struct{ spec, want string }{

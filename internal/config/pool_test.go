@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// meta makes the metadata of an object born in the given second.
+// meta returns the metadata of an object created in the given second.
 func meta(name string, second int64) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(second, 0)}
 }
@@ -25,7 +25,7 @@ func poolObject(name string, second int64, addresses ...string) *v1beta1.IPAddre
 	return &v1beta1.IPAddressPool{ObjectMeta: meta(name, second), Spec: v1beta1.IPAddressPoolSpec{Addresses: addresses}}
 }
 
-// deleted marks an object as one that is being deleted.
+// deleted marks an object as being deleted.
 func deleted(o *v1beta1.IPAddressPool) *v1beta1.IPAddressPool {
 	o.DeletionTimestamp = new(metav1.Unix(99, 0))
 	return o
@@ -105,7 +105,7 @@ func TestPoolAddresses(t *testing.T) {
 				`IPAddressPool c OverlappingAddresses: IPAddressPool "a" is older and keeps 2001:db8::1`,
 				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3`,
 			}},
-		{"a living pool takes over from one that is being deleted",
+		{"an active pool takes over from a pool that is being deleted",
 			[]*v1beta1.IPAddressPool{deleted(poolObject("old", 1, "192.0.2.0/29", "2001:db8::/126")), poolObject("new", 2, "192.0.2.2-192.0.2.3", "2001:db8::/126")},
 			map[string]string{"old": "[192.0.2.0-192.0.2.1 192.0.2.4-192.0.2.7]", "new": "[192.0.2.2-192.0.2.3 2001:db8::-2001:db8::3]"},
 			[]string{`note IPAddressPool old OverlappingAddresses: IPAddressPool "new" takes over 192.0.2.2-192.0.2.3, 2001:db8::-2001:db8::3`}},
@@ -122,10 +122,10 @@ func TestPoolAddresses(t *testing.T) {
 
 func TestPoolSpec(t *testing.T) {
 	off := false
-	now := metav1.Unix(9, 0)
+	deletedAt := metav1.Unix(9, 0)
 	o := poolObject("p", 1, "192.0.2.1")
 	o.Labels = map[string]string{"net": "lan"}
-	o.DeletionTimestamp = &now
+	o.DeletionTimestamp = &deletedAt
 	o.Spec.AutoAssign, o.Spec.AvoidBuggyIPs = &off, true
 	o.Spec.ServiceAllocation = &v1beta1.ServiceAllocation{
 		Priority:           7,
@@ -179,10 +179,10 @@ func TestUnusableAddresses(t *testing.T) {
 		{"network and broadcast are given, as MetalLB does", []string{"192.0.2.0/30"}, "[192.0.2.0-192.0.2.3]", nil},
 		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"},
 			"[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 127.0.0.0-127.255.255.255 (loopback), ` +
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds addresses that no Service can have: 127.0.0.0-127.255.255.255 (loopback), ` +
 				`169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local)`}},
 		{"at both ends of the families", []string{"0.0.0.0-0.0.0.1", "255.255.255.254-255.255.255.255", "::-::2", "ff00::/8"}, "[0.0.0.1 255.255.255.254 ::2]",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), ` +
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds addresses that no Service can have: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), ` +
 				`:: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast)`}},
 	} {
 		o := Objects{
@@ -204,7 +204,8 @@ func TestUnusableAddresses(t *testing.T) {
 	}
 }
 
-// TestNodeAddressOfYounger: an address that a Node lists is that of the pool that has it; the younger one lost it already.
+// TestNodeAddressOfYounger: an address of a Node is withheld from the pool that owns it; the younger pool has lost it
+// already.
 func TestNodeAddressOfYounger(t *testing.T) {
 	s, problems := Compile(Objects{
 		Pools: []*v1beta1.IPAddressPool{poolObject("old", 1, "172.30.0.8/30"), poolObject("young", 2, "172.30.0.8/29")},
@@ -223,7 +224,7 @@ func TestNodeAddressOfYounger(t *testing.T) {
 	}
 }
 
-// TestManyNodeAddresses: a kubelet cannot bar a whole pool, nor make each plan long.
+// TestManyNodeAddresses: a kubelet can neither block a whole pool nor make each plan long.
 func TestManyNodeAddresses(t *testing.T) {
 	n := nodeObject("n1", "a", "192.0.2.1")
 	for i := range 20_000 {
@@ -238,7 +239,7 @@ func TestManyNodeAddresses(t *testing.T) {
 	}
 }
 
-// The API server refuses a range that is reversed, and admits each that parseRange reads, however its ends are written.
+// The API server refuses a reversed range, and admits every range that parseRange reads, however its ends are written.
 func TestPoolSchema(t *testing.T) {
 	const reversed = "a range begins with its lowest address"
 	for entry, want := range map[string]string{

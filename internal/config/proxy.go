@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -13,32 +12,35 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 )
 
-// ProxyOptions are how Services get proxies.
+// ProxyOptions determine which Services get proxies.
 type ProxyOptions struct {
-	// Service is the headless Service of the proxies, zero if none run.
+	// Service is the headless Service of the proxies; zero if none run.
 	Service lb.Key
-	// Namespaces may have proxied Services if their labels match; nil matches all.
+	// Namespaces selects the namespaces that may have proxied Services; nil selects all.
 	Namespaces lb.Selector
-	// MaxNamespaces bounds the namespaces with proxied Services: each has an HAProxy of its own in every proxy.
+	// MaxNamespaces bounds the namespaces with proxied Services: each has an HAProxy of its own in every proxy. 0 is no
+	// bound.
 	MaxNamespaces int
-	// MaxServices bounds the proxied Services of a namespace, and by it their ports, endpoints and source ranges;
-	// 0 is no bound.
+	// MaxServices bounds the proxied Services of a namespace, and thereby their ports, endpoints and source ranges. 0 is
+	// no bound.
 	MaxServices int
-	// MaxIdle bounds the idle times of connections, which keep a former process of HAProxy.
+	// MaxIdle bounds the idle times of connections, because a connection keeps a former process of HAProxy running.
 	MaxIdle time.Duration
-	// Defaults are settings by their annotations' names without the prefix, for Services without these annotations.
+	// Defaults are settings by the names of their annotations without the prefix, for Services without these
+	// annotations.
 	Defaults map[string]string
 }
 
-// What a namespace may have for each Service of MaxServices, all its proxied Services together. HAProxy needs 6.6 KiB
-// for an endpoint, 20 for a port, and 0.1 for a source range.
+// The proxied Services of a namespace together may have so many ports, endpoints and source ranges for each Service of
+// MaxServices. HAProxy needs 6.6 KiB for an endpoint, 20 KiB for a port, and 0.1 KiB for a source range.
 const (
 	proxiedPorts     = 4
 	proxiedEndpoints = 20
 	proxiedRanges    = 200
 )
 
-// maxProxied returns a bound for a namespace, so many for each of its Services; no bound if there is none of Services.
+// maxProxied returns the bound of a namespace, given the number for each of its Services. There is no bound if the
+// number of Services has none.
 func (p ProxyOptions) maxProxied(each int) int {
 	if p.MaxServices == 0 {
 		return math.MaxInt
@@ -46,60 +48,62 @@ func (p ProxyOptions) maxProxied(each int) int {
 	return each * p.MaxServices
 }
 
-// Proxies reports whether a Service can be proxied: no node leads packets to a proxy ahead of another data path than
-// kube-proxy's.
+// Proxies reports whether Services can be proxied: proxies must run, and kube-proxy must be the data path. Ahead of
+// another data path no node can send packets to a proxy.
 func (opt Options) Proxies() bool { return opt.Proxy.Service != (lb.Key{}) && !opt.OtherDataPath }
 
-// hasProxied reports whether proxies serve a Service by its status, where no tenant writes.
+// hasProxied reports whether proxies serve a Service, by its status. Tenants cannot write there.
 func hasProxied(o *corev1.Service) bool {
 	return apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionProxied)
 }
 
-// admitProxies refuses proxies to Services of namespaces that may not have them, and to those beyond the bounds of
-// namespaces, and of a namespace's share. Services that are proxied come before those that ask, and then the older ones.
-func (opt Options) admitProxies(r *report, services []*lb.Service, namespaces map[string]map[string]string) {
+// admitProxies refuses proxies to Services in namespaces that may not have them, to Services beyond the bound of
+// namespaces, and to Services beyond the share of a namespace. Services that are proxied come before Services that ask,
+// and older Services before newer ones. namespaces has the labels of each namespace.
+func (opt Options) admitProxies(r *problemList, services []*lb.Service, namespaces map[string]map[string]string) {
 	if !opt.Proxies() {
 		return
 	}
+
 	asking := map[string][]*lb.Service{}
 	for _, s := range services {
 		if !s.AsksProxy {
 			continue
 		}
-		if opt.Proxy.Namespaces != nil &&
-			len(namespaces) > 0 &&
-			!opt.Proxy.Namespaces.Matches(namespaces[s.Key.Namespace]) {
-			refuseProxy(
-				r,
-				s,
-				"Services of namespace "+s.Key.Namespace+" may not be proxied (proxy.namespaceSelector of the chart)",
-			)
+		namespace := s.Key.Namespace
+		isSelected := opt.Proxy.Namespaces == nil ||
+			len(namespaces) == 0 ||
+			opt.Proxy.Namespaces.Matches(namespaces[namespace])
+		if !isSelected {
+			refuseProxy(r, s, "Services of namespace %s may not be proxied (proxy.namespaceSelector of the chart)",
+				namespace)
 			continue
 		}
-		asking[s.Key.Namespace] = append(asking[s.Key.Namespace], s)
+		asking[namespace] = append(asking[namespace], s)
 	}
 
-	var first []*lb.Service
+	var firsts []*lb.Service
 	for _, all := range asking {
 		slices.SortFunc(all, proxiedFirst)
-		first = append(first, all[0])
+		firsts = append(firsts, all[0])
 	}
-	slices.SortFunc(first, proxiedFirst)
+	slices.SortFunc(firsts, proxiedFirst)
 
-	for i, s := range first {
+	for i, first := range firsts {
+		all := asking[first.Key.Namespace]
 		if i < opt.Proxy.MaxNamespaces || opt.Proxy.MaxNamespaces == 0 {
-			opt.Proxy.admitShare(r, asking[s.Key.Namespace])
+			opt.Proxy.admitShare(r, all)
 			continue
 		}
-		for _, s := range asking[s.Key.Namespace] {
-			refuseProxy(r, s, fmt.Sprintf(
+		for _, s := range all {
+			refuseProxy(r, s,
 				"%d namespaces have Services that are proxied, as many as may (proxy.maxNamespaces of the chart)",
-				opt.Proxy.MaxNamespaces))
+				opt.Proxy.MaxNamespaces)
 		}
 	}
 }
 
-// proxiedFirst orders Services that are proxied before those that ask, and older ones before newer ones.
+// proxiedFirst orders Services that are proxied before Services that ask, and older ones before newer ones.
 func proxiedFirst(a, b *lb.Service) int {
 	if a.Proxied != b.Proxied {
 		if a.Proxied {
@@ -107,79 +111,92 @@ func proxiedFirst(a, b *lb.Service) int {
 		}
 		return 1
 	}
-	return older(a, b)
+	return compareAge(a, b)
 }
 
-// admitShare refuses proxies to the Services of one namespace, in order, that do not fit its share.
-func (p ProxyOptions) admitShare(r *report, all []*lb.Service) {
+// admitShare refuses proxies to the Services of one namespace that do not fit its share. all are in order.
+func (p ProxyOptions) admitShare(r *problemList, all []*lb.Service) {
 	services, ports, ranges := 0, 0, 0
+	maxPorts, maxRanges := p.maxProxied(proxiedPorts), p.maxProxied(proxiedRanges)
+
 	for _, s := range all {
-		moreRanges := len(s.Allow) + len(s.Deny)
+		rangeCount := len(s.Allow) + len(s.Deny)
 		if p.MaxServices > 0 && services == p.MaxServices {
-			refuseProxy(r, s, fmt.Sprintf("%d Services of namespace %s ask for proxies, and %d may have them: those that are proxied, "+
-				"and the oldest (proxy.maxServicesPerNamespace of the chart)", len(all), s.Key.Namespace, p.MaxServices))
+			refuseProxy(r, s, "%d Services of namespace %s ask for proxies, and %d may have them: "+
+				"those that are proxied, and the oldest (proxy.maxServicesPerNamespace of the chart)",
+				len(all), s.Key.Namespace, p.MaxServices)
 			continue
 		}
-		if ports+len(s.Ports) > p.maxProxied(proxiedPorts) || ranges+moreRanges > p.maxProxied(proxiedRanges) {
-			refuseProxy(r, s, fmt.Sprintf("with its %d ports and %d source ranges the proxied Services of namespace %s have more than %d "+
-				"ports or %d ranges (%d and %d for each of proxy.maxServicesPerNamespace of the chart)",
-				len(s.Ports), moreRanges, s.Key.Namespace,
-				p.maxProxied(proxiedPorts), p.maxProxied(proxiedRanges), proxiedPorts, proxiedRanges))
+		if ports+len(s.Ports) > maxPorts || ranges+rangeCount > maxRanges {
+			refuseProxy(r, s, "with its %d ports and %d source ranges the proxied Services of namespace %s have "+
+				"more than %d ports or %d ranges (%d and %d for each of proxy.maxServicesPerNamespace of the chart)",
+				len(s.Ports), rangeCount, s.Key.Namespace, maxPorts, maxRanges, proxiedPorts, proxiedRanges)
 			continue
 		}
+
 		services++
 		ports += len(s.Ports)
-		ranges += moreRanges
+		ranges += rangeCount
 	}
 }
 
-func refuseProxy(r *report, s *lb.Service, why string) {
+// refuseProxy refuses proxies to a Service, and reports it.
+func refuseProxy(r *problemList, s *lb.Service, format string, args ...any) {
 	s.AsksProxy, s.ProxyRefused = false, true
-	r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.ProxyRefused, "%s", why)
+	object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
+	r.add(object, lb.ProxyRefused, format, args...)
 }
 
-// joinProxies puts the proxies in place of the endpoints of proxied Services. The status of Services that share an
-// address is written one by one: until it agrees none of them is proxied.
-func joinProxies(dependent, services []*lb.Service, proxies *whole) {
+// joinProxies replaces the endpoints of proxied Services by the proxies. Services that share an address get their
+// statuses one after the other. Until all of these agree, none of the Services is proxied.
+func joinProxies(dependent, services []*lb.Service, proxies *compiledService) {
 	if !slices.ContainsFunc(dependent, func(s *lb.Service) bool { return s.Proxied }) {
-		return // as mostly
+		return
 	}
-	all := Sharers(services, func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
+
+	allAgree := Sharers(services, func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
 	for _, s := range dependent {
-		if s.Proxied = s.Proxied && all(s.Addresses); s.Proxied {
+		s.Proxied = s.Proxied && allAgree(s.Addresses)
+		if s.Proxied {
 			s.Local, s.LocalByProxy, s.HealthPort = true, !s.Local, 0
 			s.Backends, s.IgnoredByKubeProxy = proxies.proxyBackends(), false
 		}
 	}
 }
 
-// Sharers returns whether all Services are so that have one of the addresses, or share an address with such a Service.
-func Sharers(services []*lb.Service, is func(*lb.Service) bool) func([]netip.Addr) bool {
-	// Addresses of one Service have one root; each address leads to its root.
-	parent, unlike := map[netip.Addr]netip.Addr{}, map[netip.Addr]bool{}
+// Sharers returns a function that reports whether a predicate holds for all Services that have one of its addresses,
+// and for all Services that share an address with these, directly or by further Services. The addresses of one call
+// must belong to one Service.
+func Sharers(services []*lb.Service, predicate func(*lb.Service) bool) func([]netip.Addr) bool {
+	// Addresses of one Service are in one set; each set has a root (union-find).
+	parent := map[netip.Addr]netip.Addr{}
 	root := func(a netip.Addr) netip.Addr {
 		for {
-			b, below := parent[a]
-			if !below {
+			b, ok := parent[a]
+			if !ok {
 				return a
 			}
-			if c, deep := parent[b]; deep {
-				parent[a] = c // which halves the path
+			if c, ok := parent[b]; ok {
+				parent[a] = c // path halving
 			}
 			a = b
 		}
 	}
-	for i := range services {
-		for _, a := range services[i].Addresses[min(1, len(services[i].Addresses)):] {
-			if from, to := root(a), root(services[i].Addresses[0]); from != to {
+
+	for _, s := range services {
+		for _, a := range s.Addresses[min(1, len(s.Addresses)):] {
+			from, to := root(a), root(s.Addresses[0])
+			if from != to {
 				parent[from] = to
 			}
 		}
 	}
-	for i := range services {
-		if s := services[i]; len(s.Addresses) > 0 && !is(s) {
-			unlike[root(s.Addresses[0])] = true
+
+	fails := map[netip.Addr]bool{}
+	for _, s := range services {
+		if len(s.Addresses) > 0 && !predicate(s) {
+			fails[root(s.Addresses[0])] = true
 		}
 	}
-	return func(addresses []netip.Addr) bool { return len(addresses) == 0 || !unlike[root(addresses[0])] }
+	return func(addresses []netip.Addr) bool { return len(addresses) == 0 || !fails[root(addresses[0])] }
 }

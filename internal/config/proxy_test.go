@@ -43,7 +43,7 @@ func accepted(uid, text string) func(*corev1.Service) {
 	}
 }
 
-// proxyText is what a Service has of proxies in one line.
+// proxyText formats the proxy settings of a Service on one line.
 func proxyText(s *lb.Service) string {
 	text := ""
 	for _, w := range []struct {
@@ -186,7 +186,7 @@ func TestProxyOfService(t *testing.T) {
 	}
 }
 
-// The record holds what was accepted, and the reader takes it from the Service that it was written for.
+// The record holds the accepted settings, and is valid only on the Service that it was written for.
 func TestProxyRecord(t *testing.T) {
 	opt := withProxies()
 	o := serviceObject("a", port, asking(ownPrefix+"proxy-protocol", "v2", ownPrefix+"lb-method", "SOURCE_IP", ownPrefix+"timeout-client-data", "-"))
@@ -227,8 +227,8 @@ func TestProxyQuota(t *testing.T) {
 	}
 }
 
-// TestProxyShares: what is proxied keeps its place, and what is beyond the bounds of namespaces, or of a namespace's
-// ports and source ranges, is refused by name.
+// TestProxyShares: a proxied Service keeps its proxies. Services beyond the bounds of namespaces, or of a namespace's
+// ports and source ranges, are refused.
 func TestProxyShares(t *testing.T) {
 	bounds := withProxies(func(opt *Options) { opt.Proxy.MaxNamespaces, opt.Proxy.MaxServices = 2, 2 })
 	in := func(namespace string, born int64) func(*corev1.Service) {
@@ -259,7 +259,7 @@ func TestProxyShares(t *testing.T) {
 	}{
 		"the third namespace": {[]*corev1.Service{serviceObject("a", port, in("a", 1)), serviceObject("a", port, in("b", 2)), serviceObject("a", port, in("c", 3))},
 			"c/a", "2 namespaces have Services that are proxied, as many as may (proxy.maxNamespaces of the chart)"},
-		"not one that is proxied": {[]*corev1.Service{serviceObject("a", port, in("a", 1)), serviceObject("a", port, in("b", 2)),
+		"not a proxied Service": {[]*corev1.Service{serviceObject("a", port, in("a", 1)), serviceObject("a", port, in("b", 2)),
 			serviceObject("a", port, in("c", 3), isProxied)}, "b/a", "2 namespaces have"},
 		"of a namespace neither": {[]*corev1.Service{serviceObject("a", port, in("a", 1)), serviceObject("b", port, in("a", 2)),
 			serviceObject("c", port, in("a", 3), isProxied)}, "a/b", "3 Services of namespace a ask for proxies, and 2 may have them"},
@@ -284,7 +284,7 @@ func TestProxyShares(t *testing.T) {
 	}
 }
 
-// TestProxyIdle: an idle time beyond the operator's bound is that bound, and the Service says so.
+// TestProxyIdle: an idle time beyond the operator's bound is reduced to the bound, and reported on the Service.
 func TestProxyIdle(t *testing.T) {
 	o := serviceObject("a", port, asking(ownPrefix+"data-path", "Proxy", ownPrefix+"timeout-client-data", "7200000"))
 	state, problems := Compile(Objects{Services: []*corev1.Service{o}}, withProxies(func(opt *Options) { opt.Proxy.MaxIdle = time.Hour }))
@@ -296,7 +296,7 @@ func TestProxyIdle(t *testing.T) {
 	}
 }
 
-// A speaker reads no namespaces: it follows what the controller wrote.
+// A speaker reads no namespaces: it follows the status that the controller wrote.
 func TestProxyRefusalIsFollowed(t *testing.T) {
 	o := serviceObject("a", port, asking(ownPrefix+"data-path", "Proxy"), func(o *corev1.Service) {
 		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionProxied, Status: metav1.ConditionFalse, Reason: string(lb.ProxyRefused)}}
@@ -313,7 +313,7 @@ func TestProxyRefusalIsFollowed(t *testing.T) {
 	}
 }
 
-// Ready proxies stand in place of the endpoints of proxied Services: of all that share an address, or of none.
+// Ready proxies replace the endpoints of proxied Services: of all Services that share an address, or of none.
 func TestProxiesAreEndpoints(t *testing.T) {
 	slice := func(service, node string, c discoveryv1.EndpointConditions) *discoveryv1.EndpointSlice {
 		return sliceObject(service, discoveryv1.Endpoint{NodeName: &node, Conditions: c})

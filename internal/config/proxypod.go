@@ -8,35 +8,42 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// proxyPods returns the proxies that serve, from the slices of their Service.
-func (opt Options) proxyPods(proxies *whole) (out []lb.ProxyPod) {
+// proxyPods returns the proxies that serve, from the slices of their Service. They are ordered by name.
+func (opt Options) proxyPods(proxies *compiledService) (out []lb.ProxyPod) {
 	if !opt.Proxies() || proxies == nil {
 		return nil
 	}
+
 	pods := map[string]*lb.ProxyPod{}
 	for _, p := range proxies.slices {
-		for _, e := range p.of.Read().Endpoints {
+		for _, e := range p.slice.Read().Endpoints {
 			// Addresses beyond the first have no meaning (discovery/v1).
 			if readinessOf(e.Conditions) == idle || len(e.Addresses) == 0 {
 				continue
 			}
 			a, err := netip.ParseAddr(e.Addresses[0])
-			if err != nil || valueOr(e.NodeName, "") == "" || e.TargetRef == nil {
+			node := valueOr(e.NodeName, "")
+			if err != nil || node == "" || e.TargetRef == nil {
 				continue
 			}
-			ready, pod := valueOr(e.Conditions.Ready, true), pods[e.TargetRef.Name]
+
+			isReady := valueOr(e.Conditions.Ready, true)
+			pod := pods[e.TargetRef.Name]
 			if pod == nil {
-				pod = &lb.ProxyPod{Name: e.TargetRef.Name, Node: *e.NodeName, Ready: ready}
+				pod = &lb.ProxyPod{Name: e.TargetRef.Name, Node: node, Ready: isReady}
 				pods[pod.Name] = pod
 			}
-			if !slices.ContainsFunc(pod.Addresses, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
+			// The slices of the two families may show different moments.
+			pod.Ready = pod.Ready && isReady
+
+			isSameFamily := func(b netip.Addr) bool { return b.Is4() == a.Is4() }
+			if !slices.ContainsFunc(pod.Addresses, isSameFamily) {
 				pod.Addresses = append(pod.Addresses, a)
 				slices.SortFunc(pod.Addresses, netip.Addr.Compare)
 			}
-			// The slices of the families may be of two moments.
-			pod.Ready = pod.Ready && ready
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
 		out = append(out, *pods[name])
 	}

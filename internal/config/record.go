@@ -28,61 +28,69 @@ func Record(uid types.UID, origins lb.Origins) (metav1.Condition, bool) {
 	}, len(origins) > 0
 }
 
-// recordText is "uid=UID", then "ADDRESS=POOL" or "ADDRESS=POOL#TERMS" of each address.
+// recordText returns "uid=UID", then "ADDRESS=POOL" or "ADDRESS=POOL#TERMS" for each address, separated by spaces.
 func recordText(uid types.UID, origins lb.Origins) string {
 	text := append(make([]byte, 0, 128), "uid="...)
 	text = append(text, uid...)
+
 	for _, o := range origins[:min(len(origins), maxOrigins)] {
-		text = append(o.Address.AppendTo(append(text, ' ')), '=')
+		text = append(text, ' ')
+		text = o.Address.AppendTo(text)
+		text = append(text, '=')
 		text = append(text, o.Pool...)
 		if o.Terms != "" {
-			text = append(append(text, '#'), o.Terms...)
+			text = append(text, '#')
+			text = append(text, o.Terms...)
 		}
 	}
 	return string(text)
 }
 
-// readRecord returns the record among the conditions of an object. One of another UID is of another object, whose
-// status was restored or copied. One that Record would not write is not ours.
+// readRecord returns the record among the conditions of an object. A record with another UID belongs to another object,
+// whose status was restored or copied. A text that Record would not write is not ours.
 func readRecord(uid types.UID, conditions []metav1.Condition) lb.Origins {
 	c := apimeta.FindStatusCondition(conditions, v1beta1.ConditionAddressRecord)
 	if c == nil {
 		return nil
 	}
-	of, rest, _ := strings.Cut(c.Message, " ")
-	if of != "uid="+string(uid) {
+
+	owner, rest, _ := strings.Cut(c.Message, " ")
+	if owner != "uid="+string(uid) {
 		return nil
 	}
+
 	items := strings.SplitN(rest, " ", maxOrigins+1)
 	out := make(lb.Origins, 0, len(items))
 	for _, item := range items {
-		address, from, _ := strings.Cut(item, "=")
-		pool, terms, _ := strings.Cut(from, "#")
+		address, origin, _ := strings.Cut(item, "=")
+		pool, terms, _ := strings.Cut(origin, "#")
 		a, err := parseAddr(address)
 		if err != nil {
 			return nil
 		}
 		out = append(out, lb.Origin{Address: a, Pool: pool, Terms: terms})
 	}
+
 	if recordText(uid, out) != c.Message {
 		return nil
 	}
 	return out
 }
 
-// assignedFor is the first word of holdfast.dev/assigned: "for=NAMESPACE/NAME" names the object that the annotation is
-// of.
+// assignedFor is the first word of holdfast.dev/assigned: "for=NAMESPACE/NAME" names the object that the annotation
+// belongs to.
 const assignedFor = "for"
 
-// maxAssigned bounds the annotation that is read: two addresses with their pools are shorter by half.
+// maxAssigned bounds the length of the annotation. Two addresses with their pools need less than half of it.
 const maxAssigned = 4096
 
-// Assigned returns the annotation holdfast.dev/assigned, which carries the addresses that an object holds, or waits
-// for, through a backup; "" if there are none.
+// Assigned returns the value of the annotation holdfast.dev/assigned, which preserves in backups the addresses that an
+// object holds or waits for; "" if there are none.
 func Assigned(of lb.Key, origins lb.Origins) string {
 	if len(origins) == 0 {
 		return ""
 	}
+
 	parts := []string{assignedFor + "=" + of.String()}
 	for _, o := range origins {
 		parts = append(parts, o.Address.String()+"="+o.Pool)
@@ -99,48 +107,55 @@ func assignedItems(o metav1.Object) iter.Seq[string] {
 	return strings.SplitSeq(text, ",")
 }
 
-// recall reads from the annotation the first address of each family, which the object asks back. An annotation that
-// names another object came with a copied manifest. Unreadable items are not ours and are ignored.
+// recall returns the first address of each family in the annotation; the object requests these addresses again. It
+// returns nothing if the annotation names another object, since then it came with a copied manifest. Invalid items are
+// not ours and are ignored.
 func recall(o metav1.Object) lb.Origins {
-	if _, copied := copyOf(o); copied {
+	_, isCopy := copyOf(o)
+	if isCopy {
 		return nil
 	}
+
 	var out lb.Origins
 	for item := range assignedItems(o) {
-		address, pool, found := strings.Cut(item, "=")
-		if !found || address == assignedFor {
-			continue // not an address, for which parseAddr would make an error
+		address, pool, ok := strings.Cut(item, "=")
+		if !ok || address == assignedFor {
+			continue // parseAddr would allocate an error
 		}
+
 		a, err := parseAddr(address)
-		same := func(b lb.Origin) bool { return b.Address.BitLen() == a.BitLen() }
-		if err == nil && !slices.ContainsFunc(out, same) {
+		isSameFamily := func(b lb.Origin) bool { return b.Address.BitLen() == a.BitLen() }
+		if err == nil && !slices.ContainsFunc(out, isSameFamily) {
 			out = append(out, lb.Origin{Address: a, Pool: pool})
 		}
 	}
 	return out
 }
 
-// copyOf returns the original from whose manifest an object was copied, as "namespace/name". The annotation names the
-// object and not its UID, because a restored object has another UID.
-func copyOf(o metav1.Object) (original string, copied bool) {
+// copyOf reports whether an object was made from the manifest of another one, and returns that one as "namespace/name".
+// The annotation names the object and not its UID, because a restored object has another UID.
+func copyOf(o metav1.Object) (original string, isCopy bool) {
 	for item := range assignedItems(o) {
-		if word, value, _ := strings.Cut(item, "="); word == assignedFor {
+		word, value, _ := strings.Cut(item, "=")
+		if word == assignedFor {
 			return value, value != KeyOf(o).String()
 		}
 	}
 	return "", false
 }
 
-// Records returns the annotations by which other programs read what a Service holds; "" removes one.
+// Records returns the annotations in which other programs look for the addresses that a Service holds; "" removes an
+// annotation.
 func (opt Options) Records(s *corev1.Service, loadBalancerID string, holds []netip.Addr) map[string]string {
 	if opt.OpenStack.Ignore {
 		return nil
 	}
-	_, copied := copyOf(s)
-	return opt.OpenStack.Records(s.Annotations, string(s.UID), copied, loadBalancerID, holds)
+	_, isCopy := copyOf(s)
+	return opt.OpenStack.Records(s.Annotations, string(s.UID), isCopy, loadBalancerID, holds)
 }
 
-// Cleared returns those to remove from a Service that has none of our addresses, but maybe others.
+// Cleared returns the annotations to remove from a Service that has none of our addresses. others are its addresses
+// from other load balancers.
 func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]string {
 	shown, _ := netip.ParseAddr(s.Annotations[openstack.Address])
 	if opt.OpenStack.Ignore || slices.Contains(others, shown) {
@@ -149,15 +164,15 @@ func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]st
 	return opt.OpenStack.Records(s.Annotations, string(s.UID), false, "", nil)
 }
 
-// AnnouncedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where
-// no user writes. An administrator who moves the Service from another load balancer writes the name of a node alone,
-// for all its addresses.
+// AnnouncedBy returns the node that announced each address, as a speaker recorded it in the status of the Service;
+// users cannot write there. An administrator who migrates the Service from another load balancer writes only the name
+// of a node, for all addresses.
 func AnnouncedBy(o *corev1.Service) lb.ByNode {
 	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncers)
 	if c == nil {
 		return nil
 	}
-	var out lb.ByNode
+
 	text := c.Message
 	if !strings.Contains(text, "=") {
 		text = ""
@@ -165,10 +180,12 @@ func AnnouncedBy(o *corev1.Service) lb.ByNode {
 			text += in.IP + "=" + c.Message + ","
 		}
 	}
+
+	var out lb.ByNode
 	for item := range strings.SplitSeq(text, ",") {
-		address, node, found := strings.Cut(item, "=")
+		address, node, ok := strings.Cut(item, "=")
 		a, err := parseAddr(address)
-		if found && err == nil && out.Of(a) == "" {
+		if ok && err == nil && out.Of(a) == "" {
 			out = append(out, lb.OnNode{Address: a, Node: node})
 		}
 	}

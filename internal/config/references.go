@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// wellKnown are the names of IANA's registry of well-known communities that a speaker may send.
+// wellKnown are the well-known communities in IANA's registry that a speaker may send, by their names.
 var wellKnown = map[string]lb.Community{
 	"graceful-shutdown":   {A: 65535, B: 0},     // RFC 8326
 	"blackhole":           {A: 65535, B: 666},   // RFC 7999
@@ -23,126 +23,115 @@ var wellKnown = map[string]lb.Community{
 	"no-peer":             {A: 65535, B: 65284}, // RFC 3765
 }
 
-// aliases are the communities with a name.
+// aliases are communities by their names.
 type aliases map[string]lb.Community
 
-// compileAliases reads the names. The oldest meaning of a name stands.
-func compileAliases(r *report, objects []*v1beta1.Community) aliases {
+// compileAliases reads the names of communities. If several objects define a name, the oldest one wins.
+func compileAliases(r *problemList, objects []*v1beta1.Community) aliases {
 	out := maps.Clone(aliases(wellKnown))
-	from := map[string]string{}
+	definedBy := map[string]string{}
 	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindCommunity, Name: o.Name}
 		for i, alias := range o.Spec.Communities {
 			c, err := parseCommunity(alias.Value)
-			is, known := out[alias.Name]
+			existing, isDefined := out[alias.Name]
+
 			switch {
 			case err != nil:
-				r.fault(object, lb.InvalidCommunity, "spec.communities[%d] is not known: %v", i, err)
-			case known && from[alias.Name] == "":
-				r.fault(
-					object,
-					lb.DuplicateAlias,
-					"spec.communities[%d] is not used: %s is a well-known community, %s",
-					i,
-					alias.Name,
-					is,
-				)
-			case known && is != c:
-				r.fault(
-					object,
-					lb.DuplicateAlias,
+				r.add(object, lb.InvalidCommunity, "spec.communities[%d] is not known: %v", i, err)
+			case isDefined && definedBy[alias.Name] == "":
+				r.add(object, lb.DuplicateAlias, "spec.communities[%d] is not used: %s is a well-known community, %s",
+					i, alias.Name, existing)
+			case isDefined && existing != c:
+				r.add(object, lb.DuplicateAlias,
 					"spec.communities[%d] is not used: in Community %q, which is older, %s is %s",
-					i,
-					from[alias.Name],
-					alias.Name,
-					is,
-				)
-			case !known:
-				out[alias.Name], from[alias.Name] = c, o.Name
+					i, definedBy[alias.Name], alias.Name, existing)
+			case !isDefined:
+				out[alias.Name], definedBy[alias.Name] = c, o.Name
 			}
 		}
 	}
 	return out
 }
 
-// read returns the community of a text, which is a name or numbers.
-func (a aliases) read(text string) (lb.Community, error) {
+// lookup returns the community with a name, or reads its numbers.
+func (a aliases) lookup(text string) (lb.Community, error) {
 	if strings.Contains(text, ":") {
 		return parseCommunity(text)
 	}
-	c, known := a[text]
-	if !known {
-		return lb.Community{}, fmt.Errorf(
-			"no Community has the name %q; the well-known ones are %s",
-			text,
-			strings.Join(slices.Sorted(maps.Keys(wellKnown)), ", "),
-		)
+
+	c, ok := a[text]
+	if !ok {
+		names := strings.Join(slices.Sorted(maps.Keys(wellKnown)), ", ")
+		return lb.Community{}, fmt.Errorf("no Community has the name %q; the well-known ones are %s", text, names)
 	}
 	return c, nil
 }
 
-// parseCommunity reads "65000:100" (RFC 1997: two numbers of 16 bits) or
-// "large:64500:1:2" (RFC 8092: three of 32 bits).
+// parseCommunity reads "65000:100" (RFC 1997: two numbers of 16 bits) or "large:64500:1:2" (RFC 8092: three of 32
+// bits).
 func parseCommunity(s string) (lb.Community, error) {
-	numbers, large := strings.CutPrefix(s, "large:")
-	parts := strings.Split(numbers, ":")
+	numbers, isLarge := strings.CutPrefix(s, "large:")
 	count, bits := 2, 16
-	if large {
+	if isLarge {
 		count, bits = 3, 32
 	}
-	var n []uint32
-	for _, part := range parts {
-		if v, err := strconv.ParseUint(part, 10, bits); err == nil {
-			n = append(n, uint32(v))
-		}
-	}
-	if len(parts) != count || len(n) != count {
+
+	parts := strings.Split(numbers, ":")
+	if len(parts) != count {
 		return lb.Community{}, fmt.Errorf("%q is not a community", s)
 	}
-	n = append(n, 0)
-	return lb.Community{Large: large, A: n[0], B: n[1], C: n[2]}, nil
+
+	var n [3]uint32
+	for i, part := range parts {
+		v, err := strconv.ParseUint(part, 10, bits)
+		if err != nil {
+			return lb.Community{}, fmt.Errorf("%q is not a community", s)
+		}
+		n[i] = uint32(v)
+	}
+	return lb.Community{Large: isLarge, A: n[0], B: n[1], C: n[2]}, nil
 }
 
+// Defaults of a BFDProfile. They are the defaults of FRR, to which MetalLB leaves them.
 const (
-	// The defaults of FRR, which MetalLB leaves to it.
-	defaultBFDInterval   = 300
+	defaultBFDInterval   = 300 // milliseconds
 	defaultBFDMultiplier = 3
 	defaultMinimumTTL    = 254
 )
 
-// readBFD reads the profile that a peer names; the bounds of its fields are those of the schema. A peer whose profile
-// does not exist runs without BFD: what is advertised must not depend on an object that somebody deleted by mistake.
-func readBFD(r *report, object lb.Object, name string, profiles []*v1beta1.BFDProfile) *lb.BFD {
+// readBFD reads the profile that a peer names. The schema bounds its fields. A peer whose profile does not exist runs
+// without BFD: an object that was deleted by mistake must not end the session.
+func readBFD(r *problemList, object lb.Object, name string, profiles []*v1beta1.BFDProfile) *lb.BFD {
 	if name == "" {
 		return nil
 	}
+
 	i := slices.IndexFunc(profiles, func(o *v1beta1.BFDProfile) bool { return o.Name == name })
 	if i < 0 {
-		r.fault(
-			object,
-			lb.UnknownReference,
-			"spec.bfdProfile names BFDProfile %q, which does not exist: the session runs without BFD",
-			name,
-		)
+		r.add(object, lb.UnknownReference,
+			"spec.bfdProfile names BFDProfile %q, which does not exist: the session runs without BFD", name)
 		return nil
 	}
-	s, milliseconds := profiles[i].Spec, func(field *int32) time.Duration {
+
+	s := profiles[i].Spec
+	interval := func(field *int32) time.Duration {
 		return time.Duration(valueOr(field, defaultBFDInterval)) * time.Millisecond
 	}
 	return &lb.BFD{
-		Receive:    milliseconds(s.ReceiveInterval),
-		Transmit:   milliseconds(s.TransmitInterval),
+		Receive:    interval(s.ReceiveInterval),
+		Transmit:   interval(s.TransmitInterval),
 		Passive:    s.PassiveMode,
 		Multiplier: uint8(valueOr(s.DetectMultiplier, defaultBFDMultiplier)),
 		MinimumTTL: uint8(valueOr(s.MinimumTTL, defaultMinimumTTL)),
 	}
 }
 
-// maxPassword is what the kernel takes as a key: TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
+// maxPassword is the longest key that the kernel accepts: TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
 const maxPassword = 80
 
-// readPassword reads a peer's password, from a Secret of Holdfast's own namespace if it names one. Without it the peer
-// is not used: a session that its owner wants to be signed must not be opened unsigned.
+// readPassword reads a peer's password, from a Secret of Holdfast's own namespace if the peer names one. After an error
+// the peer is not used: a session that should be signed must not be opened unsigned.
 func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 	ref := spec.PasswordSecret
 	if ref == nil || ref.Name == "" {
@@ -152,6 +141,7 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 		return "", fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read",
 			ref.Namespace, o.SecretNamespace)
 	}
+
 	i := slices.IndexFunc(o.Secrets, func(s *corev1.Secret) bool {
 		return s.Namespace == o.SecretNamespace && s.Name == ref.Name && s.Type == corev1.SecretTypeBasicAuth
 	})
@@ -159,22 +149,26 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 		return "", fmt.Errorf("namespace %q has no Secret %q of type %s",
 			o.SecretNamespace, ref.Name, corev1.SecretTypeBasicAuth)
 	}
-	text, what := string(
-		o.Secrets[i].Data[corev1.BasicAuthPasswordKey],
-	), fmt.Sprintf(
-		"entry %q of Secret %q",
-		corev1.BasicAuthPasswordKey,
-		ref.Name,
-	)
-	// The messages do not show it. Routers read theirs from a line of text.
-	if len(text) < 1 || len(text) > maxPassword {
-		return "", fmt.Errorf("%s must have 1 to %d characters, and has %d", what, maxPassword, len(text))
+
+	password := string(o.Secrets[i].Data[corev1.BasicAuthPasswordKey])
+	entry := fmt.Sprintf("entry %q of Secret %q", corev1.BasicAuthPasswordKey, ref.Name)
+	if err := checkPassword(password, entry); err != nil {
+		return "", err
 	}
-	if strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return "", fmt.Errorf(
-			"%s must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake",
-			what,
-		)
+	return lb.Secret(password), nil
+}
+
+// checkPassword returns an error if routers could not have a password: they read theirs from a line of text. The error
+// does not contain the password.
+func checkPassword(password, entry string) error {
+	if len(password) < 1 || len(password) > maxPassword {
+		return fmt.Errorf("%s must have 1 to %d characters, and has %d", entry, maxPassword, len(password))
 	}
-	return lb.Secret(text), nil
+
+	isUnprintable := func(c rune) bool { return c < ' ' || c > '~' }
+	if strings.TrimSpace(password) != password || strings.ContainsFunc(password, isUnprintable) {
+		return fmt.Errorf("%s must have printable ASCII characters only, and no space at its ends; "+
+			"a line break at its end is a frequent mistake", entry)
+	}
+	return nil
 }

@@ -57,7 +57,7 @@ func TestPodsElsewhere(t *testing.T) {
 		addNode(fmt.Sprint("n", i), fmt.Sprint("192.0.3.", i))
 		add(endpoint(fmt.Sprint("n", i), fmt.Sprint("10.1.0.", i)))
 	}
-	if got := len(PodsElsewhere(o, "w1")); got != maxSample {
-		t.Errorf("%d pods, want %d", got, maxSample)
+	if got := len(PodsElsewhere(o, "w1")); got != maxSampledPods {
+		t.Errorf("%d pods, want %d", got, maxSampledPods)
 	}
 }

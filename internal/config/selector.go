@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// compileSelectors reads a list of selectors. An unreadable one stays in the list
-// and matches nothing: without its only member a list would match all.
-func compileSelectors(r *report, object lb.Object, field string, selectors []metav1.LabelSelector) []lb.Selector {
+// compileSelectors reads a list of selectors. An invalid selector stays in the list and matches nothing: an empty list
+// would match everything.
+func compileSelectors(r *problemList, object lb.Object, field string, selectors []metav1.LabelSelector) []lb.Selector {
 	var out []lb.Selector
 	for i, s := range selectors {
 		out = append(out, selectorOrNothing(r, object, fmt.Sprintf("%s[%d]", field, i), s))
@@ -24,31 +24,31 @@ func compileSelectors(r *report, object lb.Object, field string, selectors []met
 	return out
 }
 
-func selectorOrNothing(r *report, object lb.Object, field string, s metav1.LabelSelector) lb.Selector {
+// selectorOrNothing reads a selector. It reports an invalid one, and returns a selector that matches nothing.
+func selectorOrNothing(r *problemList, object lb.Object, field string, s metav1.LabelSelector) lb.Selector {
 	compiled, err := compileSelector(s)
 	if err != nil {
-		r.fault(object, lb.InvalidSelector, "%s matches nothing: %v", field, err)
+		r.add(object, lb.InvalidSelector, "%s matches nothing: %v", field, err)
 		return matchesNothing()
 	}
 	return compiled
 }
 
-// matchesNothing accepts no value that a label could have.
+// matchesNothing returns a selector that accepts no value of a label.
 func matchesNothing() lb.Selector { return lb.Selector{{Operator: lb.In}} }
 
+// compileSelector reads a selector of the API.
 func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
-	// In one order, so that with two mistakes the message always names the same one.
+	// The keys are sorted so that the error always names the same mistake.
 	expressions := slices.Clone(s.MatchExpressions)
 	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		expressions = append(
-			expressions,
-			metav1.LabelSelectorRequirement{
-				Key:      key,
-				Operator: metav1.LabelSelectorOpIn,
-				Values:   []string{s.MatchLabels[key]},
-			},
-		)
+		expressions = append(expressions, metav1.LabelSelectorRequirement{
+			Key:      key,
+			Operator: metav1.LabelSelectorOpIn,
+			Values:   []string{s.MatchLabels[key]},
+		})
 	}
+
 	parsed, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: expressions})
 	if err != nil {
 		return nil, err
@@ -57,27 +57,28 @@ func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
 	return selectorOf(requirements)
 }
 
-// readNodeSelector reads which nodes may announce a Service. An unreadable selector
-// matches no node: it was meant as a restriction.
-func readNodeSelector(r *report, object lb.Object, o *corev1.Service, opt Options) []lb.Selector {
+// readNodeSelector reads which nodes may announce a Service. An invalid selector matches no node, because it was meant
+// as a restriction.
+func readNodeSelector(r *problemList, object lb.Object, o *corev1.Service, opt Options) []lb.Selector {
 	text, key := firstAnnotation(r, object, o, AnnotationNodeSelector, openstack.NodeSelector)
 	if text == "" {
-		if _, all := o.Annotations[openstack.NodeSelector]; all || opt.OpenStack.Ignore || opt.NodeSelector == nil {
+		_, selectsAll := o.Annotations[openstack.NodeSelector]
+		if selectsAll || opt.OpenStack.Ignore || opt.NodeSelector == nil {
 			return nil
 		}
 		return []lb.Selector{opt.NodeSelector}
 	}
+
 	s, err := ParseNodeSelector(text)
 	if err != nil {
-		r.fault(object, lb.InvalidRequest, "annotation %s (%q) selects no node: %v", key, text, err)
+		r.add(object, lb.InvalidRequest, "annotation %s (%q) selects no node: %v", key, text, err)
 		s = matchesNothing()
 	}
 	return []lb.Selector{s}
 }
 
-// ParseNodeSelector reads key=value, key!=value, key in (a, b), key notin (a, b),
-// key and !key, separated by commas; "" is none. OpenStack's cloud controller manager knows
-// key=value and key, which mean the same here.
+// ParseNodeSelector reads key=value, key!=value, key in (a, b), key notin (a, b), key and !key, separated by commas. It
+// returns nil for "". OpenStack's cloud controller manager has key=value and key, with the same meaning.
 func ParseNodeSelector(text string) (lb.Selector, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -90,15 +91,15 @@ func ParseNodeSelector(text string) (lb.Selector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return out, selectorFault(out)
+	return out, checkSelectorTerms(out)
 }
 
-// selectorOf returns requirements, which are ordered by key, as ours.
+// selectorOf converts requirements, which are ordered by key.
 func selectorOf(parsed labels.Requirements) (lb.Selector, error) {
 	out := lb.Selector{}
 	for _, r := range parsed {
-		operator, known := operators[r.Operator()]
-		if !known {
+		operator, ok := operators[r.Operator()]
+		if !ok {
 			return nil, fmt.Errorf("operator %s is not supported", r.Operator())
 		}
 		out = append(out, lb.Requirement{Key: r.Key(), Operator: operator, Values: r.Values().List()})

@@ -67,7 +67,7 @@ func FuzzNodeSelector(f *testing.F) {
 }
 
 func TestDraining(t *testing.T) {
-	now := metav1.Unix(1, 0)
+	deletedAt := metav1.Unix(1, 0)
 	tainted := func(key string) corev1.Node {
 		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}}}
 	}
@@ -85,7 +85,7 @@ func TestDraining(t *testing.T) {
 		{"is back", ready(corev1.ConditionTrue, shutdown), false},
 		{"not ready", ready(corev1.ConditionFalse, "container runtime is down"), false},
 		{"cordoned", corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}, true},
-		{"being deleted", corev1.Node{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, true},
+		{"being deleted", corev1.Node{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &deletedAt}}, true},
 		{"chosen by the autoscaler", tainted("ToBeDeletedByClusterAutoscaler"), true},
 		{"control plane", tainted("node-role.kubernetes.io/control-plane"), false},
 		{"out of reach of the API server", tainted(corev1.TaintNodeUnreachable), false},
@@ -120,8 +120,8 @@ func asking(pairs ...string) func(*corev1.Service) {
 	}
 }
 
-// TestDialect: OpenStack's annotations that mean the same as ours, and its defaults, which all may be ignored.
-func TestDialect(t *testing.T) {
+// TestTranslate: OpenStack's annotations that mean the same as ours, and its defaults; all of them may be ignored.
+func TestTranslate(t *testing.T) {
 	opt := served()
 	opt.OpenStack.Internal = true
 	var err error
@@ -174,7 +174,7 @@ func communityObject(name string, second int64, namesAndValues ...string) *v1bet
 	return o
 }
 
-// A name has one meaning: the standard's, else the oldest object's.
+// A name has one meaning: the well-known community, else the oldest object's.
 func TestAliases(t *testing.T) {
 	_, problems := Compile(Objects{Communities: []*v1beta1.Community{
 		communityObject("old", 1, "backup", "64512:80", "wide", "64512:65536"),
@@ -189,8 +189,8 @@ func TestAliases(t *testing.T) {
 	same(t, "problems", want, problemTexts(problems))
 }
 
-// Intervals are milliseconds, as MetalLB has them. Once a peer took such a number for microseconds: 300 became 0.3 ms. A peer whose
-// profile does not exist runs without BFD; all other peers run as they should.
+// Intervals are milliseconds, as MetalLB has them. Once a peer took such a number for microseconds: 300 became 0.3 ms.
+// A peer whose profile does not exist runs without BFD; all other peers run as they should.
 func TestBFDProfile(t *testing.T) {
 	peer := func(name, address, profile string) *v1beta1.BGPPeer {
 		return peerObject(name, 1, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress, s.BFDProfile = address, profile })
@@ -224,11 +224,11 @@ func TestBFDProfile(t *testing.T) {
 func secretObject(namespace, name string, kind corev1.SecretType, password string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: kind,
-		Data: map[string][]byte{"username": []byte("nobody"), "password": []byte(password)},
+		Data: map[string][]byte{"username": []byte("anyone"), "password": []byte(password)},
 	}
 }
 
-// A peer whose password cannot be had is not used, and no message shows a password.
+// A peer without its password is not used, and no message shows a password.
 func TestPasswordSecret(t *testing.T) {
 	const own, password = "holdfast-system", "Geheim-7"
 	const missing = `namespace "holdfast-system" has no Secret "s" of type kubernetes.io/basic-auth`
@@ -287,7 +287,7 @@ func TestRequest(t *testing.T) {
 		name    string
 		service *corev1.Service
 		want    string
-		// waits: the Service is not served; otherwise the problem is only reported.
+		// waits reports whether the Service is not served; otherwise the Problem is only reported.
 		waits   bool
 		problem []string
 	}{
@@ -362,7 +362,7 @@ func FuzzServiceRequest(f *testing.F) {
 		}
 		for _, p := range problems {
 			if p.Object != (lb.Object{Kind: KindService, Namespace: "default", Name: "fuzzed"}) || p.Message == "" {
-				t.Fatalf("problem of nobody: %v", p)
+				t.Fatalf("problem of no object: %v", p)
 			}
 		}
 	})

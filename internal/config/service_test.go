@@ -170,7 +170,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// TestNotServed: with FloatingIPs, the State knows every existing Service that is not ours to serve.
+// TestNotServed: with FloatingIPs, the State has every existing Service that is not ours.
 func TestNotServed(t *testing.T) {
 	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
 	clusterIP := func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP }
@@ -179,7 +179,7 @@ func TestNotServed(t *testing.T) {
 		serviceObject("leaving", uid, leaving), serviceObject("going", uid, clusterIP, leaving),
 	}}
 	if s, _ := Compile(objects, served()); s.NotServed != nil {
-		t.Errorf("nobody reads %v", s.NotServed)
+		t.Errorf("read without FloatingIPs: %v", s.NotServed)
 	}
 	objects.FloatingIPs = []*v1beta1.FloatingIP{{}}
 	s, _ := Compile(objects, served())
@@ -187,7 +187,7 @@ func TestNotServed(t *testing.T) {
 	same(t, "not served", want, s.NotServed)
 }
 
-// TestRecord: the record is read as it was written, only on the object that it is of, and only whole.
+// TestRecord: the record is read as it was written, only on the object that it belongs to, and only as a whole.
 func TestRecord(t *testing.T) {
 	held := origins("192.0.2.1=lan#3x", "2001:db8::1=lan6#3x", "203.0.113.9=old#released", "203.0.113.8=fip")
 	const text = "uid=u1 192.0.2.1=lan#3x 2001:db8::1=lan6#3x 203.0.113.9=old#released 203.0.113.8=fip"
@@ -235,7 +235,7 @@ func recordTextOf(uid types.UID, list lb.Origins) string {
 	return text
 }
 
-// FuzzRecord: whatever stands in the condition, what is read of it is what Record writes.
+// FuzzRecord: whatever the condition contains, a record is read only if Record would write the same text.
 func FuzzRecord(f *testing.F) {
 	f.Add("u", "uid=u 192.0.2.1=lan#3x 2001:db8::1=lan6#released")
 	f.Add("", "uid= 192.0.2.1==#")
@@ -270,7 +270,7 @@ func recorded(items ...string) func(*corev1.Service) {
 	}
 }
 
-// TestRecall: an annotation asks back one address of each family, and nothing else that anybody writes into it counts.
+// TestRecall: an annotation requests one former address of each family, and other content has no effect.
 func TestRecall(t *testing.T) {
 	many := "for=ns/web"
 	for i := range 200 {
@@ -298,8 +298,8 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// TestAnnouncedBy: the record of who announced is read leniently, and from the status only: an annotation that a user writes
-// makes no speaker skip a probe or relay to a node.
+// TestAnnouncedBy: the record of the announcing nodes is read leniently, and from the status only: an annotation that a
+// user writes makes no speaker skip a probe or relay to a node.
 func TestAnnouncedBy(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, tt := range []struct {
@@ -325,14 +325,14 @@ func TestAnnouncedBy(t *testing.T) {
 	}
 }
 
-// A copied manifest brings the annotations that Holdfast wrote on the original. Neither its address nor its load
-// balancer id are asked for; an id that a user wrote is.
+// A copied manifest has the annotations that Holdfast wrote to the original. Neither their address nor their load
+// balancer id is requested; an id that a user wrote is.
 func TestCopiedManifest(t *testing.T) {
 	original := serviceObject("original", func(o *corev1.Service) { o.UID = "u-original" })
 	for _, tt := range []struct{ name, record, id, want string }{
 		{"copied", "for=default/original,192.0.2.1=lan", "u-original", ""},
 		{"copied, and asks for another", "for=default/original,192.0.2.1=lan", "u-third", "u-third"},
-		{"a copy of one that shares", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original"},
+		{"a copy of a sharing Service", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original"},
 		{"not copied", "", "u-original", "u-original"},
 		{"its own", "for=default/copy,192.0.2.1=lan", "u-copy", "u-copy"},
 	} {

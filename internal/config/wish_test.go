@@ -119,7 +119,7 @@ func TestFloatingIP(t *testing.T) {
 	}
 }
 
-// What a FloatingIP had before a restore is asked for, unless its spec asks for something else.
+// A FloatingIP requests the addresses that it had before a restore, unless its spec requests others.
 func TestRestoredFloatingIP(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, tt := range []struct {
@@ -158,23 +158,23 @@ func TestServiceOfFloatingIP(t *testing.T) {
 	}
 }
 
-// A Service of another type gives up the addresses of its record, which is in its status, and nothing that anybody can write
-// into an annotation.
+// A Service of another type gives up the addresses of its record, which is in its status, and none that users can write
+// to an annotation.
 func TestLeaving(t *testing.T) {
 	turned := func(o *corev1.Service) {
 		o.UID, o.Spec.Type, o.Finalizers = "u", corev1.ServiceTypeClusterIP, []string{v1beta1.FinalizerAddress}
 		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.9=p,192.0.2.9#digest,192.0.2.8=p,192.0.2.8#digest"}
 	}
-	is := func(status metav1.ConditionStatus) func(*corev1.Service) {
+	assigned := func(status metav1.ConditionStatus) func(*corev1.Service) {
 		return func(o *corev1.Service) {
 			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: status})
 		}
 	}
 	other := func(o *corev1.Service) { o.UID = "v" }
 	s, _ := Compile(Objects{Services: []*corev1.Service{
-		serviceObject("a", turned, is(metav1.ConditionTrue), recorded("192.0.2.1=p#digest")),
-		serviceObject("b", turned, is(metav1.ConditionFalse), recorded("192.0.2.1=p#digest", "192.0.2.2=p#released")),
-		serviceObject("forged", turned, is(metav1.ConditionTrue)), serviceObject("never", turned),
+		serviceObject("a", turned, assigned(metav1.ConditionTrue), recorded("192.0.2.1=p#digest")),
+		serviceObject("b", turned, assigned(metav1.ConditionFalse), recorded("192.0.2.1=p#digest", "192.0.2.2=p#released")),
+		serviceObject("forged", turned, assigned(metav1.ConditionTrue)), serviceObject("never", turned),
 		serviceObject("copied", turned, recorded("192.0.2.1=p#digest"), other),
 	}}, served())
 	held := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
@@ -184,8 +184,8 @@ func TestLeaving(t *testing.T) {
 	same(t, "leaving", want, s.Leaving, addrs())
 }
 
-// The source ranges of a Service that is deleted hold for what its status shows. A Service of another type may have lost
-// them: nothing of it stays open.
+// The source ranges of a Service that is being deleted apply to the addresses in its status. A Service of another type
+// may have lost them: none of its addresses stays open.
 func TestLeavingServed(t *testing.T) {
 	port := func(o *corev1.Service) { o.Spec.Ports = []corev1.ServicePort{{Port: 80}} }
 	turned := func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP }
@@ -210,8 +210,8 @@ func TestLeavingServed(t *testing.T) {
 	}
 }
 
-// A Service that another load balancer may serve gives up what our records name, and only if our finalizer proves them; nothing that
-// its user writes into our annotation: otherwise the two would remove and write the address for ever.
+// A Service that another load balancer may serve gives up the addresses of our record, and only if our finalizer proves
+// it; none that its user writes to our annotation. Otherwise the two would remove and write the address forever.
 func TestLeavingForAnotherClass(t *testing.T) {
 	held := recorded("192.0.2.1=p#digest")
 	claims := annotated(v1beta1.AnnotationAssigned, "192.0.2.1=p,192.0.2.2=p,192.0.2.8=p,192.0.2.9=p")
@@ -232,7 +232,7 @@ func TestLeavingForAnotherClass(t *testing.T) {
 	same(t, "reserved", reserved, s.Reserved, addrs())
 }
 
-// TestTerms: on which terms a pool assigns addresses, and what its status and its own memory record.
+// TestTerms: the terms on which a pool assigns addresses, and the records in its status and its own PoolMemory.
 func TestTerms(t *testing.T) {
 	o := poolObject("p", 1, "192.0.2.0/28")
 	o.Spec.Scope, o.Spec.Sharing = v1beta1.ScopeInternal, &v1beta1.Sharing{Scope: v1beta1.ShareCluster, MaxServices: 3}
@@ -273,7 +273,7 @@ func TestRestoredLoadBalancerID(t *testing.T) {
 		want     string
 	}{
 		{[]*corev1.Service{restored, sharer, typo}, "[new: sharer:new typo:none]"},
-		// A forgotten id counts again when the Service that it names returns, although this Service is never written.
+		// A dropped id counts again when the Service that it names returns, although this Service is not written.
 		{[]*corev1.Service{restored, again}, "[again: new:old]"},
 	} {
 		s, _ := Compile(Objects{Services: tt.services}, served())

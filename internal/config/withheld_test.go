@@ -62,7 +62,7 @@ func serviceCIDR(name string, cidrs ...string) ServiceCIDR {
 	return s
 }
 
-// networks has the speaker of w1 report a default gateway and subnets.
+// networks makes the speaker of w1 report a default gateway and subnets.
 func networks(gateway string, subnets ...string) func(*Objects) {
 	return func(o *Objects) {
 		state := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
@@ -71,8 +71,8 @@ func networks(gateway string, subnets ...string) func(*Objects) {
 	}
 }
 
-// TestClusterAddresses: a pool gives none of the addresses that the cluster has for itself, and its condition Valid
-// names what and whose.
+// TestClusterAddresses: a pool assigns none of the addresses that the cluster uses itself. Its condition Valid names
+// the addresses and their owners.
 func TestClusterAddresses(t *testing.T) {
 	const holds = "note IPAddressPool p AddressNotUsable: " +
 		"spec.addresses holds what belongs to the cluster, which no Service gets: %s: take that out"
@@ -151,8 +151,7 @@ func TestClusterAddresses(t *testing.T) {
 	}
 }
 
-// TestClusterJoinsPool: what a Service has stays, whatever comes to lie there later, and the condition says why it is
-// there.
+// TestClusterJoinsPool: a Service keeps its address, whatever claims it later, and the condition reports the conflict.
 func TestClusterJoinsPool(t *testing.T) {
 	for name, change := range map[string]func(*Objects){
 		"a Node":        func(o *Objects) { o.Nodes = []*corev1.Node{podNode("w1", "10.96.0.0")} },
@@ -174,8 +173,7 @@ func TestClusterJoinsPool(t *testing.T) {
 	}
 }
 
-// TestClaimsFollow: the Compiler reads again what Services claim when pools come to cover it, and forgets it when they
-// leave it.
+// TestClaimsFollow: the Compiler reads the claims of Services again when the ranges of the pools change.
 func TestClaimsFollow(t *testing.T) {
 	var c Compiler
 	other, ours := plainService("other", "10.96.0.1"), services(1)[0]
