@@ -9,75 +9,83 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// assignment returns what the Service finally holds and, if that is not all it
-// requests, why.
+// assignment returns what the Service finally holds. If that is not all that it requests, the Reason and the Message
+// say why.
 func (a *assigner) assignment(s *subject) Assignment {
 	out := a.holding(s)
 	out.Reason, out.Message = a.explainAssignment(s, out)
+
 	switch {
 	case out.Reason == lb.ForeignAddress:
 		if s.Renew {
 			out.Record = append(out.Record, s.overwritten()...)
 		}
-		for had := range s.lost {
-			// Of each family one is asked back.
-			if !slices.ContainsFunc(
-				out.Record,
-				func(o lb.Origin) bool { return lb.FamilyOf(o.Address) == lb.FamilyOf(had.Address) },
-			) {
-				out.Awaits = append(out.Awaits, had)
+		for origin := range s.lostOrigins {
+			family := lb.FamilyOf(origin.Address)
+			isSameFamily := func(o lb.Origin) bool { return lb.FamilyOf(o.Address) == family }
+			if !slices.ContainsFunc(out.Record, isSameFamily) {
+				out.Awaits = append(out.Awaits, origin)
 			}
 		}
 	case out.Reason != lb.Assigned && !s.Renew:
-		out.Awaits = s.lacks()
+		out.Awaits = s.awaitedOrigins()
 	}
 	return out
 }
 
+// holding returns the addresses that the subject holds, with their pools and its record.
 func (a *assigner) holding(s *subject) Assignment {
 	out := Assignment{Key: s.Key}
 	for _, addr := range s.held {
 		if !addr.IsValid() {
 			continue
 		}
+
 		pool := ""
-		if p := a.index.Find(addr); p != nil {
+		p := a.index.Find(addr)
+		if p != nil {
 			pool = p.Name
 		}
-		out.Addresses, out.Pools = append(out.Addresses, addr), append(out.Pools, pool)
-		if origin := a.origin(s, addr); origin != "" {
+		out.Addresses = append(out.Addresses, addr)
+		out.Pools = append(out.Pools, pool)
+
+		origin := a.origin(s, addr)
+		if origin != "" {
 			out.Record = append(out.Record, lb.Origin{Address: addr, Pool: origin, Terms: a.provenTerms(s, addr)})
 		}
 	}
 	return out
 }
 
-// origin returns the pool that the record names: the pool that the address came from, until that one is deleted and
-// another pool has the address. Otherwise the address would be in no pool and unannounced once that other pool is cut.
+// origin returns the pool that the record names: the pool that the address came from. Once that pool is being deleted
+// and another pool has the address, it is the other pool. Otherwise the address would be in no pool, and not announced,
+// after an edit of the other pool removes it.
 func (a *assigner) origin(s *subject, addr netip.Addr) string {
 	recorded, pool := s.Record.Of(addr).Pool, a.index.Find(addr)
-	if pool != nil && !a.living[recorded] {
+	if pool != nil && !a.isActive[recorded] {
 		return pool.Name
 	}
 	return recorded
 }
 
-// provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones
-// while a holder declares ports that are not served, since no Service was compared with these.
+// provenTerms returns the terms that the subject has proven not to clash with other holders of the address. These are
+// the terms of the record while a holder declares ports that are not served, because those ports are not compared.
 func (a *assigner) provenTerms(s *subject, addr netip.Addr) string {
-	unserved := func(o *subject) bool { return len(o.Unserved) > 0 }
-	if s.loyal(addr) || !unserved(s) && !slices.ContainsFunc(a.holders[addr].services, unserved) {
+	hasUnserved := func(o *subject) bool { return len(o.Unserved) > 0 }
+	isCompared := !hasUnserved(s) && !slices.ContainsFunc(a.holders[addr].services, hasUnserved)
+	if s.hasRecordedTerms(addr) || isCompared {
 		return s.digest()
 	}
 	return s.Record.Of(addr).Terms
 }
 
+// explainAssignment returns the Reason and the Message of what a Service has.
 func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, string) {
 	_, r := a.find(s)
 	switch {
 	case r != nil && r.reason == lb.ForeignAddress:
 		return r.reason, r.message
-	case r != nil && r.kept:
+	case r != nil && r.isKept:
 		return lb.AddressKept, fmt.Sprintf("%s until another can be had: %s", describe("keeps ", has), r.message)
 	case r != nil && len(has.Addresses) == 0:
 		return r.reason, r.message
@@ -86,71 +94,70 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 	case r != nil:
 		return r.reason, fmt.Sprintf("%s; %s", describe("keeps ", has), r.message)
 	}
+
 	for _, addr := range has.Addresses {
-		if why := a.unfit(s, addr); why != "" {
-			return lb.AddressKept, fmt.Sprintf(
-				"%s, although %s: to move, set holdfast.dev/renew",
-				describe("keeps ", has),
-				why,
-			)
+		if why := a.whyNotAssignable(s, addr); why != "" {
+			const format = "%s, although %s: to move, set holdfast.dev/renew"
+			return lb.AddressKept, fmt.Sprintf(format, describe("keeps ", has), why)
 		}
 	}
 	return lb.Assigned, describe("has ", has) + a.explainSharing(s, has)
 }
 
-// explainSharing says of a Service with a sharing key whether that key decided about its address, or, where the Service
-// holds the address alone, why the key did not.
+// explainSharing reports for a Service with a sharing key whether that key determined its address. If the Service holds
+// the address alone, it explains why the key had no effect.
 func (a *assigner) explainSharing(s *subject, has Assignment) string {
 	if s.SharingKey == "" {
 		return ""
 	}
+
 	text := ""
 	for _, addr := range has.Addresses {
 		if len(a.holders[addr].services) > 1 {
 			text += fmt.Sprintf("; its sharing key shares %s", addr)
 			continue
 		}
-		i := slices.IndexFunc(
-			s.sharedAddresses(lb.FamilyOf(addr)),
-			func(other netip.Addr) bool { return other != addr },
-		)
+
+		shared := s.sharedAddresses(lb.FamilyOf(addr))
+		i := slices.IndexFunc(shared, func(other netip.Addr) bool { return other != addr })
 		if i < 0 {
 			continue
 		}
-		other := s.sharedAddresses(lb.FamilyOf(addr))[i]
-		if r := a.unshareable(s, other); r != nil {
+		other := shared[i]
+		if r := a.whyNotShared(s, other); r != nil {
 			text += fmt.Sprintf("; it cannot share %s, %s", other, r.message)
 			continue
 		}
-		text += fmt.Sprintf(
-			"; its record comes before its sharing key, which %s has too: to share that, set holdfast.dev/addresses to it",
-			other,
-		)
+		text += fmt.Sprintf("; its record comes before its sharing key, which %s has too: "+
+			"to share that, set holdfast.dev/addresses to it", other)
 	}
 	return text
 }
 
-// unshareable returns why the subject may not share an address with its oldest holder, or clashes with another one; nil
-// if nothing is known that speaks against it. It looks at no Service without the key, so that a Ledger need not.
-func (a *assigner) unshareable(s *subject, addr netip.Addr) *refusal {
+// whyNotShared returns the reason why the subject may not share an address with its oldest holder, or clashes with
+// another holder; nil if none is known. It checks only Services with the sharing key, so that the others of a Ledger
+// stay settled.
+func (a *assigner) whyNotShared(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
-	if r := shareable(s, t.services[0], a.index.Find(addr)); r != nil {
+	if r := checkShareable(s, t.services[0], a.index.Find(addr)); r != nil {
 		return r
 	}
-	return s.clash(t, func(*subject) bool { return false })
+	return s.checkPorts(t, func(*subject) bool { return false })
 }
 
-// unfit returns why a kept address would not be assigned to the Service now: by the kind of its pool, or because it
-// belongs to the cluster.
-func (a *assigner) unfit(s *subject, addr netip.Addr) string {
+// whyNotAssignable returns the reason why a kept address would not be assigned to the Service today: its pool is of
+// another kind, or the address belongs to the cluster.
+func (a *assigner) whyNotAssignable(s *subject, addr netip.Addr) string {
 	pool := a.index.Find(addr)
-	if pool == nil || s.Renew || slices.Contains(s.RequestedAddresses, addr) {
+	isRequested := slices.Contains(s.RequestedAddresses, addr)
+	if pool == nil || s.Renew || isRequested {
 		return ""
 	}
+
 	if owner := pool.Withheld.Find(addr); owner != "" {
 		return fmt.Sprintf("%s belongs to %s", addr, owner)
 	}
-	if why := pool.mismatch(s); why != "" {
+	if why := pool.kindMismatch(s); why != "" {
 		return fmt.Sprintf("pool %q %s", pool.Name, why)
 	}
 	return ""
@@ -159,20 +166,15 @@ func (a *assigner) unfit(s *subject, addr netip.Addr) string {
 // isShortage reports whether a refusal means only that a family is not available.
 func isShortage(r lb.Reason) bool {
 	switch r {
-	case lb.NoPool,
-		lb.NoFamily,
-		lb.PoolExhausted,
-		lb.QuotaExceeded,
-		lb.Quarantined,
-		lb.PortClash,
-		lb.NotShareable,
-		lb.SharingLimit:
+	case lb.NoPool, lb.NoFamily, lb.PoolExhausted, lb.QuotaExceeded, lb.Quarantined,
+		lb.PortClash, lb.NotShareable, lb.SharingLimit:
 		return true
 	}
 	return false
 }
 
-// describe returns the verb, if any, and what a subject has. All Services need it in each decision, hence no fmt.
+// describe returns the verb, if any, and the addresses of a subject. It does without fmt, because every Service needs
+// it in each decision.
 func describe(verb string, has Assignment) string {
 	text := append(make([]byte, 0, 128), verb...)
 	for i, addr := range has.Addresses {
@@ -180,11 +182,14 @@ func describe(verb string, has Assignment) string {
 			text = append(text, " and "...)
 		}
 		text = addr.AppendTo(text)
-		if has.Pools[i] == "" {
+
+		pool := has.Pools[i]
+		if pool == "" {
 			text = append(text, ", which is in no pool any more"...)
 			continue
 		}
-		text = strconv.AppendQuote(append(text, " from pool "...), has.Pools[i])
+		text = append(text, " from pool "...)
+		text = strconv.AppendQuote(text, pool)
 	}
 	return string(text)
 }

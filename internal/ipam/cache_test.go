@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// cache is what a controller knows of one kind: what the watch has shown, which lags by any time, overlaid with what it
-// wrote itself or read past the watch. It does what View of package k8s does.
+// cache holds the objects of one kind that a controller sees: what the watch has shown, which lags by any time,
+// overlaid with its own writes and its reads past the watch. View of package k8s does the same.
 type cache[T object] struct {
 	list func(*world) *[]T
-	// shows is the number of the world that the watch has come to.
+	// shows is the number of the world up to which the watch has shown changes.
 	shows int
 	own   map[lb.Key]written[T]
 	// listed is the number of the world that a read past the watch showed, with the objects that existed then.
@@ -27,7 +27,8 @@ type written[T object] struct {
 	gone   bool
 }
 
-// watch shows the changes up to a world. A deletion takes our writes of that object, not those of a later one.
+// watch shows the changes up to a world. A deletion drops our writes of that object, but not the writes of a later
+// object with its name.
 func (c *cache[T]) watch(worlds []world, to int) {
 	for ; c.shows < to; c.shows++ {
 		for _, was := range deleted(*c.list(&worlds[c.shows]), *c.list(&worlds[c.shows+1])) {
@@ -57,7 +58,7 @@ func deleted[T object](before, after []T) []T {
 
 func (c *cache[T]) wrote(o T) { c.overlay(written[T]{o, o.at(), false}) }
 
-// gone records that an object is no more, as of a world.
+// gone records that an object is deleted, as of a world.
 func (c *cache[T]) gone(o T, at int) { c.overlay(written[T]{o, at, true}) }
 
 func (c *cache[T]) overlay(w written[T]) {
@@ -84,8 +85,8 @@ func (c *cache[T]) ghost(o T) bool {
 	return c.existed != nil && o.at() <= c.listed && !c.existed[o.uid()]
 }
 
-// now returns the objects as the controller sees them.
-func (c *cache[T]) now(worlds []world) []T {
+// view returns the objects as the controller sees them.
+func (c *cache[T]) view(worlds []world) []T {
 	var out []T
 	shown := *c.list(&worlds[c.shows])
 	for _, o := range shown {
@@ -119,11 +120,11 @@ type openWrite struct {
 	addresses []netip.Addr
 }
 
-// controller is one process. It remembers nothing but its caches and its writes without an answer, and what a Ledger keeps.
+// controller is one process. Its state is its caches, its writes without an answer, and a Ledger.
 type controller struct {
 	ledger      Ledger
 	before      []*lb.Service
-	open        map[party]openWrite
+	open        map[objectID]openWrite
 	services    cache[serviceObject]
 	pools       cache[poolObject]
 	floatingIPs cache[floatingObject]
@@ -132,14 +133,14 @@ type controller struct {
 }
 
 func newController() *controller {
-	c := &controller{open: map[party]openWrite{}}
+	c := &controller{open: map[objectID]openWrite{}}
 	c.services.list = func(w *world) *[]serviceObject { return &w.Services }
 	c.pools.list = func(w *world) *[]poolObject { return &w.Pools }
 	c.floatingIPs.list = func(w *world) *[]floatingObject { return &w.FloatingIPs }
 	return c
 }
 
-// watch lets each kind come to where lag says, at most to the present.
+// watch advances the cache of each kind as far as lag allows, at most to the present.
 func (c *controller) watch(worlds []world, lag func(from, to int) int) {
 	last := len(worlds) - 1
 	c.services.watch(worlds, lag(c.services.shows, last))
@@ -164,7 +165,7 @@ func (c *controller) current(worlds []world) bool {
 
 func (c *controller) sees(worlds []world) world {
 	w := world{
-		Services: c.services.now(worlds), Pools: c.pools.now(worlds), FloatingIPs: c.floatingIPs.now(worlds),
+		Services: c.services.view(worlds), Pools: c.pools.view(worlds), FloatingIPs: c.floatingIPs.view(worlds),
 		Namespaces: worlds[c.namespaces].Namespaces, Reserved: worlds[c.services.shows].Reserved,
 	}
 	for by, o := range c.open {
@@ -172,7 +173,7 @@ func (c *controller) sees(worlds []world) world {
 			delete(c.open, by) // what landed shows
 			continue
 		}
-		w.Claims = append(w.Claims, lb.Claim{Key: by.Key, FloatingIP: by.floating, Addresses: o.addresses})
+		w.Claims = append(w.Claims, lb.Claim{Key: by.Key, FloatingIP: by.isFloating, Addresses: o.addresses})
 	}
 	slices.SortFunc(w.Claims, func(a, b lb.Claim) int {
 		if a.FloatingIP != b.FloatingIP {
@@ -184,18 +185,18 @@ func (c *controller) sees(worlds []world) world {
 }
 
 // version returns the version of an object, less than 0 if there is none.
-func (w *world) version(of party) int {
-	if f := get(w.FloatingIPs, of.Key); of.floating && f != nil {
+func (w *world) version(of objectID) int {
+	if f := get(w.FloatingIPs, of.Key); of.isFloating && f != nil {
 		return f.version
 	}
-	if s := get(w.Services, of.Key); !of.floating && s != nil {
+	if s := get(w.Services, of.Key); !of.isFloating && s != nil {
 		return s.version
 	}
 	return -1
 }
 
 // unanswered records a write without an answer that gives an object these addresses, which it has besides the others.
-func (c *controller) unanswered(by party, at int, has, gets []netip.Addr) {
+func (c *controller) unanswered(by objectID, at int, has, gets []netip.Addr) {
 	o := openWrite{at: at}
 	if before := c.open[by]; before.at == at {
 		o.addresses = before.addresses
@@ -214,10 +215,10 @@ func (c *controller) unanswered(by party, at int, has, gets []netip.Addr) {
 func (c *controller) settle(worlds []world) {
 	last := &worlds[len(worlds)-1]
 	for by := range c.open {
-		if s := get(last.Services, by.Key); !by.floating && s != nil {
+		if s := get(last.Services, by.Key); !by.isFloating && s != nil {
 			c.services.wrote(*s)
 		}
-		if f := get(last.FloatingIPs, by.Key); by.floating && f != nil {
+		if f := get(last.FloatingIPs, by.Key); by.isFloating && f != nil {
 			c.floatingIPs.wrote(*f)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// change makes one change such as users, administrators or accidents make.
+// change makes one change, as users, administrators or accidents do.
 func (h *history) change() { h.edit(h.happen) }
 
 func (h *history) happen() {
@@ -74,7 +74,7 @@ func (h *history) happen() {
 	}
 }
 
-// forged returns what anybody can write into an annotation: addresses of any pool and of any object.
+// forged returns an annotation that any user can write: addresses of any pool and of any object.
 func (h *history) forged() lb.Origins {
 	out := wish(nil, lb.Origins{{Address: h.address(), Pool: pick(h, "p0", "p1", "elsewhere")}, {Address: h.address(), Pool: "p0"}})
 	return out[:h.IntN(1+len(out))]
@@ -85,7 +85,7 @@ func (h *history) add(svc lb.Service) {
 	slices.SortFunc(h.Services, byID)
 }
 
-// leave deletes a Service. It stays until its finalizer is gone, which somebody else may take.
+// leave deletes a Service. It stays until its finalizer is removed, which another client may do.
 func (h *history) leave(i int) {
 	if svc := &h.Services[i]; svc.finalizer && !h.oneIn(10) {
 		svc.deleting = true
@@ -94,8 +94,7 @@ func (h *history) leave(i int) {
 	h.Services = slices.Delete(h.Services, i, i+1)
 }
 
-// flip changes whether a Service is ours to serve. A change of its type empties its status; if we do not serve its
-// class any more, the status stays.
+// flip changes whether a Service is ours. A change of its type empties its status; a change of its class does not.
 func (h *history) flip(svc *serviceObject) {
 	if svc.served {
 		svc.foreign = h.oneIn(3)
@@ -108,7 +107,8 @@ func (h *history) flip(svc *serviceObject) {
 	svc.served = !svc.served
 }
 
-// want changes what a Service requests, in any way the API allows. In mild histories most request just an address.
+// want changes the requests of a Service, in any way that the API allows. In mild histories most Services request just
+// an address.
 func (h *history) want(svc *lb.Service) {
 	if h.mild && !h.oneIn(4) {
 		svc.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6})

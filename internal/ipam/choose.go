@@ -10,52 +10,37 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// choose finds addresses for the missing families: first what the subject may share, then what it had last, then free
-// addresses of the pools that may serve it. One pool that has all families is preferred; otherwise each family comes
-// from the first pool that has it. It overwrites missing.
+// choose finds addresses for the missing families: first an address that the subject may share, then its last address,
+// then free addresses of the pools that may serve it. A pool that has all families is preferred; otherwise
+// each family comes from the first pool that has it. The pool first, if any, is tried first. choose overwrites missing.
 func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFamily, r *refusal) {
-	if r := a.unseen(s); r != nil {
+	if r := a.checkNamespace(s); r != nil {
 		return got, r
 	}
+
 	candidates, refused := a.candidates(s)
-	if i := slices.Index(candidates, first); i > 0 {
+	i := slices.Index(candidates, first)
+	if i > 0 {
 		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)
 	}
+
 	var clash *refusal
 	missing = slices.DeleteFunc(missing, func(f int) bool {
 		var r *refusal
-		got[f], r = a.known(s, s.Families[f], candidates)
+		got[f], r = a.findKnown(s, s.Families[f], candidates)
 		clash = cmp.Or(clash, r)
 		return got[f].IsValid()
 	})
 	if len(missing) == 0 {
 		return got, nil
 	}
-	if s.joins {
-		return got, cmp.Or(
-			clash,
-			refuse(
-				lb.UnknownLoadBalancer,
-				"asks to share load balancer %s, which holds no %s address for it",
-				s.LoadBalancerID,
-				s.Families[missing[0]],
-			),
-		)
+	if s.isJoining {
+		unknown := refuse(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it",
+			s.LoadBalancerID, s.Families[missing[0]])
+		return got, cmp.Or(clash, unknown)
 	}
-	for _, pool := range candidates {
-		all, here := true, got
-		for _, f := range missing {
-			addr, none := a.offer(s, pool, s.Families[f])
-			all = all && none == nil
-			here[f] = addr
-			if !got[f].IsValid() {
-				got[f] = addr
-			}
-		}
-		if all {
-			return here, nil
-		}
-	}
+
+	got = a.chooseFree(s, missing, candidates, got)
 	for _, f := range missing {
 		if !got[f].IsValid() {
 			return got, a.explain(s, s.Families[f], candidates, refused, clash)
@@ -64,46 +49,76 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 	return got, nil
 }
 
-// known returns an address that the subject may share or that it had last, and otherwise why it may not share one.
-// Sharing comes first: Services that are created again with a key, in order to share, had different addresses before.
-func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
-	addr, clash := a.share(s, family, candidates)
-	if addr.IsValid() || s.joins {
+// chooseFree adds free addresses for the missing families to got.
+func (a *assigner) chooseFree(s *subject, missing []int, candidates []*supply, got perFamily) perFamily {
+	fromSeveral := got
+	for _, pool := range candidates {
+		hasAll, fromPool := true, got
+		for _, f := range missing {
+			addr, r := a.nextFree(s, pool, s.Families[f])
+			if r != nil {
+				hasAll = false
+				continue
+			}
+			fromPool[f] = addr
+			if !fromSeveral[f].IsValid() {
+				fromSeveral[f] = addr
+			}
+		}
+		if hasAll {
+			return fromPool
+		}
+	}
+	return fromSeveral
+}
+
+// findKnown returns an address that the subject may share, or that it had last. Without one it returns the reason why
+// the subject may not share an address, if there is any to share. Sharing comes first: Services that are created again
+// with a key, in order to share, had different addresses before.
+func (a *assigner) findKnown(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
+	addr, clash := a.findShared(s, family, candidates)
+	if addr.IsValid() || s.isJoining {
 		return addr, clash
 	}
-	for _, last := range a.memory.own[s.Key] {
+
+	for _, last := range a.releases.byHolder[s.Key] {
 		pool := a.index.Find(last.Address)
 		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) {
 			continue
 		}
-		if a.admits(s, last.Address, pool) == nil {
+		if a.checkHold(s, last.Address, pool) == nil {
 			return last.Address, nil
 		}
 	}
 	return netip.Addr{}, clash
 }
 
-// share returns an address that is held under the subject's key and that it may share, preferably one that it had, and
-// otherwise why it may share none.
-func (a *assigner) share(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
+// findShared returns an address that is held under the subject's key and that it may share, preferably an address that
+// it had before. Without one it returns the reason why it may not share the first of them.
+func (a *assigner) findShared(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
 	if s.shared == nil {
 		return netip.Addr{}, nil
 	}
-	var tried []netip.Addr
-	for _, last := range a.memory.own[s.Key] {
+
+	var toTry []netip.Addr
+	for _, last := range a.releases.byHolder[s.Key] {
 		_, isShared := slices.BinarySearchFunc(*s.shared, last.Address, netip.Addr.Compare)
 		if isShared && lb.FamilyOf(last.Address) == family {
-			tried = append(tried, last.Address)
+			toTry = append(toTry, last.Address)
 		}
 	}
+	toTry = append(toTry, s.sharedAddresses(family)...)
+
 	var clash *refusal
-	for _, addr := range append(tried, s.sharedAddresses(family)...) {
+	for _, addr := range toTry {
 		pool := a.index.Find(addr)
-		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
-		if !may || s.holds(addr) || pool != nil && pool.avoids(addr) {
+		isServed := slices.Contains(candidates, pool) || s.isJoining && a.mayJoin(s, addr, pool)
+		isAvoided := pool != nil && pool.avoids(addr)
+		if !isServed || isAvoided || s.holds(addr) {
 			continue
 		}
-		r := a.admits(s, addr, pool)
+
+		r := a.checkHold(s, addr, pool)
 		if r == nil {
 			return addr, nil
 		}
@@ -114,120 +129,132 @@ func (a *assigner) share(s *subject, family lb.Family, candidates []*supply) (ne
 	return netip.Addr{}, clash
 }
 
-// joinable reports whether a Service may join the holders of the address, as if it had requested that address.
-func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
+// mayJoin reports whether a Service may join the holders of the address, as if it had requested that address.
+func (a *assigner) mayJoin(s *subject, addr netip.Addr, pool *supply) bool {
 	if s.RequestedPool != "" && (pool == nil || !pool.Answers(s.RequestedPool)) {
 		return false
 	}
 	if a.holders[addr].floating != nil {
-		return pool == nil || pool.mismatch(s) == ""
+		return pool == nil || pool.kindMismatch(s) == ""
 	}
-	return pool != nil && a.refuses(pool, s, true) == ""
+	return pool != nil && a.poolRefusal(pool, s, true) == ""
 }
 
-// offer returns the pool's next free address: what the subject may have got already, else the lowest without a recorded
-// release, else the address released least recently, else one that a foreign machine claims. The refusal continues
-// after the name of the pool.
-func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr, *refusal) {
-	if !slices.ContainsFunc(pool.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family }) {
+// nextFree returns the pool's next free address: an address that the subject may have got already, else the lowest
+// address without a recorded release, else the address released least recently, else an address that a foreign machine
+// claims. The message of the refusal continues after the name of the pool.
+func (a *assigner) nextFree(s *subject, pool *supply, family lb.Family) (netip.Addr, *refusal) {
+	hasFamily := slices.ContainsFunc(pool.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family })
+	if !hasFamily {
 		return netip.Addr{}, &refusal{reason: lb.NoFamily, message: "has no " + string(family) + " range"}
 	}
-	if len(pool.Quota) > 0 && a.overQuota(s, pool, family, holders{}) != nil {
-		return netip.Addr{}, refuse(
-			lb.QuotaExceeded,
-			"gives namespace %q no more than its quota of %d",
-			s.Key.Namespace,
-			pool.Quota[family],
-		)
+	if len(pool.Quota) > 0 && a.checkQuota(s, pool, family, addressHolders{}) != nil {
+		return netip.Addr{}, refuse(lb.QuotaExceeded, "gives namespace %q no more than its quota of %d",
+			s.Key.Namespace, pool.Quota[family])
 	}
-	for _, addr := range a.unanswered[s.party()] {
-		if lb.FamilyOf(addr) == family &&
-			a.index.Find(addr) == pool &&
-			!pool.avoids(addr) &&
-			a.admits(s, addr, pool) == nil {
+
+	for _, addr := range a.claimed[s.id()] {
+		isInPool := lb.FamilyOf(addr) == family && a.index.Find(addr) == pool && !pool.avoids(addr)
+		if isInPool && a.checkHold(s, addr, pool) == nil {
 			return addr, nil
 		}
 	}
-	if addr, ok := pool.free(family, a.holders, a.memory.last, a.state.Foreign); ok {
+
+	addr, ok := pool.lowestFree(family, a.holders, a.releases.byAddress, a.state.Foreign)
+	if ok {
 		return addr, nil
 	}
-	addr, found := a.earliest(pool, family)
-	if until := a.memory.until(addr, pool); a.state.Now.Before(until) {
-		return netip.Addr{}, refuse(
-			lb.Quarantined,
-			"has none but released ones, which reuseDelay keeps until %s",
-			stamp(until),
-		)
+
+	addr, ok = a.nextReleased(pool, family)
+	until := a.releases.reservedUntil(addr, pool)
+	if a.state.Now.Before(until) {
+		return netip.Addr{}, refuse(lb.Quarantined, "has none but released ones, which reuseDelay keeps until %s",
+			formatTime(until))
 	}
-	if !found {
-		addr, found = a.foreignIn(pool, family)
+	if !ok {
+		addr, ok = a.nextForeign(pool, family)
 	}
-	if !found {
+	if !ok {
 		return netip.Addr{}, &refusal{reason: lb.PoolExhausted, message: "is full"}
 	}
 	return addr, nil
 }
 
-// foreignIn returns the first free address of a pool that a foreign machine claims.
-func (a *assigner) foreignIn(pool *supply, family lb.Family) (netip.Addr, bool) {
+// nextForeign returns the first free address of a pool that a foreign machine claims.
+func (a *assigner) nextForeign(pool *supply, family lb.Family) (netip.Addr, bool) {
 	for _, addr := range a.state.Foreign {
-		_, taken := a.holders[addr]
-		if lb.FamilyOf(addr) == family && a.index.Find(addr) == pool && !taken && !pool.avoids(addr) {
+		_, isTaken := a.holders[addr]
+		isInPool := lb.FamilyOf(addr) == family && a.index.Find(addr) == pool
+		if isInPool && !isTaken && !pool.avoids(addr) {
 			return addr, true
 		}
 	}
 	return netip.Addr{}, false
 }
 
-// candidates returns the pools that may serve the subject, and the others with their reasons.
-func (a *assigner) candidates(s *subject) (may []*supply, not []string) {
+// candidates returns the pools that may serve the subject, and the reasons why others may not.
+func (a *assigner) candidates(s *subject) (pools []*supply, refused []string) {
+	isRequested := s.RequestedPool != ""
 	for _, pool := range a.supplies {
-		if s.RequestedPool != "" && !pool.Answers(s.RequestedPool) {
+		if isRequested && !pool.Answers(s.RequestedPool) {
 			continue
 		}
-		if why := a.refuses(pool, s, s.RequestedPool != ""); why != "" {
-			not = append(not, pool.quoted()+why)
+		if why := a.poolRefusal(pool, s, isRequested); why != "" {
+			refused = append(refused, pool.quoted()+why)
 			continue
 		}
-		may = append(may, pool)
+		pools = append(pools, pool)
 	}
-	return may, not
+	return pools, refused
 }
 
-// explain returns why no pool has an address of the family for the subject.
-func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []string, clash *refusal) *refusal {
-	if r := a.unknown(s); r != nil {
+// explain returns the reason why no pool has an address of the family for the subject. refused are the reasons of pools
+// that are no candidates; clash is the reason why the subject cannot share, if it tried.
+func (a *assigner) explain(
+	s *subject,
+	family lb.Family,
+	candidates []*supply,
+	refused []string,
+	clash *refusal,
+) *refusal {
+	if r := a.checkReferences(s); r != nil {
 		return r
 	}
+
+	isRequested := s.RequestedPool != ""
+	hasPools := len(candidates)+len(refused) > 0
+	switch {
+	case isRequested && !hasPools:
+		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
+	case isRequested && len(candidates) == 0:
+		return refuse(lb.PoolNotAllowed, "asks for a pool, but %s", refused[0])
+	case !hasPools:
+		return refuse(lb.NoPool, "there is no IPAddressPool")
+	}
+
+	// The reason of a pool that has the family is more useful than NoFamily, and any other reason more than PoolExhausted.
 	reason := lb.NoFamily
-	var without []string
+	var full []string
 	for _, pool := range candidates {
-		_, r := a.offer(s, pool, family)
+		_, r := a.nextFree(s, pool, family)
 		if r.reason != lb.NoFamily && (reason == lb.NoFamily || reason == lb.PoolExhausted) {
 			reason = r.reason
 		}
-		without = append(without, pool.quoted()+r.message)
+		full = append(full, pool.quoted()+r.message)
 	}
-	asked := s.RequestedPool != ""
-	switch {
-	case asked && len(candidates)+len(not) == 0:
-		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
-	case asked && len(candidates) == 0:
-		return refuse(lb.PoolNotAllowed, "asks for a pool, but %s", not[0])
-	case len(candidates)+len(not) == 0:
-		return refuse(lb.NoPool, "there is no IPAddressPool")
-	case len(candidates) == 0:
+	if len(candidates) == 0 {
 		reason = lb.NoPool
 	}
-	message := fmt.Sprintf("no %s address: %s", family, listRefused(append(without, not...)))
+
+	message := fmt.Sprintf("no %s address: %s", family, listRefused(append(full, refused...)))
 	if clash != nil && len(candidates) > 0 {
 		return refuse(clash.reason, "%s; otherwise %s", clash.message, message)
 	}
 	return &refusal{reason: reason, message: message}
 }
 
-// unknown returns a refusal if the Service names something that matches no pool.
-func (a *assigner) unknown(s *subject) *refusal {
+// checkReferences returns a refusal if the Service names something that matches no pool.
+func (a *assigner) checkReferences(s *subject) *refusal {
 	for _, w := range s.PoolWishes {
 		if len(w.Pools) == 0 {
 			return refuse(w.Reason, "asks for %s, which no pool stands for", w.Text)
@@ -236,30 +263,30 @@ func (a *assigner) unknown(s *subject) *refusal {
 	if s.Class == "" {
 		return nil
 	}
-	var known []string
+
+	var classes []string
 	for _, pool := range a.state.Pools {
-		known = append(known, pool.Classes...)
+		classes = append(classes, pool.Classes...)
 	}
-	slices.Sort(known)
-	if known = slices.Compact(known); slices.Contains(known, s.Class) {
+	slices.Sort(classes)
+	classes = slices.Compact(classes)
+
+	switch {
+	case slices.Contains(classes, s.Class):
 		return nil
-	}
-	if len(known) == 0 {
+	case len(classes) == 0:
 		return refuse(lb.UnknownClass, "asks for class %q, but no pool has spec.classes", s.Class)
 	}
-	return refuse(
-		lb.UnknownClass,
-		"asks for class %q, which no pool has in spec.classes; known are: %s",
-		s.Class,
-		lb.SomeOf(known),
-	)
+	return refuse(lb.UnknownClass, "asks for class %q, which no pool has in spec.classes; known are: %s",
+		s.Class, lb.SomeOf(classes))
 }
 
-// listRefused lists the pools that refuse for a message, which must not grow with the cluster.
-func listRefused(not []string) string {
+// listRefused lists the pools that refuse in a message. The message must not grow with the cluster.
+func listRefused(refused []string) string {
 	const maxListed = 8
-	if more := len(not) - maxListed; more > 0 {
-		not = append(not[:maxListed:maxListed], fmt.Sprintf("%d more pools refuse too", more))
+	more := len(refused) - maxListed
+	if more > 0 {
+		refused = append(refused[:maxListed:maxListed], fmt.Sprintf("%d more pools refuse too", more))
 	}
-	return strings.Join(not, "; ")
+	return strings.Join(refused, "; ")
 }

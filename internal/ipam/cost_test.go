@@ -39,8 +39,8 @@ func waitingForReleased(services, pools int) lb.State {
 	return s
 }
 
-// sharersOnManyAddresses returns Services of one key that hold an address each, half with one port and half with another,
-// and Services with both ports, which find each address taken.
+// sharersOnManyAddresses returns Services of one key that hold an address each, half with one port and half with
+// another, and Services with both ports, which find each address taken.
 func sharersOnManyAddresses(held, waiting int) lb.State {
 	s := lb.State{Services: manyServices(held+waiting, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
 	s.Pools[0].Quota = map[lb.Family]int{lb.IPv4: held}

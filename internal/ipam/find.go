@@ -8,14 +8,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// find returns the addresses to add to what the subject holds, indexed by
-// family, and why anything is missing. A request that cannot be met yields
-// nothing at all: find never falls back to another address.
+// find returns the addresses to add to those that the subject holds, and the reason why any is missing. A request that
+// cannot be met yields no address at all: find never falls back to another address.
 func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
-	if r := cmp.Or(s.unservable(), s.unreadable(), a.foreign(s)); r != nil {
+	if r := cmp.Or(s.checkServable(), s.checkProblem(), a.checkForeign(s)); r != nil {
 		return got, r
 	}
-	wants, r := a.wants(s)
+
+	wants, r := a.requested(s)
 	if r != nil {
 		return got, r
 	}
@@ -23,16 +23,19 @@ func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
 		if !addr.IsValid() || s.held[f] == addr {
 			continue
 		}
-		if r := a.grantable(s, addr); r != nil {
+		if r := a.checkRequest(s, addr); r != nil {
 			return perFamily{}, r
 		}
 		got[f] = addr
 	}
-	if r := a.recall(s, &got); r != nil {
+
+	if r := a.recallAddresses(s, &got); r != nil {
 		return perFamily{}, r
 	}
-	if missing := s.missing(got); len(missing) > 0 {
-		chosen, r := a.choose(s, missing, a.companion(s.held, got))
+
+	missing := s.missing(got)
+	if len(missing) > 0 {
+		chosen, r := a.choose(s, missing, a.otherPool(s.held, got))
 		if r != nil && s.FamilyPolicy != lb.PreferDualStack {
 			return perFamily{}, r
 		}
@@ -45,24 +48,23 @@ func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
 			return got, r
 		}
 	}
-	r = a.move(s, wants, &got)
+
+	r = a.moveAddresses(s, wants, &got)
 	return got, r
 }
 
-// foreign returns a refusal while the Service's status has an address that another load balancer wrote: what we write
-// there, it would overwrite. holdfast.dev/renew asks to replace the address. If that was overwritten too, the terms in
-// the record of it are what is left.
-func (a *assigner) foreign(s *subject) *refusal {
+// checkForeign returns a refusal while the Service's status has an address from another load balancer, which would
+// overwrite what we write there. A user who sets holdfast.dev/renew asks to replace that address. If our addresses are
+// overwritten again after that, the record has nothing but their terms.
+func (a *assigner) checkForeign(s *subject) *refusal {
 	for _, addr := range s.Addresses {
 		if !a.isForeign(s, addr) {
 			continue
 		}
-		if !s.Renew || len(s.overwritten()) > 0 {
-			return refuse(
-				lb.ForeignAddress,
-				"its status has %s, which no pool ever had: another load balancer wrote it",
-				addr,
-			)
+		mayReplace := s.Renew && len(s.overwritten()) == 0
+		if !mayReplace {
+			return refuse(lb.ForeignAddress,
+				"its status has %s, which no pool ever had: another load balancer wrote it", addr)
 		}
 	}
 	return nil
@@ -70,9 +72,11 @@ func (a *assigner) foreign(s *subject) *refusal {
 
 // isForeign reports whether another load balancer wrote the address: no pool has it or had it.
 func (a *assigner) isForeign(s *subject, addr netip.Addr) bool {
-	return s.fip == nil && s.Record.Of(addr).Pool == "" && a.index.Find(addr) == nil && a.holders[addr].floating == nil
+	isRecorded := s.Record.Of(addr).Pool != ""
+	return s.fip == nil && !isRecorded && a.index.Find(addr) == nil && a.holders[addr].floating == nil
 }
 
+// missing returns the indexes of the families in which the subject neither holds nor got an address.
 func (s *subject) missing(got perFamily) []int {
 	missing := make([]int, 0, len(got))
 	for f := range s.Families {
@@ -83,79 +87,81 @@ func (s *subject) missing(got perFamily) []int {
 	return missing
 }
 
-// companion returns the pool of the subject's other address, if any.
-func (a *assigner) companion(held, got perFamily) *supply {
+// otherPool returns the pool of an address that the subject has in another family; nil if there is none.
+func (a *assigner) otherPool(held, got perFamily) *supply {
 	for _, addr := range slices.Concat(got[:], held[:]) {
-		if s := a.index.Find(addr); s != nil {
+		s := a.index.Find(addr)
+		if s != nil {
 			return s
 		}
 	}
 	return nil
 }
 
-// recall gives a Service back the addresses it had before its status was lost, as in a restore, or before it gave them
-// up in a clash. If another Service has the address now, or had it last and reuseDelay keeps it, this one waits:
-// falling back would change its address for good. Addresses that no pool would assign to it are forgotten.
-func (a *assigner) recall(s *subject, got *perFamily) *refusal {
+// recallAddresses gives a Service back the addresses that it had before its status was lost, as in a restore, or before
+// it gave them up in a clash. If another Service has the address now, or had it last and reuseDelay reserves it, the
+// Service waits: another address would be permanent. It drops addresses that no pool would assign to the Service.
+func (a *assigner) recallAddresses(s *subject, got *perFamily) *refusal {
 	if s.Renew {
 		return nil
 	}
-	for had := range s.lost {
-		f, pool := s.family(had.Address), a.index.Find(had.Address)
-		if s.held[f].IsValid() || got[f].IsValid() || !a.returnable(s, had) {
+
+	for origin := range s.lostOrigins {
+		addr := origin.Address
+		f := s.family(addr)
+		if s.held[f].IsValid() || got[f].IsValid() || !a.mayReturn(s, origin) {
 			continue
 		}
-		r := a.admits(s, had.Address, pool)
+
+		r := a.checkHold(s, addr, a.index.Find(addr))
 		if r == nil {
-			got[f] = had.Address
+			got[f] = addr
 			continue
 		}
 		switch r.reason {
 		case lb.AddressInUse, lb.PortClash, lb.NotShareable, lb.SharingLimit, lb.Quarantined:
-			return refuse(
-				r.reason,
-				"had %s before, %s: to take another, remove the annotation holdfast.dev/assigned",
-				had.Address,
-				r.message,
-			)
+			return refuse(r.reason,
+				"had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", addr, r.message)
 		}
 	}
 	return nil
 }
 
-// returnable reports whether the pool of an address that the subject asks back may give it to the subject.
-func (a *assigner) returnable(s *subject, had lb.Origin) bool {
-	pool := a.index.Find(had.Address)
-	return pool != nil &&
-		!pool.avoids(had.Address) &&
-		a.refuses(pool, s, true) == "" &&
-		(s.RequestedPool == "" ||
-			pool.Answers(s.RequestedPool))
+// mayReturn reports whether the pool of an address that the subject recalls may assign it to the subject.
+func (a *assigner) mayReturn(s *subject, origin lb.Origin) bool {
+	pool := a.index.Find(origin.Address)
+	if pool == nil || pool.avoids(origin.Address) || a.poolRefusal(pool, s, true) != "" {
+		return false
+	}
+	return s.RequestedPool == "" || pool.Answers(s.RequestedPool)
 }
 
-// remembers reports whether the subject asks an address back that its pool may give to it.
-func (a *assigner) remembers(s *subject) bool {
-	for had := range s.lost {
-		if a.returnable(s, had) {
+// mayRecall reports whether the subject recalls an address that its pool may assign to it.
+func (a *assigner) mayRecall(s *subject) bool {
+	for origin := range s.lostOrigins {
+		if a.mayReturn(s, origin) {
 			return true
 		}
 	}
 	return false
 }
 
-// move replaces an address that the subject holds if it now requests another
-// pool or renewal. It keeps the old address until another is available.
-func (a *assigner) move(s *subject, wants perFamily, got *perFamily) *refusal {
-	if s.joins || s.RequestedPool == "" && !s.Renew {
+// moveAddresses replaces an address that the subject holds if the subject now requests another pool or renewal. The old
+// address stays until another is available.
+func (a *assigner) moveAddresses(s *subject, wants perFamily, got *perFamily) *refusal {
+	mayMove := s.RequestedPool != "" || s.Renew
+	if s.isJoining || !mayMove {
 		return nil
 	}
+
 	for f, addr := range s.held {
-		if !addr.IsValid() || got[f].IsValid() || wants[f].IsValid() || !a.outdated(s, addr) {
+		hasReplacement := got[f].IsValid() || wants[f].IsValid()
+		if !addr.IsValid() || hasReplacement || !a.isOutdated(s, addr) {
 			continue
 		}
 		chosen, r := a.choose(s, []int{f}, nil)
 		if r != nil {
-			r.kept = true
+			r.isKept = true
 			return r
 		}
 		got[f] = chosen[f]
@@ -163,17 +169,20 @@ func (a *assigner) move(s *subject, wants perFamily, got *perFamily) *refusal {
 	return nil
 }
 
-// outdated reports whether the subject asks to leave the address. An edit of
-// the pool does not count: the pool that the address was assigned from is as good while it lives.
-func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
+// isOutdated reports whether the subject asks to leave the address. An edit of the pool does not count: the address
+// stays as long as the pool that it was assigned from is the requested one.
+func (a *assigner) isOutdated(s *subject, addr netip.Addr) bool {
 	pool := a.index.Find(addr)
 	if a.holders[addr].floating != nil && s.fip == nil {
 		return false
 	}
+
+	isInRequested := pool != nil && pool.Answers(s.RequestedPool)
 	if s.Renew {
-		return pool == nil || pool.avoids(addr) || a.refuses(pool, s, pool.Answers(s.RequestedPool)) != "" ||
-			s.RequestedPool != "" && !pool.Answers(s.RequestedPool)
+		isElsewhere := s.RequestedPool != "" && !isInRequested
+		return pool == nil || isElsewhere || pool.avoids(addr) || a.poolRefusal(pool, s, isInRequested) != ""
 	}
+
 	origin := a.origin(s, addr)
-	return origin != "" && origin != s.RequestedPool && (pool == nil || !pool.Answers(s.RequestedPool))
+	return origin != "" && origin != s.RequestedPool && !isInRequested
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestChoosePool: from which pool a Service gets which address, and of which families.
+// TestChoosePool: the addresses that a Service gets, their pools and their families.
 func TestChoosePool(t *testing.T) {
 	red := lb.Selector{{Key: "colour", Operator: lb.In, Values: []string{"red"}}}
 	notRed := lb.Selector{{Key: "colour", Operator: lb.NotIn, Values: []string{"red"}}}
@@ -108,7 +108,7 @@ func TestChoosePool(t *testing.T) {
 			`s [192.0.2.2 2001:db8::2] Assigned: has 192.0.2.2 from pool "both" and 2001:db8::2 from pool "both"`},
 		{"Require takes both or none", []lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack)),
 			`s [] NoFamily: no IPv6 address: pool "four" has no IPv6 range`},
-		{"Require keeps one that it had", []lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack), holding("192.0.2.2")),
+		{"Require keeps the address that it had", []lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack), holding("192.0.2.2")),
 			`s [192.0.2.2] NoFamily: keeps 192.0.2.2 from pool "four"; no IPv6 address: pool "four" has no IPv6 range`},
 		{"Require of a Service with one family", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.RequireDualStack }, holding("192.0.2.1")),
 			`s [] DualStackUnmet: ipFamilyPolicy is RequireDualStack, but the Service has an IPv4 cluster IP only`},
@@ -127,7 +127,7 @@ func TestChoosePool(t *testing.T) {
 			`s [192.0.2.1 2001:db8::2] Assigned: has 192.0.2.1 from pool "both" and 2001:db8::2 from pool "both"`},
 		{"Prefer does not fall back from a request", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9")),
 			`s [] AddressNotInPool: asks for 2001:db8::9, which is in none of the pools`},
-		{"nor does one that has an address already", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9"), holding("192.0.2.2")),
+		{"nor does a Service that has an address already", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9"), holding("192.0.2.2")),
 			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools`},
 		{"two of one family in the status: one stays", []lb.Pool{both}, service("s", holding("192.0.2.2", "192.0.2.1")),
 			gets("s", "192.0.2.2", "both")},
@@ -139,7 +139,7 @@ func TestChoosePool(t *testing.T) {
 
 func port(n uint16) lb.Port { return lb.Port{Protocol: "TCP", Port: n} }
 
-// sharing gives a Service the key that all who share have, and its ports.
+// sharing gives a Service the common sharing key, and its ports.
 func sharing(ports ...lb.Port) func(*lb.Service) {
 	return func(s *lb.Service) { s.SharingKey, s.Ports = "k", ports }
 }
@@ -189,8 +189,8 @@ func TestEditOfOneSharer(t *testing.T) {
 	}
 }
 
-// TestReuseDelayOfTheClashing: a Service that gave up its address in a clash waits until reuseDelay is over when the
-// one with which it clashed goes. So does a restored Service whose address another one gave back.
+// TestReuseDelayOfTheClashing: a Service gave up its address in a clash, and the other Service is deleted. The first
+// waits until reuseDelay is over. So does a restored Service whose address another Service released.
 func TestReuseDelayOfTheClashing(t *testing.T) {
 	p := with(pool("p", v4), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
 	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{service("a", sharing(port(80))), service("b", sharing(port(443)))}}
@@ -215,7 +215,7 @@ func TestReuseDelayOfTheClashing(t *testing.T) {
 	}
 }
 
-// TestDigest: the digest differs where agree may, and nowhere else.
+// TestDigest: the digest depends on what checkCompatible compares and on the ports, and on nothing else.
 func TestDigest(t *testing.T) {
 	of := func(changes ...func(*lb.Service)) string {
 		svc := service("a", changes...)
@@ -251,19 +251,19 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// beyond leaves a Service its first port, as the bound of its namespace may do without an edit of the Service.
+// beyond leaves a Service only its first port, as the bound of its namespace may do without an edit of the Service.
 func beyond(s *lb.Service) {
 	s.Ports, s.Unserved = s.Ports[:1:1], s.Ports[1:]
 	s.Problem = &lb.Problem{Reason: lb.TooManyPorts, Message: "too many"}
 }
 
-// within serves them all again.
+// within serves all ports again.
 func within(s *lb.Service) {
 	s.Ports, s.Unserved, s.Problem = slices.Concat(s.Ports, s.Unserved), nil, nil
 }
 
-// TestUnservedPorts: a Service loses no address because some of its ports are not served for a while: those who share it
-// and take these ports meanwhile give it up, and no other joins.
+// TestUnservedPorts: a Service loses no address because some of its ports are not served for a while. Services that
+// share the address and take these ports meanwhile give it up, and no other Service joins.
 func TestUnservedPorts(t *testing.T) {
 	for _, age := range []int{1, 3} {
 		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.3")}, Services: []*lb.Service{

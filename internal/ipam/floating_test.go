@@ -73,8 +73,8 @@ func TestFloatingIP(t *testing.T) {
 	}
 }
 
-// A Service that joins a load balancer and requests a pool gets no address of another pool. One that had an address of its own
-// gets the load balancer's.
+// A Service that joins a load balancer and requests a pool gets no address of another pool. A Service that had an
+// address of its own gets the load balancer's.
 func TestJoinKeepsToThePoolAskedFor(t *testing.T) {
 	owner := service("owner", holding("10.0.0.0"), func(s *lb.Service) { s.UID = "u1" })
 	joiner := service("joiner", askingPool("q"), func(s *lb.Service) { s.LoadBalancerID = "u1" })
@@ -85,7 +85,7 @@ func TestJoinKeepsToThePoolAskedFor(t *testing.T) {
 	decided(t, "without", Assign(s).Assignments[0], "", "10.0.0.0")
 }
 
-// TestMoveWithinQuota: at the quota a Service may still change its address, but for one that it leaves to another.
+// TestMoveWithinQuota: at the quota a Service may still change its address, unless another Service keeps the old one.
 func TestMoveWithinQuota(t *testing.T) {
 	share := func(s *lb.Service) { s.SharingKey = "k" }
 	p := with(pool("p", "10.0.0.0-10.0.0.3"), func(p *lb.Pool) { p.Quota = map[lb.Family]int{lb.IPv4: 1} })
@@ -106,8 +106,8 @@ func dedicatedTo(name string, gone bool) func(*lb.FloatingIP) {
 	return func(f *lb.FloatingIP) { f.ServiceName, f.ServiceGone = name, gone }
 }
 
-// A kept FloatingIP names the Service that it was made for. When that Service is gone, any Service of the namespace gets
-// the address by asking for it, and keeps it.
+// A kept FloatingIP names the Service that it was made for. When that Service is gone, any Service of the namespace
+// gets the address by requesting it, and keeps it.
 func TestKeptFloatingIP(t *testing.T) {
 	pools := []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}
 	free, taken := floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), floating("keep", owning("10.0.0.2"), dedicatedTo("first", false))
@@ -166,18 +166,18 @@ func TestInternalSharesByKeyOnly(t *testing.T) {
 	decided(t, "by key", Assign(lb.State{Pools: []lb.Pool{inner}, Services: []*lb.Service{one, two}}).Assignments[1], lb.Assigned, "10.0.0.0")
 }
 
-// An address that another load balancer wrote is left to it, on all the Services that show it, until renew is set. If
-// it comes back after that, nobody fights over it.
+// An address from another load balancer stays in the statuses of all Services that have it, until renew is set. If it
+// returns after that, Holdfast does not overwrite it again.
 func TestForeignAddress(t *testing.T) {
 	const node = "172.18.0.2"
-	const said = "ForeignAddress: its status has 172.18.0.2, which no pool ever had: another load balancer wrote it"
+	const message = "ForeignAddress: its status has 172.18.0.2, which no pool ever had: another load balancer wrote it"
 	renew := func(s *lb.Service) { s.Renew = true }
 	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []*lb.Service{
 		service("a", holding(node)),
 		service("b", holding(node)), // ServiceLB of k3s shows the nodes' addresses on all Services
 		service("c", holding(node), asking("192.0.2.2")),
 	}}
-	want := []string{"a [172.18.0.2] " + said, "b [172.18.0.2] " + said, "c [172.18.0.2] " + said}
+	want := []string{"a [172.18.0.2] " + message, "b [172.18.0.2] " + message, "c [172.18.0.2] " + message}
 	equal(t, "result", want, text(Assign(s)))
 	one := lb.State{Pools: s.Pools, Services: []*lb.Service{service("a", holding(node), renew)}}
 	r := Assign(one)
@@ -187,10 +187,11 @@ func TestForeignAddress(t *testing.T) {
 	equal(t, "renewed, with a record of IPv6", []string{gets("a", "192.0.2.1", "p")}, text(Assign(one)))
 	overwritten := applied(one, r)
 	overwritten.Services[0].Addresses = addrs(node)
-	equal(t, "overwritten", []string{"a [172.18.0.2] " + said}, text(Assign(overwritten)))
+	equal(t, "overwritten", []string{"a [172.18.0.2] " + message}, text(Assign(overwritten)))
 }
 
-// TestReclaim: a FloatingIP of reclaimPolicy Delete goes with its Service, and stays while that only has another type.
+// TestReclaim: a FloatingIP of reclaimPolicy Delete is deleted with its Service, but not when the Service only gets
+// another type.
 func TestReclaim(t *testing.T) {
 	key := lb.Key{Namespace: "default", Name: "s"}
 	for _, tt := range []struct {
@@ -210,8 +211,9 @@ func TestReclaim(t *testing.T) {
 	}
 }
 
-// TestKeepIsBounded: a tenant keeps no more addresses beyond their Services than the quota, or a bound, allows, however often
-// he creates a Service with keep-floatingip and deletes it. The refusal stands when the annotation appears.
+// TestKeepIsBounded: the quota, or a bound, limits the addresses that a tenant keeps beyond their Services, however
+// often the tenant creates a Service with keep-floatingip and deletes it. The refusal is reported once the annotation
+// is set.
 func TestKeepIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

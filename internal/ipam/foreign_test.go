@@ -10,8 +10,8 @@ import (
 
 const foreignNode = "203.0.113.9"
 
-// overwrittenState returns the state in which a, b and c had 192.0.2.1 to 192.0.2.3, and another load balancer wrote its
-// address into the status of all. Nothing else is free for d, which waits.
+// overwrittenState returns a State in which a, b and c had 192.0.2.1 to 192.0.2.3, and another load balancer wrote its
+// address to the statuses of all three. No other address is free for d, which waits.
 func overwrittenState() lb.State {
 	p := with(pool("p", "192.0.2.1-192.0.2.3"), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
 	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{service("a"), service("b"), service("c"), service("d", created(1))}}
@@ -20,7 +20,7 @@ func overwrittenState() lb.State {
 	return s
 }
 
-// rewrite is what the other load balancer does.
+// rewrite writes the address of the other load balancer to the statuses.
 func rewrite(s *lb.State, addresses ...string) {
 	for i := range s.Services[:3] {
 		s.Services[i].Addresses = addrs(addresses...)
@@ -33,7 +33,7 @@ func setRenew(s *lb.State, renew bool) {
 	}
 }
 
-// has writes what the Services hold, and why.
+// has formats the addresses of the Services, and the reasons.
 func has(r Result) string {
 	var out string
 	for _, a := range r.Assignments {
@@ -71,7 +71,7 @@ func TestOverwrittenStatus(t *testing.T) {
 	for range 2 {
 		rewrite(&s, foreignNode)
 		step("overwritten again", left+isFull)
-		step("nobody fights", left+isBarred)
+		step("Holdfast does not write again", left+isBarred)
 		step("nor later", left+isBarred)
 		setRenew(&s, false)
 		step("renew is removed", left+isBarred)
@@ -85,7 +85,8 @@ func TestOverwrittenStatus(t *testing.T) {
 	step("the other load balancer is off", had+isFull)
 }
 
-// TestOverwrittenIsReleased: when reuseDelay is over others may have the address. Its Service waits for it.
+// TestOverwrittenIsReleased: when reuseDelay is over, another Service may get the address. Its former holder waits for
+// it.
 func TestOverwrittenIsReleased(t *testing.T) {
 	s := overwrittenState()
 	s = applied(s, Assign(s))
@@ -97,8 +98,8 @@ func TestOverwrittenIsReleased(t *testing.T) {
 	equal(t, "the other load balancer is off", "a [] AddressInUse; b [192.0.2.2] Assigned; c [192.0.2.3] Assigned; d [192.0.2.1] Assigned; ", has(Assign(s)))
 }
 
-// TestForeignAwaits: a Service with an address of ours beside that of another load balancer asks nothing back of the family of ours, which the next
-// decision would not read.
+// TestForeignAwaits: a Service has an address of ours and one of another load balancer. It does not recall an address
+// of our address's family, which the next decision would not read.
 func TestForeignAwaits(t *testing.T) {
 	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.3", "2001:db8::1-2001:db8::3")}}
 	s.Services = []*lb.Service{service("a", dual(lb.PreferDualStack))}
@@ -115,7 +116,7 @@ func of(namespace string) func(*lb.Service) {
 	return func(s *lb.Service) { s.Key.Namespace = namespace }
 }
 
-// churn creates a Service of the namespace and deletes it, so many times, each with another name.
+// churn creates and deletes Services of the namespace, each with another name.
 func churn(s lb.State, namespace string, n int) lb.State {
 	others := s.Services
 	for i := range n {
@@ -130,8 +131,8 @@ func churn(s lb.State, namespace string, n int) lb.State {
 	return s
 }
 
-// TestReleasedInTheFuture: a date in the future is of a wrong clock. It counts as the present, and is recorded so: the address waits
-// for reuseDelay once, and no longer.
+// TestReleasedInTheFuture: a time in the future comes from a wrong clock. It counts as the present and is recorded as
+// such: the address waits for reuseDelay once, and no longer.
 func TestReleasedInTheFuture(t *testing.T) {
 	p := with(pool("p", "192.0.2.1"), func(p *lb.Pool) { p.ReuseDelay = time.Minute })
 	s := churn(lb.State{Now: time.Unix(0, 0).Add(time.Hour), Pools: []lb.Pool{p}}, "n", 1)
@@ -147,8 +148,8 @@ func TestReleasedInTheFuture(t *testing.T) {
 	}
 }
 
-// TestChurnWithinQuota: a namespace that gives addresses back again and again has no more in quarantine than its quota lets it hold,
-// so that it cannot use up the pool. The last that it gave back waits; so does what others gave back.
+// TestChurnWithinQuota: a namespace that releases addresses again and again has no more of them in quarantine than its
+// quota lets it hold, so that it cannot use up the pool. Its last release waits, and so do the releases of others.
 func TestChurnWithinQuota(t *testing.T) {
 	p := with(pool("p", "192.0.2.0-192.0.2.15"), func(p *lb.Pool) { p.ReuseDelay, p.Quota = time.Hour, map[lb.Family]int{lb.IPv4: 1} })
 	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}}
@@ -167,15 +168,15 @@ func TestChurnWithinQuota(t *testing.T) {
 	}
 }
 
-// TestChurnForgetsNoOther: a namespace that gives back more addresses than a pool remembers does not have those of others
-// forgotten, which would end their reuseDelay.
+// TestChurnForgetsNoOther: a namespace that releases more addresses than a pool records does not displace the releases
+// of other namespaces, whose reuseDelay would end.
 func TestChurnForgetsNoOther(t *testing.T) {
 	p := with(pool("p", "10.0.0.0-10.0.3.255"), func(p *lb.Pool) { p.ReuseDelay = time.Hour })
 	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}}
 	s = churn(s, "honest", 1)
 	given := s.Pools[0].Released[0].Address
-	s = churn(s, "evil", maxRemembered+10)
-	if n := len(s.Pools[0].Released); n != maxRemembered || s.Pools[0].ReleasedForgotten == 0 {
+	s = churn(s, "evil", maxReleases+10)
+	if n := len(s.Pools[0].Released); n != maxReleases || s.Pools[0].ReleasedForgotten == 0 {
 		t.Fatalf("the pool remembers %d releases and forgot %d", n, s.Pools[0].ReleasedForgotten)
 	}
 	s.Services = []*lb.Service{service("x", of("evil"), asking(given.String()))}
@@ -184,8 +185,8 @@ func TestChurnForgetsNoOther(t *testing.T) {
 	decided(t, "its last holder", Assign(s).Assignments[0], "", given.String())
 }
 
-// TestLocalAcrossNamespaces: Services of two namespaces never have the same pods. Under externalTrafficPolicy Local they do not
-// start to share an address: nodes with pods of one would refuse clients of the other.
+// TestLocalAcrossNamespaces: Services of two namespaces never have the same pods. Under externalTrafficPolicy Local
+// they do not start to share an address: nodes with pods of one would refuse clients of the other.
 func TestLocalAcrossNamespaces(t *testing.T) {
 	local := func(s *lb.Service) { s.SharingKey, s.Local, s.Backend = "k", true, "app=web," }
 	victim := service("a", local, func(s *lb.Service) { s.Ports = []lb.Port{port(80)} })
@@ -199,8 +200,8 @@ func TestLocalAcrossNamespaces(t *testing.T) {
 	decided(t, "it shares it already", Assign(s).Assignments[1], "", "192.0.2.1")
 }
 
-// TestLeftQuota: a Service that waits for the quota of its namespace gets an address in the decision in which another one moves away, or waits on:
-// it is not called assigned without one.
+// TestLeftQuota: a Service that waits for the quota of its namespace gets an address in the decision in which another
+// Service moves away, or keeps waiting. It is not called Assigned without an address.
 func TestLeftQuota(t *testing.T) {
 	one := with(pool("one", "192.0.2.1-192.0.2.9"), func(p *lb.Pool) { p.Quota = map[lb.Family]int{lb.IPv4: 1} })
 	fromOne := func(s *lb.Service) { s.RequestedPool = "one" }

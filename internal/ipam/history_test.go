@@ -47,13 +47,12 @@ func seeds(t *testing.T, histories int) (first uint64, count int) {
 	return seed, 1
 }
 
-// FuzzHistory drives Assign through a random history: Services, pools and
-// FloatingIPs come, change and go; statuses are lost, duplicated and written by
-// others; Services change their type or class and come back. The leader sees Services, pools, FloatingIPs and
-// namespaces late, each by an amount of its own; it dies between two writes, or is paused for any time between decision
-// and write, while another leads. Writes carry the versions that they were decided on. invariant_test.go checks the invariants by brute force over
-// pools of a few addresses, for each decision; writers_test.go checks each write against what the API server has. A failing seed is printed;
-// HISTORY_SEED=SEED with
+// FuzzHistory drives Assign through a random history: Services, pools and FloatingIPs come, change and go; statuses are
+// lost, duplicated and written by others; Services change their type or class and come back. The leader sees Services,
+// pools, FloatingIPs and namespaces late, each by an amount of its own; it dies between two writes, or is paused for
+// any time between decision and write, while another leads. Writes carry the versions that they were decided on.
+// invariant_test.go checks the invariants by brute force over pools of a few addresses, for each decision;
+// writers_test.go checks each write against what the API server has. A failing seed is printed; HISTORY_SEED=SEED with
 // -run TestHistory replays it.
 //
 // The first 200 seeds find each of these planted bugs: an address is assigned that is in
@@ -73,8 +72,8 @@ func FuzzHistory(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) { play(t, seed) })
 }
 
-// TestHistoryNeedsFence: the histories find what goes wrong if a leader that was paused goes on writing while another one
-// leads. The version of a Service does not protect its address.
+// TestHistoryNeedsFence: the histories find what goes wrong if a leader that was paused goes on writing while another
+// one leads. The version of a Service does not protect its address.
 func TestHistoryNeedsFence(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes some histories")

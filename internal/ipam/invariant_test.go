@@ -14,17 +14,17 @@ import (
 // checkAll checks one decision by itself, with code independent of Assign.
 func checkAll(s lb.State, r Result) error {
 	w := newWitness(s, r)
-	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(), w.nobodyWaitsForNothing(), w.countsAreRight(), w.quotasHold(),
+	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(), w.noneWaitsForNothing(), w.countsAreRight(), w.quotasHold(),
 		w.releasesAreNoted())
 }
 
-// witness is a decision as an observer sees it.
+// witness is a decision, with an index of its addresses.
 type witness struct {
 	lb.State
 	Result
 	services map[lb.Key]*lb.Service
-	// stood are the objects with the address in their status, replaced the Services in whose status somebody put others in its place,
-	// holds those that get it, owns the FloatingIP.
+	// stood are the objects with the address in their status. In the statuses of replaced, another writer put other
+	// addresses in its place. holds are the objects that get it, and owns is its FloatingIP.
 	stood, replaced, holds map[netip.Addr][]lb.Key
 	owns, owned            map[netip.Addr]*lb.FloatingIP
 	last                   map[netip.Addr]lb.Release
@@ -64,7 +64,8 @@ func newWitness(s lb.State, r Result) *witness {
 	return w
 }
 
-// replaced returns the addresses that a Service had when its record was written, and in whose place its status shows others.
+// replaced returns the addresses that a Service had when its record was written, and in whose place its status shows
+// others.
 func replaced(svc *lb.Service) []netip.Addr {
 	var out []netip.Addr
 	for _, o := range svc.Record {
@@ -75,8 +76,8 @@ func replaced(svc *lb.Service) []netip.Addr {
 	return out
 }
 
-// noneTwice: holders of one address share it by the rules and claim the FloatingIP
-// that owns it, and no object gets an address that is in another's status.
+// noneTwice checks that the holders of one address share it by the rules and claim the FloatingIP that owns it, and
+// that no object gets an address in another object's status.
 func (w *witness) noneTwice() error {
 	owners := map[netip.Addr]lb.Key{}
 	for i, f := range w.Result.FloatingIPs {
@@ -170,8 +171,8 @@ func claimedBy(f *lb.FloatingIP, s *lb.Service, owned ...netip.Addr) bool {
 	return (f.ServiceName == "" || f.ServiceGone || uses) && (f.Key.Name == s.FloatingIP || byValue)
 }
 
-// nothingUnasked: a Service loses an address only if its user asked for that, or if its user or
-// another writer made it clash with those that hold the address.
+// nothingUnasked checks that a Service loses an address only if its user asked for that, or if its user or another
+// writer made it clash with the holders of the address.
 func (w *witness) nothingUnasked() error {
 	for i, svc := range w.Services {
 		if w.Assignments[i].Reason == lb.ForeignAddress {
@@ -202,7 +203,7 @@ func (w *witness) nothingUnasked() error {
 	return nil
 }
 
-// answers reports whether the pool of the first name answers to the second one.
+// answers reports whether the pool with the first name has the second one as an alias.
 func (w *witness) answers(pool, name string) bool {
 	p := find(w.State.Pools, func(p lb.Pool) bool { return p.Name == pool })
 	return p != nil && answers(p, name)
@@ -215,8 +216,8 @@ func (w *witness) othersOwn(svc *lb.Service, addr netip.Addr) bool {
 	})
 }
 
-// deviates reports whether the Service does not hold the address under the recorded terms, and
-// clashes with one that does, though it may move away now, or with an older holder.
+// deviates reports whether the Service does not have the address under the recorded terms, and clashes with a Service
+// that does, or with an older holder. A Service that may move away now counts too.
 func (w *witness) deviates(svc *lb.Service, addr netip.Addr) bool {
 	return !loyal(svc, addr) && slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool {
 		o := w.services[k]
@@ -227,17 +228,18 @@ func (w *witness) deviates(svc *lb.Service, addr netip.Addr) bool {
 // loyal reports whether the Service is as it was when the address was written to its status.
 func loyal(svc *lb.Service, addr netip.Addr) bool {
 	s := newSubject(svc)
-	return s.loyal(addr)
+	return s.hasRecordedTerms(addr)
 }
 
 // loyalFirst returns the addresses of the status, in the order in which the Service keeps them.
 func loyalFirst(svc *lb.Service) []netip.Addr {
 	out := slices.Clone(svc.Addresses)
 	slices.SortStableFunc(out, func(a, b netip.Addr) int {
-		switch is := loyal(svc, a); {
-		case is == loyal(svc, b):
+		isLoyal := loyal(svc, a)
+		switch {
+		case isLoyal == loyal(svc, b):
 			return 0
-		case is:
+		case isLoyal:
 			return -1
 		}
 		return 1
@@ -249,7 +251,7 @@ func older(a, b *lb.Service) bool {
 	return a.Created.Before(b.Created) || a.Created.Equal(b.Created) && a.Key.Compare(b.Key) < 0
 }
 
-// floatingIPsStay: a FloatingIP keeps what it owns until it is edited, or deleted and unused.
+// floatingIPsStay checks that a FloatingIP keeps its addresses until it is edited, or deleted and not used.
 func (w *witness) floatingIPsStay() error {
 	for i, f := range w.State.FloatingIPs {
 		has := w.Result.FloatingIPs[i].Addresses
@@ -274,8 +276,8 @@ func (w *witness) floatingIPsStay() error {
 	return nil
 }
 
-// checkAgain checks the decision that follows when nothing happened except that
-// the first was written: it is the same, except that released addresses may be assigned now.
+// checkAgain checks the decision that follows after the first was written and nothing else happened. It is the same,
+// except that released addresses may be assigned.
 func checkAgain(s lb.State, first, second Result) error {
 	left := len(s.Leaving)+len(s.Claims) > 0 || len(first.Keep) > 0
 	for i, svc := range s.Services {

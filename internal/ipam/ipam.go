@@ -1,15 +1,3 @@
-// Package ipam decides which Service and which FloatingIP gets which address. It
-// is pure: the State holds the current addresses and the time, and no decision
-// depends on an earlier one. A decision for 10,000 Services takes some 16 ms; with a
-// Ledger the next one costs what changed.
-//
-// It never takes an address away because a pool was edited, or replaced by another one with the same addresses. It
-// never assigns an address that is in the status of an object that may not share it. If a holder gives an address up in
-// one decision, another Service gets it only in a later one, when the status shows the release: so statuses may be
-// written in any order.
-//
-// Services that share an address keep it whatever the others do. If the edit of one makes it clash with
-// the others, that one gives up the address: it no longer meets the terms recorded with its address.
 package ipam
 
 import (
@@ -22,19 +10,19 @@ import (
 
 // Result is the decision for every Service, FloatingIP and pool.
 type Result struct {
-	// Assignments has one for each of State.Services, in the same order.
+	// Assignments has one Assignment for each of State.Services, in the same order.
 	Assignments []*Assignment
-	// FloatingIPs has one for each of State.FloatingIPs, in the same order.
+	// FloatingIPs has one decision for each of State.FloatingIPs, in the same order.
 	FloatingIPs []Floating
 	// Keep lists the FloatingIPs to create for Services that asked to keep their addresses.
 	Keep []Keep
-	// Pools has one for each of State.Pools, in the same order.
+	// Pools has one Usage for each of State.Pools, in the same order.
 	Pools []Usage
-	// Recheck is when the next quarantine ends; zero when there is none.
+	// Recheck is the time at which the next quarantine ends; zero if there is none.
 	Recheck time.Time
 }
 
-// Held returns how many addresses of a pool are held.
+// Held returns the number of addresses of a pool that are held.
 func (r *Result) Held(pool string) int64 {
 	for i := range r.Pools {
 		if r.Pools[i].Pool == pool {
@@ -47,169 +35,190 @@ func (r *Result) Held(pool string) int64 {
 // Assignment is the decision for one Service or FloatingIP.
 type Assignment struct {
 	Key lb.Key
-	// Addresses are ordered as its families; a family without an address is left out.
+	// Addresses are in the order of its families; a family without an address is left out.
 	Addresses []netip.Addr
-	// Pools holds the name of each address's pool, or "" if the address is retained.
+	// Pools has the name of each address's pool, or "" if the address is retained.
 	Pools []string
-	// Record is written into the status: the pools that its addresses came from, or those that took over from these,
-	// and its terms.
+	// Record is written to the status: for each address the terms, and the pool that the address came from, or the pool
+	// that replaced it.
 	Record lb.Origins
-	// Awaits are the addresses that it waits for, because it had them before a restore or before it gave them up in a
-	// clash. They are asked for again by the annotation that also carries the record through a backup.
+	// Awaits are the addresses that it waits for: it had them before a restore, or before it gave them up in a clash. They
+	// are requested again by the annotation that also preserves the record in backups.
 	Awaits lb.Origins
-	// Reason is Assigned if a Service has all it requests, PartlyAssigned if it prefers two families and has one; Bound
-	// or Available of a FloatingIP. Any other is why it waits, or why it holds something else than it requests.
+	// Reason is Assigned if a Service has all that it requests, and PartlyAssigned if it prefers two families and has one.
+	// For a FloatingIP it is Bound or Available. Any other Reason explains why it waits, or why it holds something else
+	// than it requests.
 	Reason  lb.Reason
 	Message string
 }
 
-// Assign decides for all objects. Older ones come first; requests for a
-// particular address come before requests for any address.
+// Assign decides for all objects. Older objects come first; requests for particular addresses come before requests for
+// any address.
 func Assign(s lb.State) Result { return newAssigner(s).decide() }
 
-// assigner is the work in progress of one decision.
+// assigner makes one decision.
 type assigner struct {
 	state lb.State
-	// supplies are the pools in the order in which they are tried.
+	// supplies are the pools, in the order in which they are tried.
 	supplies []*supply
-	// index finds the pool that an address lies in.
-	index  lb.Index[*supply]
-	memory memory
-	// living are the pools that are not being deleted.
-	living map[string]bool
+	// index finds the pool of an address.
+	index    lb.Index[*supply]
+	releases releaseLog
+	// isActive has the names of all pools, and reports for each whether it is not being deleted.
+	isActive map[string]bool
 	// holders has every address that is not free: held, about to be released, or reserved.
-	holders map[netip.Addr]holders
-	// unanswered are the addresses of State.Claims.
-	unanswered map[party][]netip.Addr
-	// services and floating are the subjects, in the order of the State. Open are the Services that this decision is
-	// about: all, or those that the last one did not settle.
-	services, floating, open []*subject
-	// shared has the addresses that are held under each key under which Services may share.
+	holders map[netip.Addr]addressHolders
+	// claimed are the addresses of State.Claims.
+	claimed map[objectID][]netip.Addr
+
+	// services and floating are the subjects, in the order of the State.
+	services, floating []*subject
+	// open are the Services that this decision is about: all, or those that the last decision did not settle.
+	open []*subject
+	// shared has the held addresses for each key under which Services may share.
 	shared map[string]*[]netip.Addr
-	// barred and freed are the addresses that this decision barred others from, and that came free in it.
-	barred, freed []netip.Addr
-	// left: a holder left an address for another one.
-	left bool
-	// named are the FloatingIPs by their names, dedicated those of the Service that their specs name.
-	named     map[lb.Key]*subject
+	// reserved are the addresses that this decision reserved, and freed those that became free in it.
+	reserved, freed []netip.Addr
+	// hasLeft reports whether a holder left an address for another one since hasLeft was reset.
+	hasLeft bool
+
+	// floatingByKey are the FloatingIPs by their keys.
+	floatingByKey map[lb.Key]*subject
+	// dedicated are the FloatingIPs by the Service that their spec names.
 	dedicated map[lb.Key][]*subject
-	quota     map[quotaKey]int
+	// quota counts the addresses of each namespace in each pool.
+	quota map[quotaKey]int
 }
 
 func newAssigner(s lb.State) *assigner {
 	a := &assigner{
-		state:      s,
-		quota:      map[quotaKey]int{},
-		living:     map[string]bool{},
-		shared:     map[string]*[]netip.Addr{},
-		named:      map[lb.Key]*subject{},
-		dedicated:  map[lb.Key][]*subject{},
-		holders:    make(map[netip.Addr]holders, len(s.Services)+len(s.Reserved)),
-		unanswered: map[party][]netip.Addr{},
+		state:         s,
+		quota:         map[quotaKey]int{},
+		isActive:      map[string]bool{},
+		shared:        map[string]*[]netip.Addr{},
+		floatingByKey: map[lb.Key]*subject{},
+		dedicated:     map[lb.Key][]*subject{},
+		holders:       make(map[netip.Addr]addressHolders, len(s.Services)+len(s.Reserved)),
+		claimed:       map[objectID][]netip.Addr{},
 	}
 	for _, p := range s.Pools {
-		a.living[p.Name] = !p.Deleting
+		a.isActive[p.Name] = !p.Deleting
 	}
+
 	a.supplies = newSupplies(s.Pools)
 	a.index = lb.IndexOf(a.supplies, func(s *supply) []lb.Range { return s.Ranges })
-	a.memory = newMemory(s, a.supplies, a.index)
-	a.subjects()
+	a.releases = newReleaseLog(s, a.supplies, a.index)
+	a.addSubjects()
 	return a
 }
 
-// decide starts with what must not change and ends with what may be chosen freely.
+// decide starts with what must not change, and ends with what may be chosen freely.
 func (a *assigner) decide() Result {
-	services, floating := slices.SortedFunc(
-		slices.Values(a.open),
-		byAge,
-	), slices.SortedFunc(
-		slices.Values(a.floating),
-		byAge,
-	)
+	services := slices.SortedFunc(slices.Values(a.open), byAge)
+	floating := slices.SortedFunc(slices.Values(a.floating), byAge)
+
 	freed := a.freed
 	a.freed = nil
-	a.keep(services, floating)
-	for _, addr := range freed { // most are held again: then no pool is searched again from there
+	a.keepAll(services, floating)
+	// Most freed addresses are held again by now. Pools are searched again only from those that are not.
+	for _, addr := range freed {
 		p := a.index.Find(addr)
-		if _, taken := a.holders[addr]; !taken && p != nil {
-			p.regain(addr)
+		if _, ok := a.holders[addr]; !ok && p != nil {
+			p.searchFrom(addr)
 		}
 	}
-	a.left = false
-	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
-	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from. What an
-	// annotation asks back is a request like any other.
-	a.takeAll(services, func(s *subject) bool {
-		return (!s.joins && len(s.RequestedAddresses) > 0 || a.remembers(s)) && !a.mayClaim(s)
-	})
-	a.takeAll(floating, func(*subject) bool { return true })
-	a.takeAll(services, func(s *subject) bool { return !s.joins && (a.mayClaim(s) || len(s.RequestedAddresses) > 0) })
-	a.takeAll(services, func(s *subject) bool { return !s.joins })
-	for a.takeAll(services, func(s *subject) bool { return s.joins }) {
-		continue
-	}
-	for a.left { // a quota or a port, which those before it could not have
-		a.left = false
-		lacks := func(s *subject) bool { return len(s.missing(perFamily{})) > 0 }
-		a.takeAll(floating, lacks)
-		a.takeAll(services, lacks)
+
+	a.hasLeft = false
+	a.assignMissingTo(services, floating)
+
+	// A Service that left an address may have freed a quota or a port for Services before it.
+	for a.hasLeft {
+		a.hasLeft = false
+		isMissing := func(s *subject) bool { return len(s.missing(perFamily{})) > 0 }
+		a.assignAll(floating, isMissing)
+		a.assignAll(services, isMissing)
 	}
 	return a.result()
 }
 
-// byAge orders subjects: the older one first, of one age by key.
+// assignMissingTo gives the subjects the addresses that they are missing, most particular requests first.
+//
+// Services that claim a FloatingIP wait until it has all that it can get, and has left the addresses that it moves away
+// from. Addresses that an annotation recalls are requests like others.
+func (a *assigner) assignMissingTo(services, floating []*subject) {
+	requests := func(s *subject) bool { return len(s.RequestedAddresses) > 0 }
+
+	a.assignAll(floating, requests)
+	a.assignAll(services, func(s *subject) bool {
+		isParticular := !s.isJoining && requests(s) || a.mayRecall(s)
+		return isParticular && !a.mayClaim(s)
+	})
+	a.assignAll(floating, func(*subject) bool { return true })
+	a.assignAll(services, func(s *subject) bool { return !s.isJoining && (a.mayClaim(s) || requests(s)) })
+	a.assignAll(services, func(s *subject) bool { return !s.isJoining })
+
+	// Services may join other joining ones.
+	for a.assignAll(services, func(s *subject) bool { return s.isJoining }) {
+		continue
+	}
+}
+
+// byAge orders subjects by age, the oldest first, and subjects of the same age by key.
 func byAge(x, y *subject) int {
-	if c := x.Created.Compare(y.Created); c != 0 {
+	c := x.Created.Compare(y.Created)
+	if c != 0 {
 		return c
 	}
 	return x.Key.Compare(y.Key)
 }
 
-// takeAll gives the chosen subjects the available addresses that they are missing,
-// and reports whether any subject got one.
-func (a *assigner) takeAll(order []*subject, chosen func(*subject) bool) bool {
-	any := false
+// assignAll gives the chosen subjects the available addresses that they are missing. It reports whether any subject got
+// one.
+func (a *assigner) assignAll(order []*subject, isChosen func(*subject) bool) bool {
+	hasAny := false
 	for _, s := range order {
-		if chosen(s) && a.take(s) {
-			any = true
+		if isChosen(s) && a.assignMissing(s) {
+			hasAny = true
 		}
 	}
-	return any
+	return hasAny
 }
 
-func (a *assigner) take(s *subject) bool {
+// assignMissing gives a subject the available addresses that it is missing. It reports whether the subject got one.
+func (a *assigner) assignMissing(s *subject) bool {
 	if s.fip != nil && s.fip.Deleting {
 		return false
 	}
+
+	hasAny := false
 	got, _ := a.find(s)
-	any := false
 	for f, addr := range got {
 		if addr.IsValid() {
-			a.vacate(s, s.held[f])
+			a.moveOut(s, s.held[f])
 			s.held[f] = addr
-			a.hold(s, addr)
-			any = true
+			a.addHolder(s, addr)
+			hasAny = true
 		}
 	}
-	return any
+	return hasAny
 }
 
-// result is called after all decisions, so that reasons refer to what the
-// others finally hold.
+// result returns the Result. It is called after all decisions, so that messages refer to the final holders.
 func (a *assigner) result() Result {
-	r := Result{Assignments: make([]*Assignment, len(a.services))}
 	for _, s := range a.open {
 		assigned := a.assignment(s)
-		s.assignment, s.settled = &assigned, a.settles(s, assigned.Reason)
+		s.assignment, s.isSettled = &assigned, a.isSettled(s, assigned.Reason)
 	}
+
+	r := Result{Assignments: make([]*Assignment, len(a.services))}
 	for i, s := range a.services {
 		r.Assignments[i] = s.assignment
 	}
 	for _, s := range a.floating {
 		r.FloatingIPs = append(r.FloatingIPs, a.floatingResult(s))
 	}
-	r.Keep = a.keeps()
+	r.Keep = a.floatingIPsToCreate()
 	r.Pools = a.usage()
-	r.Recheck = a.remember(r.Pools)
+	r.Recheck = a.writeReleases(r.Pools)
 	return r
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Pools and Services are built from what matters in each case.
+// The helpers build pools and Services from the properties that matter in each case.
 func pool(name string, ranges ...string) lb.Pool {
 	p := lb.Pool{Name: name, AutoAssign: true}
 	for _, r := range ranges {
@@ -62,7 +62,7 @@ func from(address, pool string) func(*lb.Service) {
 	return func(s *lb.Service) { s.Record = lb.Origins{{Address: netip.MustParseAddr(address), Pool: pool}} }
 }
 
-// recalling is what an annotation asks back.
+// recalling adds the addresses that an annotation recalls.
 func recalling(address, pool string) func(*lb.Service) {
 	return func(s *lb.Service) { s.Recall = lb.Origins{{Address: netip.MustParseAddr(address), Pool: pool}} }
 }
@@ -94,14 +94,14 @@ func listed(address string) func(*lb.Pool) {
 	return func(p *lb.Pool) { p.Withheld = withheld(lb.Range{From: a, To: a}) }
 }
 
-// withheld are ranges that belong to a node.
+// withheld adds ranges that belong to a node.
 func withheld(ranges ...lb.Range) lb.Index[string] {
 	return lb.IndexOf([]string{`node "w1"`}, func(string) []lb.Range { return ranges })
 }
 
 func avoiding(p *lb.Pool) { p.AvoidBuggyIPs = true }
 
-// text writes assignments for a human reader.
+// text formats assignments for a human reader.
 func text(r Result) []string {
 	var out []string
 	for _, a := range r.Assignments {
@@ -120,7 +120,7 @@ func shares(service, address, pool string) string {
 	return gets(service, address, pool) + "; its sharing key shares " + address
 }
 
-// decided reports a decision that has other addresses, or another reason unless that is "".
+// decided fails the test if a decision has other addresses, or another reason unless that is "".
 func decided(t testing.TB, what string, a *Assignment, reason lb.Reason, addresses ...string) {
 	t.Helper()
 	if !slices.Equal(a.Addresses, addrs(addresses...)) || reason != "" && a.Reason != reason {
@@ -128,7 +128,7 @@ func decided(t testing.TB, what string, a *Assignment, reason lb.Reason, address
 	}
 }
 
-// equal reports how what was got differs.
+// equal reports the difference between two values.
 func equal(t testing.TB, what string, want, got any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
@@ -201,8 +201,8 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestForeignLast: a pool gives the addresses that foreign machines claim last, and gives them: whoever reports them
-// cuts nobody off.
+// TestForeignLast: a pool assigns the addresses that foreign machines claim last, but does assign them: a false report
+// must not exhaust a pool.
 func TestForeignLast(t *testing.T) {
 	var l Ledger
 	state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.0-192.0.2.3", "2001:db8::-2001:db8::2")}, Now: time.Unix(1e9, 0),
@@ -226,8 +226,8 @@ func TestForeignLast(t *testing.T) {
 	}
 }
 
-// TestAssignClaims: an address that an object may have got goes to no other one, and to this one again. If two may have
-// it, both keep it if they may share it.
+// TestAssignClaims: an address that an object may have got is assigned to no other object, and to this one again. If
+// two objects may have got it, both keep it if they may share it.
 func TestAssignClaims(t *testing.T) {
 	claim := func(name string, floating bool, addresses ...string) lb.Claim {
 		return lb.Claim{Key: lb.Key{Namespace: "default", Name: name}, FloatingIP: floating, Addresses: addrs(addresses...)}
@@ -307,7 +307,7 @@ func TestBuggyCount(t *testing.T) {
 					want++
 				}
 			}
-			if got := buggy(lb.Range{From: all[i], To: all[j]}); got != want {
+			if got := countBuggy(lb.Range{From: all[i], To: all[j]}); got != want {
 				t.Fatalf("%s-%s holds %d, want %d", all[i], all[j], got, want)
 			}
 		}

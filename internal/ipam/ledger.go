@@ -8,118 +8,135 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Ledger makes decision after decision, and keeps from the last one who has which address. Its decisions are those of
-// the function Assign, which remembers nothing: it only decides nothing again about a Service that is settled, and is
-// the same pointer. What it was given and what it returned must not be changed. The zero Ledger is ready to use. It is
-// not safe for concurrent use.
+// Ledger makes successive decisions, and keeps the holders of all addresses from the last one. It decides like the
+// function Assign. It does not decide again about a Service that is settled, and returns the same pointer
+// for it. States and Results must not be changed.
+//
+// The zero Ledger is ready to use. It is not safe for concurrent use.
 type Ledger struct{ last *assigner }
 
-// Assign decides for all objects. If it is to check what it keeps, or would give an address that another Service has,
-// it decides from nothing, and reports whether that made a difference.
+// Assign decides for all objects. It decides from nothing if check is set, or if it would otherwise assign an address
+// that another Service has. wrong reports whether that made a difference, which is a bug in Ledger.
 func (l *Ledger) Assign(s lb.State, check bool) (r Result, wrong bool) {
-	follows := l.last != nil && l.last.follow(s)
-	if !follows {
+	isContinued := l.last != nil && l.last.continueWith(s)
+	if !isContinued {
 		l.last = newAssigner(s)
 	}
 	r = l.last.decide()
-	if follows && (check || l.last.robs()) {
-		kept := r
+
+	mustCheck := check || l.last.hasConflict()
+	if isContinued && mustCheck {
+		continued := r
 		l.last = newAssigner(s)
 		r = l.last.decide()
-		wrong = !reflect.DeepEqual(kept, r)
+		wrong = !reflect.DeepEqual(continued, r)
 	}
 	return r, wrong
 }
 
-// settles reports whether no other Service can change what this one has: it holds what it asks for, and its status and
-// its record say so.
-func (a *assigner) settles(s *subject, reason lb.Reason) bool {
+// isSettled reports whether no other Service can change the decision for this one: it holds what it requests, and its
+// status and its record say so.
+func (a *assigner) isSettled(s *subject, reason lb.Reason) bool {
 	if reason != lb.Assigned || s.Renew || s.KeepFloatingIP || len(s.missing(perFamily{})) > 0 {
 		return false
 	}
-	for addr := range s.had {
+
+	for addr := range s.former {
 		pool := a.index.Find(addr)
-		if !s.holds(addr) || !s.loyal(addr) || pool == nil || pool.Name != s.Record.Of(addr).Pool {
+		isRecorded := pool != nil && pool.Name == s.Record.Of(addr).Pool && s.hasRecordedTerms(addr)
+		if !isRecorded || !s.holds(addr) {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool { return !s.holds(addr) }) &&
-		!slices.ContainsFunc(
-			s.held[:len(s.Families)],
-			func(addr netip.Addr) bool { return !slices.Contains(s.Addresses, addr) },
-		)
+
+	isNotHeld := func(addr netip.Addr) bool { return !s.holds(addr) }
+	isNotShown := func(addr netip.Addr) bool { return !slices.Contains(s.Addresses, addr) }
+	return !slices.ContainsFunc(s.RequestedAddresses, isNotHeld) &&
+		!slices.ContainsFunc(s.held[:len(s.Families)], isNotShown)
 }
 
-// follow makes the last decision the beginning of the next one, in which all Services are open that changed or are not
-// settled. It reports whether it could: not where the clock was set back, which its monotonic reading hides, nor where
-// anything else changed that may concern settled ones, nor where open ones may share addresses.
-func (a *assigner) follow(s lb.State) bool {
+// continueWith makes the last decision the start of the next one. Services that changed or are not settled become open.
+//
+// It returns false if it cannot: the clock was set back, which the monotonic reading hides; something else changed that
+// may concern settled Services; or open Services may share addresses.
+func (a *assigner) continueWith(s lb.State) bool {
 	last := a.state
-	if a.memory.dated ||
-		s.Now.Round(0).Before(last.Now.Round(0)) ||
-		len(s.FloatingIPs)+len(last.FloatingIPs) > 0 ||
-		!reflect.DeepEqual(s.Pools, last.Pools) ||
-		!slices.Equal(s.Foreign, last.Foreign) {
+	isClockSetBack := s.Now.Round(0).Before(last.Now.Round(0))
+	hasFloatingIPs := len(s.FloatingIPs)+len(last.FloatingIPs) > 0
+	if a.releases.usesClock || isClockSetBack || hasFloatingIPs {
 		return false
 	}
-	clear(a.unanswered)
-	a.state, a.state.Pools = s, last.Pools
+	if !reflect.DeepEqual(s.Pools, last.Pools) || !slices.Equal(s.Foreign, last.Foreign) {
+		return false
+	}
+
+	clear(a.claimed)
+	a.state = s
+	a.state.Pools = last.Pools // the supplies point to them
 	for _, p := range a.supplies {
-		clear(p.tried)
+		clear(p.passed)
 	}
 	if !a.reopen() {
 		return false
 	}
-	barred := a.barred
-	a.barred = nil
-	for _, addr := range barred {
-		if t, known := a.holders[addr]; known {
+
+	reserved := a.reserved
+	a.reserved = nil
+	for _, addr := range reserved {
+		if t, ok := a.holders[addr]; ok {
 			t.claimant = nil
-			a.put(addr, t)
+			a.setHolders(addr, t)
 		}
 	}
-	return !slices.ContainsFunc(a.open, func(s *subject) bool {
-		return slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool { return a.holders[addr].held() })
-	})
+
+	isHeld := func(addr netip.Addr) bool { return a.holders[addr].isHeld() }
+	return !slices.ContainsFunc(a.open, func(s *subject) bool { return slices.ContainsFunc(s.Addresses, isHeld) })
 }
 
-// reopen takes the Services of the State: those that are settled as they are, and the others without what they held. It
-// reports whether none of these may share an address, or did.
+// reopen takes over the Services of the State: settled ones as they are, and the others without the addresses that they
+// held. It reports whether none of the latter shares an address, or may share one.
 func (a *assigner) reopen() bool {
-	old, alone := a.services, true
-	drop := func() {
+	old, isAlone := a.services, true
+	dropFirst := func() {
 		s := old[0]
-		alone = alone && s.SharingKey == "" // what is said of those with the key depends on it
+		if s.SharingKey != "" {
+			isAlone = false // the messages of other Services with the key depend on it
+		}
 		for _, addr := range s.held {
-			a.leave(s, addr)
+			a.removeHolder(s, addr)
 		}
 		old = old[1:]
 	}
+
 	a.services, a.open = make([]*subject, len(a.state.Services)), nil
 	for i, svc := range a.state.Services {
 		for len(old) > 0 && old[0].Service != svc && old[0].Key.Compare(svc.Key) < 0 {
-			drop()
+			dropFirst()
 		}
-		if len(old) > 0 && old[0].Service == svc && old[0].settled {
+		if len(old) > 0 && old[0].Service == svc && old[0].isSettled {
 			a.services[i], old = old[0], old[1:]
 			continue
 		}
 		if len(old) > 0 && old[0].Key == svc.Key {
-			drop()
+			dropFirst()
 		}
+
 		s := newSubject(svc)
-		alone = alone && !s.sharing() && a.shared[s.key] == nil
-		a.services[i], a.open = s, append(a.open, s)
+		if s.isSharing() || a.shared[s.shareKey] != nil {
+			isAlone = false
+		}
+		a.services[i] = s
+		a.open = append(a.open, s)
 	}
 	for len(old) > 0 {
-		drop()
+		dropFirst()
 	}
-	return alone
+	return isAlone
 }
 
-// robs reports whether an open Service gets an address that another one gets too, or has by its status. It relies on
-// nothing that is kept.
-func (a *assigner) robs() bool {
+// hasConflict reports whether an open Service gets an address that another Service gets too, or has in its status. It
+// uses nothing that is kept between decisions.
+func (a *assigner) hasConflict() bool {
 	var given []netip.Addr
 	for _, s := range a.open {
 		for _, addr := range s.held {
@@ -131,16 +148,23 @@ func (a *assigner) robs() bool {
 	if len(given) == 0 {
 		return false
 	}
+
 	slices.SortFunc(given, netip.Addr.Compare)
-	first, last, n := given[0], given[len(given)-1], len(given)
+	n := len(given)
 	given = slices.Compact(given)
-	return len(given) < n || slices.ContainsFunc(a.state.Services, func(s *lb.Service) bool {
-		return slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool {
-			if addr.Less(first) || last.Less(addr) {
-				return false // as mostly
-			}
-			_, is := slices.BinarySearchFunc(given, addr, netip.Addr.Compare)
-			return is
-		})
+	if len(given) < n {
+		return true
+	}
+
+	first, last := given[0], given[len(given)-1]
+	isGiven := func(addr netip.Addr) bool {
+		if addr.Less(first) || last.Less(addr) {
+			return false // this is cheap, and true for most addresses
+		}
+		_, ok := slices.BinarySearchFunc(given, addr, netip.Addr.Compare)
+		return ok
+	}
+	return slices.ContainsFunc(a.state.Services, func(s *lb.Service) bool {
+		return slices.ContainsFunc(s.Addresses, isGiven)
 	})
 }

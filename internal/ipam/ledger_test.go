@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// same returns the Services, those that are as before by the same pointer: so package config reads them.
+// same returns the Services; unchanged ones have the same pointer, as package config returns them.
 func same(services, before []*lb.Service) []*lb.Service {
 	for i, s := range services {
 		at, found := slices.BinarySearchFunc(before, s.Key, func(b *lb.Service, k lb.Key) int { return b.Key.Compare(k) })
@@ -29,7 +29,8 @@ func same(services, before []*lb.Service) []*lb.Service {
 // sameAddr lets cmp compare addresses.
 var sameAddr = gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// TestLedger: whatever changes, and whatever is written of a decision, a Ledger decides what Assign does. LEDGER_STEPS is the number of changes.
+// TestLedger: whatever changes, and whatever part of a decision is written, the decisions of a Ledger equal those that
+// Assign makes. LEDGER_STEPS is the number of changes.
 func TestLedger(t *testing.T) {
 	const steps = 400
 	total, _ := strconv.Atoi(cmp.Or(os.Getenv("LEDGER_STEPS"), map[bool]string{true: "4000", false: "20000"}[testing.Short()]))
@@ -78,7 +79,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// write lets most of what is decided come true.
+// write writes most parts of a decision.
 func (h *history) write(r Result) {
 	for _, a := range r.Assignments {
 		if svc := get(h.Services, a.Key); !h.oneIn(5) {
@@ -101,7 +102,7 @@ func (h *history) write(r Result) {
 	h.Services = slices.DeleteFunc(h.Services, func(o serviceObject) bool { return o.deleting && h.oneIn(2) })
 }
 
-// calmDown takes away what makes a Ledger decide from nothing.
+// calmDown removes the objects that make a Ledger decide from nothing.
 func (h *history) calmDown(alone bool) {
 	h.FloatingIPs = nil
 	h.Services = slices.DeleteFunc(h.Services, func(o serviceObject) bool { return o.deleting || !o.served })
@@ -110,7 +111,8 @@ func (h *history) calmDown(alone bool) {
 	}
 }
 
-// TestLedgerChecks: what a Ledger keeps never gives an address away that another Service has, and is found when it is wrong.
+// TestLedgerChecks: whatever a Ledger keeps, it never assigns an address that another Service has, and a check finds
+// wrong state.
 func TestLedgerChecks(t *testing.T) {
 	s := lb.State{Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9")}}
 	s = applied(s, Assign(s))
@@ -142,7 +144,8 @@ func TestLedgerChecks(t *testing.T) {
 	decide("and no more", false, false)
 }
 
-// TestLedgerSearchesOn: a Service that changes and keeps its address has no pool searched again from there; one that goes has.
+// TestLedgerSearchesOn: a Service that changes and keeps its address does not make a pool search from its address
+// again; a deleted Service does.
 func TestLedgerSearchesOn(t *testing.T) {
 	s := lb.State{Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9")}}
 	s = applied(s, Assign(s))
@@ -152,7 +155,7 @@ func TestLedgerSearchesOn(t *testing.T) {
 		if got, _ := l.Assign(s, false); !reflect.DeepEqual(got, Assign(s)) {
 			t.Errorf("%s: a Ledger decides otherwise than Assign", what)
 		}
-		if got := l.last.supplies[0].next[0]; got != addrs(next)[0] {
+		if got := l.last.supplies[0].nextFree[0]; got != addrs(next)[0] {
 			t.Errorf("%s: the pool is searched from %s, want %s", what, got, next)
 		}
 	}
@@ -169,9 +172,9 @@ func TestLedgerSearchesOn(t *testing.T) {
 	decide("the first goes", "192.0.2.1")
 }
 
-// TestLedgerReopens: what a Service waits for, or has beside what it holds, keeps it from being settled.
+// TestLedgerReopens: a Service that waits for an address, or has another address that it does not hold, is not settled.
 func TestLedgerReopens(t *testing.T) {
-	now := time.Unix(1000, 0)
+	start := time.Unix(1000, 0)
 	for name, tt := range map[string]struct{ change, then func(*lb.State) }{
 		"it waits for the pool that it asks for": {func(s *lb.State) {
 			s.Services[0].RequestedPool = "q"
@@ -190,10 +193,10 @@ func TestLedgerReopens(t *testing.T) {
 			s.Services[0].Addresses = append(slices.Clone(s.Services[0].Addresses), addrs("192.0.2.9")...)
 			s.Services[0].Record = append(slices.Clone(s.Services[0].Record), s.Services[0].Record[0])
 			s.Services[0].Record[1].Address = s.Services[0].Addresses[1]
-			s.Pools[0].Released = []lb.Release{{Address: addrs("192.0.2.9")[0], Time: now, Holder: s.Services[0].Key, UID: s.Services[0].UID}}
+			s.Pools[0].Released = []lb.Release{{Address: addrs("192.0.2.9")[0], Time: start, Holder: s.Services[0].Key, UID: s.Services[0].UID}}
 		}, func(*lb.State) {}},
 	} {
-		s := lb.State{Now: now, Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9"), pool("q", "198.51.100.1-198.51.100.1")}}
+		s := lb.State{Now: start, Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9"), pool("q", "198.51.100.1-198.51.100.1")}}
 		s.Namespaces = map[string]map[string]string{s.Services[0].Key.Namespace: {"team": "a"}}
 		s.Services[3].RequestedPool = "q"
 		s = applied(s, Assign(s))

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestSharingWithProxies: node ports do not tell ports of an address apart, a switch to proxies changes no terms, and who joins a proxied
-// address asks for proxies too.
+// TestSharingWithProxies: node ports do not distinguish ports of an address, a switch to proxies changes no terms, and
+// a Service that joins a proxied address must ask for proxies too.
 func TestSharingWithProxies(t *testing.T) {
 	const address = "192.0.2.1"
 	shared := func(nodePort, port uint16) func(*lb.Service) {
@@ -60,8 +60,8 @@ func TestSharingWithProxies(t *testing.T) {
 	}
 }
 
-// TestRefusalsNameNoOtherNamespace: whatever an object of another namespace refuses a tenant, no message of the tenant's objects
-// has the name, the namespace or a port of that object.
+// TestRefusalsNameNoOtherNamespace: if an object of another namespace is the reason of a refusal, no message of the
+// tenant's objects has the name, the namespace or a port of that object.
 func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 	const address = "192.0.2.1"
 	foreign := func(s *lb.Service) {
@@ -98,7 +98,7 @@ func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 			service("a", asking(address))},
 		{"a FloatingIP took it", lb.AddressInUse, nil, func(s *lb.State) { s.Services, s.FloatingIPs = s.Services[:1], []lb.FloatingIP{owned} },
 			service("a", asking(address), holding(address), from(address, "p"))},
-		{"one that leaves", lb.AddressInUse, nil, func(s *lb.State) {
+		{"a leaving Service", lb.AddressInUse, nil, func(s *lb.State) {
 			s.Services, s.Leaving = s.Services[:1], []lb.Leaving{{Key: key, Addresses: addrs(address)}}
 		}, service("a", asking(address))},
 		{"another load balancer", lb.AddressInUse, nil, func(s *lb.State) {

@@ -24,7 +24,7 @@ func suits(p *lb.Pool, svc *lb.Service) bool {
 	return p.Internal == svc.Internal && wished && (svc.Class == "" || slices.Contains(p.Classes, svc.Class))
 }
 
-// answers reports whether the pool is the one of that name, or one of those with the alias.
+// answers reports whether the pool has that name or alias.
 func answers(p *lb.Pool, name string) bool {
 	return slices.Contains(append(slices.Clip(p.Aliases), p.Name), name)
 }
@@ -119,8 +119,8 @@ func (w *witness) uses(p *lb.Pool, namespace string, family lb.Family) int {
 func (w *witness) available(svc *lb.Service, family lb.Family) bool {
 	for i := range w.State.Pools {
 		p := &w.State.Pools[i]
-		most, bounded := p.Quota[family]
-		full := bounded && w.uses(p, svc.Key.Namespace, family) >= most
+		limit, bounded := p.Quota[family]
+		full := bounded && w.uses(p, svc.Key.Namespace, family) >= limit
 		for _, r := range p.Ranges {
 			for addr := r.From; r.Contains(addr); addr = addr.Next() {
 				asked := len(svc.RequestedAddresses) == 0 || lb.FamilyOf(svc.RequestedAddresses[0]) != family || svc.RequestedAddresses[0] == addr
@@ -139,16 +139,16 @@ func (w *witness) available(svc *lb.Service, family lb.Family) bool {
 
 func (w *witness) quarantined(p *lb.Pool, addr netip.Addr, by lb.Key) bool {
 	r, known := w.last[addr]
-	most, bounded := p.Quota[lb.FamilyOf(addr)]
+	limit, bounded := p.Quota[lb.FamilyOf(addr)]
 	if bounded {
 		for other, later := range w.last {
 			after := later.Time.After(r.Time) || later.Time.Equal(r.Time) && r.Address.Less(later.Address)
 			if q := w.poolOf(other); after && q != nil && q.Name == p.Name && lb.FamilyOf(other) == lb.FamilyOf(addr) && later.Holder.Namespace == r.Holder.Namespace {
-				most--
+				limit--
 			}
 		}
 	}
-	return known && r.Holder != by && w.Now.Before(r.Time.Add(p.ReuseDelay)) && (!bounded || most > 0)
+	return known && r.Holder != by && w.Now.Before(r.Time.Add(p.ReuseDelay)) && (!bounded || limit > 0)
 }
 
 func (w *witness) givenByThePools() error {
@@ -213,8 +213,8 @@ func (w *witness) waits(svc *lb.Service) bool {
 	return slices.ContainsFunc(w.State.FloatingIPs, func(f lb.FloatingIP) bool { return claimedBy(&f, svc) && !joiner(svc) })
 }
 
-// nobodyWaitsForNothing: what can be assigned is assigned.
-func (w *witness) nobodyWaitsForNothing() error {
+// noneWaitsForNothing checks that every Service has an address if one can be assigned.
+func (w *witness) noneWaitsForNothing() error {
 	for i := range w.Services {
 		svc, a := w.Services[i], w.Assignments[i]
 		if a.Reason == lb.Assigned && len(a.Addresses) != len(svc.Families) {
@@ -257,7 +257,7 @@ func (w *witness) countsAreRight() error {
 				_, reserved := w.Reserved[addr]
 				reserved = reserved || slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return slices.Contains(l.Addresses, addr) }) ||
 					slices.ContainsFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) })
-				switch counts := u.of(lb.FamilyOf(addr)); {
+				switch counts := u.countsOf(lb.FamilyOf(addr)); {
 				case w.holds[addr] != nil || w.owns[addr] != nil:
 					counts.Assigned++
 				case reserved || avoided(&p, addr) || len(w.stood[addr])+len(w.replaced[addr]) > 0 || w.owned[addr] != nil:
@@ -303,7 +303,7 @@ func (w *witness) handOver(p *lb.Pool) (n int64) {
 	return n
 }
 
-// quotasHold: no namespace exceeds its quota.
+// quotasHold checks that no namespace exceeds its quota.
 func (w *witness) quotasHold() error {
 	for i := range w.State.Pools {
 		p := &w.State.Pools[i]
@@ -319,7 +319,7 @@ func (w *witness) quotasHold() error {
 	return nil
 }
 
-// standing returns the decision that changes nothing.
+// standing returns a decision that changes nothing.
 func standing(s lb.State) Result {
 	var r Result
 	for _, svc := range s.Services {
@@ -340,7 +340,7 @@ func (w *witness) awaitsNote(p *lb.Pool, r lb.Release) bool {
 	return q != nil && q.Name != p.Name && has(p.Released) && !has(q.Released)
 }
 
-// releasesAreNoted: a pool records the releases of its addresses, and no address that is held.
+// releasesAreNoted checks that a pool records the releases of its addresses, and no address that is held.
 func (w *witness) releasesAreNoted() error {
 	noted := map[netip.Addr]bool{}
 	for i, u := range w.Result.Pools {

@@ -9,218 +9,210 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// refusal is why a request cannot be met.
+const (
+	// maxSharers bounds the Services on one address, whatever its pool allows: each is compared with all others.
+	maxSharers = 256
+	// maxTried bounds the addresses of one key that a Service tries to share before it takes an address of its own.
+	maxTried = 64
+)
+
+// refusal is the reason why a request cannot be met.
 type refusal struct {
 	reason  lb.Reason
 	message string
-	// kept: the Service keeps an address that it does not request any more.
-	kept bool
+	// isKept reports whether the Service keeps an address that it no longer requests.
+	isKept bool
 }
 
 func refuse(reason lb.Reason, format string, args ...any) *refusal {
 	return &refusal{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// admits returns why the subject cannot hold the address together with its present
-// holders, or nil. The message continues after the address: "192.0.2.1, which …".
-func (a *assigner) admits(s *subject, addr netip.Addr, pool *supply) *refusal {
+// checkHold returns a refusal if the subject cannot hold the address together with its present holders. The message
+// continues after the address: "192.0.2.1, which …".
+func (a *assigner) checkHold(s *subject, addr netip.Addr, pool *supply) *refusal {
 	t := a.holders[addr]
-	if r := a.beside(s, addr, pool, t); r != nil {
+	if r := a.checkHolders(s, addr, pool, t); r != nil {
 		return r
 	}
-	if r := a.quarantined(s, addr, pool); r != nil && !t.held() {
-		return r
+	if !t.isHeld() {
+		if r := a.checkQuarantine(s, addr, pool); r != nil {
+			return r
+		}
 	}
-	return a.overQuota(s, pool, lb.FamilyOf(addr), t)
+	return a.checkQuota(s, pool, lb.FamilyOf(addr), t)
 }
 
-func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) *refusal {
+// checkHolders returns a refusal if the holders of an address, or its claimant, exclude the subject.
+func (a *assigner) checkHolders(s *subject, addr netip.Addr, pool *supply, t addressHolders) *refusal {
 	switch {
-	case t.claimant != nil && !t.claimedBy(s):
-		return refuse(lb.AddressInUse, "which %s holds", s.named(*t.claimant))
-	case s.fip != nil && t.floating != nil && t.floating != s:
-		return refuse(lb.AddressInUse, "which %s owns", s.named(t.floating.party()))
+	case t.claimant != nil && !t.isClaimedBy(s):
+		return refuse(lb.AddressInUse, "which %s holds", s.nameOf(*t.claimant))
 	case s.fip != nil:
-		for _, o := range t.services {
-			if !o.cedes(s) {
-				return refuse(
-					lb.AddressInUse,
-					"which %s holds: set spec.serviceName to take it over with the Service",
-					s.named(o.party()),
-				)
-			}
-		}
-		return nil
+		return checkFloatingHolders(s, t)
 	case t.floating != nil && !s.claims(t.floating):
-		return s.owned(t.floating)
+		return s.refuseOwned(t.floating)
 	case s.holds(addr):
 		return nil
 	}
+
 	n := len(t.services)
 	if n >= maxSharers {
 		return refuse(lb.SharingLimit, "which %d Services share: no more than %d may", n, maxSharers)
 	}
 	for _, o := range t.services {
-		if r := shareable(s, o, pool); r != nil {
+		if r := checkShareable(s, o, pool); r != nil {
 			return r
 		}
 	}
-	if r := s.clash(t, func(*subject) bool { return false }); r != nil {
+	if r := s.checkPorts(t, func(*subject) bool { return false }); r != nil {
 		return r
 	}
+
+	isPoolFull := n > 0 && pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices
+	isIDFull := n > 0 && s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared
 	switch {
-	case n > 0 && pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices:
-		return refuse(
-			lb.SharingLimit,
-			"which %d Services share: the pool's sharing.maxServices is %d",
-			n,
-			pool.MaxServices,
-		)
-	case n > 0 && s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared:
-		return refuse(
-			lb.SharingLimit,
-			"which %d Services share: a load balancer takes %d, its owner included",
-			n,
-			s.MaxShared,
-		)
+	case isPoolFull:
+		return refuse(lb.SharingLimit, "which %d Services share: the pool's sharing.maxServices is %d",
+			n, pool.MaxServices)
+	case isIDFull:
+		return refuse(lb.SharingLimit, "which %d Services share: a load balancer takes %d, its owner included",
+			n, s.MaxShared)
 	}
 	return nil
 }
 
-// local reports whether the spec asks for externalTrafficPolicy Local: a Service that becomes proxied keeps its terms
+// checkFloatingHolders returns a refusal if the holders of an address exclude a FloatingIP.
+func checkFloatingHolders(s *subject, t addressHolders) *refusal {
+	if t.floating != nil && t.floating != s {
+		return refuse(lb.AddressInUse, "which %s owns", s.nameOf(t.floating.id()))
+	}
+	for _, o := range t.services {
+		if !o.leavesTo(s) {
+			return refuse(lb.AddressInUse, "which %s holds: set spec.serviceName to take it over with the Service",
+				s.nameOf(o.id()))
+		}
+	}
+	return nil
+}
+
+// isLocal reports whether the spec asks for externalTrafficPolicy Local. A Service that becomes proxied keeps its terms
 // and its address.
-func (s *subject) local() bool { return s.Local && !s.LocalByProxy }
+func (s *subject) isLocal() bool { return s.Local && !s.LocalByProxy }
 
-// agree returns why two Services cannot hold the same address, whatever its pool allows and their ports are.
-func agree(s, o *subject) *refusal {
+// checkCompatible returns a refusal if two Services cannot hold the same address, whatever its pool allows and whatever
+// ports they have.
+func checkCompatible(s, o *subject) *refusal {
 	switch {
-	case s.key == "" || s.key != o.key:
-		return refuse(lb.AddressInUse, "which %s holds", s.named(o.party()))
+	case s.shareKey == "" || s.shareKey != o.shareKey:
+		return refuse(lb.AddressInUse, "which %s holds", s.nameOf(o.id()))
 	case s.Internal != o.Internal:
-		return refuse(
-			lb.NotShareable,
-			"which %s holds: an internal Service and an external one never share",
-			s.named(o.party()),
-		)
-	case s.local() != o.local():
-		return refuse(
-			lb.NotShareable,
-			"which %s holds with another externalTrafficPolicy: Services that share have the same",
-			s.named(o.party()),
-		)
-	case s.local() && (s.Backend == "" || s.Backend != o.Backend):
-		return refuse(
-			lb.NotShareable,
+		return refuse(lb.NotShareable, "which %s holds: an internal Service and an external one never share",
+			s.nameOf(o.id()))
+	case s.isLocal() != o.isLocal():
+		return refuse(lb.NotShareable,
+			"which %s holds with another externalTrafficPolicy: Services that share have the same", s.nameOf(o.id()))
+	case s.isLocal() && (s.Backend == "" || s.Backend != o.Backend):
+		return refuse(lb.NotShareable,
 			"which %s holds: under externalTrafficPolicy Local, Services that share have the same selector",
-			s.named(o.party()),
-		)
+			s.nameOf(o.id()))
 	}
 	return nil
 }
 
-// clash returns a refusal if a Service that is not excused holds a port of the subject on the address of these holders.
-func (s *subject) clash(t holders, excused func(*subject) bool) *refusal {
+// checkPorts returns a refusal if another holder of the address has a port of the subject. Excused holders do not
+// count.
+func (s *subject) checkPorts(t addressHolders, isExcused func(*subject) bool) *refusal {
 	for _, p := range s.Ports {
 		o := t.ports[p.Frontend()]
-		if o == nil || o == s || excused(o) {
+		if o == nil || o == s || isExcused(o) {
 			continue
 		}
 		if s.Key.Namespace != o.Key.Namespace {
-			return refuse(lb.PortClash, "where %s holds one of its ports", s.named(o.party()))
+			return refuse(lb.PortClash, "where %s holds one of its ports", s.nameOf(o.id()))
 		}
-		return refuse(lb.PortClash, "where %s holds port %s/%d", s.named(o.party()), p.Protocol, p.Port)
+		return refuse(lb.PortClash, "where %s holds port %s/%d", s.nameOf(o.id()), p.Protocol, p.Port)
 	}
 	return nil
 }
 
-// shareable returns why two Services cannot start to share an address of the pool.
-func shareable(s, o *subject, pool *supply) *refusal {
-	if r := agree(s, o); r != nil {
+// checkShareable returns a refusal if two Services cannot start to share an address of the pool.
+func checkShareable(s, o *subject, pool *supply) *refusal {
+	if r := checkCompatible(s, o); r != nil {
 		return r
 	}
-	switch across := s.Key.Namespace != o.Key.Namespace; {
+
+	isAcross := s.Key.Namespace != o.Key.Namespace
+	switch {
 	case len(o.Unserved) > 0: // no Service may take these ports meanwhile
-		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
-	case o.Proxied && !s.AsksProxy: // all on the address would lose their proxies
-		return refuse(
-			lb.NotShareable,
-			"which %s holds by proxies: Services that share with it ask for proxies too",
-			s.named(o.party()),
-		)
+		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.nameOf(o.id()))
+	case o.Proxied && !s.AsksProxy: // all Services on the address would lose their proxies
+		return refuse(lb.NotShareable,
+			"which %s holds by proxies: Services that share with it ask for proxies too", s.nameOf(o.id()))
 	case s.Internal && s.SharingKey == "":
-		return refuse(
-			lb.NotShareable,
+		return refuse(lb.NotShareable,
 			"which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key",
-			s.named(o.party()),
-		)
-	case across && (pool == nil || !pool.ShareAcross):
-		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.named(o.party()))
-	case across && s.local():
-		return refuse(
-			lb.NotShareable,
+			s.nameOf(o.id()))
+	case isAcross && (pool == nil || !pool.ShareAcross):
+		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.nameOf(o.id()))
+	case isAcross && s.isLocal():
+		return refuse(lb.NotShareable,
 			"which %s holds: under externalTrafficPolicy Local, Services that share have the same pods",
-			s.named(o.party()),
-		)
+			s.nameOf(o.id()))
 	}
 	return nil
 }
 
-// maxSharers bounds the Services on one address, whatever its pool allows: each is compared with all.
-const maxSharers = 256
-
-// quarantined returns a refusal during the address's reuseDelay. Its last holder need not wait.
-func (a *assigner) quarantined(s *subject, addr netip.Addr, pool *supply) *refusal {
-	until, by := a.memory.until(addr, pool), a.memory.last[addr].Holder
-	if !a.state.Now.Before(until) || by == s.Key {
+// checkQuarantine returns a refusal during the address's reuseDelay. Its last holder need not wait.
+func (a *assigner) checkQuarantine(s *subject, addr netip.Addr, pool *supply) *refusal {
+	until, holder := a.releases.reservedUntil(addr, pool), a.releases.byAddress[addr].Holder
+	if !a.state.Now.Before(until) || holder == s.Key {
 		return nil
 	}
-	holder := "another namespace"
-	if by.Namespace == s.Key.Namespace {
-		holder = by.String()
+
+	name := "another namespace"
+	if holder.Namespace == s.Key.Namespace {
+		name = holder.String()
 	}
-	return refuse(
-		lb.Quarantined,
-		"which %s gave back and which the pool's reuseDelay keeps until %s",
-		holder,
-		stamp(until),
-	)
+	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s",
+		name, formatTime(until))
 }
 
-// overQuota says that the subject's namespace may not hold one address more.
-func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holders) *refusal {
+// checkQuota returns a refusal if the subject's namespace may not hold another address of the pool. t are the holders
+// of the address.
+func (a *assigner) checkQuota(s *subject, pool *supply, family lb.Family, t addressHolders) *refusal {
 	if pool == nil {
 		return nil
 	}
-	quota, bounded := pool.Quota[family]
-	if !bounded || a.counted(s, t) {
+	quota, hasQuota := pool.Quota[family]
+	if !hasQuota || a.isCounted(s, t) {
 		return nil
 	}
-	key := quotaKey{pool.Name, s.Key.Namespace, family}
-	have := a.quota[key]
-	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.Find(s.held[f]) == pool {
-		// The address that it would give up for this one, unless another Service keeps it.
-		left := a.holders[s.held[f]]
-		if (left.floating != nil) == (s.fip != nil) &&
-			!slices.ContainsFunc(left.services, func(o *subject) bool { return o != s }) {
-			have--
-		}
+
+	have := a.quota[quotaKey{pool.Name, s.Key.Namespace, family}]
+	if a.wouldFree(s, pool, family) {
+		have--
 	}
 	if have < quota {
 		return nil
 	}
-	return refuse(
-		lb.QuotaExceeded,
-		"but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows",
-		s.Key.Namespace,
-		have,
-		quota,
-		family,
-		pool.Name,
-	)
+	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows",
+		s.Key.Namespace, have, quota, family, pool.Name)
 }
 
-// maxTried bounds the addresses of one key that a Service tries to share before it takes one of its own.
-const maxTried = 64
+// wouldFree reports whether the subject would leave an address of the pool and the family for another one, and no other
+// Service keeps that address.
+func (a *assigner) wouldFree(s *subject, pool *supply, family lb.Family) bool {
+	f := slices.Index(s.Families, family)
+	if f < 0 || !s.held[f].IsValid() || a.index.Find(s.held[f]) != pool {
+		return false
+	}
+
+	old := a.holders[s.held[f]]
+	isOwner := (old.floating != nil) == (s.fip != nil)
+	hasOthers := slices.ContainsFunc(old.services, func(o *subject) bool { return o != s })
+	return isOwner && !hasOthers
+}
 
 // sharedAddresses returns the addresses of the family that are held under the subject's key and that it may try to
 // share.
@@ -228,11 +220,13 @@ func (s *subject) sharedAddresses(family lb.Family) []netip.Addr {
 	if s.shared == nil {
 		return nil
 	}
+
 	// IPv4 addresses come before IPv6 addresses.
-	v6 := sort.Search(len(*s.shared), func(i int) bool { return lb.FamilyOf((*s.shared)[i]) == lb.IPv6 })
-	addrs := (*s.shared)[v6:]
+	all := *s.shared
+	firstV6 := sort.Search(len(all), func(i int) bool { return lb.FamilyOf(all[i]) == lb.IPv6 })
+	addrs := all[firstV6:]
 	if family == lb.IPv4 {
-		addrs = (*s.shared)[:v6]
+		addrs = all[:firstV6]
 	}
 	return addrs[:min(maxTried, len(addrs))]
 }

@@ -11,60 +11,68 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// subject is a Service in this decision, or a FloatingIP seen as one.
+// subject is a Service in this decision, or a FloatingIP in the form of one.
 type subject struct {
 	*lb.Service
-	// fip is the FloatingIP; nil of a Service.
+	// fip is the FloatingIP; nil for a Service.
 	fip *lb.FloatingIP
 	// held are its addresses so far.
 	held perFamily
-	// key under which it may share an address; "" shares none.
-	key string
+
+	// shareKey is the key under which it may share an address; "" if it may share none.
+	shareKey string
 	// shared are the addresses that are held under the key, ordered; nil if no other Service may share them.
 	shared *[]netip.Addr
-	// joins: the Service takes only an address that is already held under its key.
-	joins bool
-	// terms is the result of digest, once that was called.
+	// isJoining reports whether the Service takes only an address that is already held under its key.
+	isJoining bool
+	// terms caches the result of digest.
 	terms string
-	// clashing are the addresses that it gives up because its terms have changed and now clash with other holders.
+	// clashing are the addresses that it gives up because its terms changed and clash with other holders.
 	clashing []netip.Addr
-	// dissolved: a FloatingIP that is being deleted and is not used.
-	dissolved bool
-	// assignment is the decision about a Service; settled: the next one is the same while only others change.
+
+	// isDissolved reports whether it is a FloatingIP that is being deleted and is not used.
+	isDissolved bool
+	// assignment is the decision for a Service.
 	assignment *Assignment
-	settled    bool
+	// isSettled reports whether the next decision is the same as long as only other objects change.
+	isSettled bool
 }
 
-// perFamily has addresses by the index of a subject's family, of which there are two at most; the zero Addr is none.
+// perFamily has addresses by the index of a subject's family; a subject has at most two families. The zero Addr stands
+// for no address.
 type perFamily [2]netip.Addr
 
-// party names a subject, or another object.
-type party struct {
+// objectID identifies a Service or a FloatingIP.
+type objectID struct {
 	lb.Key
-	floating bool
+	isFloating bool
 }
 
-func (p party) String() string { return p.kind() + " " + p.Key.String() }
+// String returns the kind and the key.
+func (id objectID) String() string { return id.kind() + " " + id.Key.String() }
 
-func (p party) kind() string {
-	if p.floating {
+func (id objectID) kind() string {
+	if id.isFloating {
 		return "FloatingIP"
 	}
 	return "Service"
 }
 
-// named names another party in a message to the subject's user, who must not learn what other namespaces have.
-func (s *subject) named(p party) string {
-	if p.Namespace != s.Key.Namespace {
-		return "a " + p.kind() + " of another namespace"
+func (s *subject) id() objectID { return objectID{s.Key, s.fip != nil} }
+
+// nameOf names another object in a message to the subject's user. Users must not learn the names of objects in other
+// namespaces.
+func (s *subject) nameOf(id objectID) string {
+	if id.Namespace != s.Key.Namespace {
+		return "a " + id.kind() + " of another namespace"
 	}
-	return p.String()
+	return id.String()
 }
 
+// holds reports whether the subject holds the address.
 func (s *subject) holds(addr netip.Addr) bool { return slices.Contains(s.held[:], addr) }
 
-func (s *subject) party() party { return party{s.Key, s.fip != nil} }
-
+// family returns the index of the address's family, or -1 if the subject does not have that family.
 func (s *subject) family(addr netip.Addr) int {
 	if !addr.IsValid() {
 		return -1
@@ -72,113 +80,118 @@ func (s *subject) family(addr netip.Addr) int {
 	return slices.Index(s.Families, lb.FamilyOf(addr))
 }
 
-// unservable returns why a Service can hold no address at all.
-func (s *subject) unservable() *refusal {
+// checkServable returns a refusal if the Service can hold no address at all.
+func (s *subject) checkServable() *refusal {
 	switch {
 	case len(s.Families) == 0:
-		return refuse(
-			lb.NoClusterIP,
-			"the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served",
-		)
+		return refuse(lb.NoClusterIP, "the Service has no cluster IP, so that nothing could be delivered: "+
+			"a headless Service cannot be served")
 	case s.FamilyPolicy == lb.RequireDualStack && len(s.Families) < 2:
-		return refuse(
-			lb.DualStackUnmet,
-			"ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only",
-			s.Families[0],
-		)
+		return refuse(lb.DualStackUnmet, "ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only",
+			s.Families[0])
 	}
 	return nil
 }
 
-func (s *subject) unreadable() *refusal {
+// checkProblem returns a refusal if the Service has a Problem because of which it waits.
+func (s *subject) checkProblem() *refusal {
 	if s.Problem == nil {
 		return nil
 	}
 	return &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
 }
 
-// had yields every address that is in the subject's status (shown), or that it held by its record until another writer
-// put others into the status. A Service whose status is empty gets its addresses back.
-func (s *subject) had(yield func(addr netip.Addr, shown bool) bool) {
+// former yields every address in the subject's status (isShown). It also yields the addresses that the subject held by
+// its record until another writer replaced them in the status. A Service with an empty status gets its addresses back,
+// so for it these are not former.
+func (s *subject) former(yield func(addr netip.Addr, isShown bool) bool) {
 	for _, addr := range s.Addresses {
 		if !yield(addr, true) {
 			return
 		}
 	}
+	if len(s.Addresses) == 0 {
+		return
+	}
+
 	for _, o := range s.Record {
-		if len(s.Addresses) > 0 &&
-			o.Terms != lb.TermsReleased &&
-			!slices.Contains(s.Addresses, o.Address) &&
-			!yield(o.Address, false) {
+		isReplaced := o.Terms != lb.TermsReleased && !slices.Contains(s.Addresses, o.Address)
+		if isReplaced && !yield(o.Address, false) {
 			return
 		}
 	}
 }
 
-// lost yields the address of each family that the Service held or asks back, and that is not in its status or will not
-// be: first what its record proves.
-func (s *subject) lost(yield func(lb.Origin) bool) {
+// lostOrigins yields one address of each family that the Service held or recalls, and that is not in its status or will
+// not be. Addresses that its record proves come first.
+func (s *subject) lostOrigins(yield func(lb.Origin) bool) {
 	var seen perFamily
 	for _, list := range []lb.Origins{s.Record, s.Recall} {
-		for _, had := range list {
-			f := s.family(had.Address)
-			if f < 0 || seen[f].IsValid() || had.Terms == lb.TermsReleased || !s.awaits(had.Address) {
+		for _, o := range list {
+			f := s.family(o.Address)
+			if f < 0 || seen[f].IsValid() || o.Terms == lb.TermsReleased || !s.isAbsent(o.Address) {
 				continue
 			}
-			seen[f] = had.Address
-			if !yield(lb.Origin{Address: had.Address, Pool: had.Pool}) {
+			seen[f] = o.Address
+			if !yield(lb.Origin{Address: o.Address, Pool: o.Pool}) {
 				return
 			}
 		}
 	}
 }
 
-// lacks returns what is lost of the families without an address: pools may be restored after the Service.
-func (s *subject) lacks() (out lb.Origins) {
-	for had := range s.lost {
-		if !s.held[s.family(had.Address)].IsValid() {
-			out = append(out, had)
+// awaitedOrigins returns the lost addresses of the families without an address. Their pools may be restored after the
+// Service.
+func (s *subject) awaitedOrigins() (out lb.Origins) {
+	for origin := range s.lostOrigins {
+		if !s.held[s.family(origin.Address)].IsValid() {
+			out = append(out, origin)
 		}
 	}
 	return out
 }
 
-// awaits reports whether an address is not in the status of the Service, or will not be in it.
-func (s *subject) awaits(addr netip.Addr) bool {
+// isAbsent reports whether an address is not in the status of the Service, or will not be.
+func (s *subject) isAbsent(addr netip.Addr) bool {
 	return !slices.Contains(s.Addresses, addr) || slices.Contains(s.clashing, addr)
 }
 
-// overwritten returns what the Service held when another load balancer overwrote its status, as the record keeps it
-// while holdfast.dev/renew stands.
+// overwritten returns the addresses that the Service held when another load balancer overwrote its status. The record
+// keeps them in this form while holdfast.dev/renew is set.
 func (s *subject) overwritten() lb.Origins {
 	var out lb.Origins
-	for _, had := range s.Record {
-		if s.family(had.Address) >= 0 && s.awaits(had.Address) {
-			out = append(out, lb.Origin{Address: had.Address, Pool: had.Pool, Terms: lb.TermsReleased})
+	for _, o := range s.Record {
+		if s.family(o.Address) >= 0 && s.isAbsent(o.Address) {
+			out = append(out, lb.Origin{Address: o.Address, Pool: o.Pool, Terms: lb.TermsReleased})
 		}
 	}
 	return out
 }
 
-// loyal reports whether the Service holds the address under the terms on which it was assigned.
-func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms == s.digest() }
+// hasRecordedTerms reports whether the Service still has the terms under which the address was assigned.
+func (s *subject) hasRecordedTerms(addr netip.Addr) bool {
+	return s.Record.Of(addr).Terms == s.digest()
+}
 
-// subjects makes a subject of every Service and of every FloatingIP, and finds the keys that matter.
-func (a *assigner) subjects() {
+// addSubjects makes a subject of every Service and of every FloatingIP, and finds the keys under which Services share.
+func (a *assigner) addSubjects() {
 	for _, svc := range a.state.Services {
 		s := newSubject(svc)
-		if a.services = append(a.services, s); s.sharing() && a.shared[s.key] == nil {
-			a.shared[s.key] = new([]netip.Addr)
+		a.services = append(a.services, s)
+		if s.isSharing() && a.shared[s.shareKey] == nil {
+			a.shared[s.shareKey] = new([]netip.Addr)
 		}
 	}
 	for _, s := range a.services {
-		s.shared = a.shared[s.key]
+		s.shared = a.shared[s.shareKey]
 	}
 	a.open = a.services
+
 	for i := range a.state.FloatingIPs {
 		f := &a.state.FloatingIPs[i]
 		s := &subject{Service: a.asService(f), fip: f}
-		a.floating, a.named[f.Key] = append(a.floating, s), s
+		a.floating = append(a.floating, s)
+		a.floatingByKey[f.Key] = s
 		if f.ServiceName != "" {
 			key := lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}
 			a.dedicated[key] = append(a.dedicated[key], s)
@@ -190,61 +203,80 @@ func newSubject(svc *lb.Service) *subject {
 	s := &subject{Service: svc}
 	switch {
 	case svc.SharingKey != "":
-		s.key = "key " + svc.SharingKey
+		s.shareKey = "key " + svc.SharingKey
 	case svc.LoadBalancerID != "" && svc.LoadBalancerID != svc.UID:
-		s.key, s.joins = "id "+svc.LoadBalancerID, true
+		s.shareKey, s.isJoining = "id "+svc.LoadBalancerID, true
 	case svc.UID != "":
-		s.key = "id " + svc.UID
+		s.shareKey = "id " + svc.UID
 	}
 	return s
 }
 
-// sharing reports whether the Service asks for an address that others have, or lets others have its own by more than
-// its id.
-func (s *subject) sharing() bool { return s.joins || s.SharingKey != "" }
+// isSharing reports whether the Service asks for an address that others have, or offers its own by a sharing key.
+func (s *subject) isSharing() bool { return s.isJoining || s.SharingKey != "" }
 
-// digest summarizes what decides with whom a Service may share an address: what agree compares, and the ports that it
-// declares. No two texts may have the same: whoever edits a Service would find another text, and would hold the address
-// under terms that were never admitted. All Services with an address have one in each decision, hence the buffers.
+// digest summarizes the terms that determine with which Services a Service may share an address: what checkCompatible
+// compares, and the ports that it declares. It is cryptographic: otherwise a user could find other terms with the same
+// digest, and hold the address under terms that were never checked.
+//
+// Every Service with an address has a digest in each decision, so digest avoids allocations.
 func (s *subject) digest() string {
 	if s.terms != "" || s.fip != nil {
 		return s.terms
 	}
-	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)
-	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.local())
-	if s.local() {
+
+	text := strconv.AppendQuote(make([]byte, 0, 128), s.shareKey)
+	text = strconv.AppendBool(text, s.Internal)
+	text = strconv.AppendBool(text, s.isLocal())
+	if s.isLocal() {
 		text = strconv.AppendQuote(text, s.Backend)
 	}
-	ports := append(append(make([]lb.Port, 0, 8), s.Ports...), s.Unserved...)
+
+	ports := append(make([]lb.Port, 0, 8), s.Ports...)
+	ports = append(ports, s.Unserved...)
 	slices.SortFunc(ports, func(a, b lb.Port) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 	})
 	for _, p := range ports {
-		text = strconv.AppendUint(append(text, p.Protocol...), uint64(p.Port), 10)
+		text = append(text, p.Protocol...)
+		text = strconv.AppendUint(text, uint64(p.Port), 10)
 	}
+
 	sum := sha256.Sum256(text)
 	s.terms = hex.EncodeToString(sum[:16])
 	return s.terms
 }
 
-// asService returns a FloatingIP as a Service with the same requests. It is internal
-// if the pool that it requests, or that its addresses lie in, is internal.
+// asService returns a FloatingIP as a Service with the same requests. It is internal if the pool that it requests, or
+// the pool of its addresses, is internal.
 func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
 	svc := &lb.Service{
-		Key: f.Key, UID: f.UID, Labels: f.Labels, Created: f.Created,
-		Families: f.Families, FamilyPolicy: lb.SingleStack,
-		RequestedAddresses: f.Wanted, RequestedPool: f.Pool,
-		Addresses: f.Addresses, Record: f.Record, Recall: f.Recall,
+		Key:                f.Key,
+		UID:                f.UID,
+		Labels:             f.Labels,
+		Created:            f.Created,
+		Families:           f.Families,
+		FamilyPolicy:       lb.SingleStack,
+		RequestedAddresses: f.Wanted,
+		RequestedPool:      f.Pool,
+		Addresses:          f.Addresses,
+		Record:             f.Record,
+		Recall:             f.Recall,
 	}
-	for i := range a.state.Pools {
-		p := &a.state.Pools[i]
-		svc.Internal = svc.Internal || f.Pool != "" && p.Answers(f.Pool) && p.Internal
-	}
-	if f.Pool == "" {
-		for _, addr := range slices.Concat(f.Addresses, f.Wanted) {
-			if s := a.index.Find(addr); s != nil {
-				svc.Internal = s.Internal
+
+	if f.Pool != "" {
+		for i := range a.state.Pools {
+			p := &a.state.Pools[i]
+			if p.Answers(f.Pool) && p.Internal {
+				svc.Internal = true
 			}
+		}
+		return svc
+	}
+	for _, addr := range slices.Concat(f.Addresses, f.Wanted) {
+		p := a.index.Find(addr)
+		if p != nil {
+			svc.Internal = p.Internal
 		}
 	}
 	return svc

@@ -8,31 +8,32 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// wants returns what the subject requests, directly or by claiming the FloatingIP that owns it, by the index of the
-// family.
-func (a *assigner) wants(s *subject) (wants perFamily, r *refusal) {
+// requested returns the addresses that the subject requests, directly or by claiming the FloatingIP that owns them.
+func (a *assigner) requested(s *subject) (wants perFamily, r *refusal) {
 	for _, addr := range s.RequestedAddresses {
 		f := s.family(addr)
 		if f < 0 {
-			return wants, refuse(
-				lb.InvalidRequest,
-				"asks for %s, a family of which the Service has no cluster IP",
-				addr,
-			)
+			return wants, refuse(lb.InvalidRequest, "asks for %s, a family of which the Service has no cluster IP", addr)
 		}
 		wants[f] = addr
 	}
 	if s.fip != nil {
 		return wants, nil
 	}
+
 	if s.FloatingIP != "" {
-		if r := a.claim(s, &wants); r != nil {
+		if r := a.requestClaimed(s, &wants); r != nil {
 			return wants, r
 		}
 	}
+
 	for _, fip := range a.dedicated[s.Key] {
 		for _, addr := range fip.held {
-			if f := s.family(addr); f >= 0 && !wants[f].IsValid() && (!fip.fip.Deleting || s.holds(addr)) {
+			f := s.family(addr)
+			if f < 0 || wants[f].IsValid() {
+				continue
+			}
+			if !fip.fip.Deleting || s.holds(addr) {
 				wants[f] = addr
 			}
 		}
@@ -40,82 +41,76 @@ func (a *assigner) wants(s *subject) (wants perFamily, r *refusal) {
 	return wants, nil
 }
 
-func (a *assigner) claim(s *subject, wants *perFamily) *refusal {
-	fip := a.named[lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}]
+// requestClaimed adds the addresses of the FloatingIP that the Service names.
+func (a *assigner) requestClaimed(s *subject, wants *perFamily) *refusal {
+	fip := a.floatingByKey[lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}]
 	switch {
 	case fip == nil:
-		return refuse(
-			lb.FloatingIPUnknown,
-			"claims FloatingIP %q, which namespace %q does not have",
-			s.FloatingIP,
-			s.Key.Namespace,
-		)
+		return refuse(lb.FloatingIPUnknown, "claims FloatingIP %q, which namespace %q does not have",
+			s.FloatingIP, s.Key.Namespace)
 	case fip.isForAnother(s):
-		return refuse(
-			lb.FloatingIPInUse,
+		return refuse(lb.FloatingIPInUse,
 			"claims FloatingIP %q, whose spec.serviceName gives it to Service %q, which exists",
-			s.FloatingIP,
-			fip.fip.ServiceName,
-		)
+			s.FloatingIP, fip.fip.ServiceName)
 	case !slices.ContainsFunc(s.Families, func(f lb.Family) bool { return slices.Contains(fip.Families, f) }):
 		return refuse(lb.InvalidRequest, "claims FloatingIP %q, which is not of the Service's families", s.FloatingIP)
 	}
+
 	for i, family := range s.Families {
 		f := slices.Index(fip.Families, family)
 		if f < 0 {
 			continue
 		}
-		switch addr := fip.held[f]; {
+
+		addr := fip.held[f]
+		switch {
 		case fip.fip.Deleting && !s.holds(addr):
 			return refuse(lb.FloatingIPDeleting, "claims FloatingIP %q, which is being deleted", s.FloatingIP)
 		case !addr.IsValid():
-			return refuse(
-				lb.FloatingIPPending,
-				"claims FloatingIP %q, which has no %s address yet",
-				s.FloatingIP,
-				family,
-			)
+			return refuse(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet",
+				s.FloatingIP, family)
 		case wants[i].IsValid() && wants[i] != addr:
-			return refuse(
-				lb.InvalidRequest,
-				"asks for %s and claims FloatingIP %q, which owns %s",
-				wants[i],
-				s.FloatingIP,
-				addr,
-			)
-		default:
-			wants[i] = addr
+			return refuse(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s",
+				wants[i], s.FloatingIP, addr)
 		}
+		wants[i] = addr
 	}
 	return nil
 }
 
-// grantable returns why the subject cannot get the address it requests, or nil.
-func (a *assigner) grantable(s *subject, addr netip.Addr) *refusal {
+// checkRequest returns a refusal if the subject cannot get an address that it requests. A quota is checked last, since
+// the user can fix the other reasons.
+func (a *assigner) checkRequest(s *subject, addr netip.Addr) *refusal {
 	pool := a.index.Find(addr)
-	if fip := a.holders[addr].floating; fip != nil && s.fip == nil && s.claims(fip) {
-		return a.lendable(s, fip, addr, pool)
+	fip := a.holders[addr].floating
+	if fip != nil && s.fip == nil && s.claims(fip) {
+		return a.checkClaim(s, fip, addr, pool)
 	}
-	r := a.admits(s, addr, pool)
+
+	r := a.checkHold(s, addr, pool)
 	if r != nil {
 		r.message = fmt.Sprintf("asks for %s, %s", addr, r.message)
+		if r.reason != lb.QuotaExceeded {
+			return r
+		}
 	}
-	if r != nil && r.reason != lb.QuotaExceeded {
-		return r
+	if poolRefusal := a.checkRequestedPool(s, addr, pool); poolRefusal != nil {
+		return poolRefusal
 	}
+	return r
+}
+
+// checkRequestedPool returns a refusal if the pool of a requested address may not assign it to the subject.
+func (a *assigner) checkRequestedPool(s *subject, addr netip.Addr, pool *supply) *refusal {
 	if pool == nil {
 		return refuse(lb.AddressNotInPool, "asks for %s, which is in none of the pools", addr)
 	}
 	if s.RequestedPool != "" && !pool.Answers(s.RequestedPool) {
-		return refuse(
-			lb.AddressNotInPool,
+		return refuse(lb.AddressNotInPool,
 			"asks for %s and for pool %q, but the address is in pool %q: ask for one of the two",
-			addr,
-			s.RequestedPool,
-			pool.Name,
-		)
+			addr, s.RequestedPool, pool.Name)
 	}
-	if why := a.refuses(pool, s, true); why != "" {
+	if why := a.poolRefusal(pool, s, true); why != "" {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q %s", addr, pool.Name, why)
 	}
 	if owner := pool.Withheld.Find(addr); owner != "" {
@@ -124,28 +119,23 @@ func (a *assigner) grantable(s *subject, addr netip.Addr) *refusal {
 	if pool.avoids(addr) {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q has avoidBuggyIPs on", addr, pool.Name)
 	}
-	return r
+	return nil
 }
 
-// lendable returns why a Service cannot use the address of a FloatingIP that it claims. Whether the pool
-// serves the namespace was checked when the FloatingIP got the address.
-func (a *assigner) lendable(s, fip *subject, addr netip.Addr, pool *supply) *refusal {
+// checkClaim returns a refusal if a Service cannot use the address of a FloatingIP that it claims. It does not check
+// whether the pool serves the namespace, because that was checked when the FloatingIP got the address.
+func (a *assigner) checkClaim(s, fip *subject, addr netip.Addr, pool *supply) *refusal {
 	if fip.fip.Deleting {
 		return refuse(lb.FloatingIPDeleting, "asks for %s of FloatingIP %q, which is being deleted", addr, fip.Key.Name)
 	}
 	if pool != nil {
-		if why := pool.mismatch(s); why != "" {
-			return refuse(
-				lb.PoolNotAllowed,
-				"claims FloatingIP %q with %s, but pool %q %s",
-				fip.Key.Name,
-				addr,
-				pool.Name,
-				why,
-			)
+		if why := pool.kindMismatch(s); why != "" {
+			return refuse(lb.PoolNotAllowed, "claims FloatingIP %q with %s, but pool %q %s",
+				fip.Key.Name, addr, pool.Name, why)
 		}
 	}
-	r := a.admits(s, addr, pool)
+
+	r := a.checkHold(s, addr, pool)
 	if r == nil {
 		return nil
 	}

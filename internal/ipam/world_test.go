@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// world is the objects in the API server. Lists are copied before a change, because caches show old ones.
+// world has the objects in the API server. Lists are copied before a change, because caches show old ones.
 type world struct {
 	// Objects are ordered by key.
 	Services    []serviceObject
@@ -20,7 +20,7 @@ type world struct {
 	Namespaces  map[string]map[string]string
 	// Reserved are addresses in the statuses of Services that were never ours.
 	Reserved map[netip.Addr]lb.Key
-	// Claims are what a controller knows of its writes without an answer.
+	// Claims are a controller's writes without an answer.
 	Claims []lb.Claim
 }
 
@@ -28,7 +28,7 @@ type world struct {
 type serviceObject struct {
 	lb.Service
 	version int
-	// served: of type LoadBalancer and of our class. Foreign: of type LoadBalancer and of another class.
+	// served reports whether it is of type LoadBalancer and of our class, foreign whether it is of another class.
 	served, foreign     bool
 	deleting, finalizer bool
 	// condition is the status of the condition on its addresses; "" is none.
@@ -38,13 +38,13 @@ type serviceObject struct {
 type poolObject struct {
 	lb.Pool
 	version int
-	// age orders pools; of two that have an address the older keeps it, but a living one before one that is being
+	// age orders pools: of two with the same address the older keeps it, but an active pool comes before one being
 	// deleted.
 	age       int
 	finalizer bool
 }
 
-// floatingObject is a FloatingIP: its Wanted are those of the spec.
+// floatingObject is a FloatingIP; its Wanted are the addresses in the spec.
 type floatingObject struct {
 	lb.FloatingIP
 	version   int
@@ -83,7 +83,7 @@ func (w world) clone() world {
 	return w
 }
 
-// stamp gives the objects that are not as before a new version.
+// stamp gives changed objects a new version.
 func (w *world) stamp(before *world, version int) {
 	stamped(w.Services, before.Services, func(o *serviceObject) { o.version = version })
 	stamped(w.Pools, before.Pools, func(o *poolObject) { o.version = version })
@@ -92,15 +92,15 @@ func (w *world) stamp(before *world, version int) {
 
 func stamped[T object](list, before []T, set func(*T)) {
 	for i := range list {
-		if was := get(before, list[i].id()); was == nil || !reflect.DeepEqual(*was, list[i]) {
+		if old := get(before, list[i].id()); old == nil || !reflect.DeepEqual(*old, list[i]) {
 			set(&list[i])
 		}
 	}
 }
 
 // compile reads the objects as package config does.
-func (w world) compile(now time.Time) lb.State {
-	s := lb.State{Now: now, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), Claims: w.Claims, NotServed: map[lb.Key]string{}}
+func (w world) compile(at time.Time) lb.State {
+	s := lb.State{Now: at, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), Claims: w.Claims, NotServed: map[lb.Key]string{}}
 	for _, o := range w.Services {
 		if o.served && !o.deleting {
 			s.Services = append(s.Services, &o.Service)
@@ -129,12 +129,12 @@ func (w world) compile(now time.Time) lb.State {
 		s.FloatingIPs = append(s.FloatingIPs, f)
 	}
 	s.Pools = disjoint(slices.SortedFunc(slices.Values(w.Pools), func(a, b poolObject) int {
-		return cmp.Or(int(one(a.Deleting)-one(b.Deleting)), a.age-b.age, byID(a, b))
+		return cmp.Or(int(change(b.Deleting, a.Deleting)), a.age-b.age, byID(a, b))
 	}))
 	return s
 }
 
-// shown splits what stands in the status of a Service that we do not serve into ours and others'.
+// shown splits the addresses in the status of a Service that we do not serve into ours and others.
 func (o *serviceObject) shown() (ours, others []netip.Addr) {
 	for _, addr := range o.Addresses {
 		if !o.foreign || o.finalizer && o.Record.Of(addr).Pool != "" {
@@ -146,7 +146,8 @@ func (o *serviceObject) shown() (ours, others []netip.Addr) {
 	return ours, others
 }
 
-// leaves returns what a Service that we do not serve must lose, with these in its status: the change of a type empties it.
+// leaves returns what a Service that we do not serve must lose, with these in its status: the change of a type empties
+// it.
 func (o *serviceObject) leaves(shown []netip.Addr) []netip.Addr {
 	out := slices.Clone(shown)
 	for _, origin := range o.Record {
@@ -157,7 +158,7 @@ func (o *serviceObject) leaves(shown []netip.Addr) []netip.Addr {
 	return out
 }
 
-// lost returns the addresses that the annotation of a FloatingIP asks back.
+// lost returns the addresses that the annotation of a FloatingIP recalls.
 func (w *world) lost(f lb.FloatingIP) []netip.Addr {
 	var out []netip.Addr
 	for _, had := range f.Recall {
@@ -176,8 +177,8 @@ func (w *world) answers(pool, name string) bool {
 	return p != nil && answers(&p.Pool, name)
 }
 
-// disjoint returns the pools. What two of them have, which a cache may show of an older and a newer
-// pool, is the first one's.
+// disjoint returns the pools. A cache may show an older and a newer pool with the same address; it belongs to the first
+// then.
 func disjoint(objects []poolObject) []lb.Pool {
 	taken := map[netip.Addr]bool{}
 	var out []lb.Pool
@@ -209,8 +210,8 @@ func disjoint(objects []poolObject) []lb.Pool {
 	return out
 }
 
-func find[T any](all []T, is func(T) bool) *T {
-	if i := slices.IndexFunc(all, is); i >= 0 {
+func find[T any](all []T, match func(T) bool) *T {
+	if i := slices.IndexFunc(all, match); i >= 0 {
 		return &all[i]
 	}
 	return nil
@@ -250,7 +251,7 @@ func applied(s lb.State, r Result) lb.State {
 	return s
 }
 
-// wish is what package config reads of the annotation that has these: the first address of each family.
+// wish returns what package config reads from the annotation with these: the first address of each family.
 func wish(record, awaits lb.Origins) lb.Origins {
 	var out lb.Origins
 	for _, o := range slices.Concat(record, awaits) {

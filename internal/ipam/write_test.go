@@ -10,17 +10,18 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// run is one run of a controller: what it saw and decided, and what became of it.
+// run is one run of a controller: its input, its decision and the outcome.
 type run struct {
 	*controller
 	seen   world
 	state  lb.State
 	result Result
-	// dies: the process will die between two writes. Over: it is dead, or was paused until it was fenced.
+	// dies reports whether the process will die between two writes, and over whether it is dead, or was paused until it
+	// was fenced.
 	dies, over bool
-	// failed: a write was lost or overtaken.
+	// failed reports whether a write was lost or overtaken.
 	failed bool
-	// silent: the last write got no answer.
+	// silent reports whether the last write got no answer.
 	silent bool
 }
 
@@ -71,7 +72,7 @@ func (h *history) carryOut(r *run) {
 	}
 }
 
-// each makes some writes, in any order. If the process dies meanwhile, some of those that it had begun land.
+// each makes some writes, in any order. If the process dies meanwhile, some of the writes that it had begun land.
 func each[T any](h *history, r *run, items []T, write func(T)) {
 	if r.over {
 		return
@@ -88,7 +89,7 @@ func each[T any](h *history, r *run, items []T, write func(T)) {
 	}
 }
 
-// interrupt lets something happen between two writes.
+// interrupt makes something happen between two writes.
 func (h *history) interrupt(r *run) {
 	switch {
 	case r.dies && h.oneIn(8):
@@ -98,8 +99,8 @@ func (h *history) interrupt(r *run) {
 	}
 }
 
-// patch replaces an object as the API server does: only if the writer saw the present version. Some writes get no answer,
-// and land or not.
+// patch replaces an object as the API server does: only if the writer saw the present version. Some writes get no
+// answer, and land or not.
 func patch[T object](h *history, r *run, c *cache[T], seen, want T, set func(*T, int)) (T, bool) {
 	if r.silent = false; reflect.DeepEqual(seen, want) {
 		return seen, true
@@ -133,7 +134,7 @@ func (h *history) writePool(r *run, seen poolObject, u Usage) poolObject {
 	return after
 }
 
-// finalize holds a pool, or lets it go.
+// finalize adds or removes the finalizer of a pool.
 func (h *history) finalize(r *run, seen poolObject, u Usage) {
 	want := seen
 	want.finalizer = u.InUse(seen.Deleting)
@@ -217,7 +218,7 @@ func (h *history) writeService(r *run, seen serviceObject, a *Assignment) {
 		h.checkService(r, before, seen, after)
 	}
 	if r.silent {
-		r.unanswered(party{seen.Key, false}, seen.version, seen.Addresses, want.Addresses)
+		r.unanswered(objectID{seen.Key, false}, seen.version, seen.Addresses, want.Addresses)
 	}
 }
 
@@ -232,7 +233,7 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 	want.finalizer = len(f.Addresses) > 0 && (seen.finalizer || !seen.Deleting)
 	recorded, landed := patch(h, r, &r.floatingIPs, seen, want, setFloatingVersion)
 	if r.silent {
-		r.unanswered(party{seen.Key, true}, seen.version, seen.Addresses, f.Addresses)
+		r.unanswered(objectID{seen.Key, true}, seen.version, seen.Addresses, f.Addresses)
 		return
 	}
 	if !landed {
@@ -250,7 +251,7 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 		h.checkFloatingIP(r, before, seen, after)
 	}
 	if r.silent {
-		r.unanswered(party{seen.Key, true}, recorded.version, seen.Addresses, f.Addresses)
+		r.unanswered(objectID{seen.Key, true}, recorded.version, seen.Addresses, f.Addresses)
 	}
 }
 
@@ -325,7 +326,7 @@ func (h *history) checkService(r *run, before world, seen, after serviceObject) 
 	})
 	for _, addr := range seen.Addresses {
 		if !slices.Contains(after.Addresses, addr) && modest(&seen.Service, addr) && !asked && !before.others(&seen, addr) {
-			h.fail(fmt.Errorf("%s lost %s unasked, which nobody else has", seen.Key, addr))
+			h.fail(fmt.Errorf("%s lost %s unasked, which no other object has", seen.Key, addr))
 		}
 	}
 }
@@ -423,8 +424,8 @@ func (w *witness) leaves(addr netip.Addr, svc *lb.Service) bool {
 	})
 }
 
-// frozen returns the address of the family that the Service held or asks back, if its status shows none and the address must
-// be waited for: the pool that it came from cannot be read, or would give it when reuseDelay is over.
+// frozen returns the address of the family that the Service held or asks back, if its status shows none and the address
+// must be waited for: the pool that it came from cannot be read, or would give it when reuseDelay is over.
 func (w *witness) frozen(svc *lb.Service, family lb.Family) netip.Addr {
 	if svc.Renew || slices.ContainsFunc(svc.Addresses, func(a netip.Addr) bool { return lb.FamilyOf(a) == family }) {
 		return netip.Addr{}
