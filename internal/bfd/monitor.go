@@ -43,6 +43,7 @@ func (m *Monitor) Set(peers []Peer) {
 	if reflect.DeepEqual(peers, m.peers) {
 		return
 	}
+
 	m.peers = slices.Clone(peers)
 	m.order()
 }
@@ -66,8 +67,10 @@ func (m *Monitor) Serve(conn net.Conn) {
 		if in.Decode(&statuses) != nil {
 			break
 		}
+
 		m.notice(statuses)
 	}
+
 	m.mu.Lock()
 	m.out = nil
 	m.mu.Unlock()
@@ -84,6 +87,7 @@ func (m *Monitor) notice(statuses []Status) {
 	for _, s := range before {
 		was[s.Name] = s
 	}
+
 	changed := len(before) != len(statuses)
 	for _, s := range statuses {
 		o, known := was[s.Name]
@@ -96,6 +100,7 @@ func (m *Monitor) notice(statuses []Status) {
 			o.Error == s.Error {
 			continue
 		}
+
 		changed = true
 		switch {
 		case s.Error != "":
@@ -105,6 +110,7 @@ func (m *Monitor) notice(statuses []Status) {
 				"neighbor", s.Remote.String(), "failures", s.Failures)
 		}
 	}
+
 	if changed {
 		m.config.Changed()
 	}
@@ -126,6 +132,7 @@ func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 		metric := func(name, help string, kind prometheus.ValueType, value float64, labels prometheus.Labels) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bfd_"+name, help, []string{"peer"}, labels), kind, value, s.Name)
 		}
+
 		metric(
 			"session_up",
 			"1 if the BFD session is up.",
@@ -133,6 +140,7 @@ func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 			map[bool]float64{true: 1}[s.State == Up],
 			nil,
 		)
+
 		metric(
 			"detection_seconds",
 			"Silence of the peer after which the BFD session falls.",
@@ -140,6 +148,7 @@ func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 			s.Detection.Seconds(),
 			nil,
 		)
+
 		metric("ups_total", "Times that the BFD session came up.", prometheus.CounterValue, float64(s.Ups), nil)
 		metric(
 			"failures_total",
@@ -148,6 +157,7 @@ func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 			float64(s.Failures),
 			nil,
 		)
+
 		for direction, n := range map[string]uint64{"sent": s.Sent, "received": s.Received, "rejected": s.Rejected} {
 			metric(
 				"packets_total",
@@ -169,11 +179,13 @@ func Serve(conn net.Conn, hangs func() bool) {
 	if err != nil {
 		return // there is nothing that could be reported of sessions
 	}
+
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		t.run()
 	}()
+
 	go t.obey(conn)
 	for out := json.NewEncoder(conn); ; {
 		select {
@@ -198,6 +210,7 @@ func (t *thread) obey(conn net.Conn) {
 		case err != nil:
 			return
 		}
+
 		t.wanted.Store(&peers)
 	}
 }

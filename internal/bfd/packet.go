@@ -44,6 +44,7 @@ func parse(b []byte) (p packet, ok bool) {
 	if len(b) < packetLen {
 		return packet{}, false
 	}
+
 	flags, length := b[offFlags], int(b[offLength])
 	p = packet{
 		diagnostic:    Diagnostic(b[0] & diagnosticMask),
@@ -58,6 +59,7 @@ func parse(b []byte) (p packet, ok bool) {
 		transmit:      interval(b[offTransmit:]),
 		receive:       interval(b[offReceive:]),
 	}
+
 	switch {
 	case b[0]>>versionShift != version, p.multiplier == 0, flags&multipointBit != 0:
 		return packet{}, false
@@ -66,6 +68,7 @@ func parse(b []byte) (p packet, ok bool) {
 	case p.mine == 0, p.yours == 0 && p.state > Down: // its discriminators do not fit its state
 		return packet{}, false
 	}
+
 	return p, true
 }
 

@@ -74,6 +74,7 @@ func (s *session) leave(now time.Duration) {
 	if s.leaving {
 		return
 	}
+
 	s.leaving = true
 	s.change(now, AdminDown, SwitchedOff)
 	if s.yours != 0 {
@@ -92,6 +93,7 @@ func (s *session) change(now time.Duration, to State, why Diagnostic) {
 	case s.state == Up && s.remote != AdminDown && to != AdminDown:
 		s.failures++
 	}
+
 	s.state, s.diagnostic, s.changedAt, s.urgent = to, why, now, true
 	s.apply(s.wish(), s.peer.Receive, to == Up)
 	s.plan(now)
@@ -104,6 +106,7 @@ func (s *session) receive(now time.Duration, p packet) {
 		s.rejected++
 		return
 	}
+
 	s.authenticatedAt = 0
 	s.received++
 	s.yours, s.remote, s.remoteDemand = p.mine, p.state, p.demand
@@ -113,6 +116,7 @@ func (s *session) receive(now time.Duration, p packet) {
 	if p.final {
 		s.confirmed()
 	}
+
 	s.follow(now, p.state)
 	s.answer = s.answer || p.poll
 	s.plan(now)
@@ -176,6 +180,7 @@ func (s *session) due(now time.Duration) time.Duration {
 	case s.periodic():
 		return min(s.nextAt, s.expiresAt())
 	}
+
 	return s.expiresAt()
 }
 
@@ -184,25 +189,30 @@ func (s *session) tick(now time.Duration, p *packet) bool {
 	if now >= s.expiresAt() {
 		s.expire(now)
 	}
+
 	if !s.answer && !(s.urgent && !s.silent()) && !(s.periodic() && now >= s.nextAt) {
 		return false
 	}
+
 	*p = packet{
 		diagnostic: s.diagnostic, state: s.state, multiplier: s.peer.Multiplier, mine: s.mine, yours: s.yours,
 		transmit: s.desiredTransmit, receive: s.requiredReceive,
 		// Never both (RFC 5880 section 6.8.7).
 		final: s.answer, poll: s.polling && !s.answer,
 	}
+
 	s.sent++
 	if s.answer {
 		s.answer = false // which does not move the periodic packets (RFC 5880 section 6.8.7)
 		return true
 	}
+
 	s.urgent, s.sentAt = false, now
 	s.nextAt = now + jittered(s.planned, s.peer.Multiplier, s.random())
 	if s.farewells--; s.farewells > 0 {
 		s.nextAt = now + farewellInterval
 	}
+
 	s.farewells = max(s.farewells, 0)
 	return true
 }
@@ -217,10 +227,12 @@ func (s *session) status(now time.Duration) Status {
 	if s.yours != 0 {
 		out.Detection = s.detection()
 	}
+
 	// What one packet said is forgotten when a neighbor would have said it again.
 	if s.authenticatedAt != 0 && now < s.authenticatedAt+authenticatedTime && s.state != Up && out.Error == "" {
 		out.Error = "the neighbor authenticates its packets, which is not supported"
 	}
+
 	return out
 }
 
@@ -245,12 +257,14 @@ func (t *timers) apply(transmit, receive time.Duration, up bool) {
 	if transmit == t.desiredTransmit && receive == t.requiredReceive {
 		return
 	}
+
 	t.desiredTransmit, t.requiredReceive = transmit, receive
 	if !up {
 		t.settle()
 		t.polling, t.pollAgain = false, false
 		return
 	}
+
 	t.pollAgain = t.polling
 	t.polling = true
 	// RFC 5880 section 6.8.3: an increased transmission interval and a reduced receive interval wait for the Final.

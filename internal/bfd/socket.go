@@ -47,6 +47,7 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	s := &sender{fd: fd}
 	if p.Interface != "" {
 		s.link = p.Links[0]
@@ -55,6 +56,7 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 			return nil, fmt.Errorf("use interface %s: %w", p.Interface, err)
 		}
 	}
+
 	local := cmp.Or(p.Source, unspecified(p.Address.Is6()))
 	const ports = lastPort - firstPort + 1
 	for i := range uint64(ports) {
@@ -62,15 +64,18 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 		if taken[s.port] {
 			continue
 		}
+
 		err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(local, uint16(s.port)), s.link))
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
 	}
+
 	if err != nil {
 		s.close()
 		return nil, fmt.Errorf("send from %s: %w", local, err)
 	}
+
 	s.to = rt.Sockaddr(netip.AddrPortFrom(p.Address, kindOf(p).port()), s.link)
 	return s, nil
 }
@@ -123,19 +128,23 @@ func listen(k kind) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(k.is6), k.port()), 0)); errors.Is(
 		err,
 		unix.EADDRINUSE,
 	) {
 		err = fmt.Errorf("another program on the node uses UDP port %d", k.port())
 	}
+
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 	}
+
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}
+
 	return &listener{kind: k, sink: fd}, nil
 }
 
@@ -146,31 +155,38 @@ func (l *listener) serve(sessions []*session) error {
 			s.session = nil
 		}
 	}
+
 	var entered []*slot
 	for _, s := range sessions {
 		if slices.ContainsFunc(l.slots, func(o *slot) bool { return o.session == s }) {
 			continue
 		}
+
 		free, err := l.free()
 		if err != nil {
 			return err
 		}
+
 		free.session = s
 		entered = append(entered, free)
 	}
+
 	chosen := make([]*session, len(l.slots))
 	for i, s := range l.slots {
 		chosen[i] = s.session
 	}
+
 	err := rt.Attach(l.sink, unix.SO_ATTACH_REUSEPORT_CBPF, choice(chosen))
 	all := []bpf.Instruction{bpf.RetConstant{Val: rt.Whole}}
 	for _, s := range l.slots {
 		// Before, it may have got what is nobody's.
 		err = cmp.Or(err, rt.Attach(s.fd, unix.SO_ATTACH_FILTER, all))
 	}
+
 	for _, s := range entered {
 		s.drain()
 	}
+
 	return err
 }
 
@@ -179,15 +195,18 @@ func (l *listener) free() (*slot, error) {
 	if i := slices.IndexFunc(l.slots, func(s *slot) bool { return s.session == nil }); i >= 0 {
 		return l.slots[i], nil
 	}
+
 	fd, err := openUDP(l.is6, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer},
 		rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1})
 	if err != nil {
 		return nil, err
 	}
+
 	if err := unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(l.is6), l.port()), 0)); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("bind UDP port %d: %w", l.port(), err)
 	}
+
 	s := &slot{fd: fd}
 	l.slots = append(l.slots, s)
 	return s, nil
@@ -235,6 +254,7 @@ func choice(sessions []*session) (program []bpf.Instruction) {
 		if first == nil || done[i] {
 			continue
 		}
+
 		var body []bpf.Instruction
 		for j, s := range sessions[i:] {
 			if s != nil && slices.Equal(s.peer.Links, first.peer.Links) {
@@ -242,6 +262,7 @@ func choice(sessions []*session) (program []bpf.Instruction) {
 				body = append(body, s.origin(uint32(i+j+1))...)
 			}
 		}
+
 		program = append(program, bpf.LoadExtension{Num: bpf.ExtInterfaceIndex})
 		links := first.peer.Links
 		for j, l := range links {
@@ -252,8 +273,10 @@ func choice(sessions []*session) (program []bpf.Instruction) {
 				bpf.Jump{Skip: uint32(rest + 1)},
 			)
 		}
+
 		program = append(append(program, bpf.Jump{Skip: uint32(len(body))}), body...)
 	}
+
 	return append(program, bpf.RetConstant{Val: 0})
 }
 
@@ -263,6 +286,7 @@ func (s *session) origin(value uint32) (program []bpf.Instruction) {
 	if s.peer.Address.Is6() {
 		ttl, source = ttl6, source6
 	}
+
 	const word, end = 4, 3
 	for i := 0; i < len(b); i += word {
 		program = append(
@@ -275,6 +299,7 @@ func (s *session) origin(value uint32) (program []bpf.Instruction) {
 			},
 		)
 	}
+
 	return append(program,
 		bpf.LoadAbsolute{Off: ttl, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: uint32(s.minTTL()), SkipTrue: 1},

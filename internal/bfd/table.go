@@ -55,28 +55,34 @@ func (t *table) set(now time.Duration, peers []Peer) {
 				mostPackets,
 			)
 		}
+
 		if why != "" {
 			t.refused = append(
 				t.refused,
 				Status{Name: p.Name, State: AdminDown, Remote: Down, Refused: true, Error: why},
 			)
+
 			continue
 		}
+
 		load += p.packets()
 		s := t.byName[p.Name]
 		if s == nil || !s.peer.same(p) {
 			s = newSession(now, p, t.discriminator(rest), t.random)
 		}
+
 		s.configure(now, p)
 		wanted[p.Name] = s
 		rest = append(rest, s)
 	}
+
 	for _, s := range t.sessions {
 		if wanted[s.peer.Name] != s {
 			s.leave(now)
 			rest = append(rest, s)
 		}
 	}
+
 	t.sessions, t.byName = rest, wanted
 }
 
@@ -107,6 +113,7 @@ func (t *table) receive(now time.Duration, s *session, b []byte) {
 		s.rejected++
 		return
 	}
+
 	before := s.state
 	s.receive(now, p)
 	if s.state != before {
@@ -130,10 +137,12 @@ func (t *table) tick(now time.Duration, send func(*session, *packet)) {
 		for s.tick(now, &t.out) {
 			send(s, &t.out)
 		}
+
 		if s.state != before {
 			t.version++
 		}
 	}
+
 	t.sessions = slices.DeleteFunc(t.sessions, (*session).ended)
 }
 
@@ -154,5 +163,6 @@ func (t *table) statuses(now time.Duration) []Status {
 			out = append(out, s.status(now))
 		}
 	}
+
 	return append(out, t.refused...)
 }

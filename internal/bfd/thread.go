@@ -65,6 +65,7 @@ func newThread(hangs func() bool) (*thread, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	t := &thread{
 		notices:   make(chan []Status, 1),
 		hangs:     hangs,
@@ -75,6 +76,7 @@ func newThread(hangs func() bool) (*thread, error) {
 		senders:   map[*session]*sender{},
 		ports:     map[int]bool{},
 	}
+
 	t.send = t.transmit
 	return t, nil
 }
@@ -87,10 +89,12 @@ func (t *thread) run() {
 			t.wait(readWindow, false)
 			continue
 		}
+
 		t.step()
 		if t.stopping.Load() && len(t.table.sessions) == 0 {
 			return
 		}
+
 		t.wait(t.due()-rt.Boottime(), true)
 	}
 }
@@ -121,6 +125,7 @@ func (t *thread) load(now time.Duration) {
 	case !t.retry || now < t.retryAt:
 		return
 	}
+
 	t.retryAt = now + retryInterval
 	t.open()
 }
@@ -134,26 +139,31 @@ func (t *thread) open() {
 			sessions[k] = append(sessions[k], s)
 		}
 	}
+
 	for k, l := range t.listeners {
 		if sessions[k] == nil {
 			l.close()
 			delete(t.listeners, k)
 		}
 	}
+
 	for k, all := range sessions {
 		t.troubles[k] = t.listen(k, all)
 		t.retry = t.retry || t.troubles[k] != nil
 	}
+
 	for _, s := range t.table.sessions {
 		if s.leaving {
 			continue
 		}
+
 		// A new socket after a failure shows nothing yet: see transmit.
 		err := t.openSender(s)
 		unproven := err == nil && t.senders[s] != nil && t.senders[s].failing
 		if !unproven {
 			t.trouble(s, err)
 		}
+
 		t.retry = t.retry || unproven || err != nil
 	}
 }
@@ -165,8 +175,10 @@ func (t *thread) listen(k kind, sessions []*session) (err error) {
 		if l, err = listen(k); err != nil {
 			return err
 		}
+
 		t.listeners[k] = l
 	}
+
 	return l.serve(sessions)
 }
 
@@ -178,15 +190,19 @@ func (t *thread) openSender(s *session) error {
 		if !before.failing && (before.link == 0 || slices.Equal(s.peer.Links, []int{before.link})) {
 			return nil
 		}
+
 		t.closeSender(s)
 	}
+
 	if s.peer.Interface != "" && len(s.peer.Links) == 0 {
 		return nil // see trouble
 	}
+
 	o, err := openSender(s.peer, t.ports, rt.Random())
 	if err != nil {
 		return err
 	}
+
 	o.failing = before != nil && before.failing
 	t.senders[s], t.ports[o.port] = o, true
 	return nil
@@ -203,6 +219,7 @@ func (t *thread) trouble(s *session, err error) {
 	case err != nil:
 		now = trouble{true, err.Error()}
 	}
+
 	if now != s.trouble {
 		s.trouble = now
 		t.table.version++
@@ -221,6 +238,7 @@ func (t *thread) sweep() {
 	if len(t.senders) <= len(t.table.sessions) {
 		return
 	}
+
 	for s := range t.senders {
 		if s.ended() {
 			t.closeSender(s)
@@ -238,20 +256,24 @@ func (t *thread) receive() {
 			}
 		}
 	}
+
 	for i, s := range t.polled {
 		for t.poll[i+1].Revents != 0 {
 			if s.reads >= s.session.allowance() {
 				t.spent = true
 				break
 			}
+
 			n, ok := s.read(t.in[:])
 			if !ok {
 				break
 			}
+
 			s.reads++
 			t.table.receive(rt.Boottime(), s.session, t.in[:n])
 		}
 	}
+
 	t.polled = t.polled[:0]
 }
 
@@ -261,6 +283,7 @@ func (t *thread) transmit(s *session, p *packet) {
 	if o == nil {
 		return
 	}
+
 	p.marshal(&t.out)
 	err := rt.Send(o.fd, t.out[:], o.to)
 	if o.failing = err != nil; o.failing || s.trouble.refused {
@@ -268,6 +291,7 @@ func (t *thread) transmit(s *session, p *packet) {
 			err = fmt.Errorf("send: %w", err)
 			t.retry = true
 		}
+
 		t.trouble(s, err)
 	}
 }
@@ -278,11 +302,13 @@ func (t *thread) report(now time.Duration) {
 	if !changed && now < t.refreshAt || now < t.reportAt {
 		return
 	}
+
 	t.reported, t.reportAt, t.refreshAt = t.table.version, now+leastReport, now+reportInterval
 	select {
 	case <-t.notices:
 	default:
 	}
+
 	t.notices <- t.table.statuses(now) // nobody else sends
 }
 
@@ -292,12 +318,15 @@ func (t *thread) due() time.Duration {
 	if t.retry && !t.stopping.Load() {
 		next = min(next, t.retryAt)
 	}
+
 	if t.table.version != t.reported {
 		next = min(next, t.reportAt)
 	}
+
 	if t.spent {
 		next = min(next, t.since+readWindow)
 	}
+
 	return next
 }
 
@@ -318,6 +347,7 @@ func (t *thread) wait(d time.Duration, reading bool) {
 			}
 		}
 	}
+
 	t.event.Wait(d, t.poll)
 }
 

@@ -38,6 +38,7 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errStart, err)
 	}
+
 	s.speaker.mu.Lock()
 	s.pid = p.PID()
 	s.speaker.mu.Unlock()
@@ -60,6 +61,7 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 	case line != "":
 		return stderr, fmt.Errorf("the BGP engine ended: %w: %s", err, line)
 	}
+
 	return stderr, fmt.Errorf("the BGP engine ended: %w", err)
 }
 
@@ -77,15 +79,19 @@ func (s *supervisor) watch(
 			return hangs, err
 		case <-tick:
 		}
+
 		if _, leave := s.goal(settings); leave != nil || leaving.Load() {
 			if looks++; looks > leaveLooks {
 				process.Kill()
 			}
+
 			continue
 		}
+
 		if answered.Swap(false) {
 			timer.Reset()
 		}
+
 		if !hangs && timer.Advance(lookInterval, daemon.SchedDelay(process.PID())) >= hangTime {
 			hangs = true
 			process.Quit()
@@ -107,11 +113,13 @@ func (s *supervisor) sendOrders(conn io.Writer, settings lb.Peer, leaving *atomi
 			_ = out.Encode(lb.Order{Leave: leave})
 			return
 		}
+
 		changes := difference(settings, sent, all)
 		next.Put, next.Remove, sent = changes.Put, changes.Remove, all
 		if out.Encode(next) != nil {
 			return
 		}
+
 		next = lb.Order{}
 		select {
 		case <-ended:
@@ -129,6 +137,7 @@ func (s *supervisor) readNotices(conn io.Reader, settings lb.Peer, answered *ato
 		if in.Decode(&n) != nil {
 			return
 		}
+
 		answered.Store(true)
 		s.report(settings, n)
 	}

@@ -24,12 +24,15 @@ func (s *Speaker) states() []lb.Session {
 		if l.supervisor != nil && l.supervisor.reported.Session.State != "" {
 			one = l.supervisor.reported.Session
 		}
+
 		one.Peer, one.Address, one.BFD = l.settings.Name, l.settings.Address, path.State
 		if one.State != lb.Established {
 			one.Since, one.LastError = r.lost, path.explain(cmp.Or(one.LastError, r.trouble.explain(time.Now())))
 		}
+
 		out = append(out, one)
 	}
+
 	return out
 }
 
@@ -50,6 +53,7 @@ func (s *Speaker) look() {
 			changed = append(changed, one)
 		}
 	}
+
 	s.seen = seen
 	s.mu.Unlock()
 	for _, one := range changed {
@@ -65,6 +69,7 @@ func (s *Speaker) look() {
 			log.Warn("BGP session does not come up", "reason", v.text)
 		}
 	}
+
 	if len(changed) > 0 || len(seen) != len(before) {
 		s.config.Kick()
 	}
@@ -91,6 +96,7 @@ func (p Path) explain(text string) string {
 	case text != "" && p.Note != "":
 		return text + "; " + p.Note
 	}
+
 	return text
 }
 
@@ -106,6 +112,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 		metric := func(name, help string, kind prometheus.ValueType, value float64) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil), kind, value, one.Peer)
 		}
+
 		r := s.record(one.Peer)
 		metric(
 			"session_up",
@@ -113,6 +120,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			gauge,
 			number(one.State == lb.Established),
 		)
+
 		metric("advertised_routes", "Routes advertised to a peer.", gauge, float64(one.Advertised))
 		metric("ignored_routes", "Routes that a peer sent; none is used.", gauge, float64(r.total.Ignored))
 		metric("updates_sent_total", "UPDATE messages sent to a peer.", counter, float64(r.total.Updates))
@@ -123,6 +131,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			counter,
 			float64(r.total.Received),
 		)
+
 		metric("session_ups_total", "Times that the session with a peer came up.", counter, float64(r.total.Ups))
 		metric(
 			"session_failures_total",
@@ -130,12 +139,14 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			counter,
 			float64(r.failures),
 		)
+
 		metric(
 			"session_damped",
 			"Whether a peer waits to be dialled, because its session fell or its engine died too often.",
 			gauge,
 			number(r.trouble.rests(time.Now())),
 		)
+
 		metric("engine_restarts_total", "Deaths of the BGP engine of a peer.", counter, float64(r.restarts))
 	}
 }

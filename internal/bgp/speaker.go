@@ -90,6 +90,7 @@ func (s *Speaker) Set(d Desired) {
 		slices.Values(d.Peers),
 		func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) },
 	)
+
 	before := s.desired.Paths
 	s.desired = d
 	for _, l := range s.listed {
@@ -98,6 +99,7 @@ func (s *Speaker) Set(d Desired) {
 			s.failed(name, p.Why, true)
 		}
 	}
+
 	s.sync()
 }
 
@@ -125,6 +127,7 @@ func (s *Speaker) end(how lb.Leave) {
 	for _, one := range s.byAddress {
 		one.want(nil, routes{}, how)
 	}
+
 	s.listed = nil
 	s.mu.Unlock()
 	s.ending.Wait()
@@ -135,6 +138,7 @@ func (s *Speaker) sync() {
 	if s.ended {
 		return
 	}
+
 	wanted := map[netip.Addr]bool{}
 	s.listed = nil
 	records := map[string]*record{}
@@ -148,6 +152,7 @@ func (s *Speaker) sync() {
 			s.listed = append(s.listed, listed{settings: settings})
 			continue
 		}
+
 		wanted[settings.Address] = true
 		one := s.byAddress[settings.Address]
 		if one == nil {
@@ -155,9 +160,11 @@ func (s *Speaker) sync() {
 			s.byAddress[settings.Address] = one
 			s.ending.Go(one.run)
 		}
+
 		one.want(&settings, s.desired.Routes, lb.Leave{Graceful: true})
 		s.listed = append(s.listed, listed{settings: settings, supervisor: one})
 	}
+
 	s.records = records
 	for address, one := range s.byAddress {
 		if !wanted[address] {
@@ -178,12 +185,14 @@ func routeOf(p lb.Peer, list *[]lb.Route) (r lb.Route, has bool) {
 	if list == nil {
 		return r, false
 	}
+
 	for _, r := range *list {
 		if slices.Contains(r.Peers, p.Name) && p.Carries(lb.FamilyOf(r.Prefix.Addr())) {
 			r.Peers = nil
 			return r, true
 		}
 	}
+
 	return r, false
 }
 
@@ -199,5 +208,6 @@ func difference(p lb.Peer, from, to routes) (o lb.Order) {
 			o.Remove = append(o.Remove, prefix)
 		}
 	})
+
 	return o
 }

@@ -83,6 +83,7 @@ func (s *supervisor) goal(settings lb.Peer) (routes, *lb.Leave) {
 		how := s.how
 		return routes{}, &how
 	}
+
 	return s.routes, nil
 }
 
@@ -114,12 +115,15 @@ func (s *supervisor) ended(settings lb.Peer, stderr string, err error) {
 	if established {
 		r.lost = time.Now()
 	}
+
 	if err != nil {
 		if !errors.Is(err, errStart) {
 			r.restarts++
 		}
+
 		s.speaker.failed(settings.Name, err.Error(), established && s.settings != nil)
 	}
+
 	again := r.trouble.wait
 	s.speaker.mu.Unlock()
 	if err != nil {
@@ -152,6 +156,7 @@ func (s *supervisor) report(settings lb.Peer, n lb.Notice) {
 			n.Warning,
 		)
 	}
+
 	s.speaker.mu.Lock()
 	r, before := s.speaker.record(settings.Name), s.reported.Counters
 	r.total = r.total.Plus(before, n.Counters)
@@ -161,10 +166,12 @@ func (s *supervisor) report(settings lb.Peer, n lb.Notice) {
 		for range min(n.Counters.Falls-before.Falls, uint64(len(rests))) {
 			s.speaker.failed(settings.Name, n.Session.LastError, true)
 		}
+
 		if n.Session.State == lb.Established {
 			r.trouble.why = ""
 		}
 	}
+
 	s.speaker.mu.Unlock()
 	s.speaker.look()
 }
@@ -177,6 +184,7 @@ func (s *Speaker) failed(name, why string, fell bool) {
 		r.failures++
 		r.lost = time.Now()
 	}
+
 	if r.trouble.again(time.Now(), why); r.trouble.wait > 0 {
 		time.AfterFunc(r.trouble.wait, s.resume)
 		s.sync()
@@ -227,6 +235,7 @@ func (b *backoff) explain(now time.Time) string {
 	if !b.rests(now) {
 		return b.why
 	}
+
 	return fmt.Sprintf(
 		"the session failed %d times in a row, so that the next attempt waits for %v; at last: %s",
 		b.count,

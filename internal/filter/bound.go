@@ -33,9 +33,11 @@ func (d *frontend) charge(paid map[any]bool) (c cost) {
 			c.prefixes += l.size
 		}
 	}
+
 	if p := d.profile.even(); !paid[p] {
 		c.rules = p.rules()
 	}
+
 	return c
 }
 
@@ -54,14 +56,17 @@ func (img *image) admit() {
 		if own[space] == nil {
 			own[space] = map[any]bool{}
 		}
+
 		total[space] += d.charge(own[space]).weight()
 		d.pay(own[space])
 		order = append(order, d)
 	}
+
 	slices.SortStableFunc(order, func(a, b *frontend) int {
 		return cmp.Or(cmp.Compare(total[a.Service.Namespace], total[b.Service.Namespace]),
 			cmp.Compare(a.charge(nil).weight(), b.charge(nil).weight()))
 	})
+
 	var used cost
 	paid := map[any]bool{}
 	for _, d := range order {
@@ -78,8 +83,10 @@ func (img *image) admit() {
 					maxCost.rules,
 				),
 			)
+
 			continue
 		}
+
 		used = used.plus(c)
 		d.pay(paid)
 	}

@@ -16,6 +16,7 @@ func (img *image) From(old *image) nft.Change {
 	if old == nil {
 		old = blank()
 	}
+
 	var had, want nft.Elements
 	// moved notes an address that comes or goes in a set of its family.
 	moved := func(set string, a netip.Addr, there, wanted bool) {
@@ -23,27 +24,34 @@ func (img *image) From(old *image) nft.Change {
 		if there {
 			to = &had
 		}
+
 		if there != wanted {
 			to.Put(familyOf(a.Is6()).named(set), string(a.AsSlice()), "")
 		}
 	}
+
 	old.frontends.Changes(img.frontends, func(at netip.Addr, was, is *[]frontend, there, wanted bool) {
 		var a, b []frontend
 		if there {
 			a = *was
 		}
+
 		if wanted {
 			b = *is
 		}
+
 		a, b = nft.Apart(a, b, frontend.equal)
 		for i := range a {
 			a[i].elements(&had)
 		}
+
 		for i := range b {
 			b[i].elements(&want)
 		}
+
 		moved(addressesSet, at, there, wanted)
 	})
+
 	old.lists.Changes(img.lists, func(l *list, _, _ int, there, wanted bool) {
 		switch {
 		case !wanted:
@@ -52,23 +60,29 @@ func (img *image) From(old *image) nft.Change {
 			l.elements(&want)
 		}
 	})
+
 	old.internal.Changes(img.internal, func(p clusterPort, was, is *[]netip.Addr, there, wanted bool) {
 		if there {
 			p.elements(&had, (*was)[0])
 		}
+
 		if wanted {
 			p.elements(&want, (*is)[0])
 		}
 	})
+
 	old.of.Pings.Changes(img.of.Pings, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
 		moved(pingsSet, a, there, wanted)
 	})
+
 	old.of.Relayed.Changes(img.of.Relayed, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
 		moved(relayedSet, a, there, wanted)
 	})
+
 	if !lb.Same(old.others, img.others) {
 		had, want = append(had, old.others...), append(want, img.others...)
 	}
+
 	c := nft.Between(had, want)
 	old.chains.Changes(img.chains, func(name chainName, was, is chainUse, there, wanted bool) {
 		switch {
@@ -86,6 +100,7 @@ func (img *image) From(old *image) nft.Change {
 			}
 		}
 	})
+
 	slices.Reverse(c.GoneChains)
 	return c
 }

@@ -104,13 +104,16 @@ func (f *family) sets() []nft.Set {
 		{Name: internalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
 		{Name: externalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
 	}
+
 	for _, name := range []string{allowSet, denySet} {
 		for _, parity := range []string{"", oddSuffix} {
 			list = append(list, nft.Set{Name: name + parity, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Mark})
 		}
 	}
+
 	for i := range list {
 		list[i].Name = f.named(list[i].Name)
 	}
+
 	return list
 }

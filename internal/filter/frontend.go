@@ -50,13 +50,17 @@ func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
 				one.Port,
 				one.Address,
 			)
+
 			continue
 		}
+
 		if d.NoLimits || d.NoInternal {
 			one = d.possible(*one)
 		}
+
 		list = append(list, frontend{Frontend: one})
 	}
+
 	slices.SortStableFunc(list, func(a, b frontend) int { return a.compare(&b) })
 	distinct := list[:0]
 	for _, fe := range list {
@@ -65,8 +69,10 @@ func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
 			distinct[n-1].refused, c.refused[fe.Service] = err, err
 			continue
 		}
+
 		distinct = append(distinct, fe)
 	}
+
 	return distinct
 }
 
@@ -75,9 +81,11 @@ func (d *Desired) possible(f lb.Frontend) *lb.Frontend {
 	if d.NoLimits {
 		f.ConnectionLimit = 0
 	}
+
 	if d.NoInternal {
 		f.ClusterIP = netip.Addr{}
 	}
+
 	return &f
 }
 
@@ -88,18 +96,22 @@ func resolve(y *library, list []frontend, old *[]frontend) {
 	if old != nil {
 		rest = *old
 	}
+
 	for i := range list {
 		d, before := &list[i], none
 		for len(rest) > 0 && rest[0].compare(d) < 0 {
 			rest = rest[1:]
 		}
+
 		if len(rest) > 0 && rest[0].compare(d) == 0 {
 			before = &rest[0]
 		}
+
 		ipv6 := d.Address.Is6()
 		if d.Restricted {
 			d.allow = y.list(ipv6, d.Allow, &y.recent[0], before.allow)
 		}
+
 		d.deny = y.list(ipv6, d.Deny, &y.recent[1], before.deny)
 		if d.profile = profileOf(d); before != none {
 			d.profile.odd = before.profile.odd == before.sameLists(d)
@@ -122,9 +134,11 @@ func (d *frontend) elements(to *nft.Elements) {
 	for _, r := range d.profile.reasons() {
 		to.Put(f.named(dropsSet), key+string(nft.Native(uint32(r))), "")
 	}
+
 	if d.LogDrops {
 		to.Put(f.named(loggedSet), key, "")
 	}
+
 	for i, l := range d.lists() {
 		if l != nil {
 			to.Put(d.profile.listsIn([...]string{allowSet, denySet}[i]), key, string(nft.Native(l.number)))
@@ -151,14 +165,18 @@ func (p profile) reasons() []reason {
 	if p.restricted || p.deny != "" {
 		list = append(list, sourceRange)
 	}
+
 	if p.limit > 0 {
 		list = append(list, connectionLimit)
 	}
+
 	if p.rate > 0 {
 		list = append(list, rateLimit)
 	}
+
 	if p.refuse {
 		list = append(list, noEndpoint)
 	}
+
 	return list
 }

@@ -69,15 +69,18 @@ func newImage(y *library, d *Desired, old *image) *image {
 	if old == nil {
 		old = blank()
 	}
+
 	// A change of one frontend may open others that are closed.
 	shared := len(old.refused) == 0 &&
 		old.of.NoLog == d.NoLog &&
 		old.of.NoLimits == d.NoLimits &&
 		old.of.NoInternal == d.NoInternal
+
 	var img *image
 	if shared {
 		img = old.with(d, old.changed(y, d, old))
 	}
+
 	if !shared || len(img.refused) > 0 || img.cost.beyond() {
 		all := blank().changed(y, d, old)
 		if img = blank().with(d, all); img.cost.beyond() {
@@ -85,21 +88,26 @@ func newImage(y *library, d *Desired, old *image) *image {
 			for a, list := range all.at {
 				resolve(y, *list, old.frontends.Of(a))
 			}
+
 			img = blank().with(d, all)
 		}
 	}
+
 	if img.others = old.others; old.table == nil || !img.outside.Same(old.outside) || !old.of.sameOthers(d) {
 		img.others = others(d, img.outside)
 	}
+
 	img.layout = layout{log: !d.NoLog, routes: !d.NoRoutes, internal: img.internal.Len() > 0}
 	for i, f := range families() {
 		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
 			img.layout.answering[i] = d.Addresses[at]
 		}
 	}
+
 	if img.table = old.table; img.table == nil || old.layout != img.layout {
 		img.table = img.layout.table()
 	}
+
 	return img
 }
 
@@ -120,8 +128,10 @@ func (img *image) changed(y *library, d *Desired, old *image) changed {
 			list = out.frontends(d, *is)
 			resolve(y, list, old.frontends.Of(a))
 		}
+
 		out.at[a] = &list
 	})
+
 	return out
 }
 
@@ -135,6 +145,7 @@ func (img *image) with(d *Desired, c changed) *image {
 		names:  map[profile][]string{},
 		ports:  map[clusterPort][]netip.Addr{},
 	}
+
 	for a, list := range at {
 		u.count(img.frontends.Of(a), -1)
 		u.count(list, 1)
@@ -144,23 +155,28 @@ func (img *image) with(d *Desired, c changed) *image {
 			}
 		}
 	}
+
 	out.frontends = img.frontends.With(
 		maps.Keys(at),
 		func(a netip.Addr) (*[]frontend, bool) { return at[a], len(*at[a]) > 0 },
 	)
+
 	out.lists = img.lists.With(maps.Keys(u.lists), func(l *list) (int, bool) {
 		n, more := img.lists.Of(l), u.lists[l]
 		out.cost.prefixes += (min(n+more, 1) - min(n, 1)) * l.size
 		return n + more, n+more > 0
 	})
+
 	out.chains = img.chains.With(maps.Keys(u.chains), func(c chainName) (chainUse, bool) {
 		n, use := img.chains.Of(c).n, u.chains[c]
 		if string(c) == use.profile.rangesChain() {
 			out.cost.rules += (min(n+use.n, 1) - min(n, 1)) * use.profile.rules()
 		}
+
 		use.n += n
 		return use, use.n > 0
 	})
+
 	out.internal = img.internal.With(maps.Keys(u.ports), func(p clusterPort) (*[]netip.Addr, bool) {
 		all := u.ports[p]
 		if before := img.internal.Of(p); before != nil {
@@ -168,9 +184,11 @@ func (img *image) with(d *Desired, c changed) *image {
 				all,
 				slices.DeleteFunc(slices.Clone(*before), func(a netip.Addr) bool { return at[a] != nil })...)
 		}
+
 		slices.SortFunc(all, netip.Addr.Compare)
 		return &all, len(all) > 0
 	})
+
 	guarded := lb.IndexOf([]bool{true}, func(bool) []lb.Range { return d.Guarded })
 	moved, isOutside := maps.Keys(at), func(a netip.Addr) (v struct{}, has bool) {
 		return v, out.frontends.Has(a) &&
@@ -180,6 +198,7 @@ func (img *image) with(d *Desired, c changed) *image {
 		moved = out.frontends.Keys()
 		out.outside = lb.Map[netip.Addr, struct{}]{}
 	}
+
 	out.outside = out.outside.With(moved, isOutside)
 	return &out
 }
@@ -198,6 +217,7 @@ func (u *uses) count(list *[]frontend, n int) {
 	if list == nil {
 		return
 	}
+
 	for i := range *list {
 		d := &(*list)[i]
 		for _, l := range d.lists() {
@@ -205,14 +225,17 @@ func (u *uses) count(list *[]frontend, n int) {
 				u.lists[l] += n
 			}
 		}
+
 		names, known := u.names[d.profile]
 		if !known {
 			names = d.profile.chainNames()
 			u.names[d.profile] = names
 		}
+
 		for _, name := range names {
 			u.chains[chainName(name)] = chainUse{d.profile, u.chains[chainName(name)].n + n}
 		}
+
 		if d.refused == nil && d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() {
 			p := clusterPort{d.ClusterIP, d.Protocol, d.Port}
 			if u.ports[p] = u.ports[p][:len(u.ports[p]):len(u.ports[p])]; n > 0 {
@@ -244,6 +267,7 @@ func (img *image) serviceAt(a netip.Addr, key string) (k lb.Key) {
 			}
 		}
 	}
+
 	return k
 }
 
@@ -253,15 +277,18 @@ func others(d *Desired, outside lb.Map[netip.Addr, struct{}]) nft.Elements {
 	for a := range outside.All() {
 		guarded = append(guarded, lb.Range{From: a, To: a})
 	}
+
 	list := insideLinks(d.PodLinks)
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
 			list.Put(f.named(dropsSet), f.noFrontend(r), "")
 		}
+
 		f.intervals(&list, guardedSet, guarded)
 		f.intervals(&list, resetSet, d.Reset)
 		f.intervals(&list, openSet, d.Open)
 	}
+
 	return list
 }
 
@@ -272,9 +299,11 @@ func (f *family) intervals(to *nft.Elements, base string, ranges []lb.Range) {
 		if !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) {
 			continue
 		}
+
 		// The last address of the family has no next one: the interval has no end.
 		list.Put(f.named(base), string(r.From.AsSlice()), string(r.To.Next().AsSlice()))
 	}
+
 	*to = append(*to, merged(list)...)
 }
 
@@ -290,5 +319,6 @@ func merged(list nft.Elements) (out nft.Elements) {
 			out[last].Value = e.Value
 		}
 	}
+
 	return out
 }

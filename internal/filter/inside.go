@@ -21,13 +21,16 @@ func insideLinks(names []string) nft.Elements {
 		if len(beginning) >= nameSize || isPrefix && beginning == "" {
 			continue // no link has this name; every link has that one
 		}
+
 		after := []byte(beginning)
 		if !isPrefix {
 			after = padName(beginning)
 		}
+
 		after[len(after)-1]++
 		intervals.Put(insideSet, string(padName(beginning)), string(padName(string(after))))
 	}
+
 	return merged(intervals)
 }
 

@@ -31,6 +31,7 @@ func internalChains() []nft.Chain {
 		own.Rules = append(own.Rules, f.toClusterIP(isTracked()))
 		answers.Rules = append(answers.Rules, slices.Concat(f.Is(), f.fromExternal()))
 	}
+
 	return []nft.Chain{pods, own, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
 }
 

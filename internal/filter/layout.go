@@ -97,30 +97,36 @@ func (l layout) chains() []nft.Chain {
 		guard.Rules = append(guard.Rules, setLabel())
 		own.Rules = append(own.Rules, setLabel())
 	}
+
 	left.Rules = append(left.Rules, slices.Concat(nft.Status(expr.CmpOpNeq, ipsDstNAT), accept()))
 	var list []nft.Chain
 	for i, f := range families() {
 		for _, r := range reasons() {
 			list = append(list, f.newDropChain(r, l.log))
 		}
+
 		list = append(list, f.newRefuseChain(l.log), nft.Chain{Name: f.named(rejectChain), Rules: rejections()},
 			nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.countClosed(rateLimit), drop()}},
 			f.newClosedChain(), f.newICMPChain(), f.newGuardChain(l.routes), f.newLeftChain())
+
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		own.Rules = append(own.Rules, f.toFrontendChain())
 		left.Rules = append(left.Rules, slices.Concat(f.Is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
 		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
 	}
+
 	pingOutput := ping.At("ping-output", unix.NF_INET_LOCAL_OUT)
 	if l.routes {
 		for _, f := range families() {
 			ping.Rules = append(ping.Rules, f.keepPod())
 		}
 	}
+
 	list = append(list, guard, own, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, pingOutput)
 	if l.internal {
 		list = append(list, internalChains()...)
 	}
+
 	return list
 }
 
@@ -155,6 +161,7 @@ func (f *family) newGuardChain(routes bool) nft.Chain {
 		// What another table translated goes elsewhere.
 		rules = append(rules, slices.Concat(nft.Status(expr.CmpOpEq, ipsDstNAT), f.toPod(), accept()))
 	}
+
 	return nft.Chain{Name: f.named(guardChain), Rules: append(rules,
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
 		goTo(f.named(closedChain)),
@@ -195,6 +202,7 @@ func (f *family) newICMPChain() nft.Chain {
 			slices.Concat(icmpType(advertisement), accept()),
 		)
 	}
+
 	return nft.Chain{Name: f.named(icmpChain), Rules: append(rules, f.countClosed(undeclared), drop())}
 }
 

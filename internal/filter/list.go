@@ -45,12 +45,14 @@ func (y *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *l
 	if len(given) == 0 {
 		return nil
 	}
+
 	for _, l := range [...]*list{*recent, before} {
 		if l != nil && l.ipv6 == ipv6 && (lb.Same(l.given, given) || slices.Equal(l.given, given)) {
 			*recent = l
 			return l
 		}
 	}
+
 	*recent = y.find(ipv6, given)
 	return *recent
 }
@@ -64,9 +66,11 @@ func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 		lengths = append(lengths, byte(p.Bits()))
 		keys = append(keys, string(p.Addr().AsSlice())+string(nft.Native(uint32(p.Bits()))))
 	}
+
 	if len(keys) == 0 {
 		return nil
 	}
+
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	slices.SortFunc(lengths, func(a, b byte) int { return cmp.Compare(b, a) })
@@ -74,6 +78,7 @@ func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 	if y.lists == nil {
 		y.lists = make(map[uint32]*list)
 	}
+
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, familyOf(ipv6).Suffix+l.keys) // a hash has no errors
 	for l.number = h.Sum32(); y.lists[l.number] != nil; l.number++ {
@@ -81,6 +86,7 @@ func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 			return known
 		}
 	}
+
 	y.lists[l.number] = l
 	return l
 }
@@ -91,10 +97,12 @@ func (y *library) clean(img *image) {
 	if len(y.lists) <= 2*y.kept+some {
 		return
 	}
+
 	used := map[*list]bool{}
 	for d := range img.all() {
 		used[d.allow], used[d.deny] = true, true
 	}
+
 	maps.DeleteFunc(y.lists, func(_ uint32, l *list) bool { return !used[l] })
 	y.kept, y.recent = len(y.lists), [2]*list{}
 }
@@ -109,10 +117,12 @@ func (f *family) normal(list []netip.Prefix) (out []netip.Prefix) {
 		if p.Addr().Is4In6() && p.Bits() >= mapped {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
 		}
+
 		if p = p.Masked(); p.IsValid() && f.Has(p.Addr()) && !p.Addr().Is4In6() {
 			out = append(out, p)
 		}
 	}
+
 	return out
 }
 

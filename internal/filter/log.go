@@ -27,9 +27,11 @@ func (t *Table) readLog(ctx context.Context) error {
 		if err == nil {
 			err = nft.Receive(ctx, conn, func() {}, func(m netlink.Message) { t.logPacket(parseLogged(m)) })
 		}
+
 		if ctx.Err() != nil {
 			return nil
 		}
+
 		t.log.Warn("cannot read dropped packets from NFLOG", "error", err)
 		nft.Sleep(ctx, logRetry)
 	}
@@ -44,11 +46,13 @@ func (t *Table) logPacket(why string, packet []byte) {
 	if !ok {
 		return
 	}
+
 	img := t.owned.Actual()
 	var service lb.Key
 	if img != nil {
 		service = img.serviceAt(h.to, nft.PortKey(h.to, h.protocol, h.port))
 	}
+
 	t.log.Info("packet refused", "service", service, "reason", why,
 		"source", h.from, "address", h.to, "protocol", nft.ProtocolName(h.protocol), "port", h.port)
 }
@@ -71,6 +75,7 @@ func openLog(group uint16) (*netlink.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open NFLOG: %w", err)
 	}
+
 	a, err := netlink.MarshalAttributes([]netlink.Attribute{
 		{Type: logConfigCommand, Data: []byte{logBind}},
 		{Type: logConfigMode, Data: append(binary.BigEndian.AppendUint32(nil, logSnapshot), logCopyPacket, 0)},
@@ -84,9 +89,11 @@ func openLog(group uint16) (*netlink.Conn, error) {
 			Data: append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, a...),
 		})
 	}
+
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("bind NFLOG group %d: %w", group, err), conn.Close())
 	}
+
 	return conn, nil
 }
 
@@ -116,10 +123,12 @@ func parseHeader(packet []byte) (h header, ok bool) {
 		four.Len <= len(packet) {
 		from, to, h.protocol, packet = four.Src.To4(), four.Dst.To4(), byte(four.Protocol), packet[four.Len:]
 	}
+
 	const portEnd = 4
 	if len(from) == 0 || len(packet) < portEnd {
 		return h, false
 	}
+
 	h.from, _ = netip.AddrFromSlice(from)
 	h.to, _ = netip.AddrFromSlice(to)
 	h.port = binary.BigEndian.Uint16(packet[2:])

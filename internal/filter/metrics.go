@@ -58,14 +58,17 @@ func (y *packetTotals) read(img *image) error {
 			}
 		}
 	}
+
 	for c, n := range last {
 		if before := y.last[c]; n >= before {
 			n -= before
 		}
+
 		if n > 0 {
 			y.totals[y.series(img, c)] += n
 		}
 	}
+
 	y.last = last
 	return nil
 }
@@ -77,10 +80,12 @@ func (y *packetTotals) series(img *image, c counter) (s series) {
 		at := len(key) - 4
 		key, s.why = key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(len(reasonNames)-1)))
 	}
+
 	a, _ := netip.AddrFromSlice([]byte(key[:len(key)-nft.PortSize]))
 	if k := img.serviceAt(a, key); y.named[k] {
 		s.service = k
 	}
+
 	return s
 }
 
@@ -90,18 +95,22 @@ func (y *packetTotals) name(frontends iter.Seq[*frontend]) {
 	if y.totals == nil {
 		y.totals, y.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
 	}
+
 	named := make(map[lb.Key]bool)
 	for d := range frontends {
 		if k := d.Service; y.named[k] {
 			named[k] = true
 		}
 	}
+
 	for d := range frontends {
 		if len(named) == maxServices {
 			break
 		}
+
 		named[d.Service] = true
 	}
+
 	y.named = named
 	gone := func(k lb.Key) bool { return k != lb.Key{} && !named[k] }
 	maps.DeleteFunc(y.totals, func(s series, _ uint64) bool { return gone(s.service) })
@@ -122,13 +131,16 @@ func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Ke
 		default:
 			refused[s.service] += n
 		}
+
 		dropped[s] = n
 	}
+
 	for k, n := range came {
 		if n -= min(n, refused[k]); n > y.accepted[k] {
 			y.accepted[k] = n
 		}
 	}
+
 	return dropped, maps.Clone(y.accepted)
 }
 
@@ -157,15 +169,18 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 	}
+
 	counter(repairsDesc, t.owned.Repairs())
 	dropped, accepted, err := t.readCounters()
 	if err != nil {
 		t.log.Debug("cannot read packet counters", "error", err)
 	}
+
 	order := func(a, b series) int { return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why)) }
 	for _, s := range slices.SortedFunc(maps.Keys(dropped), order) {
 		counter(droppedDesc, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
 	}
+
 	for _, k := range slices.SortedFunc(maps.Keys(accepted), lb.Key.Compare) {
 		counter(acceptedDesc, accepted[k], k.Namespace, k.Name)
 	}
@@ -179,6 +194,7 @@ func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]u
 	if img != nil {
 		err = t.totals.read(img)
 	}
+
 	dropped, accepted = t.totals.snapshot()
 	return dropped, accepted, err
 }

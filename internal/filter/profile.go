@@ -42,6 +42,7 @@ func samples(limit int) (sets []nft.Set, chains []nft.Chain) {
 			sets, chains = append(sets, p.setsOf(name)...), append(chains, p.chain(name))
 		}
 	}
+
 	return sets, chains
 }
 
@@ -56,15 +57,19 @@ func profileOf(d *frontend) profile {
 	if d.refused != nil {
 		return profile{ipv6: p.ipv6, restricted: true}
 	}
+
 	if !d.Refuse {
 		p.limit, p.rate = max(d.ConnectionLimit, 0), max(d.RateLimit, 0)
 	}
+
 	if d.allow != nil {
 		p.allow = d.allow.lengths
 	}
+
 	if d.deny != nil {
 		p.deny = d.deny.lengths
 	}
+
 	return p
 }
 
@@ -86,6 +91,7 @@ func (p profile) afterRanges() string {
 	case p.limited():
 		return f.named(fmt.Sprintf("limits-connections-%d-rate-%d-v", p.limit, p.rate))
 	}
+
 	return nft.Accepted
 }
 
@@ -95,11 +101,13 @@ func (p profile) rangesChain() string {
 	if !p.restricted && p.deny == "" {
 		return nft.Accepted
 	}
+
 	hash := sha256.Sum256(fmt.Appendf(nil, "%#v", p.even()))
 	name := fmt.Sprintf("ranges-%x", hash[:12])
 	if p.odd {
 		name += oddSuffix
 	}
+
 	return p.family().named(name + "-v")
 }
 
@@ -120,9 +128,11 @@ func (p profile) chainNames() []string {
 	if p.limited() {
 		list = append(list, p.afterRanges())
 	}
+
 	if name := p.rangesChain(); name != nft.Accepted {
 		list = append(list, name)
 	}
+
 	return list
 }
 
@@ -160,6 +170,7 @@ func (p profile) rangeRules() []nft.Rule {
 			),
 		)
 	}
+
 	sourceIn := func(lists string, bits byte) nft.Rule {
 		return slices.Concat(
 			f.masked(f.wholeKey(), source, int(bits)),
@@ -168,21 +179,26 @@ func (p profile) rangeRules() []nft.Rule {
 			nft.Expr(&expr.Lookup{SourceRegister: source, SetName: f.named(sourcesSet)}),
 		)
 	}
+
 	refused := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []nft.Rule
 	if p.inside {
 		rules = append(rules, slices.Concat(fromInside(), accept()))
 	}
+
 	for _, bits := range []byte(p.deny) {
 		rules = append(rules, slices.Concat(sourceIn(denySet, bits), refused))
 	}
+
 	for _, bits := range []byte(p.allow) {
 		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), acceptOrGoTo(p.afterRanges())))
 	}
+
 	// During a commit a list may be gone already, and matches no source then. No packet may come in without it.
 	if !p.restricted {
 		rules = append(rules, slices.Concat(numberIn(denySet), acceptOrGoTo(p.afterRanges())))
 	}
+
 	return append(rules, refused)
 }
 
@@ -195,11 +211,13 @@ func (p profile) limitRules() []nft.Rule {
 		rules = append(rules, slices.Concat(opensConnection(), key, f.sourceMasked(f.AfterPort(), f.host),
 			overLimit(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
 	}
+
 	if p.limit > 0 {
 		rules = append(rules, slices.Concat(opensConnection(), key,
 			overLimit(p.limitSet(), &expr.Connlimit{Count: uint32(p.limit), Flags: expr.NFT_CONNLIMIT_F_INV}, false),
 			goTo(f.named(dropChain+connectionLimit.String()))))
 	}
+
 	return append(rules, accept())
 }
 
@@ -215,17 +233,20 @@ func (p profile) setsOf(name string) []nft.Set {
 	if name == p.rangesChain() {
 		return nil
 	}
+
 	if p.limit > 0 {
 		list = append(
 			list,
 			nft.Set{Name: p.limitSet(), Key: f.PortType(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory},
 		)
 	}
+
 	if p.rate > 0 {
 		list = append(list, nft.Set{
 			Name: p.rateSet(), Key: append(f.PortType(), f.Address), Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT,
 			Size: sourceMemory, Timeout: memoryTimeout,
 		})
 	}
+
 	return list
 }

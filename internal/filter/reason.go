@@ -43,6 +43,7 @@ func (f *family) countClosed(r reason) nft.Rule {
 	for i := 0; i < len(key); i += 16 {
 		load = append(load, nft.Expr(&expr.Immediate{Register: reg + uint32(i/4), Data: key[i:min(i+16, len(key))]})...)
 	}
+
 	return slices.Concat(load, f.in(dropsSet))
 }
 
@@ -76,6 +77,7 @@ func (f *family) countAndLog(r reason, log bool) []nft.Rule {
 			Data:    []byte(r.String()),
 		})))
 	}
+
 	return rules
 }
 

@@ -29,10 +29,12 @@ func (f *family) masked(load *expr.Payload, to uint32, bits int) nft.Rule {
 	if bits == int(f.Size)*8 {
 		return nft.Expr(load)
 	}
+
 	m := make([]byte, f.Size)
 	for i := range bits {
 		m[i/8] |= 0x80 >> (i % 8)
 	}
+
 	return nft.Expr(load, nft.Mask(to, m))
 }
 

@@ -115,9 +115,11 @@ func (t *Table) done(img *image) {
 			)
 		}
 	}
+
 	if !maps.EqualFunc(t.closed, img.refused, func(error, error) bool { return true }) {
 		go t.changed()
 	}
+
 	t.closed = img.refused
 	t.library.clean(img)
 }

@@ -28,6 +28,7 @@ func (e Extras) sample() *nft.Layout {
 	if e.Limits {
 		limit = 1
 	}
+
 	sets, chains := samples(limit)
 	l.Sets, l.Chains = slices.Concat(l.Sets, sets), slices.Concat(l.Chains, chains)
 	return &l

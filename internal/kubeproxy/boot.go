@@ -74,6 +74,7 @@ func New(c Config) *Boot {
 		b.served.Store(true)
 		close(b.looked)
 	}
+
 	return b
 }
 
@@ -96,9 +97,11 @@ func (b *Boot) Waiting() string {
 	if b.config.Livez == "" {
 		return "it is not waited for"
 	}
+
 	if gone := b.RulesGone(); len(gone) > 0 {
 		return fmt.Sprintf("its rules are gone from the kernel: %s", lb.SomeOf(gone))
 	}
+
 	return sign(b.last.Load()).describe(b.config.Livez)
 }
 
@@ -108,13 +111,16 @@ func (b *Boot) Run(ctx context.Context) error {
 		if marker().Exists() {
 			return Forget()
 		}
+
 		return nil
 	}
+
 	var seen seenRules
 	b.await(ctx, &seen)
 	if b.Served() {
 		b.watch(ctx, &seen)
 	}
+
 	return nil
 }
 
@@ -129,6 +135,7 @@ func (b *Boot) await(ctx context.Context, rules *seenRules) {
 		if ctx.Err() != nil {
 			return
 		}
+
 		was := sign(b.last.Swap(int32(is)))
 		over := seen.observe(time.Now(), is)
 		if over {
@@ -137,13 +144,16 @@ func (b *Boot) await(ctx context.Context, rules *seenRules) {
 		} else if first || is != was {
 			b.config.Log.Info("waiting for kube-proxy; this node announces nothing until kube-proxy has served", "found", b.Waiting())
 		}
+
 		if first {
 			close(b.looked)
 		}
+
 		if over {
 			b.config.Kick()
 			return
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -181,6 +191,7 @@ func (b *Boot) setGone(gone []lb.Family) {
 	if slices.Equal(before, gone) {
 		return
 	}
+
 	b.gone.Store(&gone)
 	b.config.Kick()
 
@@ -195,6 +206,7 @@ func (b *Boot) setGone(gone []lb.Family) {
 		b.config.Log.Info("the rules of kube-proxy are back", "families", before)
 		record = marker().Mark
 	}
+
 	if err := record(); err != nil {
 		b.config.Log.Warn(
 			"the record that kube-proxy has served is wrong for the next speaker on this node",
@@ -210,6 +222,7 @@ func (b *Boot) pass(by sign, after time.Duration) {
 	if by == servedBefore {
 		return
 	}
+
 	if err := marker().Mark(); err != nil {
 		b.config.Log.Warn("the next speaker on this node will wait for kube-proxy again", "error", err)
 	}
@@ -243,12 +256,14 @@ func rules() sign {
 	if marker().Exists() {
 		return servedBefore
 	}
+
 	switch found, _ := ruled(); len(found) {
 	case 0:
 		return silent
 	case len(families()):
 		return allFamilies
 	}
+
 	return oneFamily
 }
 
@@ -259,8 +274,10 @@ func ruled() (found []lb.Family, err error) {
 		if has {
 			found = append(found, f)
 		}
+
 		err = errors.Join(err, fault)
 	}
+
 	return found, err
 }
 
@@ -269,22 +286,26 @@ func hasRules(f lb.Family) (bool, error) {
 	if f == lb.IPv6 {
 		number = unix.NFPROTO_IPV6
 	}
+
 	own := nft.Table{Family: number, Name: nftablesTable}
 	if _, err := own.Handle(); err == nil {
 		// A table of another layout counts: it is some version's.
 		if known, err := own.HasChain(nftablesHook); !known {
 			return err == nil, err
 		}
+
 		if has, err := own.HasJump(nftablesHook, nftablesServices); has || err != nil {
 			return has, err
 		}
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
+
 	shared := nft.Table{Family: number, Name: iptablesTable}
 	if has, err := shared.HasChain(iptablesChain); !has {
 		return false, err
 	}
+
 	return shared.HasJump(iptablesHook, iptablesServices)
 }
 
@@ -297,6 +318,7 @@ func families() []lb.Family {
 	if err == nil && strings.TrimSpace(string(off)) != "1" {
 		out = append(out, lb.IPv6)
 	}
+
 	return out
 }
 
@@ -380,15 +402,18 @@ func (s *seenRules) observe(now time.Time, have, all []lb.Family) (gone []lb.Fam
 			gone = append(gone, f)
 		}
 	}
+
 	switch {
 	case len(gone) == 0:
 		s.missing = time.Time{}
 	case s.missing.IsZero():
 		s.missing = now
 	}
+
 	if now.Sub(s.missing) < lossTime {
 		return nil
 	}
+
 	return gone
 }
 
@@ -411,10 +436,12 @@ func get(ctx context.Context, client *http.Client, page string) (response *http.
 		ctx,
 		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { listens = true }},
 	)
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+page, nil)
 	if err == nil {
 		response, err = client.Do(request)
 	}
+
 	return response, listens, err
 }
 
@@ -424,9 +451,11 @@ func askLivez(ctx context.Context, address string) sign {
 	if err != nil && !listens {
 		return silent
 	}
+
 	if err != nil {
 		return unready
 	}
+
 	_ = response.Body.Close()
 	switch response.StatusCode {
 	case http.StatusOK:
@@ -434,5 +463,6 @@ func askLivez(ctx context.Context, address string) sign {
 	case http.StatusNotFound:
 		return silent
 	}
+
 	return unready
 }

@@ -91,6 +91,7 @@ func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool
 				a.since = now
 			}
 		}
+
 		a.at, next[key] = at, a
 		switch {
 		case a.since.IsZero():
@@ -102,6 +103,7 @@ func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool
 			waiting[key] = true
 		}
 	}
+
 	e.services = next
 	return waiting
 }
@@ -119,6 +121,7 @@ func (e *Endpoints) Run(ctx context.Context) error {
 			return nil
 		case <-e.more:
 		}
+
 		for e.round(ctx) {
 			select {
 			case <-ctx.Done():
@@ -138,9 +141,11 @@ func (e *Endpoints) round(ctx context.Context) (left bool) {
 			if n, why := e.askAll(ctx, a.at); ctx.Err() == nil {
 				e.learn(key, a, n, why)
 			}
+
 			return nil
 		})
 	}
+
 	_ = group.Wait() // it has no errors
 	return len(e.waiting()) > 0
 }
@@ -155,6 +160,7 @@ func (e *Endpoints) waiting() map[lb.Key]asked {
 			out[key] = *a
 		}
 	}
+
 	return out
 }
 
@@ -166,6 +172,7 @@ func (e *Endpoints) askAll(ctx context.Context, at HealthPort) (n int, why error
 			return n, nil
 		}
 	}
+
 	return 0, why
 }
 
@@ -183,10 +190,12 @@ func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
 	case known && why == nil:
 		a.since = time.Now()
 	}
+
 	e.mu.Unlock()
 	if !done {
 		return
 	}
+
 	if why != nil && !led {
 		e.log.Warn(
 			"kube-proxy does not say whether it serves the endpoints here; the Service is announced without its word",
@@ -198,6 +207,7 @@ func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
 			why,
 		)
 	}
+
 	e.kick()
 }
 
@@ -213,9 +223,11 @@ func served(ctx context.Context, client *http.Client, at netip.AddrPort) (int, e
 	if err != nil && listens {
 		return 0, nil
 	}
+
 	if err != nil {
 		return 0, err
 	}
+
 	defer response.Body.Close()
 	var answer struct {
 		LocalEndpoints *int `json:"localEndpoints"`
@@ -223,8 +235,10 @@ func served(ctx context.Context, client *http.Client, at netip.AddrPort) (int, e
 	if err := json.NewDecoder(io.LimitReader(response.Body, 4096)).Decode(&answer); err != nil {
 		return 0, fmt.Errorf("read the answer of %s: %w", at, err)
 	}
+
 	if answer.LocalEndpoints == nil {
 		return 0, fmt.Errorf("%s does not answer as kube-proxy does", at)
 	}
+
 	return *answer.LocalEndpoints, nil
 }

@@ -84,6 +84,7 @@ func (t *HeadStart) image(*startImage) *startImage {
 	if len(t.starts) == 0 {
 		return nil
 	}
+
 	clear(t.taken)
 	img := &startImage{t.layout, make([]lb.Start, 0, len(t.starts))}
 	for _, s := range t.starts {
@@ -92,6 +93,7 @@ func (t *HeadStart) image(*startImage) *startImage {
 			img.starts = append(img.starts, s)
 		}
 	}
+
 	return img
 }
 
@@ -119,6 +121,7 @@ func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
 					s.Address == a
 			})
 	}
+
 	return led && len(addresses) > 0
 }
 
@@ -129,15 +132,18 @@ func startElements(starts []lb.Start) (list nft.Elements) {
 		if !ok {
 			continue
 		}
+
 		if s.Masquerade {
 			list.Put(masqueradeSet+f.Suffix, key, "")
 		}
+
 		for slot, to := range s.Endpoints[:min(slots, len(s.Endpoints))] {
 			at := key + string(nft.Native(uint32(slot)))
 			list.Put(endpointsMap+f.Suffix, at, string(to.Addr().Unmap().AsSlice()))
 			list.Put(portsMap+f.Suffix, at, nft.PortValue(to.Port()))
 		}
 	}
+
 	return list
 }
 
@@ -208,13 +214,16 @@ func headStartLayout() *nft.Layout {
 				Timeout: startTimeout,
 			},
 		)
+
 		lead.Rules = append(lead.Rules, markStart(f))
 		for among := uint32(slots); among > 0; among /= 2 {
 			lead.Rules = append(lead.Rules, translate(f, among))
 		}
+
 		// By the original destination. No packet comes here whose source was translated before.
 		back.Rules = append(back.Rules, slices.Concat(f.Is(), f.Masquerade(masqueradeSet)))
 	}
+
 	chains := []nft.Chain{lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), back}
 	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: headStartTable}, sets, chains)
 }

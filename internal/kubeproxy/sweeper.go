@@ -76,6 +76,7 @@ func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 			s.more.Kick()
 		}
 	}
+
 	s.lost = lost
 }
 
@@ -90,6 +91,7 @@ func (s *Sweeper) Relay(relays lb.Map[netip.Addr, lb.Relay], now time.Time) {
 			s.more.Kick()
 		}
 	})
+
 	s.relays = relays
 }
 
@@ -101,6 +103,7 @@ func (s *Sweeper) Run(ctx context.Context) error {
 		if done < len(sweepTimes) {
 			due = time.After(time.Until(since.Add(sweepTimes[done])))
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -129,6 +132,7 @@ func (s *Sweeper) sweep() {
 			len(moved),
 		)
 	}
+
 	if err != nil {
 		s.log.Warn(
 			"cannot forget ended connections to addresses that moved here",
@@ -137,10 +141,12 @@ func (s *Sweeper) sweep() {
 			"error",
 			err,
 		)
+
 		s.mu.Lock()
 		maps.Copy(s.moved, moved)
 		s.mu.Unlock()
 	}
+
 	attempts, err := s.forgetAttempts(lost)
 	s.Forgotten.Add(float64(attempts))
 	if attempts > 0 {
@@ -152,6 +158,7 @@ func (s *Sweeper) sweep() {
 			len(lost),
 		)
 	}
+
 	if err != nil {
 		s.log.Warn("cannot forget connection attempts to endpoints on dead nodes", "endpoints", len(lost), "error", err)
 	}
@@ -189,10 +196,12 @@ func forget(
 	if len(addresses) == 0 {
 		return 0, nil
 	}
+
 	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER) // one for all: to open it takes longer than to delete an entry
 	if err != nil {
 		return 0, fmt.Errorf("open a netlink socket: %w", err)
 	}
+
 	defer socket.Close()
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
 	list := request(unix.AF_UNSPEC, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
@@ -204,6 +213,7 @@ func forget(
 		if len(message) < nl.SizeofNfgenmsg || !concerns(message[nl.SizeofNfgenmsg:], addresses) {
 			return true
 		}
+
 		r := request(message[0], nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		r.AddRawData(message[nl.SizeofNfgenmsg:])
 		r.Sockets = sockets
@@ -213,11 +223,13 @@ func forget(
 		case !errors.Is(err, fs.ErrNotExist):
 			failed = fmt.Errorf("delete conntrack entry: %w", err)
 		}
+
 		return true
 	})
 	if err != nil {
 		err = fmt.Errorf("list conntrack entries: %w", err)
 	}
+
 	return forgotten, errors.Join(err, failed)
 }
 
@@ -227,6 +239,7 @@ func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
 	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_SYN_SENT {
 		return false
 	}
+
 	// The endpoint is the source of the reply direction.
 	endpoint, ok := address(attributes, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
 	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
@@ -243,12 +256,14 @@ func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
 	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_TIME_WAIT && state[0] != nl.TCP_CONNTRACK_CLOSE {
 		return false
 	}
+
 	for _, direction := range []uint16{nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, nl.CTA_PROTOINFO_TCP_FLAGS_REPLY} {
 		flags := nft.Attribute(tcp, direction)
 		if state[0] == nl.TCP_CONNTRACK_TIME_WAIT && (len(flags) == 0 || flags[0]&unacknowledged != 0) {
 			return false
 		}
 	}
+
 	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 	return known && addresses[asked]
 }

@@ -38,6 +38,7 @@ func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, s
 	if solicited {
 		flags |= flagSolicited
 	}
+
 	return discovery(
 		l,
 		source,
@@ -65,9 +66,11 @@ func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 			source = a
 		}
 	}
+
 	if !source.IsValid() {
 		return nil
 	}
+
 	return solicitationFrom(l, source, machine{addr: addr, mac: cmp.Or(to, solicitedNode(addr).mac)})
 }
 

@@ -58,12 +58,15 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	if out != answered {
 		return message{}, out
 	}
+
 	if len(p) < arpLen {
 		return message{}, badLength
 	}
+
 	if !bytes.HasPrefix(p, ethernetIPv4) {
 		return message{}, badFormat
 	}
+
 	m := message{
 		mac: lb.MAC(p[8:offSenderIP]), sender: netip.AddrFrom4([4]byte(p[offSenderIP:18])),
 		direct: lb.MAC(frame[offDestination:offSource]) == own,
@@ -71,9 +74,11 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	if !m.mac.IsUnicast() || m.sender.IsMulticast() {
 		return message{}, badSender
 	}
+
 	if !m.sender.IsUnspecified() {
 		m.claimed = m.sender
 	}
+
 	switch binary.BigEndian.Uint16(p[offOperation:]) {
 	case operationRequest:
 		m.target = netip.AddrFrom4([4]byte(p[offTargetIP:arpLen]))
@@ -82,6 +87,7 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	default:
 		return message{}, notRequest
 	}
+
 	return m, answered
 }
 
@@ -114,6 +120,7 @@ func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 			break
 		}
 	}
+
 	return arpFrame(l, operationRequest, us, machine{addr: addr}, cmp.Or(to, broadcast))
 }
 
@@ -127,6 +134,7 @@ func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) []by
 	case turn%2 == 0:
 		return arpFrame(l, operationRequest, us, machine{addr: addr}, broadcast)
 	}
+
 	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
 	return arpFrame(l, operationReply, us, us, broadcast)
 }

@@ -78,6 +78,7 @@ func (e *echoes) frame(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr
 	if len(e.seals) == 0 {
 		return nil
 	}
+
 	address := addr.As16()
 	b := binary.BigEndian.AppendUint64(ethernetHeader(to, l.MAC, etherTypeEcho), e.seals[0].Prefix)
 	b = binary.BigEndian.AppendUint64(append(b, echoVersion, kind), nonce)
@@ -105,6 +106,7 @@ func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 	case !e.opens(frame[:echoLen]):
 		return message{}, badKey
 	}
+
 	m := message{mac: lb.MAC(frame[offSource:offEtherType]), nonce: nonceOf(frame), direct: true}
 	addr := netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap()
 	if frame[offKind] == echoQuestion {
@@ -112,6 +114,7 @@ func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 	} else {
 		m.claimed, m.reply = addr, true
 	}
+
 	return m, answered
 }
 

@@ -52,6 +52,7 @@ func coversOf(addrs ...iter.Seq[netip.Addr]) (out [kinds]cover) {
 			of[network] = append(of[network], value)
 		}
 	}
+
 	for n, networks := range values {
 		out[n] = cover{}
 		for network, values := range networks {
@@ -59,6 +60,7 @@ func coversOf(addrs ...iter.Seq[netip.Addr]) (out [kinds]cover) {
 			out[n][network] = spansOf(values, max(1, mostRanges/len(networks)))
 		}
 	}
+
 	return out
 }
 
@@ -84,12 +86,15 @@ func spansOf(values []uint32, n int) []span {
 				out = append(out, span{v, v})
 			}
 		}
+
 		if len(out) > n {
 			continue
 		}
+
 		for i, s := range out {
 			out[i].to += min((s.to-s.from)/16, math.MaxUint32-s.to)
 		}
+
 		return out
 	}
 }
@@ -103,6 +108,7 @@ func passIn(spans []span) (program []bpf.Instruction) {
 			bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: s.to, SkipTrue: 1},
 			pass)
 	}
+
 	return program
 }
 
@@ -121,6 +127,7 @@ func arpFilter(addrs cover) []bpf.Instruction {
 	for _, s := range addrs { // IPv4 is one network
 		spans = passIn(s)
 	}
+
 	return toUs(slices.Concat(
 		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, spans,
 		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4}}, spans,
@@ -167,6 +174,7 @@ func targets(addrs cover) []bpf.Instruction {
 	if len(addrs) > mostGroups {
 		return []bpf.Instruction{pass}
 	}
+
 	var program []bpf.Instruction
 	for network, spans := range addrs {
 		block := slices.Concat([]bpf.Instruction{bpf.LoadAbsolute{Off: off + 12, Size: 4}}, passIn(spans))
@@ -177,7 +185,9 @@ func targets(addrs cover) []bpf.Instruction {
 				bpf.Jump{Skip: uint32(len(block))},
 			}, block)
 		}
+
 		program = append(program, block...)
 	}
+
 	return program
 }

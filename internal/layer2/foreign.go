@@ -60,6 +60,7 @@ func (c *foreignMachines) record(family int, m machine) {
 	if !m.addr.IsGlobalUnicast() && !m.addr.IsLinkLocalUnicast() {
 		return
 	}
+
 	heard := &c.heard[family]
 	var place *atomic.Pointer[machine]
 	for i := range heard {
@@ -68,6 +69,7 @@ func (c *foreignMachines) record(family int, m machine) {
 			place = &heard[i]
 			break
 		}
+
 		if safe := known.answered &&
 			m.seen.Sub(known.seen) < machineAge; !safe &&
 			(place == nil ||
@@ -75,13 +77,16 @@ func (c *foreignMachines) record(family int, m machine) {
 			place = &heard[i]
 		}
 	}
+
 	if place == nil {
 		return
 	}
+
 	known := place.Load()
 	if known != nil && known.mac == m.mac && known.addr == m.addr {
 		m.answered = m.answered || known.answered
 	}
+
 	if known == nil || m.seen.Sub(known.seen) >= machineInterval || m.answered && !known.answered {
 		place.Store(&m)
 	}
@@ -106,12 +111,14 @@ func (c *foreignMachines) learn(gateways []lb.Neighbour) {
 		if g.MAC != (lb.MAC{}) || before == nil {
 			continue
 		}
+
 		for _, known := range *before {
 			if known.Address == g.Address {
 				g.MAC = known.MAC
 			}
 		}
 	}
+
 	c.gateways.Store(&gateways)
 }
 
@@ -125,6 +132,7 @@ func (r *Responder) learnGateways(ctx context.Context) {
 				r.foreignOn(l.Name).learn(r.config.Gateways(l.Index))
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -140,22 +148,26 @@ func (r *Responder) Networks() (subnets []netip.Prefix, gateways []netip.Addr) {
 		if !l.Usable() {
 			continue
 		}
+
 		for _, p := range l.Prefixes {
 			subnet := p.Masked()
 			if !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP() && !slices.Contains(subnets, subnet) {
 				subnets = append(subnets, subnet)
 			}
 		}
+
 		known := r.foreignOn(l.Name).gateways.Load()
 		if known == nil {
 			continue // not read yet
 		}
+
 		for _, g := range *known {
 			if !g.Address.IsLinkLocalUnicast() && !slices.Contains(gateways, g.Address) {
 				gateways = append(gateways, g.Address)
 			}
 		}
 	}
+
 	return subnets, gateways
 }
 
@@ -196,10 +208,12 @@ func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again
 			}
 		}
 	}
+
 	var heard [families][]*machine
 	for _, family := range ofFamilies {
 		heard[family] = c.latest(family, r.now())
 	}
+
 	for i := range mostMachines {
 		for _, machines := range heard {
 			if i < len(machines) {
@@ -207,6 +221,7 @@ func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again
 			}
 		}
 	}
+
 	return machines, again
 }
 
@@ -218,6 +233,7 @@ func (c *foreignMachines) latest(family int, now time.Time) []*machine {
 			out = append(out, m)
 		}
 	}
+
 	slices.SortFunc(out, func(a, b *machine) int {
 		switch {
 		case a.answered == b.answered:
@@ -225,7 +241,9 @@ func (c *foreignMachines) latest(family int, now time.Time) []*machine {
 		case a.answered:
 			return -1
 		}
+
 		return 1
 	})
+
 	return out
 }

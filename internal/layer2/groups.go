@@ -47,6 +47,7 @@ func newGroups(log *slog.Logger, repairs *atomic.Uint64) *groups {
 		kernel: &groupSockets{}, actual: readIGMP6,
 		wake: lb.NewSignal(), joined: make(map[membership]bool), complaints: make(map[int]string),
 	}
+
 	g.desired.Store(&map[membership]bool{})
 	return g
 }
@@ -70,6 +71,7 @@ func (g *groups) run(ctx context.Context) {
 		case <-g.wake:
 		case <-check.C:
 		}
+
 		g.sync()
 	}
 }
@@ -79,6 +81,7 @@ func (g *groups) sync() {
 	if len(desired) == 0 && len(g.joined) == 0 {
 		return
 	}
+
 	g.leave(desired)
 	// A refusing link, such as one without IPv6, is tried only once for all groups.
 	refuses := make(map[int]string)
@@ -86,12 +89,15 @@ func (g *groups) sync() {
 		if g.joined[m] || refuses[m.index] != "" {
 			continue
 		}
+
 		if err := g.kernel.join(m); err != nil {
 			refuses[m.index] = err.Error()
 			continue
 		}
+
 		g.joined[m] = true
 	}
+
 	g.complain(refuses)
 }
 
@@ -103,6 +109,7 @@ func (g *groups) leave(desired map[membership]bool) {
 		g.log.Warn("cannot check multicast groups", "error", err)
 		actual = g.joined
 	}
+
 	lost := 0
 	for m := range g.joined {
 		switch {
@@ -111,9 +118,11 @@ func (g *groups) leave(desired map[membership]bool) {
 		case desired[m]:
 			lost++
 		}
+
 		g.kernel.leave(m)
 		delete(g.joined, m)
 	}
+
 	if lost > 0 {
 		g.repairs.Add(uint64(lost))
 		g.log.Warn("rejoining multicast groups that the kernel lost", "groups", lost)

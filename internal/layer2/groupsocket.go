@@ -32,9 +32,11 @@ func (s *groupSockets) join(m membership) error {
 	if err != nil {
 		return err
 	}
+
 	if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, m.request()); err != nil {
 		return fmt.Errorf("join group: %w", err)
 	}
+
 	s.udp[fd]++
 	s.member[m] = fd
 	return nil
@@ -47,13 +49,16 @@ func (s *groupSockets) free() (int, error) {
 			return fd, nil
 		}
 	}
+
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, fmt.Errorf("open UDP socket: %w", err)
 	}
+
 	if s.udp == nil {
 		s.udp, s.member = make(map[int]int), make(map[membership]int)
 	}
+
 	s.udp[fd] = 0
 	return fd, nil
 }
@@ -94,11 +99,13 @@ func parseIGMP6(b []byte) map[membership]bool {
 		if len(fields) < 3 {
 			continue
 		}
+
 		index, err := strconv.Atoi(string(fields[0]))
 		group, failed := hex.DecodeString(string(fields[2]))
 		if err == nil && failed == nil && len(group) == 16 {
 			members[membership{index, netip.AddrFrom16([16]byte(group))}] = true
 		}
 	}
+
 	return members
 }

@@ -56,6 +56,7 @@ func (k *keeper) sync() {
 			delete(k.known, l.Name) // it works, but is not needed
 		}
 	}
+
 	k.dropPorts(wanted)
 	k.forgetConflicts(k.r.now())
 	for index, l := range wanted {
@@ -65,14 +66,17 @@ func (k *keeper) sync() {
 			k.open(l)
 		}
 	}
+
 	k.refuse(links)
 	now := k.r.now()
 	if k.synced == nil || k.filtered != t && (now.Sub(k.filteredAt) >= checkInterval || !k.passes(t)) {
 		k.filter(t, now)
 	}
+
 	if k.synced == t {
 		return
 	}
+
 	moved := k.synced == nil
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
@@ -90,15 +94,18 @@ func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 		if want && !p.failed.Load() {
 			continue
 		}
+
 		if want {
 			// Wait before retrying a link whose sockets fail at once.
 			k.broken[index] = p.opened.Add(checkInterval / 2)
 		}
+
 		p.close()
 		delete(k.ports, index)
 		k.synced = nil
 		k.r.config.Log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
 	}
+
 	// A link that was gone is opened as soon as it is back.
 	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { _, want := wanted[index]; return !want })
 }
@@ -109,6 +116,7 @@ func (k *keeper) refresh(p *port, l lb.Interface) {
 	if reflect.DeepEqual(old.Interface, l) {
 		return
 	}
+
 	p.setLink(l)
 	if old.Name != l.Name {
 		k.r.config.Log.Info("link has a new name", "link", l.Name, "was", old.Name)
@@ -116,15 +124,18 @@ func (k *keeper) refresh(p *port, l lb.Interface) {
 		k.known[l.Name] = k.known[old.Name]
 		delete(k.known, old.Name)
 	}
+
 	if old.MAC != l.MAC {
 		k.r.config.Log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
 		k.r.counts.repairs[repairMAC].Add(1)
 		p.schedule = newSchedule(k.r.config.Timers, p.schedule.pace, k.r.between)
 	}
+
 	if old.Member != l.Member && l.Member != 0 {
 		// The switch learns the port of our MAC from any frame.
 		p.schedule.restartOne(k.r.now())
 	}
+
 	k.synced = nil
 }
 
@@ -133,11 +144,13 @@ func (k *keeper) open(l lb.Interface) {
 	if broken && k.r.now().Before(retryAt) {
 		return
 	}
+
 	known := cmp.Or(k.known[l.Name], &pace{})
 	p, err := k.r.openPort(l, known)
 	if k.opened(l, err); err != nil {
 		return
 	}
+
 	delete(k.broken, l.Index)
 	switch {
 	case broken:
@@ -145,6 +158,7 @@ func (k *keeper) open(l lb.Interface) {
 	case k.known[l.Name] != nil:
 		k.r.counts.repairs[repairLink].Add(1)
 	}
+
 	k.known[l.Name] = known
 	k.ports[l.Index] = p
 	k.synced = nil
@@ -189,17 +203,21 @@ func (k *keeper) follow(t *table) {
 				}
 			}
 		}
+
 		clear(k.linkless)
 	}
+
 	before.entries.Changes(t.entries, func(addr netip.Addr, _, _ *entry, _, _ bool) {
 		k.reschedule(t, addr, k.r.now())
 		regroup = regroup || addr.Is6()
 	})
+
 	before.of.Owners.Changes(t.of.Owners, func(addr netip.Addr, _, _ string, had, has bool) {
 		regroup = regroup ||
 			addr.Is6() &&
 				had != has
 	})
+
 	if regroup {
 		k.r.groups.set(k.memberships(t))
 	}
@@ -220,18 +238,22 @@ func (k *keeper) memberships(t *table) map[membership]bool {
 			}
 		}
 	}
+
 	for addr := range t.of.Owners.Keys() {
 		if others == maxOthers {
 			break
 		}
+
 		if !addr.Is6() || !t.elsewhere(addr) {
 			continue
 		}
+
 		others++
 		for index := range k.ports {
 			join(addr, index)
 		}
 	}
+
 	return groups
 }
 
@@ -247,6 +269,7 @@ func (k *keeper) reschedule(t *table, addr netip.Addr, now time.Time) {
 			p.schedule.drop(addr)
 		}
 	}
+
 	if delete(k.linkless, addr); !linked {
 		k.linkless[addr] = true
 	}

@@ -50,6 +50,7 @@ func (r *Responder) Knock(
 	if i < 0 {
 		return "", fmt.Errorf("ask on link %s: it has no address in the subnet of %s", l.Name, to.Addr())
 	}
+
 	k := knock{
 		l,
 		mac,
@@ -63,11 +64,13 @@ func (r *Responder) Knock(
 	if to.Addr().Is6() {
 		k.etherType, k.icmp, k.offProtocol, k.ipLen = unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6, 20, ipv6.HeaderLen
 	}
+
 	t, err := openTap(l, protocol{name: "TCP", etherType: k.etherType}, k.replies())
 	defer t.close()
 	if err != nil {
 		return "", fmt.Errorf("ask on link %s: %w", l.Name, err)
 	}
+
 	answer, sequence := Silent, rand.Uint32()
 	err = t.ask(ctx, k.segment(sequence, flagSYN), within, func(frame []byte) (enough bool) {
 		heard := k.parse(frame)
@@ -75,11 +78,14 @@ func (r *Responder) Knock(
 			// The kernel sends another, unless a firewall takes the answer from it.
 			_ = t.send(k.segment(sequence+1, flagRST))
 		}
+
 		if heard != "" {
 			answer = heard
 		}
+
 		return heard != ""
 	})
+
 	return answer, err
 }
 
@@ -98,10 +104,12 @@ func (r *Responder) WhoHas(
 	if err != nil {
 		return nil, fmt.Errorf("ask on link %s: %w", l.Name, err)
 	}
+
 	return macs, t.ask(ctx, proto.question(&l, lb.MAC{}, addr), within, func(frame []byte) (enough bool) {
 		if m, out := proto.parse(frame, l.MAC); out == answered && m.reply && m.claimed == addr {
 			macs[m.mac] = true
 		}
+
 		return false
 	})
 }
@@ -118,6 +126,7 @@ func (e *tap) ask(
 		if frame == nil || !e.send(frame) {
 			return fmt.Errorf("ask on link %s: it is down, or has no address of the family", e.link.Name)
 		}
+
 		for end := time.Now().Add(within / questionTimes); ctx.Err() == nil && time.Now().Before(end); {
 			await([]*tap{e}, time.Until(end))
 			enough := false
@@ -126,6 +135,7 @@ func (e *tap) ask(
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -153,6 +163,7 @@ func (k *knock) segment(sequence uint32, flags byte) []byte {
 		ip = append([]byte{4<<4 | 5, 0, 0, 20 + tcpLen, 0, 0, 1 << 6, 0, 64, unix.IPPROTO_TCP, 0, 0}, addrs...)
 		binary.BigEndian.PutUint16(ip[10:], sum(0, ip))
 	}
+
 	return slices.Concat(ethernetHeader(k.mac, k.link.MAC, k.etherType), ip, tcp)
 }
 
@@ -178,9 +189,11 @@ func (k *knock) parse(frame []byte) Answer {
 	if len(frame) < body+tcpLen {
 		return ""
 	}
+
 	about := func(ip int, addr []byte, both uint32) bool { // of the header that ends at ip
 		return slices.Equal(addr, k.to.Addr().AsSlice()) && binary.BigEndian.Uint32(frame[ip:]) == both
 	}
+
 	switch flags := frame[body+13]; {
 	case frame[k.offProtocol] == k.icmp:
 		unreachable := frame[body] == map[byte]byte{unix.IPPROTO_ICMP: unreachable4, unix.IPPROTO_ICMPV6: unreachable6}[k.icmp]
@@ -195,5 +208,6 @@ func (k *knock) parse(frame []byte) Answer {
 	case flags&(flagSYN|flagACK) == flagSYN|flagACK:
 		return Open
 	}
+
 	return ""
 }

@@ -27,13 +27,16 @@ func (l *leased) valid() bool {
 	if l.lease == nil {
 		return true
 	}
+
 	if !l.lease.Valid() {
 		l.lapse.CompareAndSwap(noLapse, lapseSeen)
 		return false
 	}
+
 	if l.lapse.Load() == lapseHandled {
 		l.lapse.CompareAndSwap(lapseHandled, noLapse)
 	}
+
 	return true
 }
 

@@ -61,11 +61,14 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 		for pair := range slices.Chunk(labels, 2) {
 			pairs[pair[0]] = pair[1]
 		}
+
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_l2_"+name, help, nil, pairs), kind, value)
 	}
+
 	count := func(name, help string, n *atomic.Uint64, labels ...string) {
 		metric(name, help, prometheus.CounterValue, float64(n.Load()), labels...)
 	}
+
 	sending := [results]string{sent: "sent", failed: "failed"}
 	for i, proto := range r.protocols {
 		for o := range outcomes {
@@ -79,6 +82,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 				o.String(),
 			)
 		}
+
 		for result, label := range sending {
 			count(
 				"answers_total",
@@ -89,6 +93,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 				"result",
 				label,
 			)
+
 			count(
 				"probes_total",
 				"Questions whether anybody has an address.",
@@ -100,15 +105,18 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			)
 		}
 	}
+
 	addresses, conflicting := make(map[lb.Family]float64), make(map[lb.Family]float64)
 	for _, a := range r.State().Addresses {
 		if a.Answered {
 			addresses[lb.FamilyOf(a.Address)]++
 		}
+
 		if len(a.Conflicts) > 0 {
 			conflicting[lb.FamilyOf(a.Address)]++
 		}
 	}
+
 	for i, proto := range r.protocols[:families] {
 		family := proto.name
 		for result, label := range sending {
@@ -122,6 +130,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 				label,
 			)
 		}
+
 		count(
 			"takeovers_total",
 			"Addresses that this node began to announce.",
@@ -129,6 +138,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			"family",
 			family,
 		)
+
 		count(
 			"conflicts_total",
 			"Claims of an address by other machines, and by speakers that answer for it beyond a move.",
@@ -136,6 +146,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			"family",
 			family,
 		)
+
 		metric(
 			"announced_addresses",
 			"Addresses that are answered on at least one link.",
@@ -144,6 +155,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			"family",
 			family,
 		)
+
 		metric(
 			"conflicting_addresses",
 			"Addresses that another machine was seen to claim lately, or a speaker beyond a move.",
@@ -153,6 +165,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			family,
 		)
 	}
+
 	for result, label := range [handovers]string{heard: "heard", unheard: "unheard"} {
 		count(
 			"handovers_total",
@@ -162,6 +175,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			label,
 		)
 	}
+
 	for kind, label := range [repairs]string{
 		repairSocket:   "l2_socket",
 		repairGroup:    "l2_group",
@@ -176,6 +190,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			nil,
 			prometheus.Labels{"kind": label},
 		)
+
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(r.counts.repairs[kind].Load()))
 	}
 }

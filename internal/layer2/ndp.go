@@ -50,20 +50,25 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 	if out != answered {
 		return message{}, out
 	}
+
 	if len(p) < ipv6.HeaderLen {
 		return message{}, badLength
 	}
+
 	if p[0]>>4 != 6 {
 		return message{}, badFormat
 	}
+
 	if p[6] != unix.IPPROTO_ICMPV6 {
 		return message{}, notRequest
 	}
+
 	// Ethernet's padding follows the payload.
 	length := int(binary.BigEndian.Uint16(p[4:]))
 	if length == 0 || length > len(p)-ipv6.HeaderLen {
 		return message{}, badLength
 	}
+
 	icmp := p[ipv6.HeaderLen : ipv6.HeaderLen+length]
 	kind := ipv6.ICMPType(icmp[0])
 	switch {
@@ -78,28 +83,34 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 	case checksum(p[8:ipv6.HeaderLen], icmp) != 0:
 		return message{}, badChecksum
 	}
+
 	m := message{
 		mac:    lb.MAC(frame[offSource:offEtherType]),
 		sender: netip.AddrFrom16([16]byte(p[8:24])),
 		direct: lb.MAC(frame[offDestination:offSource]) == own,
 	}
+
 	target := netip.AddrFrom16([16]byte(icmp[offTarget:discoveryLen]))
 	if target.IsMulticast() || target.IsUnspecified() {
 		return message{}, badTarget
 	}
+
 	if m.sender.IsMulticast() || !m.mac.IsUnicast() {
 		return message{}, badSender
 	}
+
 	destination := netip.AddrFrom16([16]byte(p[24:40]))
 	if kind == ipv6.ICMPTypeNeighborAdvertisement {
 		m.claimed = target
 		m.reply = icmp[offFlags]&flagSolicited != 0
 		return m, m.advertised(destination, icmp)
 	}
+
 	m.target = target
 	if m.sender == target {
 		m.claimed = target
 	}
+
 	return m, m.solicited(destination, icmp[discoveryLen:])
 }
 
@@ -115,9 +126,11 @@ func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 	case mac != lb.MAC{}:
 		m.mac = mac
 	}
+
 	if m.sender.IsUnspecified() && destination != solicitedNode(m.target).addr {
 		return badSender
 	}
+
 	return answered
 }
 
@@ -126,10 +139,12 @@ func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
 	if destination.IsMulticast() && m.reply {
 		return badFormat
 	}
+
 	mac, out := linkLayerAddress(icmp[discoveryLen:], optionTarget)
 	if out == answered && mac != (lb.MAC{}) {
 		m.mac = mac
 	}
+
 	return out
 }
 
@@ -140,14 +155,17 @@ func linkLayerAddress(options []byte, kind byte) (mac lb.MAC, out outcome) {
 		if len(options) < 8 || options[1] == 0 || int(options[1])*8 > len(options) {
 			return mac, badOption
 		}
+
 		if options[0] == kind {
 			mac = lb.MAC(options[2:8])
 			if options[1] != 1 || !mac.IsUnicast() {
 				return mac, badOption
 			}
 		}
+
 		options = options[int(options[1])*8:]
 	}
+
 	return mac, answered
 }
 
@@ -162,12 +180,15 @@ func sum(start int, parts ...[]byte) uint16 {
 		for ; len(b) >= 2; b = b[2:] {
 			sum += uint32(b[0])<<8 | uint32(b[1])
 		}
+
 		if len(b) == 1 {
 			sum += uint32(b[0]) << 8
 		}
 	}
+
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}
+
 	return ^uint16(sum)
 }

@@ -47,13 +47,16 @@ func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome 
 	case speaker:
 		r.heard(e)
 	}
+
 	switch p := e.on(l.Name); {
 	case p == ours, (p == probing || p == conflicting) && !speaker:
 		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name, speaker: speaker, answer: m.reply && m.direct})
 	}
+
 	if speaker {
 		return bySpeaker
 	}
+
 	return claimed
 }
 
@@ -85,6 +88,7 @@ func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 	case !r.lease.valid():
 		return lapsed
 	}
+
 	return answered
 }
 
@@ -102,20 +106,25 @@ func (k *keeper) handle(n notice) {
 	if e == nil {
 		return
 	}
+
 	now := k.r.now()
 	if n.handover {
 		// Neighbours must replace what they learned from that speaker.
 		for _, p := range k.ports {
 			p.schedule.restart(n.addr, now)
 		}
+
 		return
 	}
+
 	if n.speaker && !n.answer {
 		for _, p := range k.on(n.link) {
 			p.schedule.doubt(n.addr, now.Add(settleTime))
 		}
+
 		return
 	}
+
 	k.r.counts.conflicts[number(lb.FamilyOf(n.addr))].Add(1)
 	switch e.on(n.link) {
 	case probing, conflicting:
@@ -139,8 +148,10 @@ func (k *keeper) contested(p *port, e *entry, n notice, now time.Time) {
 			k.reschedule(k.r.table.Load(), n.addr, now)
 			return
 		}
+
 		ask = now
 	}
+
 	k.conflict(e, n, ours, now)
 	p.schedule.defend(n.addr, now)
 	p.schedule.doubt(n.addr, ask)
@@ -163,10 +174,12 @@ func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
 	if !known {
 		c.Since = now
 	}
+
 	fresh := !known || c.MAC != n.mac && now.Sub(c.Seen) >= conflictAge
 	if fresh || c.MAC == n.mac {
 		c.MAC, c.Link, c.Seen = n.mac, n.link, now
 	}
+
 	c.Last, c.phase = now, p
 	e.setConflict(n.link, c)
 	k.r.version.Add(1)
@@ -183,6 +196,7 @@ func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
 			"phase",
 			p,
 		)
+
 		k.r.changed()
 	}
 }
@@ -194,6 +208,7 @@ func (k *keeper) forgetConflicts(now time.Time) {
 			delete(k.conflicts, addr)
 			continue
 		}
+
 		for _, c := range *s.conflicts.Load() {
 			if c.phase == ours && now.Sub(c.Last) >= conflictAge {
 				s.setConflict(c.Link)
@@ -206,6 +221,7 @@ func (k *keeper) forgetConflicts(now time.Time) {
 					"link",
 					c.Link,
 				)
+
 				k.r.changed()
 			}
 		}

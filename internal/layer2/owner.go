@@ -30,6 +30,7 @@ func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
 	if !r.lease.valid() {
 		return out
 	}
+
 	t := r.table.Load()
 	for i, addr := range addrs {
 		e := t.entries.Of(addr)
@@ -38,6 +39,7 @@ func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
 			r.notify(notice{addr: addr, handover: true})
 		}
 	}
+
 	return out
 }
 

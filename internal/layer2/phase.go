@@ -93,6 +93,7 @@ func (s *status) on(linkName string) phase {
 	case p == probing || p == ours:
 		return c.phase
 	}
+
 	return gone
 }
 

@@ -41,9 +41,11 @@ func (r *Responder) openPort(l lb.Interface, pace *pace) (*port, error) {
 			p.close()
 			return nil, err
 		}
+
 		p.wires[i] = w
 		p.done.Go(func() { p.read(proto, w) })
 	}
+
 	return p, nil
 }
 
@@ -57,10 +59,12 @@ func (p *port) close() {
 		if w == nil {
 			continue
 		}
+
 		if err := w.Close(); err != nil {
 			p.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 	}
+
 	p.done.Wait()
 }
 
@@ -75,14 +79,17 @@ func (p *port) read(proto protocol, w wire) {
 			p.r.Kick()
 			return
 		}
+
 		answer, out := p.handle(proto, frame[:n])
 		if out == answered {
 			result := sent
 			if _, err := w.Write(answer); err != nil {
 				result, out = failed, sendFailed
 			}
+
 			p.r.counts.answers[proto.number][result].Add(1)
 		}
+
 		p.r.counts.requests[proto.number][out].Add(1)
 	}
 }
@@ -94,9 +101,11 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	if out != answered {
 		return nil, out
 	}
+
 	if m.nonce != 0 && p.r.answersAbout(m.target) {
 		return proto.answer(&l.Interface, l.MAC, m), answered
 	}
+
 	t := p.r.table.Load()
 	if e := t.on(m.claimed, &l.Interface); e != nil {
 		out = p.r.claimed(t, e, l, m)
@@ -105,19 +114,24 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 			return nil, out
 		}
 	}
+
 	if !m.target.IsValid() {
 		return nil, notRequest
 	}
+
 	e := t.on(m.target, &l.Interface)
 	if e == nil {
 		if m.isQuestion() && t.elsewhere(m.target) {
 			p.r.asker(t, l.foreignMachines, m, frame)
 		}
+
 		return nil, notOurs
 	}
+
 	if out := p.r.asked(t, e, l, m); out != answered {
 		return nil, out
 	}
+
 	p.r.asker(t, l.foreignMachines, m, frame)
 	return proto.answer(&l.Interface, cmp.Or(e.mac, l.MAC), m), answered
 }
@@ -131,11 +145,13 @@ func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	if e == nil || e.on(l.Name) != ours || !p.r.lease.valid() {
 		return true
 	}
+
 	n := number(lb.FamilyOf(addr))
 	frame := p.r.protocols[n].announce(&l.Interface, addr, turn, to)
 	if to != nil && to.isGateway() && p.r.config.Requests {
 		frame = p.r.protocols[n].request(&l.Interface, addr, *to)
 	}
+
 	return p.send(n, &p.r.counts.announcements[n], frame)
 }
 
@@ -170,6 +186,7 @@ func (p *port) send(family int, count *[results]atomic.Uint64, frame []byte) (do
 			return false
 		}
 	}
+
 	count[result].Add(1)
 	return true
 }

@@ -101,6 +101,7 @@ func header(frame []byte, want uint16, own lb.MAC) ([]byte, outcome) {
 	if len(frame) < ethernetLen {
 		return nil, badLength
 	}
+
 	switch binary.BigEndian.Uint16(frame[offEtherType:]) {
 	case want:
 	case unix.ETH_P_8021Q, unix.ETH_P_8021AD:
@@ -108,12 +109,15 @@ func header(frame []byte, want uint16, own lb.MAC) ([]byte, outcome) {
 	default:
 		return nil, notRequest
 	}
+
 	if lb.MAC(frame[offSource:offEtherType]) == own {
 		return nil, ownFrame
 	}
+
 	if dst := lb.MAC(frame[offDestination:offSource]); dst.IsUnicast() && dst != own {
 		return nil, notToUs
 	}
+
 	return frame[ethernetLen:], answered
 }
 

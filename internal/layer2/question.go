@@ -34,6 +34,7 @@ func (r *Responder) Ask(ctx context.Context, questions []lb.Question, within tim
 	for i, q := range questions {
 		out[i] = min(in.asked[plain(q)].outcome(), in.times)
 	}
+
 	return out
 }
 
@@ -70,6 +71,7 @@ func (a *asked) outcome() int {
 	case !a.sent || a.tap.failed:
 		return lb.Unasked
 	}
+
 	return 0
 }
 
@@ -83,25 +85,30 @@ func (r *Responder) inquire(questions []lb.Question) *inquiry {
 	for _, l := range r.config.Links() {
 		links[l.Name] = l
 	}
+
 	for _, q := range questions {
 		q = plain(q)
 		if in.asked[q] != nil {
 			continue
 		}
+
 		a := &asked{}
 		in.asked[q] = a
 		l, known := links[q.Link]
 		if !known || !l.CanAnnounce() || !q.MAC.IsUnicast() || q.MAC == l.MAC || !q.Address.IsValid() {
 			continue
 		}
+
 		proto := r.protocols[number(lb.FamilyOf(q.Address))]
 		if q.Echo {
 			proto = r.protocols[echo]
 		}
+
 		if a.frame = proto.question(&l, q.MAC, q.Address); a.frame != nil {
 			a.tap = in.tapOn(l, proto)
 		}
 	}
+
 	return in
 }
 
@@ -112,10 +119,12 @@ func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 			return e
 		}
 	}
+
 	e, err := openTap(l, proto, proto.answers)
 	if err != nil {
 		in.r.config.Log.Warn("cannot ask on link", "link", l.Name, "error", err)
 	}
+
 	in.taps = append(in.taps, e)
 	return e
 }
@@ -130,16 +139,19 @@ func (in *inquiry) run(ctx context.Context, within time.Duration) {
 			times++
 			continue
 		}
+
 		// Check ctx at least as often as questions are sent.
 		wait := min(within-spent, questionInterval)
 		if times < in.times {
 			wait = min(wait, next-spent)
 		}
+
 		start := time.Now()
 		await(in.taps, wait)
 		in.receive()
 		spent += min(time.Since(start), wait)
 	}
+
 	in.receive() // count answers that arrived in time, even if we are late to read them
 }
 
@@ -158,10 +170,12 @@ func (in *inquiry) put() {
 		if !in.waits(a) {
 			continue
 		}
+
 		result := failed
 		if a.tap.send(a.frame) {
 			result, a.sent = sent, true
 		}
+
 		in.r.counts.probes[a.tap.proto.number][result].Add(1)
 	}
 }
@@ -182,13 +196,16 @@ func (in *inquiry) heard(e *tap, frame []byte) {
 	if out != answered || !m.reply || !m.direct {
 		return
 	}
+
 	if in.speakers[m.mac] && lb.MAC(frame[offSource:offEtherType]) != m.mac {
 		return
 	}
+
 	a := in.asked[lb.Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: m.nonce != 0}]
 	if a == nil || m.nonce != 0 && m.nonce != nonceOf(a.frame) {
 		return
 	}
+
 	if a.answers++; m.nonce == 0 {
 		in.r.answered(e, m)
 	}

@@ -28,6 +28,7 @@ func (k *keeper) opened(l lb.Interface, err error) {
 		delete(k.complaints, l.Index)
 		return
 	}
+
 	if k.complaints[l.Index] != err.Error() {
 		k.complaints[l.Index] = err.Error()
 		k.r.config.Log.Error("link cannot answer", "link", l.Name, "error", err)
@@ -44,11 +45,13 @@ func (k *keeper) refuse(links []lb.Interface) {
 			now = append(now, refusal{l, err})
 		}
 	}
+
 	k.complaints = complaints
 	before := k.r.refusals.Load()
 	if reflect.DeepEqual(*before, now) {
 		return // State is as before
 	}
+
 	if k.r.refusals.Store(&now); !slices.EqualFunc(*before, now, func(a, b refusal) bool {
 		return a.Name == b.Name &&
 			a.err == b.err

@@ -79,6 +79,7 @@ func New(c Config) *Responder {
 		wake:    lb.NewSignal(),
 		notices: make(chan notice, maxNotices),
 	}
+
 	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
 	r.changed = func() { r.version.Add(1); c.Changed() }
 	r.groups = newGroups(c.Log, &r.counts.repairs[repairGroup])
@@ -104,6 +105,7 @@ func (r *Responder) Set(d Desired) {
 		!d.Owners.Same(before.Owners) {
 		r.table.Store(want)
 	}
+
 	r.Kick()
 }
 
@@ -117,10 +119,12 @@ func (r *Responder) count(want, old *table) (added, removed int) {
 		case !had:
 			added++
 		}
+
 		if e.is() == ours && (before == nil || before.status != e.status) {
 			r.counts.takeovers[number(lb.FamilyOf(addr))].Add(1)
 		}
 	})
+
 	return added, removed
 }
 
@@ -164,6 +168,7 @@ func (r *Responder) loop(ctx context.Context) {
 			k.handle(n)
 		case <-due.C:
 		}
+
 		due.Reset(k.work())
 		r.announcing.Store(k.announcing())
 	}

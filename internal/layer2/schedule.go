@@ -171,10 +171,12 @@ func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Du
 		it = &item{key: k, job: j, lane: lane, pos: -1}
 		s.items[k] = it
 	}
+
 	due = later(due, it.start.Add(interval))
 	if it.pos >= 0 && !due.Before(it.due) {
 		return
 	}
+
 	s.unqueue(it)
 	it.due = due
 	heap.Push(&s.queues[it.lane], it)
@@ -185,12 +187,14 @@ func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
 	if before := s.items[it.key]; before != nil {
 		it.won = before.phase == probing
 	}
+
 	s.drop(addr)
 	s.items[it.key] = it
 	if j.phase == ours {
 		s.announced++
 		s.doubt(addr, now.Add(settleTime))
 	}
+
 	s.queue(it, now)
 }
 
@@ -200,6 +204,7 @@ func (s *schedule) drop(addr netip.Addr) {
 		if it == nil {
 			continue
 		}
+
 		s.unqueue(it)
 		delete(s.items, it.key)
 		if u == steps && it.phase == ours {
@@ -234,6 +239,7 @@ func (s *schedule) opens(lane int) time.Time {
 		half := -s.timers.frames(burst / 2)
 		return later(due, later(s.pace.free, s.pace.defended).Add(half))
 	}
+
 	return later(due, s.pace.free)
 }
 
@@ -280,14 +286,17 @@ func (s *schedule) queue(it *item, now time.Time) {
 	if it.phase == probing && now.Sub(it.status.left) < leftTime && len(*it.status.conflicts.Load()) == 0 {
 		times, end = times[:1], time.Nanosecond
 	}
+
 	if it.won && it.phase == ours {
 		times = s.seldom
 	}
+
 	it.lane, it.pos = repeated, -1
 	var before time.Duration
 	if it.number > 0 && it.number <= len(times) {
 		before = times[it.number-1]
 	}
+
 	switch {
 	case it.number < len(times):
 		wait := times[it.number] - before
@@ -307,6 +316,7 @@ func (s *schedule) queue(it *item, now time.Time) {
 	default:
 		return
 	}
+
 	heap.Push(&s.queues[it.lane], it)
 }
 
@@ -335,12 +345,15 @@ func (s *schedule) next(now time.Time) time.Duration {
 		if len(q) == 0 {
 			continue
 		}
+
 		until := s.opens(lane).Sub(now)
 		if lane == refreshing || lane == doubting {
 			until += refreshBatch
 		}
+
 		wait = min(wait, until)
 	}
+
 	return wait
 }
 

@@ -28,23 +28,28 @@ func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error)
 	refused := func(err error) (socket, error) {
 		return socket{l, p, -1}, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
 	}
+
 	// Protocol 0 receives nothing (packet(7)) until the filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return refused(err)
 	}
+
 	s := socket{l, p, fd}
 	if err := s.SetFilter(program); err != nil {
 		return refused(errors.Join(err, unix.Close(fd)))
 	}
+
 	// More than net.core.rmem_max needs CAP_NET_ADMIN.
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
+
 	bigEndian := uint16(p.etherType)<<8 | uint16(p.etherType)>>8
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: l.Index}); err != nil {
 		return refused(errors.Join(err, unix.Close(fd)))
 	}
+
 	return s, nil
 }
 
@@ -144,6 +149,7 @@ func (e *tap) receive(handle func(frame []byte)) {
 		if e.failed {
 			return
 		}
+
 		switch n, err := unix.Read(e.fd, e.frame[:]); err {
 		case nil:
 			handle(e.frame[:n])
@@ -172,5 +178,6 @@ func await(taps []*tap, longest time.Duration) {
 			waiting = append(waiting, unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN})
 		}
 	}
+
 	rt.Poll(waiting, longest)
 }

@@ -35,6 +35,7 @@ func (r *Responder) State() lb.Layer2 {
 	if last := r.seen.Load(); last != nil && last.basis == of {
 		return last.state
 	}
+
 	s := r.state(of)
 	r.seen.Store(&seen{of, s})
 	return s
@@ -47,6 +48,7 @@ func (r *Responder) state(of basis) (s lb.Layer2) {
 	for _, p := range *of.ports {
 		links = append(links, p.link.Load())
 	}
+
 	s.Refused = r.Refused()
 	s.Addresses = make([]lb.AddressState, 0, t.entries.Len())
 	for addr, e := range t.entries.All() {
@@ -54,10 +56,12 @@ func (r *Responder) state(of basis) (s lb.Layer2) {
 		if phase == gone {
 			continue
 		}
+
 		a := lb.AddressState{Address: addr, Phase: phase.String()}
 		for _, c := range *e.conflicts.Load() {
 			a.Conflicts = append(a.Conflicts, c.Conflict)
 		}
+
 		suitable := false
 		for _, l := range links {
 			if t.on(addr, &l.Interface) != nil {
@@ -68,17 +72,20 @@ func (r *Responder) state(of basis) (s lb.Layer2) {
 				}
 			}
 		}
+
 		slices.Sort(a.Links)
 		for _, l := range refusals {
 			if t.on(addr, &l.Interface) != nil {
 				a.Refused = append(a.Refused, l.err)
 			}
 		}
+
 		a.Answered = phase == ours && len(a.Links) > 0
 		// Without a link the address is pending only while the links of a new table were not read yet.
 		a.Pending = !suitable && followed != t || phase == probing && len(a.Links) > 0
 		s.Addresses = append(s.Addresses, a)
 	}
+
 	s.Links = slices.Sorted(maps.Keys(used))
 	return s
 }

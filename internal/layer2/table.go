@@ -64,21 +64,26 @@ func newTable(d, before Desired, old *table, lapsed bool, now time.Time) *table 
 	} else {
 		before.Announcements.Changes(d.Announcements, func(a netip.Addr, _, _ *lb.Announcement, _, _ bool) { at = append(at, a) })
 	}
+
 	t.entries = old.entries.With(slices.Values(at), func(a netip.Addr) (*entry, bool) {
 		e := t.entry(a, old, lapsed)
 		return e, e != nil
 	})
+
 	old.entries.Changes(t.entries, func(a netip.Addr, before, e *entry, had, has bool) {
 		if had {
 			t.name(before.links, -1)
 		}
+
 		if has {
 			t.name(e.links, 1)
 		}
 	})
+
 	if !lapsed {
 		t.leave(old, now)
 	}
+
 	return t
 }
 
@@ -98,6 +103,7 @@ func (t *table) entry(a netip.Addr, old *table, lapsed bool) *entry {
 	case before == nil || lapsed || !t.of.Yield.Has(a):
 		return nil
 	}
+
 	// It was answered here and belongs to another node.
 	switch before.is() {
 	case ours, standing, offered:
@@ -106,6 +112,7 @@ func (t *table) entry(a netip.Addr, old *table, lapsed bool) *entry {
 	default:
 		return nil
 	}
+
 	t.leaves = append(t.leaves, a)
 	return before
 }
@@ -128,12 +135,14 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	case a.Probe:
 		first = probing
 	}
+
 	e := t.entries.Of(addr)
 	if e == nil {
 		s := newStatus(first)
 		s.left = t.left[addr]
 		return s
 	}
+
 	switch p := e.is(); {
 	case (p == standing) != (first == standing):
 		return newStatus(first)
@@ -147,6 +156,7 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	default:
 		return e.status
 	}
+
 	return e.successor(first)
 }
 
@@ -158,6 +168,7 @@ func (t *table) leave(old *table, now time.Time) {
 			t.left[addr] = at
 		}
 	}
+
 	for _, addr := range old.entries.Beyond(t.entries) {
 		if e := old.entries.Of(addr); free(addr) && e.is() == ours && len(*e.conflicts.Load()) == 0 {
 			t.left[addr] = now
@@ -174,6 +185,7 @@ func (t *table) on(addr netip.Addr, l *lb.Interface) *entry {
 	case len(e.links) == 0 && l.Usable(), len(e.links) > 0 && slices.Contains(e.links, l.Name):
 		return e
 	}
+
 	return nil
 }
 
@@ -183,11 +195,13 @@ func (t *table) in(p phase) (out []netip.Addr) {
 	if t.offered.Load() {
 		of = t.entries.Keys()
 	}
+
 	for addr := range of {
 		if t.entries.Of(addr).is() == p {
 			out = append(out, addr)
 		}
 	}
+
 	return out
 }
 

@@ -65,6 +65,7 @@ func (t Timers) withDefaults() Timers {
 			32 * time.Second,
 		}
 	}
+
 	t.RefreshMin, t.RefreshMax = cmp.Or(t.RefreshMin, 30*time.Second), cmp.Or(t.RefreshMax, time.Minute)
 	t.AnnounceWait = cmp.Or(t.AnnounceWait, 25*time.Millisecond)
 	t.RateLimitInterval = cmp.Or(t.RateLimitInterval, 10*time.Second)
@@ -103,5 +104,6 @@ func (t Timers) times(p phase) (steps []time.Duration, end time.Duration) {
 	case handing:
 		return nil, lingerTime
 	}
+
 	return nil, 0
 }

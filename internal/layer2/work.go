@@ -16,17 +16,21 @@ func (k *keeper) work() time.Duration {
 	if !k.r.lease.valid() && len(k.ports) > 0 {
 		return lapseInterval
 	}
+
 	changed := false
 	for _, p := range k.ports {
 		changed = k.drain(p, now) || changed
 	}
+
 	if changed {
 		k.r.changed()
 	}
+
 	wait := never
 	for _, p := range k.ports {
 		wait = min(wait, max(p.schedule.next(now), p.resume.Sub(now)))
 	}
+
 	return max(wait, 0)
 }
 
@@ -37,12 +41,14 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 	if now.Sub(p.resume) > paceSlack {
 		p.resume = now
 	}
+
 	for ; !now.Before(p.resume); p.resume = p.resume.Add(paceInterval) {
 		for range paceFrames {
 			it := p.schedule.due(now)
 			if it == nil {
 				return changed
 			}
+
 			if it.lane == ending {
 				p.schedule.done(it, now)
 				changed = k.end(p, it, now) || changed
@@ -52,6 +58,7 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 			}
 		}
 	}
+
 	return changed
 }
 
@@ -61,12 +68,14 @@ func (k *keeper) do(p *port, it *item, now time.Time) bool {
 	if !k.step(p, it, to) {
 		return false
 	}
+
 	s := p.schedule
 	s.spend(frames, it.lane, now)
 	if to != nil {
 		it.told++
 		return true
 	}
+
 	s.done(it, now)
 	k.told(it)
 	switch {
@@ -77,6 +86,7 @@ func (k *keeper) do(p *port, it *item, now time.Time) bool {
 			s.doubt(it.addr, now.Add(doubtInterval))
 		}
 	}
+
 	return true
 }
 
@@ -85,11 +95,13 @@ func (k *keeper) told(it *item) {
 	if it.use != steps || it.phase != ours || it.status.announced.Load() {
 		return
 	}
+
 	for _, p := range k.ports {
 		if other := p.schedule.items[it.key]; other != nil && other.phase == ours && other.number == 0 {
 			return
 		}
 	}
+
 	it.status.announced.Store(true)
 }
 
@@ -104,6 +116,7 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 	case p.r.config.Requests && it.phase == ours && it.use == steps && it.lane != first:
 		machines = slices.DeleteFunc(p.near(it.addr), func(m machine) bool { return !m.isGateway() })
 	}
+
 	switch {
 	case it.told >= len(machines) && it.use == nearDefence:
 		return nil, 0
@@ -112,6 +125,7 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 	case len(machines) == 1 && it.use == steps: // defences have half of the pace in any case
 		return &machines[0], 2
 	}
+
 	return &machines[it.told], 1
 }
 
@@ -131,6 +145,7 @@ func (k *keeper) step(p *port, it *item, to *machine) bool {
 		}
 		return p.announce(it.addr, turn, to)
 	}
+
 	return p.probe(it.addr)
 }
 
@@ -162,6 +177,7 @@ func (k *keeper) end(p *port, it *item, now time.Time) (became bool) {
 			)
 		}
 	}
+
 	k.r.version.Add(1)
 	k.reschedule(k.r.table.Load(), it.addr, now)
 	return became

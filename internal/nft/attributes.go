@@ -84,9 +84,11 @@ func (a attributes) each(typ uint16) iter.Seq[attributes] {
 			if size < unix.NLA_HDRLEN || size > len(a) {
 				return
 			}
+
 			if binary.NativeEndian.Uint16(a[2:])&^unix.NLA_F_NESTED == typ && !yield(a[unix.NLA_HDRLEN:size]) {
 				return
 			}
+
 			a = a[min(len(a), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
 		}
 	}
@@ -101,6 +103,7 @@ func (a attributes) find(path ...uint16) attributes {
 			break
 		}
 	}
+
 	return a
 }
 

@@ -56,13 +56,16 @@ func (b *Batch) AddChain(c Chain) {
 		if c.Kind == "" {
 			return
 		}
+
 		a.nest(unix.NFTA_CHAIN_HOOK, func() {
 			a.putNumber(unix.NFTA_HOOK_HOOKNUM, c.Hook)
 			a.putNumber(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))
 		})
+
 		a.putText(unix.NFTA_CHAIN_TYPE, c.Kind)
 		a.putNumber(unix.NFTA_CHAIN_POLICY, nfAccept)
 	})
+
 	for _, r := range c.Rules {
 		b.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func(a *attributes) {
 			a.putText(unix.NFTA_RULE_CHAIN, c.Name)
@@ -71,6 +74,7 @@ func (b *Batch) AddChain(c Chain) {
 					a.put(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, e...)
 				}
 			})
+
 			a.put(unix.NFTA_RULE_USERDATA, b.table.comment()...)
 		})
 	}
@@ -114,12 +118,15 @@ func (b *Batch) AddSet(s Set) {
 				a.putNumber(unix.NFTA_SET_DATA_LEN, size)
 			}
 		}
+
 		if s.Size > 0 {
 			a.nest(unix.NFTA_SET_DESC, func() { a.putNumber(unix.NFTA_SET_DESC_SIZE, s.Size) })
 		}
+
 		if s.Timeout > 0 {
 			a.put(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(s.Timeout.Milliseconds()))...)
 		}
+
 		if s.Counter {
 			a.nest(setExpr, func() {
 				a.putText(unix.NFTA_EXPR_NAME, "counter")
@@ -154,6 +161,7 @@ func (b *Batch) elements(typ int, flags uint16, l *Layout, list []Element) {
 		for n < min(len(list), elementsPerMessage) && list[n].Set == s.Name {
 			n++
 		}
+
 		some := list[:n]
 		list = list[n:]
 		b.add(typ, flags, func(a *attributes) {
@@ -185,6 +193,7 @@ func (s Set) encode(a *attributes, e Element) {
 					a.putNumber(unix.NFTA_VERDICT_CODE, nfAccept)
 					return
 				}
+
 				a.putNumber(unix.NFTA_VERDICT_CODE, uint32(math.MaxUint32+1+unix.NFT_JUMP))
 				a.putText(unix.NFTA_VERDICT_CHAIN, e.Value)
 			})

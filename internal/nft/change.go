@@ -22,10 +22,12 @@ func Between(old, want []Element) (c Change) {
 	if len(old) == 0 {
 		return Change{Add: want}
 	}
+
 	had := make(map[Element]bool, len(old))
 	for _, m := range old {
 		had[m] = true
 	}
+
 	for _, m := range want {
 		if had[m] {
 			delete(had, m)
@@ -33,6 +35,7 @@ func Between(old, want []Element) (c Change) {
 			c.Add = append(c.Add, m)
 		}
 	}
+
 	c.Remove = slices.Collect(maps.Keys(had))
 	return c
 }
@@ -42,9 +45,11 @@ func Apart[T any](a, b []T, same func(T, T) bool) (_, _ []T) {
 	for len(a) > 0 && len(b) > 0 && same(a[0], b[0]) {
 		a, b = a[1:], b[1:]
 	}
+
 	for len(a) > 0 && len(b) > 0 && same(a[len(a)-1], b[len(b)-1]) {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
+
 	return a, b
 }
 
@@ -58,9 +63,11 @@ func (c *Change) write(b *Batch, l *Layout) {
 	for _, s := range c.Sets {
 		b.AddSet(s)
 	}
+
 	for _, added := range c.Chains {
 		b.AddChain(added)
 	}
+
 	// The kernel may have deleted an element at the end of its time, and refuses to delete what is not there.
 	b.AddElements(
 		l,
@@ -69,11 +76,13 @@ func (c *Change) write(b *Batch, l *Layout) {
 			func(m Element) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 },
 		),
 	)
+
 	b.DeleteElements(l, c.Remove)
 	b.AddElements(l, c.Add)
 	for _, name := range c.GoneChains {
 		b.DeleteChain(name)
 	}
+
 	for _, name := range c.GoneSets {
 		b.DeleteSet(name)
 	}

@@ -46,6 +46,7 @@ func (c *Conn) Commit(b *Batch) error {
 	if err := c.open(); err != nil {
 		return err
 	}
+
 	// Only the last message asks for an acknowledgement: the kernel sends it after the commit, and sends errors
 	// without a request.
 	b.data[b.last+6] |= unix.NLM_F_ACK
@@ -55,6 +56,7 @@ func (c *Conn) Commit(b *Batch) error {
 		// The socket may still receive an acknowledgement.
 		err = errors.Join(fmt.Errorf("commit to nf_tables: %w", err), c.Close())
 	}
+
 	return err
 }
 
@@ -68,14 +70,17 @@ func (c *Conn) open() error {
 	if c.socket != nil {
 		return nil
 	}
+
 	s, err := socket.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER, "nf_tables", nil)
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", err)
 	}
+
 	err = unix.EADDRINUSE
 	for errors.Is(err, unix.EADDRINUSE) {
 		err = s.Bind(&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: firstAddress + opened.Add(1)%addresses})
 	}
+
 	err = errors.Join(
 		err,
 		s.SetsockoptInt(unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
@@ -85,6 +90,7 @@ func (c *Conn) open() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("set up nf_tables socket: %w", err), s.Close())
 	}
+
 	c.socket = s
 	return nil
 }
@@ -104,18 +110,22 @@ func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 	if err := c.socket.Sendto(ctx, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
+
 	if c.buffer == nil {
 		c.buffer = make([]byte, dumpBuffer)
 	}
+
 	for done := false; !done; {
 		n, _, err := c.socket.Recvfrom(ctx, c.buffer, 0)
 		if err != nil {
 			return err
 		}
+
 		if done, err = parseReplies(c.buffer[:n], single, fn); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -125,6 +135,7 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 	if err != nil {
 		return true, fmt.Errorf("read message: %w", err)
 	}
+
 	for _, m := range messages {
 		switch {
 		case m.Header.Type == unix.NLMSG_DONE:
@@ -139,10 +150,12 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 		case m.Header.Flags&unix.NLM_F_DUMP_INTR != 0:
 			return true, ErrChanged
 		}
+
 		fn(m.Data[HeaderSize:])
 		if single {
 			return true, nil
 		}
 	}
+
 	return false, nil
 }

@@ -17,6 +17,7 @@ func (t Table) dump(typ int, flags uint16, of func(*attributes), fn func(attribu
 	if err := c.open(); err != nil {
 		return err
 	}
+
 	var request attributes
 	request.tableMessage(t, typ, flags, of)
 	return errors.Join(c.exchange(request, flags&unix.NLM_F_DUMP == 0, fn), c.Close())
@@ -49,6 +50,7 @@ func (c *Content) list(t Table, s Set) error {
 			ends[e.Key] = true
 			return
 		}
+
 		c.Elements = append(c.Elements, e)
 		if expires > 0 {
 			c.Ends[Element{Set: e.Set, Key: e.Key}] = now.Add(expires)
@@ -57,6 +59,7 @@ func (c *Content) list(t Table, s Set) error {
 	if s.Intervals() {
 		pairEnds(c.Elements[before:], ends)
 	}
+
 	return err
 }
 
@@ -84,6 +87,7 @@ func (t Table) eachElement(set string, begin func(), fn func(attributes)) error 
 	if err != nil {
 		return fmt.Errorf("list %s: %w", set, err)
 	}
+
 	return nil
 }
 
@@ -95,6 +99,7 @@ func pairEnds(list []Element, ends map[string]bool) {
 		if found {
 			at++
 		}
+
 		if at < len(sorted) {
 			list[i].Value = sorted[at]
 		}

@@ -50,6 +50,7 @@ func (f *Family) LoadAsked() Rule {
 		a.putNumber(unix.NFTA_CT_DREG, Reg)
 		a.put(unix.NFTA_CT_DIRECTION, 0)
 	})
+
 	return append(Rule{expression(a)}, Expr(
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: Reg + f.Words()},
 		&expr.Ct{Key: expr.CtKeyPROTODST, Register: Reg + f.Words() + 1},

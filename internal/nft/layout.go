@@ -28,9 +28,11 @@ func NewLayout(t Table, sets []Set, chains []Chain, later ...Chain) *Layout {
 			fmt.Fprintf(h, "%x\n", r)
 		}
 	}
+
 	for _, s := range sets {
 		fmt.Fprintf(h, "%+v\n", s)
 	}
+
 	t.signature = fmt.Sprintf("layout %x", h.Sum(nil)[:8])
 	return &Layout{Table: t, Sets: sets, Chains: chains}
 }
@@ -63,17 +65,21 @@ func (l *Layout) Read() (*Content, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if !c.has(l.Chains, l.Sets) {
 		return nil, ErrOther
 	}
+
 	c.Ends = make(map[Element]time.Time)
 	for _, s := range l.Sets {
 		if s.Flags&unix.NFT_SET_EVAL != 0 {
 			continue
 		}
+
 		if err := c.list(l.Table, s); err != nil {
 			return nil, err
 		}
 	}
+
 	return c, nil
 }

@@ -107,20 +107,24 @@ func (o *Owned[I]) apply() error {
 		o.retryAt = time.Now().Add(o.wait)
 		o.wake.Kick()
 	}
+
 	works := o.failure == nil
 	if works != o.enforced {
 		o.enforced, o.since = works, time.Now()
 	} else if works != failed {
 		return o.failure
 	}
+
 	if works {
 		o.Log.Info("table in force", "table", o.Name)
 	} else {
 		o.Log.Error("the kernel refuses the table", "table", o.Name, "error", o.failure)
 	}
+
 	if o.Changed != nil {
 		o.Changed()
 	}
+
 	return o.failure
 }
 
@@ -130,22 +134,27 @@ func (o *Owned[I]) put() error {
 	if want == o.none {
 		return o.clear()
 	}
+
 	if o.actual != o.none && o.actual.Permanent().signature == want.Permanent().signature {
 		if o.change(want) == nil {
 			return nil
 		}
+
 		o.actual = o.none // the table differs from it
 	}
+
 	if !o.read {
 		o.read = true
 		found, err := want.Permanent().Read()
 		if want, err = o.compare(want, found, err); err == nil {
 			return nil
 		}
+
 		if !errors.Is(err, os.ErrNotExist) {
 			o.Log.Info("table is replaced", "table", o.Name, "reason", err)
 		}
 	}
+
 	return o.replace(want)
 }
 
@@ -155,13 +164,16 @@ func (o *Owned[I]) compare(want I, found *Content, err error) (I, error) {
 	if err != nil {
 		return want, err
 	}
+
 	if o.Seen != nil {
 		o.Seen(found)
 		want = o.Image(o.actual)
 	}
+
 	if !found.holds(want.Permanent(), want.From(o.none)) {
 		return want, ErrOther
 	}
+
 	o.record(want)
 	return want, nil
 }
@@ -181,8 +193,10 @@ func (o *Owned[I]) change(want I) error {
 		if err := o.Transact(b); err != nil {
 			return err
 		}
+
 		o.Log.Debug("table changed", "table", o.Name, "added", len(c.Add), "removed", len(c.Remove))
 	}
+
 	o.record(want)
 	return nil
 }
@@ -199,10 +213,12 @@ func (o *Owned[I]) replace(want I) (err error) {
 		if !inPlace {
 			b.Remove()
 		}
+
 		b.Create(0)
 		if inPlace && !layout.clear(b) {
 			continue
 		}
+
 		layout.Build(b)
 		whole.write(b, layout)
 		if err = o.Transact(b); err == nil {
@@ -210,6 +226,7 @@ func (o *Owned[I]) replace(want I) (err error) {
 			return nil
 		}
 	}
+
 	return err
 }
 
@@ -220,6 +237,7 @@ func (l *Layout) clear(b *Batch) bool {
 	if err != nil {
 		return false
 	}
+
 	b.Flush()
 	for _, name := range found.Sets {
 		if l.Set(name).Intervals() {
@@ -228,11 +246,13 @@ func (l *Layout) clear(b *Batch) bool {
 			b.DeleteSet(name)
 		}
 	}
+
 	for name := range found.Chains {
 		if !slices.ContainsFunc(l.Chains, func(c Chain) bool { return c.Name == name && c.Kind != "" }) {
 			b.DeleteChain(name)
 		}
 	}
+
 	return true
 }
 
@@ -241,6 +261,7 @@ func (o *Owned[I]) clear() error {
 	if o.absent {
 		return nil
 	}
+
 	b := o.Batch()
 	b.Remove()
 	err := o.Transact(b)
@@ -258,6 +279,7 @@ func (o *Owned[I]) Remove() error {
 	if err = errors.Join(err, o.conn.Close()); err != nil {
 		return fmt.Errorf("remove table %s: %w", o.Name, err)
 	}
+
 	return nil
 }
 

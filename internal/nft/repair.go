@@ -66,10 +66,12 @@ func (o *Owned[I]) Audit() (differed bool) {
 		if !o.on || o.absent || o.failure != nil {
 			return false
 		}
+
 		want, before := o.Image(o.actual), o.generation
 		if want == o.none {
 			return false
 		}
+
 		o.Unlock()
 		found, err := want.Permanent().Read()
 		o.Lock()
@@ -77,17 +79,21 @@ func (o *Owned[I]) Audit() (differed bool) {
 			o.wake.Kick()
 			return false
 		}
+
 		if _, err = o.compare(want, found, err); err == nil {
 			return false
 		}
+
 		if o.actual = o.none; found == nil {
 			break
 		}
 	}
+
 	if o.apply() == nil {
 		o.repairs.Add(1)
 		o.Log.Warn("table repaired", "table", o.Name)
 	}
+
 	return true
 }
 

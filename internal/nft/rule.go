@@ -41,8 +41,10 @@ func Expr(steps ...expr.Any) Rule {
 		if err != nil {
 			panic(fmt.Sprintf("marshal %T: %v", s, err))
 		}
+
 		r = append(r, data)
 	}
+
 	return r
 }
 
@@ -155,7 +157,9 @@ func (f *Family) Write(offset uint32) Rule {
 			a.putNumber(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_INET)
 			a.putNumber(unix.NFTA_PAYLOAD_CSUM_OFFSET, f.checksumAt)
 		}
+
 		a.putNumber(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
 	})
+
 	return Rule{expression(a)}
 }

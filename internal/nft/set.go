@@ -32,9 +32,11 @@ func (k Key) spec() (number, size uint32) {
 		number = number<<6 | uint32(t>>8)
 		size = registers(size) + uint32(t&0xff)
 	}
+
 	if len(k) > 1 {
 		size = registers(size)
 	}
+
 	return number, size
 }
 

@@ -93,6 +93,7 @@ func (t Table) HasChain(name string) (has bool, err error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
+
 	return err == nil, err
 }
 
@@ -112,6 +113,7 @@ func (t Table) HasJump(chain, to string) (has bool, err error) {
 						unix.NFTA_DATA_VERDICT,
 						unix.NFTA_VERDICT_CHAIN,
 					)
+
 					has = has || e.find(unix.NFTA_EXPR_NAME).text() == "immediate" && verdict.text() == to
 				}
 			},
@@ -120,6 +122,7 @@ func (t Table) HasJump(chain, to string) (has bool, err error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
+
 	return has, err
 }
 
@@ -181,6 +184,7 @@ func (t Table) Outline() (*Content, error) {
 				func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) },
 			)
 		}
+
 		if err == nil {
 			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) {
 				c.Chains[a.find(unix.NFTA_CHAIN_NAME).text()] = chainContent{
@@ -188,9 +192,11 @@ func (t Table) Outline() (*Content, error) {
 				}
 			})
 		}
+
 		if err != nil {
 			return err
 		}
+
 		return t.objects(unix.NFT_MSG_GETRULE, func(a attributes) { c.readRule(a, t.comment()) })
 	})
 }
@@ -205,6 +211,7 @@ func (t Table) Packets() (n uint64, err error) {
 			}
 		})
 	})
+
 	return n, err
 }
 
@@ -225,5 +232,6 @@ func (c *Content) readRule(a attributes, comment []byte) {
 	if bytes.Equal(a.find(unix.NFTA_RULE_USERDATA), comment) {
 		counts.signed++
 	}
+
 	c.Chains[name] = counts
 }

@@ -41,6 +41,7 @@ func byOthers() []bpf.RawInstruction {
 	if err != nil {
 		panic(err)
 	}
+
 	return program
 }
 
@@ -49,9 +50,11 @@ func (t Table) watchOnce(ctx context.Context, changed func()) error {
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", err)
 	}
+
 	if err := errors.Join(conn.SetReadBuffer(receiveBuffer), conn.SetBPF(byOthers()), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
 		return errors.Join(fmt.Errorf("join notifications of nf_tables: %w", err), conn.Close())
 	}
+
 	// Changes before the socket joined the group are unknown.
 	changed()
 	return Receive(ctx, conn, changed, func(m netlink.Message) {
@@ -76,6 +79,7 @@ func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(net
 		case err != nil:
 			return fmt.Errorf("receive from netlink: %w", err)
 		}
+
 		for _, m := range messages {
 			fn(m)
 		}

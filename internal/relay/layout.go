@@ -87,11 +87,13 @@ func (f *family) layout(idle time.Duration) *nft.Layout {
 		{Name: usedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_TIMEOUT, Timeout: idle},
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
 	}
+
 	errors := chain(errorsChain, errorsPriority)
 	for _, types := range f.errors {
 		errors.Rules = append(errors.Rules, slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpTypes(types),
 			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.relayRule(nil)))
 	}
+
 	segment := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
 	goesOn, ends := nft.TCPFlags(
 		expr.CmpOpEq,
@@ -100,11 +102,13 @@ func (f *family) layout(idle time.Duration) *nft.Layout {
 		nft.TCPFlags(expr.CmpOpEq, tcpSYN),
 		nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST),
 	)
+
 	// Begins the idle time of the relay again, to which the address in first belongs.
 	use := nft.Expr(&expr.Dynset{SrcRegKey: first, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
 	connections := chain(connectionsChain, connectionsPriority,
 		slices.Concat(segment, goesOn, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.relayRule(use)),
 		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.relayRule(nil)))
+
 	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
 

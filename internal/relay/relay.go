@@ -78,6 +78,7 @@ func (r *Relayer) Set(d Desired) {
 			indexes[l.Name] = l.Index
 		}
 	}
+
 	r.mu.Lock()
 	same := r.desired != nil && r.desired.Expect == d.Expect && r.desired.Relays.Same(d.Relays) &&
 		(lb.SameMap(r.desired.Speakers, d.Speakers) ||
@@ -86,6 +87,7 @@ func (r *Relayer) Set(d Desired) {
 	if same {
 		r.desired = &d // which costs nothing to compare when it comes again
 	}
+
 	r.mu.Unlock()
 	if !same {
 		r.apply(&d, indexes)
@@ -98,6 +100,7 @@ func (r *Relayer) apply(d *Desired, indexes map[string]int) {
 		t.Lock()
 		defer t.Unlock()
 	}
+
 	r.mu.Lock()
 	r.desired, r.indexes = d, indexes
 	r.mu.Unlock()
@@ -113,6 +116,7 @@ func (r *Relayer) Run(ctx context.Context) error {
 	for _, t := range r.tables {
 		tasks.Go(func() error { return t.Run(ctx) })
 	}
+
 	err := tasks.Wait()
 	r.mu.Lock()
 	d, indexes := r.desired, r.indexes
@@ -124,8 +128,10 @@ func (r *Relayer) Run(ctx context.Context) error {
 				stays.Relays = stays.Relays.Without(a)
 			}
 		}
+
 		r.apply(&stays, indexes)
 	}
+
 	return err
 }
 
@@ -145,10 +151,12 @@ func (r *Relayer) Inherited() map[netip.Addr]Inherited {
 		if err != nil {
 			continue // there is no table, or one of another layout
 		}
+
 		lasts := make(map[string]bool)
 		for _, m := range seen.Elements {
 			lasts[m.Key] = lasts[m.Key] || m.Set == usedSet
 		}
+
 		for _, m := range seen.Elements {
 			address, ok := netip.AddrFromSlice([]byte(m.Key))
 			via, viaOK := netip.AddrFromSlice([]byte(m.Value))
@@ -157,6 +165,7 @@ func (r *Relayer) Inherited() map[netip.Addr]Inherited {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -179,12 +188,14 @@ func (r *Relayer) publishEnded() {
 			}
 		}
 	}
+
 	more, same := len(ended)-len(r.ended), maps.Equal(r.ended, ended)
 	r.ended = ended
 	r.mu.Unlock()
 	if more > 0 {
 		r.config.Log.Info("relays ended", "addresses", more, "unusedFor", r.config.IdleTime)
 	}
+
 	if !same && r.config.Changed != nil {
 		r.config.Changed()
 	}
@@ -198,5 +209,6 @@ func (r *Relayer) Remove() (err error) {
 	for _, t := range r.tables {
 		err = errors.Join(err, t.Remove())
 	}
+
 	return err
 }

@@ -30,6 +30,7 @@ func (r *Relayer) State() (s State) {
 		if err := t.Failure(); err != nil {
 			f.Failure = err.Error()
 		}
+
 		if img := t.Actual(); img != nil {
 			for _, one := range img.of.Relays.All() {
 				if img.lasts(one) {
@@ -37,10 +38,13 @@ func (r *Relayer) State() (s State) {
 					f.Relayed++
 				}
 			}
+
 			f.Packets, _ = t.Packets()
 		}
+
 		s.Families = append(s.Families, f)
 	}
+
 	return s
 }
 
@@ -69,18 +73,21 @@ func (r *Relayer) Collect(ch chan<- prometheus.Metric) {
 		metric := func(name, help string, kind prometheus.ValueType, value float64) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil), kind, value, string(f.Family))
 		}
+
 		metric(
 			"relayed_addresses",
 			"Addresses that this node took over and whose older connections it relays to the former owner.",
 			prometheus.GaugeValue,
 			float64(f.Relayed),
 		)
+
 		metric(
 			"relayed_packets_total",
 			"Packets relayed to former owners since the creation of the table.",
 			prometheus.CounterValue,
 			float64(f.Packets),
 		)
+
 		metric(
 			"relay_failed",
 			"1 while the kernel refuses the relays, so that connections end when their address moves.",

@@ -55,6 +55,7 @@ func newTable(r *Relayer, f *family) *table {
 			r.publishEnded()
 		},
 	})
+
 	return t
 }
 
@@ -66,20 +67,25 @@ func (t *table) image(*image) *image {
 	if d == nil {
 		return nil
 	}
+
 	img := &image{t.layout, d, t.relayer.indexes, make(map[netip.Addr]course)}
 	for _, one := range d.Relays.All() {
 		if !t.has(one) {
 			continue
 		}
+
 		c, known := t.course[one.Address]
 		if !known || !one.Start.IsZero() && !one.Start.Equal(c.start) {
 			c = course{start: one.Start, ends: time.Now().Add(t.relayer.config.IdleTime)}
 		}
+
 		img.course[one.Address] = c
 	}
+
 	if !d.Expect && len(img.course) == 0 {
 		return nil
 	}
+
 	return img
 }
 
@@ -114,6 +120,7 @@ func (img *image) elements() (list nft.Elements) {
 		if !has || !up {
 			continue
 		}
+
 		key := string(one.Address.AsSlice())
 		list.Put(relaysMap, key, string(one.Via.WithZone("").AsSlice()))
 		list.Put(linksMap, key, string(nft.Native(uint32(index))))
@@ -121,9 +128,11 @@ func (img *image) elements() (list nft.Elements) {
 			list.Put(usedSet, key, c.mark())
 		}
 	}
+
 	for mac := range img.of.Speakers {
 		list.Put(speakersSet, string(mac[:]), "")
 	}
+
 	return list
 }
 
@@ -150,20 +159,24 @@ func (t *table) seen(is *nft.Content) {
 		c.ended = !now.Add(tick).Before(c.ends)
 		courses[a] = c
 	}
+
 	for _, m := range is.Elements {
 		if a, _ := netip.AddrFromSlice([]byte(m.Key)); m.Set == relaysMap && courses[a] == (course{}) {
 			courses[a] = course{ended: true}
 		}
 	}
+
 	for i := range is.Elements {
 		m := &is.Elements[i]
 		if m.Set != usedSet {
 			continue
 		}
+
 		a, _ := netip.AddrFromSlice([]byte(m.Key))
 		c := courses[a]
 		c.ends, c.ended = is.Ends[nft.Element{Set: usedSet, Key: m.Key}], false
 		courses[a], m.Value = c, c.mark()
 	}
+
 	t.course = courses
 }

@@ -76,6 +76,7 @@ func (d dialling) next(state api.PeerState_SessionState, isOpen bool, now time.T
 	case idle: // for a moment, in which GoBGP would close a connection
 		return wait
 	}
+
 	return dialNow
 }
 
@@ -112,6 +113,7 @@ func (e *engine) dial(p *api.Peer) error {
 		}
 		return e.addPeer(apiPeer(e.settings, !d.over))
 	}
+
 	return nil
 }
 
@@ -125,6 +127,7 @@ func connect(s lb.Peer) (net.Conn, error) {
 	if s.SourceAddress.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.SourceAddress, 0))
 	}
+
 	return d.Dial("tcp", netip.AddrPortFrom(s.Address, s.Port).String())
 }
 
@@ -137,6 +140,7 @@ func setOptions(fd int, s lb.Peer) (err error) {
 		level, ttl, minTTL, key.Addr.Family = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT, unix.AF_INET6
 		address = key.Addr.Data[6:] // sockaddr_in6
 	}
+
 	switch {
 	case s.MinTTL != 0:
 		err = errors.Join(
@@ -149,10 +153,12 @@ func setOptions(fd int, s lb.Peer) (err error) {
 	default:
 		err = unix.SetsockoptInt(fd, level, ttl, 1)
 	}
+
 	if s.Password != "" {
 		copy(address, s.Address.AsSlice())
 		key.Keylen = uint16(copy(key.Key[:], s.Password))
 		err = errors.Join(err, unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &key))
 	}
+
 	return err
 }

@@ -56,14 +56,17 @@ func (c *listened) parse() {
 			c.end()
 			return
 		}
+
 		if len(c.buffer) < length {
 			return
 		}
+
 		message, err := gobgp.ParseBGPMessage(c.buffer[:length])
 		if err != nil {
 			c.end()
 			return
 		}
+
 		c.buffer = c.buffer[length:]
 		c.note(message)
 	}
@@ -80,6 +83,7 @@ func (c *listened) note(message *gobgp.BGPMessage) {
 		c.end()
 		return
 	}
+
 	c.notes.hear(c.said)
 }
 
@@ -104,11 +108,13 @@ func asnOf(open *gobgp.BGPOpen) uint32 {
 		if !ok {
 			continue
 		}
+
 		for _, c := range capabilities.Capability {
 			if four, ok := c.(*gobgp.CapFourOctetASNumber); ok {
 				asn = four.CapValue
 			}
 		}
 	}
+
 	return asn
 }

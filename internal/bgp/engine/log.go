@@ -79,6 +79,7 @@ func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 			h.peer, _ = netip.ParseAddr(a.Value.String())
 		}
 	}
+
 	return h
 }
 
@@ -97,6 +98,7 @@ func (h logHandler) note(n *note, r slog.Record) {
 			n.text = text
 		}
 	}
+
 	switch r.Message {
 	case "Peer Up":
 		n.text, n.lost, n.up, n.ups = "", time.Time{}, time.Now(), n.ups+1
@@ -174,12 +176,14 @@ func (h logHandler) refusal(said heard) string {
 	if said.code != 0 {
 		text += " with " + notification(said.code, said.subcode)
 	}
+
 	if said.code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && said.subcode == gobgp.BGP_ERROR_SUB_BAD_PEER_AS {
 		return text + fmt.Sprintf(
 			": it expects another AS than %d of this node's address: correct myASN, or the router",
 			h.localASN,
 		)
 	}
+
 	return text + ": check the AS that it expects of this node's address, and that no other daemon has a session from there"
 }
 
@@ -197,6 +201,7 @@ func closedRemedy(code, subcode uint8) string {
 		[2]uint8{gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_CONNECTION_REJECTED}:
 		return "configure this node as a neighbor there"
 	}
+
 	return ""
 }
 
@@ -215,6 +220,7 @@ func notification(code, subcode uint8) string {
 	if code == gobgp.BGP_ERROR_CEASE && subcode == bfdDown {
 		return name + " (cease, BFD down)"
 	}
+
 	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool {
 		return c == '(' ||
 			c == ')'
@@ -222,6 +228,7 @@ func notification(code, subcode uint8) string {
 	if len(words) < 4 || words[3] == "undefined" {
 		return name + " (" + words[1] + ")"
 	}
+
 	return name + " (" + words[1] + ", " + words[3] + ")"
 }
 
@@ -241,7 +248,9 @@ func value(r slog.Record, key string) slog.Value {
 		if a.Key == key {
 			out = a.Value
 		}
+
 		return a.Key != key
 	})
+
 	return out
 }

@@ -28,6 +28,7 @@ func occupied(s lb.Peer) (from netip.Addr, isOccupied bool) {
 	if !from.IsValid() {
 		return from, false
 	}
+
 	own := ownSockets() // before the list, which has no newer ones: this goroutine dials
 	for _, ports := range []struct{ local, remote uint16 }{{remote: s.Port}, {local: bgpPort}} {
 		for _, c := range connections(ports.local, ports.remote) {
@@ -36,6 +37,7 @@ func occupied(s lb.Peer) (from netip.Addr, isOccupied bool) {
 			}
 		}
 	}
+
 	return from, false
 }
 
@@ -44,11 +46,13 @@ func sourceOf(s lb.Peer) netip.Addr {
 	if s.SourceAddress.IsValid() {
 		return s.SourceAddress.WithZone("")
 	}
+
 	options := &netlink.RouteGetOptions{Oif: s.Address.Zone()}
 	routes, err := netlink.RouteGetWithOptions(s.Address.WithZone("").AsSlice(), options)
 	if err != nil || len(routes) == 0 {
 		return netip.Addr{} // a missing route is also an error
 	}
+
 	source, _ := netip.AddrFromSlice(routes[0].Src)
 	return source.Unmap()
 }
@@ -72,6 +76,7 @@ func connections(local, remote uint16) (out []connection) {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -98,10 +103,12 @@ func diagConnection(b []byte) (c connection, ok bool) {
 	if len(b) < diagLength {
 		return c, false
 	}
+
 	length := 16
 	if b[0] == unix.AF_INET {
 		length = 4
 	}
+
 	local, _ := netip.AddrFromSlice(b[8 : 8+length])
 	remote, _ := netip.AddrFromSlice(b[24 : 24+length])
 	c = connection{local.Unmap(), remote.Unmap(), nl.NativeEndian().Uint32(b[68:])}
@@ -110,8 +117,10 @@ func diagConnection(b []byte) (c connection, ok bool) {
 		if err != nil {
 			return c, false
 		}
+
 		c.remote = c.remote.WithZone(link.Name)
 	}
+
 	return c, true
 }
 
@@ -126,5 +135,6 @@ func ownSockets() map[uint32]bool {
 			own[inode] = true
 		}
 	}
+
 	return own
 }

@@ -55,14 +55,17 @@ func apiPeer(s lb.Peer, passive bool) *api.Peer {
 		},
 		TtlSecurity: &api.TtlSecurity{Enabled: s.MinTTL != 0, TtlMin: uint32(s.MinTTL)},
 	}
+
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
 		if s.Carries(f) {
 			p.AfiSafis = append(p.AfiSafis, apiFamily(f, s.GracefulRestart))
 		}
 	}
+
 	if s.SourceAddress.IsValid() {
 		p.Transport.LocalAddress = s.SourceAddress.String()
 	}
+
 	return p
 }
 
@@ -72,6 +75,7 @@ func apiFamily(f lb.Family, gracefulRestart bool) *api.AfiSafi {
 	if f == lb.IPv6 {
 		family.Afi = api.Family_AFI_IP6
 	}
+
 	return &api.AfiSafi{
 		Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
 		MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: gracefulRestart}},
@@ -157,9 +161,11 @@ func abilitiesOf(list []*api.Capability) (out abilities) {
 			}
 		}
 	}
+
 	if !namesFamilies {
 		out |= ipv4 // RFC 4760 section 8: an end that names no family takes IPv4 unicast
 	}
+
 	return out
 }
 

@@ -29,17 +29,21 @@ func (e *engine) changeRoutes(o lb.Order) error {
 	for _, r := range o.Put {
 		e.routes[r.Prefix] = r
 	}
+
 	for _, p := range o.Remove {
 		delete(e.routes, p)
 	}
+
 	if !e.up {
 		for _, r := range o.Put {
 			e.unsure[r.Prefix] = true
 		}
+
 		for _, p := range o.Remove {
 			e.unsure[p] = true
 		}
 	}
+
 	return errors.Join(e.put(o.Put), e.remove(o.Remove))
 }
 
@@ -51,6 +55,7 @@ func (e *engine) confirm(state api.PeerState_SessionState) error {
 	if state == api.PeerState_SESSION_STATE_OPENCONFIRM || len(e.unsure) == 0 {
 		return nil
 	}
+
 	var gone []lb.Route
 	var prefixes []netip.Prefix
 	for prefix := range e.unsure {
@@ -58,10 +63,12 @@ func (e *engine) confirm(state api.PeerState_SessionState) error {
 			gone, prefixes = append(gone, lb.Route{Prefix: prefix}), append(prefixes, prefix)
 		}
 	}
+
 	clear(e.unsure)
 	if !e.up {
 		return nil
 	}
+
 	return errors.Join(e.put(gone), e.remove(prefixes), e.gobgp.ResetPeer(context.Background(), &api.ResetPeerRequest{
 		Address: e.settings.Address.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
 	}))
@@ -78,20 +85,25 @@ func (e *engine) put(routes []lb.Route) error {
 			without = append(without, r.Prefix)
 			continue
 		}
+
 		if last.list == nil || !last.route.SameAttributes(r) {
 			last = e.attributes(r)
 		}
+
 		p, err := last.path(r.Prefix, hop)
 		if err != nil {
 			return fmt.Errorf("route %s: %w", r.Prefix, err)
 		}
+
 		paths = append(paths, p)
 	}
+
 	if len(paths) > 0 {
 		if _, err := e.gobgp.AddPath(apiutil.AddPathRequest{Paths: paths}); err != nil {
 			return fmt.Errorf("place routes: %w", err)
 		}
 	}
+
 	return e.remove(without)
 }
 
@@ -100,17 +112,21 @@ func (e *engine) remove(prefixes []netip.Prefix) error {
 	if len(prefixes) == 0 {
 		return nil
 	}
+
 	var paths []*apiutil.Path
 	for _, prefix := range prefixes {
 		p, err := e.attributes(lb.Route{}).path(prefix, netip.Addr{})
 		if err != nil {
 			return fmt.Errorf("route %s: %w", prefix, err)
 		}
+
 		paths = append(paths, p)
 	}
+
 	if err := e.gobgp.DeletePath(apiutil.DeletePathRequest{Paths: paths}); err != nil {
 		return fmt.Errorf("remove routes: %w", err)
 	}
+
 	return nil
 }
 
@@ -130,6 +146,7 @@ func (e *engine) attributes(r lb.Route) attributes {
 			communities = append(slices.Clone(communities), gracefulShutdown)
 		}
 	}
+
 	// ORIGIN IGP: the prefix is interior to this AS (RFC 4271 section 5.1.1).
 	list := []gobgp.PathAttributeInterface{
 		gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP),
@@ -144,9 +161,11 @@ func (e *engine) attributes(r lb.Route) attributes {
 			),
 		)
 	}
+
 	if r.MED.Sent {
 		list = append(list, gobgp.NewPathAttributeMultiExitDisc(r.MED.Value))
 	}
+
 	var plain []uint32
 	var large []*gobgp.LargeCommunity
 	for _, c := range communities {
@@ -154,14 +173,18 @@ func (e *engine) attributes(r lb.Route) attributes {
 			large = append(large, &gobgp.LargeCommunity{ASN: c.A, LocalData1: c.B, LocalData2: c.C})
 			continue
 		}
+
 		plain = append(plain, c.A<<16|c.B)
 	}
+
 	if len(plain) > 0 {
 		list = append(list, gobgp.NewPathAttributeCommunities(plain))
 	}
+
 	if len(large) > 0 {
 		list = append(list, gobgp.NewPathAttributeLargeCommunities(large))
 	}
+
 	return attributes{r, list}
 }
 
@@ -172,17 +195,21 @@ func (a attributes) path(prefix netip.Prefix, hop netip.Addr) (*apiutil.Path, er
 	if err != nil {
 		return nil, err
 	}
+
 	family, own := gobgp.RF_IPv4_UC, netip.IPv4Unspecified()
 	if prefix.Addr().Is6() {
 		family, own = gobgp.RF_IPv6_UC, netip.IPv6Unspecified()
 	}
+
 	if !hop.IsValid() {
 		hop = own
 	}
+
 	reach, err := gobgp.NewPathAttributeMpReachNLRI(family, []gobgp.PathNLRI{{NLRI: nlri}}, hop)
 	if err != nil {
 		return nil, err
 	}
+
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: append(slices.Clip(a.list), reach)}, nil
 }
 
@@ -204,6 +231,7 @@ func (e *engine) carries(out *lb.Session) {
 				n++
 			}
 		}
+
 		why := ""
 		switch {
 		case !e.router.takes(f):
@@ -219,6 +247,7 @@ func (e *engine) carries(out *lb.Session) {
 		default:
 			why = fmt.Sprintf("this node has no %s address on the link", f)
 		}
+
 		if n > 0 && why != "" && out.Withheld == "" {
 			out.Withheld = fmt.Sprintf("%s routes are not sent: %s", f, why)
 		}
@@ -244,13 +273,16 @@ func (e *engine) followHop() error {
 			hop = netip.Addr{}
 		}
 	}
+
 	if err != nil {
 		e.warn("the next hop stays: " + err.Error())
 		return nil
 	}
+
 	if hop == e.hop {
 		return nil
 	}
+
 	e.hop = hop
 	var others []lb.Route
 	for prefix, r := range e.routes {
@@ -258,6 +290,7 @@ func (e *engine) followHop() error {
 			others = append(others, r)
 		}
 	}
+
 	return e.put(others)
 }
 
@@ -266,23 +299,28 @@ func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	if !e.settings.DualStack {
 		return netip.Addr{}, nil
 	}
+
 	local, ok := localAddress(e.settings)
 	if !ok {
 		return e.hop, nil
 	}
+
 	ours := local.WithZone("")
 	takes = takes && other(e.settings) == lb.IPv4
 	if takes && ours.IsLinkLocalUnicast() {
 		return ours, nil // the router may have no IPv4 address on the link
 	}
+
 	all, err := e.addresses()
 	if err != nil { // also a dump during which they changed, which may lack some
 		return netip.Addr{}, fmt.Errorf("read this node's addresses: %w", err)
 	}
+
 	hop := onLinkOf(all, local, other(e.settings))
 	if !hop.IsValid() && takes {
 		return ours, nil
 	}
+
 	return hop, nil
 }
 
@@ -292,10 +330,12 @@ func localAddress(s lb.Peer) (local netip.Addr, ok bool) {
 	if s.SourceAddress.IsValid() {
 		return s.SourceAddress, true
 	}
+
 	conn, err := net.Dial("udp", netip.AddrPortFrom(s.Address, s.Port).String())
 	if err != nil {
 		return netip.Addr{}, false
 	}
+
 	defer conn.Close()
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), true
 }
@@ -309,11 +349,13 @@ func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr
 			link = a.LinkIndex
 		}
 	}
+
 	if zone := local.Zone(); zone != "" { // other links may have the same address
 		if i, err := net.InterfaceByName(zone); err == nil {
 			link = i.Index
 		}
 	}
+
 	var passes netip.Addr
 	for _, a := range all {
 		address := addressOf(a)
@@ -323,13 +365,16 @@ func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr
 			a.Flags&unusableFlags != 0 {
 			continue
 		}
+
 		if a.Flags&unix.IFA_F_PERMANENT != 0 {
 			return address
 		}
+
 		if !passes.IsValid() {
 			passes = address
 		}
 	}
+
 	return passes
 }
 

@@ -30,6 +30,7 @@ func Serve() error {
 	if err != nil {
 		return err
 	}
+
 	confined := confine()
 	in, out := gob.NewDecoder(conn), gob.NewEncoder(conn)
 	orders := make(chan lb.Order)
@@ -40,38 +41,47 @@ func Serve() error {
 			if in.Decode(&o) != nil {
 				return
 			}
+
 			orders <- o
 		}
 	}()
+
 	o, open := <-orders
 	if o.Peer == nil {
 		return errors.New("the first order has no peer")
 	}
+
 	e, err := start(*o.Peer)
 	if err != nil {
 		return err
 	}
+
 	if confined != nil {
 		e.warning = "it is less confined than it should be: " + confined.Error()
 	}
+
 	for open {
 		if o.Leave != nil {
 			return e.leave(*o.Leave)
 		}
+
 		notice, lost, err := e.obey(o)
 		if err != nil {
 			return err
 		}
+
 		_ = out.Encode(notice) // if the speaker is gone, there are no more orders
 		if lost {
 			return nil
 		}
+
 		select {
 		case o, open = <-orders:
 		case <-e.notes.wake:
 			o = lb.Order{}
 		}
 	}
+
 	return errors.New("the speaker is gone")
 }
 
@@ -106,5 +116,6 @@ func dropCapabilities() error {
 	if errno == 0 || errno == unix.ENOTSUP {
 		return nil
 	}
+
 	return os.NewSyscallError("capset", errno)
 }

@@ -55,6 +55,7 @@ func start(settings lb.Peer) (*engine, error) {
 		),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
+
 	go e.gobgp.Serve()
 	err := e.gobgp.StartBgp(context.Background(), &api.StartBgpRequest{Global: &api.Global{
 		Asn:        serverASN,
@@ -69,9 +70,11 @@ func start(settings lb.Peer) (*engine, error) {
 	if err == nil {
 		err = e.setPolicies()
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("start GoBGP: %w", err)
 	}
+
 	return e, nil
 }
 
@@ -87,6 +90,7 @@ func (e *engine) setPolicies() error {
 		// none.
 		out.AsPathLength = &api.AsPathLength{Type: api.Comparison_COMPARISON_GE, Length: 1}
 	}
+
 	for direction, conditions := range map[api.PolicyDirection]*api.Conditions{
 		api.PolicyDirection_POLICY_DIRECTION_EXPORT: out,
 		// Our own routes pass the import policy too. It keeps out what the router sends.
@@ -100,6 +104,7 @@ func (e *engine) setPolicies() error {
 		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
 			return fmt.Errorf("add policy %s: %w", name, err)
 		}
+
 		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 			Direction:     direction,
 			Policies:      []*api.Policy{{Name: name}},
@@ -108,6 +113,7 @@ func (e *engine) setPolicies() error {
 			return fmt.Errorf("assign policy %s: %w", name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -119,29 +125,36 @@ func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
 	} else {
 		err = e.changeRoutes(o)
 	}
+
 	if err != nil {
 		return notice, false, err
 	}
+
 	p, err := e.peer()
 	if err != nil {
 		return notice, false, err
 	}
+
 	if e.up = p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED; e.up {
 		e.router = abilitiesOf(p.State.RemoteCap)
 	}
+
 	if err := errors.Join(e.followHop(), e.confirm(p.State.SessionState)); err != nil {
 		return notice, false, err
 	}
+
 	seen := e.notes.read()
 	notice = lb.Notice{
 		Session:  e.session(p, seen),
 		Warning:  e.warning,
 		Counters: e.dialling.counters.Plus(lb.SessionCounters{}, countersOf(p)),
 	}
+
 	notice.Counters.Ups, notice.Counters.Falls = seen.ups, seen.falls
 	for _, f := range p.AfiSafis {
 		notice.Counters.Ignored += f.State.GetReceived()
 	}
+
 	e.warning = ""
 	e.dialling.over = e.dialling.over || seen.ups > 0
 	return notice, spent(p, seen.lost), e.dial(p)
@@ -176,6 +189,7 @@ func (e *engine) session(p *api.Peer, seen note) lb.Session {
 		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
 		e.carries(&out)
 	}
+
 	return out
 }
 
@@ -189,9 +203,11 @@ func (e *engine) peer() (found *api.Peer, err error) {
 	if err == nil && found == nil {
 		err = errors.New("GoBGP has lost it")
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read the peer: %w", err)
 	}
+
 	return found, nil
 }
 
@@ -207,9 +223,11 @@ func (e *engine) leave(l lb.Leave) (err error) {
 	if l.Text != "" {
 		err = e.shutDown(l.Text)
 	}
+
 	if stopped := e.gobgp.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: l.Graceful}); stopped != nil {
 		err = errors.Join(err, fmt.Errorf("stop GoBGP: %w", stopped))
 	}
+
 	return err
 }
 
@@ -218,12 +236,14 @@ func (e *engine) shutDown(text string) error {
 	if err := e.gobgp.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: e.settings.Address.String(), Communication: text}); err != nil {
 		return fmt.Errorf("shut the peer down: %w", err)
 	}
+
 	deadline, tick := time.After(shutdownTime), time.Tick(shutdownInterval)
 	for {
 		p, err := e.peer()
 		if err != nil || p.State.SessionState != api.PeerState_SESSION_STATE_ESTABLISHED {
 			return err
 		}
+
 		select {
 		case <-deadline:
 			return errors.New("shut the peer down: the session does not end")
