@@ -129,7 +129,7 @@ func layout() *nft.Layout {
 			nft.Set{Name: portsMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: nft.Port},
 			nft.Set{Name: remoteSet + f.Suffix, Key: key},
 			nft.Set{Name: ownSet + f.Suffix, Key: key})
-		lead.Rules = append(lead.Rules, slices.Concat(f.Is(), f.LoadFrontend(), f.Lead(proxiesMap, portsMap)))
+		lead.Rules = append(lead.Rules, slices.Concat(f.Match(), f.LoadFrontend(), f.DNAT(proxiesMap, portsMap)))
 		rest.Rules = append(rest.Rules, drop(f), closeOwn(f))
 		back.Rules = append(back.Rules, masquerade(f))
 	}
@@ -171,7 +171,7 @@ func local(fib *expr.Fib) nft.Rule {
 // kernel would route it back to its link, and redirect the IPv6 client (RFC 4861 section 8) to the MAC that it
 // remembers for the address: the dead node's.
 func drop(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(
+	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(
 		&expr.Lookup{
 			SourceRegister: nft.Reg,
 			SetName:        proxiesMap + f.Suffix,
@@ -185,7 +185,7 @@ func drop(f nft.Family) nft.Rule {
 // closeOwn resets what comes to the port at which a proxy of this node says what it serves. This node's own packets to it
 // do not pass here.
 func closeOwn(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(
+	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(
 		&expr.Lookup{SourceRegister: nft.Reg, SetName: ownSet + f.Suffix},
 		&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
 	))
@@ -194,7 +194,7 @@ func closeOwn(f nft.Family) nft.Rule {
 // masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the
 // clients may be none that packets to pods have. The original destination says that the connection was led there.
 func masquerade(f nft.Family) nft.Rule {
-	return slices.Concat(f.Is(), local(&expr.Fib{FlagSADDR: true}), f.Masquerade(remoteSet))
+	return slices.Concat(f.Match(), local(&expr.Fib{FlagSADDR: true}), f.Masquerade(remoteSet))
 }
 
 // elements are the elements of the sets.

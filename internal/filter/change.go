@@ -40,7 +40,7 @@ func (img *image) From(old *image) nft.Change {
 			b = *is
 		}
 
-		a, b = nft.Apart(a, b, frontend.equal)
+		a, b = nft.TrimCommon(a, b, frontend.equal)
 		for i := range a {
 			a[i].elements(&had)
 		}
@@ -83,7 +83,7 @@ func (img *image) From(old *image) nft.Change {
 		had, want = append(had, old.others...), append(want, img.others...)
 	}
 
-	c := nft.Between(had, want)
+	c := nft.Diff(had, want)
 	old.chains.Changes(img.chains, func(name chainName, was, is chainUse, there, wanted bool) {
 		switch {
 		case !there:
@@ -94,13 +94,13 @@ func (img *image) From(old *image) nft.Change {
 				is.profile.chain(string(name)),
 			)
 		case !wanted:
-			c.GoneChains = append(c.GoneChains, string(name))
+			c.OldChains = append(c.OldChains, string(name))
 			for _, s := range was.profile.setsOf(string(name)) {
-				c.GoneSets = append(c.GoneSets, s.Name)
+				c.OldSets = append(c.OldSets, s.Name)
 			}
 		}
 	})
 
-	slices.Reverse(c.GoneChains)
+	slices.Reverse(c.OldChains)
 	return c
 }

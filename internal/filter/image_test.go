@@ -89,7 +89,7 @@ func (c content) apply(t *testing.T, change nft.Change) {
 		}
 		c.elements[m] = true
 	}
-	for _, name := range slices.Concat(change.GoneChains, change.GoneSets) {
+	for _, name := range slices.Concat(change.OldChains, change.OldSets) {
 		if !c.names[name] {
 			t.Errorf("removes %s, which is not there", name)
 		}

@@ -57,6 +57,6 @@ func (f *family) toPod() nft.Rule {
 // keepPod leaves the destination of connections to such pods as it is. After that no other table translates it: a
 // Service that has a pod's address in spec.externalIPs gets none of them.
 func (f *family) keepPod() nft.Rule {
-	return slices.Concat(f.Is(), f.destinationIn(guardedSet), f.toPod(), nft.Expr(f.Load(f.Destination, reg),
+	return slices.Concat(f.Match(), f.destinationIn(guardedSet), f.toPod(), nft.Expr(f.Load(f.Destination, reg),
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg}))
 }

@@ -29,7 +29,7 @@ func internalChains() []nft.Chain {
 	for _, f := range families() {
 		pods.Rules = append(pods.Rules, f.toClusterIP(fromInside()))
 		own.Rules = append(own.Rules, f.toClusterIP(isTracked()))
-		answers.Rules = append(answers.Rules, slices.Concat(f.Is(), f.fromExternal()))
+		answers.Rules = append(answers.Rules, slices.Concat(f.Match(), f.fromExternal()))
 	}
 
 	return []nft.Chain{pods, own, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
@@ -59,7 +59,7 @@ func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNT
 // Who is not on the way to such a frontend is let go by the first look.
 func (f *family) toClusterIP(from nft.Rule) nft.Rule {
 	return slices.Concat(
-		f.Is(),
+		f.Match(),
 		f.LoadFrontend(),
 		f.lookUp(internalSet),
 		from,

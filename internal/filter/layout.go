@@ -111,7 +111,7 @@ func (l layout) chains() []nft.Chain {
 
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		own.Rules = append(own.Rules, f.toFrontendChain())
-		left.Rules = append(left.Rules, slices.Concat(f.Is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
+		left.Rules = append(left.Rules, slices.Concat(f.Match(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
 		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
 	}
 
@@ -139,7 +139,7 @@ func acceptLoopback() nft.Rule {
 // rules are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
 func (f *family) toFrontendChain() nft.Rule {
 	return slices.Concat(
-		f.Is(),
+		f.Match(),
 		f.LoadFrontend(),
 		nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true,
 			DestRegister: unix.NFT_REG_VERDICT}),
@@ -149,7 +149,7 @@ func (f *family) toFrontendChain() nft.Rule {
 // toGuardChain sends all other packets to guarded addresses to the guard chain. It is after toFrontendChain because an
 // interval lookup costs more than a hash lookup.
 func (f *family) toGuardChain() nft.Rule {
-	return slices.Concat(f.Is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
+	return slices.Concat(f.Match(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
 // newGuardChain makes the chain for packets to guarded addresses without a frontend. The ranges of a pool may hold
@@ -229,7 +229,7 @@ func (f *family) newLeftChain() nft.Chain {
 
 // redirectPing sends echo requests to the node itself, which answers them from the address that was asked.
 func (f *family) redirectPing(own netip.Addr) nft.Rule {
-	asked := slices.Concat(f.Is(), nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpType(f.echo), f.destinationIn(pingsSet))
+	asked := slices.Concat(f.Match(), nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpType(f.echo), f.destinationIn(pingsSet))
 	if !own.IsValid() {
 		return slices.Concat(asked, nft.Expr(&expr.Redir{}))
 	}

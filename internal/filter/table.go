@@ -72,7 +72,7 @@ type Table struct {
 func New(log *slog.Logger, changed func()) *Table {
 	t := &Table{log: log, changed: changed}
 	t.owned = nft.NewOwned(nft.Config[*image]{
-		Log: log, Table: ours(), Done: t.done, Changed: t.failsOrWorks,
+		Log: log, Table: ours(), Applied: t.done, Changed: t.failsOrWorks,
 		Image: func(old *image) *image { return newImage(&t.library, t.desired, old) },
 	})
 	return t

@@ -35,7 +35,7 @@ var unread = []string{
 	"api/v1beta1", "controller", "e2e", "internal/bfd", "internal/bgp", "internal/bgp/engine", "internal/config",
 	"internal/daemon", "internal/filter", "internal/ipam",
 	"internal/k8s", "internal/keyed", "internal/kubeproxy", "internal/layer2",
-	"internal/liveness", "internal/members", "internal/nft", "internal/nodelifecycle",
+	"internal/liveness", "internal/members", "internal/nodelifecycle",
 	"internal/relay", "speaker",
 }
 

@@ -204,7 +204,7 @@ func (b *Boot) setGone(gone []lb.Family) {
 		)
 	} else {
 		b.config.Log.Info("the rules of kube-proxy are back", "families", before)
-		record = marker().Mark
+		record = marker().CreateEmpty
 	}
 
 	if err := record(); err != nil {
@@ -223,7 +223,7 @@ func (b *Boot) pass(by sign, after time.Duration) {
 		return
 	}
 
-	if err := marker().Mark(); err != nil {
+	if err := marker().CreateEmpty(); err != nil {
 		b.config.Log.Warn("the next speaker on this node will wait for kube-proxy again", "error", err)
 	}
 }

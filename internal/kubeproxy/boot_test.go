@@ -126,7 +126,7 @@ func TestRunStops(t *testing.T) {
 // TestNoLivez: without kube-proxy nothing is waited for, and what an earlier run left goes.
 func TestNoLivez(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		for _, before := range []func() error{marker().Mark, Forget} {
+		for _, before := range []func() error{marker().CreateEmpty, Forget} {
 			must(t, before())
 			b := New(Config{Log: slog.New(slog.DiscardHandler)})
 			b.find = func(context.Context) sign { t.Error("it looks"); return silent }

@@ -105,8 +105,8 @@ func (img *startImage) From(old *startImage) nft.Change {
 	if old == nil {
 		old = &startImage{}
 	}
-	gone, come := nft.Apart(old.starts, img.starts, sameStart)
-	return nft.Between(startElements(gone), startElements(come))
+	gone, come := nft.TrimCommon(old.starts, img.starts, sameStart)
+	return nft.Diff(startElements(gone), startElements(come))
 }
 
 // Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
@@ -221,7 +221,7 @@ func headStartLayout() *nft.Layout {
 		}
 
 		// By the original destination. No packet comes here whose source was translated before.
-		back.Rules = append(back.Rules, slices.Concat(f.Is(), f.Masquerade(masqueradeSet)))
+		back.Rules = append(back.Rules, slices.Concat(f.Match(), f.Masquerade(masqueradeSet)))
 	}
 
 	chains := []nft.Chain{lead, lead.At("lead-output", unix.NF_INET_LOCAL_OUT), back}
@@ -231,7 +231,7 @@ func headStartLayout() *nft.Layout {
 // markStart has kube-proxy masquerade a connection to a frontend that asks for it.
 func markStart(f nft.Family) nft.Rule {
 	return slices.Concat(
-		f.Is(),
+		f.Match(),
 		f.LoadFrontend(),
 		nft.Expr(&expr.Lookup{SourceRegister: nft.Reg, SetName: masqueradeSet + f.Suffix}),
 		nft.ChangeMark(0, kubeProxyMark),
@@ -242,5 +242,5 @@ func markStart(f nft.Family) nft.Rule {
 // next rule, which chooses among half of them.
 func translate(f nft.Family, among uint32) nft.Rule {
 	choose := &expr.Numgen{Register: f.AfterPort(), Modulus: among, Type: unix.NFT_NG_RANDOM}
-	return slices.Concat(f.Is(), f.LoadFrontend(), nft.Expr(choose), f.Lead(endpointsMap, portsMap))
+	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(choose), f.DNAT(endpointsMap, portsMap))
 }

@@ -66,7 +66,7 @@ func TestRules(t *testing.T) {
 			{"marked", func() {
 				nft("flush ruleset")()
 				for range 2 {
-					must(t, marker().Mark())
+					must(t, marker().CreateEmpty())
 				}
 			}, servedBefore},
 			{"forgotten", func() {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes is a sequence of netlink attributes. A table may hold tens of thousands of elements, so attributes are
-// appended and read in place and not copied into each other.
+// attributes is a sequence of encoded netlink attributes. They are appended and read in place, without copies: a table
+// may hold tens of thousands of elements.
 type attributes []byte
 
 // put appends an attribute.
@@ -50,7 +50,7 @@ func (a *attributes) message(typ int, flags uint16, family, resource byte, fill 
 	return at
 }
 
-// tableMessage appends a message about a table, whose name is always the first attribute, and returns its offset.
+// tableMessage appends a message about a table and returns its offset. The first attribute is always the table's name.
 func (a *attributes) tableMessage(t Table, typ int, flags uint16, fill func(*attributes)) int {
 	return a.message(unix.NFNL_SUBSYS_NFTABLES<<8|typ, flags, t.Family, 0, func() {
 		a.putText(unix.NFTA_TABLE_NAME, t.Name)
@@ -68,7 +68,7 @@ func (a *attributes) open(typ uint16) int {
 	return at
 }
 
-// close writes the length of the attribute that begins at an offset, and pads it to four bytes.
+// close ends the attribute that begins at an offset: it writes the length and pads the attribute to four bytes.
 func (a *attributes) close(at int) {
 	binary.NativeEndian.PutUint16((*a)[at:], uint16(len(*a)-at))
 	for len(*a)%unix.NLA_ALIGNTO != 0 {
@@ -89,12 +89,13 @@ func (a attributes) each(typ uint16) iter.Seq[attributes] {
 				return
 			}
 
-			a = a[min(len(a), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+			padded := (size + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1)
+			a = a[min(len(a), padded):]
 		}
 	}
 }
 
-// find returns the data of the first attribute at a path of types; nil if there is none.
+// find follows a path of attribute types and returns the data of the first match; nil if there is none.
 func (a attributes) find(path ...uint16) attributes {
 	for _, typ := range path {
 		parent := a
@@ -107,13 +108,14 @@ func (a attributes) find(path ...uint16) attributes {
 	return a
 }
 
-// Attribute returns the data of the first attribute at a path of types in a netlink message; nil if there is none.
+// Attribute follows a path of attribute types in a netlink message and returns the data of the first match; nil if
+// there is none.
 func Attribute(message []byte, path ...uint16) []byte { return attributes(message).find(path...) }
 
-// text reads a C string.
+// text decodes a C string.
 func (a attributes) text() string { return strings.TrimSuffix(string(a), "\x00") }
 
-// number reads an unsigned integer of any size in network byte order.
+// number decodes an unsigned integer of any size in network byte order.
 func (a attributes) number() (n uint64) {
 	for _, octet := range a {
 		n = n<<8 | uint64(octet)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Batch collects a transaction on one table. The kernel applies all of it or nothing.
+// Batch collects the messages of one transaction on a table. The kernel applies all of it or nothing.
 type Batch struct {
 	table Table
 	// data holds the messages; the last one begins at offset last.
@@ -27,7 +27,7 @@ func (t Table) Batch() *Batch {
 	return b
 }
 
-// boundary appends the first or last message of a batch, whose struct nfgenmsg names the subsystem as resource.
+// boundary appends the first or the last message of a batch. Its struct nfgenmsg names the subsystem as resource.
 func (b *Batch) boundary(typ int) {
 	b.last = b.data.message(typ, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, func() {})
 }
@@ -37,7 +37,7 @@ func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
 	b.last = b.data.tableMessage(b.table, typ, flags, fill)
 }
 
-// Create adds the table if it does not exist, and gives it flags: 0 wakes one that is dormant.
+// Create adds the table unless it exists, and sets its flags. The flags 0 wake a dormant table.
 func (b *Batch) Create(flags uint32) {
 	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(a *attributes) { a.putNumber(unix.NFTA_TABLE_FLAGS, flags) })
 }
@@ -48,8 +48,8 @@ func (b *Batch) Remove() {
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 }
 
-// AddChain adds a chain, which follows its jump targets, and appends its rules. A base chain that exists gets the
-// policy accept.
+// AddChain adds a chain unless it exists, and appends its rules. The chains that it jumps to must be added before. A
+// base chain gets the policy accept, even if it exists.
 func (b *Batch) AddChain(c Chain) {
 	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(a *attributes) {
 		a.putText(unix.NFTA_CHAIN_NAME, c.Name)
@@ -80,7 +80,7 @@ func (b *Batch) AddChain(c Chain) {
 	}
 }
 
-// comment encodes the signature as the comment of a rule.
+// comment returns the signature, encoded as the comment of a rule.
 func (t Table) comment() []byte { return userdata.AppendString(nil, userdata.TypeComment, t.signature) }
 
 // Flush deletes all rules of the table.
@@ -136,7 +136,7 @@ func (b *Batch) AddSet(s Set) {
 	})
 }
 
-// elementsPerMessage keeps the element list of a message below the 64 KiB limit of an attribute.
+// elementsPerMessage keeps the element list of a message below 64 KiB, the limit of an attribute.
 const elementsPerMessage = 300
 
 // FlushSet deletes all elements of a set.
@@ -154,35 +154,46 @@ func (b *Batch) DeleteElements(l *Layout, elements []Element) {
 	b.elements(unix.NFT_MSG_DELSETELEM, 0, l, elements)
 }
 
+// elements appends messages about elements: one message per set, or several for a set of many elements.
 func (b *Batch) elements(typ int, flags uint16, l *Layout, list []Element) {
-	list = slices.SortedStableFunc(slices.Values(list), func(a, b Element) int { return strings.Compare(a.Set, b.Set) })
+	bySet := func(a, b Element) int { return strings.Compare(a.Set, b.Set) }
+	list = slices.SortedStableFunc(slices.Values(list), bySet)
+
 	for len(list) > 0 {
-		n, s := 1, l.Set(list[0].Set)
-		for n < min(len(list), elementsPerMessage) && list[n].Set == s.Name {
+		set := l.Set(list[0].Set)
+		n := 1
+		for n < min(len(list), elementsPerMessage) && list[n].Set == set.Name {
 			n++
 		}
 
-		some := list[:n]
+		chunk := list[:n]
 		list = list[n:]
 		b.add(typ, flags, func(a *attributes) {
-			a.putText(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+			a.putText(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
 			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
-				for _, e := range some {
-					a.nest(unix.NFTA_LIST_ELEM, func() { s.encode(a, e) })
-					if s.Intervals() && e.Value != "" {
-						a.nest(unix.NFTA_LIST_ELEM, func() {
-							a.putNumber(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-							s.encode(a, Element{Key: e.Value})
-						})
-					}
+				for _, e := range chunk {
+					set.encode(a, e)
 				}
 			})
 		})
 	}
 }
 
-// encode appends the attributes of an element.
+// encode appends an element. An interval is two elements: its start, and its end unless it is open.
 func (s Set) encode(a *attributes, e Element) {
+	a.nest(unix.NFTA_LIST_ELEM, func() { s.encodeElement(a, e) })
+	if !s.Intervals() || e.Value == "" {
+		return
+	}
+
+	a.nest(unix.NFTA_LIST_ELEM, func() {
+		a.putNumber(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+		s.encodeElement(a, Element{Key: e.Value})
+	})
+}
+
+// encodeElement appends the attributes of an element: its key, and in a map its data.
+func (s Set) encodeElement(a *attributes, e Element) {
 	a.nest(unix.NFTA_SET_ELEM_KEY, func() { a.put(unix.NFTA_DATA_VALUE, []byte(e.Key)...) })
 	switch {
 	case s.Flags&unix.NFT_SET_MAP == 0:

@@ -9,39 +9,42 @@ import (
 
 // Change is the difference between two contents of a table.
 type Change struct {
+	// Remove and Add are the elements to delete and to add.
 	Remove, Add []Element
-	// Sets and Chains come, with the rules of the chains; GoneSets and GoneChains have no users any more.
-	Sets                 []Set
-	Chains               []Chain
-	GoneSets, GoneChains []string
+	// Sets and Chains are added, the chains with their rules. OldSets and OldChains are the names of sets and chains to
+	// delete: nothing refers to them after the change.
+	Sets               []Set
+	Chains             []Chain
+	OldSets, OldChains []string
 }
 
-// Between returns the change from elements to others, of which none is in a list twice.
-func Between(old, want []Element) (c Change) {
-	old, want = Apart(old, want, func(a, b Element) bool { return a == b })
+// Diff returns the change from the old elements to the desired ones. Neither list has an element twice.
+func Diff(old, want []Element) (c Change) {
+	old, want = TrimCommon(old, want, func(a, b Element) bool { return a == b })
 	if len(old) == 0 {
 		return Change{Add: want}
 	}
 
-	had := make(map[Element]bool, len(old))
-	for _, m := range old {
-		had[m] = true
+	obsolete := make(map[Element]bool, len(old))
+	for _, e := range old {
+		obsolete[e] = true
 	}
 
-	for _, m := range want {
-		if had[m] {
-			delete(had, m)
+	for _, e := range want {
+		if obsolete[e] {
+			delete(obsolete, e)
 		} else {
-			c.Add = append(c.Add, m)
+			c.Add = append(c.Add, e)
 		}
 	}
 
-	c.Remove = slices.Collect(maps.Keys(had))
+	c.Remove = slices.Collect(maps.Keys(obsolete))
 	return c
 }
 
-// Apart returns two lists without what both begin and end with.
-func Apart[T any](a, b []T, same func(T, T) bool) (_, _ []T) {
+// TrimCommon returns two lists without their common beginning and their common end. So the comparison of two long lists
+// is cheap if they differ in few places.
+func TrimCommon[T any](a, b []T, same func(T, T) bool) (_, _ []T) {
 	for len(a) > 0 && len(b) > 0 && same(a[0], b[0]) {
 		a, b = a[1:], b[1:]
 	}
@@ -53,42 +56,44 @@ func Apart[T any](a, b []T, same func(T, T) bool) (_, _ []T) {
 	return a, b
 }
 
-// empty reports whether the change needs no transaction of its own.
+// empty reports whether the change changes nothing.
 func (c *Change) empty() bool {
-	return len(c.Remove)+len(c.Add)+len(c.Sets)+len(c.Chains)+len(c.GoneSets)+len(c.GoneChains) == 0
+	return len(c.Remove)+len(c.Add)+len(c.Sets)+len(c.Chains)+len(c.OldSets)+len(c.OldChains) == 0
 }
 
-// write adds the change to a transaction: chains before the elements that refer to them, and the reverse for deletions.
+// write adds the change to a transaction. It adds chains before the elements that refer to them, and deletes them
+// after.
 func (c *Change) write(b *Batch, l *Layout) {
 	for _, s := range c.Sets {
 		b.AddSet(s)
 	}
 
-	for _, added := range c.Chains {
-		b.AddChain(added)
+	for _, chain := range c.Chains {
+		b.AddChain(chain)
 	}
 
-	// The kernel may have deleted an element at the end of its time, and refuses to delete what is not there.
-	b.AddElements(
-		l,
-		slices.DeleteFunc(
-			slices.Clone(c.Remove),
-			func(m Element) bool { return l.Set(m.Set).Flags&unix.NFT_SET_TIMEOUT == 0 },
-		),
-	)
+	// The kernel refuses to delete an element that does not exist, and an element with a timeout may have expired. Add
+	// it first: for an element that exists this has no effect.
+	var mayHaveExpired []Element
+	for _, e := range c.Remove {
+		if l.Set(e.Set).Flags&unix.NFT_SET_TIMEOUT != 0 {
+			mayHaveExpired = append(mayHaveExpired, e)
+		}
+	}
+	b.AddElements(l, mayHaveExpired)
 
 	b.DeleteElements(l, c.Remove)
 	b.AddElements(l, c.Add)
-	for _, name := range c.GoneChains {
+	for _, name := range c.OldChains {
 		b.DeleteChain(name)
 	}
 
-	for _, name := range c.GoneSets {
+	for _, name := range c.OldSets {
 		b.DeleteSet(name)
 	}
 }
 
-// Static is an image of a table whose sets and chains are those of its layout.
+// Static is an Image whose sets and chains are exactly the layout's: only the elements change.
 type Static struct {
 	*Layout
 	Elements []Element
@@ -102,5 +107,5 @@ func (s *Static) From(old *Static) Change {
 	if old == nil {
 		old = &Static{}
 	}
-	return Between(old.Elements, s.Elements)
+	return Diff(old.Elements, s.Elements)
 }

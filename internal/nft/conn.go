@@ -25,19 +25,19 @@ const (
 // hash set from its start, so a small buffer is slow.
 const dumpBuffer = 32 << 10
 
-// The netlink addresses of this process' sockets are some in a row, beyond those that the kernel chooses. Notifications
-// name the author of a change by it.
-const addresses = 1 << 12
+// Every socket of this process binds a netlink address of one range, beyond the addresses that the kernel chooses. A
+// notification carries the address of the socket that made the change, so a watch can skip this process' own changes.
+const socketAddresses = 1 << 12
 
 var (
-	firstAddress = 1<<30 + addresses*rand.Uint32N(1<<18)
-	opened       atomic.Uint32
+	firstAddress  = 1<<30 + socketAddresses*rand.Uint32N(1<<18)
+	socketsOpened atomic.Uint32
 )
 
-// Conn sends transactions. The zero value opens a socket when it needs one.
+// Conn sends transactions. The zero value is ready for use: it opens a socket on the first Commit.
 type Conn struct {
 	socket *socket.Conn
-	// buffer is for replies.
+	// buffer receives replies.
 	buffer []byte
 }
 
@@ -51,13 +51,12 @@ func (c *Conn) Commit(b *Batch) error {
 	// without a request.
 	b.data[b.last+6] |= unix.NLM_F_ACK
 	b.boundary(unix.NFNL_MSG_BATCH_END)
-	err := c.exchange(b.data, false, func(attributes) {})
-	if err != nil {
-		// The socket may still receive an acknowledgement.
-		err = errors.Join(fmt.Errorf("commit to nf_tables: %w", err), c.Close())
-	}
 
-	return err
+	if err := c.exchange(b.data, false, func(attributes) {}); err != nil {
+		// The socket may still receive an acknowledgement, which the next exchange would take for its own.
+		return errors.Join(fmt.Errorf("commit to nf_tables: %w", err), c.Close())
+	}
+	return nil
 }
 
 // Commit sends a single transaction over a connection of its own.
@@ -66,6 +65,7 @@ func (b *Batch) Commit() error {
 	return errors.Join(c.Commit(b), c.Close())
 }
 
+// open opens the socket unless it is open.
 func (c *Conn) open() error {
 	if c.socket != nil {
 		return nil
@@ -78,12 +78,13 @@ func (c *Conn) open() error {
 
 	err = unix.EADDRINUSE
 	for errors.Is(err, unix.EADDRINUSE) {
-		err = s.Bind(&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: firstAddress + opened.Add(1)%addresses})
+		address := firstAddress + socketsOpened.Add(1)%socketAddresses
+		err = s.Bind(&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: address})
 	}
 
 	err = errors.Join(
 		err,
-		s.SetsockoptInt(unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the message itself
+		s.SetsockoptInt(unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // acknowledgements do not repeat the message
 		s.SetWriteBuffer(sendBuffer),
 		s.SetReadBuffer(receiveBuffer),
 	)
@@ -95,7 +96,7 @@ func (c *Conn) open() error {
 	return nil
 }
 
-// Close closes the socket; Commit opens another one.
+// Close closes the socket. A later Commit opens another socket.
 func (c *Conn) Close() error {
 	if c.socket == nil {
 		return nil
@@ -104,7 +105,7 @@ func (c *Conn) Close() error {
 	return c.socket.Close()
 }
 
-// exchange sends messages and calls fn for each reply, or with single for the first.
+// exchange sends messages and calls fn for each reply. With single it returns after the first reply.
 func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 	ctx := context.Background()
 	if err := c.socket.Sendto(ctx, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -129,7 +130,8 @@ func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 	return nil
 }
 
-// parseReplies calls fn for the messages of a datagram, and reports whether the exchange is complete.
+// parseReplies calls fn for each message of a datagram, and reports whether the exchange is complete. It returns
+// ErrChanged if a transaction interrupted the listing.
 func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err error) {
 	messages, err := syscall.ParseNetlinkMessage(data)
 	if err != nil {
@@ -143,10 +145,7 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 		case len(m.Data) < HeaderSize:
 			return true, errors.New("nf_tables sent a message without a header")
 		case m.Header.Type == unix.NLMSG_ERROR:
-			if errno := unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data))); errno != 0 { // struct nlmsgerr of linux/netlink.h
-				return true, os.NewSyscallError("nf_tables", errno)
-			}
-			return true, nil
+			return true, replyError(m.Data)
 		case m.Header.Flags&unix.NLM_F_DUMP_INTR != 0:
 			return true, ErrChanged
 		}
@@ -156,6 +155,14 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 			return true, nil
 		}
 	}
-
 	return false, nil
+}
+
+// replyError returns the error of an NLMSG_ERROR message (struct nlmsgerr of linux/netlink.h); nil for a success.
+func replyError(data []byte) error {
+	errno := unix.Errno(-int32(binary.NativeEndian.Uint32(data)))
+	if errno == 0 {
+		return nil
+	}
+	return os.NewSyscallError("nf_tables", errno)
 }

@@ -10,26 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dump requests all objects of a type in the table, or a single one without NLM_F_DUMP, and calls fn for each. It uses
-// a socket of its own, so that an aborted listing leaves no replies behind.
-func (t Table) dump(typ int, flags uint16, of func(*attributes), fn func(attributes)) error {
+// dump requests the objects of a type in the table, and calls fn for each. Without NLM_F_DUMP it requests a single
+// object. The function selector adds attributes to the request; it may be nil. Each dump opens a socket of its own,
+// so an aborted listing leaves no replies for the next.
+func (t Table) dump(typ int, flags uint16, selector func(*attributes), fn func(attributes)) error {
 	var c Conn
 	if err := c.open(); err != nil {
 		return err
 	}
 
 	var request attributes
-	request.tableMessage(t, typ, flags, of)
+	request.tableMessage(t, typ, flags, selector)
 	return errors.Join(c.exchange(request, flags&unix.NLM_F_DUMP == 0, fn), c.Close())
 }
 
-// ErrChanged means that transactions, of any table, interrupted every attempt to list a table.
+// ErrChanged means that transactions interrupted every attempt to list a table. They may be about any table.
 var ErrChanged = errors.New("transactions kept interrupting the listing")
 
-// attempts limits how often a listing starts again after a transaction of any table has interrupted it.
+// attempts limits how often an interrupted listing starts again.
 const attempts = 10
 
-// retryChanged repeats a listing until no transaction interrupts it.
+// retryChanged repeats a listing until no transaction interrupts it, at most attempts times.
 func retryChanged(list func() error) (err error) {
 	for range attempts {
 		if err = list(); !errors.Is(err, ErrChanged) {
@@ -39,12 +40,17 @@ func retryChanged(list func() error) (err error) {
 	return err
 }
 
-// list adds the elements of a set of a table.
-func (c *Content) list(t Table, s Set) error {
-	before, now := len(c.Elements), time.Now()
+// addElements lists a set of the table and adds its elements to the content.
+func (c *Content) addElements(t Table, s Set) error {
+	started := time.Now()
+	before := len(c.Elements)
 	ends := make(map[string]bool)
-	begin := func() { c.Elements = c.Elements[:before]; clear(ends) }
-	err := t.eachElement(s.Name, begin, func(a attributes) {
+	reset := func() {
+		c.Elements = c.Elements[:before]
+		clear(ends)
+	}
+
+	err := t.eachElement(s.Name, reset, func(a attributes) {
 		e, expires := decodeElement(s.Name, a)
 		if a.find(unix.NFTA_SET_ELEM_FLAGS).number()&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
 			ends[e.Key] = true
@@ -53,7 +59,7 @@ func (c *Content) list(t Table, s Set) error {
 
 		c.Elements = append(c.Elements, e)
 		if expires > 0 {
-			c.Ends[Element{Set: e.Set, Key: e.Key}] = now.Add(expires)
+			c.Ends[Element{Set: e.Set, Key: e.Key}] = started.Add(expires)
 		}
 	})
 	if s.Intervals() {
@@ -63,22 +69,24 @@ func (c *Content) list(t Table, s Set) error {
 	return err
 }
 
-// Counters calls fn for each element of a set that packets matched, with their number. Where a transaction interrupts
-// the listing fn may be called for an element again.
+// Counters calls fn for each element of a set that packets have matched, with the number of packets. If a transaction
+// interrupts the listing, fn may be called for an element again.
 func (t Table) Counters(set string, fn func(key string, packets uint64)) error {
 	return t.eachElement(set, func() {}, func(e attributes) {
-		if n := e.find(unix.NFTA_SET_ELEM_EXPR).packets(); n > 0 {
+		n := e.find(unix.NFTA_SET_ELEM_EXPR).packets()
+		if n > 0 {
 			fn(string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)), n)
 		}
 	})
 }
 
-// eachElement calls fn for each element of a set, and begin before that, again for each attempt.
-func (t Table) eachElement(set string, begin func(), fn func(attributes)) error {
-	of := func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, set) }
+// eachElement calls fn for each element of a set. It calls reset at the start of every attempt to list the set.
+func (t Table) eachElement(set string, reset func(), fn func(attributes)) error {
+	ofSet := func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, set) }
+
 	err := retryChanged(func() error {
-		begin()
-		return t.dump(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, of, func(a attributes) {
+		reset()
+		return t.dump(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, ofSet, func(a attributes) {
 			for e := range a.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).each(unix.NFTA_LIST_ELEM) {
 				fn(e)
 			}
@@ -91,7 +99,7 @@ func (t Table) eachElement(set string, begin func(), fn func(attributes)) error 
 	return nil
 }
 
-// pairEnds assigns to each interval the nearest end after its start.
+// pairEnds sets the Value of each interval to the nearest end after its start. The kernel lists the two separately.
 func pairEnds(list []Element, ends map[string]bool) {
 	sorted := slices.Sorted(maps.Keys(ends))
 	for i := range list {
@@ -106,17 +114,24 @@ func pairEnds(list []Element, ends map[string]bool) {
 	}
 }
 
-// decodeElement reads an element of a set, and the time until it expires, 0 if it never does.
+// decodeElement decodes an element of a set, and returns the time until it expires; 0 if it never expires.
 func decodeElement(set string, a attributes) (e Element, expires time.Duration) {
-	e.Set, e.Key = set, string(a.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
-	e.Value = string(a.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
-	if chain := a.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN); chain != nil {
+	e = Element{
+		Set:   set,
+		Key:   string(a.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+		Value: string(a.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+	}
+
+	chain := a.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)
+	if chain != nil {
 		e.Value = chain.text()
 	}
-	return e, time.Duration(a.find(unix.NFTA_SET_ELEM_EXPIRATION).number()) * time.Millisecond
+
+	milliseconds := a.find(unix.NFTA_SET_ELEM_EXPIRATION).number()
+	return e, time.Duration(milliseconds) * time.Millisecond
 }
 
-// packets returns the packets of a counter expression, 0 for any other expression.
+// packets returns the packet count of a counter expression; 0 for any other expression.
 func (a attributes) packets() uint64 {
 	if a.find(unix.NFTA_EXPR_NAME).text() != "counter" {
 		return 0

@@ -8,22 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the ports lie in the headers of TCP (RFC 9293), UDP (RFC 768) and SCTP (RFC 9260).
+// Offsets of the ports in the headers of TCP (RFC 9293), UDP (RFC 768) and SCTP (RFC 9260), in bytes.
 const (
 	SourcePort      = 0
 	DestinationPort = 2
 )
 
-// Words is how many 32-bit registers an address fills.
+// Words returns the number of 32-bit registers that an address fills.
 func (f *Family) Words() uint32 { return f.Size / 4 }
 
-// Is matches packets of the family.
-func (f *Family) Is() Rule { return Meta(expr.MetaKeyNFPROTO, f.Proto) }
+// Match matches the packets of the family.
+func (f *Family) Match() Rule { return Meta(expr.MetaKeyNFPROTO, f.Proto) }
 
-// PortType is the type of a port: address, protocol and number.
+// PortType returns the key type of a port: address, protocol and number.
 func (f *Family) PortType() Key { return Key{f.Address, Protocol, Port} }
 
-// LoadPort loads a port of a packet as a key.
+// LoadPort loads a port of a packet into the registers from Reg on, as a key of PortType. The arguments are the offsets
+// of the address in the network header and of the number in the transport header.
 func (f *Family) LoadPort(address, port uint32) Rule {
 	return Expr(
 		f.Load(address, Reg),
@@ -32,17 +33,21 @@ func (f *Family) LoadPort(address, port uint32) Rule {
 	)
 }
 
-// AfterPort is the register behind the key of a port.
+// AfterPort returns the first register after a key that LoadPort loaded.
 func (f *Family) AfterPort() uint32 { return Reg + f.Words() + 2 }
 
-// LoadFrontend loads the port that a packet is addressed to.
+// LoadFrontend loads the destination port of a packet.
 func (f *Family) LoadFrontend() Rule { return f.LoadPort(f.Destination, DestinationPort) }
 
-// LoadAsked loads the port that a packet's connection was addressed to before a translation. It encodes an expression
-// itself: the library knows only an address of either family, and nft 1.0.6 aborts when it reads that in a key,
-// whatever it is to list.
-func (f *Family) LoadAsked() Rule {
-	address := map[byte]uint32{unix.NFPROTO_IPV4: unix.NFT_CT_DST_IP, unix.NFPROTO_IPV6: unix.NFT_CT_DST_IP6}[f.Proto]
+// LoadOriginal loads the original destination port of a packet's connection: the one before a translation. It encodes
+// the address itself, because the library has only NFT_CT_DST, which means either family: nft 1.0.6 aborts when it
+// finds that expression in a key, even while it lists something else.
+func (f *Family) LoadOriginal() Rule {
+	address := map[byte]uint32{
+		unix.NFPROTO_IPV4: unix.NFT_CT_DST_IP,
+		unix.NFPROTO_IPV6: unix.NFT_CT_DST_IP6,
+	}[f.Proto]
+
 	var a attributes
 	a.putText(unix.NFTA_EXPR_NAME, "ct")
 	a.nest(unix.NFTA_EXPR_DATA, func() {
@@ -57,37 +62,50 @@ func (f *Family) LoadAsked() Rule {
 	)...)
 }
 
-// Lead translates the destination of a connection to the address and the port that two maps have for the key from Reg
-// on.
-func (f *Family) Lead(addresses, ports string) Rule {
-	const to, toPort = Reg + 8, Reg + 12
+// DNAT translates the destination of a connection. It looks up the key from Reg on in two maps, which hold the new
+// address and the new port. The arguments are the maps' names without the family's suffix.
+func (f *Family) DNAT(addresses, ports string) Rule {
+	const (
+		addressReg = Reg + 8
+		portReg    = Reg + 12
+	)
 	lookUp := func(set string, into uint32) *expr.Lookup {
 		return &expr.Lookup{SourceRegister: Reg, SetName: set + f.Suffix, IsDestRegSet: true, DestRegister: into}
 	}
-	return Expr(lookUp(addresses, to), lookUp(ports, toPort),
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: to, RegProtoMin: toPort})
+
+	return Expr(
+		lookUp(addresses, addressReg),
+		lookUp(ports, portReg),
+		&expr.NAT{
+			Type:        expr.NATTypeDestNAT,
+			Family:      uint32(f.Proto),
+			RegAddrMin:  addressReg,
+			RegProtoMin: portReg,
+		},
+	)
 }
 
-// Masquerade translates the source of a connection whose original destination is in a set.
+// Masquerade translates the source of a connection if its original destination is in a set.
 func (f *Family) Masquerade(set string) Rule {
-	return append(f.LoadAsked(), Expr(&expr.Lookup{SourceRegister: Reg, SetName: set + f.Suffix}, &expr.Masq{})...)
+	inSet := &expr.Lookup{SourceRegister: Reg, SetName: set + f.Suffix}
+	return append(f.LoadOriginal(), Expr(inSet, &expr.Masq{})...)
 }
 
-// PortSize is the size of a port in a key, behind the address.
+// PortSize is the size of protocol and port in a key of PortType, after the address, in bytes.
 const PortSize = 8
 
-// PortKey is a port of an address as a key.
+// PortKey encodes an address, a protocol number and a port as a key of PortType.
 func PortKey(a netip.Addr, protocol byte, port uint16) string {
 	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port) + "\x00\x00"
 }
 
-// PortValue is the number of a port as a value, or as a key without other fields.
+// PortValue encodes a port as the value of a map, or as a key of one field.
 func PortValue(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
 
-// Protocols are the protocols of frontends, with their numbers in the IP header.
+// Protocols maps the names of the protocols of frontends to their numbers in the IP header.
 var Protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// ProtocolName is the name of a protocol number, empty if a frontend cannot have it.
+// ProtocolName returns the name of a protocol number; empty if no frontend can have the protocol.
 func ProtocolName(number byte) string {
 	for name, n := range Protocols {
 		if n == number {

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Layout is a table without its elements.
+// Layout is a table without its elements: its sets, and its chains with their rules.
 type Layout struct {
 	Table
 	Sets []Set
-	// Chains in an order in which each follows its jump targets.
+	// Chains are sorted: each follows the chains that it jumps to.
 	Chains []Chain
 }
 
-// NewLayout returns a layout and computes its signature. The argument later has samples of the chains that come and go
-// while the table exists: they are part of the signature.
+// NewLayout returns a layout and computes its signature. The argument later has samples of the chains that are added
+// and deleted while the table exists: they are part of the signature.
 func NewLayout(t Table, sets []Set, chains []Chain, later ...Chain) *Layout {
 	h := sha256.New()
 	for _, c := range slices.Concat(chains, later) {
@@ -37,10 +37,12 @@ func NewLayout(t Table, sets []Set, chains []Chain, later ...Chain) *Layout {
 	return &Layout{Table: t, Sets: sets, Chains: chains}
 }
 
-// Set returns the set of a name; for an unknown name, a plain set.
+// Set returns the set with a name; for an unknown name, a set without properties.
 func (l *Layout) Set(name string) Set {
-	if i := slices.IndexFunc(l.Sets, func(s Set) bool { return s.Name == name }); i >= 0 {
-		return l.Sets[i]
+	for _, s := range l.Sets {
+		if s.Name == name {
+			return s
+		}
 	}
 	return Set{Name: name}
 }
@@ -55,18 +57,18 @@ func (l *Layout) Build(b *Batch) {
 	}
 }
 
-// ErrOther means that another program or another version made or changed the table.
+// ErrOther means that the table differs: another program or another version of this one made or changed it.
 var ErrOther = errors.New("the table has other content")
 
-// Read lists the table, and the elements of the sets that packets do not fill. It returns os.ErrNotExist if there is no
-// table, and ErrOther if the table has another layout or is not in force.
+// Read lists the table, with the elements of all sets but those that packets fill. It returns os.ErrNotExist if there
+// is no table, and ErrOther if the table has another layout or is not in force.
 func (l *Layout) Read() (*Content, error) {
 	c, err := l.Outline()
 	if err != nil {
 		return nil, err
 	}
 
-	if !c.has(l.Chains, l.Sets) {
+	if !c.hasLayout(l.Chains, l.Sets) {
 		return nil, ErrOther
 	}
 
@@ -76,7 +78,7 @@ func (l *Layout) Read() (*Content, error) {
 			continue
 		}
 
-		if err := c.list(l.Table, s); err != nil {
+		if err := c.addElements(l.Table, s); err != nil {
 			return nil, err
 		}
 	}

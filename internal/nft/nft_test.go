@@ -33,7 +33,7 @@ func sample() *Layout {
 		})
 }
 
-// samples are elements of its sets.
+// samples returns elements of the sample's sets.
 func samples() []Element {
 	return []Element{
 		{"plain", "\x02\x00\x00\x00\x00\x01", ""},
@@ -56,7 +56,7 @@ func (l *Layout) make(t *testing.T) {
 	must(t, b.Commit())
 }
 
-// A process reads the table of another as that one made it, and recognizes every other table.
+// TestRead: a process reads the table that another process made, and detects each difference.
 func TestRead(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, l := nstest.Self(t), sample()
@@ -118,7 +118,7 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// Watch reports the changes of others, and no other changes.
+// TestWatch: a watch reports the changes of other processes, and no other changes.
 func TestWatch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, l := nstest.Self(t), sample()
@@ -148,7 +148,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// An interrupted listing starts again, a limited number of times.
+// TestRetryChanged: an interrupted listing starts again, a limited number of times.
 func TestRetryChanged(t *testing.T) {
 	other := errors.New("other")
 	for _, tt := range []struct {
@@ -168,7 +168,7 @@ func TestRetryChanged(t *testing.T) {
 	}
 }
 
-// The kernel is trusted, but its messages may be of another version.
+// FuzzMessages: the kernel is trusted, but its messages may be of another version.
 func FuzzMessages(f *testing.F) {
 	l := sample()
 	b := l.Batch()

@@ -14,44 +14,47 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Image is what a table is to hold, as a value.
+// Image is the desired content of a table, as a value.
 type Image[I any] interface {
 	comparable
-	// Permanent is the layout. For an image of another layout the table is replaced.
+	// Permanent returns the layout. Between images of different layouts the table is replaced.
 	Permanent() *Layout
-	// From returns the change from an older image of this layout; from an empty table if there is none.
+	// From returns the change from an older image of this layout. For the zero image it returns the change from the
+	// layout without additions.
 	From(old I) Change
 }
 
-// Config is what an Owned needs. Its functions are called under the lock.
+// Config configures an Owned. Its functions are called under the Owned's lock.
 type Config[I Image[I]] struct {
 	Log *slog.Logger
 	Table
-	// Image makes what the table is to hold, given what it holds, if that is known. The zero image means no table.
-	Image func(old I) I
-	// Seen is called with what the kernel's table holds, before Image is asked what it should hold; it may be nil.
-	Seen func(*Content)
-	// Done is called when the table holds an image; it may be nil.
-	Done func(I)
-	// Changed is called when the table fails or works again; it may be nil.
+	// Image returns the desired content. The argument is the actual content; the zero image if that is unknown. The
+	// zero image as the result means that no table is wanted.
+	Image func(actual I) I
+	// Observed is called with the kernel's content of the table before Image is called; it may be nil.
+	Observed func(*Content)
+	// Applied is called when the table is equal to an image; it may be nil.
+	Applied func(I)
+	// Changed is called when the table begins to fail or works again; it may be nil.
 	Changed func()
-	// AuditInterval is the time between two comparisons of the table's whole content with the image, if no other
-	// program changes it; by default ten minutes.
+	// AuditInterval is the time between two comparisons of the whole table with the image, if no other program changes
+	// the table; by default ten minutes.
 	AuditInterval time.Duration
 }
 
-// retryInterval is the first wait after the kernel has refused a transaction, and the shortest between two comparisons.
+// retryInterval is the first wait after the kernel has refused a transaction, and the shortest time between two audits.
 const retryInterval = 100 * time.Millisecond
 
-// Owned is a table that one process keeps: Apply makes it hold an image, and Run repairs what others change. There is
-// one kind of damage: the table does not hold the image. There is one repair, which is also what happens to the table
-// of a predecessor that holds anything else: one transaction replaces the whole table. An Owned guards what the
-// functions of its Config use.
+// Owned is a table that one process keeps. Apply makes it equal to an image, and Run repairs what other programs
+// change. There is one kind of damage: the table differs from the image. There is one repair: one transaction replaces
+// the whole table. The same happens to the table of a predecessor if it differs.
+//
+// The caller holds the lock for Apply and Enforced. The lock also guards what the functions of the Config use.
 type Owned[I Image[I]] struct {
 	sync.Mutex
 	Config[I]
 	repairs atomic.Uint64
-	// wake wakes Run.
+	// wake makes Run audit the table.
 	wake lb.Signal
 
 	// none is the zero image.
@@ -59,19 +62,22 @@ type Owned[I Image[I]] struct {
 	conn Conn
 	// Transact sends a transaction to the kernel.
 	Transact func(*Batch) error
-	// on: Apply was called, and Remove was not. read: what a predecessor left was compared.
-	on, read bool
-	// actual is the known content of the table; the zero image while it is unknown, or absent: there is no table.
+	// active reports whether Apply was called, and Remove was not called since.
+	active bool
+	// adoptionTried reports whether the table that a predecessor left was compared with the image.
+	adoptionTried bool
+	// actual is the known content of the table. It is the zero image while the content is unknown or the table absent.
 	actual I
+	// absent reports whether there is no table.
 	absent bool
-	// generation increases with every attempt to change the table.
+	// generation counts the attempts to change the table.
 	generation uint64
-	// enforced: the table holds the image, and since when that is so, or is not. failure is why not, of the last
-	// attempt.
+	// enforced reports whether the table is equal to the image, and since is the time when enforced changed.
 	enforced bool
 	since    time.Time
-	failure  error
-	// retryAt is when the kernel is asked again for what it refused, and wait the time between the last two attempts.
+	// failure is the error of the last attempt.
+	failure error
+	// retryAt is the time of the next attempt after a failure, and wait the pause before it.
 	retryAt time.Time
 	wait    time.Duration
 }
@@ -84,24 +90,30 @@ func NewOwned[I Image[I]](c Config[I]) *Owned[I] {
 	return o
 }
 
-// Apply makes the table hold the image, which is the same as at the last Apply or not. On an error it holds what it
-// held, and Run retries.
+// Apply makes the table equal to the image. The argument reports whether the image is the same as at the last Apply:
+// then there may be nothing to do. On an error the table keeps its content, and Run retries.
 func (o *Owned[I]) Apply(same bool) error {
-	if same && o.on && (o.failure != nil || o.absent || o.actual != o.none) {
+	contentKnown := o.absent || o.actual != o.none
+	if same && o.active && (o.failure != nil || contentKnown) {
 		return o.failure
 	}
-	o.on, o.wait = true, 0 // the kernel may take this one
+
+	o.active = true
+	o.wait = 0 // the kernel may accept the new image at once
 	return o.apply()
 }
 
-// maxWait is the longest time until the kernel is asked again for what it refused. Each attempt may take as long as the
-// whole table.
+// maxWait is the longest pause before the next attempt after a failure. One attempt may take as long as a transaction
+// of the whole table.
 const maxWait = 5 * time.Minute
 
+// apply makes one attempt. It schedules the next one on a failure, and reports when the table begins to fail or works
+// again.
 func (o *Owned[I]) apply() error {
-	failed := o.failure != nil
+	failedBefore := o.failure != nil
 	o.generation++
-	if o.failure = o.put(); o.failure != nil {
+	o.failure = o.converge()
+	if o.failure != nil {
 		o.failure = fmt.Errorf("set table %s: %w", o.Name, o.failure)
 		o.wait = min(max(2*o.wait, retryInterval), maxWait)
 		o.retryAt = time.Now().Add(o.wait)
@@ -111,7 +123,7 @@ func (o *Owned[I]) apply() error {
 	works := o.failure == nil
 	if works != o.enforced {
 		o.enforced, o.since = works, time.Now()
-	} else if works != failed {
+	} else if works != failedBefore {
 		return o.failure
 	}
 
@@ -128,28 +140,28 @@ func (o *Owned[I]) apply() error {
 	return o.failure
 }
 
-// put makes the kernel's table hold the image.
-func (o *Owned[I]) put() error {
+// converge makes the kernel's table equal to the image: by a change of the known content, by the adoption of a
+// predecessor's table, or by a replacement of the whole table.
+func (o *Owned[I]) converge() error {
 	want := o.Image(o.actual)
 	if want == o.none {
-		return o.clear()
+		return o.deleteTable()
 	}
 
 	if o.actual != o.none && o.actual.Permanent().signature == want.Permanent().signature {
-		if o.change(want) == nil {
+		if err := o.change(want); err == nil {
 			return nil
 		}
-
-		o.actual = o.none // the table differs from it
+		o.actual = o.none // another program may have changed the table
 	}
 
-	if !o.read {
-		o.read = true
+	if !o.adoptionTried {
+		o.adoptionTried = true
 		found, err := want.Permanent().Read()
-		if want, err = o.compare(want, found, err); err == nil {
+		want, err = o.adopt(want, found, err)
+		if err == nil {
 			return nil
 		}
-
 		if !errors.Is(err, os.ErrNotExist) {
 			o.Log.Info("table is replaced", "table", o.Name, "reason", err)
 		}
@@ -158,19 +170,19 @@ func (o *Owned[I]) put() error {
 	return o.replace(want)
 }
 
-// compare takes over the table, given what it holds, and returns the image. The error is why it is not as the image has
-// it.
-func (o *Owned[I]) compare(want I, found *Content, err error) (I, error) {
+// adopt takes over the table if its content is equal to the image. It takes the result of Layout.Read, and returns the
+// image, which Observed may have changed. The error is the reason why the table cannot be adopted.
+func (o *Owned[I]) adopt(want I, found *Content, err error) (I, error) {
 	if err != nil {
 		return want, err
 	}
 
-	if o.Seen != nil {
-		o.Seen(found)
+	if o.Observed != nil {
+		o.Observed(found)
 		want = o.Image(o.actual)
 	}
 
-	if !found.holds(want.Permanent(), want.From(o.none)) {
+	if !found.equals(want.Permanent(), want.From(o.none)) {
 		return want, ErrOther
 	}
 
@@ -178,16 +190,19 @@ func (o *Owned[I]) compare(want I, found *Content, err error) (I, error) {
 	return want, nil
 }
 
-// record notes what the table holds.
+// record stores the content that the table has after an adoption or a transaction.
 func (o *Owned[I]) record(img I) {
-	if o.actual, o.absent = img, false; o.Done != nil {
-		o.Done(img)
+	o.actual = img
+	o.absent = false
+	if o.Applied != nil {
+		o.Applied(img)
 	}
 }
 
-// change changes the table from what it holds to an image.
+// change changes the table from its known content to an image.
 func (o *Owned[I]) change(want I) error {
-	if c := want.From(o.actual); !c.empty() {
+	c := want.From(o.actual)
+	if !c.empty() {
 		b := want.Permanent().Batch()
 		c.write(b, want.Permanent())
 		if err := o.Transact(b); err != nil {
@@ -201,13 +216,16 @@ func (o *Owned[I]) change(want I) error {
 	return nil
 }
 
-// replace replaces the table in one transaction, so that packets see the old or the new table. It keeps base chains and
-// interval sets, and exchanges their rules and elements: the kernel calls a new base chain ahead of the old one, and
-// during the commit a packet between the two would meet the rules of neither. The elements of a new interval set become
-// visible a little later than the rules that use it.
+// replace replaces the table in one transaction, so that packets meet the old rules or the new ones.
+//
+// It first tries to keep base chains and interval sets, and to exchange their rules and elements. Otherwise the kernel
+// calls a new base chain before the old one, and during the commit a packet between the two would meet the rules of
+// neither. The elements of a new interval set become visible a little later than the rules that use it.
 func (o *Owned[I]) replace(want I) (err error) {
 	o.actual = o.none
-	layout, whole := want.Permanent(), want.From(o.none)
+	layout := want.Permanent()
+	additions := want.From(o.none)
+
 	for _, inPlace := range []bool{true, false} {
 		b := layout.Batch()
 		if !inPlace {
@@ -215,13 +233,15 @@ func (o *Owned[I]) replace(want I) (err error) {
 		}
 
 		b.Create(0)
-		if inPlace && !layout.clear(b) {
+		if inPlace && !layout.clearTable(b) {
 			continue
 		}
 
 		layout.Build(b)
-		whole.write(b, layout)
-		if err = o.Transact(b); err == nil {
+		additions.write(b, layout)
+
+		err = o.Transact(b)
+		if err == nil {
 			o.record(want)
 			return nil
 		}
@@ -230,9 +250,9 @@ func (o *Owned[I]) replace(want I) (err error) {
 	return err
 }
 
-// clear deletes the content of the existing table. It keeps the wanted base chains and the interval sets, but not
-// their rules and elements. It returns false if the table cannot be listed.
-func (l *Layout) clear(b *Batch) bool {
+// clearTable deletes the content of the existing table. It empties the base chains and the interval sets of the layout,
+// and keeps them. It returns false if the table cannot be listed.
+func (l *Layout) clearTable(b *Batch) bool {
 	found, err := l.Outline()
 	if err != nil {
 		return false
@@ -248,7 +268,8 @@ func (l *Layout) clear(b *Batch) bool {
 	}
 
 	for name := range found.Chains {
-		if !slices.ContainsFunc(l.Chains, func(c Chain) bool { return c.Name == name && c.Kind != "" }) {
+		isBaseChain := func(c Chain) bool { return c.Name == name && c.Kind != "" }
+		if !slices.ContainsFunc(l.Chains, isBaseChain) {
 			b.DeleteChain(name)
 		}
 	}
@@ -256,8 +277,8 @@ func (l *Layout) clear(b *Batch) bool {
 	return true
 }
 
-// clear deletes the table.
-func (o *Owned[I]) clear() error {
+// deleteTable deletes the table, unless it is known to be absent.
+func (o *Owned[I]) deleteTable() error {
 	if o.absent {
 		return nil
 	}
@@ -269,13 +290,15 @@ func (o *Owned[I]) clear() error {
 	return err
 }
 
-// Remove deletes the table. A concurrent Run does not restore it.
+// Remove deletes the table. A concurrent Run does not restore it; the next Apply does.
 func (o *Owned[I]) Remove() error {
 	o.Lock()
 	defer o.Unlock()
 	o.absent = false
-	err := o.clear()
-	o.on, o.absent, o.failure, o.enforced, o.since = false, false, nil, false, time.Now()
+	err := o.deleteTable()
+	o.active, o.absent = false, false
+	o.enforced, o.since = false, time.Now()
+	o.failure = nil
 	if err = errors.Join(err, o.conn.Close()); err != nil {
 		return fmt.Errorf("remove table %s: %w", o.Name, err)
 	}
@@ -283,29 +306,30 @@ func (o *Owned[I]) Remove() error {
 	return nil
 }
 
-// Enforced reports whether the table holds the image of the last Apply, and the time of the last change of this.
+// Enforced reports whether the table is equal to the image of the last Apply, and since when. The caller holds the
+// lock.
 func (o *Owned[I]) Enforced() (ok bool, since time.Time) { return o.enforced, o.since }
 
-// InForce is Enforced for who does not hold the lock.
+// InForce is like Enforced but takes the lock.
 func (o *Owned[I]) InForce() bool {
 	o.Lock()
 	defer o.Unlock()
 	return o.enforced
 }
 
-// Failure is why the table does not hold the image of the last Apply.
+// Failure returns the error of the last attempt to make the table equal to the image; nil if it succeeded.
 func (o *Owned[I]) Failure() error {
 	o.Lock()
 	defer o.Unlock()
 	return o.failure
 }
 
-// Actual returns what the table is known to hold.
+// Actual returns the known content of the table; the zero image if it is unknown or there is no table.
 func (o *Owned[I]) Actual() I {
 	o.Lock()
 	defer o.Unlock()
 	return o.actual
 }
 
-// Repairs counts the repairs of what others changed.
+// Repairs returns how often Run or Audit repaired a change of another program.
 func (o *Owned[I]) Repairs() uint64 { return o.repairs.Load() }

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// owner returns a table that is to hold what *elements says; none if that is nil.
+// owner returns an Owned whose desired elements are *elements; no table is wanted if that is nil.
 func owner(elements *[]Element) *Owned[*Static] {
 	return NewOwned(Config[*Static]{Log: slog.New(slog.DiscardHandler), Table: sample().Table, Image: func(*Static) *Static {
 		if *elements == nil {
@@ -25,7 +25,7 @@ func owner(elements *[]Element) *Owned[*Static] {
 	}})
 }
 
-// TestOwned: a table comes to hold each image, through whatever changes, and a table that is not wanted is not there.
+// TestOwned: the table is equal to each image in turn, and is deleted if no table is wanted.
 func TestOwned(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		all, want := samples(), []Element(nil)
@@ -36,8 +36,8 @@ func TestOwned(t *testing.T) {
 				o = owner(&want) // another process
 			}
 			must(t, o.Apply(false))
-			if is, err := sample().Read(); list != nil && (err != nil || len(is.Elements) != len(list)) {
-				t.Errorf("image %d of %d elements: %v, %+v", i, len(list), err, is)
+			if got, err := sample().Read(); list != nil && (err != nil || len(got.Elements) != len(list)) {
+				t.Errorf("image %d of %d elements: %v, %+v", i, len(list), err, got)
 			}
 			if _, err := o.Handle(); (err == nil) != (list != nil) {
 				t.Errorf("image %d: the table: %v", i, err)
@@ -49,7 +49,7 @@ func TestOwned(t *testing.T) {
 	})
 }
 
-// TestGoneTwice: what is to go, and another program or the kernel deleted, is gone, and what that program took along is there again.
+// TestGoneTwice: elements to delete may have expired. If another program deleted other elements too, they are restored.
 func TestGoneTwice(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		want := samples()
@@ -74,7 +74,7 @@ func TestGoneTwice(t *testing.T) {
 	})
 }
 
-// TestBackOff: a kernel that refuses the table is asked ever less often, and at once if another one is wanted.
+// TestBackOff: attempts get rarer while the kernel refuses the table. Another image is tried at once.
 func TestBackOff(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestBackOff(t *testing.T) {
 				defer o.Unlock()
 				return o.Apply(false)
 			}
-			nstest.Running(t, func(ctx context.Context) error { o.keep(ctx); return nil })
+			nstest.Running(t, func(ctx context.Context) error { o.maintain(ctx); return nil })
 			if err := apply(); !errors.Is(err, unix.ENOENT) {
 				t.Fatalf("a refused table is in force: %v", err)
 			}

@@ -11,13 +11,13 @@ import (
 func (o *Owned[I]) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { o.watch(ctx, o.Log, o.wake.Kick) })
-	o.keep(ctx)
+	o.maintain(ctx)
 	watching.Wait()
 	return nil
 }
 
-// keep audits after a kick and periodically, and asks again for what the kernel refused.
-func (o *Owned[I]) keep(ctx context.Context) {
+// maintain audits after a kick and periodically, and retries after a failure.
+func (o *Owned[I]) maintain(ctx context.Context) {
 	audit := time.NewTicker(o.AuditInterval)
 	defer audit.Stop()
 	for {
@@ -26,18 +26,18 @@ func (o *Owned[I]) keep(ctx context.Context) {
 			return
 		case <-o.wake:
 			o.Audit()
-			// Another program may undo each repair at once: limit the rate.
+			// Limit the rate: another program may undo each repair at once.
 			Sleep(ctx, retryInterval)
 		case <-audit.C:
 			o.Audit()
-		case <-o.due():
+		case <-o.retryTimer():
 			o.retry()
 		}
 	}
 }
 
-// due returns a channel that reports when the kernel is to be asked again; nil for never.
-func (o *Owned[I]) due() <-chan time.Time {
+// retryTimer returns a channel that receives at the time of the next attempt; nil if the last attempt succeeded.
+func (o *Owned[I]) retryTimer() <-chan time.Time {
 	o.Lock()
 	defer o.Unlock()
 	if o.failure == nil {
@@ -46,32 +46,33 @@ func (o *Owned[I]) due() <-chan time.Time {
 	return time.After(time.Until(o.retryAt))
 }
 
-// retry asks the kernel again for what it refused, if it is time.
+// retry makes another attempt after a failure, if it is due.
 func (o *Owned[I]) retry() {
 	o.Lock()
 	defer o.Unlock()
-	if o.on && o.failure != nil && !time.Now().Before(o.retryAt) {
+	if o.active && o.failure != nil && !time.Now().Before(o.retryAt) {
 		_ = o.apply() // it logs
 	}
 }
 
-// Audit compares the table with the image as Run does, replaces one that differs, and reports whether it differed. It
-// reads while the mutex is unlocked, so that Apply does not wait. If an Apply happens meanwhile the listing is useless,
-// and another audit follows.
+// Audit compares the table with the image, replaces it if it differs, and reports whether it differed. It lists the
+// table without the lock, so Apply does not wait for it. An Apply in the meantime makes the listing useless, and causes
+// another audit.
 func (o *Owned[I]) Audit() (differed bool) {
 	o.Lock()
 	defer o.Unlock()
-	// A listing while the kernel resizes a set may miss elements: a second one decides.
+	// A listing may miss elements while the kernel resizes a set. So a second listing decides.
 	for range 2 {
-		if !o.on || o.absent || o.failure != nil {
+		if !o.active || o.absent || o.failure != nil {
 			return false
 		}
 
-		want, before := o.Image(o.actual), o.generation
+		want := o.Image(o.actual)
 		if want == o.none {
 			return false
 		}
 
+		before := o.generation
 		o.Unlock()
 		found, err := want.Permanent().Read()
 		o.Lock()
@@ -80,12 +81,14 @@ func (o *Owned[I]) Audit() (differed bool) {
 			return false
 		}
 
-		if _, err = o.compare(want, found, err); err == nil {
+		_, err = o.adopt(want, found, err)
+		if err == nil {
 			return false
 		}
 
-		if o.actual = o.none; found == nil {
-			break
+		o.actual = o.none
+		if found == nil {
+			break // the layout itself differs, or there is no table
 		}
 	}
 

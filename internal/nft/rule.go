@@ -15,13 +15,15 @@ const Reg = unix.NFT_REG32_00
 // expression is the netlink form of one expression of a rule: name and data.
 type expression = []byte
 
-// Rule is a sequence of expressions. Evaluation stops at the first that does not match.
+// Rule is a sequence of expressions. Evaluation stops at the first expression that does not match.
 type Rule []expression
 
-// Chain is a list of rules. With a Kind it is a base chain, which the kernel calls at a hook.
+// Chain is a list of rules.
 type Chain struct {
-	Name     string
-	Kind     string
+	Name string
+	// Kind is the type of a base chain, such as "filter"; empty for any other chain.
+	Kind string
+	// Hook and Priority are where the kernel calls a base chain: NF_INET_… and NF_IP_PRI_…
 	Hook     uint32
 	Priority int32
 	Rules    []Rule
@@ -33,7 +35,7 @@ func (c Chain) At(name string, hook uint32) Chain {
 	return c
 }
 
-// Expr makes a rule from expressions of the library.
+// Expr makes a rule of the library's expressions. It panics if the library cannot encode one.
 func Expr(steps ...expr.Any) Rule {
 	r := make(Rule, 0, len(steps))
 	for _, s := range steps {
@@ -48,18 +50,18 @@ func Expr(steps ...expr.Any) Rule {
 	return r
 }
 
-// Meta matches metadata of a packet, such as its protocol or link.
+// Meta matches a packet by its metadata, such as its protocol or its link.
 func Meta(key expr.MetaKey, want ...byte) Rule {
 	return Expr(&expr.Meta{Key: key, Register: Reg}, &expr.Cmp{Register: Reg, Data: want})
 }
 
-// State compares (conntrack state & bits) with 0.
+// State compares (conntrack state & bits) with 0. It overwrites Reg.
 func State(op expr.CmpOp, bits uint32) Rule { return Conntrack(Reg, expr.CtKeySTATE, op, bits) }
 
-// Status compares (conntrack status & bits) with 0; the bits are IPS_…
+// Status compares (conntrack status & bits) with 0. The bits are IPS_… of the kernel. It overwrites Reg.
 func Status(op expr.CmpOp, bits uint32) Rule { return Conntrack(Reg, expr.CtKeySTATUS, op, bits) }
 
-// Conntrack compares (what conntrack knows & bits) with 0 in a register.
+// Conntrack compares (a field of the packet's conntrack entry & bits) with 0. It overwrites the register.
 func Conntrack(register uint32, key expr.CtKey, op expr.CmpOp, bits uint32) Rule {
 	return Expr(
 		&expr.Ct{Key: key, Register: register},
@@ -68,13 +70,14 @@ func Conntrack(register uint32, key expr.CtKey, op expr.CmpOp, bits uint32) Rule
 	)
 }
 
-// TCPFlags compares (TCP flags & bits) with 0 (RFC 9293 section 3.1).
+// TCPFlags compares (TCP flags & bits) with 0 (RFC 9293 section 3.1). It overwrites Reg.
 func TCPFlags(op expr.CmpOp, bits byte) Rule {
-	const flagsAt = 13
+	const offFlags = 13
 	return Expr(
-		&expr.Payload{DestRegister: Reg, Base: expr.PayloadBaseTransportHeader, Offset: flagsAt, Len: 1},
+		&expr.Payload{DestRegister: Reg, Base: expr.PayloadBaseTransportHeader, Offset: offFlags, Len: 1},
 		Mask(Reg, []byte{bits}),
-		&expr.Cmp{Op: op, Register: Reg, Data: []byte{0}})
+		&expr.Cmp{Op: op, Register: Reg, Data: []byte{0}},
+	)
 }
 
 // Mask sets a register to (register & bits).
@@ -88,11 +91,13 @@ func Mask(register uint32, bits []byte) *expr.Bitwise {
 	}
 }
 
-// ChangeMark clears some bits of a packet's mark, and sets others.
-func ChangeMark(off, on uint32) Rule {
-	return Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: Reg},
-		&expr.Bitwise{SourceRegister: Reg, DestRegister: Reg, Len: 4, Mask: Native(^(off | on)), Xor: Native(on)},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: Reg})
+// ChangeMark clears some bits of a packet's mark and sets others. It overwrites Reg.
+func ChangeMark(clear, set uint32) Rule {
+	return Expr(
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: Reg},
+		&expr.Bitwise{SourceRegister: Reg, DestRegister: Reg, Len: 4, Mask: Native(^(clear | set)), Xor: Native(set)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: Reg},
+	)
 }
 
 // Native encodes a number in the byte order of registers.
@@ -100,26 +105,28 @@ func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
 // Family holds the differences between IPv4 and IPv6 in rules and sets.
 type Family struct {
-	// Suffix is for names of sets and chains of the family.
+	// Suffix ends the names of the family's sets and chains in a table of both families.
 	Suffix string
 	// Proto is the NFPROTO number.
 	Proto byte
-	// Size of an address, and the offsets of source and destination in the header (RFC 791 section 3.1, RFC
-	// 8200 section 3), all in bytes.
-	Size, Source, Destination uint32
-	// Address is the set type of an address.
+	// Size is the size of an address in bytes.
+	Size uint32
+	// Source and Destination are the offsets of the addresses in the header, in bytes (RFC 791 section 3.1, RFC 8200
+	// section 3).
+	Source, Destination uint32
+	// Address is the type of an address in a set.
 	Address Type
 	// ICMP is the protocol number of the family's ICMP.
 	ICMP byte
-	// checksumAt is the offset of the header's checksum; 0 if the header has none.
-	checksumAt uint32
+	// offChecksum is the offset of the header's checksum in bytes; 0 if the header has none.
+	offChecksum uint32
 }
 
 // IPv4 returns the family of IPv4.
 func IPv4() Family {
 	return Family{
 		Suffix: "4", Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
-		Address: IPv4Address, ICMP: unix.IPPROTO_ICMP, checksumAt: 10,
+		Address: IPv4Address, ICMP: unix.IPPROTO_ICMP, offChecksum: 10,
 	}
 }
 
@@ -131,20 +138,20 @@ func IPv6() Family {
 	}
 }
 
-// Families returns both.
+// Families returns both families.
 func Families() []Family { return []Family{IPv4(), IPv6()} }
 
-// Has reports whether an address is of this family; 4-in-6 counts as IPv6.
+// Has reports whether an address is of the family. An IPv4-mapped IPv6 address counts as IPv6.
 func (f *Family) Has(a netip.Addr) bool { return a.BitLen() == int(8*f.Size) }
 
-// Load copies the address at an offset of the header to a register.
+// Load copies the address at an offset of the header, in bytes, to a register.
 func (f *Family) Load(offset, to uint32) *expr.Payload {
 	return &expr.Payload{DestRegister: to, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.Size}
 }
 
-// Write copies the address in Reg to an offset of the header and updates the checksums, including that of TCP and UDP,
-// which covers the addresses (RFC 9293 section 3.1). It encodes the expression itself because the library omits the
-// flag for the TCP or UDP checksum if the header has no checksum, as in IPv6.
+// Write copies the address in Reg to an offset of the header, in bytes, and updates the checksums. The checksum of TCP
+// and UDP covers the addresses too (RFC 9293 section 3.1). Write encodes the expression itself because the library
+// omits the flag for the TCP or UDP checksum if the header has no checksum, as in IPv6.
 func (f *Family) Write(offset uint32) Rule {
 	var a attributes
 	a.putText(unix.NFTA_EXPR_NAME, "payload")
@@ -153,9 +160,9 @@ func (f *Family) Write(offset uint32) Rule {
 		a.putNumber(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER)
 		a.putNumber(unix.NFTA_PAYLOAD_OFFSET, offset)
 		a.putNumber(unix.NFTA_PAYLOAD_LEN, f.Size)
-		if f.checksumAt > 0 {
+		if f.offChecksum > 0 {
 			a.putNumber(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_INET)
-			a.putNumber(unix.NFTA_PAYLOAD_CSUM_OFFSET, f.checksumAt)
+			a.putNumber(unix.NFTA_PAYLOAD_CSUM_OFFSET, f.offChecksum)
 		}
 
 		a.putNumber(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Type is the type of a value: its number in include/datatype.h of nftables, from which the nft command knows how to
-// show it, and its size in the last octet.
+// Type is the type of a value. The last octet is the size in bytes. The other bits are the number of the type in
+// include/datatype.h of nftables, by which the nft command decides how to print a value.
 type Type uint32
 
 // Types of keys and data.
@@ -23,7 +23,7 @@ const (
 	LinkName    Type = 41<<8 | 16
 )
 
-// Key lists the types of a key's fields. In a concatenation each field fills whole registers.
+// Key lists the types of a key's fields. In a key of several fields each field fills whole registers.
 type Key []Type
 
 // spec returns the type number and the size of a key.
@@ -40,11 +40,11 @@ func (k Key) spec() (number, size uint32) {
 	return number, size
 }
 
-// registers rounds a size up to whole registers.
+// registers rounds a size in bytes up to whole registers of 4 bytes.
 func registers(size uint32) uint32 { return (size + 3) &^ 3 }
 
-// Set is a set or map. Without unix.NFT_SET_INTERVAL it is a hash table: the cost to add or delete an element does not
-// depend on the number of elements.
+// Set is a set or a map, without its elements. Without unix.NFT_SET_INTERVAL it is a hash table: the cost to add or to
+// delete an element does not depend on the number of elements.
 type Set struct {
 	Name string
 	Key  Key
@@ -52,35 +52,38 @@ type Set struct {
 	Flags uint32
 	// Data is the type of a map's values.
 	Data Type
-	// Counter: each element counts matching packets.
+	// Counter has each element count the packets that match it.
 	Counter bool
-	// Size limits the elements of a set that packets fill; Timeout is the lifetime of elements.
-	Size    uint32
+	// Size limits the number of elements. A set that packets fill needs it.
+	Size uint32
+	// Timeout is the lifetime of an element; 0 for no limit.
 	Timeout time.Duration
 }
 
-// verdicts reports whether the set is a verdict map.
+// verdicts reports whether the set maps keys to verdicts.
 func (s Set) verdicts() bool { return s.Data == Verdict }
 
-// Intervals reports whether the set's elements are intervals.
+// Intervals reports whether the elements of the set are intervals of keys.
 func (s Set) Intervals() bool { return s.Flags&unix.NFT_SET_INTERVAL != 0 }
 
-// Element is one element of a set or map, in the byte order of the kernel.
+// Element is one element of a set or a map. Key and Value are bytes in the order in which the kernel holds them.
 type Element struct {
-	// Set is the name of its set.
-	Set, Key string
-	// Value is the data of a map's element: bytes, or the name of a verdict's target chain. In an interval set Key
-	// is the start of the interval and Value the first key after it, empty if there is none.
+	// Set is the name of the set.
+	Set string
+	// Key is the key; in an interval set, the first key of the interval.
+	Key string
+	// Value is the data of a map's element; in a verdict map, the name of the chain to jump to. In an interval set it
+	// is the first key after the interval, empty if there is none.
 	Value string
 }
 
-// Elements are elements of several sets.
+// Elements is a list of elements, which may be of several sets.
 type Elements []Element
 
 // Put adds an element.
 func (l *Elements) Put(set, key, value string) { *l = append(*l, Element{set, key, value}) }
 
-// Accepted is the Value of a verdict that accepts the packet and does not jump to a chain.
+// Accepted is the Value in a verdict map that accepts the packet and jumps to no chain.
 const Accepted = ""
 
 // nfAccept is NF_ACCEPT of linux/netfilter.h.

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// unknown is an expression that no kernel has.
+// unknown returns a rule with an expression that no kernel has.
 func unknown() Rule {
 	var a attributes
 	a.putText(unix.NFTA_EXPR_NAME, "holdfast")
@@ -26,8 +26,8 @@ func with(change func(*Layout)) *Layout {
 	return l
 }
 
-// TestTry: the kernel refuses a layout because of one part. Nothing stays, and a real table of the same
-// layout is not touched.
+// TestTry: the kernel refuses a layout because of one part. Nothing remains, and a real table of the same layout is not
+// touched.
 func TestTry(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self := nstest.Self(t)

@@ -13,27 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rewatch is the time after which a watch that failed begins again.
-const rewatch = time.Second
+// rewatchDelay is the pause before a failed watch starts again.
+const rewatchDelay = time.Second
 
-// watch calls changed when other processes may have changed the table, until the context ends.
+// watch calls changed whenever another process may have changed the table. It runs until the context ends.
 func (t Table) watch(ctx context.Context, log *slog.Logger, changed func()) {
 	for ctx.Err() == nil {
 		if err := t.watchOnce(ctx, changed); err != nil {
 			log.Warn("cannot watch changes of nf_tables", "error", err)
-			Sleep(ctx, rewatch)
+			Sleep(ctx, rewatchDelay)
 		}
 	}
 }
 
-// byOthers passes what tells of changes by other processes, so that changes of one table do not wake who watches the
-// others. The kernel sends what one transaction changed, of however many tables, together.
-func byOthers() []bpf.RawInstruction {
+// foreignChanges returns a socket filter that passes only the changes of other processes. Without it each change of one
+// of our tables would wake the watches of the others. The kernel sends all changes of one transaction together.
+func foreignChanges() []bpf.RawInstruction {
 	const offPID = 12 // in struct nlmsghdr of linux/netlink.h
+	// BPF loads big-endian, and the kernel writes the header in native order.
 	loaded := func(n uint32) uint32 { return binary.BigEndian.Uint32(Native(n)) }
 	program, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: offPID, Size: 4},
-		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: loaded(^uint32(addresses - 1))},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: loaded(^uint32(socketAddresses - 1))},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded(firstAddress), SkipTrue: 1},
 		bpf.RetConstant{Val: receiveBuffer},
 		bpf.RetConstant{Val: 0},
@@ -45,17 +46,23 @@ func byOthers() []bpf.RawInstruction {
 	return program
 }
 
+// watchOnce watches until the context ends or the socket fails.
 func (t Table) watchOnce(ctx context.Context, changed func()) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", err)
 	}
 
-	if err := errors.Join(conn.SetReadBuffer(receiveBuffer), conn.SetBPF(byOthers()), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+	err = errors.Join(
+		conn.SetReadBuffer(receiveBuffer),
+		conn.SetBPF(foreignChanges()),
+		conn.JoinGroup(unix.NFNLGRP_NFTABLES),
+	)
+	if err != nil {
 		return errors.Join(fmt.Errorf("join notifications of nf_tables: %w", err), conn.Close())
 	}
 
-	// Changes before the socket joined the group are unknown.
+	// The table may have changed before the socket joined the group.
 	changed()
 	return Receive(ctx, conn, changed, func(m netlink.Message) {
 		if t.concerns(m) {
@@ -64,8 +71,8 @@ func (t Table) watchOnce(ctx context.Context, changed func()) error {
 	})
 }
 
-// Receive calls fn for each message of a connection, and missed when the kernel has dropped messages, until the context
-// ends or the connection fails. It closes the connection.
+// Receive calls fn for each message of a connection, and missed when the kernel has dropped messages. It returns nil
+// when the context ends, and an error when the connection fails. It closes the connection.
 func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(netlink.Message)) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()

@@ -81,7 +81,7 @@ func (b *Boot) Run(ctx context.Context) error {
 	if !b.await(ctx) {
 		return nil
 	}
-	if err := record().Mark(); err != nil {
+	if err := record().CreateEmpty(); err != nil {
 		b.config.Log.Warn("the next speaker on this node will wait for pods of other nodes again", "error", err)
 	}
 	return nil

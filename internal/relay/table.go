@@ -46,9 +46,9 @@ func newTable(r *Relayer, f *family) *table {
 		Log:           r.config.Log.With("family", f.name),
 		Table:         t.layout.Table,
 		Image:         t.image,
-		Seen:          t.seen,
+		Observed:      t.seen,
 		AuditInterval: r.config.IdleTime / 3,
-		Done: func(img *image) {
+		Applied: func(img *image) {
 			r.mu.Lock()
 			t.course = img.course
 			r.mu.Unlock()
@@ -97,7 +97,7 @@ func (img *image) From(old *image) nft.Change {
 	if old == nil {
 		old = &image{of: &Desired{}}
 	}
-	return nft.Between(old.elements(), img.elements())
+	return nft.Diff(old.elements(), img.elements())
 }
 
 // lasts reports whether the table has a relay, and it has not ended.
