@@ -36,7 +36,7 @@ var unread = []string{
 	"internal/daemon", "internal/filter", "internal/ipam",
 	"internal/k8s", "internal/keyed", "internal/kubeproxy", "internal/layer2",
 	"internal/liveness", "internal/members", "internal/nodelifecycle",
-	"internal/relay", "speaker",
+	"speaker",
 }
 
 // faults are the places with such words in a text, by lines.

@@ -18,7 +18,7 @@ import (
 // healTime is what any sink has to repair damage.
 const healTime = 2 * time.Second
 
-// What others do to the tables is undone and counted, and connections go on.
+// TestHeal: what others do to the tables is undone and counted, and connections go on.
 func TestHeal(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
@@ -62,7 +62,7 @@ func sameTable(a, b string) bool {
 	return maps.Equal(words(a), words(b))
 }
 
-// A speaker that is killed leaves relays that work, and the next one takes them over as they are.
+// TestAdopt: a speaker that is killed leaves relays that work, and the next one takes them over as they are.
 func TestAdopt(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
@@ -97,7 +97,7 @@ func TestAdopt(t *testing.T) {
 		if n := next.repairs(); n != 0 {
 			t.Errorf("%d repairs", n)
 		}
-		// What nobody wants any more is taken out, though this run did not put it in.
+		// A relay that is no longer desired is removed, even if an earlier process made it.
 		stop()
 		last := New(Config{Log: testLog(t), Links: w.links})
 		nstest.Running(t, last.Run)
@@ -106,8 +106,8 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// An address that goes back is relayed until the client knows: its connections have come a long way, and end nowhere.
-// A speaker that stops meanwhile leaves nothing of that.
+// TestGoesBack: an address that goes back is relayed until the client knows: its connections have come a long way, and
+// end nowhere. A speaker that stops meanwhile leaves nothing of that.
 func TestGoesBack(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
@@ -127,7 +127,7 @@ func TestGoesBack(t *testing.T) {
 	})
 }
 
-// What is not relayed any more ends at once, and what is removed stays removed.
+// TestRemove: what is not relayed any more ends at once, and what is removed stays removed.
 func TestRemove(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		nstest.Running(t, w.relayer.Run)
@@ -167,8 +167,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// Behind the packet filter: connections of sources that may come are relayed, past
-// limits on new ones and past the way to the ClusterIP; those of others are not.
+// TestFilter: behind the packet filter, connections of admitted sources are relayed, past limits on new connections and
+// past the redirection to the ClusterIP. Connections of other sources are not relayed.
 func TestFilter(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		const stranger4, stranger6 = "192.0.2.3", "2001:db8::3"

@@ -48,7 +48,7 @@ func (w *world) ended(r *Relayer) {
 	}
 }
 
-// A relay ends when it is unused, and begins again only when the address moves again.
+// TestUnusedEnds: a relay ends when it is unused, and begins again only when the address moves again.
 func TestUnusedEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
@@ -90,7 +90,8 @@ func TestUnusedEnds(t *testing.T) {
 	})
 }
 
-// A relay lasts as long as connections use it, whatever else changes, also without a speaker and under the next one.
+// TestUsedLasts: a relay lasts as long as connections use it, whatever else changes, also without a speaker and under
+// the next one.
 func TestUsedLasts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
@@ -124,7 +125,7 @@ func TestUsedLasts(t *testing.T) {
 	})
 }
 
-// FIN and RST keep no relay, and nor do errors: they come long after the connection, or from a scan.
+// TestEndsDoNotKeep: FIN and RST keep no relay, and nor do errors: they come long after the connection, or from a scan.
 func TestEndsDoNotKeep(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
@@ -146,7 +147,7 @@ func TestEndsDoNotKeep(t *testing.T) {
 	})
 }
 
-// The next speaker neither revives what ended nor loses what did not.
+// TestEndedStays: the next speaker neither revives what ended nor loses what did not.
 func TestEndedStays(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := idleWorld(t)
@@ -154,7 +155,7 @@ func TestEndedStays(t *testing.T) {
 		stop := nstest.Running(t, w.relayer.Run)
 		w.relayer.Set(w.since(time.Now()))
 		w.owner(w.node)
-		nstest.Until(t, 10*shortIdle, "the relay that nobody uses ends", func() bool {
+		nstest.Until(t, 10*shortIdle, "the unused relay ends", func() bool {
 			if w.alive(open[vip6]) != 1 {
 				t.Fatal("the other one ended in use")
 			}
@@ -190,8 +191,8 @@ func TestEndedStays(t *testing.T) {
 	})
 }
 
-// A former owner that changes its address is relayed to there at once, for as long as the relay had left, and an ended
-// relay does not begin by that.
+// TestOtherVia: a former owner that changes its address is relayed to there at once, for as long as the relay had left,
+// and an ended relay does not begin by that.
 func TestOtherVia(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -12,17 +12,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// tableName is the name of our tables. No others are touched.
+// tableName is the name of the package's tables. It touches no others.
 const tableName = "holdfast-relay"
 
-// What a table holds.
+// Names of the sets and chains of a table.
 const (
-	// relaysMap has the address of the former owner, and linksMap the link that leads there. In one map, the nft
-	// command could not show them. usedSet has the address until the relay was unused for the idle time. It is not a
-	// map either: nft 1.0.6 crashes on a rule that updates one.
-	relaysMap        = "relays"
-	linksMap         = "links"
-	usedSet          = "used"
+	// relaysMap maps a relayed address to the address of the former owner, and linksMap to the link that leads there.
+	// The nft command could not print them as one map.
+	relaysMap = "relays"
+	linksMap  = "links"
+	// usedSet holds a relayed address until no segment has used the relay for the idle time. It is no map, because nft
+	// 1.0.6 crashes on a rule that updates a map.
+	usedSet = "used"
+	// speakersSet holds the MACs of all speakers.
 	speakersSet      = "speakers"
 	connectionsChain = "connections"
 	errorsChain      = "errors"
@@ -34,52 +36,53 @@ const (
 	connectionsPriority = -148
 )
 
-// idleTime is how long a relay lasts without a segment. Linux's own load balancer forgets an idle TCP connection after
-// 15 minutes too (ip_vs_proto_tcp.c), and most clients and servers close or probe an idle one before. RFC 5382 (REQ-5)
-// and conntrack keep one for hours and days: then relays would pile up with every move. A connection that sleeps for
-// longer while no other one of its address is used is reset when it wakes.
+// idleTime is the default of Config.IdleTime. Linux's own load balancer forgets an idle TCP connection after 15 minutes
+// too (ip_vs_proto_tcp.c), and most clients and servers close or probe an idle connection before. RFC 5382 (REQ-5) and
+// conntrack keep it for hours and days: relays would then pile up with every move. A connection that is idle for longer
+// is reset when it continues, unless another connection used the relay of its address.
 const idleTime = 15 * time.Minute
 
-// Registers: the former owner's address from first on, its link in spare.
+// Registers: the former owner's address from addressReg on, and its link in linkReg.
 const (
-	first = nft.Reg
-	spare = first + 8
+	addressReg = nft.Reg
+	linkReg    = addressReg + 8
 )
 
-// Flags of TCP (RFC 9293 section 3.1): a SYN begins a connection, FIN and RST end one.
+// Flags of TCP (RFC 9293 section 3.1): SYN begins a connection, FIN and RST end it.
 const (
 	tcpFIN = 0x01
 	tcpSYN = 0x02
 	tcpRST = 0x04
 )
 
-// Where an Ethernet frame has its source.
+// Offset and size of the source in an Ethernet frame, in bytes.
 const (
-	sourceMACAt = 6
-	macSize     = 6
+	offSourceMAC = 6
+	macSize      = 6
 )
 
-// family is what differs between IPv4 and IPv6.
+// family holds the differences between IPv4 and IPv6 in a table.
 type family struct {
 	nft.Family
 	name lb.Family
-	// timeToLive is where that lies in the header, an octet (RFC 791 section 3.1, RFC 8200 section 3).
-	timeToLive uint32
-	// errors are the types of ICMP errors, from and to.
+	// offTimeToLive is the offset of the time to live in the header, one octet (RFC 791 section 3.1, RFC 8200 section
+	// 3).
+	offTimeToLive uint32
+	// errors are ranges of ICMP types that report errors: the first and the last type.
 	errors [][2]byte
 }
 
-// families in the order of all reports.
+// families returns both families, in the order of State.
 func families() []*family {
 	return []*family{
 		// Destination unreachable, time exceeded and parameter problem (RFC 792).
-		{Family: nft.IPv4(), name: lb.IPv4, timeToLive: 8, errors: [][2]byte{{3, 3}, {11, 12}}},
+		{Family: nft.IPv4(), name: lb.IPv4, offTimeToLive: 8, errors: [][2]byte{{3, 3}, {11, 12}}},
 		// The same and packet too big (RFC 4443 section 3).
-		{Family: nft.IPv6(), name: lb.IPv6, timeToLive: 7, errors: [][2]byte{{1, 4}}},
+		{Family: nft.IPv6(), name: lb.IPv6, offTimeToLive: 7, errors: [][2]byte{{1, 4}}},
 	}
 }
 
-// layout makes the table, whose relays end after idle.
+// layout returns the table's layout. Its relays end after they were idle for so long.
 func (f *family) layout(idle time.Duration) *nft.Layout {
 	sets := []nft.Set{
 		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP, Data: f.Address},
@@ -88,61 +91,76 @@ func (f *family) layout(idle time.Duration) *nft.Layout {
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
 	}
 
-	errors := chain(errorsChain, errorsPriority)
+	errors := baseChain(errorsChain, errorsPriority)
+	isUnknown := nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED)
 	for _, types := range f.errors {
-		errors.Rules = append(errors.Rules, slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpTypes(types),
-			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.relayRule(nil)))
+		isError := slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpTypes(types))
+		errors.Rules = append(errors.Rules, slices.Concat(isError, isUnknown, f.relayRule(nil)))
 	}
 
-	segment := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
-	goesOn, ends := nft.TCPFlags(
-		expr.CmpOpEq,
-		tcpSYN|tcpFIN|tcpRST,
-	), slices.Concat(
+	isTCP := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
+	continues := slices.Concat(
+		isTCP,
+		nft.TCPFlags(expr.CmpOpEq, tcpSYN|tcpFIN|tcpRST),
+		nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
+	)
+	ends := slices.Concat(
+		isTCP,
 		nft.TCPFlags(expr.CmpOpEq, tcpSYN),
 		nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST),
+		nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID),
 	)
-
-	// Begins the idle time of the relay again, to which the address in first belongs.
-	use := nft.Expr(&expr.Dynset{SrcRegKey: first, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
-	connections := chain(connectionsChain, connectionsPriority,
-		slices.Concat(segment, goesOn, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.relayRule(use)),
-		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.relayRule(nil)))
+	// renew starts the idle time of the relayed address in addressReg again.
+	renew := nft.Expr(&expr.Dynset{SrcRegKey: addressReg, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
+	connections := baseChain(
+		connectionsChain,
+		connectionsPriority,
+		slices.Concat(continues, f.relayRule(renew)),
+		slices.Concat(ends, f.relayRule(nil)),
+	)
 
 	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
 
-func chain(name string, priority int32, rules ...nft.Rule) nft.Chain {
+// baseChain returns a filter chain at prerouting.
+func baseChain(name string, priority int32, rules ...nft.Rule) nft.Chain {
 	return nft.Chain{Name: name, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priority, Rules: rules}
 }
 
+// icmpTypes matches a range of ICMP types.
 func icmpTypes(types [2]byte) nft.Rule {
 	return nft.Expr(
-		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseTransportHeader, Len: 1},
-		&expr.Range{Register: first, FromData: types[:1], ToData: types[1:]},
+		&expr.Payload{DestRegister: addressReg, Base: expr.PayloadBaseTransportHeader, Len: 1},
+		&expr.Range{Register: addressReg, FromData: types[:1], ToData: types[1:]},
 	)
 }
 
-// relayRule gives a packet to the former owner of its destination, if there is one and no speaker sent it. Should a
-// speaker's MAC not be known, two nodes may take each other for the former owner: the kernel takes one from the time to
-// live of the copy, but looks at it only when it forwards, so it is looked at here. What is to be done with the relay's
-// address in first is added to the rule.
-func (f *family) relayRule(with nft.Rule) nft.Rule {
-	return slices.Concat(nft.Expr(
-		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: first},
-		&expr.Cmp{Register: first, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},
-		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseLLHeader, Offset: sourceMACAt, Len: macSize},
-		&expr.Lookup{SourceRegister: first, SetName: speakersSet, Invert: true},
-		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseNetworkHeader, Offset: f.timeToLive, Len: 1},
-		&expr.Cmp{Op: expr.CmpOpGt, Register: first, Data: []byte{1}},
-		f.Load(f.Destination, first), &expr.Lookup{SourceRegister: first, SetName: usedSet},
-	), with, nft.Expr(
-		f.Load(f.Destination, first),
-		&expr.Lookup{SourceRegister: first, SetName: relaysMap, IsDestRegSet: true, DestRegister: first},
-		f.Load(f.Destination, spare),
-		&expr.Lookup{SourceRegister: spare, SetName: linksMap, IsDestRegSet: true, DestRegister: spare},
-		&expr.Dup{RegAddr: first, RegDev: spare, IsRegDevSet: true},
+// relayRule sends a packet to the former owner of its destination, if there is one and no speaker sent the packet. The
+// action is added to the rule, with the relayed address in addressReg.
+//
+// If a speaker's MAC is unknown, two nodes may each relay to the other. The kernel decrements the time to live of each
+// copy but tests it only when it forwards, so the rule tests it.
+func (f *family) relayRule(action nft.Rule) nft.Rule {
+	matchRelayed := nft.Expr(
+		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: addressReg},
+		&expr.Cmp{Register: addressReg, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},
+		&expr.Payload{DestRegister: addressReg, Base: expr.PayloadBaseLLHeader, Offset: offSourceMAC, Len: macSize},
+		&expr.Lookup{SourceRegister: addressReg, SetName: speakersSet, Invert: true},
+		&expr.Payload{DestRegister: addressReg, Base: expr.PayloadBaseNetworkHeader, Offset: f.offTimeToLive, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpGt, Register: addressReg, Data: []byte{1}},
+		f.Load(f.Destination, addressReg),
+		&expr.Lookup{SourceRegister: addressReg, SetName: usedSet},
+	)
+
+	sendCopy := nft.Expr(
+		f.Load(f.Destination, addressReg),
+		&expr.Lookup{SourceRegister: addressReg, SetName: relaysMap, IsDestRegSet: true, DestRegister: addressReg},
+		f.Load(f.Destination, linkReg),
+		&expr.Lookup{SourceRegister: linkReg, SetName: linksMap, IsDestRegSet: true, DestRegister: linkReg},
+		&expr.Dup{RegAddr: addressReg, RegDev: linkReg, IsRegDevSet: true},
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},
-	))
+	)
+
+	return slices.Concat(matchRelayed, action, sendCopy)
 }

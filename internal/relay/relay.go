@@ -18,22 +18,22 @@ import (
 
 // Desired is the whole desired state of a Relayer.
 type Desired struct {
-	// Relays of addresses. State shows a relay without Via, but the kernel does not get it.
+	// Relays are the relays, by relayed address. A relay without Via has no effect in the kernel.
 	Relays lb.Map[netip.Addr, lb.Relay]
-	// Expect creates the tables even without relays, so that an address that moves here does not wait for them.
+	// Expect creates the tables even without relays, so an address that moves here need not wait for them.
 	Expect bool
-	// Speakers are the MACs of the links of all speakers: packets from them are not relayed again. The map must not be
+	// Speakers are the MACs of the links of all speakers. Packets from them are not relayed again. The map must not be
 	// changed.
 	Speakers map[lb.MAC]bool
 }
 
-// Config is what a Relayer needs.
+// Config configures a Relayer.
 type Config struct {
 	Log *slog.Logger
-	// Links returns the node's links as they are; it must not block.
+	// Links returns the current links of the node; it must not block.
 	Links func() []lb.Interface
-	// IdleTime is how long a relay lasts without a segment; by default 15 minutes. A table is audited three times
-	// meanwhile.
+	// IdleTime is the time without a segment after which a relay ends; by default 15 minutes. A table is audited three
+	// times in an idle time.
 	IdleTime time.Duration
 	// Changed is called when the result of Ended changes; it may be nil.
 	Changed func()
@@ -45,9 +45,9 @@ type Relayer struct {
 	tables []*table
 
 	mu sync.Mutex
-	// desired is the argument of the last Set, nil before the first; indexes are those of the links that may carry
-	// relays.
+	// desired is the argument of the last Set; nil before the first.
 	desired *Desired
+	// indexes are the indexes of the links that may carry relays, by name.
 	indexes map[string]int
 	// ended is the result of Ended.
 	ended map[netip.Addr]time.Time
@@ -63,14 +63,15 @@ func New(c Config) *Relayer {
 	return r
 }
 
-// Try has the kernel check the table of a family without an effect.
-func Try(of lb.Family) error {
+// Try asks the kernel whether it accepts the table of a family, and changes nothing.
+func Try(name lb.Family) error {
 	all := families()
-	return all[slices.IndexFunc(all, func(f *family) bool { return f.name == of })].layout(idleTime).Try()
+	i := slices.IndexFunc(all, func(f *family) bool { return f.name == name })
+	return all[i].layout(idleTime).Try()
 }
 
-// Set relays exactly this. New relays are in force when it returns, unless the kernel refuses. It never fails: without
-// relays an address moves all the same.
+// Set relays exactly the desired addresses. New relays are in force when it returns, unless the kernel refuses them. It
+// returns no error, because an address moves without relays too.
 func (r *Relayer) Set(d Desired) {
 	indexes := make(map[string]int)
 	for _, l := range r.config.Links() {
@@ -80,12 +81,9 @@ func (r *Relayer) Set(d Desired) {
 	}
 
 	r.mu.Lock()
-	same := r.desired != nil && r.desired.Expect == d.Expect && r.desired.Relays.Same(d.Relays) &&
-		(lb.SameMap(r.desired.Speakers, d.Speakers) ||
-			maps.Equal(r.desired.Speakers, d.Speakers)) &&
-		maps.Equal(r.indexes, indexes)
+	same := r.desired != nil && r.desired.equal(d) && maps.Equal(r.indexes, indexes)
 	if same {
-		r.desired = &d // which costs nothing to compare when it comes again
+		r.desired = &d // the next comparison with the same map is cheap
 	}
 
 	r.mu.Unlock()
@@ -94,7 +92,14 @@ func (r *Relayer) Set(d Desired) {
 	}
 }
 
-// apply makes the tables hold what is desired. An audit meanwhile would take that for damage.
+// equal reports whether two desired states are the same.
+func (d *Desired) equal(other Desired) bool {
+	sameSpeakers := lb.SameMap(d.Speakers, other.Speakers) || maps.Equal(d.Speakers, other.Speakers)
+	return sameSpeakers && d.Expect == other.Expect && d.Relays.Same(other.Relays)
+}
+
+// apply makes the tables equal to the desired state. It holds the locks of all tables: a concurrent audit would take
+// the new state for damage.
 func (r *Relayer) apply(d *Desired, indexes map[string]int) {
 	for _, t := range r.tables {
 		t.Lock()
@@ -109,8 +114,8 @@ func (r *Relayer) apply(d *Desired, indexes map[string]int) {
 	}
 }
 
-// Run keeps the relays in force until the context ends. They then stay in force, except for those with an end: the next
-// process would not know it.
+// Run keeps the relays in force until the context ends. Then it removes the relays with an Until, which the next
+// process would not know. The others stay in force.
 func (r *Relayer) Run(ctx context.Context) error {
 	var tasks errgroup.Group
 	for _, t := range r.tables {
@@ -121,17 +126,17 @@ func (r *Relayer) Run(ctx context.Context) error {
 	r.mu.Lock()
 	d, indexes := r.desired, r.indexes
 	r.mu.Unlock()
-	if d != nil {
-		stays := *d
-		for a, one := range d.Relays.All() {
-			if !one.Until.IsZero() {
-				stays.Relays = stays.Relays.Without(a)
-			}
-		}
-
-		r.apply(&stays, indexes)
+	if d == nil {
+		return err
 	}
 
+	remaining := *d
+	for address, relay := range d.Relays.All() {
+		if !relay.Until.IsZero() {
+			remaining.Relays = remaining.Relays.Without(address)
+		}
+	}
+	r.apply(&remaining, indexes)
 	return err
 }
 
@@ -139,7 +144,7 @@ func (r *Relayer) Run(ctx context.Context) error {
 type Inherited struct {
 	// Via is the address of the former owner.
 	Via netip.Addr
-	// Ended: no packet used it for the idle time.
+	// Ended reports whether the relay has ended, because no packet used it for the idle time.
 	Ended bool
 }
 
@@ -147,21 +152,23 @@ type Inherited struct {
 func (r *Relayer) Inherited() map[netip.Addr]Inherited {
 	out := map[netip.Addr]Inherited{}
 	for _, t := range r.tables {
-		seen, err := t.layout.Read()
+		content, err := t.layout.Read()
 		if err != nil {
-			continue // there is no table, or one of another layout
+			continue // there is no table, or it has another layout
 		}
 
-		lasts := make(map[string]bool)
-		for _, m := range seen.Elements {
-			lasts[m.Key] = lasts[m.Key] || m.Set == usedSet
+		inUse := make(map[string]bool)
+		for _, e := range content.Elements {
+			if e.Set == usedSet {
+				inUse[e.Key] = true
+			}
 		}
 
-		for _, m := range seen.Elements {
-			address, ok := netip.AddrFromSlice([]byte(m.Key))
-			via, viaOK := netip.AddrFromSlice([]byte(m.Value))
-			if m.Set == relaysMap && ok && viaOK {
-				out[address] = Inherited{via, !lasts[m.Key]}
+		for _, e := range content.Elements {
+			address, isAddress := netip.AddrFromSlice([]byte(e.Key))
+			via, isVia := netip.AddrFromSlice([]byte(e.Value))
+			if e.Set == relaysMap && isAddress && isVia {
+				out[address] = Inherited{Via: via, Ended: !inUse[e.Key]}
 			}
 		}
 	}
@@ -169,27 +176,28 @@ func (r *Relayer) Inherited() map[netip.Addr]Inherited {
 	return out
 }
 
-// Ended returns the relays of the last Set that ended because no packet used them: relayed address to Start, which is
-// zero for a relay of an earlier process.
+// Ended returns the relays of the last Set that have ended because no packet used them. It maps the relayed address to
+// the relay's Start, which is zero for a relay of an earlier process.
 func (r *Relayer) Ended() map[netip.Addr]time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
 }
 
-// publishEnded makes the result of Ended from the tables.
+// publishEnded updates the result of Ended from the tables.
 func (r *Relayer) publishEnded() {
 	ended := map[netip.Addr]time.Time{}
 	r.mu.Lock()
 	for _, t := range r.tables {
-		for a, c := range t.course {
-			if c.ended {
-				ended[a] = c.start
+		for address, life := range t.lifetimes {
+			if life.ended {
+				ended[address] = life.start
 			}
 		}
 	}
 
-	more, same := len(ended)-len(r.ended), maps.Equal(r.ended, ended)
+	more := len(ended) - len(r.ended)
+	same := maps.Equal(r.ended, ended)
 	r.ended = ended
 	r.mu.Unlock()
 	if more > 0 {
@@ -201,7 +209,7 @@ func (r *Relayer) publishEnded() {
 	}
 }
 
-// Remove deletes the tables. A concurrent Run does not restore them.
+// Remove deletes the tables. A concurrent Run does not restore them; the next Set does.
 func (r *Relayer) Remove() (err error) {
 	r.mu.Lock()
 	r.desired = nil

@@ -34,7 +34,7 @@ func ends(t *testing.T, list []net.Conn) {
 	}
 }
 
-// Connections that were opened by way of the former owner go on when the client
+// TestConnectionsSurvive: connections that were opened by way of the former owner go on when the client
 // takes the new one for the owner. Without relays they all break.
 func TestConnectionsSurvive(t *testing.T) {
 	for name, relayed := range map[string]bool{"relayed": true, "not relayed": false} {
@@ -72,7 +72,7 @@ func TestConnectionsSurvive(t *testing.T) {
 	}
 }
 
-// What is on its way in both directions while the address moves arrives, whole,
+// TestTransfersSurvive: what is on its way in both directions while the address moves arrives, whole,
 // whatever the links do with large segments.
 func TestTransfersSurvive(t *testing.T) {
 	for _, offload := range []string{"on", "off"} {
@@ -84,7 +84,8 @@ func TestTransfersSurvive(t *testing.T) {
 				w := newWorld(t)
 				w.serve()
 				w.owner(w.former)
-				// The client sends large segments, or the node merges small ones: then what it relays has to be parted again.
+				// The client sends large segments, or the node merges small ones: then what it relays has to be parted
+				// again.
 				w.client.Output("ethtool", "-K", "eth0", "tso", offload, "gso", offload)
 				w.node.Output("ethtool", "-K", "eth0", "gro", "on", "tso", offload, "gso", offload)
 				nstest.Running(t, w.relayer.Run)
@@ -118,7 +119,7 @@ func TestTransfersSurvive(t *testing.T) {
 	}
 }
 
-// Where a speaker's MAC is not known, the time to live of a packet ends what would be a loop.
+// TestLoopEnds: where a speaker's MAC is not known, the time to live of a packet ends what would be a loop.
 func TestLoopEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -144,7 +145,7 @@ func TestLoopEnds(t *testing.T) {
 	})
 }
 
-// What a speaker's node sends is never relayed, even where both nodes take the
+// TestNoLoop: what a speaker's node sends is never relayed, even where both nodes take the
 // other for the former owner.
 func TestNoLoop(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -174,7 +175,7 @@ func TestNoLoop(t *testing.T) {
 	})
 }
 
-// What is of no connection of this node is handed on whatever it is.
+// TestUnknown: what is of no connection of this node is handed on whatever it is.
 func TestUnknown(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -194,8 +195,8 @@ func TestUnknown(t *testing.T) {
 	})
 }
 
-// A segment outside of the window of a connection that this node serves is not the former owner's, who would
-// start it again and have the endpoint reset it.
+// TestOutOfWindow: a segment outside of the window of a connection that this node serves is not the former owner's, who
+// would start it again and have the endpoint reset it.
 func TestOutOfWindow(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.node)
@@ -231,7 +232,7 @@ table inet behind {
 	})
 }
 
-// Errors about connections of the former owner reach it, so that it learns of a path's MTU.
+// TestErrors: errors about connections of the former owner reach it, so that it learns of a path's MTU.
 func TestErrors(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.owner(w.former)
@@ -274,8 +275,8 @@ func timeWaits(t *testing.T) (n int) {
 	return n
 }
 
-// An address comes back while conntrack still has ended connections of it. Connections of the same ports that clients opened
-// meanwhile by way of the former owner go on.
+// TestPortReused: an address comes back while conntrack still has ended connections of it. Connections of the same
+// ports that clients opened meanwhile by way of the former owner go on.
 func TestPortReused(t *testing.T) {
 	for name, swept := range map[string]bool{"forgotten": true, "not forgotten": false} {
 		wait := map[bool]time.Duration{true: patient, false: silent}[swept]

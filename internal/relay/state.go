@@ -16,10 +16,11 @@ type State struct {
 // FamilyState is the state of one table.
 type FamilyState struct {
 	lb.Family
-	// Failure is the error of the last reconciliation; empty if there was none.
+	// Failure is the error of the last attempt to change the table; empty if it succeeded.
 	Failure string `json:",omitempty"`
-	// Relayed addresses but for ended relays, and packets since the table was made.
+	// Relayed counts the relayed addresses, without those whose relay has ended.
 	Relayed int
+	// Packets counts the relayed packets since the table was made.
 	Packets uint64
 }
 
@@ -31,14 +32,14 @@ func (r *Relayer) State() (s State) {
 			f.Failure = err.Error()
 		}
 
-		if img := t.Actual(); img != nil {
-			for _, one := range img.of.Relays.All() {
-				if img.lasts(one) {
-					s.Relays = append(s.Relays, one)
+		img := t.Actual()
+		if img != nil {
+			for _, relay := range img.desired.Relays.All() {
+				if img.isActive(relay) {
+					s.Relays = append(s.Relays, relay)
 					f.Relayed++
 				}
 			}
-
 			f.Packets, _ = t.Packets()
 		}
 
@@ -48,7 +49,7 @@ func (r *Relayer) State() (s State) {
 	return s
 }
 
-// repairs counts the repairs of both tables.
+// repairs returns the number of repairs of both tables.
 func (r *Relayer) repairs() (n uint64) {
 	for _, t := range r.tables {
 		n += t.Repairs()
@@ -71,7 +72,8 @@ func (r *Relayer) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(r.repairs()))
 	for _, f := range r.State().Families {
 		metric := func(name, help string, kind prometheus.ValueType, value float64) {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil), kind, value, string(f.Family))
+			desc := prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil)
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, string(f.Family))
 		}
 
 		metric(

@@ -14,30 +14,32 @@ type table struct {
 	relayer *Relayer
 	family  *family
 	layout  *nft.Layout
-	// course of each desired relay as the kernel's table has it. Relayer.mu guards it.
-	course map[netip.Addr]course
+	// lifetimes are the lifetimes of the kernel's relays, by relayed address. Relayer.mu guards the field.
+	lifetimes map[netip.Addr]lifetime
 }
 
-// image is what a table is to hold: relays whose links have these indexes, and whose courses these are.
+// image is the desired content of a table.
 type image struct {
 	layout  *nft.Layout
-	of      *Desired
+	desired *Desired
+	// indexes are the indexes of links, by name.
 	indexes map[string]int
-	course  map[netip.Addr]course
+	// lifetimes has the relays of the table's family, by relayed address.
+	lifetimes map[netip.Addr]lifetime
 }
 
-// course is what is known of one relay in the kernel.
-type course struct {
-	// start is the relay's Start; zero for one of an earlier run.
+// lifetime is the time for which the kernel relays an address.
+type lifetime struct {
+	// start is the relay's Start; zero for a relay of an earlier process.
 	start time.Time
-	// ends is no more than a tick after the kernel ends the relay: the time as of the last listing, which packets since
-	// then put off. A listing while the kernel resizes a set may miss elements, and they end no relay.
-	ends time.Time
-	// ended: no packet used the relay for the idle time, and the kernel has ended it.
+	// expires is the time when the relay ends, as of the last listing. Later packets postpone it. The kernel ends the
+	// relay at most a tick before.
+	expires time.Time
+	// ended reports whether the kernel has ended the relay, because no packet used it for the idle time.
 	ended bool
 }
 
-// tick is the kernel's coarsest one, in which it counts the time to the end of an element (CONFIG_HZ of 100).
+// tick is the kernel's coarsest unit for the expiry of elements (CONFIG_HZ of 100).
 const tick = 10 * time.Millisecond
 
 func newTable(r *Relayer, f *family) *table {
@@ -46,11 +48,11 @@ func newTable(r *Relayer, f *family) *table {
 		Log:           r.config.Log.With("family", f.name),
 		Table:         t.layout.Table,
 		Image:         t.image,
-		Observed:      t.seen,
+		Observed:      t.observe,
 		AuditInterval: r.config.IdleTime / 3,
 		Applied: func(img *image) {
 			r.mu.Lock()
-			t.course = img.course
+			t.lifetimes = img.lifetimes
 			r.mu.Unlock()
 			r.publishEnded()
 		},
@@ -59,7 +61,7 @@ func newTable(r *Relayer, f *family) *table {
 	return t
 }
 
-// image returns what the table is to hold; nil if no table is needed.
+// image returns the desired content of the table; nil if no table is needed.
 func (t *table) image(*image) *image {
 	t.relayer.mu.Lock()
 	defer t.relayer.mu.Unlock()
@@ -68,21 +70,26 @@ func (t *table) image(*image) *image {
 		return nil
 	}
 
-	img := &image{t.layout, d, t.relayer.indexes, make(map[netip.Addr]course)}
-	for _, one := range d.Relays.All() {
-		if !t.has(one) {
+	img := &image{
+		layout:    t.layout,
+		desired:   d,
+		indexes:   t.relayer.indexes,
+		lifetimes: make(map[netip.Addr]lifetime),
+	}
+	for _, relay := range d.Relays.All() {
+		if !t.canRelay(relay) {
 			continue
 		}
 
-		c, known := t.course[one.Address]
-		if !known || !one.Start.IsZero() && !one.Start.Equal(c.start) {
-			c = course{start: one.Start, ends: time.Now().Add(t.relayer.config.IdleTime)}
+		life, known := t.lifetimes[relay.Address]
+		restarts := !relay.Start.IsZero() && !relay.Start.Equal(life.start)
+		if !known || restarts {
+			life = lifetime{start: relay.Start, expires: time.Now().Add(t.relayer.config.IdleTime)}
 		}
-
-		img.course[one.Address] = c
+		img.lifetimes[relay.Address] = life
 	}
 
-	if !d.Expect && len(img.course) == 0 {
+	if !d.Expect && len(img.lifetimes) == 0 {
 		return nil
 	}
 
@@ -95,88 +102,96 @@ func (img *image) Permanent() *nft.Layout { return img.layout }
 // From implements nft.Image.
 func (img *image) From(old *image) nft.Change {
 	if old == nil {
-		old = &image{of: &Desired{}}
+		old = &image{desired: &Desired{}}
 	}
 	return nft.Diff(old.elements(), img.elements())
 }
 
-// lasts reports whether the table has a relay, and it has not ended.
-func (img *image) lasts(one lb.Relay) bool {
-	c, has := img.course[one.Address]
-	_, up := img.indexes[one.Link]
-	return has && up && !c.ended
+// isActive reports whether the table has a relay that has not ended.
+func (img *image) isActive(relay lb.Relay) bool {
+	life, ok := img.lifetimes[relay.Address]
+	_, isUp := img.indexes[relay.Link]
+	return ok && isUp && !life.ended
 }
 
-// elements are those of the table.
+// elements returns the elements of the table.
 //
 //	relays    relayed address: address of the former owner
 //	links     relayed address: index of the link to the former owner
 //	used      relayed address, unless the relay has ended: no value
 //	speakers  MAC: no value
 func (img *image) elements() (list nft.Elements) {
-	for _, one := range img.of.Relays.All() {
-		c, has := img.course[one.Address]
-		index, up := img.indexes[one.Link]
-		if !has || !up {
+	for _, relay := range img.desired.Relays.All() {
+		life, ok := img.lifetimes[relay.Address]
+		index, isUp := img.indexes[relay.Link]
+		if !ok || !isUp {
 			continue
 		}
 
-		key := string(one.Address.AsSlice())
-		list.Put(relaysMap, key, string(one.Via.WithZone("").AsSlice()))
+		key := string(relay.Address.AsSlice())
+		list.Put(relaysMap, key, string(relay.Via.WithZone("").AsSlice()))
 		list.Put(linksMap, key, string(nft.Native(uint32(index))))
-		if !c.ended {
-			list.Put(usedSet, key, c.mark())
+		if !life.ended {
+			list.Put(usedSet, key, life.mark())
 		}
 	}
 
-	for mac := range img.of.Speakers {
+	for mac := range img.desired.Speakers {
 		list.Put(speakersSet, string(mac[:]), "")
 	}
 
 	return list
 }
 
-// has reports whether the table holds a relay.
-func (t *table) has(one lb.Relay) bool { return t.family.Has(one.Address) && t.family.Has(one.Via) }
-
-// mark tells a relay from one of the same address that began at another time, as the value of its element in used. The
-// kernel does not keep it: an element with another mark replaces the one before, and has the whole idle time ahead.
-func (c course) mark() string {
-	if c.start.IsZero() {
-		return ""
-	}
-	return c.start.UTC().String()
+// canRelay reports whether both addresses of a relay are of the table's family.
+func (t *table) canRelay(relay lb.Relay) bool {
+	return t.family.Has(relay.Address) && t.family.Has(relay.Via)
 }
 
-// seen learns the courses from what the table holds. A relay that is not in used has ended if its time is over, and one
-// of an earlier run, too. It adds the marks, which the kernel does not keep.
-func (t *table) seen(is *nft.Content) {
+// mark returns the Value of the relay's element in used, which differs between two relays of one address. The kernel
+// does not store it. An element with another mark replaces the older one, and has the whole idle time before it.
+func (l lifetime) mark() string {
+	if l.start.IsZero() {
+		return ""
+	}
+	return l.start.UTC().String()
+}
+
+// observe reads the lifetimes of relays from the kernel's table, and adds the marks to the content.
+//
+// A relay without an element in used has ended if it has expired, or if an earlier process made it. A relay that has
+// not expired goes on: a listing may miss elements while the kernel resizes a set.
+func (t *table) observe(content *nft.Content) {
 	t.relayer.mu.Lock()
 	defer t.relayer.mu.Unlock()
-	courses := make(map[netip.Addr]course, len(t.course))
-	now := time.Now()
-	for a, c := range t.course {
-		c.ended = !now.Add(tick).Before(c.ends)
-		courses[a] = c
+
+	lifetimes := make(map[netip.Addr]lifetime, len(t.lifetimes))
+	soon := time.Now().Add(tick)
+	for address, life := range t.lifetimes {
+		life.ended = !soon.Before(life.expires)
+		lifetimes[address] = life
 	}
 
-	for _, m := range is.Elements {
-		if a, _ := netip.AddrFromSlice([]byte(m.Key)); m.Set == relaysMap && courses[a] == (course{}) {
-			courses[a] = course{ended: true}
+	for _, e := range content.Elements {
+		address, _ := netip.AddrFromSlice([]byte(e.Key))
+		if e.Set == relaysMap && lifetimes[address] == (lifetime{}) {
+			lifetimes[address] = lifetime{ended: true}
 		}
 	}
 
-	for i := range is.Elements {
-		m := &is.Elements[i]
-		if m.Set != usedSet {
+	for i := range content.Elements {
+		e := &content.Elements[i]
+		if e.Set != usedSet {
 			continue
 		}
 
-		a, _ := netip.AddrFromSlice([]byte(m.Key))
-		c := courses[a]
-		c.ends, c.ended = is.Ends[nft.Element{Set: usedSet, Key: m.Key}], false
-		courses[a], m.Value = c, c.mark()
+		address, _ := netip.AddrFromSlice([]byte(e.Key))
+		life := lifetimes[address]
+		life.ended = false
+		life.expires = content.Ends[nft.Element{Set: usedSet, Key: e.Key}]
+		lifetimes[address] = life
+		e.Value = life.mark()
 	}
 
-	t.course = courses
+	t.lifetimes = lifetimes
 }

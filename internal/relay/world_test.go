@@ -196,7 +196,7 @@ func talk(c net.Conn, wait time.Duration) error {
 	return err
 }
 
-// alive counts the connections that still work, and fails the test where one that does not was not reset.
+// alive counts the connections that still work. It fails the test if any other connection was not reset.
 func (w *world) alive(list []net.Conn) (n int) {
 	w.t.Helper()
 	for _, c := range list {
