@@ -57,7 +57,7 @@ func alone(b *testing.B) {
 
 func quietTable() *Table { return New(slog.New(slog.DiscardHandler), func() {}) }
 
-// The whole table from nothing.
+// BenchmarkFull10k: the whole table from nothing.
 func BenchmarkFull10k(b *testing.B) {
 	alone(b)
 	d := crowd().desired()
@@ -97,7 +97,7 @@ func kernelMemory(b *testing.B) (sum int) {
 	return sum
 }
 
-// One Service among many gets other ranges, back and forth.
+// BenchmarkOneChange: one Service among many gets other ranges, back and forth.
 func BenchmarkOneChange(b *testing.B) {
 	alone(b)
 	before, after := crowd(), crowd()
@@ -117,10 +117,11 @@ func BenchmarkOneChange(b *testing.B) {
 func changing(before, after draft) [2]Desired {
 	a, b := before.desired(), after.desired()
 	b.Frontends = a.Frontends.With(b.Frontends.Keys(), func(at netip.Addr) (*[]lb.Frontend, bool) {
-		if was, is := a.Frontends.Of(at), b.Frontends.Of(at); reflect.DeepEqual(was, is) {
-			return was, true
+		old, want := a.Frontends.Of(at), b.Frontends.Of(at)
+		if reflect.DeepEqual(old, want) {
+			return old, true
 		}
-		return b.Frontends.Of(at), true
+		return want, true
 	})
 	return [2]Desired{a, b}
 }
@@ -183,7 +184,8 @@ func compare(b *testing.B, name string, serve func(w *world), load func(w *world
 	}
 }
 
-// loadBefore returns how many processes wanted a processor in the last minute (proc_loadavg(5)). A comparison beside others is void.
+// loadBefore returns how many processes wanted a processor in the last minute (proc_loadavg(5)). A comparison beside
+// others is void.
 func loadBefore(b *testing.B) float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	must(b, err)
@@ -214,7 +216,7 @@ func otherWorld(b *testing.B) *world {
 	return <-made
 }
 
-// Bytes per second of a TCP stream through the address.
+// BenchmarkThroughput: bytes per second of a TCP stream through the address.
 func BenchmarkThroughput(b *testing.B) {
 	streams := make(map[*world]net.Conn)
 	chunk := make([]byte, 256<<10)
@@ -250,7 +252,7 @@ func swallow(w *world) {
 	})
 }
 
-// Short connections per second: opened, a word and its answer, closed.
+// BenchmarkConnectionRate: short connections per second: opened, a word and its answer, closed.
 func BenchmarkConnectionRate(b *testing.B) {
 	compare(b, "connrate", func(w *world) { w.serve(w.pod, 80) }, func(w *world) float64 {
 		begin, done := time.Now(), 0
@@ -267,13 +269,13 @@ func BenchmarkConnectionRate(b *testing.B) {
 	})
 }
 
-// Small packets per second of one flow, each on its way through the node by itself.
+// BenchmarkPackets: small packets per second of one flow, each on its way through the node by itself.
 func BenchmarkPackets(b *testing.B) {
 	flows := make(map[*world]net.Conn)
 	serve := func(w *world) {
 		var p net.PacketConn
 		var err error
-		// Nobody reads: what does not fit any more is dropped.
+		// No process reads: packets beyond the buffer are dropped.
 		w.pod.Do(func() { p, err = net.ListenPacket("udp", ":82") })
 		must(b, err)
 		b.Cleanup(func() { p.Close() })

@@ -15,10 +15,10 @@ import (
 // elements counts the elements of the table by set, without the families.
 func (w *world) elements() map[string]int {
 	w.t.Helper()
-	is, err := w.table.owned.Actual().table.Read()
+	content, err := w.table.owned.Actual().table.Read()
 	must(w.t, err)
 	count := map[string]int{}
-	for _, m := range is.Elements {
+	for _, m := range content.Elements {
 		count[strings.TrimRight(m.Set, "46")]++
 	}
 	return count
@@ -34,8 +34,8 @@ func sourceList(n int) (out []netip.Prefix) {
 	return out
 }
 
-// TestListOnce: a list enters the kernel once for all ports, addresses and Services that have it, and a Service that gets
-// another leaves it to them.
+// TestListOnce: a list enters the kernel once for all ports, addresses and Services that have it, and a Service that
+// gets another leaves it to them.
 func TestListOnce(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const ports, sources, services = 200, 5000, 3
@@ -78,7 +78,7 @@ func TestListOnce(t *testing.T) {
 	})
 }
 
-// TestBound: lists beyond the bound of all are closed, those of the namespace first that has most, and no others.
+// TestBound: Services are closed whose lists exceed the bound, first of the namespace with the most, and no others.
 func TestBound(t *testing.T) {
 	const lists, size = 30, 10_000
 	var d draft
@@ -104,7 +104,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// What is set again as it is in force costs nothing: nothing is computed, and nothing is sent.
+// TestUnchanged: what is set again as it is in force costs nothing: nothing is computed, and nothing is sent.
 func TestUnchanged(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -124,10 +124,10 @@ func TestUnchanged(t *testing.T) {
 	})
 }
 
-// The elements of one frontend are made if one frontend changes, and not those of all: what Set allocates does not
-// grow with their number.
+// TestOneChangeAllocates: the change of one frontend makes the elements of that frontend only. The allocations of Set
+// do not grow with the number of frontends.
 func TestOneChangeAllocates(t *testing.T) {
-	const most = crowdServices / 20
+	const maxAllocs = crowdServices / 20
 	before, after := crowd(), crowd()
 	after.Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
 	var y library
@@ -139,12 +139,12 @@ func TestOneChangeAllocates(t *testing.T) {
 			t.Errorf("a change adds %d elements and removes %d", len(c.Add), len(c.Remove))
 		}
 	})
-	if n > most {
-		t.Errorf("%v allocations for one of %d frontends, want at most %d", n, crowdServices, most)
+	if n > maxAllocs {
+		t.Errorf("%v allocations for one of %d frontends, want at most %d", n, crowdServices, maxAllocs)
 	}
 }
 
-// No field of what is desired is overlooked.
+// TestEqual: no field of Desired is overlooked.
 func TestEqual(t *testing.T) {
 	values := []any{
 		true, 1, uint16(1), "TCP", lb.Key{Name: "web"}, addr(vip4), []netip.Addr{addr(vip4)}, []string{"eth0"},
@@ -178,7 +178,8 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// A frontend that no plan may ask for is closed, and so are two of which one may not exist; all others are in force.
+// TestInvalid: a frontend that no plan may ask for is closed, and so are two of which one may not exist; all others are
+// in force.
 func TestInvalid(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		if ok, _ := w.table.Enforced(); ok {
@@ -210,8 +211,9 @@ func TestInvalid(t *testing.T) {
 	})
 }
 
-// TestRulesAreBounded: a tenant's lists of many lengths, each Service with others or with another limit, do not have each kernel make
-// a rule for each: beyond the bound his Services are closed, and no others. For the kernel the work is quadratic.
+// TestRulesAreBounded: a tenant's lists of many lengths, each Service with others or with another limit, do not have
+// each kernel make a rule for each: beyond the bound his Services are closed, and no others. For the kernel the work is
+// quadratic.
 func TestRulesAreBounded(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

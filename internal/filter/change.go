@@ -11,96 +11,101 @@ import (
 // Permanent implements nft.Image.
 func (img *image) Permanent() *nft.Layout { return img.table }
 
-// From implements nft.Image. It makes elements only of what differs.
+// From implements nft.Image. It encodes only the elements that may differ.
 func (img *image) From(old *image) nft.Change {
 	if old == nil {
-		old = blank()
+		old = emptyImage()
 	}
 
-	var had, want nft.Elements
-	// moved notes an address that comes or goes in a set of its family.
-	moved := func(set string, a netip.Addr, there, wanted bool) {
-		to := &want
-		if there {
-			to = &had
+	var e elementChange
+	e.addFrontends(old, img)
+	old.lists.Changes(img.lists, func(l *list, _, _ int, isOld, isWanted bool) {
+		switch {
+		case !isWanted:
+			l.elements(&e.old)
+		case !isOld:
+			l.elements(&e.want)
 		}
-
-		if there != wanted {
-			to.Put(familyOf(a.Is6()).named(set), string(a.AsSlice()), "")
+	})
+	old.internal.Changes(img.internal, func(p clusterPort, before, after *[]netip.Addr, isOld, isWanted bool) {
+		if isOld {
+			p.elements(&e.old, (*before)[0])
 		}
+		if isWanted {
+			p.elements(&e.want, (*after)[0])
+		}
+	})
+	old.desired.Pings.Changes(img.desired.Pings, func(a netip.Addr, _, _ struct{}, isOld, isWanted bool) {
+		e.addAddress(pingsSet, a, isOld, isWanted)
+	})
+	old.desired.Relayed.Changes(img.desired.Relayed, func(a netip.Addr, _, _ struct{}, isOld, isWanted bool) {
+		e.addAddress(relayedSet, a, isOld, isWanted)
+	})
+	if !lb.Same(old.common, img.common) {
+		e.old = append(e.old, old.common...)
+		e.want = append(e.want, img.common...)
 	}
 
-	old.frontends.Changes(img.frontends, func(at netip.Addr, was, is *[]frontend, there, wanted bool) {
+	c := nft.Diff(e.old, e.want)
+	addChains(&c, old, img)
+	return c
+}
+
+// elementChange collects the elements that differ between two images. An element may be in both lists.
+type elementChange struct{ old, want nft.Elements }
+
+// addFrontends adds the elements of the frontends that differ, and their addresses.
+func (e *elementChange) addFrontends(old, img *image) {
+	old.frontends.Changes(img.frontends, func(at netip.Addr, before, after *[]frontend, isOld, isWanted bool) {
 		var a, b []frontend
-		if there {
-			a = *was
+		if isOld {
+			a = *before
 		}
-
-		if wanted {
-			b = *is
+		if isWanted {
+			b = *after
 		}
 
 		a, b = nft.TrimCommon(a, b, frontend.equal)
 		for i := range a {
-			a[i].elements(&had)
+			a[i].elements(&e.old)
 		}
-
 		for i := range b {
-			b[i].elements(&want)
+			b[i].elements(&e.want)
 		}
 
-		moved(addressesSet, at, there, wanted)
+		e.addAddress(addressesSet, at, isOld, isWanted)
 	})
+}
 
-	old.lists.Changes(img.lists, func(l *list, _, _ int, there, wanted bool) {
-		switch {
-		case !wanted:
-			l.elements(&had)
-		case !there:
-			l.elements(&want)
-		}
-	})
-
-	old.internal.Changes(img.internal, func(p clusterPort, was, is *[]netip.Addr, there, wanted bool) {
-		if there {
-			p.elements(&had, (*was)[0])
-		}
-
-		if wanted {
-			p.elements(&want, (*is)[0])
-		}
-	})
-
-	old.of.Pings.Changes(img.of.Pings, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
-		moved(pingsSet, a, there, wanted)
-	})
-
-	old.of.Relayed.Changes(img.of.Relayed, func(a netip.Addr, _, _ struct{}, there, wanted bool) {
-		moved(relayedSet, a, there, wanted)
-	})
-
-	if !lb.Same(old.others, img.others) {
-		had, want = append(had, old.others...), append(want, img.others...)
+// addAddress adds an address of a set if it is added or removed.
+func (e *elementChange) addAddress(set string, a netip.Addr, isOld, isWanted bool) {
+	if isOld == isWanted {
+		return
 	}
 
-	c := nft.Diff(had, want)
-	old.chains.Changes(img.chains, func(name chainName, was, is chainUse, there, wanted bool) {
+	list := &e.want
+	if isOld {
+		list = &e.old
+	}
+	list.Put(familyOf(a.Is6()).named(set), string(a.AsSlice()), "")
+}
+
+// addChains adds the chains that differ, with the sets that only they use.
+func addChains(c *nft.Change, old, img *image) {
+	old.chains.Changes(img.chains, func(key chainName, before, after chainUse, isOld, isWanted bool) {
+		name := string(key)
 		switch {
-		case !there:
-			c.Sets, c.Chains = append(
-				c.Sets,
-				is.profile.setsOf(string(name))...), append(
-				c.Chains,
-				is.profile.chain(string(name)),
-			)
-		case !wanted:
-			c.OldChains = append(c.OldChains, string(name))
-			for _, s := range was.profile.setsOf(string(name)) {
+		case !isOld:
+			c.Sets = append(c.Sets, after.profile.setsOf(name)...)
+			c.Chains = append(c.Chains, after.profile.chain(name))
+		case !isWanted:
+			c.OldChains = append(c.OldChains, name)
+			for _, s := range before.profile.setsOf(name) {
 				c.OldSets = append(c.OldSets, s.Name)
 			}
 		}
 	})
 
+	// Chains are ordered with their jump targets first, and are deleted in the reverse order.
 	slices.Reverse(c.OldChains)
-	return c
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// A port that nobody declares is closed, whatever kube-proxy or the node itself would serve there, and a
-// packet to it does not go in circles between the node and its router.
+// TestUndeclared: a port that no Service declares is closed, whatever kube-proxy or the node itself would serve there.
+// A packet to it does not loop between the node and its router.
 func TestUndeclared(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -48,8 +48,8 @@ func TestUndeclared(t *testing.T) {
 			"name back; "+
 			"ip6 daddr %s counter name back; }; }", closedVIP4, closedVIP6))
 		for _, vip := range []string{closedVIP4, closedVIP6} {
-			// Nobody serves it, but it is a frontend: the packet gets as far as the way out, which leads back to the
-			// client.
+			// No endpoint serves it, but it is a frontend: the packet gets as far as the way out, which leads back to
+			// the client.
 			udp := tcp(vip)
 			udp.Protocol = "UDP"
 			w.set(desired(tcp(vip), udp))
@@ -62,8 +62,9 @@ func TestUndeclared(t *testing.T) {
 	})
 }
 
-// Ports that nobody declares are left alone where the pool says so: kube-proxy and the node serve them, with and without a frontend
-// beside them. Declared ports keep their ranges, and what kube-proxy does not serve of them does not reach the node. Other pools stay closed.
+// TestUndeclaredAllowed: undeclared ports are left alone where the pool has them open: kube-proxy and the node serve
+// them, with and without a frontend beside them. Declared ports keep their ranges, and what kube-proxy does not serve
+// of them does not reach the node. Other pools stay closed.
 func TestUndeclaredAllowed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -95,8 +96,8 @@ func TestUndeclaredAllowed(t *testing.T) {
 	})
 }
 
-// An established connection ends when its source is no longer among those that may come, and so does one to
-// a frontend that is gone.
+// TestEstablished: an established connection ends when its source is no longer among those that may come, and so does
+// one to a frontend that is gone.
 func TestEstablished(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
@@ -133,7 +134,7 @@ func TestEstablished(t *testing.T) {
 	})
 }
 
-// The node answers echo requests to the addresses it is told to, from those addresses, and no other.
+// TestPings: the node answers echo requests to the addresses it is told to, from those addresses, and no other.
 func TestPings(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -172,7 +173,7 @@ func TestPings(t *testing.T) {
 	})
 }
 
-// A source that asks for echoes without rest gets only some.
+// TestPingRate: a source that asks for echoes without rest gets only some.
 func TestPingRate(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -192,8 +193,8 @@ func TestPingRate(t *testing.T) {
 	})
 }
 
-// Fragments are put together before they are judged, and errors about a connection come through: the client's
-// side of path MTU discovery, and the server's.
+// TestFragmentsAndPathMTU: fragments are put together before they are judged, and errors about a connection come
+// through: the client's side of path MTU discovery, and the server's.
 func TestFragmentsAndPathMTU(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
@@ -247,7 +248,8 @@ func exchange(t *testing.T, c net.Conn, size int, wait time.Duration, want bool)
 	}
 }
 
-// A solicitation sent to the external address itself reaches packet sockets as well as the kernel.
+// TestNeighborDiscovery: a solicitation sent to the external address itself reaches packet sockets as well as the
+// kernel.
 func TestNeighborDiscovery(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -270,8 +272,8 @@ func TestNeighborDiscovery(t *testing.T) {
 	})
 }
 
-// Connections beyond the limit are refused, those that are there go on whatever the limit becomes, and ended
-// ones make room.
+// TestConnectionLimit: connections beyond the limit are refused, those that are there go on whatever the limit becomes,
+// and ended ones make room.
 func TestConnectionLimit(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
@@ -316,7 +318,7 @@ func TestConnectionLimit(t *testing.T) {
 	})
 }
 
-// One source opens so many connections a second, another is not held up by it.
+// TestRateLimit: one source opens so many connections a second, another is not held up by it.
 func TestRateLimit(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		d := tcp(vip4)

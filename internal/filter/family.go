@@ -13,12 +13,11 @@ type family struct {
 	nft.Family
 	// echo is the ICMP type of an echo request (RFC 792, RFC 4443 section 4.1).
 	echo byte
-	// host is how many leading bits of a source are one source to a rate limit: an IPv6 host has all of a
-	// /64 at its disposal.
+	// host is the prefix length of one source of a rate limit: an IPv6 host can use all addresses of a /64.
 	host int
 }
 
-// families in the order of their rules.
+// families returns both families, in the order of their rules.
 func families() [2]*family {
 	return [2]*family{
 		{Family: nft.IPv4(), echo: 8, host: 32},
@@ -26,7 +25,7 @@ func families() [2]*family {
 	}
 }
 
-// familyOf returns one of the families.
+// familyOf returns the family of IPv6 or of IPv4.
 func familyOf(ipv6 bool) *family {
 	if ipv6 {
 		return families()[1]
@@ -34,16 +33,17 @@ func familyOf(ipv6 bool) *family {
 	return families()[0]
 }
 
-// The sets of each family; the family's suffix is added to each name.
+// Names of the sets of each family. named adds the family's suffix.
 const (
-	// guardedSet holds the addresses that are closed but for their frontends.
+	// guardedSet holds the addresses at which all ports without a frontend are closed.
 	guardedSet = "guarded"
-	// resetSet holds the addresses whose closed ports refuse connections with an answer.
+	// resetSet holds the addresses whose closed ports reject connections. At other addresses packets are dropped.
 	resetSet = "reset"
-	// openSet holds the addresses whose closed ports the filter leaves alone.
+	// openSet holds the addresses whose closed ports the filter does not close.
 	openSet = "open"
-	// pingsSet holds the addresses that answer echo requests, pingersSet the rate of requests of each recent source.
-	pingsSet   = "pings"
+	// pingsSet holds the addresses that answer echo requests.
+	pingsSet = "pings"
+	// pingersSet holds the rate of echo requests of each recent source.
 	pingersSet = "pingers"
 	// relayedSet holds the addresses whose older connections another node serves.
 	relayedSet = "relayed"
@@ -51,26 +51,28 @@ const (
 	addressesSet = "addresses"
 	// frontendsSet maps a frontend to its verdict and counts its packets.
 	frontendsSet = "frontends"
-	// allowSet and denySet map a frontend to the number of a list, those that end in oddSuffix for lists of odd parity.
+	// allowSet and denySet map a frontend to the number of a list. For odd parity the names end in oddSuffix.
+	allowSet = "allow"
+	denySet  = "deny"
 	// sourcesSet holds the prefixes of the lists.
-	allowSet   = "allow"
-	denySet    = "deny"
 	sourcesSet = "sources"
-	// dropsSet counts the packets that a frontend refuses, by reason; a key of zeros with the reason counts packets to
+	// dropsSet counts the packets that a frontend refuses, by reason. A key of zeros and the reason counts packets to
 	// no frontend.
 	dropsSet = "drops"
 	// loggedSet holds the frontends whose drops are logged.
 	loggedSet = "logged"
-	// internalSet maps a frontend to its ClusterIP, externalSet a port of the ClusterIP to the address of the frontend.
+	// internalSet maps a frontend to its ClusterIP.
 	internalSet = "internal"
+	// externalSet maps a port of a ClusterIP to the address of the frontend.
 	externalSet = "external"
 )
 
-// insideSet holds the names of the links of this node's pods, and the empty name: packets of the node itself come by
-// no link.
+// insideSet holds the names of the links of this node's pods, and the empty name: packets of the node itself have no
+// incoming link.
 const insideSet = "inside"
 
-// sourceMemory bounds how many sources are remembered at once, and memoryTimeout for how long.
+// sourceMemory limits the number of sources that a set holds at once, and memoryTimeout the time for which it holds
+// one.
 const (
 	sourceMemory  = 65535
 	memoryTimeout = 10 * time.Second
@@ -79,7 +81,7 @@ const (
 // named returns the name of a set or chain of the family.
 func (f *family) named(base string) string { return base + f.Suffix }
 
-// sets returns the sets of the family that are always there.
+// sets returns the permanent sets of the family.
 func (f *family) sets() []nft.Set {
 	frontend := f.PortType()
 	list := []nft.Set{
@@ -97,7 +99,7 @@ func (f *family) sets() []nft.Set {
 			Timeout: memoryTimeout,
 		},
 		{Name: frontendsSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
-		// Without the length, 10.0.0.0/9 would be found for a source in the other half of 10.0.0.0/8.
+		// The key has the prefix length: without it, a lookup for 10.0.0.0/8 would find 10.0.0.0/9.
 		{Name: sourcesSet, Key: nft.Key{f.Address, nft.Mark, nft.Mark}},
 		{Name: dropsSet, Key: append(f.PortType(), nft.Mark), Counter: true},
 		{Name: loggedSet, Key: frontend},

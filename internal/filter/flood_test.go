@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// While an address comes and goes, its ranges change, another process takes over and the table is replaced, a
-// flood from a source that may never come goes on: not one packet gets past, from the first filter on.
+// TestFlood: while an address comes and goes, its ranges change, another process takes over and the table is replaced,
+// a flood from a source that may never come goes on: not one packet gets past, from the first filter on.
 func TestFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const changes = 200
@@ -85,7 +85,7 @@ func some(roll *rand.Rand, v6 bool) (list []netip.Prefix) {
 	return list
 }
 
-// What a frontend refuses is logged where it asks for that, with the Service that it is of.
+// TestLog: what a frontend refuses is logged where it asks for that, with the Service that it is of.
 func TestLog(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -117,7 +117,7 @@ func TestLog(t *testing.T) {
 			}
 		}
 		if strings.Contains(lines.String(), vip6) {
-			t.Errorf("what nobody asked for is logged:\n%s", lines.String())
+			t.Errorf("a drop without LogDrops is logged:\n%s", lines.String())
 		}
 	})
 }

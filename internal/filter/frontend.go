@@ -10,74 +10,72 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// frontend is a frontend with what the table derives from it.
+// frontend is a desired frontend with its profile and its lists.
 type frontend struct {
 	*lb.Frontend
 	profile profile
-	// allow and deny are its lists; nil if they are empty. refused says why the frontend is closed.
+	// allow and deny are the lists of its sources; nil if they are empty.
 	allow, deny *list
-	refused     error
+	// refused is the reason why the frontend is closed; nil if it is not.
+	refused error
 }
 
+// key returns the frontend's key in the sets of its family.
 func (d *frontend) key() string {
 	return nft.PortKey(d.Address, nft.Protocols[d.Protocol], d.Port)
 }
 
-// compare orders frontends as Filter has them.
+// compare orders frontends by address, protocol and port.
 func (d *frontend) compare(o *frontend) int {
 	return cmp.Or(d.Address.Compare(o.Address), cmp.Compare(d.Protocol, o.Protocol), cmp.Compare(d.Port, o.Port))
 }
 
-// equal reports whether both have the same elements.
+// equal reports whether two frontends have the same elements.
 func (d frontend) equal(o frontend) bool {
 	return d.compare(&o) == 0 && d.profile == o.profile && d.LogDrops == o.LogDrops && d.sameLists(&o)
 }
 
-// frontends returns the frontends of an address, in order, as far as the kernel can have them. If two have all in
-// common that a packet shows, no node knows whose lists hold, and the first stays to be closed.
-func (c *changed) frontends(d *Desired, all []lb.Frontend) []frontend {
+// frontends returns the valid frontends of an address, in order. If two frontends have the same address, protocol and
+// port, no packet shows whose lists apply. Then the first one is closed, and the other one is omitted.
+func (c *frontendChanges) frontends(d *Desired, all []lb.Frontend) []frontend {
 	list := make([]frontend, 0, len(all))
 	for i := range all {
-		one := &all[i]
-		if _, ok := nft.Protocols[one.Protocol]; !ok ||
-			!one.Address.IsValid() ||
-			one.Address.Is4In6() ||
-			one.Address.Zone() != "" {
-			// No machine can send packets there.
-			c.refused[one.Service] = fmt.Errorf(
-				"invalid frontend: %s port %d of %s",
-				one.Protocol,
-				one.Port,
-				one.Address,
-			)
-
+		fe := &all[i]
+		if !isReachable(fe) {
+			c.refused[fe.Service] = fmt.Errorf("invalid frontend: %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
 			continue
 		}
 
 		if d.NoLimits || d.NoInternal {
-			one = d.possible(*one)
+			fe = d.withoutUnsupported(*fe)
 		}
-
-		list = append(list, frontend{Frontend: one})
+		list = append(list, frontend{Frontend: fe})
 	}
 
 	slices.SortStableFunc(list, func(a, b frontend) int { return a.compare(&b) })
 	distinct := list[:0]
 	for _, fe := range list {
-		if n := len(distinct); n > 0 && distinct[n-1].compare(&fe) == 0 {
+		last := len(distinct) - 1
+		if last >= 0 && distinct[last].compare(&fe) == 0 {
 			err := fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
-			distinct[n-1].refused, c.refused[fe.Service] = err, err
+			distinct[last].refused = err
+			c.refused[fe.Service] = err
 			continue
 		}
-
 		distinct = append(distinct, fe)
 	}
 
 	return distinct
 }
 
-// possible returns a frontend without what the kernel lacks.
-func (d *Desired) possible(f lb.Frontend) *lb.Frontend {
+// isReachable reports whether a machine can send packets to a frontend.
+func isReachable(fe *lb.Frontend) bool {
+	_, isKnown := nft.Protocols[fe.Protocol]
+	return isKnown && fe.Address.IsValid() && !fe.Address.Is4In6() && fe.Address.Zone() == ""
+}
+
+// withoutUnsupported returns a frontend without the properties that the kernel does not support.
+func (d *Desired) withoutUnsupported(f lb.Frontend) *lb.Frontend {
 	if d.NoLimits {
 		f.ConnectionLimit = 0
 	}
@@ -89,8 +87,9 @@ func (d *Desired) possible(f lb.Frontend) *lb.Frontend {
 	return &f
 }
 
-// resolve finds the lists, profiles and parities of the frontends of an address, which has others in an older image.
-func resolve(y *library, list []frontend, old *[]frontend) {
+// resolve sets the lists, the profiles and the parities of the frontends of an address. The argument old has the
+// frontends of the address in an older image, in order; nil if it has none.
+func resolve(lib *library, list []frontend, old *[]frontend) {
 	none := &frontend{}
 	var rest []frontend
 	if old != nil {
@@ -102,24 +101,25 @@ func resolve(y *library, list []frontend, old *[]frontend) {
 		for len(rest) > 0 && rest[0].compare(d) < 0 {
 			rest = rest[1:]
 		}
-
 		if len(rest) > 0 && rest[0].compare(d) == 0 {
 			before = &rest[0]
 		}
 
 		ipv6 := d.Address.Is6()
 		if d.Restricted {
-			d.allow = y.list(ipv6, d.Allow, &y.recent[0], before.allow)
+			d.allow = lib.list(ipv6, d.Allow, &lib.recent[0], before.allow)
 		}
+		d.deny = lib.list(ipv6, d.Deny, &lib.recent[1], before.deny)
 
-		d.deny = y.list(ipv6, d.Deny, &y.recent[1], before.deny)
-		if d.profile = profileOf(d); before != none {
+		d.profile = profileOf(d)
+		if before != none {
+			// The parity changes with the lists.
 			d.profile.odd = before.profile.odd == before.sameLists(d)
 		}
 	}
 }
 
-// lists returns the lists that the frontend uses, or nil.
+// lists returns the lists that the frontend uses; nil for an empty list, and for a closed frontend.
 func (d *frontend) lists() [2]*list {
 	if d.refused != nil {
 		return [2]*list{}
@@ -127,7 +127,7 @@ func (d *frontend) lists() [2]*list {
 	return [2]*list{d.allow, d.deny}
 }
 
-// elements adds all elements of a frontend.
+// elements adds all elements of the frontend.
 func (d *frontend) elements(to *nft.Elements) {
 	f, key := d.profile.family(), d.key()
 	to.Put(f.named(frontendsSet), key, d.profile.firstChain())
@@ -146,14 +146,15 @@ func (d *frontend) elements(to *nft.Elements) {
 	}
 }
 
-// elements adds the elements that redirect internal traffic to a frontend at an address to the port.
+// elements adds the elements that redirect internal traffic from an address to the port of the ClusterIP.
 func (p clusterPort) elements(to *nft.Elements, a netip.Addr) {
-	f, protocol := familyOf(a.Is6()), nft.Protocols[p.protocol]
+	f := familyOf(a.Is6())
+	protocol := nft.Protocols[p.protocol]
 	to.Put(f.named(internalSet), nft.PortKey(a, protocol, p.port), string(p.addr.AsSlice()))
 	to.Put(f.named(externalSet), nft.PortKey(p.addr, protocol, p.port), string(a.AsSlice()))
 }
 
-// sameLists reports whether both admit the same sources.
+// sameLists reports whether two frontends admit the same sources.
 func (d *frontend) sameLists(o *frontend) bool {
 	mine, others := d.lists(), o.lists()
 	return d.profile.restricted == o.profile.restricted && mine == others

@@ -12,38 +12,39 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// image is the desired content of the table, in a form that can be compared. It is made of an older one and shares most
-// with it: what is made and compared is what changed.
+// image is the desired content of the table, in a form that is cheap to compare. A new image shares the unchanged parts
+// of an older one, so only what has changed is made and compared.
 type image struct {
-	// of is what it is an image of.
-	of     *Desired
-	layout layout
-	// table is the layout's.
+	desired *Desired
+	layout  layout
+	// table is the nft form of layout.
 	table *nft.Layout
-	// frontends of each address, ordered by protocol and port.
+	// frontends are the frontends of each address, ordered by protocol and port.
 	frontends lb.Map[netip.Addr, *[]frontend]
-	// lists and chains that the frontends use, how often, and what they cost.
-	lists  lb.Map[*list, int]
+	// lists counts for each list the frontends that use it.
+	lists lb.Map[*list, int]
+	// chains are the chains of the profiles of all frontends.
 	chains lb.Map[chainName, chainUse]
-	cost   cost
-	// internal has the addresses of the frontends that share a port of a ClusterIP, in order. Its replies can be
-	// rewritten to one address only: the first.
+	// cost is the cost of lists and chains.
+	cost cost
+	// internal has the addresses of the frontends that share a port of a ClusterIP, in order. The source of a reply
+	// from that port can be rewritten to one address only: the first.
 	internal lb.Map[clusterPort, *[]netip.Addr]
 	// outside are the addresses of frontends that are in no guarded range.
 	outside lb.Map[netip.Addr, struct{}]
-	// refused are the Services whose frontends are closed, and why.
+	// refused maps the Services whose frontends are closed to the reason.
 	refused map[lb.Key]error
-	// others are the elements that belong to no frontend, but for addresses of their own sets.
-	others nft.Elements
+	// common are the elements that belong to no frontend, without the addresses of Pings and Relayed.
+	common nft.Elements
 }
 
-// chainName orders the chains of profiles, jump targets first.
+// chainName is the name of a profile's chain. The order of names has jump targets first.
 type chainName string
 
 // Compare implements lb.Ordered.
 func (c chainName) Compare(o chainName) int { return strings.Compare(string(c), string(o)) }
 
-// chainUse is a profile that makes a chain, and how many frontends use that.
+// chainUse is the profile of a chain, and the number of frontends that use the chain.
 type chainUse struct {
 	profile profile
 	n       int
@@ -61,158 +62,181 @@ func (p clusterPort) Compare(o clusterPort) int {
 	return cmp.Or(p.addr.Compare(o.addr), strings.Compare(p.protocol, o.protocol), cmp.Compare(p.port, o.port))
 }
 
-// blank is an image of nothing.
-func blank() *image { return &image{of: &Desired{}} }
+// emptyImage returns an image without frontends.
+func emptyImage() *image { return &image{desired: &Desired{}} }
 
-// newImage makes the image of a desired filter. It takes what did not change from an older image, nil for none.
-func newImage(y *library, d *Desired, old *image) *image {
+// newImage returns the image of a desired filter. It shares the unchanged parts of an older image; nil for none.
+func newImage(lib *library, d *Desired, old *image) *image {
 	if old == nil {
-		old = blank()
+		old = emptyImage()
 	}
 
-	// A change of one frontend may open others that are closed.
-	shared := len(old.refused) == 0 &&
-		old.of.NoLog == d.NoLog &&
-		old.of.NoLimits == d.NoLimits &&
-		old.of.NoInternal == d.NoInternal
-
-	var img *image
-	if shared {
-		img = old.with(d, old.changed(y, d, old))
-	}
-
-	if !shared || len(img.refused) > 0 || img.cost.beyond() {
-		all := blank().changed(y, d, old)
-		if img = blank().with(d, all); img.cost.beyond() {
-			img.admit()
-			for a, list := range all.at {
-				resolve(y, *list, old.frontends.Of(a))
-			}
-
-			img = blank().with(d, all)
-		}
-	}
-
-	if img.others = old.others; old.table == nil || !img.outside.Same(old.outside) || !old.of.sameOthers(d) {
-		img.others = others(d, img.outside)
+	img := newFrontends(lib, d, old)
+	img.common = old.common
+	if old.table == nil || !img.outside.Same(old.outside) || !old.desired.sameCommon(d) {
+		img.common = commonElements(d, img.outside)
 	}
 
 	img.layout = layout{log: !d.NoLog, routes: !d.NoRoutes, internal: img.internal.Len() > 0}
 	for i, f := range families() {
-		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
-			img.layout.answering[i] = d.Addresses[at]
+		own := slices.IndexFunc(d.Addresses, f.Has)
+		if own >= 0 {
+			img.layout.answering[i] = d.Addresses[own]
 		}
 	}
 
-	if img.table = old.table; img.table == nil || old.layout != img.layout {
+	img.table = old.table
+	if img.table == nil || old.layout != img.layout {
 		img.table = img.layout.table()
 	}
-
 	return img
 }
 
-// changed are the frontends at addresses where these change, and the Services of those that are closed for what they
-// are.
-type changed struct {
-	at      map[netip.Addr]*[]frontend
+// newFrontends returns an image of the desired frontends. It updates the older image if no frontend of either is
+// closed: otherwise the change of one frontend may open others.
+func newFrontends(lib *library, d *Desired, old *image) *image {
+	canUpdate := len(old.refused) == 0 &&
+		old.desired.NoLog == d.NoLog &&
+		old.desired.NoLimits == d.NoLimits &&
+		old.desired.NoInternal == d.NoInternal
+	if canUpdate {
+		img := old.with(d, old.changes(lib, d, old))
+		if len(img.refused) == 0 && !img.cost.exceedsMax() {
+			return img
+		}
+	}
+
+	all := emptyImage().changes(lib, d, old)
+	img := emptyImage().with(d, all)
+	if !img.cost.exceedsMax() {
+		return img
+	}
+
+	img.closeExpensive()
+	for a, list := range all.byAddress {
+		resolve(lib, *list, old.frontends.Of(a))
+	}
+	return emptyImage().with(d, all)
+}
+
+// frontendChanges are the new frontends of the addresses at which they change.
+type frontendChanges struct {
+	byAddress map[netip.Addr]*[]frontend
+	// refused maps the Services of invalid frontends to the reason.
 	refused map[lb.Key]error
 }
 
-// changed returns the frontends at each address where the image has others than are desired. They keep the parities of
-// an older image.
-func (img *image) changed(y *library, d *Desired, old *image) changed {
-	out := changed{map[netip.Addr]*[]frontend{}, map[lb.Key]error{}}
-	img.of.Frontends.Changes(d.Frontends, func(a netip.Addr, _, is *[]lb.Frontend, _, has bool) {
+// changes returns the changes from the image's frontends to the desired ones. They keep the parities of an older image.
+func (img *image) changes(lib *library, d *Desired, old *image) frontendChanges {
+	out := frontendChanges{map[netip.Addr]*[]frontend{}, map[lb.Key]error{}}
+	img.desired.Frontends.Changes(d.Frontends, func(a netip.Addr, _, want *[]lb.Frontend, _, isWanted bool) {
 		var list []frontend
-		if has {
-			list = out.frontends(d, *is)
-			resolve(y, list, old.frontends.Of(a))
+		if isWanted {
+			list = out.frontends(d, *want)
+			resolve(lib, list, old.frontends.Of(a))
 		}
-
-		out.at[a] = &list
+		out.byAddress[a] = &list
 	})
 
 	return out
 }
 
-// with returns an image of what is desired, with other frontends at some addresses.
-func (img *image) with(d *Desired, c changed) *image {
-	out, at := *img, c.at
-	out.of, out.refused = d, maps.Clone(c.refused)
+// with returns a copy of the image for another Desired, with changed frontends.
+func (img *image) with(d *Desired, c frontendChanges) *image {
+	out := *img
+	out.desired = d
+	out.refused = maps.Clone(c.refused)
+	for _, list := range c.byAddress {
+		for i := range *list {
+			fe := &(*list)[i]
+			if fe.refused != nil {
+				out.refused[fe.Service] = fe.refused
+			}
+		}
+	}
+
+	out.frontends = img.frontends.With(maps.Keys(c.byAddress), func(a netip.Addr) (*[]frontend, bool) {
+		list := c.byAddress[a]
+		return list, len(*list) > 0
+	})
+
+	out.updateUses(img, c)
+	out.updateOutside(img, c)
+	return &out
+}
+
+// updateUses updates the lists, chains and ports that the frontends use, and their cost, from an older image.
+func (img *image) updateUses(old *image, c frontendChanges) {
 	u := uses{
 		lists:  map[*list]int{},
 		chains: map[chainName]chainUse{},
 		names:  map[profile][]string{},
 		ports:  map[clusterPort][]netip.Addr{},
 	}
-
-	for a, list := range at {
-		u.count(img.frontends.Of(a), -1)
+	for a, list := range c.byAddress {
+		u.count(old.frontends.Of(a), -1)
 		u.count(list, 1)
-		for i := range *list {
-			if fe := &(*list)[i]; fe.refused != nil {
-				out.refused[fe.Service] = fe.refused
-			}
-		}
 	}
 
-	out.frontends = img.frontends.With(
-		maps.Keys(at),
-		func(a netip.Addr) (*[]frontend, bool) { return at[a], len(*at[a]) > 0 },
-	)
-
-	out.lists = img.lists.With(maps.Keys(u.lists), func(l *list) (int, bool) {
-		n, more := img.lists.Of(l), u.lists[l]
-		out.cost.prefixes += (min(n+more, 1) - min(n, 1)) * l.size
-		return n + more, n+more > 0
+	img.lists = old.lists.With(maps.Keys(u.lists), func(l *list) (int, bool) {
+		before := old.lists.Of(l)
+		after := before + u.lists[l]
+		img.cost.prefixes += (min(after, 1) - min(before, 1)) * l.size
+		return after, after > 0
 	})
 
-	out.chains = img.chains.With(maps.Keys(u.chains), func(c chainName) (chainUse, bool) {
-		n, use := img.chains.Of(c).n, u.chains[c]
+	img.chains = old.chains.With(maps.Keys(u.chains), func(c chainName) (chainUse, bool) {
+		before := old.chains.Of(c).n
+		use := u.chains[c]
+		use.n += before
 		if string(c) == use.profile.rangesChain() {
-			out.cost.rules += (min(n+use.n, 1) - min(n, 1)) * use.profile.rules()
+			img.cost.rules += (min(use.n, 1) - min(before, 1)) * use.profile.rules()
 		}
-
-		use.n += n
 		return use, use.n > 0
 	})
 
-	out.internal = img.internal.With(maps.Keys(u.ports), func(p clusterPort) (*[]netip.Addr, bool) {
+	img.internal = old.internal.With(maps.Keys(u.ports), func(p clusterPort) (*[]netip.Addr, bool) {
 		all := u.ports[p]
-		if before := img.internal.Of(p); before != nil {
-			all = append(
-				all,
-				slices.DeleteFunc(slices.Clone(*before), func(a netip.Addr) bool { return at[a] != nil })...)
+		before := old.internal.Of(p)
+		if before != nil {
+			for _, a := range *before {
+				if c.byAddress[a] == nil {
+					all = append(all, a)
+				}
+			}
 		}
 
 		slices.SortFunc(all, netip.Addr.Compare)
 		return &all, len(all) > 0
 	})
-
-	guarded := lb.IndexOf([]bool{true}, func(bool) []lb.Range { return d.Guarded })
-	moved, isOutside := maps.Keys(at), func(a netip.Addr) (v struct{}, has bool) {
-		return v, out.frontends.Has(a) &&
-			!guarded.Find(a)
-	}
-	if !slices.Equal(img.of.Guarded, d.Guarded) {
-		moved = out.frontends.Keys()
-		out.outside = lb.Map[netip.Addr, struct{}]{}
-	}
-
-	out.outside = out.outside.With(moved, isOutside)
-	return &out
 }
 
-// uses counts what frontends use.
+// updateOutside updates the addresses outside of guarded ranges from an older image. If the ranges have changed, it
+// tests all addresses.
+func (img *image) updateOutside(old *image, c frontendChanges) {
+	guarded := lb.IndexOf([]bool{true}, func(bool) []lb.Range { return img.desired.Guarded })
+	isOutside := func(a netip.Addr) (value struct{}, ok bool) {
+		return value, img.frontends.Has(a) && !guarded.Find(a)
+	}
+
+	if slices.Equal(old.desired.Guarded, img.desired.Guarded) {
+		img.outside = old.outside.With(maps.Keys(c.byAddress), isOutside)
+		return
+	}
+	img.outside = lb.Map[netip.Addr, struct{}]{}.With(img.frontends.Keys(), isOutside)
+}
+
+// uses counts how often frontends use a list or a chain. A change of frontends makes the counts differences.
 type uses struct {
 	lists  map[*list]int
 	chains map[chainName]chainUse
-	names  map[profile][]string
-	// ports are those that frontends use which come or go, with the addresses of those that come.
+	// names caches the names of a profile's chains.
+	names map[profile][]string
+	// ports has every port that an old or a new frontend uses, with the addresses of the new frontends.
 	ports map[clusterPort][]netip.Addr
 }
 
-// count counts frontends n times.
+// count adds n for each frontend of an address: 1 for the new frontends, and -1 for the old ones.
 func (u *uses) count(list *[]frontend, n int) {
 	if list == nil {
 		return
@@ -226,22 +250,26 @@ func (u *uses) count(list *[]frontend, n int) {
 			}
 		}
 
-		names, known := u.names[d.profile]
-		if !known {
+		names, ok := u.names[d.profile]
+		if !ok {
 			names = d.profile.chainNames()
 			u.names[d.profile] = names
 		}
-
 		for _, name := range names {
-			u.chains[chainName(name)] = chainUse{d.profile, u.chains[chainName(name)].n + n}
+			key := chainName(name)
+			u.chains[key] = chainUse{d.profile, u.chains[key].n + n}
 		}
 
-		if d.refused == nil && d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() {
-			p := clusterPort{d.ClusterIP, d.Protocol, d.Port}
-			if u.ports[p] = u.ports[p][:len(u.ports[p]):len(u.ports[p])]; n > 0 {
-				u.ports[p] = append(u.ports[p], d.Address)
-			}
+		redirects := d.refused == nil && d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4()
+		if !redirects {
+			continue
 		}
+		port := clusterPort{d.ClusterIP, d.Protocol, d.Port}
+		addresses := u.ports[port]
+		if n > 0 {
+			addresses = append(addresses, d.Address)
+		}
+		u.ports[port] = addresses // an old frontend adds the port too
 	}
 }
 
@@ -258,21 +286,23 @@ func (img *image) all() iter.Seq[*frontend] {
 	}
 }
 
-// serviceAt returns the Service of the frontend at an address that has a key; the zero Key for none.
-func (img *image) serviceAt(a netip.Addr, key string) (k lb.Key) {
-	if list := img.frontends.Of(a); list != nil {
-		for _, d := range *list {
-			if d.key() == key {
-				return d.Service
-			}
-		}
+// serviceAt returns the Service of the frontend with an address and a key; the zero Key for none.
+func (img *image) serviceAt(a netip.Addr, key string) lb.Key {
+	list := img.frontends.Of(a)
+	if list == nil {
+		return lb.Key{}
 	}
 
-	return k
+	for _, d := range *list {
+		if d.key() == key {
+			return d.Service
+		}
+	}
+	return lb.Key{}
 }
 
-// others returns the elements that belong to no frontend, but for addresses of their own sets.
-func others(d *Desired, outside lb.Map[netip.Addr, struct{}]) nft.Elements {
+// commonElements returns the elements that belong to no frontend, without the addresses of Pings and Relayed.
+func commonElements(d *Desired, outside lb.Map[netip.Addr, struct{}]) nft.Elements {
 	guarded := slices.Clone(d.Guarded)
 	for a := range outside.All() {
 		guarded = append(guarded, lb.Range{From: a, To: a})
@@ -300,14 +330,15 @@ func (f *family) intervals(to *nft.Elements, base string, ranges []lb.Range) {
 			continue
 		}
 
-		// The last address of the family has no next one: the interval has no end.
+		// After the last address of the family, Next is the zero Addr, and the interval has no end.
 		list.Put(f.named(base), string(r.From.AsSlice()), string(r.To.Next().AsSlice()))
 	}
 
 	*to = append(*to, merged(list)...)
 }
 
-// merged returns the intervals of a set, and joins those that touch or overlap, as the kernel demands.
+// merged returns the intervals of a set in order. It joins intervals that touch or overlap, because the kernel refuses
+// them.
 func merged(list nft.Elements) (out nft.Elements) {
 	slices.SortFunc(list, func(a, b nft.Element) int { return strings.Compare(a.Key, b.Key) })
 	for _, e := range list {

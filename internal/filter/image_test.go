@@ -69,7 +69,7 @@ func (w *town) step() {
 	}
 }
 
-// content is what a table holds after changes, with the names of its sets and chains beside those of its layout.
+// content is the content of a table after changes: elements, and the names of sets and chains beyond its layout.
 type content struct {
 	elements map[nft.Element]bool
 	names    map[string]bool
@@ -106,8 +106,8 @@ func (c content) apply(t *testing.T, change nft.Change) {
 	}
 }
 
-// TestImage: image after image, what is made of the one before is what is made from nothing, but for parities, and the changes from one to the
-// next make the table hold it.
+// TestImage: image after image, what is made of the one before is what is made from nothing, but for parities, and the
+// changes from one to the next make the table hold it.
 func TestImage(t *testing.T) {
 	shared := 0
 	for seed := range uint64(4) {
@@ -154,7 +154,10 @@ func parities(old *image) *image {
 	if old == nil {
 		return nil
 	}
-	return &image{of: &Desired{PodLinks: []string{"other"}}, frontends: old.frontends, layout: old.layout, table: old.table, refused: map[lb.Key]error{{}: nil}}
+	return &image{
+		desired: &Desired{PodLinks: []string{"other"}}, frontends: old.frontends,
+		layout: old.layout, table: old.table, refused: map[lb.Key]error{{}: nil},
+	}
 }
 
 // same reports whether two images have the same frontends, counts and bounds.
@@ -177,7 +180,7 @@ func same(a, b *image) bool {
 		for p, list := range img.internal.All() {
 			out = append(out, fmt.Sprint(p, *list))
 		}
-		return append(out, fmt.Sprint(img.cost, slices.Collect(img.outside.Keys()), img.layout, img.others, slices.Sorted(maps.Keys(keys(img.refused)))))
+		return append(out, fmt.Sprint(img.cost, slices.Collect(img.outside.Keys()), img.layout, img.common, slices.Sorted(maps.Keys(keys(img.refused)))))
 	}
 	return slices.Equal(texts(a), texts(b))
 }
@@ -190,7 +193,8 @@ func keys(refused map[lb.Key]error) map[string]bool {
 	return out
 }
 
-// TestCleaned: the lists of a frontend that is closed are not forgotten, or another list would get their number, and both be one for the image.
+// TestCleaned: the lists of a frontend that is closed are not forgotten, or another list would get their number, and
+// both be one for the image.
 func TestCleaned(t *testing.T) {
 	var y library
 	sources := func(i int) []netip.Prefix {
@@ -202,6 +206,6 @@ func TestCleaned(t *testing.T) {
 	}
 	y.clean(&image{frontends: lb.MapOf(map[netip.Addr]*[]frontend{closed.Address: {closed}})})
 	if len(y.lists) != 2 || y.find(false, sources(0)) != closed.allow || y.find(false, sources(1)) != closed.deny {
-		t.Errorf("%d lists are left, and those of the closed frontend may be others", len(y.lists))
+		t.Errorf("%d lists are left; the closed frontend may have others", len(y.lists))
 	}
 }

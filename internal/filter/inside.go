@@ -9,31 +9,35 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// nameSize is the size of a link's name in the kernel, with at least one octet of zero at its end (IFNAMSIZ).
+// nameSize is the size of a link's name in the kernel, in bytes, with at least one zero at its end (IFNAMSIZ).
 const nameSize = 16
 
-// insideLinks returns the elements of insideSet: the names of links, and the empty one. Names and beginnings of names
-// are intervals of one set, so that one lookup judges a link.
+// insideLinks returns the elements of insideSet: the names of links, and the empty name. Names and prefixes of names
+// are intervals of one set, so one lookup decides.
 func insideLinks(names []string) nft.Elements {
 	var intervals nft.Elements
 	for _, name := range append([]string{""}, names...) {
-		beginning, isPrefix := strings.CutSuffix(name, "*")
-		if len(beginning) >= nameSize || isPrefix && beginning == "" {
-			continue // no link has this name; every link has that one
+		first, isPrefix := strings.CutSuffix(name, "*")
+		tooLong := len(first) >= nameSize
+		matchesAll := isPrefix && first == ""
+		if tooLong || matchesAll {
+			continue
 		}
 
-		after := []byte(beginning)
+		// The interval ends before the next name, or before the next prefix.
+		next := []byte(first)
 		if !isPrefix {
-			after = padName(beginning)
+			next = padName(first)
 		}
+		next[len(next)-1]++
 
-		after[len(after)-1]++
-		intervals.Put(insideSet, string(padName(beginning)), string(padName(string(after))))
+		intervals.Put(insideSet, string(padName(first)), string(padName(string(next))))
 	}
 
 	return merged(intervals)
 }
 
+// padName pads a name with zeros to nameSize.
 func padName(name string) []byte { return append([]byte(name), make([]byte, nameSize)...)[:nameSize] }
 
 // notServed matches packets to an address that no Service has.
@@ -44,19 +48,23 @@ func (f *family) notServed() nft.Rule {
 	)
 }
 
-// toPod matches packets to an address that no Service has and that this node's own routes lead to a pod's link. No
-// object says so: neither a Node nor an EndpointSlice nor a Service can. Without a route the kernel leaves the name
-// empty, and insideSet has the empty name too.
+// toPod matches packets to a pod of this node: no Service has the address, and the node's own routes lead to a pod's
+// link. No object of the API server has this fact. Without a route the kernel leaves the link's name empty, which
+// insideSet holds too, so the rule tests for it.
 func (f *family) toPod() nft.Rule {
 	return slices.Concat(f.notServed(), nft.Expr(
 		&expr.Fib{Register: reg, ResultOIFNAME: true, FlagDADDR: true},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
-		&expr.Lookup{SourceRegister: reg, SetName: insideSet}))
+		&expr.Lookup{SourceRegister: reg, SetName: insideSet},
+	))
 }
 
-// keepPod leaves the destination of connections to such pods as it is. After that no other table translates it: a
-// Service that has a pod's address in spec.externalIPs gets none of them.
+// keepPod translates the destination of connections to this node's pods to itself. After that no other table translates
+// it: a Service that has a pod's address in spec.externalIPs gets none of these connections.
 func (f *family) keepPod() nft.Rule {
-	return slices.Concat(f.Match(), f.destinationIn(guardedSet), f.toPod(), nft.Expr(f.Load(f.Destination, reg),
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg}))
+	keepDestination := nft.Expr(
+		f.Load(f.Destination, reg),
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg},
+	)
+	return slices.Concat(f.Match(), f.destinationIn(guardedSet), f.toPod(), keepDestination)
 }

@@ -9,23 +9,28 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Traffic from this node and its pods to a frontend with a ClusterIP is made traffic to
-// that ClusterIP. Kube-proxy would apply
-// spec.loadBalancerSourceRanges to it, whatever its source: so it must not see
-// the external address at all, and the destination is rewritten before conntrack
-// takes it down. A mark carries the packet to where conntrack has made the
-// connection, a label marks the connection, and answers on a connection so
-// labelled get the external address back as their source, once kube-proxy's DNAT
-// is undone.
+// Traffic from this node and its pods to a frontend with a ClusterIP is redirected to the ClusterIP. kube-proxy applies
+// spec.loadBalancerSourceRanges to every packet to the external address, whatever its source. So kube-proxy must not
+// see that address:
+//
+//  1. The destination is rewritten before conntrack creates the connection, and the packet gets a mark.
+//  2. After conntrack the mark is replaced by a label of the connection.
+//  3. Replies of a labelled connection get the external address as their source, after kube-proxy's DNAT is undone.
 
-// internalChains returns the chains that do so, for pods (prerouting) and for the node itself (output).
+// internalChains returns the chains of the redirection, for pods (prerouting) and for the node itself (output).
 func internalChains() []nft.Chain {
 	pods := nft.Chain{Name: "internal", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: beforeConntrack}
-	// Of kind route, so that the kernel looks for the way again once the destination is another.
+	// In a chain of kind route the kernel looks up the route again after the destination has changed.
 	own := nft.Chain{Name: "internal-output", Kind: "route", Hook: unix.NF_INET_LOCAL_OUT, Priority: beforeConntrack}
 	answers := nft.Chain{Name: "answers"}
-	back := nft.Chain{Name: "external", Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: afterNAT,
-		Rules: []nft.Rule{slices.Concat(isReply(), hasLabel(), goTo(answers.Name))}}
+	back := nft.Chain{
+		Name:     "external",
+		Kind:     "filter",
+		Hook:     unix.NF_INET_POST_ROUTING,
+		Priority: afterNAT,
+		Rules:    []nft.Rule{slices.Concat(isReply(), hasLabel(), goTo(answers.Name))},
+	}
+
 	for _, f := range families() {
 		pods.Rules = append(pods.Rules, f.toClusterIP(fromInside()))
 		own.Rules = append(own.Rules, f.toClusterIP(isTracked()))
@@ -35,11 +40,11 @@ func internalChains() []nft.Chain {
 	return []nft.Chain{pods, own, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
 }
 
-// spare is a register that no key reaches.
+// spare is a register behind the key of a frontend.
 const spare = reg + 8
 
-// fromInside matches packets of this node and its pods. A source address would prove nothing: a forged one may come in
-// from outside.
+// fromInside matches packets of this node and its pods by their link. A source address proves nothing: a machine
+// outside may forge it.
 func fromInside() nft.Rule {
 	return nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare},
@@ -47,52 +52,57 @@ func fromInside() nft.Rule {
 	)
 }
 
-// isTracked matches what conntrack is to see. What the node only hands on to another
-// owner of the address is none of its own.
+// isTracked matches packets that conntrack will see. The node does not track packets that it relays to the former owner
+// of an address.
 func isTracked() nft.Rule {
 	return nft.Conntrack(spare, expr.CtKeySTATE, expr.CmpOpEq, expr.CtStateBitUNTRACKED)
 }
 
+// isUntracked matches packets that conntrack does not see.
 func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNTRACKED) }
 
-// toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
-// Who is not on the way to such a frontend is let go by the first look.
-func (f *family) toClusterIP(from nft.Rule) nft.Rule {
+// toClusterIP rewrites the destination of a packet to a frontend and marks the packet, if its origin matches. The
+// lookup of the frontend comes first because it fails for most packets.
+func (f *family) toClusterIP(origin nft.Rule) nft.Rule {
 	return slices.Concat(
 		f.Match(),
 		f.LoadFrontend(),
 		f.lookUp(internalSet),
-		from,
+		origin,
 		f.Write(f.Destination),
 		nft.ChangeMark(0, internalMark),
 	)
 }
 
-// fromExternal rewrites the source of an answer.
+// fromExternal rewrites the source of a reply to the external address.
 func (f *family) fromExternal() nft.Rule {
 	return slices.Concat(f.LoadPort(f.Source, nft.SourcePort), f.lookUp(externalSet), f.Write(f.Source))
 }
 
-// lookUp replaces the key in the registers by the address that a map has for it.
+// lookUp replaces the key in the registers by its address in a map. It fails without one.
 func (f *family) lookUp(base string) nft.Rule {
 	return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(base), IsDestRegSet: true, DestRegister: reg})
 }
 
-// setLabel labels the connection of a marked packet and takes the mark away.
+// setLabel labels the connection of a marked packet and removes the mark.
 func setLabel() nft.Rule {
-	return slices.Concat(
-		nft.Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
-			nft.Mask(reg, nft.Native(internalMark)),
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: nft.Native(0)}),
-		nft.ChangeMark(internalMark, 0),
-		nft.Expr(&expr.Immediate{Register: reg, Data: internalLabel[:]},
-			&expr.Ct{Key: expr.CtKeyLABELS, SourceRegister: true, Register: reg}),
+	hasMark := nft.Expr(
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
+		nft.Mask(reg, nft.Native(internalMark)),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: nft.Native(0)},
 	)
+	label := nft.Expr(
+		&expr.Immediate{Register: reg, Data: internalLabel[:]},
+		&expr.Ct{Key: expr.CtKeyLABELS, SourceRegister: true, Register: reg},
+	)
+	return slices.Concat(hasMark, nft.ChangeMark(internalMark, 0), label)
 }
 
-// hasLabel matches packets of such a connection.
+// hasLabel matches packets of a labelled connection.
 func hasLabel() nft.Rule {
-	return nft.Expr(&expr.Ct{Key: expr.CtKeyLABELS, Register: reg},
+	return nft.Expr(
+		&expr.Ct{Key: expr.CtKeyLABELS, Register: reg},
 		nft.Mask(reg, internalLabel[:]),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 16)})
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, len(internalLabel))},
+	)
 }

@@ -106,7 +106,7 @@ func TestInternalWithIPTables(t *testing.T) {
 // came up later. Elsewhere pods and the node are sources like any other.
 func testInternal(t *testing.T, proxy func(*world)) {
 	w := newWorld(t)
-	// A second pod, beside the one that serves, and the serving one itself.
+	// A second pod, beside the serving pod, and the serving pod itself.
 	other := w.node.Attach("pod1", []string{"10.244.0.5/30", "fd00::5:1/112"}, "10.244.0.6/30", "fd00::5:2/112")
 	w.pod.Output("ip", "route", "add", "10.244.0.6", "via", "10.244.0.1")
 	w.pod.Output("ip", "-6", "route", "add", "fd00::5:2", "via", "fd00::1")
@@ -196,8 +196,8 @@ func TestClusterSources(t *testing.T) {
 	})
 }
 
-// TestClusterIPsInPool: a pool that covers ClusterIPs by mistake takes none from pods and the node; the API server's is one
-// of them.
+// TestClusterIPsInPool: a pool that covers ClusterIPs by mistake takes none from pods and the node; the API server's is
+// one of them.
 func TestClusterIPsInPool(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		d := desired(tcp(vip4), tcp(vip6))
@@ -254,8 +254,8 @@ func TestRefusedElsewhere(t *testing.T) {
 	})
 }
 
-// TestInside: the cluster's own traffic passes the lists, limits and refusal of a frontend with Inside, to its own address, and
-// nothing from outside does.
+// TestInside: the cluster's own traffic passes the lists, limits and refusal of a frontend with Inside, to its own
+// address, and nothing from outside does.
 func TestInside(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		for _, vip := range []string{vip4, vip6} {

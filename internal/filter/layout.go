@@ -13,25 +13,26 @@ import (
 // tableName is the name of the filter's table, of the family inet.
 const tableName = "holdfast"
 
+// ours returns the filter's table.
 func ours() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: tableName} }
 
-// Priorities of our base chains, beside those of linux/netfilter_ipv4.h: conntrack is at -200, kube-proxy's
+// Priorities of the base chains. The kernel's own are in linux/netfilter_ipv4.h: conntrack is at -200, kube-proxy's
 // DNAT at -100 and its source NAT at 100.
 const (
-	// beforeConntrack is that of raw tables: behind defragmentation (-400), ahead of conntrack.
+	// beforeConntrack is the priority of raw tables: after defragmentation (-400), before conntrack.
 	beforeConntrack = -300
-	// guardPriority is behind conntrack, which knows established connections and hands fragments on as a
-	// whole packet, behind the mangle tables (-150) and ahead of every DNAT.
+	// guardPriority is after conntrack, which has the states of connections and joins fragments to whole packets. It is
+	// after the mangle tables (-150) and before every DNAT.
 	guardPriority = -149
-	// pingPriority is ahead of the nat chains of others.
+	// pingPriority is before the nat chains of other programs.
 	pingPriority = -105
-	// leftPriority is behind kube-proxy's source NAT and IPVS (98, 99), so that only what nobody took is left.
+	// leftPriority is after kube-proxy's source NAT and IPVS (98, 99). So it sees only packets that neither took.
 	leftPriority = 110
-	// afterNAT is behind source NAT, which undoes DNAT for answers.
+	// afterNAT is after source NAT, which undoes DNAT for replies.
 	afterNAT = 300
 )
 
-// The chains; with a family's suffix but for base chains.
+// Names of the permanent chains, without the family's suffix. leftChain drops the packets that kube-proxy left.
 const (
 	guardChain  = "guard"
 	leftChain   = "left"
@@ -43,9 +44,8 @@ const (
 	dropChain   = "drop-"
 )
 
-// internalMark marks a packet from the rewriting of its destination until conntrack has seen it, within one
-// hook. Neither kube-proxy (0x4000, 0x8000), nor Calico (0xffff0000), nor Cilium (0x0f00), nor the AWS CNI
-// (0x80) use this bit.
+// internalMark marks a packet whose destination was rewritten, until conntrack has seen it. Both happen in one hook.
+// kube-proxy (0x4000, 0x8000), Calico (0xffff0000), Cilium (0x0f00) and the AWS CNI (0x80) use other bits.
 const internalMark = 0x10
 
 // internalLabel is the conntrack label of a connection whose destination was rewritten: the last of 128.
@@ -60,18 +60,17 @@ const (
 	pingsOfAll = 2000
 )
 
-// layout holds what the rules depend on; everything else is in sets.
+// layout holds the properties on which the permanent rules depend. Everything else is in sets.
 type layout struct {
-	// internal: the chains that redirect traffic from within the cluster exist.
+	// internal adds the chains that redirect traffic from within the cluster.
 	internal bool
-	// log: the kernel can log to a group. routes: it can look up routes.
+	// log adds rules that log drops, and routes adds rules that look up routes.
 	log, routes bool
-	// answering is the node's address of each family that answers echo requests; the zero Addr leaves the
-	// choice to the kernel.
+	// answering is the node's address of each family that answers echo requests. With the zero Addr the kernel chooses.
 	answering [2]netip.Addr
 }
 
-// table returns the table of this layout. The rules that profiles get are in its signature too.
+// table returns the nft form of the layout. Its signature includes the rules of a sample of profiles.
 func (l layout) table() *nft.Layout {
 	_, later := samples(1)
 	sets := []nft.Set{{Name: insideSet, Key: nft.Key{nft.LinkName}, Flags: unix.NFT_SET_INTERVAL}}
@@ -86,13 +85,19 @@ func (l layout) chains() []nft.Chain {
 	guard := nft.Chain{Name: guardChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: guardPriority}
 	left := nft.Chain{Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: leftPriority}
 	ping := nft.Chain{Name: "ping", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: pingPriority}
-	// Answers go out: they are the cheaper half of all packets. With a guarded address as their destination they
-	// belong to a connection that was opened from within, by that address.
+	// Replies come first: they are half of all packets. A reply to a guarded address belongs to a connection that the
+	// address opened from within.
 	guard.Rules = append(guard.Rules, slices.Concat(isReply(), accept()))
-	// What the node sends itself. What it only hands on to another owner of the address is not tracked, and was
-	// judged when it came in.
-	own := nft.Chain{Name: "guard-output", Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: guardPriority,
-		Rules: []nft.Rule{slices.Concat(isReply(), accept()), slices.Concat(isUntracked(), accept())}}
+
+	// own checks the packets that the node sends. A packet that it relays to the former owner of an address is not
+	// tracked, and was checked when it came in.
+	own := nft.Chain{
+		Name:     "guard-output",
+		Kind:     "filter",
+		Hook:     unix.NF_INET_LOCAL_OUT,
+		Priority: guardPriority,
+		Rules:    []nft.Rule{slices.Concat(isReply(), accept()), slices.Concat(isUntracked(), accept())},
+	}
 	if l.internal {
 		guard.Rules = append(guard.Rules, setLabel())
 		own.Rules = append(own.Rules, setLabel())
@@ -105,13 +110,20 @@ func (l layout) chains() []nft.Chain {
 			list = append(list, f.newDropChain(r, l.log))
 		}
 
-		list = append(list, f.newRefuseChain(l.log), nft.Chain{Name: f.named(rejectChain), Rules: rejections()},
+		list = append(list,
+			f.newRefuseChain(l.log),
+			nft.Chain{Name: f.named(rejectChain), Rules: rejections()},
 			nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.countClosed(rateLimit), drop()}},
-			f.newClosedChain(), f.newICMPChain(), f.newGuardChain(l.routes), f.newLeftChain())
+			f.newClosedChain(),
+			f.newICMPChain(),
+			f.newGuardChain(l.routes),
+			f.newLeftChain(),
+		)
 
+		toLeftChain := slices.Concat(f.Match(), f.destinationIn(addressesSet), goTo(f.named(leftChain)))
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		own.Rules = append(own.Rules, f.toFrontendChain())
-		left.Rules = append(left.Rules, slices.Concat(f.Match(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
+		left.Rules = append(left.Rules, toLeftChain)
 		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
 	}
 
@@ -136,39 +148,39 @@ func acceptLoopback() nft.Rule {
 }
 
 // toFrontendChain applies the verdict of a packet's frontend. During a commit a packet may jump to a new chain whose
-// rules are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
+// rules are not visible yet. It returns without a verdict, and is treated like a packet to no frontend.
 func (f *family) toFrontendChain() nft.Rule {
-	return slices.Concat(
-		f.Match(),
-		f.LoadFrontend(),
-		nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true,
-			DestRegister: unix.NFT_REG_VERDICT}),
-	)
+	verdict := &expr.Lookup{
+		SourceRegister: reg,
+		SetName:        f.named(frontendsSet),
+		IsDestRegSet:   true,
+		DestRegister:   unix.NFT_REG_VERDICT,
+	}
+	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(verdict))
 }
 
-// toGuardChain sends all other packets to guarded addresses to the guard chain. It is after toFrontendChain because an
-// interval lookup costs more than a hash lookup.
+// toGuardChain sends all other packets to guarded addresses to the guard chain. It comes after toFrontendChain, because
+// an interval lookup costs more than a hash lookup.
 func (f *family) toGuardChain() nft.Rule {
 	return slices.Concat(f.Match(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
-// newGuardChain makes the chain for packets to guarded addresses without a frontend. The ranges of a pool may hold
-// addresses of machines that are not ours: pods go on to reach those that no Service has, and pods of this node are
+// newGuardChain returns the chain for packets to guarded addresses without a frontend. The ranges of a pool may contain
+// addresses of other machines. So pods can reach every address that no Service has, and this node's pods can be
 // reached.
 func (f *family) newGuardChain(routes bool) nft.Chain {
 	rules := []nft.Rule{slices.Concat(f.notServed(), fromInside(), accept())}
 	if routes {
-		// What another table translated goes elsewhere.
+		// The packet may still be translated by another table, so its connection must be untranslated.
 		rules = append(rules, slices.Concat(nft.Status(expr.CmpOpEq, ipsDstNAT), f.toPod(), accept()))
 	}
 
-	return nft.Chain{Name: f.named(guardChain), Rules: append(rules,
-		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
-		goTo(f.named(closedChain)),
-	)}
+	toICMPChain := slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain)))
+	rules = append(rules, toICMPChain, goTo(f.named(closedChain)))
+	return nft.Chain{Name: f.named(guardChain), Rules: rules}
 }
 
-// newClosedChain makes the chain that drops or rejects packets to no frontend, unless such ports are left alone there.
+// newClosedChain returns the chain that drops or rejects packets to no frontend, unless the address is in openSet.
 func (f *family) newClosedChain() nft.Chain {
 	return nft.Chain{Name: f.named(closedChain), Rules: []nft.Rule{
 		acceptLoopback(),
@@ -179,9 +191,9 @@ func (f *family) newClosedChain() nft.Chain {
 	}}
 }
 
-// newICMPChain makes the chain for ICMP. It accepts errors about known connections, which path MTU discovery needs (RFC
-// 1191, RFC 8201), Neighbor Discovery (RFC 4861 sections 4.3 and 4.4) and a limited rate of echo requests, and drops
-// everything else.
+// newICMPChain returns the chain for ICMP. It accepts errors about known connections, which path MTU discovery needs
+// (RFC 1191, RFC 8201). It accepts Neighbor Discovery (RFC 4861 sections 4.3 and 4.4) and a limited rate of echo
+// requests. It drops everything else.
 func (f *family) newICMPChain() nft.Chain {
 	ping := slices.Concat(icmpType(f.echo), f.destinationIn(pingsSet))
 	rules := []nft.Rule{
@@ -206,6 +218,7 @@ func (f *family) newICMPChain() nft.Chain {
 	return nft.Chain{Name: f.named(icmpChain), Rules: append(rules, f.countClosed(undeclared), drop())}
 }
 
+// icmpType matches a type of ICMP messages.
 func icmpType(t byte) nft.Rule {
 	return nft.Expr(
 		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1},
@@ -213,9 +226,10 @@ func icmpType(t byte) nft.Rule {
 	)
 }
 
-// newLeftChain drops what still has the address of a frontend where the packet leaves the node or meets a socket of it:
-// kube-proxy did not take it. Forwarded, it would come back by the default route; delivered, it would meet the
-// node's own services. Of an address whose other ports are left alone only what counts as a frontend's is dropped.
+// newLeftChain returns the chain that drops packets which still have the address of a frontend when they leave the node
+// or reach one of its sockets: kube-proxy did not translate them. A forwarded packet would come back by the default
+// route, and a delivered one would reach a service of the node itself. At an address in openSet only packets to the
+// ports of frontends are dropped.
 func (f *family) newLeftChain() nft.Chain {
 	count := f.countAndLog(unserved, false)[0]
 	return nft.Chain{Name: f.named(leftChain), Rules: []nft.Rule{
@@ -227,12 +241,22 @@ func (f *family) newLeftChain() nft.Chain {
 	}}
 }
 
-// redirectPing sends echo requests to the node itself, which answers them from the address that was asked.
+// redirectPing sends echo requests to an address of the node itself. The node's answers have the requested address as
+// their source.
 func (f *family) redirectPing(own netip.Addr) nft.Rule {
-	asked := slices.Concat(f.Match(), nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpType(f.echo), f.destinationIn(pingsSet))
+	isPing := slices.Concat(
+		f.Match(),
+		nft.Meta(expr.MetaKeyL4PROTO, f.ICMP),
+		icmpType(f.echo),
+		f.destinationIn(pingsSet),
+	)
 	if !own.IsValid() {
-		return slices.Concat(asked, nft.Expr(&expr.Redir{}))
+		return slices.Concat(isPing, nft.Expr(&expr.Redir{}))
 	}
-	return slices.Concat(asked, nft.Expr(&expr.Immediate{Register: reg, Data: own.AsSlice()},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg}))
+
+	toOwn := nft.Expr(
+		&expr.Immediate{Register: reg, Data: own.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg},
+	)
+	return slices.Concat(isPing, toOwn)
 }

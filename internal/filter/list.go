@@ -13,35 +13,36 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// list is a list of source prefixes of one family, not empty. Its content does not change, and it has a number in the
-// table, so that it enters the kernel once for all frontends that have the same list.
+// list is a list of source prefixes of one family. It is not empty, and its content does not change. All frontends with
+// the same list refer to its number, so the list enters the kernel once.
 type list struct {
 	ipv6   bool
 	number uint32
-	// given are the prefixes as they were passed.
+	// given are the prefixes in the form in which they were passed.
 	given []netip.Prefix
-	// keys are the beginnings of its elements' keys, ordered; size is their number.
+	// keys joins the keys of its elements without the number, in order. They all have the same size.
 	keys string
+	// size counts the keys.
 	size int
-	// lengths of its prefixes, as a profile has them.
+	// lengths are the lengths of its prefixes, an octet each, the longest first.
 	lengths string
 }
 
-// library has the lists by number. A list's number comes of its content, so that the next process gives it the same,
-// and is the next one that is free where another list has it. Equal lists are one list, unless a list of the number
-// before was forgotten.
+// library holds the lists by number. The number is a hash of the content, so the next process gives a list the same
+// number. If another list has that number, the list gets the next free one. Equal lists are one list, unless clean has
+// deleted a list of a number before.
 type library struct {
 	lists map[uint32]*list
-	// kept is how many lists there were after the last cleaning.
-	kept int
-	// recent are the lists that were asked for last, of sources that are allowed and denied: neighbours mostly have the
-	// same.
+	// sizeAfterClean is the number of lists after the last clean.
+	sizeAfterClean int
+	// recent are the results of the last look-ups, of allowed and of denied sources. Neighbours usually have the same
+	// lists.
 	recent [2]*list
 }
 
-// list returns the list of some prefixes; nil if it is empty. The recent one and the one before are looked at first: a
-// list may be long, and belong to hundreds of frontends.
-func (y *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *list) *list {
+// list returns the list of some prefixes; nil if it is empty. It compares them with the recent list and the frontend's
+// list before: a list may be long and belong to hundreds of frontends.
+func (lib *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *list) *list {
 	if len(given) == 0 {
 		return nil
 	}
@@ -53,12 +54,12 @@ func (y *library) list(ipv6 bool, given []netip.Prefix, recent **list, before *l
 		}
 	}
 
-	*recent = y.find(ipv6, given)
+	*recent = lib.find(ipv6, given)
 	return *recent
 }
 
 // find returns the list of some prefixes by their content; nil if it is empty.
-func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
+func (lib *library) find(ipv6 bool, given []netip.Prefix) *list {
 	l := &list{ipv6: ipv6, given: given}
 	var keys []string
 	var lengths []byte
@@ -74,27 +75,32 @@ func (y *library) find(ipv6 bool, given []netip.Prefix) *list {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	slices.SortFunc(lengths, func(a, b byte) int { return cmp.Compare(b, a) })
-	l.keys, l.size, l.lengths = strings.Join(keys, ""), len(keys), string(slices.Compact(lengths))
-	if y.lists == nil {
-		y.lists = make(map[uint32]*list)
+	l.keys = strings.Join(keys, "")
+	l.size = len(keys)
+	l.lengths = string(slices.Compact(lengths))
+
+	if lib.lists == nil {
+		lib.lists = make(map[uint32]*list)
 	}
 
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, familyOf(ipv6).Suffix+l.keys) // a hash has no errors
-	for l.number = h.Sum32(); y.lists[l.number] != nil; l.number++ {
-		if known := y.lists[l.number]; known.ipv6 == ipv6 && known.keys == l.keys {
+	for l.number = h.Sum32(); lib.lists[l.number] != nil; l.number++ {
+		known := lib.lists[l.number]
+		if known.ipv6 == ipv6 && known.keys == l.keys {
 			return known
 		}
 	}
 
-	y.lists[l.number] = l
+	lib.lists[l.number] = l
 	return l
 }
 
-// clean forgets the lists that no frontend of an image has, now and then: one that is closed may open with what it has.
-func (y *library) clean(img *image) {
-	const some = 1000
-	if len(y.lists) <= 2*y.kept+some {
+// clean deletes the lists that no frontend of an image has, when their number has doubled. The lists of a closed
+// frontend stay, because it may be opened.
+func (lib *library) clean(img *image) {
+	const slack = 1000
+	if len(lib.lists) <= 2*lib.sizeAfterClean+slack {
 		return
 	}
 
@@ -103,14 +109,15 @@ func (y *library) clean(img *image) {
 		used[d.allow], used[d.deny] = true, true
 	}
 
-	maps.DeleteFunc(y.lists, func(_ uint32, l *list) bool { return !used[l] })
-	y.kept, y.recent = len(y.lists), [2]*list{}
+	maps.DeleteFunc(lib.lists, func(_ uint32, l *list) bool { return !used[l] })
+	lib.sizeAfterClean = len(lib.lists)
+	lib.recent = [2]*list{}
 }
 
-// numberSize is the size of a list's number in a key.
+// numberSize is the size of a list's number in a key, in bytes.
 const numberSize = 4
 
-// normal returns the masked prefixes of the family.
+// normal returns the prefixes of the family, masked. IPv4-mapped IPv6 prefixes count as IPv4.
 func (f *family) normal(list []netip.Prefix) (out []netip.Prefix) {
 	for _, p := range list {
 		const mapped = 96 // ::ffff:0:0/96 (RFC 4291 section 2.5.5.2)
@@ -118,7 +125,8 @@ func (f *family) normal(list []netip.Prefix) (out []netip.Prefix) {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
 		}
 
-		if p = p.Masked(); p.IsValid() && f.Has(p.Addr()) && !p.Addr().Is4In6() {
+		p = p.Masked()
+		if p.IsValid() && f.Has(p.Addr()) && !p.Addr().Is4In6() {
 			out = append(out, p)
 		}
 	}
@@ -128,9 +136,11 @@ func (f *family) normal(list []netip.Prefix) (out []netip.Prefix) {
 
 // elements adds the elements of the list.
 func (l *list) elements(to *nft.Elements) {
-	set, number := familyOf(l.ipv6).named(sourcesSet), string(nft.Native(l.number))
-	for i, end := 0, len(l.keys)/l.size; i < len(l.keys); i += end {
-		to.Put(set, l.keys[i:i+end]+number, "")
+	set := familyOf(l.ipv6).named(sourcesSet)
+	number := string(nft.Native(l.number))
+	keySize := len(l.keys) / l.size
+	for i := 0; i < len(l.keys); i += keySize {
+		to.Put(set, l.keys[i:i+keySize]+number, "")
 	}
 }
 

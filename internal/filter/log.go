@@ -19,8 +19,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// readLog writes the dropped packets of frontends with LogDrops to the log, until the context ends. The logging rules
-// limit their rate.
+// readLog logs the dropped packets of frontends with LogDrops until the context ends. The rules limit their rate.
 func (t *Table) readLog(ctx context.Context) error {
 	for {
 		conn, err := openLog(logGroup)
@@ -37,11 +36,11 @@ func (t *Table) readLog(ctx context.Context) error {
 	}
 }
 
-// logRetry is the time after which a socket that failed, or was refused, is opened again.
+// logRetry is the pause before a socket is opened again that failed or could not be opened.
 const logRetry = 30 * time.Second
 
 // logPacket logs one drop, with the Service of its frontend.
-func (t *Table) logPacket(why string, packet []byte) {
+func (t *Table) logPacket(reason string, packet []byte) {
 	h, ok := parseHeader(packet)
 	if !ok {
 		return
@@ -53,11 +52,11 @@ func (t *Table) logPacket(why string, packet []byte) {
 		service = img.serviceAt(h.to, nft.PortKey(h.to, h.protocol, h.port))
 	}
 
-	t.log.Info("packet refused", "service", service, "reason", why,
+	t.log.Info("packet refused", "service", service, "reason", reason,
 		"source", h.from, "address", h.to, "protocol", nft.ProtocolName(h.protocol), "port", h.port)
 }
 
-// Of linux/netfilter/nfnetlink_log.h.
+// Constants of linux/netfilter/nfnetlink_log.h.
 const (
 	logMessagePacket = 0  // NFULNL_MSG_PACKET
 	logMessageConfig = 1  // NFULNL_MSG_CONFIG
@@ -97,8 +96,9 @@ func openLog(group uint16) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// parseLogged returns the beginning of a packet from NFLOG, and why it was refused; nothing of other messages.
-func parseLogged(m netlink.Message) (why string, packet []byte) {
+// parseLogged returns the beginning of a packet from NFLOG, and the reason for its drop; zero values for other
+// messages.
+func parseLogged(m netlink.Message) (reason string, packet []byte) {
 	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < nft.HeaderSize {
 		return "", nil
 	}
@@ -106,31 +106,45 @@ func parseLogged(m netlink.Message) (why string, packet []byte) {
 	return strings.TrimRight(string(nft.Attribute(a, logPrefix)), "\x00"), nft.Attribute(a, logPayload)
 }
 
-// header is the addresses, protocol and destination port of a packet.
+// header holds the addresses, the protocol and the destination port of a packet.
 type header struct {
 	from, to netip.Addr
 	protocol byte
 	port     uint16
 }
 
-// parseHeader reads IPv4 (RFC 791) or IPv6 (RFC 8200), without extension headers, and the destination port.
+// parseHeader parses the header of a packet, and the destination port behind it.
 func parseHeader(packet []byte) (h header, ok bool) {
-	var from, to net.IP
-	if six, err := ipv6.ParseHeader(packet); err == nil && six.Version == ipv6.Version {
-		from, to, h.protocol, packet = six.Src, six.Dst, byte(six.NextHeader), packet[ipv6.HeaderLen:]
-	} else if four, err := ipv4.ParseHeader(packet); err == nil &&
-		four.Version == ipv4.Version &&
-		four.Len <= len(packet) {
-		from, to, h.protocol, packet = four.Src.To4(), four.Dst.To4(), byte(four.Protocol), packet[four.Len:]
+	h, transport, ok := parseNetworkHeader(packet)
+	const portEnd = 4
+	if !ok || len(transport) < portEnd {
+		return h, false
 	}
 
-	const portEnd = 4
-	if len(from) == 0 || len(packet) < portEnd {
-		return h, false
+	h.port = binary.BigEndian.Uint16(transport[2:])
+	return h, true
+}
+
+// parseNetworkHeader parses the header of IPv4 (RFC 791), or of IPv6 (RFC 8200) without extension headers. It returns
+// the bytes behind the header.
+func parseNetworkHeader(packet []byte) (h header, transport []byte, ok bool) {
+	var from, to net.IP
+	six, err6 := ipv6.ParseHeader(packet)
+	four, err4 := ipv4.ParseHeader(packet)
+	switch {
+	case err6 == nil && six.Version == ipv6.Version:
+		from, to = six.Src, six.Dst
+		h.protocol = byte(six.NextHeader)
+		transport = packet[ipv6.HeaderLen:]
+	case err4 == nil && four.Version == ipv4.Version && four.Len <= len(packet):
+		from, to = four.Src.To4(), four.Dst.To4()
+		h.protocol = byte(four.Protocol)
+		transport = packet[four.Len:]
+	default:
+		return h, nil, false
 	}
 
 	h.from, _ = netip.AddrFromSlice(from)
 	h.to, _ = netip.AddrFromSlice(to)
-	h.port = binary.BigEndian.Uint16(packet[2:])
-	return h, true
+	return h, transport, true
 }

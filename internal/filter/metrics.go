@@ -15,17 +15,17 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// maxServices limits the Services with series of their own; all others share one series without a name.
+// maxServices limits the Services with series of their own. All others share the series without a name.
 const maxServices = 1000
 
 // series identifies a counter of packets.
 type series struct {
 	service lb.Key
-	// why is the reason for the drop; 0 counts all packets to the frontends of the Service.
-	why reason
+	// reason is the reason for a drop; 0 counts all packets to the frontends of the Service.
+	reason reason
 }
 
-// counter is that of an element: a frontend's, or with drops of one reason.
+// counter identifies an element that counts packets: one of frontendsSet, or with drops one of dropsSet.
 type counter struct {
 	key   string
 	drops bool
@@ -34,19 +34,21 @@ type counter struct {
 // packetTotals sums the counters of elements, which start again with every new table.
 type packetTotals struct {
 	mu sync.Mutex
-	// last are the last values of the counters that were not 0.
+	// last are the last values of all counters but those that were 0.
 	last map[counter]uint64
-	// totals never fall.
+	// totals never decrease.
 	totals map[series]uint64
-	// accepted are the last results by Service. They must not fall either, though they are differences.
+	// accepted are the last results by Service. They are differences, and must not decrease either.
 	accepted map[lb.Key]uint64
-	named    map[lb.Key]bool
+	// named are the Services with series of their own.
+	named map[lb.Key]bool
 }
 
-// read brings the totals up to date. Drops are read first, so that none is among the accepted.
-func (y *packetTotals) read(img *image) error {
-	y.name(img.all())
-	last := make(map[counter]uint64, len(y.last))
+// read updates the totals from the kernel's counters. It reads drops first: otherwise a drop between the two could
+// count as accepted.
+func (p *packetTotals) read(img *image) error {
+	p.name(img.all())
+	last := make(map[counter]uint64, len(p.last))
 	for _, f := range families() {
 		for _, set := range []string{dropsSet, frontendsSet} {
 			err := img.table.Counters(
@@ -60,46 +62,47 @@ func (y *packetTotals) read(img *image) error {
 	}
 
 	for c, n := range last {
-		if before := y.last[c]; n >= before {
+		before := p.last[c]
+		if n >= before {
 			n -= before
 		}
-
 		if n > 0 {
-			y.totals[y.series(img, c)] += n
+			p.totals[p.series(img, c)] += n
 		}
 	}
 
-	y.last = last
+	p.last = last
 	return nil
 }
 
-// series returns the series of a counter, of no Service for those without one of their own.
-func (y *packetTotals) series(img *image, c counter) (s series) {
+// series returns the series of a counter. It has no Service if the counter's Service has no series of its own.
+func (p *packetTotals) series(img *image, c counter) (s series) {
 	key := c.key
-	if c.drops { // the reason is behind the key of the frontend
-		at := len(key) - 4
-		key, s.why = key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(len(reasonNames)-1)))
+	if c.drops { // the reason follows the key of the frontend
+		offReason := len(key) - 4
+		n := binary.NativeEndian.Uint32([]byte(key[offReason:]))
+		s.reason = reason(min(n, uint32(len(reasonNames)-1)))
+		key = key[:offReason]
 	}
 
-	a, _ := netip.AddrFromSlice([]byte(key[:len(key)-nft.PortSize]))
-	if k := img.serviceAt(a, key); y.named[k] {
-		s.service = k
+	address, _ := netip.AddrFromSlice([]byte(key[:len(key)-nft.PortSize]))
+	service := img.serviceAt(address, key)
+	if p.named[service] {
+		s.service = service
 	}
-
 	return s
 }
 
-// name chooses the Services with series of their own: who has one keeps it. It frees the series of Services that have
-// no frontend any more.
-func (y *packetTotals) name(frontends iter.Seq[*frontend]) {
-	if y.totals == nil {
-		y.totals, y.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
+// name chooses the Services with series of their own. A Service keeps its series until it has no frontend.
+func (p *packetTotals) name(frontends iter.Seq[*frontend]) {
+	if p.totals == nil {
+		p.totals, p.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
 	}
 
 	named := make(map[lb.Key]bool)
 	for d := range frontends {
-		if k := d.Service; y.named[k] {
-			named[k] = true
+		if p.named[d.Service] {
+			named[d.Service] = true
 		}
 	}
 
@@ -111,43 +114,46 @@ func (y *packetTotals) name(frontends iter.Seq[*frontend]) {
 		named[d.Service] = true
 	}
 
-	y.named = named
-	gone := func(k lb.Key) bool { return k != lb.Key{} && !named[k] }
-	maps.DeleteFunc(y.totals, func(s series, _ uint64) bool { return gone(s.service) })
-	maps.DeleteFunc(y.accepted, func(k lb.Key, _ uint64) bool { return gone(k) })
+	p.named = named
+	lostName := func(k lb.Key) bool { return k != lb.Key{} && !named[k] }
+	maps.DeleteFunc(p.totals, func(s series, _ uint64) bool { return lostName(s.service) })
+	maps.DeleteFunc(p.accepted, func(k lb.Key, _ uint64) bool { return lostName(k) })
 }
 
-// snapshot returns copies of the dropped and the accepted packets.
-func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
-	dropped, came := make(map[series]uint64), make(map[lb.Key]uint64)
+// snapshot returns copies of the dropped and the accepted packets. A packet is accepted if its frontend counted it and
+// did not drop it.
+func (p *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
+	dropped = make(map[series]uint64)
+	all := make(map[lb.Key]uint64)
 	refused := make(map[lb.Key]uint64)
-	for s, n := range y.totals {
-		switch s.why {
+	for s, n := range p.totals {
+		switch s.reason {
 		case 0:
-			came[s.service] += n
+			all[s.service] += n
 			continue
-		// Let in by the frontend, and dropped behind it.
 		case unserved:
+			// The frontend accepted the packet, and a later chain dropped it.
 		default:
 			refused[s.service] += n
 		}
-
 		dropped[s] = n
 	}
 
-	for k, n := range came {
-		if n -= min(n, refused[k]); n > y.accepted[k] {
-			y.accepted[k] = n
+	for k, n := range all {
+		n -= min(n, refused[k])
+		if n > p.accepted[k] {
+			p.accepted[k] = n
 		}
 	}
 
-	return dropped, maps.Clone(y.accepted)
+	return dropped, maps.Clone(p.accepted)
 }
 
 var (
 	droppedDesc = prometheus.NewDesc(
 		"holdfast_filter_dropped_packets_total",
-		"Packets to served addresses that the filter refused, by Service and reason; without a Service: no frontend, or beyond the limit of Services with series.",
+		"Packets to served addresses that the filter refused, by Service and reason; "+
+			"without a Service: no frontend, or beyond the limit of Services with series.",
 		[]string{"namespace", "service", "reason"},
 		nil,
 	)
@@ -176,9 +182,9 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 		t.log.Debug("cannot read packet counters", "error", err)
 	}
 
-	order := func(a, b series) int { return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why)) }
+	order := func(a, b series) int { return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.reason, b.reason)) }
 	for _, s := range slices.SortedFunc(maps.Keys(dropped), order) {
-		counter(droppedDesc, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
+		counter(droppedDesc, dropped[s], s.service.Namespace, s.service.Name, s.reason.String())
 	}
 
 	for _, k := range slices.SortedFunc(maps.Keys(accepted), lb.Key.Compare) {
@@ -186,7 +192,7 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// readCounters reads the counters and returns the totals; on an error, the last known ones.
+// readCounters reads the counters and returns the totals. On an error it returns the last known totals too.
 func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
 	img := t.owned.Actual()
 	t.totals.mu.Lock()

@@ -200,7 +200,7 @@ func packet(from, to netip.Addr, protocol string, port uint16, number uint32) []
 	return append(header, transport...)
 }
 
-// Random filters, each led to from the one before, judge random packets in the kernel as the model does.
+// TestModel: random filters, each led to from the one before, judge random packets in the kernel as the model does.
 func TestModel(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const rounds, packets = 250, 400

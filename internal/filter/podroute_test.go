@@ -62,8 +62,8 @@ func TestPodInPool(t *testing.T) {
 	})
 }
 
-// TestNoRouteIsNoPod: where the node has no route, or one that refuses, the guard stays closed, also to what
-// kube-proxy would translate.
+// TestNoRouteIsNoPod: where the node has no route, or a route that refuses, the guard stays closed, even for packets
+// that kube-proxy would translate.
 func TestNoRouteIsNoPod(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w, _ := podWorld(t, "pod*")
@@ -90,7 +90,7 @@ func TestNoRouteIsNoPod(t *testing.T) {
 }
 
 // TestPodKeepsItsAddress: a Service has addresses of the pods' network in spec.externalIPs, and kube-proxy translates
-// them. The pod that has the address gets its connections; where there is no pod, nobody gets them from outside.
+// them. The pod that has the address gets its connections; without a pod, no connection from outside succeeds.
 func TestPodKeepsItsAddress(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w, _ := podWorld(t, "pod*")

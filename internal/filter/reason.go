@@ -29,30 +29,31 @@ const (
 
 var reasonNames = [...]string{"", "undeclared", "source", "connections", "rate", "endpoint", "unserved"}
 
-// String returns the reason as chain names, metrics and logs have it.
+// String returns the reason's name in chain names, metrics and logs.
 func (r reason) String() string { return reasonNames[r] }
 
 // reasons returns the reasons that have a drop chain.
 func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimit, unserved} }
 
-// countClosed counts a packet to no frontend.
+// countClosed counts a packet that is to no frontend.
 func (f *family) countClosed(r reason) nft.Rule {
-	// An immediate is at most 16 bytes.
+	const maxImmediate = 16 // bytes
 	var load nft.Rule
 	key := []byte(f.noFrontend(r))
-	for i := 0; i < len(key); i += 16 {
-		load = append(load, nft.Expr(&expr.Immediate{Register: reg + uint32(i/4), Data: key[i:min(i+16, len(key))]})...)
+	for i := 0; i < len(key); i += maxImmediate {
+		part := key[i:min(i+maxImmediate, len(key))]
+		load = append(load, nft.Expr(&expr.Immediate{Register: reg + uint32(i/4), Data: part})...)
 	}
 
 	return slices.Concat(load, f.in(dropsSet))
 }
 
-// noFrontend is the key of countClosed.
+// noFrontend returns the key by which countClosed counts: zeros for the frontend, and the reason.
 func (f *family) noFrontend(r reason) string {
 	return string(append(make([]byte, 4*(f.Words()+2)), nft.Native(uint32(r))...))
 }
 
-// logGroup is the group of NFLOG that drops are logged to, and logPerSecond how many at most.
+// Drops are logged to a group of NFLOG, at a limited rate. The kernel copies the beginning of the packet, in bytes.
 const (
 	logGroup     = 0x4846
 	logPerSecond = 10
@@ -62,33 +63,29 @@ const (
 // countAndLog counts a packet that a frontend refuses, and logs it if the frontend has LogDrops.
 func (f *family) countAndLog(r reason, log bool) []nft.Rule {
 	key := f.LoadFrontend()
-	rules := []nft.Rule{
-		slices.Concat(
-			key,
-			nft.Expr(&expr.Immediate{Register: f.AfterPort(), Data: nft.Native(uint32(r))}),
-			f.in(dropsSet),
-		),
-	}
-	if log {
-		rules = append(rules, slices.Concat(key, f.in(loggedSet), nft.Expr(perSecond(logPerSecond, false), &expr.Log{
-			Key:     1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
-			Group:   logGroup,
-			Snaplen: logSnapshot,
-			Data:    []byte(r.String()),
-		})))
+	loadReason := nft.Expr(&expr.Immediate{Register: f.AfterPort(), Data: nft.Native(uint32(r))})
+	count := slices.Concat(key, loadReason, f.in(dropsSet))
+	if !log {
+		return []nft.Rule{count}
 	}
 
-	return rules
+	writeLog := nft.Expr(perSecond(logPerSecond, false), &expr.Log{
+		Key:     1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
+		Group:   logGroup,
+		Snaplen: logSnapshot,
+		Data:    []byte(r.String()),
+	})
+	return []nft.Rule{count, slices.Concat(key, f.in(loggedSet), writeLog)}
 }
 
-// newDropChain makes the chain that drops packets for a reason.
+// newDropChain returns the chain that drops packets for a reason.
 func (f *family) newDropChain(r reason, log bool) nft.Chain {
 	return nft.Chain{Name: f.named(dropChain + r.String()), Rules: append(f.countAndLog(r, log), drop())}
 }
 
-// newRefuseChain makes the chain that rejects new connections, so that the client tries another node. Existing
-// connections continue, because their endpoint may be draining. externalTrafficPolicy is not for traffic from within
-// the cluster, which kube-proxy leads to the endpoints of all nodes.
+// newRefuseChain returns the chain that rejects new connections, so the client tries another node. Existing connections
+// continue, because their endpoint may be draining. Traffic from within the cluster continues too: kube-proxy ignores
+// externalTrafficPolicy for it, and sends it to the endpoints of all nodes.
 func (f *family) newRefuseChain(log bool) nft.Chain {
 	rules := []nft.Rule{
 		slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept()),

@@ -35,7 +35,7 @@ func full() draft {
 	return d
 }
 
-// What somebody takes away from the table comes back by itself, and is counted.
+// TestRepair: parts of the table that another program removes are restored and counted.
 func TestRepair(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -96,7 +96,8 @@ func (w *world) sent() *int {
 	return n
 }
 
-// A process that follows another keeps a table that holds what it wants, with what was counted, and replaces any other in one go.
+// TestTakeOver: a process that follows another keeps a table that holds what it wants, with what was counted, and
+// replaces any other in one go.
 func TestTakeOver(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		w.set(full())
@@ -123,7 +124,7 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// A killed process leaves the filter in force; Remove takes it away and nothing else.
+// TestKillAndRemove: a killed process leaves the filter in force; Remove takes it away and nothing else.
 func TestKillAndRemove(t *testing.T) {
 	if os.Getenv("HOLDFAST_FILTER_VICTIM") != "" {
 		must(t, New(slog.New(slog.DiscardHandler), func() {}).Set(full().desired()))
@@ -192,7 +193,7 @@ func (w *world) others() string {
 	return out.String()
 }
 
-// What packets met is told by Service and reason, and survives a table that was rebuilt.
+// TestCollect: what packets met is told by Service and reason, and survives a table that was rebuilt.
 func TestCollect(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		d := full()
@@ -267,8 +268,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestUpgrade: a speaker replaces the table of a predecessor of another version while packets flow. At no
-// time a packet of another client gets through, and those of the clients that may come do.
+// TestUpgrade: a speaker replaces the table of a predecessor of another version while packets flow. Packets of admitted
+// clients always pass, and packets of other clients never do.
 func TestUpgrade(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const rounds = 25

@@ -9,22 +9,22 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// in matches if the key in the registers is in a set of the family.
+// in matches if a set of the family has the key in the registers.
 func (f *family) in(base string) nft.Rule {
 	return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(base)})
 }
 
-// destinationIn matches if the destination is in a set.
+// destinationIn matches if a set of the family has the destination.
 func (f *family) destinationIn(base string) nft.Rule {
 	return slices.Concat(nft.Expr(f.Load(f.Destination, reg)), f.in(base))
 }
 
-// sourceMasked loads the leading bits of the source to a register.
+// sourceMasked loads the source to a register, and clears all but its leading bits.
 func (f *family) sourceMasked(to uint32, bits int) nft.Rule {
 	return f.masked(f.Load(f.Source, to), to, bits)
 }
 
-// masked loads an address to a register, and leaves its leading bits.
+// masked loads an address to a register, and clears all but its leading bits.
 func (f *family) masked(load *expr.Payload, to uint32, bits int) nft.Rule {
 	if bits == int(f.Size)*8 {
 		return nft.Expr(load)
@@ -38,6 +38,7 @@ func (f *family) masked(load *expr.Payload, to uint32, bits int) nft.Rule {
 	return nft.Expr(load, nft.Mask(to, m))
 }
 
+// goTo continues in a chain and does not return.
 func goTo(chain string) nft.Rule {
 	return nft.Expr(&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain})
 }
@@ -46,7 +47,7 @@ func accept() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictAccept}
 
 func drop() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictDrop}) }
 
-// acceptOrGoTo goes to a chain, or accepts if its name is nft.Accepted.
+// acceptOrGoTo continues in a chain, or accepts the packet if the name is nft.Accepted.
 func acceptOrGoTo(chain string) nft.Rule {
 	if chain == nft.Accepted {
 		return accept()
@@ -54,8 +55,8 @@ func acceptOrGoTo(chain string) nft.Rule {
 	return goTo(chain)
 }
 
-// rejections answers a refused packet as a host without a listener does: a TCP reset (RFC 9293 section
-// 3.10.7.1), else ICMP port unreachable (RFC 1122 section 4.1.3.1).
+// rejections returns the rules that answer a refused packet like a host without a listener: by a TCP reset (RFC 9293
+// section 3.10.7.1), otherwise by ICMP port unreachable (RFC 1122 section 4.1.3.1).
 func rejections() []nft.Rule {
 	return []nft.Rule{
 		slices.Concat(
@@ -66,28 +67,28 @@ func rejections() []nft.Rule {
 	}
 }
 
-// reg is the register that every rule begins to fill.
+// reg is the first register that a rule fills.
 const reg = nft.Reg
 
 // Bits of a connection's status, IPS_… of linux/netfilter/nf_conntrack_common.h.
 const (
-	// ipsConfirmed is set once a connection's first packet has left the node, or reached a socket on it.
+	// ipsConfirmed is set when the first packet of a connection has left the node or reached a socket.
 	ipsConfirmed = 1 << 3
-	// ipsDstNAT is set once its destination was translated.
+	// ipsDstNAT is set when the destination of a connection has been translated.
 	ipsDstNAT = 1 << 5
 )
 
-// opensConnection matches the first packet of a connection. The conntrack state NEW does not suffice: UDP keeps it
-// until the first answer.
+// opensConnection matches the first packet of a connection. The conntrack state NEW does not suffice: a UDP connection
+// keeps it until the first reply.
 func opensConnection() nft.Rule { return nft.Status(expr.CmpOpEq, ipsConfirmed) }
 
-// withoutSYN matches TCP but for the packet that begins a connection.
+// withoutSYN matches all TCP segments but the first of a connection.
 func withoutSYN() nft.Rule {
 	const syn = 0x02
 	return slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.TCPFlags(expr.CmpOpEq, syn))
 }
 
-// Directions of IP_CT_DIR_….
+// directionReply is IP_CT_DIR_REPLY of linux/netfilter/nf_conntrack_tuple_common.h.
 const directionReply = 1
 
 // isReply matches packets in the reply direction of a connection.
@@ -98,8 +99,8 @@ func isReply() nft.Rule {
 	)
 }
 
-// overLimit adds the key to a dynamic set and matches if the limit of its element is exceeded. With update it renews
-// the element's timeout.
+// overLimit adds the key in the registers to a dynamic set, and matches if the limit of its element is exceeded. With
+// update it renews the timeout of the element.
 func overLimit(name string, limit expr.Any, update bool) nft.Rule {
 	op := uint32(unix.NFT_DYNSET_OP_ADD)
 	if update {
@@ -108,6 +109,7 @@ func overLimit(name string, limit expr.Any, update bool) nft.Rule {
 	return nft.Expr(&expr.Dynset{SrcRegKey: reg, SetName: name, Operation: op, Exprs: []expr.Any{limit}})
 }
 
+// perSecond matches up to n packets per second; with over, the packets beyond.
 func perSecond(n int, over bool) *expr.Limit {
 	return &expr.Limit{
 		Type:  expr.LimitTypePkts,

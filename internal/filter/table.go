@@ -15,36 +15,43 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Desired is what the kernel must enforce: the filter, and facts about the node.
+// Desired is the whole desired state of a Table: the filter, and facts about the node.
 type Desired struct {
 	lb.Filter
-	// PodLinks are the names of the links that lead to pods of this node and nowhere else; one that ends in * stands
-	// for all names that begin so. What comes by any other link comes from outside, also by a link of which nobody
-	// knew when this was set.
+	// PodLinks are the names of the links that lead only to pods of this node. A name that ends in * is a prefix of
+	// names. Packets of any other link come from outside, even if the link is newer than this list.
 	PodLinks []string
 	// Relayed are the addresses whose older connections another node serves. Limits do not count the packets of these
 	// connections.
 	Relayed lb.Map[netip.Addr, struct{}]
-	// Addresses are the node's own. The first of a family answers echo requests; without one, the address of the
-	// receiving link does.
+	// Addresses are the node's own addresses. The first address of a family answers echo requests. Without one, the
+	// address of the receiving link does.
 	Addresses []netip.Addr
-	// NoLog: the kernel cannot log to a group. NoLimits: it cannot limit connections. NoInternal: it cannot redirect
-	// internal traffic. NoRoutes: it cannot look up routes.
-	NoLog, NoLimits, NoInternal, NoRoutes bool
+	// NoLog reports that the kernel cannot log to a group.
+	NoLog bool
+	// NoLimits reports that the kernel cannot limit connections.
+	NoLimits bool
+	// NoInternal reports that the kernel cannot redirect internal traffic.
+	NoInternal bool
+	// NoRoutes reports that the kernel cannot look up routes in a rule.
+	NoRoutes bool
 }
 
-// equal reports whether both are the same.
+// equal reports whether two desired states are the same.
 func (d *Desired) equal(o *Desired) bool {
 	return d.NoLog == o.NoLog &&
 		d.NoLimits == o.NoLimits &&
 		d.NoInternal == o.NoInternal &&
 		d.NoRoutes == o.NoRoutes &&
 		slices.Equal(d.Addresses, o.Addresses) &&
-		d.sameOthers(o) && d.Relayed.Same(o.Relayed) && d.Frontends.Same(o.Frontends) && d.Pings.Same(o.Pings)
+		d.sameCommon(o) &&
+		d.Relayed.Same(o.Relayed) &&
+		d.Frontends.Same(o.Frontends) &&
+		d.Pings.Same(o.Pings)
 }
 
-// sameOthers reports whether both have the same elements that belong to no frontend.
-func (d *Desired) sameOthers(o *Desired) bool {
+// sameCommon reports whether two desired states have the same elements that belong to no frontend.
+func (d *Desired) sameCommon(o *Desired) bool {
 	return slices.Equal(d.PodLinks, o.PodLinks) &&
 		slices.Equal(d.Guarded, o.Guarded) &&
 		slices.Equal(d.Reset, o.Reset) &&
@@ -56,11 +63,11 @@ type Table struct {
 	log     *slog.Logger
 	changed func()
 	totals  packetTotals
-	// told: changed was called because Failed is true.
-	told atomic.Bool
+	// failureReported reports whether changed was called because Failed is true.
+	failureReported atomic.Bool
 	// owned is the table in the kernel, and guards the following fields.
 	owned *nft.Owned[*image]
-	// desired is the argument of the last Set, nil before the first.
+	// desired is the argument of the last Set; nil before the first.
 	desired *Desired
 	// closed is the result of Refused.
 	closed  map[lb.Key]error
@@ -72,51 +79,56 @@ type Table struct {
 func New(log *slog.Logger, changed func()) *Table {
 	t := &Table{log: log, changed: changed}
 	t.owned = nft.NewOwned(nft.Config[*image]{
-		Log: log, Table: ours(), Applied: t.done, Changed: t.failsOrWorks,
-		Image: func(old *image) *image { return newImage(&t.library, t.desired, old) },
+		Log:     log,
+		Table:   ours(),
+		Image:   func(old *image) *image { return newImage(&t.library, t.desired, old) },
+		Applied: t.applied,
+		Changed: t.reportFailure,
 	})
 	return t
 }
 
-// Set makes the kernel enforce desired. It returns nil once that is in force, but for the Services of Refused. On an
-// error the previous filter stays in force, and Run retries. The caller must not modify what desired refers to.
+// Set makes the kernel enforce the desired state. It returns nil when that is in force, but for the Services of
+// Refused, which are closed. On an error the previous filter stays in force, and Run retries. The caller must not
+// modify anything to which desired refers.
 func (t *Table) Set(desired Desired) error {
 	t.owned.Lock()
 	defer t.owned.Unlock()
 	same := t.desired != nil && t.desired.equal(&desired)
-	t.desired = &desired // also if it is the same: it costs nothing to compare when it comes again
+	t.desired = &desired // even if it is the same: the next comparison with the same maps is cheap
 	return t.owned.Apply(same)
 }
 
-// failsOrWorks calls changed once the result of Failed is another.
-func (t *Table) failsOrWorks() {
-	if works, _ := t.owned.Enforced(); !works {
-		time.AfterFunc(Grace, func() {
-			if t.Failed() {
-				t.told.Store(true)
-				t.changed()
-			}
-		})
-	} else if t.told.Swap(false) {
-		go t.changed()
+// reportFailure calls changed when the result of Failed changes. The Owned calls it when the table begins to fail or
+// works again.
+func (t *Table) reportFailure() {
+	works, _ := t.owned.Enforced()
+	if works {
+		if t.failureReported.Swap(false) {
+			go t.changed()
+		}
+		return
 	}
+
+	time.AfterFunc(Grace, func() {
+		if t.Failed() {
+			t.failureReported.Store(true)
+			t.changed()
+		}
+	})
 }
 
-// done notes what is in force.
-func (t *Table) done(img *image) {
+// applied reports the Services that are closed when an image comes into force.
+func (t *Table) applied(img *image) {
 	for _, service := range slices.SortedFunc(maps.Keys(img.refused), lb.Key.Compare) {
+		err := img.refused[service]
 		if t.closed[service] == nil {
-			t.log.Error(
-				"filter closes a Service because of its ranges",
-				"service",
-				service,
-				"error",
-				img.refused[service],
-			)
+			t.log.Error("filter closes a Service because of its ranges", "service", service, "error", err)
 		}
 	}
 
-	if !maps.EqualFunc(t.closed, img.refused, func(error, error) bool { return true }) {
+	sameServices := maps.EqualFunc(t.closed, img.refused, func(error, error) bool { return true })
+	if !sameServices {
 		go t.changed()
 	}
 
@@ -124,7 +136,7 @@ func (t *Table) done(img *image) {
 	t.library.clean(img)
 }
 
-// Run repairs the table until the context ends. The table then stays in force.
+// Run repairs the table and logs drops until the context ends. The table then stays in force.
 func (t *Table) Run(ctx context.Context) error {
 	var tasks errgroup.Group
 	tasks.Go(func() error { return t.readLog(ctx) })
@@ -132,21 +144,22 @@ func (t *Table) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// Refused returns the Services that are closed because of their lists, and why. All others are in force.
+// Refused returns the Services that are closed because of their lists, with the reason. All others are in force. The
+// caller must not modify the map.
 func (t *Table) Refused() map[lb.Key]error {
 	t.owned.Lock()
 	defer t.owned.Unlock()
 	return t.closed
 }
 
-// Enforced reports whether the kernel enforces the argument of the last Set, and the time of the last change of this.
+// Enforced reports whether the kernel enforces the argument of the last Set, and since when.
 func (t *Table) Enforced() (ok bool, since time.Time) {
 	t.owned.Lock()
 	defer t.owned.Unlock()
 	return t.owned.Enforced()
 }
 
-// Grace is how long the table may be out of force before it counts as failed. A rebuild takes a tenth of it.
+// Grace is the time for which the table may be out of force before it counts as failed. A rebuild takes a tenth of it.
 const Grace = 2 * time.Second
 
 // Failed reports whether the table has been out of force for Grace: the node must withdraw the addresses with ranges.
@@ -164,7 +177,7 @@ func (t *Table) Remove() error {
 	return err
 }
 
-// State is for the page of the daemon. The metrics count packets.
+// State returns the state of the table for the daemon's /debug/state. It has no counters: these are metrics.
 func (t *Table) State() any {
 	ok, since := t.Enforced()
 	return struct {

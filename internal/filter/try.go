@@ -6,19 +6,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Extras are parts of the table that a node can do without, if its kernel lacks them.
+// Extras are the parts of the table that a node can omit if its kernel lacks a feature.
 type Extras struct {
 	// Internal redirects traffic from within the cluster to the ClusterIP.
 	Internal bool
-	// Limits count the connections of a frontend.
+	// Limits counts the connections of a frontend.
 	Limits bool
 	// Log writes refused packets to NFLOG.
 	Log bool
-	// Routes look up where a packet goes.
+	// Routes looks up the route of a packet.
 	Routes bool
 }
 
-// Try has the kernel check the table with these extras, without an effect.
+// Try asks the kernel whether it accepts the table with these extras, and changes nothing.
 func Try(e Extras) error { return e.sample().Try() }
 
 // sample returns the table with a profile of every kind.
