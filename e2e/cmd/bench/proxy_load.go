@@ -355,6 +355,15 @@ func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error)
 			return err
 		}
 		got["proxy_seats_mib"] = all["proxy_mib"]
+		for _, address := range s.Addresses { // the kills of above are over
+			err := testbed.Until(ctx, time.Minute, "an answer of "+address.String(), func(ctx context.Context) error {
+				_, err := b.Fetch(ctx, testbed.Client, probe.TCP, address)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
 		return plannedOn(ctx, b, s, "proxy_seats_", got)
 	})
 	for i := range moreSeats {
