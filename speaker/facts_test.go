@@ -146,7 +146,7 @@ func TestNewcomers(t *testing.T) {
 func TestStartsBehindTheFilter(t *testing.T) {
 	fresh := map[lb.Key][]netip.Addr{{Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}
 	for _, off := range []bool{true, false} { // turned off, and not yet in force
-		w := &syncer{filter: newTestGuard(off)}
+		w := &syncer{sinks: sinks{filter: newTestGuard(off)}}
 		if got := w.starts(fresh); got != nil {
 			t.Errorf("filter off %v: %v", off, got)
 		}
@@ -167,7 +167,8 @@ func TestHeadStartIsServed(t *testing.T) {
 		start := func(s *lb.Service, address netip.Addr, port uint16) lb.Start {
 			return lb.Start{Service: s.Key, Address: address, Protocol: "TCP", Port: port, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)}}
 		}
-		w := &syncer{node: "w1", filter: newTestGuard(false), headstart: kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))}
+		w := &syncer{node: "w1"}
+		w.filter, w.headstart = newTestGuard(false), kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))
 		if err := w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}); err != nil || !w.filter.inForce() {
 			t.Fatalf("no filter: %v", err)
 		}

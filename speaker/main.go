@@ -350,18 +350,19 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	prober = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: log, Sync: live.Probe})
 	lacks := kernel.New(log, tries(s), kick)
 	*w = syncer{
-		loop:        runs,
-		hang:        newHang(w, runs),
-		node:        s.nodeName,
-		options:     s.Options,
-		log:         log,
-		markRemoved: lb.NewSignal(),
-		cluster:     cluster,
-		links:       links,
-		membership:  m,
-		liveness:    live,
-		prober:      prober,
-		boot:        kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
+		node:    s.nodeName,
+		options: s.Options,
+		log:     log,
+		loop:    runs,
+		stops:   stops{hang: newHang(w, runs), markRemoved: lb.NewSignal()},
+	}
+	w.sources = sources{
+		cluster:    cluster,
+		links:      links,
+		membership: m,
+		liveness:   live,
+		prober:     prober,
+		boot:       kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		podNetwork: podnetwork.New(podnetwork.Config{
 			Log:    log,
 			Settle: s.settleTime(),
@@ -369,10 +370,14 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			Remote: func() []netip.AddrPort { return config.PodsElsewhere(cluster.Objects(), s.nodeName) },
 		}),
 		endpoints: kubeproxy.NewEndpoints(log, kick),
+		proxies:   divert.NewAsker(log, kick),
 		kernel:    lacks,
-		filter:    newGuard(log, s, lacks, runs.Hurry),
-		relays:    newRelays(log, s, links.Links, kick),
-		layer2:    l2,
+	}
+	w.sinks = sinks{
+		filter: newGuard(log, s, lacks, runs.Hurry),
+		relays: newRelays(log, s, links.Links, kick),
+		divert: divert.New(log, func() { lacks.Recheck(); kick() }),
+		layer2: l2,
 		owners: &owners{
 			node:    s.nodeName,
 			log:     log,
@@ -392,25 +397,23 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			PodLinks: s.podLinks,
 			Changed:  func() { w.report.KickState() },
 		}),
-		conntrack: kubeproxy.NewSweeper(log),
 		headstart: kubeproxy.NewHeadStart(log),
-		proxies:   divert.NewAsker(log, kick),
-		divert:    divert.New(log, func() { lacks.Recheck(); kick() }),
+		conntrack: kubeproxy.NewSweeper(log),
+		report: report.New(report.Config{
+			Log:         log,
+			Node:        s.nodeName,
+			Cluster:     cluster,
+			Layer2:      l2,
+			Liveness:    live,
+			Links:       links.Links,
+			Sessions:    peers.Sessions,
+			Speakers:    m.speakers,
+			ProxyFaults: w.proxies.Faults,
+		}),
 	}
 	w.owners.loop = daemon.NewLoop(
 		daemon.LoopConfig{Name: "owners", Log: log, Sync: w.owners.turn, MinInterval: askInterval},
 	)
-	w.report = report.New(report.Config{
-		Log:         log,
-		Node:        s.nodeName,
-		Cluster:     cluster,
-		Layer2:      l2,
-		Liveness:    live,
-		Links:       links.Links,
-		Sessions:    peers.Sessions,
-		Speakers:    m.speakers,
-		ProxyFaults: w.proxies.Faults,
-	})
 	w.witness = newWitness(w)
 	return w, nil
 }

@@ -47,15 +47,23 @@ func TestMain(m *testing.M) {
 // newTestSyncer returns a speaker of node w1 that filters and relays, without API server, plan loop and membership.
 func newTestSyncer(links func() []lb.Interface) *syncer {
 	log := slog.New(slog.DiscardHandler)
-	w := &syncer{
-		node: "w1", log: log, membership: &membership{}, owners: &owners{loop: daemon.NewLoop(daemon.LoopConfig{})}, markRemoved: lb.NewSignal(),
-		filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {}),
-		bgp: bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+	w := &syncer{node: "w1", log: log, stops: stops{markRemoved: lb.NewSignal()}}
+	w.sources = sources{
+		membership: &membership{},
+		liveness:   liveness.New(liveness.Config{Log: log, Links: links, SilenceChanged: func() {}, KickProbe: func() {}}),
+		boot:       kubeproxy.New(kubeproxy.Config{Log: log}),
 		podNetwork: podnetwork.New(podnetwork.Config{Log: log}),
 		endpoints:  kubeproxy.NewEndpoints(log, func() {}),
-		liveness:   liveness.New(liveness.Config{Log: log, Links: links, SilenceChanged: func() {}, KickProbe: func() {}}),
-		conntrack:  kubeproxy.NewSweeper(log), headstart: kubeproxy.NewHeadStart(log),
-		proxies: divert.NewAsker(log, func() {}), divert: divert.New(log, func() {}),
+		proxies:    divert.NewAsker(log, func() {}),
+	}
+	w.sinks = sinks{
+		filter:    newTestGuard(false),
+		relays:    newRelays(log, settings{relay: true}, links, func() {}),
+		divert:    divert.New(log, func() {}),
+		owners:    &owners{loop: daemon.NewLoop(daemon.LoopConfig{})},
+		bgp:       bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}),
+		headstart: kubeproxy.NewHeadStart(log),
+		conntrack: kubeproxy.NewSweeper(log),
 	}
 	w.layer2 = layer2.New(layer2.Config{
 		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.Kick() }, Refused: func() {},

@@ -200,7 +200,8 @@ func TestHandOver(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				log := slog.New(slog.DiscardHandler)
-				w := &syncer{log: log, layer2: layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }, Changed: func() {}})}
+				w := &syncer{log: log}
+				w.layer2 = layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }, Changed: func() {}})
 				w.loop = daemon.NewLoop(daemon.LoopConfig{Log: log, Sync: func(context.Context) (time.Duration, error) {
 					if w.stopping.Load() && tt.obeyed > 0 {
 						time.AfterFunc(tt.obeyed, func() { w.saidGoodbye.Store(true) })

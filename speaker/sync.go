@@ -36,7 +36,25 @@ type syncer struct {
 	options config.Options
 	log     *slog.Logger
 	loop    *daemon.Loop
-	// Sources.
+	sources
+	sinks
+	objects
+	stops
+
+	newcomers   newcomers
+	local       local
+	memberFacts *memberFacts
+	// told is what the other speakers were told last.
+	told atomic.Pointer[lb.Member]
+	// memory makes the plans, and witness checks it.
+	memory  plan.Memory
+	witness *witness
+	// last is the result of the last run; nil before the first.
+	last atomic.Pointer[planned]
+}
+
+// sources are what a run reads.
+type sources struct {
 	cluster    *k8s.Cluster
 	links      *link.Monitor
 	membership *membership
@@ -47,44 +65,44 @@ type syncer struct {
 	endpoints  *kubeproxy.Endpoints
 	proxies    *divert.Asker
 	kernel     *kernel.Monitor
-	// Sinks.
-	filter    *guard
-	relays    *relays
-	divert    *divert.Table
-	layer2    *layer2.Responder
-	owners    *owners
-	bgp       *bgp.Speaker
-	peering   *peering.Peering
+}
+
+// sinks are what a run sets.
+type sinks struct {
+	filter  *guard
+	relays  *relays
+	divert  *divert.Table
+	layer2  *layer2.Responder
+	owners  *owners
+	bgp     *bgp.Speaker
+	peering *peering.Peering
+	// headstart serves the addresses of newcomers until kube-proxy does.
+	headstart *kubeproxy.HeadStart
 	conntrack *kubeproxy.Sweeper
 	report    *report.Reporter
-	// headstart serves the addresses of newcomers until kube-proxy does.
-	headstart   *kubeproxy.HeadStart
-	newcomers   newcomers
-	local       local
-	memberFacts *memberFacts
+}
 
-	// compiler reads the objects of the API server; compiled is what they say, as of version.
+// objects are what the API server says.
+type objects struct {
+	// compiler reads the objects. compiled is what they say, as of version.
 	compiler config.Compiler
 	compiled lb.State
 	version  uint64
-	// memory makes the plans; witness looks whether it is right.
-	memory  plan.Memory
-	witness *witness
-	// last is the result of the last run; nil before the first.
-	last atomic.Pointer[planned]
-	// withdrawing: the uninstall mark was seen, and withdrawal has begun; withdrawn: it is complete.
+}
+
+// stops are the ways in which this speaker ends, or hands its addresses over.
+type stops struct {
+	// withdrawing reports whether the uninstall mark was seen, and withdrawn whether everything is withdrawn.
 	withdrawing bool
 	withdrawn   atomic.Bool
-	// markRemoved ends the process, so that kubelet starts a new one.
+	// markRemoved ends the process, so that the kubelet starts a new one.
 	markRemoved lb.Signal
-	// stopping: this speaker was ordered to stop, and hands its addresses over; saidGoodbye: a plan was made since,
-	// and the other speakers know.
+	// stopping reports whether this speaker was ordered to stop. saidGoodbye reports whether it has planned since, so
+	// that the other speakers know.
 	stopping, saidGoodbye atomic.Bool
 	hang                  *hang
-	// hung: a run hung, and no plan was carried out since then that hands the addresses over; told is what the other
-	// speakers were told last.
+	// hung reports whether a run hung, and no later plan has handed the addresses over yet.
 	hung atomic.Bool
-	told atomic.Pointer[lb.Member]
 }
 
 // planFactor is as daemon.LoopConfig.BurstFactor says: with 10,000 Services a burst is planned three to five times a
