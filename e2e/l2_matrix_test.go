@@ -140,24 +140,27 @@ func (s *stage) agreed(t *testing.T) {
 }
 
 // repair ends every fault, whatever the state of the cluster.
-func (s *stage) repair(t *testing.T) {
+func (e *env) repair(t *testing.T) {
 	ctx := context.Background()
-	control := s.env.Cluster.Nodes()[0]
-	errs := []error{s.env.Cluster.Heal(ctx)}
-	for _, n := range s.workers() {
-		_ = s.env.Cluster.Thaw(ctx, n) // fails if the node is off
-		s.ensureOn(t, n)
+	errs := []error{e.Cluster.Heal(ctx), e.signalAPI(ctx, "CONT")}
+	for _, n := range e.workers() {
+		_ = e.Cluster.Thaw(ctx, n) // fails if the node is off
+		e.ensureOn(t, n)
 		if t.Failed() {
-			_, err := s.env.Kubectl(ctx, "uncordon", n)
-			_, err2 := s.env.Kubectl(ctx, "label", "node", n, "node.kubernetes.io/exclude-from-external-load-balancers-")
+			_, err := e.Kubectl(ctx, "uncordon", n)
+			_, err2 := e.Kubectl(ctx, "label", "node", n, "node.kubernetes.io/exclude-from-external-load-balancers-")
 			errs = append(errs, err, err2)
 		}
 	}
-	_, err := s.env.On(ctx, control, "pkill", "-CONT", "-x", "kube-apiserver")
-	errs = append(errs, err, s.env.WaitReady(ctx))
+	errs = append(errs, e.WaitReady(ctx))
 	if err := errors.Join(errs...); err != nil {
 		t.Error(err)
 	}
+}
+
+// signalAPI sends a signal to the API server. STOP takes it away: its supervisor would restart a killed one.
+func (e *env) signalAPI(ctx context.Context, signal string) error {
+	return e.do(ctx, e.Cluster.Nodes()[0], "pkill", "-"+signal, "-x", "kube-apiserver")
 }
 
 func powerOff(t *testing.T, s *stage, owner string) {
@@ -207,16 +210,13 @@ func block(ports ...uint16) func(*testing.T, *stage, string) {
 
 func heal(t *testing.T, s *stage, _ string) { must(t, s.env.Cluster.Heal(t.Context())) }
 
-// withoutAPI stops the API server with SIGSTOP: its supervisor would restart a killed one.
 func withoutAPI(t *testing.T, s *stage, owner string) {
-	_, err := s.env.On(t.Context(), s.env.Cluster.Nodes()[0], "pkill", "-STOP", "-x", "kube-apiserver")
-	must(t, err)
+	must(t, s.signalAPI(t.Context(), "STOP"))
 	powerOff(t, s, owner)
 }
 
 func withAPI(t *testing.T, s *stage, owner string) {
-	_, err := s.env.On(t.Context(), s.env.Cluster.Nodes()[0], "pkill", "-CONT", "-x", "kube-apiserver")
-	must(t, err)
+	must(t, s.signalAPI(t.Context(), "CONT"))
 	powerOn(t, s, owner)
 }
 

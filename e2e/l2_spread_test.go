@@ -68,13 +68,19 @@ func newSpread(t *testing.T, e *env, n network, changes ...change) *spread {
 		return e.Kube.AppsV1().Deployments(app.Namespace).Delete(ctx, app.Name, metav1.DeleteOptions{})
 	})
 	must(t, e.Deploy(t.Context(), app))
-	e.pool(t, n.name, `addresses: [`+n.addresses+`]`)
-	e.apply(t, object("L2Advertisement", n.name, `{ipAddressPools: [`+n.name+`], interfaces: [`+n.interfaces+`]}`))
+	e.announceOn(t, n)
 	for i := range spreadServices {
 		s.addresses = append(s.addresses, e.service(t, app, fmt.Sprintf("%s-%d", n.name, i), append(changes, pool(n.name))...)...)
 	}
 	e.served(t, n.host, s.addresses)
 	return s
+}
+
+// announceOn has the network's addresses announced there.
+func (e *env) announceOn(t *testing.T, n network) {
+	t.Helper()
+	e.pool(t, n.name, `addresses: [`+n.addresses+`]`)
+	e.apply(t, object("L2Advertisement", n.name, `{ipAddressPools: [`+n.name+`], interfaces: [`+n.interfaces+`]}`))
 }
 
 // owners returns the only worker that recently claimed each address.
@@ -339,11 +345,7 @@ func (e *env) kubeletsConnected(ctx context.Context, since time.Time) error {
 }
 
 // failPrivate drops all frames between nodes on their own network, and those to other hosts there.
-func failPrivate(t *testing.T, s *spread) {
-	nodes := s.Cluster.Nodes()
-	others := []string{testbed.Client, testbed.Router1, testbed.Router2}
-	must(t, s.Cluster.Cut(t.Context(), testbed.LAN, nodes, append(others, nodes...)))
-}
+func failPrivate(t *testing.T, s *spread) { must(t, s.isolateNodes(t.Context(), testbed.LAN)) }
 
 const (
 	// A port flaps so many times in a minute: it is down for flapTime, and up for the rest.
@@ -372,9 +374,17 @@ func returnBlocked(t *testing.T, s *spread) {
 }
 
 // isolate drops frames between nodes on the second network; outside hosts receive frames of each node.
-func isolate(t *testing.T, s *spread) {
-	nodes := s.Cluster.Nodes()
-	must(t, s.Cluster.Cut(t.Context(), testbed.Fabric, nodes, nodes))
+func isolate(t *testing.T, s *spread) { must(t, s.isolateNodes(t.Context(), testbed.Fabric)) }
+
+// isolateNodes drops all frames between nodes on one of their networks. On their own network it drops those to other
+// hosts too: only a client that is there would not see that the network fails.
+func (e *env) isolateNodes(ctx context.Context, link string) error {
+	from := e.Cluster.Nodes()
+	to := e.Cluster.Nodes()
+	if link == testbed.LAN {
+		to = append(to, testbed.Client, testbed.Router1, testbed.Router2)
+	}
+	return e.Cluster.Cut(ctx, link, from, to)
 }
 
 // membersSecret contains the membership key of the speakers.
