@@ -77,6 +77,7 @@ var fence = map[string][]string{
 	"speaker":              {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"e2e":                  {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
 	"e2e/cmd/bench":        {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
+	"e2e/chaos":            {},
 	"e2e/whohas":           {"golang.org/x"},
 	"e2e/lab":              {"e2e/lab", "release/oci", "golang.org/x", "github.com/vishvananda"},
 	"e2e/kind":             {"e2e/kind", "e2e/lab/debian", "e2e/lab/router", "e2e/lab/toolset", "e2e/lab/wire", "release/oci"},
@@ -173,7 +174,7 @@ func TestFence(t *testing.T) {
 	for _, tree := range []string{"api", "controller", "e2e", "internal", "proxy", "release", "speaker"} {
 		reads(t, "../../"+tree)
 	}
-	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest,upgrade,hostile,alerts", "-json=ImportPath,Imports", module+"/...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest,upgrade,hostile,alerts,chaos", "-json=ImportPath,Imports", module+"/...")
 	cmd.Stderr = t.Output()
 	list, err := cmd.Output()
 	must(t, err)
