@@ -104,6 +104,10 @@ test-plugins: image chart ## Network plugins in the lab, each in a cluster of it
 soak: image chart ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
 
+.PHONY: chaos
+chaos: image chart ## Random faults on two networks for an hour, and a check of what was recorded; ARGS='-seed 7 -duration 10m'
+	go test -tags e2e,chaos -count=1 -timeout 3h -run TestChaos -v ./e2e $(ARGS)
+
 .PHONY: bench
 bench: image proxy-image chart ## Run the benchmarks; ONLY=prefix selects by name
 	go run ./e2e/cmd/bench -only '$(ONLY)' $(ARGS)
@@ -127,9 +131,9 @@ vulncheck: ## Known vulnerabilities in the code that is called, by govulncheck; 
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release,plugins ./...
+	go vet -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release,plugins,chaos ./...
 	go -C api/v1beta1 vet ./...
-	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release,plugins ./...
+	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release,plugins,chaos ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \
