@@ -64,6 +64,21 @@ func TestPrivateNetworkFails(t *testing.T) {
 	})
 }
 
+// TestNodesIsolated has the switch of the heartbeats' network isolate all nodes from each other, and from no other
+// machine. The nodes hear each other on the clients' network: nothing moves, for as long as it lasts.
+func TestNodesIsolated(t *testing.T) {
+	duals(t, []int{2, 3, 5, 12}, func(t *testing.T, a *announcers) {
+		a.gossips = false
+		a.cut = func(from, to *node) bool { return from != outside && to != outside }
+		a.at(a.clock+6*time.Second, a.gossip)
+		if seen := a.watch(20 * time.Second); seen.none+seen.several > 0 || a.maxMoves() > 0 {
+			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
+		}
+		a.gossips = true
+		a.healed(t, "the nodes were isolated")
+	})
+}
+
 // TestPowerOffWhilePrivateNetworkFails switches a node off meanwhile. Where a foreign machine shows that the clients'
 // network works, others take its addresses over.
 func TestPowerOffWhilePrivateNetworkFails(t *testing.T) {

@@ -70,7 +70,7 @@ type Detector struct {
 	// hearsNone reports whether several nodes send heartbeats to this one and it hears none, whichever side is
 	// faulty.
 	hearsNone bool
-	// hearsSome reports whether this node hears some nodes well.
+	// hearsSome reports whether this node hears some nodes well, and they do not complain that they lost it.
 	hearsSome bool
 
 	// version rises with each change of what is known.

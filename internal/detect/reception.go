@@ -72,7 +72,7 @@ func (d *Detector) measureReception(at time.Duration) {
 	}
 
 	_, heard := d.countHeard(at)
-	d.hearsSome = d.hearsWell(at)
+	d.hearsSome = d.hearsWell(at) && !d.hasComplaints(at, lostAt)
 	// A node that has stepped aside has told the others already.
 	d.hearsNone = all.peers > 1 && heard == 0 && d.own.Status == Alive && at >= d.grace.until
 }

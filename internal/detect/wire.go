@@ -37,10 +37,11 @@ type WireAnswer struct {
 	ForeignElsewhere WireReply
 }
 
-// showsAliveElsewhere reports whether the answer shows, to a node that hears no other speaker, that the peer is alive
-// and not faulty. The peer is faulty where a foreign machine on the link of the heartbeats answers the asking node.
-func (a WireAnswer) showsAliveElsewhere() bool {
-	return a.Elsewhere == Answered && a.Foreign != Answered
+// showsFaulty reports whether the answer shows, to a node that hears no other speaker, that the peer is alive and its
+// link of the heartbeats is faulty: a foreign machine there answers the asking node, and the peer hears none. If both
+// hear one, the network isolates the two from each other, and neither is faulty.
+func (a WireAnswer) showsFaulty() bool {
+	return a.Elsewhere == Answered && a.Foreign == Answered && !a.Hears
 }
 
 // showsDead reports whether the answer shows that the peer is dead although this node's link of the heartbeats does
@@ -78,6 +79,9 @@ type wireEvidence struct {
 	answer              WireAnswer
 	// isDead reports whether the last two answers showed that the peer is dead: see WireAnswer.showsDead.
 	isDead bool
+	// isFaulty reports whether the last two answers showed that the peer is faulty: see WireAnswer.showsFaulty. By the
+	// first, the peer may not have asked a foreign machine yet.
+	isFaulty bool
 	// nodeAnsweredAt is when the node itself last answered.
 	nodeAnsweredAt time.Duration
 }
@@ -136,6 +140,9 @@ func (p *peerState) answeredRecently(at time.Duration) bool {
 
 // nextWireQuestion returns when to ask the wire about a peer, so that the answer is there when it is needed.
 func (d *Detector) nextWireQuestion(p *peerState) time.Duration {
+	if p.wire.answer.showsFaulty() && !p.wire.isFaulty && p.lastHeard < p.wire.answeredAt {
+		return p.wire.askedAt + wireTime // its second answer decides
+	}
 	if p.answersOnWire() {
 		return p.wire.askedAt + wireInterval
 	}
@@ -161,12 +168,14 @@ func (d *Detector) ReceiveAnswer(at time.Duration, q WireQuestion, a WireAnswer)
 		return
 	}
 
-	wasDead := p.wire.answer.showsDead() && at-p.wire.answeredAt < complaintTime
-	p.wire.isDead = wasDead && a.showsDead()
+	age := at - p.wire.answeredAt
+	p.wire.isDead = age < complaintTime && p.wire.answer.showsDead() && a.showsDead()
+	p.wire.isFaulty = age < 2*slowWireInterval && p.wire.answer.showsFaulty() && a.showsFaulty()
 	p.wire.answer, p.wire.answeredAt = a, at
 	d.noteLinkEvidence(at, q, a)
 
-	if a.Node != Answered && !(d.isAlone(at) && a.showsAliveElsewhere()) {
+	isAliveElsewhere := a.Elsewhere == Answered && !a.showsFaulty()
+	if a.Node != Answered && !(d.isAlone(at) && isAliveElsewhere) {
 		return
 	}
 	p.wire.nodeAnsweredAt, p.lastAlive = at, at
@@ -261,6 +270,9 @@ func (d *Detector) confirmsAlone(at time.Duration, p *peerState) bool {
 	case Answered:
 		if p.Status == SpeakerDown && at < p.suspicion.startedAt+noForeignTime {
 			return false // refusals are so rare that nothing else shows whether some are lost
+		}
+		if answer.Elsewhere == Answered && !p.wire.isFaulty {
+			return false
 		}
 		return isSteady(d.link.failsAt)
 	case Unanswered:
