@@ -46,8 +46,8 @@ var kinds = map[string]string{
 	"speakerstates": "SpeakerState",
 }
 
-// apiServer lists objects and accepts patches of them; Secrets can be read and written. Its watches show
-// nothing, like watches that lag far behind, unless it is live: then those of Services do.
+// apiServer lists objects and accepts patches of them; Secrets can be read and written. Its watches show nothing, like
+// watches that lag far behind. If it is live, the watches of Services work.
 type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
@@ -337,7 +337,7 @@ func decode(w http.ResponseWriter, r *http.Request, into runtime.Object) {
 	}
 }
 
-// write creates an object that must not exist, or updates one that no other client wrote meanwhile.
+// write creates an object that must not exist, or updates an object that no other client wrote meanwhile.
 func (s *apiServer) write(w http.ResponseWriter, r *http.Request, o metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -460,7 +460,7 @@ func newSyncerFor(t testing.TB, api *rest.Config) *syncer {
 	go func() { _ = cluster.Run(t.Context()) }()
 	must(t, cluster.WaitForSync(t.Context()))
 	s := newSyncer(cluster, config.Options{Default: true}, log)
-	s.speakers.conflicts = map[netip.Addr]conflict{}
+	s.speakers.claims = map[netip.Addr]foreignClaim{}
 	return s
 }
 
@@ -479,7 +479,7 @@ func syncOnce(t testing.TB, s *syncer) time.Duration {
 func remembersRight(t testing.TB, s *syncer) {
 	t.Helper()
 	for _, c := range s.compared {
-		if !c.stands.IsZero() && (c.keep != nil || !c.read().update(s.options).Stands()) {
+		if !c.unchangedUntil.IsZero() && (c.keep != nil || !c.read().update(s.options).Stands()) {
 			t.Errorf("something is to be written of %s, and it is remembered otherwise", c.assignment.Key)
 		}
 	}

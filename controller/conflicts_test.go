@@ -36,21 +36,21 @@ func TestConflictsRead(t *testing.T) {
 		gone   string
 		want   string
 	}{
-		{"nobody", []*v1beta1.SpeakerState{says("w1", 1)}, "", "map[]"},
+		{"no report", []*v1beta1.SpeakerState{says("w1", 1)}, "", "map[]"},
 		{"both families", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC, "2001:db8::1", otherMAC)}, "",
 			"map[192.0.2.1:{02:00:00:00:00:09 w1} 2001:db8::1:{02:00:00:00:00:0a w1}]"},
 		{"two of one address", []*v1beta1.SpeakerState{says("w2", 1, "192.0.2.1", theirMAC), says("w1", 1, "192.0.2.1", otherMAC),
 			says("w3", 1, "192.0.2.1", theirMAC)}, "",
 			"map[192.0.2.1:{02:00:00:00:00:0a w1}]"},
 		{"a node that is given up", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC)}, "w1", "map[]"},
-		{"what cannot be read", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2", theirMAC, "192.0.2.1", "somebody", "192.0.2.2", theirMAC)}, "",
+		{"what cannot be read", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2", theirMAC, "192.0.2.1", "not a MAC", "192.0.2.2", theirMAC)}, "",
 			"map[192.0.2.2:{02:00:00:00:00:09 w1}]"},
-		{"one that has never written", []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: v1beta1.SpeakerStateStatus{
+		{"a speaker that has never written", []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: v1beta1.SpeakerStateStatus{
 			Conflicts: []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: theirMAC}},
 		}}}, "", "map[]"},
 	} {
-		r := reports{}.read(time.Now(), time.Time{}, tt.states)
-		if got := fmt.Sprint(r.conflicts(time.Now(), tt.states, map[string]bool{tt.gone: true})); got != tt.want {
+		r := reportTimes{}.update(time.Now(), time.Time{}, tt.states)
+		if got := fmt.Sprint(r.foreignClaims(time.Now(), tt.states, map[string]bool{tt.gone: true})); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -61,7 +61,7 @@ func TestConflictsRead(t *testing.T) {
 func TestConflictsOfGoneSpeaker(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
-		var r reports
+		var r reportTimes
 		for i, step := range []struct {
 			after time.Duration
 			wrote int
@@ -69,10 +69,10 @@ func TestConflictsOfGoneSpeaker(t *testing.T) {
 		}{
 			{0, 1, 1}, {20 * time.Minute, 1, 1}, {24 * time.Minute, 2, 1}, {48 * time.Minute, 2, 1}, {49 * time.Minute, 2, 0}, {50 * time.Minute, 3, 1},
 		} {
-			now := nstest.SetClock(start.Add(step.after), time.Duration(i)*by)
+			clock := nstest.SetClock(start.Add(step.after), time.Duration(i)*by)
 			states := []*v1beta1.SpeakerState{says("w1", step.wrote, "192.0.2.1", theirMAC)}
-			r = r.read(now, time.Time{}, states)
-			if got := r.conflicts(now, states, nil); len(got) != step.want {
+			r = r.update(clock, time.Time{}, states)
+			if got := r.foreignClaims(clock, states, nil); len(got) != step.want {
 				t.Errorf("clock set by %v: after %v %v", by, step.after, got)
 			}
 		}
@@ -84,10 +84,10 @@ func TestConflictsOfGoneSpeaker(t *testing.T) {
 func TestFree(t *testing.T) {
 	address := netip.MustParseAddr
 	ranges := []lb.Range{{From: address("192.0.2.0"), To: address("192.0.2.255")}, {From: address("2001:db8::"), To: address("2001:db8::ff")}}
-	all := func(addresses ...string) map[netip.Addr]conflict {
-		out := map[netip.Addr]conflict{}
+	all := func(addresses ...string) map[netip.Addr]foreignClaim {
+		out := map[netip.Addr]foreignClaim{}
 		for _, a := range addresses {
-			out[address(a)] = conflict{theirMAC, "w1"}
+			out[address(a)] = foreignClaim{theirMAC, "w1"}
 		}
 		return out
 	}
@@ -112,7 +112,7 @@ func TestFree(t *testing.T) {
 		if tt.retained != "" {
 			u.Retained = []lb.Retention{{Address: address(tt.retained)}}
 		}
-		c, stands := free(ranges, u, all(tt.claimed...))
+		c, stands := addressesFree(ranges, u, all(tt.claimed...))
 		if c.Type != v1beta1.ConditionAddressesFree || stands != (tt.want != "") {
 			t.Errorf("%s: %s stands: %v", tt.name, c.Type, stands)
 		}
@@ -120,7 +120,7 @@ func TestFree(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
-	c, _ := free(ranges, ipam.Usage{}, all(many...))
+	c, _ := addressesFree(ranges, ipam.Usage{}, all(many...))
 	if want := "192.0.2.5 is claimed by 02:00:00:00:00:09 (seen by node w1) and 3 more" + free1; len(c.Message) > 1024 ||
 		c.Message[len(c.Message)-len(want):] != want {
 		t.Errorf("of many: %s", c.Message)
@@ -135,7 +135,7 @@ func TestConflictsNotReadYet(t *testing.T) {
 		LastTransitionTime: metav1.Now()}}
 	server := newServer(t, pool)
 	s := newTestSyncer(t, server)
-	s.speakers = speakers{}
+	s.speakers = speakerView{}
 	expect := func(stands bool, when string) {
 		t.Helper()
 		syncOnce(t, s)
@@ -149,8 +149,8 @@ func TestConflictsNotReadYet(t *testing.T) {
 		}
 	}
 	expect(true, "before the speakers' reports were read")
-	s.look()
-	expect(false, "nobody claims anything")
+	s.requestObserve()
+	expect(false, "no machine claims an address")
 }
 
 // TestFloatingIPHistory: the holder, since when, and the last three holders.
@@ -191,8 +191,9 @@ func TestFloatingIPHistory(t *testing.T) {
 	}
 }
 
-// TestKeepDenied: where the API server denies the FloatingIP of keep-floatingip, say by a ResourceQuota, the Service gets its
-// address and says in the same write that the address will not be kept. That is no error of a run, and is not asked again at once.
+// TestKeepDenied: where the API server denies the FloatingIP of keep-floatingip, say by a ResourceQuota, the Service
+// gets its address and says in the same write that the address will not be kept. That is no error of a run, and is not
+// asked again at once.
 func TestKeepDenied(t *testing.T) {
 	sv := loadBalancer("web")
 	metav1.SetMetaDataAnnotation(&sv.ObjectMeta, "loadbalancer.openstack.org/keep-floatingip", "true")

@@ -45,16 +45,16 @@ func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 	return s, server
 }
 
-// TestWitness: of a Service that did not change nothing is compared, but by turns: something that should be written is found then,
-// written and counted.
+// TestWitness: of a Service that did not change nothing is compared, but by turns: something that should be written is
+// found then, written and counted.
 func TestWitness(t *testing.T) {
 	const age = time.Hour
 	t.Setenv("HOLDFAST_WITNESS", age.String())
 	s, server := settledSyncer(t, 20, 0)
-	now, times := time.Now(), map[time.Time]bool{}
+	start, times := time.Now(), map[time.Time]bool{}
 	for _, c := range s.compared {
-		times[c.stands] = true
-		if in := c.stands.Sub(now); in < age/2 || in > 2*age {
+		times[c.unchangedUntil] = true
+		if in := c.unchangedUntil.Sub(start); in < age/2 || in > 2*age {
 			t.Errorf("%s is compared again in %v", c.assignment.Key, in)
 		}
 	}
@@ -75,10 +75,10 @@ func TestWitness(t *testing.T) {
 		}
 	}
 	run(0)
-	s.compared[7].stands = now
+	s.compared[7].unchangedUntil = start
 	run(1, servicesPath+"/s00007/status")
 	run(1)
-	if s.compared[7].stands.IsZero() {
+	if s.compared[7].unchangedUntil.IsZero() {
 		t.Error("nothing is to be written of the Service, and it will be compared again")
 	}
 	s.last.Load().Result.Assignments[5].Reason = lb.AddressKept // what was decided must not be changed either
@@ -98,18 +98,18 @@ func TestWitness(t *testing.T) {
 		t.Error("what is to be written is found again though nothing changed")
 	}
 	kept := *last[3]
-	if kept.keep = new(ipam.Keep); !s.differs(now, &kept, last[3]) || !kept.stands.IsZero() {
+	if kept.keep = new(ipam.Keep); !s.differs(start, &kept, last[3]) || !kept.unchangedUntil.IsZero() {
 		t.Error("a FloatingIP is to be made of a Service that is as it shall be, and nothing is written")
 	}
 }
 
-// TestMore: what is to be said of a Service beyond what it has comes and goes, though nothing of it changes.
+// TestMore: details of a Service besides its assignment come and go, although the Service does not change.
 func TestMore(t *testing.T) {
 	s, _ := settledSyncer(t, 20, 0)
 	last := slices.Clone(s.compared)
-	run := func(change func(*decision)) {
+	run := func(change func(*syncRun)) {
 		t.Helper()
-		d := &decision{objects: s.cluster.Objects(), proxied: make([]verdict, len(s.compared))}
+		d := &syncRun{objects: s.cluster.Objects(), proxied: make([]proxyCondition, len(s.compared))}
 		d.state, _ = s.compiler.Compile(d.objects, s.options)
 		d.state.Now = time.Now()
 		s.assign(d)
@@ -117,45 +117,45 @@ func TestMore(t *testing.T) {
 		must(t, s.writeServices(t.Context(), d))
 	}
 	key := last[7].compiled.Key
-	for what, said := range map[string]struct {
-		say   func(*decision)
-		stays func(*serviceWrite) bool
+	for what, tt := range map[string]struct {
+		change    func(*syncRun)
+		isWritten func(*serviceWrite) bool
 	}{
-		"a problem": {func(d *decision) {
+		"a problem": {func(d *syncRun) {
 			d.problems = []lb.Problem{{Object: lb.Object{Kind: config.KindService, Namespace: key.Namespace, Name: key.Name}, Reason: lb.NodesUnfiltered}}
 		}, func(w *serviceWrite) bool { return w.problems != nil }},
-		"access": {func(d *decision) {
+		"access": {func(d *syncRun) {
 			d.frontends = []lb.Frontend{{Service: key, Access: lb.Access{RateLimit: 1}}}
 		}, func(w *serviceWrite) bool { return w.frontends != nil }},
-		"a FloatingIP": {func(d *decision) {
+		"a FloatingIP": {func(d *syncRun) {
 			d.result.Keep = []ipam.Keep{{Service: key, Refusal: "none"}}
 		}, func(w *serviceWrite) bool { return w.keep != nil }},
-		"proxies": {func(d *decision) {
+		"proxies": {func(d *syncRun) {
 			d.proxied[7].Type = v1beta1.ConditionProxied
 		}, func(w *serviceWrite) bool { return w.proxied != nil }},
-		"nodes": {func(*decision) {
-			s.speakers.unfiltered.known = !s.speakers.unfiltered.known
-		}, func(w *serviceWrite) bool { return !w.nodesUnknown }},
+		"nodes": {func(*syncRun) {
+			s.speakers.unfiltered.isKnown = !s.speakers.unfiltered.isKnown
+		}, func(w *serviceWrite) bool { return !w.areNodesUnknown }},
 	} {
-		run(said.say)
-		if w := s.compared[7]; !said.stays(w) {
-			t.Errorf("%s of a Service is not said", what)
+		run(tt.change)
+		if w := s.compared[7]; !tt.isWritten(w) {
+			t.Errorf("%s of a Service is not written", what)
 		}
-		if s.speakers.unfiltered.known = false; what != "nodes" && s.compared[8] != last[8] {
+		if s.speakers.unfiltered.isKnown = false; what != "nodes" && s.compared[8] != last[8] {
 			t.Errorf("%s of a Service changes another one", what)
 		}
-		if run(func(*decision) {}); said.stays(s.compared[7]) {
-			t.Errorf("%s of a Service is said for good", what)
+		if run(func(*syncRun) {}); tt.isWritten(s.compared[7]) {
+			t.Errorf("%s of a Service is never removed", what)
 		}
-		run(func(*decision) {}) // of what was written
+		run(func(*syncRun) {}) // of what was written
 		last = slices.Clone(s.compared)
 	}
 }
 
-// TestSame: whatever decides what is to be written of a Service makes a difference.
+// TestSame: each input of a write makes a difference.
 func TestSame(t *testing.T) {
 	w := func() *serviceWrite { return &serviceWrite{assignment: &ipam.Assignment{}} }
-	if !w().same(w()) {
+	if !w().hasSameInputs(w()) {
 		t.Fatal("two that are equal are not the same")
 	}
 	differ := func(of func(*serviceWrite) reflect.Value, without ...string) {
@@ -175,31 +175,32 @@ func TestSame(t *testing.T) {
 			case reflect.Interface:
 				field.Set(reflect.ValueOf(plain{}))
 			default: // below
-				if !slices.Contains([]string{"stands", "Key"}, name) {
+				if !slices.Contains([]string{"unchangedUntil", "Key"}, name) {
 					t.Errorf("no change is known for %s", name)
 				}
 				name = ""
 			}
-			if name != "" && w().same(o) != slices.Contains(without, name) {
+			if name != "" && w().hasSameInputs(o) != slices.Contains(without, name) {
 				t.Errorf("%s of %T makes no difference, or should make none", name, of(o).Interface())
 			}
 		}
 	}
 	// What comes of the assignment and of the compiled Service is compared by itself.
-	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o).Elem() }, "assignment", "compiled", "pending", "more", "service")
+	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o).Elem() }, "assignment", "compiled", "isPending", "hasMore", "service")
 	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o.assignment).Elem() })
 	for name, o := range map[string]*serviceWrite{
-		"the key": {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}}, "the mode of proxies": {assignment: &ipam.Assignment{}, proxied: &verdict{mode: true}},
-		"a sentence of proxies": {assignment: &ipam.Assignment{}, proxied: &verdict{Condition: metav1.Condition{Message: "x"}}},
+		"the key":               {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}},
+		"the mode of proxies":   {assignment: &ipam.Assignment{}, proxied: &proxyCondition{wantsProxyMode: true}},
+		"a sentence of proxies": {assignment: &ipam.Assignment{}, proxied: &proxyCondition{Condition: metav1.Condition{Message: "x"}}},
 	} {
-		if w().same(o) {
+		if w().hasSameInputs(o) {
 			t.Errorf("%s makes no difference", name)
 		}
 	}
 }
 
-// BenchmarkRun is a run in which nothing changed, one Service did or there is one more, which gets its address: that is written and comes back.
-// cpu-ms is the processor time of this process only.
+// BenchmarkRun is a run in which nothing changed, one Service did or there is one more, which gets its address: that is
+// written and comes back. cpu-ms is the processor time of this process only.
 func BenchmarkRun(b *testing.B) {
 	for _, n := range []int{1_000, 3_000, 10_000} {
 		s, server := settledSyncer(b, n, 1_000)

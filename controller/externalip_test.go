@@ -78,7 +78,7 @@ func TestForeignMachinesLast(t *testing.T) {
 	ours.Spec.Type = corev1.ServiceTypeLoadBalancer
 	server := newServer(t, pool, ours)
 	s := newTestSyncer(t, server)
-	s.speakers.conflicts = map[netip.Addr]conflict{netip.MustParseAddr("192.0.2.1"): {"00:00:5e:00:01:01", "w1"}}
+	s.speakers.claims = map[netip.Addr]foreignClaim{netip.MustParseAddr("192.0.2.1"): {"00:00:5e:00:01:01", "w1"}}
 	syncOnce(t, s)
 	if got := config.StatusAddresses(server.service(t, "web")); len(got) != 1 || got[0].String() != "192.0.2.2" {
 		t.Errorf("it gets %v", got)

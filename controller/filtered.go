@@ -9,27 +9,42 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// filtered returns the condition on access to the Service, if access is restricted: the
-// source ranges and limits that cannot be read, and those in force.
-func (w serviceWrite) filtered() (metav1.Condition, bool) {
+// accessCondition returns the condition on access to the Service, and reports whether there is one. While it is not
+// known which nodes filter, a condition that names such nodes stays.
+func (w serviceWrite) accessCondition() (metav1.Condition, bool) {
+	c := meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered)
+	if w.areNodesUnknown && c != nil && c.Reason == string(lb.NodesUnfiltered) {
+		return *c, true
+	}
+	return w.filteredCondition()
+}
+
+// filteredCondition returns the condition on access to the Service, and reports whether access is restricted. The
+// message has the invalid source ranges and limits, and then those in force.
+func (w serviceWrite) filteredCondition() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionTrue, Reason: string(lb.Filtered)}
 	var messages []string
 	var faults []lb.Reason
 	for _, p := range w.problems {
-		if p.Reason.OfFilter() {
-			if len(messages) == 0 {
-				c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
-			}
-			messages, faults = append(messages, p.Message), append(faults, p.Reason)
+		if !p.Reason.OfFilter() {
+			continue
 		}
+		if len(messages) == 0 {
+			c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
+		}
+		messages = append(messages, p.Message)
+		faults = append(faults, p.Reason)
 	}
-	messages = append(messages, effect(w.frontends)...)
-	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) &&
-		!w.proxied.serves() { // nodes refuse those of proxied ones
-		if text := openNodePorts(w.service); text != "" {
+	messages = append(messages, accessTexts(w.frontends)...)
+
+	// Nodes refuse the node ports of proxied Services.
+	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) && !w.proxied.isServing() {
+		text := nodePortsText(w.service)
+		if text != "" {
 			messages = append(messages, text)
 		}
 	}
@@ -37,47 +52,51 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// effect describes the access to the addresses of a Service. All ports of an address
-// have the same rules.
-func effect(frontends []lb.Frontend) []string {
-	var out []string
-	var address netip.Addr
-	for _, d := range frontends {
-		if d.Address != address && d.HasRanges() {
-			out = append(out, fmt.Sprintf("%s: from %s", d.Address, d.Sources()))
-		}
-		address = d.Address
-	}
+// accessTexts describes the access to the addresses of a Service. All ports of an address have the same rules.
+func accessTexts(frontends []lb.Frontend) []string {
 	if len(frontends) == 0 {
 		return nil
 	}
+
+	var out []string
+	var last netip.Addr
+	for _, f := range frontends {
+		if f.Address != last && f.HasRanges() {
+			out = append(out, fmt.Sprintf("%s: from %s", f.Address, f.Sources()))
+		}
+		last = f.Address
+	}
 	if len(out) > 0 {
-		out = append(out, "the cluster's own pods and nodes "+within(frontends))
+		out = append(out, "the cluster's own pods and nodes "+clusterText(frontends))
 	}
-	const each = "for each port of each address on each node"
-	if n := frontends[0].ConnectionLimit; n > 0 {
-		out = append(out, fmt.Sprintf("at most %d connections at once, %s", n, each))
+
+	const scope = "for each port of each address on each node"
+	access := frontends[0].Access
+	if access.ConnectionLimit > 0 {
+		out = append(out, fmt.Sprintf("at most %d connections at once, %s", access.ConnectionLimit, scope))
 	}
-	if n := frontends[0].RateLimit; n > 0 {
-		out = append(out, fmt.Sprintf("at most %d new connections per second of one source, %s", n, each))
+	if access.RateLimit > 0 {
+		out = append(out, fmt.Sprintf("at most %d new connections per second of one source, %s",
+			access.RateLimit, scope))
 	}
-	if frontends[0].LogDrops {
-		out = append(out, "what is refused is logged in samples")
+	if access.LogDrops {
+		out = append(out, "refused packets are logged in samples")
 	}
 	return out
 }
 
-// within says what the source ranges are to the cluster itself.
-func within(frontends []lb.Frontend) string {
-	if slices.ContainsFunc(frontends, func(d lb.Frontend) bool { return d.HasRanges() && !d.ClusterIP.IsValid() }) {
+// clusterText tells how the source ranges apply to the cluster itself.
+func clusterText(frontends []lb.Frontend) string {
+	appliesToCluster := func(f lb.Frontend) bool { return f.HasRanges() && !f.ClusterIP.IsValid() }
+	if slices.ContainsFunc(frontends, appliesToCluster) {
 		return "are sources like any other"
 	}
-	return "may come in too"
+	return "are allowed too"
 }
 
-// openNodePorts names the node ports of a Service, "" for none. No list of sources applies to them, in Kubernetes
-// itself.
-func openNodePorts(sv *corev1.Service) string {
+// nodePortsText names the node ports of a Service, or returns "" if it has none. Kubernetes applies no list of sources
+// to them.
+func nodePortsText(sv *corev1.Service) string {
 	var ports []int32
 	for _, p := range sv.Spec.Ports {
 		if p.NodePort != 0 {
@@ -87,6 +106,6 @@ func openNodePorts(sv *corev1.Service) string {
 	if len(ports) == 0 {
 		return ""
 	}
-	return "everybody may come in by the node ports (" + lb.SomeOf(ports) +
+	return "any source may connect to the node ports (" + lb.SomeOf(ports) +
 		"): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"
 }

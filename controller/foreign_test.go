@@ -63,7 +63,7 @@ func TestForeign(t *testing.T) {
 		{"it is being deleted", foreign(deleted), true, nil, nil, ""},
 		{"it is being deleted, and another load balancer serves it", foreign(shows(other, "192.0.2.1"), deleted), true, []string{standard}, []string{other},
 			lb.Released},
-		{"somebody removed the standard finalizer", foreign(func(sv *corev1.Service) { sv.Finalizers = sv.Finalizers[:1] }), true, nil, nil, ""},
+		{"another client removed the standard finalizer", foreign(func(sv *corev1.Service) { sv.Finalizers = sv.Finalizers[:1] }), true, nil, nil, ""},
 		{"a copy of a Service of ours", foreign(shows(other), marksOnly(v1beta1.FinalizerAddress)), false, nil, []string{other}, ""},
 		{"never ours", foreign(shows("192.0.2.1"), marksOnly(standard)), false, []string{standard}, []string{"192.0.2.1"}, ""},
 		{"never ours, and being deleted", foreign(shows(), marksOnly(standard), deleted), false, []string{standard}, nil, ""},
@@ -119,7 +119,7 @@ func TestForeignLater(t *testing.T) {
 	if diff := cmp.Diff([]string{k8s.StandardFinalizer}, got.Finalizers); diff != "" {
 		t.Errorf("not ours (-want +got):\n%s", diff)
 	}
-	const message = "the Service gave back 192.0.2.1, since Holdfast does not serve its class"
+	const message = "the Service released 192.0.2.1, since Holdfast does not serve its class"
 	if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned); c == nil || c.Message != message {
 		t.Errorf("the condition is %v, want the message %q", c, message)
 	}
@@ -141,8 +141,8 @@ func TestForeignLater(t *testing.T) {
 	}
 }
 
-// TestOthersFinalizer: on a Service that is ours and holds nothing of ours, the standard finalizer stays unless we set it,
-// or another load balancer that has set it would never clean up. When the Service is deleted, what we set goes.
+// TestOthersFinalizer: on a Service that is ours and holds nothing of ours, the standard finalizer stays unless we set
+// it, or another load balancer that has set it would never clean up. When the Service is deleted, what we set goes.
 func TestOthersFinalizer(t *testing.T) {
 	const other, ours, standard = "198.51.100.1", v1beta1.FinalizerAddress, k8s.StandardFinalizer
 	released := func(sv *corev1.Service) {

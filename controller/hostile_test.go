@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestLosesWhateverIsRefused: a tenant edits a Service, so that it clashes with another that shares its address, and fills it so that
-// the API server refuses to make it larger, or to change its finalizers. It loses the address all the same: otherwise
-// kube-proxy would lead the other's clients to it.
+// TestLosesWhateverIsRefused: a tenant edits a Service, so that it clashes with another that shares its address, and
+// fills it so that the API server refuses to make it larger, or to change its finalizers. It loses the address all the
+// same: otherwise kube-proxy would lead the other's clients to it.
 func TestLosesWhateverIsRefused(t *testing.T) {
 	sharer := func(name string, port int32) *corev1.Service {
 		sv := loadBalancer(name)
@@ -64,8 +64,8 @@ func TestLosesWhateverIsRefused(t *testing.T) {
 	}
 }
 
-// TestReleasesWhateverIsRefused: a tenant changes the type of a Service on which our finalizers cannot be removed. Its address is free
-// for others all the same.
+// TestReleasesWhateverIsRefused: a tenant changes the type of a Service on which our finalizers cannot be removed. Its
+// address is free for others all the same.
 func TestReleasesWhateverIsRefused(t *testing.T) {
 	c := newTenancy(t, lan())
 	c.create(loadBalancer("evil"))
@@ -204,8 +204,8 @@ func everything(name string) string {
 	return text
 }
 
-// TestForgedAnnotation: whatever a user writes into the annotation, nobody waits for him, nothing is recorded as released, and
-// no record of a release is lost.
+// TestForgedAnnotation: whatever a user writes to the annotation, no other Service waits, nothing is recorded as
+// released, and no record of a release is lost.
 func TestForgedAnnotation(t *testing.T) {
 	retype := func(sv *corev1.Service) { sv.Spec.Type = corev1.ServiceTypeClusterIP }
 	few := func(name string) string {
@@ -243,8 +243,8 @@ func TestForgedAnnotation(t *testing.T) {
 	}
 }
 
-// TestForgedTerms: a user writes the digest of his new terms, which a twin shows, where the digest of the former stood. The
-// other sharers keep the address: he clashes with them.
+// TestForgedTerms: a user writes the digest of his new terms, which a twin shows, where the digest of the former stood.
+// The other sharers keep the address: he clashes with them.
 func TestForgedTerms(t *testing.T) {
 	pool := lan()
 	pool.Spec.Sharing = &v1beta1.Sharing{Scope: v1beta1.ShareCluster}
@@ -269,8 +269,8 @@ func TestForgedTerms(t *testing.T) {
 	c.want("evil", "[] PortClash")
 }
 
-// TestPastedBack: a user pastes back what the annotation said when his Service held another address. Who holds that now
-// keeps it, and nothing is released.
+// TestPastedBack: a user restores the annotation from when the Service held another address. The present holder of that
+// address keeps it, and nothing is released.
 func TestPastedBack(t *testing.T) {
 	pool := lan()
 	c := newTenancy(t, pool)
@@ -298,7 +298,8 @@ func TestPastedBack(t *testing.T) {
 	}
 }
 
-// TestForgedOrigin: a speaker takes the source ranges of the pool that an address was cut from, whatever the annotation says.
+// TestForgedOrigin: a speaker uses the source ranges of the pool that an address was removed from, whatever the
+// annotation says.
 func TestForgedOrigin(t *testing.T) {
 	strict, open := lan(), lan()
 	strict.Spec.SourceRanges = []string{"10.0.0.0/8"}
@@ -321,7 +322,8 @@ func TestForgedOrigin(t *testing.T) {
 	}
 }
 
-// TestReplaceOfManyRetained: 300 addresses were cut from their pool, more than it can list, and all their Services are replaced.
+// TestReplaceOfManyRetained: 300 addresses were removed from their pool, more than it can list, and all their Services
+// are replaced.
 func TestReplaceOfManyRetained(t *testing.T) {
 	pool := lan()
 	pool.Spec.Addresses = []string{"192.0.2.0/24", "198.51.100.0/24"}
@@ -373,8 +375,8 @@ func TestRestoredEtcd(t *testing.T) {
 	}
 }
 
-// TestRestoredObjects: Services that are restored without a status, and with another UID, ask for what they had as for any other
-// address: they get it where they may, and wait where another one has it.
+// TestRestoredObjects: Services that are restored without a status, and with another UID, ask for what they had as for
+// any other address: they get it where they may, and wait where another one has it.
 func TestRestoredObjects(t *testing.T) {
 	pool := lan()
 	pool.Spec.AutoAssign = new(bool)

@@ -1,5 +1,15 @@
-// Command controller assigns addresses from pools to Services of type LoadBalancer.
-// It is the only writer of addresses. Several replicas may run; one leads.
+// Command controller assigns addresses from pools to Services of type LoadBalancer and to FloatingIPs. It is the only
+// writer of addresses.
+//
+// It reads the objects of the API server (package k8s), compiles them (config), decides (ipam) and writes statuses,
+// conditions and Events. In its other loops it withdraws the endpoints on dead nodes (nodelifecycle) and rotates the
+// key of the speakers' membership (keyed). Several replicas may run; only the leader decides and writes.
+//
+//	controller                # run until a signal
+//	controller uninstall      # withdraw all announcements and remove the finalizers
+//	controller crds           # write the custom resource definitions
+//
+// It must not announce addresses: that is the speakers' task.
 package main
 
 import (
@@ -26,101 +36,83 @@ func main() { os.Exit(run()) }
 type settings struct {
 	daemon.Settings
 	Options config.Options
-	// nodeName is where the process runs: a standby asks whether the speakers miss that node.
+	// nodeName is the node that the process runs on. A standby checks whether the speakers miss the leader's node.
 	nodeName string
-	timeout  time.Duration
+	// timeout bounds the wait of an uninstall.
+	timeout time.Duration
 	// crds is the directory with the custom resource definitions.
 	crds string
-	// withdraw endpoints on dead nodes, on at most limit nodes at the same time.
+	// withdraw reports whether endpoints on dead nodes are withdrawn, on at most limit nodes at the same time.
 	withdraw bool
 	limit    nodelifecycle.Limit
+}
+
+// define adds the flags to f.
+func (s *settings) define(f *flag.FlagSet) {
+	s.Define(f, ":9218")
+	s.Options.Define(f)
+
+	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true,
+		"mark pods of Services as not ready if more than half of all speakers cannot reach their node")
+	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10},
+		"maximum number of `nodes` whose pods are marked at the same time, as a number or a percentage of all nodes")
+
+	f.IntVar(&s.Options.OpenStack.MaxShared, "openstack-max-shared", 2,
+		"maximum number of `Services` that share an address by OpenStack's load-balancer-id")
+	f.BoolVar(&s.Options.OpenStack.Internal, "openstack-internal", false,
+		"serve Services from internal pools unless holdfast.dev/internal says otherwise")
+	f.BoolVar(&s.Options.OpenStack.AnnotateAll, "openstack-annotate-all", false,
+		"write OpenStack's load-balancer-id and load-balancer-address on all Services")
+
+	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"),
+		"`name` of the node that this controller runs on; by default the environment variable NODE_NAME. "+
+			"Without it another controller leads 15 s after the node's death and not after 2.5 s")
+	f.DurationVar(&s.timeout, "timeout", time.Minute,
+		"uninstall: `time` to wait for the speakers to withdraw all announcements")
+	f.StringVar(&s.crds, "from", "/crds", "crds: `directory` with the custom resource definitions to write")
 }
 
 func run() int {
 	tasks := map[string]func(context.Context, k8s.Clients, settings, *slog.Logger) error{
 		"controller": serve,
 		"uninstall":  uninstall,
-		"crds":       crds,
+		"crds":       writeCRDs,
 	}
 	args, task := os.Args[1:], "controller"
 	if len(args) > 0 && tasks[args[0]] != nil {
 		args, task = args[1:], args[0]
 	}
+
 	var s settings
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
-	s.Define(f, ":9218")
-	s.Options.Define(f)
-	f.BoolVar(
-		&s.withdraw,
-		"withdraw-dead-endpoints",
-		true,
-		"mark pods of Services as not ready if more than half of all speakers cannot reach their node",
-	)
-	f.TextVar(
-		&s.limit,
-		"dead-endpoints-max-nodes",
-		nodelifecycle.Limit{Percent: 10},
-		"most `nodes` whose pods are marked at the same time, as a number or a "+
-			"percentage of all nodes",
-	)
-	f.IntVar(
-		&s.Options.OpenStack.MaxShared,
-		"openstack-max-shared",
-		2,
-		"most `Services` that share an address by OpenStack's load-balancer-id",
-	)
-	f.BoolVar(
-		&s.Options.OpenStack.Internal,
-		"openstack-internal",
-		false,
-		"serve Services from internal pools unless holdfast.dev/internal says otherwise",
-	)
-	f.BoolVar(
-		&s.Options.OpenStack.AnnotateAll,
-		"openstack-annotate-all",
-		false,
-		"write OpenStack's load-balancer-id and load-balancer-address on all Services",
-	)
-	f.StringVar(
-		&s.nodeName,
-		"node-name",
-		os.Getenv("NODE_NAME"),
-		"`name` of the node that this controller runs on; by default the environment variable "+
-			"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 2.5 s",
-	)
-	f.DurationVar(
-		&s.timeout,
-		"timeout",
-		time.Minute,
-		"uninstall: `time` to wait for the speakers to withdraw all announcements",
-	)
-	f.StringVar(&s.crds, "from", "/crds", "crds: `directory` with the custom resource definitions to write")
-	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
-		func(ctx context.Context, log *slog.Logger) error {
-			k8s.LogTo(log)
-			clients, err := k8s.Connect(s.Kubeconfig, "holdfast-"+task)
-			if err != nil {
-				return err
-			}
-			return tasks[task](ctx, clients, s, log)
-		})
+	s.define(f)
+	parse := func() error { return s.Parse(f, args) }
+
+	return daemon.Main("controller", &s.Settings, parse, func(ctx context.Context, log *slog.Logger) error {
+		k8s.LogTo(log)
+		clients, err := k8s.Connect(s.Kubeconfig, "holdfast-"+task)
+		if err != nil {
+			return err
+		}
+		return tasks[task](ctx, clients, s, log)
+	})
 }
 
 func uninstall(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	return clients.Uninstall(ctx, log, s.Namespace, s.DaemonSet, s.timeout)
 }
 
-func crds(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
+func writeCRDs(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	return clients.WriteCRDs(ctx, log, s.crds)
 }
 
-// serve runs until ctx is cancelled. Watches and HTTP pages run in every replica, the
-// loops in the leader only.
+// serve runs until ctx is cancelled. Watches and HTTP pages run in every replica, the loops only in the leader.
 func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	assign, dead, work := assemble(clients, s, log)
+
+	assign, lifecycle, work := assemble(clients, s, log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -128,76 +120,73 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 		daemon.BuildInfo(),
 		daemon.Stderr.Dropped(),
 		assign,
-		dead,
+		lifecycle,
 	)
-	state := func() any { return assign.last.Load() }
+	health := daemon.Health(daemon.AlwaysHealthy, assign.ready)
+	debug := daemon.Debug(func() any { return assign.last.Load() })
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return assign.cluster.Run(ctx) })
 	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
-	group.Go(func() error {
-		return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.AlwaysHealthy, assign.ready), nil)
-	})
-	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(state), nil) })
+	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, health, nil) })
+	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, debug, nil) })
 	group.Go(func() error { return campaign(ctx, log, assign.cluster, s.nodeName, work) })
 	return group.Wait()
 }
 
-// assemble constructs the parts of the process, of which the leader's work is to be run, and starts none. The cluster
-// kicks the others, but not before it runs.
+// assemble constructs the parts of the process, and starts none. work are the functions that the leader runs. The
+// cluster kicks the loops, but not before it runs.
 func assemble(
 	clients k8s.Clients,
 	s settings,
 	log *slog.Logger,
-) (assign *syncer, dead *nodelifecycle.Controller, work []func(context.Context) error) {
-	var looks, withdraws *daemon.Loop
+) (assign *syncer, lifecycle *nodelifecycle.Controller, work []func(context.Context) error) {
+	var observe, withdraw *daemon.Loop
 	cluster := k8s.New(clients, k8s.Config{
-		Log:       log,
-		Component: "holdfast-controller",
-		Namespace: s.Namespace,
-		DaemonSet: s.DaemonSet,
-		Endpoints: s.withdraw ||
-			s.Options.Proxies(),
+		Log:        log,
+		Component:  "holdfast-controller",
+		Namespace:  s.Namespace,
+		DaemonSet:  s.DaemonSet,
+		Endpoints:  s.withdraw || s.Options.Proxies(),
 		Proxies:    s.Options.Proxy.Service,
 		Kick:       func() { assign.loop.Kick() },
-		KickStates: func() { withdraws.Kick(); looks.Kick() },
+		KickStates: func() { withdraw.Kick(); observe.Kick() },
 	})
 	assign = newSyncer(cluster, s.Options, log)
-	looks = daemon.NewLoop(
-		daemon.LoopConfig{
-			Name:        "speakers",
-			Log:         log,
-			MinInterval: lookInterval,
-			Sync: func(context.Context) (time.Duration, error) {
-				assign.look()
-				return 2 * lookInterval, nil // reports expire without a change
-			},
+	lifecycle = nodelifecycle.New(cluster, s.Options.Serves, s.limit, log)
+
+	observe = daemon.NewLoop(daemon.LoopConfig{
+		Name:        "speakers",
+		Log:         log,
+		MinInterval: observeInterval,
+		Sync: func(context.Context) (time.Duration, error) {
+			assign.requestObserve()
+			return 2 * observeInterval, nil // reports expire without a change
 		},
-	)
-	dead = nodelifecycle.New(cluster, s.Options.Serves, s.limit, log)
-	withdraws = daemon.NewLoop(
-		daemon.LoopConfig{Name: "nodelifecycle", Log: log, MinInterval: nodelifecycle.MinInterval, Sync: dead.Sync},
-	)
+	})
+	withdraw = daemon.NewLoop(daemon.LoopConfig{
+		Name:        "nodelifecycle",
+		Log:         log,
+		MinInterval: nodelifecycle.MinInterval,
+		Sync:        lifecycle.Sync,
+	})
+
+	rotateKeys := func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) }
 	work = []func(context.Context) error{
 		assign.lead,
-		afterStates(cluster, looks.Run),
-		afterStates(
-			cluster,
-			func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) },
-		),
+		afterSpeakerStates(cluster, observe.Run),
+		afterSpeakerStates(cluster, rotateKeys),
 	}
 	if s.withdraw {
-		work = append(
-			work,
-			afterStates(cluster, func(ctx context.Context) error { return dead.Lead(ctx, withdraws.Run) }),
-		)
+		withdrawEndpoints := func(ctx context.Context) error { return lifecycle.Lead(ctx, withdraw.Run) }
+		work = append(work, afterSpeakerStates(cluster, withdrawEndpoints))
 	}
-	return assign, dead, work
+	return assign, lifecycle, work
 }
 
-// afterStates makes work wait until the SpeakerStates were listed: without them there is no doubt about any
-// node, no conflict, and no speaker that has a key.
-func afterStates(cluster *k8s.Cluster, work func(context.Context) error) func(context.Context) error {
+// afterSpeakerStates makes work wait until the SpeakerStates were listed. Before that it would find no suspicion, no
+// conflict, and no speaker that has a key.
+func afterSpeakerStates(cluster *k8s.Cluster, work func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if cluster.WaitForSpeakerStates(ctx) != nil {
 			return nil // cancelled
@@ -230,16 +219,16 @@ func campaign(
 		if !errors.Is(err, errUninstalling) {
 			return err
 		}
-		// Release the Lease while we still have permission to write it; otherwise a later
-		// installation would wait for it to expire.
+
+		// The Lease is released while we still have permission to write it. Otherwise a later installation would wait for
+		// it to expire.
 		if err := cluster.WaitUninstalling(ctx, false); err != nil {
 			return nil
 		}
 	}
 }
 
-// lead works as the leader. It first reads past its caches, since its
-// predecessor's last writes may not have reached them.
+// lead works as the leader. It first reads past its caches, which may lack its predecessor's last writes.
 func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []func(context.Context) error) error {
 	log.Info("leading")
 	if err := cluster.WaitForSync(ctx); err != nil {
@@ -248,6 +237,7 @@ func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []fu
 	if err := cluster.Refresh(ctx); err != nil {
 		return err
 	}
+
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if cluster.WaitUninstalling(ctx, true) != nil {
@@ -261,7 +251,7 @@ func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []fu
 	return group.Wait()
 }
 
-// identity is unique among the replicas, even after a restart within the same pod.
+// identity returns a name that is unique among the replicas, even after a restart within the same pod.
 func identity() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// remembered returns what the pool lan remembers; none if it has no memory, or that of an earlier pool.
+// remembered returns the releases that the pool lan records; none if it has no PoolMemory, or a PoolMemory of an
+// earlier pool.
 func (s *apiServer) remembered(t *testing.T) []v1beta1.ReleasedAddress {
 	t.Helper()
 	var m v1beta1.PoolMemory
@@ -72,7 +73,7 @@ func TestMemoryIsNotOverwritten(t *testing.T) {
 	}
 }
 
-// TestRefreshed: a new leader respects what its predecessor has just written.
+// TestRefreshed: a new leader respects the last writes of its predecessor.
 func TestRefreshed(t *testing.T) {
 	for name, late := range map[string]metav1.Object{
 		"waits for reuseDelay": released("a"),
@@ -94,8 +95,8 @@ func TestRefreshed(t *testing.T) {
 	}
 }
 
-// TestMoveWaitsForTheMemory: while what a pool remembers cannot be written no Service loses an address whose
-// release it would have to record; other Services get theirs. Afterwards the memory is written first.
+// TestMoveWaitsForTheMemory: while a PoolMemory cannot be written, no Service loses an address whose release it would
+// record; other Services get their addresses. Afterwards the PoolMemory is written first.
 func TestMoveWaitsForTheMemory(t *testing.T) {
 	const floatingPath, memory = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", memoriesPath + "/lan"
 	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
@@ -136,7 +137,7 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAnEarlierPool: a pool does not remember what an earlier one of its name did, and takes the object over.
+// TestMemoryOfAnEarlierPool: a pool ignores the releases of an earlier pool of its name, and takes over the PoolMemory.
 func TestMemoryOfAnEarlierPool(t *testing.T) {
 	earlier := released("a")
 	earlier.OwnerReferences[0].UID = "uid-earlier"
@@ -153,7 +154,7 @@ func TestMemoryOfAnEarlierPool(t *testing.T) {
 	}
 }
 
-// TestDeletedTogether: Services that are deleted at once go by one write of each, after one of what the pool remembers.
+// TestDeletedTogether: Services that are deleted at once need one write each, after one write of the PoolMemory.
 func TestDeletedTogether(t *testing.T) {
 	const services = 200
 	server := newServer(t, lan())

@@ -21,64 +21,53 @@ var (
 	assignedDesc = prometheus.NewDesc("holdfast_pool_assigned_addresses",
 		"Addresses of a pool that Services hold.", []string{"pool", "family"}, nil)
 	availableDesc = prometheus.NewDesc("holdfast_pool_available_addresses",
-		"Addresses of a pool that can still be given.", []string{"pool", "family"}, nil)
+		"Addresses of a pool that can still be assigned.", []string{"pool", "family"}, nil)
 	quarantinedDesc = prometheus.NewDesc("holdfast_pool_quarantined_addresses",
 		"Free addresses of a pool that wait for its reuseDelay.", []string{"pool", "family"}, nil)
 	retainedDesc = prometheus.NewDesc("holdfast_pool_retained_addresses",
-		"Addresses that are held although they were cut from their pool.", []string{"pool"}, nil)
+		"Addresses that are held although they were removed from their pool.", []string{"pool"}, nil)
 	floatingIPsDesc = prometheus.NewDesc("holdfast_floating_ips",
 		"FloatingIPs, by the reason of their state.", []string{"reason"}, nil)
 	servicesDesc = prometheus.NewDesc("holdfast_services",
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
 	pendingDesc = prometheus.NewDesc("holdfast_service_pending_seconds",
 		"How long the Service that has waited longest for an address has waited, by reason.", []string{"reason"}, nil)
-	unannouncedDesc = prometheus.NewDesc(
-		"holdfast_service_unannounced",
-		"1 for each Service with an address that no node announces, by the reason that speakers report, empty while they report none; the first 2,000 "+
-			"series by age.",
-		[]string{"namespace", "service", "family", "reason"},
-		nil,
-	)
-	repairsDesc = prometheus.NewDesc(
-		"holdfast_repairs_total",
-		"Repairs of drift, by kind.",
-		nil,
-		prometheus.Labels{"kind": "plan"},
-	)
+	unannouncedDesc = prometheus.NewDesc("holdfast_service_unannounced",
+		"1 for each Service with an address that no node announces, by the reason that speakers report, "+
+			"empty while they report none; the first 2,000 series by age.",
+		[]string{"namespace", "service", "family", "reason"}, nil)
+	repairsDesc = prometheus.NewDesc("holdfast_repairs_total",
+		"Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "plan"})
 	isLeaderDesc = prometheus.NewDesc("holdfast_controller_is_leader",
 		"1 if this controller leads: it has decided at least once and alone assigns addresses.", nil, nil)
-	problemsDesc = prometheus.NewDesc(
-		"holdfast_problems",
+	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).",
-		[]string{"kind", "reason"},
-		nil,
-	)
+		[]string{"kind", "reason"}, nil)
 )
 
-// metrics of a syncer.
+// metrics are the metrics of a syncer.
 type metrics struct {
-	services func() lb.Map[lb.Key, config.Held[corev1.Service]]
-	// looked has what the last look found; mu guards it.
-	looked map[lb.Key]looked
-	mu     sync.Mutex
-	// last is the outcome of the last run, which /debug/state shows too; nil unless this replica leads.
-	last atomic.Pointer[outcome]
-	// repairs counts the decisions that were to be others, and the Services of which something was to be written, than
-	// what is remembered says.
+	listServices func() lb.Map[lb.Key, config.Held[corev1.Service]]
+	// mu guards services, which has the results of the last scrape.
+	mu       sync.Mutex
+	services map[lb.Key]serviceMetrics
+	// last is the result of the last run, which /debug/state shows too; nil unless this replica leads.
+	last atomic.Pointer[runResult]
+	// repairs counts wrong decisions of the ledger, and writes of Services without a change.
 	repairs atomic.Int64
 }
 
-// outcome is the result of one run.
-type outcome struct {
+// runResult is the result of one run.
+type runResult struct {
 	Result   ipam.Result
 	Problems []lb.Problem
 }
 
-// Describe implements prometheus.Collector. It describes nothing: most metrics are of the leader only.
+// Describe implements prometheus.Collector. It describes nothing, because only the leader has most of the metrics.
 func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector: gauges are computed from the last run,
-// so they cannot go stale. A replica that does not lead has only isLeaderDesc.
+// Collect implements prometheus.Collector. It computes gauges from the last run, so they cannot be stale. A replica
+// that does not lead only has isLeaderDesc.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
@@ -90,8 +79,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	gauge(isLeaderDesc, 1)
-
 	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(m.repairs.Load()))
+
 	for _, u := range last.Result.Pools {
 		gauge(assignedDesc, u.IPv4.Assigned, u.Pool, string(lb.IPv4))
 		gauge(assignedDesc, u.IPv6.Assigned, u.Pool, string(lb.IPv6))
@@ -101,6 +90,19 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(quarantinedDesc, u.IPv6.Quarantined, u.Pool, string(lb.IPv6))
 		gauge(retainedDesc, u.RetainedCount, u.Pool)
 	}
+	m.collectReasons(last, gauge)
+
+	waits, unannounced := m.serviceStates(last.Result.Assignments)
+	for reason, d := range waits {
+		gauge(pendingDesc, int64(d.Seconds()), string(reason))
+	}
+	for labels := range unannounced {
+		gauge(unannouncedDesc, 1, labels[:]...)
+	}
+}
+
+// collectReasons counts FloatingIPs, Services and Problems by reason.
+func (m *metrics) collectReasons(last *runResult, gauge func(d *prometheus.Desc, v int64, labels ...string)) {
 	floating, services := map[lb.Reason]int64{}, map[lb.Reason]int64{}
 	for _, f := range last.Result.FloatingIPs {
 		floating[f.Reason]++
@@ -114,94 +116,103 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))
 	}
-	waits, unannounced := m.states(last.Result.Assignments)
-	for reason, d := range waits {
-		gauge(pendingDesc, int64(d.Seconds()), string(reason))
-	}
-	for row := range unannounced {
-		gauge(unannouncedDesc, 1, row[:]...)
-	}
+
 	problems := map[[2]string]int64{}
 	for _, p := range last.Problems {
 		if !p.Note {
 			problems[[2]string{p.Object.Kind, string(p.Reason)}]++
 		}
 	}
-	for k, n := range problems {
-		gauge(problemsDesc, n, k[0], k[1])
+	for labels, n := range problems {
+		gauge(problemsDesc, n, labels[:]...)
 	}
 }
 
-// looked is what the last look found of a Service.
-type looked struct {
-	of         config.Held[corev1.Service]
+// serviceMetrics is the state of a Service at a scrape.
+type serviceMetrics struct {
+	object     config.Held[corev1.Service]
 	assignment *ipam.Assignment
-	// pending is since when it waits for an address; zero if it does not.
-	pending time.Time
-	// unannounced are the families of its addresses that no node announces, for the reason that speakers report.
+	// pendingSince is the time from which it waits for an address; zero if it does not wait.
+	pendingSince time.Time
+	// unannounced are the families of its addresses that no node announces.
 	unannounced []lb.Family
-	reason      lb.Reason
+	// reason is the reason for that, as speakers report it.
+	reason lb.Reason
 }
 
-// states returns how long the oldest Service without an address has waited, by reason, and the rows of unannouncedDesc.
-// Speakers write after the last run, so it reads the Services as they are: those that changed.
-func (m *metrics) states(
+// serviceStates returns for each reason the time for which the oldest Service without an address has waited, and the
+// labels of unannouncedDesc. Speakers write after the last run, so it reads the present Services; unchanged ones are
+// not read again.
+func (m *metrics) serviceStates(
 	assignments []*ipam.Assignment,
 ) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
 	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.looked == nil {
-		m.looked = map[lb.Key]looked{}
+	if m.services == nil {
+		m.services = map[lb.Key]serviceMetrics{}
 	}
-	services := m.services()
+
+	services := m.listServices()
 	for _, a := range assignments {
-		h, there := services.Get(a.Key)
-		if !there {
+		h, ok := services.Get(a.Key)
+		if !ok {
 			continue
 		}
-		last := m.looked[a.Key]
-		if last.of != h || last.assignment != a {
-			last = look(h, a)
-			m.looked[a.Key] = last
+
+		state := m.services[a.Key]
+		if state.object != h || state.assignment != a {
+			state = newServiceMetrics(h, a)
+			m.services[a.Key] = state
 		}
-		if !last.pending.IsZero() {
-			waits[a.Reason] = max(waits[a.Reason], time.Since(last.pending))
+		if !state.pendingSince.IsZero() {
+			waits[a.Reason] = max(waits[a.Reason], time.Since(state.pendingSince))
 		}
-		for _, family := range last.unannounced {
+		for _, family := range state.unannounced {
 			if len(unannounced) < daemon.MaxNamed {
-				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(family), string(last.reason)}] = true
+				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(family), string(state.reason)}] = true
 			}
 		}
 	}
-	maps.DeleteFunc(m.looked, func(k lb.Key, _ looked) bool { return !services.Has(k) })
+	maps.DeleteFunc(m.services, func(k lb.Key, _ serviceMetrics) bool { return !services.Has(k) })
 	return waits, unannounced
 }
 
-func look(h config.Held[corev1.Service], a *ipam.Assignment) looked {
-	sv, found := h.Read(), looked{of: h, assignment: a}
-	if !given[a.Reason] {
-		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned); c != nil &&
-			c.Status == metav1.ConditionFalse {
-			found.pending = c.LastTransitionTime.Time
+func newServiceMetrics(h config.Held[corev1.Service], a *ipam.Assignment) serviceMetrics {
+	sv, out := h.Read(), serviceMetrics{object: h, assignment: a}
+	if !hasAddressReasons[a.Reason] {
+		c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
+		if c != nil && c.Status == metav1.ConditionFalse {
+			out.pendingSince = c.LastTransitionTime.Time
 		}
-		return found
+		return out
 	}
-	by, reason := config.AnnouncedBy(sv), withheld(sv)
+
+	reason := announceReason(sv)
+	if reason == lb.Announced {
+		return out
+	}
+	announcedBy := config.AnnouncedBy(sv)
 	for _, address := range a.Addresses {
-		if by.Of(address) == "" && reason != lb.Announced {
-			found.unannounced, found.reason = append(found.unannounced, lb.FamilyOf(address)), reason
+		if announcedBy.Of(address) == "" {
+			out.unannounced = append(out.unannounced, lb.FamilyOf(address))
+			out.reason = reason
 		}
 	}
-	return found
+	return out
 }
 
-// withheld is why nodes do not announce all addresses of a Service, as speakers report; empty if they do not, and
-// Announced if a protocol announces all.
-func withheld(sv *corev1.Service) (reason lb.Reason) {
+// announceReason returns the reason why nodes do not announce all addresses of a Service, as speakers report; "" if
+// they report none. It returns Announced if a protocol announces all addresses.
+func announceReason(sv *corev1.Service) (reason lb.Reason) {
 	for _, kind := range []string{v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
 		c := meta.FindStatusCondition(sv.Status.Conditions, kind)
-		if c != nil && (c.Status == metav1.ConditionTrue || reason == "" || reason == lb.NoAdvertisement) {
+		if c == nil {
+			continue
+		}
+		isMoreUseful := reason == "" || reason == lb.NoAdvertisement
+		if c.Status == metav1.ConditionTrue || isMoreUseful {
 			reason = lb.Reason(c.Reason)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestUnannounced: a Service with an address that no node announces has a series of the family, with the reason of the protocol
-// that is to announce it.
+// TestUnannounced: a Service with an address that no node announces has a series of the family, with the reason of the
+// protocol that is to announce it.
 func TestUnannounced(t *testing.T) {
 	const l2, bgp = v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP
 	says := func(kind string, reason lb.Reason, message string) metav1.Condition {
@@ -56,8 +56,8 @@ func TestUnannounced(t *testing.T) {
 		key := lb.Key{Namespace: "ns", Name: "web"}
 		a := &ipam.Assignment{Key: key, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Status: corev1.ServiceStatus{Conditions: tt.conditions}}
-		m := &metrics{services: holding(sv)}
-		waits, got := m.states([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}})
+		m := &metrics{listServices: holding(sv)}
+		waits, got := m.serviceStates([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}})
 		ok := len(got) == len(tt.want) && len(waits) == 0
 		for _, w := range tt.want {
 			family, reason, _ := strings.Cut(w, " ")
@@ -90,7 +90,7 @@ func holding(services ...*corev1.Service) func() lb.Map[lb.Key, config.Held[core
 	return func() lb.Map[lb.Key, config.Held[corev1.Service]] { return m }
 }
 
-// TestLooksAgain: a Service is read again when it or its assignment changed, and not else.
+// TestLooksAgain: a Service is read again only when it or its assignment changed.
 func TestLooksAgain(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	service := func(announced string) *corev1.Service {
@@ -116,16 +116,16 @@ func TestLooksAgain(t *testing.T) {
 		{announced, first, 0, 0, 1}, {announced, first, 0, 0, 1}, {withdrawn, first, 1, 0, 2}, {withdrawn, first, 1, 0, 2},
 		{announced, first, 0, 0, 3}, {announced, both, 1, 0, 4}, {announced, waiting, 0, 1, 5}, {announced, waiting, 0, 1, 5},
 	} {
-		m.services = func() lb.Map[lb.Key, config.Held[corev1.Service]] {
+		m.listServices = func() lb.Map[lb.Key, config.Held[corev1.Service]] {
 			return lb.Map[lb.Key, config.Held[corev1.Service]]{}.Put(tt.a.Key, tt.held)
 		}
-		if waits, rows := m.states([]*ipam.Assignment{tt.a}); len(rows) != tt.rows || len(waits) != tt.waiting || reads != tt.reads {
+		if waits, rows := m.serviceStates([]*ipam.Assignment{tt.a}); len(rows) != tt.rows || len(waits) != tt.waiting || reads != tt.reads {
 			t.Errorf("look %d: %v, %v after %d reads, want %+v", i, waits, rows, reads, tt)
 		}
 	}
 }
 
-// TestUnannouncedIsBounded: a user who makes many Services costs Prometheus no more than the bound.
+// TestUnannouncedIsBounded: a user who creates many Services causes no more series than the bound.
 func TestUnannouncedIsBounded(t *testing.T) {
 	var services []*corev1.Service
 	var assignments []*ipam.Assignment
@@ -134,18 +134,18 @@ func TestUnannouncedIsBounded(t *testing.T) {
 		services = append(services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: k.Name}})
 		assignments = append(assignments, &ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	}
-	m := &metrics{services: holding(services...)}
-	if _, rows := m.states(assignments); len(rows) != daemon.MaxNamed {
+	m := &metrics{listServices: holding(services...)}
+	if _, rows := m.serviceStates(assignments); len(rows) != daemon.MaxNamed {
 		t.Errorf("%d series", len(rows))
 	}
 }
 
-// TestPendingAge: the age is that of the Service that has waited longest for this reason, since it last had an address.
+// TestPendingAge: the age belongs to the Service that has waited longest for this reason, since it last had an address.
 func TestPendingAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		services := map[lb.Key]*corev1.Service{}
 		var list []*corev1.Service
-		last := &outcome{}
+		last := &runResult{}
 		add := func(reason lb.Reason, status metav1.ConditionStatus, ago time.Duration) {
 			k := lb.Key{Name: fmt.Sprint("s", len(services))}
 			services[k] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: k.Name, CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
@@ -163,7 +163,7 @@ func TestPendingAge(t *testing.T) {
 		add(lb.NoPool, metav1.ConditionTrue, 50*time.Second) // it has just lost its address
 		add(lb.NoPool, "", 0)                                // it is new
 		add(lb.AddressKept, metav1.ConditionFalse, time.Hour)
-		m := &metrics{services: holding(list...)}
+		m := &metrics{listServices: holding(list...)}
 		m.last.Store(last)
 		time.Sleep(time.Second)
 		want := `# HELP holdfast_service_pending_seconds How long the Service that has waited longest for an address has waited, by reason.

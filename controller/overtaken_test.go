@@ -49,8 +49,8 @@ func recorded(sv *corev1.Service, address, pool string) metav1.Condition {
 	return c
 }
 
-// TestOvertaken: a speaker's write of a condition overtakes the write of a Service's
-// address, and the watch does not kick for it. The controller decides again by itself.
+// TestOvertaken: a speaker's write of a condition overtakes the write of a Service's address, and the watch does not
+// kick for it. The controller decides again by itself.
 func TestOvertaken(t *testing.T) {
 	server := newServer(t, lan(), loadBalancer("web"))
 	s := newTestSyncer(t, server)
@@ -99,8 +99,8 @@ func TestLateCondition(t *testing.T) {
 	}
 }
 
-// TestReplacedService: whoever replaces a Service takes its annotations and finalizers away. It keeps an address that was
-// cut from its pool, and gets its record back.
+// TestReplacedService: whoever replaces a Service takes its annotations and finalizers away. It keeps an address that
+// was cut from its pool, and gets its record back.
 func TestReplacedService(t *testing.T) {
 	pool := lan()
 	pool.Status.Retained = []v1beta1.RetainedAddress{{Address: "198.51.100.1", Service: "default/web", Since: v1beta1.NewTime(time.Now())}}
@@ -121,8 +121,8 @@ func TestReplacedService(t *testing.T) {
 	}
 }
 
-// TestTypeChangeOfOneThatLacks: a Service that keeps an address and lacks what it asks for gives the address back in good
-// order when it is of another type: the pool remembers it, and an Event says so.
+// TestTypeChangeOfOneThatLacks: a Service that keeps an address and lacks what it asks for gives the address back in
+// good order when it is of another type: the pool remembers it, and an Event says so.
 func TestTypeChangeOfOneThatLacks(t *testing.T) {
 	sv := loadBalancer("web", "192.0.2.1")
 	sv.Spec.Type, sv.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
@@ -157,7 +157,8 @@ func TestTypeChangeClearsOpenStack(t *testing.T) {
 	}
 }
 
-// TestFloatingIPSpecIsTheUsers: what was chosen is recorded in the annotation, in the first write, and survives a restore.
+// TestFloatingIPSpecIsTheUsers: what was chosen is recorded in the annotation, in the first write, and survives a
+// restore.
 func TestFloatingIPSpecIsTheUsers(t *testing.T) {
 	const floatingPath = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips"
 	server := newServer(t, lan(), loadBalancer("lower", "192.0.2.0"))
@@ -172,7 +173,7 @@ func TestFloatingIPSpecIsTheUsers(t *testing.T) {
 	server = newServer(t, lan(), &f)
 	restored := newTestSyncer(t, server)
 	syncOnce(t, restored)
-	syncOnce(t, restored) // the write of the finalizer overtook that of the status
+	syncOnce(t, restored) // the write of the finalizer overtook the write of the status
 	if server.get(t, floatingPath+"/mine", &f); !slices.Equal(f.Status.Addresses, []string{"192.0.2.1"}) {
 		t.Errorf("restored it has %v", f.Status.Addresses)
 	}
@@ -190,7 +191,7 @@ func leaving(name string, addresses ...string) *corev1.Service {
 func TestManyAssignmentsFewPoolWrites(t *testing.T) {
 	server := newServer(t, lan())
 	s := newTestSyncer(t, server)
-	start, most := time.Now(), 1<<10
+	start, maxSize := time.Now(), 1<<10
 	const services = 60
 	for i := range services {
 		name := fmt.Sprintf("s%d", i)
@@ -210,11 +211,11 @@ func TestManyAssignmentsFewPoolWrites(t *testing.T) {
 	again := refreshed(t, s)
 	// At once, with the finalizer, and then one for each pace.
 	writes := slices.DeleteFunc(server.landed(), func(at string) bool { return !strings.HasPrefix(at, poolsPath) })
-	if atMost := 3 + int(time.Since(start)/poolPace); len(writes) > atMost {
+	if atMost := 3 + int(time.Since(start)/poolInterval); len(writes) > atMost {
 		t.Errorf("%d writes of the pool for %d Services, want at most %d", len(writes), services, atMost)
 	}
 	// On a slow machine the last counts are written by now, and nothing is due.
-	if again > poolPace {
+	if again > poolInterval {
 		t.Errorf("the next run is due in %v: the last counts must follow", again)
 	}
 	s.poolsWritten = time.Time{}
@@ -226,8 +227,8 @@ func TestManyAssignmentsFewPoolWrites(t *testing.T) {
 	if got := len(server.remembered(t)); got == 0 {
 		t.Error("the pool remembers nothing")
 	}
-	if body, err := json.Marshal(pool); err != nil || len(body) > most {
-		t.Errorf("speakers receive %d bytes, want at most %d (%v)", len(body), most, err)
+	if body, err := json.Marshal(pool); err != nil || len(body) > maxSize {
+		t.Errorf("speakers receive %d bytes, want at most %d (%v)", len(body), maxSize, err)
 	}
 	if again := syncOnce(t, s); again != 0 {
 		t.Errorf("all is written, and the next run is due in %v", again)
@@ -266,14 +267,14 @@ func TestUrgent(t *testing.T) {
 		pool.Status.Conditions = condition("True", lb.Valid, "all")
 		w := &poolWrite{pool: pool, inUse: true, status: *pool.Status.DeepCopy()}
 		tt.change(w)
-		if differs, urgent := w.differs(), w.urgent(); differs != tt.differs || urgent != tt.urgent {
+		if differs, urgent := w.differs(), w.isUrgent(); differs != tt.differs || urgent != tt.urgent {
 			t.Errorf("%s: differs %v, urgent %v", tt.name, differs, urgent)
 		}
 	}
 }
 
-// TestGeneration: a condition that stays as it is when its object is edited is written for the new generation, once: kubectl
-// wait waits for that. A pool's waits for its pace.
+// TestGeneration: a condition that stays as it is when its object is edited is written for the new generation, once:
+// kubectl wait waits for that. A pool's waits for its pace.
 func TestGeneration(t *testing.T) {
 	const advertisementsPath = "/apis/holdfast.dev/v1beta1/l2advertisements"
 	pool, ad := lan(), &v1beta1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan", UID: "uid-ad"}}
@@ -300,7 +301,7 @@ func TestGeneration(t *testing.T) {
 	server.put(t, pool, ad)
 	s = newTestSyncer(t, server)
 	s.poolsWritten = time.Now()
-	if again := syncOnce(t, s); again <= 0 || again > poolPace {
+	if again := syncOnce(t, s); again <= 0 || again > poolInterval {
 		t.Errorf("the next run is due in %v: the pool must follow", again)
 	}
 	observed(1, 2)

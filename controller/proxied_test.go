@@ -43,7 +43,7 @@ func townService(text string) (*lb.Service, *ipam.Assignment) {
 	return s, a
 }
 
-// TestProxiedSwitch: when a Service goes to proxies, and what it says until then.
+// TestProxiedSwitch: the time at which a Service switches to proxies, and its condition until then.
 func TestProxiedSwitch(t *testing.T) {
 	const served = "proxies on 2 nodes serve it (n1, n2); "
 	both := map[string][]string{"n1": {"ns/a", "ns/b"}, "n2": {"ns/a", "ns/b"}}
@@ -75,7 +75,7 @@ func TestProxiedSwitch(t *testing.T) {
 			[]string{"False ProxyWaits: waits until the Services that share its address (some of other namespaces) ask for proxies too", ""}},
 		{"a sharer asks no more", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
 			[]string{"True Proxied: " + served,
-				"True Proxied: it asks for no proxy, and leaves them when the Services that share its address (ns/a) do so no more; " + served}},
+				"True Proxied: it asks for no proxy, and leaves them once the Services that share its address (ns/a) no longer ask either; " + served}},
 		{"no sharer asks any more", []string{"a proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{"", ""}},
 		{"a refused sharer holds none", []string{"a refused proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
 			[]string{"False ProxyRefused: ", ""}},
@@ -104,9 +104,9 @@ func TestProxiedSwitch(t *testing.T) {
 		for node, served := range tt.reports {
 			states = append(states, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{Proxied: served}})
 		}
-		now := time.Unix(1e9, 0)
-		var p proxied
-		p.look(now, reports{"n1": {at: now}, "n2": {at: now}}, states, nil, nil)
+		clock := time.Unix(1e9, 0)
+		var p proxyView
+		p.observe(clock, reportTimes{"n1": {at: clock}, "n2": {at: clock}}, states, nil, nil)
 		got := make([]string, len(assigned))
 		for i, c := range p.decide(state, assigned) {
 			if c.Type != "" {
@@ -122,20 +122,20 @@ func TestProxiedSwitch(t *testing.T) {
 
 // TestProxiedReports: reports that may be old do not count.
 func TestProxiedReports(t *testing.T) {
-	now := time.Unix(1e9, 0)
+	clock := time.Unix(1e9, 0)
 	states := []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}}}}
 	for name, tt := range map[string]struct {
 		at       time.Time
 		notReady map[string]bool
 		want     int
 	}{
-		"fresh":               {now, nil, 0},
-		"stale":               {now.Add(-staleTime), nil, 1},
-		"of a node not ready": {now, map[string]bool{"n1": true}, 1},
+		"fresh":               {clock, nil, 0},
+		"stale":               {clock.Add(-staleTime), nil, 1},
+		"of a node not ready": {clock, map[string]bool{"n1": true}, 1},
 	} {
-		var p proxied
-		p.look(now, reports{"n1": {at: tt.at}}, states, tt.notReady, nil)
-		if got := p.lacking(lb.State{ProxyNodes: lb.Names{"n1"}}, lb.Key{Namespace: "ns", Name: "a"}); len(got) != tt.want {
+		var p proxyView
+		p.observe(clock, reportTimes{"n1": {at: tt.at}}, states, tt.notReady, nil)
+		if got := p.missingNodes(lb.State{ProxyNodes: lb.Names{"n1"}}, lb.Key{Namespace: "ns", Name: "a"}); len(got) != tt.want {
 			t.Errorf("%s: lacks %v", name, got)
 		}
 	}
@@ -146,10 +146,10 @@ func TestLeftOutIsReported(t *testing.T) {
 	a, one := townService("a asks > 192.0.2.1")
 	b, two := townService("b asks 192.0.2.2 > 192.0.2.2")
 	state := lb.State{Services: []*lb.Service{a, b}, ProxyNodes: lb.Names{"n1"}}
-	p := proxied{left: map[lb.Key][]netip.AddrPort{}}
+	p := proxyView{leftOut: map[lb.Key][]netip.AddrPort{}}
 	for i := range 1000 {
 		e := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1))
-		p.left[a.Key], p.left[b.Key] = append(p.left[a.Key], e), []netip.AddrPort{e}
+		p.leftOut[a.Key], p.leftOut[b.Key] = append(p.leftOut[a.Key], e), []netip.AddrPort{e}
 	}
 	for i, want := range []string{
 		"left out (127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3, 127.0.0.1:4, 127.0.0.1:5 and 995 more): none may be loopback", "left out (127.0.0.1:1000): none",
@@ -160,9 +160,9 @@ func TestLeftOutIsReported(t *testing.T) {
 	}
 }
 
-// TestSecretFaults: what proxies have against a Secret is in two conditions of the Service, and takes no proxy away.
+// TestSecretFaults: a fault of a Secret is in two conditions of the Service, and takes no proxy away.
 func TestSecretFaults(t *testing.T) {
-	now, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: lb.Names{"n1", "n2"}}
+	clock, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: lb.Names{"n1", "n2"}}
 	var assigned []*ipam.Assignment
 	for _, text := range []string{"missing asks > 192.0.2.1", "expired asks > 192.0.2.2", "good asks > 192.0.2.3", "refused refused > 192.0.2.4",
 		"plain asks > 192.0.2.5"} {
@@ -175,8 +175,8 @@ func TestSecretFaults(t *testing.T) {
 	report := func(node string, faults ...v1beta1.ProxyFault) *v1beta1.SpeakerState {
 		return &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{ProxyFaults: faults}}
 	}
-	var p proxied
-	p.look(now, reports{"n1": {at: now}, "n2": {at: now}, "old": {at: now.Add(-staleTime)}}, []*v1beta1.SpeakerState{
+	var p proxyView
+	p.observe(clock, reportTimes{"n1": {at: clock}, "n2": {at: clock}, "old": {at: clock.Add(-staleTime)}}, []*v1beta1.SpeakerState{
 		report("n1", v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretMissing"}, v1beta1.ProxyFault{Service: "ns/good", Reason: "my own words"}),
 		report("n2", v1beta1.ProxyFault{Service: "ns/expired", Reason: "CertificateExpired"}, v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretWrong"},
 			v1beta1.ProxyFault{Service: "ns/refused", Reason: "KeyWrong"}, v1beta1.ProxyFault{Service: "ns/plain", Reason: "KeyWrong"}),
@@ -196,7 +196,7 @@ func TestSecretFaults(t *testing.T) {
 		if !strings.HasPrefix(text, want[problem.Object.Name]) || strings.Contains(text, "others do not serve it") != (problem.Reason == lb.SecretMissing) {
 			t.Errorf("%s: %s", problem.Object.Name, text)
 		}
-		honoured, stands := serviceWrite{problems: []lb.Problem{problem}}.honoured()
+		honoured, stands := serviceWrite{problems: []lb.Problem{problem}}.honouredCondition()
 		if !stands || honoured.Reason != string(problem.Reason) || honoured.Message != problem.Message+". "+problem.Reason.Remedy() {
 			t.Errorf("%+v", honoured)
 		}
@@ -204,42 +204,43 @@ func TestSecretFaults(t *testing.T) {
 			if s.Key.Name != problem.Object.Name {
 				continue
 			}
-			if c := verdicts[i].with([]lb.Problem{problem}); c.Status != metav1.ConditionTrue || !strings.HasPrefix(c.Message, problem.Message+"; proxies on 2 nodes") {
+			c := verdicts[i].withProblems([]lb.Problem{problem})
+			if c.Status != metav1.ConditionTrue || !strings.HasPrefix(c.Message, problem.Message+"; proxies on 2 nodes") {
 				t.Errorf("%+v", c)
 			}
 		}
 	}
-	for fault := range ofSecret {
+	for fault := range secretFaults {
 		if !fault.OfSecret() {
 			t.Errorf("%s is of no Secret", fault)
 		}
 	}
 }
 
-// TestProxiedPace: what all proxied Services say of nodes changes once for a while that grows with them.
+// TestProxiedPace: the more proxied Services there are, the more rarely their text about nodes changes.
 func TestProxiedPace(t *testing.T) {
-	var p proxied
-	p.open = []string{"n9"}
+	var p proxyView
+	p.openNodes = []string{"n9"}
 	at := func(after time.Duration, nodes ...string) string {
-		return p.say(lb.State{Now: time.Unix(1e9, 0).Add(after), ProxyNodes: lb.Names{}.With(nodes...)}, 100)
+		return p.nodesText(lb.State{Now: time.Unix(1e9, 0).Add(after), ProxyNodes: lb.Names{}.With(nodes...)}, 100)
 	}
 	first := at(0, "n1")
-	if !strings.HasPrefix(first, "proxies on 1 nodes serve it (n1); its node ports lead past them on node n9") {
+	if !strings.HasPrefix(first, "proxies on 1 nodes serve it (n1); its node ports bypass them on node n9") {
 		t.Error(first)
 	}
-	if got := at(100*proxiedPace-1, "n1", "n2"); got != first {
+	if got := at(100*proxiedInterval-1, "n1", "n2"); got != first {
 		t.Errorf("too soon: %s", got)
 	}
-	if got := at(100*proxiedPace, "n1", "n2"); !strings.HasPrefix(got, "proxies on 2 nodes") {
+	if got := at(100*proxiedInterval, "n1", "n2"); !strings.HasPrefix(got, "proxies on 2 nodes") {
 		t.Errorf("late: %s", got)
 	}
 }
 
-// TestProxiedMode: kube-proxy keeps its way to an announced address until each node leads connections to proxies; to a new one it
-// never has one.
+// TestProxiedMode: kube-proxy delivers to an announced address until each node sends connections to proxies. It never
+// delivers to a new address.
 func TestProxiedMode(t *testing.T) {
-	var p proxied
-	now, states := time.Unix(1e9, 0), []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+	var p proxyView
+	clock, states := time.Unix(1e9, 0), []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
 		Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}}}}
 	for i, tt := range []struct {
 		service string
@@ -252,27 +253,27 @@ func TestProxiedMode(t *testing.T) {
 		{"a asks proxied 192.0.2.1 > 192.0.2.1", true}, // from then on
 		{"a asks > 192.0.2.1", true},
 	} {
-		p.look(now, reports{"n1": {at: now}}, states, nil, nil)
+		p.observe(clock, reportTimes{"n1": {at: clock}}, states, nil, nil)
 		s, a := townService(tt.service)
-		got := p.decide(lb.State{Now: now, Services: []*lb.Service{s}, ProxyNodes: lb.Names{"n1"}}, []*ipam.Assignment{a})
-		if got[0].mode != tt.want || got[0].Status != metav1.ConditionTrue {
+		got := p.decide(lb.State{Now: clock, Services: []*lb.Service{s}, ProxyNodes: lb.Names{"n1"}}, []*ipam.Assignment{a})
+		if got[0].wantsProxyMode != tt.want || got[0].Status != metav1.ConditionTrue {
 			t.Errorf("%d: %+v", i, got[0])
 		}
 	}
 
-	p.dropsMode = true
+	p.dropsProxyMode = true
 	for text, want := range map[string]bool{"a asks proxied 192.0.2.1 > 192.0.2.1": false, "a asks > 192.0.2.1": true} {
 		s, a := townService(text)
 		p.began = nil
-		got := p.decide(lb.State{Now: now, Services: []*lb.Service{s}, ProxyNodes: lb.Names{"n1"}}, []*ipam.Assignment{a})
-		if got[0].mode != want {
+		got := p.decide(lb.State{Now: clock, Services: []*lb.Service{s}, ProxyNodes: lb.Names{"n1"}}, []*ipam.Assignment{a})
+		if got[0].wantsProxyMode != want {
 			t.Errorf("the API server drops it, and %s: %+v", text, got[0])
 		}
 	}
 }
 
-// TestIPModeIsCorrected: whatever another writer makes of it, each address of a proxied Service has ipMode Proxy. An
-// API server that drops the field is asked for it again with the next Service only.
+// TestIPModeIsCorrected: whatever another writer does, each address of a proxied Service has ipMode Proxy. If the API
+// server drops the field, only the next Service asks for it again.
 func TestIPModeIsCorrected(t *testing.T) {
 	asks := func(name string) *corev1.Service {
 		sv := loadBalancer(name)
@@ -310,10 +311,10 @@ func TestIPModeIsCorrected(t *testing.T) {
 	syncOnce(t, s)
 	expect("a new address", map[string]bool{"web": true}, 1)
 	overwrite()
-	s.speakers.proxied.looks = 1
+	s.speakers.proxied.observations = 1
 	refreshed(t, s)
 	expect("nodes may not yet lead there", map[string]bool{"web": false}, 0)
-	s.speakers.proxied.looks = 9
+	s.speakers.proxied.observations = 9
 	refreshed(t, s)
 	expect("another writer's", map[string]bool{"web": true}, 1)
 
@@ -339,7 +340,7 @@ func TestIPModeIsCorrected(t *testing.T) {
 	server.put(t, asks("most"))
 	refreshed(t, s)
 	expect("it drops it no more", map[string]bool{"web": false, "most": true}, 1)
-	s.speakers.proxied.looks = 19
+	s.speakers.proxied.observations = 19
 	refreshed(t, s)
 	expect("and so all have it", map[string]bool{"web": true, "more": true}, 2)
 }
@@ -351,7 +352,7 @@ func TestProxiedIsWritten(t *testing.T) {
 		Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
 	options := newProxyOptions()
 	w := serviceWrite{service: sv, assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
-		proxied: &verdict{metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, true}}
+		proxied: &proxyCondition{metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, true}}
 	u := w.update(options)
 	if !u.Proxied || !u.ProxyMode {
 		t.Error("no ipMode")
@@ -368,7 +369,7 @@ func TestProxiedIsWritten(t *testing.T) {
 	if u = w.update(options); u.Proxied || !strings.Contains(strings.Join(u.RemoveConditions, " "), "Proxied holdfast.dev/ProxyRecord") {
 		t.Errorf("%v stand", u.Conditions)
 	}
-	refused := verdict{Condition: metav1.Condition{Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused)}}.with([]lb.Problem{
+	refused := proxyCondition{Condition: metav1.Condition{Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused)}}.withProblems([]lb.Problem{
 		{Reason: lb.AnnotationIgnored, Message: "x"}, {Reason: lb.ProxyRefused, Message: "why"}})
 	if refused.Message != "why. "+lb.ProxyRefused.Remedy() {
 		t.Errorf("%+v", refused)

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestWriteRefused: what the API server refuses keeps nothing else from being written. The Service says what it is, once,
-// for as long as it is refused.
+// TestWriteRefused: a part that the API server refuses does not prevent other writes. The Service reports it once, for
+// as long as it is refused.
 func TestWriteRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -47,16 +47,16 @@ func TestWriteRefused(t *testing.T) {
 				t.Errorf("condition is %+v, want one about %s", c, tt.word)
 			}
 			ingress := got.Status.LoadBalancer.Ingress
-			if is := len(ingress) == 1 && len(got.Finalizers) == 2; is != tt.addressed {
+			if addressed := len(ingress) == 1 && len(got.Finalizers) == 2; addressed != tt.addressed {
 				t.Errorf("status has %v, with finalizers %v", ingress, got.Finalizers)
 			}
-			if is := meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned); is != tt.addressed {
+			if assigned := meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned); assigned != tt.addressed {
 				t.Errorf("assigned: %v", got.Status.Conditions)
 			}
-			if is := got.Annotations[openstack.Address] != ""; is != tt.annotated {
+			if annotated := got.Annotations[openstack.Address] != ""; annotated != tt.annotated {
 				t.Errorf("annotations are %v", got.Annotations)
 			}
-			if is := len(ingress) == 1 && ingress[0].Hostname == "a.example.org"; is != tt.named {
+			if named := len(ingress) == 1 && ingress[0].Hostname == "a.example.org"; named != tt.named {
 				t.Errorf("ingress is %v", ingress)
 			}
 			for server.event(t).Reason != string(lb.WriteRefused) {

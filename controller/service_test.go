@@ -100,7 +100,7 @@ func TestValid(t *testing.T) {
 			Message: "the older has it; read as a network" + remedy}},
 	} {
 		tt.want.Type = v1beta1.ConditionValid
-		if diff := cmp.Diff(tt.want, valid(pool, tt.problems)); diff != "" {
+		if diff := cmp.Diff(tt.want, validCondition(pool, tt.problems)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -108,16 +108,16 @@ func TestValid(t *testing.T) {
 
 // peering is a cluster whose nodes have speakers with sessions, as the API server shows it.
 type peering struct {
-	now      time.Time
+	clock    time.Time
 	peer     lb.Peer
 	nodes    map[string]lb.Node
 	states   []*v1beta1.SpeakerState
 	notReady map[string]bool
 }
 
-// newPeering makes nodes with a session each with peer r, in the rack a or b by turns.
+// newPeering makes nodes with a session with peer r each, alternately in the racks a and b.
 func newPeering(nodes int) *peering {
-	p := &peering{now: time.Unix(1_000_000, 0), notReady: map[string]bool{}, peer: lb.Peer{Name: "r"}, nodes: map[string]lb.Node{}}
+	p := &peering{clock: time.Unix(1_000_000, 0), notReady: map[string]bool{}, peer: lb.Peer{Name: "r"}, nodes: map[string]lb.Node{}}
 	for i := range nodes {
 		name := fmt.Sprintf("w%d", i+1)
 		p.nodes[name] = lb.Node{Name: name, Labels: map[string]string{"rack": string(rune('a' + i%2))}}
@@ -128,9 +128,9 @@ func newPeering(nodes int) *peering {
 }
 
 // session makes the speaker of a node report its session with r.
-func (p *peering) session(node int, is v1beta1.SessionState) {
-	is.Peer = "r"
-	p.states[node-1].Status.Sessions = []v1beta1.SessionState{is}
+func (p *peering) session(node int, state v1beta1.SessionState) {
+	state.Peer = "r"
+	p.states[node-1].Status.Sessions = []v1beta1.SessionState{state}
 }
 
 func (p *peering) down(node int, why string) {
@@ -144,18 +144,18 @@ func (p *peering) miss(node string, by ...int) {
 	}
 }
 
-// says returns what peer r says when all speakers have just written.
+// says returns the status of peer r when all speakers have just written.
 func (p *peering) says() string {
-	r := reports{}
+	r := reportTimes{}
 	for _, s := range p.states {
-		r[s.Name] = lastReport{at: p.now}
+		r[s.Name] = lastReport{at: p.clock}
 	}
-	v := r.sessions(p.now, p.states, p.notReady)
-	count, c := v.peer(&p.peer, v.nodesOf(&p.peer, p.nodes))
+	v := r.sessionView(p.clock, p.states, p.notReady)
+	count, c := v.establishedCondition(&p.peer, v.nodesOf(&p.peer, p.nodes))
 	return fmt.Sprintf("%s %s=%s %s: %s", count, c.Type, c.Status, c.Reason, c.Message)
 }
 
-// TestSessions: how many sessions a peer has of how many it should have, which nodes lack it, and why.
+// TestSessions: the number of sessions that a peer has and should have, the nodes without one, and the reasons.
 func TestSessions(t *testing.T) {
 	const refused = "cannot connect: connection refused"
 	for _, tt := range []struct {
@@ -226,8 +226,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestPeerStatus: the status of a BGPPeer is written once, and again only if it changes; before the SpeakerStates were read, and
-// after another replica led, it stays.
+// TestPeerStatus: the status of a BGPPeer is written once, and again only if it changes. It stays until the
+// SpeakerStates are read, and after another replica led.
 func TestPeerStatus(t *testing.T) {
 	const peersPath = "/apis/holdfast.dev/v1beta1/bgppeers"
 	spec := v1beta1.BGPPeerSpec{MyASN: 64600, PeerASN: 64512, PeerAddress: "192.0.2.1"}
@@ -260,15 +260,15 @@ func TestPeerStatus(t *testing.T) {
 				got++
 			}
 		}
-		if is := read("r"); is != want || got != writes {
-			t.Errorf("%s: %q after %d writes, want %q after %d", when, is, got, want, writes)
+		if status := read("r"); status != want || got != writes {
+			t.Errorf("%s: %q after %d writes, want %q after %d", when, status, got, want, writes)
 		}
 	}
-	now := time.Now()
+	clock := time.Now()
 	look := func() {
 		t.Helper()
 		must(t, s.cluster.WaitForSpeakerStates(t.Context()))
-		s.speakers.look(now, s.cluster.APITime(now), s.cluster.Nodes(), s.cluster.SpeakerStates())
+		s.speakers.observe(clock, s.cluster.APITime(clock), s.cluster.Nodes(), s.cluster.SpeakerStates())
 	}
 	expect("before the first look", "", 1) // Valid
 	look()
@@ -278,12 +278,12 @@ func TestPeerStatus(t *testing.T) {
 	if want := " False PasswordMissing: no node has a session: the condition Valid says why"; read("bad") != want {
 		t.Errorf("a peer that cannot be used: %q, want %q", read("bad"), want)
 	}
-	s.speakers = speakers{}
+	s.speakers = speakerView{}
 	expect("after another replica led", both, 0)
-	now = now.Add(staleTime)
+	clock = clock.Add(staleTime)
 	look()
 	expect("after the same was read again", both, 0)
-	now = now.Add(staleTime)
+	clock = clock.Add(staleTime)
 	expect("the speakers are silent, before the next look", both, 0)
 	look()
 	expect("after that look", "0/2 False SessionDown: established on 0 of 2 nodes; not on w1, w2: "+

@@ -13,45 +13,49 @@ import (
 )
 
 const (
-	// lookInterval is the minimum time between two looks at the SpeakerStates, which change often. Each pool and each
-	// BGPPeer that changes is sent to every node: a machine that constantly changes its MAC, or a dead router, which a
+	// observeInterval is the minimum time between two reads of the SpeakerStates, which change often. Each pool and each
+	// BGPPeer that changes is sent to every node. A machine that constantly changes its MAC, or a dead router that a
 	// thousand speakers report one after another, must not cause constant writes.
-	lookInterval = 5 * time.Second
-	// staleTime is when a speaker's report expires: speakers write every ten minutes, and a speaker that was removed
-	// from its node does not withdraw its last report.
+	observeInterval = 5 * time.Second
+	// staleTime is the time after which a speaker's report expires. Speakers write every ten minutes, and a speaker that
+	// was removed from its node does not withdraw its last report.
 	staleTime = 25 * time.Minute
 )
 
-// speakers is what the speakers report, as the last look found it. Between two looks nothing of it changes.
-type speakers struct {
-	reports reports
-	// conflicts are our addresses that foreign machines claim, and sessions those of all BGPPeers; nil before the first
-	// look.
-	conflicts map[netip.Addr]conflict
-	sessions  *sessions
-	// networks are what the networks of the nodes use themselves: the same slice as long as they are the same.
+// speakerView is what the speakers report, as of the last read of the SpeakerStates.
+type speakerView struct {
+	reports reportTimes
+	// claims are our addresses that foreign machines claim; nil before the first read.
+	claims map[netip.Addr]foreignClaim
+	// sessions are the sessions of all BGPPeers; nil before the first read.
+	sessions *sessionView
+	// networks are the addresses that the nodes' networks use themselves. The slice stays the same as long as its content
+	// does.
 	networks   []config.NetworkAddress
-	unfiltered unfiltered
-	proxied    proxied
+	unfiltered unfilteredNodes
+	proxied    proxyView
 }
 
-// look reads all SpeakerStates, at a time by our clock and by that of the API server. Those of nodes that Kubernetes
-// does not call ready may be old.
-func (s *speakers) look(now, apiNow time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
+// observe reads all SpeakerStates. at and apiTime are the time by our clock and by the API server's. The states of
+// nodes that Kubernetes does not call ready may be old.
+func (s *speakerView) observe(at, apiTime time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
 	notReady := nodelifecycle.NotReady(nodes)
-	s.reports = s.reports.read(now, apiNow, states)
-	s.conflicts = s.reports.conflicts(now, states, notReady)
-	s.sessions = s.reports.sessions(now, states, notReady)
-	if networks := config.NetworkAddresses(states); !slices.Equal(networks, s.networks) {
+	s.reports = s.reports.update(at, apiTime, states)
+	s.claims = s.reports.foreignClaims(at, states, notReady)
+	s.sessions = s.reports.sessionView(at, states, notReady)
+
+	networks := config.NetworkAddresses(states)
+	if !slices.Equal(networks, s.networks) {
 		s.networks = networks
 	}
-	open := s.reports.open(now, nodes, states, notReady)
-	s.unfiltered.look(now, open)
-	s.proxied.look(now, s.reports, states, notReady, open)
+
+	unfiltered := s.reports.unfilteredNodes(at, nodes, states, notReady)
+	s.unfiltered.observe(at, unfiltered)
+	s.proxied.observe(at, s.reports, states, notReady, unfiltered)
 }
 
-// reports are the times of the speakers' last reports, by their nodes.
-type reports map[string]lastReport
+// reportTimes has the times of the speakers' last reports, by their nodes.
+type reportTimes map[string]lastReport
 
 // lastReport is the time of a speaker's last report, by its own clock and by ours.
 type lastReport struct {
@@ -59,29 +63,31 @@ type lastReport struct {
 	at       time.Time
 }
 
-// read returns the times as of now. A report that is read for the first time is no fresher than it was where the API
-// server got it, whatever the clocks of the speaker and of this machine say: to a new leader all are new. If that is
-// not known it was written just now.
-func (r reports) read(now, apiNow time.Time, states []*v1beta1.SpeakerState) reports {
-	out := make(reports, len(states))
+// update returns the times after a read of the SpeakerStates. To a new leader all reports are new. A report that is
+// read for the first time is therefore dated by the age that it has for the API server, whatever the clocks of the
+// speaker and of this machine say. If that age is not known, it was written just now.
+func (r reportTimes) update(at, apiTime time.Time, states []*v1beta1.SpeakerState) reportTimes {
+	out := make(reportTimes, len(states))
 	for _, s := range states {
-		last, known := r[s.Name]
-		if o := s.Status.Observed; o != nil && !o.IsZero() && (!known || !o.Time.Equal(last.observed)) {
-			last = lastReport{o.Time, now.Add(-reportAge(apiNow, s))}
+		last, ok := r[s.Name]
+		o := s.Status.Observed
+		isNew := o != nil && !o.IsZero() && (!ok || !o.Time.Equal(last.observed))
+		if isNew {
+			last = lastReport{o.Time, at.Add(-reportAge(apiTime, s))}
 		}
 		out[s.Name] = last
 	}
 	return out
 }
 
-// reportAge returns for how long the API server has had a speaker's last report, 0 if that is not known.
-func reportAge(apiNow time.Time, s *v1beta1.SpeakerState) time.Duration {
+// reportAge returns the time for which the API server has had a speaker's last report; 0 if that is not known.
+func reportAge(apiTime time.Time, s *v1beta1.SpeakerState) time.Duration {
 	at := k8s.ReportTime(s)
-	if at.IsZero() || apiNow.IsZero() {
+	if at.IsZero() || apiTime.IsZero() {
 		return 0
 	}
-	return max(0, apiNow.Sub(at))
+	return max(0, apiTime.Sub(at))
 }
 
-// stale reports whether the last report of a node's speaker has expired, or there was none.
-func (r reports) stale(now time.Time, node string) bool { return now.Sub(r[node].at) >= staleTime }
+// isStale reports whether the last report of a node's speaker has expired, or there was none.
+func (r reportTimes) isStale(at time.Time, node string) bool { return at.Sub(r[node].at) >= staleTime }

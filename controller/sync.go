@@ -27,34 +27,37 @@ type syncer struct {
 	cluster *k8s.Cluster
 	options config.Options
 	log     *slog.Logger
-	// speakers is what the speakers report. A run looks again if a look is due.
-	speakers speakers
-	lookDue  atomic.Bool
-	loop     *daemon.Loop
-	// dropsMode: the API server left ipMode out of what was written last.
-	dropsMode atomic.Bool
-	// compiler reads. What it keeps between runs only makes it faster.
+	loop    *daemon.Loop
+
+	// speakers is what the speakers report. A run reads it again if observeDue is set.
+	speakers   speakerView
+	observeDue atomic.Bool
+	// dropsProxyMode reports whether the API server dropped the field ipMode from the last write.
+	dropsProxyMode atomic.Bool
+
+	// compiler reads objects, and ledger decides. What they keep between runs only makes them faster.
 	compiler config.Compiler
-	// ledger decides. What it keeps between runs does so too; from checkAt on it is checked.
-	ledger  ipam.Ledger
+	ledger   ipam.Ledger
+	// checkAt is the time from which the state of ledger is checked.
 	checkAt time.Time
-	// reminded is when the last Event of each pending Service was sent.
+
+	// reminded has the time of the last Event of each pending Service.
 	reminded map[types.UID]time.Time
-	// compared are the Services of the last run, with what was decided of each.
+	// compared are the Services of the last run, with the decisions for them.
 	compared []*serviceWrite
-	// cleared are the Services that are not ours and keep what they have of us.
+	// cleared are the Services that are not ours and that have nothing more to clear.
 	cleared map[lb.Key]config.Held[corev1.Service]
-	// compareAge is the constant, but shorter in tests on a cluster.
+	// compareAge is the constant of that name, or less in tests on a cluster.
 	compareAge time.Duration
-	// closed are the Services that were told that externalIPs stay closed, with these.
+	// closed has the closed externalIPs that were reported on each Service.
 	closed map[lb.Key]string
-	// poolsWritten is when pools were last written.
+	// poolsWritten is the time of the last write of pools.
 	poolsWritten time.Time
 }
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
 	s := &syncer{
-		metrics:    metrics{services: cluster.HeldServices},
+		metrics:    metrics{listServices: cluster.HeldServices},
 		cluster:    cluster,
 		options:    options,
 		log:        log,
@@ -64,82 +67,111 @@ func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *
 	return s
 }
 
-// decision is what one run read, decided and wrote.
-type decision struct {
+// syncRun is what one run read, decided and wrote.
+type syncRun struct {
 	objects  config.Objects
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
-	// proxied is what is due for the Services.
-	proxied []verdict
-	// frontends of all Services that are filtered.
+	// proxied has the condition on proxies of each Service; nil if no Service has one.
+	proxied []proxyCondition
+	// frontends are the frontends of all Services that are filtered.
 	frontends []lb.Frontend
-	// unrecorded are the addresses that this decision releases and whose pool has not recorded that.
+	// unrecorded has the addresses that this run releases, and reports whether their release is not recorded yet.
 	unrecorded map[netip.Addr]bool
-	// next is when something is to be written that may not be yet; zero if there is nothing.
+	// next is the time from which something may be written that must not be written yet; zero if there is nothing.
 	next time.Time
 }
 
-// sync assigns addresses, writes changes, and returns when it wants to run again. Its decisions and
-// writes depend on earlier runs only by what the speakers were last seen to report.
+// sync assigns addresses, writes changes, and returns the time after which it must run again. Its decisions and writes
+// depend on earlier runs only by the last reports of the speakers.
 func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.cluster.Uninstalling() {
-		return 0, nil // the uninstall clears our finalizers; writing would put them back
+		return 0, nil // the uninstall removes our finalizers; a write would restore them
 	}
-	d := &decision{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
-	now, lookDue := time.Now(), s.lookDue.Swap(false)
-	if lookDue {
-		s.speakers.look(now, s.cluster.APITime(now), s.cluster.Nodes(), s.cluster.SpeakerStates())
+
+	d := s.read(time.Now())
+	s.decide(d)
+	s.last.Store(&runResult{d.result, d.problems})
+	err = s.write(ctx, d)
+	return d.nextRun(), err
+}
+
+// read reads and compiles all objects.
+func (s *syncer) read(at time.Time) *syncRun {
+	d := &syncRun{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
+	isDue := s.observeDue.Swap(false)
+	if isDue {
+		s.speakers.observe(at, s.cluster.APITime(at), s.cluster.Nodes(), s.cluster.SpeakerStates())
 	}
+
 	d.objects.NetworkAddresses = s.speakers.networks
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
-	d.state.Now, d.state.Claims = now, s.cluster.Claims()
-	if lookDue && s.options.Proxies() {
-		_, s.speakers.proxied.left = s.compiler.ReadyEndpoints(d.state, s.options.Proxy)
+	d.state.Now, d.state.Claims = at, s.cluster.Claims()
+	d.state.Foreign = slices.SortedFunc(maps.Keys(s.speakers.claims), netip.Addr.Compare)
+	if isDue && s.options.Proxies() {
+		_, s.speakers.proxied.leftOut = s.compiler.ReadyEndpoints(d.state, s.options.Proxy)
 	}
-	d.state.Foreign = slices.SortedFunc(maps.Keys(s.speakers.conflicts), netip.Addr.Compare)
+	return d
+}
+
+// decide assigns addresses and proxies, and collects the Problems.
+func (s *syncer) decide(d *syncRun) {
 	s.assign(d)
 	if s.options.Filters() {
-		d.frontends = plan.Frontends(restricted(d.state, d.result.Assignments))
+		d.frontends = plan.Frontends(restrictedServices(d.state, d.result.Assignments))
 	}
-	s.speakers.proxied.dropsMode = s.dropsMode.Load()
+	s.speakers.proxied.dropsProxyMode = s.dropsProxyMode.Load()
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
-	// The compiler keeps its problems.
-	d.problems = slices.Concat(
+
+	d.problems = slices.Concat( // a new slice, since the compiler keeps its own
 		d.problems,
 		s.speakers.unfiltered.problems(d.frontends),
 		s.speakers.proxied.problems(d.state.Services),
 		config.Unadvertised(d.state, d.result.Held),
 	)
-	s.last.Store(&outcome{d.result, d.problems})
-
-	// Holders lose an address only after its pool has recorded the release.
-	giving, others := d.memories()
-	err = s.writeMemories(ctx, d, giving)
-	// Then new addresses, for which users wait.
-	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writeMemories(ctx, d, others),
-		s.writePools(ctx, d), s.writeOthers(ctx, d), s.releaseServices(ctx, d))
-	s.sayClosed(d)
-	settled, unread := s.cluster.Settle(ctx)
-	d.next = lb.Sooner(d.next, settled)
-	return d.again(), errors.Join(err, unread)
 }
 
-// assign decides, and by times checks what is kept of earlier decisions.
-func (s *syncer) assign(d *decision) {
-	check, wrong := !d.state.Now.Before(s.checkAt), false
-	if check {
+// assign decides about addresses. From time to time it checks the state that the ledger keeps.
+func (s *syncer) assign(d *syncRun) {
+	mustCheck := !d.state.Now.Before(s.checkAt)
+	if mustCheck {
 		s.checkAt = d.state.Now.Add(s.compareAge + rand.N(s.compareAge))
 	}
-	if d.result, wrong = s.ledger.Assign(d.state, check); wrong {
+
+	var isWrong bool
+	d.result, isWrong = s.ledger.Assign(d.state, mustCheck)
+	if isWrong {
 		s.repairs.Add(1)
-		s.log.Error("the last decisions led to others than those that all Services and pools lead to")
+		s.log.Error("the decision of the ledger differs from a decision from scratch")
 	}
 }
 
-// again returns how long the next run may wait, 0 for no limit: a quarantine may end, something be written,
-// and the write that overtook ours may be of a condition for which the watch does not kick.
-func (d *decision) again() time.Duration {
+// write writes all changes.
+func (s *syncer) write(ctx context.Context, d *syncRun) error {
+	// Holders lose an address only after its pool has recorded the release.
+	releasing, others := d.memoryWrites()
+	err := s.writeMemories(ctx, d, releasing)
+
+	// New addresses come next, since users wait for them.
+	err = errors.Join(err,
+		s.writeServices(ctx, d),
+		s.writeFloatingIPs(ctx, d),
+		s.writeMemories(ctx, d, others),
+		s.writePools(ctx, d),
+		s.writeOthers(ctx, d),
+		s.releaseServices(ctx, d),
+	)
+	s.reportClosed(d)
+
+	settled, settleErr := s.cluster.Settle(ctx)
+	d.next = lb.Sooner(d.next, settled)
+	return errors.Join(err, settleErr)
+}
+
+// nextRun returns the longest wait until the next run; 0 means no limit. A quarantine may end, or something may be
+// written by then. The write that overtook ours may be of a condition for which the watch does not kick.
+func (d *syncRun) nextRun() time.Duration {
 	at := lb.Sooner(d.result.Recheck, d.next)
 	if at.IsZero() {
 		return 0
@@ -147,6 +179,7 @@ func (d *decision) again() time.Duration {
 	return max(time.Until(at), time.Nanosecond)
 }
 
+// ready returns an error until the process has listed all objects.
 func (s *syncer) ready() error {
 	if !s.cluster.Synced() {
 		return errors.New("informers are not synced")
@@ -154,28 +187,29 @@ func (s *syncer) ready() error {
 	return nil
 }
 
-// look makes the next run look at what the speakers report.
-func (s *syncer) look() {
-	s.lookDue.Store(true)
+// requestObserve makes the next run read the reports of the speakers again.
+func (s *syncer) requestObserve() {
+	s.observeDue.Store(true)
 	s.loop.Kick()
 }
 
-// lead runs the loop while this replica leads. What others decide or speakers report later is not known to the next
-// term.
+// lead runs the loop while this replica leads. Then it drops all state, since the next term must not rely on it.
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
-		s.speakers, s.ledger, s.compared, s.cleared, s.closed = speakers{}, ipam.Ledger{}, nil, nil, nil
+		s.speakers, s.ledger = speakerView{}, ipam.Ledger{}
+		s.compared, s.cleared, s.closed = nil, nil, nil
 		s.last.Store(nil)
 	}()
-	// What the networks of the nodes use themselves is known before the first address is given.
-	s.lookDue.Store(true)
+
+	// The addresses that the nodes' networks use themselves must be known before the first address is assigned.
+	s.observeDue.Store(true)
 	return s.loop.Run(ctx)
 }
 
-// each writes all items, and notes in d when to write again.
+// each writes all items, and records in d the time to write again.
 func each[T any](
 	ctx context.Context,
-	d *decision,
+	d *syncRun,
 	cluster *k8s.Cluster,
 	items []T,
 	write func(context.Context, T) error,

@@ -78,8 +78,8 @@ func (s *apiServer) holders(t *testing.T) map[string]string {
 	return out
 }
 
-// TestWriteWithoutAnswer: the write that gives an address ends in 504, and it has landed or not. The watch shows nothing.
-// Another Service asks for the address; it never gets it, and the first one has it in the end.
+// TestWriteWithoutAnswer: the write that gives an address ends in 504, and it has landed or not. The watch shows
+// nothing. Another Service asks for the address; it never gets it, and the first one has it in the end.
 func TestWriteWithoutAnswer(t *testing.T) {
 	for _, at := range []string{servicesPath + "/holder/status", floatingPath + "/holder/status", floatingPath + "/holder"} {
 		for _, lands := range []bool{true, false} {
@@ -109,8 +109,8 @@ func TestWriteWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestUnansweredThatNobodyRepeats: what would have given an address landed nowhere, and nothing is left to write. A read
-// past the caches frees the address.
+// TestUnansweredThatNobodyRepeats: what would have given an address landed nowhere, and nothing is left to write. A
+// read past the caches frees the address.
 func TestUnansweredThatNobodyRepeats(t *testing.T) {
 	pool := lan()
 	pool.Spec.Addresses = []string{"192.0.2.1/32"}
@@ -264,16 +264,17 @@ func TestRefusedOften(t *testing.T) {
 		syncOnce(t, s)
 	}
 	// Two more each time that it is tried again, after 200 ms, 400 ms and so on.
-	most := 5
+	maxPatches := 5
 	for wait := 200 * time.Millisecond; wait < time.Since(start); wait *= 2 {
-		most += 2
+		maxPatches += 2
 	}
-	if n := server.asked("PATCH", servicesPath); n > most {
-		t.Errorf("%d patches in 100 runs, want %d", n, most)
+	if n := server.asked("PATCH", servicesPath); n > maxPatches {
+		t.Errorf("%d patches in 100 runs, want %d", n, maxPatches)
 	}
 }
 
-// TestSpeakerStateWriters: two loops write conditions of one SpeakerState, each as it read it. Both conditions are there.
+// TestSpeakerStateWriters: two loops write conditions of one SpeakerState, each as it read it. Both conditions are
+// there.
 func TestSpeakerStateWriters(t *testing.T) {
 	const statesPath = "/apis/holdfast.dev/v1beta1/speakerstates"
 	server := newServer(t, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}})

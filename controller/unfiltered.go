@@ -10,125 +10,64 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
-	// unfilteredGrace is how long a node is without a filter before it counts: a new node gets its speaker within that,
-	// and a new leader does not know for how long it has been so.
+	// unfilteredGrace is the time for which a node must be without a filter before it counts. A new node gets its speaker
+	// within that time, and a new leader does not know since when a node is without a filter.
 	unfilteredGrace = time.Minute
-	// unfilteredPace is the time between two changes for each Service with source ranges, since a change writes all of
-	// them: 10,000 are written every 10 minutes at most.
-	unfilteredPace = 60 * time.Millisecond
+	// unfilteredInterval is the time between two changes of the text, for each Service with source ranges. A change
+	// writes all of them: 10,000 Services are written every 10 minutes at most.
+	unfilteredInterval = 60 * time.Millisecond
 )
 
-// unfiltered is what Services with source ranges say of nodes on which nothing enforces these though kube-proxy serves
-// the addresses there.
-type unfiltered struct {
-	// since is from when on each node is without a filter.
+// unfilteredNodes are the nodes on which nothing enforces source ranges although kube-proxy serves addresses there. All
+// Services with source ranges report them.
+type unfilteredNodes struct {
+	// since is the time from which each node is without a filter.
 	since map[string]time.Time
-	// began is the time of the first look, changed that of the last change.
+	// began is the time of the first observation, and changed the time of the last change of text.
 	began, changed time.Time
-	// ranged is how many Services have source ranges.
+	// ranged is the number of Services with source ranges.
 	ranged int
-	// known: text is valid. Before that it is not known which nodes filter.
-	known bool
-	// text is empty if all nodes filter.
+	// isKnown reports whether text is valid. Before that it is not known which nodes filter.
+	isKnown bool
+	// text names the nodes; empty if all nodes filter.
 	text string
 }
 
-// look takes the nodes without a filter.
-func (u *unfiltered) look(now time.Time, open []string) {
+// observe takes the names of the nodes that are without a filter now.
+func (u *unfilteredNodes) observe(at time.Time, unfiltered []string) {
 	if u.began.IsZero() {
-		u.began = now
+		u.began = at
 	}
+
 	before := u.since
 	u.since = map[string]time.Time{}
 	var names []string
-	for _, name := range open {
-		since, known := before[name]
-		if !known {
-			since = now
+	for _, name := range unfiltered {
+		since, ok := before[name]
+		if !ok {
+			since = at
 		}
 		u.since[name] = since
-		if now.Sub(since) >= unfilteredGrace {
+		if at.Sub(since) >= unfilteredGrace {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
+
 	text := unfilteredText(names)
-	switch {
-	case now.Sub(u.began) < unfilteredGrace:
-	case u.known && (u.text == text || now.Sub(u.changed) < time.Duration(u.ranged)*unfilteredPace):
-	default:
-		u.text, u.known, u.changed = text, true, now
+	isTooEarly := at.Sub(u.began) < unfilteredGrace
+	isTooSoon := u.isKnown && at.Sub(u.changed) < time.Duration(u.ranged)*unfilteredInterval
+	isUnchanged := u.isKnown && u.text == text
+	if !isTooEarly && !isTooSoon && !isUnchanged {
+		u.text, u.isKnown, u.changed = text, true, at
 	}
 }
 
-// open returns the nodes without a filter.
-func (r reports) open(
-	now time.Time,
-	nodes []*corev1.Node,
-	states []*v1beta1.SpeakerState,
-	notReady map[string]bool,
-) (names []string) {
-	filters := map[string]bool{}
-	for _, s := range states {
-		filters[s.Name] = !r.stale(now, s.Name) && !slices.ContainsFunc(s.Status.Problems, opens)
-	}
-	for _, n := range nodes {
-		if !filters[n.Name] && !notReady[n.Name] && !virtual(n) {
-			names = append(names, n.Name)
-		}
-	}
-	return names
-}
-
-// opens reports whether a node with this problem does not enforce source ranges.
-func opens(p v1beta1.NodeProblem) bool {
-	return p.Reason == string(lb.FilterNotInForce) || p.Reason == string(lb.FilterNotEnforceable)
-}
-
-// virtual reports whether a node has neither a kernel nor a kube-proxy; virtual kubelets label their nodes so.
-func virtual(n *corev1.Node) bool { return n.Labels["type"] == "virtual-kubelet" }
-
-// unfilteredText is what a Service with ranges says of these nodes.
-func unfilteredText(nodes []string) string {
-	if len(nodes) == 0 {
-		return ""
-	}
-	return fmt.Sprintf(
-		"not on node %s: no speaker keeps a packet filter in force there, or eBPF may carry packets past it, and what "+
-			"delivers them instead knows spec.loadBalancerSourceRanges at most",
-		lb.SomeOf(nodes),
-	)
-}
-
-// restricted returns the State with the Services only to which access may be restricted, and these with the addresses
-// that they are to have: what they show may be a mistake.
-func restricted(s lb.State, assigned []*ipam.Assignment) lb.State {
-	pools, all := slices.ContainsFunc(s.Pools, func(p lb.Pool) bool { return p.Restricted }), s.Services
-	s.Services = nil
-	for i, svc := range all {
-		if !pools && !restricts(&svc.Access) {
-			continue
-		}
-		if a := assigned[i]; a.Reason != lb.ForeignAddress && !slices.Equal(a.Addresses, svc.Addresses) {
-			other := *svc
-			other.Addresses, svc = a.Addresses, &other
-		}
-		s.Services = append(s.Services, svc)
-	}
-	return s
-}
-
-func restricts(a *lb.Access) bool {
-	return a.HasRanges() || a.ConnectionLimit > 0 || a.RateLimit > 0 || a.LogDrops
-}
-
-// problems returns those of the Services with source ranges.
-func (u *unfiltered) problems(frontends []lb.Frontend) []lb.Problem {
+// problems returns the Problems of the Services with source ranges.
+func (u *unfilteredNodes) problems(frontends []lb.Frontend) []lb.Problem {
 	seen := map[lb.Key]bool{}
 	var out []lb.Problem
 	for i := range frontends {
@@ -146,12 +85,64 @@ func (u *unfiltered) problems(frontends []lb.Frontend) []lb.Problem {
 	return out
 }
 
-// access returns the condition on access to the Service. While it is not known which nodes filter, a condition that
-// names such nodes stays.
-func (w serviceWrite) access() (metav1.Condition, bool) {
-	c := meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered)
-	if w.nodesUnknown && c != nil && c.Reason == string(lb.NodesUnfiltered) {
-		return *c, true
+// unfilteredNodes returns the names of the nodes that are without a filter.
+func (r reportTimes) unfilteredNodes(
+	at time.Time,
+	nodes []*corev1.Node,
+	states []*v1beta1.SpeakerState,
+	notReady map[string]bool,
+) (names []string) {
+	filters := map[string]bool{}
+	for _, s := range states {
+		filters[s.Name] = !r.isStale(at, s.Name) && !slices.ContainsFunc(s.Status.Problems, reportsUnfiltered)
 	}
-	return w.filtered()
+	for _, n := range nodes {
+		if !filters[n.Name] && !notReady[n.Name] && !isVirtual(n) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// reportsUnfiltered reports whether a node with this problem does not enforce source ranges.
+func reportsUnfiltered(p v1beta1.NodeProblem) bool {
+	return p.Reason == string(lb.FilterNotInForce) || p.Reason == string(lb.FilterNotEnforceable)
+}
+
+// isVirtual reports whether a node has neither a kernel nor a kube-proxy. Virtual kubelets label their nodes so.
+func isVirtual(n *corev1.Node) bool { return n.Labels["type"] == "virtual-kubelet" }
+
+// unfilteredText returns the message of a Service with source ranges about these nodes.
+func unfilteredText(nodes []string) string {
+	if len(nodes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("not on node %s: no speaker keeps a packet filter in force there, or eBPF programs may bypass it; "+
+		"whatever delivers packets there applies at most spec.loadBalancerSourceRanges", lb.SomeOf(nodes))
+}
+
+// restrictedServices returns the State with only the Services to which access may be restricted. They have the assigned
+// addresses, since the addresses in their status may be wrong.
+func restrictedServices(s lb.State, assigned []*ipam.Assignment) lb.State {
+	hasPools := slices.ContainsFunc(s.Pools, func(p lb.Pool) bool { return p.Restricted })
+	all := s.Services
+	s.Services = nil
+	for i, svc := range all {
+		if !hasPools && !isRestricted(&svc.Access) {
+			continue
+		}
+		a := assigned[i]
+		if a.Reason != lb.ForeignAddress && !slices.Equal(a.Addresses, svc.Addresses) {
+			withAssigned := *svc
+			withAssigned.Addresses = a.Addresses
+			svc = &withAssigned
+		}
+		s.Services = append(s.Services, svc)
+	}
+	return s
+}
+
+// isRestricted reports whether the filter has anything to enforce.
+func isRestricted(a *lb.Access) bool {
+	return a.HasRanges() || a.ConnectionLimit > 0 || a.RateLimit > 0 || a.LogDrops
 }

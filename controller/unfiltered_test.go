@@ -19,21 +19,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fleet is nodes with their speakers, as the API server shows them.
+// fleet has nodes with their speakers, as the API server shows them.
 type fleet struct {
-	now time.Time
+	clock time.Time
 	// ahead is by how much the API server's clock is ahead of the controller's.
 	ahead  time.Duration
 	nodes  map[string]*corev1.Node
 	states map[string]*v1beta1.SpeakerState
-	s      speakers
+	s      speakerView
 	// writes counts the changes of what Services say.
 	writes int
 }
 
 // newFleet makes nodes with speakers that filter.
 func newFleet(names ...string) *fleet {
-	f := &fleet{now: time.Unix(1_000_000, 0), nodes: map[string]*corev1.Node{}, states: map[string]*v1beta1.SpeakerState{}}
+	f := &fleet{clock: time.Unix(1_000_000, 0), nodes: map[string]*corev1.Node{}, states: map[string]*v1beta1.SpeakerState{}}
 	for _, name := range names {
 		f.node(name, true)
 		f.states[name] = &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -59,19 +59,19 @@ func (f *fleet) problem(name string, reason lb.Reason) {
 	}
 }
 
-// pass lets time pass, in which all speakers write but the silent ones, and the controller looks.
+// pass lets time pass, in which all speakers but the silent ones write, and the controller observes them.
 func (f *fleet) pass(d time.Duration, silent ...string) {
-	for end := f.now.Add(d); f.now.Before(end); {
-		f.now = f.now.Add(2 * lookInterval)
+	for end := f.clock.Add(d); f.clock.Before(end); {
+		f.clock = f.clock.Add(2 * observeInterval)
 		var states []*v1beta1.SpeakerState
 		for _, s := range f.states {
 			if !strings.Contains(strings.Join(silent, " "), s.Name) {
-				f.report(s, f.now)
+				f.report(s, f.clock)
 			}
 			states = append(states, s)
 		}
 		before := f.says()
-		if f.s.look(f.now, f.now.Add(f.ahead), slices.Collect(maps.Values(f.nodes)), states); f.says() != before {
+		if f.s.observe(f.clock, f.clock.Add(f.ahead), slices.Collect(maps.Values(f.nodes)), states); f.says() != before {
 			f.writes++
 		}
 	}
@@ -81,24 +81,24 @@ func (f *fleet) pass(d time.Duration, silent ...string) {
 func (f *fleet) report(s *v1beta1.SpeakerState, observed time.Time) {
 	s.Status.Observed = new(v1beta1.NewMicroTime(observed))
 	s.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Time: new(metav1.NewTime(f.now.Add(f.ahead))), FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:observed":{}}}`)},
+		{Time: new(metav1.NewTime(f.clock.Add(f.ahead))), FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:observed":{}}}`)},
 	}
 }
 
 // says returns the nodes that Services with ranges name.
 func (f *fleet) says() string {
 	u := &f.s.unfiltered
-	if !u.known {
+	if !u.isKnown {
 		return "unknown"
 	}
 	text, why, _ := strings.Cut(strings.TrimPrefix(u.text, "not on node "), ":")
-	if text != "" && !strings.Contains(why, "or eBPF may carry packets past it") {
+	if text != "" && !strings.Contains(why, "or eBPF programs may bypass it") {
 		return "a reason that is not true of every node:" + why
 	}
 	return text
 }
 
-// TestUnfiltered: which nodes are named, and from when on.
+// TestUnfiltered: the nodes that are named, and since when.
 func TestUnfiltered(t *testing.T) {
 	long := 2 * unfilteredGrace
 	for _, tt := range []struct {
@@ -111,7 +111,7 @@ func TestUnfiltered(t *testing.T) {
 		{"a node without a speaker", func(f *fleet) { f.node("c", true); f.pass(long) }, "c"},
 		{"a node that joins, and gets its speaker soon", func(f *fleet) { f.pass(long); f.node("c", true); f.pass(unfilteredGrace / 2) }, ""},
 		{"a node that joins, and gets none", func(f *fleet) { f.pass(long); f.node("c", true); f.pass(long) }, "c"},
-		{"a dead node serves nobody", func(f *fleet) { f.node("c", false); f.pass(long) }, ""},
+		{"a dead node serves no client", func(f *fleet) { f.node("c", false); f.pass(long) }, ""},
 		{"a virtual kubelet has no kube-proxy", func(f *fleet) {
 			f.node("c", true)
 			f.nodes["c"].Labels = map[string]string{"type": "virtual-kubelet"}
@@ -129,14 +129,14 @@ func TestUnfiltered(t *testing.T) {
 		{"a speaker that was removed", func(f *fleet) { f.pass(long); f.pass(staleTime+long, "a") }, "a"},
 		{"a speaker that never wrote", func(f *fleet) { f.pass(long, "a") }, "a"},
 		{"a node that left", func(f *fleet) { f.node("c", true); f.pass(long); delete(f.nodes, "c"); f.pass(long) }, ""},
-		{"a mended filter", func(f *fleet) { f.problem("a", lb.FilterNotInForce); f.pass(long); f.problem("a", ""); f.pass(long) }, ""},
+		{"a repaired filter", func(f *fleet) { f.problem("a", lb.FilterNotInForce); f.pass(long); f.problem("a", ""); f.pass(long) }, ""},
 		{"many", func(f *fleet) {
 			for i := range 10 {
 				f.node(fmt.Sprint("c", i), true)
 			}
 			f.pass(long)
 		}, "c0, c1, c2, c3, c4 and 5 more"},
-		{"the next term begins without knowledge", func(f *fleet) { f.pass(long); f.s = speakers{}; f.pass(unfilteredGrace / 2) }, "unknown"},
+		{"the next term begins without knowledge", func(f *fleet) { f.pass(long); f.s = speakerView{}; f.pass(unfilteredGrace / 2) }, "unknown"},
 	} {
 		f := newFleet("a", "b")
 		tt.do(f)
@@ -188,13 +188,14 @@ func TestUnfilteredProblems(t *testing.T) {
 		t.Errorf("problems %q of %d Services", got, f.s.unfiltered.ranged)
 	}
 	w := serviceWrite{frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends)[:1], service: &corev1.Service{}}
-	if c, said := w.access(); !said || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") ||
+	if c, ok := w.accessCondition(); !ok || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") ||
 		!strings.Contains(c.Message, ": from no client;") {
 		t.Errorf("condition %+v", c)
 	}
 }
 
-// TestOtherDataPath: Services with ranges say at once that Holdfast does not enforce them, in a condition and an Event, and nothing of nodes.
+// TestOtherDataPath: Services with ranges say at once that Holdfast does not enforce them, in a condition and an Event,
+// and nothing of nodes.
 func TestOtherDataPath(t *testing.T) {
 	byField, byAnnotation := loadBalancer("field"), loadBalancer("annotation")
 	byField.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
@@ -222,13 +223,14 @@ func TestOtherDataPath(t *testing.T) {
 func TestAccessStays(t *testing.T) {
 	stands := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.InvalidSourceRange)}
 	service := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{stands}}}
-	w := serviceWrite{service: service, nodesUnknown: true, assignment: &ipam.Assignment{}, frontends: []lb.Frontend{{Access: lb.Access{Restricted: true}}}}
-	if c, _ := w.access(); c.Reason != string(lb.Filtered) {
+	w := serviceWrite{service: service, areNodesUnknown: true, assignment: &ipam.Assignment{}, frontends: []lb.Frontend{{Access: lb.Access{Restricted: true}}}}
+	if c, _ := w.accessCondition(); c.Reason != string(lb.Filtered) {
 		t.Errorf("the ranges can be read: %+v", c)
 	}
 }
 
-// TestUnfilteredSync: the controller writes the condition, keeps it while a new leader does not know, and mends it.
+// TestUnfilteredSync: the controller writes the condition, keeps it until a new leader knows which nodes filter, and
+// corrects it then.
 func TestUnfilteredSync(t *testing.T) {
 	sv := loadBalancer("web")
 	sv.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
@@ -244,7 +246,7 @@ func TestUnfilteredSync(t *testing.T) {
 		}
 		return ""
 	}
-	step := func(name string, u unfiltered, want lb.Reason) {
+	step := func(name string, u unfilteredNodes, want lb.Reason) {
 		t.Helper()
 		s.speakers.unfiltered = u
 		if got := reason(); got != string(want) {
@@ -252,11 +254,11 @@ func TestUnfilteredSync(t *testing.T) {
 		}
 	}
 	f.pass(2 * unfilteredGrace)
-	step("a new leader", unfiltered{}, lb.Filtered)
+	step("a new leader", unfilteredNodes{}, lb.Filtered)
 	step("a node is open", f.s.unfiltered, lb.NodesUnfiltered)
-	step("the next leader", unfiltered{}, lb.NodesUnfiltered)
+	step("the next leader", unfilteredNodes{}, lb.NodesUnfiltered)
 	delete(f.nodes, "c")
-	f.pass(2 * lookInterval)
+	f.pass(2 * observeInterval)
 	step("the node left", f.s.unfiltered, lb.Filtered)
 }
 
@@ -294,11 +296,11 @@ func TestFiltered(t *testing.T) {
 		{"deny, limits and a log", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Deny: deny, ConnectionLimit: 5, RateLimit: 2,
 			LogDrops: true}}}},
 			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16" + alike + "; at most 5 connections at once" + each +
-				"; at most 2 new connections per second of one source" + each + "; what is refused is logged in samples"},
+				"; at most 2 new connections per second of one source" + each + "; refused packets are logged in samples"},
 		{"the cluster comes in too", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}, ClusterIP: cluster}}},
-			"True Filtered: 192.0.2.1: from no client; the cluster's own pods and nodes may come in too"},
+			"True Filtered: 192.0.2.1: from no client; the cluster's own pods and nodes are allowed too"},
 		{"node ports", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}},
-			"True Filtered: 192.0.2.1: from no client" + alike + "; everybody may come in by the node ports (30000, 30001, 30002, 30003, 30004 and 2 more): " +
+			"True Filtered: 192.0.2.1: from no client" + alike + "; any source may connect to the node ports (30000, 30001, 30002, 30003, 30004 and 2 more): " +
 				"set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"},
 		{"node ports of an open Service", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4}}}, ""},
 		{"what cannot be read comes first", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}, problems: []lb.Problem{bad,
@@ -310,7 +312,7 @@ func TestFiltered(t *testing.T) {
 		if tt.write.service == nil {
 			tt.write.service = sv
 		}
-		if c, said := tt.write.filtered(); said {
+		if c, ok := tt.write.filteredCondition(); ok {
 			got = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 		}
 		if got != tt.want {
@@ -319,10 +321,10 @@ func TestFiltered(t *testing.T) {
 	}
 }
 
-// TestHonouredLeavesTheFilterOut: no problem shows in both conditions.
+// TestHonouredLeavesTheFilterOut: no Problem is in both conditions.
 func TestHonouredLeavesTheFilterOut(t *testing.T) {
 	w := serviceWrite{assignment: &ipam.Assignment{Reason: lb.Assigned}, problems: []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}}}
-	if c, said := w.honoured(); said {
+	if c, ok := w.honouredCondition(); ok {
 		t.Errorf("AnnotationsHonoured says %s", c.Message)
 	}
 }
@@ -339,7 +341,7 @@ func TestEachRuleShows(t *testing.T) {
 		server.put(t, sv)
 	}
 	s := newTestSyncer(t, server)
-	s.speakers.unfiltered.known = true
+	s.speakers.unfiltered.isKnown = true
 	refreshed(t, s)
 	for rule := range rules {
 		sv := server.service(t, name(rule))
@@ -349,8 +351,8 @@ func TestEachRuleShows(t *testing.T) {
 	}
 }
 
-// TestStrangeAddress: another program writes the address of one Service into the status of another. That is undone, and neither says other ranges
-// meanwhile.
+// TestStrangeAddress: another program writes the address of one Service into the status of another. That is undone, and
+// neither says other ranges meanwhile.
 func TestStrangeAddress(t *testing.T) {
 	for what, keepsOwn := range map[string]bool{"beside its own": true, "instead of its own": false} {
 		server := newServer(t, lan())
@@ -361,7 +363,7 @@ func TestStrangeAddress(t *testing.T) {
 		}
 		run := func() (a, b corev1.Service) {
 			s := newTestSyncer(t, server)
-			s.speakers.unfiltered.known = true
+			s.speakers.unfiltered.isKnown = true
 			syncOnce(t, s)
 			server.get(t, servicesPath+"/a", &a)
 			server.get(t, servicesPath+"/b", &b)
@@ -381,23 +383,23 @@ func TestStrangeAddress(t *testing.T) {
 	}
 }
 
-// TestNewLeader: to a new leader a report is as old as it is to the API server, whatever the clocks of the speakers and
-// of the machines say, and expires with that age.
+// TestNewLeader: a new leader dates a report by its age for the API server, whatever the clocks of the speakers and of
+// the machines say. The report expires by that age.
 func TestNewLeader(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour} {
 		f := newFleet("gone", "lives", "late", "early")
 		f.ahead = ahead
-		f.report(f.states["gone"], f.now)
-		f.now = f.now.Add(staleTime - 2*time.Minute)
-		f.report(f.states["lives"], f.now)
-		f.report(f.states["late"], f.now.Add(-time.Hour))
-		f.report(f.states["early"], f.now.Add(time.Hour))
+		f.report(f.states["gone"], f.clock)
+		f.clock = f.clock.Add(staleTime - 2*time.Minute)
+		f.report(f.states["lives"], f.clock)
+		f.report(f.states["late"], f.clock.Add(-time.Hour))
+		f.report(f.states["early"], f.clock.Add(time.Hour))
 
 		stale := func() (names []string) {
 			states := slices.Collect(maps.Values(f.states))
-			f.s.look(f.now, f.now.Add(f.ahead), slices.Collect(maps.Values(f.nodes)), states)
+			f.s.observe(f.clock, f.clock.Add(f.ahead), slices.Collect(maps.Values(f.nodes)), states)
 			for name := range f.states {
-				if f.s.reports.stale(f.now, name) {
+				if f.s.reports.isStale(f.clock, name) {
 					names = append(names, name)
 				}
 			}
@@ -406,16 +408,16 @@ func TestNewLeader(t *testing.T) {
 		if names := stale(); len(names) > 0 {
 			t.Errorf("API server ahead by %v: %v count as silent", ahead, names)
 		}
-		f.now = f.now.Add(2 * time.Minute)
+		f.clock = f.clock.Add(2 * time.Minute)
 		if names := stale(); !slices.Equal(names, []string{"gone"}) {
 			t.Errorf("API server ahead by %v: later %v count as silent", ahead, names)
 		}
-		f.s = speakers{}
+		f.s = speakerView{}
 		if names := stale(); !slices.Equal(names, []string{"gone"}) {
 			t.Errorf("API server ahead by %v: to a new leader %v count as silent", ahead, names)
 		}
-		f.report(f.states["gone"], f.now)
-		f.states["gone"].Status.Observed = new(v1beta1.NewMicroTime(f.now.Add(-time.Hour)))
+		f.report(f.states["gone"], f.clock)
+		f.states["gone"].Status.Observed = new(v1beta1.NewMicroTime(f.clock.Add(-time.Hour)))
 		if names := stale(); len(names) > 0 {
 			t.Errorf("API server ahead by %v: %v wrote just now and count as silent", ahead, names)
 		}

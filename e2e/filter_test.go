@@ -247,7 +247,7 @@ func testFilterInside(t *testing.T, e *env) {
 			e.says(t, name, "sources like any other")
 			e.annotate(t, name, internalAnnotation, "Allow")
 			e.withinCluster(t, pods, addresses, anAnswer)
-			e.says(t, name, "may come in too")
+			e.says(t, name, "are allowed too")
 			// The exemption from the ranges does not apply to other clients.
 			e.shut(t, w.host, addresses)
 			e.annotate(t, name, internalAnnotation, nil)

@@ -288,8 +288,8 @@ func reasonsReference(t *testing.T) string {
 
 // producers are the files, by the begin of their paths, that put a Reason into a place.
 var producers = map[string][]string{
-	"AddressAssigned":     {"internal/ipam/", "internal/config/", "internal/openstack/", "controller/service.go"},
-	"AnnotationsHonoured": {"internal/config/", "controller/service.go", "controller/proxied.go"},
+	"AddressAssigned":     {"internal/ipam/", "internal/config/", "internal/openstack/", "controller/clear.go", "controller/desired.go", "controller/service.go"},
+	"AnnotationsHonoured": {"internal/config/", "controller/desired.go", "controller/proxied.go", "controller/service.go"},
 	"Proxied":             {"controller/proxied.go"},
 	"Written":             {"internal/k8s/refused.go"},
 	"Filtered":            {"internal/config/access.go", "internal/config/bounds.go", "controller/filtered.go", "controller/unfiltered.go"},

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// hasAddressReasons has the reasons of Services that have an address.
+var hasAddressReasons = map[lb.Reason]bool{lb.Assigned: true, lb.PartlyAssigned: true, lb.AddressKept: true}
+
+// update returns the next step to the desired state of the Service. If the Service must lose something, that is the
+// first step: it makes the Service smaller. Otherwise a user could fill the Service with annotations, finalizers and
+// labels, so that every write is refused.
+func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
+	u := w.complete(options)
+	if !u.Loses() {
+		return u
+	}
+
+	u.Annotations, u.Finalizers = nil, nil
+	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool {
+		return c.Type != v1beta1.ConditionAddressRecord
+	})
+	u.RemoveConditions = slices.DeleteFunc(u.RemoveConditions, func(kind string) bool {
+		return kind != v1beta1.ConditionAddressRecord
+	})
+	return u
+}
+
+// complete returns the desired state of the Service.
+func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
+	isForeign := w.assignment.Reason == lb.ForeignAddress
+	assigned := config.Assigned(w.assignment.Key, slices.Concat(w.assignment.Record, w.assignment.Awaits))
+	u := k8s.ServiceUpdate{
+		Service:        w.service,
+		Refusal:        v1beta1.ConditionWritten,
+		SetAddresses:   !isForeign,
+		Addresses:      w.assignment.Addresses,
+		Hostname:       w.hostname,
+		Proxied:        w.proxied.isServing(),
+		ProxyMode:      w.proxied != nil && w.proxied.wantsProxyMode,
+		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
+		Conditions:     []metav1.Condition{w.assignedCondition()},
+		Annotations: map[string]string{
+			v1beta1.AnnotationAssigned:      assigned,
+			v1beta1.AnnotationHostnameShown: "",
+		},
+	}
+
+	holds := len(w.assignment.Addresses) > 0
+	if isForeign {
+		holds = slices.ContainsFunc(w.assignment.Pools, func(pool string) bool { return pool != "" })
+	}
+	u.Finalizers = w.finalizers(holds)
+	shown := w.assignment.Addresses
+	if !holds {
+		shown = nil
+	}
+	if holds && w.hostname != "" {
+		u.Annotations[v1beta1.AnnotationHostnameShown] = w.hostname
+	}
+	maps.Copy(u.Annotations, options.Records(w.service, w.loadBalancer, shown))
+
+	w.addConditions(&u, options)
+	return u
+}
+
+// addConditions adds the conditions besides AddressAssigned to an update, and removes those that do not apply.
+func (w serviceWrite) addConditions(u *k8s.ServiceUpdate, options config.Options) {
+	record := func() (metav1.Condition, bool) { return config.Record(w.service.UID, w.assignment.Record) }
+	proxyRecord := func() (metav1.Condition, bool) { return options.ProxyRecord(w.service) }
+	all := []func() (metav1.Condition, bool){
+		record, w.honouredCondition, w.accessCondition, w.proxiedCondition, proxyRecord,
+	}
+	for _, condition := range all {
+		c, applies := condition()
+		if applies {
+			u.Conditions = append(u.Conditions, c)
+		} else {
+			u.RemoveConditions = append(u.RemoveConditions, c.Type)
+		}
+	}
+}
+
+// finalizers returns the finalizers to add (true) and to remove (false).
+//
+// Other load balancers set the standard finalizer too, and clean up a deleted Service only if it is set. So it is
+// removed only if we set it, and it stays beside an address from another load balancer. Our finalizer stays with it
+// there, as the proof that we set it: otherwise it might never be removed.
+func (w serviceWrite) finalizers(holds bool) map[string]bool {
+	switch ours := wasOurs(w.service); {
+	case holds:
+		return map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
+	case ours && w.assignment.Reason == lb.ForeignAddress:
+		return map[string]bool{v1beta1.FinalizerAddress: true}
+	case ours:
+		return map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
+	}
+	return nil
+}
+
+// assignedCondition returns the condition on the addresses.
+func (w serviceWrite) assignedCondition() metav1.Condition {
+	status := metav1.ConditionFalse
+	if hasAddressReasons[w.assignment.Reason] {
+		status = metav1.ConditionTrue
+	}
+	return metav1.Condition{
+		Type:    v1beta1.ConditionAddressAssigned,
+		Status:  status,
+		Reason:  string(w.assignment.Reason),
+		Message: lb.WithRemedies(w.assignment.Message, w.assignment.Reason),
+	}
+}
+
+// honouredCondition returns the condition on annotations without effect, and reports whether there are any. Problems
+// that keep the Service pending or concern its filter are in other conditions.
+func (w serviceWrite) honouredCondition() (metav1.Condition, bool) {
+	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
+	var messages []string
+	var reasons []lb.Reason
+	for _, p := range w.problems {
+		if p.Waits || p.Reason.OfFilter() {
+			continue
+		}
+		messages = append(messages, p.Message)
+		reasons = append(reasons, p.Reason)
+		c.Reason = string(p.Reason)
+	}
+	c.Message = lb.WithRemedies(strings.Join(messages, "; "), reasons...)
+	return c, len(messages) > 0
+}
+
+// proxiedCondition returns the condition on proxies, and reports whether there is one.
+func (w serviceWrite) proxiedCondition() (metav1.Condition, bool) {
+	if w.proxied == nil {
+		return metav1.Condition{Type: v1beta1.ConditionProxied}, false
+	}
+	return w.proxied.Condition, true
+}
