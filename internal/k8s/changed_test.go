@@ -309,18 +309,18 @@ func TestAPIHangs(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer listener.Close()
-	h := newHearing()
-	dialed, err := h.over(dial)(context.Background(), "tcp", listener.Addr().String())
+	h := newContactTracker()
+	dialed, err := h.wrap(dial)(context.Background(), "tcp", listener.Addr().String())
 	must(t, err)
 	defer dialed.Close()
 	h.last = time.Now().Add(-time.Hour)
-	c := dialed.(*heardConn)
+	c := dialed.(*trackedConn)
 	if age := h.age(); age < time.Hour {
 		t.Errorf("the API server sent nothing, and was heard %v ago", age)
 	}
-	for ago, want := range map[time.Duration]bool{pingTime - 5*time.Second: true, pingTime: false} {
+	for ago, want := range map[time.Duration]bool{maxPingInterval - 5*time.Second: true, maxPingInterval: false} {
 		at := time.Now().Add(-ago)
-		c.read.Store(&at)
+		c.lastRead.Store(&at)
 		h.last = time.Now().Add(-time.Hour)
 		if heard := h.age() < ago; heard != want {
 			t.Errorf("the API server sent nothing for %v; heard: %v", ago, heard)

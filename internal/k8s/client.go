@@ -33,7 +33,7 @@ type Clients struct {
 	paced rest.Interface
 	// holdfast serves the kinds of group holdfast.dev.
 	holdfast rest.Interface
-	hearing  *hearing
+	contact  *contactTracker
 	clock    *serverClock
 }
 
@@ -58,14 +58,14 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	// The API server's priority and fairness paces us; another limit here would only
 	// make thousands of Services wait for each other. Only Events have one.
 	config.QPS = -1
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fencedTransport{next} })
 	clock := &serverClock{}
-	config.Wrap(clock.over)
+	config.Wrap(clock.wrap)
 	if config.Dial == nil { // a caller that dials on its own goes on to
 		config.Dial = dial
 	}
-	hearing := newHearing()
-	config.Dial = hearing.over(config.Dial)
+	hearing := newContactTracker()
+	config.Dial = hearing.wrap(config.Dial)
 	// Both clients share its connections.
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -90,7 +90,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 		return Clients{}, err
 	}
 	holdfast, err := clientOf(v1beta1.GroupVersion, config, transport)
-	return Clients{kube: kube, paced: paced, holdfast: holdfast, hearing: hearing, clock: clock}, err
+	return Clients{kube: kube, paced: paced, holdfast: holdfast, contact: hearing, clock: clock}, err
 }
 
 // LogTo sends client-go's messages to log: one stream, one format.

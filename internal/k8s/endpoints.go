@@ -16,11 +16,11 @@ import (
 // PodWithdrawn is the reason of a pod's condition Ready=False when we wrote it.
 const PodWithdrawn = "HoldfastNodeUnreachable"
 
-// errNoRenewal: the node's Lease has never been renewed.
+// errNoRenewal means that the node's Lease has never been renewed.
 var errNoRenewal = errors.New("it was never renewed")
 
-// EndpointSlices returns the endpoints of all Services, ordered by key; of a controller only. It has little more of
-// them than their pods, and to read them costs.
+// EndpointSlices returns the EndpointSlices of all Services, ordered by key. It is for a controller, whose slices have
+// little more than pods. Each call decodes all of them.
 func (k *Cluster) EndpointSlices() (out []*discoveryv1.EndpointSlice) {
 	for _, s := range k.endpointSlices.Map().All() {
 		out = append(out, s.Read())
@@ -28,7 +28,7 @@ func (k *Cluster) EndpointSlices() (out []*discoveryv1.EndpointSlice) {
 	return out
 }
 
-// NodeRenewed returns when a node's kubelet last renewed its Lease, by the node's clock.
+// NodeRenewed returns the time at which a node's kubelet last renewed its Lease, by the node's clock.
 func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, error) {
 	lease, err := k.clients.kube.leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
 	if err == nil && lease.Spec.RenewTime == nil {
@@ -40,10 +40,9 @@ func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, erro
 	return lease.Spec.RenewTime.Time, nil
 }
 
-// WithdrawPod marks a ready pod of a node as not ready, so that it leaves the
-// EndpointSlices, as the node lifecycle controller does for the pods of a dead
-// node. It reports whether it wrote. It leaves alone a pod that is not ready, is
-// being deleted, runs on another node, or is another pod of the same name.
+// WithdrawPod marks a ready pod of a node as not ready, so that it leaves the EndpointSlices. The node lifecycle
+// controller does the same for the pods of a dead node. WithdrawPod reports whether it wrote. It does nothing if the
+// pod is not ready, is being deleted, runs on another node, or is another pod of the same name.
 func (k *Cluster) WithdrawPod(
 	ctx context.Context,
 	namespace, name string,
@@ -54,38 +53,42 @@ func (k *Cluster) WithdrawPod(
 	if err != nil || pod.UID != uid {
 		return false, err
 	}
-	c := podCondition(pod, corev1.PodReady)
-	if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || c.Status != corev1.ConditionTrue {
+
+	isReady := podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+	if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || !isReady {
 		return false, nil
 	}
 	return true, k.patchReady(ctx, pod, corev1.ConditionFalse, PodWithdrawn, message)
 }
 
-// RestorePod reverts WithdrawPod if the condition is still there and the pod's
-// containers were ready. It reports whether it wrote.
+// RestorePod reverts WithdrawPod if the condition is still there and the pod's containers are ready. It reports whether
+// it wrote.
 func (k *Cluster) RestorePod(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
 	pod, err := k.readPod(ctx, namespace, name)
 	if err != nil || pod.UID != uid {
 		return false, err
 	}
-	ready := podCondition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
+
+	isReady := podCondition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 	for _, gate := range pod.Spec.ReadinessGates {
-		ready = ready && podCondition(pod, gate.ConditionType).Status == corev1.ConditionTrue
+		if podCondition(pod, gate.ConditionType).Status != corev1.ConditionTrue {
+			isReady = false
+		}
 	}
-	if podCondition(pod, corev1.PodReady).Reason != PodWithdrawn || !ready {
+	isWithdrawn := podCondition(pod, corev1.PodReady).Reason == PodWithdrawn
+	if !isWithdrawn || !isReady {
 		return false, nil
 	}
 	return true, k.patchReady(ctx, pod, corev1.ConditionTrue, nil, nil)
 }
 
-// readPod reads a pod by a patch that changes nothing: patching pods/status is our
-// only permission for pods.
+// readPod reads a pod by a patch that changes nothing: patching pods/status is our only permission for pods.
 func (k *Cluster) readPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	return k.patchPod(ctx, namespace, name, map[string]any{})
 }
 
-// patchReady writes the condition Ready. The resource version makes the API server
-// reject it if another client, mainly the kubelet, wrote since the pod was read.
+// patchReady writes the condition Ready. The resource version makes the API server reject the patch if another client,
+// mainly the kubelet, wrote since the pod was read.
 func (k *Cluster) patchReady(
 	ctx context.Context,
 	pod *corev1.Pod,
@@ -105,6 +108,7 @@ func (k *Cluster) patchReady(
 	return err
 }
 
+// patchPod patches the status of a pod.
 func (k *Cluster) patchPod(ctx context.Context, namespace, name string, patch any) (*corev1.Pod, error) {
 	pod, err := k.clients.kube.pods(namespace).
 		Patch(ctx, name, types.StrategicMergePatchType, asJSON(patch), metav1.PatchOptions{}, "status")
@@ -114,6 +118,7 @@ func (k *Cluster) patchPod(ctx context.Context, namespace, name string, patch an
 	return pod, nil
 }
 
+// podCondition returns a condition of a pod; the zero value if it is absent.
 func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
 	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 	if i < 0 {

@@ -16,35 +16,36 @@ import (
 )
 
 const (
-	// LeaseName is the Lease by which the controllers elect their leader.
+	// LeaseName is the name of the Lease by which the controllers elect their leader.
 	LeaseName = "holdfast-controller"
 
-	// readInterval is between reads of the Lease by a standby.
+	// readInterval is the time between two reads of the Lease by a standby.
 	readInterval = 250 * time.Millisecond
-	// missedTime is how long the Lease of a leader on a node that most speakers miss may stand unrenewed. Its term
-	// is over by then.
-	missedTime = writeTime + landTime
-	// silentTime applies to any other leader: one that merely does not reach the API server shall lead on. Leaders
-	// of older versions, which have no fence, stop before that.
-	silentTime = 15 * time.Second
+	// missedLeaseTime is the time without a renewal after which a standby takes the Lease of a leader whose node most
+	// speakers miss. The leader's term is over by then.
+	missedLeaseTime = writeTime + landTime
+	// silentLeaseTime is the same for any other leader: a leader that merely cannot reach the API server for a moment
+	// should stay leader. Leaders of older versions, which have no fence, stop before that.
+	silentLeaseTime = 15 * time.Second
 )
 
-// ErrLeadershipLost ends a leader: only the new leader may write now.
+// ErrLeadershipLost ends a leader: only the new leader may write from then on.
 var ErrLeadershipLost = errors.New("leadership lost")
 
 // Candidate is a process that wants to lead.
 type Candidate struct {
 	// Identity is unique among all processes.
 	Identity string
-	// Node that the process runs on, "" if unknown.
+	// Node is the node that the process runs on; "" if unknown.
 	Node string
 	// Missed reports whether most speakers miss a node.
 	Missed func(node string) bool
-	// Lead works as the leader until its context is cancelled. What it writes with that context is fenced.
+	// Lead works as the leader until its context is cancelled. Writes with that context are fenced.
 	Lead func(context.Context) error
 }
 
-// holder is the candidate's name in the Lease. Its node tells a standby too that this leader has a fence.
+// holder returns the candidate's name in the Lease. A name with a node also shows a standby that this leader has a
+// fence.
 func (c Candidate) holder() string {
 	if c.Node == "" {
 		return c.Identity
@@ -52,24 +53,31 @@ func (c Candidate) holder() string {
 	return c.Identity + "_" + c.Node
 }
 
-// holderNode returns the node of a holder, "" if it is unknown. Neither pods' names, which identities begin with,
-// nor nodes' have an underscore.
+// holderNode returns the node of a holder, or "" if it is unknown. Names of pods, with which identities begin, and
+// names of nodes have no underscore.
 func holderNode(holder string) string {
-	if parts := strings.Split(holder, "_"); len(parts) == 3 {
-		return parts[2]
+	parts := strings.Split(holder, "_")
+	if len(parts) != 3 {
+		return ""
 	}
-	return ""
+	return parts[2]
 }
 
-// Lead lets the candidate lead while it holds the Lease. It returns nil if ctx is cancelled, ErrLeadershipLost if
-// another process took over, and otherwise the error of the candidate's Lead.
+// Lead waits for the Lease, and lets the candidate lead while it holds the Lease. It returns nil if ctx is cancelled,
+// ErrLeadershipLost if another process took over, and otherwise the error of the candidate's Lead.
 func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
-	e := &election{log: k.config.Log, candidate: c, self: c.holder(), leases: k.clients.kube.leases(k.config.Namespace)}
-	t := e.win(ctx)
-	if t == nil {
+	e := &leaderElection{
+		log:        k.config.Log,
+		candidate:  c,
+		holderName: c.holder(),
+		leases:     k.clients.kube.leases(k.config.Namespace),
+	}
+	term := e.acquire(ctx)
+	if term == nil {
 		return nil
 	}
-	leading, stop := context.WithCancel(t.context(ctx))
+
+	leading, stop := context.WithCancel(term.context(ctx))
 	defer stop()
 	ended := make(chan struct{})
 	var result error
@@ -77,57 +85,59 @@ func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
 		defer close(ended)
 		result = c.Lead(leading)
 	}()
-	lost := e.hold(t, ended)
+
+	isLost := e.keepRenewed(term, ended)
 	stop()
 	<-ended
-	if !lost {
-		e.release(t)
+	if !isLost {
+		e.release(term)
 	}
+
 	if result != nil && !errors.Is(result, context.Canceled) {
 		return result
 	}
-	if lost || ctx.Err() == nil {
+	if isLost || ctx.Err() == nil {
 		return ErrLeadershipLost
 	}
 	return nil
 }
 
-// election is one candidate's part in electing the leader.
-type election struct {
-	log       *slog.Logger
-	candidate Candidate
-	self      string
-	leases    client[*coordinationv1.Lease]
-	// lease is the Lease as it was read or written last.
+// leaderElection is one candidate's part in the election of the leader.
+type leaderElection struct {
+	log        *slog.Logger
+	candidate  Candidate
+	holderName string
+	leases     client[*coordinationv1.Lease]
+	// lease is the Lease as it was last read or written.
 	lease *coordinationv1.Lease
-	seen  observed
+	seen  leaseObservation
 }
 
-// observed is the Lease as this process read it last.
-type observed struct {
+// leaseObservation is the last record of the Lease that this process read.
+type leaseObservation struct {
 	// record is nil if the Lease does not exist.
 	record *coordinationv1.LeaseSpec
-	// since is when it was first read so, by our monotonic clock. No other clock counts.
+	// since is the time at which the record was first read, by our monotonic clock. No other clock counts.
 	since time.Time
 }
 
-// mayTake decides whether a standby may take the Lease that it just read. missed: most speakers miss the node of the
-// holder. A Lease that does not exist may have been deleted under a leader that does not know it yet.
-func (o observed) mayTake(now time.Time, self string, missed bool) bool {
-	quiet := now.Sub(o.since)
+// mayAcquire reports whether a standby may take the Lease that it just read. isMissed reports whether most speakers
+// miss the holder's node. A Lease that does not exist may have been deleted while its leader has not noticed yet.
+func (o leaseObservation) mayAcquire(at time.Time, holderName string, isMissed bool) bool {
+	unrenewed := at.Sub(o.since)
 	switch {
 	case o.record == nil:
-		return quiet >= missedTime
-	case holderOf(o.record) == "", holderOf(o.record) == self:
+		return unrenewed >= missedLeaseTime
+	case holderOf(o.record) == "", holderOf(o.record) == holderName:
 		return true
-	case missed:
-		return quiet >= missedTime
+	case isMissed:
+		return unrenewed >= missedLeaseTime
 	default:
-		return quiet >= silentTime
+		return unrenewed >= silentLeaseTime
 	}
 }
 
-// holderOf returns the name in a Lease, "" for none.
+// holderOf returns the holder of a Lease, or "".
 func holderOf(r *coordinationv1.LeaseSpec) string {
 	if r == nil {
 		return ""
@@ -135,18 +145,20 @@ func holderOf(r *coordinationv1.LeaseSpec) string {
 	return ptr.Deref(r.HolderIdentity, "")
 }
 
-// win blocks until this process has the Lease, and returns its term; nil if ctx is cancelled.
-func (e *election) win(ctx context.Context) *term {
+// acquire blocks until this process has the Lease, and returns its term; nil if ctx is cancelled.
+func (e *leaderElection) acquire(ctx context.Context) *leaderTerm {
 	for {
-		t, err := e.try(ctx)
+		term, err := e.tryAcquire(ctx)
 		if err != nil && ctx.Err() == nil {
 			e.log.Debug("cannot take the Lease yet", "error", err)
 		}
-		if t != nil {
-			return t
+		if term != nil {
+			return term
 		}
+
 		wait := readInterval
-		if left := missedTime - time.Since(e.seen.since); left > 0 {
+		left := missedLeaseTime - time.Since(e.seen.since)
+		if left > 0 {
 			wait = min(wait, left)
 		}
 		if !sleep(ctx, wait) {
@@ -155,20 +167,22 @@ func (e *election) win(ctx context.Context) *term {
 	}
 }
 
-// try reads the Lease, and takes it if it may. The write fails if anybody wrote the Lease since it was read, so that
-// a slow read and a standby that stood still do no harm.
-func (e *election) try(ctx context.Context) (*term, error) {
+// tryAcquire reads the Lease, and takes it if it may. The write fails if any process wrote the Lease since it was read.
+// So a slow read, or a standby that stood still, does no harm.
+func (e *leaderElection) tryAcquire(ctx context.Context) (*leaderTerm, error) {
 	read, err := e.read(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	e.observe(read)
 	node := holderNode(holderOf(read))
-	missed := node != "" && e.candidate.Missed(node)
+	isMissed := node != "" && e.candidate.Missed(node)
 	start := time.Now()
-	if !e.seen.mayTake(start, e.self, missed) {
+	if !e.seen.mayAcquire(start, e.holderName, isMissed) {
 		return nil, nil
 	}
+
 	taken := coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0))}
 	if read != nil {
 		taken = *read
@@ -179,18 +193,21 @@ func (e *election) try(ctx context.Context) (*term, error) {
 	if err := e.write(ctx, taken); err != nil {
 		return nil, fmt.Errorf("take the Lease: %w", err)
 	}
-	e.log.Info("the Lease is taken", "from-node", node, "missed", missed, "unrenewed", start.Sub(e.seen.since).String())
+
+	unrenewed := start.Sub(e.seen.since)
+	e.log.Info("the Lease is taken", "from-node", node, "missed", isMissed, "unrenewed", unrenewed.String())
 	e.observe(&taken)
-	t := &term{}
-	t.renewed.Store(&start)
-	return t, nil
+	term := &leaderTerm{}
+	term.renewed.Store(&start)
+	return term, nil
 }
 
-// read reads the Lease, nil if there is none. Each call to the API server has renewTime for itself, or a server that is
-// nearly as slow as a leader may bear would let nobody lead.
-func (e *election) read(ctx context.Context) (*coordinationv1.LeaseSpec, error) {
-	ctx, cancel := context.WithTimeout(ctx, renewTime)
+// read reads the Lease; it returns nil if there is none. Each request has the whole renewTimeout. Otherwise no process
+// could lead if the API server is nearly as slow as a leader may tolerate.
+func (e *leaderElection) read(ctx context.Context) (*coordinationv1.LeaseSpec, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
+
 	lease, err := e.leases.Get(ctx, LeaseName, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -203,100 +220,106 @@ func (e *election) read(ctx context.Context) (*coordinationv1.LeaseSpec, error) 
 	return &lease.Spec, nil
 }
 
-func (e *election) write(ctx context.Context, s coordinationv1.LeaseSpec) error {
-	ctx, cancel := context.WithTimeout(ctx, renewTime)
+// write writes the Lease, unless another process wrote it since it was read.
+func (e *leaderElection) write(ctx context.Context, s coordinationv1.LeaseSpec) error {
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
+
 	next := e.lease.DeepCopy()
 	next.Spec = s
-	wrote, err := put(ctx, e.leases, next)
+	written, err := put(ctx, e.leases, next)
 	if err == nil {
-		e.lease = wrote
+		e.lease = written
 	}
 	return err
 }
 
-// observe takes the Lease as it was read, or written, just now.
-func (e *election) observe(r *coordinationv1.LeaseSpec) {
-	if !e.seen.since.IsZero() && equality.Semantic.DeepEqual(e.seen.record, r) {
-		return // nobody renewed it
+// observe takes the Lease as it was just read or written.
+func (e *leaderElection) observe(r *coordinationv1.LeaseSpec) {
+	isUnrenewed := !e.seen.since.IsZero() && equality.Semantic.DeepEqual(e.seen.record, r)
+	if isUnrenewed {
+		return
 	}
+
 	before, holder := holderOf(e.seen.record), holderOf(r)
-	e.seen = observed{record: r, since: time.Now()}
+	e.seen = leaseObservation{record: r, since: time.Now()}
 	if holder != "" && holder != before {
 		e.log.Info("leader elected", "leader", holder)
 	}
 }
 
-// renewal returns the record of this process's Lease as it is renewed now. The duration is for standbys of older
-// versions and for readers.
-func (e *election) renewal(r coordinationv1.LeaseSpec, now time.Time) coordinationv1.LeaseSpec {
-	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = new(
-		e.self,
-	), new(
-		int32(silentTime.Seconds()),
-	), new(
-		metav1.NewMicroTime(now),
-	)
+// renewal returns a record of the Lease with this process as the holder, renewed at the time at. The duration is for
+// standbys of older versions and for human readers.
+func (e *leaderElection) renewal(r coordinationv1.LeaseSpec, at time.Time) coordinationv1.LeaseSpec {
+	r.HolderIdentity = new(e.holderName)
+	r.LeaseDurationSeconds = new(int32(silentLeaseTime.Seconds()))
+	r.RenewTime = new(metav1.NewMicroTime(at))
 	return r
 }
 
-// hold renews the Lease until the leader's work has ended, and reports whether the Lease was lost before. A leader
-// that cannot renew it writes nothing, and goes on when it can again: nobody else led meanwhile.
-func (e *election) hold(t *term, ended <-chan struct{}) (lost bool) {
-	tick := time.NewTicker(renewInterval)
-	defer tick.Stop()
-	failing := false
+// keepRenewed renews the Lease until the leader's work has ended, and reports whether the Lease was lost before. A
+// leader that cannot renew the Lease writes nothing, and continues once it can: no other process led meanwhile.
+func (e *leaderElection) keepRenewed(term *leaderTerm, ended <-chan struct{}) (isLost bool) {
+	ticker := time.NewTicker(renewInterval)
+	defer ticker.Stop()
+
+	hasFailed := false
 	for {
 		select {
 		case <-ended:
 			return false
-		case <-tick.C:
+		case <-ticker.C:
 		}
-		err := e.renew(t)
+
+		err := e.renew(term)
 		switch {
 		case errors.Is(err, ErrLeadershipLost):
 			return true
-		case err != nil && !failing:
+		case err != nil && !hasFailed:
 			e.log.Warn("cannot renew the Lease, writing nothing until it is renewed", "error", err)
-		case err == nil && failing:
+		case err == nil && hasFailed:
 			e.log.Info("the Lease is renewed again")
 		}
-		failing = err != nil
+		hasFailed = err != nil
 	}
 }
 
-// renew renews the Lease once. If that fails it reads the Lease: another process has it, or an earlier
-// renewal was written without an answer.
-func (e *election) renew(t *term) error {
+// renew renews the Lease once. If that fails it reads the Lease: either another process has it, or an earlier renewal
+// was written without an answer.
+func (e *leaderElection) renew(term *leaderTerm) error {
 	ctx := context.Background()
 	start := time.Now()
 	err := e.write(ctx, e.renewal(*e.seen.record, start))
-	if err != nil {
-		var read *coordinationv1.LeaseSpec
-		read, err = e.read(ctx)
-		if err == nil && holderOf(read) != e.self {
-			e.observe(read)
-			return ErrLeadershipLost
-		}
-		if err == nil {
-			start = time.Now()
-			err = e.write(ctx, e.renewal(*read, start))
-		}
+	if err == nil {
+		term.renewed.Store(&start)
+		return nil
 	}
+
+	read, err := e.read(ctx)
 	if err != nil {
 		return fmt.Errorf("renew the Lease: %w", err)
 	}
-	t.renewed.Store(&start)
+	if holderOf(read) != e.holderName {
+		e.observe(read)
+		return ErrLeadershipLost
+	}
+
+	start = time.Now()
+	if err := e.write(ctx, e.renewal(*read, start)); err != nil {
+		return fmt.Errorf("renew the Lease: %w", err)
+	}
+	term.renewed.Store(&start)
 	return nil
 }
 
-// release gives the Lease back, so that another process leads at once, as soon as no write of ours can land any more.
-func (e *election) release(t *term) {
-	ctx, cancel := context.WithTimeout(context.Background(), renewTime)
+// release releases the Lease once no write of ours can land any more, so that another process leads at once.
+func (e *leaderElection) release(term *leaderTerm) {
+	ctx, cancel := context.WithTimeout(context.Background(), renewTimeout)
 	defer cancel()
-	if !sleep(ctx, time.Until(t.settled())) {
+	if !sleep(ctx, time.Until(term.settledAt())) {
 		return
 	}
+
 	free := e.renewal(*e.seen.record, time.Now())
 	free.HolderIdentity, free.LeaseDurationSeconds = new(""), new(int32(1))
 	if err := e.write(ctx, free); err != nil {
@@ -304,7 +327,7 @@ func (e *election) release(t *term) {
 	}
 }
 
-// sleep reports whether the time has passed; false if ctx ended first.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

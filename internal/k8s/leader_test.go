@@ -136,17 +136,17 @@ func TestMayTake(t *testing.T) {
 		missed bool
 		after  time.Duration
 	}{
-		{held("other"), false, silentTime},
-		{held("other"), true, missedTime},
+		{held("other"), false, silentLeaseTime},
+		{held("other"), true, missedLeaseTime},
 		{held(""), false, 0},
 		{held("self"), false, 0},
-		{nil, false, missedTime},
+		{nil, false, missedLeaseTime},
 	} {
 		start := time.Now()
-		o := observed{tt.record, start}
+		o := leaseObservation{tt.record, start}
 		for _, set := range []time.Duration{0, time.Hour, -time.Hour} {
 			now := nstest.SetClock(start.Add(tt.after), set)
-			if !o.mayTake(now, "self", tt.missed) || tt.after > 0 && o.mayTake(now.Add(-time.Millisecond), "self", tt.missed) {
+			if !o.mayAcquire(now, "self", tt.missed) || tt.after > 0 && o.mayAcquire(now.Add(-time.Millisecond), "self", tt.missed) {
 				t.Errorf("%+v, missed %t, clock set by %v: not after exactly %v", tt.record, tt.missed, set, tt.after)
 			}
 		}
@@ -273,13 +273,13 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) { return a
 // the second write would hide that the first has landed.
 func TestFenceHidesRetryAfter(t *testing.T) {
 	for code, want := range map[int]string{http.StatusTooManyRequests: "1", http.StatusServiceUnavailable: "", http.StatusGatewayTimeout: ""} {
-		term := &term{}
+		term := &leaderTerm{}
 		term.renewed.Store(new(time.Now()))
 		r, err := http.NewRequestWithContext(term.context(t.Context()), http.MethodPatch, "http://api/x", http.NoBody)
 		must(t, err)
 		busy := failure(code, "")
 		busy.Header.Set("Retry-After", "1")
-		answer, err := fence{answering(func(*http.Request) *http.Response { return busy })}.RoundTrip(r)
+		answer, err := fencedTransport{answering(func(*http.Request) *http.Response { return busy })}.RoundTrip(r)
 		must(t, err)
 		if got := answer.Header.Get("Retry-After"); got != want {
 			t.Errorf("%d: %q", code, got)
@@ -297,14 +297,14 @@ func TestFence(t *testing.T) {
 	}{
 		"renewed just now":      {method: http.MethodPatch},
 		"in time":               {method: http.MethodPost, age: writeTime - writeMargin},
-		"too little time left":  {method: http.MethodPatch, age: writeTime - writeMargin + 1, refused: errLapsed},
-		"lapsed":                {method: http.MethodDelete, age: time.Hour, refused: errLapsed},
+		"too little time left":  {method: http.MethodPatch, age: writeTime - writeMargin + 1, refused: errLeaseLapsed},
+		"lapsed":                {method: http.MethodDelete, age: time.Hour, refused: errLeaseLapsed},
 		"decided in a term ago": {method: http.MethodPut, over: true, refused: context.Canceled},
 		"a read":                {method: http.MethodGet, age: time.Hour},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			started := time.Now()
-			term := &term{}
+			term := &leaderTerm{}
 			term.renewed.Store(new(started.Add(-tt.age)))
 			ctx, cancel := context.WithCancel(term.context(t.Context()))
 			defer cancel()
@@ -314,7 +314,7 @@ func TestFence(t *testing.T) {
 			r, err := http.NewRequestWithContext(ctx, tt.method, "http://api/x?a=b", http.NoBody)
 			must(t, err)
 			var sent *http.Request
-			_, err = fence{answering(func(r *http.Request) *http.Response {
+			_, err = fencedTransport{answering(func(r *http.Request) *http.Response {
 				sent = r
 				return failure(http.StatusOK, "")
 			})}.RoundTrip(r)

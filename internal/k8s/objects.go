@@ -108,7 +108,7 @@ func (k *Cluster) UpdateFloatingIP(
 		config.Addresses(want.Addresses),
 		func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) },
 	)
-	k.floatingIPs.unanswered(f, gains, err)
+	k.floatingIPs.recordUnanswered(f, gains, err)
 	return wrote, err
 }
 
@@ -141,12 +141,12 @@ func (k *Cluster) recordFloatingIP(
 // CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists. One that is denied waits.
 func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := k.floatingIPs.create(ctx, f)
-	k.floatingIPs.unanswered(f, config.Addresses(f.Spec.Addresses), err)
+	k.floatingIPs.recordUnanswered(f, config.Addresses(f.Spec.Addresses), err)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
-	if denies(err) {
-		return &heldError{time.Now().Add(retryWait), err}
+	if isDecision(err) {
+		return &deferredError{time.Now().Add(retryWait), err}
 	}
 	return err
 }
@@ -154,7 +154,7 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 // DeleteFloatingIP deletes exactly this object, not a later one of the same name, and not if it was
 // edited since it was read: its reclaimPolicy may be another.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
-	err := k.attempts.do(ctx, "delete floatingips "+config.KeyOf(f).String(), []byte(f.ResourceVersion), func() error {
+	err := k.attempts.attempt(ctx, "delete floatingips "+config.KeyOf(f).String(), []byte(f.ResourceVersion), func() error {
 		return ignoreNotFound(k.floatingIPs.at(k.clients.holdfast.Delete(), f).Name(f.Name).
 			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).
 			Do(ctx).Error())
@@ -283,7 +283,7 @@ func (v *View[T]) create(ctx context.Context, o T) error {
 
 func (v *View[T]) write(ctx context.Context, what string, content any, request *rest.Request) (none T, err error) {
 	body, after := asJSON(content), v.example.DeepCopyObject()
-	if err := v.attempts.do(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
+	if err := v.attempts.attempt(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
 		return none, fmt.Errorf("%s: %w", what, err)
 	}
 	v.wrote(after.(T))

@@ -14,23 +14,32 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// tokenRate is how many unknown tokens a second, and tokenBurst how many at once, the API server is asked about:
-// whoever reaches the port of the metrics may send one.
-const tokenRate, tokenBurst = 5, 10
+// The API server is asked about so many unknown tokens per second, and at once: everyone who reaches the port of the
+// metrics may send tokens.
+const (
+	tokenRate  = 5
+	tokenBurst = 10
+)
 
-// MetricsReaders returns a function that asks the API server whose token it is and whether that user may get /metrics,
-// and returns the status of the answer. A token that was admitted lately waits for no other one.
+// tokenTime is the time for which an admitted token is not checked again. While the API server is away metrics are
+// needed most.
+const tokenTime = 10 * time.Minute
+
+// MetricsReaders returns a function that asks the API server who the bearer of a token is and whether that user may get
+// /metrics. The function returns the HTTP status of the answer. A token that was admitted recently waits for no other.
 func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
-	known, asks := cache.NewExpiring(), rate.NewLimiter(tokenRate, tokenBurst)
+	admitted, limiter := cache.NewExpiring(), rate.NewLimiter(tokenRate, tokenBurst)
 	return func(ctx context.Context, token string) int {
-		if _, reads := known.Get(token); reads {
+		if _, ok := admitted.Get(token); ok {
 			return http.StatusOK
-		} else if token == "" {
+		}
+		if token == "" {
 			return http.StatusUnauthorized
 		}
-		if asks.Wait(ctx) != nil {
+		if limiter.Wait(ctx) != nil {
 			return http.StatusServiceUnavailable
 		}
+
 		review, err := c.kube.tokenReviews.Create(
 			ctx,
 			&authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}},
@@ -39,6 +48,7 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 		if err != nil || !review.Status.Authenticated {
 			return http.StatusUnauthorized
 		}
+
 		access, err := c.kube.accessReviews.Create(
 			ctx,
 			&authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
@@ -50,12 +60,13 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 		if err != nil || !access.Status.Allowed {
 			return http.StatusForbidden
 		}
-		known.Set(token, nil, 10*time.Minute) // while the API server is away metrics are wanted most
+
+		admitted.Set(token, nil, tokenTime)
 		return http.StatusOK
 	}
 }
 
-// SelfSigned returns a certificate that nothing vouches for.
+// SelfSigned returns a new self-signed certificate.
 func SelfSigned() (tls.Certificate, error) {
 	certificate, key, err := cert.GenerateSelfSignedCertKeyWithOptions(
 		cert.SelfSignedCertKeyOptions{Host: "holdfast", MaxAge: 10 * 365 * 24 * time.Hour},

@@ -55,7 +55,7 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *co
 	if body == nil {
 		return nil, nil
 	}
-	err = k.attempts.do(ctx, "service "+config.KeyOf(u.Service).String(), body, func() (err error) {
+	err = k.attempts.attempt(ctx, "service "+config.KeyOf(u.Service).String(), body, func() (err error) {
 		if after, err = k.patchService(ctx, u, body); apierrors.IsInvalid(err) {
 			after, err = k.writeParts(ctx, u)
 		}
@@ -69,7 +69,7 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 	after, err := k.clients.kube.services(s.Namespace).
 		Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
-		k.services.unanswered(held(s), u.gains(), err)
+		k.services.recordUnanswered(held(s), u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
 	}
 	k.services.wrote(held(after))

@@ -14,60 +14,71 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// openWrite is a write that may have landed, or may still land, though no answer came. It names the version of the
-// object that it is for, so that it never lands on another one.
-type openWrite[T object] struct {
-	// object as it was read, without a version if the write creates it.
+// unansweredWrite is a write that may have landed, or may still land, although no answer came. It is for one version of
+// the object, so it never lands on another one.
+type unansweredWrite[T object] struct {
+	// object is the object as it was read. It has no version if the write creates it.
 	object T
-	// addresses that the write gives to the object.
+	// addresses are the addresses that the write gives to the object.
 	addresses []netip.Addr
-	// settled is from when the write cannot land any more.
-	settled time.Time
+	// settledAt is the time from which the write cannot land any more.
+	settledAt time.Time
 }
 
-// mayHaveLanded reports whether a write that failed so may have been carried out. The API server refuses definitely
-// with a code of 4xx only: a time-out and an error of a proxy prove nothing.
+// mayHaveLanded reports whether a write with this error may have been carried out. Only a code of 4xx is a definite
+// refusal of the API server: a timeout, or an error of a proxy, proves nothing.
 func mayHaveLanded(err error) bool {
+	if err == nil || errors.Is(err, errLeaseLapsed) {
+		return false
+	}
+
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError {
 		return false
 	}
-	var held *heldError
-	return err != nil && !errors.Is(err, errLapsed) && !errors.As(err, &held)
+	var deferred *deferredError
+	return !errors.As(err, &deferred)
 }
 
-// unanswered records that a write of an object failed, if it may have landed.
-func (v *View[T]) unanswered(t T, addresses []netip.Addr, err error) {
+// recordUnanswered records that a write of an object failed, if it may have landed.
+func (v *View[T]) recordUnanswered(t T, addresses []netip.Addr, err error) {
 	if len(addresses) == 0 || !mayHaveLanded(err) {
 		return
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if before, open := v.open[config.KeyOf(t)]; open && before.object.GetResourceVersion() == t.GetResourceVersion() {
-		addresses = slices.Concat(before.addresses, addresses)
+	key := config.KeyOf(t)
+	last, ok := v.unanswered[key]
+	if ok && last.object.GetResourceVersion() == t.GetResourceVersion() {
+		addresses = slices.Concat(last.addresses, addresses)
 		slices.SortFunc(addresses, netip.Addr.Compare)
 		addresses = slices.Compact(addresses)
 	}
-	v.open[config.KeyOf(t)] = openWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
+	v.unanswered[key] = unansweredWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
 }
 
-// settle closes the writes to earlier versions of the object, which is shown so: what landed shows, and the others
-// never will land. It is called with mu held.
+// settle drops the writes to earlier versions of the object, which is now shown as t: a write that landed is part of t,
+// and the others never will land. The caller holds mu.
 func (v *View[T]) settle(t T) {
-	if w, open := v.open[config.KeyOf(t)]; open && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
-		delete(v.open, config.KeyOf(t))
+	key := config.KeyOf(t)
+	w, ok := v.unanswered[key]
+	if ok && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
+		delete(v.unanswered, key)
 	}
 }
 
 // claims appends the addresses that objects of this kind may have got.
-func (v *View[T]) claims(out []lb.Claim, floatingIP bool) []lb.Claim {
+func (v *View[T]) claims(out []lb.Claim, isFloatingIP bool) []lb.Claim {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	before := len(out)
-	for _, w := range v.open {
-		out = append(out, lb.Claim{Key: config.KeyOf(w.object), FloatingIP: floatingIP, Addresses: w.addresses})
+
+	first := len(out)
+	for _, w := range v.unanswered {
+		claim := lb.Claim{Key: config.KeyOf(w.object), FloatingIP: isFloatingIP, Addresses: w.addresses}
+		out = append(out, claim)
 	}
-	slices.SortFunc(out[before:], func(a, b lb.Claim) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(out[first:], func(a, b lb.Claim) int { return a.Key.Compare(b.Key) })
 	return out
 }
 
@@ -77,12 +88,13 @@ func (k *Cluster) Claims() []lb.Claim {
 	return k.services.claims(k.floatingIPs.claims(nil, true), false)
 }
 
-// Settle reads an object past every cache if a write of it got no answer and cannot land any more, and nothing has
-// shown since whether it did. It returns when to decide again, zero for not.
+// Settle reads the objects of writes without an answer past every cache, once the writes cannot land any more and no
+// watch has shown whether they landed. It returns the time to decide again; zero for none.
 func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
-	// An API server that is away holds nothing up, and is not asked for the next object.
-	ctx, cancel := context.WithTimeout(ctx, renewTime)
+	// An API server that is away delays the caller once only, and not for each object.
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
+
 	services, err := k.services.read(ctx, k.services.get)
 	if err != nil {
 		return time.Time{}, err
@@ -94,12 +106,15 @@ func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
 // read reads the objects of all writes that cannot land any more, until an error.
 func (v *View[T]) read(ctx context.Context, get func(context.Context, T) (T, error)) (again time.Time, err error) {
 	v.mu.Lock()
-	open := slices.Collect(maps.Values(v.open))
+	writes := slices.Collect(maps.Values(v.unanswered))
 	v.mu.Unlock()
-	for _, w := range open {
-		if again = lb.Sooner(again, w.settled); time.Now().Before(w.settled) {
+
+	for _, w := range writes {
+		again = lb.Sooner(again, w.settledAt)
+		if time.Now().Before(w.settledAt) {
 			continue
 		}
+
 		t, err := get(ctx, w.object)
 		switch {
 		case err == nil:
@@ -107,8 +122,9 @@ func (v *View[T]) read(ctx context.Context, get func(context.Context, T) (T, err
 		case !apierrors.IsNotFound(err):
 			return time.Time{}, err
 		}
+
 		v.mu.Lock()
-		delete(v.open, config.KeyOf(w.object))
+		delete(v.unanswered, config.KeyOf(w.object))
 		v.mu.Unlock()
 	}
 	return again, nil

@@ -38,8 +38,8 @@ func TestMayHaveLanded(t *testing.T) {
 		"a proxy's":         {apierrors.NewGenericServerResponse(http.StatusBadGateway, "patch", services, "web", "", 0, true), true},
 		"the deadline":      {context.DeadlineExceeded, true},
 		"a reset":           {errors.New("connection reset by peer"), true},
-		"the Lease lapsed":  {errLapsed, false},
-		"held back":         {&heldError{}, false},
+		"the Lease lapsed":  {errLeaseLapsed, false},
+		"held back":         {&deferredError{}, false},
 	} {
 		err := tt.err
 		if err != nil {
@@ -68,15 +68,15 @@ func TestSettle(t *testing.T) {
 		"the watch shows it":            {shown: "6"},
 		"the watch is far behind":       {shown: "4", open: true, read: "6"},
 		"deleted":                       {deleted: true},
-		"read as it was":                {shown: "5", wait: missedTime, read: "5"},
-		"read as it is":                 {shown: "5", wait: missedTime, read: "6"},
-		"read and gone":                 {shown: "5", wait: missedTime, err: notFound},
-		"the read fails":                {shown: "5", wait: missedTime, err: context.DeadlineExceeded, open: true},
+		"read as it was":                {shown: "5", wait: missedLeaseTime, read: "5"},
+		"read as it is":                 {shown: "5", wait: missedLeaseTime, read: "6"},
+		"read and gone":                 {shown: "5", wait: missedLeaseTime, err: notFound},
+		"the read fails":                {shown: "5", wait: missedLeaseTime, err: context.DeadlineExceeded, open: true},
 		"created, the watch shows it":   {creates: true, shown: "6"},
-		"created, read":                 {creates: true, wait: missedTime, read: "6"},
-		"not created":                   {creates: true, wait: missedTime, err: notFound},
+		"created, read":                 {creates: true, wait: missedLeaseTime, read: "6"},
+		"not created":                   {creates: true, wait: missedLeaseTime, err: notFound},
 		"not created, not settled yet":  {creates: true, err: notFound, open: true},
-		"an earlier restored, and read": {shown: "5", wait: missedTime, read: "3"},
+		"an earlier restored, and read": {shown: "5", wait: missedLeaseTime, read: "3"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			v := newViewTest(t, "")
@@ -84,7 +84,7 @@ func TestSettle(t *testing.T) {
 			if tt.creates {
 				wrote.ResourceVersion = ""
 			}
-			v.view.unanswered(wrote, addresses("192.0.2.1"), context.DeadlineExceeded)
+			v.view.recordUnanswered(wrote, addresses("192.0.2.1"), context.DeadlineExceeded)
 			if tt.shown != "" {
 				v.watched("web", tt.shown)
 			}
@@ -110,7 +110,7 @@ func TestSettle(t *testing.T) {
 func TestClaimsAdd(t *testing.T) {
 	v := newViewTest(t, "5").view
 	for _, a := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.2"} {
-		v.unanswered(versioned("web", "5"), addresses(a), context.DeadlineExceeded)
+		v.recordUnanswered(versioned("web", "5"), addresses(a), context.DeadlineExceeded)
 	}
 	claims := v.claims(nil, false)
 	if len(claims) != 1 || !slices.Equal(claims[0].Addresses, addresses("192.0.2.1", "192.0.2.2")) {
@@ -124,7 +124,7 @@ func TestAttempts(t *testing.T) {
 		a := newAttempts()
 		tries := 0
 		do := func(body string, err error) error {
-			return a.do(t.Context(), "service ns/web", []byte(body), func() error { tries++; return err })
+			return a.attempt(t.Context(), "service ns/web", []byte(body), func() error { tries++; return err })
 		}
 		failed, start := errors.New("no"), time.Now()
 		for time.Since(start) < time.Hour {
@@ -144,7 +144,7 @@ func TestAttempts(t *testing.T) {
 		}
 		time.Sleep(retryWait)
 		must(t, do(`{"v":"2"}`, nil))
-		if err := do(`{"v":"2"}`, errLapsed); !errors.Is(err, errLapsed) {
+		if err := do(`{"v":"2"}`, errLeaseLapsed); !errors.Is(err, errLeaseLapsed) {
 			t.Error(err)
 		}
 		if err := do(`{"v":"2"}`, nil); err != nil {

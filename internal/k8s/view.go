@@ -46,7 +46,7 @@ type View[T object] struct {
 	listOf lb.Map[lb.Key, T]
 	own    map[lb.Key]*written[T]
 	// open are the writes that may have landed without an answer, by the keys of their objects.
-	open map[lb.Key]openWrite[T]
+	unanswered map[lb.Key]unansweredWrite[T]
 	// listed is the version of the last list past the watch, and existed has the objects that it returned. What
 	// the watch shows of other objects of that time is hidden: they were gone. listedPast is as in written.
 	listed     uint64
@@ -87,7 +87,7 @@ const orphanAge = 10 * time.Second
 // newView calls changed for each change, with the old and the new version; the zero T
 // is a missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) *View[T] {
-	v := &View[T]{informer: informer, own: map[lb.Key]*written[T]{}, open: map[lb.Key]openWrite[T]{}}
+	v := &View[T]{informer: informer, own: map[lb.Key]*written[T]{}, unanswered: map[lb.Key]unansweredWrite[T]{}}
 	notify := changed
 	changed = func(old, new T) {
 		v.changes.Add(1)
@@ -187,7 +187,7 @@ func (v *View[T]) Map() (none lb.Map[lb.Key, T]) {
 func (v *View[T]) objects() lb.Map[lb.Key, T] {
 	now, shown := time.Now(), v.watched()
 	v.look(now)
-	if len(v.own)+len(v.open) == 0 && v.existed == nil {
+	if len(v.own)+len(v.unanswered) == 0 && v.existed == nil {
 		return shown // as mostly
 	}
 	if v.existed != nil {
@@ -210,7 +210,7 @@ func (v *View[T]) objects() lb.Map[lb.Key, T] {
 		}
 	}
 	out := shown.With(maps.Keys(v.own), func(k lb.Key) (T, bool) { return v.own[k].object, !v.own[k].gone })
-	for k := range v.open {
+	for k := range v.unanswered {
 		if t, there := out.Get(k); there && shown.Has(k) {
 			v.settle(t)
 		}
@@ -331,8 +331,8 @@ func (v *View[T]) forget(gone T) {
 	if stands && (w.object.GetUID() == gone.GetUID() || !newer(w.object, gone)) {
 		delete(v.own, config.KeyOf(gone))
 	}
-	if w, stands := v.open[config.KeyOf(gone)]; stands && w.object.GetUID() == gone.GetUID() {
-		delete(v.open, config.KeyOf(gone))
+	if w, stands := v.unanswered[config.KeyOf(gone)]; stands && w.object.GetUID() == gone.GetUID() {
+		delete(v.unanswered, config.KeyOf(gone))
 	}
 }
 
