@@ -100,7 +100,7 @@ func (k *Cluster) UpdateFloatingIP(
 	want v1beta1.FloatingIPStatus,
 ) (wrote bool, err error) {
 	f, err = k.recordFloatingIP(ctx, f, record, len(want.Addresses) > 0)
-	if err == nil && !gone(f) {
+	if err == nil && !isRemoved(f) {
 		want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
 		wrote, err = k.floatingIPs.updateStatus(ctx, f, f.Status, want)
 	}
@@ -286,6 +286,6 @@ func (v *View[T]) write(ctx context.Context, what string, content any, request *
 	if err := v.attempts.attempt(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
 		return none, fmt.Errorf("%s: %w", what, err)
 	}
-	v.wrote(after.(T))
+	v.recordWrite(after.(T))
 	return after.(T), nil
 }

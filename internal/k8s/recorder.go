@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// eventRate is how many Events are written per second, and eventBurst how many at once.
+	// eventRate bounds the Events per second, and eventBurst the Events at once.
 	eventRate  = 25
 	eventBurst = 25
 	// eventTime bounds one attempt. An API server waits up to 30 s for an admission webhook.
 	eventTime = 40 * time.Second
-	// eventRetry is between attempts.
+	// eventRetry is the time between attempts.
 	eventRetry = 5 * time.Second
-	// eventObjects are how many objects the Events of which are remembered, a KiB each.
+	// eventObjects bounds the objects whose last Events are kept, to merge repetitions; each needs a KiB.
 	eventObjects = 1024
-	// burstInterval is between two notes while many Services get addresses: statuses say the same of all but
-	// EndpointsRestored.
+	// burstInterval is the time between two notes while many Services get addresses. Statuses have the same content,
+	// except for EndpointsRestored.
 	burstInterval = time.Second
 )
 
-// recorder writes Events in the background by client-go's broadcasters, which merge repeated Events into a series, drop
-// the excess about one object, and lose what comes while a thousand wait. What the API server refuses is dropped at
-// once; what gets no answer is repeated for about a minute, while other Events wait behind it.
+// recorder writes Events in the background by client-go's broadcasters. These merge repeated Events into a series, drop
+// excess Events about one object, and drop new Events while a thousand wait. An Event that the API server refuses is
+// dropped at once. An Event without an answer is retried for about a minute, while other Events wait.
 type recorder struct {
 	// warnings have a queue of their own: users look for failures.
 	warnings, notes record.EventBroadcaster
@@ -39,25 +39,20 @@ type recorder struct {
 }
 
 func newRecorder(component string) *recorder {
-	wait, remember := record.WithSleepDuration(
-		eventRetry,
-	), record.WithCorrelatorOptions(
-		record.CorrelatorOptions{LRUCacheSize: eventObjects},
-	)
-	r := &recorder{warnings: record.NewBroadcaster(wait, remember), notes: record.NewBroadcaster(wait, remember)}
+	options := []record.BroadcasterOption{
+		record.WithSleepDuration(eventRetry),
+		record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: eventObjects}),
+	}
+	r := &recorder{warnings: record.NewBroadcaster(options...), notes: record.NewBroadcaster(options...)}
+
 	source := corev1.EventSource{Component: component}
-	r.warn, r.note = r.warnings.NewRecorder(
-		runtime.NewScheme(),
-		source,
-	), r.notes.NewRecorder(
-		runtime.NewScheme(),
-		source,
-	)
+	r.warn = r.warnings.NewRecorder(runtime.NewScheme(), source)
+	r.note = r.notes.NewRecorder(runtime.NewScheme(), source)
 	return r
 }
 
-// Event reports something about an object once: Normal if good, Warning if not.
-// It is written in the background, with the time of this call.
+// Event sends an Event about an object: Normal if good, Warning if not. It is written in the background, with the time
+// of this call.
 func (k *Cluster) Event(o lb.Object, uid types.UID, good bool, reason lb.Reason, message string) {
 	if good {
 		k.events.note.Event(reference(o, uid), corev1.EventTypeNormal, string(reason), message)
@@ -74,16 +69,17 @@ func reference(o lb.Object, uid types.UID) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: version, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}
 }
 
-// run writes Events until ctx is cancelled, notes rarely in a burst.
-func (r *recorder) run(ctx context.Context, sink record.EventSink, burst func() bool) {
+// run writes Events until ctx is cancelled. In a burst it writes notes at most once per burstInterval. isBurst reports
+// whether there is one.
+func (r *recorder) run(ctx context.Context, sink record.EventSink, isBurst func() bool) {
 	defer r.warnings.Shutdown()
 	defer r.notes.Shutdown()
 	r.warnings.StartRecordingToSink(sink)
-	r.notes.StartRecordingToSink(rareSink{sink, ctx, burst, rate.NewLimiter(rate.Every(burstInterval), 1)})
+	r.notes.StartRecordingToSink(burstSink{sink, ctx, isBurst, rate.NewLimiter(rate.Every(burstInterval), 1)})
 	<-ctx.Done()
 }
 
-// eventSink writes Events where they belong, also the last ones while the process ends.
+// eventSink writes Events to their namespaces. It does so while the process ends too.
 type eventSink struct{ kind[*corev1.Event] }
 
 func (s eventSink) Create(e *corev1.Event) (*corev1.Event, error) {
@@ -99,17 +95,17 @@ func (s eventSink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
 		Patch(context.Background(), e.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 }
 
-// rareSink lets new Events wait for each other in a burst.
-type rareSink struct {
+// burstSink limits the rate of new Events in a burst.
+type burstSink struct {
 	record.EventSink
-	ctx   context.Context
-	burst func() bool
-	pace  *rate.Limiter
+	ctx     context.Context
+	isBurst func() bool
+	limiter *rate.Limiter
 }
 
-func (s rareSink) Create(e *corev1.Event) (*corev1.Event, error) {
-	if s.burst() {
-		_ = s.pace.Wait(s.ctx) // it is the last one if that ends
+func (s burstSink) Create(e *corev1.Event) (*corev1.Event, error) {
+	if s.isBurst() {
+		_ = s.limiter.Wait(s.ctx) // an Event after the end of ctx is the last one
 	}
 	return s.EventSink.Create(e)
 }

@@ -72,7 +72,7 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 		k.services.recordUnanswered(held(s), u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
 	}
-	k.services.wrote(held(after))
+	k.services.recordWrite(held(after))
 	return after, nil
 }
 

@@ -63,7 +63,7 @@ func (v *View[T]) recordUnanswered(t T, addresses []netip.Addr, err error) {
 func (v *View[T]) settle(t T) {
 	key := config.KeyOf(t)
 	w, ok := v.unanswered[key]
-	if ok && (w.object.GetResourceVersion() == "" || newer(t, w.object)) {
+	if ok && (w.object.GetResourceVersion() == "" || isNewer(t, w.object)) {
 		delete(v.unanswered, key)
 	}
 }
@@ -118,7 +118,7 @@ func (v *View[T]) read(ctx context.Context, get func(context.Context, T) (T, err
 		t, err := get(ctx, w.object)
 		switch {
 		case err == nil:
-			v.wrote(t)
+			v.recordWrite(t)
 		case !apierrors.IsNotFound(err):
 			return time.Time{}, err
 		}

@@ -89,7 +89,7 @@ func TestSettle(t *testing.T) {
 				v.watched("web", tt.shown)
 			}
 			if tt.deleted {
-				v.view.forget(versioned("web", "6"))
+				v.view.dropWrites(versioned("web", "6"))
 			}
 			time.Sleep(tt.wait)
 			v.view.List()

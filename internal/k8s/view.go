@@ -26,146 +26,163 @@ type object interface {
 	comparable
 }
 
-// View is all objects of one kind, as the watch shows them, overlaid with our own
-// writes until the watch shows those too. So a stale cache never makes us
-// decide the same thing twice.
+// View has all objects of one kind, as the watch shows them, overlaid with our own writes until the watch shows those
+// too. So a stale cache never makes us decide the same thing twice.
 type View[T object] struct {
 	source
 	informer cache.SharedIndexInformer
 	changes  atomic.Uint64
-	// told: all that existed at the start was.
-	told func() bool
+	// hasSynced reports whether the handlers have got all objects that existed at the start.
+	hasSynced func() bool
 
 	mu sync.Mutex
-	// items are the objects that the watch shows; stale are the keys of those that changed since, nil if all are to be
-	// read.
+	// items are the objects that the watch shows, except for changes of staleKeys.
 	items lb.Map[lb.Key, T]
-	stale map[lb.Key]bool
-	// list is what List returned last, which was made of listOf.
-	list   []T
-	listOf lb.Map[lb.Key, T]
-	own    map[lb.Key]*written[T]
-	// open are the writes that may have landed without an answer, by the keys of their objects.
+	// staleKeys are the keys of objects that changed since items was read; nil if all must be read.
+	staleKeys map[lb.Key]bool
+	// list is the last result of List, which was made from listItems.
+	list      []T
+	listItems lb.Map[lb.Key, T]
+
+	// ownWrites are our writes that the watch does not show yet.
+	ownWrites map[lb.Key]*ownWrite[T]
+	// unanswered are the writes without an answer that may have landed.
 	unanswered map[lb.Key]unansweredWrite[T]
-	// listed is the version of the last list past the watch, and existed has the objects that it returned. What
-	// the watch shows of other objects of that time is hidden: they were gone. listedPast is as in written.
-	listed     uint64
-	listedPast time.Time
-	existed    map[types.UID]bool
-	// shown is the version that the watch had come to when last seen.
-	shown uint64
+
+	// listedVersion is the version of the last list past the watch, and listedUIDs has the objects in it. Other objects of
+	// that time that the watch shows are hidden: they were deleted already. listedPastSince is as in ownWrite.
+	listedVersion   uint64
+	listedPastSince time.Time
+	listedUIDs      map[types.UID]bool
+	// shownVersion is the last version that the watch had reached.
+	shownVersion uint64
 }
 
-// source is where the objects of a view are, and how they are read and written past the watch.
+// source tells where the objects of a view are, and how they are read and written past the watch.
 type source struct {
 	client   rest.Interface
 	resource string
-	// example is an empty object of the kind, and transform makes of one what the view shows.
-	example   runtime.Object
+	// example is an empty object of the kind.
+	example runtime.Object
+	// transform converts an object to the form that the view shows.
 	transform cache.TransformFunc
 	attempts  attempts
 }
 
-// at completes a request about objects in the namespace of this one.
+// at completes a request about an object, or others in its namespace.
 func (s source) at(r *rest.Request, o metav1.Object) *rest.Request {
 	return r.NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(s.resource)
 }
 
-// written is an object as a write or a list past the watch returned it. Gone: the write removed it.
-type written[T object] struct {
+// ownWrite is an object as a write, or a list past the watch, returned it.
+type ownWrite[T object] struct {
 	object T
-	gone   bool
-	// past is since when the watch is known to be past that version; zero if it is not.
-	past time.Time
+	// isRemoved reports whether the write removed the object.
+	isRemoved bool
+	// pastSince is the time since when the watch is known to be past that version; zero if it is not.
+	pastSince time.Time
 }
 
-// orphanAge is how long we keep a write that the watch does not show though it has come to that version: the informer
-// may still have to store what the watch delivered. Then the object's deletion overtook the response to the write, or
-// etcd was restored from a backup that does not have it.
+// orphanAge is the time for which we keep a write that the watch has passed without showing it. The informer may still
+// have to store what the watch delivered. After that time, the object's deletion overtook the response to the write, or
+// etcd was restored from a backup without the write.
 const orphanAge = 10 * time.Second
 
-// newView calls changed for each change, with the old and the new version; the zero T
-// is a missing version.
+// maxStaleKeys bounds the stale keys: beyond it, reading all objects costs little more.
+const maxStaleKeys = 1024
+
+// newView returns a view that calls changed for each change, with the old and the new version. The zero T stands for a
+// missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) *View[T] {
-	v := &View[T]{informer: informer, own: map[lb.Key]*written[T]{}, unanswered: map[lb.Key]unansweredWrite[T]{}}
-	notify := changed
-	changed = func(old, new T) {
-		v.changes.Add(1)
-		notify(old, new)
+	v := &View[T]{
+		informer:   informer,
+		ownWrites:  map[lb.Key]*ownWrite[T]{},
+		unanswered: map[lb.Key]unansweredWrite[T]{},
 	}
+	notify := func(old, new T) {
+		v.changes.Add(1)
+		changed(old, new)
+	}
+
 	var none T
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { v.touch(o.(T)); changed(none, o.(T)) },
+		AddFunc: func(o any) {
+			v.markStale(o.(T))
+			notify(none, o.(T))
+		},
 		UpdateFunc: func(old, new any) {
-			if old != new { // client-go reports a version in whose place the store keeps what it has
-				v.touch(new.(T))
-				changed(old.(T), new.(T))
+			if old == new { // the store kept the object in place of an equal version
+				return
 			}
+			v.markStale(new.(T))
+			notify(old.(T), new.(T))
 		},
 		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
+			if tombstone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tombstone.Obj
 			}
 			t, ok := o.(T)
 			if ok {
-				v.touch(t)
-				v.forget(t)
+				v.markStale(t)
+				v.dropWrites(t)
 			}
-			changed(t, none)
+			notify(t, none)
 		},
 	})
-	utilruntime.Must(err) // it was not stopped
-	v.told = registration.HasSynced
+	utilruntime.Must(err) // it fails only for a stopped informer
+	v.hasSynced = registration.HasSynced
 	return v
 }
 
-// touch notes that the watch shows another version of an object. What is noted must not grow where the list is never
-// asked for.
-func (v *View[T]) touch(o T) {
+// markStale records that the watch shows another version of an object. The record is bounded, because the objects of
+// some views are never read.
+func (v *View[T]) markStale(o T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.stale != nil {
-		v.stale[config.KeyOf(o)] = true
+	if v.staleKeys != nil {
+		v.staleKeys[config.KeyOf(o)] = true
 	}
-	if len(v.stale) > maxStale {
-		v.items, v.stale = lb.Map[lb.Key, T]{}, nil
+	if len(v.staleKeys) > maxStaleKeys {
+		v.items, v.staleKeys = lb.Map[lb.Key, T]{}, nil
 	}
 }
 
-// maxStale is how many changed objects are noted: to read all costs little more then.
-const maxStale = 1024
-
-// watched returns the objects that the watch shows. Only what changed is read again.
-func (v *View[T]) watched() lb.Map[lb.Key, T] {
-	if v.stale == nil {
-		v.stale = map[lb.Key]bool{}
-		for _, o := range v.informer.GetStore().List() {
-			v.stale[config.KeyOf(o.(T))] = true
+// watchedObjects returns the objects that the watch shows. It reads only objects that changed.
+func (v *View[T]) watchedObjects() lb.Map[lb.Key, T] {
+	store := v.informer.GetStore()
+	if v.staleKeys == nil {
+		v.staleKeys = map[lb.Key]bool{}
+		for _, o := range store.List() {
+			v.staleKeys[config.KeyOf(o.(T))] = true
 		}
 	}
-	if len(v.stale) > 0 {
-		v.items = v.items.With(maps.Keys(v.stale), func(k lb.Key) (t T, there bool) {
-			o, there, _ := v.informer.GetStore().GetByKey(cache.NewObjectName(k.Namespace, k.Name).String())
-			if there {
-				t = o.(T)
-			}
-			return t, there
-		})
-		v.stale = map[lb.Key]bool{}
+	if len(v.staleKeys) == 0 {
+		return v.items
 	}
+
+	v.items = v.items.With(maps.Keys(v.staleKeys), func(k lb.Key) (t T, exists bool) {
+		o, exists, _ := store.GetByKey(cache.NewObjectName(k.Namespace, k.Name).String())
+		if exists {
+			t = o.(T)
+		}
+		return t, exists
+	})
+	v.staleKeys = map[lb.Key]bool{}
 	return v.items
 }
 
-// List returns the objects ordered by key: the same list as before while nothing changed. Neither they nor the list may
-// be changed. A nil view has none.
+// List returns the objects ordered by key. It returns the same list as before if nothing changed. Neither the objects
+// nor the list may be changed. A nil view has no objects.
 func (v *View[T]) List() []T {
 	if v == nil {
 		return nil
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if m := v.objects(); v.list == nil || !m.Same(v.listOf) {
-		v.list, v.listOf = make([]T, 0, m.Len()), m
+	m := v.objects()
+	if v.list == nil || !m.Same(v.listItems) {
+		v.list, v.listItems = make([]T, 0, m.Len()), m
 		for _, t := range m.All() {
 			v.list = append(v.list, t)
 		}
@@ -173,7 +190,7 @@ func (v *View[T]) List() []T {
 	return v.list
 }
 
-// Map returns the objects by key. A nil view has none.
+// Map returns the objects by key. A nil view has no objects.
 func (v *View[T]) Map() (none lb.Map[lb.Key, T]) {
 	if v == nil {
 		return none
@@ -183,97 +200,104 @@ func (v *View[T]) Map() (none lb.Map[lb.Key, T]) {
 	return v.objects()
 }
 
-// objects returns the objects. While the watch does not show our own writes it costs what these are.
+// objects returns the objects. Its cost depends on the number of our writes that the watch does not show yet.
 func (v *View[T]) objects() lb.Map[lb.Key, T] {
-	now, shown := time.Now(), v.watched()
-	v.look(now)
-	if len(v.own)+len(v.unanswered) == 0 && v.existed == nil {
-		return shown // as mostly
+	at, shown := time.Now(), v.watchedObjects()
+	v.observeVersion(at)
+	if len(v.ownWrites)+len(v.unanswered) == 0 && v.listedUIDs == nil {
+		return shown
 	}
-	if v.existed != nil {
-		var ghosts []lb.Key
+
+	if v.listedUIDs != nil {
+		var hidden []lb.Key
 		for k, t := range shown.All() {
-			if v.ghost(t) {
-				ghosts = append(ghosts, k)
+			if v.isHidden(t) {
+				hidden = append(hidden, k)
 			}
 		}
-		shown = shown.Without(ghosts...)
+		shown = shown.Without(hidden...)
 	}
-	for k, w := range v.own {
-		if t, found := shown.Get(k); found &&
-			!newer(w.object, t) ||
-			v.ghost(w.object) ||
-			v.orphaned(now, versionOf(w.object), &w.past) {
-			delete(v.own, k)
+
+	for k, w := range v.ownWrites {
+		t, ok := shown.Get(k)
+		isShown := ok && !isNewer(w.object, t)
+		if isShown || v.isHidden(w.object) || v.isOrphaned(at, versionOf(w.object), &w.pastSince) {
+			delete(v.ownWrites, k)
 		} else {
 			v.settle(w.object)
 		}
 	}
-	out := shown.With(maps.Keys(v.own), func(k lb.Key) (T, bool) { return v.own[k].object, !v.own[k].gone })
+
+	out := shown.With(maps.Keys(v.ownWrites), func(k lb.Key) (T, bool) {
+		w := v.ownWrites[k]
+		return w.object, !w.isRemoved
+	})
 	for k := range v.unanswered {
-		if t, there := out.Get(k); there && shown.Has(k) {
+		if t, ok := out.Get(k); ok && shown.Has(k) {
 			v.settle(t)
 		}
 	}
 	return out
 }
 
-// look takes notice of how far the watch has come. A watch falls back only when etcd was restored from a backup: what
-// was written or listed beyond that point is no more.
-func (v *View[T]) look(now time.Time) {
-	shown := number(v.informer.LastSyncResourceVersion())
+// observeVersion reads the version that the watch has reached. A watch falls back only if etcd was restored from a
+// backup: writes and lists beyond that point no longer exist.
+func (v *View[T]) observeVersion(at time.Time) {
+	shown := versionNumber(v.informer.LastSyncResourceVersion())
 	if shown == 0 {
 		return
 	}
-	if shown < v.shown {
-		before := v.shown
-		maps.DeleteFunc(v.own, func(_ lb.Key, w *written[T]) bool { return versionOf(w.object) > before })
-		v.listed, v.existed = 0, nil
+
+	before := v.shownVersion
+	if shown < before {
+		maps.DeleteFunc(v.ownWrites, func(_ lb.Key, w *ownWrite[T]) bool { return versionOf(w.object) > before })
+		v.listedVersion, v.listedUIDs = 0, nil
 	}
-	v.shown = shown
-	if v.existed != nil && v.orphaned(now, v.listed, &v.listedPast) {
-		v.existed = nil
+	v.shownVersion = shown
+	if v.listedUIDs != nil && v.isOrphaned(at, v.listedVersion, &v.listedPastSince) {
+		v.listedUIDs = nil
 	}
 }
 
-// orphaned reports whether the watch has been past a version for long enough, and notes since when it is.
-func (v *View[T]) orphaned(now time.Time, version uint64, past *time.Time) bool {
+// isOrphaned reports whether the watch has been past a version for orphanAge. It updates since when it is.
+func (v *View[T]) isOrphaned(at time.Time, version uint64, pastSince *time.Time) bool {
 	switch {
-	case version > v.shown:
-		*past = time.Time{} // a watch that hangs shows nothing for any time
-	case past.IsZero():
-		*past = now
+	case version > v.shownVersion:
+		*pastSince = time.Time{} // a watch that hangs may show nothing for any time
+	case pastSince.IsZero():
+		*pastSince = at
 	}
-	return !past.IsZero() && now.Sub(*past) > orphanAge
+	return !pastSince.IsZero() && at.Sub(*pastSince) > orphanAge
 }
 
-// ghost reports whether an object that the watch shows was gone when we listed all objects past the watch.
-func (v *View[T]) ghost(t T) bool {
-	return v.existed != nil && !v.existed[t.GetUID()] && versionOf(t) <= v.listed
+// isHidden reports whether an object that the watch shows was already deleted in the last list past the watch.
+func (v *View[T]) isHidden(t T) bool {
+	return v.listedUIDs != nil && !v.listedUIDs[t.GetUID()] && versionOf(t) <= v.listedVersion
 }
 
-// version is another number whenever List may return something else than before. While the watch does not show all our
-// writes, that is always.
+// version returns another number whenever List may return something else than before. While the watch does not show all
+// our writes, every call returns another number.
 func (v *View[T]) version() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.own) > 0 {
+	if len(v.ownWrites) > 0 {
 		v.changes.Add(1)
 	}
 	return v.changes.Load()
 }
 
-// wrote records an object as the API server returned it from a write or a consistent
-// list. The write that removes the last finalizer of an object that is being deleted
-// still returns the object, which is then gone, though the watch may still show how it once was.
-func (v *View[T]) wrote(t T) {
+// recordWrite records an object as the API server returned it from a write or a consistent list. The write that removes
+// the last finalizer of a deleted object still returns the object. The object does not exist then, though the watch may
+// still show it.
+func (v *View[T]) recordWrite(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	if before, ok := v.own[config.KeyOf(t)]; ok && !newer(t, before.object) {
+	before, ok := v.ownWrites[config.KeyOf(t)]
+	if ok && !isNewer(t, before.object) {
 		return
 	}
-	v.own[config.KeyOf(t)] = &written[T]{object: t, gone: gone(t)}
+	v.ownWrites[config.KeyOf(t)] = &ownWrite[T]{object: t, isRemoved: isRemoved(t)}
 }
 
 // get reads an object past the watch.
@@ -300,51 +324,54 @@ func (v *View[T]) refresh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list %s: %w", v.resource, err)
 	}
-	v.refreshed(all, list.(metav1.ListInterface).GetResourceVersion())
+	v.recordList(all, list.(metav1.ListInterface).GetResourceVersion())
 	return nil
 }
 
-// refreshed records a list of all objects, past the watch, of this version.
-func (v *View[T]) refreshed(all []T, version string) {
+// recordList records a list of all objects past the watch, which has this version.
+func (v *View[T]) recordList(all []T, version string) {
 	for _, t := range all {
-		v.wrote(t)
+		v.recordWrite(t)
 	}
-	listed := number(version)
+	listed := versionNumber(version)
 	if listed == 0 {
 		return
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	v.listed, v.listedPast, v.existed = listed, time.Time{}, make(map[types.UID]bool, len(all))
+	v.listedVersion, v.listedPastSince = listed, time.Time{}
+	v.listedUIDs = make(map[types.UID]bool, len(all))
 	for _, t := range all {
-		v.existed[t.GetUID()] = true
+		v.listedUIDs[t.GetUID()] = true
 	}
 }
 
-// forget drops our write of an object that is gone. A write of a later object of the same name stays: the
-// watch shows the deletion of the earlier one late.
-func (v *View[T]) forget(gone T) {
+// dropWrites drops our writes of a deleted object. A write of a later object of the same name stays: the watch shows
+// the deletion of the earlier one late.
+func (v *View[T]) dropWrites(deleted T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	w, stands := v.own[config.KeyOf(gone)]
-	if stands && (w.object.GetUID() == gone.GetUID() || !newer(w.object, gone)) {
-		delete(v.own, config.KeyOf(gone))
+
+	key := config.KeyOf(deleted)
+	own, ok := v.ownWrites[key]
+	if ok && (own.object.GetUID() == deleted.GetUID() || !isNewer(own.object, deleted)) {
+		delete(v.ownWrites, key)
 	}
-	if w, stands := v.unanswered[config.KeyOf(gone)]; stands && w.object.GetUID() == gone.GetUID() {
-		delete(v.unanswered, config.KeyOf(gone))
+	if w, ok := v.unanswered[key]; ok && w.object.GetUID() == deleted.GetUID() {
+		delete(v.unanswered, key)
 	}
 }
 
-// newer compares resource versions as numbers, which Kubernetes defines since 1.35
-// and which etcd-backed servers have always used. This orders different objects of the
-// same name too. If a version is not a number, the watch wins.
-func newer(a, b metav1.Object) bool { return versionOf(b) > 0 && versionOf(a) > versionOf(b) }
+// isNewer compares resource versions as numbers, which Kubernetes defines since 1.35 and which servers with etcd have
+// always used. Versions order different objects of the same name too. If a version is not a number, the watch wins.
+func isNewer(a, b metav1.Object) bool { return versionOf(b) > 0 && versionOf(a) > versionOf(b) }
 
-func versionOf(o metav1.Object) uint64 { return number(o.GetResourceVersion()) }
+func versionOf(o metav1.Object) uint64 { return versionNumber(o.GetResourceVersion()) }
 
-// number returns a resource version, 0 if it is not a number.
-func number(version string) uint64 {
+// versionNumber returns a resource version as a number, or 0 if it is none.
+func versionNumber(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
 		return 0
@@ -352,15 +379,14 @@ func number(version string) uint64 {
 	return n
 }
 
-// gone reports whether a write that returned the object removed it: it took the last finalizer.
-func gone(o metav1.Object) bool {
+// isRemoved reports whether a write that returned the object removed it, by removing the last finalizer.
+func isRemoved(o metav1.Object) bool {
 	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }
 
-// waitForSync blocks until the view shows everything that existed when it
-// started; false if ctx ends first.
+// waitForSync blocks until the view shows everything that existed when it started. It returns false if ctx ends first.
 func (v *View[T]) waitForSync(ctx context.Context) bool {
-	return cache.WaitForCacheSync(ctx.Done(), v.told)
+	return cache.WaitForCacheSync(ctx.Done(), v.hasSynced)
 }
 
 func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }

@@ -42,7 +42,7 @@ func TestViewVersion(t *testing.T) {
 		expect("nothing happened since", false)
 		own := watched.DeepCopy()
 		own.ResourceVersion = "2"
-		v.wrote(own)
+		v.recordWrite(own)
 		expect("our write", true)
 		v.List()
 		expect("the watch does not show it yet", true)
@@ -127,12 +127,12 @@ func lastOf(name, version string) *corev1.Service {
 func (v *viewTest) watched(name, version string) {
 	v.Helper()
 	must(v, v.watch.GetStore().Update(versioned(name, version)))
-	v.view.touch(versioned(name, version))
+	v.view.markStale(versioned(name, version))
 }
 
 // orphan ages our write of a Service.
 func (v *viewTest) orphan(name string) {
-	v.view.own[lb.Key{Namespace: "ns", Name: name}].past = time.Now().Add(-2 * orphanAge)
+	v.view.ownWrites[lb.Key{Namespace: "ns", Name: name}].pastSince = time.Now().Add(-2 * orphanAge)
 }
 
 // expect checks what the view shows, as name and version.
@@ -151,26 +151,26 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	v := newViewTest(t, "12")
 	v.watched("web", "9")
 	v.expect("as watched", "web9")
-	v.view.wrote(versioned("web", "10"))
+	v.view.recordWrite(versioned("web", "10"))
 	v.expect("our write, not watched yet", "web10")
 	v.watched("web", "9")
 	v.expect("the watch repeats the old", "web10")
 	v.watched("web", "11")
 	v.expect("the watch overtakes our write", "web11")
-	v.view.wrote(versioned("web", "10"))
+	v.view.recordWrite(versioned("web", "10"))
 	v.expect("a late answer does not bring the old back", "web11")
 
 	must(t, v.watch.GetStore().Delete(versioned("web", "11")))
-	v.view.touch(versioned("web", "11"))
-	v.view.forget(versioned("web", "11"))
+	v.view.markStale(versioned("web", "11"))
+	v.view.dropWrites(versioned("web", "11"))
 	v.expect("deleted")
-	v.view.wrote(versioned("web", "12"))
+	v.view.recordWrite(versioned("web", "12"))
 	v.expect("known from a list before the watch", "web12")
 	v.orphan("web")
 	v.expect("a write that the watch never shows is of a deleted object")
 
-	v.view.wrote(versioned("web", "13"))
-	v.view.wrote(lastOf("web", "14"))
+	v.view.recordWrite(versioned("web", "13"))
+	v.view.recordWrite(lastOf("web", "14"))
 	v.expect("we took its last finalizer")
 }
 
@@ -178,13 +178,13 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 func TestViewIsBounded(t *testing.T) {
 	v := newViewTest(t, "1")
 	name := func(i int) string { return fmt.Sprintf("s%05d", i) }
-	for round, last := range []int{10, 3 * maxStale, 3*maxStale + 5} {
+	for round, last := range []int{10, 3 * maxStaleKeys, 3*maxStaleKeys + 5} {
 		for i := range last {
 			v.watched(name(i), "1")
 		}
 		must(t, v.watch.GetStore().Delete(versioned(name(round), "1")))
-		if v.view.touch(versioned(name(round), "1")); len(v.view.stale) > maxStale {
-			t.Errorf("round %d: %d changes are noted", round, len(v.view.stale))
+		if v.view.markStale(versioned(name(round), "1")); len(v.view.staleKeys) > maxStaleKeys {
+			t.Errorf("round %d: %d changes are noted", round, len(v.view.staleKeys))
 		}
 		list := v.view.List()
 		if len(list) != last-1 || !slices.IsSortedFunc(list, func(a, b *corev1.Service) int { return config.KeyOf(a).Compare(config.KeyOf(b)) }) {
@@ -198,10 +198,10 @@ func TestViewIsBounded(t *testing.T) {
 func TestViewGhosts(t *testing.T) {
 	v := newViewTest(t, "9")
 	v.watched("a", "8")
-	v.view.wrote(lastOf("a", "10"))
+	v.view.recordWrite(lastOf("a", "10"))
 	v.expect("its last finalizer was taken, and the watch shows how it was before")
 	v.watched("b", "9")
-	v.view.refreshed([]*corev1.Service{versioned("c", "11"), versioned("d", "12")}, "20")
+	v.view.recordList([]*corev1.Service{versioned("c", "11"), versioned("d", "12")}, "20")
 	v.expect("the list does not have b", "c11", "d12")
 	v.watched("e", "15")
 	v.watched("f", "21")
@@ -236,8 +236,8 @@ func TestViewForgets(t *testing.T) {
 		{"versions that are no numbers", service("b", "x"), service("a", "y"), 0},
 	} {
 		v := newViewTest(t, "").view
-		v.wrote(tt.wrote)
-		v.forget(tt.gone)
+		v.recordWrite(tt.wrote)
+		v.dropWrites(tt.gone)
 		if got := v.List(); len(got) != tt.kept {
 			t.Errorf("%s: %v are left, want %d", tt.name, got, tt.kept)
 		}
@@ -251,9 +251,9 @@ func TestViewRestored(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			v := newViewTest(t, "1000")
 			v.watched("web", "800")
-			v.view.refreshed([]*corev1.Service{versioned("web", "800")}, "1000")
-			v.view.wrote(versioned("web", "1001"))
-			v.view.wrote(versioned("new", "1002"))
+			v.view.recordList([]*corev1.Service{versioned("web", "800")}, "1000")
+			v.view.recordWrite(versioned("web", "1001"))
+			v.view.recordWrite(versioned("new", "1002"))
 			v.expect("before", "new1002", "web1001")
 			v.watched("back", "700") // was deleted after the backup
 			v.watch.version = after + "900"
@@ -262,7 +262,7 @@ func TestViewRestored(t *testing.T) {
 				time.Sleep(2 * orphanAge)
 			}
 			v.expect("restored", "back700", "web800")
-			v.view.wrote(versioned("web", after+"901"))
+			v.view.recordWrite(versioned("web", after+"901"))
 			v.expect("written again", "back700", "web"+after+"901")
 		})
 	}
@@ -278,7 +278,7 @@ func TestSpeakersNow(t *testing.T) {
 			p.DeletionTimestamp = new(metav1.Now())
 		}
 		must(t, k.pods.informer.GetStore().Add(p))
-		k.pods.touch(p)
+		k.pods.markStale(p)
 	}
 	expect := func(addresses, stopping string) {
 		t.Helper()
