@@ -13,7 +13,7 @@ import (
 )
 
 // free is how often there may be trouble without a rest.
-var free = slices.IndexFunc(rests, func(d time.Duration) bool { return d > 0 })
+var free = slices.IndexFunc(restTimes, func(d time.Duration) bool { return d > 0 })
 
 // TestBackoff: how long a peer rests after each trouble, given the time from the end of the last rest.
 func TestBackoff(t *testing.T) {
@@ -30,53 +30,54 @@ func TestBackoff(t *testing.T) {
 		{"seldom", []time.Duration{0, 181 * s, 181 * s, 181 * s, 181 * s}, []time.Duration{0, 0, 0, 0, 0}},
 		{"it stayed up in the end", []time.Duration{0, s, s, s, 181 * s, s}, []time.Duration{0, 0, 0, 5 * s, 0, 0}},
 	} {
-		now := time.Unix(1_000_000, 0)
+		at := time.Unix(1_000_000, 0)
 		var b backoff
 		for i, after := range tt.after {
-			now = now.Add(b.wait + after)
-			b.again(now, "")
+			at = at.Add(b.wait + after)
+			b.add(at, "")
 			if b.wait != tt.waits[i] {
 				t.Errorf("%s: %v after time %d, want %v", tt.name, b.wait, i+1, tt.waits[i])
 			}
-			if b.wait > 0 && !b.rests(now.Add(b.wait-1)) || b.rests(now.Add(b.wait)) {
+			if b.wait > 0 && !b.isResting(at.Add(b.wait-1)) || b.isResting(at.Add(b.wait)) {
 				t.Errorf("%s: a rest of another time than %v", tt.name, b.wait)
 			}
 		}
 	}
 }
 
-// A peer that was edited is dialled at once, and its totals stay. An unnumbered one whose router has another address, or none, is
-// the same one.
+// TestRecordOfOtherSettings: a peer that was edited is dialled at once, and its totals stay. An unnumbered one whose
+// router has another address, or none, is the same one.
 func TestRecordOfOtherSettings(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
+	at := time.Unix(1_000_000, 0)
 	settings := lb.Peer{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"),
 		SourceAddress: netip.MustParseAddr("fe80::9%eth0")}
 	var r record
-	r.serve(settings)
+	r.setSettings(settings)
 	r.failures = 7
 	for range free + 1 {
-		r.trouble.again(now, "it died")
+		r.backoff.add(at, "it died")
 	}
 	check := func(what string, want bool) {
 		t.Helper()
-		if d, w := r.trouble.rests(now), r.trouble.why != ""; d != want || w != want || r.failures != 7 {
-			t.Errorf("%s: rests %t, why %q, %d failures", what, d, r.trouble.why, r.failures)
+		if d, w := r.backoff.isResting(at), r.backoff.reason != ""; d != want || w != want || r.failures != 7 {
+			t.Errorf("%s: rests %t, why %q, %d failures", what, d, r.backoff.reason, r.failures)
 		}
 	}
-	r.serve(settings)
+	r.setSettings(settings)
 	check("the same settings", true)
 	for _, address := range []netip.Addr{{}, netip.MustParseAddr("fe80::2%eth0")} {
 		settings.Address = address
-		r.serve(settings)
+		r.setSettings(settings)
 		check("another router", true)
 	}
 	settings.HoldTime = time.Minute
-	r.serve(settings)
+	r.setSettings(settings)
 	check("other settings", false)
 }
 
-// What is known of a peer does not end with a session that is held: deaths add up, and so the time stays when there was a session
-// last. One that was never up never had one. Each death of an engine with a session is a fall.
+// TestHeld: what is known of a peer does not end with a session that is held: deaths add up, and so the time stays when
+// there was a session last. A peer that was never up has no such time. Each death of an engine with a session is a
+// fall.
 func TestHeld(t *testing.T) {
 	good, never := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
 	s, _ := run(t)
@@ -105,14 +106,14 @@ func TestHeld(t *testing.T) {
 		hold()
 	}
 	nstest.Until(t, patience, "it rests", func() bool {
-		return session(s, "good").LastError == "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: "+
+		return session(s, "good").LastError == "the session failed 4 times in a row; retry in 5s; last error: the BGP engine ended: "+
 			"signal: killed"
 	})
 	if pidOf(s, "good") != 0 {
 		t.Error("an engine runs for a peer that rests")
 	}
-	if is := session(s, "never"); !is.Since.IsZero() || never.opened() != 0 {
-		t.Errorf("a session that was never up is %+v", is)
+	if got := session(s, "never"); !got.Since.IsZero() || never.opened() != 0 {
+		t.Errorf("a session that was never up is %+v", got)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +122,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// A peer whose BFD failed loses its session and its routes at once, whatever the hold time is, and no other peer notices.
-// It opens again when BFD is up. A session that must wait for BFD is not dialed.
+// TestHold: a peer whose BFD failed loses its session and its routes at once, whatever the hold time is, and no other
+// peer notices. It opens again when BFD is up. A session that must wait for BFD is not dialed.
 func TestHold(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -171,7 +172,7 @@ func TestHold(t *testing.T) {
 		established(t, s, "bird4")
 		hold(Path{State: "down", Held: true, Why: why})
 		hold(Path{State: "up"})
-		await(t, "the session", "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: "+why,
+		await(t, "the session", "the session failed 4 times in a row; retry in 5s; last error: "+why,
 			func() string { return session(s, "bird4").LastError })
 		if !session(s, "bird6").Since.Equal(since) {
 			t.Error("another session was disturbed")
@@ -179,11 +180,11 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// What is known of a path comes before what BGP says, or after it.
+// TestExplain: the reason of a held path replaces BGP's error, and a note follows it.
 func TestExplain(t *testing.T) {
 	for _, tt := range []struct {
-		path       Path
-		said, want string
+		path           Path
+		bgpError, want string
 	}{
 		{Path{}, "timeout", "timeout"},
 		{Path{Held: true, Quiet: true, Why: "looking"}, "timeout", ""},
@@ -191,8 +192,8 @@ func TestExplain(t *testing.T) {
 		{Path{Note: "two routers"}, "timeout", "timeout; two routers"},
 		{Path{Note: "two routers"}, "", ""},
 	} {
-		if got := tt.path.explain(tt.said); got != tt.want {
-			t.Errorf("%+v after %q: %q", tt.path, tt.said, got)
+		if got := tt.path.explain(tt.bgpError); got != tt.want {
+			t.Errorf("%+v after %q: %q", tt.path, tt.bgpError, got)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func garbage() []byte {
 	return b
 }
 
-// Whatever one router sends, its session reports why it is down, and the other session stays up.
+// TestHostileRouter: whatever one router sends, its session reports why it is down, and the other session stays up.
 func TestHostileRouter(t *testing.T) {
 	good := newRouter(t, "127.0.0.1", 65001)
 	s, _ := run(t)
@@ -150,7 +150,8 @@ func seedUpdate(t *testing.T) []byte {
 	return b
 }
 
-// mutate changes some octets of the attributes and prefixes, and seldom the length of the message, which ends a session at once.
+// mutate changes some octets of the attributes and prefixes, and seldom the length of the message, which ends a session
+// at once.
 func mutate(random *rand.Rand, message []byte) []byte {
 	const attributes = gobgp.BGP_HEADER_LENGTH + 4
 	b := append([]byte{}, message...)
@@ -164,7 +165,8 @@ func mutate(random *rand.Rand, message []byte) []byte {
 	return b
 }
 
-// Routers that send mutated UPDATEs on sessions that are up, until one of them ends the session, disturb nobody: no engine dies.
+// TestHostileUpdates: routers that send mutated UPDATEs on sessions that are up, until one of them ends the session,
+// disturb no other session: no engine dies.
 func TestHostileUpdates(t *testing.T) {
 	good := newRouter(t, "127.0.0.1", 65001)
 	s, _ := run(t)
@@ -208,7 +210,7 @@ func TestHostileUpdates(t *testing.T) {
 	defer s.mu.Unlock()
 	for name, r := range s.records {
 		if r.restarts > 0 {
-			t.Errorf("the engine of %s died %d times: %s", name, r.restarts, r.trouble.why)
+			t.Errorf("the engine of %s died %d times: %s", name, r.restarts, r.backoff.reason)
 		}
 	}
 }
@@ -242,7 +244,7 @@ func flood(n int) []byte {
 	return out
 }
 
-// A router's routes are not used, and above a limit they end only its own session.
+// TestFlood: a router's routes are not used, and above a limit they end only its own session.
 func TestFlood(t *testing.T) {
 	good := newRouter(t, "127.0.0.1", 65001)
 	chatty := newRouter(t, "127.0.0.2", 65001, establishes(flood(1000)))

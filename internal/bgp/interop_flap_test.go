@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// A router that resets a session three times has it back at once each time. The fourth time its peer waits, and says so. The
-// other sessions, one of them with the same router, stay as they are.
+// TestInteropFlaps: a router that resets a session three times has it back at once each time. The fourth time its peer
+// waits, and says so. The other sessions, one of them with the same router, stay as they are.
 func TestInteropFlaps(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -32,8 +32,8 @@ func TestInteropFlaps(t *testing.T) {
 			reset()
 			fell := time.Now()
 			nstest.Until(t, patience, "the session is back", func() bool {
-				if is := session(s, "frr4"); strings.Contains(is.LastError, "the session failed") {
-					t.Fatalf("after fall %d: %s", n+1, is.LastError)
+				if got := session(s, "frr4"); strings.Contains(got.LastError, "the session failed") {
+					t.Fatalf("after fall %d: %s", n+1, got.LastError)
 				}
 				return session(s, "frr4").State == lb.Established
 			})
@@ -41,14 +41,14 @@ func TestInteropFlaps(t *testing.T) {
 		}
 		reset()
 		fell := time.Now()
-		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; " +
-			"at last: closed by the router: NOTIFICATION 6/4 (cease, administrative reset)"
+		const why = "the session failed 4 times in a row; retry in 5s; " +
+			"last error: closed by the router: NOTIFICATION 6/4 (cease, administrative reset)"
 		await(t, "what the peer says", why, func() string { return session(s, "frr4").LastError })
 		if got := session(s, "frr4"); got.Since.IsZero() || got.State != "idle" {
 			t.Errorf("it is %+v", got)
 		}
 		nstest.Until(t, 2*patience, "the session is back in the end", func() bool { return session(s, "frr4").State == lb.Established })
-		if took := time.Since(fell); took < rests[free]-time.Second {
+		if took := time.Since(fell); took < restTimes[free]-time.Second {
 			t.Errorf("it was back after %v", took)
 		} else {
 			t.Logf("after fall 4 the session was back in %v", took.Round(10*time.Millisecond))
@@ -60,8 +60,8 @@ func TestInteropFlaps(t *testing.T) {
 	})
 }
 
-// A route that comes and goes a thousand times, as with an endpoint that is restarted again and again, ends as it should in both
-// routers. No session falls, and the other routes never leave a router's kernel.
+// TestInteropRouteFlaps: a route that comes and goes a thousand times, as with an endpoint that is restarted again and
+// again, ends as it should in both routers. No session falls, and the other routes never leave a router's kernel.
 func TestInteropRouteFlaps(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -120,7 +120,8 @@ func (f frr) preference(prefix string) string {
 	return strconv.Itoa(*answer.Paths[0].LocPrf)
 }
 
-// A node that leaves its routes, withdraws them, goes down and comes back: routers see each step, and take it back at once.
+// TestInteropLeave: a node that leaves its routes, withdraws them, goes down and comes back: routers see each step, and
+// take it back at once.
 func TestInteropLeave(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -172,7 +173,7 @@ func TestInteropLeave(t *testing.T) {
 	})
 }
 
-// Routers keep the routes of a speaker that does not come back for 20 s, and no longer.
+// TestInteropRestartTime: routers keep the routes of a speaker that does not come back for 20 s, and no longer.
 func TestInteropRestartTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")

@@ -28,7 +28,7 @@ router bgp 65001
   neighbor 2001:db8:1::1 activate
 `
 
-// farBIRD has the protocol's options in it; OPTIONS is for those of the distance.
+// farBIRD has the protocol's options in it; OPTIONS is for the options of the distance.
 const farBIRD = `
 log stderr all;
 router id 192.0.2.10;
@@ -39,8 +39,8 @@ protocol bgp far4 { local 192.0.2.10 as 65001; neighbor 192.0.2.1 as 65000; OPTI
 protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 65000; OPTIONS; error wait time 1,1; ipv6 { import all; export none; }; }
 `
 
-// A router behind another one is reached by multihop only, or by TTL security for so many hops: not by a BIRD that sends with TTL 64.
-// The timers are as configured.
+// TestInteropMultiHop: a router behind another one is reached by multihop only, or by TTL security for so many hops:
+// not by a BIRD that sends with TTL 64. The timers are as configured.
 func TestInteropMultiHop(t *testing.T) {
 	for _, tt := range []struct {
 		name, told string
@@ -128,7 +128,7 @@ func testMultiHop(t *testing.T, router realRouter, secure, open func(), told str
 	fails(" beyond its hops", "cannot connect: i/o timeout")
 }
 
-// behind returns a namespace behind a router, that of the addresses 192.0.2.10 and 2001:db8:3::2.
+// behind returns a namespace behind a router with the addresses 192.0.2.10 and 2001:db8:3::2.
 func behind(t *testing.T) *nstest.NS {
 	t.Helper()
 	node := nstest.Self(t)
@@ -139,8 +139,8 @@ func behind(t *testing.T) *nstest.NS {
 	return between.Attach("eth1", []string{"192.0.2.9/30", "2001:db8:3::1/64"}, "192.0.2.10/30", "2001:db8:3::2/64")
 }
 
-// Routers on another port are dialed there. Port 179 of the node may be another daemon's, which does not know these routers:
-// nothing here listens, and what they dial disturbs nothing.
+// TestInteropPort: routers on another port are dialed there. Port 179 of the node may be another daemon's, which does
+// not know these routers: nothing here listens, and what they dial disturbs nothing.
 func TestInteropPort(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
@@ -171,7 +171,8 @@ func TestInteropPort(t *testing.T) {
 	})
 }
 
-// nodeBIRD is another BGP daemon on the node, which listens on port 179 and has a session with FRR from the node's address.
+// nodeBIRD is another BGP daemon on the node, which listens on port 179 and has a session with FRR from the node's
+// address.
 const nodeBIRD = `
 log stderr all;
 router id 192.0.2.1;
@@ -193,8 +194,8 @@ protocol bgp node { local 192.0.2.2 as 65001; neighbor 192.0.2.1 as 4200000000; 
 protocol bgp second { local 192.0.2.2 as 65001; neighbor 192.0.2.9 as 4200000000; passive; ipv4 { import all; export none; }; }
 `
 
-// A router takes one session from an address: the engine does not dial while the node's BIRD has it, which is not disturbed. From another
-// address of the node both work (metallb#114).
+// TestInteropLocalDaemon: a router takes one session from an address: the engine does not dial while the node's BIRD
+// has it, which is not disturbed. From another address of the node both work (metallb#114).
 func TestInteropLocalDaemon(t *testing.T) {
 	for _, tt := range []struct {
 		name, suffix string
@@ -239,9 +240,9 @@ func TestInteropLocalDaemon(t *testing.T) {
 	}
 }
 
-// IPv4 routes with an IPv6 next hop stay in the kernels of both routers, as the IPv6 routes do, when the speaker is killed and
-// another one starts, when the engines are killed, and when the peers are edited. Only the router's OPEN says that it takes
-// such next hops, so the End-of-RIB must wait for it.
+// TestInteropRestartNextHop: IPv4 routes with an IPv6 next hop stay in the kernels of both routers, as the IPv6 routes
+// do, when the speaker is killed and another one starts, when the engines are killed, and when the peers are edited.
+// Only the router's OPEN says that it takes such next hops, so the End-of-RIB must wait for it.
 func TestInteropRestartNextHop(t *testing.T) {
 	inLabOf(t, first(dual()), second(dual()), func(t *testing.T, l *lab) {
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
@@ -249,7 +250,7 @@ func TestInteropRestartNextHop(t *testing.T) {
 	})
 }
 
-// The same between link-local addresses, as with unnumbered peers.
+// TestInteropRestartLinkLocal: the same between link-local addresses, as with unnumbered peers.
 func TestInteropRestartLinkLocal(t *testing.T) {
 	frr, bird := dual()
 	frr = strings.ReplaceAll(frr, "2001:db8:1::1", "fe80::1")
@@ -310,14 +311,15 @@ func (l *lab) restartNextHop(t *testing.T) {
 	s.Set(d)
 	for _, name := range names {
 		nstest.Until(t, patience, name+" is opened again", func() bool {
-			is := session(s, name)
-			return is.State == lb.Established && is.Since.After(before[name])
+			got := session(s, name)
+			return got.State == lb.Established && got.Since.After(before[name])
 		})
 	}
 	l.kept(t, s, d, "edited peers")
 }
 
-// A router drops what it kept if the session falls again before the End-of-RIB (RFC 4724 section 4.2), and has it again then.
+// TestInteropFallsTwice: a router drops what it kept if the session falls again before the End-of-RIB (RFC 4724 section
+// 4.2), and has it again then.
 func TestInteropFallsTwice(t *testing.T) {
 	inLabOf(t, first(dual()), second(dual()), func(t *testing.T, l *lab) {
 		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
@@ -339,8 +341,8 @@ func TestInteropFallsTwice(t *testing.T) {
 			peers[0].HoldTime += time.Second
 			s.Set(desire(peers, routes...))
 			nstest.Until(t, patience, "the session is opened again", func() bool {
-				is := session(s, "bird6")
-				return is.State == lb.Established && is.Since.After(before)
+				got := session(s, "bird6")
+				return got.State == lb.Established && got.Since.After(before)
 			})
 		}
 		arrive()

@@ -24,8 +24,8 @@ protocol bgp bird6 from rival { local 2001:db8:2::1 as 65000; neighbor 2001:db8:
 // TestInteropRival runs another daemon on the node, which has the sessions. The speaker leaves them alone, says so, and
 // comes up when the other daemon has ended.
 //
-// Trap: BIRD ends an established session for a newcomer from the same address, so that two daemons end each other's once
-// a second, as with FRR-K8s during a move from MetalLB.
+// Trap: BIRD ends an established session for a newcomer from the same address, so that two daemons end each other's
+// once a second, as with FRR-K8s during a move from MetalLB.
 func TestInteropRival(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		rival := startBIRD(t, nstest.Self(t), rivalConfig)

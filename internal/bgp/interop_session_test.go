@@ -13,7 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Both ends send with TTL 255 and refuse what passed a hop (RFC 5082). With a router that sends as usual no session comes up.
+// TestInteropTTLSecurity: both ends send with TTL 255 and refuse what passed a hop (RFC 5082). With a router that sends
+// as usual no session comes up.
 func TestInteropTTLSecurity(t *testing.T) {
 	secured := strings.Replace(frrConfig, " address-family ipv4", " neighbor 192.0.2.1 ttl-security hops 1\n neighbor 2001:db8:1::1 ttl-security hops 1\n "+
 		"address-family ipv4", 1)
@@ -48,8 +49,8 @@ func TestInteropTTLSecurity(t *testing.T) {
 	})
 }
 
-// dynamicASN: external takes a router of any other AS, and sends no route to one of our own. localASN is what the router
-// sees of ours.
+// TestInteropASN: dynamicASN: external takes a router of any other AS, and sends no route to one of our own. localASN
+// is what the router sees of ours.
 func TestInteropASN(t *testing.T) {
 	inLabOf(t, strings.Replace(frrConfig, "2001:db8:1::1 remote-as 4200000000", "2001:db8:1::1 remote-as 65010", 1), birdConfig, func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -69,8 +70,8 @@ func TestInteropASN(t *testing.T) {
 	})
 }
 
-// dual are the configurations of the lab's routers with both families on every session. The IPv6 sessions take IPv6 next
-// hops for IPv4 routes (RFC 8950).
+// dual are the configurations of the lab's routers with both families on every session. The IPv6 sessions take IPv6
+// next hops for IPv4 routes (RFC 8950).
 func dual() (frr, bird string) {
 	frr = strings.Replace(frrConfig, " address-family ipv4", " neighbor 2001:db8:1::1 capability extended-nexthop\n address-family ipv4", 1)
 	frr = strings.Replace(frr, "192.0.2.1 activate", "192.0.2.1 activate\n  neighbor 2001:db8:1::1 activate", 1)
@@ -82,8 +83,8 @@ func dual() (frr, bird string) {
 	return frr, bird
 }
 
-// One session carries both families, over IPv4 and over IPv6. The next hop is this node's address of the route's family on
-// the link, and without one, to a router that takes it, the session's own (RFC 8950).
+// TestInteropDualStack: one session carries both families, over IPv4 and over IPv6. The next hop is this node's address
+// of the route's family on the link, and without one, to a router that takes it, the session's own (RFC 8950).
 func TestInteropDualStack(t *testing.T) {
 	inLabOf(t, first(dual()), second(dual()), func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -130,7 +131,7 @@ func addressesOf(t *testing.T, n *nstest.NS, link string) []netlink.Addr {
 	return all
 }
 
-// What a session says of itself, with routers that negotiate each something else.
+// TestInteropSeen: what a session says of itself, with routers that negotiate each something else.
 func TestInteropSeen(t *testing.T) {
 	frr, bird := dual()
 	inLabOf(t, strings.Replace(frr, "router bgp 65001", "router bgp 65001\n timers bgp 2 6", 1), bird, func(t *testing.T, l *lab) {
@@ -149,15 +150,15 @@ func TestInteropSeen(t *testing.T) {
 			"bird6": "IPv4 unicast, IPv6 unicast, 4-byte AS, route refresh, extended next hop, graceful restart (20 s); 90 s, 30 s",
 		} {
 			await(t, name, want, func() string {
-				is := session(s, name)
-				return fmt.Sprintf("%s; %d s, %d s", strings.Join(is.Capabilities, ", "), is.HoldTime, is.Keepalive)
+				got := session(s, name)
+				return fmt.Sprintf("%s; %d s, %d s", strings.Join(got.Capabilities, ", "), got.HoldTime, got.Keepalive)
 			})
 		}
 	})
 }
 
-// A router that did not activate one family for this node gets no route of it, and the session says so. It does until the
-// router activates it.
+// TestInteropOneFamily: a router that did not activate one family for this node gets no route of it, and the session
+// says so. It does until the router activates it.
 func TestInteropOneFamily(t *testing.T) {
 	frr, bird := dual()
 	const six = " ipv6 { import all; export all; }; }\nprotocol bgp node6"
@@ -170,8 +171,8 @@ func TestInteropOneFamily(t *testing.T) {
 		s.Set(desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
 		says := func() string {
 			var out []string
-			for _, is := range s.Sessions() {
-				out = append(out, fmt.Sprintf("%s %s %d %v %s", is.Peer, is.State, is.Advertised, is.Families, is.Withheld))
+			for _, one := range s.Sessions() {
+				out = append(out, fmt.Sprintf("%s %s %d %v %s", one.Peer, one.State, one.Advertised, one.Families, one.Withheld))
 			}
 			return lines(out...)
 		}
@@ -213,8 +214,8 @@ func since(s *Speaker) map[string]time.Time {
 	return out
 }
 
-// Sessions are signed (RFC 2385). A wrong password keeps its session down and is suspected in words; a new one opens its
-// session again and disturbs no other.
+// TestInteropPassword: sessions are signed (RFC 2385). A wrong password keeps its session down and is suspected in
+// words; a new one opens its session again and disturbs no other.
 func TestInteropPassword(t *testing.T) {
 	inLabOf(t, first(signed("First-1")), second(signed("First-1")), func(t *testing.T, l *lab) {
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {

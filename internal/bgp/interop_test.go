@@ -114,9 +114,9 @@ func (l *lab) up(t *testing.T) {
 	}
 }
 
-// kept checks that no route has left the routers' kernels, when all sessions have fallen and are up again. It waits for each
-// End-of-RIB: a router drops what it keeps until then if it misses a route, or if the session falls once more (RFC 4724
-// section 4.2). One more route makes sure that the kernels have what the routers decided.
+// kept checks that no route has left the routers' kernels, when all sessions have fallen and are up again. It waits for
+// each End-of-RIB: a router drops what it keeps until then if it misses a route, or if the session falls once more (RFC
+// 4724 section 4.2). One more route makes sure that the kernels have what the routers decided.
 func (l *lab) kept(t *testing.T, s *Speaker, d Desired, what string) {
 	t.Helper()
 	nstest.Until(t, patience, what+": the routers keep nothing any more", func() bool { return !l.frr.keeps() && !l.bird.keeps() })
@@ -138,7 +138,7 @@ func (l *lab) kept(t *testing.T, s *Speaker, d Desired, what string) {
 	}
 }
 
-// Routes and their attributes arrive at real routers, change without a gap, and are withdrawn.
+// TestInterop: routes and their attributes arrive at real routers, change without a gap, and are withdrawn.
 func TestInterop(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -171,7 +171,7 @@ func TestInterop(t *testing.T) {
 	})
 }
 
-// While one speaker process replaces another, no route leaves a router's kernel.
+// TestInteropRestart: while one speaker process replaces another, no route leaves a router's kernel.
 // When the node leaves BGP all do, at once.
 func TestInteropRestart(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
@@ -200,7 +200,7 @@ func TestInteropRestart(t *testing.T) {
 	})
 }
 
-// Real routers' refusals become sentences.
+// TestInteropMistakes: real routers' refusals become sentences.
 func TestInteropMistakes(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		s, _ := run(t)
@@ -258,8 +258,8 @@ const (
 	birdSends = "protocol static { ipv4; route 0.0.0.0/0 unreachable; route 203.0.113.0/24 unreachable; }\nprotocol static { ipv6; route ::/0 unreachable; }\n"
 )
 
-// A router has exactly the routes that are meant for it, with the attributes that its kind of session allows. Nothing
-// that a router sends is used or passed on.
+// TestInteropRoutes: a router has exactly the routes that are meant for it, with the attributes that its kind of
+// session allows. Nothing that a router sends is used or passed on.
 func TestInteropRoutes(t *testing.T) {
 	frr := strings.Replace(frrConfig, " address-family ipv4 unicast\n", " no bgp network import-check\n"+frrSends, 1)
 	inLabOf(t, frr, birdConfig+birdSends, func(t *testing.T, l *lab) {
@@ -305,8 +305,8 @@ func TestInteropRoutes(t *testing.T) {
 	})
 }
 
-// A new session is dialled at once: GoBGP alone would wait for 1.5 s at least. The best of the times counts, because a busy machine
-// only adds to them.
+// TestInteropStart: a new session is dialled at once: GoBGP alone would wait for 1.5 s at least. The best of the times
+// counts, because a busy machine only adds to them.
 func TestInteropStart(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		times := map[string][]time.Duration{}

@@ -47,8 +47,8 @@ func strike(t *testing.T, s *Speaker, peer string, with syscall.Signal, before i
 	return pid
 }
 
-// An engine that dies is started again, and its routes stay in the router. With one that dies again and again nothing
-// happens to the other sessions. Its peer rests, until it is edited.
+// TestInteropIsolation: an engine that dies is started again, and its routes stay in the router. An engine that dies
+// again and again does not affect the other sessions. Its peer rests, until it is edited.
 func TestInteropIsolation(t *testing.T) {
 	inLab(t, func(t *testing.T, l *lab) {
 		var log book
@@ -76,7 +76,7 @@ func TestInteropIsolation(t *testing.T) {
 			established(t, s, "bird4")
 			pid = strike(t, s, "bird4", syscall.SIGUSR1, pid)
 		}
-		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: exit status 2: panic: a message " +
+		const why = "the session failed 4 times in a row; retry in 5s; last error: the BGP engine ended: exit status 2: panic: a message " +
 			"of death"
 		await(t, "the session", why, func() string { return session(s, "bird4").LastError })
 		if got := session(s, "bird4"); got.State != "idle" || got.Since.IsZero() || pidOf(s, "bird4") != 0 {
@@ -106,7 +106,7 @@ func TestInteropIsolation(t *testing.T) {
 	})
 }
 
-// An engine that hangs is ended, however long its router would wait, and started again.
+// TestEngineHangs: an engine that hangs is ended, however long its router would wait, and started again.
 func TestEngineHangs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 15 s")
@@ -119,12 +119,13 @@ func TestEngineHangs(t *testing.T) {
 	must(t, syscall.Kill(pid, syscall.SIGSTOP))
 	nstest.Until(t, patience, "it is ended", func() bool { return strings.Contains(session(s, "r").LastError, "did not answer for 10s") })
 	established(t, s, "r")
-	if now := pidOf(s, "r"); now == pid || pidOf(s, "other") != spared || r.opened() != 2 || other.opened() != 1 {
-		t.Errorf("engine %d was %d; the routers got %d and %d OPENs", now, pid, r.opened(), other.opened())
+	if after := pidOf(s, "r"); after == pid || pidOf(s, "other") != spared || r.opened() != 2 || other.opened() != 1 {
+		t.Errorf("engine %d was %d; the routers got %d and %d OPENs", after, pid, r.opened(), other.opened())
 	}
 }
 
-// Engines leave no process, file or thread behind, however they end. A command that does not start is no death.
+// TestEngineLeavesNothing: engines leave no process, file or thread behind, however they end. A command that does not
+// start is no death.
 func TestEngineLeavesNothing(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	s, stop := run(t)
@@ -160,7 +161,7 @@ func TestEngineLeavesNothing(t *testing.T) {
 	broken := New(Config{Log: slog.New(slog.DiscardHandler), Kick: func() {}, Command: []string{"/nonexistent"}})
 	go func() { _ = broken.Run(t.Context()) }()
 	broken.Set(desire(peers))
-	const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: cannot start the BGP engine: fork/exec /nonexistent: " +
+	const why = "the session failed 4 times in a row; retry in 5s; last error: cannot start the BGP engine: fork/exec /nonexistent: " +
 		"no such file or directory"
 	await(t, "the session", why, func() string { return session(broken, "r").LastError })
 }
@@ -200,7 +201,7 @@ func startSpeaker(t *testing.T, peers []lb.Peer, routes ...lb.Route) *exec.Cmd {
 	return cmd
 }
 
-// A speaker that is killed takes its engines with it, and no router hears a NOTIFICATION.
+// TestSpeakerKilled: a speaker that is killed takes its engines with it, and no router hears a NOTIFICATION.
 func TestSpeakerKilled(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the engine hangs %t", hangs), func(t *testing.T) { killSpeaker(t, hangs) })
@@ -227,7 +228,8 @@ func killSpeaker(t *testing.T, hangs bool) {
 	await(t, "what the router heard", "connection closed", r.log)
 }
 
-// What an engine is sent is the least that makes one set of routes of another, of those that are the peer's and that it carries.
+// TestDifference: what an engine is sent is the least that makes one set of routes of another, of those that are the
+// peer's and that it carries.
 func TestDifference(t *testing.T) {
 	four := lb.Peer{Name: "r", Address: netip.MustParseAddr("192.0.2.9")}
 	both := four
@@ -250,7 +252,7 @@ func TestDifference(t *testing.T) {
 		{both, []lb.Route{a, b}, []lb.Route{a, others}, "put [] remove [192.0.2.2/32]"},
 		{four, []lb.Route{c}, []lb.Route{a}, "put [192.0.2.1/32] remove []"},
 	} {
-		change := difference(tt.peer, desire(nil, tt.from...).Routes, desire(nil, tt.to...).Routes)
+		change := diffRoutes(tt.peer, desire(nil, tt.from...).Routes, desire(nil, tt.to...).Routes)
 		var put []netip.Prefix
 		for _, r := range change.Put {
 			put = append(put, r.Prefix)

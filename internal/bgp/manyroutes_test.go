@@ -35,8 +35,8 @@ func (f frr) received(peer string) int {
 	return answer.Peers[peer].PfxRcd
 }
 
-// A router gets thousands of routes, and of one more only that. The log shows how long that took, and how long GoBGP alone
-// needs for the same.
+// TestInteropManyRoutes: a router gets thousands of routes, and of one more only that. The log shows how long that
+// took, and how long GoBGP alone needs for the same.
 func TestInteropManyRoutes(t *testing.T) {
 	if nstest.Race() {
 		t.Skip("the figures would be of the race detector, which takes a minute")

@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// lookInterval is the time between two looks at an engine, each with an order, which it answers.
-	lookInterval = time.Second
-	// hangTime is how long an engine may need for an answer.
+	// pollInterval is the time between two polls of an engine. Each poll is an order, which the engine answers.
+	pollInterval = time.Second
+	// hangTime is the time without an answer after which an engine counts as hanging.
 	hangTime = 10 * time.Second
-	// leaveLooks is how many looks an engine that is to leave is given, to send its NOTIFICATION to a router that takes
-	// no data.
-	leaveLooks = 3
-	// quitTime is how long an engine that hangs has to print its stacks.
+	// maxLeavePolls is the number of polls after which a leaving engine is killed. It needs the time to send its
+	// NOTIFICATION to a router that reads no data.
+	maxLeavePolls = 3
+	// quitTime is the time for which a hanging engine may print its stacks.
 	quitTime = time.Second
 )
 
 var errStart = errors.New("cannot start the BGP engine")
 
-// serve has one engine serve the peer. It returns nil when the engine left because its settings are not wanted any
-// more, or ended with its session, and otherwise how it died, and its last words.
+// serve runs one engine for the peer until it ends. It returns nil if the engine left because its settings are no
+// longer desired, or ended with its session. Otherwise it returns the reason for the engine's death, and its output.
 func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
-	words := &lastWords{secret: string(settings.Password)}
-	p, err := child.Start(s.speaker.config.Command, words)
+	output := &crashOutput{secret: string(settings.Password)}
+	p, err := child.Start(s.speaker.config.Command, output)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errStart, err)
 	}
@@ -42,22 +42,25 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 	s.speaker.mu.Lock()
 	s.pid = p.PID()
 	s.speaker.mu.Unlock()
+
 	var answered, leaving atomic.Bool
 	ended := make(chan struct{})
 	var reading, sending sync.WaitGroup
 	reading.Go(func() { s.readNotices(p.Conn, settings, &answered) })
 	sending.Go(func() { s.sendOrders(p.Conn, settings, &leaving, ended) })
+
 	hangs, err := s.watch(p, settings, &leaving, &answered)
 	close(ended)
 	reading.Wait()
 	_ = p.Conn.Close()
 	sending.Wait()
-	stderr, line := words.all()
+
+	stderr, line := output.text()
 	switch {
 	case hangs:
 		return stderr, fmt.Errorf("the BGP engine did not answer for %v", hangTime)
 	case err == nil || leaving.Load():
-		return stderr, nil // even if the peer is wanted again: the next engine serves it
+		return stderr, nil // if the peer is desired again meanwhile, the next engine serves it
 	case line != "":
 		return stderr, fmt.Errorf("the BGP engine ended: %w: %s", err, line)
 	}
@@ -65,26 +68,28 @@ func (s *supervisor) serve(settings lb.Peer) (stderr string, err error) {
 	return stderr, fmt.Errorf("the BGP engine ended: %w", err)
 }
 
-// watch waits for the end of an engine. It ends one that hangs or does not leave.
+// watch waits for the end of an engine. It kills an engine that hangs or does not leave.
 func (s *supervisor) watch(
 	process *child.Process,
 	settings lb.Peer,
 	leaving, answered *atomic.Bool,
 ) (hangs bool, err error) {
-	tick := time.Tick(lookInterval)
+	tick := time.Tick(pollInterval)
 	var timer daemon.HangTimer
-	for looks := 0; ; {
+	leavePolls := 0
+	for {
 		select {
 		case err := <-process.Ended():
 			return hangs, err
 		case <-tick:
 		}
 
-		if _, leave := s.goal(settings); leave != nil || leaving.Load() {
-			if looks++; looks > leaveLooks {
+		_, leave := s.target(settings)
+		if leave != nil || leaving.Load() {
+			leavePolls++
+			if leavePolls > maxLeavePolls {
 				process.Kill()
 			}
-
 			continue
 		}
 
@@ -92,7 +97,7 @@ func (s *supervisor) watch(
 			timer.Reset()
 		}
 
-		if !hangs && timer.Advance(lookInterval, daemon.SchedDelay(process.PID())) >= hangTime {
+		if !hangs && timer.Advance(pollInterval, daemon.SchedDelay(process.PID())) >= hangTime {
 			hangs = true
 			process.Quit()
 			defer time.AfterFunc(quitTime, process.Kill).Stop()
@@ -100,27 +105,29 @@ func (s *supervisor) watch(
 	}
 }
 
-// sendOrders sends an engine its settings, and then the routes as they change, until it is to leave or ended. A write
-// waits for an engine that hangs, until that is ended.
+// sendOrders sends an engine its settings, and then each change of its routes, until the engine must leave or has
+// ended. While the engine hangs, a write blocks until watch kills the engine.
 func (s *supervisor) sendOrders(conn io.Writer, settings lb.Peer, leaving *atomic.Bool, ended <-chan struct{}) {
 	out := gob.NewEncoder(conn)
-	tick := time.Tick(lookInterval)
+	tick := time.Tick(pollInterval)
 	var sent routes
-	for next := (lb.Order{Peer: &settings}); ; {
-		all, leave := s.goal(settings)
+	first := &settings
+	for {
+		all, leave := s.target(settings)
 		if leave != nil {
 			leaving.Store(true)
 			_ = out.Encode(lb.Order{Leave: leave})
 			return
 		}
 
-		changes := difference(settings, sent, all)
-		next.Put, next.Remove, sent = changes.Put, changes.Remove, all
-		if out.Encode(next) != nil {
+		order := diffRoutes(settings, sent, all)
+		order.Peer = first
+		if out.Encode(order) != nil {
 			return
 		}
 
-		next = lb.Order{}
+		first = nil
+		sent = all
 		select {
 		case <-ended:
 			return
@@ -130,7 +137,7 @@ func (s *supervisor) sendOrders(conn io.Writer, settings lb.Peer, leaving *atomi
 	}
 }
 
-// readNotices takes what an engine sends until it ends.
+// readNotices receives the notices of an engine until it ends.
 func (s *supervisor) readNotices(conn io.Reader, settings lb.Peer, answered *atomic.Bool) {
 	for in := gob.NewDecoder(conn); ; {
 		var n lb.Notice
@@ -139,34 +146,34 @@ func (s *supervisor) readNotices(conn io.Reader, settings lb.Peer, answered *ato
 		}
 
 		answered.Store(true)
-		s.report(settings, n)
+		s.receive(settings, n)
 	}
 }
 
-// lastWords keeps the beginning of what a process prints: of a panic, the reason and the stack where it happened.
-type lastWords struct {
+// crashOutput keeps the beginning of a process' output: of a panic, the reason and the stack of the goroutine.
+type crashOutput struct {
 	secret string
 	kept   bytes.Buffer
 }
 
+// Limits in bytes. The state of the session shows the first line.
 const (
-	maxWords = 4096
-	// maxReason bounds the first line, which the state of the session shows.
-	maxReason = 200
+	maxCrashOutput = 4096
+	maxCrashLine   = 200
 )
 
-// Write implements io.Writer, and never fails.
-func (w *lastWords) Write(b []byte) (int, error) {
-	w.kept.Write(b[:min(len(b), maxWords-w.kept.Len())])
+// Write implements io.Writer. It never fails.
+func (w *crashOutput) Write(b []byte) (int, error) {
+	w.kept.Write(b[:min(len(b), maxCrashOutput-w.kept.Len())])
 	return len(b), nil
 }
 
-// all returns the words, without the secret, and in one line those that a state shows of a crash.
-func (w *lastWords) all() (text, line string) {
+// text returns the output without the secret, and the beginning of its first line.
+func (w *crashOutput) text() (text, line string) {
 	text = strings.TrimSpace(w.kept.String())
 	if w.secret != "" {
 		text = strings.ReplaceAll(text, w.secret, "***")
 	}
 	line, _, _ = strings.Cut(text, "\n")
-	return text, strings.ToValidUTF8(line[:min(len(line), maxReason)], "")
+	return text, strings.ToValidUTF8(line[:min(len(line), maxCrashLine)], "")
 }

@@ -9,119 +9,128 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Sessions returns the sessions by the peers' names, as of the last change of one of them.
+// Sessions returns the state of all sessions, ordered by the peers' names.
 func (s *Speaker) Sessions() []lb.Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.states()
+	return s.sessions()
 }
 
-// states is Sessions. mu is held.
-func (s *Speaker) states() []lb.Session {
+// sessions is like Sessions; the caller holds mu.
+func (s *Speaker) sessions() []lb.Session {
 	var out []lb.Session
 	for _, l := range s.listed {
-		r, one, path := s.record(l.settings.Name), lb.Session{State: "idle"}, s.desired.Paths[l.settings.Name]
+		session := lb.Session{State: "idle"}
 		if l.supervisor != nil && l.supervisor.reported.Session.State != "" {
-			one = l.supervisor.reported.Session
+			session = l.supervisor.reported.Session
 		}
 
-		one.Peer, one.Address, one.BFD = l.settings.Name, l.settings.Address, path.State
-		if one.State != lb.Established {
-			one.Since, one.LastError = r.lost, path.explain(cmp.Or(one.LastError, r.trouble.explain(time.Now())))
+		name := l.settings.Name
+		path := s.desired.Paths[name]
+		session.Peer = name
+		session.Address = l.settings.Address
+		session.BFD = path.State
+		if session.State != lb.Established {
+			r := s.record(name)
+			session.Since = r.lost
+			session.LastError = path.explain(cmp.Or(session.LastError, r.backoff.explain(time.Now())))
 		}
-
-		out = append(out, one)
+		out = append(out, session)
 	}
 
 	return out
 }
 
-// view is what is logged of a session.
-type view struct {
-	up             bool
+// loggedState is the part of a session's state whose changes are logged.
+type loggedState struct {
+	isUp           bool
 	text, withheld string
 }
 
-// look logs sessions that changed, and kicks.
-func (s *Speaker) look() {
+// reportChanges logs the sessions that have changed since the last call, and kicks if there are any.
+func (s *Speaker) reportChanges() {
 	s.mu.Lock()
-	before, seen, changed := s.seen, map[string]view{}, []lb.Session{}
-	for _, one := range s.states() {
-		v := view{one.State == lb.Established, one.LastError, one.Withheld}
-		seen[one.Peer] = v
-		if old, known := before[one.Peer]; !known || old != v {
-			changed = append(changed, one)
+	before := s.logged
+	after := map[string]loggedState{}
+	var changed []lb.Session
+	for _, session := range s.sessions() {
+		state := loggedState{session.State == lb.Established, session.LastError, session.Withheld}
+		after[session.Peer] = state
+		if old, ok := before[session.Peer]; !ok || old != state {
+			changed = append(changed, session)
 		}
 	}
-
-	s.seen = seen
+	s.logged = after
 	s.mu.Unlock()
-	for _, one := range changed {
-		log, v := s.config.Log.With("peer", one.Peer, "address", one.Address), seen[one.Peer]
+
+	for _, session := range changed {
+		log := s.config.Log.With("peer", session.Peer, "address", session.Address)
+		state := after[session.Peer]
 		switch {
-		case v.withheld != "":
-			log.Warn("BGP session is up, with less than it should carry", "reason", v.withheld)
-		case v.up:
+		case state.withheld != "":
+			log.Warn("BGP session is up, with less than it should carry", "reason", state.withheld)
+		case state.isUp:
 			log.Info("BGP session is up")
-		case before[one.Peer].up:
-			log.Warn("BGP session is down", "reason", v.text)
-		case v.text != "":
-			log.Warn("BGP session does not come up", "reason", v.text)
+		case before[session.Peer].isUp:
+			log.Warn("BGP session is down", "reason", state.text)
+		case state.text != "":
+			log.Warn("BGP session does not come up", "reason", state.text)
 		}
 	}
 
-	if len(changed) > 0 || len(seen) != len(before) {
+	if len(changed) > 0 || len(after) != len(before) {
 		s.config.Kick()
 	}
 }
 
-// Path is what is known of the path to a peer.
+// Path is the state of the path to a peer.
 type Path struct {
-	// State of the BFD session: up, down or admin-down; empty without one.
+	// State is the state of the BFD session: up, down or admin-down; empty without a session.
 	State string
-	// Held: the peer must have no BGP session, and Why is a sentence about it. Quiet: that is no error yet.
+	// Held reports that the peer must have no BGP session, and Quiet that this is no error yet.
 	Held, Quiet bool
-	Why         string
-	// Note, unless empty, is shown of a session that is not established, beside its error.
+	// Why is a sentence about why the peer is held.
+	Why string
+	// Note is shown beside the error of a session that is not established; empty for none.
 	Note string
 }
 
-// explain returns why a session is not established, of which BGP itself says something or nothing.
-func (p Path) explain(text string) string {
+// explain returns the reason why a session is not established, given the error of BGP itself; empty for none.
+func (p Path) explain(bgpError string) string {
 	switch {
 	case p.Quiet:
 		return ""
 	case p.Held:
 		return p.Why
-	case text != "" && p.Note != "":
-		return text + "; " + p.Note
+	case bgpError != "" && p.Note != "":
+		return bgpError + "; " + p.Note
 	}
-
-	return text
+	return bgpError
 }
 
 // Describe implements prometheus.Collector.
 func (s *Speaker) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, ch) }
 
-// Collect implements prometheus.Collector. It shows what the engines reported last, a second ago at most.
+// Collect implements prometheus.Collector. It shows the last reports of the engines, which are at most a second old.
 func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	for _, one := range s.states() {
+	for _, session := range s.sessions() {
 		metric := func(name, help string, kind prometheus.ValueType, value float64) {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil), kind, value, one.Peer)
+			desc := prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil)
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, session.Peer)
 		}
 
-		r := s.record(one.Peer)
+		r := s.record(session.Peer)
 		metric(
 			"session_up",
 			"Whether the session with a peer is established.",
 			gauge,
-			number(one.State == lb.Established),
+			boolValue(session.State == lb.Established),
 		)
 
-		metric("advertised_routes", "Routes advertised to a peer.", gauge, float64(one.Advertised))
+		metric("advertised_routes", "Routes advertised to a peer.", gauge, float64(session.Advertised))
 		metric("ignored_routes", "Routes that a peer sent; none is used.", gauge, float64(r.total.Ignored))
 		metric("updates_sent_total", "UPDATE messages sent to a peer.", counter, float64(r.total.Updates))
 		metric("notifications_sent_total", "NOTIFICATION messages sent to a peer.", counter, float64(r.total.Sent))
@@ -144,11 +153,12 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			"session_damped",
 			"Whether a peer waits to be dialled, because its session fell or its engine died too often.",
 			gauge,
-			number(r.trouble.rests(time.Now())),
+			boolValue(r.backoff.isResting(time.Now())),
 		)
 
 		metric("engine_restarts_total", "Deaths of the BGP engine of a peer.", counter, float64(r.restarts))
 	}
 }
 
-func number(b bool) float64 { return map[bool]float64{true: 1}[b] }
+// boolValue returns 1 for true, and 0 for false.
+func boolValue(b bool) float64 { return map[bool]float64{true: 1}[b] }

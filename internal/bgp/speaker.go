@@ -1,13 +1,19 @@
-// Package bgp advertises a node's routes to its routers. Each peer has an engine, a process of its own that speaks BGP
-// with that router alone (package engine): GoBGP had many remote crashes, and a router that crashes an engine disturbs
-// nothing else. This package supervises the engines. A peer whose session falls, or whose engine dies, again and again
-// rests ever longer.
+// Package bgp advertises a node's routes to its routers.
 //
-// Callers decide which peer receives which routes. An engine is sent what changed, and a new one everything.
+//	s := bgp.New(bgp.Config{Log: log, Kick: kick, Command: []string{"holdfast-speaker-bgp"}})
+//	s.Set(bgp.Desired{RouterID: id, Peers: peers, Routes: routes})
+//	err := s.Run(ctx) // ends the sessions with graceful restart when ctx is cancelled
+//
+// Each peer has an engine (package engine), a process that speaks BGP with this router only. GoBGP had many remote
+// crashes: a router that crashes its engine disturbs no other session. This package supervises the engines. It sends a
+// new engine all routes of its peer, and later the changes. A peer whose session falls or whose engine dies again and
+// again rests for a time that grows.
+//
+// Callers decide which peer receives which routes.
 //
 // The package accepts no routes and decides nothing about addresses. It may import the vocabulary, its own parts,
-// internal/child and Prometheus. It knows no Kubernetes and, so that no router's message is parsed in the speaker's
-// process, no GoBGP.
+// internal/child and Prometheus. It imports nothing of Kubernetes. It does not import GoBGP, so no message of a router
+// is parsed in the speaker's process.
 package bgp
 
 import (
@@ -22,30 +28,30 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Config of a Speaker.
+// Config configures a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// Kick is called after a session changed.
+	// Kick is called after a session has changed.
 	Kick func()
-	// Command starts the program of an engine.
+	// Command is the command line of an engine.
 	Command []string
 }
 
-// Desired is the whole desired state of a Speaker. It must not be changed after Set. The configuration was checked:
-// each Peer has a name, an address (unless it is unnumbered) and timers, and no two of them have one router.
+// Desired is the whole desired state of a Speaker. It must not be changed after Set. The caller has checked it: each
+// Peer has a name, timers and an address (unless it is unnumbered), and no two Peers have the same router.
 type Desired struct {
-	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. The RouterID of a Peer is
-	// not read here.
+	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), in the form of an IPv4 address. The RouterID of a
+	// Peer is ignored.
 	RouterID netip.Addr
 	Peers    []lb.Peer
-	// Routes by their prefixes, which are masked; of one prefix a peer has one at most.
+	// Routes are the routes by their masked prefixes. A peer has at most one route of a prefix.
 	Routes routes
-	// Paths are what is known of the way to peers, by their names. A session that is held ends at once, and opens again
-	// when it is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
+	// Paths are the paths to peers, by the peers' names. The session of a held peer ends at once, and opens again when
+	// the peer is no longer held (RFC 5882 section 4.2). Peers without a path are not held, and do not use BFD.
 	Paths map[string]Path
 }
 
-// routes are those of all peers.
+// routes are the routes of all peers, by prefix.
 type routes = lb.Map[netip.Prefix, *[]lb.Route]
 
 // Speaker holds a node's BGP sessions.
@@ -53,24 +59,24 @@ type Speaker struct {
 	config Config
 	ending sync.WaitGroup
 
-	// mu guards what follows, and the supervisors.
+	// mu guards the fields that follow, and the supervisors.
 	mu      sync.Mutex
 	desired Desired
 	// listed are the peers, sorted by name.
-	listed []listed
-	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that
-	// the next one must wait for the end of the last.
+	listed []listedPeer
+	// byAddress has the supervisors by the address of the router, and those that are ending too. A router accepts one
+	// session from an address, so a new session must wait for the end of the last.
 	byAddress map[netip.Addr]*supervisor
-	// records are what is remembered of peers, by name.
+	// records are the histories of the peers, by name.
 	records map[string]*record
-	// ended: no session opens any more.
+	// ended reports whether no session may open any more.
 	ended bool
-	// seen is the last logged state, by peer.
-	seen map[string]view
+	// logged is the last logged state of each peer.
+	logged map[string]loggedState
 }
 
-// listed is a peer with its supervisor, if it may have a session.
-type listed struct {
+// listedPeer is a peer with its supervisor, which is nil while the peer must have no session.
+type listedPeer struct {
 	settings   lb.Peer
 	supervisor *supervisor
 }
@@ -80,10 +86,10 @@ func New(c Config) *Speaker {
 	return &Speaker{config: c, byAddress: map[netip.Addr]*supervisor{}}
 }
 
-// Set makes d the desired state. It waits for nothing. No session opens before its first routes are placed, so that the
-// End-of-RIB (RFC 4724 section 3) is true.
+// Set makes d the desired state. It does not block. A session opens after its first routes are placed, as the
+// End-of-RIB requires (RFC 4724 section 3).
 func (s *Speaker) Set(d Desired) {
-	defer s.look()
+	defer s.reportChanges()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.Peers = slices.SortedFunc(
@@ -95,37 +101,38 @@ func (s *Speaker) Set(d Desired) {
 	s.desired = d
 	for _, l := range s.listed {
 		name := l.settings.Name
-		if p := d.Paths[name]; p.Held && !before[name].Held && l.supervisor.established() {
-			s.failed(name, p.Why, true)
+		path := d.Paths[name]
+		isNewlyHeld := path.Held && !before[name].Held
+		if isNewlyHeld && l.supervisor.established() {
+			s.recordFailure(name, path.Why, true)
 		}
 	}
 
 	s.sync()
 }
 
-// Run waits until ctx is cancelled. Then it closes the connections of
-// peers with graceful restart without a NOTIFICATION, so that their routers keep the
-// routes for the next speaker (RFC 4724 section 4.2), and returns nil.
+// Run blocks until ctx is cancelled. Then it closes all connections and returns nil. To peers with graceful restart it
+// sends no NOTIFICATION, so their routers keep the routes for the next speaker (RFC 4724 section 4.2).
 func (s *Speaker) Run(ctx context.Context) error {
 	<-ctx.Done()
 	s.end(lb.Leave{Graceful: true})
 	return nil
 }
 
-// Leave withdraws all routes by closing all sessions with a NOTIFICATION, so that
-// routers drop the node's routes at once. It is for a node that leaves BGP for good.
+// Leave closes all sessions with a NOTIFICATION, so the routers drop the node's routes at once. It is for a node that
+// stops using BGP.
 func (s *Speaker) Leave() { s.end(lb.Leave{}) }
 
-// Shutdown ends all sessions as Leave does, for a node that goes down: with the subcode Administrative Shutdown
-// (RFC 4486 section 4) and a text for the operators of the routers (RFC 9003).
+// Shutdown is like Leave, for a node that goes down. The NOTIFICATION has the subcode Administrative Shutdown (RFC 4486
+// section 4) and a text for the operators of the routers (RFC 9003).
 func (s *Speaker) Shutdown(text string) { s.end(lb.Leave{Text: text}) }
 
-// end ends all sessions, and waits for it. No later Set has an effect.
-func (s *Speaker) end(how lb.Leave) {
+// end ends all sessions and waits until they have ended. A later Set has no effect.
+func (s *Speaker) end(leave lb.Leave) {
 	s.mu.Lock()
 	s.ended = true
 	for _, one := range s.byAddress {
-		one.want(nil, routes{}, how)
+		one.set(nil, routes{}, leave)
 	}
 
 	s.listed = nil
@@ -133,7 +140,8 @@ func (s *Speaker) end(how lb.Leave) {
 	s.ending.Wait()
 }
 
-// sync gives every session what is desired of it. mu is held.
+// sync passes the desired settings and routes to the supervisors. It starts supervisors for new peers, and ends the
+// supervisors of peers that must have no session. The caller holds mu.
 func (s *Speaker) sync() {
 	if s.ended {
 		return
@@ -145,11 +153,13 @@ func (s *Speaker) sync() {
 	for _, p := range s.desired.Peers {
 		settings := settingsOf(p, s.desired.RouterID)
 		r := s.record(settings.Name)
-		r.serve(settings)
+		r.setSettings(settings)
 		records[settings.Name] = r
-		// An unnumbered peer without an address is held, or is about to be.
-		if s.desired.Paths[settings.Name].Held || !settings.Address.IsValid() || r.trouble.rests(time.Now()) {
-			s.listed = append(s.listed, listed{settings: settings})
+
+		hasAddress := settings.Address.IsValid() // an unnumbered peer without one is held, or will be
+		isHeld := s.desired.Paths[settings.Name].Held
+		if isHeld || !hasAddress || r.backoff.isResting(time.Now()) {
+			s.listed = append(s.listed, listedPeer{settings: settings})
 			continue
 		}
 
@@ -161,27 +171,30 @@ func (s *Speaker) sync() {
 			s.ending.Go(one.run)
 		}
 
-		one.want(&settings, s.desired.Routes, lb.Leave{Graceful: true})
-		s.listed = append(s.listed, listed{settings: settings, supervisor: one})
+		one.set(&settings, s.desired.Routes, lb.Leave{Graceful: true})
+		s.listed = append(s.listed, listedPeer{settings: settings, supervisor: one})
 	}
 
 	s.records = records
 	for address, one := range s.byAddress {
 		if !wanted[address] {
-			one.want(nil, routes{}, lb.Leave{})
+			one.set(nil, routes{}, lb.Leave{})
 		}
 	}
 }
 
-// settingsOf returns the settings of a peer on a node with this BGP identifier: what decides about nodes and paths is
-// no matter of an engine.
+// settingsOf returns the settings of an engine. It clears the fields that choose nodes and paths: their change must not
+// restart an engine.
 func settingsOf(p lb.Peer, routerID netip.Addr) lb.Peer {
-	p.RouterID, p.NodeSelectors, p.Unusable, p.BFD = routerID, nil, nil, nil
+	p.RouterID = routerID
+	p.NodeSelectors = nil
+	p.Unusable = nil
+	p.BFD = nil
 	return p
 }
 
-// routeOf returns a peer's route of a list, which are those of one prefix; nil has none.
-func routeOf(p lb.Peer, list *[]lb.Route) (r lb.Route, has bool) {
+// routeOf returns the peer's route among the routes of one prefix. The list may be nil.
+func routeOf(p lb.Peer, list *[]lb.Route) (r lb.Route, ok bool) {
 	if list == nil {
 		return r, false
 	}
@@ -196,15 +209,16 @@ func routeOf(p lb.Peer, list *[]lb.Route) (r lb.Route, has bool) {
 	return r, false
 }
 
-// difference returns what changes for a peer from some routes to others.
-func difference(p lb.Peer, from, to routes) (o lb.Order) {
+// diffRoutes returns the change of a peer's routes as an order to its engine.
+func diffRoutes(p lb.Peer, from, to routes) (o lb.Order) {
 	from.Changes(to, func(prefix netip.Prefix, before, after *[]lb.Route, _, _ bool) {
-		old, had := routeOf(p, before)
-		r, has := routeOf(p, after)
+		old, isOld := routeOf(p, before)
+		r, isWanted := routeOf(p, after)
+		isSame := isOld && isWanted && old.SameAttributes(r)
 		switch {
-		case has && !(had && old.SameAttributes(r)):
+		case isWanted && !isSame:
 			o.Put = append(o.Put, r)
-		case had && !has:
+		case isOld && !isWanted:
 			o.Remove = append(o.Remove, prefix)
 		}
 	})

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// patience allows for GoBGP's delays: it takes 1.5 s of CPU time for 20,000 routes, of which a busy machine gives it a tenth.
+// patience allows for GoBGP's delays: it takes 1.5 s of CPU time for 20,000 routes, of which a busy machine gives it a
+// tenth.
 const patience = 60 * time.Second
 
 // run starts a Speaker and returns it with a function that stops it as the end of the process does.
@@ -104,7 +105,7 @@ func await(t *testing.T, what, want string, get func() string) {
 
 func lines(text ...string) string { return strings.Join(text, "\n") }
 
-// Each peer receives its own routes with its own attributes, and never the tag.
+// TestAdvertise: each peer receives its own routes with its own attributes, and never the tag.
 func TestAdvertise(t *testing.T) {
 	outer := newRouter(t, "127.0.0.1", 65001)
 	inner := newRouter(t, "127.0.0.2", 65000)
@@ -143,7 +144,8 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// Unchanged routes are not sent again; a change is one update, without a withdrawal. Another router ID opens sessions again.
+// TestChange: unchanged routes are not sent again; a change is one update, without a withdrawal. Another router ID
+// opens sessions again.
 func TestChange(t *testing.T) {
 	r, other := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
 	s, _ := run(t)

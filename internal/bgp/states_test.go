@@ -29,7 +29,7 @@ func states(s *Speaker) string {
 	return out
 }
 
-// After a kick States shows the change, without a query of GoBGP.
+// TestStates: after a kick States shows the change, without a query of GoBGP.
 func TestStates(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	kicked := make(chan struct{}, 100)
@@ -68,7 +68,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// Gauges show the present state of each peer; counters do not restart with a
+// TestCollect: gauges show the present state of each peer; counters do not restart with a
 // session.
 func TestCollect(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
@@ -165,7 +165,7 @@ func (b *book) Write(p []byte) (int, error) {
 	return b.out.Write(p)
 }
 
-// A password is in no log of any level, in no error and in no state.
+// TestPasswordIsNotShown: a password is in no log of any level, in no error and in no state.
 func TestPasswordIsNotShown(t *testing.T) {
 	const password = "Geheim-7"
 	r := newRouter(t, "127.0.0.1", 65001)

@@ -17,107 +17,132 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// GoBGP waits for 1.5 to 2 s before it dials, by a constant. So the engine dials first, and gives GoBGP the connection
-// as if the router had opened it. One attempt is not enough for a router that has not noticed yet that the last session
-// from here is over. If all fail, GoBGP dials, every ConnectTime, and reports why there is no session.
+// GoBGP waits for 1.5 to 2 s before it dials, by a constant. So the engine dials first, and passes GoBGP the connection
+// as if the router had opened it. It dials several times: a router may not have noticed yet that the last session from
+// here is over. If all attempts fail, GoBGP dials every ConnectTime, and reports why there is no session.
 const (
-	// maxDials is how many attempts there are, dialInterval the time from one to the next. None takes longer.
-	maxDials     = 8
+	// maxDials is the number of attempts.
+	maxDials = 8
+	// dialInterval is the time between two attempts, and the timeout of an attempt.
 	dialInterval = 250 * time.Millisecond
-	// openTime bounds the wait for the router's OPEN.
+	// openTime is the timeout for the router's OPEN.
 	openTime = 5 * time.Second
 )
 
-// dialling is what became of the engine's attempts.
+// dialling is the state of the engine's attempts.
 type dialling struct {
-	// over: GoBGP dials, or there was a session, with which the engine ends.
+	// over reports whether the engine dials no more: GoBGP does, or there was a session, with which the engine ends.
 	over bool
-	// count is how many attempts there were, at is the time of the last one.
+	// count is the number of attempts, and last the time of the last one.
 	count int
-	at    time.Time
-	// conn is the connection that GoBGP got last; nil for none.
-	conn *listened
+	last  time.Time
+	// conn is the connection that was passed to GoBGP last; nil for none.
+	conn *recordingConn
 	// occupied is the address from which another process has a connection to the router; the zero Addr for none.
 	occupied netip.Addr
-	// counters are what was counted of peers that were replaced.
+	// counters are the counters of GoBGP's peers that were replaced.
 	counters lb.SessionCounters
 }
 
-// step is what to do next about a session.
-type step uint8
+// dialStep is the next action of the engine towards a session.
+type dialStep uint8
 
 const (
-	wait step = iota
+	wait dialStep = iota
 	dialNow
-	// restart has GoBGP forget a connection that failed, after which it would be idle for 5 s.
+	// restart replaces GoBGP's peer after a failed connection. GoBGP would keep the peer idle for 5 s.
 	restart
-	// handOver leaves dialling to GoBGP.
+	// handOver leaves the dialling to GoBGP.
 	handOver
 )
 
-// next decides by the state of the session, and by whether GoBGP still has the engine's last connection. On a busy node
-// GoBGP may need longer than dialInterval to take it. A second connection would end the session of the first: BIRD has
-// one session with an address, and FRR takes a newcomer for a restart (RFC 4724 section 4.2).
-func (d dialling) next(state api.PeerState_SessionState, isOpen bool, now time.Time) step {
-	age, idle := now.Sub(d.at), state == api.PeerState_SESSION_STATE_IDLE
-	active, openSent := state == api.PeerState_SESSION_STATE_ACTIVE, state == api.PeerState_SESSION_STATE_OPENSENT
-	waitsForOpen := openSent || isOpen && (active || idle)
+// next chooses the next step by the state of the session, and by whether GoBGP has the engine's last connection open.
+// On a busy node GoBGP may need longer than dialInterval to accept the connection. A second connection would end the
+// session of the first: BIRD has one session with an address, and FRR takes a new connection for a restart (RFC 4724
+// section
+// 4.2).
+func (d dialling) next(state api.PeerState_SessionState, isOpen bool, at time.Time) dialStep {
+	age := at.Sub(d.last)
+	isIdle := state == api.PeerState_SESSION_STATE_IDLE
+	isActive := state == api.PeerState_SESSION_STATE_ACTIVE
+	openSent := state == api.PeerState_SESSION_STATE_OPENSENT
+	waitsForOpen := openSent || isOpen && (isActive || isIdle)
 	switch {
 	case d.over:
 		return wait
 	case waitsForOpen && age >= openTime:
 		return handOver
-	case isOpen, !idle && !active, age < dialInterval:
+	case isOpen, !isIdle && !isActive, age < dialInterval:
 		return wait
 	case d.count == maxDials:
 		return handOver
-	case idle && d.conn != nil:
+	case isIdle && d.conn != nil:
 		return restart
-	case idle: // for a moment, in which GoBGP would close a connection
+	case isIdle: // for a moment, in which GoBGP would close a connection
 		return wait
 	}
-
 	return dialNow
 }
 
-// passConn gives a server a connection as its listener would. GoBGP exports nothing for it. It reads what other methods
-// of the server write, all of which one goroutine calls here.
+// passConn passes a server a connection, as its listener would. GoBGP exports no method for it. It is not safe for
+// concurrent use with other methods of the server: one goroutine calls them all.
 //
 //go:linkname passConn github.com/osrg/gobgp/v4/pkg/server.(*BgpServer).passConnToPeer
 func passConn(*gobgp.BgpServer, net.Conn)
 
-// dial does what is next about a session.
+// dial takes the next step towards a session.
 func (e *engine) dial(p *api.Peer) error {
-	d, now := &e.dialling, time.Now()
+	d := &e.dialling
 	isOpen := d.conn != nil && !d.conn.isClosed.Load()
-	switch todo := d.next(p.State.SessionState, isOpen, now); todo {
+	switch d.next(p.State.SessionState, isOpen, time.Now()) {
 	case dialNow:
-		d.at, d.occupied = now, netip.Addr{}
-		time.AfterFunc(dialInterval, e.notes.wake.Kick)
-		if from, isOccupied := occupied(e.settings); isOccupied {
-			d.occupied = from
-			return nil // an attempt would end the session of the other process, or be refused
-		}
-		d.count++
-		time.AfterFunc(openTime, e.notes.wake.Kick)
+		e.dialRouter()
+	case restart:
 		d.conn = nil
-		if conn, err := connect(e.settings); err == nil {
-			d.conn = &listened{TCPConn: conn.(*net.TCPConn), notes: e.notes}
-			passConn(e.gobgp, d.conn)
-		}
-	case restart, handOver:
-		d.conn, d.over = nil, todo == handOver
-		d.counters = d.counters.Plus(lb.SessionCounters{}, countersOf(p))
-		if err := e.gobgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: e.settings.Address.String()}); err != nil {
-			return fmt.Errorf("replace the peer: %w", err)
-		}
-		return e.addPeer(apiPeer(e.settings, !d.over))
+		return e.replacePeer(p)
+	case handOver:
+		d.conn = nil
+		d.over = true
+		return e.replacePeer(p)
 	}
-
 	return nil
 }
 
-// connect dials a router as GoBGP does.
+// dialRouter makes one attempt, unless another process has a session with the router: then the attempt would be
+// refused, or end that session.
+func (e *engine) dialRouter() {
+	d := &e.dialling
+	d.last = time.Now()
+	d.occupied = netip.Addr{}
+	time.AfterFunc(dialInterval, e.notes.wake.Kick)
+	if from, isOccupied := occupied(e.settings); isOccupied {
+		d.occupied = from
+		return
+	}
+
+	d.count++
+	d.conn = nil
+	time.AfterFunc(openTime, e.notes.wake.Kick)
+	conn, err := connect(e.settings)
+	if err != nil {
+		return
+	}
+	d.conn = &recordingConn{TCPConn: conn.(*net.TCPConn), notes: e.notes}
+	passConn(e.gobgp, d.conn)
+}
+
+// replacePeer replaces GoBGP's peer, and keeps its counters. GoBGP dials the new peer if the engine dials no more.
+func (e *engine) replacePeer(p *api.Peer) error {
+	d := &e.dialling
+	d.counters = d.counters.Plus(lb.SessionCounters{}, countersOf(p))
+	request := &api.DeletePeerRequest{Address: e.settings.Address.String()}
+	if err := e.gobgp.DeletePeer(context.Background(), request); err != nil {
+		return fmt.Errorf("replace the peer: %w", err)
+	}
+	return e.addPeer(apiPeer(e.settings, !d.over))
+}
+
+// connect dials a router with the socket options that GoBGP would set.
 func connect(s lb.Peer) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialInterval, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -131,34 +156,47 @@ func connect(s lb.Peer) (net.Conn, error) {
 	return d.Dial("tcp", netip.AddrPortFrom(s.Address, s.Port).String())
 }
 
-// setOptions sets the TTLs of a socket, and the key of its signatures. Packets to a router of another AS that is one
-// hop away get no farther.
-func setOptions(fd int, s lb.Peer) (err error) {
-	level, ttl, minTTL, key := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL, unix.TCPMD5Sig{}
-	address := key.Addr.Data[2:] // sockaddr_in without its family
-	if key.Addr.Family = unix.AF_INET; s.Address.Is6() {
-		level, ttl, minTTL, key.Addr.Family = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT, unix.AF_INET6
-		address = key.Addr.Data[6:] // sockaddr_in6
+// setOptions sets the TTLs and the password of a socket.
+func setOptions(fd int, s lb.Peer) error {
+	err := setTTL(fd, s)
+	if s.Password != "" {
+		err = errors.Join(err, setPassword(fd, s))
+	}
+	return err
+}
+
+// setTTL sets the TTLs of a socket. The TTL is 1 for a router of another AS that is one hop away.
+func setTTL(fd int, s lb.Peer) error {
+	level, ttl, minTTL := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
+	if s.Address.Is6() {
+		level, ttl, minTTL = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
 	}
 
 	switch {
 	case s.MinTTL != 0:
-		err = errors.Join(
+		return errors.Join(
 			unix.SetsockoptInt(fd, level, ttl, maxTTL),
 			unix.SetsockoptInt(fd, level, minTTL, int(s.MinTTL)),
 		)
 	case s.PeerASN == 0 || s.PeerASN == s.LocalASN:
+		return nil
 	case s.MultiHop:
-		err = unix.SetsockoptInt(fd, level, ttl, maxTTL)
-	default:
-		err = unix.SetsockoptInt(fd, level, ttl, 1)
+		return unix.SetsockoptInt(fd, level, ttl, maxTTL)
+	}
+	return unix.SetsockoptInt(fd, level, ttl, 1)
+}
+
+// setPassword sets the key of the socket's TCP MD5 signatures (RFC 2385).
+func setPassword(fd int, s lb.Peer) error {
+	var key unix.TCPMD5Sig
+	if s.Address.Is6() {
+		key.Addr.Family = unix.AF_INET6
+		copy(key.Addr.Data[6:], s.Address.AsSlice()) // sin6_addr of struct sockaddr_in6
+	} else {
+		key.Addr.Family = unix.AF_INET
+		copy(key.Addr.Data[2:], s.Address.AsSlice()) // sin_addr of struct sockaddr_in
 	}
 
-	if s.Password != "" {
-		copy(address, s.Address.AsSlice())
-		key.Keylen = uint16(copy(key.Key[:], s.Password))
-		err = errors.Join(err, unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &key))
-	}
-
-	return err
+	key.Keylen = uint16(copy(key.Key[:], s.Password))
+	return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &key)
 }

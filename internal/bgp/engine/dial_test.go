@@ -16,7 +16,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// The engine dials at once, and again while no session comes of it; in the end GoBGP does. What was counted stays counted.
+// TestDial: the engine dials at once, and again while no session comes of it; in the end GoBGP does. What was counted
+// stays counted.
 func TestDial(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.9:0")
 	must(t, err)
@@ -29,7 +30,7 @@ func TestDial(t *testing.T) {
 	e, err := start(p)
 	must(t, err)
 	for o := (lb.Order{Peer: &p}); len(times) <= maxDials; o = (lb.Order{}) {
-		notice, lost, err := e.obey(o)
+		notice, lost, err := e.execute(o)
 		if c := notice.Counters; err != nil || lost || c.Sent < notifications {
 			t.Fatalf("lost %t, %v, %+v after %d notifications", lost, err, c, notifications)
 		}
@@ -68,45 +69,45 @@ func TestDialSteps(t *testing.T) {
 		openconfirm           = api.PeerState_SESSION_STATE_OPENCONFIRM
 		open, closed          = true, false
 	)
-	now := time.Now()
-	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	at := time.Now()
+	ago := func(d time.Duration) time.Time { return at.Add(-d) }
 	soon, due, late := ago(dialInterval/2), ago(dialInterval), ago(openTime)
-	passed := &listened{}
+	passed := &recordingConn{}
 	for _, tt := range []struct {
 		name   string
 		state  api.PeerState_SessionState
 		isOpen bool
 		d      dialling
-		want   step
+		want   dialStep
 	}{
 		{"GoBGP is not ready", idle, closed, dialling{}, wait},
 		{"the first", active, closed, dialling{}, dialNow},
-		{"the last one failed just now", active, closed, dialling{count: 1, at: soon}, wait},
-		{"it failed a while ago", active, closed, dialling{count: 1, at: due}, dialNow},
-		{"GoBGP closed the connection", active, closed, dialling{count: 1, at: due, conn: passed}, dialNow},
-		{"GoBGP has not taken the connection yet", active, open, dialling{count: 1, at: due, conn: passed}, wait},
-		{"GoBGP never takes it", active, open, dialling{count: 1, at: late, conn: passed}, handOver},
-		{"idle before GoBGP closes it", idle, open, dialling{count: 1, at: due, conn: passed}, wait},
-		{"idle, and GoBGP never closes it", idle, open, dialling{count: 1, at: late, conn: passed}, handOver},
-		{"the router closed it just now", idle, closed, dialling{count: 1, at: soon, conn: passed}, wait},
-		{"the router closed it", idle, closed, dialling{count: 1, at: due, conn: passed}, restart},
-		{"forgotten, and not ready", idle, closed, dialling{count: 1, at: due}, wait},
-		{"all failed", active, closed, dialling{count: maxDials, at: due}, handOver},
-		{"the router closed them all", idle, closed, dialling{count: maxDials, at: due, conn: passed}, handOver},
-		{"no OPEN yet", opensent, open, dialling{count: 1, at: due, conn: passed}, wait},
-		{"no OPEN", opensent, open, dialling{count: 1, at: late, conn: passed}, handOver},
-		{"an OPEN", openconfirm, open, dialling{count: 1, at: late, conn: passed}, wait},
-		{"up", established, open, dialling{count: 1, at: late, conn: passed, over: true}, wait},
-		{"handed over", active, closed, dialling{count: maxDials, at: late, over: true}, wait},
-		{"lost", idle, closed, dialling{count: 1, at: late, conn: passed, over: true}, wait},
+		{"the last one failed just now", active, closed, dialling{count: 1, last: soon}, wait},
+		{"it failed a while ago", active, closed, dialling{count: 1, last: due}, dialNow},
+		{"GoBGP closed the connection", active, closed, dialling{count: 1, last: due, conn: passed}, dialNow},
+		{"GoBGP has not taken the connection yet", active, open, dialling{count: 1, last: due, conn: passed}, wait},
+		{"GoBGP never takes it", active, open, dialling{count: 1, last: late, conn: passed}, handOver},
+		{"idle before GoBGP closes it", idle, open, dialling{count: 1, last: due, conn: passed}, wait},
+		{"idle, and GoBGP never closes it", idle, open, dialling{count: 1, last: late, conn: passed}, handOver},
+		{"the router closed it just now", idle, closed, dialling{count: 1, last: soon, conn: passed}, wait},
+		{"the router closed it", idle, closed, dialling{count: 1, last: due, conn: passed}, restart},
+		{"forgotten, and not ready", idle, closed, dialling{count: 1, last: due}, wait},
+		{"all failed", active, closed, dialling{count: maxDials, last: due}, handOver},
+		{"the router closed them all", idle, closed, dialling{count: maxDials, last: due, conn: passed}, handOver},
+		{"no OPEN yet", opensent, open, dialling{count: 1, last: due, conn: passed}, wait},
+		{"no OPEN", opensent, open, dialling{count: 1, last: late, conn: passed}, handOver},
+		{"an OPEN", openconfirm, open, dialling{count: 1, last: late, conn: passed}, wait},
+		{"up", established, open, dialling{count: 1, last: late, conn: passed, over: true}, wait},
+		{"handed over", active, closed, dialling{count: maxDials, last: late, over: true}, wait},
+		{"lost", idle, closed, dialling{count: 1, last: late, conn: passed, over: true}, wait},
 	} {
-		if got := tt.d.next(tt.state, tt.isOpen, now); got != tt.want {
+		if got := tt.d.next(tt.state, tt.isOpen, at); got != tt.want {
 			t.Errorf("%s: step %d, want %d", tt.name, got, tt.want)
 		}
 	}
 }
 
-// A connection has the TTLs of its peer, and signs its segments.
+// TestConnect: a connection has the TTLs of its peer, and signs its segments.
 func TestConnect(t *testing.T) {
 	for _, address := range []string{"127.0.0.9", "::1"} {
 		for _, tt := range []struct {
@@ -150,9 +151,9 @@ func TestConnect(t *testing.T) {
 					level, ttl, minTTL = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
 				}
 				got, err := unix.GetsockoptInt(int(fd), level, ttl)
-				least, failed := unix.GetsockoptInt(int(fd), level, minTTL)
-				if got != tt.ttl || least != tt.minTTL || err != nil || failed != nil {
-					t.Errorf("%s, %s: TTL %d, at least %d, %v, %v", address, tt.name, got, least, err, failed)
+				gotMin, failed := unix.GetsockoptInt(int(fd), level, minTTL)
+				if got != tt.ttl || gotMin != tt.minTTL || err != nil || failed != nil {
+					t.Errorf("%s, %s: TTL %d, at least %d, %v, %v", address, tt.name, got, gotMin, err, failed)
 				}
 			})
 			if p.Password != "" {

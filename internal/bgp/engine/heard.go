@@ -7,37 +7,39 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// heard is what a router said on a connection before the session was up. GoBGP reads it and reports nothing of it.
-type heard struct {
+// routerMessages are the contents of a router's messages before the session is up. GoBGP reads them and does not report
+// them.
+type routerMessages struct {
 	// asn is the AS of its OPEN; 0 without one.
 	asn uint32
 	// code and subcode are from its NOTIFICATION (RFC 4271 section 4.5); 0 without one.
 	code, subcode uint8
 }
 
-// listened is a connection that notes what the router says until its first KEEPALIVE.
-type listened struct {
+// recordingConn is a connection that records the router's messages until the first KEEPALIVE.
+type recordingConn struct {
 	*net.TCPConn
-	notes *notes
-	said  heard
-	// buffer has the begin of a message.
+	notes    *notes
+	messages routerMessages
+	// buffer has the beginning of an incomplete message.
 	buffer []byte
+	// isOver reports whether no more messages are recorded.
 	isOver bool
 	// isClosed reports whether GoBGP has closed the connection.
 	isClosed atomic.Bool
 }
 
-// maxHeard bounds a message of the beginning: an OPEN and a NOTIFICATION are no longer (RFC 4271 section 4.1).
-const maxHeard = gobgp.BGP_MAX_MESSAGE_LENGTH
+// maxMessage is the maximum size of an OPEN and of a NOTIFICATION, in bytes (RFC 4271 section 4.1).
+const maxMessage = gobgp.BGP_MAX_MESSAGE_LENGTH
 
 // Close implements net.Conn.
-func (c *listened) Close() error {
+func (c *recordingConn) Close() error {
 	defer c.isClosed.Store(true)
 	return c.TCPConn.Close()
 }
 
-// Read implements net.Conn. GoBGP reads in one goroutine.
-func (c *listened) Read(into []byte) (int, error) {
+// Read implements net.Conn. GoBGP calls it from one goroutine.
+func (c *recordingConn) Read(into []byte) (int, error) {
 	n, err := c.TCPConn.Read(into)
 	if !c.isOver {
 		c.buffer = append(c.buffer, into[:n]...)
@@ -46,13 +48,13 @@ func (c *listened) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// parse reads the messages that are complete. It stops at the first that is none.
-func (c *listened) parse() {
+// parse records the complete messages in the buffer. It ends the recording at an invalid message.
+func (c *recordingConn) parse() {
 	for !c.isOver && len(c.buffer) >= gobgp.BGP_HEADER_LENGTH {
 		header := gobgp.BGPHeader{}
 		err := header.DecodeFromBytes(c.buffer)
 		length := int(header.Len)
-		if err != nil || length < gobgp.BGP_HEADER_LENGTH || length > maxHeard {
+		if err != nil || length < gobgp.BGP_HEADER_LENGTH || length > maxMessage {
 			c.end()
 			return
 		}
@@ -72,35 +74,37 @@ func (c *listened) parse() {
 	}
 }
 
-func (c *listened) note(message *gobgp.BGPMessage) {
+// note records a message. Any other than an OPEN ends the recording.
+func (c *recordingConn) note(message *gobgp.BGPMessage) {
 	switch body := message.Body.(type) {
 	case *gobgp.BGPOpen:
-		c.said.asn = asnOf(body)
+		c.messages.asn = asnOf(body)
 	case *gobgp.BGPNotification:
-		c.said.code, c.said.subcode = body.ErrorCode, body.ErrorSubcode
+		c.messages.code, c.messages.subcode = body.ErrorCode, body.ErrorSubcode
 		c.end()
 	default:
 		c.end()
 		return
 	}
 
-	c.notes.hear(c.said)
+	c.notes.setMessages(c.messages)
 }
 
-func (c *listened) end() { c.isOver, c.buffer = true, nil }
+// end ends the recording.
+func (c *recordingConn) end() { c.isOver, c.buffer = true, nil }
 
-// hear takes what a router said on one connection in place of what it said on those before. A router that refuses
-// without an OPEN has the AS that it had.
-func (n *notes) hear(said heard) {
+// setMessages records the messages of a new connection in place of older ones. If a router refuses without an OPEN, its
+// last known AS stays.
+func (n *notes) setMessages(messages routerMessages) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if said.asn == 0 {
-		said.asn = n.latest.heard.asn
+	if messages.asn == 0 {
+		messages.asn = n.latest.messages.asn
 	}
-	n.latest.heard = said
+	n.latest.messages = messages
 }
 
-// asnOf returns the AS of an OPEN: of its capability, as the field has two octets only (RFC 6793).
+// asnOf returns the AS of an OPEN. It prefers the capability, because the field has two octets only (RFC 6793).
 func asnOf(open *gobgp.BGPOpen) uint32 {
 	asn := uint32(open.MyAS)
 	for _, parameter := range open.OptParams {

@@ -14,39 +14,42 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// settleTime lets GoBGP finish a change of state, which it logs just before it happens.
+// settleTime lets GoBGP finish a change of state: it logs the change just before.
 const settleTime = 20 * time.Millisecond
 
-// notes hold what GoBGP reports once, in its log, and what cannot be read from it later.
+// notes hold the facts that GoBGP reports only once, in its log. They cannot be read from GoBGP later.
 type notes struct {
-	// wake has the state of the session read.
+	// wake makes the engine read the state of the session.
 	wake lb.Signal
 
 	mu     sync.Mutex
 	latest note
 }
 
+// note holds the last facts about the session.
 type note struct {
 	// text is a sentence about why the session is not up.
 	text string
-	// lost is when the session went down, by a clock that no administrator sets; zero while it is up and before it was
-	// first up.
+	// lost is the time when the session went down, with a monotonic clock; zero while it is up, and before the first
+	// session.
 	lost time.Time
-	// up is when it came up last. GoBGP has that in seconds only, within which a session may fall and come up again.
+	// up is the time when the session came up last. GoBGP has it in seconds only: a session may fall and come up again
+	// in one second.
 	up time.Time
 	// ups and falls count how often the session came up and was lost.
 	ups, falls uint64
-	// heard is what the router said last before the session was up.
-	heard heard
+	// messages are the router's messages before the session was up.
+	messages routerMessages
 }
 
+// read returns the latest note.
 func (n *notes) read() note {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.latest
 }
 
-// edit changes the note, and has the state read a little later.
+// edit changes the note. A little later it wakes the engine to read the state.
 func (n *notes) edit(f func(*note)) {
 	n.mu.Lock()
 	f(&n.latest)
@@ -54,14 +57,15 @@ func (n *notes) edit(f func(*note)) {
 	time.AfterFunc(settleTime, n.wake.Kick)
 }
 
-// logHandler reads GoBGP's log, the only place where GoBGP reports why a session does not come up, and notes it in
-// sentences.
+// logHandler reads GoBGP's log and notes its reports as sentences. Only in its log GoBGP reports why a session does not
+// come up.
 type logHandler struct {
 	notes *notes
-	// asn is the configured AS of the router, localASN the AS of this node. signed: the peer has a password.
+	// asn is the configured AS of the router, and localASN the AS of this node.
 	asn, localASN uint32
-	signed        bool
-	// peer is set on the logger that GoBGP creates for its peer.
+	// signed reports whether the peer has a password.
+	signed bool
+	// peer is the address of the peer whose logger this is. GoBGP creates a logger for each peer.
 	peer netip.Addr
 }
 
@@ -71,11 +75,11 @@ func (logHandler) Enabled(context.Context, slog.Level) bool { return true }
 // WithGroup does nothing: GoBGP uses no groups.
 func (h logHandler) WithGroup(string) slog.Handler { return h }
 
-// WithAttrs finds the peer of the logger.
+// WithAttrs sets the peer of the logger.
 func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		if a.Key == "Key" {
-			// Keys other than peers are no addresses; their loggers remain the server's.
+			// A Key that is no peer is no address, and leaves peer invalid.
 			h.peer, _ = netip.ParseAddr(a.Value.String())
 		}
 	}
@@ -91,8 +95,9 @@ func (h logHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// note updates the note from a record. GoBGP's messages are matched by their text.
 func (h logHandler) note(n *note, r slog.Record) {
-	// suggest writes a sentence only if there is none: the first is closest to the cause.
+	// suggest sets the sentence only if there is none: the first is closest to the cause.
 	suggest := func(text string) {
 		if n.text == "" {
 			n.text = text
@@ -101,7 +106,9 @@ func (h logHandler) note(n *note, r slog.Record) {
 
 	switch r.Message {
 	case "Peer Up":
-		n.text, n.lost, n.up, n.ups = "", time.Time{}, time.Now(), n.ups+1
+		n.text = ""
+		n.lost, n.up = time.Time{}, time.Now()
+		n.ups++
 	case "Peer Down":
 		switch reason := value(r, "Reason").String(); reason {
 		case "unknown", "dying": // as desired
@@ -111,38 +118,40 @@ func (h logHandler) note(n *note, r slog.Record) {
 		default:
 			suggest("session lost: " + reason)
 		}
-		n.lost, n.falls = time.Now(), n.falls+1
+		n.lost = time.Now()
+		n.falls++
 	case "hold timer expired":
 		n.text = "the router was silent for the hold time"
 	case "failed to connect":
 		n.text = h.dialError(value(r, "Error").String())
 	case "outgoing connection IO error":
-		suggest(
-			"the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there",
-		)
+		suggest("the router closed the connection before its OPEN: " +
+			"it may not know this node as a peer, or another daemon has a session from there")
 	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
 		n.text = "the router accepts the connection but sends no OPEN"
 	case "sent notification": // codes of RFC 4271 section 4.5
 		switch value(r, "Code").String() + "/" + value(r, "Subcode").String() {
 		case "2/2":
-			n.text = h.wrongAS(n.heard)
+			n.text = h.wrongAS(n.messages)
 		case "2/3":
 			n.text = "the router uses this node's router ID"
 		case "2/6":
 			n.text = "the router's hold time is below 3 s"
 		case "5/1":
-			n.text = h.refusal(n.heard)
+			n.text = h.refusal(n.messages)
 		case "6/3": // peer de-configured: as desired
 		default:
 			suggest("closed by this node: " + notification(codes(r)))
 		}
 	case "received notification":
 		n.text = "closed by the router: " + notification(codes(r))
-		if reason := value(r, "Communicated-Reason").String(); reason != "" {
-			n.text += fmt.Sprintf(", %q", reason) // RFC 9003
+		reason := value(r, "Communicated-Reason").String() // RFC 9003
+		if reason != "" {
+			n.text += fmt.Sprintf(", %q", reason)
 		}
-		if do := closedRemedy(codes(r)); do != "" {
-			n.text += ": " + do
+		remedy := closedRemedy(codes(r))
+		if remedy != "" {
+			n.text += ": " + remedy
 		}
 	case "Session will be reset due to malformed BGP Header",
 		"Session will be reset due to malformed BGP message",
@@ -154,41 +163,42 @@ func (h logHandler) note(n *note, r slog.Record) {
 			maxPrefixes,
 		)
 	case "state changed":
-		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
+		// The router answered this node's OPEN with a NOTIFICATION, which GoBGP counts but does not log.
 		if value(r, "old").String() == gobgp.BGP_FSM_OPENCONFIRM.String() &&
 			value(r, "reason").String() == "invalid-msg" {
-			n.text = h.refusal(n.heard)
+			n.text = h.refusal(n.messages)
 		}
 	}
 }
 
-// wrongAS is the sentence about a router of another AS than the configured one.
-func (h logHandler) wrongAS(said heard) string {
-	if said.asn == 0 {
+// wrongAS returns the sentence about a router whose AS is not the configured one.
+func (h logHandler) wrongAS(messages routerMessages) string {
+	if messages.asn == 0 {
 		return fmt.Sprintf("the router's AS is not %d: correct peerASN, or the router's own AS", h.asn)
 	}
-	return fmt.Sprintf("the router's AS is %d and not %d: correct peerASN, or the router's own AS", said.asn, h.asn)
+	return fmt.Sprintf("the router's AS is %d and not %d: correct peerASN, or the router's own AS", messages.asn, h.asn)
 }
 
-// refusal is the sentence about a router that refused this node's OPEN.
-func (h logHandler) refusal(said heard) string {
+// refusal returns the sentence about a router that refused this node's OPEN.
+func (h logHandler) refusal(messages routerMessages) string {
 	text := "the router refused this node's OPEN"
-	if said.code != 0 {
-		text += " with " + notification(said.code, said.subcode)
+	if messages.code != 0 {
+		text += " with " + notification(messages.code, messages.subcode)
 	}
 
-	if said.code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && said.subcode == gobgp.BGP_ERROR_SUB_BAD_PEER_AS {
+	if messages.code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && messages.subcode == gobgp.BGP_ERROR_SUB_BAD_PEER_AS {
 		return text + fmt.Sprintf(
 			": it expects another AS than %d of this node's address: correct myASN, or the router",
 			h.localASN,
 		)
 	}
 
-	return text + ": check the AS that it expects of this node's address, and that no other daemon has a session from there"
+	return text + ": check the AS that it expects of this node's address, " +
+		"and that no other daemon has a session from there"
 }
 
-// closedRemedy returns what to do about a NOTIFICATION that ended a session; "" for codes that say it themselves, or of
-// which only the router knows more.
+// closedRemedy returns the remedy for a NOTIFICATION that ended a session. It is empty if the code itself shows the
+// remedy, or if only the router has more information.
 func closedRemedy(code, subcode uint8) string {
 	switch [2]uint8{code, subcode} {
 	case [2]uint8{gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0}:
@@ -213,7 +223,7 @@ func codes(r slog.Record) (code, subcode uint8) {
 	return uint8(value(r, "Code").Int64()), uint8(value(r, "Subcode").Int64())
 }
 
-// notification names a NOTIFICATION by GoBGP's text for its codes, without the brackets: "NOTIFICATION 6/2 (cease,
+// notification returns a name for a NOTIFICATION, with GoBGP's texts for its codes: "NOTIFICATION 6/2 (cease,
 // administrative shutdown)".
 func notification(code, subcode uint8) string {
 	name := fmt.Sprintf("NOTIFICATION %d/%d", code, subcode)
@@ -221,10 +231,8 @@ func notification(code, subcode uint8) string {
 		return name + " (cease, BFD down)"
 	}
 
-	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool {
-		return c == '(' ||
-			c == ')'
-	})
+	text := gobgp.NewNotificationErrorCode(code, subcode).String()
+	words := strings.FieldsFunc(text, func(c rune) bool { return c == '(' || c == ')' })
 	if len(words) < 4 || words[3] == "undefined" {
 		return name + " (" + words[1] + ")"
 	}
@@ -241,7 +249,7 @@ func (h logHandler) dialError(text string) string {
 	return text
 }
 
-// value returns an attribute, which is an empty string where there is none.
+// value returns an attribute of a record; an empty string if there is none.
 func value(r slog.Record, key string) slog.Value {
 	out := slog.StringValue("")
 	r.Attrs(func(a slog.Attr) bool {

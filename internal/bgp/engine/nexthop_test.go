@@ -22,7 +22,8 @@ func linked(t *testing.T, addresses ...string) (node, far *nstest.NS) {
 	return node, far
 }
 
-// The next hop of the other family is an address that lasts, on the session's own link, and no other link's.
+// TestOnLinkOf: the next hop of the other family is an address that lasts, on the session's own link, and no other
+// link's.
 func TestOnLinkOf(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, far := linked(t, "192.0.2.1/24")
@@ -63,7 +64,8 @@ func TestOnLinkOf(t *testing.T) {
 	})
 }
 
-// While this node's addresses cannot be read, routes of the other family keep their next hop. When it is gone they go.
+// TestFollowHop: while this node's addresses cannot be read, routes of the other family keep their next hop. When it is
+// gone they go.
 func TestFollowHop(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, _ := linked(t, "192.0.2.1/24", "2001:db8:1::1/64")
@@ -84,7 +86,8 @@ func TestFollowHop(t *testing.T) {
 	})
 }
 
-// The next hop that depends on the router's OPEN is unknown until it came, and GoBGP defers what it sends.
+// TestHopOfRouter: the next hop that depends on the router's OPEN is unknown until it came, and GoBGP defers what it
+// sends.
 func TestHopOfRouter(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		linked(t, "192.0.2.1/24", "2001:db8:1::1/64", "fe80::1/64")
@@ -95,7 +98,7 @@ func TestHopOfRouter(t *testing.T) {
 			}
 			e.up = true
 			for _, e.router = range []abilities{extendedNextHop, 0} {
-				if err := e.followHop(); err != nil {
+				if err := e.updateHop(); err != nil {
 					t.Error(err)
 				}
 				if e.router != 0 && e.hop.String() != want {

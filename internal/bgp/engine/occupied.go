@@ -15,21 +15,21 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// bgpPort is where routers and daemons listen (RFC 4271 section 8.2.1).
+// bgpPort is the port on which routers and daemons listen (RFC 4271 section 8.2.1).
 const bgpPort = 179
 
-// occupied returns the address from which another process of this node has a connection to the router, if this session
-// would have that address too.
+// occupied returns the local address of this session, and reports whether another process of this node has a connection
+// to the router from it.
 //
-// A router has one session with an address. BIRD ends it for each newcomer, so that two daemons end each other's, and
-// FRR refuses the newcomer. What cannot be read counts as free.
+// A router has one session with an address. BIRD ends it when a new connection opens, so two daemons end each other's
+// sessions. FRR refuses the new connection. If the sockets cannot be listed, the address counts as free.
 func occupied(s lb.Peer) (from netip.Addr, isOccupied bool) {
 	from = sourceOf(s)
 	if !from.IsValid() {
 		return from, false
 	}
 
-	own := ownSockets() // before the list, which has no newer ones: this goroutine dials
+	own := ownSockets() // complete, because this goroutine opens all connections
 	for _, ports := range []struct{ local, remote uint16 }{{remote: s.Port}, {local: bgpPort}} {
 		for _, c := range connections(ports.local, ports.remote) {
 			if c.local == from && c.remote == s.Address && !own[c.inode] {
@@ -50,7 +50,7 @@ func sourceOf(s lb.Peer) netip.Addr {
 	options := &netlink.RouteGetOptions{Oif: s.Address.Zone()}
 	routes, err := netlink.RouteGetWithOptions(s.Address.WithZone("").AsSlice(), options)
 	if err != nil || len(routes) == 0 {
-		return netip.Addr{} // a missing route is also an error
+		return netip.Addr{} // without a route there is an error too
 	}
 
 	source, _ := netip.AddrFromSlice(routes[0].Src)
@@ -63,8 +63,8 @@ type connection struct {
 	inode         uint32
 }
 
-// connections returns the established TCP connections with these ports; 0 is any port. The kernel selects them, since a
-// node may have 100,000 others.
+// connections returns the established TCP connections with these ports; 0 is any port. The kernel selects them, because
+// a node may have 100,000 others.
 func connections(local, remote uint16) (out []connection) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
@@ -81,8 +81,8 @@ func connections(local, remote uint16) (out []connection) {
 }
 
 const (
-	// diagRequestLength and diagLength are the sizes of inet_diag_req_v2 and inet_diag_msg of linux/inet_diag.h; both
-	// have an inet_diag_sockid, in which addresses have 16 octets.
+	// diagRequestLength and diagLength are the sizes of inet_diag_req_v2 and inet_diag_msg of linux/inet_diag.h, in
+	// bytes. Both contain an inet_diag_sockid, in which addresses have 16 octets.
 	diagRequestLength, diagLength = 56, 72
 	// established is the bit of TCP_ESTABLISHED of linux/tcp_states.h.
 	established = 1 << 1
@@ -129,7 +129,7 @@ func ownSockets() map[uint32]bool {
 	own := map[uint32]bool{}
 	files, _ := filepath.Glob("/proc/self/fd/*")
 	for _, file := range files {
-		to, _ := os.Readlink(file) // it may be closed by now
+		to, _ := os.Readlink(file) // the file may be closed already
 		var inode uint32
 		if _, err := fmt.Sscanf(to, "socket:[%d]", &inode); err == nil {
 			own[inode] = true

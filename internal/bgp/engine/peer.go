@@ -11,24 +11,23 @@ import (
 )
 
 const (
-	// restartTime is how long routers keep the routes of a session that is opened again, in seconds (RFC 4724 section
-	// 3). It is enough for a container whose image is there. If an image is pulled for longer, the routes go, and other
-	// nodes serve. Each second more is one more for which a node that went down without a word is sent traffic.
+	// restartTime is the time for which routers keep the routes of a lost session, in seconds (RFC 4724 section 3). It
+	// suffices for the start of a container whose image is on the node. If pulling the image takes longer, the router
+	// removes the routes, and other nodes serve. A longer time would prolong the traffic to a node that has died.
 	restartTime = 20
-	// deferralTime bounds how long GoBGP waits for the router's End-of-RIB
-	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
-	// Nothing here depends on the routes that it sends, so it is as short as possible.
+	// deferralTime is the time for which GoBGP waits for the router's End-of-RIB before it sends anything, in seconds
+	// (Selection_Deferral_Timer, RFC 4724 section 4.1). Nothing here depends on the router's routes, so it is minimal.
 	deferralTime = 1
 	// maxTTL lets a session cross any number of hops, or shows that it crossed none (RFC 5082).
 	maxTTL = 255
-	// maxPrefixes bounds the load of one router: GoBGP keeps rejected routes, 0.6 KiB each, and walks over all of them
-	// for every UPDATE. Above the bound it closes the session (RFC 4486 subcode 1).
+	// maxPrefixes limits the load that a router can cause: GoBGP keeps rejected routes, 0.6 KiB each, and walks over
+	// all of them for every UPDATE. Above the limit it closes the session (RFC 4486 subcode 1).
 	maxPrefixes = 20_000
-	// prefixLimitRest is the wait before a session closed for maxPrefixes is retried.
+	// prefixLimitRest is the pause before a session that was closed for maxPrefixes is retried.
 	prefixLimitRest = 5 * time.Minute
 )
 
-// seconds rounds up.
+// seconds returns a duration in seconds, rounded up.
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
 
 // apiPeer returns the settings as GoBGP's type. A passive peer is not dialled by GoBGP.
@@ -83,20 +82,22 @@ func apiFamily(f lb.Family, gracefulRestart bool) *api.AfiSafi {
 	}
 }
 
-// countersOf returns what GoBGP counted of a peer.
+// countersOf returns GoBGP's counters of a peer.
 func countersOf(p *api.Peer) lb.SessionCounters {
 	sent, received := p.State.Messages.Sent, p.State.Messages.Received
 	return lb.SessionCounters{Updates: sent.Update, Sent: sent.Notification, Received: received.Notification}
 }
 
-// spent reports whether the session was up and is down now, since lost, so that another engine should dial. GoBGP
-// itself would wait 5 s. And it sets the forwarding bit only on a peer's first session, without which a router drops
-// the routes that it kept as soon as it gets our next OPEN (RFC 4724 section 4.2).
-func spent(p *api.Peer, lost time.Time) bool {
-	return !lost.IsZero() && p.State.SessionState == api.PeerState_SESSION_STATE_IDLE &&
-		(p.State.AdminState != api.PeerState_ADMIN_STATE_PFX_CT || time.Since(lost) > prefixLimitRest)
+// mustRestart reports whether the engine must end, because the session was up and was lost. Another engine dials at
+// once; GoBGP would wait for 5 s. Also, GoBGP sets the forwarding bit only on the first session of a peer. Without that
+// bit a router drops the routes that it kept when it gets the next OPEN (RFC 4724 section 4.2).
+func mustRestart(p *api.Peer, lost time.Time) bool {
+	isLost := !lost.IsZero() && p.State.SessionState == api.PeerState_SESSION_STATE_IDLE
+	sentTooMany := p.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT
+	return isLost && (!sentTooMany || time.Since(lost) > prefixLimitRest)
 }
 
+// addPeer adds a peer to GoBGP.
 func (e *engine) addPeer(p *api.Peer) error {
 	if err := e.gobgp.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p}); err != nil {
 		return fmt.Errorf("add the peer %s: %w", p.Conf.NeighborAddress, err)
@@ -107,10 +108,10 @@ func (e *engine) addPeer(p *api.Peer) error {
 // absent is the address of a peer that never comes up: the IPv4 dummy address (RFC 7600).
 const absent = "192.0.0.8"
 
-// deferRoutes has GoBGP send nothing until the session is up for deferralTime, if the next hop of routes of the other
-// family is not known: it may depend on the router's OPEN, which GoBGP shows when the session is up. If End-of-RIB came
-// before these routes, a router with graceful restart would drop those that it kept. GoBGP defers as long as any peer
-// has not sent its End-of-RIB (RFC 4724 section 4.1), which absent never does.
+// deferRoutes makes GoBGP send nothing until the session has been up for deferralTime, if the next hop of the other
+// family is unknown. It may depend on the router's OPEN, which GoBGP shows when the session is up. If End-of-RIB came
+// before these routes, a router with graceful restart would drop the ones that it kept. GoBGP defers while any peer has
+// not sent its End-of-RIB (RFC 4724 section 4.1), and the peer absent never does.
 func (e *engine) deferRoutes() error {
 	if !e.settings.DualStack || !e.settings.GracefulRestart || e.hop.IsValid() {
 		return nil
@@ -120,7 +121,7 @@ func (e *engine) deferRoutes() error {
 	return e.addPeer(p)
 }
 
-// abilities are the capabilities of one end that matter to an operator (RFC 5492).
+// abilities are the capabilities of one end that are shown to an operator (RFC 5492).
 type abilities uint8
 
 const (
@@ -135,6 +136,7 @@ const (
 var abilityNames = []string{"IPv4 unicast", "IPv6 unicast", "4-byte AS", "route refresh", "extended next hop",
 	fmt.Sprintf("graceful restart (%d s)", restartTime)}
 
+// abilitiesOf returns the abilities in a list of capabilities.
 func abilitiesOf(list []*api.Capability) (out abilities) {
 	namesFamilies := false
 	for _, c := range list {
@@ -163,23 +165,24 @@ func abilitiesOf(list []*api.Capability) (out abilities) {
 	}
 
 	if !namesFamilies {
-		out |= ipv4 // RFC 4760 section 8: an end that names no family takes IPv4 unicast
+		out |= ipv4 // an end that announces no family accepts IPv4 unicast (RFC 4760 section 8)
 	}
 
 	return out
 }
 
+// isUnicast reports whether a family is the unicast family of an AFI.
 func isUnicast(f *api.Family, afi api.Family_Afi) bool {
 	return f.GetAfi() == afi && f.GetSafi() == api.Family_SAFI_UNICAST
 }
 
-// takes reports whether the end takes unicast routes of a family.
+// takes reports whether the end accepts unicast routes of a family.
 func (a abilities) takes(f lb.Family) bool {
 	return f == lb.IPv4 && a&ipv4 != 0 || f == lb.IPv6 && a&ipv6 != 0
 }
 
-// names are in words, always in the same order. The time of graceful restart is this node's: for so long the router
-// keeps its routes.
+// names returns the abilities in words, always in the same order. The time of graceful restart is this node's: the
+// router keeps this node's routes for that time.
 func (a abilities) names() (out []string) {
 	for i, name := range abilityNames {
 		if a&(1<<i) != 0 {

@@ -18,13 +18,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// defaultLocalPref is what routers take for a route without LOCAL_PREF.
+// defaultLocalPref is the value that routers assume for a route without LOCAL_PREF.
 const defaultLocalPref = 100
 
 // gracefulShutdown is the community GRACEFUL_SHUTDOWN (RFC 8326 section 5).
 var gracefulShutdown = lb.Community{A: 65535, B: 0}
 
-// changeRoutes adds before it removes.
+// changeRoutes adds and removes the routes of an order. It adds before it removes.
 func (e *engine) changeRoutes(o lb.Order) error {
 	for _, r := range o.Put {
 		e.routes[r.Prefix] = r
@@ -47,20 +47,21 @@ func (e *engine) changeRoutes(o lb.Order) error {
 	return errors.Join(e.put(o.Put), e.remove(o.Remove))
 }
 
-// confirm repeats what changed while the session came up, once it is up. GoBGP sends its table a moment before it takes
-// the session for up, and sends no change in between, nor later: a route would be missing, or stay, for as long as the
-// session. What changed before the router's OPEN was in time. To send a withdrawal again, GoBGP must have the route for
-// an instant.
+// confirm sends the changes again that were made while the session came up. GoBGP sends its table a moment before its
+// state is established, and loses the changes in between: a route would be missing, or stay, until the session ends. A
+// change before the router's OPEN is in time. For a withdrawal to be sent again, GoBGP must have the route for an
+// instant.
 func (e *engine) confirm(state api.PeerState_SessionState) error {
 	if state == api.PeerState_SESSION_STATE_OPENCONFIRM || len(e.unsure) == 0 {
 		return nil
 	}
 
-	var gone []lb.Route
+	var withdrawn []lb.Route
 	var prefixes []netip.Prefix
 	for prefix := range e.unsure {
-		if _, wanted := e.routes[prefix]; !wanted {
-			gone, prefixes = append(gone, lb.Route{Prefix: prefix}), append(prefixes, prefix)
+		if _, ok := e.routes[prefix]; !ok {
+			withdrawn = append(withdrawn, lb.Route{Prefix: prefix})
+			prefixes = append(prefixes, prefix)
 		}
 	}
 
@@ -69,20 +70,24 @@ func (e *engine) confirm(state api.PeerState_SessionState) error {
 		return nil
 	}
 
-	return errors.Join(e.put(gone), e.remove(prefixes), e.gobgp.ResetPeer(context.Background(), &api.ResetPeerRequest{
-		Address: e.settings.Address.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
-	}))
+	err := errors.Join(e.put(withdrawn), e.remove(prefixes))
+	sendAgain := &api.ResetPeerRequest{
+		Address:   e.settings.Address.String(),
+		Soft:      true,
+		Direction: api.ResetPeerRequest_DIRECTION_OUT,
+	}
+	return errors.Join(err, e.gobgp.ResetPeer(context.Background(), sendAgain))
 }
 
-// put places routes that are wanted, or places them again.
+// put gives GoBGP routes, or gives them again. It removes the routes that have no next hop.
 func (e *engine) put(routes []lb.Route) error {
 	var paths []*apiutil.Path
-	var without []netip.Prefix
+	var withoutHop []netip.Prefix
 	var last attributes
 	for _, r := range routes {
 		hop, ok := e.nextHop(r.Prefix)
 		if !ok {
-			without = append(without, r.Prefix)
+			withoutHop = append(withoutHop, r.Prefix)
 			continue
 		}
 
@@ -104,10 +109,10 @@ func (e *engine) put(routes []lb.Route) error {
 		}
 	}
 
-	return e.remove(without)
+	return e.remove(withoutHop)
 }
 
-// remove removes routes, of which GoBGP need not have all.
+// remove removes routes from GoBGP, which need not have all of them.
 func (e *engine) remove(prefixes []netip.Prefix) error {
 	if len(prefixes) == 0 {
 		return nil
@@ -130,16 +135,17 @@ func (e *engine) remove(prefixes []netip.Prefix) error {
 	return nil
 }
 
-// attributes are those of a route, but for NEXT_HOP. Paths share them: GoBGP changes none.
+// attributes are the attributes of a route without NEXT_HOP. Paths share them, because GoBGP does not change them.
 type attributes struct {
 	route lb.Route
 	list  []gobgp.PathAttributeInterface
 }
 
-// attributes makes the attributes of a route. GoBGP itself adds our AS once, and leaves LOCAL_PREF out, for a router of
-// another AS (RFC 4271 sections 5.1.2 and 5.1.5).
+// attributes returns the attributes of a route. For a router of another AS, GoBGP itself adds this node's AS once and
+// omits LOCAL_PREF (RFC 4271 sections 5.1.2 and 5.1.5).
 func (e *engine) attributes(r lb.Route) attributes {
-	pref, communities := cmp.Or(r.LocalPref, defaultLocalPref), r.Communities
+	pref := cmp.Or(r.LocalPref, defaultLocalPref)
+	communities := r.Communities
 	if r.Leaving {
 		pref = 0
 		if !slices.Contains(communities, gracefulShutdown) {
@@ -152,20 +158,21 @@ func (e *engine) attributes(r lb.Route) attributes {
 		gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP),
 		gobgp.NewPathAttributeLocalPref(pref),
 	}
-	if s := e.settings; r.Prepend > 0 && s.LocalASN != s.PeerASN {
-		ours := slices.Repeat([]uint32{s.LocalASN}, int(r.Prepend))
-		list = append(
-			list,
-			gobgp.NewPathAttributeAsPath(
-				[]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, ours)},
-			),
-		)
+	if r.Prepend > 0 && e.settings.LocalASN != e.settings.PeerASN {
+		asns := slices.Repeat([]uint32{e.settings.LocalASN}, int(r.Prepend))
+		sequence := gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, asns)
+		list = append(list, gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{sequence}))
 	}
 
 	if r.MED.Sent {
 		list = append(list, gobgp.NewPathAttributeMultiExitDisc(r.MED.Value))
 	}
 
+	return attributes{r, append(list, communityAttributes(communities)...)}
+}
+
+// communityAttributes returns the attributes for communities (RFC 1997) and large communities (RFC 8092).
+func communityAttributes(communities []lb.Community) (list []gobgp.PathAttributeInterface) {
 	var plain []uint32
 	var large []*gobgp.LargeCommunity
 	for _, c := range communities {
@@ -184,12 +191,10 @@ func (e *engine) attributes(r lb.Route) attributes {
 	if len(large) > 0 {
 		list = append(list, gobgp.NewPathAttributeLargeCommunities(large))
 	}
-
-	return attributes{r, list}
+	return list
 }
 
-// path makes the path of a route. GoBGP replaces an unspecified next hop, for which the zero Addr stands, by the local
-// address of the session.
+// path returns GoBGP's path of a route. For the zero Addr as the next hop, GoBGP uses the local address of the session.
 func (a attributes) path(prefix netip.Prefix, hop netip.Addr) (*apiutil.Path, error) {
 	nlri, err := gobgp.NewIPAddrPrefix(prefix)
 	if err != nil {
@@ -213,8 +218,8 @@ func (a attributes) path(prefix netip.Prefix, hop netip.Addr) (*apiutil.Path, er
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: append(slices.Clip(a.list), reach)}, nil
 }
 
-// nextHop returns the next hop of a route; the zero Addr stands for this node's address on the session. Without one,
-// the route is withheld: GoBGP itself knows the session's address only.
+// nextHop returns the next hop of a route; the zero Addr for this node's address on the session. Without a next hop the
+// route is withheld.
 func (e *engine) nextHop(prefix netip.Prefix) (hop netip.Addr, ok bool) {
 	if lb.FamilyOf(prefix.Addr()) == lb.FamilyOf(e.settings.Address) {
 		return netip.Addr{}, true
@@ -222,8 +227,9 @@ func (e *engine) nextHop(prefix netip.Prefix) (hop netip.Addr, ok bool) {
 	return e.hop, e.hop.IsValid()
 }
 
-// carries sets what an established session carries of the routes, and why it carries less than all.
-func (e *engine) carries(out *lb.Session) {
+// setCarried sets the families and the number of routes that an established session carries, and the reason why it does
+// not carry all.
+func (e *engine) setCarried(out *lb.Session) {
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
 		n := 0
 		for prefix := range e.routes {
@@ -232,44 +238,43 @@ func (e *engine) carries(out *lb.Session) {
 			}
 		}
 
-		why := ""
+		reason := ""
 		switch {
 		case !e.router.takes(f):
-			why = fmt.Sprintf("the router has not activated %s unicast for this node", f)
+			reason = fmt.Sprintf("the router has not activated %s unicast for this node", f)
 		case f == lb.FamilyOf(e.settings.Address) || e.hop.IsValid():
-			out.Families, out.Advertised = append(out.Families, f), out.Advertised+n
+			out.Families = append(out.Families, f)
+			out.Advertised += n
 		case f == lb.IPv4:
-			why = fmt.Sprintf(
-				"this node has no %s address on the link, and the router does not take %s next hops for them (RFC 8950)",
-				f,
-				lb.IPv6,
-			)
+			reason = fmt.Sprintf("this node has no %s address on the link, "+
+				"and the router does not take %s next hops for them (RFC 8950)", f, lb.IPv6)
 		default:
-			why = fmt.Sprintf("this node has no %s address on the link", f)
+			reason = fmt.Sprintf("this node has no %s address on the link", f)
 		}
 
-		if n > 0 && why != "" && out.Withheld == "" {
-			out.Withheld = fmt.Sprintf("%s routes are not sent: %s", f, why)
+		if n > 0 && reason != "" && out.Withheld == "" {
+			out.Withheld = fmt.Sprintf("%s routes are not sent: %s", f, reason)
 		}
 	}
 }
 
-// other is the family that is not the session's own.
-func other(s lb.Peer) lb.Family {
+// otherFamily returns the family that is not the session's own.
+func otherFamily(s lb.Peer) lb.Family {
 	if s.Address.Is4() {
 		return lb.IPv6
 	}
 	return lb.IPv4
 }
 
-// followHop finds the next hop of routes of the other family: this node's address of that family on the session's link.
-// If it changed, they are placed again. While it cannot be found out, it stays, and the next order looks again. There
-// is none as long as it depends on what the router did not say yet.
-func (e *engine) followHop() error {
+// updateHop updates the next hop of routes of the other family: this node's address of that family on the session's
+// link. If it has changed, the routes are put again. On an error the next hop stays until the next order.
+func (e *engine) updateHop() error {
 	hop, err := e.findHop(e.router&extendedNextHop != 0)
 	if err == nil && !e.up {
-		var otherwise netip.Addr
-		if otherwise, err = e.findHop(true); otherwise != hop {
+		// The router's capabilities are unknown: there is no next hop while it depends on them.
+		var extended netip.Addr
+		extended, err = e.findHop(true)
+		if extended != hop {
 			hop = netip.Addr{}
 		}
 	}
@@ -286,7 +291,7 @@ func (e *engine) followHop() error {
 	e.hop = hop
 	var others []lb.Route
 	for prefix, r := range e.routes {
-		if lb.FamilyOf(prefix.Addr()) == other(e.settings) {
+		if lb.FamilyOf(prefix.Addr()) == otherFamily(e.settings) {
 			others = append(others, r)
 		}
 	}
@@ -294,7 +299,8 @@ func (e *engine) followHop() error {
 	return e.put(others)
 }
 
-// findHop finds it for a router that takes IPv6 next hops for IPv4 routes (RFC 8950), or does not.
+// findHop returns the next hop of routes of the other family; the zero Addr if there is none. The argument reports
+// whether the router accepts IPv6 next hops for IPv4 routes (RFC 8950).
 func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	if !e.settings.DualStack {
 		return netip.Addr{}, nil
@@ -306,17 +312,17 @@ func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	}
 
 	ours := local.WithZone("")
-	takes = takes && other(e.settings) == lb.IPv4
+	takes = takes && otherFamily(e.settings) == lb.IPv4
 	if takes && ours.IsLinkLocalUnicast() {
 		return ours, nil // the router may have no IPv4 address on the link
 	}
 
 	all, err := e.addresses()
-	if err != nil { // also a dump during which they changed, which may lack some
+	if err != nil { // a change during the dump is an error too: the list may be incomplete
 		return netip.Addr{}, fmt.Errorf("read this node's addresses: %w", err)
 	}
 
-	hop := onLinkOf(all, local, other(e.settings))
+	hop := onLinkOf(all, local, otherFamily(e.settings))
 	if !hop.IsValid() && takes {
 		return ours, nil
 	}
@@ -324,8 +330,8 @@ func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	return hop, nil
 }
 
-// localAddress is the address from which this node dials a peer, unless there is no route to it at present. It looks at
-// the routing table, and sends nothing.
+// localAddress returns the address from which this node dials a peer. It fails without a route. It reads the routing
+// table by a UDP socket, and sends nothing.
 func localAddress(s lb.Peer) (local netip.Addr, ok bool) {
 	if s.SourceAddress.IsValid() {
 		return s.SourceAddress, true
@@ -340,8 +346,8 @@ func localAddress(s lb.Peer) (local netip.Addr, ok bool) {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), true
 }
 
-// onLinkOf is the first address of a family on the link that has another address, of those that last, if there is one.
-// Link-local ones do not count: a router may pass the route on.
+// onLinkOf returns an address of a family on the link that has the local address; the zero Addr if there is none. It
+// prefers the first permanent address. Link-local addresses do not count, because a router may pass the route on.
 func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr {
 	link := 0
 	for _, a := range all {
@@ -350,13 +356,13 @@ func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr
 		}
 	}
 
-	if zone := local.Zone(); zone != "" { // other links may have the same address
-		if i, err := net.InterfaceByName(zone); err == nil {
+	if local.Zone() != "" { // other links may have the same address
+		if i, err := net.InterfaceByName(local.Zone()); err == nil {
 			link = i.Index
 		}
 	}
 
-	var passes netip.Addr
+	var temporary netip.Addr
 	for _, a := range all {
 		address := addressOf(a)
 		if a.LinkIndex != link ||
@@ -370,17 +376,18 @@ func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr
 			return address
 		}
 
-		if !passes.IsValid() {
-			passes = address
+		if !temporary.IsValid() {
+			temporary = address
 		}
 	}
 
-	return passes
+	return temporary
 }
 
-// unusableFlags mark addresses that are not in use yet, or not for long (linux/if_addr.h).
+// unusableFlags mark addresses that are not in use yet, or soon will not be (linux/if_addr.h).
 const unusableFlags = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED | unix.IFA_F_TEMPORARY
 
+// addressOf returns the IP address of a link's address.
 func addressOf(a netlink.Addr) netip.Addr {
 	address, _ := netip.AddrFromSlice(a.IP)
 	return address.Unmap()

@@ -1,8 +1,14 @@
 // Package engine is the process that speaks BGP with one router, for the speaker that starts it. It runs one GoBGP
-// server with one peer, which only dials: nothing listens, so no privilege is needed. It ends with its session.
+// server with one peer. It only dials and does not listen, so it needs no privilege. It ends with its session.
 //
-// What a router sends is parsed here and nowhere else, by GoBGP: v4, because the v3 line lacks fixes for several remote
-// crashes. A message that crashes GoBGP ends this process, whose peer is then the one to blame, and nothing else.
+// Orders come in on a connection to the speaker: first the settings of the peer, then changes of its routes. Each order
+// is answered by a notice with the state of the session.
+//
+//	lb.Order   ──► execute ──► GoBGP ──► router
+//	lb.Notice  ◄── session ◄── GoBGP's state and log
+//
+// Messages of routers are parsed in this package only, by GoBGP. It is v4, because v3 lacks fixes for several remote
+// crashes. A message that crashes GoBGP ends this process, and so identifies the peer. It affects no other session.
 //
 // The package decides nothing about addresses and peers. It reads addresses from the kernel and writes no route to it.
 package engine
@@ -20,11 +26,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Serve has the session that the speaker orders, which started this process. It returns nil when the speaker ordered it
-// to leave or the session was lost, and an error when the speaker is gone or did not start it. Then the caller should
-// exit at once: the kernel closes the connection without a NOTIFICATION, and a router with graceful restart keeps the
-// routes (RFC 4724 section 4.2). It also ends with an error if GoBGP refuses what it should take: the next engine is
-// given everything again.
+// Serve holds the session that the speaker orders. The speaker has started this process. Serve returns nil when the
+// speaker orders it to leave or the session is lost.
+//
+// It returns an error when the speaker has ended or did not start this process. Then the caller should exit at once:
+// the kernel closes the connection without a NOTIFICATION, and a router with graceful restart keeps the routes (RFC
+// 4724 section 4.2). It also returns an error if GoBGP refuses a request: the next engine starts with everything again.
 func Serve() error {
 	conn, err := child.Parent()
 	if err != nil {
@@ -65,12 +72,12 @@ func Serve() error {
 			return e.leave(*o.Leave)
 		}
 
-		notice, lost, err := e.obey(o)
+		notice, lost, err := e.execute(o)
 		if err != nil {
 			return err
 		}
 
-		_ = out.Encode(notice) // if the speaker is gone, there are no more orders
+		_ = out.Encode(notice) // if the speaker has ended, orders is closed
 		if lost {
 			return nil
 		}
@@ -86,24 +93,23 @@ func Serve() error {
 }
 
 const (
-	// garbage is how much of the heap may be garbage, in percent: an engine has little to do, and there is one for each
-	// peer.
-	garbage = 50
-	// maxMemory is what an engine may have, far more than it needs for as many routes as it takes. One that grows
-	// beyond ends itself, and not a container or a node.
+	// gcPercent is the growth of the heap that starts a garbage collection. It is low, because there is an engine for
+	// each peer and it has little to do.
+	gcPercent = 50
+	// maxMemory limits the memory of an engine, in bytes. It is far more than maxPrefixes routes need. An engine that
+	// grows beyond it dies, before it exhausts the memory of the container or of the node.
 	maxMemory = 512 << 20
 )
 
-// confine leaves this process what it needs: no capability, and not all memory. What is refused is no reason not to
-// serve.
+// confine drops all capabilities and limits the memory of this process. An error is no reason not to serve.
 func confine() error {
-	debug.SetGCPercent(garbage)
+	debug.SetGCPercent(gcPercent)
 	limit := unix.Rlimit{Cur: maxMemory, Max: maxMemory}
 	return errors.Join(dropCapabilities(), os.NewSyscallError("setrlimit", unix.Setrlimit(unix.RLIMIT_DATA, &limit)))
 }
 
-// dropCapabilities drops all: what dials routers needs none. It does nothing in a program with cgo, which only tests
-// have.
+// dropCapabilities drops all capabilities: dialling needs none. It has no effect in a program with cgo, which only
+// tests use.
 func dropCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData

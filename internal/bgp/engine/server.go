@@ -17,42 +17,47 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// serverASN is the server's own AS, which GoBGP requires and no router sees, since
-// the peer has its own local AS. It is reserved (RFC 7300), so no network uses it.
+// serverASN is the AS of the GoBGP server, which GoBGP requires. No router sees it, because the peer has a local AS of
+// its own. It is reserved (RFC 7300), so no network uses it.
 const serverASN = 65535
 
-// engine is a running GoBGP server. One goroutine uses it.
+// engine is a running GoBGP server. It is not safe for concurrent use.
 type engine struct {
 	settings lb.Peer
 	gobgp    *gobgp.BgpServer
 	notes    *notes
 	// routes are all routes that the router should have.
 	routes map[netip.Prefix]lb.Route
-	// hop is the next hop of routes whose family is not the session's, if there is one; addresses lists this node's.
-	hop       netip.Addr
+	// hop is the next hop of routes of the family that is not the session's; the zero Addr if there is none.
+	hop netip.Addr
+	// addresses lists this node's addresses.
 	addresses func() ([]netlink.Addr, error)
-	// up: GoBGP has said that the session is up. Then router is what the router announced in its OPEN.
-	up       bool
+	// up reports whether GoBGP has reported the session as established.
+	up bool
+	// router holds the abilities that the router announced in its OPEN, if up.
 	router   abilities
 	dialling dialling
-	// unsure are prefixes that changed while the session came up: see confirm.
+	// unsure are the prefixes that changed while the session came up. See confirm.
 	unsure map[netip.Prefix]bool
-	// warning is for the speaker's log; warned is the last one.
+	// warning is the warning of the next notice, and warned the last warning. See warn.
 	warning, warned string
 }
 
-// start starts GoBGP without peer and routes.
+// start starts GoBGP without a peer and without routes.
 func start(settings lb.Peer) (*engine, error) {
 	n := &notes{wake: lb.NewSignal()}
-	e := &engine{
-		settings: settings,
+	handler := logHandler{
 		notes:    n,
-		routes:   map[netip.Prefix]lb.Route{},
-		unsure:   map[netip.Prefix]bool{},
-		gobgp: gobgp.NewBgpServer(
-			gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, localASN: settings.LocalASN,
-				signed: settings.Password != ""}), nil),
-		),
+		asn:      settings.PeerASN,
+		localASN: settings.LocalASN,
+		signed:   settings.Password != "",
+	}
+	e := &engine{
+		settings:  settings,
+		notes:     n,
+		routes:    map[netip.Prefix]lb.Route{},
+		unsure:    map[netip.Prefix]bool{},
+		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(handler), nil)),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
 
@@ -61,7 +66,7 @@ func start(settings lb.Peer) (*engine, error) {
 		Asn:        serverASN,
 		RouterId:   settings.RouterID.String(),
 		ListenPort: -1,
-		// Otherwise GoBGP makes tables for all families, which take 10 MB.
+		// Without this, GoBGP makes tables for all families, which take 10 MB.
 		Families: []uint32{
 			uint32(oc.AFI_SAFI_TYPE_IPV4_UNICAST.ToInt()),
 			uint32(oc.AFI_SAFI_TYPE_IPV6_UNICAST.ToInt()),
@@ -78,54 +83,59 @@ func start(settings lb.Peer) (*engine, error) {
 	return e, nil
 }
 
-// setPolicies installs what is accepted in each direction; everything else is rejected. The attributes of a route are
-// on its path, not in a policy, since GoBGP itself obeys none of the communities that may be there, such as NO_EXPORT
-// (RFC 1997), which are meant for the router.
+// setPolicies installs a policy for each direction; GoBGP rejects all other routes. The attributes of a route are on
+// its path, not in a policy. GoBGP does not obey the communities among them, such as NO_EXPORT (RFC 1997): they are for
+// the router.
 func (e *engine) setPolicies() error {
-	ctx, accept := context.Background(), &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}
-	out := &api.Conditions{}
+	export := &api.Conditions{}
 	if e.settings.PeerASN == 0 {
-		// No route goes out if the router turns out to be of our own AS: only for others GoBGP has put ours into
-		// AS_PATH by now. A path that has it before, prepended, is a loop to a router of our own AS, and GoBGP sends
-		// none.
-		out.AsPathLength = &api.AsPathLength{Type: api.Comparison_COMPARISON_GE, Length: 1}
+		// Send no route if the router proves to be of this node's own AS: only for other routers GoBGP has added this
+		// AS to AS_PATH at this point. GoBGP itself sends no path to a router of this AS that has the AS prepended,
+		// because it is a loop.
+		export.AsPathLength = &api.AsPathLength{Type: api.Comparison_COMPARISON_GE, Length: 1}
 	}
 
-	for direction, conditions := range map[api.PolicyDirection]*api.Conditions{
-		api.PolicyDirection_POLICY_DIRECTION_EXPORT: out,
-		// Our own routes pass the import policy too. It keeps out what the router sends.
-		api.PolicyDirection_POLICY_DIRECTION_IMPORT: {RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
-	} {
-		name := direction.String()
-		policy := &api.Policy{
-			Name:       name,
-			Statements: []*api.Statement{{Name: name, Conditions: conditions, Actions: accept}},
-		}
-		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
-			return fmt.Errorf("add policy %s: %w", name, err)
-		}
+	// This node's routes pass the import policy too. The policy rejects the router's routes.
+	imports := &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}
 
-		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-			Direction:     direction,
-			Policies:      []*api.Policy{{Name: name}},
-			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
-		}}); err != nil {
-			return fmt.Errorf("assign policy %s: %w", name, err)
-		}
+	return errors.Join(
+		e.setPolicy(api.PolicyDirection_POLICY_DIRECTION_EXPORT, export),
+		e.setPolicy(api.PolicyDirection_POLICY_DIRECTION_IMPORT, imports),
+	)
+}
+
+// setPolicy installs a policy that accepts the routes which meet the conditions, and rejects all others.
+func (e *engine) setPolicy(direction api.PolicyDirection, conditions *api.Conditions) error {
+	name := direction.String()
+	accept := &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}
+	policy := &api.Policy{
+		Name:       name,
+		Statements: []*api.Statement{{Name: name, Conditions: conditions, Actions: accept}},
+	}
+	if err := e.gobgp.AddPolicy(context.Background(), &api.AddPolicyRequest{Policy: policy}); err != nil {
+		return fmt.Errorf("add policy %s: %w", name, err)
 	}
 
+	assignment := &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Direction:     direction,
+		Policies:      []*api.Policy{{Name: name}},
+		DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+	}}
+	if err := e.gobgp.SetPolicyAssignment(context.Background(), assignment); err != nil {
+		return fmt.Errorf("assign policy %s: %w", name, err)
+	}
 	return nil
 }
 
-// obey places and removes routes. With the first order, it then opens the session: so the End-of-RIB (RFC 4724 section
-// 3) is true. It returns the state of the session, and whether that was lost.
-func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
+// execute executes an order: it adds and removes routes. After the first order it opens the session, which therefore
+// starts with all routes, as the End-of-RIB requires (RFC 4724 section 3). It returns the state of the session, and
+// whether the session was lost.
+func (e *engine) execute(o lb.Order) (notice lb.Notice, lost bool, err error) {
 	if o.Peer != nil {
-		err = errors.Join(e.followHop(), e.changeRoutes(o), e.deferRoutes(), e.addPeer(apiPeer(e.settings, true)))
+		err = errors.Join(e.updateHop(), e.changeRoutes(o), e.deferRoutes(), e.addPeer(apiPeer(e.settings, true)))
 	} else {
 		err = e.changeRoutes(o)
 	}
-
 	if err != nil {
 		return notice, false, err
 	}
@@ -135,39 +145,41 @@ func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
 		return notice, false, err
 	}
 
-	if e.up = p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED; e.up {
+	e.up = p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED
+	if e.up {
 		e.router = abilitiesOf(p.State.RemoteCap)
 	}
-
-	if err := errors.Join(e.followHop(), e.confirm(p.State.SessionState)); err != nil {
+	if err := errors.Join(e.updateHop(), e.confirm(p.State.SessionState)); err != nil {
 		return notice, false, err
 	}
 
-	seen := e.notes.read()
-	notice = lb.Notice{
-		Session:  e.session(p, seen),
-		Warning:  e.warning,
-		Counters: e.dialling.counters.Plus(lb.SessionCounters{}, countersOf(p)),
-	}
-
-	notice.Counters.Ups, notice.Counters.Falls = seen.ups, seen.falls
-	for _, f := range p.AfiSafis {
-		notice.Counters.Ignored += f.State.GetReceived()
-	}
-
+	n := e.notes.read()
+	notice = e.notice(p, n)
 	e.warning = ""
-	e.dialling.over = e.dialling.over || seen.ups > 0
-	return notice, spent(p, seen.lost), e.dial(p)
+	e.dialling.over = e.dialling.over || n.ups > 0
+	return notice, mustRestart(p, n.lost), e.dial(p)
 }
 
-// warn has the next notice carry a warning, once.
+// notice returns the state of the session and the counters.
+func (e *engine) notice(p *api.Peer, n note) lb.Notice {
+	counters := e.dialling.counters.Plus(lb.SessionCounters{}, countersOf(p))
+	counters.Ups = n.ups
+	counters.Falls = n.falls
+	for _, f := range p.AfiSafis {
+		counters.Ignored += f.State.GetReceived()
+	}
+	return lb.Notice{Session: e.session(p, n), Warning: e.warning, Counters: counters}
+}
+
+// warn adds a warning to the next notice, unless it was the last warning.
 func (e *engine) warn(text string) {
 	if text != e.warned {
 		e.warning, e.warned = text, text
 	}
 }
 
-func (e *engine) session(p *api.Peer, seen note) lb.Session {
+// session returns the state of the session.
+func (e *engine) session(p *api.Peer, n note) lb.Session {
 	out := lb.Session{State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_"))}
 	switch {
 	case out.State != lb.Established && e.dialling.occupied.IsValid():
@@ -177,23 +189,23 @@ func (e *engine) session(p *api.Peer, seen note) lb.Session {
 			e.dialling.occupied,
 		)
 	case out.State != lb.Established:
-		out.LastError = seen.text
+		out.LastError = n.text
 	case e.settings.PeerASN == 0 && p.State.PeerAsn == e.settings.LocalASN: // it carries no route: see setPolicies
-		out.State, out.LastError = "idle", fmt.Sprintf(
-			"the router is of this node's own AS %d: write dynamicASN: internal",
-			e.settings.LocalASN,
-		)
+		out.State = "idle"
+		out.LastError = fmt.Sprintf("the router is of this node's own AS %d: write dynamicASN: internal",
+			e.settings.LocalASN)
 	default:
-		out.Since = seen.up
+		out.Since = n.up
 		out.Capabilities = (abilitiesOf(p.State.LocalCap) & e.router).names()
-		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
-		e.carries(&out)
+		out.HoldTime = p.Timers.State.NegotiatedHoldTime
+		out.Keepalive = p.Timers.State.KeepaliveInterval
+		e.setCarried(&out)
 	}
 
 	return out
 }
 
-// peer returns the peer as GoBGP has it.
+// peer reads the peer and its state from GoBGP.
 func (e *engine) peer() (found *api.Peer, err error) {
 	err = e.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) {
 		if p.Conf.NeighborAddress != absent {
@@ -212,32 +224,36 @@ func (e *engine) peer() (found *api.Peer, err error) {
 }
 
 const (
-	// shutdownTime bounds the wait for GoBGP to send its NOTIFICATION: a router that takes no data must not delay the
+	// shutdownTime is the timeout for GoBGP to send its NOTIFICATION: a router that reads no data must not delay the
 	// end.
 	shutdownTime     = time.Second
 	shutdownInterval = 5 * time.Millisecond
 )
 
 // leave ends the session and the server.
-func (e *engine) leave(l lb.Leave) (err error) {
+func (e *engine) leave(l lb.Leave) error {
+	var shutdownErr error
 	if l.Text != "" {
-		err = e.shutDown(l.Text)
+		shutdownErr = e.shutDown(l.Text)
 	}
 
-	if stopped := e.gobgp.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: l.Graceful}); stopped != nil {
-		err = errors.Join(err, fmt.Errorf("stop GoBGP: %w", stopped))
+	err := e.gobgp.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: l.Graceful})
+	if err != nil {
+		err = fmt.Errorf("stop GoBGP: %w", err)
 	}
-
-	return err
+	return errors.Join(shutdownErr, err)
 }
 
-// shutDown ends the session with Cease, Administrative Shutdown, and a text.
+// shutDown ends the session with a NOTIFICATION (Cease, Administrative Shutdown) and a text. It waits until the session
+// has ended.
 func (e *engine) shutDown(text string) error {
-	if err := e.gobgp.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: e.settings.Address.String(), Communication: text}); err != nil {
+	request := &api.DisablePeerRequest{Address: e.settings.Address.String(), Communication: text}
+	if err := e.gobgp.DisablePeer(context.Background(), request); err != nil {
 		return fmt.Errorf("shut the peer down: %w", err)
 	}
 
-	deadline, tick := time.After(shutdownTime), time.Tick(shutdownInterval)
+	deadline := time.After(shutdownTime)
+	tick := time.Tick(shutdownInterval)
 	for {
 		p, err := e.peer()
 		if err != nil || p.State.SessionState != api.PeerState_SESSION_STATE_ESTABLISHED {

@@ -44,7 +44,7 @@ func testEngine(t *testing.T, router string, dualStack bool, routes ...netip.Pre
 // holds gives an engine an order, and checks what GoBGP has then; no prefixes at all are not checked.
 func (e *engine) holds(t *testing.T, o lb.Order, what string, prefixes []netip.Prefix) lb.Notice {
 	t.Helper()
-	notice, lost, err := e.obey(o)
+	notice, lost, err := e.execute(o)
 	if err != nil || lost {
 		t.Errorf("%s: lost %t, %v", what, lost, err)
 	}
@@ -73,13 +73,14 @@ func (e *engine) has(t *testing.T, what string, prefixes []netip.Prefix) {
 	}
 }
 
-// GoBGP that lost what it was given is an error, which ends the engine; a route that was never placed may be removed.
+// TestLost: goBGP that lost what it was given is an error, which ends the engine; a route that was never placed may be
+// removed.
 func TestLost(t *testing.T) {
 	e := testEngine(t, "127.0.0.9", false, first, second)
 	e.holds(t, lb.Order{}, "at first", []netip.Prefix{first, second})
 	e.holds(t, lb.Order{Remove: []netip.Prefix{first, six}}, "after a removal", []netip.Prefix{second})
 	must(t, e.gobgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: e.settings.Address.String()}))
-	if n, _, err := e.obey(lb.Order{}); err == nil {
+	if n, _, err := e.execute(lb.Order{}); err == nil {
 		t.Errorf("without a peer it reports %+v", n)
 	}
 	if err := e.leave(lb.Leave{}); err != nil {
@@ -87,7 +88,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// What changes while a session comes up is sent again when it is up: GoBGP may have sent its table already, and no change yet.
+// TestConfirm: what changes while a session comes up is sent again when it is up: GoBGP may have sent its table
+// already, and no change yet.
 func TestConfirm(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.9:0")
 	must(t, err)
@@ -99,7 +101,7 @@ func TestConfirm(t *testing.T) {
 	e, err := start(p)
 	must(t, err)
 	obey := func(o lb.Order) lb.Notice {
-		notice, lost, err := e.obey(o)
+		notice, lost, err := e.execute(o)
 		if err != nil || lost {
 			t.Fatalf("lost %t, %v", lost, err)
 		}
@@ -170,8 +172,8 @@ func read(conn net.Conn) (*gobgp.BGPMessage, error) {
 	return gobgp.ParseBGPMessage(b)
 }
 
-// TestSpent: an engine ends with its session, but for a router that sent too many routes, for a while.
-func TestSpent(t *testing.T) {
+// TestMustRestart: an engine ends with its session, but for a router that sent too many routes, for a while.
+func TestMustRestart(t *testing.T) {
 	const (
 		idle, established = api.PeerState_SESSION_STATE_IDLE, api.PeerState_SESSION_STATE_ESTABLISHED
 		up, tripped       = api.PeerState_ADMIN_STATE_UP, api.PeerState_ADMIN_STATE_PFX_CT
@@ -190,7 +192,7 @@ func TestSpent(t *testing.T) {
 		{"sent too much", idle, tripped, ago(time.Minute), false},
 		{"sent too much long ago", idle, tripped, ago(prefixLimitRest + time.Second), true},
 	} {
-		if got := spent(&api.Peer{State: &api.PeerState{SessionState: tt.state, AdminState: tt.admin}}, tt.lost); got != tt.want {
+		if got := mustRestart(&api.Peer{State: &api.PeerState{SessionState: tt.state, AdminState: tt.admin}}, tt.lost); got != tt.want {
 			t.Errorf("%s: spent = %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -204,7 +206,7 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// greedyArgument makes the test's program a confined one that takes ever more memory.
+// greedyArgument makes the test's program confine itself and allocate memory until it dies.
 const greedyArgument = "greedy"
 
 func TestMain(m *testing.M) {
@@ -216,11 +218,11 @@ func TestMain(m *testing.M) {
 		os.Exit(3)
 	}
 	for taken := [][]byte{}; len(taken) < 1024; {
-		taken = append(taken, make([]byte, 1<<20)) // the kernel need not find it, since nobody writes to it
+		taken = append(taken, make([]byte, 1<<20)) // the kernel provides no pages, since nothing writes to it
 	}
 }
 
-// An engine that takes too much memory ends.
+// TestConfine: an engine that takes too much memory ends.
 func TestConfine(t *testing.T) {
 	out, err := exec.Command(os.Args[0], greedyArgument).CombinedOutput()
 	text := string(out)
