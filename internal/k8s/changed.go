@@ -14,9 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Most changes of objects change no decision. These functions report whether two
-// versions of an object lead to the same decision. A version is nil if the object
-// was just created or deleted.
+// Most changes of objects change no decision. The functions same… report whether two versions of an object lead to the
+// same decision. A version is nil if the object was just created or deleted.
 
 func sameNamespace(a, b *corev1.Namespace) bool {
 	return a != nil && b != nil && maps.Equal(a.Labels, b.Labels)
@@ -38,33 +37,33 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
-// samePool ignores of the status what only the controller reads.
+// samePool ignores the parts of the status that only the controller reads.
 func samePool(a, b *v1beta1.IPAddressPool) bool {
 	return sameConfig(a, b) &&
 		slices.Equal(a.Status.Guarded, b.Status.Guarded) &&
 		slices.Equal(a.Status.ExternalIPs, b.Status.ExternalIPs)
 }
 
-// Released reports whether a Service that another load balancer may serve gave its addresses back.
+// Released reports whether a Service that another load balancer may serve released its addresses.
 func Released(s *corev1.Service) bool {
 	c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressAssigned)
 	return c != nil && c.Reason == string(lb.Released)
 }
 
-// ofSpeakers are the conditions of a Service that speakers write.
-var ofSpeakers = []string{
+// speakerConditions are the conditions of a Service that speakers write.
+var speakerConditions = []string{
 	v1beta1.ConditionAnnouncedL2,
 	v1beta1.ConditionAnnouncers,
 	v1beta1.ConditionAnnouncedBGP,
 	v1beta1.ConditionFilterEnforced,
 }
 
-// toController returns a digest of what of a Service decides for a controller: all but the conditions that speakers
-// write. Of a Service that was released or has another type each version decides while there are any: the controller
-// removes them.
+// toController returns a digest of the parts of a Service that matter to a controller: all but the conditions that
+// speakers write. If a Service was released or has another type, each version matters as long as it has such
+// conditions, because the controller removes them.
 func toController(s *corev1.Service) uint64 {
-	bySpeaker := func(c metav1.Condition) bool { return slices.Contains(ofSpeakers, c.Type) }
-	one := corev1.Service{
+	isBySpeaker := func(c metav1.Condition) bool { return slices.Contains(speakerConditions, c.Type) }
+	relevant := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			UID:               s.UID,
 			Labels:            s.Labels,
@@ -75,19 +74,20 @@ func toController(s *corev1.Service) uint64 {
 		Spec: s.Spec,
 		Status: corev1.ServiceStatus{
 			LoadBalancer: s.Status.LoadBalancer,
-			Conditions:   slices.DeleteFunc(slices.Clone(s.Status.Conditions), bySpeaker),
+			Conditions:   slices.DeleteFunc(slices.Clone(s.Status.Conditions), isBySpeaker),
 		},
 	}
-	if (s.Spec.Type != corev1.ServiceTypeLoadBalancer ||
-		Released(s)) &&
-		len(one.Status.Conditions) < len(s.Status.Conditions) {
-		one.Status.Conditions, one.ResourceVersion = s.Status.Conditions, s.ResourceVersion
+
+	isLeaving := s.Spec.Type != corev1.ServiceTypeLoadBalancer || Released(s)
+	hasSpeakerConditions := len(relevant.Status.Conditions) < len(s.Status.Conditions)
+	if isLeaving && hasSpeakerConditions {
+		relevant.Status.Conditions, relevant.ResourceVersion = s.Status.Conditions, s.ResourceVersion
 	}
-	return digest(&one)
+	return digest(&relevant)
 }
 
-// sameEndpoints ignores what does not decide, and the endpoints of a
-// Service without an address: the assignment of one kicks anyway.
+// sameEndpoints ignores parts that matter to no decision, and the endpoints of a Service without an address: the
+// assignment of an address kicks anyway.
 func (k *Cluster) sameEndpoints(a, b heldSlice) bool {
 	return saysSame(a, b) || !k.serves(b) && !k.serves(a)
 }
@@ -97,7 +97,12 @@ func (k *Cluster) serves(slice heldSlice) bool {
 	if slice == nil {
 		return false
 	}
-	of := config.ServiceOf(slice.Read())
-	s, found, err := k.services.informer.GetStore().GetByKey(cache.NewObjectName(of.Namespace, of.Name).String())
-	return err == nil && found && s.(*packedService).decides != 0 || k.config.Proxies == of
+	service := config.ServiceOf(slice.Read())
+	if service == k.config.Proxies {
+		return true
+	}
+
+	name := cache.NewObjectName(service.Namespace, service.Name).String()
+	s, ok, err := k.services.informer.GetStore().GetByKey(name)
+	return err == nil && ok && s.(*packedService).decides != 0
 }

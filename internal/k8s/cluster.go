@@ -1,6 +1,14 @@
-// Package k8s is Holdfast's access to the API server: a source of objects, kept
-// current by informers that kick, and the writer of status, conditions and
-// Events. It decides nothing: the content of a status comes from its callers.
+// Package k8s is Holdfast's access to the API server: a source of objects, kept current by informers, and the writer of
+// statuses, conditions and Events. It also elects the leader of the controllers, and fences the leader's writes.
+//
+// Changes of objects kick the loops of the daemon, which then read Objects. What a daemon decides comes back as writes.
+//
+//	clients, err := k8s.Connect(kubeconfig, "holdfast-controller")
+//	cluster := k8s.New(clients, k8s.Config{Log: log, Kick: loop.Kick})
+//	go cluster.Run(ctx)
+//	objects := cluster.Objects() // after WaitForSync
+//
+// The package must not decide anything: the content of a status comes from its callers.
 package k8s
 
 import (
@@ -25,30 +33,30 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// UninstallMark is the annotation on the speakers' DaemonSet that orders every
-// daemon to clean up and stop. It vanishes with the DaemonSet.
+// UninstallMark is the annotation on the speakers' DaemonSet that orders every daemon to clean up and stop. It is
+// deleted with the DaemonSet.
 const UninstallMark = "holdfast.dev/uninstall"
 
-// Config of a Cluster.
+// Config configures a Cluster.
 type Config struct {
 	Log *slog.Logger
 	// Component is the source of the Events, for example holdfast-controller.
 	Component string
-	// Namespace Holdfast runs in.
+	// Namespace is the namespace that Holdfast runs in.
 	Namespace string
-	// DaemonSet of the speakers, in Namespace.
+	// DaemonSet is the name of the speakers' DaemonSet, in Namespace.
 	DaemonSet string
 	// Proxies is the Service of the proxies, whose endpoints a decision may depend on; zero for none.
 	Proxies lb.Key
-	// Speaker also watches what only a speaker needs: endpoints and the pods of the other speakers.
+	// Speaker reports whether it is for a speaker, which also needs endpoints and the pods of the other speakers.
 	Speaker bool
 	// Kick is called after every change that can change a decision.
 	Kick func()
-	// KickStates is called after every change of a SpeakerState; only a controller watches these.
+	// KickStates is called after every change of a SpeakerState. Only a controller watches these.
 	KickStates func()
-	// Proxy watches only what the agent of a proxy needs, which has no right to more.
+	// Proxy reports whether it is for the agent of a proxy, which has no right to read more than it needs.
 	Proxy bool
-	// Endpoints makes a controller watch endpoints too, to withdraw those on dead nodes.
+	// Endpoints makes a controller watch endpoints too, to withdraw endpoints on dead nodes.
 	Endpoints bool
 }
 
@@ -60,7 +68,7 @@ type Cluster struct {
 	clients Clients
 	config  Config
 	synced  atomic.Bool
-	// uninstalling: the DaemonSet had the uninstall mark when last seen.
+	// uninstalling reports whether the DaemonSet had the uninstall mark when it was last seen.
 	uninstalling atomic.Bool
 	views        []interface {
 		run(ctx context.Context)
@@ -70,10 +78,10 @@ type Cluster struct {
 	events   *recorder
 	burst    *rate.Limiter
 	attempts attempts
-	// unread counts changes of Services that decided nothing; it belongs to the goroutine that reports these.
+	// unread counts changes of Services without an effect. Only the goroutine that handles changes uses it.
 	unread int
 
-	// A view of what a process does not watch is nil.
+	// Views of kinds that a process does not watch are nil.
 	services          *View[heldService]
 	namespaces        *View[*corev1.Namespace]
 	nodes             *View[*corev1.Node]
@@ -88,13 +96,13 @@ type Cluster struct {
 	daemonSets        *View[*appsv1.DaemonSet]
 	endpointSlices    *View[heldSlice]
 	pods              *View[*corev1.Pod]
-	speakers          atomic.Pointer[speakers]
+	speakers          atomic.Pointer[speakerPods]
 	speakerStates     *View[*v1beta1.SpeakerState]
 	serviceCIDRs      serviceCIDRs
 	secrets           *View[*corev1.Secret]
 }
 
-// New returns a Cluster that Run starts.
+// New returns a Cluster. It watches nothing until Run is called.
 func New(clients Clients, c Config) *Cluster {
 	k := &Cluster{
 		clients:  clients,
@@ -111,28 +119,12 @@ func New(clients Clients, c Config) *Cluster {
 	}
 	if !c.Proxy {
 		own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet).String()
-		// No other Secret of the namespace comes into memory.
+		// The selector keeps the other Secrets of the namespace out of memory.
 		basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String()
-		watch(
-			k,
-			&k.secrets,
-			core,
-			"secrets",
-			c.Namespace,
-			func(o *metav1.ListOptions) { o.FieldSelector = basicAuth },
-			sameSecret,
-			c.Kick,
-		)
-		watch(
-			k,
-			&k.daemonSets,
-			clients.kube.apps,
-			"daemonsets",
-			c.Namespace,
-			func(o *metav1.ListOptions) { o.FieldSelector = own },
-			nil,
-			c.Kick,
-		)
+		onlyBasicAuth := func(o *metav1.ListOptions) { o.FieldSelector = basicAuth }
+		watch(k, &k.secrets, core, "secrets", c.Namespace, onlyBasicAuth, sameSecret, c.Kick)
+		onlyOwn := func(o *metav1.ListOptions) { o.FieldSelector = own }
+		watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, onlyOwn, nil, c.Kick)
 		watchConfig(k, &k.l2Advertisements, "l2advertisements")
 		watchConfig(k, &k.bgpAdvertisements, "bgpadvertisements")
 		watchConfig(k, &k.peers, "bgppeers")
@@ -143,7 +135,7 @@ func New(clients Clients, c Config) *Cluster {
 		speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
 		watch(k, &k.pods, core, "pods", c.Namespace, speakers, samePod, c.Kick)
 	}
-	if c.controls() {
+	if c.isController() {
 		k.watchAsController()
 		return k
 	}
@@ -152,68 +144,53 @@ func New(clients Clients, c Config) *Cluster {
 	return k
 }
 
-// controls reports whether it is a controller, which writes statuses and watches them too.
-func (c Config) controls() bool { return !c.Speaker && !c.Proxy }
+// isController reports whether it is for a controller, which writes statuses and watches them too.
+func (c Config) isController() bool { return !c.Speaker && !c.Proxy }
 
+// watchAsController watches the kinds that only a controller needs, and Services as a controller needs them.
 func (k *Cluster) watchAsController() {
-	watchAs(
-		k,
-		&k.services,
-		k.clients.kube.core,
-		"services",
-		"",
-		nil,
-		&corev1.Service{},
-		packing(toController),
-		k.sameHeld,
-		k.config.Kick,
-	)
+	core := k.clients.kube.core
+	packService := packing(toController)
+	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packService, k.sameHeld, k.config.Kick)
 	watchConfig(k, &k.floatingIPs, "floatingips")
 	watchConfig(k, &k.memories, "poolmemories")
 	watch(k, &k.speakerStates, k.clients.holdfast, speakerStates, "", nil, nil, k.config.KickStates)
-	packs := packPods
+
+	packSlice := packPods
 	if k.config.Proxies != (lb.Key{}) {
-		packs = pack[discoveryv1.EndpointSlice]
+		packSlice = pack[discoveryv1.EndpointSlice]
 	}
-	if k.config.Endpoints { // a change decides nothing: they are read when a node is dead, and for proxied Services by times
-		k.watchEndpoints(packs, nil, func() {})
+	if k.config.Endpoints {
+		// Changes do not kick: endpoints are read when a node is dead, and from time to time for proxied Services.
+		k.watchEndpoints(packSlice, nil, func() {})
 	}
 }
 
+// watchEndpoints watches EndpointSlices.
 func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(old, new heldSlice) bool, kick func()) {
-	watchAs(
-		k,
-		&k.endpointSlices,
-		k.clients.kube.discovery,
-		"endpointslices",
-		"",
-		nil,
-		&discoveryv1.EndpointSlice{},
-		transform,
-		same,
-		kick,
-	)
+	client, example := k.clients.kube.discovery, &discoveryv1.EndpointSlice{}
+	watchAs(k, &k.endpointSlices, client, "endpointslices", "", nil, example, transform, same, kick)
 }
 
 // watchConfig watches a kind of holdfast.dev.
 func watchConfig[T object](k *Cluster, view **View[T], resource string) {
 	same := sameConfig[T]
-	if k.config.controls() {
+	if k.config.isController() {
 		same = nil
 	}
 	watch(k, view, k.clients.holdfast, resource, "", nil, same, k.config.Kick)
 }
 
-// watchPools watches the pools, of whose status speakers read what is guarded.
+// watchPools watches the pools. Speakers also read the guarded ranges in their status.
 func watchPools(k *Cluster) {
 	same := samePool
-	if k.config.controls() {
+	if k.config.isController() {
 		same = nil
 	}
 	watch(k, &k.pools, k.clients.holdfast, "ipaddresspools", "", nil, same, k.config.Kick)
 }
 
-// Run watches until ctx is cancelled and returns nil. Broken watches resume by themselves.
+// Run watches until ctx is cancelled, and returns nil. Broken watches resume by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error {
@@ -221,9 +198,12 @@ func (k *Cluster) Run(ctx context.Context) error {
 		return nil
 	})
 	for _, v := range k.views {
-		group.Go(func() error { v.run(ctx); return nil })
+		group.Go(func() error {
+			v.run(ctx)
+			return nil
+		})
 	}
-	if k.config.controls() {
+	if k.config.isController() {
 		group.Go(func() error { return k.serviceCIDRs.run(ctx, k) })
 	}
 	if k.WaitForSync(ctx) == nil {
@@ -233,11 +213,11 @@ func (k *Cluster) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Synced reports whether every view that WaitForSync waits for shows all that existed at the start.
+// Synced reports whether every view that WaitForSync waits for shows all objects that existed at the start.
 func (k *Cluster) Synced() bool { return k.synced.Load() }
 
-// WaitForSync blocks until Synced, or returns the error of ctx. It does not wait for SpeakerStates, which
-// every node writes: no assignment may depend on them. It waits for Secrets for a short time only.
+// WaitForSync blocks until Synced, or returns the error of ctx. It does not wait for SpeakerStates, which every node
+// writes: no assignment may depend on them. It waits for Secrets only for secretsTimeout.
 func (k *Cluster) WaitForSync(ctx context.Context) error {
 	for _, v := range k.views {
 		if v != k.speakerStates && v != k.secrets && !v.waitForSync(ctx) {
@@ -246,27 +226,27 @@ func (k *Cluster) WaitForSync(ctx context.Context) error {
 	}
 	if k.secrets != nil {
 		// Layer 2 must not depend on the right to read Secrets.
-		brief, cancel := context.WithTimeout(ctx, secretsTime)
+		secretsCtx, cancel := context.WithTimeout(ctx, secretsTimeout)
 		defer cancel()
-		k.secrets.waitForSync(brief)
+		k.secrets.waitForSync(secretsCtx)
 	}
 	return ctx.Err()
 }
 
-// secretsTime is how long the start waits for the Secrets. Until they are there, peers that name one are not used.
-const secretsTime = 5 * time.Second
+// secretsTimeout bounds the wait for the Secrets at the start. Until they are read, peers that name one are not used.
+const secretsTimeout = 5 * time.Second
 
-// WaitForSpeakerStates blocks until the view of the SpeakerStates shows all that existed at the start, or
-// returns the error of ctx.
+// WaitForSpeakerStates blocks until the view of the SpeakerStates shows all that existed at the start, or returns the
+// error of ctx.
 func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 	k.speakerStates.waitForSync(ctx)
 	return ctx.Err()
 }
 
-// Refresh lists Services, their namespaces, FloatingIPs, pools and their memories from the API server itself, past
-// every cache, and overlays what the watch does not show yet. A new leader needs it: it must not repeat its
-// predecessor's last decisions, nor assign addresses that a FloatingIP was just given or whose release was just
-// recorded, nor of pools that a Service's namespace does not have.
+// Refresh lists Services, namespaces, FloatingIPs, pools and PoolMemories from the API server itself, past every cache.
+// It overlays what the watch does not show yet. A new leader needs it, because it must not repeat its predecessor's
+// last decisions. Nor must it assign addresses that a FloatingIP has just got or whose release was just recorded, or
+// addresses of pools that do not serve a Service's namespace.
 func (k *Cluster) Refresh(ctx context.Context) error {
 	for _, refresh := range []func(context.Context) error{
 		k.services.refresh, k.namespaces.refresh, k.pools.refresh, k.memories.refresh, k.floatingIPs.refresh,
@@ -279,7 +259,7 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Objects returns everything that decisions depend on.
+// Objects returns all objects that decisions depend on.
 func (k *Cluster) Objects() config.Objects {
 	o := config.Objects{
 		Pools:             k.pools.List(),
@@ -297,14 +277,14 @@ func (k *Cluster) Objects() config.Objects {
 		SecretNamespace:   k.config.Namespace,
 		ServiceCIDRs:      k.serviceCIDRs.all(),
 	}
-	// A controller without proxies has nothing of endpoints but their pods.
+	// A controller without proxies has only the pods of endpoints.
 	if k.config.Speaker || k.config.Proxies != (lb.Key{}) {
 		o.HeldSlices = k.endpointSlices.Map()
 	}
 	return o
 }
 
-// Version is another number whenever Objects may return something else than before. Read it before Objects.
+// Version returns another number whenever Objects may return something else than before. Call it before Objects.
 func (k *Cluster) Version() uint64 {
 	var sum uint64
 	for _, v := range k.views {
@@ -318,24 +298,23 @@ func (k *Cluster) HeldServices() lb.Map[lb.Key, config.Held[corev1.Service]] {
 	return k.services.Map()
 }
 
-// Services returns how to read a Service, as all are now: nil if there is none.
+// Services returns a function that reads Services from one snapshot. It returns nil for a missing Service.
 func (k *Cluster) Services() func(lb.Key) *corev1.Service {
 	all := k.HeldServices()
 	return func(key lb.Key) *corev1.Service {
-		h, there := all.Get(key)
-		if !there {
+		h, ok := all.Get(key)
+		if !ok {
 			return nil
 		}
 		return h.Read()
 	}
 }
 
-// Nodes returns those that are known.
+// Nodes returns all Nodes.
 func (k *Cluster) Nodes() []*corev1.Node { return k.nodes.List() }
 
-// Uninstalling reports whether the speakers' DaemonSet has the uninstall mark, or
-// had it when it was deleted: daemons outlive the DaemonSet for a moment, and must
-// not resume work then.
+// Uninstalling reports whether the speakers' DaemonSet has the uninstall mark, or had it when it was deleted. Daemons
+// outlive the DaemonSet for a moment, and must not resume work then.
 func (k *Cluster) Uninstalling() bool {
 	for _, d := range k.daemonSets.List() {
 		k.uninstalling.Store(d.Annotations[UninstallMark] == "true")
@@ -343,63 +322,66 @@ func (k *Cluster) Uninstalling() bool {
 	return k.uninstalling.Load()
 }
 
-// WaitUninstalling blocks until the mark is set, or is not; it returns the error of ctx.
-func (k *Cluster) WaitUninstalling(ctx context.Context, set bool) error {
-	return wait.PollUntilContextCancel(
-		ctx,
-		markInterval,
-		true,
-		func(context.Context) (bool, error) { return k.Uninstalling() == set, nil },
-	)
+// WaitUninstalling blocks until Uninstalling returns the wanted result, or returns the error of ctx.
+func (k *Cluster) WaitUninstalling(ctx context.Context, want bool) error {
+	isDone := func(context.Context) (bool, error) { return k.Uninstalling() == want, nil }
+	return wait.PollUntilContextCancel(ctx, markInterval, true, isDone)
 }
 
-// markInterval is how often the waits check the uninstall mark, which the watch keeps current.
+// markInterval is the time between two checks of the uninstall mark.
 const markInterval = 250 * time.Millisecond
 
-// speakers are the nodes of the speakers' pods.
-type speakers struct {
-	of        []*corev1.Pod
+// speakerPods is what the speakers' pods show of their nodes.
+type speakerPods struct {
+	// pods are the pods that the maps were made from.
+	pods []*corev1.Pod
+	// addresses are the host addresses of the nodes.
 	addresses map[string]netip.Addr
-	stopping  map[string]bool
+	// stopping has the nodes whose pods are all being deleted.
+	stopping map[string]bool
 }
 
-// speakersNow returns the nodes of the speakers' pods: what it returned before while these are the same.
-func (k *Cluster) speakersNow() *speakers {
+// speakerPods returns what the speakers' pods show. The result stays the same as long as the pods do.
+func (k *Cluster) speakerPods() *speakerPods {
 	pods := k.pods.List()
-	if last := k.speakers.Load(); last != nil && lb.Same(last.of, pods) {
+	last := k.speakers.Load()
+	if last != nil && lb.Same(last.pods, pods) {
 		return last
 	}
-	s := &speakers{pods, map[string]netip.Addr{}, map[string]bool{}}
+
+	s := &speakerPods{pods, map[string]netip.Addr{}, map[string]bool{}}
 	for _, p := range pods {
-		if a, err := netip.ParseAddr(p.Status.HostIP); err == nil && p.Spec.NodeName != "" {
-			s.addresses[p.Spec.NodeName] = a
+		node := p.Spec.NodeName
+		a, err := netip.ParseAddr(p.Status.HostIP)
+		if err == nil && node != "" {
+			s.addresses[node] = a
 		}
-		stopping, seen := s.stopping[p.Spec.NodeName]
-		s.stopping[p.Spec.NodeName] = p.DeletionTimestamp != nil && (stopping || !seen)
+		areOthersStopping, hasOthers := s.stopping[node]
+		s.stopping[node] = p.DeletionTimestamp != nil && (areOthersStopping || !hasOthers)
 	}
-	maps.DeleteFunc(s.stopping, func(_ string, stopping bool) bool { return !stopping })
+	maps.DeleteFunc(s.stopping, func(_ string, isStopping bool) bool { return !isStopping })
+
 	k.speakers.Store(s)
 	return s
 }
 
-// SpeakerAddresses returns the host addresses of the speakers' pods, by node. They must not be changed.
-func (k *Cluster) SpeakerAddresses() map[string]netip.Addr { return k.speakersNow().addresses }
+// SpeakerAddresses returns the host addresses of the speakers' pods, by node. The map must not be changed.
+func (k *Cluster) SpeakerAddresses() map[string]netip.Addr { return k.speakerPods().addresses }
 
-// StoppingSpeakers returns the names of nodes whose speaker pod is being
-// deleted and has no successor yet.
-func (k *Cluster) StoppingSpeakers() map[string]bool { return maps.Clone(k.speakersNow().stopping) }
+// StoppingSpeakers returns the names of nodes whose speaker pod is being deleted and has no successor yet.
+func (k *Cluster) StoppingSpeakers() map[string]bool { return maps.Clone(k.speakerPods().stopping) }
 
 const (
-	// burstRate is how many Services a second, and burstSize how many at once, may get
-	// or lose addresses before that counts as a burst.
+	// burstRate and burstSize bound the Services that get or lose addresses, per second and at once, before that counts as
+	// a burst.
 	burstRate = 10
 	burstSize = 10
 )
 
-// newBurst returns the bucket from which each Service takes a token as its addresses change. It has twice the
-// threshold, so that a burst ends a second after its last Service.
+// newBurst returns the bucket from which each Service takes a token when its addresses change. It holds burstRate
+// tokens above the threshold, so that a burst ends a second after its last Service.
 func newBurst() *rate.Limiter { return rate.NewLimiter(burstRate, burstSize+burstRate) }
 
-// InBurst reports whether many Services are getting addresses just now. Users wait for each of these writes, so that
-// less urgent ones are delayed.
+// InBurst reports whether many Services are getting addresses. Users wait for each of these writes, so less urgent
+// writes are delayed.
 func (k *Cluster) InBurst() bool { return k.burst.Tokens() < burstRate }

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// kinds are clients of the kinds of Kubernetes that Holdfast knows. A clientset of client-go has all there are: a
-// quarter of the program, which every speaker would have in memory.
+// kinds has the clients of the kinds of Kubernetes that Holdfast uses. A clientset of client-go has all kinds: that
+// would be a quarter of the program, in the memory of every speaker.
 type kinds struct {
 	core, apps, discovery rest.Interface
 	services              kind[*corev1.Service]
@@ -37,7 +37,7 @@ type kinds struct {
 	accessReviews         creator[*authorization.SubjectAccessReview]
 }
 
-// kind returns the client of the objects of one kind in a namespace, in all for "".
+// kind returns the client for the objects of one kind in a namespace; "" means all namespaces.
 type kind[T any] func(namespace string) client[T]
 
 type client[T any] interface {
@@ -59,8 +59,8 @@ type creator[T any] interface {
 	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
 }
 
-// known has what the API server sends of these kinds.
-var known = func() *runtime.Scheme {
+// apiScheme has the types of these kinds.
+var apiScheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	utilruntime.Must(
@@ -78,11 +78,11 @@ var known = func() *runtime.Scheme {
 }()
 
 var (
-	parameters  = runtime.NewParameterCodec(known)
-	negotiation = rest.CodecFactoryForGeneratedClient(known, serializer.NewCodecFactory(known)).WithoutConversion()
+	parameters  = runtime.NewParameterCodec(apiScheme)
+	negotiation = rest.CodecFactoryForGeneratedClient(apiScheme, serializer.NewCodecFactory(apiScheme)).WithoutConversion()
 )
 
-// newKinds returns clients that share a transport.
+// newKinds returns clients that share an HTTP client.
 func newKinds(config *rest.Config, transport *http.Client) (k kinds, err error) {
 	var coordination, authn, authz rest.Interface
 	for group, client := range map[schema.GroupVersion]*rest.Interface{
@@ -133,7 +133,7 @@ func kindOf[S any, T apiKind[S]](c rest.Interface, resource string) kind[T] {
 	}
 }
 
-// put creates an object that has no version, and updates another one unless it has changed since it was read.
+// put creates an object that has no version. It updates another object unless that has changed since it was read.
 func put[T metav1.Object](ctx context.Context, c client[T], o T) (T, error) {
 	if o.GetResourceVersion() == "" {
 		return c.Create(ctx, o, metav1.CreateOptions{})

@@ -101,7 +101,7 @@ func TestSecrets(t *testing.T) {
 func TestSecretsRefused(t *testing.T) {
 	k := secretServer(t, nil)
 	start := time.Now()
-	if err := k.WaitForSync(t.Context()); err != nil || time.Since(start) > 2*secretsTime {
+	if err := k.WaitForSync(t.Context()); err != nil || time.Since(start) > 2*secretsTimeout {
 		t.Fatalf("after %v: %v", time.Since(start), err)
 	}
 	if got := k.Objects().Secrets; len(got) != 0 {
@@ -113,7 +113,7 @@ func TestSecretsRefused(t *testing.T) {
 func TestProxyReads(t *testing.T) {
 	start := time.Now()
 	k := secretServer(t, nil, func(c *Config) { c.Speaker, c.Proxy = false, true })
-	if err := k.WaitForSync(t.Context()); err != nil || time.Since(start) > secretsTime/2 {
+	if err := k.WaitForSync(t.Context()); err != nil || time.Since(start) > secretsTimeout/2 {
 		t.Fatalf("after %v: %v", time.Since(start), err)
 	}
 	if o := k.Objects(); len(k.views) != 5 || k.secrets != nil || o.HeldServices.Len() != 0 {

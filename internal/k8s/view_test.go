@@ -290,7 +290,7 @@ func TestSpeakersNow(t *testing.T) {
 			t.Errorf("stopping are %s, want %s", got, stopping)
 		}
 		stops["mine"] = true // the caller may change it
-		if before := k.speakersNow(); k.speakersNow() != before {
+		if before := k.speakerPods(); k.speakerPods() != before {
 			t.Error("they are found again though nothing changed")
 		}
 	}
